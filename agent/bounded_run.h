@@ -9,8 +9,8 @@
 namespace statcollect {
 
 // Whether `work` has ended: waits for it until `deadline`, and then as long as progress() changes at least every
-// `patience`. If false, the work goes on, or hangs on, in a thread that nobody waits for: everything it uses must
-// stay until the process has ended. Runs `work` here if there can be no more threads.
+// `patience`. If false, the work continues, or hangs, in a thread that is not waited for: everything it uses
+// must live until the process ends. Runs `work` in this thread if no thread can be created.
 bool RunBounded(std::function<void()> work, std::chrono::steady_clock::time_point deadline,
                 std::chrono::milliseconds patience, const std::function<std::uint64_t()>& progress);
 

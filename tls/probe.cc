@@ -196,8 +196,8 @@ class Handshake {
   std::string Failure() const;
   std::string WrongCertificate(long why) const;
   std::string Refused(const std::string& why) const {
-    return "the collector at " + address_ + " " + why + "; give this client a certificate that the " +
-           "collector's --tls-client-ca has signed with " + names_.certificate + " and " + names_.key;
+    return "the collector at " + address_ + " " + why + "; give this client a certificate signed by the " +
+           "collector's --tls-client-ca with " + names_.certificate + " and " + names_.key;
   }
   std::string NoTls() const {
     return "the collector at " + address_ +
@@ -221,7 +221,7 @@ std::string Handshake::Closed() const {
   if (SSL_is_init_finished(session_.get()) != 0)
     return Refused(
         SSL_get_certificate(session_.get()) == nullptr
-            ? "wants a certificate from its clients, and this client has none"
+            ? "requires a client certificate, and this client has none"
             : "refuses this client's certificate: another authority signed it, or it has expired there");
   // A collector without TLS closes the connection when it reads a handshake.
   return uses_tls_ && !leaf_ ? NoTls() : "";
@@ -239,7 +239,7 @@ std::string Handshake::Failure() const {
     case SSL_R_HTTP_REQUEST:
       return NoTls();
     case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
-      return Refused("wants a certificate from its clients, and this client has none");
+      return Refused("requires a client certificate, and this client has none");
     case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
       return Refused("does not know the authority that signed this client's certificate");
     case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:

@@ -20,8 +20,8 @@ struct ReloaderOptions {
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
-// Reads the files every second. What it cannot use, say the new certificate with the old key while both are
-// replaced, it leaves aside and goes on with what it has. Thread-safe; has a thread.
+// Reads the files every second. It ignores files that it cannot use, such as the new
+// certificate with the old key while both are being replaced, and keeps the last good ones. Thread-safe; has a thread.
 class Reloader {
  public:
   // Load's errors.

@@ -417,7 +417,7 @@ void Exporter::OnWelcome(const Welcome& welcome) {
   if (resumed.lost > 0) {
     log_->LogLoss("the collector at " + options_.collector + " does not have " +
                   std::to_string(resumed.lost) + " records that were acknowledged (" +
-                  (other_store ? "it has another store than before" : "a restored checkpoint?") + "); " +
+                  (other_store ? "its store is a different one now" : "a restored checkpoint?") + "); " +
                   std::to_string(resumed.lost - resumed.gone) + " are sent again; " +
                   std::to_string(resumed.gone) + " no longer exist here and count as dropped (regressed)");
   }

@@ -95,7 +95,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // Instead of waiting any longer for a Finish that hangs: nothing more is sent. The exporter must not be
   // destroyed.
   void Leave();
-  // Changes while the spill file is read or written, and while Finish goes on. Any thread.
+  // Changes while the spill file is read or written, and while Finish runs. Any thread.
   std::uint64_t activity() const { return finished_parts_ + (file_ == nullptr ? 0 : file_->progress()); }
 
   struct Progress {

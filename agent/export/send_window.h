@@ -38,7 +38,7 @@ class SendWindow {
     std::uint64_t newly_acked = 0;
     std::uint64_t lost = 0;      // acknowledged records that are not stored
     std::uint64_t gone = 0;      // of `lost`: records not held here any more
-    std::uint64_t void_now = 0;  // pending records that told another store of its losses
+    std::uint64_t void_now = 0;  // pending records that report its losses to a different store
     // Numbers between the watermark and the first record held that nothing held accounts for. If not 0, call
     // Bridge next, or Renumber if the collector is unknown.
     std::uint64_t missing = 0;

@@ -53,7 +53,7 @@ class Stream {
   virtual Status Finish() = 0;
 };
 
-// PEM files, read anew for each stream; TLS is used if there are authorities.
+// PEM files, read again for each stream; TLS is used if there are authorities.
 struct TlsOptions {
   std::string authorities, certificate, key;
 };

@@ -47,18 +47,25 @@ ElementRun PlacementRuns::At(std::uint64_t element) const noexcept {
 
 ElementRun PlacementRuns::InBoxes(std::uint64_t element) const noexcept {
   const std::uint64_t within = element % inner_;
-  std::uint64_t rest = element / inner_, first = within, stride = inner_, count = 0;
+  std::uint64_t rest = element / inner_, stride = inner_;
+  ElementRun run;
+  run.first = within;
   for (std::size_t d = run_dim_ + 1; d-- > 0;) {
     const auto size = static_cast<std::uint64_t>(shape_[d]);
     const std::uint64_t place = rest % size;
     rest /= size;
     const ElementRun along =
         d == joined_ ? AlongJoined(place) : ElementRun{BoxOffset(0, d) + place, size - place};
-    if (d == run_dim_) count = along.count * inner_ - within;
-    first += along.first * stride;
+    if (d == run_dim_) run.count = along.count * inner_ - within;
+    if (d + 1 == run_dim_ && boxes_ == 1) {
+      run.rows = size - 1 - place;
+      run.row = static_cast<std::uint64_t>(shape_[run_dim_]) * inner_;
+      run.stride = stride;
+    }
+    run.first += along.first * stride;
     stride *= static_cast<std::uint64_t>(placement_.global_shape[d]);
   }
-  return {first, count};
+  return run;
 }
 
 ElementRun PlacementRuns::InRanges(std::uint64_t element) const noexcept {

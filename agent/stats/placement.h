@@ -13,6 +13,8 @@ namespace statcollect::stats {
 struct ElementRun {
   std::uint64_t first = 0;  // index in the logical tensor
   std::uint64_t count = 0;
+  // Runs of `row` elements that follow this one in the shard, each `stride` further in the logical tensor.
+  std::uint64_t rows = 0, row = 0, stride = 0;
 };
 
 // The runs of a shard. Copies nothing: the placement must outlive it. Threads: any.

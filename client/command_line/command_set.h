@@ -16,7 +16,8 @@
 namespace statcollect::client {
 
 inline constexpr char kGlobalHelp[] =
-    "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, --quiet.";
+    "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, --quiet,\n"
+    "--token-file, --tls-ca, --tls-cert, --tls-key (statctl --help).";
 
 // Runs a command; returns the exit code.
 using Command = std::function<int(Session&)>;

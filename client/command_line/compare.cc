@@ -15,19 +15,19 @@ void AddRunsToCompare(CLI::App* app, DiffOptions& o) {
   AddRankFilter(app, o.ranks);
   CLI::Option* logical = app->add_flag(
       "--logical", o.logical,
-      "Put the ranks' tensors together and compare whole models. Default if the runs are cut up\n"
-      "differently over their ranks and the agents know how");
+      "Combine the shards of all ranks and compare whole models. Default if the runs split their\n"
+      "tensors differently over their ranks and the agents know the layouts");
   CLI::Option* by_rank =
-      app->add_flag("--by-rank", o.by_rank, "Compare rank by rank, however the runs are cut");
+      app->add_flag("--by-rank", o.by_rank, "Compare rank by rank, whatever the runs' layouts");
   by_rank->excludes(logical);
   app->add_flag("--merge-ranks", o.merge_ranks,
-                "For runs of different numbers of ranks: compare replicas. Weights, their gradients and\n"
-                "optimizer state only: everything else depends on each rank's own data")
+                "For runs with different numbers of ranks: compare replicas. Only weights, their gradients\n"
+                "and optimizer state: everything else depends on each rank's own data")
       ->excludes(logical)
       ->excludes(by_rank);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
   AddKindFilter(app, o.kinds, "output,grad_output");
-  app->add_flag("--first", o.first_only, "Stop at the first step that diverged: quick on long runs");
+  app->add_flag("--first", o.first_only, "Stop at the first step that diverged; faster on long runs");
   app->add_option("--noise", o.noise,
                   "Repeats of run A, separated by commas: differences among them count as noise")
       ->excludes(app->get_option("--exact"));
@@ -62,12 +62,12 @@ void AddDiff(CommandSet& commands) {
   AddRunsToCompare(app, o);
   CLI::Option* run_a = app->get_option("--run-a");
   CLI::Option* run_b = app->get_option("--run-b");
-  app->add_option("--golden", o.golden, "A file of statctl golden save instead of run A")
+  app->add_option("--golden", o.golden, "Compare with this file (from statctl golden save) instead of run A")
       ->each([run_a, run_b](const std::string&) {  // the one run may then stand in either place
         run_a->required(false);
         run_b->required(false);
       });
-  app->add_option("--junit", o.junit, "Also write the verdict to this file, as JUnit's XML");
+  app->add_option("--junit", o.junit, "Also write the verdict to this file as JUnit XML");
   AddRowLimit(app, o.top, "How many diverged tensors to list");
   app->add_flag("--all", o.all, "List everything that diverged");
 }
@@ -80,7 +80,7 @@ void AddReport(CommandSet& commands) {
       Report);
   AddRunsToCompare(app, o.diff);
   o.diff.top = 200;  // whose statistics are in the file
-  app->add_option("--out", o.out, "File to make, to be opened in a browser, sent or attached")->required();
+  app->add_option("--out", o.out, "HTML file to write")->required();
   app->add_flag("--overwrite", o.overwrite, "Replace the file if it exists");
 }
 
@@ -99,11 +99,11 @@ void AddOpen(CommandSet& commands) {
 
 void AddMap(CommandSet& commands) {
   CLI::App* map = commands.AddGroup(
-      "map", "Lists, shows and proposes maps of names",
+      "map", "Lists, shows and proposes maps of module names",
       "  statctl diff hf mcore --map hf:megatron         # a built-in map\n"
-      "  statctl map list                                # which there are\n"
-      "  statctl map show hf:megatron > names.txt        # its rules, to change them\n"
-      "  statctl map propose base port > names.txt       # pairs of names, by what the tensors hold\n"
+      "  statctl map list                                # which maps exist\n"
+      "  statctl map show hf:megatron > names.txt        # its rules, for editing\n"
+      "  statctl map propose base port > names.txt       # pairs of names, by the tensors' values\n"
       "  statctl diff base port --map names.txt\n");
   map->require_subcommand(1);
   commands.AddSub(map, "list", "Lists the built-in maps", ListMaps);
@@ -174,7 +174,7 @@ void AddConfig(CommandSet& commands) {
 void AddRanks(CommandSet& commands) {
   const auto [app, o] = commands.Add<RanksOptions>(
       "ranks", "Finds ranks of one run that disagree or stand out",
-      "  statctl ranks base                     # exit code: 0 consistent, 1 not, 2 no answer\n"
+      "  statctl ranks base                     # exit code: 0 consistent, 1 inconsistent, 2 no answer\n"
       "  statctl ranks base --steps 100-200 --kinds weight,weight_grad\n"
       "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
       CheckRanks);

@@ -5,7 +5,7 @@ namespace statcollect::client {
 
 void AddSummary(CommandSet& commands) {
   const auto [app, o] = commands.Add<SummaryOptions>(
-      "summary", "One step as text, one block per tensor",
+      "summary", "Prints one step as text, one block per tensor",
       "  statctl summary base --step 3\n"
       "  statctl summary ort --step 3 --like base             # in base's order, to compare with base's\n"
       "  statctl summary base --step 3 --out merge_pt         # merge_pt/step_3_.txt\n"
@@ -14,9 +14,9 @@ void AddSummary(CommandSet& commands) {
   AddRunName(app, o.run);
   app->add_option("--step", o.step, "The step")->required()->check(StepNumber());
   app->add_option("--rank", o.rank,
-                  "The rank (default: whole tensors if they are cut over ranks, otherwise rank 0)")
+                  "The rank (default: whole tensors if they are split over ranks, otherwise rank 0)")
       ->check(Index());
-  app->add_option("--like", o.like, "Take the order from this run's step (default: the run's own)");
+  app->add_option("--like", o.like, "Use the tensor order of this run's step (default: its own order)");
   app->add_option("--out", o.out, "Write <out>/step_<k>_.txt instead of standard output");
   app->add_flag("--overwrite", o.overwrite, "Replace that file");
 }
@@ -37,9 +37,9 @@ void AddSeries(CommandSet& commands) {
   app->add_option("--kind", o.kind, "Only this kind, such as output");
   AddRankFilter(app, o.ranks);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100-");
-  app->add_option("--path", o.output_path, "Only this place in a nested output, such as 0");
+  app->add_option("--path", o.output_path, "Only this position in a nested output, such as 0");
   app->add_flag("--by-rank", o.by_rank,
-                "Each rank's part of a tensor that is cut over ranks; so with --rank, too");
+                "Show each rank's part of a tensor that is split over ranks (also with --rank)");
 }
 
 void AddTop(CommandSet& commands) {
@@ -60,7 +60,7 @@ void AddTop(CommandSet& commands) {
                   "Only these kinds, such as output,grad_output (default: all, except integer tensors)");
   app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
   app->add_flag("--by-rank", o.by_rank,
-                "Each rank's part of tensors that are cut over ranks; so with --rank, too");
+                "Show each rank's part of tensors that are split over ranks (also with --rank)");
 }
 
 void AddScalars(CommandSet& commands) {
@@ -68,16 +68,17 @@ void AddScalars(CommandSet& commands) {
       "scalars", "Plots the loss and other scalars over the steps",
       "  statctl scalars base\n"
       "  statctl scalars base --name loss --rank 0 --format csv\n"
-      "  statctl scalars base --against ort   # both values, and where they differ first; exit code: 0 same, "
-      "1 not\n",
+      "  statctl scalars base --against ort   # both values and the first difference; exit code: 0 same, "
+      "1 different\n",
       Scalars);
   AddRunName(app, o.run);
   app->add_option("--against", o.against, "Compare with this run");
   app->add_option("--name", o.name,
-                  "Only this scalar. grad_norm is that of the whole model, if ranks hold parts of it");
+                  "Only this scalar. If ranks hold parts of the model, grad_norm is that of the whole model");
   app->add_option("--rank", o.ranks, "Only these ranks");
   app->add_option("--steps", o.steps, "Only these steps");
-  app->add_flag("--by-rank", o.by_rank, "With --name grad_norm: of each rank's part; so with --rank, too");
+  app->add_flag("--by-rank", o.by_rank,
+                "With --name grad_norm: show that of each rank's part (also with --rank)");
 }
 
 void AddMemory(CommandSet& commands) {
@@ -91,13 +92,13 @@ void AddMemory(CommandSet& commands) {
   AddRankFilter(app, o.ranks);
   AddStepFilter(app, o.steps);
   app->add_flag("--modules", o.modules, "By module instead of by phase");
-  AddRowLimit(app, o.top, "Rows of the table");
+  AddRowLimit(app, o.top, "Number of rows to print");
   app->add_flag("--all", o.all, "Every row");
 }
 
 void AddDensity(CommandSet& commands) {
   const auto [app, o] = commands.Add<DensityOptions>(
-      "density", "Shows how much of each input is not padding",
+      "density", "Shows the share of each input that is not padding",
       "  statctl density base\n  statctl density base --input input_ids --steps 0-99 --format csv\n"
       "  statctl density base --format ort       # the table of ONNX Runtime's inspector\n",
       Density);
@@ -109,7 +110,7 @@ void AddDensity(CommandSet& commands) {
 
 void AddExponents(CommandSet& commands) {
   const auto [app, o] = commands.Add<ExponentsOptions>(
-      "exponents", "Shows what fp16, bf16 or fp8 would lose",
+      "exponents", "Shows what tensors would lose in fp16, bf16, fp8",
       "  statctl exponents base                              # every tensor, largest loss in f16 first\n"
       "  statctl exponents base --dtype e4m3 --kinds weight_grad\n"
       "  statctl exponents base blocks.1.ln2 --step 300      # its histogram\n"

@@ -11,7 +11,7 @@ void AddPlace(CLI::App* app, CapturePlace& place) {
   app->add_option(
       "--kind", place.kind,
       "Its kind, such as grad_output (default: output, inspect, weight or batch, whichever exists)");
-  app->add_option("--path", place.output_path, "Its place in a nested output, such as 0 (default: all)");
+  app->add_option("--path", place.output_path, "Its position in a nested output, such as 0 (default: all)");
   app->add_option("--micro-batch", place.micro_batch, "Its micro-batch")
       ->check(Index())
       ->capture_default_str();
@@ -28,8 +28,8 @@ void AddRecord(CommandSet& commands) {
     std::string run, steps;
   };
   const auto [app, o] = commands.Add<RecordOptions>(
-      "record", "Chooses the steps that a live run records",
-      "  statctl record base --steps 5000-5010     # look closely at some steps to come\n"
+      "record", "Changes which steps a live run records",
+      "  statctl record base --steps 5000-5010     # record some future steps in full\n"
       "  statctl record base --steps every=100\n  statctl record base --steps ''             # every "
       "step again\n",
       [](Session& session, const RecordOptions& o) { return RecordSteps(session, o.run, o.steps); });
@@ -50,7 +50,7 @@ void AddEvents(CommandSet& commands) {
   AddRankFilter(app, o.ranks);
   app->add_option("--kind", o.kinds, "Only these kinds, separated by commas, such as nan_first_seen");
   app->add_option("--since-step", o.since_step, "Only from this step on")->check(StepNumber());
-  app->add_flag("--follow,-f", o.follow, "Keep printing new ones until Ctrl-C");
+  app->add_flag("--follow,-f", o.follow, "Keep printing new events until Ctrl-C");
 }
 
 void AddWatch(CommandSet& commands) {
@@ -85,7 +85,7 @@ void AddCapture(CommandSet& commands) {
   AddRankFilter(app, o.ranks);
   app->add_option("--max-bytes", o.bytes_max,
                   "Keep only the first elements of larger tensors (default: 16 MiB; at most 64 MiB)");
-  app->add_option("--wait", o.wait_seconds, "Seconds to wait for it; 0: no limit")
+  app->add_option("--wait", o.wait_seconds, "Seconds to wait for the values; 0: no limit")
       ->check(Between(0, kTimeoutSecondsMax))
       ->capture_default_str();
   app->add_flag("--no-wait", o.no_wait, "Send the request and return");
@@ -109,7 +109,7 @@ void AddDiffValues(CommandSet& commands) {
   const auto [app, o] = commands.Add<DiffValuesOptions>(
       "diff-values", "Compares a captured tensor element by element",
       "  statctl diff-values base ort blocks.1.ln2 --step 3          # exit code: 0 "
-      "equal bit for bit, 1 not\n"
+      "equal bit for bit, 1 different\n"
       "  statctl diff-values base ort blocks.1.ln2 --step 3 --rank 1 --format json\n",
       DiffValues);
   app->add_option("run_a", o.run_a, "The baseline run")->required();

@@ -36,7 +36,8 @@ void AddRemove(CommandSet& commands) {
                                   RemoveRuns);
   app->add_option("run", o.runs, "Names of runs, or patterns such as 'try-*'")->required();
   app->add_flag("--yes,-y", o.yes, "Do not ask for confirmation");
-  app->add_flag("--force", o.force, "Remove it even while it is being written; its streams are ended first");
+  app->add_flag("--force", o.force,
+                "Remove runs even while they are being written; their streams are ended first");
 }
 
 void AddKeep(CommandSet& commands) {
@@ -87,8 +88,7 @@ void AddAudit(CommandSet& commands) {
 
 void AddStatus(CommandSet& commands) {
   struct StatusOptions {};
-  commands.Add<StatusOptions>("status", "Shows the collector's health and its loss counters",
-                              "  statctl status\n",
+  commands.Add<StatusOptions>("status", "Shows the collector's health and lost records", "  statctl status\n",
                               [](Session& session, const StatusOptions&) { return ShowStatus(session); });
 }
 

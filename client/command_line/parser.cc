@@ -185,14 +185,14 @@ void Parser::AddGlobals() {
   app_.add_option("--collector", collector_, "Collector's gRPC address, HOST:PORT or unix:/PATH")
       ->envname("STATCTL_COLLECTOR")
       ->capture_default_str();
-  app_.add_option("--token-file", token_file_, "File with a token, if the collector wants one")
+  app_.add_option("--token-file", token_file_, "File with the token, if the collector requires one")
       ->envname("STATCTL_TOKEN_FILE");
   app_.add_option("--project", project_, "Project of the runs (default: the token's)")
       ->envname("STATCTL_PROJECT");
   const auto file = [this](const char* flag, const char* variable, std::string& path, const char* help) {
     app_.add_option(flag, path, help)->envname(variable);
   };
-  file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities, "ca.pem of the collector: connect by TLS");
+  file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities, "ca.pem of the collector; turns TLS on");
   file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate, "PEM file of your own certificate");
   file("--tls-key", "STATCTL_TLS_KEY", tls_files_.key, "PEM file of its private key");
   app_.add_option("--format", format_, "Output format (ort: memory and density only)")

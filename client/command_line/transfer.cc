@@ -18,12 +18,10 @@ void AddExport(CommandSet& commands) {
                   "File (csv, json, parquet) or folder to make; '-': standard output (csv, json)")
       ->required();
   CLI::Option* ranks = app->add_option("--ranks,--rank", o.ranks, kRankFilter);
-  CLI::Option* whole =
-      app->add_flag("--whole", o.whole,
-                    "Whole tensors instead of the ranks' parts of a run that is cut (default "
-                    "for ort and tensorboard)");
+  CLI::Option* whole = app->add_flag(
+      "--whole", o.whole, "Whole tensors instead of each rank's parts (default for ort and tensorboard)");
   app->add_flag("--by-rank", o.by_rank,
-                "Each rank's parts (default for csv, json and parquet; so with --ranks, too)")
+                "Each rank's parts of tensors (default for csv, json and parquet, and with --ranks)")
       ->excludes(whole);
   whole->excludes(ranks);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
@@ -35,7 +33,7 @@ void AddExport(CommandSet& commands) {
       "--stat", o.statistics,
       "tensorboard: only these statistics (default: min, max, mean, std, l2, and nonzero counts of NaN "
       "and infinities)");
-  app->add_flag("--overwrite", o.overwrite, "Replace what an earlier export made there");
+  app->add_flag("--overwrite", o.overwrite, "Replace the output of an earlier export");
 }
 
 void AddImport(CommandSet& commands) {
@@ -58,8 +56,8 @@ void AddImport(CommandSet& commands) {
          "the agent left in its spill_dir)")
       ->required();
   app->add_option("path", o.path, "Folder of the dump")->required();
-  app->add_option("--run", o.run, "Name of the new run (spill: default as recorded)");
-  app->add_option("--rank", o.rank, "The folder's rank (default 0, or as the dump says)")
+  app->add_option("--run", o.run, "Name of the new run (spill: default is the recorded name)");
+  app->add_option("--rank", o.rank, "The folder's rank (default: from the dump, otherwise 0)")
       ->check(CLI::Range(0, 1'000'000));
   app->add_option(
       "--rank-pattern", o.rank_pattern,
@@ -67,18 +65,19 @@ void AddImport(CommandSet& commands) {
   app->add_option("--world-size", o.world_size, "Number of ranks (default: the highest rank + 1)")
       ->check(CLI::Range(1, 1'000'001));
   app->add_option("--launch", o.launch,
-                  "Imports of single ranks that give the same text join one attempt of the run (with the "
-                  "same --world-size)");
+                  "When importing rank by rank: imports with the same text and --world-size join the same "
+                  "attempt of the run");
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
   app->add_option("--if-exists", o.if_exists, "If the run has data: error, replace it, append a launch to it")
       ->check(CLI::IsMember({"error", "replace", "append"}))
       ->capture_default_str();
-  app->add_flag("--trust-std", o.trust_std,
-                "ort: the printed std is right (first version, or run_on_cpu); otherwise it is not compared");
-  app->add_flag("--samples", o.samples, "ort: keep the printed first elements, too");
+  app->add_flag(
+      "--trust-std", o.trust_std,
+      "ort: trust the printed std (right in the first version and with run_on_cpu); otherwise it is not compared");
+  app->add_flag("--samples", o.samples, "ort: also keep the printed first elements");
   app->add_flag("--dry-run", o.dry_run, "Read and report, store nothing; needs no collector");
   CLI::Option* strict = app->add_flag("--strict", o.strict, "Store nothing unless everything can be read");
-  app->add_flag("--keep-going", o.keep_going, "Skip bad files, and count them")->excludes(strict);
+  app->add_flag("--keep-going", o.keep_going, "Skip and count bad files")->excludes(strict);
 }
 
 }  // namespace statcollect::client

@@ -30,7 +30,7 @@ struct DiffOptions {
   std::string noise;  // runs that repeat run_a, separated by commas
   bool no_noise = false, no_alignment = false, first_only = false;
   bool merge_ranks = false, logical = false, by_rank = false;
-  std::string golden;  // file that stands for run_a
+  std::string golden;  // file to use instead of run_a
   std::string junit;   // file for the verdict
 };
 int Diff(Session& session, const DiffOptions& options);

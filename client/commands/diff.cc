@@ -192,7 +192,9 @@ int Diff(Session& session, const DiffOptions& given) {
   };
   if (!options.golden.empty()) {
     if (!options.run_a.empty())
-      return fail({Code::kInvalidArgument, "--golden: it stands for run A; give one run, --run-b"});
+      return fail(
+          {Code::kInvalidArgument,
+           "--golden: found run A as well; expected only --run-b, because the file takes the place of run A"});
     auto loaded = LoadGolden(session, options.golden);
     if (!loaded.ok()) return fail(loaded.status());
     options.run_a = *std::move(loaded);

@@ -126,7 +126,7 @@ Page MakePage(const ValueDiff& diff, const TensorValues& a, const TensorValues& 
                                  FormatCount(diff.infinite)));
   }
   if (diff.equal_value > 0) {
-    page.AddSentence(fmt::format("{} of them differ in bits only (0 and -0, or NaN of other bits).",
+    page.AddSentence(fmt::format("{} of them differ in bits only (0 and -0, or NaN with different bits).",
                                  FormatCount(diff.equal_value)));
   }
   page.AddTable(Extremes(diff, options));

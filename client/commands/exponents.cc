@@ -119,7 +119,7 @@ void AddTensor(const ExponentRows& rows, Page* page) {
   page->AddHeading(fmt::format("{} ({}), rank {}, step {}: {}", Printable(NameText(row)), KindText(row),
                                row.rank(), row.step(), row.dtype() + " " + ShapeText(row.shape())));
   if (row.components() == 0) {
-    page->AddSentence("No element is finite and not 0.");
+    page->AddSentence("No element is both finite and nonzero.");
   } else {
     page->AddPlot(Histogram(row));
     page->AddTable(FormatTable(row));
@@ -185,7 +185,8 @@ Page SummaryPage(const std::string& run, const v1::ListExponentsResponse& respon
   page.AddTable(std::move(table));
   if (static_cast<std::uint32_t>(response.records_size()) > top)
     page.AddSentence(fmt::format("The first {}; --top shows more.", top));
-  page.AddSentence(fmt::format("statctl exponents {} ACTIVATION draws one.", Printable(run)));
+  page.AddSentence(
+      fmt::format("statctl exponents {} ACTIVATION shows the histogram of one.", Printable(run)));
   return page;
 }
 

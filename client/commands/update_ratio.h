@@ -25,7 +25,7 @@ class UpdateRatios final : public Exporter {
   Status Finish() override { return Status::Ok(); }
 
   bool seen() const { return !last_.empty(); }  // whether there was any record of the weight
-  // Whose parts were put together, then rank 0 stands for them; empty: each rank's own.
+  // The ranks whose parts were combined, under rank 0; empty: each rank has its own ratios.
   const std::vector<std::uint32_t>& ranks() const { return ranks_; }
   // By rank, then step.
   const std::map<std::pair<std::uint32_t, std::uint64_t>, UpdateRatio>& ratios() const { return ratios_; }

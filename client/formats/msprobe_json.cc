@@ -168,7 +168,7 @@ Status Parse(ByteSource& file, JsonVisitor& visitor, const std::string& expected
                : status;
   }
   std::string why = rapidjson::GetParseError_En(result.Code());
-  return bad(stream.at_end() ? "the end of the file (" + why + ")" : "no JSON (" + why + ")", expected);
+  return bad(stream.at_end() ? "the end of the file (" + why + ")" : "invalid JSON (" + why + ")", expected);
 }
 
 // An error without a position; Parse adds that.
@@ -273,7 +273,7 @@ class DumpVisitor final : public JsonVisitor {
   // Frames: the file, "data", the entry, the section, then what is nested, the leaf last.
   Status Emit() {
     if (tensor_.dtype.empty() || !tensor_.shape_known) {
-      tally_->Skip("no tensor (" + Printable(tensor_.type, 40) + ")");
+      tally_->Skip("not a tensor (" + Printable(tensor_.type, 40) + ")");
       return Status::Ok();
     }
     tensor_.entry = frames_[1].key;

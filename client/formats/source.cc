@@ -75,7 +75,7 @@ Result<FileSource> OpenRegular(int folder, const std::string& name, int flags, c
   if (fstat(fd, &status) != 0) return FromErrno("look at", path, errno);
   if (S_ISREG(status.st_mode)) return file;
   return Status(Code::kInvalidArgument, "open '" + Printable(path, 4000) + "': found " +
-                                            (S_ISDIR(status.st_mode) ? "a folder" : "no regular file") +
+                                            (S_ISDIR(status.st_mode) ? "a folder" : "not a regular file") +
                                             "; expected a file");
 }
 

@@ -78,10 +78,9 @@ Status GoldenReader::ReadHead() {
   const auto magic = Read(kMagic.size());
   if (!magic.ok() || *magic != kMagic) {
     const bool newer = magic.ok() && magic->starts_with("statcollect golden ");
-    return newer
-               ? Status(Code::kFailedPrecondition,
-                        "its format is another version's; expected version 1; use the statctl that saved it")
-               : Damaged("it does not begin like a golden");
+    return newer ? Status(Code::kFailedPrecondition,
+                          "its format version is unknown; expected version 1; use the statctl that saved it")
+                 : Damaged("it is not a golden");
   }
   const auto payload = ReadFrame();
   if (!payload.ok()) return payload.status();

@@ -196,9 +196,8 @@ class Collector::Impl {
               fmt::format("lost the collector at {} ({}); is it being stopped? try again", address, message)};
     }
     if (code == Code::kUnimplemented) {
-      return {code, fmt::format("{} answers, but does not know this question; expected statcollectord's gRPC "
-                                "address, of the version "
-                                "of this statctl",
+      return {code, fmt::format("{} answers, but does not support this query; expected the gRPC address of a "
+                                "statcollectord of this statctl's version",
                                 address)};
     }
     return {code, fmt::format("{} (collector {})", message, address)};

@@ -207,7 +207,7 @@ class IngestSender::Impl {
     channel_ = MakeIngestChannel(options_.address, options_.tls);
     stub_ = v1::Ingest::NewStub(channel_);
     if (!channel_->WaitForConnected(std::chrono::system_clock::now() + milliseconds(1000)))
-      return {Code::kUnavailable, "nobody answers at " + Printable(options_.address)};
+      return {Code::kUnavailable, "nothing answers at " + Printable(options_.address)};
     auto context = std::make_unique<grpc::ClientContext>();
     STATCOLLECT_RETURN_IF_ERROR(AddCaller(options_.token_file, options_.project, context.get()));
     v1::AgentMessage hello;

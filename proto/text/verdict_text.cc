@@ -67,8 +67,8 @@ v1::DiffText WithinText(const std::string& runs, const v1::DiffReport& report) {
     return Words(
         "SAME UP TO ROUNDING",
         fmt::format(
-            "{}: {}, and rounding explains all of them: no tensor differs by more than its inputs do, beyond "
-            "what its sisters and its own past show.",
+            "{}: {}, and rounding explains all of them: no tensor differs by more than its inputs and "
+            "usual rounding explain.",
             runs, of));
   }
   if (report.has_root()) {

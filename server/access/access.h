@@ -1,4 +1,4 @@
-// Who may do what: checks the token of each call against the file of tokens and the table of scopes.
+// Access control: checks the token of each call against the file of tokens and the table of scopes.
 #ifndef STATCOLLECT_SERVER_ACCESS_ACCESS_H_
 #define STATCOLLECT_SERVER_ACCESS_ACCESS_H_
 

@@ -41,11 +41,11 @@ struct AuditFound {
   bool more = false;                 // there are older ones
 };
 
-// Thread-safe. A line that cannot be written is told to `log`, at most once a minute, and counted.
+// Thread-safe. A line that cannot be written is reported to `log`, at most once a minute, and counted.
 class AuditLog {
  public:
   static constexpr std::size_t kFileBytesMax = 16 << 20;
-  static constexpr int kFilesKept = 4;  // besides the current one
+  static constexpr int kFilesKept = 4;  // in addition to the current one
 
   AuditLog(std::string path, const Clock& clock, std::function<void(const std::string&)> log,
            std::size_t file_bytes_max = kFileBytesMax);

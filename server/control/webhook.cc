@@ -190,7 +190,7 @@ Result<WebhookTarget> ParseWebhook(const std::string& url) {
                        .port = PartOf(parts.get(), CURLUPART_PORT, CURLU_DEFAULT_PORT).value_or(""),
                        .path = PartOf(parts.get(), CURLUPART_PATH).value_or("/")};
   if (const auto query = PartOf(parts.get(), CURLUPART_QUERY)) target.path += "?" + *query;
-  if (target.host.empty()) return wrong("it names no host");
+  if (target.host.empty()) return wrong("it has no host");
   if (target.port == "0") return wrong("'0' is not a port");
   if (target.host.starts_with('[') && target.host.ends_with(']')) {
     target.host = target.host.substr(1, target.host.size() - 2);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kDiskFreeMinMax = std::uint64_t{1} << 24;  // MiB: 16 TiB
 constexpr char kDescription[] =
-    "statcollectord: the collector of statcollect. It receives statistics from training ranks over gRPC, "
+    "statcollectord: the collector. It receives statistics from training ranks over gRPC, "
     "stores them in an embedded RocksDB, and answers statctl.";
 
 constexpr char kFooter[] = R"(
@@ -31,11 +31,11 @@ Examples:
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
   statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
   statcollectord --listen unix:/run/statcollect/grpc.sock --socket-mode 0660 --socket-group ml    no port, only a socket
-  statcollectord --listen 0.0.0.0:7433 --tls-auto    for other machines; prints what ranks there need
-  statcollectord tls init certs --host gpu7          only makes certificates
-  statcollectord --restore-from /backup/monday --data-dir ./restored   starts from what statctl checkpoint saved
-  statcollectord --store clickhouse://127.0.0.1:8123/statcollect         keeps records in a ClickHouse, which several may share
-  statcollectord token --help                        makes, lists and revokes tokens, which then every call needs
+  statcollectord --listen 0.0.0.0:7433 --tls-auto    reachable by other machines; prints what clients need
+  statcollectord tls init certs --host gpu7          makes certificates, and starts nothing
+  statcollectord --restore-from /backup/monday --data-dir ./restored   restores a checkpoint
+  statcollectord --store clickhouse://127.0.0.1:8123/statcollect         keeps records in ClickHouse; several collectors may share it
+  statcollectord token --help                        makes, lists and revokes tokens (access control)
 
 Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
 start; the message says why.)";
@@ -106,7 +106,7 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
          "Checkpoint to verify and copy into --data-dir before the start; --data-dir must be absent or empty")
       ->check([](const std::string& path) {
         return path.empty()
-                   ? std::string("found an empty path; expected a folder that statctl checkpoint made")
+                   ? std::string("found an empty path; expected a folder written by statctl checkpoint")
                    : std::string();
       })
       ->configurable(false);
@@ -124,13 +124,15 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                  "Permissions of the socket, such as 0660: whoever may write to it may connect")
       ->capture_default_str();
   app.add_option("--socket-group", config.socket.group, "Group of the socket, by name or number");
-  app.add_option("--http", raw.http, "Address of health, metrics and pages, or off")->capture_default_str();
+  app.add_option("--http", raw.http, "HTTP address of page, queries, health and metrics, or off")
+      ->capture_default_str();
 }
 
 // What an acknowledgement promises, and what is removed for lack of space.
 void AddStoreOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
-  app.add_option("--durability", raw.durability,
-                 "What an acknowledgement means: fsync (on disk) or process (handed to the operating system)")
+  app.add_option(
+         "--durability", raw.durability,
+         "When a record counts as stored: fsync (on disk) or process (handed to the operating system)")
       ->check(CLI::IsMember({"fsync", "process"}))
       ->capture_default_str();
   app.add_option("--disk-free-min", config.disk_free_min_mib,
@@ -159,7 +161,7 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                  "POST each alarm as JSON to this address, http://HOST:PORT/PATH or https://HOST/PATH")
       ->group("Alarms");
   app.add_option("--alarm-webhook-ca", config.alarm_webhook_ca,
-                 "PEM file of the certificate authorities of an https address; without it the system's")
+                 "PEM file of the certificate authorities for an https webhook (default: the system's)")
       ->check(CLI::ExistingFile)
       ->group("Alarms");
   app.add_option("--alarm-webhook-secret-file", config.alarm_webhook_secret_file,
@@ -168,22 +170,28 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--alarm-webhook-allow", raw.alarm_webhook_allow,
                  "Networks in which the webhook may be, such as 192.0.2.0/24,10.1.2.3; without it all")
       ->group("Alarms");
-  add("--alarm-warmup-steps", a.warmup_steps, "Values before a norm or a loss is judged", 3, kAlarmWindowMax);
-  add("--alarm-explosion-factor", a.explosion_factor, "norm_explosion: times the running median", 1.1, 1e12);
+  add("--alarm-warmup-steps", a.warmup_steps, "Number of values before norms and losses are judged", 3,
+      kAlarmWindowMax);
+  add("--alarm-explosion-factor", a.explosion_factor,
+      "norm_explosion: raised above this many times the running median", 1.1, 1e12);
   add("--alarm-explosion-spreads", a.explosion_spreads,
-      "norm_explosion: and this many robust standard deviations of its logarithm", 0, 1e6);
-  add("--alarm-vanishing-ratio", a.vanishing_ratio, "vanishing_gradient: of the running median", 0, 0.5);
-  add("--alarm-vanishing-steps", a.vanishing_steps, "vanishing_gradient: steps in a row", 1, 250);
-  add("--alarm-loss-scale-min", a.loss_scale_min, "loss_scale_min: at or below it", 0, 1e12);
-  add("--alarm-loss-scale-falls", a.loss_scale_falls, "loss_scale_min: or falling this often in a row", 2,
+      "norm_explosion: and above this many robust standard deviations of the logarithm", 0, 1e6);
+  add("--alarm-vanishing-ratio", a.vanishing_ratio,
+      "vanishing_gradient: raised below this fraction of the running median", 0, 0.5);
+  add("--alarm-vanishing-steps", a.vanishing_steps, "vanishing_gradient: for this many steps in a row", 1,
+      250);
+  add("--alarm-loss-scale-min", a.loss_scale_min, "loss_scale_min: raised at or below this scale", 0, 1e12);
+  add("--alarm-loss-scale-falls", a.loss_scale_falls, "loss_scale_min: or after this many falls in a row", 2,
       1000);
-  add("--alarm-loss-spike-factor", a.loss_spike_factor, "loss_spike: times the running median", 1.1, 1e12);
+  add("--alarm-loss-spike-factor", a.loss_spike_factor,
+      "loss_spike: raised above this many times the running median", 1.1, 1e12);
   add("--alarm-loss-spike-spreads", a.loss_spike_spreads,
-      "loss_spike: and this many robust standard deviations", 0, 1e6);
-  add("--alarm-dead-relu-zeros", a.dead_relu_zeros, "dead_relu: fraction of the elements", 0.01, 1);
-  add("--alarm-dead-relu-steps", a.dead_relu_steps, "dead_relu: steps in a row", 1, 250);
+      "loss_spike: and above this many robust standard deviations", 0, 1e6);
+  add("--alarm-dead-relu-zeros", a.dead_relu_zeros,
+      "dead_relu: raised if at least this fraction of the elements is zero", 0.01, 1);
+  add("--alarm-dead-relu-steps", a.dead_relu_steps, "dead_relu: for this many steps in a row", 1, 250);
   add("--alarm-memory-mib", raw.alarm_memory_mib,
-      "MiB of state of all runs; the rank silent for longest is "
+      "MiB of memory for the state of all runs; beyond it, the state of the rank silent for longest is "
       "dropped",
       1, 65536);
 }
@@ -195,11 +203,11 @@ void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   };
   file(
       "--tls-cert", config.tls.certificate,
-      "PEM file of the collector's certificate, with its chain: both addresses then speak TLS. New contents are used "
+      "PEM file of the collector's certificate, with its chain; turns TLS on for both addresses. Changed files are used "
       "without a restart");
   file("--tls-key", config.tls.key, "PEM file of its private key");
   file("--tls-client-ca", config.tls.authorities,
-       "PEM file of certificate authorities; clients must then have a certificate that one of them signed");
+       "PEM file of certificate authorities; clients then need a certificate signed by one of them");
   app.add_option(
          "--tls-principal", config.tls_principals,
          "NAME=SCOPES or NAME=SCOPES@PROJECT: what a client certificate with this name allows without a "
@@ -209,10 +217,10 @@ void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->group("Network");
   app.add_flag(
          "--tls-auto", config.tls_auto,
-         "TLS with a private authority in DATA-DIR/tls, which is made there at the first start, as are tokens; "
+         "Turn TLS on with a private authority in DATA-DIR/tls. The first start creates it and two tokens, and "
          "prints what clients need")
       ->group("Network");
-  app.add_option("--tls-min", raw.tls_min, "Lowest version of TLS: 1.2 or 1.3")
+  app.add_option("--tls-min", raw.tls_min, "Lowest TLS version to accept: 1.2 or 1.3")
       ->check(CLI::IsMember({"1.2", "1.3"}))
       ->capture_default_str()
       ->group("Network");
@@ -238,13 +246,13 @@ Status CheckReachable(const char* flag, const Endpoint& endpoint, const DaemonCo
   const std::string next =
       config.UsesTls()
           ? "make a token (statcollectord token create --data-dir " + Printable(config.data_dir) +
-                " --scope ingest), or ask clients for certificates (--tls-client-ca)"
-          : "add --tls-auto, which makes what is missing and says what clients need, or --tls-cert and --tls-key";
+                " --scope ingest), or require client certificates (--tls-client-ca)"
+          : "add --tls-auto, which creates what is missing and prints what clients need, or --tls-cert and --tls-key";
   return {
       Code::kInvalidArgument,
       std::string(flag) + " " + endpoint.ToString() + ": other machines can reach this address; found " +
           found + "; expected both; " + next +
-          ", use a loopback address with an SSH tunnel, or add --insecure if everybody on the network is trusted"};
+          ", use a loopback address with an SSH tunnel, or add --insecure if you trust everybody on the network"};
 }
 
 Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
@@ -253,15 +261,15 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
   if (config.tls_auto && !(files.certificate.empty() && files.key.empty()))
     return {Code::kInvalidArgument, std::string("--tls-auto: found ") +
                                         (files.certificate.empty() ? "--tls-key" : "--tls-cert") +
-                                        ", too; expected one of them; leave out the other"};
+                                        " as well; expected only one of them; leave out the other"};
   if (files.certificate.empty() != files.key.empty())
     return {Code::kInvalidArgument,
             std::string(files.key.empty() ? "--tls-cert" : "--tls-key") +
-                ": found it alone; expected --tls-cert and --tls-key; add the missing one"};
+                ": found without the other; expected both --tls-cert and --tls-key; add the missing one"};
   if (!config.UsesTls() && !files.authorities.empty())
     return {Code::kInvalidArgument,
             "--tls-client-ca: found no certificate of the collector; expected --tls-cert and --tls-key, or "
-            "--tls-auto, beside it; add them"};
+            "--tls-auto, with it; add them"};
   if (!config.tls_principals.empty() && files.authorities.empty())
     return {
         Code::kInvalidArgument,
@@ -279,21 +287,20 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--query-threads", config.query_threads, "Threads that answer queries")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option(
-         "--query-scan-max", raw.query_scan_max,
-         "Refuse to read more than this for one query, such as 64GiB; off: no limit. Exports have none")
+  app.add_option("--query-scan-max", raw.query_scan_max,
+                 "Most that one query may read, such as 64GiB; off: no limit. Does not apply to exports")
       ->capture_default_str();
   app.add_option("--connections-max", config.connections_max,
-                 "gRPC connections at a time, one for each rank and each statctl; more are refused")
+                 "Maximum number of gRPC connections; each rank and each statctl has one")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  app.add_option("--http-connections-max", config.http_connections_max,
-                 "HTTP connections at a time; more are refused")
+  app.add_option("--http-connections-max", config.http_connections_max, "Maximum number of HTTP connections")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  app.add_option("--grpc-memory-mib", config.grpc_memory_mib,
-                 "MiB for what gRPC has received and not handed over; beyond it, senders wait and new "
-                 "connections are refused")
+  app.add_option(
+         "--grpc-memory-mib", config.grpc_memory_mib,
+         "MiB of memory for data that gRPC has received and not passed on yet; beyond it, senders wait and new "
+         "connections are refused")
       ->check(CLI::Range(std::uint64_t{16}, std::uint64_t{1} << 20))
       ->capture_default_str();
   app.add_option(
@@ -314,8 +321,8 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->capture_default_str();
   app.add_option(
       "--token-file", config.token_file,
-      "File of tokens, from statcollectord token create; without it <data-dir>/tokens, if it exists. "
-      "With one, every call needs a token");
+      "File of tokens made by statcollectord token create (default: <data-dir>/tokens, if it exists). "
+      "If there is one, every call needs a token");
 }
 
 Status CheckCheckpointRoot(DaemonConfig& config) {
@@ -335,8 +342,8 @@ Status CheckStore(const DaemonConfig& config) {
   if (config.restore_from.empty()) return Status::Ok();
   return {
       Code::kInvalidArgument,
-      "--restore-from: found --store clickhouse://, too; expected --store rocksdb, whose checkpoints it restores; "
-      "restore a backup of ClickHouse with its own means"};
+      "--restore-from: found --store clickhouse:// as well; expected --store rocksdb, whose checkpoints it restores; "
+      "restore a backup of ClickHouse with ClickHouse's tools"};
 }
 
 // One address of each kind.

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <malloc.h>
 #include <sys/stat.h>
@@ -116,8 +117,7 @@ Status OpenListeners(const DaemonConfig& config, const ListenerLimits& limits, G
 }
 
 Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget, api::Guard& guard,
-                             const tls::Reloader* certificates,
-                             std::initializer_list<grpc::Service*> services) {
+                             const tls::Reloader* certificates, const std::vector<grpc::Service*>& services) {
   grpc::ServerBuilder builder;
   guard.AddAudit(builder);
   LimitConnections(config, builder);
@@ -292,6 +292,16 @@ Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
   return restored;
 }
 
+// What is made in it is for this user alone (umask), but a folder that was there keeps its permissions.
+void WarnOfOpenFolder(const std::string& folder) {
+  struct stat found {};
+  constexpr mode_t kOthers = 077;
+  if (stat(folder.c_str(), &found) != 0 || (found.st_mode & kOthers) == 0) return;
+  spdlog::warn(
+      "data directory {}: found permissions {:o}, so other users may look into it; expected 700; chmod 700 {}",
+      folder, found.st_mode & 07777, folder);
+}
+
 Status MakeFolder(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -310,20 +320,13 @@ Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const Descr
                                     .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (config.UsesClickHouse()) {
     STATCOLLECT_RETURN_IF_ERROR(MakeFolder(config.data_dir));  // of tokens, certificates and the log of calls
+    WarnOfOpenFolder(config.data_dir);
     return OpenClickHouseStore(config.store, {.log = options.log});
   }
   if (!config.restore_from.empty()) STATCOLLECT_RETURN_IF_ERROR(Restore(config, options));
-  return OpenRocksDbStore(config.data_dir, options);
-}
-
-// What is made in it is for this user alone (umask), but a folder that was there keeps its permissions.
-void WarnOfOpenFolder(const std::string& folder) {
-  struct stat found {};
-  constexpr mode_t kOthers = 077;
-  if (stat(folder.c_str(), &found) != 0 || (found.st_mode & kOthers) == 0) return;
-  spdlog::warn(
-      "data directory {}: found permissions {:o}, so other users may look into it; expected 700; chmod 700 {}",
-      folder, found.st_mode & 07777, folder);
+  auto store = OpenRocksDbStore(config.data_dir, options);
+  if (store.ok()) WarnOfOpenFolder(config.data_dir);
+  return store;
 }
 
 // Null without --alarm-webhook.
@@ -430,6 +433,7 @@ AdminOptions MakeAdminOptions(const DaemonConfig& config, access::AccessControl&
 // The services, each behind the check.
 struct GuardedServices {
   std::unique_ptr<grpc::Service> ingest, query, admin, login;
+  std::vector<grpc::Service*> All() const { return {ingest.get(), query.get(), admin.get(), login.get()}; }
 };
 
 GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Service& query,
@@ -453,7 +457,6 @@ int Run(const DaemonConfig& config) {
   const DescriptorBudget budget = TakeDescriptors([](const std::string& line) { spdlog::warn("{}", line); });
   auto store = OpenStore(config, budget);
   if (!store.ok()) return Fail(store.status().message());
-  WarnOfOpenFolder(config.data_dir);
   STATCOLLECT_FAILPOINT("start.store_opened");
   const auto certificates = OpenCertificates(config);
   if (!certificates.ok()) return Fail(certificates.status().message());
@@ -482,9 +485,7 @@ int Run(const DaemonConfig& config) {
       **access, [&collector] { return collector.http_address(); }, *certificates != nullptr);
   const GuardedServices guarded =
       GuardServices(guard, *collector.service(), *query_service, *admin_service, *login_service);
-  auto grpc =
-      StartGrpc(config, budget, guard, certificates->get(),
-                {guarded.ingest.get(), guarded.query.get(), guarded.admin.get(), guarded.login.get()});
+  auto grpc = StartGrpc(config, budget, guard, certificates->get(), guarded.All());
   if (!grpc.ok()) return Fail(grpc.status().message());
   const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());
   if (!http.ok()) return Fail(http.status().message());

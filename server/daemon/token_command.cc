@@ -136,18 +136,20 @@ int RunTokenCommand(int argc, const char* const* argv) {
   app.footer(kTokenFooter);
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_option("--data-dir", o.data_dir, "The collector's; the file is tokens in it")
+  app.add_option("--data-dir", o.data_dir,
+                 "Data directory of the collector; its tokens are in the file `tokens` there")
       ->capture_default_str();
-  app.add_option("--token-file", o.token_file, "File of tokens, as the collector's --token-file");
-  CLI::App* create = app.add_subcommand("create", "Makes a token and prints it, alone, on standard output");
+  app.add_option("--token-file", o.token_file, "File of tokens, if the collector uses --token-file");
+  CLI::App* create =
+      app.add_subcommand("create", "Makes a token and prints it (and nothing else) on standard output");
   create
-      ->add_option("--scope", o.scopes, "ingest, read, capture, control, delete, admin; several with commas")
+      ->add_option("--scope", o.scopes, "ingest, read, capture, control, delete, admin; separated by commas")
       ->required();
   create->add_option("--project", o.project, "The only project that it is for; without it, all");
-  create->add_option("--expires", o.expires, "Lifetime, such as 30d or 12h; without it, it never expires");
+  create->add_option("--expires", o.expires, "Lifetime, such as 30d or 12h (default: never expires)");
   CLI::App* list = app.add_subcommand("list", "Lists the tokens, without their secrets");
   app.add_subcommand("revoke", "Makes a token invalid; running collectors notice within a second")
-      ->add_option("id", o.id, "The second part of stc_<id>_...")
+      ->add_option("id", o.id, "Id of the token: the second part of stc_<id>_...")
       ->required();
   try {
     app.parse(argc, argv);

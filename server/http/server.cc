@@ -13,9 +13,9 @@
 #include <boost/asio/strand.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <nlohmann/json.hpp>
 
 #include "common/names.h"
+#include "server/http/pages.h"
 #include "server/http/request_head.h"
 #include "server/http/stream.h"
 
@@ -36,31 +36,6 @@ struct Shared {
   std::unique_ptr<TlsContexts> tls;  // null: plain HTTP
   std::atomic<std::size_t> connections{0};
 };
-
-HttpResponse ErrorResponse(int status, const std::string& message) {
-  return {.status = status,
-          .content_type = "application/json",
-          .body = nlohmann::json{{"error", message}}.dump() + "\n"};
-}
-
-HttpResponse Route(const Shared& shared, http::verb method, const std::string& target) {
-  if (method != http::verb::get && method != http::verb::head) {
-    return ErrorResponse(405, "expected GET or HEAD");
-  }
-  const auto handler = shared.handlers.find(target.substr(0, target.find('?')));
-  if (handler == shared.handlers.end()) {
-    std::string known;
-    for (const auto& [path, unused] : shared.handlers) known += (known.empty() ? "" : ", ") + path;
-    for (const auto& [path, unused] : shared.services)
-      known += (known.empty() ? "" : ", ") + path + (path == "/" ? "" : "...");
-    return ErrorResponse(404, "no page '" + Printable(target) + "'; there are " + known);
-  }
-  try {
-    return handler->second(target);
-  } catch (const std::exception& failure) {
-    return ErrorResponse(500, Printable(failure.what()));
-  }
-}
 
 // One connection. Keeps itself alive through the handlers of its pending operation; always runs on its own
 // strand.
@@ -254,7 +229,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     head_only_ = request.method() == http::verb::head;
     state_ = State::kAsked;
     ++number_;
-    if (service_ == nullptr) return Write(Route(*shared_, request.method(), std::string(request.target())));
+    if (service_ == nullptr)
+      return Write(AnswerPage(shared_->handlers, shared_->services, request, std::string(request.target())));
     Serve(std::move(request));
   }
 

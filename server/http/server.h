@@ -36,7 +36,7 @@ using HttpServices = std::map<std::string, HttpService>;
 class HttpServer {
  public:
   // Handlers by exact path (the target up to '?'). An empty gate lets everything through. With `tls`, plain requests
-  // get an answer that says so; who does not finish a handshake within idle_seconds_max is disconnected.
+  // get an answer that says so; a client that does not finish its handshake within idle_seconds_max is disconnected.
   HttpServer(boost::asio::io_context& io, std::map<std::string, HttpHandler> handlers, HttpLimits limits = {},
              HttpServices services = {}, HttpGate gate = {}, std::unique_ptr<TlsContexts> tls = {});
   ~HttpServer();

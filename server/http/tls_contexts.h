@@ -1,4 +1,4 @@
-// The TLS settings of HTTPS connections, made anew when the certificates change.
+// The TLS settings of HTTPS connections, rebuilt when the certificates change.
 #ifndef STATCOLLECT_SERVER_HTTP_TLS_CONTEXTS_H_
 #define STATCOLLECT_SERVER_HTTP_TLS_CONTEXTS_H_
 

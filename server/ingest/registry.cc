@@ -323,7 +323,8 @@ Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
   const auto kept = IsKept(run);
   if (!kept.ok()) return kept.status();
   if (*kept)
-    return {Code::kFailedPrecondition, "delete run '" + run + "': it is kept meanwhile; nothing was removed"};
+    return {Code::kFailedPrecondition,
+            "delete run '" + run + "': it has been marked as kept in the meantime; nothing was removed"};
   for (const AttemptMeta& attempt : attempts) {
     auto ranks = store_.Ranks(attempt.id);
     if (!ranks.ok()) return ranks.status();
@@ -331,7 +332,7 @@ Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
     for (const auto& [rank, meta] : *ranks) newest = std::max(newest, meta.last_write_unix_nanos);
     if (newest <= last_write_unix_nanos) continue;
     return {Code::kFailedPrecondition,
-            "delete run '" + attempt.run + "': it was written to meanwhile; nothing was removed"};
+            "delete run '" + attempt.run + "': it was written to in the meantime; nothing was removed"};
   }
   return Status::Ok();
 }

@@ -199,7 +199,7 @@ TEST_F(AgentPlacementsTest, APlacementThatDoesNotFitIsRefusedAndNothingIsLost) {
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   EXPECT_THAT(refused.message(), HasSubstr("observe 'x'"));
   EXPECT_THAT(refused.message(), HasSubstr("global shape (6, 40)"));
-  EXPECT_THAT(refused.message(), HasSubstr("the box at (0, 20) of size (6, 26) ends behind dimension 1"));
+  EXPECT_THAT(refused.message(), HasSubstr("the box at (0, 20) of size (6, 26) extends beyond dimension 1"));
   EXPECT_EQ(agent_->counters().produced, 0u);
   std::vector<Agent::Item> items;
   for (const char* name : {"a", "b", "c"}) {

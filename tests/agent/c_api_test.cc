@@ -151,7 +151,7 @@ TEST(CApi, RefusesPlacementsThatMakeNoSense) {
     EXPECT_EQ(statagent_compute(&view, 0, 0, &s, nullptr, nullptr), kInvalidArgument);
     return std::string(statagent_last_error());
   };
-  EXPECT_THAT(refusal([](auto&) {}), HasSubstr("ends behind dimension 0"));
+  EXPECT_THAT(refusal([](auto&) {}), HasSubstr("extends beyond dimension 0"));
   EXPECT_THAT(refusal([](auto& p) { p.struct_size = 4; }), HasSubstr("struct_size is 4"));
   EXPECT_THAT(refusal([](auto& p) { p.global_shape = nullptr; }), HasSubstr("global_shape is null"));
   EXPECT_THAT(refusal([](auto& p) { p.boxes = nullptr; }), HasSubstr("boxes is null"));

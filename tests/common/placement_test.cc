@@ -48,8 +48,8 @@ TEST(PlacementCheck, RefusesGlobalShapesThatCannotBe) {
 TEST(PlacementCheck, RefusesBoxesThatDoNotLieInTheTensor) {
   const Sizes global = {4, 8};
   ExpectRefused({.global_shape = global, .boxes = {0, 5, 4, 4}}, {4, 4},
-                "the box at (0, 5) of size (4, 4) ends behind dimension 1; expected offset + size of 8");
-  ExpectRefused({.global_shape = global, .boxes = {0, INT64_MAX, 4, INT64_MAX}}, {4, 4}, "ends behind");
+                "the box at (0, 5) of size (4, 4) extends beyond dimension 1; expected offset + size of 8");
+  ExpectRefused({.global_shape = global, .boxes = {0, INT64_MAX, 4, INT64_MAX}}, {4, 4}, "extends beyond");
   ExpectRefused({.global_shape = global, .boxes = {-1, 0, 4, 4}}, {4, 4}, "negative number in dimension 0");
   ExpectRefused({.global_shape = global, .boxes = {0, 0, 4, INT64_MIN}}, {4, 4}, "negative number");
   ExpectRefused({.global_shape = global, .boxes = {0, 0, 4}}, {4, 4}, "boxes have 3 numbers");

@@ -186,6 +186,7 @@ def agent_environment(**extra: str) -> dict[str, str]:
         "PASSIVE",
     )  # where a test asks for two threads: on one core they wait by spinning
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # its pool of processes takes longer to start than the kernels of tests to compile
+    env["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"  # kernels may be kept, but each run makes its own graphs
     env.update(extra)
     return env
 
@@ -206,6 +207,21 @@ def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> 
             return value
         assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.05)
+
+
+# The files that take longest, longest first: with several workers a long file that starts last is waited for.
+SLOW = (
+    "test_bench", "test_wheel", "test_page", "test_alarms", "test_tls", "test_fault_catalogue", "test_layouts", "test_overhead",
+    "test_init", "test_compiled", "test_compile", "test_export", "test_verdict_bench", "test_imports", "test_frameworks_torch",
+    "test_captures", "test_spill", "test_buffers", "test_pytest_plugin", "test_rollback", "test_half_open", "test_durability",
+    "test_gil", "test_python_client", "test_types", "test_tokens", "test_launch_examples", "test_verdict_rows", "test_picture",
+)  # fmt: skip
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of all folders, where several are run."""
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 
 
 @pytest.fixture(scope="session", autouse=True)

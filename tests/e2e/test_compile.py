@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ class Runs:
     """Trainings of the example, each once."""
 
     collector: Collector
-    cache: Path  # where inductor keeps what it compiled
+    cache: Path  # where inductor keeps its kernels, by their source; it makes the sources again in every run
     done: dict[str, Finished]
 
     def __call__(self, run: str, *arguments: str) -> Finished:
@@ -35,8 +36,9 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(shared_collector, tmp_path_factory.mktemp("inductor"), {})
+def runs(shared_collector: Collector) -> Runs:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "statcollect" / "inductor"
+    return Runs(shared_collector, cache, {})
 
 
 def line(done: Finished, start: str) -> str:

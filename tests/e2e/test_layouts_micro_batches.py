@@ -13,7 +13,7 @@ from layouts.tables import BUGS, ask
 SAME = ("identical", "within_tolerance", "rounding")
 # Ranks x micro-batches: 1x1, 1x2, 2x1, 2x4, 4x1, 4x2; those that end in _order say which samples are where. Of a pipeline's
 # stages, which number micro-batches as they run them, that is not known, whatever the user says.
-UNKNOWN = ["plain", "accumulate", "ddp2", "ddp2_accumulate", "pp2", "pp2_order"]
+UNKNOWN = ["plain", "accumulate", "ddp2", "ddp2_accumulate", "pp2", "pp2_order", "pp2_unsaid"]
 KNOWN = ["plain", "accumulate_order", "ddp2_accumulate_order", "ddp4_order", "ddp4_accumulate_order"]
 ACTIVATION = "blocks.1.mlp.fc2"
 

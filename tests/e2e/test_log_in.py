@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STATCOLLECTORD, STATCTL, Collector, Finished, run_command, wait_until
+from conftest import ROOT, STATCOLLECTORD, STATCTL, Collector, Finished, run_command, wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
+AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 needs_browser = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: scripts/setup.sh --for test")
 
 
@@ -184,6 +185,9 @@ def test_the_link_logs_a_browser_in_until_it_logs_out(guarded: tuple[Collector, 
     page.set_default_timeout(20_000)
     page.goto(f"http://{collector.http}/")
     page.wait_for_selector("h1 >> text=Log in")
+    if AXE.exists():
+        page.evaluate(AXE.read_text())
+        assert [violation["id"] for violation in page.evaluate("axe.run()")["violations"]] == []
     assert page.locator("text=statctl open").count() == 1 and page.locator("text=Log out").count() == 0
     link = open_link(collector, reader).out.strip()
     page.evaluate("(link) => { location.href = link }", link)  # as pasted into the address of the open page

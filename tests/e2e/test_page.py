@@ -80,12 +80,27 @@ statagent.close()
 """
 
 
+# Values of which some are too small for float16, captured and counted in two runs that differ in one element.
+VALUES = """
+import statagent, torch
+for run, wrong in (("base", 0.0), ("ort", 0.25)):
+    agent = statagent.init(run=run, captures=["net@1"], exponents=["net@0-"])
+    for step in range(3):
+        agent.set_step(step)
+        values = torch.tensor([[1.0, 2.0, 1e-9], [4.0, 1e-9, 6.0]])
+        values[1, 2] += wrong
+        agent.observe("net", values)
+    statagent.close()
+"""
+
+
 @pytest.fixture(scope="module")
 def recorded(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Collector:
     wrong = ["--bug", "ln_eps", "--bug-step", "2"]
     shared_collector.train_all({"base": [], "base2": [], "ort": wrong}, tmp_path_factory.mktemp("runs"))
     shared_collector.python(BROKEN)
     shared_collector.python(TAGGER)
+    shared_collector.python(VALUES.replace('"base"', '"values"').replace('"ort"', '"values2"'))
     return shared_collector
 
 
@@ -137,6 +152,7 @@ VIEWS = {
     "tensor": "/?view=tensor&a=base&b=ort&tensor=blocks.1.ln2&kind=output&path=0&mode=train",
     "config": "/?view=config&a=base&b=ort",
     "ranks": "/?view=ranks&a=base",
+    "values": "/?view=tensor&a=values&b=values2&tensor=net&kind=inspect&mode=train&stat=exponents,captures",
     "memory": "/?view=memory&a=tagger",
     "collector": "/?view=collector",
     "empty": "/?view=compare",
@@ -159,6 +175,9 @@ def settled(page: Any, view: str) -> None:
         page.wait_for_selector(".chart canvas")
     if view in ("cell", "tensor"):
         page.wait_for_selector(".cell .chart canvas" if view == "cell" else ".grid .chart canvas")
+    if view == "values":
+        page.wait_for_selector("text=elements differ")
+        page.wait_for_selector("section[aria-label=Exponents] svg")
     if view == "memory":
         page.wait_for_selector("section[aria-label=Padding] .chart canvas")
     page.wait_for_selector("main h1, main h2")
@@ -642,8 +661,8 @@ class Stepwise:
 
     def __init__(self, collector: Collector, run: str, steps: int) -> None:
         code = STEPWISE.replace("RUN", repr(run)).replace("STEPS", str(steps))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        self._process = start_python(
+            ["-c", code], env=collector.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout and self._process.stdin
         self._process.stdout.readline()
@@ -717,7 +736,9 @@ def test_without_events_the_page_asks_now_and_then(collector: Collector, open_pa
     collector.python(HOSTILE.replace("RUNS", "['base']").replace("NAMES", "['x']"))
     page = open_page(collector, "/?view=collector", quiet=False)
     refusal = {"error": "follow runs: 256 pages or programs do already", "code": "resource_exhausted"}
-    page.route("**/api/v1/live*", lambda route: route.fulfill(status=429, content_type="application/json", body=json.dumps(refusal)))
+    page.route(
+        "**/api/v1/live*", lambda route: route.fulfill(status=429, content_type="application/json", body=json.dumps(refusal))
+    )
     page.get_by_role("link", name="Runs").click()
     page.wait_for_selector("table >> text=base")
     collector.python(HOSTILE.replace("RUNS", "['later']").replace("NAMES", "['x']"))
@@ -743,7 +764,9 @@ def test_a_collector_that_is_gone_and_back_is_noticed_while_nothing_is_asked(col
 
 def test_a_run_that_is_removed_while_it_is_looked_at(collector: Collector, open_page: Open) -> None:
     collector.python(HOSTILE.replace("RUNS", "['base', 'ort']").replace("NAMES", "['x']"))
-    pages = {path: open_page(collector, path, quiet=False) for path in ("/", "/?view=run&a=ort&stat=l2", "/?view=compare&a=base&b=ort")}
+    pages = {
+        path: open_page(collector, path, quiet=False) for path in ("/", "/?view=run&a=ort&stat=l2", "/?view=compare&a=base&b=ort")
+    }
     for path, page in pages.items():
         page.wait_for_selector("table >> text=ort" if path == "/" else "canvas[data-painted]", state="attached")
     assert collector.statctl("rm", "ort", "--yes").code == 0
@@ -905,7 +928,7 @@ def test_runs_that_are_odd_are_shown_and_explained(collector: Collector, open_pa
     for path in ("/?view=run&a=nan", "/?view=compare&a=nan&b=nan2"):
         page = open_page(collector, path)
         painted(page)
-    page = open_page(collector, "/?view=tensor&a=nan&b=nan2&tensor=net.1&kind=inspect&path=0&mode=train", width=390)
+    page = open_page(collector, "/?view=tensor&a=nan&b=nan2&tensor=net.1&kind=inspect&mode=train", width=390)
     page.wait_for_selector("h1")
     wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]
@@ -932,3 +955,62 @@ def test_ten_thousand_runs_stay_fluid(collector: Collector, open_page: Open) -> 
     assert page.locator("tbody tr").count() < 120
     page.get_by_role("searchbox").fill("run-04242")
     until(page, "document.querySelectorAll('tbody tr').length === 1")
+
+
+VALUES_VIEW = VIEWS["values"]
+
+
+def test_a_tensor_shows_what_narrow_formats_lose_and_which_elements_differ(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, VALUES_VIEW)
+    page.wait_for_selector("svg.exponents")
+    losses = {row[0]: row[1:] for row in table_of(page, "What narrower formats would lose")}
+    rows = recorded.json("exponents", "values", "net", "--kind", "inspect", "--step", "2")["records"]
+    lost = next(one for one in rows[0]["formats"] if one["dtype"] == "f16")["to_zero"] / rows[0]["components"]
+    assert losses["fp16"][0] == f"{100 * lost:.1f} %" == "33.3 %"
+    assert losses["bf16"][0] == "\u2013"
+    page.wait_for_selector("text=1 of 6 elements differ.")
+    assert table_of(page, "Elements that differ most") == [["[1, 2]", "6", "6.25", "0.25"]]
+    page.locator("summary", has_text="Captured values").click()
+    until(page, "location.search.endsWith('stat=exponents')")
+    page.get_by_label("Log axis").check()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert (
+        lines[0].startswith("run,step,rank,")
+        and len(lines) == 7
+        and download.value.suggested_filename == "values-values2-net.csv"
+    )
+    with page.expect_download() as download:
+        page.get_by_role("button", name="PNG").click()
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_captured_values_need_their_scope(collector: Collector, open_page: Open) -> None:
+    collector.python(VALUES)
+    token = token_for(collector, "read")
+    page = open_page(collector, "/", quiet=False)
+    wait_until(lambda: page.reload() is not None and page.locator("form.token").count() == 1, what="a question for a token")
+    page.fill("form.token input", token)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("table >> text=base")
+    page.evaluate(
+        f"history.pushState(null, '', {json.dumps(VALUES_VIEW.replace('values2', 'ort').replace('a=values', 'a=base'))})"
+    )
+    page.reload()
+    page.wait_for_selector(".refusal >> text=capture")
+
+
+def test_a_live_map_shows_updates_and_exponents(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/?view=run&a=base&stat=update_ratio")
+    painted(page)
+    points = recorded.json("series", "base", "blocks.1.ln2.weight", "--stat", "update_ratio", "--by-rank")["records"]
+    ratios = [point["value"] for point in points if point["name"].endswith("ratio")]
+    row = row_of(page, "blocks.1.ln2.weight weight")
+    assert float(row[2]) == pytest.approx(min(ratios), rel=0.02)
+    assert float(row[3]) == pytest.approx(max(ratios), rel=0.02)
+    page = open_page(recorded, "/?view=run&a=values&stat=exponent_loss")
+    painted(page)
+    assert float(row_of(page, "net inspect")[3]) == pytest.approx(1 / 3, rel=0.01)
+    page = open_page(recorded, "/?view=run&a=broken&stat=exponent_loss")
+    page.wait_for_selector("text=No exponents were recorded")

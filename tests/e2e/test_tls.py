@@ -239,7 +239,7 @@ def test_each_failure_has_its_words(secured: Secured, certs: Path, tmp_path: Pat
 def test_a_client_certificate_that_is_missing_or_wrong(mutual: Secured, certs: Path, tmp_path: Path, client: str) -> None:
     lacking = mutual.as_client(client)
     assert lacking.code != 0
-    assert "wants a certificate from its clients, and this client has none" in lacking.err
+    assert "requires a client certificate, and this client has none" in lacking.err
     assert "TLS_CERT" in lacking.err, "the next step"
     with_client_certificate(mutual, make(tmp_path / "other", "127.0.0.1"))
     assert "refuses this client's certificate: another authority signed it" in mutual.as_client(client).err

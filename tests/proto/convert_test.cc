@@ -492,11 +492,11 @@ TEST(ConvertBatch, RefusesPlacementsThatCannotBe) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   ExpectRefused(place({4, 8}, {0, 1, 4, 8}),
                 "batch: layouts[0]: place a shard in the tensor of global shape (4, 8)");
-  ExpectRefused(place({4, 16}, {0, 9, 4, 8}), "ends behind dimension 1");
+  ExpectRefused(place({4, 16}, {0, 9, 4, 8}), "extends beyond dimension 1");
   ExpectRefused(place({4, 16}, {0, 0, 4, 9}), "the shard has the shape (4, 8)");
   ExpectRefused(place({-4, 8}, {}), "a size is negative");
   ExpectRefused(place({kMost, kMost}, {0, 0, 4, 8}), "2^62");
-  ExpectRefused(place({4, 8}, {kMost, kMost, kMost, kMost}), "ends behind");
+  ExpectRefused(place({4, 8}, {kMost, kMost, kMost, kMost}), "extends beyond");
   ExpectRefused(place({8, 8}, {0, 0, 2, 8, 1, 0, 2, 8}), "boxes overlap");
   ExpectRefused(place({4, 8}, {0, 0, 4, 8}, {0, 32}), "boxes and ranges");
   ExpectRefused(place({64}, {}, {0, 16, 15, 31}), "ranges overlap");

@@ -180,10 +180,10 @@ class STATAGENT_API Agent {
   std::vector<int> ReplayDevices() const noexcept;
   std::uint64_t step() const noexcept;
   bool StepWanted() const noexcept;  // whether the current step is recorded
-  // For programs that record full statistics only now and then: whether the collector asked for the current
+  // For programs that record full statistics only in some steps: whether the collector requested the current
   // step, with `statctl record` or for raw values.
   bool StepAsked() const noexcept;
-  // The oldest announcement that was not yet returned, if there is one.
+  // The oldest announcement that has not been returned yet, if any.
   std::optional<FullSteps> NextFullSteps() noexcept;
 
   // Waits until all records so far are durable in the collector or dropped. kDeadlineExceeded: some are still
@@ -192,7 +192,7 @@ class STATAGENT_API Agent {
   // Flushes, sends the goodbye and joins the threads. In the last fifth of the timeout, at most 0.4 s, a connected
   // collector learns what it will not receive. Pending records stay in the spill file; without one they are
   // counted as dropped and reported on standard error. If the spill file's disk hangs for a fifth of the timeout
-  // (0.4 to 5 s) after that, the threads are left behind: kDeadlineExceeded. Idempotent.
+  // (0.4 to 5 s) after that, the threads are abandoned: kDeadlineExceeded. Idempotent.
   Status Close(std::chrono::milliseconds timeout) noexcept;
   // Like Close, for a process that failed: without the goodbye, so the run is shown as interrupted.
   Status CloseFailed(std::chrono::milliseconds timeout) noexcept;

@@ -55,16 +55,16 @@ struct Options {
   std::string spill_dir = {};
   // Maximum size of that file, such as "512MiB" or "20GiB"; at least 64MiB. Default 1GiB.
   std::string spill_limit = {};
-  // File with a token for collectors that want one (docs/security.md); only its owner may have access. It is
+  // File with a token, for collectors that require one (docs/security.md); only its owner may have access. It is
   // read for every connection, so a new token needs no restart. Default: none is sent.
   std::string token_file = {};
   // Project of the run, on a collector that several share: run names are unique within one. Default: the token's,
   // else "default".
   std::string project = {};
-  // PEM file of the authorities that may have signed the collector's certificate (its ca.pem): the connection then
-  // uses TLS. Default: none, plain text.
+  // PEM file of the authorities that sign the collector's certificate (its ca.pem). If set, the connection
+  // uses TLS. Default: none, no encryption.
   std::string tls_ca = {};
-  // PEM files of this client's own certificate and its key, if the collector asks for one (--tls-client-ca).
+  // PEM files of this client's own certificate and its key, if the collector requires one (--tls-client-ca).
   std::string tls_cert = {}, tls_key = {};
   // How long Start waits for the collector's answer. Default 3 s.
   std::optional<std::chrono::milliseconds> connect_timeout = {};

@@ -64,7 +64,7 @@ typedef struct {
   int32_t depth;
 } statagent_identity;
 
-/* Where a tensor's elements lie in a logical tensor that several processes hold together: boxes, or ranges of the
+/* The place of a tensor's elements in a logical tensor that several processes hold together: boxes, or ranges of the
  * flattened logical tensor. See Placement in statagent/tensor_view.h. */
 typedef struct {
   uint32_t struct_size;
@@ -74,10 +74,9 @@ typedef struct {
   const int64_t* ranges;       /* for each range start, stop */
   uint64_t box_count, range_count;
   /* For statagent_observe; read if struct_size covers them. */
-  uint32_t partial; /* 1: a sum that is still to be reduced over the ranks with the same place */
-  uint32_t piece,
-      pieces;        /* the batch is cut over `pieces` ranks in an order that is not known; 0 pieces mean 1 */
-  uint32_t reserved; /* 0 */
+  uint32_t partial;       /* 1: a sum that is still to be reduced over the ranks with the same place */
+  uint32_t piece, pieces; /* the batch is split over `pieces` ranks in an unknown order; 0 pieces mean 1 */
+  uint32_t reserved;      /* 0 */
 } statagent_placement;
 
 typedef struct {
@@ -141,7 +140,7 @@ STATAGENT_C_API int statagent_start(const statagent_options* options, statagent_
 /* Flushes, sends the goodbye and joins the threads. In the last fifth of the timeout, at most 0.4 s, a connected
  * collector learns what it will not receive. Pending records stay in the spill file; without one they are
  * counted as dropped and reported on standard error. If the spill file's disk hangs for a fifth of the timeout
- * (0.4 to 5 s) after that, the threads are left behind, and it returns 4. Idempotent; keeps the handle. */
+ * (0.4 to 5 s) after that, the threads are abandoned, and it returns 4. Idempotent; keeps the handle. */
 STATAGENT_C_API int statagent_close(statagent_agent* agent, int64_t timeout_ms);
 /* Like statagent_close, for a process that failed: without the goodbye, so the run is shown as interrupted. */
 STATAGENT_C_API int statagent_close_failed(statagent_agent* agent, int64_t timeout_ms);
@@ -187,7 +186,7 @@ STATAGENT_C_API void statagent_replays_in(statagent_agent* agent, int32_t device
 STATAGENT_C_API uint64_t statagent_replay_devices(const statagent_agent* agent);
 STATAGENT_C_API uint64_t statagent_step(const statagent_agent* agent);
 STATAGENT_C_API int statagent_step_wanted(const statagent_agent* agent); /* 1 or 0 */
-/* For programs that record full statistics only now and then. statagent_step_asked: 1 if the collector asked
+/* For programs that record full statistics only in some steps. statagent_step_asked: 1 if the collector asked
    for the current step, with `statctl record` or for raw values. statagent_next_full_steps: 1 if the oldest
    announcement to all ranks that was not yet returned is written: the steps first..last (without an end:
    UINT64_MAX) that are divisible by `every`; 0: none waits. */

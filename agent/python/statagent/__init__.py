@@ -11,6 +11,7 @@
 ...     optimizer.step()                               # also ends the step
 """
 
+from . import _python  # noqa: F401  # isort: skip - first of all
 from ._layouts.samples import batch
 from ._layouts.user import replicate, shard
 from .agent import Agent, close, counters, flush, init, inspect, log_batch, log_scalar, rank, step

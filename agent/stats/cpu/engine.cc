@@ -120,20 +120,20 @@ class BlockReader {
 // read where they lie; what a run has of others is collected in a buffer, whose other components are 0.
 class FingerprintGatherer {
  public:
-  FingerprintGatherer(BlockFunction add, std::size_t component_bytes, ChunkState& chunk) noexcept
-      : add_(add), bytes_(component_bytes), chunk_(chunk) {
-    std::fill_n(buffer_, kBlockComponents * bytes_, static_cast<unsigned char>(0));
-  }
+  FingerprintGatherer(RunsFunction add, std::size_t component_bytes, ChunkState& chunk) noexcept
+      : add_(add), bytes_(component_bytes), chunk_(chunk) {}
 
-  // `count` components that lie at `from`, the first being number `at` of the tensor.
-  void Add(const unsigned char* from, std::uint64_t at, std::uint64_t count) noexcept {
+  // `count` components that lie at `from`, the first being number `at` of the tensor. They must stay there until
+  // Flush, or until FlushRuns. `apart`: no run is near enough in the tensor to be computed together with this one.
+  void Add(const unsigned char* from, std::uint64_t at, std::uint64_t count, bool apart) noexcept {
     while (count > 0) {
       const std::uint64_t room = std::min(count, kBlockComponents - at % kBlockComponents);
       std::uint64_t taken = room;
-      if (at % kLanes == 0 && room >= kDirect) {
-        Flush();
+      if (at % kLanes == 0 && (room >= kDirect || (apart && room % kLanes == 0))) {
+        FlushCollected();
         taken = room / kLanes * kLanes;
-        add_(from, taken, at / kLanes, chunk_);
+        if (runs_ == kRunsMax) FlushRuns();
+        run_[runs_++] = {from, at / kLanes, static_cast<std::uint32_t>(taken / kLanes)};
       } else {
         if (room >= kDirect) taken = kLanes - at % kLanes;
         Collect(from, at, taken);
@@ -144,32 +144,52 @@ class FingerprintGatherer {
     }
   }
 
+  static constexpr std::uint64_t kDirect = 64;  // components for which it pays to read them where they lie
+  static constexpr std::uint64_t kGap = 4;  // groups between two short runs that are computed all the same
+
+  void FlushRuns() noexcept {
+    if (runs_ != 0) add_(run_, runs_, chunk_);
+    runs_ = 0;
+  }
   void Flush() noexcept {
-    if (begin_ == end_) return;
-    unsigned char* from = buffer_ + begin_ % kBlockGroups * kLanes * bytes_;
-    const std::size_t components = (end_ - begin_) * kLanes;
-    add_(from, components, begin_, chunk_);
-    std::fill_n(from, components * bytes_, static_cast<unsigned char>(0));
-    begin_ = end_ = 0;
+    FlushRuns();
+    FlushCollected();
   }
 
  private:
-  static constexpr std::uint64_t kDirect = 64;  // components for which it pays to read them where they lie
-  static constexpr std::uint64_t kGap = 4;      // groups without components that are computed all the same
+  static constexpr std::size_t kRunsMax = 64;
 
   // Within one block.
   void Collect(const unsigned char* from, std::uint64_t at, std::uint64_t count) noexcept {
     const std::uint64_t first = at / kLanes, last = (at + count - 1) / kLanes;
-    if (first < begin_ || first > end_ + kGap || first / kBlockGroups != begin_ / kBlockGroups) Flush();
+    if (first < begin_ || first > end_ + kGap || first / kBlockGroups != begin_ / kBlockGroups) {
+      FlushCollected();
+    }
+    if (!cleared_) std::fill_n(buffer_, kBlockComponents * bytes_, static_cast<unsigned char>(0));
+    cleared_ = true;
     if (begin_ == end_) begin_ = first;
     end_ = std::max(begin_ == end_ ? first + 1 : end_, last + 1);
     std::memcpy(buffer_ + at % kBlockComponents * bytes_, from, count * bytes_);
   }
 
-  const BlockFunction add_;
+  // In the order in which they were added: runs before are in front of what has been collected since.
+  void FlushCollected() noexcept {
+    if (begin_ == end_) return;
+    FlushRuns();
+    unsigned char* from = buffer_ + begin_ % kBlockGroups * kLanes * bytes_;
+    const GroupRun run = {from, begin_, static_cast<std::uint32_t>(end_ - begin_)};
+    add_(&run, 1, chunk_);
+    std::fill_n(from, (end_ - begin_) * kLanes * bytes_, static_cast<unsigned char>(0));
+    begin_ = end_ = 0;
+  }
+
+  const RunsFunction add_;
   const std::size_t bytes_;
   ChunkState& chunk_;
+  GroupRun run_[kRunsMax];
+  std::size_t runs_ = 0;
   std::uint64_t begin_ = 0, end_ = 0;  // groups in the buffer, of one block
+  bool cleared_ = false;               // what is in the buffer beside those is 0
   alignas(64) unsigned char buffer_[kBlockComponents * kComponentBytesMax];
 };
 
@@ -189,13 +209,9 @@ class ChunkReducer {
         chunk_(chunk) {}
 
   void Reduce() noexcept {
-    chunk_.hashed = in_place_;
-    chunk_.sketch_width = in_place_ ? sketch_width_ : 0;
-    ReduceMoments();
-    if (in_place_) return;
+    chunk_.in_place = in_place_;
     chunk_.sketch_width = sketch_width_;
-    ClearSketch();
-    AddFingerprint();
+    ReduceMoments();
   }
 
   Partial Result() noexcept {
@@ -222,9 +238,12 @@ class ChunkReducer {
       ReduceFloat64(of_.add);
       return;
     }
-    narrow_ = true;
     ClearSketch();
-    Run(of_.add);
+    if (in_place_) {
+      Run(of_.add);
+    } else {
+      RunWithFingerprint(of_.add, of_.narrow_runs);
+    }
     if (FloatsSuffice()) {
       ShiftIfNeeded(of_.shifted);
       return;
@@ -241,22 +260,24 @@ class ChunkReducer {
                          });
   }
 
-  // Of a chunk whose blocks are not those of the tensor.
-  void AddFingerprint() noexcept {
-    const BlockFunction add = narrow_ ? of_.narrow_fingerprint : of_.exact_fingerprint;
-    FingerprintGatherer gatherer(add, reader_.component_bytes(), chunk_);
+  // Of a chunk whose blocks are not those of the tensor: its hash and sketch by `runs`, and, unless it is null,
+  // `add` while a block is in the first-level cache.
+  void RunWithFingerprint(BlockFunction add, RunsFunction runs) noexcept {
+    FingerprintGatherer gatherer(runs, reader_.component_bytes(), chunk_);
     const std::size_t bytes = reader_.component_bytes();
     ElementRun run;  // in components
     reader_.ForEachBlock(range_.begin, range_.count,
                          [&](const void* block, std::size_t components, std::uint64_t done) {
+                           if (add != nullptr) add(block, components, 0, chunk_);
                            const auto* from = static_cast<const unsigned char*>(block);
                            for (std::uint64_t at = 0, count; at < components; at += count) {
-                             if (run.count == 0) run = IndexOf(range_.begin + done + at);
+                             if (run.count == 0) run = NextRun(run, range_.begin + done + at);
                              count = std::min<std::uint64_t>(run.count, components - at);
-                             gatherer.Add(from + at * bytes, run.first, count);
+                             gatherer.Add(from + at * bytes, run.first, count, Apart(run));
                              run.first += count;
                              run.count -= count;
                            }
+                           gatherer.FlushRuns();  // the next block may come to lie where this one does
                          });
     gatherer.Flush();
   }
@@ -264,8 +285,25 @@ class ChunkReducer {
   // Index in the logical tensor of the shard's component, and how many follow it there as they do here.
   ElementRun IndexOf(std::uint64_t component) const noexcept {
     if (range_.runs == nullptr) return {range_.first + component, range_.begin + range_.count - component};
-    const ElementRun run = range_.runs->At(component / parts_);
-    return {run.first * parts_, run.count * parts_};
+    ElementRun run = range_.runs->At(component / parts_);
+    run.first *= parts_;
+    run.count *= parts_;
+    run.row *= parts_;
+    run.stride *= parts_;
+    return run;
+  }
+
+  // What follows `run`, which has been walked to its end, at the shard's component.
+  ElementRun NextRun(const ElementRun& run, std::uint64_t component) const noexcept {
+    if (run.rows == 0) return IndexOf(component);
+    return {run.first - run.row + run.stride, run.row, run.rows - 1, run.row, run.stride};
+  }
+
+  // Whether runs are whole groups (at least: if this one is) that are far enough from each other, and that blocks
+  // of the shard do not cut into short pieces.
+  static bool Apart(const ElementRun& run) noexcept {
+    return run.row % kLanes == 0 && run.stride >= run.row + (FingerprintGatherer::kGap + 1) * kLanes &&
+           (run.row >= 2 * FingerprintGatherer::kDirect || kBlockComponents % run.row == 0);
   }
 
   // Whether the chunk's blocks are blocks of the logical tensor.
@@ -310,9 +348,15 @@ class ChunkReducer {
   }
 
   void ReduceFloat64(BlockFunction add) noexcept {
-    narrow_ = false;
     ForgetLanes();
     Run(add);
+    RaiseLevel();
+    if (in_place_) return;
+    chunk_.hash = 0;
+    RunWithFingerprint(nullptr, of_.exact_runs);
+  }
+
+  void RaiseLevel() noexcept {
     if ((dtype_ != DType::kF64 && dtype_ != DType::kC128) || chunk_.finite() == 0) return;
     chunk_.level = LevelOf(std::max(std::abs(chunk_.min), std::abs(chunk_.max)));
     if (chunk_.level == 0) return;
@@ -336,7 +380,6 @@ class ChunkReducer {
   const std::uint64_t parts_;  // components of an element
   const bool in_place_;
   ChunkState& chunk_;
-  bool narrow_ = false;  // summed in float32
 };
 
 constexpr std::size_t kStripesAtOnce = 64;

@@ -34,7 +34,7 @@ inline constexpr std::uint64_t kStripeComponents = 16 * kChunkComponents;
 // kStripeComponents if the moments must equal those of one call over everything bit by bit. `workers`, if not
 // null, share the work of several stripes; they change no bit. Any floating-point environment; it is as before
 // on return. Cost: one read of each chunk that lies in blocks of the tensor, from its first component on; of
-// others a second pass in the second-level cache. No allocation.
+// others a second look at each block in the first-level cache. No allocation.
 void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketch_width,
                 const CpuKernels& kernels, Partial& partial, CpuWorkers* workers = nullptr) noexcept;
 

@@ -47,9 +47,9 @@ struct ChunkState {
   int level = 0;
   std::uint64_t hash = 0;
   ChunkLanes lanes;
-  // Of the sketch; 0: none. For `add` and `exact` only if blocks of the shard are blocks of the tensor.
-  std::uint32_t sketch_width = 0;
-  bool hashed = true;                      // whether `add` computes the hash
+  std::uint32_t sketch_width = 0;  // 0: none
+  // Whether blocks of the shard are blocks of the tensor: only then do `add` and `exact` compute hash and sketch.
+  bool in_place = true;
   alignas(64) double sketch[kSketchSums];  // sketch_width of them used
 
   std::uint64_t finite() const { return components - nan - pos_inf - neg_inf; }
@@ -60,14 +60,23 @@ struct ChunkState {
 using BlockFunction = void (*)(const void* data, std::size_t components, std::uint64_t group,
                                ChunkState& state);
 
+// Whole groups at `data`, of one block of the tensor: `groups` of them from number `group` of the tensor on.
+struct GroupRun {
+  const void* data;
+  std::uint64_t group;
+  std::uint32_t groups;
+};
+// Adds hash and sketch of runs: each run's sketch by itself, in index order, as if the rest of its block were 0.
+using RunsFunction = void (*)(const GroupRun* runs, std::size_t count, ChunkState& state);
+
 struct DTypeKernels {
   BlockFunction add;  // everything; null for kUnspecified
   // Null on the float64 path.
   BlockFunction exact;    // everything but the hash, on the float64 path
   BlockFunction shifted;  // sum(x - s) and sum((x - s)^2) only, s = state.shift
-  // Hash and sketch of any groups of one block of the tensor: on the float32 path (null for other dtypes); on
-  // the float64 path, at state.level.
-  BlockFunction narrow_fingerprint, exact_fingerprint;
+  // Hash and sketch of shards that are not in place: on the float32 path (null for other dtypes); on the float64
+  // path, at state.level.
+  RunsFunction narrow_runs, exact_runs;
 };
 
 struct CpuKernels {

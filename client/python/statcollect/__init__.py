@@ -1,4 +1,4 @@
-"""statcollect for Python: ask a collector, and get dataclasses and tables.
+"""statcollect for Python: query a collector, with dataclasses and tables as answers.
 
 >>> import statcollect
 >>> collector = statcollect.connect("127.0.0.1:7433")
@@ -7,9 +7,10 @@
 ('diverged', 'blocks.1.ln2')
 >>> collector.scalars("base", "loss").to_pandas()
 
-The commands `statcollectord` and `statctl` belong to the same wheel; training scripts `import statagent`.
+The commands `statcollectord` and `statctl` are in the same wheel; training scripts `import statagent`.
 """
 
+from . import _python  # noqa: F401  # isort: skip - first of all
 from .client import Collector, connect
 from .errors import (
     AnswerError,

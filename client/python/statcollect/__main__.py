@@ -20,7 +20,7 @@ def main() -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    print(f"python -m statcollect: '{arguments[0]}' is no command; expected demo; see --help", file=sys.stderr)
+    print(f"python -m statcollect: '{arguments[0]}' is not a command; expected demo; see --help", file=sys.stderr)
     return 2
 
 

@@ -7,7 +7,22 @@ from typing import Literal
 
 from .rows import Rows, TableMixin
 
-By = Literal["l2", "l1", "absmax", "rms", "std", "mean", "max", "min", "nan", "inf", "zero_fraction", "numel"]
+By = Literal[
+    "l2",
+    "l1",
+    "absmax",
+    "rms",
+    "std",
+    "mean",
+    "max",
+    "min",
+    "nan",
+    "inf",
+    "zero_fraction",
+    "numel",
+    "update_ratio",
+    "exponent_loss",
+]
 Category = Literal["model", "data", "optimizer", "precision", "determinism", "parallel", "versions", "environment", "other"]
 DistanceKind = Literal["sketch", "statistics"]
 Kind = Literal[
@@ -662,7 +677,9 @@ class Top(TableMixin):
     # The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated;
     # absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of
     # NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed;
-    # zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements
+    # zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: of a map only: how
+    # far an update moved a weight, against its size before; estimated from sketches; exponent_loss: of a map only: the share
+    # that f16 would lose, where exponents were recorded
     by: By | None
     records: Rows[TopRow]  # most extreme first; equal ones by rank and order of execution
     considered: int  # observations of the step that have this number

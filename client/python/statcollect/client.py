@@ -88,7 +88,7 @@ def _context(tls_ca: str | Path | None, tls_cert: str | Path | None, tls_key: st
 
 
 def _at_http(transport: Transport, only: bool) -> Transport:
-    """The transport itself if a collector's HTTP address answers there, else, unless it is the only place, that of the next port."""
+    """`transport` if a collector's HTTP address answers there; otherwise that of the next port, if it may be tried."""
     if transport.probe():
         return transport
     given = transport.address
@@ -105,8 +105,8 @@ def _at_http(transport: Transport, only: bool) -> Transport:
 
 
 class Collector:
-    """Queries to one collector. Threads: any. Every method raises the errors of statcollect.errors: NotFoundError for a run that is not
-    there, ArgumentError for an argument that the collector does not take, CollectorUnavailableError, QueryError."""
+    """Queries to one collector. Thread-safe. Every method raises the errors of statcollect.errors: NotFoundError for a run that does
+    not exist, ArgumentError for an argument that the collector refuses, CollectorUnavailableError, QueryError."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -173,14 +173,14 @@ class Collector:
     def scalars(
         self, run: str, name: str | None = None, *, ranks: Sequence[int] = (), steps: str | None = None, by_rank: bool = False
     ) -> Rows[ScalarRow]:
-        """The scalars of a run; of one name if it is given."""
+        """The scalars of a run; only those of `name` if it is given."""
         return self._rows("scalars", ScalarRow, "records", run=run, name=name, ranks=ranks, steps=steps, by_rank=by_rank)
 
     def top(
         self, run: str, by: str = "l2", *, step: int | None = None, ranks: Sequence[int] = (), kinds: Sequence[str] = (),
         count: int | None = None, by_rank: bool = False,
     ) -> Top:  # fmt: skip
-        """The extreme activations of a step; of the last one if no step is given."""
+        """The extreme activations of a step (default: the newest)."""
         return self._one("top", Top, run=run, by=by, step=step, ranks=ranks, kinds=kinds, count=count, by_rank=by_rank)
 
     def events(
@@ -190,7 +190,7 @@ class Collector:
         return self._rows("events", EventRow, "records", run=run, ranks=ranks, kinds=kinds, since_step=since_step)
 
     def config(self, run_a: str, run_b: str | None = None, *, all: bool = False) -> ConfigReport:  # noqa: A002
-        """What differs in configuration, versions, environment and data; likely culprits first."""
+        """The differences in configuration, versions, environment and data; likely culprits first."""
         return self._one("config", ConfigReport, run_a=run_a, run_b=run_b, all=all)
 
     def ranks(
@@ -218,13 +218,13 @@ class Collector:
     def records(
         self, run: str, *, ranks: Sequence[int] = (), steps: str | None = None, kinds: Sequence[str] = ()
     ) -> Rows[Observation]:
-        """Every stored tensor record, as `statctl export csv` writes them. They are held in memory; `iterate` does not."""
+        """Every stored tensor record, as `statctl export csv` writes them. Keeps all of them in memory; `iterate` does not."""
         return Rows(self.iterate(run, ranks=ranks, steps=steps, kinds=kinds), Observation)
 
     def iterate(
         self, run: str, *, ranks: Sequence[int] = (), steps: str | None = None, kinds: Sequence[str] = ()
     ) -> Iterator[Observation]:
-        """As `records`, one after the other while they arrive: by step, then rank, in order of execution."""
+        """As `records`, but one by one as they arrive: by step, then rank, in order of execution."""
         parameters = _parameters(run=run, ranks=ranks, steps=steps, kinds=kinds)
         return observations(run, self._transport.stream("records", parameters))
 
@@ -241,7 +241,7 @@ class Collector:
 
 
 def _parameters(**given: Any) -> dict[str, Any]:
-    """Without what is not set. A text where a list belongs would be taken apart into letters."""
+    """The arguments that are set. Refuses text for a list, because it would be split into letters."""
     parameters = {}
     for name, value in given.items():
         if name in ("ranks", "kinds", "noise"):

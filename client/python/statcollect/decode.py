@@ -1,4 +1,4 @@
-"""JSON of the collector to dataclasses."""
+"""Converts the collector's JSON to dataclasses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def decode(cls: type[T], data: Any) -> T:
-    """The answer as `cls`. Fields that this version does not know are left out. Raises AnswerError if it is not one."""
+    """The answer as an object of class `cls`. Ignores fields that this version does not know. Raises AnswerError if it does not fit."""
     if not isinstance(data, Mapping):
         raise AnswerError(f"read a {cls.__name__} of the collector: found {str(data)[:80]!r}; expected an object")
     values: dict[str, Any] = {}

@@ -1,14 +1,14 @@
-"""What can go wrong. Each message says what was attempted, what was found, what was expected and what to do next."""
+"""Errors of the package. Each message says what was attempted, what was found, what was expected and what to do next."""
 
 from __future__ import annotations
 
 
 class StatcollectError(Exception):
-    """The base of all others."""
+    """Base class of all others."""
 
 
 class ProgramNotFoundError(StatcollectError):
-    """A program of the wheel is not where it belongs."""
+    """A program of the wheel was not found."""
 
 
 class ArgumentError(StatcollectError, ValueError):
@@ -20,7 +20,7 @@ class CollectorUnavailableError(StatcollectError):
 
 
 class NotFoundError(StatcollectError, LookupError):
-    """The collector has no such run, activation, scalar or step."""
+    """The run, activation, scalar or step does not exist in the collector."""
 
 
 class NotAllowedError(StatcollectError):

@@ -1,4 +1,4 @@
-"""What the fields of the answers' dataclasses hold, by the text of their annotations, which are of few kinds."""
+"""The types of the answers' fields, derived from the text of their annotations."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def assert_matches(
     golden: a file of `statctl golden save`. It is loaded into the collector, once.
     run: name of the run, whose records have arrived (statagent.close() has returned).
     collector: gRPC address (default: STATCTL_COLLECTOR, else 127.0.0.1:7433).
-    junit: file for the verdict as JUnit's XML.
+    junit: file for the verdict as JUnit XML.
     options: further options of `statctl diff`, such as ["--tolerance", "1e-3"].
 
     Raises AssertionError with the whole comparison if the run changed; QueryError if there is no answer: no such file or run, no

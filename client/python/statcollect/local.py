@@ -1,4 +1,4 @@
-"""A collector of one's own, for as long as a block of code: on free ports, with its data in a folder."""
+"""A temporary collector for a block of code: on free ports, with its data in a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Local:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without settings of an agent, a collector or a launcher."""
+    """This process's environment without settings of an agent, a collector or a launcher."""
     return {key: value for key, value in os.environ.items() if not _FOREIGN.match(key)}
 
 

@@ -1,4 +1,4 @@
-"""The programs that came with this package: where they are, and the commands that start them."""
+"""The programs in this package: where they are, and the commands that start them."""
 
 from __future__ import annotations
 

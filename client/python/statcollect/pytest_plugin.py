@@ -24,7 +24,7 @@ NAME_MAX = 80
 
 
 class Recorder:
-    """What the fixture gives: records runs and compares them with goldens."""
+    """The value of the fixture: records runs and compares them with goldens."""
 
     def __init__(self, collector: str, test: str, folder: Path, update: bool, properties: list[tuple[str, object]]) -> None:
         self.collector = collector  # gRPC address, HOST:PORT
@@ -36,7 +36,7 @@ class Recorder:
         return f"{readable or 'test'}-{secrets.token_hex(4)}"
 
     def environment(self, run: str) -> dict[str, str]:
-        """Our environment with what makes `statagent.init()` of another process record `run` into the fixture's collector."""
+        """This process's environment, with which `statagent.init()` in another process records `run` into the fixture's collector."""
         return {**os.environ, **self._settings(run)}
 
     def record(self, function: Callable[[], object], *, init: bool = True) -> str:

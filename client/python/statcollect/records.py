@@ -66,7 +66,7 @@ class _Names:
 
 
 def observations(run: str, messages: Iterable[Any]) -> Iterator[Observation]:
-    """The records of a stream of ReadRecordsResponse. Raises AnswerError if a message is none."""
+    """The records of a stream of ReadRecordsResponse. Raises AnswerError for any other message."""
     known: dict[tuple[int, int], _Names] = {}
     for message in messages:
         try:

@@ -74,7 +74,7 @@ def parse_address(text: str, secure: bool) -> Address:
 
 
 def read_token(path: str | Path) -> str:
-    """The token of a file. Raises ArgumentError."""
+    """Reads the token from a file. Raises ArgumentError."""
     try:
         token = Path(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -104,7 +104,7 @@ class Transport:
     project: str = ""
 
     def ask(self, name: str, parameters: Mapping[str, Any]) -> Any:
-        """The answer of one query. Waits and asks again while the collector says that it is busy."""
+        """The answer to one query. Waits and retries while the collector is busy."""
         for attempt in range(ATTEMPTS):
             connection, response = self._send(name, parameters)
             try:
@@ -119,7 +119,7 @@ class Transport:
         raise AssertionError("unreachable")
 
     def stream(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
-        """The messages of an answer that has one per line, as they arrive. Raises CollectorUnavailableError if it is cut off."""
+        """The messages of an answer with one message per line, as they arrive. Raises CollectorUnavailableError if the answer is cut off."""
         connection, response = self._send(name, parameters)
         try:
             if response.status != 200:
@@ -209,7 +209,9 @@ class Transport:
         if isinstance(error, ssl.SSLCertVerificationError):
             advice = "expected a certificate that the authority in tls_ca signed for this host; pass tls_ca="
         elif isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
-            advice = "the collector wants a certificate from its clients; pass one that its --tls-client-ca has signed as tls_cert= and tls_key="
+            advice = (
+                "the collector requires a client certificate; pass one signed by its --tls-client-ca as tls_cert= and tls_key="
+            )
         elif isinstance(error, ssl.SSLError):
             advice = "expected TLS on this address; without TLS, leave out https:// and tls_ca"
         elif isinstance(error, TimeoutError):

@@ -76,11 +76,11 @@ std::string RenderAlarms(const AlarmStatus& a) {
   single("statcollect_alarm_records_skipped_total", "counter",
          "Tensor records that the alarms skipped because they could not keep up.", a.skipped_records);
   single("statcollect_alarm_state_bytes", "gauge", "Memory of the alarms' state.", a.state_bytes);
-  single("statcollect_alarm_webhook_sent_total", "counter", "Alarms that the webhook has taken.",
+  single("statcollect_alarm_webhook_sent_total", "counter", "Alarms delivered to the webhook.",
          a.webhook_sent);
-  single("statcollect_alarm_webhook_failed_total", "counter", "Attempts to reach the webhook that failed.",
+  single("statcollect_alarm_webhook_failed_total", "counter", "Failed attempts to reach the webhook.",
          a.webhook_failed);
-  single("statcollect_alarm_webhook_dropped_total", "counter", "Alarms that the webhook never got.",
+  single("statcollect_alarm_webhook_dropped_total", "counter", "Alarms dropped after the last retry.",
          a.webhook_dropped);
   return text;
 }
@@ -108,7 +108,7 @@ std::string RenderMetrics(const CollectorStatus& s) {
        "hello.",
        number(s.streams_total)},
       {"statcollect_batches_total", "counter", "Batches accepted.", number(s.batches_total)},
-      {"statcollect_records_total", "counter", "Records made durable.", number(s.records_total)},
+      {"statcollect_records_total", "counter", "Records written durably.", number(s.records_total)},
       {"statcollect_received_bytes_total", "counter", "Bytes of accepted batches.", number(s.bytes_total)},
       {"statcollect_duplicate_records_total", "counter", "Records received again and discarded.",
        number(s.duplicate_records_total)},
@@ -129,7 +129,7 @@ std::string RenderMetrics(const CollectorStatus& s) {
       {"statcollect_retention_disk_bytes", "gauge",
        "Size of the store above which the oldest runs are removed; 0: none.",
        number(s.retention.disk_bytes_max)},
-      {"statcollect_retention_held", "gauge", "1 if retention removes less than its limits say.",
+      {"statcollect_retention_held", "gauge", "1 if retention removes less than its limits ask for.",
        s.retention.note.empty() ? 0.0 : 1.0},
       {"statcollect_retention_runs_removed_total", "counter", "Runs that retention removed.",
        number(s.retention.runs_removed)},

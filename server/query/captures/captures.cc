@@ -53,7 +53,7 @@ Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t r
     if (capture.activation >= (*catalogue)->activations.size() ||
         capture.layout >= (*catalogue)->layouts.size()) {
       return {Code::kDataLoss, "list captures of rank " + std::to_string(rank) + ", step " +
-                                   std::to_string(capture.step) + ": found one of an undefined tensor"};
+                                   std::to_string(capture.step) + ": found a capture of an undefined tensor"};
     }
     if (rows->size() >= kRowsMax) return TooManyRows("captures");
     CaptureRow row{.run = view.run(),

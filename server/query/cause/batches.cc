@@ -83,13 +83,13 @@ Cause MakeCause(const Evidence& evidence, const Batch& found, bool is_of_a) {
   cause.text = own + std::to_string(root.step) + " in " + has.name() + " is ";
   if (found.rank != had.rank) {
     cause.text += "that of rank " + std::to_string(found.rank) + " in " + had.name() +
-                  ": the data are shared out among the ranks in another way";
+                  ": the data are distributed over the ranks differently";
   } else if (found.step == root.step) {
     cause.text += "micro-batch " + std::to_string(found.micro_batch) + " of that step in " + had.name() +
-                  ": the micro-batches are in another order";
+                  ": the micro-batches are in a different order";
   } else {
     cause.text += "that of step " + std::to_string(found.step) + " in " + had.name() +
-                  ": the data come in another order";
+                  ": the data come in a different order";
   }
   cause.text += " (" + Printable(root.activation) + ")";
   for (const Side* side : {&evidence.a, &evidence.b}) {

@@ -67,13 +67,14 @@ Found FindConvolutionLibrary(const Evidence& evidence) {
   for (const ConfigDifference& difference : CompareConfig(evidence.a.config, evidence.b.config)) {
     if (std::find(std::begin(kKeys), std::end(kKeys), difference.key) == std::end(kKeys)) continue;
     const std::string a = difference.a.value_or("not set"), b = difference.b.value_or("not set");
-    return Cause{.rule = "convolution_library",
-                 .text = difference.key + " is " + InBoth(evidence, a, b) +
-                         ": convolutions may be computed by another algorithm, which rounds more coarsely",
-                 .confidence = Confidence::kLikely,
-                 .key = difference.key,
-                 .a = a,
-                 .b = b};
+    return Cause{
+        .rule = "convolution_library",
+        .text = difference.key + " is " + InBoth(evidence, a, b) +
+                ": convolutions may be computed by a different algorithm, which rounds more coarsely",
+        .confidence = Confidence::kLikely,
+        .key = difference.key,
+        .a = a,
+        .b = b};
   }
   return std::nullopt;
 }

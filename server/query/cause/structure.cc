@@ -48,7 +48,7 @@ Found FromTransition(const Evidence& evidence, const Side& side, const Side& oth
   const bool replaced = reason == "modules";
   if (!replaced && !near) return std::nullopt;
   Cause cause{.rule = replaced ? "module_replaced" : "requires_grad", .key = element};
-  cause.text = Printable(element) + (replaced ? " was replaced in " : " was frozen or thawed in ") +
+  cause.text = Printable(element) + (replaced ? " was replaced in " : " was frozen or unfrozen in ") +
                side.name() + " " + Evidence::AtStep(event->step) + ": it was " +
                Printable(FieldOf(*event, "from")) + " and is " + Printable(FieldOf(*event, "to"));
   cause.confidence = near ? Confidence::kLikely : Confidence::kPossible;

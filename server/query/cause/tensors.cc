@@ -81,7 +81,7 @@ Found AsOrder(const Evidence& evidence, const Observation& a, const Observation&
     cause.rule = "transposed";
     cause.confidence = Confidence::kCertain;
     cause.text = TensorText(evidence.root) + " has the same values in both runs " + evidence.AtStep() +
-                 " and its dimensions in another order: it is transposed";
+                 " with its dimensions in a different order: it is transposed";
     return cause;
   }
   // Few values of an integer tensor may add up to the same by chance.
@@ -89,7 +89,7 @@ Found AsOrder(const Evidence& evidence, const Observation& a, const Observation&
     cause.confidence = Confidence::kCertain;
   const bool square = shape_a.size() >= 2 && shape_a[shape_a.size() - 1] == shape_a[shape_a.size() - 2];
   cause.text = TensorText(evidence.root) + " in " + evidence.b.name() + " has the values of that in " +
-               evidence.a.name() + " " + evidence.AtStep() + " in another order" +
+               evidence.a.name() + " " + evidence.AtStep() + " in a different order" +
                (square ? ": permuted or transposed" : "");
   return cause;
 }

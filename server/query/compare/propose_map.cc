@@ -137,7 +137,7 @@ class Proposer {
     if (cut_ > 0) {
       report.notes.push_back("of " + std::to_string(cut_) + " names only the " +
                              std::to_string(kDistancesMax) +
-                             " likeliest tensors were compared: the others are too much alike");
+                             " likeliest tensors were compared: the others are too similar");
     }
   }
 

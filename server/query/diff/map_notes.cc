@@ -35,7 +35,7 @@ void AddMapNotes(const NameMap& names, const Aligner& aligner, DiffReport& repor
   if (fused.empty()) return;
   report.notes.push_back(
       "the elements of " + std::to_string(fused.size()) + " name" + (fused.size() == 1 ? "" : "s") + " of " +
-      run_a + ", such as " + Printable(*fused.begin()) + ", are in another order in " + run_b +
+      run_a + ", such as " + Printable(*fused.begin()) + ", are in a different order in " + run_b +
       ": compared by statistics, which do not see rows that are exchanged; a wrong order shows in what is computed "
       "from them");
 }

@@ -66,7 +66,7 @@ void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<Tenso
   const RunCut &of_a = pair->a->cut(), &of_b = pair->b->cut();
   pair->notes.push_back("compared as one model each: the tensors of " + Counted(of_a.ranks, "rank") + " of " +
                         a.run() + " and of " + Counted(of_b.ranks, "rank") + " of " + b.run() +
-                        " were put together (--by-rank compares rank by rank)");
+                        " were combined (--by-rank compares rank by rank)");
   if (fold) {
     const auto parts = [](const RunCut& cut) {
       return Counted(std::size_t{cut.pieces} * cut.micro_batches, "part");
@@ -80,7 +80,7 @@ void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<Tenso
   if (!hidden.empty()) {
     pair->notes.push_back(
         "layout not known: " + Counted(hidden.size(), "tensor") + ", such as " + TensorText(*hidden.begin()) +
-        ", differ between ranks, and nothing says how they are cut; they were not compared; say it "
+        ", differ between ranks, and nothing shows how they are split; they were not compared; declare it "
         "with watch(layouts=...)");
   }
 }

@@ -132,7 +132,7 @@ void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sor
   for (const std::uint32_t i : sorted) {
     if (PiecesOf(parts[i]) != PiecesOf(front)) {
       return Fail(plan, Tiling::kConflicting,
-                  Two(front, parts[i]) + " do not agree into how many pieces the batch is cut: " +
+                  Two(front, parts[i]) + " do not agree into how many pieces the batch is split: " +
                       std::to_string(PiecesOf(front)) + " and " + std::to_string(PiecesOf(parts[i])));
     }
     if (last != PieceNumber(parts[i])) ++there;

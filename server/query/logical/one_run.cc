@@ -78,7 +78,7 @@ Result<TopReport> FindTopOfWhole(LogicalRun& run, RunView& by_rank, const TopReq
   auto top = FindTop(*whole, wanted, stop);
   if (!top.ok()) return top;
   for (TopRow& row : top->rows) DescribeRanks(run, row.point);
-  top->notes.insert(top->notes.begin(), "the parts of ranks were put together; --by-rank shows each rank's");
+  top->notes.insert(top->notes.begin(), "the parts of the ranks were combined; --by-rank shows each rank's");
   for (std::string& note : run.Notes()) top->notes.push_back(std::move(note));
   if (run.cut().unknown.empty()) return top;
   wanted.step = top->step;
@@ -94,9 +94,9 @@ Result<TopReport> FindTopOfWhole(LogicalRun& run, RunView& by_rank, const TopReq
   const std::size_t count = request.count == 0 ? kTopDefault : request.count;
   if (top->rows.size() > count) top->rows.resize(count);
   const std::size_t unknown = run.cut().unknown.size();
-  top->notes.push_back(
-      "layout not known: " + std::to_string(unknown) + (unknown == 1 ? " tensor " : " tensors ") +
-      "of which ranks have different values, and nothing says how they are cut: shown rank by rank");
+  top->notes.push_back("layout not known: " + std::to_string(unknown) +
+                       (unknown == 1 ? " tensor " : " tensors ") +
+                       "whose values differ between ranks; shown rank by rank");
   return top;
 }
 

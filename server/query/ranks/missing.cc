@@ -106,9 +106,10 @@ void MissingCheck::AddWeight(std::uint32_t id, const std::vector<bool>& has_weig
     }
   }
   if (lost) {
-    findings_.NoteOnce("lost", RanksNamed("rank", finding.ranks) + " lacks " + Printable(keys_[id].key.name) +
-                                   " in step " + std::to_string(at.step) +
-                                   ": among the records that it lost, or did not live to send");
+    findings_.NoteOnce(
+        "lost", RanksNamed("rank", finding.ranks) + " lacks " + Printable(keys_[id].key.name) + " in step " +
+                    std::to_string(at.step) +
+                    ": among the records that it lost, or that it could not send before it ended");
     return;
   }
   findings_.Add(std::move(finding), cell);

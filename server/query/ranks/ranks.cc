@@ -112,8 +112,7 @@ void RankCheck::ChooseRanks() {
   std::set<std::uint32_t> asked(request_.ranks.begin(), request_.ranks.end());
   std::erase_if(report_.ranks, [&](std::uint32_t rank) { return asked.erase(rank) == 0; });
   if (asked.empty()) return;
-  findings_.Note(RanksNamed("rank", Ranks(asked.begin(), asked.end())) +
-                 " asked for; the run does not have it");
+  findings_.Note(RanksNamed("rank", Ranks(asked.begin(), asked.end())) + " requested, but not in the run");
 }
 
 Status RankCheck::ReadLayout() {

@@ -191,7 +191,7 @@ Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* blo
     const bool read = own_ == size_ ? ReadColumn(column, all_finite, {}, key_frame, *block, to)
                                     : ReadScattered(column, all_finite, std::span(own_index).first(own_),
                                                     key_frame, *block, to);
-    if (!read) return Damaged("a number in it is too large");
+    if (!read) return Damaged("it contains a number that is too large");
     if (column == kFlags) {
       const auto is_finite = [&](std::size_t i) { return (to[i] & kHasFinite) != 0; };
       for (std::size_t j = 0; j < own_; ++j) all_finite = all_finite && is_finite(own_index[j]);

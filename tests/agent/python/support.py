@@ -201,7 +201,7 @@ def environment(**extra: str) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("STATAGENT_") or k == "STATAGENT_LIBRARY"}
     env.update(
         PYTHONPATH=str(ROOT / "agent" / "python"), OMP_NUM_THREADS="1", GOMP_SPINCOUNT="0", OMP_WAIT_POLICY="PASSIVE",
-        TORCHINDUCTOR_COMPILE_THREADS="1",
+        TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_FX_GRAPH_CACHE="0",
     )  # fmt: skip
     return {**env, **extra}
 

@@ -147,7 +147,7 @@ def test_partial_sums_compare_by_sketch() -> None:
         ({"global_shape": (4, 6)}, "and no place"),
         ({"global_shape": (4,), "offset": (0,)}, "as many dimensions"),
         ({"global_shape": (4, 6), "offset": (0,)}, "offset of 1 numbers"),
-        ({"global_shape": (4, 6), "offset": (0, 4)}, "ends behind dimension 1"),
+        ({"global_shape": (4, 6), "offset": (0, 4)}, "extends beyond dimension 1"),
         ({"global_shape": (4, 6), "offset": (-1, 0)}, "negative number in dimension 0"),
         ({"global_shape": (4, -6), "offset": (0, 0)}, "a size is negative"),
         ({"global_shape": (4, 6), "offset": (0.5, 0)}, "whole numbers"),

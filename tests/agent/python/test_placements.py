@@ -65,7 +65,7 @@ def test_a_tensor_of_the_same_layout_has_no_place_of_the_one_before(agent: Agent
     [
         ({"offset": (0, 0)}, "observe 'x': found offset without global_shape"),
         ({"global_shape": (4, 6)}, "found a tensor of shape (2, 3), global_shape (4, 6) and no place"),
-        ({"global_shape": (4, 6), "offset": (0, 4)}, "the box at (0, 4) of size (2, 3) ends behind dimension 1"),
+        ({"global_shape": (4, 6), "offset": (0, 4)}, "the box at (0, 4) of size (2, 3) extends beyond dimension 1"),
         ({"global_shape": (4, 6), "boxes": [((0, 0), (1, 3)), ((0, 0), (1, 3))]}, "boxes overlap"),
         ({"global_shape": (4, 6), "flat": [(0, 7)]}, "the shard has 6 elements; expected 7"),
         ({"global_shape": (2, 3), "offset": "ab"}, "expected whole numbers"),

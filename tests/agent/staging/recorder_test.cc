@@ -441,7 +441,7 @@ TEST_F(RecorderTest, RefusesAPlacementThatDoesNotFitAndRecordsNothingOfIt) {
   EXPECT_EQ(status_.code(), Code::kInvalidArgument);
   EXPECT_THAT(status_.message(),
               HasSubstr("observe 'fc1': place a shard in the tensor of global shape (4, 16): the box "
-                        "at (0, 9) of size (4, 8) ends behind dimension 1"));
+                        "at (0, 9) of size (4, 8) extends beyond dimension 1"));
   EXPECT_EQ(ledger_.Snapshot().produced, 0u);
   // Its identity may still be observed in the step.
   Slot* slot = nullptr;

@@ -88,6 +88,37 @@ TEST(Placement, PutsEachComponentAtItsIndex) {
   }
 }
 
+// Rows of whole groups, next to each other and far apart, of boxes in two and three dimensions.
+TEST(Placement, RowsOfWholeGroupsAreWalkedFromOneToTheNext) {
+  Random random(73);
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64, DType::kI8, DType::kC64}) {
+    for (const std::int64_t width : {16, 48, 64, 256, 2048}) {
+      const TestTensor shard = RandomNumbers(dtype, {3, 21, width}, random);
+      const ReferenceComponents components = ComponentsOf(shard.View());
+      const std::uint64_t parts = IsComplex(dtype) ? 2 : 1;
+      for (const std::int64_t apart : {0, 32, 96, 1024}) {
+        const Sizes shape = {5, 30, width + apart}, boxes = {1, 7, apart / 2, 3, 21, width};
+        const Placement placement{shape, boxes, {}};
+        ASSERT_TRUE(Validate(shard.View(), placement).ok());
+        std::vector<double> sketch(16);
+        std::uint32_t written = 0;
+        const TensorStats stats = ComputeCpu(shard.View(), sketch, {}, &written, nullptr, &placement);
+        const auto index = [&](std::uint64_t i) {
+          const auto element = static_cast<std::int64_t>(i / parts);
+          const std::int64_t row = (1 + element / (21 * width)) * 30 + 7 + element / width % 21;
+          return static_cast<std::uint64_t>(row * (width + apart) + apart / 2 + element % width) * parts +
+                 i % parts;
+        };
+        const std::string what = std::string(Name(dtype)) + " " + std::to_string(width) + " columns, " +
+                                 std::to_string(apart) + " apart";
+        EXPECT_EQ(stats.hash, ReferenceHash(components, index)) << what;
+        const std::vector<long double> expected = ReferenceSketch(components, 16, index);
+        for (std::size_t k = 0; k < 16; ++k) ExpectNear(sketch[k], expected[k], stats.l2, what + " sketch");
+      }
+    }
+  }
+}
+
 std::string Refusal(const Sizes& shard, const Sizes& shape, const Sizes& boxes, const Sizes& ranges) {
   static const std::vector<float> values(10000);
   const CpuTensor tensor{values.data(), DType::kF32, shard, {}};
@@ -103,7 +134,7 @@ TEST(Placement, IsRefusedIfItDoesNotFit) {
   EXPECT_EQ(Refusal({5}, {4, 6}, {}, {20, 24, 3, 4}), "");
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {}, {}), HasSubstr("shape (2, 3) and no offset"));
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {1, 2, 2, 2}, {}), HasSubstr("shape (2, 3); expected (2, 2)"));
-  EXPECT_THAT(Refusal({2, 3}, {4, 6}, {3, 2, 2, 3}, {}), HasSubstr("ends behind dimension 0"));
+  EXPECT_THAT(Refusal({2, 3}, {4, 6}, {3, 2, 2, 3}, {}), HasSubstr("extends beyond dimension 0"));
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {-1, 2, 2, 3}, {}), HasSubstr("negative number in dimension 0"));
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {1, 2, 2}, {}), HasSubstr("boxes have 3 numbers"));
   EXPECT_THAT(Refusal({4, 3}, {4, 6}, {0, 0, 2, 3, 1, 0, 2, 3}, {}), HasSubstr("boxes overlap"));

@@ -32,6 +32,7 @@ A fault counts as found if
 Every test run (`tests/e2e/test_fault_catalogue.py`) checks all of them on one rank and a selection on two.
 Places are those of the run on two ranks.
 A dash means that the fault needs two ranks.
+Bugs of layouts (tensor and sequence parallelism, pipelines, gradient accumulation) have a table of their own: [layouts.md](layouts.md#how-well-it-works).
 """
 
 WHY = """

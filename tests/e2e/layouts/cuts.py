@@ -316,12 +316,21 @@ def pipeline(model: Gpt, size: Size, layout: Layout) -> Job:
 
 
 def pipeline_in_order(model: Gpt, size: Size, layout: Layout) -> Job:
-    """With `group=`, because the stages are no data-parallel ranks. Where their samples are stays unknown."""
+    """With `group=`, because the stages are not data-parallel ranks. Where their samples are stays unknown."""
     import statagent
 
     job = pipeline(model, size, layout)
     samples = statagent.batch(group=(0, 1), micro_batches=layout.micro_batches)
     job.layouts = {"positions": statagent.batch(None), "*": samples}
+    return job
+
+
+def pipeline_unsaid(model: Gpt, size: Size, layout: Layout) -> Job:
+    """Without `group=`: that the stages are not data-parallel ranks is seen in the first forward pass."""
+    import statagent
+
+    job = pipeline(model, size, layout)
+    job.layouts = {"positions": statagent.batch(None), "*": statagent.batch(micro_batches=layout.micro_batches)}
     return job
 
 
@@ -371,6 +380,7 @@ LAYOUTS: dict[str, Layout] = {
     "megatron2_sp": Layout(megatron_sequence, ranks=2),
     "pp2": Layout(pipeline, ranks=2, micro_batches=4),
     "pp2_order": Layout(pipeline_in_order, ranks=2, micro_batches=4),
+    "pp2_unsaid": Layout(pipeline_unsaid, ranks=2, micro_batches=4),
 }
 if importlib.util.find_spec("deepspeed") is not None:  # scripts/setup.sh does not install it
     LAYOUTS |= {f"deepspeed{stage}": Layout(deepspeed_zero, ranks=2, data=2, name=f"deepspeed{stage}") for stage in (1, 2, 3)}

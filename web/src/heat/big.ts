@@ -26,6 +26,7 @@ export class TileStore implements Tiles {
   readonly rows: HeatMapRow[]; // of the finest resolution; where that is not known yet, those of a coarser one
   readonly first: number[];
   readonly last: number[];
+  private readonly stepZooms: Uint8Array; // of the labels that the steps come from
   private readonly stop = new AbortController();
   private readonly listeners = new Set<(tile: Held) => void>();
   private wanted: TileKey[] = [];
@@ -39,6 +40,7 @@ export class TileStore implements Tiles {
     this.rows = new Array<HeatMapRow>(tile.finestRows);
     this.first = new Array<number>(tile.finestColumns);
     this.last = new Array<number>(tile.finestColumns);
+    this.stepZooms = new Uint8Array(tile.finestColumns).fill(255);
     this.take(whole.key, tile);
   }
 
@@ -121,10 +123,12 @@ export class TileStore implements Tiles {
       const count = Math.min(columns, this.first.length - begin);
       const last = tile.labels.last_steps[i] ?? first;
       for (let j = 0; j < count; ++j) {
-        if (count > 1 && this.first[begin + j] !== undefined) continue;
+        if (this.stepZooms[begin + j]! <= key.zoomColumns) continue;
+        this.stepZooms[begin + j] = key.zoomColumns;
         // Steps that are not known one by one lie evenly between those that are.
-        this.first[begin + j] = first + Math.floor(((last - first) * j) / count);
-        this.last[begin + j] = count === 1 ? last : first + Math.floor(((last - first) * (j + 1)) / count);
+        const at = (part: number) => first + Math.floor(((last - first + 1) * part) / count);
+        this.first[begin + j] = at(j);
+        this.last[begin + j] = Math.max(at(j), at(j + 1) - 1);
       }
     });
   }

@@ -140,11 +140,10 @@ export function Captures({ route }: { route: Route }) {
   const first = useCapture(rowA);
   const second = useCapture(rowB);
   const lists = useMemo(() => [first.values?.numbers, second.values?.numbers].filter((one): one is Float64Array => one instanceof Float64Array), [first.values, second.values]);
-  if (a.loading || b.loading) return null;
+  if (a.loading || b.loading) return <p class="note">Reading…</p>;
   if (step === undefined) {
     return (
       <section aria-label="Captured values">
-        <h2>Captured values</h2>
         <p class="note">
           None. <code>{command('statctl', 'capture', route.a, route.tensor, '--step', 'N')}</code> asks a run in training for them.
         </p>
@@ -158,7 +157,6 @@ export function Captures({ route }: { route: Route }) {
   const sides = [...(first.values?.numbers ? ['a' as const] : []), ...(second.values?.numbers ? ['b' as const] : [])];
   return (
     <section aria-label="Captured values">
-      <h2>Captured values</h2>
       <div class="bar">
         <Choice label="Step" value={String(step)} options={steps.map((one) => [String(one), String(one)] as const)} onChange={(next) => go({ ...route, step: next }, true)} />
         <span class="grow" />

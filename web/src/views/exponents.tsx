@@ -112,11 +112,10 @@ export function Exponents({ route }: { route: Route }) {
   const kept = (rows: readonly ExponentRow[] | undefined) => (rows ?? []).filter((row) => (route.mode === '' || row.mode === route.mode) && (route.path === '' || row.output_path === route.path));
   const rows = [kept(a.data?.records), kept(b.data?.records)] as const;
   const steps = [...new Set(rows.flat().map((row) => row.step))].sort((p, q) => p - q);
-  if (a.loading || b.loading) return null;
+  if (a.loading || b.loading) return <p class="note">Reading…</p>;
   if (steps.length === 0) {
     return (
       <section aria-label="Exponents">
-        <h2>Exponents</h2>
         <p class="note">
           Not recorded. <code>statagent.init(exponents=["{shown(route.tensor, 80)}@0-,every=100"])</code> counts them: what fp16, bf16 and fp8 would lose.
         </p>
@@ -128,7 +127,6 @@ export function Exponents({ route }: { route: Route }) {
   const listed = steps.length > STEPS_MAX ? steps.slice(-STEPS_MAX) : steps;
   return (
     <section aria-label="Exponents">
-      <h2>Exponents</h2>
       <div class="bar">
         <Choice label="Step" value={String(step)} options={listed.map((one) => [String(one), String(one)] as const)} onChange={(next) => go({ ...route, step: next }, true)} />
         <span class="grow" />

@@ -1,4 +1,5 @@
 // Every statistic of one tensor over the steps, of one run or both.
+import type { ComponentChildren } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
 import type { SeriesPoint } from '../api/types';
@@ -30,6 +31,18 @@ export function firstOfEachStep(points: readonly SeriesPoint[], kind: string, mo
 /** Whether a logarithmic axis can show all of it. */
 function isPositive(lines: readonly Line[]): boolean {
   return lines.every((line) => line.points.every(([, y]) => y === null || y > 0));
+}
+
+/** A part that is asked for when it is opened; the URL says whether it is. */
+function Section({ route, name, title, children }: { route: Route; name: string; title: string; children: ComponentChildren }) {
+  const parts = route.stat.split(',').filter(Boolean);
+  const open = parts.includes(name);
+  return (
+    <details open={open} onToggle={(event) => event.currentTarget.open !== open && go({ ...route, stat: (open ? parts.filter((one) => one !== name) : [...parts, name]).join(',') }, true)}>
+      <summary>{title}</summary>
+      {open ? children : null}
+    </details>
+  );
 }
 
 export function TensorView({ route }: { route: Route }) {
@@ -147,8 +160,12 @@ export function TensorView({ route }: { route: Route }) {
           </details>
         </>
       )}
-      <Exponents route={route} />
-      <Captures route={route} />
+      <Section route={route} name="exponents" title="Exponents against fp16, bf16 and fp8">
+        <Exponents route={route} />
+      </Section>
+      <Section route={route} name="captures" title="Captured values">
+        <Captures route={route} />
+      </Section>
       <Commands statctl={command('statctl', 'series', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/series', of(route.a))} />
     </>
   );

@@ -12,7 +12,7 @@ _listener: Listener | None = None
 
 
 def report_to(listener: Listener) -> None:
-    """From now on, and to no other. The listener must not raise."""
+    """Reports to this listener from now on, and to no other. It must not raise."""
     global _listener
     _listener = listener
 

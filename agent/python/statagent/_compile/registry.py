@@ -1,4 +1,4 @@
-"""Who is called when a compiled graph runs: recorders of modules, roots, inputs and attendants, by the number of their key.
+"""What a compiled graph calls when it runs: recorders of modules, roots, inputs and attendants, by the number of their key.
 
 Imports torch, so it may only be imported once torch is there."""
 
@@ -152,7 +152,7 @@ class Key:
             attendants[self.number] = attendant
 
     def remove(self) -> None:
-        """From now on graphs that still carry the number record nothing."""
+        """From now on, graphs that still carry the number record nothing."""
         entries.pop(self.number, None)
         roots.pop(self.number, None)
         inputs_of.pop(self.number, None)

@@ -48,7 +48,7 @@ def joined(spans: list[Span]) -> tuple[Span, ...]:
 
 
 def cut_along(shape: tuple[int, ...], cuts: Mapping[int, tuple[int, tuple[Span, ...]]]) -> Placement | None:
-    """Of a tensor of this shape. `cuts`: by dimension, the whole's length and what is here of it. None: boxes would differ in two dimensions,
+    """The placement of a tensor of this shape. `cuts`: by dimension, the whole's length and the part that is here. None: boxes would differ in two dimensions,
     or the tensor does not have what the spans hold."""
     spans = [cuts[d][1] if d in cuts else ((0, n),) for d, n in enumerate(shape)]
     if any(sum(stop - start for start, stop in here) != n for here, n in zip(spans, shape)):

@@ -1,4 +1,4 @@
-"""Over which ranks a model's batch is cut, and which parameters are replicas, as far as its wrapper says."""
+"""Over which ranks a model's batch is split, and which parameters are replicas, as far as its wrapper shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def data_parallel(model: Any) -> tuple[int, int] | None:
-    """This rank's number among those that have a part of the batch each, and how many they are. None: no wrapper says so."""
+    """This rank's number among those that have a part of the batch each, and how many they are. None: no wrapper shows it."""
     for module in model.modules():
         classes = {base.__name__ for base in type(module).__mro__}
         if "DeepSpeedEngine" in classes:
@@ -25,7 +25,7 @@ def data_parallel(model: Any) -> tuple[int, int] | None:
 
 
 def cuts_sequences(model: Any) -> bool:
-    """Whether DeepSpeed cuts sequences over ranks, in a way that modules do not say."""
+    """Whether DeepSpeed splits sequences over ranks, which its modules do not show."""
     return any(
         type(module).__name__ == "DeepSpeedEngine" and getattr(module, "sequence_parallel_size", 1) > 1
         for module in model.modules()

@@ -23,7 +23,7 @@ class FlatShards:
                 self._ranges[id(parameter)] = tuple(shape), span
 
     def place(self, parameter: Any, shape: tuple[int, ...]) -> Placement | None:
-        """Of the parameter, its gradient or its optimizer's state, of this shape now. None: not known."""
+        """The place of the parameter, its gradient or its optimizer's state, whose shape is now this one. None: not known."""
         found = self._ranges.get(id(parameter))
         if found is None:
             return None

@@ -15,6 +15,7 @@ from ..errors import InvalidArgumentError
 from . import dtensor, megatron
 from .data_parallel import Replicas, cuts_sequences, data_parallel, of_group
 from .fsdp1 import FlatShards
+from .pipeline import stages_here
 from .placement import Placement, whole
 from .reports import LogEvent, Reports
 from .rules import Rules
@@ -44,6 +45,8 @@ class ModelLayouts:
         self._shards = shards
         self._samples: int | None = None  # of the micro-batch on this rank, as its first input shows
         self._first_input = ""
+        self._guessed: tuple[int, int] | None = None  # the ranks of a batch of which nobody says them
+        self._guess_made = False
         # Whether ranks hold parts of the same samples, so that a plain activation may be a part: parameters are cut over other ranks than
         # those of the batch, or sequences are cut.
         sizes = {named.value.device_mesh.size() for named in self._parameters.values() if hasattr(named.value, "device_mesh")}
@@ -72,7 +75,7 @@ class ModelLayouts:
         return self._uncut(name, shape, tensor)
 
     def _uncut(self, name: str, shape: tuple[int, ...], tensor: Any) -> Placement | None:
-        """Of a parameter that no optimizer cuts, or before it does."""
+        """The place of a parameter that no optimizer splits, or before it does."""
         rule = self._rules.find(name)
         if rule is not None:
             return rule.place(shape)
@@ -150,7 +153,22 @@ class ModelLayouts:
         """This rank's number among those that have a part of the batch each, and how many they are. None: not known."""
         if rule is None or rule.dim is None:
             return self._piece
-        return rule.ranks or self._piece or all_ranks()
+        return rule.ranks or self._piece or self._guess()
+
+    def _guess(self) -> tuple[int, int] | None:
+        """All ranks, unless they are the stages of a pipeline; looked at once, in the first forward pass. Raises InvalidArgumentError if
+        they are more than its stages."""
+        if not self._guess_made:
+            ranks, stages = all_ranks(), stages_here()
+            if ranks is not None and stages is not None:
+                if stages != ranks[1]:
+                    raise InvalidArgumentError(
+                        f"batch: found the model in a pipeline over {stages} of {ranks[1]} ranks, so it is not known which ranks share a batch; "
+                        "expected group=, the data-parallel ranks of this stage: a process group, a one-dimensional mesh or (rank, size)"
+                    )
+                ranks = (0, 1)
+            self._guessed, self._guess_made = ranks, True
+        return self._guessed
 
     def _count_samples(self, name: str, rule: Batch, shape: tuple[int, ...]) -> None:
         count = rule.count(shape)
@@ -167,7 +185,7 @@ def all_ranks() -> tuple[int, int] | None:
 
 
 def _features(module: Any) -> int | None:
-    """Of a linear layer's whole output."""
+    """The number of features of a linear layer's whole output."""
     weight = getattr(module, "weight", None)
     if weight is None or type(module).__name__ != "Linear" or not hasattr(weight, "device_mesh"):
         return None
@@ -200,7 +218,7 @@ class Layouts:
         self._reports.end_step()
 
     def place(self, name: str, kind: str, path: str, micro_batch: int, tensor: Any) -> Placement | None:
-        """None: not known, or not the layout that the user said."""
+        """None: not known, or the user's layout did not fit."""
         model = self._by_name.get(name)
         if model is None and kind == "batch" and len(self._models) == 1:
             model = next(iter(self._models.values()))

@@ -70,7 +70,7 @@ def _is_megatron(module: Any) -> bool:
 
 
 def of_parameter(parameter: Any, owner: Any, shape: tuple[int, ...], blocks: int = 1) -> Placement | None:
-    """Of a parameter, its gradient or its optimizer's state, of this shape. `owner`: the module that has it. `blocks`: at least so many are
+    """The place of a parameter, its gradient or its optimizer's state, of this shape. `owner`: the module that has it. `blocks`: at least so many are
     cut each, if any. None: not known."""
     groups = state()
     if groups is None or shape != tuple(parameter.shape) or hasattr(parameter, "device_mesh"):
@@ -89,7 +89,7 @@ def of_parameter(parameter: Any, owner: Any, shape: tuple[int, ...], blocks: int
 
 
 def _tensor_ranks(groups: Any, owner: Any, parameter: Any) -> tuple[int, int]:
-    """This rank's number among those over which the module is cut, and how many they are."""
+    """This rank's number among those over which the module is split, and how many they are."""
     group = getattr(owner, "tp_group", None) or getattr(owner, "_tp_group", None)
     if group is not None and hasattr(group, "rank"):
         return int(group.rank()), int(group.size())
@@ -103,7 +103,7 @@ def _holds_several_experts(module: Any) -> bool:
 
 
 def _sizes(groups: Any) -> tuple[int, ...]:
-    """Of the groups that cut activations."""
+    """Sizes of the groups that split activations."""
     return (
         int(groups.get_tensor_model_parallel_world_size()), int(groups.get_context_parallel_world_size()), _expert_ranks(groups),
     )  # fmt: skip
@@ -145,7 +145,7 @@ class Activations:
         return of_parameter(parameter, owner, shape, self._blocks(owner))
 
     def _blocks(self, module: Any) -> int:
-        """Of its features. Linears of gated layers that do not have a stride of 2 hold their parts of the gate and of the input, too."""
+        """The blocks of its features. Linears of gated layers that do not have a stride of 2 hold their parts of the gate and of the input, too."""
         return max(2 if id(module) in self._gated else 1, getattr(getattr(module, "weight", None), "partition_stride", 1))
 
     def output(self, module: Any, shape: tuple[int, ...]) -> Placement | None:
@@ -187,13 +187,13 @@ class Activations:
         return self.parameter(bias, last, shape)
 
     def _of_model(self, groups: Any, module: Any, shape: tuple[int, ...]) -> Placement | None:
-        """Losses (batch, sequence) or logits (batch, sequence, vocabulary)."""
+        """The place of losses (batch, sequence) or logits (batch, sequence, vocabulary)."""
         if len(shape) == 3:
             return self._place(groups, module, shape, 1, False, features=1 if getattr(module, "parallel_output", True) else 0)
         return self.batch(shape) if len(shape) == 2 else None
 
     def input(self, module: Any, shape: tuple[int, ...]) -> Placement | None:
-        """Of the first argument. None: not known."""
+        """The place of the first argument. None: not known."""
         names = {base.__name__ for base in type(module).__mro__}
         groups = state()
         if groups is None or id(module) in self._unknown:
@@ -207,7 +207,7 @@ class Activations:
         return None
 
     def batch(self, shape: tuple[int, ...]) -> Placement | None:
-        """Of an argument of the model: (batch, sequence). None: not known."""
+        """The place of an argument of the model: (batch, sequence). None: not known."""
         groups = state()
         if groups is None:
             return None

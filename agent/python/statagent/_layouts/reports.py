@@ -1,4 +1,4 @@
-"""What is not known about layouts, said once for each tensor, as events of the run."""
+"""Reports, as events of the run and once for each tensor, which layouts are not known."""
 
 from __future__ import annotations
 

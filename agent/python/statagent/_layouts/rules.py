@@ -1,4 +1,4 @@
-"""The user's layouts by pattern."""
+"""The user's layouts, by pattern."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rules:
                 )
 
     def find(self, name: str) -> Sharded | Replicated | None:
-        """How the tensor is cut, apart from the batch."""
+        """How the tensor is split, apart from the batch."""
         return next((each for pattern, each in self._rules if not isinstance(each, Batch) and fnmatchcase(name, pattern)), None)
 
     def batch(self, name: str) -> Batch | None:
@@ -36,7 +36,7 @@ class Rules:
         return next((each for pattern, each in self._rules if isinstance(each, Batch) and fnmatchcase(name, pattern)), None)
 
     def by_micro_batch(self) -> bool:
-        """Whether each micro-batch has other samples of one batch."""
+        """Whether micro-batches hold different samples of one batch."""
         return any(isinstance(each, Batch) and each.micro_batches > 1 for _, each in self._rules)
 
     def unused(self, names: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where the samples of a rank lie in the global batch: `watch(layouts={"*": batch()})`."""
+"""The place of a rank's samples in the global batch: `watch(layouts={"*": batch()})`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ORDERS = ("interleaved", "blocks")
 
 @dataclass(frozen=True)
 class Batch:
-    """The dimension of the samples, each of which is on one rank of a group; made by `batch`."""
+    """The dimension of the samples, each of which is on one rank of a group. Made by `batch`."""
 
     dim: int | None
     order: str
@@ -24,13 +24,13 @@ class Batch:
     micro_batches: int = 1  # of a step, which together have the global batch
 
     def count(self, shape: tuple[int, ...]) -> int | None:
-        """Samples in a tensor of this shape. None: it does not have that dimension."""
+        """The number of samples in a tensor of this shape. None: it does not have that dimension."""
         if self.dim is None or not -len(shape) <= self.dim < len(shape):
             return None
         return shape[self.dim]
 
     def place(self, placed: Placement, ranks: tuple[int, int], samples: int, micro_batch: int = 0) -> Placement | None:
-        """Of an activation in the global batch, if `placed` is its place in this rank's part of the micro-batch. `samples`: of this
+        """The place of an activation in the global batch, if `placed` is its place in this rank's part of the micro-batch. `samples`: of this
         micro-batch on this rank. None: not known, because this dimension does not have them or is cut already, or the tensor would consist of too many boxes
         or of boxes that differ in two dimensions."""
         if micro_batch >= self.micro_batches > 1:
@@ -65,19 +65,20 @@ class Batch:
 
 
 def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None, micro_batches: int = 1) -> Batch:
-    """A layout for `watch(layouts=...)`: which samples of the global batch this rank has. Then activations are compared sample by sample with
-    runs that have the same global batch on another number of ranks; without it, only their extremes, mean and deviation are.
+    """A layout for `watch(layouts=...)`: which samples of the global batch this rank has. `diff` then compares activations sample by sample
+    with runs that have the same global batch on a different number of ranks; without it, only by extremes, mean and deviation.
 
-    dim: the dimension of activations that has one entry for each sample; None: the tensors that match do not consist of samples.
-    order: where rank r of W has sample k of its b: "interleaved" at k * W + r, as DistributedSampler deals them; "blocks" at r * b + k, as
-    Megatron and Accelerate do. Or a DataLoader or DistributedSampler, which says so itself.
-    group: the data-parallel ranks: a ProcessGroup, a one-dimensional DeviceMesh, or (rank, size); default: those of the model's wrapper, or
-    of the sampler; else all ranks.
-    micro_batches: of each step, which together have the global batch, one after the other (gradient accumulation). With 1, each micro-batch is
-    a batch by itself.
+    dim: the dimension of activations with one entry for each sample; None: the matching tensors do not consist of samples.
+    order: the number, in the global batch, of sample k of the b samples of rank r of W: "interleaved": k * W + r, as in
+    DistributedSampler; "blocks": r * b + k, as in Megatron and Accelerate. Or a DataLoader or DistributedSampler from which to read it.
+    group: the data-parallel ranks: a ProcessGroup, a one-dimensional DeviceMesh, or (rank, size). Default: those of the model's wrapper or
+    of the sampler, otherwise all ranks, unless these are the
+    stages of a pipeline of torch.distributed.pipelining.
+    micro_batches: how many micro-batches of a step form the global batch, in order (gradient accumulation). With 1, each micro-batch is a
+    batch of its own.
 
-    Holds for inputs of the model and activations that match the pattern, beside `shard` or `replicate` of another pattern, where the
-    dimension is as long as that of the model's first input. Parameters and gradients are not affected. Raises InvalidArgumentError."""
+    Applies to the model's inputs and to activations that match the pattern, together with `shard` or `replicate` of another pattern, if
+    the dimension is as long as in the model's first input. Parameters and gradients are not affected. Raises InvalidArgumentError."""
     try:
         at = None if dim is None else operator.index(dim)
     except TypeError:
@@ -96,14 +97,14 @@ def batch(dim: int | None = 0, order: Any = "interleaved", group: Any = None, mi
     found, dealt = _dealing(order)
     if ranks is not None and ranks != dealt:
         raise InvalidArgumentError(
-            f"batch: the sampler deals to rank {dealt[0]} of {dealt[1]}, and group says rank {ranks[0]} of {ranks[1]}; expected the same; "
+            f"batch: the sampler distributes to rank {dealt[0]} of {dealt[1]}, and group says rank {ranks[0]} of {ranks[1]}; expected the same; "
             "leave out group="
         )
     return Batch(at, found, dealt, micro_batches)
 
 
 def _dealing(loader: Any) -> tuple[str, tuple[int, int]]:
-    """The order in which a data loader or sampler deals samples to ranks; this rank's number among them, and how many there are."""
+    """The order in which a data loader or sampler distributes samples to ranks; this rank's number among them, and how many there are."""
     batches = getattr(loader, "batch_sampler", None)
     several: tuple[Any, ...] = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
     for sampler in several:
@@ -118,7 +119,7 @@ def _dealing(loader: Any) -> tuple[str, tuple[int, int]]:
 
 
 def _is(name: str, package: str, sampler: object) -> bool:
-    """Whether the sampler is of that class, or of one derived from it that deals alike."""
+    """Whether the sampler is of that class, or of one derived from it that distributes samples in the same way."""
     for base in type(sampler).__mro__:
         if base.__name__ == name and base.__module__.startswith(package):
             return type(sampler).__iter__ is base.__iter__  # type: ignore[attr-defined]

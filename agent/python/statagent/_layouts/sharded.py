@@ -1,4 +1,4 @@
-"""Optimizers that update tensors of their own instead of a model's parameters, and what of the parameters is in those."""
+"""Optimizers that update their own tensors instead of a model's parameters, and which parts of the parameters these hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Wrapper:
     inner: tuple[Any, ...]
 
     def settings(self) -> dict[str, str]:
-        """As the collector reads them (docs/ranks.md)."""
+        """The settings that the collector reads (docs/ranks.md)."""
         sharded = any(hasattr(each, "model_param_gbuf_map") for each in _parts(self.outer))
         return {"parallel.distributed_optimizer": "true"} if sharded else {}
 
@@ -49,7 +49,7 @@ def wrapper_in(model: Any, optimizer: Any) -> Wrapper | None:
 
 
 def _parts(optimizer: Any) -> list[Any]:
-    """Of Megatron's ChainedOptimizer."""
+    """The optimizers in Megatron's ChainedOptimizer."""
     return list(getattr(optimizer, "chained_optimizers", None) or [optimizer])
 
 
@@ -83,7 +83,7 @@ class Shards:
         self._of_name.update((named.name, part) for named, part in found)
 
     def of_name(self, name: str) -> Slice | None:
-        """The part of a parameter that is here. None: it is not cut so."""
+        """The part of a parameter that is here. None: it is not split in this way."""
         return self._of_name.get(name)
 
     def in_tensor(self, tensor: Any) -> list[tuple[Named, Slice]]:
@@ -91,7 +91,7 @@ class Shards:
         return self._of_tensor.get(id(tensor), [])
 
     def weight(self, named: Named) -> Any | None:
-        """What is here of the parameter as the model uses it. None: nothing at the moment."""
+        """This rank's part of the parameter as the model uses it. None: nothing at the moment."""
         if named.name in self._zero3:
             part = self._of_name[named.name]
             local = named.value.ds_tensor.detach().view(-1)

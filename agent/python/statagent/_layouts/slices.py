@@ -1,4 +1,4 @@
-"""Where the parameters of a model are inside of the tensors that a sharding optimizer updates instead of them."""
+"""The places of a model's parameters inside the tensors that a sharding optimizer updates instead of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Slice:
     stop: int
 
     def of(self, tensor: Any) -> Any | None:
-        """This part of a tensor that has an element for each element of the optimizer's: its gradient or state. None: it has not."""
+        """This part of a tensor with one element for each element of the optimizer's: its gradient or state. None: the tensor does not match."""
         if tensor.dim() == 0 or self.at + self.stop - self.start > tensor.numel() or not tensor.is_contiguous():
             return None
         return tensor.detach().view(-1).narrow(0, self.at, self.stop - self.start)
 
     def place(self, parameter: Placement | None = None) -> Placement | None:
-        """Of what `of` returns. `parameter`: the parameter's own placement if the rank holds only a part of it before the cut."""
+        """The place of what `of` returns. `parameter`: the parameter's own placement if the rank holds only a part of it before the cut."""
         return part_of(whole(self.shape) if parameter is None else parameter, self.start, self.stop)
 
 
@@ -36,7 +36,7 @@ Slices = dict[int, list[Slice]]
 
 
 def deepspeed(optimizer: Any) -> Slices:
-    """Of an optimizer of DeepSpeed: ZeRO 1 to 3, BF16_Optimizer. {} for any other."""
+    """Slices of an optimizer of DeepSpeed: ZeRO 1 to 3, BF16_Optimizer. {} for any other."""
     if hasattr(optimizer, "fp32_partitioned_groups_flat") and hasattr(optimizer, "grad_position"):
         return _zero3(optimizer)
     flat = getattr(optimizer, "single_partition_of_fp32_groups", None) or getattr(optimizer, "fp32_groups_flat_partition", None)
@@ -75,7 +75,7 @@ def zero3_range(parameter: Any) -> tuple[int, int]:
 
 
 def megatron(optimizer: Any) -> Slices:
-    """Of an optimizer of Megatron-Core that updates copies or shards of the model's parameters. {} for any other."""
+    """Slices of an optimizer of Megatron-Core that updates copies or shards of the model's parameters. {} for any other."""
     found: Slices = {}
     copies = getattr(optimizer, "fp32_from_float16_groups", None)
     for tensors, parameters in zip(copies or (), getattr(optimizer, "float16_groups", ())):
@@ -97,7 +97,7 @@ def megatron(optimizer: Any) -> Slices:
 
 
 def flat_parameters(model: Any, prefix: str = "") -> Slices:
-    """Of FullyShardedDataParallel with use_orig_params=False, whose optimizer updates flat parameters. The slices' parameters are the names
+    """Slices of FullyShardedDataParallel with use_orig_params=False, whose optimizer updates flat parameters. The slices' parameters are the names
     of the originals within `model`, after `prefix` and without the wrappers' parts; empty slices are those of other ranks."""
     found: Slices = {}
     for path, module in model.named_modules():

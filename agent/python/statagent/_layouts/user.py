@@ -1,4 +1,4 @@
-"""What the user says about layouts: `watch(layouts={"*.qkv": shard(-1, group)})`."""
+"""Layouts that the user declares: `watch(layouts={"*.qkv": shard(-1, group)})`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .placement import Placement, whole
 
 @dataclass(frozen=True)
 class Sharded:
-    """Cut along one dimension over the ranks of a group; made by `shard`."""
+    """Split along one dimension over the ranks of a group. Made by `shard`."""
 
     dim: int
     rank: int
@@ -38,14 +38,14 @@ class Sharded:
 
 @dataclass(frozen=True)
 class Replicated:
-    """The same on all ranks; made by `replicate`."""
+    """The same on all ranks. Made by `replicate`."""
 
     def place(self, shape: tuple[int, ...]) -> Placement:
         return whole(shape)
 
 
 def shard(dim: int, group: Any = None, global_size: int | None = None) -> Sharded:
-    """A layout for `watch(layouts=...)`: the tensor is cut along `dim` into equal parts, in the order of the group's ranks; the last parts may
+    """A layout for `watch(layouts=...)`: the tensor is split along `dim` into equal parts, in the order of the group's ranks; the last parts may
     be smaller or empty, as torch.chunk makes them.
 
     group: a ProcessGroup, a one-dimensional DeviceMesh, or (rank, size); default: all ranks.
@@ -64,7 +64,7 @@ def shard(dim: int, group: Any = None, global_size: int | None = None) -> Sharde
 
 
 def replicate(group: Any = None) -> Replicated:
-    """A layout for `watch(layouts=...)`: every rank of the group holds the same. Where they differ, `statctl ranks` and `diff` say so.
+    """A layout for `watch(layouts=...)`: every rank of the group holds the same. `statctl ranks` and `diff` report differences.
     Raises InvalidArgumentError."""
     if not (hasattr(group, "get_local_rank") and hasattr(group, "ndim")):  # over a mesh of any dimensions
         position("replicate", group)

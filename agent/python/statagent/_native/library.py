@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import platform
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -281,8 +282,23 @@ def find() -> Path:
             return path
     raise LibraryNotFoundError(
         f"load {LIBRARY_NAME}: not found in: {', '.join(map(str, places))}; expected the agent's shared library; "
-        "build it (scripts/build.sh), or set STATAGENT_LIBRARY to its path"
+        + (_advice("") or "build it (scripts/build.sh), or set STATAGENT_LIBRARY to its path")
     )
+
+
+def _advice(error: str) -> str:
+    """What to do where this system is the reason that the library is not there or not loaded; "" elsewhere."""
+    system, machine = platform.system(), platform.machine()
+    if system != "Linux":
+        return f"this is {system}, and the agent runs on Linux; with STATAGENT_DISABLE=1 the same script runs here without it"
+    if "GLIBC" in error:
+        found = platform.libc_ver()[1] or "an older one"
+        return (
+            f"the wheel needs glibc 2.35 or later, and this system has {found}; use a newer system, or build the source tree here"
+        )
+    if "ELF" in error and machine not in ("x86_64", "AMD64"):
+        return f"the wheel is for x86-64, and this is {machine}; build the source tree here (scripts/build.sh)"
+    return ""
 
 
 @functools.cache
@@ -294,7 +310,7 @@ def load() -> Any:
     except (OSError, AttributeError) as error:
         raise LibraryNotFoundError(
             f"load {path}: {error}; expected the agent's shared library of this version of the package; "
-            "rebuild it (scripts/build.sh), or set STATAGENT_LIBRARY to a matching one"
+            + (_advice(str(error)) or "rebuild it (scripts/build.sh), or set STATAGENT_LIBRARY to a matching one")
         ) from error
 
 

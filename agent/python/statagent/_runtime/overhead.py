@@ -84,7 +84,7 @@ class Controller:
         return finer if finer < self.every and not self._stays else None
 
     def settle(self, every: int) -> None:
-        """This choice holds from now on, whoever made it."""
+        """From now on this choice applies, whoever made it."""
         self._stays = self._stays or (self._was_refined and every > self.every)
         self._was_refined = self._settled and every < self.every
         self.every, self._settled = every, True
@@ -95,7 +95,7 @@ class Controller:
         return self._light_share() + self._full_share(every)
 
     def step_seconds(self) -> float:
-        """Of a step without recording."""
+        """Duration of a step without recording."""
         return median(self._bases) if self._bases else 1.0
 
     def _light_share(self) -> float:

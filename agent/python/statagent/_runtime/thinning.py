@@ -44,7 +44,7 @@ class Outside:
 def outside_of(
     session: Session, log_event: Callable[[str, str, Mapping[str, str]], None], store: Callable[[Mapping[str, str]], None]
 ) -> Outside:
-    """Of an agent with this session."""
+    """The Outside of an agent with this session."""
 
     def announcements() -> list[Range]:
         return [Range(*found) for found in iter(session.next_full_steps, None)]

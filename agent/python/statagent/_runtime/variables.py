@@ -1,4 +1,4 @@
-"""Environment variables of the package. Misspelt ones have no effect, so they are reported."""
+"""Environment variables of the package. Misspelled ones have no effect, so they are reported."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def check_model(model: Any) -> None:
 
 
 def check_name(name: Any) -> None:
-    """Otherwise the library would refuse each record of the model."""
+    """Checks a watch's name: the library would refuse each record of a model with an invalid one."""
     good = isinstance(name, str) and name.isprintable() and len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX
     if not good:
         shown = f"{name!r:.100}"

@@ -185,7 +185,7 @@ class OptimizerHooks:
                 self._record_state(named)
 
     def _weights(self) -> list[tuple[Named, Any]]:
-        """What is here of each weight."""
+        """This rank's part of each weight."""
         found = [(named, self._shards.weight(named)) for named in self._parameters]
         return [(named, weight) for named, weight in found if weight is not None]
 

@@ -47,10 +47,10 @@ class ShardedOptimizerHooks(OptimizerHooks):
         self._begin_update()
 
     def _record_gradients(self) -> None:
-        """The wrapper has not made them yet."""
+        """Records nothing: the wrapper has not made the gradients yet."""
 
     def _record_state(self, named: Named) -> None:
-        """Each is recorded after its part of the update."""
+        """Records nothing: each state is recorded after its part of the update."""
 
     def _before_part(self, optimizer: Any, *_: Any) -> None:
         if self._parameters_wanted() and "weight_grad" in self._kinds:
@@ -61,7 +61,7 @@ class ShardedOptimizerHooks(OptimizerHooks):
             self._record_parts(optimizer, "optimizer_state", lambda tensor: self._tensors(optimizer.state.get(tensor, {})))
 
     def _record_parts(self, optimizer: Any, kind: str, values: Callable[[Any], list[tuple[str, Any]]]) -> None:
-        """Of what the optimizer is called for now: by path, tensors that are like one that it updates."""
+        """Records parts of the tensors for which the optimizer is called now. By path: tensors that are like one that it updates."""
         for tensor in [each for group in optimizer.param_groups for each in group["params"]]:
             try:
                 for path, value in values(tensor):

@@ -1,4 +1,4 @@
-"""One watched model: everything that is attached to it, and how to take it off again."""
+"""One watched model: everything that is attached to it, and how to remove it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .transitions import Transitions
 
 
 class Watch:
-    """A model's hooks. `remove` takes them off. As a context manager, the watch does so at the end of the block."""
+    """A model's hooks. `remove` removes them. As a context manager, the watch does so at the end of the block."""
 
     def __init__(self, agent: Agent | None, root: Any = None) -> None:
         """`agent`: None for a watch that does nothing (STATAGENT_DISABLE). `root`: the watched module without wrappers."""
@@ -42,7 +42,7 @@ class Watch:
         self._claimed: list[tuple[str, str]] = []
 
     def remove(self) -> None:
-        """Takes all hooks off. Later calls do nothing."""
+        """Removes all hooks. Later calls do nothing."""
         if self._agent is None or self._passes is None:
             return
         self._passes.end()

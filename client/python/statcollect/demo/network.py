@@ -39,7 +39,7 @@ def batch(step: int, rank: int, size: int = 8) -> tuple[Matrix, Matrix]:
 
 
 class Network:
-    """Keeps what the backward pass needs of the last forward pass."""
+    """Keeps the values of the last forward pass that the backward pass needs."""
 
     def __init__(self, seed: int = 0) -> None:
         generator = random.Random(seed)

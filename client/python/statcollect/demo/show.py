@@ -84,7 +84,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m statcollect demo",
         description="Trains a small network on two ranks as run `base`, again with a wrong eps in one LayerNorm as run `ort`, and once more "
-        "unchanged as run `base2`; then asks where the runs diverge. Needs nothing but this package.",
+        "unchanged as run `base2`; then shows where the runs diverge. Needs only this package.",
     )
     parser.add_argument("--steps", type=int, default=12, help="steps of each training (default 12)")
     parser.add_argument("--bug-step", type=int, default=3, help="the first step with the mistake (default 3)")

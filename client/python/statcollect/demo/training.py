@@ -23,7 +23,7 @@ WRONG_BLOCK, WRONG_EPS = 1, 1e-3
 
 
 def numbers(matrix: Matrix) -> Any:
-    """As the agent takes it: a memoryview of doubles in two dimensions."""
+    """In the form that the agent accepts: a two-dimensional memoryview of doubles."""
     flat = array.array("d", [value for row in matrix for value in row])
     return memoryview(flat).cast("B").cast("d", (len(matrix), len(matrix[0])))
 

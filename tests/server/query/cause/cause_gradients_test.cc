@@ -442,8 +442,9 @@ TEST_F(CauseBatchTest, ABatchOfAnotherStepIsFound) {
   const auto cause = Ask(Root(3, kTokens));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "batch_order");
-  EXPECT_EQ(cause->text,
-            "the batch of step 3 in ort is that of step 4 in base: the data come in another order (tokens)");
+  EXPECT_EQ(
+      cause->text,
+      "the batch of step 3 in ort is that of step 4 in base: the data come in a different order (tokens)");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
@@ -469,7 +470,7 @@ TEST_F(CauseBatchTest, SwappedMicroBatchesAreOfTheSameStep) {
   EXPECT_EQ(
       Say(Root(3, kTokens)),
       "batch_order: the batch of step 3 in ort is micro-batch 1 of that step in base: the micro-batches "
-      "are in another order (tokens)");
+      "are in a different order (tokens)");
 }
 
 TEST_F(CauseBatchTest, ABatchOfAnotherRankIsFound) {

@@ -579,7 +579,7 @@ TEST_F(CauseSettingsTest, AnotherLibraryForConvolutionsIsNamedAtAConvolution) {
   };
   EXPECT_EQ(say("Conv2d", 1e-5),
             "convolution_library: torch.mkldnn.enabled is true in base and false in ort: convolutions may be "
-            "computed by another algorithm, which rounds more coarsely");
+            "computed by a different algorithm, which rounds more coarsely");
   EXPECT_EQ(say("Linear", 1e-5), "nothing");
   EXPECT_EQ(say("Conv2d", 1e-2), "nothing") << "no algorithm is that coarse";
   EXPECT_EQ(say("Conv2d", 1e-5, "true"), "nothing");

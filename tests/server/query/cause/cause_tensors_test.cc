@@ -91,8 +91,9 @@ TEST_F(CauseTensorsTest, NearlyEqualValuesThatChangedPlacesAreNotPermuted) {
 TEST_F(CauseTensorsTest, TheSameValuesInAnotherOrderArePermuted) {
   Tensor turned = Noise(1);
   std::rotate(turned.values.begin(), turned.values.begin() + 7, turned.values.end());
-  EXPECT_EQ(SayOf(Noise(1), turned),
-            "permuted: output blocks.1.mlp in ort has the values of that in base at step 3 in another order");
+  EXPECT_EQ(
+      SayOf(Noise(1), turned),
+      "permuted: output blocks.1.mlp in ort has the values of that in base at step 3 in a different order");
   turned.values[3] += 0.01;
   EXPECT_EQ(SayOf(Noise(1), turned), "nothing") << "one value is another";
 }
@@ -102,7 +103,7 @@ TEST_F(CauseTensorsTest, DimensionsInAnotherOrderAreTransposed) {
   a.shape = {16, 16};
   b.shape = {16, 16};
   std::rotate(b.values.begin(), b.values.begin() + 16, b.values.end());
-  EXPECT_THAT(SayOf(a, b), HasSubstr("in another order: permuted or transposed"));
+  EXPECT_THAT(SayOf(a, b), HasSubstr("in a different order: permuted or transposed"));
   a.shape = {8, 32};
   b.shape = {32, 8};
   EXPECT_THAT(SayOf(a, b), HasSubstr("transposed: output blocks.1.mlp has the same values in both runs"));

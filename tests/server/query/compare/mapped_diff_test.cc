@@ -77,7 +77,7 @@ TEST_F(MappedDiff, ABuiltInMapComparesTwoImplementations) {
   EXPECT_THAT(report.unmatched.only_b, IsEmpty());
   EXPECT_THAT(report.notes, Contains("the map leaves out 1 name of a, such as model.rotary_emb"));
   EXPECT_THAT(report.notes,
-              Contains(HasSubstr("such as model.layers.0.self_attn.q_proj, are in another order in b")));
+              Contains(HasSubstr("such as model.layers.0.self_attn.q_proj, are in a different order in b")));
 }
 
 TEST_F(MappedDiff, TorchtitansRotaryRowsAreComparedByStatisticsAndItsValuesBitForBit) {

@@ -213,7 +213,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"pieces",
             {{0, Piece({4, 6}, 0, 2)}, {1, Piece({4, 6}, 1, 3)}},
             Tiling::kConflicting,
-            "ranks 0 and 1 do not agree into how many pieces the batch is cut: 2 and 3"}),
+            "ranks 0 and 1 do not agree into how many pieces the batch is split: 2 and 3"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Two ranks with two micro-batches each: samples 0 to 7 in rows, dealt in turn within a micro-batch.

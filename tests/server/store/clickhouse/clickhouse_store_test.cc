@@ -223,8 +223,11 @@ TEST_F(ClickHouseStoreTest, EngineThatDiesAndComesBackLosesAndDoublesNothing) {
       EXPECT_EQ(failed.code(), Code::kAborted) << failed.message();
       EXPECT_THAT(failed.message(), HasSubstr(std::to_string(Server().port()))) << "it names the engine";
       EXPECT_FALSE(store->Recover().ok());
-      if (!killed) Server().Thaw();
-      if (killed) ASSERT_TRUE(Server().Start());
+      if (killed) {
+        ASSERT_TRUE(Server().Start());
+      } else {
+        Server().Thaw();
+      }
       for (int i = 0; i < 100 && !store->Recover().ok(); ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
       // As ingest does when the agent comes back: the frozen engine may or may not have taken the batch by now.
