@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -18,6 +19,9 @@ from typing import Any
 import machine
 import result_files
 from collector import Collector
+
+sys.path.insert(0, str(machine.REPOSITORY / "agent" / "python"))
+os.environ.setdefault("STATAGENT_LIBRARY", str(machine.BUILD / "lib" / "libstatagent.so"))
 
 MODULES = 64  # outputs of one forward pass
 SIZES = {"16 KiB": (64, 64), "256 KiB": (256, 256), "4 MiB": (1024, 1024)}  # f32

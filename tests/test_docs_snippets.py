@@ -27,8 +27,11 @@ RUN = {
     ("docs/golden.md", "python"): (2, "tests/e2e/test_golden.py"),  # the first: test_pytest_plugin.py
     ("docs/python-client.md", "python"): (3, "tests/e2e/test_python_client.py"),
     ("docs/python.md", "python"): (1, "tests/test_docs_snippets.py"),
+    ("deploy/clickhouse.md", "toml"): (1, "tests/test_docs_snippets.py"),
     ("docs/alarms.md", "json"): (1, "tests/test_docs_snippets.py"),
 }
+# What cannot be run here, and why.
+NOT_RUN = {("deploy/clickhouse.md", "sql"): "makes a user, which the ClickHouse of the tests has already"}
 # Commands of other programs: what they do is theirs, and needs a machine of its own.
 OTHERS = {
     "apt", "cd", "export", "cmake", "mpirun", "helm", "install", "kubectl", "podman", "systemctl", "accelerate", "pytest", "curl", "jq",
@@ -164,7 +167,7 @@ def test_wrong_commands_are_noticed() -> None:
 def test_every_other_block_is_run_by_a_test() -> None:
     counted: dict[tuple[str, str], int] = {}
     for block in BLOCKS:
-        if block not in SHELL and block.language != "text":
+        if block not in SHELL and block.language != "text" and (block.page, block.language) not in NOT_RUN:
             counted[block.page, block.language] = counted.get((block.page, block.language), 0) + 1
     assert counted == {place: number for place, (number, _) in RUN.items()}, "run the new block in a test, and enter it in RUN"
     for (page, _), (_, test) in RUN.items():
@@ -177,6 +180,13 @@ def test_curl_asks_for_paths_that_exist() -> None:
     assert len(asked) > 5
     for path in asked:
         assert f'"{path}"' in described, path
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "toml"], ids=str)
+def test_configuration_files_have_keys_that_exist(block: Block) -> None:
+    keys = re.findall(r"^([a-z-]+) =", block.text, re.MULTILINE)
+    assert keys
+    check_flags([f"--{key}" for key in keys], usage(str(BUILD / "bin/statcollectord")))
 
 
 def test_shards_of_python_md_add_up() -> None:

@@ -86,7 +86,7 @@ void AddReport(CommandSet& commands) {
 
 void AddOpen(CommandSet& commands) {
   const auto [app, o] = commands.Add<DiffOptions>(
-      "open", "Prints a link to the collector's page that logs a browser in",
+      "open", "Prints a link that logs a browser in to the page",
       "  statctl open                                  # the list of runs\n"
       "  statctl open --run-a base                     # one run\n"
       "  statctl open --run-a base --run-b ort         # the comparison, with options as of diff\n"

@@ -448,12 +448,17 @@ GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Se
           .login = wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", login)};
 }
 
-int Run(const DaemonConfig& config) {
+// What holds for the whole process, before anything is opened.
+void SetUpProcess(const DaemonConfig& config) {
   KeepFreedMemory();
   SetUpLog(config);
   std::signal(SIGPIPE, SIG_IGN);
   umask(077);  // what is stored is for this user only
   if (!config.tls_1_2) RequireTls13();
+}
+
+int Run(const DaemonConfig& config) {
+  SetUpProcess(config);
   const DescriptorBudget budget = TakeDescriptors([](const std::string& line) { spdlog::warn("{}", line); });
   auto store = OpenStore(config, budget);
   if (!store.ok()) return Fail(store.status().message());

@@ -410,7 +410,7 @@ TEST_F(SessionRegistryTest, ARunThatIsKeptMeanwhileIsNotRemovedByRetention) {
   ASSERT_TRUE(store_.KeepRun("base", true).ok());
   const auto refused = registry_.DeleteRun("base", false, looked);
   EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
-  EXPECT_THAT(refused.status().message(), HasSubstr("it is kept"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("kept in the meantime"));
   EXPECT_EQ(Attempts(), 1u);
   ASSERT_TRUE(registry_.KeepRun("base", false).ok());
   ASSERT_TRUE(registry_.KeepRun("base", true).ok());

@@ -477,7 +477,7 @@ TEST_F(CauseBatchTest, ABatchOfAnotherRankIsFound) {
   Reset(/*world_size=*/2);
   Put(3, kTokens, Tokens(1), Tokens(2), 0);
   Put(3, kTokens, Tokens(2), Tokens(1), 1);
-  EXPECT_THAT(Say(Root(3, kTokens)), HasSubstr("is that of rank 1 in base: the data are shared out among"));
+  EXPECT_THAT(Say(Root(3, kTokens)), HasSubstr("is that of rank 1 in base: the data are distributed over"));
 }
 
 TEST_F(CauseBatchTest, AnotherSeedExplainsABatchThatIsNowhere) {
