@@ -130,7 +130,8 @@ Result<std::unique_ptr<Agent>> Agent::Start(Options options) {
                                             statcollect::ReadParentIdentity);
     if (!launch.ok()) return launch.status();
     STATCOLLECT_RETURN_IF_ERROR(CheckNotForkedAfterStart());
-    auto transport = statcollect::MakeGrpcTransport(resolved->collector, resolved->token_file, resolved->tls);
+    auto transport = statcollect::MakeGrpcTransport(resolved->collector, resolved->token_file,
+                                                    resolved->project, resolved->tls);
     if (!transport.ok()) return transport.status();
     auto impl = std::make_unique<Impl>(*std::move(resolved), *std::move(launch), *std::move(transport));
     const Status started = impl->Start();

@@ -113,6 +113,7 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
   to->tls_ca = Text(from.tls_ca);
   to->tls_cert = Text(from.tls_cert);
   to->tls_key = Text(from.tls_key);
+  if (from.struct_size >= sizeof(from)) to->project = Text(from.project);
   STATCOLLECT_RETURN_IF_ERROR(
       ReadMap("statagent_start", from.config_keys, from.config_values, from.config_count, &to->config));
   if (from.required >= 0) to->required = from.required != 0;
@@ -261,7 +262,7 @@ int statagent_start(const statagent_options* options, statagent_agent** agent) {
   return Guarded([&] {
     if (agent == nullptr) return Null("statagent_start", "agent");
     *agent = nullptr;
-    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_start", options));
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_start", options, offsetof(statagent_options, project)));
     statagent::Options read;
     STATCOLLECT_RETURN_IF_ERROR(ReadOptions(*options, &read));
     auto handle = std::make_unique<statagent_agent>();

@@ -11,6 +11,7 @@
 #include "common/byte_size.h"
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/project.h"
 #include "common/records.h"
 #include "common/redact.h"
 #include "common/token_file.h"
@@ -77,6 +78,7 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
   environment.Fill("RUN", &options->run);
   environment.Fill("COLLECTOR", &options->collector);
   environment.Fill("TOKEN_FILE", &options->token_file);
+  environment.Fill("PROJECT", &options->project);
   environment.Fill("IF_EXISTS", &options->if_exists);
   environment.Fill("LAUNCH", &options->launch);
   environment.Fill("STEPS", &options->steps);
@@ -255,6 +257,8 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   }
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   resolved.run = options.run;
+  if (!options.project.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(options.project));
+  resolved.project = options.project;
   if (!options.collector.empty()) resolved.collector = options.collector;
   STATCOLLECT_RETURN_IF_ERROR(CheckAddress(resolved.collector));
   STATCOLLECT_RETURN_IF_ERROR(CheckTokenPath(options.token_file, &resolved.token_file));

@@ -26,6 +26,7 @@ struct ResolvedOptions {
   std::string run;
   std::string collector = "127.0.0.1:7433";
   std::string token_file;  // absolute; empty: no token
+  std::string project;     // empty: the token's, or the default one
   IfExists if_exists = IfExists::kError;
   std::map<std::string, std::string> config;
   bool required = false;

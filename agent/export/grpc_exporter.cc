@@ -11,6 +11,7 @@
 
 #include "agent/export/wire.h"
 #include "agent/export/worker_thread.h"
+#include "common/project.h"
 #include "common/token_file.h"
 #include "common/unix_address.h"
 #include "tls/files.h"
@@ -85,12 +86,13 @@ std::unique_ptr<Call> OpenCall(const std::shared_ptr<grpc::Channel>& channel, gr
 // The reader's thread starts once the hello is on its way.
 class GrpcStream final : public Stream {
  public:
-  GrpcStream(const std::string& address, const std::string& token_file, tls::Material material,
-             StreamReceiver* receiver)
+  GrpcStream(const std::string& address, const std::string& token_file, const std::string& project,
+             tls::Material material, StreamReceiver* receiver)
       : receiver_(receiver),
         address_(address),
         material_(std::move(material)),
         channel_(MakeChannel(address, material_)) {
+    if (!project.empty()) context_.AddMetadata(kProjectField, project);
     if (!token_file.empty()) {
       const Result<std::string> token = ReadTokenFile(token_file);
       if (!token.ok()) {
@@ -196,20 +198,24 @@ class FailedStream final : public Stream {
 
 class GrpcTransport final : public Transport {
  public:
-  GrpcTransport(std::string address, std::string token_file, tls::Files files)
-      : address_(std::move(address)), token_file_(std::move(token_file)), files_(std::move(files)) {}
+  GrpcTransport(std::string address, std::string token_file, std::string project, tls::Files files)
+      : address_(std::move(address)),
+        token_file_(std::move(token_file)),
+        project_(std::move(project)),
+        files_(std::move(files)) {}
 
   std::unique_ptr<Stream> Open(StreamReceiver* receiver) override {
     auto material = tls::Load(files_, kTlsNames);
     if (!material.ok())
       return std::make_unique<FailedStream>(Status(Code::kUnavailable, material.status().message()),
                                             receiver);
-    return std::make_unique<GrpcStream>(address_, token_file_, *std::move(material), receiver);
+    return std::make_unique<GrpcStream>(address_, token_file_, project_, *std::move(material), receiver);
   }
 
  private:
   const std::string address_;
   const std::string token_file_;
+  const std::string project_;
   const tls::Files files_;
 };
 
@@ -229,14 +235,14 @@ void SilenceGrpc() {}
 }  // namespace
 
 Result<std::unique_ptr<Transport>> MakeGrpcTransport(std::string address, std::string token_file,
-                                                     TlsOptions tls) {
+                                                     std::string project, TlsOptions tls) {
   tls::Files files{.certificate = std::move(tls.certificate),
                    .key = std::move(tls.key),
                    .authorities = std::move(tls.authorities)};
   if (const auto usable = tls::Load(files, kTlsNames); !usable.ok()) return usable.status();
   SilenceGrpc();
-  return std::unique_ptr<Transport>(
-      std::make_unique<GrpcTransport>(std::move(address), std::move(token_file), std::move(files)));
+  return std::unique_ptr<Transport>(std::make_unique<GrpcTransport>(std::move(address), std::move(token_file),
+                                                                    std::move(project), std::move(files)));
 }
 
 }  // namespace statcollect

@@ -10,11 +10,11 @@
 namespace statcollect {
 
 // `address`: host:port. `token_file`: read for each stream; one that cannot be used is the stream's final status
-// (kUnauthenticated); empty: no token. Streams must end before the transport does. kInvalidArgument: the files of
+// (kUnauthenticated); empty: no token. `project`: a valid name, or empty. Streams must end before the transport does. kInvalidArgument: the files of
 // `tls` cannot be used now; if that happens later, a stream ends with kUnavailable, and the next one reads them
 // again.
 Result<std::unique_ptr<Transport>> MakeGrpcTransport(std::string address, std::string token_file,
-                                                     TlsOptions tls);
+                                                     std::string project, TlsOptions tls);
 
 }  // namespace statcollect
 

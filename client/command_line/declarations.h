@@ -40,6 +40,7 @@ void AddShow(CommandSet& commands);
 void AddRemove(CommandSet& commands);
 void AddKeep(CommandSet& commands);
 void AddCheckpoint(CommandSet& commands);
+void AddAudit(CommandSet& commands);
 void AddStatus(CommandSet& commands);
 
 // --- transfer.cc: from and to other tools' formats

@@ -60,11 +60,30 @@ void AddCheckpoint(CommandSet& commands) {
   const auto [app, o] = commands.Add<CheckpointOptions>(
       "checkpoint", "Writes a consistent copy of the store",
       "  statctl checkpoint /backup/monday          # the collector writes it, on its machine\n"
+      "  statctl checkpoint monday                  # below its --checkpoint-root, if it has one\n"
       "  statcollectord --restore-from /backup/monday --data-dir /var/lib/statcollect-new\n",
       [](Session& session, const CheckpointOptions& o) { return MakeCheckpoint(session, o.directory); });
   app->add_option("directory", o.directory,
-                  "Absolute path on the collector's machine; must not exist, or be an empty folder")
+                  "Absolute path on the collector's machine, or a name below its --checkpoint-root; must not "
+                  "exist, or be an empty folder")
       ->required();
+}
+
+void AddAudit(CommandSet& commands) {
+  const auto [app, o] =
+      commands.Add<AuditOptions>("audit", "Lists refused calls, and those that change or administer",
+                                 "  statctl audit\n"
+                                 "  statctl audit --since 2h --outcome permission_denied\n"
+                                 "  statctl audit --method DeleteRun --since 2026-01-31 --format csv\n",
+                                 ListAudit);
+  app->add_option("--since", o.since,
+                  "Not older than this: 30min, 2h, 7d, or a UTC time 2026-01-31[T12:00[:00]]");
+  app->add_option("--principal", o.principal, "Only of this one, or a part of it, such as a token's id");
+  app->add_option("--method", o.method, "Only of this method, or a part of it, such as DeleteRun");
+  app->add_option("--outcome", o.outcome, "Only these: ok, error, unauthenticated, permission_denied");
+  app->add_option("--limit", o.limit, "The newest so many")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
 }
 
 void AddStatus(CommandSet& commands) {

@@ -14,6 +14,7 @@
 #include "client/command_line/declarations.h"
 #include "common/edit_distance.h"
 #include "common/names.h"
+#include "common/project.h"
 #include "common/token_file.h"
 
 namespace statcollect::client {
@@ -84,6 +85,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   AddWatch(commands_);
   AddKeep(commands_);
   AddCheckpoint(commands_);
+  AddAudit(commands_);
   AddStatus(commands_);
   AddHelp();
   AddImport(commands_);
@@ -121,6 +123,10 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
   if (ContainsToken(token_file_))
     return UsageError(
         "STATCTL_TOKEN_FILE is a token; expected the path of a file that holds it; revoke that token");
+  if (!project_.empty()) {
+    if (const Status named = ValidateProjectName(project_); !named.ok())
+      return UsageError("--project (STATCTL_PROJECT): " + named.message());
+  }
   if (const Status address = ValidateAddress(collector_); !address.ok()) return UsageError(address.message());
   auto tls = LoadTls(tls_files_);
   if (!tls.ok()) return UsageError(tls.status().message());
@@ -141,6 +147,7 @@ GlobalOptions Parser::global() const {
 CollectorOptions Parser::collector() const {
   return {.address = collector_,
           .token_file = token_file_,
+          .project = project_,
           .tls = tls_,
           .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds_ * 1000))};
 }
@@ -180,6 +187,8 @@ void Parser::AddGlobals() {
       ->capture_default_str();
   app_.add_option("--token-file", token_file_, "File with the token, if the collector requires one")
       ->envname("STATCTL_TOKEN_FILE");
+  app_.add_option("--project", project_, "Project of the runs (default: the token's)")
+      ->envname("STATCTL_PROJECT");
   const auto file = [this](const char* flag, const char* variable, std::string& path, const char* help) {
     app_.add_option(flag, path, help)->envname(variable);
   };

@@ -33,7 +33,7 @@ class Parser {
 
   CLI::App app_;
   CommandSet commands_{app_};
-  std::string collector_ = "127.0.0.1:7433", token_file_, format_ = "table";
+  std::string collector_ = "127.0.0.1:7433", token_file_, project_, format_ = "table";
   tls::Files tls_files_;
   tls::Material tls_;  // what Parse read from them
   double timeout_seconds_ = 0;

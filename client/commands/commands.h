@@ -167,6 +167,12 @@ int RemoveRuns(Session& session, const RemoveOptions& options);
 int KeepRun(Session& session, const std::string& run, bool keep);
 int RecordSteps(Session& session, const std::string& run, const std::string& steps);
 int MakeCheckpoint(Session& session, const std::string& directory);
+
+struct AuditOptions {
+  std::string since, principal, method, outcome;  // empty: all
+  std::uint32_t limit = 100;
+};
+int ListAudit(Session& session, const AuditOptions& options);
 int ShowStatus(Session& session);
 
 // --- import

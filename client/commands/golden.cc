@@ -139,6 +139,8 @@ Status SendSession(Session& session, const std::string& path, const Checked& gol
   if (!reader.ok()) return reader.status();
   IngestSender sender({.address = session.collector().address(),
                        .token_file = session.collector().token_file(),
+                       .project = session.collector().project(),
+                       .tls = session.collector().tls(),
                        .patience = kGoldenPatience},
                       InfoOf(golden, of));
   const auto cancel = session.collector().OnCancel([&sender] { sender.Cancel(); });

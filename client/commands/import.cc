@@ -233,6 +233,7 @@ class Importer {
   Status SendRank(Dump& dump, std::uint32_t rank, Tally& tally, Totals& totals) {
     IngestSender sender({.address = session_.collector().address(),
                          .token_file = session_.collector().token_file(),
+                         .project = session_.collector().project(),
                          .tls = session_.collector().tls(),
                          .patience = Patience()},
                         Hello(rank));

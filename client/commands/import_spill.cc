@@ -101,6 +101,7 @@ class SpillImporter {
     sent.rank = info.rank;
     IngestSender sender({.address = session_.collector().address(),
                          .token_file = session_.collector().token_file(),
+                         .project = session_.collector().project(),
                          .tls = session_.collector().tls(),
                          .patience = Patience(),
                          .first_seq = file.first_seq(),

@@ -84,6 +84,21 @@ void AddAlarms(const v1::Alarms& a, Table* table) {
   }
 }
 
+void AddAccess(const v1::Access& a, Table* table) {
+  if (!a.on())
+    return table->AddRow({"access", "open to whoever reaches the collector; statcollectord token create"});
+  table->AddRow(
+      {"access",
+       fmt::format("tokens or certificates; since start {} calls refused without a valid one, {} for "
+                   "want of a scope or project",
+                   FormatCount(a.unauthenticated()), FormatCount(a.permission_denied()))});
+  if (a.streams_refused() > 0)
+    table->AddRow(
+        {"access limit", FormatCount(a.streams_refused()) + " streams refused, over a caller's limit"});
+  if (a.audit_lost() > 0)
+    table->AddRow({"audit log", FormatCount(a.audit_lost()) + " lines could not be written"});
+}
+
 Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
   const std::string& address = collector.address();
   Table table({{"what"}, {"value", Align::kLeft, true}});
@@ -109,6 +124,12 @@ Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
   table.AddRow({"lost by agents", LostText(s)});
   AddRetention(s.retention(), &table);
   AddAlarms(s.alarms(), &table);
+  AddAccess(s.access(), &table);
+  if (s.access().throttled_millis() > 0) {
+    table.AddRow(
+        {"slowed down", FormatDuration(static_cast<std::int64_t>(s.access().throttled_millis() / 1000)) +
+                            " in all streams, by limits of bytes a second"});
+  }
   Page page;
   page.AddTable(std::move(table));
   return page;

@@ -87,6 +87,7 @@ class Collector::Impl {
   v1::Login::Stub& login() { return *login_; }
   const std::string& address() const { return options_.address; }
   const std::string& token_file() const { return options_.token_file; }
+  const std::string& project() const { return options_.project; }
   const tls::Material& tls() const { return options_.tls; }
 
   // Connects, sets deadline and cancellation, makes the call.
@@ -98,7 +99,7 @@ class Collector::Impl {
     }
     const auto begin = system_clock::now();
     grpc::ClientContext context;
-    Status status = AddToken(options_.token_file, &context);
+    Status status = AddCaller(options_.token_file, options_.project, &context);
     if (status.ok()) status = Connect(begin);
     if (status.ok()) {
       if (options_.timeout.count() > 0) context.set_deadline(begin + options_.timeout);
@@ -432,6 +433,11 @@ Result<v1::CheckpointResponse> Collector::Checkpoint(const v1::CheckpointRequest
       [&](auto& context, auto& response) { return impl_->admin().Checkpoint(&context, request, &response); });
 }
 
+Result<v1::ListAuditResponse> Collector::ListAudit(const v1::ListAuditRequest& request) {
+  return impl_->Ask<v1::ListAuditResponse>(
+      [&](auto& context, auto& response) { return impl_->admin().ListAudit(&context, request, &response); });
+}
+
 Collector::CancelScope::CancelScope(Collector& collector, std::function<void()> cancel)
     : collector_(collector) {
   collector_.impl_->SetCancel(std::move(cancel));
@@ -444,6 +450,7 @@ Collector::Task::Task(Collector& collector) : collector_(collector) { collector_
 Collector::Task::~Task() { collector_.impl_->CountTask(-1); }
 const std::string& Collector::address() const { return impl_->address(); }
 const std::string& Collector::token_file() const { return impl_->token_file(); }
+const std::string& Collector::project() const { return impl_->project(); }
 const tls::Material& Collector::tls() const { return impl_->tls(); }
 bool Collector::uses_tls() const { return !tls().authorities.empty() && !IsUnixAddress(address()); }
 

@@ -20,6 +20,7 @@ namespace statcollect::client {
 struct CollectorOptions {
   std::string address = "127.0.0.1:7433";           // HOST:PORT or unix:/PATH
   std::string token_file = {};                      // read for each query; empty: no token
+  std::string project = {};                         // a valid name; empty: the token's, or the default one
   tls::Material tls = {};                           // TLS is used if it has authorities
   std::chrono::milliseconds timeout{0};             // of a query; 0: no limit
   std::chrono::milliseconds connect_timeout{5000};  // until connected; `timeout` if that is shorter
@@ -81,6 +82,7 @@ class Collector {
   Result<v1::KeepRunResponse> KeepRun(const v1::KeepRunRequest& request);
   Result<v1::RecordStepsResponse> RecordSteps(const v1::RecordStepsRequest& request);
   Result<v1::CheckpointResponse> Checkpoint(const v1::CheckpointRequest& request);
+  Result<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request);
 
   // While the scope exists, the first Cancel calls this function instead, from another thread.
   class CancelScope {
@@ -112,6 +114,7 @@ class Collector {
   };
   const std::string& address() const;
   const std::string& token_file() const;
+  const std::string& project() const;
   const tls::Material& tls() const;
   bool uses_tls() const;  // not over a Unix socket
 

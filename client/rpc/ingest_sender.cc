@@ -209,7 +209,7 @@ class IngestSender::Impl {
     if (!channel_->WaitForConnected(std::chrono::system_clock::now() + milliseconds(1000)))
       return {Code::kUnavailable, "nothing answers at " + Printable(options_.address)};
     auto context = std::make_unique<grpc::ClientContext>();
-    STATCOLLECT_RETURN_IF_ERROR(AddToken(options_.token_file, context.get()));
+    STATCOLLECT_RETURN_IF_ERROR(AddCaller(options_.token_file, options_.project, context.get()));
     v1::AgentMessage hello;
     {
       MutexLock lock(mutex_);

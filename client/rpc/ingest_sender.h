@@ -27,6 +27,7 @@ class BatchOutput {
 struct SenderOptions {
   std::string address;                         // HOST:PORT of the collector, or unix:/PATH
   std::string token_file = {};                 // read for each connection; empty: no token
+  std::string project = {};                    // a valid name; empty: the token's, or the default one
   tls::Material tls = {};                      // TLS is used if it has authorities
   std::chrono::milliseconds patience{30'000};  // how long to wait without a sign of the collector
   std::uint64_t first_seq = 1;  // number of the first record; the collector has the earlier ones

@@ -1,4 +1,4 @@
-// Sends the token of a file with a call.
+// Says with a call who makes it, and for which project.
 #ifndef STATCOLLECT_CLIENT_RPC_TOKEN_H_
 #define STATCOLLECT_CLIENT_RPC_TOKEN_H_
 
@@ -6,13 +6,16 @@
 
 #include <grpcpp/client_context.h>
 
+#include "common/project.h"
 #include "common/status.h"
 #include "common/token_file.h"
 
 namespace statcollect::client {
 
-// Reads the file; nothing with an empty path. Errors: those of ReadTokenFile.
-inline Status AddToken(const std::string& token_file, grpc::ClientContext* context) {
+// Adds the token of the file, and the project; nothing for an empty one. Errors: those of ReadTokenFile.
+inline Status AddCaller(const std::string& token_file, const std::string& project,
+                        grpc::ClientContext* context) {
+  if (!project.empty()) context->AddMetadata(kProjectField, project);
   if (token_file.empty()) return Status::Ok();
   const auto token = ReadTokenFile(token_file);
   if (!token.ok()) return token.status();

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "common/names.h"
@@ -30,6 +31,34 @@ Status Unauthenticated(std::string_view method, const std::string& found, Scope 
               "', from the file that STATAGENT_TOKEN_FILE or STATCTL_TOKEN_FILE names, or as 'Authorization: "
               "Bearer stc_...' over HTTP; " +
               HowToGet(scope)};
+}
+
+std::string_view OutcomeName(Code code) {
+  if (code == Code::kUnauthenticated) return "unauthenticated";
+  return code == Code::kPermissionDenied ? "permission_denied" : "invalid_argument";
+}
+
+// The project that the call is about: what it names, else the one that the principal is for, else the default.
+Status ChooseProject(const Caller& caller, Principal* principal) {
+  if (caller.project.size() > 1) {
+    return {Code::kInvalidArgument, Shown(caller.method) + ": found several projects; expected one field " +
+                                        std::string(kProjectField)};
+  }
+  const std::string& only = principal->only_project;
+  if (caller.project.empty()) {
+    if (!only.empty()) principal->project = only;
+    return Status::Ok();
+  }
+  const std::string named(caller.project.front());
+  STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(named));
+  if (!only.empty() && named != only) {
+    return {Code::kPermissionDenied,
+            Shown(caller.method) + ": " + principal->Name() + " is for project '" + only +
+                "', and the call is about project '" + named +
+                "'; expected a token for it: statcollectord token create --project " + named};
+  }
+  principal->project = named;
+  return Status::Ok();
 }
 
 // Without the port, which differs for each connection.
@@ -62,7 +91,7 @@ Result<std::unique_ptr<AccessControl>> AccessControl::Open(Options options, cons
 
 bool AccessControl::on() const {
   MutexLock lock(mutex_);
-  return on_;
+  return on_ || !options_.certificates.empty();
 }
 
 AccessControl::Stamp AccessControl::StampOf(const std::string& path) {
@@ -101,37 +130,46 @@ Result<Principal> AccessControl::Check(const Caller& caller) {
 }
 
 Result<Principal> AccessControl::Decide(const Caller& caller, const MethodRule* rule) {
-  MutexLock lock(mutex_);
-  LookAgain();
-  if (!on_) return Principal{};
-  if (rule == nullptr) {
-    return Status(Code::kPermissionDenied,
-                  Shown(caller.method) + ": it is not in the table of methods; no token allows it");
+  Principal principal;
+  {
+    MutexLock lock(mutex_);
+    LookAgain();
+    const bool enforced = on_ || !options_.certificates.empty();
+    if (!enforced) {
+      if (!caller.certificate.empty()) principal.certificate = Printable(caller.certificate.front());
+    } else if (rule == nullptr) {
+      return Status(Code::kPermissionDenied,
+                    Shown(caller.method) + ": it is not in the table of methods; no token allows it");
+    } else if (rule->scope) {
+      STATCOLLECT_RETURN_IF_ERROR(Authenticate(caller, *rule, &principal));
+    }
   }
-  if (!rule->scope) return Principal{};
-  return Authenticate(caller, *rule);
+  STATCOLLECT_RETURN_IF_ERROR(ChooseProject(caller, &principal));
+  return principal;
 }
 
-Result<Principal> AccessControl::Authenticate(const Caller& caller, const MethodRule& rule) {
+Status AccessControl::Authenticate(const Caller& caller, const MethodRule& rule, Principal* principal) const {
   const Scope scope = *rule.scope;
-  if (caller.authorization.empty() && !caller.session.empty()) {
-    const auto session = sessions_.Find(caller.session, clock_.Now());
-    if (session) return Allow(*session, rule);
-    return Status(Code::kUnauthenticated,
-                  Shown(rule.method) +
-                      ": the browser's session has ended, or the request is not from its page; log in "
-                      "again, with the link that statctl open prints");
-  }
-  if (caller.authorization.empty()) return Unauthenticated(rule.method, "no token was sent", scope);
   if (caller.authorization.size() > 1)
     return Unauthenticated(rule.method, "found several Authorization fields", scope);
-  const auto token = BearerToken(caller.authorization.front());
-  const auto id = token ? TokenId(*token) : std::nullopt;
-  if (!id) return Unauthenticated(rule.method, "found something that is not a token", scope);
-  return Allow({.id = std::string(*id), .digest = DigestOf(*token)}, rule);
+  if (!caller.authorization.empty()) return CheckToken(caller.authorization.front(), rule, principal);
+  if (!on_ || caller.session.empty()) return CheckCertificate(caller, rule, principal);
+  const auto session = sessions_.Find(caller.session, clock_.Now());
+  if (session) return Allow(*session, rule, principal);
+  return {Code::kUnauthenticated,
+          Shown(rule.method) +
+              ": the browser's session has ended, or the request is not from its page; log in "
+              "again, with the link that statctl open prints"};
 }
 
-Result<Principal> AccessControl::Allow(const TokenReference& token, const MethodRule& rule) const {
+Status AccessControl::CheckToken(std::string_view field, const MethodRule& rule, Principal* principal) const {
+  const auto token = BearerToken(field);
+  const auto id = token ? TokenId(*token) : std::nullopt;
+  if (!id) return Unauthenticated(rule.method, "found something that is not a token", *rule.scope);
+  return Allow({.id = std::string(*id), .digest = DigestOf(*token)}, rule, principal);
+}
+
+Status AccessControl::Allow(const TokenReference& token, const MethodRule& rule, Principal* principal) const {
   const Scope scope = *rule.scope;
   const auto found = tokens_.find(token.id);
   if (found == tokens_.end() || !Equal(found->second.digest, token.digest))
@@ -144,7 +182,38 @@ Result<Principal> AccessControl::Allow(const TokenReference& token, const Method
                                                record.scopes.ToString() + "'; expected '" +
                                                std::string(ScopeName(scope)) + "'; " + HowToGet(scope));
   }
-  return Principal{.id = found->first, .digest = token.digest, .scopes = record.scopes};
+  principal->id = found->first;
+  principal->digest = token.digest;
+  principal->scopes = record.scopes;
+  principal->only_project = record.project;
+  return Status::Ok();
+}
+
+Status AccessControl::CheckCertificate(const Caller& caller, const MethodRule& rule,
+                                       Principal* principal) const {
+  const Scope scope = *rule.scope;
+  for (const std::string& name : caller.certificate) {
+    const auto found = options_.certificates.find(name);
+    if (found == options_.certificates.end()) continue;
+    const Grant& grant = found->second;
+    if (!grant.scopes.Has(scope)) {
+      return {Code::kPermissionDenied, Shown(rule.method) + ": certificate " + name + " has scope '" +
+                                           grant.scopes.ToString() + "'; expected '" +
+                                           std::string(ScopeName(scope)) +
+                                           "' in the collector's --tls-principal, or a token with it"};
+    }
+    principal->certificate = name;
+    principal->scopes = grant.scopes;
+    principal->only_project = grant.project;
+    return Status::Ok();
+  }
+  if (options_.certificates.empty() || caller.certificate.empty())
+    return Unauthenticated(rule.method, "no token was sent", scope);
+  return Unauthenticated(rule.method,
+                         "no token was sent, and the certificate of " +
+                             Printable(caller.certificate.front()) +
+                             " is in no --tls-principal of the collector",
+                         scope);
 }
 
 Status AccessControl::CheckRecord(const std::string& id, const TokenRecord& record) const {
@@ -157,7 +226,9 @@ Status AccessControl::CheckRecord(const std::string& id, const TokenRecord& reco
 Status AccessControl::StillValid(const Principal& principal) {
   MutexLock lock(mutex_);
   if (clock_.Now() - looked_ >= kLookInterval) LookAgain();
-  if (!on_) return Status::Ok();
+  if (!on_ && options_.certificates.empty()) return Status::Ok();
+  // These change with a restart only; one without a grant was let in before there were tokens.
+  if (principal.id.empty() && options_.certificates.contains(principal.certificate)) return Status::Ok();
   if (principal.id.empty())
     return {Code::kUnauthenticated, "authorization was turned on, and this call has no token"};
   const auto found = tokens_.find(principal.id);
@@ -165,24 +236,35 @@ Status AccessControl::StillValid(const Principal& principal) {
     return {Code::kUnauthenticated, "token " + principal.id + " was removed"};
   if (!(found->second.scopes == principal.scopes))
     return {Code::kUnauthenticated, "the scopes of token " + principal.id + " were changed"};
+  if (found->second.project != principal.only_project)
+    return {Code::kUnauthenticated, "the project of token " + principal.id + " was changed"};
   return CheckRecord(found->first, found->second);
 }
 
-// Only an id that the collector knows: the rest is whatever a stranger has sent.
-std::string AccessControl::NameOf(const Caller& caller) {
-  MutexLock lock(mutex_);
-  if (!on_) return Principal().Name();
-  if (caller.authorization.empty()) {
-    const auto session = sessions_.Find(caller.session, clock_.Now());
-    return session ? "token " + session->id + " (browser)" : Principal().Name();
-  }
+std::string AccessControl::NameOf(const Caller& caller) const {
   const auto token =
       caller.authorization.size() == 1 ? BearerToken(caller.authorization.front()) : std::nullopt;
   const auto id = token ? TokenId(*token) : std::nullopt;
-  return id && tokens_.find(*id) != tokens_.end() ? "token " + std::string(*id) : Principal().Name();
+  {
+    // Only an id that the collector knows: the rest is whatever a stranger has sent.
+    MutexLock lock(mutex_);
+    if (id && tokens_.find(*id) != tokens_.end()) return "token " + std::string(*id);
+    const auto session =
+        on_ && caller.authorization.empty() ? sessions_.Find(caller.session, clock_.Now()) : std::nullopt;
+    if (session) return "token " + session->id + " (browser)";
+  }
+  if (caller.certificate.empty()) return "nobody";
+  const auto known = std::find_if(caller.certificate.begin(), caller.certificate.end(),
+                                  [&](const auto& name) { return options_.certificates.contains(name); });
+  return "certificate " + Printable(known != caller.certificate.end() ? *known : caller.certificate.front());
 }
 
 Result<std::string> AccessControl::MakeLink(const Caller& caller) {
+  if (caller.authorization.empty()) {
+    MutexLock lock(mutex_);
+    LookAgain();
+    if (!on_) return std::string();  // whoever is let in by a certificate needs no link
+  }
   auto allowed = Decide(caller, FindRule(caller.method));
   if (!allowed.ok()) return allowed.status();
   if (allowed->id.empty()) return std::string();
@@ -239,7 +321,18 @@ void AccessControl::LogOut(const SessionCredential& session, std::string_view ad
                 .outcome = "ok"});
 }
 
+AccessControl::Counters AccessControl::counters() const {
+  return {.unauthenticated = unauthenticated_.load(),
+          .permission_denied = permission_denied_.load(),
+          .invalid = invalid_.load(),
+          .streams_refused = streams_refused_.load()};
+}
+
 void AccessControl::AuditRefusal(const Caller& caller, const Status& why) {
+  (why.code() == Code::kUnauthenticated    ? unauthenticated_
+   : why.code() == Code::kPermissionDenied ? permission_denied_
+                                           : invalid_)
+      .fetch_add(1);
   std::optional<std::uint64_t> left_out;
   {
     MutexLock lock(mutex_);
@@ -250,9 +343,7 @@ void AccessControl::AuditRefusal(const Caller& caller, const Status& why) {
                 .address = std::string(caller.address),
                 .method = std::string(caller.method),
                 .object = {},
-                .outcome = std::string(why.code() == Code::kUnauthenticated ? "unauthenticated"
-                                                                            : "permission_denied") +
-                           ": " + why.message(),
+                .outcome = std::string(OutcomeName(why.code())) + ": " + why.message(),
                 .left_out = *left_out});
 }
 

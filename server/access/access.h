@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_SERVER_ACCESS_ACCESS_H_
 #define STATCOLLECT_SERVER_ACCESS_ACCESS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -11,22 +12,31 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/project.h"
 #include "common/status.h"
 #include "common/thread_annotations.h"
 #include "server/access/audit_log.h"
 #include "server/access/browser_sessions.h"
 #include "server/access/failure_limiter.h"
+#include "server/access/grants.h"
 #include "server/access/scopes.h"
 #include "server/access/token_file.h"
 
 namespace statcollect::access {
 
-// Who makes a call.
+// Who makes a call. Without an id or a certificate, authorization is off.
 struct Principal {
-  std::string id;  // of the token; empty: authorization is off
+  std::string id;           // of the token
+  std::string certificate;  // a name in the client's certificate
   Digest digest{};
   ScopeSet scopes;
-  std::string Name() const { return id.empty() ? "nobody" : "token " + id; }
+  std::string only_project;                            // the one that it is for; empty: all
+  std::string project = std::string(kDefaultProject);  // that the call is about
+  bool IsNobody() const { return id.empty() && certificate.empty(); }
+  std::string Name() const {
+    if (!id.empty()) return "token " + id;
+    return certificate.empty() ? "nobody" : "certificate " + certificate;
+  }
 };
 
 // One call as it comes in. The texts may be hostile.
@@ -34,6 +44,8 @@ struct Caller {
   std::vector<std::string_view> authorization;  // the Authorization fields
   std::string_view method;                      // as in the table of scopes
   std::string_view address;                     // "ipv4:127.0.0.1:40000"
+  std::vector<std::string> certificate = {};    // names in the client's certificate, which was verified
+  std::vector<std::string_view> project = {};   // fields that name a project
   SessionCredential session = {};               // of a browser, instead of a token
 };
 
@@ -42,19 +54,23 @@ class AccessControl {
  public:
   struct Options {
     std::string token_file;
-    bool required = false;  // the file must exist
+    bool required = false;     // the file must exist
+    Grants certificates = {};  // by a name in a client's certificate
     std::function<void(const std::string&)> log;
   };
-  // Authorization is on from the moment the file exists, until the process ends. Errors: those of ReadTokens.
+  // Authorization is on if certificates have grants, or from the moment the file exists, until the process ends.
+  // A call with a token has what the token allows; one without it what its certificate does. Errors: those of
+  // ReadTokens.
   // `clock` and `audit` must outlive it.
   static Result<std::unique_ptr<AccessControl>> Open(Options options, const Clock& clock, AuditLog& audit);
 
   bool on() const;
-  // kUnauthenticated: no token, or not a valid one; kPermissionDenied: it lacks the method's scope, or the
-  // method is in no table. A refusal is audited.
+  // kUnauthenticated: no token, or not a valid one; kPermissionDenied: it lacks the method's scope or is for another
+  // project, or the method is in no table; kInvalidArgument: not the name of a project. A refusal is audited.
   Result<Principal> Check(const Caller& caller);
-  // Who says to make the call, for the audit log: "token 0123456789ab", with " (browser)" behind it, or "nobody".
-  std::string NameOf(const Caller& caller);
+  // Who says to make the call, for the audit log: "token 0123456789ab", with " (browser)" behind it, "certificate rank7",
+  // or "nobody".
+  std::string NameOf(const Caller& caller) const;
 
   // A secret that logs a browser in as the caller, who has a token and passes Check. Empty: authorization is off.
   Result<std::string> MakeLink(const Caller& caller);
@@ -66,6 +82,12 @@ class AccessControl {
   // For calls that stay open: the reason why the token is no longer accepted.
   Status StillValid(const Principal& principal);
 
+  // A call that was allowed, and refused because its caller has too many open.
+  void CountRefusedStream() { streams_refused_.fetch_add(1); }
+  struct Counters {
+    std::uint64_t unauthenticated = 0, permission_denied = 0, invalid = 0, streams_refused = 0;
+  };
+  Counters counters() const;
   // Writes down that a call was refused, unless there are too many of them.
   void AuditRefusal(const Caller& caller, const Status& why);
 
@@ -83,15 +105,21 @@ class AccessControl {
   static Stamp StampOf(const std::string& path);
   void LookAgain() STATCOLLECT_REQUIRES(mutex_);
   Result<Principal> Decide(const Caller& caller, const MethodRule* rule);
-  Result<Principal> Authenticate(const Caller& caller, const MethodRule& rule) STATCOLLECT_REQUIRES(mutex_);
-  // A token that the caller has proved to have.
-  Result<Principal> Allow(const TokenReference& token, const MethodRule& rule) const
+  // Fills all but the project.
+  Status Authenticate(const Caller& caller, const MethodRule& rule, Principal* principal) const
       STATCOLLECT_REQUIRES(mutex_);
+  Status CheckToken(std::string_view field, const MethodRule& rule, Principal* principal) const
+      STATCOLLECT_REQUIRES(mutex_);
+  // A token that the caller has proved to have.
+  Status Allow(const TokenReference& token, const MethodRule& rule, Principal* principal) const
+      STATCOLLECT_REQUIRES(mutex_);
+  Status CheckCertificate(const Caller& caller, const MethodRule& rule, Principal* principal) const;
   Status CheckRecord(const std::string& id, const TokenRecord& record) const;
 
   const Options options_;
   const Clock& clock_;
   AuditLog& audit_;
+  std::atomic<std::uint64_t> unauthenticated_{0}, permission_denied_{0}, invalid_{0}, streams_refused_{0};
   mutable Mutex mutex_;  // guards everything below
   bool on_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   TokenRecords tokens_ STATCOLLECT_GUARDED_BY(mutex_);

@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <ctime>
+#include <deque>
 #include <fstream>
+#include <iterator>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -42,6 +46,35 @@ std::string LineOf(const AuditEntry& entry, std::int64_t unix_nanos) {
                                  {"outcome", Printable(entry.outcome, kFieldBytesMax)}};
   if (entry.left_out > 0) line["left_out"] = entry.left_out;
   return line.dump() + "\n";
+}
+
+// Absent: not a whole line of the log.
+std::optional<AuditRecord> ParseLine(const std::string& text) {
+  const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!line.is_object()) return std::nullopt;
+  const auto field = [&](const char* name) {
+    const auto found = line.find(name);
+    // As Write has it, even if somebody else wrote the line.
+    return found != line.end() && found->is_string() ? Printable(found->get<std::string>(), kFieldBytesMax)
+                                                     : std::string();
+  };
+  AuditRecord record{.time = field("time"),
+                     .entry = {.principal = field("principal"),
+                               .address = field("address"),
+                               .method = field("method"),
+                               .object = field("object"),
+                               .outcome = field("outcome")}};
+  const auto left_out = line.find("left_out");
+  if (left_out != line.end() && left_out->is_number_unsigned())
+    record.entry.left_out = left_out->get<std::uint64_t>();
+  return record;
+}
+
+// `since`: as TimeText, whose order is that of time.
+bool Matches(const AuditRecord& record, const AuditQuery& query, const std::string& since) {
+  const AuditEntry& entry = record.entry;
+  return record.time >= since && entry.principal.find(query.principal) != std::string::npos &&
+         entry.method.find(query.method) != std::string::npos && entry.outcome.starts_with(query.outcome);
 }
 
 std::string Rotated(const std::string& path, int number) { return path + "." + std::to_string(number); }
@@ -113,6 +146,32 @@ std::vector<std::string> AuditLog::Newest(std::size_t lines_max) const {
   }
   std::reverse(lines.begin(), lines.end());
   return lines;
+}
+
+AuditFound AuditLog::Find(const AuditQuery& query) const {
+  std::vector<std::ifstream> files;  // newest first; open ones stay what they are when others rotate
+  {
+    MutexLock lock(mutex_);
+    for (int number = 0; number <= kFilesKept; ++number)
+      files.emplace_back(number == 0 ? path_ : Rotated(path_, number));
+  }
+  const std::string since = query.since_unix_nanos > 0 ? TimeText(query.since_unix_nanos) : "";
+  AuditFound found;
+  for (std::ifstream& file : files) {
+    if (found.more) break;
+    std::deque<AuditRecord> in_file;
+    for (std::string line; std::getline(file, line);) {
+      auto record = ParseLine(line);
+      if (!record || !Matches(*record, query, since)) continue;
+      in_file.push_back(*std::move(record));
+      if (found.records.size() + in_file.size() <= query.limit) continue;
+      in_file.pop_front();
+      found.more = true;
+    }
+    found.records.insert(found.records.begin(), std::make_move_iterator(in_file.begin()),
+                         std::make_move_iterator(in_file.end()));
+  }
+  return found;
 }
 
 std::uint64_t AuditLog::lost() const {

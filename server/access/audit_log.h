@@ -23,6 +23,24 @@ struct AuditEntry {
   std::uint64_t left_out = 0;  // refused calls that were not written since the line before
 };
 
+// Which lines to find; empty fields match all.
+struct AuditQuery {
+  std::int64_t since_unix_nanos = 0;
+  std::string principal, method;  // a part of it
+  std::string outcome;            // how it begins
+  std::size_t limit = 100;        // the newest so many
+};
+
+struct AuditRecord {
+  std::string time;  // "2026-01-31T12:34:56.789Z"
+  AuditEntry entry;
+};
+
+struct AuditFound {
+  std::vector<AuditRecord> records;  // oldest first
+  bool more = false;                 // there are older ones
+};
+
 // Thread-safe. A line that cannot be written is reported to `log`, at most once a minute, and counted.
 class AuditLog {
  public:
@@ -38,6 +56,8 @@ class AuditLog {
   void Write(const AuditEntry& entry);
   // The newest `lines_max` lines, oldest first.
   std::vector<std::string> Newest(std::size_t lines_max) const;
+  // Reads up to all files, 80 MiB; calls do not wait for it. Lines that are no entries are passed over.
+  AuditFound Find(const AuditQuery& query) const;
   std::uint64_t lost() const;
 
  private:

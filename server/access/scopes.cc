@@ -44,6 +44,7 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Admin/RecordSteps", Scope::kControl, kAudited},
     {"/statcollect.v1.Admin/DeleteRun", Scope::kDelete, kAudited},
     {"/statcollect.v1.Admin/Checkpoint", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Admin/ListAudit", Scope::kAdmin, kAudited},
     {"/statcollect.v1.Login/CreateLink", Scope::kRead},
     {"/healthz", std::nullopt},
     {"/readyz", std::nullopt},

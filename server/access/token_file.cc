@@ -12,6 +12,7 @@
 
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/project.h"
 
 namespace statcollect::access {
 namespace {
@@ -52,10 +53,11 @@ bool ParseTime(const std::string& text, std::optional<std::int64_t>& time) {
 bool ParseLine(const std::string& line, TokenRecords& records) {
   std::istringstream words(line);
   std::string id, digest, scopes, created, expires, revoked, more;
-  if (!(words >> id >> digest >> scopes >> created >> expires >> revoked) || words >> more) return false;
+  TokenRecord record;
+  if (!(words >> id >> digest >> scopes >> created >> expires >> revoked)) return false;
+  if (words >> record.project && (!ValidateProjectName(record.project).ok() || words >> more)) return false;
   if (id.size() != kTokenIdBytes || id.find_first_not_of("0123456789abcdef") != std::string::npos)
     return false;
-  TokenRecord record;
   const auto hash = DigestFromHex(digest);
   const auto allowed = ParseScopes(scopes);
   const auto made = ParseNumber<std::int64_t>(created);
@@ -125,7 +127,7 @@ Result<TokenRecords> ParseTokens(std::string_view text) {
       return Status(Code::kInvalidArgument,
                     "read tokens: line " + std::to_string(number) +
                         " is not a token, or is there twice; expected '<id> <SHA-256> <scopes> <created> "
-                        "<expires> <revoked>', as statcollectord token writes it");
+                        "<expires> <revoked> [<project>]', as statcollectord token writes it");
     }
     if (records.size() > kTokensMax) {
       return Status(Code::kInvalidArgument,
@@ -142,7 +144,7 @@ std::string FormatTokens(const TokenRecords& records) {
   for (const auto& [id, record] : records) {
     text += id + " " + ToHex(record.digest) + " " + record.scopes.ToString() + " " +
             std::to_string(record.created) + " " + Number(record.expires) + " " + Number(record.revoked) +
-            "\n";
+            (record.project.empty() ? "" : " " + record.project) + "\n";
   }
   return text;
 }

@@ -1,5 +1,5 @@
-// The file of tokens: one line each, "<id> <SHA-256> <scopes> <created> <expires> <revoked>"; times are seconds
-// since 1970, "-" is none; lines that begin with # are remarks. Only its owner may read it.
+// The file of tokens: one line each, "<id> <SHA-256> <scopes> <created> <expires> <revoked> [<project>]"; times are
+// seconds since 1970, "-" is none; without a project a token is for all; lines that begin with # are remarks. Only its owner may read it.
 #ifndef STATCOLLECT_SERVER_ACCESS_TOKEN_FILE_H_
 #define STATCOLLECT_SERVER_ACCESS_TOKEN_FILE_H_
 
@@ -25,6 +25,7 @@ struct TokenRecord {
   std::int64_t created = 0;             // seconds since 1970, like the following
   std::optional<std::int64_t> expires;  // absent: never
   std::optional<std::int64_t> revoked;  // absent: not revoked
+  std::string project = {};             // empty: for all
 };
 using TokenRecords = std::map<std::string, TokenRecord, std::less<>>;  // by id
 

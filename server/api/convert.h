@@ -9,6 +9,7 @@
 
 #include "common/capture_spec.h"
 #include "common/status.h"
+#include "server/access/audit_log.h"
 #include "server/control/control.h"
 #include "server/query/captures/captures.h"
 #include "server/query/records/records_reader.h"
@@ -50,6 +51,7 @@ void ToWire(const query::CaptureRow& row, v1::CaptureRow& out);
 void ToWire(const query::CapturesReport& report, v1::ListCapturesResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);
 void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out);
+void ToWire(const access::AuditFound& found, v1::ListAuditResponse& out);
 
 }  // namespace statcollect::api
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/project.h"
 #include "server/api/calls.h"
 #include "server/api/convert.h"
 
@@ -25,9 +26,9 @@ Status Stopping() { return {Code::kUnavailable, "follow events: the collector is
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowCall::Start(const query::QueryEngine& engine,
-                                                                      WorkerPool& pool, EventFeed* feed,
-                                                                      Result<query::EventsRequest> wanted) {
+grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowCall::Start(
+    std::shared_ptr<const query::QueryEngine> engine, const std::string& project, WorkerPool& pool,
+    EventFeed* feed, Result<query::EventsRequest> wanted) {
   std::shared_ptr<FollowCall> call(new FollowCall(feed, std::move(wanted)));
   call->self_ = call;
   if (!call->wanted_.ok()) {
@@ -35,17 +36,17 @@ grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowCall::Start(const quer
     return call.get();
   }
   // First of all: what comes while the list is read is not lost.
-  const std::uint64_t id =
-      feed->Follow(call->wanted_->run, [weak = std::weak_ptr(call)](const FeedEvent* event) {
-        if (const auto following = weak.lock()) following->OnEvent(event);
-      });
+  const std::uint64_t id = feed->Follow(QualifiedRun(project, call->wanted_->run),
+                                        [weak = std::weak_ptr(call)](const FeedEvent* event) {
+                                          if (const auto following = weak.lock()) following->OnEvent(event);
+                                        });
   {
     MutexLock lock(call->mutex_);
     call->following_ = id;
   }
   auto item = std::make_shared<WorkItem>(
-      [call, &engine](const WorkItem& running) {
-        const Status status = Guarded([&] { return call->SendListed(engine, running.stop()); });
+      [call, engine = std::move(engine)](const WorkItem& running) {
+        const Status status = Guarded([&] { return call->SendListed(*engine, running.stop()); });
         if (!status.ok()) call->End(status);
       },
       [call](const Status& why) { call->End(why); });
@@ -77,7 +78,7 @@ void FollowCall::OnEvent(const FeedEvent* told) {
   }
   const FeedEvent& event = *told;
   if (!wanted_->Wants(event.rank, event.event)) return;
-  query::EventRow row{.run = event.run,
+  query::EventRow row{.run = wanted_->run,
                       .rank = event.rank,
                       .step = event.event.step,
                       .kind = event.event.kind,

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_set>
 
 #include <grpcpp/support/server_callback.h>
@@ -28,9 +29,10 @@ class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsRespons
   static constexpr std::size_t kWaitingMax = 100'000;
 
   // The reactor to hand to gRPC. An error in `wanted` is the answer.
-  static grpc::ServerWriteReactor<v1::FollowEventsResponse>* Start(const query::QueryEngine& engine,
-                                                                   WorkerPool& pool, EventFeed* feed,
-                                                                   Result<query::EventsRequest> wanted);
+  // `engine`: of the project.
+  static grpc::ServerWriteReactor<v1::FollowEventsResponse>* Start(
+      std::shared_ptr<const query::QueryEngine> engine, const std::string& project, WorkerPool& pool,
+      EventFeed* feed, Result<query::EventsRequest> wanted);
 
  private:
   FollowCall(EventFeed* feed, Result<query::EventsRequest> wanted)

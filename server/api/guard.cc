@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,6 +14,7 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
+#include <grpc/grpc_security_constants.h>
 #include <grpcpp/impl/codegen/server_callback_handlers.h>
 #include <grpcpp/impl/rpc_service_method.h>
 #include <grpcpp/server_builder.h>
@@ -20,7 +22,9 @@
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/server_interceptor.h>
 
+#include "common/project.h"
 #include "common/thread_annotations.h"
+#include "server/access/current.h"
 #include "server/access/token.h"
 #include "server/api/calls.h"
 
@@ -70,10 +74,39 @@ access::SessionCredential SessionIn(const grpc::ServerContextBase& context) {
   return {.cookie = told->substr(0, blank), .page = told->substr(blank + 1)};
 }
 
+// Of the connection's certificate, or what HTTP says.
+std::vector<std::string> CertificateOf(const grpc::ServerContextBase& context) {
+  std::vector<std::string> names;
+  if (const auto told = SealedField(context, kCertificateField)) {
+    std::istringstream lines{std::string(*told)};
+    for (std::string name; std::getline(lines, name);) names.push_back(name);
+    return names;
+  }
+  const auto peer = context.auth_context();
+  if (peer == nullptr || !peer->IsPeerAuthenticated()) return names;
+  for (const char* property : {GRPC_X509_SAN_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
+    for (const grpc::string_ref name : peer->FindPropertyValues(property)) names.emplace_back(View(name));
+    if (!names.empty()) break;
+  }
+  return names;
+}
+
+// The views are into the context and `address`.
+access::Caller CallerOf(const grpc::ServerContextBase& context, std::string_view method,
+                        std::string_view address) {
+  return {.authorization = FieldsOf(context, "authorization"),
+          .method = method,
+          .address = address,
+          .certificate = CertificateOf(context),
+          .project = FieldsOf(context, kProjectField),
+          .session = SessionIn(context)};
+}
+
 // The calls that stay open, and a thread that ends those whose token is no longer valid. Thread-safe.
 class OpenCalls {
  public:
-  explicit OpenCalls(access::AccessControl& access) : access_(access), thread_([this] { Watch(); }) {}
+  OpenCalls(access::AccessControl& access, std::size_t streams_max)
+      : access_(access), streams_max_(streams_max), thread_([this] { Watch(); }) {}
   ~OpenCalls() {
     {
       MutexLock lock(mutex_);
@@ -85,17 +118,32 @@ class OpenCalls {
   OpenCalls(const OpenCalls&) = delete;
   OpenCalls& operator=(const OpenCalls&) = delete;
 
-  std::uint64_t Add(access::Principal principal, grpc_call* call) {
-    grpc_call_ref(call);
+  // Absent: the caller has too many.
+  std::optional<std::uint64_t> Add(const access::Principal& principal, grpc_call* call) {
     MutexLock lock(mutex_);
-    calls_.emplace(++last_, Open{std::move(principal), call});
+    if (streams_max_ > 0 && !principal.IsNobody()) {
+      std::size_t& open = of_callers_[principal.Name()];
+      if (open >= streams_max_) return std::nullopt;
+      ++open;
+    }
+    grpc_call_ref(call);
+    calls_.emplace(++last_, Open{principal, call});
     return last_;
+  }
+  Status TooMany(const access::Principal& principal) const {
+    return {Code::kResourceExhausted,
+            principal.Name() + " has " + std::to_string(streams_max_) +
+                " streams open; expected fewer (statcollectord --token-streams-max); end "
+                "some, or use another token; an agent tries again by itself"};
   }
   void Remove(std::uint64_t id) {
     grpc_call* call = nullptr;
     {
       MutexLock lock(mutex_);
-      call = calls_.extract(id).mapped().call;
+      const auto taken = calls_.extract(id);
+      call = taken.mapped().call;
+      const auto of = of_callers_.find(taken.mapped().principal.Name());
+      if (of != of_callers_.end() && --of->second == 0) of_callers_.erase(of);
     }
     grpc_call_unref(call);
   }
@@ -121,7 +169,9 @@ class OpenCalls {
   }
 
   access::AccessControl& access_;
-  Mutex mutex_;  // guards everything below
+  const std::size_t streams_max_;
+  Mutex mutex_;                                                                   // guards everything below
+  std::map<std::string, std::size_t> of_callers_ STATCOLLECT_GUARDED_BY(mutex_);  // open ones, by name
   ConditionVariable changed_;
   bool closing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::uint64_t last_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
@@ -163,14 +213,17 @@ class GuardedMethod final : public MethodHandler {
 
   void RunHandler(const Parameter& call) override {
     const std::string address = AddressOf(*call.server_context);
-    auto allowed = access_.Check({.authorization = FieldsOf(*call.server_context, "authorization"),
-                                  .method = name_,
-                                  .address = address,
-                                  .session = SessionIn(*call.server_context)});
+    auto allowed = access_.Check(CallerOf(*call.server_context, name_, address));
     if (!allowed.ok()) return Refuse(call, allowed.status());
+    const access::Principal principal = *std::move(allowed);
+    const access::PrincipalScope current(principal);  // the handlers start their method before they return
     if (type_ == RpcMethod::NORMAL_RPC) return ParseAndRun(method_, call, true, call.call_requester);
-    const std::uint64_t id = open_calls_.Add(*std::move(allowed), call.call->call());
-    auto at_end = [&open_calls = open_calls_, id, next = call.call_requester] {
+    const auto id = open_calls_.Add(principal, call.call->call());
+    if (!id) {
+      access_.CountRefusedStream();
+      return Refuse(call, open_calls_.TooMany(principal));
+    }
+    auto at_end = [&open_calls = open_calls_, id = *id, next = call.call_requester] {
       open_calls.Remove(id);
       next();
     };
@@ -292,10 +345,7 @@ class Auditor final : public grpc::experimental::Interceptor {
     if (status.error_code() == grpc::UNAUTHENTICATED || status.error_code() == grpc::PERMISSION_DENIED)
       return;
     const std::string address = AddressOf(context_);
-    access_.audit().Write({.principal = access_.NameOf({.authorization = FieldsOf(context_, "authorization"),
-                                                        .method = method_,
-                                                        .address = address,
-                                                        .session = SessionIn(context_)}),
+    access_.audit().Write({.principal = access_.NameOf(CallerOf(context_, method_, address)),
                            .address = address,
                            .method = method_,
                            .object = object_,
@@ -327,18 +377,26 @@ class AuditorFactory final : public grpc::experimental::ServerInterceptorFactory
 
 std::string SealPeer(const std::string& address) { return PeerSeal() + address; }
 
+std::string SealCertificate(const std::vector<std::string>& names) {
+  std::string sealed = PeerSeal();
+  for (const std::string& name : names) sealed += name + "\n";
+  return sealed;
+}
+
 std::string SealSession(const access::SessionCredential& session) {
   return PeerSeal() + std::string(session.cookie) + " " + std::string(session.page);
 }
 
 class Guard::Impl {
  public:
-  explicit Impl(access::AccessControl& access) : access(access), open_calls(access) {}
+  Impl(access::AccessControl& access, std::size_t streams_max)
+      : access(access), open_calls(access, streams_max) {}
   access::AccessControl& access;
   OpenCalls open_calls;
 };
 
-Guard::Guard(access::AccessControl& access) : impl_(std::make_unique<Impl>(access)) {}
+Guard::Guard(access::AccessControl& access, std::size_t streams_max)
+    : impl_(std::make_unique<Impl>(access, streams_max)) {}
 Guard::~Guard() = default;
 
 std::unique_ptr<grpc::Service> Guard::Wrap(const google::protobuf::ServiceDescriptor& type,

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/impl/service_type.h>
@@ -24,12 +25,19 @@ std::string SealPeer(const std::string& address);
 inline constexpr char kSessionMetadata[] = "x-statcollect-session";
 std::string SealSession(const access::SessionCredential& session);
 
-// Guards services of the callback API. Calls that stay open are ended within a second after their token was
+// The same of the names in the caller's certificate: a field of bytes, one name a line.
+inline constexpr char kCertificateField[] = "x-statcollect-certificate-bin";
+std::string SealCertificate(const std::vector<std::string>& names);
+
+// Guards services of the callback API. What it found out about the caller is the service's
+// access::CurrentPrincipal. Calls that stay open are ended within a second after their token was
 // revoked or has expired (kUnauthenticated). Successful calls that the table marks are audited, with the run,
 // profile or folder that they name.
 class Guard {
  public:
-  explicit Guard(access::AccessControl& access);
+  // `streams_max`: that one caller may have open at a time (kResourceExhausted); 0: no limit. Callers of whom nothing
+  // is known have none.
+  explicit Guard(access::AccessControl& access, std::size_t streams_max = 0);
   ~Guard();  // after the server is gone
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;

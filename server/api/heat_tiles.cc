@@ -104,7 +104,8 @@ Status Stopped() { return {Code::kCancelled, "heatmap: cancelled"}; }
 
 }  // namespace
 
-Result<std::string> HeatTiles::Get(const v1::GetHeatMapRequest& request, const std::stop_token& stop) {
+Result<std::string> HeatTiles::Get(const v1::GetHeatMapRequest& request, const std::stop_token& stop,
+                                   const std::string& project) {
   if (request.zoom_steps() > kZoomMax || request.zoom_tensors() > kZoomMax) {
     return Invalid("heatmap: zoom is " +
                    std::to_string(std::max(request.zoom_steps(), request.zoom_tensors())) + "; expected 0.." +
@@ -115,14 +116,14 @@ Result<std::string> HeatTiles::Get(const v1::GetHeatMapRequest& request, const s
   question.clear_zoom_tensors();
   question.clear_column();
   question.clear_row();
-  const Key key = question.SerializeAsString();
+  const std::string bytes = question.SerializeAsString();
   v1::DiffRequest same;
-  if (!same.ParseFromString(key)) return Status(Code::kInternal, "heatmap: the request could not be read");
+  if (!same.ParseFromString(bytes)) return Status(Code::kInternal, "heatmap: the request could not be read");
   auto wanted = FromWire(same);
   if (!wanted.ok()) return wanted.status();
   wanted->top = 1;
   wanted->heat_map_columns = wanted->heat_map_rows = query::kHeatMapWhole;
-  auto grid = GridOf(key, *wanted, stop);
+  auto grid = GridOf(project + "/" + bytes, project, *wanted, stop);
   if (!grid.ok()) return grid.status();
   const query::HeatMap& map = (*grid)->map;
   const auto columns = SideOf("column", map.columns.size(), request.zoom_steps(), request.column());
@@ -139,7 +140,7 @@ void HeatTiles::Forget(const std::string& run) {
   }
 }
 
-Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key,
+Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key, const std::string& project,
                                                                  const query::DiffRequest& request,
                                                                  const std::stop_token& stop) {
   std::shared_ptr<const Grid> old;
@@ -153,14 +154,14 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key,
     }
     entry->used = ++uses_;
     if (entry->grid && !entry->stale && SteadyClock::now() < entry->fresh_until) return entry->grid;
-    entry->run_a = request.run_a;
-    entry->run_b = request.run_b;
+    entry->run_a = QualifiedRun(project, request.run_a);
+    entry->run_b = QualifiedRun(project, request.run_b);
     if (!entry->stale) old = entry->grid;
     entry->busy = true;
     entry->stale = false;
   }
   const auto began = SteadyClock::now();
-  auto made = Make(request, old, stop);
+  auto made = Make(*engine_.Of(project), request, old, stop);
   const auto now = SteadyClock::now();
   MutexLock lock(mutex_);
   made_.notify_all();
@@ -179,13 +180,14 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key,
   return made;
 }
 
-Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(const query::DiffRequest& request,
+Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(const query::QueryEngine& engine,
+                                                               const query::DiffRequest& request,
                                                                const std::shared_ptr<const Grid>& old,
-                                                               const std::stop_token& stop) const {
+                                                               const std::stop_token& stop) {
   // First, so that what comes while the runs are compared is compared next time.
-  const auto a = VersionOf(request.run_a, stop);
+  const auto a = VersionOf(engine, request.run_a, stop);
   if (!a.ok()) return a.status();
-  const auto b = VersionOf(request.run_b, stop);
+  const auto b = VersionOf(engine, request.run_b, stop);
   if (!b.ok()) return b.status();
   if (old && old->a == *a && old->b == *b) return old;
   const bool continued = old && (a->running || b->running) && old->a.IsSameLaunch(*a) &&
@@ -193,17 +195,18 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(const query::Diff
                          old->map.columns.size() == old->map.steps;
   query::DiffRequest asked = request;
   if (continued) asked.steps = std::to_string(std::min(old->a.settled_step, old->b.settled_step)) + "-";
-  auto report = engine_.Diff(asked, {}, stop);
+  auto report = engine.Diff(asked, {}, stop);
   if (!report.ok()) return report.status();
   query::HeatMap map = report->heat_map ? *std::move(report->heat_map) : query::HeatMap{};
   const bool whole = map.columns.size() == map.steps;
-  if (continued && !whole) return Make(request, nullptr, stop);
+  if (continued && !whole) return Make(engine, request, nullptr, stop);
   if (continued) map = query::JoinedHeatMap(old->map, map);
   return std::make_shared<const Grid>(Grid{.map = std::move(map), .a = *a, .b = *b});
 }
 
-Result<HeatTiles::Version> HeatTiles::VersionOf(const std::string& run, const std::stop_token& stop) const {
-  const auto summary = engine_.Summary(run, stop);
+Result<HeatTiles::Version> HeatTiles::VersionOf(const query::QueryEngine& engine, const std::string& run,
+                                                const std::stop_token& stop) {
+  const auto summary = engine.Summary(run, stop);
   if (!summary.ok()) return summary.status();
   return Version{.attempts = summary->attempts,
                  .start_unix_nanos = summary->start_unix_nanos,

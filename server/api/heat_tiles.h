@@ -10,6 +10,7 @@
 #include <stop_token>
 #include <string>
 
+#include "common/project.h"
 #include "common/status.h"
 #include "common/thread_annotations.h"
 #include "server/query/query.h"
@@ -38,8 +39,9 @@ class HeatTiles {
       : engine_(engine), freshness_(freshness) {}
 
   // The bytes of one tile. Errors as for a diff; kOutOfRange: there is no such tile.
-  Result<std::string> Get(const v1::GetHeatMapRequest& request, const std::stop_token& stop);
-  // What a map of the run depends on, besides its records, has changed.
+  Result<std::string> Get(const v1::GetHeatMapRequest& request, const std::stop_token& stop,
+                          const std::string& project = std::string(kDefaultProject));
+  // What a map of the run (named with its project) depends on, besides its records, has changed.
   void Forget(const std::string& run);
 
  private:
@@ -62,18 +64,20 @@ class HeatTiles {
   struct Entry {
     std::shared_ptr<const Grid> grid;  // null: not made yet
     std::chrono::steady_clock::time_point fresh_until{};
-    std::uint64_t used = 0;  // the greatest was used last
-    std::string run_a, run_b;
+    std::uint64_t used = 0;    // the greatest was used last
+    std::string run_a, run_b;  // with their project
     bool busy = false, stale = false;
   };
   using Key = std::string;
 
-  Result<std::shared_ptr<const Grid>> GridOf(const Key& key, const query::DiffRequest& request,
-                                             const std::stop_token& stop);
-  Result<std::shared_ptr<const Grid>> Make(const query::DiffRequest& request,
-                                           const std::shared_ptr<const Grid>& old,
-                                           const std::stop_token& stop) const;
-  Result<Version> VersionOf(const std::string& run, const std::stop_token& stop) const;
+  Result<std::shared_ptr<const Grid>> GridOf(const Key& key, const std::string& project,
+                                             const query::DiffRequest& request, const std::stop_token& stop);
+  static Result<std::shared_ptr<const Grid>> Make(const query::QueryEngine& engine,
+                                                  const query::DiffRequest& request,
+                                                  const std::shared_ptr<const Grid>& old,
+                                                  const std::stop_token& stop);
+  static Result<Version> VersionOf(const query::QueryEngine& engine, const std::string& run,
+                                   const std::stop_token& stop);
   void EvictLocked() STATCOLLECT_REQUIRES(mutex_);
 
   const query::QueryEngine& engine_;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/project.h"
 #include "server/api/calls.h"
 #include "server/api/convert.h"
 
@@ -57,7 +58,8 @@ void LiveBoard::Leave(std::uint64_t id) {
   followers_.erase(id);
 }
 
-bool LiveBoard::Read(const std::set<std::string>& wanted, Place& place, v1::FollowRunsResponse& message) {
+bool LiveBoard::Read(const std::string& project, const std::set<std::string>& wanted, Place& place,
+                     v1::FollowRunsResponse& message) {
   MutexLock lock(mutex_);
   if (!ready_) return false;
   if (place.epoch != epoch_ || place.number < forgotten_ || place.number > number_) {
@@ -68,14 +70,18 @@ bool LiveBoard::Read(const std::set<std::string>& wanted, Place& place, v1::Foll
   auto next = by_number_.upper_bound(place.number);
   for (std::size_t taken = 0; next != by_number_.end() && taken < kRunsAMessage; ++next) {
     place.number = next->first;
-    if (!wanted.empty() && !wanted.contains(next->second)) continue;
+    const ProjectRun of = SplitRun(next->second);
+    const std::string name(of.run);
+    if (of.project != project || (!wanted.empty() && !wanted.contains(name))) continue;
     const Entry& entry = runs_.at(next->second);
     if (!entry.change && from_beginning) continue;
     ++taken;
     if (entry.change) {
-      *message.add_runs() = *entry.change;
+      v1::RunChange& added = *message.add_runs();
+      added = *entry.change;
+      added.mutable_run()->set_run(name);
     } else {
-      message.add_removed(next->second);
+      message.add_removed(name);
     }
   }
   if (next == by_number_.end()) place.number = number_;

@@ -37,7 +37,7 @@ class LiveFollower {
   virtual void End(const Status& why) = 0;
 };
 
-// Thread-safe. One thread looks at the runs that the feed names, at most once an interval, and only while somebody
+// Thread-safe. The board is of all projects, and its names carry them; a reader sees its own. One thread looks at the runs that the feed names, at most once an interval, and only while somebody
 // follows; what it costs does not depend on the number of followers or of unchanged runs.
 class LiveBoard {
  public:
@@ -56,10 +56,11 @@ class LiveBoard {
   Result<std::uint64_t> Join(std::weak_ptr<LiveFollower> follower);
   void Leave(std::uint64_t id);
 
-  // Adds to the message what has changed after `place` in the wanted runs (empty: all), at most some hundred runs, and moves
+  // Adds to the message what has changed after `place` in the wanted runs of the project (empty: all), at most some hundred runs, and moves
   // the place behind it. Begins with everything if the place is of another epoch or too old. False: there is nothing new, or
   // the runs have not been read yet.
-  bool Read(const std::set<std::string>& wanted, Place& place, v1::FollowRunsResponse& message);
+  bool Read(const std::string& project, const std::set<std::string>& wanted, Place& place,
+            v1::FollowRunsResponse& message);
 
   static std::string Text(const Place& place);  // "5f3a-12"
   static Place Parse(const std::string& text);  // what is not a cursor is the beginning

@@ -29,8 +29,9 @@ Status CheckFollowRuns(const v1::FollowRunsRequest& request) {
 }  // namespace
 
 grpc::ServerWriteReactor<v1::FollowRunsResponse>* LiveCall::Start(LiveBoard* board,
+                                                                  const std::string& project,
                                                                   const v1::FollowRunsRequest& request) {
-  std::shared_ptr<LiveCall> call(new LiveCall(board, request));
+  std::shared_ptr<LiveCall> call(new LiveCall(board, project, request));
   call->self_ = call;
   Status refused = CheckFollowRuns(request);
   if (refused.ok() && board == nullptr)
@@ -72,7 +73,7 @@ void LiveCall::WriteLocked(bool beat) {
     return Finish(ToGrpc(*end_));
   }
   message_.Clear();
-  if (!board_->Read(wanted_, place_, message_) && !beat) return;
+  if (!board_->Read(project_, wanted_, place_, message_) && !beat) return;
   writing_ = true;
   StartWrite(&message_);
 }

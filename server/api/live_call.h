@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <grpcpp/support/server_callback.h>
 
@@ -24,15 +25,15 @@ class LiveCall final : public grpc::ServerWriteReactor<v1::FollowRunsResponse>,
                        public std::enable_shared_from_this<LiveCall> {
  public:
   // The reactor to hand to gRPC. A null board: the collector does not offer it.
-  static grpc::ServerWriteReactor<v1::FollowRunsResponse>* Start(LiveBoard* board,
+  static grpc::ServerWriteReactor<v1::FollowRunsResponse>* Start(LiveBoard* board, const std::string& project,
                                                                  const v1::FollowRunsRequest& request);
 
   void Advance(bool beat) override;
   void End(const Status& why) override;
 
  private:
-  LiveCall(LiveBoard* board, const v1::FollowRunsRequest& request)
-      : board_(board), wanted_(request.runs().begin(), request.runs().end()) {}
+  LiveCall(LiveBoard* board, std::string project, const v1::FollowRunsRequest& request)
+      : board_(board), project_(std::move(project)), wanted_(request.runs().begin(), request.runs().end()) {}
 
   void WriteLocked(bool beat) STATCOLLECT_REQUIRES(mutex_);
   void OnWriteDone(bool ok) override;
@@ -40,6 +41,7 @@ class LiveCall final : public grpc::ServerWriteReactor<v1::FollowRunsResponse>,
   void OnDone() override;
 
   LiveBoard* const board_;
+  const std::string project_;
   const std::set<std::string> wanted_;
   std::shared_ptr<LiveCall> self_;  // gRPC's share of the ownership
   Mutex mutex_;                     // guards everything below; the board's is taken after it

@@ -1,9 +1,14 @@
 #include "server/api/services.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
+#include "common/project.h"
+#include "server/access/audit_log.h"
+#include "server/access/current.h"
 #include "server/api/calls.h"
+#include "server/api/checkpoint_target.h"
 #include "server/api/convert.h"
 #include "server/api/convert/parts.h"
 #include "server/api/convert_checks.h"
@@ -27,6 +32,47 @@ using api::UnaryCall;
 using api::WorkerPool;
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
+
+// The engine of the project that a call is about. Made where the call starts, used by its work.
+class Asked {
+ public:
+  explicit Asked(const query::QueryEngine& engine)
+      : all_(engine),
+        project_(access::CurrentPrincipal().project),
+        only_(access::CurrentPrincipal().only_project),
+        engine_(engine.Of(project_)) {}
+  const query::QueryEngine* operator->() const { return engine_.get(); }
+  const query::QueryEngine& operator*() const { return *engine_; }
+
+  // kNotFound: nothing was ever recorded in the project, and the caller may know which there are.
+  Status CheckExists(const std::string& attempted) const {
+    if (project_ == kDefaultProject || !only_.empty()) return Status::Ok();
+    const auto projects = all_.ListProjects();
+    if (!projects.ok() || std::find(projects->begin(), projects->end(), project_) != projects->end())
+      return Status::Ok();
+    std::string known;
+    for (const std::string& name : *projects) known += (known.empty() ? "" : ", ") + name;
+    return {Code::kNotFound, attempted + ": there is no project '" + project_ + "'; " +
+                                 (known.empty() ? "there are no runs yet" : "there are: " + known)};
+  }
+  void ForgetTiles(api::HeatTiles& tiles, const std::string& run) const {
+    tiles.Forget(QualifiedRun(project_, run));
+  }
+  const std::string& project() const { return project_; }
+  // Says why there is no such run, if it is for the project's sake.
+  Status Explained(Status status) const {
+    if (status.code() != Code::kNotFound) return status;
+    const Status exists = CheckExists("find the run");
+    if (!exists.ok()) return exists;
+    if (project_ == kDefaultProject) return status;
+    return {status.code(), status.message() + " (in project '" + project_ + "')"};
+  }
+
+ private:
+  const query::QueryEngine& all_;
+  const std::string project_, only_;
+  const std::shared_ptr<const query::QueryEngine> engine_;
+};
 
 // Requests and responses live as long as gRPC's call, which outlasts the work.
 class QueryService final : public v1::Query::CallbackService {
@@ -57,29 +103,31 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
                                v1::ListRunsResponse* response) override {
-    return UnaryCall::Start(quick_, [this, response](const std::stop_token& stop) {
-      auto runs = engine_.ListRuns(stop);
-      if (runs.ok()) ToWire(*runs, *response);
-      return runs.status();
+    return UnaryCall::Start(quick_, [of = Asked(engine_), response](const std::stop_token& stop) {
+      auto runs = of->ListRuns(stop);
+      if (!runs.ok()) return runs.status();
+      if (runs->empty()) STATCOLLECT_RETURN_IF_ERROR(of.CheckExists("runs"));
+      ToWire(*runs, *response);
+      return Status::Ok();
     });
   }
 
   ServerUnaryReactor* GetRun(CallbackServerContext*, const v1::GetRunRequest* request,
                              v1::GetRunResponse* response) override {
-    return UnaryCall::Start(details_, [this, request, response](const std::stop_token& stop) {
+    return UnaryCall::Start(details_, [of = Asked(engine_), request, response](const std::stop_token& stop) {
       const auto run = FromWire(*request);
       if (!run.ok()) return run.status();
-      auto detail = engine_.GetRun(*run, stop);
+      auto detail = of->GetRun(*run, stop);
       if (detail.ok()) ToWire(*detail, *response);
-      return detail.status();
+      return of.Explained(detail.status());
     });
   }
 
   grpc::ServerWriteReactor<v1::DiffResponse>* Diff(CallbackServerContext*,
                                                    const v1::DiffRequest* request) override {
     using Call = StreamCall<v1::DiffResponse>;
-    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send,
-                                      v1::DiffResponse& last) {
+    const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send,
+                                                     v1::DiffResponse& last) {
       const auto wanted = FromWire(*request);
       if (!wanted.ok()) return wanted.status();
       const auto progress = [&](const query::Progress& done) {
@@ -87,9 +135,9 @@ class QueryService final : public v1::Query::CallbackService {
         ToWire(done, *message.mutable_progress());
         send(std::move(message));
       };
-      auto report = engine_.Diff(*wanted, progress, stop);
+      auto report = of->Diff(*wanted, progress, stop);
       if (report.ok()) ToWire(*report, *last.mutable_report());
-      return report.status();
+      return of.Explained(report.status());
     };
     return Call::Start(pool_, limits_.progress_interval, work);
   }
@@ -128,27 +176,30 @@ class QueryService final : public v1::Query::CallbackService {
       wanted = Status(Code::kResourceExhausted, "follow events: " + std::to_string(limits_.followers_max) +
                                                     " do already; try again later");
     }
-    return api::FollowCall::Start(engine_, quick_, feed_, std::move(wanted));
+    const std::string& project = access::CurrentPrincipal().project;
+    return api::FollowCall::Start(engine_.Of(project), project, quick_, feed_, std::move(wanted));
   }
 
   grpc::ServerWriteReactor<v1::FollowRunsResponse>* FollowRuns(
       CallbackServerContext*, const v1::FollowRunsRequest* request) override {
-    return api::LiveCall::Start(live_.get(), *request);
+    return api::LiveCall::Start(live_.get(), access::CurrentPrincipal().project, *request);
   }
 
   ServerUnaryReactor* GetHeatMap(CallbackServerContext*, const v1::GetHeatMapRequest* request,
                                  v1::GetHeatMapResponse* response) override {
-    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token& stop) {
-      auto tile = heat_tiles_.Get(*request, stop);
-      if (tile.ok()) response->set_tile(*std::move(tile));
-      return tile.status();
-    });
+    return UnaryCall::Start(pool_,
+                            [this, of = Asked(engine_), request, response](const std::stop_token& stop) {
+                              auto tile = heat_tiles_.Get(*request, stop, of.project());
+                              if (tile.ok()) response->set_tile(*std::move(tile));
+                              return of.Explained(tile.status());
+                            });
   }
 
   grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(
       CallbackServerContext* context, const v1::ReadRecordsRequest* request) override {
     using Call = FlowCall<v1::ReadRecordsResponse>;
-    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send) {
+    const auto work = [this, of = Asked(engine_), request](const std::stop_token& stop,
+                                                           const Call::Send& send) {
       const auto wanted = FromWire(*request);
       if (!wanted.ok()) return wanted.status();
       auto told = std::chrono::steady_clock::now();
@@ -160,7 +211,7 @@ class QueryService final : public v1::Query::CallbackService {
         told = now;
         return send(std::move(message));
       };
-      return engine_.ReadRecords(*wanted, take, stop);
+      return of.Explained(of->ReadRecords(*wanted, take, stop));
     };
     return Call::Start(streams_, *context, pace(), work);
   }
@@ -168,8 +219,8 @@ class QueryService final : public v1::Query::CallbackService {
   grpc::ServerWriteReactor<v1::SaveNoiseResponse>* SaveNoise(CallbackServerContext*,
                                                              const v1::SaveNoiseRequest* request) override {
     using Call = StreamCall<v1::SaveNoiseResponse>;
-    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send,
-                                      v1::SaveNoiseResponse& last) {
+    const auto work = [this, of = Asked(engine_), request](
+                          const std::stop_token& stop, const Call::Send& send, v1::SaveNoiseResponse& last) {
       const auto wanted = FromWire(*request);
       if (!wanted.ok()) return wanted.status();
       const auto progress = [&](const query::Progress& done) {
@@ -177,10 +228,10 @@ class QueryService final : public v1::Query::CallbackService {
         ToWire(done, *message.mutable_progress());
         send(std::move(message));
       };
-      auto saved = engine_.SaveNoise(*wanted, progress, stop);
+      auto saved = of->SaveNoise(*wanted, progress, stop);
       if (saved.ok()) ToWire(*saved, *last.mutable_report());
-      heat_tiles_.Forget(wanted->run);
-      return saved.status();
+      of.ForgetTiles(heat_tiles_, wanted->run);
+      return of.Explained(saved.status());
     };
     return Call::Start(pool_, limits_.progress_interval, work);
   }
@@ -192,10 +243,10 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* DeleteNoise(CallbackServerContext*, const v1::DeleteNoiseRequest* request,
                                   v1::DeleteNoiseResponse*) override {
-    return UnaryCall::Start(pool_, [this, request](const std::stop_token&) {
+    return UnaryCall::Start(pool_, [this, of = Asked(engine_), request](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-      heat_tiles_.Forget(request->run());
-      return engine_.DeleteNoise(request->run());
+      of.ForgetTiles(heat_tiles_, request->run());
+      return of.Explained(of->DeleteNoise(request->run()));
     });
   }
 
@@ -212,7 +263,7 @@ class QueryService final : public v1::Query::CallbackService {
   grpc::ServerWriteReactor<v1::ReadCaptureResponse>* ReadCapture(
       CallbackServerContext* context, const v1::ReadCaptureRequest* request) override {
     using Call = FlowCall<v1::ReadCaptureResponse>;
-    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send) {
+    const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send) {
       const auto wanted = FromWire(*request);
       if (!wanted.ok()) return wanted.status();
       const auto head = [&](const query::CaptureRow& row) {
@@ -225,7 +276,7 @@ class QueryService final : public v1::Query::CallbackService {
         message.set_data(std::move(bytes));
         return send(std::move(message));
       };
-      return engine_.ReadCapture(*wanted, head, data, stop);
+      return of.Explained(of->ReadCapture(*wanted, head, data, stop));
     };
     return Call::Start(captures_, *context, pace(), work);
   }
@@ -253,8 +304,8 @@ class QueryService final : public v1::Query::CallbackService {
   grpc::ServerWriteReactor<v1::CheckRanksResponse>* CheckRanks(
       CallbackServerContext*, const v1::CheckRanksRequest* request) override {
     using Call = StreamCall<v1::CheckRanksResponse>;
-    const auto work = [this, request](const std::stop_token& stop, const Call::Send& send,
-                                      v1::CheckRanksResponse& last) {
+    const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send,
+                                                     v1::CheckRanksResponse& last) {
       const auto wanted = FromWire(*request);
       if (!wanted.ok()) return wanted.status();
       const auto progress = [&](const query::Progress& done) {
@@ -262,9 +313,9 @@ class QueryService final : public v1::Query::CallbackService {
         ToWire(done, *message.mutable_progress());
         send(std::move(message));
       };
-      auto report = engine_.CheckRanks(*wanted, progress, stop);
+      auto report = of->CheckRanks(*wanted, progress, stop);
       if (report.ok()) ToWire(*report, *last.mutable_report());
-      return report.status();
+      return of.Explained(report.status());
     };
     return Call::Start(pool_, limits_.progress_interval, work);
   }
@@ -280,13 +331,14 @@ class QueryService final : public v1::Query::CallbackService {
   }
   template <typename Request, typename Response, typename Method>
   ServerUnaryReactor* Answer(const Request& request, Response& response, Method method, WorkerPool& pool) {
-    return UnaryCall::Start(pool, [this, &request, &response, method](const std::stop_token& stop) {
-      const auto wanted = FromWire(request);
-      if (!wanted.ok()) return wanted.status();
-      auto rows = std::invoke(method, engine_, *wanted, stop);
-      if (rows.ok()) ToWire(*rows, response);
-      return rows.status();
-    });
+    return UnaryCall::Start(pool,
+                            [of = Asked(engine_), &request, &response, method](const std::stop_token& stop) {
+                              const auto wanted = FromWire(request);
+                              if (!wanted.ok()) return wanted.status();
+                              auto rows = std::invoke(method, *of, *wanted, stop);
+                              if (rows.ok()) ToWire(*rows, response);
+                              return of.Explained(rows.status());
+                            });
   }
 
   const query::QueryEngine& engine_;
@@ -298,29 +350,42 @@ class QueryService final : public v1::Query::CallbackService {
   WorkerPool pool_, streams_, captures_, details_, quick_;
 };
 
-constexpr std::size_t kPathBytesMax = 4096;
+constexpr std::uint32_t kAuditRecords = 100, kAuditRecordsMax = 10'000;
+
+// Names of other projects' runs are not for the caller.
+void HideOthers(const std::string& project, RetentionStatus& retention) {
+  std::erase_if(retention.next, [&](const auto& next) { return SplitRun(next.run).project != project; });
+  std::erase_if(retention.kept, [&](const auto& run) { return SplitRun(run).project != project; });
+  for (auto& next : retention.next) next.run = std::string(SplitRun(next.run).run);
+  for (std::string& run : retention.kept) run = std::string(SplitRun(run).run);
+}
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(CollectorControl& control, const query::QueryEngine& engine)
+  AdminService(CollectorControl& control, const query::QueryEngine& engine, AdminOptions options)
       : control_(control),
         engine_(engine),
+        options_(std::move(options)),
         pool_({.what = "administration", .threads = 1, .waiting_max = 64}),
         slow_({.what = "checkpoint", .threads = 1, .waiting_max = 4}) {}
 
   ServerUnaryReactor* GetStatus(CallbackServerContext*, const v1::GetStatusRequest*,
                                 v1::GetStatusResponse* response) override {
-    return UnaryCall::Start(pool_, [this, response](const std::stop_token&) {
-      ToWire(control_.GetStatus(), *response);
-      return Status::Ok();
-    });
+    return UnaryCall::Start(
+        pool_, [this, only = access::CurrentPrincipal().only_project, response](const std::stop_token&) {
+          CollectorStatus status = control_.GetStatus();
+          if (!only.empty()) HideOthers(only, status.retention);
+          ToWire(status, *response);
+          return Status::Ok();
+        });
   }
 
   ServerUnaryReactor* DeleteRun(CallbackServerContext*, const v1::DeleteRunRequest* request,
                                 v1::DeleteRunResponse* response) override {
-    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token&) {
+    return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
+                                    response](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-      const auto deleted = control_.DeleteRun(request->run(), request->force());
+      const auto deleted = control_.DeleteRun(QualifiedRun(project, request->run()), request->force());
       if (!deleted.ok()) return deleted.status();
       response->set_records(deleted->records);
       response->set_attempts(deleted->attempts);
@@ -330,17 +395,19 @@ class AdminService final : public v1::Admin::CallbackService {
 
   ServerUnaryReactor* KeepRun(CallbackServerContext*, const v1::KeepRunRequest* request,
                               v1::KeepRunResponse*) override {
-    return UnaryCall::Start(pool_, [this, request](const std::stop_token&) {
-      STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-      return control_.KeepRun(request->run(), request->keep());
-    });
+    return UnaryCall::Start(
+        pool_, [this, project = access::CurrentPrincipal().project, request](const std::stop_token&) {
+          STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+          return control_.KeepRun(QualifiedRun(project, request->run()), request->keep());
+        });
   }
 
   ServerUnaryReactor* RecordSteps(CallbackServerContext*, const v1::RecordStepsRequest* request,
                                   v1::RecordStepsResponse* response) override {
-    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token&) {
+    return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
+                                    response](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-      const auto told = control_.RecordSteps(request->run(), request->steps());
+      const auto told = control_.RecordSteps(QualifiedRun(project, request->run()), request->steps());
       if (told.ok()) response->set_ranks(*told);
       return told.status();
     });
@@ -348,13 +415,14 @@ class AdminService final : public v1::Admin::CallbackService {
 
   ServerUnaryReactor* RequestCapture(CallbackServerContext*, const v1::RequestCaptureRequest* request,
                                      v1::RequestCaptureResponse* response) override {
-    return UnaryCall::Start(pool_, [this, request, response](const std::stop_token&) {
+    return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
+                                    response](const std::stop_token&) {
       const auto spec = FromWire(*request);
       if (!spec.ok()) return spec.status();
       const auto ranks = api::RanksFromWire(request->ranks());
       if (!ranks.ok()) return ranks.status();
-      STATCOLLECT_RETURN_IF_ERROR(engine_.CheckCanBeCaptured(request->run(), *spec));
-      const auto asked = control_.RequestCapture(request->run(), *ranks, *spec);
+      STATCOLLECT_RETURN_IF_ERROR(engine_.Of(project)->CheckCanBeCaptured(request->run(), *spec));
+      const auto asked = control_.RequestCapture(QualifiedRun(project, request->run()), *ranks, *spec);
       if (!asked.ok()) return asked.status();
       response->set_request(asked->request);
       response->mutable_ranks()->Assign(asked->ranks.begin(), asked->ranks.end());
@@ -366,12 +434,10 @@ class AdminService final : public v1::Admin::CallbackService {
   ServerUnaryReactor* Checkpoint(CallbackServerContext*, const v1::CheckpointRequest* request,
                                  v1::CheckpointResponse* response) override {
     return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {
-      if (request->directory().empty() || request->directory().size() > kPathBytesMax) {
-        return Status(Code::kInvalidArgument, "checkpoint: found a path of " +
-                                                  std::to_string(request->directory().size()) +
-                                                  " bytes; expected 1.." + std::to_string(kPathBytesMax));
-      }
-      const auto made = control_.Checkpoint(request->directory());
+      const auto target =
+          api::CheckpointTarget(request->directory(), options_.checkpoint_root, options_.any_path());
+      if (!target.ok()) return target.status();
+      const auto made = control_.Checkpoint(*target);
       if (!made.ok()) return made.status();
       response->set_directory(made->directory);
       response->set_files(made->files);
@@ -381,11 +447,32 @@ class AdminService final : public v1::Admin::CallbackService {
     });
   }
 
+  ServerUnaryReactor* ListAudit(CallbackServerContext*, const v1::ListAuditRequest* request,
+                                v1::ListAuditResponse* response) override {
+    return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {
+      if (options_.audit == nullptr)
+        return Status(Code::kUnimplemented, "audit: this collector keeps no audit log");
+      if (request->limit() > kAuditRecordsMax) {
+        return Status(Code::kInvalidArgument, "audit: limit: found " + std::to_string(request->limit()) +
+                                                  "; expected 1.." + std::to_string(kAuditRecordsMax));
+      }
+      const auto found =
+          options_.audit->Find({.since_unix_nanos = request->since_unix_nanos(),
+                                .principal = request->principal(),
+                                .method = request->method(),
+                                .outcome = request->outcome(),
+                                .limit = request->limit() > 0 ? request->limit() : kAuditRecords});
+      ToWire(found, *response);
+      return Status::Ok();
+    });
+  }
+
  private:
   CollectorControl& control_;
   const query::QueryEngine& engine_;
+  const AdminOptions options_;
   WorkerPool pool_;
-  WorkerPool slow_;  // what copies much
+  WorkerPool slow_;  // what copies or reads much
 };
 
 }  // namespace
@@ -395,8 +482,9 @@ std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine
   return std::make_unique<QueryService>(engine, limits, feed, runs);
 }
 
-std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine) {
-  return std::make_unique<AdminService>(control, engine);
+std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine,
+                                                AdminOptions options) {
+  return std::make_unique<AdminService>(control, engine, std::move(options));
 }
 
 }  // namespace statcollect

@@ -9,7 +9,10 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 namespace grpc {
 class Service;
@@ -20,6 +23,9 @@ namespace statcollect {
 class CollectorControl;
 class EventFeed;
 class RunFeed;
+namespace access {
+class AuditLog;
+}
 namespace query {
 class QueryEngine;
 }
@@ -52,7 +58,13 @@ struct QueryLimits {
 std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine,
                                                 const QueryLimits& limits = {}, EventFeed* feed = nullptr,
                                                 RunFeed* runs = nullptr);
-std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine);
+struct AdminOptions {
+  const access::AuditLog* audit = nullptr;  // must outlive the service; null: ListAudit is not offered
+  std::string checkpoint_root;              // see CheckpointTarget; empty: none
+  std::function<bool()> any_path = [] { return true; };
+};
+std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine,
+                                                AdminOptions options = {});
 
 }  // namespace statcollect
 

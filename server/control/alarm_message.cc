@@ -3,13 +3,16 @@
 #include <nlohmann/json.hpp>
 
 #include "common/names.h"
+#include "common/project.h"
 
 namespace statcollect {
 
 std::string AlarmMessage(const FeedEvent& alarm) {
   nlohmann::json fields = nlohmann::json::object();
   for (const auto& [key, value] : alarm.event.fields) fields[Printable(key)] = Printable(value);
-  const nlohmann::json message = {{"run", Printable(alarm.run)},
+  const ProjectRun of = SplitRun(alarm.run);
+  const nlohmann::json message = {{"run", Printable(of.run)},
+                                  {"project", Printable(of.project)},
                                   {"attempt", alarm.attempt},
                                   {"rank", alarm.rank},
                                   {"step", alarm.event.step},

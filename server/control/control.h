@@ -43,6 +43,15 @@ struct AlarmStatus {
   std::string webhook;                                                      // its address; empty: none
 };
 
+// Who was kept out, and slowed down, since start.
+struct AccessStatus {
+  bool on = false;                                           // every call needs a token or a certificate
+  std::uint64_t unauthenticated = 0, permission_denied = 0;  // calls
+  std::uint64_t streams_refused = 0;                         // over a caller's limit
+  std::uint64_t throttled_millis = 0;  // that streams waited for a limit of bytes a second
+  std::uint64_t audit_lost = 0;        // lines that the audit log could not write
+};
+
 struct CollectorStatus {
   std::string version;
   std::int64_t pid = 0;
@@ -72,6 +81,7 @@ struct CollectorStatus {
   std::int64_t backlog_oldest_millis = 0;  // age of the oldest of them
   RetentionStatus retention;
   AlarmStatus alarms;
+  AccessStatus access;
   std::string http_address;  // "127.0.0.1:7434"; empty: off
   bool ready() const { return state == "ready"; }
 };

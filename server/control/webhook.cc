@@ -1,6 +1,7 @@
 #include "server/control/webhook.h"
 
 #include <curl/curl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -11,10 +12,12 @@
 #include <thread>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/names.h"
 #include "common/signals_blocked.h"
 #include "common/thread_annotations.h"
 #include "server/control/authorities.h"
+#include "server/control/webhook_signature.h"
 
 namespace statcollect {
 namespace {
@@ -48,6 +51,17 @@ void InitializeCurl() {
   (void)initialized;  // if it failed, so does every attempt, which says why
 }
 
+// For messages about a URL that need not be one: without what may be a secret, its user and its path.
+std::string WithoutPath(const std::string& url) {
+  const std::size_t scheme = url.find("://");
+  const std::size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  const std::size_t end = std::min(url.find_first_of("/?#", begin), url.size());
+  const std::string authority = url.substr(begin, end - begin);
+  const std::size_t at = authority.rfind('@');
+  return url.substr(0, begin) + (at == std::string::npos ? authority : "..." + authority.substr(at)) +
+         (end + 1 < url.size() ? url.substr(end, 1) + "..." : url.substr(end));
+}
+
 // How an attempt ended.
 struct Outcome {
   bool sent = false;
@@ -57,12 +71,15 @@ struct Outcome {
 // One POST. The body of the answer is not read: the transfer ends behind the header.
 class Request {
  public:
-  Request(const WebhookTarget& target, const WebhookOptions& options, const std::string& json);
+  // `signature`: fields of the header.
+  Request(const WebhookTarget& target, const WebhookOptions& options, const std::string& json,
+          const std::vector<std::string>& signature);
 
   CURL* easy() const { return easy_.get(); }
   Outcome OutcomeOf(CURLcode code) const;
 
  private:
+  static curl_socket_t OpenSocket(void* self, curlsocktype purpose, curl_sockaddr* address);
   static std::size_t OnHeader(char* line, std::size_t size, std::size_t n, void* self);
   template <typename Value>
   void Set(CURLoption option, Value value) {
@@ -75,21 +92,31 @@ class Request {
     return status;
   }
 
+  const WebhookOptions& options_;
   const EasyHandle easy_{curl_easy_init()};
   HeaderList headers_;
   std::array<char, CURL_ERROR_SIZE> error_{};
   CURLcode set_up_ = CURLE_OK;
   bool answered_ = false;  // the header of the answer is complete
+  std::string forbidden_;  // an address that is in none of the allowed networks
 };
 
-Request::Request(const WebhookTarget& target, const WebhookOptions& options, const std::string& json) {
+Request::Request(const WebhookTarget& target, const WebhookOptions& options, const std::string& json,
+                 const std::vector<std::string>& signature)
+    : options_(options) {
   for (const char* header : {"Content-Type: application/json", "Connection: close", "Expect:"}) {
     headers_.reset(curl_slist_append(headers_.release(), header));
+  }
+  for (const std::string& header : signature) {
+    headers_.reset(curl_slist_append(headers_.release(), header.c_str()));
   }
   Set(CURLOPT_URL, target.url.c_str());
   Set(CURLOPT_PROTOCOLS_STR, "http,https");
   Set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   Set(CURLOPT_PROXY, "");
+  Set(CURLOPT_FOLLOWLOCATION, 0L);
+  Set(CURLOPT_OPENSOCKETFUNCTION, &Request::OpenSocket);
+  Set(CURLOPT_OPENSOCKETDATA, static_cast<void*>(this));
   Set(CURLOPT_USERAGENT, "statcollectord");
   Set(CURLOPT_HTTPHEADER, headers_.get());
   Set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(json.size()));
@@ -104,6 +131,16 @@ Request::Request(const WebhookTarget& target, const WebhookOptions& options, con
   Set(CURLOPT_ERRORBUFFER, error_.data());
   Set(CURLOPT_HEADERFUNCTION, &Request::OnHeader);
   Set(CURLOPT_HEADERDATA, static_cast<void*>(this));
+}
+
+// Here, and not where the URL is read: a name may stand for another address each time.
+curl_socket_t Request::OpenSocket(void* self, curlsocktype, curl_sockaddr* address) {
+  auto* const request = static_cast<Request*>(self);
+  if (!request->options_.allowed.empty() && !request->options_.allowed.Contains(address->addr)) {
+    request->forbidden_ = AddressText(address->addr);
+    return CURL_SOCKET_BAD;
+  }
+  return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
 std::size_t Request::OnHeader(char* line, std::size_t size, std::size_t n, void* self) {
@@ -122,6 +159,8 @@ Outcome Request::OutcomeOf(CURLcode code) const {
     if (status >= 200 && status < 300) return {.sent = true};
     return {.why = "got HTTP status " + std::to_string(status) + "; expected 2xx"};
   }
+  if (!forbidden_.empty())
+    return {.why = "its address " + forbidden_ + " is in none of the networks of --alarm-webhook-allow"};
   std::string why = error_[0] == '\0' ? curl_easy_strerror(code) : error_.data();
   if (code == CURLE_PEER_FAILED_VERIFICATION) {
     why += "; --alarm-webhook-ca names the file of the authority that signed it";
@@ -135,7 +174,7 @@ Result<WebhookTarget> ParseWebhook(const std::string& url) {
   const auto wrong = [&](const std::string& found) {
     return Status(
         Code::kInvalidArgument,
-        "--alarm-webhook: '" + Printable(url) + "': " + found +
+        "--alarm-webhook: '" + Printable(WithoutPath(url)) + "': " + found +
             "; expected http://HOST:PORT/PATH or https://HOST/PATH, such as http://127.0.0.1:9000/alarms");
   };
   if (url.size() > kUrlBytesMax) return wrong("it has more than " + std::to_string(kUrlBytesMax) + " bytes");
@@ -156,6 +195,9 @@ Result<WebhookTarget> ParseWebhook(const std::string& url) {
   if (target.host.starts_with('[') && target.host.ends_with(']')) {
     target.host = target.host.substr(1, target.host.size() - 2);
   }
+  target.shown = *scheme + "://" +
+                 (target.host.find(':') == std::string::npos ? target.host : "[" + target.host + "]") + ":" +
+                 target.port + (target.path == "/" ? "/" : "/...");
   return target;
 }
 
@@ -218,7 +260,7 @@ class Webhook::Sender {
       }
       failed_.fetch_add(1);
       const bool last = tries >= options_.pauses.size();
-      options_.log("alarm webhook " + Printable(target_.url) + ": " + Printable(outcome->why) +
+      options_.log("alarm webhook " + Printable(target_.shown) + ": " + Printable(outcome->why) +
                    (last ? "; the alarm is not sent" : "; trying again"));
       if (last) {
         dropped_.fetch_add(1);
@@ -231,9 +273,21 @@ class Webhook::Sender {
     }
   }
 
+  Status Sign(const std::string& json, std::vector<std::string>* fields) const {
+    if (options_.secret_file.empty()) return Status::Ok();
+    const auto secret = ReadWebhookSecret(options_.secret_file);
+    if (!secret.ok()) return secret.status();
+    const std::int64_t now = SystemClock().UnixNanos() / 1'000'000'000;
+    *fields = {"X-Statcollect-Timestamp: " + std::to_string(now),
+               "X-Statcollect-Signature: " + WebhookSignature(*secret, now, json)};
+    return Status::Ok();
+  }
+
   // Nothing: the sender is stopping.
   std::optional<Outcome> Attempt(const std::string& json) {
-    const Request request(target_, options_, json);
+    std::vector<std::string> signature;
+    if (const Status bad = Sign(json, &signature); !bad.ok()) return Outcome{.why = bad.message()};
+    const Request request(target_, options_, json, signature);
     if (request.easy() == nullptr || multi_ == nullptr) return Outcome{.why = "out of memory"};
     if (curl_multi_add_handle(multi_.get(), request.easy()) != CURLM_OK)
       return Outcome{.why = "out of memory"};

@@ -12,18 +12,23 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/control/address_list.h"
 
 namespace statcollect {
 
 struct WebhookTarget {
   std::string url, host, port, path;
+  // For logs and status: the URL without its path and what follows, which may be a secret of the service.
+  std::string shown;
 };
 // kInvalidArgument unless it is http://HOST[:PORT][/PATH] or the same with https.
 Result<WebhookTarget> ParseWebhook(const std::string& url);
 
 struct WebhookOptions {
-  std::string ca_file;                       // certificate authorities, PEM; empty: the system's
-  std::size_t queue_max = 256;               // messages that may wait; further ones are dropped
+  std::string ca_file;          // certificate authorities, PEM; empty: the system's
+  std::string secret_file;      // signs the messages; read for each attempt; empty: they are not signed
+  AddressList allowed;          // networks of the server; empty: all
+  std::size_t queue_max = 256;  // messages that may wait; further ones are dropped
   std::chrono::milliseconds timeout{5'000};  // per attempt
   // Pauses before the second attempt, the third, ...; after the last attempt the message is dropped.
   std::vector<std::chrono::milliseconds> pauses = {
@@ -37,7 +42,8 @@ struct WebhookCounters {
   std::uint64_t dropped = 0;  // messages
 };
 
-// Sends one message at a time, in the order of Post, from its own thread. Redirects are not followed, and the
+// Sends one message at a time, in the order of Post, from its own thread. With a secret, each attempt has the
+// fields X-Statcollect-Timestamp (seconds since 1970) and X-Statcollect-Signature (WebhookSignature). Redirects are not followed, and the
 // environment's proxies are not used. The destructor stops at once and drops waiting messages. Threads: Post
 // and counters from any.
 class Webhook {

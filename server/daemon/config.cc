@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <sstream>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,7 @@
 #include "common/parse.h"
 #include "common/unix_address.h"
 #include "server/control/webhook.h"
+#include "server/control/webhook_signature.h"
 #include "server/http/foreign.h"
 #include "server/store/clickhouse/dsn.h"
 
@@ -43,17 +45,35 @@ struct RawFlags {
   std::vector<std::string> listen;
   std::string http, socket_mode = "0600", durability = "fsync", retention = "off", max_disk = "off";
   std::string query_scan_max = "64GiB";
+  std::string token_rate_max = "off", ingest_rate_max = "off";
   std::string alarms = "on";
+  std::string alarm_webhook_allow;
   std::string tls_min = "1.3";
   std::vector<std::string> http_allowed_hosts;
   std::uint64_t alarm_memory_mib = 64;
 };
 
+Status CheckWebhook(const RawFlags& raw, DaemonConfig& config) {
+  if (config.alarm_webhook.empty()) {
+    if (config.alarm_webhook_secret_file.empty() && raw.alarm_webhook_allow.empty()) return Status::Ok();
+    return {
+        Code::kInvalidArgument,
+        "--alarm-webhook-secret-file, --alarm-webhook-allow: found no webhook; expected --alarm-webhook, too"};
+  }
+  STATCOLLECT_RETURN_IF_ERROR(ParseWebhook(config.alarm_webhook).status());
+  if (!config.alarm_webhook_secret_file.empty())
+    STATCOLLECT_RETURN_IF_ERROR(ReadWebhookSecret(config.alarm_webhook_secret_file).status());
+  auto allowed = AddressList::Parse("--alarm-webhook-allow", raw.alarm_webhook_allow);
+  if (!allowed.ok()) return allowed.status();
+  config.alarm_webhook_allow = *std::move(allowed);
+  return Status::Ok();
+}
+
 // "on", "off", or the names of the rules that are on.
 Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
   config.alarms.memory_bytes_max = static_cast<std::size_t>(raw.alarm_memory_mib) << 20;
   config.alarms.on.fill(raw.alarms == "on");
-  if (!config.alarm_webhook.empty()) STATCOLLECT_RETURN_IF_ERROR(ParseWebhook(config.alarm_webhook).status());
+  STATCOLLECT_RETURN_IF_ERROR(CheckWebhook(raw, config));
   if (raw.alarms == "on" || raw.alarms == "off") return Status::Ok();
   std::istringstream names(raw.alarms);
   for (std::string name; std::getline(names, name, ',');) {
@@ -95,6 +115,11 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
          "gRPC address, HOST:PORT (port 0: any free port) or unix:/PATH of a socket; may be given twice, for both")
       ->allow_extra_args(false)
       ->default_str(raw.listen.front());
+  app.add_option(
+         "--checkpoint-root", config.checkpoint_root,
+         "Folder of checkpoints: statctl checkpoint NAME then writes into it, and cannot name another "
+         "place. Needed as soon as clients have tokens or certificates")
+      ->check(CLI::ExistingDirectory);
   app.add_option("--socket-mode", raw.socket_mode,
                  "Permissions of the socket, such as 0660: whoever may write to it may connect")
       ->capture_default_str();
@@ -139,6 +164,12 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                  "PEM file of the certificate authorities for an https webhook (default: the system's)")
       ->check(CLI::ExistingFile)
       ->group("Alarms");
+  app.add_option("--alarm-webhook-secret-file", config.alarm_webhook_secret_file,
+                 "File of a secret, mode 0600; messages are then signed with it (docs/alarms.md)")
+      ->group("Alarms");
+  app.add_option("--alarm-webhook-allow", raw.alarm_webhook_allow,
+                 "Networks in which the webhook may be, such as 192.0.2.0/24,10.1.2.3; without it all")
+      ->group("Alarms");
   add("--alarm-warmup-steps", a.warmup_steps, "Number of values before norms and losses are judged", 3,
       kAlarmWindowMax);
   add("--alarm-explosion-factor", a.explosion_factor,
@@ -177,6 +208,13 @@ void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   file("--tls-key", config.tls.key, "PEM file of its private key");
   file("--tls-client-ca", config.tls.authorities,
        "PEM file of certificate authorities; clients then need a certificate signed by one of them");
+  app.add_option(
+         "--tls-principal", config.tls_principals,
+         "NAME=SCOPES or NAME=SCOPES@PROJECT: what a client certificate with this name allows without a "
+         "token, such as rank7.gpu.example=ingest; may be repeated. With one, every call needs such a "
+         "certificate or a token")
+      ->allow_extra_args(false)
+      ->group("Network");
   app.add_flag(
          "--tls-auto", config.tls_auto,
          "Turn TLS on with a private authority in DATA-DIR/tls. The first start creates it and two tokens, and "
@@ -232,6 +270,10 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
     return {Code::kInvalidArgument,
             "--tls-client-ca: found no certificate of the collector; expected --tls-cert and --tls-key, or "
             "--tls-auto, with it; add them"};
+  if (!config.tls_principals.empty() && files.authorities.empty())
+    return {
+        Code::kInvalidArgument,
+        "--tls-principal: found no --tls-client-ca; expected the authorities of these certificates; add it"};
   for (const std::string& given : raw.http_allowed_hosts) {
     auto host = ParseAllowedHost(given);
     if (!host.ok()) return host.status();
@@ -261,6 +303,18 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
          "connections are refused")
       ->check(CLI::Range(std::uint64_t{16}, std::uint64_t{1} << 20))
       ->capture_default_str();
+  app.add_option(
+         "--token-streams-max", config.token_streams_max,
+         "Streams that one token or client certificate may have open at a time, one for each rank and "
+         "each running statctl; 0: no limit")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--token-rate-max", raw.token_rate_max,
+                 "What agents with one token or client certificate may send in a second, such as 50MiB; more "
+                 "waits; off: no limit")
+      ->capture_default_str();
+  app.add_option("--ingest-rate-max", raw.ingest_rate_max, "The same of all agents together")
+      ->capture_default_str();
   app.add_option("--log-level", config.log_level,
                  "debug, info, warn or error; the log goes to standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
@@ -269,6 +323,17 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "--token-file", config.token_file,
       "File of tokens made by statcollectord token create (default: <data-dir>/tokens, if it exists). "
       "If there is one, every call needs a token");
+}
+
+Status CheckCheckpointRoot(DaemonConfig& config) {
+  if (config.checkpoint_root.empty()) return Status::Ok();
+  std::error_code error;
+  const auto root = std::filesystem::canonical(config.checkpoint_root, error);
+  if (error)
+    return {Code::kInvalidArgument,
+            "--checkpoint-root: " + Printable(config.checkpoint_root) + ": " + error.message()};
+  config.checkpoint_root = root.string();
+  return Status::Ok();
 }
 
 Status CheckStore(const DaemonConfig& config) {
@@ -334,8 +399,16 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
   const auto scan_max = ParseSize("--query-scan-max", raw.query_scan_max, ~std::uint64_t{0});
   if (!scan_max.ok()) return scan_max.status();
   config.query_scan_bytes_max = *scan_max;
+  for (const auto& [flag, text, rate] :
+       {std::tuple("--token-rate-max", &raw.token_rate_max, &config.token_rate_max),
+        std::tuple("--ingest-rate-max", &raw.ingest_rate_max, &config.ingest_rate_max)}) {
+    const auto parsed = ParseSize(flag, *text, 0);
+    if (!parsed.ok()) return parsed.status();
+    *rate = *parsed;
+  }
   STATCOLLECT_RETURN_IF_ERROR(CheckStore(config));
   STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
+  STATCOLLECT_RETURN_IF_ERROR(CheckCheckpointRoot(config));
   return CheckNetwork(raw, config);
 }
 

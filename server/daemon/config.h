@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/control/address_list.h"
 #include "server/control/alarm_settings.h"
 #include "server/daemon/local_socket.h"
 #include "server/daemon/units.h"
@@ -41,16 +42,24 @@ struct DaemonConfig {
   unsigned connections_max = 4096;                               // gRPC
   unsigned http_connections_max = 1024;
   std::uint64_t grpc_memory_mib = 1024;  // of gRPC's buffers
+  unsigned token_streams_max = 0;        // open streams of one token or certificate; 0: no limit
+  // Bytes a second that agents may send, with one token or certificate, and all; 0: no limit.
+  std::uint64_t token_rate_max = 0, ingest_rate_max = 0;
   std::string log_level = "info";
   std::chrono::seconds retention{0};  // age of a run's last write; 0: off
   DiskLimit max_disk;                 // of the store
   AlarmSettings alarms;
-  std::string alarm_webhook;     // http[s]://HOST[:PORT][/PATH]; empty: none
-  std::string alarm_webhook_ca;  // file of certificate authorities, PEM; empty: the system's
-  std::string token_file;        // of tokens; empty: <data_dir>/tokens, if it exists
+  std::string alarm_webhook;              // http[s]://HOST[:PORT][/PATH]; empty: none
+  std::string alarm_webhook_ca;           // file of certificate authorities, PEM; empty: the system's
+  std::string alarm_webhook_secret_file;  // of the key that signs its messages; empty: they are not signed
+  AddressList alarm_webhook_allow;        // networks that it may be in; empty: all
+  std::vector<std::string>
+      tls_principals;      // what names in client certificates allow, as ParseGrants takes it
+  std::string token_file;  // of tokens; empty: <data_dir>/tokens, if it exists
   std::string TokenPath() const;
-  bool HasTokens() const;    // looks whether the file exists, unless it is named
-  std::string restore_from;  // checkpoint to start from; empty: none
+  bool HasTokens() const;       // looks whether the file exists, unless it is named
+  std::string restore_from;     // checkpoint to start from; empty: none
+  std::string checkpoint_root;  // folder of checkpoints that clients ask for, absolute; empty: none
 };
 
 // How messages name the certificate files.

@@ -267,7 +267,7 @@ AlarmStatus StatusOf(alarms::Alarms& alarms, const Webhook* webhook, const Daemo
   AlarmStatus status = alarms.GetStatus();
   if (webhook == nullptr) return status;
   const WebhookCounters counters = webhook->counters();
-  status.webhook = config.alarm_webhook;
+  status.webhook = ParseWebhook(config.alarm_webhook).value().shown;
   status.webhook_sent = counters.sent;
   status.webhook_failed = counters.failed;
   status.webhook_dropped = counters.dropped;
@@ -335,12 +335,23 @@ std::unique_ptr<Webhook> MakeWebhook(const DaemonConfig& config) {
   return std::make_unique<Webhook>(
       ParseWebhook(config.alarm_webhook).value(),
       WebhookOptions{.ca_file = config.alarm_webhook_ca,
+                     .secret_file = config.alarm_webhook_secret_file,
+                     .allowed = config.alarm_webhook_allow,
                      .log = [](const std::string& line) { spdlog::warn("{}", line); }});
+}
+
+AccessStatus StatusOf(access::AccessControl& access) {
+  const access::AccessControl::Counters counters = access.counters();
+  return {.on = access.on(),
+          .unauthenticated = counters.unauthenticated,
+          .permission_denied = counters.permission_denied,
+          .streams_refused = counters.streams_refused,
+          .audit_lost = access.audit().lost()};
 }
 
 // All of them must outlive the server that gets the options.
 CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms, const Webhook* webhook,
-                                   RunFeed& runs) {
+                                   access::AccessControl& access, RunFeed& runs) {
   return {.version = STATCOLLECT_VERSION,
           .data_dir = config.data_dir,
           .disk_free_bytes_min = config.disk_free_min_mib << 20,
@@ -354,6 +365,8 @@ CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& a
                 alarms.Take(std::move(batch));
               },
           .alarm_status = [&alarms, &config, webhook] { return StatusOf(alarms, webhook, config); },
+          .access_status = [&access] { return StatusOf(access); },
+          .rates = {.each = config.token_rate_max, .in_all = config.ingest_rate_max},
           .run_changed = [&runs](const std::string& run) { runs.Changed(run); },
           .log = [](const std::string& line) { spdlog::info("{}", line); }};
 }
@@ -400,10 +413,21 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
 Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& config, const Clock& clock,
                                                           access::AuditLog& audit) {
   const bool named = !config.token_file.empty();
+  auto grants = access::ParseGrants(config.tls_principals);
+  if (!grants.ok()) return grants.status();
   return access::AccessControl::Open({.token_file = config.TokenPath(),
                                       .required = named,
+                                      .certificates = *std::move(grants),
                                       .log = [](const std::string& line) { spdlog::warn("{}", line); }},
                                      clock, audit);
+}
+
+// A client may name a path of this machine only where every client is its user.
+AdminOptions MakeAdminOptions(const DaemonConfig& config, access::AccessControl& access) {
+  const bool local = config.listen.IsLoopback() && (!config.http || config.http->IsLoopback());
+  return {.audit = &access.audit(), .checkpoint_root = config.checkpoint_root, .any_path = [local, &access] {
+            return local && !access.on();
+          }};
 }
 
 // The services, each behind the check.
@@ -442,13 +466,17 @@ int Run(const DaemonConfig& config) {
   const auto certificates = OpenCertificates(config);
   if (!certificates.ok()) return Fail(certificates.status().message());
   SystemClock clock;
+  access::AuditLog audit(config.data_dir + "/audit.jsonl", clock,
+                         [](const std::string& line) { spdlog::warn("{}", line); });
+  const auto access = OpenAccess(config, clock, audit);
+  if (!access.ok()) return Fail(access.status().message());
   boost::asio::io_context io;
   const std::unique_ptr<Webhook> webhook = MakeWebhook(config);
   RunFeed runs;
   EventFeed feed(&runs);
   AlarmedIngest alarmed;
   alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
-  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get(), runs));
+  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get(), **access, runs));
   alarmed.Set(&collector);
   const AlarmedIngest::Scope forget(alarmed);
   query::QueryEngine engine(
@@ -456,13 +484,8 @@ int Run(const DaemonConfig& config) {
       [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); },
       config.query_scan_bytes_max);
   const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed, &runs);
-  const auto admin_service = MakeAdminService(collector, engine);
-
-  access::AuditLog audit(config.data_dir + "/audit.jsonl", clock,
-                         [](const std::string& line) { spdlog::warn("{}", line); });
-  const auto access = OpenAccess(config, clock, audit);
-  if (!access.ok()) return Fail(access.status().message());
-  api::Guard guard(**access);
+  const auto admin_service = MakeAdminService(collector, engine, MakeAdminOptions(config, **access));
+  api::Guard guard(**access, config.token_streams_max);
   const auto login_service = api::MakeLoginService(
       **access, [&collector] { return collector.http_address(); }, *certificates != nullptr);
   const GuardedServices guarded =

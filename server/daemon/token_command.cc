@@ -16,6 +16,7 @@
 
 #include "common/clock.h"
 #include "common/names.h"
+#include "common/project.h"
 #include "server/access/scopes.h"
 #include "server/access/token.h"
 #include "server/access/token_file.h"
@@ -30,6 +31,7 @@ constexpr char kTokenFooter[] = R"(
 Examples:
   statcollectord token create --scope ingest --expires 30d > agents.token        for STATAGENT_TOKEN_FILE
   statcollectord token create --scope read,control,delete > me.token             for STATCTL_TOKEN_FILE
+  statcollectord token create --project vision --scope ingest,read > vision.token    for the runs of one project
   statcollectord token list
   statcollectord token revoke 0123456789ab
 
@@ -40,7 +42,7 @@ token, hand it out, revoke the first.)";
 struct TokenOptions {
   std::string data_dir = DaemonConfig().data_dir;
   std::string token_file;
-  std::string scopes, expires;
+  std::string scopes, expires, project;
   std::string id;
   std::string path() const { return token_file.empty() ? data_dir + "/tokens" : token_file; }
 };
@@ -61,6 +63,8 @@ Status CreateToken(const TokenOptions& o) {
   const auto scopes = access::ParseScopes(o.scopes);
   if (!scopes.ok()) return scopes.status();
   access::TokenRecord record{.scopes = *scopes, .created = NowSeconds(), .expires = {}, .revoked = {}};
+  if (!o.project.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(o.project));
+  record.project = o.project;
   if (!o.expires.empty()) {
     const auto lifetime = ParseDuration("--expires", o.expires);
     if (!lifetime.ok()) return lifetime.status();
@@ -83,6 +87,7 @@ Status CreateToken(const TokenOptions& o) {
   std::cout << *token << std::endl;
   if (!std::cout) return {Code::kInternal, "write the token to standard output: failed; revoke it"};
   std::cerr << "token " << *access::TokenId(*token) << " with scope " << record.scopes.ToString()
+            << (record.project.empty() ? " for all projects" : " for project " + record.project)
             << (record.expires ? ", expires " + DateText(*record.expires) : ", never expires")
             << "; it is shown only this once: keep it in a file with mode 0600\n";
   return Status::Ok();
@@ -100,10 +105,11 @@ Status ListTokens(const TokenOptions& o) {
     return {records.status().code(),
             records.status().message() + "; make the first one with: statcollectord token create"};
   }
-  std::printf("%-12s  %-17s  %-26s  %s\n", "ID", "CREATED", "STATE", "SCOPES");
+  std::printf("%-12s  %-17s  %-26s  %-12s  %s\n", "ID", "CREATED", "STATE", "PROJECT", "SCOPES");
   for (const auto& [id, record] : *records) {
-    std::printf("%-12s  %-17s  %-26s  %s\n", id.c_str(), DateText(record.created).c_str(),
-                StateOf(record).c_str(), record.scopes.ToString().c_str());
+    std::printf("%-12s  %-17s  %-26s  %-12s  %s\n", id.c_str(), DateText(record.created).c_str(),
+                StateOf(record).c_str(), record.project.empty() ? "(all)" : record.project.c_str(),
+                record.scopes.ToString().c_str());
   }
   return Status::Ok();
 }
@@ -139,6 +145,7 @@ int RunTokenCommand(int argc, const char* const* argv) {
   create
       ->add_option("--scope", o.scopes, "ingest, read, capture, control, delete, admin; separated by commas")
       ->required();
+  create->add_option("--project", o.project, "The only project that it is for; without it, all");
   create->add_option("--expires", o.expires, "Lifetime, such as 30d or 12h (default: never expires)");
   CLI::App* list = app.add_subcommand("list", "Lists the tokens, without their secrets");
   app.add_subcommand("revoke", "Makes a token invalid; running collectors notice within a second")

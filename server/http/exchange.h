@@ -24,10 +24,12 @@ struct HttpRequest {
   std::vector<std::string> host = {};                    // the Host fields
   // Origin, and Sec-Fetch-Site, -Mode and -Dest, which browsers send; several of one, joined by ", "
   std::string origin = {}, fetch_site = {}, fetch_mode = {}, fetch_dest = {};
-  std::vector<std::string> cookies = {};  // the Cookie fields, each of which may have several cookies
-  std::string session = {};               // X-Statcollect-Session
-  std::string address = {};               // of the caller, "ipv4:127.0.0.1:40000"
-  bool encrypted = false;                 // the connection has TLS
+  std::vector<std::string> cookies = {};      // the Cookie fields, each of which may have several cookies
+  std::string session = {};                   // X-Statcollect-Session
+  std::vector<std::string> project = {};      // the fields X-Statcollect-Project
+  std::string address = {};                   // of the caller, "ipv4:127.0.0.1:40000"
+  std::vector<std::string> certificate = {};  // names in the caller's certificate, which was verified
+  bool encrypted = false;                     // the connection has TLS
 };
 
 struct HttpResponse {

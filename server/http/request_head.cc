@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "common/project.h"
+
 namespace statcollect {
 namespace {
 
@@ -43,7 +45,8 @@ HttpRequest HeadOf(const http::request_header<>& request) {
           .fetch_mode = FieldOf(request, "Sec-Fetch-Mode"),
           .fetch_dest = FieldOf(request, "Sec-Fetch-Dest"),
           .cookies = FieldsOf(request, "Cookie"),
-          .session = FieldOf(request, "X-Statcollect-Session")};
+          .session = FieldOf(request, "X-Statcollect-Session"),
+          .project = FieldsOf(request, kProjectField)};
 }
 
 }  // namespace statcollect

@@ -236,9 +236,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void Serve(http::request<http::string_body> request);
 
-  HttpRequest HeadOf(const http::request<http::string_body>& request) const {
+  HttpRequest HeadOf(const http::request<http::string_body>& request) {
     HttpRequest head = statcollect::HeadOf(request);
     head.encrypted = stream_.encrypted();
+    head.certificate = stream_.PeerNames();
     beast::error_code failed;
     const tcp::endpoint peer = stream_.tcp().socket().remote_endpoint(failed);
     if (!failed) {

@@ -4,11 +4,15 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
+
+#include "tls/peer_names.h"
 
 namespace statcollect {
 
@@ -28,6 +32,10 @@ class HttpStream {
     tls_->async_handshake(boost::asio::ssl::stream_base::server, received, std::move(handler));
   }
   bool encrypted() const { return tls_.has_value(); }
+  // In the certificate of the peer, after the handshake.
+  std::vector<std::string> PeerNames() {
+    return tls_ ? tls::PeerNames(tls_->native_handle()) : std::vector<std::string>();
+  }
   // Says goodbye to the peer; only if encrypted.
   template <typename Handler>
   void CloseTls(Handler handler) {

@@ -1,12 +1,18 @@
 #include "server/ingest/grpc_service.h"
 
+#include <chrono>
+#include <cstdint>
+#include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
 #include "proto/convert.h"
+#include "server/access/current.h"
 #include "statcollect/v1/ingest.grpc.pb.h"
 
 #include "common/thread_annotations.h"
@@ -64,12 +70,47 @@ class StreamSet {
   bool draining_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
-// Joins a stream to gRPC. Owns itself: gRPC calls OnDone last, after Finish and every operation.
-class Reactor final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>,
-                      public StreamTransport {
+using BidiReactor = grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>;
+
+// Reads for a reactor, later. Outlives the reactor, because the alarm may be due just then. Thread-safe.
+class LateRead : public std::enable_shared_from_this<LateRead> {
  public:
-  Reactor(const StreamContext& context, StreamSet& streams)
-      : streams_(streams), stream_(std::make_shared<IngestStream>(context, this)) {
+  LateRead(BidiReactor* reactor, v1::AgentMessage* request) : reactor_(reactor), request_(request) {}
+
+  void ReadIn(std::chrono::nanoseconds wait) {
+    alarm_.Set(std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(wait),
+               [self = shared_from_this()](bool due) {
+                 MutexLock lock(self->mutex_);
+                 // Under the lock, so that the reactor does not finish meanwhile. gRPC does not call back from here.
+                 if (due && self->reactor_ != nullptr) self->reactor_->StartRead(self->request_);
+               });
+  }
+  // Nothing is read any more.
+  void End() {
+    {
+      MutexLock lock(mutex_);
+      reactor_ = nullptr;
+    }
+    alarm_.Cancel();
+  }
+
+ private:
+  grpc::Alarm alarm_;
+  Mutex mutex_;
+  BidiReactor* reactor_ STATCOLLECT_GUARDED_BY(mutex_);
+  v1::AgentMessage* const request_;
+};
+
+// Joins a stream to gRPC. Owns itself: gRPC calls OnDone last, after Finish and every operation.
+class Reactor final : public BidiReactor, public StreamTransport {
+ public:
+  Reactor(const StreamContext& context, StreamSet& streams, const access::Principal& caller)
+      : streams_(streams),
+        clock_(context.clock),
+        rates_(context.rates),
+        caller_(caller.IsNobody() ? "" : caller.Name()),
+        late_read_(std::make_shared<LateRead>(this, &request_)),
+        stream_(std::make_shared<IngestStream>(context, this, caller.project)) {
     stream_->Start();
     switch (streams_.Add(stream_, context.streams_max)) {
       case StreamSet::Added::kYes:
@@ -83,27 +124,42 @@ class Reactor final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::Colle
     }
   }
 
-  void OnReadDone(bool ok) override { ok ? stream_->OnMessage(&request_) : stream_->OnReadsDone(); }
+  void OnReadDone(bool ok) override {
+    if (ok && rates_ != nullptr) bytes_ = request_.ByteSizeLong();
+    ok ? stream_->OnMessage(&request_) : stream_->OnReadsDone();
+  }
   void OnWriteDone(bool ok) override { stream_->OnWriteDone(ok); }
   void OnCancel() override { stream_->OnCancel(); }
   void OnDone() override {
+    late_read_->End();
     streams_.Remove(stream_);
     delete this;
   }
 
  private:
-  using Base = grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>;
-
-  void StartRead() override { Base::StartRead(&request_); }
+  void StartRead() override {
+    const std::uint64_t bytes = std::exchange(bytes_, 0);
+    const auto wait =
+        rates_ != nullptr ? rates_->Take(caller_, bytes, clock_.Now()) : std::chrono::nanoseconds(0);
+    wait < std::chrono::milliseconds(1) ? BidiReactor::StartRead(&request_) : late_read_->ReadIn(wait);
+  }
   void StartWrite(v1::CollectorMessage message) override {
     response_ = std::move(message);
-    Base::StartWrite(&response_);
+    BidiReactor::StartWrite(&response_);
   }
-  void Finish(const Status& status) override { Base::Finish(ToGrpc(status)); }
+  void Finish(const Status& status) override {
+    late_read_->End();
+    BidiReactor::Finish(ToGrpc(status));
+  }
 
   StreamSet& streams_;
+  const Clock& clock_;
+  ByteRates* const rates_;
+  const std::string caller_;
+  std::uint64_t bytes_ = 0;  // of the message at hand
   v1::AgentMessage request_;
   v1::CollectorMessage response_;
+  const std::shared_ptr<LateRead> late_read_;
   const StreamPointer stream_;
 };
 
@@ -124,7 +180,7 @@ class GrpcIngestService final : public IngestService, private v1::Ingest::Callba
  private:
   grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>* Stream(
       grpc::CallbackServerContext* /*context*/) override {
-    return new Reactor(context_, streams_);
+    return new Reactor(context_, streams_, access::CurrentPrincipal());
   }
 
   const StreamContext context_;

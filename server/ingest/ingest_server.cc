@@ -22,6 +22,7 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       start_unix_nanos_(clock.UnixNanos()),
       memory_(options.decoded_bytes_max),
       definitions_(options.definition_bytes_max),
+      rates_(options.rates),
       committer_(
           store, clock,
           {.queue_bytes_max = options.queue_bytes_max, .disk_free_bytes_min = options.disk_free_bytes_min}),
@@ -38,6 +39,7 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
                              .memory = memory_,
                              .definitions = definitions_,
                              .streams_max = options.streams_max,
+                             .rates = rates_.any() ? &rates_ : nullptr,
                              .committed = options.committed})),
       retention_(store, clock, registry_, options.retention, options.log),
       worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {
@@ -90,6 +92,8 @@ CollectorStatus IngestServer::GetStatus() {
   status.retention = retention_.status();
   status.retention.kept = KeptRuns();
   if (options_.alarm_status) status.alarms = options_.alarm_status();
+  if (options_.access_status) status.access = options_.access_status();
+  status.access.throttled_millis = rates_.waited_millis();
   {
     MutexLock lock(http_mutex_);
     status.http_address = http_address_;

@@ -22,6 +22,7 @@
 #include "common/thread_annotations.h"
 #include "server/control/control.h"
 #include "server/ingest/admission_worker.h"
+#include "server/ingest/byte_rates.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/counters.h"
 #include "server/ingest/definition_budget.h"
@@ -49,6 +50,8 @@ struct CollectorOptions {
   // Called for every batch that has become durable; must not block. May be empty, like the one below.
   std::function<void(CommittedBatch)> committed = {};
   std::function<AlarmStatus()> alarm_status = {};
+  std::function<AccessStatus()> access_status = {};  // all but throttled_millis
+  ByteRates::Limits rates = {};                      // of agents' messages
   // Called when a stream of a run was opened or closed, or the run was removed or kept; must not block.
   std::function<void(const std::string& run)> run_changed = [](const std::string&) {};
   std::function<void(const std::string& line)> log = [](const std::string&) {};
@@ -108,6 +111,7 @@ class IngestServer final : public CollectorControl {
   std::atomic<bool> draining_{false};
   MemoryGate memory_;
   DefinitionBudget definitions_;
+  ByteRates rates_;
   Committer committer_;
   Purger purger_;
   SessionRegistry registry_;

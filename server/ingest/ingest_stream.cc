@@ -73,8 +73,8 @@ v1::CollectorMessage MakeFullDirective(const FullSteps& steps) {
 
 }  // namespace
 
-IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport)
-    : context_(context), opened_(context.clock.Now()), transport_(transport) {}
+IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport, std::string project)
+    : context_(context), project_(std::move(project)), opened_(context.clock.Now()), transport_(transport) {}
 
 void IngestStream::Start() { ReadNext(); }
 
@@ -172,6 +172,7 @@ void IngestStream::CheckHello(std::chrono::steady_clock::time_point now, std::ch
 void IngestStream::TakeHello(const v1::Hello& hello) {
   auto info = FromWire(hello);
   if (!info.ok()) return End(info.status(), How::kAtOnce);
+  info->run = QualifiedRun(project_, info->run);
   {
     MutexLock lock(mutex_);
     phase_ = Phase::kAdmitting;

@@ -19,9 +19,11 @@
 #include <optional>
 
 #include "common/clock.h"
+#include "common/project.h"
 #include "common/records.h"
 #include "common/status.h"
 #include "common/thread_annotations.h"
+#include "server/ingest/byte_rates.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/counters.h"
 #include "server/ingest/definition_budget.h"
@@ -56,13 +58,15 @@ struct StreamContext {
   MemoryGate& memory;                                // of batches that are not durable yet
   DefinitionBudget& definitions;                     // of the open sessions
   std::size_t streams_max = 4096;                    // that gRPC has open, welcomed or not
+  ByteRates* rates = nullptr;                        // of what is read; null: as fast as it comes
   std::function<void(CommittedBatch)> committed =
       {};  // may be empty; called by the committer, must not block
 };
 
 class IngestStream final : public OpenStream, public std::enable_shared_from_this<IngestStream> {
  public:
-  IngestStream(const StreamContext& context, StreamTransport* transport);
+  IngestStream(const StreamContext& context, StreamTransport* transport,
+               std::string project = std::string(kDefaultProject));
 
   // --- from the transport
   void Start();
@@ -109,6 +113,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void WriteLocked() STATCOLLECT_REQUIRES(mutex_);
 
   StreamContext context_;
+  const std::string project_;
   const std::chrono::steady_clock::time_point opened_;
 
   // Set by Welcome before the first batch is read; afterwards used only for the message at hand.

@@ -8,6 +8,7 @@
 #include "common/failpoint.h"
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/project.h"
 #include "common/step_set.h"
 #include "common/text.h"
 
@@ -502,8 +503,8 @@ Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
   const auto kept = IsKept(info.run);
   if (!kept.ok()) return kept.status();
   if (*kept) {
-    return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl keep " + info.run +
-                                            " --off" + otherwise);
+    return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl keep " +
+                                            std::string(SplitRun(info.run).run) + " --off" + otherwise);
   }
   STATCOLLECT_RETURN_IF_ERROR(DropLocked(attempts, Replaced(info), endings));
   return CreateLocked(info, 1);

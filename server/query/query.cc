@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "common/names.h"
+#include "common/project.h"
 #include "server/query/diff/diff.h"
 #include "server/query/event_kinds.h"
 #include "server/query/logical/choose.h"
@@ -12,6 +13,7 @@
 #include "server/query/logical/whole_grad_norm.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_store.h"
+#include "server/query/project_store.h"
 #include "server/query/rows.h"
 #include "server/query/run_view.h"
 #include "server/query/series.h"
@@ -219,6 +221,26 @@ QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open, IsStreamOpen
       is_stream_open_(std::move(is_stream_open)),
       may_come_back_(std::move(may_come_back)),
       read_bytes_max_(read_bytes_max) {}
+
+std::shared_ptr<const QueryEngine> QueryEngine::Of(const std::string& project) const {
+  struct Owned {
+    Owned(const QueryEngine& of, const std::string& project)
+        : store(of.store_, project),
+          engine(store, of.is_stream_open_, of.may_come_back_, of.read_bytes_max_) {}
+    ProjectStore store;
+    QueryEngine engine;
+  };
+  const auto owned = std::make_shared<Owned>(*this, project);
+  return {owned, &owned->engine};
+}
+
+Result<std::vector<std::string>> QueryEngine::ListProjects() const {
+  const auto runs = store_.ListRuns();
+  if (!runs.ok()) return runs.status();
+  std::set<std::string> projects;
+  for (const std::string& run : *runs) projects.emplace(SplitRun(run).project);
+  return std::vector<std::string>(projects.begin(), projects.end());
+}
 
 Result<std::vector<RunSummary>> QueryEngine::ListRuns(const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -47,6 +48,11 @@ class QueryEngine {
   // which stream, have no such limit.
   explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {}, IsStreamOpen may_come_back = {},
                        std::uint64_t read_bytes_max = kReadBytesMax);
+
+  // The same for the runs of one project, by their plain names. Borrows what this one borrows. Cheap.
+  std::shared_ptr<const QueryEngine> Of(const std::string& project) const;
+  // The projects that have runs, sorted.
+  Result<std::vector<std::string>> ListProjects() const;
 
   Result<std::vector<RunSummary>> ListRuns(const std::stop_token& stop = {}) const;
   // One of them.

@@ -3,8 +3,12 @@
 #define STATCOLLECT_SERVER_STORE_LIVE_ATTEMPTS_H_
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string>
+#include <string_view>
 
+#include "common/project.h"
 #include "server/store/store.h"
 
 #include "common/thread_annotations.h"
@@ -19,8 +23,11 @@ class LiveAttempts {
     AttemptId next = 1;
     bool IsDead(AttemptId id) const { return id < next && !live.contains(id); }
   };
-  void Add(AttemptId id) {
+  // `run`: with its project.
+  void Add(AttemptId id, std::string_view run) {
     MutexLock lock(mutex_);
+    if (const std::string_view project = SplitRun(run).project; project != kDefaultProject)
+      projects_.emplace(id, project);
     known_.live.insert(id);
     known_.next = std::max(known_.next, id + 1);
   }
@@ -31,10 +38,21 @@ class LiveAttempts {
   void Remove(AttemptId id) {
     MutexLock lock(mutex_);
     known_.live.erase(id);
+    projects_.erase(id);
   }
   bool Contains(AttemptId id) const {
     MutexLock lock(mutex_);
     return known_.live.contains(id);
+  }
+  // Whether it exists and belongs to the project of `other`.
+  bool IsInProjectOf(AttemptId other, AttemptId id) const {
+    MutexLock lock(mutex_);
+    return known_.live.contains(id) && ProjectOfLocked(id) == ProjectOfLocked(other);
+  }
+  // Empty: the default one.
+  std::string ProjectOf(AttemptId id) const {
+    MutexLock lock(mutex_);
+    return std::string(ProjectOfLocked(id));
   }
   Snapshot snapshot() const {
     MutexLock lock(mutex_);
@@ -42,8 +60,14 @@ class LiveAttempts {
   }
 
  private:
+  std::string_view ProjectOfLocked(AttemptId id) const STATCOLLECT_REQUIRES(mutex_) {
+    const auto found = projects_.find(id);
+    return found == projects_.end() ? std::string_view() : found->second;
+  }
+
   mutable Mutex mutex_;
   Snapshot known_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<AttemptId, std::string> projects_ STATCOLLECT_GUARDED_BY(mutex_);  // other than the default one
 };
 
 }  // namespace statcollect

@@ -67,6 +67,19 @@ class AgentHandle {
   statagent_agent* agent = nullptr;
 };
 
+TEST(CApi, AProgramOfBeforeTheNewestOptionStarts) {
+  statagent_options options = Options();
+  options.struct_size = offsetof(statagent_options, project);
+  options.project = "not/read";
+  statagent_agent* agent = nullptr;
+  EXPECT_EQ(statagent_start(&options, &agent), 0) << statagent_last_error();
+  statagent_close(agent, 0);
+  statagent_free(agent);
+  options.struct_size = sizeof options;
+  EXPECT_NE(statagent_start(&options, &agent), 0);
+  EXPECT_THAT(statagent_last_error(), HasSubstr("project 'not/read'"));
+}
+
 TEST(CApi, ComputesStatistics) {
   Tensor tensor;
   const statagent_tensor view = tensor.Get();

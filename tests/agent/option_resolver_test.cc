@@ -42,6 +42,13 @@ TEST(OptionResolver, HasDefaults) {
   EXPECT_EQ(r->spill.directory, "") << "no spill file";
 }
 
+TEST(OptionResolver, TakesAProject) {
+  EXPECT_EQ(Resolve({.run = "r"})->project, "") << "the token's, or the default one";
+  EXPECT_EQ(Resolve({.run = "r"}, {{"STATAGENT_PROJECT", "vision"}})->project, "vision");
+  EXPECT_EQ(Resolve({.run = "r", .project = "speech"}, {{"STATAGENT_PROJECT", "vision"}})->project, "speech");
+  EXPECT_THAT(Error({.run = "r", .project = "a/b"}), HasSubstr("project 'a/b'"));
+}
+
 TEST(OptionResolver, TakesASpillFolderAndItsLimit) {
   auto r = Resolve({.run = "r", .spill_dir = "/scratch"});
   ASSERT_TRUE(r.ok()) << r.status().message();

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from conftest import STATCOLLECTORD, Collector, run_command, wait_until
 from test_durability import start
+from test_tokens import Tokens, statctl
 
 
 def records(collector: Collector, run: str) -> int:
@@ -67,3 +68,40 @@ def test_agent_sends_again_what_a_restored_checkpoint_lacks(collector: Collector
     for name in ("layer.0", "layer.49"):
         points = collector.json("series", "regress", name)["records"]
         assert [p["step"] for p in points] == list(range(steps))
+
+
+def test_with_a_root_only_names_below_it_are_taken(tmp_path: Path) -> None:
+    root = tmp_path / "backups"
+    root.mkdir(mode=0o700)
+    collector = Collector(tmp_path / "data", extra=["--checkpoint-root", str(root)]).start()
+    try:
+        done = collector.statctl("checkpoint", "monday")
+        assert done.code == 0 and f"--restore-from {root / 'monday'}" in done.out, done.err
+        assert (root / "monday" / "FORMAT").exists()
+        (root / "link").symlink_to(tmp_path)
+        for asked, word in (
+            ("monday", "not empty"), (str(tmp_path / "x"), "expected a name"), ("../x", "expected a name"), ("link", "is a link"),
+        ):  # fmt: skip
+            refused = collector.statctl("checkpoint", asked)
+            assert refused.code == 2 and word in refused.err, refused.err
+        root.chmod(0o777)
+        assert "others may change it" in collector.statctl("checkpoint", "tuesday").err
+        assert sorted(path.name for path in root.iterdir()) == ["link", "monday"]
+    finally:
+        collector.stop()
+    missing = run_command(
+        [str(STATCOLLECTORD), "--data-dir", str(tmp_path / "data"), "--checkpoint-root", str(tmp_path / "none")]
+    )
+    assert missing.code == 2 and "--checkpoint-root" in missing.err
+
+
+def test_with_tokens_a_root_is_needed(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "data")
+    admin = tokens.file("admin.token", tokens.create("admin"))
+    collector = Collector(tokens.data_dir).start()
+    try:
+        refused = statctl(collector, "--token-file", str(admin), "checkpoint", str(tmp_path / "saved"))
+        assert refused.code == 2 and "--checkpoint-root" in refused.err
+        assert not (tmp_path / "saved").exists()
+    finally:
+        collector.stop()

@@ -414,3 +414,79 @@ def test_tls_auto_between_two_machines(machines: Machines, tmp_path: Path) -> No
         assert "speaks TLS, and this client does not" in run_command([*machines.there, str(STATCTL), "runs"], env=plain).err
     finally:
         assert collector.stop() == 0
+
+
+def client_certificate(certs: Path, folder: Path, name: str) -> dict[str, str]:
+    """A certificate of the authority with this subject's alternative name; the variables of a client that uses it."""
+    folder.mkdir()
+    (folder / "names").write_text(f"subjectAltName=DNS:{name}\n")
+    key = ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=somebody"]
+    subprocess.run([*key, "-keyout", str(folder / "client.key"), "-out", str(folder / "csr")], check=True, capture_output=True)
+    sign = [
+        "openssl",
+        "x509",
+        "-req",
+        "-in",
+        "csr",
+        "-CA",
+        str(certs / "ca.pem"),
+        "-CAkey",
+        str(certs / "ca.key"),
+        "-CAcreateserial",
+    ]
+    subprocess.run([*sign, "-days", "2", "-extfile", "names", "-out", "client.pem"], cwd=folder, check=True, capture_output=True)
+    (folder / "client.key").chmod(0o600)
+    return {
+        f"{client}_TLS_{kind}": str(folder / file)
+        for client in ("STATAGENT", "STATCTL")
+        for kind, file in (("CERT", "client.pem"), ("KEY", "client.key"))
+    }
+
+
+def test_names_in_client_certificates_authorise(certs: Path, tmp_path: Path) -> None:
+    principals = ["--tls-principal", "rank7.gpu=ingest", "--tls-principal", "me.lab=read,delete,admin"]
+    collector = Secured(tmp_path / "data", certs, "--tls-client-ca", str(certs / "ca.pem"), *principals)
+    rank, me, other = (client_certificate(certs, tmp_path / name, name) for name in ("rank7.gpu", "me.lab", "other.lab"))
+    collector.start()
+    try:
+        sent = collector.as_client("agent", **rank)
+        assert sent.code == 0, sent.err
+        assert collector.as_client("statctl", **me).code == 0
+        lacks = collector.as_client("statctl", **rank)
+        assert lacks.code == 2 and "certificate rank7.gpu has scope 'ingest'" in lacks.err, lacks.err
+        unknown = collector.as_client("statctl", **other)
+        assert unknown.code == 2 and "other.lab is in no --tls-principal" in unknown.err, unknown.err
+        env = collector.environment(**me)
+        removed = run_command([str(STATCTL), "rm", "one", "--yes"], env=env)
+        assert removed.code == 0, removed.err
+        audit = run_command([str(STATCTL), "audit", "--method", "DeleteRun", "--format", "json"], env=env)
+        assert [row["principal"] for row in audit.json()["records"]] == ["certificate me.lab"], audit.err
+
+        def https(name: str) -> int:
+            connection = collector.https(certs, tmp_path / name)
+            connection.request("GET", "/api/v1/runs")
+            return connection.getresponse().status
+
+        assert [https(name) for name in ("me.lab", "rank7.gpu", "other.lab")] == [200, 403, 401]
+    finally:
+        collector.stop()
+
+
+def test_bad_principals_stop_the_start(certs: Path, tmp_path: Path) -> None:
+    with_ca = [
+        "--tls-cert",
+        str(certs / "server.pem"),
+        "--tls-key",
+        str(certs / "server.key"),
+        "--tls-client-ca",
+        str(certs / "ca.pem"),
+    ]
+    for flags, word in (
+        (["--tls-principal", "rank7=ingest"], "--tls-client-ca"),
+        ([*with_ca, "--tls-principal", "rank7=root"], "not a scope"),
+        ([*with_ca, "--tls-principal", "rank7"], "no NAME="),
+    ):
+        refused = run_command(
+            [str(STATCOLLECTORD), "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--http", "off", *flags]
+        )
+        assert refused.code == 2 and word in refused.err, refused.err

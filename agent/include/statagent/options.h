@@ -58,6 +58,9 @@ struct Options {
   // File with a token, for collectors that require one (docs/security.md); only its owner may have access. It is
   // read for every connection, so a new token needs no restart. Default: none is sent.
   std::string token_file = {};
+  // Project of the run, on a collector that several share: run names are unique within one. Default: the token's,
+  // else "default".
+  std::string project = {};
   // PEM file of the authorities that sign the collector's certificate (its ca.pem). If set, the connection
   // uses TLS. Default: none, no encryption.
   std::string tls_ca = {};

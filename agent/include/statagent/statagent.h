@@ -47,6 +47,7 @@ typedef struct {
   const char* tls_ca;      /* PEM files; with tls_ca the connection uses TLS */
   const char* tls_cert;
   const char* tls_key;
+  const char* project; /* read if struct_size covers it */
 } statagent_options;
 
 /* dtype, kind, mode: numeric values of DType, Kind, Mode in statagent/types.h. */

@@ -64,6 +64,7 @@ def init(
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
+    project: str | None = None,
 ) -> Agent:
     """Starts this process's agent. An argument that is None comes from the environment variable STATAGENT_<NAME>, else it has its default.
 
@@ -88,11 +89,13 @@ def init(
 
     tls_ca: PEM file of the authority of the collector's certificate (its ca.pem); the connection then uses TLS.
     tls_cert, tls_key: PEM files of a certificate of this client, if the collector asks for one.
+    project: project of the run, on a collector that several share (default: the token's, else "default").
 
     Raises InvalidArgumentError for an argument that cannot be used, RunExistsError if the run has data and if_exists is "error",
     CollectorUnavailableError if `required` and no collector answers, StatagentError if an agent is already running."""
     texts = {
         "run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps, "spill_limit": spill_limit,
+        "project": project,
     }  # fmt: skip
     numbers = {
         "rank": rank, "local_rank": local_rank, "world_size": world_size, "sketch": sketch, "samples": samples,

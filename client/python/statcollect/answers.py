@@ -60,6 +60,18 @@ Verdict = Literal["identical", "within_tolerance", "diverged", "incomparable"]
 
 
 @dataclass(frozen=True)
+class Access:
+    """Who was kept out, and slowed down, since start (docs/security.md)."""
+
+    on: bool  # every call needs a token or a certificate
+    unauthenticated: int  # refused calls
+    permission_denied: int  # refused calls
+    streams_refused: int  # over a caller's limit
+    throttled_millis: int  # that streams waited for a limit of bytes a second
+    audit_lost: int  # lines that the audit log could not write
+
+
+@dataclass(frozen=True)
 class Alarms:
     """State of the alarms (docs/alarms.md)."""
 
@@ -648,6 +660,7 @@ class Status:
     backlog_oldest_millis: int  # age of the oldest of them
     retention: Retention | None
     alarms: Alarms | None
+    access: Access | None
     http_address: str  # "127.0.0.1:7434", where the page and the HTTP API are; empty: off
 
 

@@ -28,7 +28,7 @@ from .decode import decode
 from .errors import AnswerError, ArgumentError, CollectorUnavailableError
 from .records import Observation, observations
 from .rows import Rows
-from .transport import Address, Transport, parse_address, read_token
+from .transport import Address, Transport, check_project, parse_address, read_token
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ def connect(
     *,
     http: str | None = None,
     token_file: str | Path | None = None,
+    project: str | None = None,
     tls_ca: str | Path | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
@@ -50,6 +51,7 @@ def connect(
         default pair 7433 and 7434.
     http: the HTTP address, where it is neither.
     token_file: file with a token, sent as `Authorization: Bearer`. Default: STATCTL_TOKEN_FILE.
+    project: project of the runs. Default: STATCTL_PROJECT, else the token's, else "default".
     tls_ca: file with the certificates of the authority that signed the collector's; turns TLS on. https:// alone uses the system's.
     tls_cert, tls_key: this client's own certificate and key, for collectors that ask for one. Without any of the three:
         STATCTL_TLS_CA, STATCTL_TLS_CERT, STATCTL_TLS_KEY, unless the address begins with http://.
@@ -69,7 +71,8 @@ def connect(
             f"connect to {given} with a token: it would be sent without encryption; expected TLS: pass tls_ca=, or https://"
         )
     context = _context(tls_ca, tls_cert, tls_key) if given.secure else None
-    transport = Transport(given, timeout, token, context)
+    project = project or os.environ.get("STATCTL_PROJECT") or ""
+    transport = Transport(given, timeout, token, context, check_project(project))
     return Collector(_at_http(transport, only=http is not None))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -83,6 +84,15 @@ def read_token(path: str | Path) -> str:
     return token
 
 
+def check_project(name: str) -> str:
+    """The name, which may be empty. Raises ArgumentError."""
+    if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise ArgumentError(
+            f"project {name!r:.80}: expected 1 to 64 letters, digits, '.', '_' and '-', first a letter or a digit"
+        )
+    return name
+
+
 @dataclass(frozen=True)
 class Transport:
     """How to reach one collector. `timeout`: seconds without progress after which a request fails."""
@@ -91,6 +101,7 @@ class Transport:
     timeout: float
     token: str = field(default="", repr=False)
     context: ssl.SSLContext | None = field(default=None, repr=False)
+    project: str = ""
 
     def ask(self, name: str, parameters: Mapping[str, Any]) -> Any:
         """The answer to one query. Waits and retries while the collector is busy."""
@@ -146,7 +157,8 @@ class Transport:
         return http.client.HTTPConnection(self.address.host, self.address.port, timeout=self.timeout)
 
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        headers = {"X-Statcollect-Project": self.project} if self.project else {}
+        return {**headers, "Authorization": f"Bearer {self.token}"} if self.token else headers
 
     def _send(self, name: str, parameters: Mapping[str, Any]) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         body = json.dumps({key: value for key, value in parameters.items() if value is not None})

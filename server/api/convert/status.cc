@@ -19,6 +19,15 @@ void Fill(const RetentionStatus& from, v1::Retention& to) {
   for (const std::string& run : from.kept) to.add_kept(run);
 }
 
+void Fill(const AccessStatus& from, v1::Access& to) {
+  to.set_on(from.on);
+  to.set_unauthenticated(from.unauthenticated);
+  to.set_permission_denied(from.permission_denied);
+  to.set_streams_refused(from.streams_refused);
+  to.set_throttled_millis(from.throttled_millis);
+  to.set_audit_lost(from.audit_lost);
+}
+
 void Fill(const AlarmStatus& from, v1::Alarms& to) {
   to.set_enabled(from.enabled);
   to.mutable_raised()->insert(from.raised.begin(), from.raised.end());
@@ -60,7 +69,22 @@ void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out) {
   out.set_backlog_oldest_millis(status.backlog_oldest_millis);
   Fill(status.retention, *out.mutable_retention());
   Fill(status.alarms, *out.mutable_alarms());
+  Fill(status.access, *out.mutable_access());
   out.set_http_address(status.http_address);
+}
+
+void ToWire(const access::AuditFound& found, v1::ListAuditResponse& out) {
+  for (const access::AuditRecord& record : found.records) {
+    v1::AuditRecord& added = *out.add_records();
+    added.set_time(record.time);
+    added.set_principal(record.entry.principal);
+    added.set_address(record.entry.address);
+    added.set_method(record.entry.method);
+    added.set_object(record.entry.object);
+    added.set_outcome(record.entry.outcome);
+    added.set_left_out(record.entry.left_out);
+  }
+  out.set_more(found.more);
 }
 
 }  // namespace statcollect::api

@@ -20,6 +20,7 @@
 
 #include "common/checksum.h"
 #include "common/names.h"
+#include "common/project.h"
 #include "common/thread_annotations.h"
 #include "proto/json.h"
 #include "server/access/token.h"
@@ -144,6 +145,11 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
     if (asked.authorization.empty() && !session.empty())
       context_.AddMetadata(kSessionMetadata, SealSession(session));
     if (!asked.address.empty()) context_.AddMetadata(kPeerField, SealPeer(asked.address));
+    if (!asked.certificate.empty())
+      context_.AddMetadata(kCertificateField, SealCertificate(asked.certificate));
+    // As with tokens: gRPC must be given names only.
+    if (asked.project.size() == 1 && ValidateProjectName(asked.project.front()).ok())
+      context_.AddMetadata(kProjectField, asked.project.front());
     if_none_match_ = asked.if_none_match;
   }
 

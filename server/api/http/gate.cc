@@ -56,10 +56,12 @@ HttpGate MakeHttpGate(access::AccessControl& access, ForeignCheck* foreign) {
         {.authorization = std::vector<std::string_view>(head.authorization.begin(), head.authorization.end()),
          .method = method,
          .address = head.address,
+         .certificate = head.certificate,
+         .project = std::vector<std::string_view>(head.project.begin(), head.project.end()),
          .session = SessionOf(head)});
     if (allowed.ok()) return std::nullopt;
     const Code code = allowed.status().code();
-    return Refusal(code == Code::kUnauthenticated ? 401 : 403, code, allowed.status().message());
+    return Refusal(HttpStatusOf(code), code, allowed.status().message());
   };
 }
 

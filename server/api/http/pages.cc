@@ -32,6 +32,29 @@ HttpResponse ReadyPage(const CollectorStatus& status) {
           .body = nlohmann::json{{"status", Printable(status.state)}}.dump() + "\n"};
 }
 
+std::string Rendered(const Metric& m) {
+  return fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3:.17g}\n", m.name, m.help, m.type, m.value);
+}
+
+std::string RenderAccess(const AccessStatus& a) {
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  std::string text;
+  for (const Metric& m : std::initializer_list<Metric>{
+           {"statcollect_access_unauthenticated_total", "counter",
+            "Calls refused for want of a valid token or certificate.", number(a.unauthenticated)},
+           {"statcollect_access_permission_denied_total", "counter",
+            "Calls refused for want of a scope, or for another project.", number(a.permission_denied)},
+           {"statcollect_access_streams_refused_total", "counter", "Streams over the limit of their caller.",
+            number(a.streams_refused)},
+           {"statcollect_access_throttled_seconds_total", "counter",
+            "How long streams have waited for a limit of bytes a second.", number(a.throttled_millis) / 1000},
+           {"statcollect_audit_lost_total", "counter", "Lines that the audit log could not write.",
+            number(a.audit_lost)},
+       })
+    text += Rendered(m);
+  return text;
+}
+
 std::string RenderAlarms(const AlarmStatus& a) {
   std::string text;
   const auto metric = [&](std::string_view name, std::string_view type, std::string_view help) {
@@ -118,9 +141,8 @@ std::string RenderMetrics(const CollectorStatus& s) {
       "gauge\n"
       "statcollect_build_info{{version=\"{}\",durability=\"{}\"}} 1\n",
       EscapeLabel(s.version), s.fsync ? "fsync" : "process");
-  for (const Metric& m : metrics) {
-    text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3:.17g}\n", m.name, m.help, m.type, m.value);
-  }
+  for (const Metric& m : metrics) text += Rendered(m);
+  text += RenderAccess(s.access);
   text +=
       "# HELP statcollect_dropped_records Records that agents reported as lost, over all stored runs.\n"
       "# TYPE statcollect_dropped_records gauge\n";

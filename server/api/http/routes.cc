@@ -25,7 +25,8 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"DeleteNoise", "noise_rm"}, {"ListCaptures", "captures"},
     {"ReadCapture", "capture"},  {"ListExponents", "exponents"},
     {"FollowRuns", "live"},      {"GetHeatMap", "heatmap"},
-    {"KeepRun", "keep"},         {"DeleteRun", "rm"}};
+    {"KeepRun", "keep"},         {"DeleteRun", "rm"},
+    {"ListAudit", "audit"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};
@@ -34,7 +35,7 @@ constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
 constexpr std::string_view kOverGrpcOnly = "FollowEvents";
 constexpr std::string_view kEndless = "FollowRuns";
 // Of Admin.
-constexpr std::string_view kAdministration[] = {"GetStatus", "KeepRun", "DeleteRun"};
+constexpr std::string_view kAdministration[] = {"GetStatus", "KeepRun", "DeleteRun", "ListAudit"};
 
 // "MakeNoise" -> "make_noise".
 std::string SnakeCase(std::string_view name) {

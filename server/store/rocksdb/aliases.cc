@@ -15,18 +15,18 @@ namespace {
 
 constexpr std::size_t kTakeOverBatchBytes = 4 << 20;
 
-rocksdb::Slice ContentKey(const BlockDigest& digest) {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+// `project`: empty for the default one, as in stores that know none.
+std::string ContentKey(const BlockDigest& digest, const std::string& project) {
+  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size()) + project;
 }
 
-// `listed_as`: so that equal blocks can be aliases of this one; null: not listed.
+// `listed_as`: the ContentKey under which equal blocks find this one; empty: not listed.
 void PutContent(const Database& database, rocksdb::WriteBatch& batch, const StatKey& key,
-                const EncodedBlock& block, const BlockDigest* listed_as) {
+                const EncodedBlock& block, const std::string& listed_as) {
   const std::string encoded_key = EncodeStatKey(key);
   (void)batch.Put(database.families[kStats], encoded_key, block.stats);
   if (!block.sums.empty()) (void)batch.Put(database.families[kSketches], encoded_key, block.sums);
-  if (listed_as != nullptr)
-    (void)batch.Put(database.families[kContents], ContentKey(*listed_as), encoded_key);
+  if (!listed_as.empty()) (void)batch.Put(database.families[kContents], listed_as, encoded_key);
 }
 
 Result<std::vector<AttemptId>> UsersOf(const Database& database, AttemptId owner) {
@@ -43,23 +43,25 @@ Result<std::vector<AttemptId>> UsersOf(const Database& database, AttemptId owner
 
 }  // namespace
 
-std::optional<StatKey> Aliases::FindTwin(const BlockDigest& digest) {
+std::optional<StatKey> Aliases::FindTwin(const BlockDigest& digest, AttemptId user) {
   const auto database = database_.Pin();
   if (database == nullptr) return std::nullopt;
   rocksdb::PinnableSlice value;
-  if (!database->db->Get({}, database->families[kContents], ContentKey(digest), &value).ok())
+  if (!database->db->Get({}, database->families[kContents], ContentKey(digest, live_.ProjectOf(user)), &value)
+           .ok())
     return std::nullopt;
   const auto key = DecodeStatKey(View(value));
-  return key && live_.Contains(key->attempt) ? key : std::nullopt;
+  return key && live_.IsInProjectOf(user, key->attempt) ? key : std::nullopt;
 }
 
 void Aliases::Put(const Database& database, rocksdb::WriteBatch& batch, const EncodedStatBlock& block,
                   AttemptId user, Pairs* pairs) {
-  if (block.twin && live_.Contains(block.twin->attempt)) {
+  if (block.twin && live_.IsInProjectOf(user, block.twin->attempt)) {
     (void)batch.Put(database.families[kStats], EncodeStatKey(block.key), block.alias);
     PutPair(database, batch, block.twin->attempt, user, pairs);
   } else {
-    PutContent(database, batch, block.key, block.own, block.worth_listing ? &block.digest : nullptr);
+    PutContent(database, batch, block.key, block.own,
+               block.worth_listing ? ContentKey(block.digest, live_.ProjectOf(user)) : "");
   }
 }
 
@@ -123,7 +125,8 @@ Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptI
       database_.Log(attempted + ": skipped: " + read.message());
       continue;
     }
-    PutContent(database, batch, *key, EncodeBlock(block, reader->digest()), &reader->digest());
+    PutContent(database, batch, *key, EncodeBlock(block, reader->digest()),
+               live_.Contains(user) ? ContentKey(reader->digest(), live_.ProjectOf(user)) : "");
     if (batch.GetDataSize() < kTakeOverBatchBytes) continue;
     STATCOLLECT_RETURN_IF_ERROR(database_.Write(attempted, database, batch, true, /*frees_space=*/true));
     batch.Clear();

@@ -1,4 +1,5 @@
-// Stores blocks of equal content once; the others, in any run, are aliases.
+// Stores blocks of equal content once; the others, in any run of the project, are aliases. They never cross projects:
+// digests can be forged, and who writes a block must not learn from its size or time what others have.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_ALIASES_H_
 
@@ -32,8 +33,8 @@ class Aliases {
   // Borrows both.
   Aliases(RecoverableDatabase& database, LiveAttempts& live) : database_(database), live_(live) {}
 
-  // An existing block of equal content that a new one may alias.
-  std::optional<StatKey> FindTwin(const BlockDigest& digest);
+  // An existing block of equal content that a new one of `user` may alias.
+  std::optional<StatKey> FindTwin(const BlockDigest& digest, AttemptId user);
 
   // While the lock is held, no attempt ceases to be a target of aliases.
   std::shared_lock<std::shared_mutex> HoldTargets() { return std::shared_lock(targets_mutex_); }

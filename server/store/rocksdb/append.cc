@@ -32,7 +32,8 @@ std::unique_ptr<StreamWriter> Appender::NewWriter(AttemptId attempt, std::uint32
   return std::make_unique<RocksStreamWriter>(
       attempt, rank,
       StatEncoder::Options{
-          .find_twin = [this](const BlockDigest& digest) { return aliases_.FindTwin(digest); },
+          .find_twin = [this,
+                        attempt](const BlockDigest& digest) { return aliases_.FindTwin(digest, attempt); },
           .key_frame_bytes = &key_frame_bytes_});
 }
 

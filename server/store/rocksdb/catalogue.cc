@@ -1,6 +1,6 @@
 #include "server/store/rocksdb/catalogue.h"
 
-#include <set>
+#include <map>
 #include <utility>
 
 #include "common/parse.h"
@@ -70,7 +70,7 @@ Result<AttemptMeta> Catalogue::CreateAttempt(const AttemptMeta& wanted) {
   (void)batch.Put(database->families[kCatalogue], AttemptKey(attempt), Encode(attempt));
   STATCOLLECT_RETURN_IF_ERROR(
       database_.Write("create attempt of run '" + wanted.run + "'", *database, batch, true));
-  live_.Add(attempt.id);
+  live_.Add(attempt.id, attempt.run);
   return attempt;
 }
 
@@ -172,16 +172,16 @@ Result<std::vector<AttemptTally>> Catalogue::Census() {
 }
 
 Status Catalogue::LoadAttempts(const Database& database, LiveAttempts& live) {
-  std::set<AttemptId> found;
+  std::map<AttemptId, std::string> found;
   STATCOLLECT_RETURN_IF_ERROR(ForEachValue<AttemptMeta>(
       database, "attempts", kCatalogue, AllAttempts(),
-      [&](std::string_view, const AttemptMeta& attempt) { found.insert(attempt.id); }));
+      [&](std::string_view, const AttemptMeta& attempt) { found.emplace(attempt.id, attempt.run); }));
   auto next = NextAttemptId(database);
   if (!next.ok()) return next.status();
   for (const AttemptId id : live.snapshot().live) {
     if (!found.contains(id)) live.Remove(id);
   }
-  for (const AttemptId id : found) live.Add(id);
+  for (const auto& [id, run] : found) live.Add(id, run);
   live.SetNext(*next);
   return Status::Ok();
 }

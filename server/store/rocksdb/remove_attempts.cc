@@ -61,7 +61,7 @@ Status HideAttempts(RecoverableDatabase& store, Aliases& aliases, LiveAttempts& 
   for (const AttemptMeta& attempt : going) Hide(*database, batch, attempt, !remaining.contains(attempt.run));
   const Status written = store.Write("remove attempts", *database, batch, true, /*frees_space=*/true);
   if (!written.ok()) {
-    for (const AttemptMeta& attempt : going) live.Add(attempt.id);
+    for (const AttemptMeta& attempt : going) live.Add(attempt.id, attempt.run);
   }
   STATCOLLECT_FAILPOINT("drop.hidden");
   return written;

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -162,6 +164,131 @@ TEST_F(AccessTest, AFloodOfBadTokensNeitherFillsTheLogNorStopsAValidOne) {
     }
   }
   EXPECT_LE(folder_.audit.Newest(10'000).size(), FailureLimiter::kInAll);
+}
+
+TEST_F(AccessTest, ATokenForOneProjectReachesNoOther) {
+  const std::string all = "Bearer " + folder_.Create("read");
+  const std::string vision = "Bearer " + folder_.Create("read", {}, "vision");
+  Open();
+  const auto check = [&](const std::string& field, std::vector<std::string_view> project) {
+    return access_->Check(
+        {.authorization = {field}, .method = kRuns, .address = "x", .project = std::move(project)});
+  };
+  EXPECT_EQ(check(all, {})->project, "default");
+  EXPECT_EQ(check(all, {"vision"})->project, "vision");
+  EXPECT_EQ(check(vision, {})->project, "vision") << "its own, where the call names none";
+  EXPECT_EQ(check(vision, {"vision"})->project, "vision");
+  const auto other = check(vision, {"speech"});
+  EXPECT_EQ(other.status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(other.status().message(), HasSubstr("is for project 'vision'"));
+  EXPECT_THAT(other.status().message(), HasSubstr("token create --project speech"));
+  EXPECT_EQ(check(vision, {"default"}).status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(check(all, {"a/b"}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(check(all, {""}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(check(all, {std::string(65, 'p')}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(check(all, {"vision", "vision"}).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(AccessTest, AnOpenCallEndsWhenTheProjectOfItsTokenChanges) {
+  const std::string token = folder_.Create("read", {}, "vision");
+  Open();
+  const auto principal = CheckToken(token);
+  ASSERT_TRUE(principal.ok());
+  EXPECT_TRUE(access_->StillValid(*principal).ok());
+  ASSERT_TRUE(ChangeTokens(folder_.path, [&](TokenRecords& records) {
+                records.at(token.substr(4, kTokenIdBytes)).project = "speech";
+                return Status::Ok();
+              }).ok());
+  folder_.clock.Advance(1s);
+  EXPECT_THAT(access_->StillValid(*principal).message(), HasSubstr("project of token"));
+}
+
+class CertificateTest : public AccessTest {
+ protected:
+  void SetUp() override {
+    const auto grants = ParseGrants({"rank7.gpu=ingest", "spiffe://lab/me=read,delete@vision"});
+    ASSERT_TRUE(grants.ok()) << grants.status().message();
+    auto opened = folder_.Open(false, *grants);
+    ASSERT_TRUE(opened.ok());
+    access_ = *std::move(opened);
+  }
+  Result<Principal> With(std::vector<std::string> names, const std::string& method,
+                         std::vector<std::string_view> fields = {}) {
+    return access_->Check({.authorization = std::move(fields),
+                           .method = method,
+                           .address = "x",
+                           .certificate = std::move(names)});
+  }
+};
+
+TEST_F(CertificateTest, ANameInACertificateAuthorisesWithoutAToken) {
+  EXPECT_TRUE(access_->on());
+  const auto agent = With({"other", "rank7.gpu"}, "/statcollect.v1.Ingest/Stream");
+  ASSERT_TRUE(agent.ok()) << agent.status().message();
+  EXPECT_EQ(agent->Name(), "certificate rank7.gpu");
+  EXPECT_EQ(agent->project, "default");
+  EXPECT_TRUE(access_->StillValid(*agent).ok());
+  const auto reader = With({"spiffe://lab/me"}, kRuns);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ(reader->project, "vision");
+}
+
+TEST_F(CertificateTest, WhatIsNotGrantedIsRefused) {
+  const auto lacks = With({"rank7.gpu"}, kRuns);
+  EXPECT_EQ(lacks.status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(lacks.status().message(),
+              HasSubstr("certificate rank7.gpu has scope 'ingest'; expected 'read'"));
+  const auto unknown = With({"rank8.gpu"}, kRuns);
+  EXPECT_EQ(unknown.status().code(), Code::kUnauthenticated);
+  EXPECT_THAT(unknown.status().message(), HasSubstr("rank8.gpu is in no --tls-principal"));
+  EXPECT_EQ(With({}, kRuns).status().code(), Code::kUnauthenticated);
+  EXPECT_EQ(With({"rank7.gpu"}, "/statcollect.v1.Ingest/Unheard").status().code(), Code::kPermissionDenied);
+  const auto lines = folder_.audit.Newest(10);
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"certificate rank7.gpu\""));
+}
+
+TEST_F(CertificateTest, ATokenDecidesWhereThereIsOne) {
+  const std::string token = "Bearer " + folder_.Create("read");
+  folder_.clock.Advance(1s);
+  const auto both = With({"rank7.gpu"}, kRuns, {token});
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  EXPECT_EQ(both->Name().substr(0, 6), "token ");
+  EXPECT_EQ(With({"spiffe://lab/me"}, kRuns, {"Bearer stc_x"}).status().code(), Code::kUnauthenticated)
+      << "a bad token is not passed over";
+}
+
+TEST_F(AccessTest, WithoutGrantsACertificateIsOnlyWrittenDown) {
+  Open();
+  const auto checked = access_->Check(
+      {.authorization = {}, .method = kRuns, .address = "x", .certificate = {"rank7.gpu", "rank7"}});
+  ASSERT_TRUE(checked.ok());
+  EXPECT_EQ(checked->Name(), "certificate rank7.gpu");
+  EXPECT_TRUE(access_->StillValid(*checked).ok());
+  (void)folder_.Create("read");
+  folder_.clock.Advance(1s);
+  EXPECT_FALSE(access_->StillValid(*checked).ok());
+}
+
+TEST(ParseGrants, SaysWhatIsWrong) {
+  const auto grants = ParseGrants({"a=b=read", "rank=ingest,read@vision"});
+  ASSERT_TRUE(grants.ok());
+  EXPECT_EQ(grants->at("a=b").scopes.ToString(), "read") << "names may have '='";
+  EXPECT_EQ(grants->at("rank").project, "vision");
+  for (const auto& [text, expected] :
+       std::vector<std::pair<std::string, std::string>>{{"rank", "no NAME="},
+                                                        {"=read", "no NAME="},
+                                                        {"rank=", "found none"},
+                                                        {"rank=root", "not a scope"},
+                                                        {"rank=read@", "project"},
+                                                        {"rank=read@a/b", "project"},
+                                                        {"ra\nnk=read", "not printable"},
+                                                        {std::string(300, 'r') + "=read", "longer"}}) {
+    const auto bad = ParseGrants({text});
+    EXPECT_EQ(bad.status().code(), Code::kInvalidArgument) << text;
+    EXPECT_THAT(bad.status().message(), HasSubstr(expected)) << text;
+  }
+  EXPECT_THAT(ParseGrants({"r=read", "r=ingest"}).status().message(), HasSubstr("twice"));
 }
 
 }  // namespace

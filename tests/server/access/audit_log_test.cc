@@ -90,6 +90,40 @@ TEST_F(AuditLogTest, WhatCannotBeWrittenIsCountedAndToldOnce) {
   EXPECT_EQ(log.Newest(5).size(), 1U) << "it does not try again";
 }
 
+TEST_F(AuditLogTest, FindsTheNewestOverSeveralFiles) {
+  AuditLog log = Make(1000);
+  for (int i = 0; i < 200; ++i) {
+    clock_.Advance(std::chrono::seconds(1));
+    AuditEntry entry = Entry(std::to_string(i));
+    if (i % 2 == 0) entry.outcome = "permission_denied: no";
+    entry.left_out = static_cast<std::uint64_t>(i);
+    log.Write(entry);
+  }
+  const AuditFound found = log.Find({.outcome = "permission_denied", .limit = 6});
+  ASSERT_EQ(found.records.size(), 6U);
+  EXPECT_TRUE(found.more);
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(found.records[i].entry.object, std::to_string(188 + 2 * i));
+  EXPECT_EQ(found.records[0].entry.left_out, 188U);
+  EXPECT_EQ(found.records[0].entry.address, "ipv4:1.2.3.4:5");
+  EXPECT_TRUE(log.Find({.principal = "token 2"}).records.empty());
+  EXPECT_TRUE(log.Find({.method = "/n"}).records.empty());
+  EXPECT_EQ(log.Find({.principal = "1", .method = "m", .limit = 3}).records.size(), 3U);
+  const AuditFound recent = log.Find({.since_unix_nanos = clock_.UnixNanos() - 2'000'000'000, .limit = 100});
+  ASSERT_EQ(recent.records.size(), 3U);
+  EXPECT_EQ(recent.records.back().entry.object, "199");
+  EXPECT_FALSE(recent.more);
+}
+
+TEST_F(AuditLogTest, PassesOverLinesThatAreNone) {
+  std::ofstream(path_) << "{\"time\":\"20\n[1]\n{\"time\":7,\"object\":[]}\n\n";
+  AuditLog log = Make();
+  log.Write(Entry("whole"));
+  const AuditFound found = log.Find({});
+  ASSERT_EQ(found.records.size(), 2U) << "an object without texts counts as an empty entry";
+  EXPECT_EQ(found.records.back().entry.object, "whole");
+  EXPECT_TRUE(Make().Find({.limit = 1}).more);
+}
+
 TEST_F(AuditLogTest, ALinkIsNotFollowed) {
   std::ofstream(folder_ + "/other") << "";
   std::filesystem::create_symlink(folder_ + "/other", path_);

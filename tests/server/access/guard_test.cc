@@ -67,7 +67,7 @@ class GuardTest : public ::testing::Test {
   void SetUp() override {
     good_all_ = folder_.Create("ingest,read,capture,control,delete,admin");
     access_ = *folder_.Open();
-    guard_ = std::make_unique<api::Guard>(*access_);
+    guard_ = std::make_unique<api::Guard>(*access_, 3);
     const auto wrap = [&](const google::protobuf::FileDescriptor& file, const char* name,
                           grpc::Service& service) {
       const auto* type = file.FindServiceByName(name);
@@ -180,7 +180,7 @@ std::string AllBut(access::Scope scope) {
 
 // What a caller may come with, in the order of the tables' columns.
 constexpr const char* kKinds[] = {"no token",      "no such form", "unknown token", "expired",
-                                  "revoked token", "wrong scope",  "right scope"};
+                                  "revoked token", "wrong scope",  "wrong project", "right scope"};
 using Answers = std::vector<std::string>;  // one for each kind
 
 template <typename Kinds>
@@ -211,23 +211,21 @@ class Tokens {
       only_[scope] = folder.Create(std::string(access::ScopeName(scope)));
       all_but_[scope] = folder.Create(AllBut(scope));
     }
+    elsewhere_ = folder.Create(kAll, {}, "elsewhere");
     folder.clock.Advance(1s);
   }
   // For a method with `scope`; a method that is open to everybody has no wrong scope.
   std::vector<std::string> ForKinds(std::optional<access::Scope> scope) const {
     const access::Scope needed = scope.value_or(access::Scope::kRead);
-    return {"",
-            "stc_x",
-            "stc_0123456789ab_" + std::string(64, '0'),
-            expired_,
-            revoked_,
-            all_but_.at(needed),
-            only_.at(needed)};
+    return {"",         "stc_x",         "stc_0123456789ab_" + std::string(64, '0'),
+            expired_,   revoked_,        all_but_.at(needed),
+            elsewhere_, only_.at(needed)};
   }
 
  private:
   static constexpr const char* kAll = "ingest,read,capture,control,delete,admin";
   const std::string expired_, revoked_;
+  std::string elsewhere_;
   std::map<access::Scope, std::string> only_, all_but_;
 };
 
@@ -239,7 +237,7 @@ std::string NameOf(StatusCode code) {
 
 TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
   const Tokens tokens(folder_);
-  const Answers expected = {"16", "16", "16", "16", "16", "7", "passes"};
+  const Answers expected = {"16", "16", "16", "16", "16", "7", "7", "passes"};
   std::vector<std::pair<std::string, Answers>> rows;
   for (const auto* type : types_) {
     for (int i = 0; i < type->method_count(); ++i) {
@@ -247,7 +245,9 @@ TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
       SCOPED_TRACE(method);
       Answers answers;
       for (const std::string& token : tokens.ForKinds(access::FindRule(method)->scope))
-        answers.push_back(NameOf(Call(method, token.empty() ? "" : "Bearer " + token).error_code()));
+        answers.push_back(
+            NameOf(Call(method, token.empty() ? "" : "Bearer " + token, "", {{kProjectField, "here"}})
+                       .error_code()));
       EXPECT_EQ(answers, expected);
       rows.emplace_back(type->name() + "/" + type->method(i)->name(), answers);
     }
@@ -286,10 +286,11 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
     Answers answers;
     for (const std::string& token : tokens.ForKinds(scope)) {
       const bool right = answers.size() + 1 == std::size(kKinds);
-      answers.push_back(StatusOrPasses(
-          Http(head + (token.empty() ? "" : Field(token)), right && post ? body + "\r\n{}" : body)));
+      answers.push_back(
+          StatusOrPasses(Http(head + "X-Statcollect-Project: here\r\n" + (token.empty() ? "" : Field(token)),
+                              right && post ? body + "\r\n{}" : body)));
     }
-    EXPECT_EQ(answers, scope ? Answers({"401", "401", "401", "401", "401", "403", "passes"})
+    EXPECT_EQ(answers, scope ? Answers({"401", "401", "401", "401", "401", "403", "403", "passes"})
                              : Answers(std::size(kKinds), "passes"));
     rows.emplace_back(path, answers);
   }
@@ -422,6 +423,50 @@ TEST_F(GuardTest, OpenStreamsEndSoonAfterTheirTokenIsRevoked) {
   EXPECT_TRUE(kept->Finish().ok());
 }
 
+TEST_F(GuardTest, ACallerHasOnlySoManyStreams) {
+  const std::string token = folder_.Create("ingest"), other = folder_.Create("ingest");
+  folder_.clock.Advance(1s);
+  const auto stub = v1::Ingest::NewStub(channel_);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  const auto open = [&](const std::string& with) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    contexts.back()->AddMetadata("authorization", "Bearer " + with);
+    auto stream = stub->Stream(contexts.back().get());
+    (void)stream->Write({});
+    return stream;
+  };
+  const auto end = [](auto& stream) {
+    v1::CollectorMessage message;
+    stream->WritesDone();
+    while (stream->Read(&message)) {
+    }
+    return stream->Finish();
+  };
+  std::vector<decltype(open(token))> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(open(token));
+  // Which of them comes first is the server's matter.
+  for (int i = 0; i < 2000 && access_->counters().streams_refused == 0; ++i) std::this_thread::sleep_for(5ms);
+  auto of_other = open(other);
+  EXPECT_TRUE(end(of_other).ok()) << "another token has its own";
+  int refused = 0;
+  for (auto& stream : streams) {
+    const grpc::Status status = end(stream);
+    if (status.ok()) continue;
+    ++refused;
+    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("token " + token.substr(4, 12) + " has 3 streams open"));
+  }
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(access_->counters().streams_refused, 1U);
+  bool later = false;  // once the server, too, is done with the others
+  for (int i = 0; i < 1000 && !later; ++i) {
+    auto stream = open(token);
+    later = end(stream).ok();
+    if (!later) std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_TRUE(later);
+}
+
 TEST_F(GuardTest, CallsThatChangeSomethingAreAuditedWithTheirObjectAndOutcome) {
   v1::DeleteRunRequest request;
   request.set_run("old-run");
@@ -437,6 +482,25 @@ TEST_F(GuardTest, CallsThatChangeSomethingAreAuditedWithTheirObjectAndOutcome) {
   EXPECT_THAT(lines[0], HasSubstr("\"outcome\":\"error 12"));
   EXPECT_THAT(lines[1], HasSubstr("\"address\":\"ipv4:127.0.0.1:")) << "of the browser, not of the process";
   EXPECT_THAT(lines[1], HasSubstr("DeleteNoise"));
+}
+
+TEST_F(GuardTest, AProjectThatIsNoNameIsRefusedBeforeAnythingIsParsed) {
+  const std::string nonsense(1000, '\xff');
+  const auto refused =
+      Call("/statcollect.v1.Query/Diff", "Bearer " + good_all_, nonsense, {{kProjectField, "a/b"}});
+  EXPECT_EQ(refused.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("project 'a/b'"));
+  EXPECT_THAT(Http("GET /api/v1/runs HTTP/1.1\r\nX-Statcollect-Project: a/b\r\n" + Field(good_all_)),
+              HasSubstr("HTTP/1.1 400"));
+  EXPECT_THAT(Http("GET /api/v1/runs HTTP/1.1\r\nX-Statcollect-Project: a\r\nX-Statcollect-Project: b\r\n" +
+                   Field(good_all_)),
+              HasSubstr("several projects"));
+}
+
+TEST_F(GuardTest, ACallerOfTheNetworkCannotChooseItsCertificate) {
+  (void)Call("/statcollect.v1.Admin/KeepRun", "", "", {{api::kCertificateField, "somebody\n"}});
+  ASSERT_EQ(AuditLines().size(), 1U);
+  EXPECT_THAT(AuditLines()[0], HasSubstr("\"principal\":\"nobody\""));
 }
 
 TEST_F(GuardTest, ACallerOfTheNetworkCannotChooseTheAddressInTheLog) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ struct TokenFolder {
 
   std::int64_t Now() const { return clock.UnixNanos() / 1'000'000'000; }
   // A new token in the file.
-  std::string Create(const std::string& scopes, std::optional<std::int64_t> expires = {}) {
+  std::string Create(const std::string& scopes, std::optional<std::int64_t> expires = {},
+                     const std::string& project = "") {
     const std::string token = access::MakeToken().value();
     const auto add = [&](access::TokenRecords& records) {
       records.emplace(std::string(*access::TokenId(token)),
@@ -38,7 +40,8 @@ struct TokenFolder {
                                           .scopes = access::ParseScopes(scopes).value(),
                                           .created = Now(),
                                           .expires = expires,
-                                          .revoked = {}});
+                                          .revoked = {},
+                                          .project = project});
       return Status::Ok();
     };
     EXPECT_TRUE(access::ChangeTokens(path, add).ok());
@@ -50,9 +53,11 @@ struct TokenFolder {
                   return Status::Ok();
                 }).ok());
   }
-  Result<std::unique_ptr<access::AccessControl>> Open(bool required = false) {
+  Result<std::unique_ptr<access::AccessControl>> Open(bool required = false,
+                                                      access::Grants certificates = {}) {
     return access::AccessControl::Open({.token_file = path,
                                         .required = required,
+                                        .certificates = std::move(certificates),
                                         .log = [this](const std::string& line) { told.push_back(line); }},
                                        clock, audit);
   }

@@ -100,7 +100,8 @@ TEST(Scopes, AreParsedAndUnknownOnesNamed) {
 TEST_F(TokenFileTest, TheCollectorsFileIsWrittenForItsOwnerAndReadBack) {
   const std::string path = folder_ + "/tokens";
   const auto add = [](TokenRecords& records) {
-    TokenRecord record{.digest = access::DigestOf(kGood), .created = 7, .expires = 9, .revoked = {}};
+    TokenRecord record{
+        .digest = access::DigestOf(kGood), .created = 7, .expires = 9, .revoked = {}, .project = "vision"};
     record.scopes.Add(access::Scope::kDelete);
     records.emplace("0123456789ab", record);
     return Status::Ok();
@@ -114,6 +115,7 @@ TEST_F(TokenFileTest, TheCollectorsFileIsWrittenForItsOwnerAndReadBack) {
   ASSERT_EQ(read->count("0123456789ab"), 1U);
   EXPECT_EQ(read->begin()->second.expires, 9);
   EXPECT_FALSE(read->begin()->second.revoked);
+  EXPECT_EQ(read->begin()->second.project, "vision");
   std::ifstream file(path);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   EXPECT_THAT(text, Not(HasSubstr("cccc"))) << "the secret itself is stored";
@@ -142,7 +144,8 @@ TEST_F(TokenFileTest, AFileThatOthersMayReadOrThatIsDamagedIsRefused) {
        {std::string("0123456789ab\n"), "0123456789aX " + zeros + " read 1 - -\n",
         std::string("0123456789ab 00 read 1 - -\n"), "0123456789ab " + zeros + " root 1 - -\n",
         "0123456789ab " + zeros + " read -1 - -\n", "0123456789ab " + zeros + " read 1 soon -\n",
-        "0123456789ab " + zeros + " read 1 - - more\n"}) {
+        "0123456789ab " + zeros + " read 1 - - vision more\n",
+        "0123456789ab " + zeros + " read 1 - - a/b\n"}) {
     EXPECT_EQ(ParseTokens(bad).status().code(), Code::kInvalidArgument) << bad;
   }
 }

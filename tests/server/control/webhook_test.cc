@@ -1,6 +1,14 @@
 // The webhook against real listeners: one that answers, one that refuses, one that hangs, and none at all.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,7 +23,9 @@
 #include <boost/asio/streambuf.hpp>
 #include <boost/asio/write.hpp>
 
+#include "server/control/address_list.h"
 #include "server/control/webhook.h"
+#include "server/control/webhook_signature.h"
 
 namespace statcollect {
 namespace {
@@ -212,6 +222,123 @@ TEST(ParseWebhook, RefusesWhatItCannotReach) {
         "http://h:99999/", "http://h:x/", "http://a b/", "http://user@h/", "http://h/\r\nHost: evil"}) {
     EXPECT_FALSE(ParseWebhook(url).ok()) << url;
   }
+}
+
+// --- signature, addresses, and what is shown
+
+std::string SecretFile(const std::string& content, int mode = 0600) {
+  std::string path = ::testing::TempDir() + "secretXXXXXX";
+  const int file = mkstemp(path.data());
+  EXPECT_GE(file, 0);
+  EXPECT_EQ(write(file, content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  EXPECT_EQ(fchmod(file, static_cast<mode_t>(mode)), 0);
+  close(file);
+  return path;
+}
+
+// By: printf '%s' '1700000000.{"n":1}' | openssl dgst -sha256 -hmac 0123456789abcdef
+TEST(WebhookSignature, IsThatOfOpenssl) {
+  EXPECT_EQ(WebhookSignature("0123456789abcdef", 1'700'000'000, "{\"n\":1}"),
+            "v1=d9a22bdcfdab07f3be7c84c30003fdc81a4c25420850e983eb235d7e17846231");
+}
+
+TEST(WebhookSecret, SaysWhatIsWrongWithTheFile) {
+  EXPECT_EQ(ReadWebhookSecret(SecretFile("0123456789abcdef\n")).value(), "0123456789abcdef");
+  EXPECT_THAT(ReadWebhookSecret(SecretFile("short\n")).status().message(), HasSubstr("only 5 characters"));
+  EXPECT_THAT(ReadWebhookSecret(SecretFile(std::string(5000, 's'))).status().message(),
+              HasSubstr("more than"));
+  EXPECT_EQ(ReadWebhookSecret(SecretFile("0123456789abcdef", 0644)).status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(ReadWebhookSecret("/nowhere").status().message(), HasSubstr("No such file"));
+  EXPECT_THAT(ReadWebhookSecret("/dev/null").status().message(), HasSubstr("not a plain file"));
+}
+
+TEST_F(WebhookTest, SignsWithTheSecretOfTheFileAsItIsThen) {
+  Listener listener({kOk, kOk});
+  const std::string path = SecretFile("0123456789abcdef");
+  webhook_ =
+      std::make_unique<Webhook>(ParseWebhook(listener.url()).value(), WebhookOptions{.secret_file = path});
+  webhook_->Post("{\"n\":1}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 1; }));
+  std::ofstream(path) << "another secret of the receiver";
+  webhook_->Post("{\"n\":1}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 2; }));
+  const std::vector<std::string> secrets = {"0123456789abcdef", "another secret of the receiver"};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::string request = listener.requests()[i];
+    const std::string field = "X-Statcollect-Timestamp: ";
+    const std::size_t at = request.find(field);
+    ASSERT_NE(at, std::string::npos) << request;
+    const std::int64_t time = std::stoll(request.substr(at + field.size()));
+    EXPECT_THAT(request,
+                HasSubstr("X-Statcollect-Signature: " + WebhookSignature(secrets[i], time, "{\"n\":1}")));
+    EXPECT_THAT(request, ::testing::Not(HasSubstr(secrets[i])));
+  }
+}
+
+TEST_F(WebhookTest, ConnectsOnlyToAllowedNetworks) {
+  Listener listener({kOk});
+  const auto post = [&](const std::string& allowed) {
+    webhook_ =
+        std::make_unique<Webhook>(ParseWebhook(listener.url()).value(),
+                                  WebhookOptions{.allowed = AddressList::Parse("--allow", allowed).value(),
+                                                 .pauses = {},
+                                                 .log = [this](const std::string& line) {
+                                                   std::lock_guard lock(mutex_);
+                                                   lines_.push_back(line);
+                                                 }});
+    webhook_->Post("{}");
+    return Eventually([&] { return webhook_->counters().sent + webhook_->counters().dropped == 1; }) &&
+           webhook_->counters().sent == 1;
+  };
+  EXPECT_FALSE(post("192.0.2.0/24"));
+  ASSERT_FALSE(lines().empty());
+  EXPECT_THAT(lines().back(), HasSubstr("its address 127.0.0.1 is in none of the networks"));
+  EXPECT_TRUE(post("192.0.2.0/24, 127.0.0.0/8"));
+}
+
+TEST_F(WebhookTest, ARedirectIsAFailureAndNotFollowed) {
+  Listener listener(
+      {"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+       kOk});
+  Start(listener.url());
+  webhook_->Post("{}");
+  ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 1; }));
+  EXPECT_THAT(lines().at(0), HasSubstr("got HTTP status 302"));
+}
+
+TEST(WebhookTarget, IsShownWithoutWhatMayBeSecret) {
+  EXPECT_EQ(ParseWebhook("https://hooks.example.org/services/T0/SECRET?key=SECRET")->shown,
+            "https://hooks.example.org:443/...");
+  EXPECT_EQ(ParseWebhook("http://[::1]:9000/")->shown, "http://[::1]:9000/");
+  for (const char* url :
+       {"ftp://host/SECRET", "https://me:SECRET@host/SECRET", "https://host:0/SECRET", "host/SECRET"})
+    EXPECT_THAT(ParseWebhook(url).status().message(), ::testing::Not(HasSubstr("SECRET"))) << url;
+}
+
+TEST(AddressList, TakesNetworksOfBothKinds) {
+  const auto contains = [](const std::string& list, const std::string& address) {
+    const bool v6 = address.find(':') != std::string::npos;
+    sockaddr_storage storage{};
+    storage.ss_family = v6 ? AF_INET6 : AF_INET;
+    void* const to = v6 ? static_cast<void*>(&reinterpret_cast<sockaddr_in6&>(storage).sin6_addr)
+                        : static_cast<void*>(&reinterpret_cast<sockaddr_in&>(storage).sin_addr);
+    EXPECT_EQ(inet_pton(storage.ss_family, address.c_str(), to), 1);
+    return AddressList::Parse("--allow", list).value().Contains(reinterpret_cast<sockaddr&>(storage));
+  };
+  EXPECT_TRUE(contains("10.0.0.0/8", "10.255.1.2"));
+  EXPECT_FALSE(contains("10.0.0.0/8", "11.0.0.0"));
+  EXPECT_TRUE(contains("192.0.2.128/25", "192.0.2.129"));
+  EXPECT_FALSE(contains("192.0.2.128/25", "192.0.2.127"));
+  EXPECT_TRUE(contains("192.0.2.7", "192.0.2.7"));
+  EXPECT_FALSE(contains("192.0.2.7", "192.0.2.8"));
+  EXPECT_TRUE(contains("fd00::/8", "fdab::1"));
+  EXPECT_FALSE(contains("fd00::/8", "fe80::1"));
+  EXPECT_TRUE(contains("10.0.0.0/8", "::ffff:10.1.1.1"));
+  EXPECT_TRUE(contains("0.0.0.0/0", "8.8.8.8"));
+  EXPECT_FALSE(contains("0.0.0.0/0", "2001:db8::1"));
+  for (const char* bad :
+       {"host", "10.0.0.0/33", "10.0.0.0/", "fd00::/129", "10.0.0/8", "1,,2", "10.0.0.0/-1"})
+    EXPECT_FALSE(AddressList::Parse("--allow", bad).ok()) << bad;
 }
 
 }  // namespace

@@ -54,6 +54,53 @@ TEST(CollectorStream, StoresAndAcknowledgesBatchesAndTheGoodbye) {
   EXPECT_GE(status.commits_total, 1u);
 }
 
+TEST(CollectorStream, ALimitOfBytesASecondSlowsDownAndLosesNothing) {
+  Harness h(
+      {.rates = {.in_all =
+                     1000}});  // the test's clock stands still: nothing is earned after the first second's
+  auto agent = h.Agent();
+  agent->Open();
+  for (int n = 0; n < 5; ++n) ASSERT_TRUE(agent->WriteBatch(NthBatch(n)));
+  ASSERT_TRUE(agent->AwaitAck(NthBatch(4).last_seq()));
+  EXPECT_GT(h.collector->GetStatus().access.throttled_millis, 0u);
+  ASSERT_TRUE(agent->WriteGoodbye());
+  EXPECT_TRUE(agent->Finish().ok());
+  EXPECT_EQ(h.Stored().durable_seq, NthBatch(4).last_seq());
+}
+
+TEST(CollectorStream, AStreamThatWaitsForItsRateEndsAtOnce) {
+  Harness h({.rates = {.in_all = 1}});
+  auto cancelled = h.Agent(Harness::Session(0)), drained = h.Agent(Harness::Session(1));
+  cancelled->Open();
+  drained->Open();
+  ASSERT_TRUE(cancelled->WriteBatch(NthBatch(0)));
+  ASSERT_TRUE(drained->WriteBatch(NthBatch(0)));
+  cancelled->Cancel();
+  EXPECT_EQ(cancelled->Finish().code(), Code::kCancelled);
+  h.collector->Drain();
+  EXPECT_EQ(drained->Finish().code(), Code::kUnavailable) << "not after the minutes that the rate asks for";
+}
+
+TEST(ByteRates, EachCallerHasItsOwnAndAllHaveOne) {
+  using namespace std::chrono_literals;
+  ByteRates rates({.each = 100, .in_all = 1000});
+  ByteRates::Time now{1h};
+  EXPECT_EQ(rates.Take("a", 100, now), 0ns) << "a burst of a second";
+  EXPECT_EQ(rates.Take("a", 100, now), 1s);
+  EXPECT_EQ(rates.Take("b", 100, now), 0ns) << "another caller does not wait for it";
+  now += 1s;
+  EXPECT_EQ(rates.Take("a", 0, now), 0ns);
+  EXPECT_EQ(rates.Take("a", 50, now), 500ms);
+  const auto wait = rates.Take("", 100'000, now);
+  EXPECT_GT(wait, 99s) << "nobody in particular: only the limit of all";
+  EXPECT_LT(wait, 100s);
+  EXPECT_GT(rates.Take("c", 1, now), 90s);
+  EXPECT_GT(rates.waited_millis(), 1500u);
+  ByteRates off({});
+  EXPECT_FALSE(off.any());
+  EXPECT_EQ(off.Take("a", 1 << 30, now), 0ns);
+}
+
 TEST(CollectorStream, RefusesStreamsBeyondTheLimitAndKeepsTheOthers) {
   Harness h({.streams_max = 2});
   auto first = h.Agent(Harness::Session(0, 1, 3)), second = h.Agent(Harness::Session(1, 1, 3));

@@ -4,6 +4,24 @@
  */
 
 export interface paths {
+    "/api/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The audit log: refused calls, and those that delete, control, capture or administer (docs/security.md). */
+        get: operations["getListAudit"];
+        put?: never;
+        /** @description The audit log: refused calls, and those that delete, control, capture or administer (docs/security.md). */
+        post: operations["postListAudit"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/capture": {
         parameters: {
             query?: never;
@@ -454,6 +472,21 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description Who was kept out, and slowed down, since start (docs/security.md). */
+        Access: {
+            /** @description lines that the audit log could not write */
+            audit_lost: number;
+            /** @description every call needs a token or a certificate */
+            on: boolean;
+            /** @description refused calls */
+            permission_denied: number;
+            /** @description over a caller's limit */
+            streams_refused: number;
+            /** @description that streams waited for a limit of bytes a second */
+            throttled_millis: number;
+            /** @description refused calls */
+            unauthenticated: number;
+        };
         /** @description Identity and position of an observed tensor, interned per session. */
         ActivationDef: {
             /** @description from 0 in each micro-batch */
@@ -523,6 +556,21 @@ export interface components {
             attempt: number;
             ranks: components["schemas"]["RankInfo"][];
             start_unix_nanos: number;
+        };
+        AuditRecord: {
+            /** @description of the caller */
+            address: string;
+            /** @description refused calls before it that were not written */
+            left_out: number;
+            method: string;
+            /** @description the run, profile or folder that it names */
+            object: string;
+            /** @description "ok", or the code and the reason */
+            outcome: string;
+            /** @description "token 0123456789ab", "certificate rank7", "nobody" */
+            principal: string;
+            /** @description "2026-01-31T12:34:56.789Z", collector's clock */
+            time: string;
         };
         /** @description Under an overhead budget not every step has its tensors: a difference may have begun in an earlier step than it is seen in. */
         Bracket: {
@@ -1128,6 +1176,7 @@ export interface components {
         };
         GetStatusRequest: Record<string, never>;
         GetStatusResponse: {
+            access: components["schemas"]["Access"] | null;
             /** @description reported by agents since start */
             agents_dropped_total: number;
             alarms: components["schemas"]["Alarms"] | null;
@@ -1293,6 +1342,25 @@ export interface components {
             shape: number[];
             /** @description bits of statistics that are shown but never compared; disjoint from `absent` */
             untrusted: number;
+        };
+        /** @description Every filter that is given must match. */
+        ListAuditRequest: {
+            /** @description the newest so many, 1..10000; 0: 100 */
+            limit?: number | null;
+            /** @description a part of it: "DeleteRun" */
+            method?: string | null;
+            /** @description how it begins: "ok", "unauthenticated", "permission_denied", "error" */
+            outcome?: string | null;
+            /** @description a part of it: "0123456789ab" */
+            principal?: string | null;
+            /** @description 0: everything that is kept */
+            since_unix_nanos?: number | null;
+        };
+        ListAuditResponse: {
+            /** @description older ones match, too */
+            more: boolean;
+            /** @description oldest first */
+            records: components["schemas"]["AuditRecord"][];
         };
         ListCapturesRequest: {
             /** @description empty: all */
@@ -2004,6 +2072,187 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    getListAudit: {
+        parameters: {
+            query?: {
+                /** @description the newest so many, 1..10000; 0: 100 */
+                limit?: number;
+                /** @description a part of it: "DeleteRun" */
+                method?: string;
+                /** @description how it begins: "ok", "unauthenticated", "permission_denied", "error" */
+                outcome?: string;
+                /** @description a part of it: "0123456789ab" */
+                principal?: string;
+                /** @description 0: everything that is kept */
+                since_unix_nanos?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListAuditResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postListAudit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ListAuditRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListAuditResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     getReadCapture: {
         parameters: {
             query: {

@@ -70,6 +70,7 @@ class Options(_Structure):
         ("tls_ca", c_char_p),
         ("tls_cert", c_char_p),
         ("tls_key", c_char_p),
+        ("project", c_char_p),
     ]
 
 

@@ -20,6 +20,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/store/rocksdb/stream_writer.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
 #include "tests/support/random_batch.h"
@@ -114,6 +115,34 @@ std::uint64_t BytesRead(Store& store, AttemptId attempt) {
   while (scan->Next()) {
   }
   return scan->bytes_read();
+}
+
+TEST_F(RocksDbStoreTest, BlocksAreSharedWithinAProjectOnly) {
+  Open();
+  const RecordBatch batch = MakeBatch(1, 0, 0, 300);
+  const auto twin_of = [&](AttemptId attempt) -> std::optional<AttemptId> {
+    const auto prepared = store_->NewWriter(attempt, 0)->Prepare(batch);
+    const auto& blocks = static_cast<const RocksPreparedBatch&>(*prepared).blocks;
+    return blocks.at(0).twin ? std::optional(blocks[0].twin->attempt) : std::nullopt;
+  };
+  const AttemptId base = Create("base").id;
+  Append(*store_, base, 0, batch);
+  const AttemptId foreign = Create("vision/base").id;
+  EXPECT_EQ(twin_of(Create("again").id), base);
+  EXPECT_EQ(twin_of(foreign), std::nullopt);
+  Append(*store_, foreign, 0, batch);
+  EXPECT_EQ(twin_of(Create("vision/again").id), foreign);
+  EXPECT_EQ(twin_of(Create("again").id), base) << "another project's block does not take its place";
+  EXPECT_EQ(twin_of(Create("speech/again").id), std::nullopt);
+  Open();
+  EXPECT_EQ(twin_of(Create("vision/later").id), foreign) << "over a restart";
+  const AttemptId user = Create("vision/user").id;
+  Append(*store_, user, 0, batch);
+  const Content content = ReadAll(*store_, foreign, 0);
+  ASSERT_TRUE(store_->DropAttempts({&foreign, 1}).ok());
+  EXPECT_EQ(ReadAll(*store_, user, 0), content);
+  EXPECT_EQ(twin_of(Create("vision/last").id), user) << "what was taken over is listed for the project";
+  EXPECT_EQ(twin_of(Create("again").id), base);
 }
 
 TEST_F(RocksDbStoreTest, WhatRepeatsTakesFewBytes) {
