@@ -85,7 +85,7 @@ std::vector<std::string> CertificateOf(const grpc::ServerContextBase& context) {
   const auto peer = context.auth_context();
   if (peer == nullptr || !peer->IsPeerAuthenticated()) return names;
   for (const char* property : {GRPC_X509_SAN_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
-    for (const grpc::string_ref name : peer->FindPropertyValues(property)) names.emplace_back(View(name));
+    for (const grpc::string_ref& name : peer->FindPropertyValues(property)) names.emplace_back(View(name));
     if (!names.empty()) break;
   }
   return names;

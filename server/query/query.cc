@@ -15,6 +15,7 @@
 #include "server/query/noise/noise_store.h"
 #include "server/query/project_store.h"
 #include "server/query/rows.h"
+#include "server/query/run_summary.h"
 #include "server/query/run_view.h"
 #include "server/query/series.h"
 #include "server/query/suggest.h"
@@ -24,58 +25,6 @@ namespace {
 
 constexpr std::size_t kEventsShown = 100;
 constexpr std::size_t kNamesMax = 100'000;  // kept to suggest one
-
-std::string StateOf(bool open, bool finished) {
-  return open ? "running" : finished ? "finished" : "interrupted";
-}
-
-// Distinct steps. Ordinarily (one attempt, all ranks begin together) the ranks' tallies tell; otherwise the
-// steps are read.
-Status CountSteps(const RunView& view, RunSummary& summary) {
-  bool plain = view.attempts().size() == 1;
-  std::optional<std::uint64_t> begin;
-  for (std::size_t i = 0; i < view.attempts().size(); ++i) {
-    for (const auto& [rank, meta] : view.ranks(i)) {
-      if (!meta.first_step || !meta.last_step) continue;
-      plain = plain && meta.steps > 0 && (!begin || *begin == *meta.first_step);
-      begin = meta.first_step;
-      summary.first_step = std::min(summary.first_step.value_or(*meta.first_step), *meta.first_step);
-      summary.last_step = std::max(summary.last_step.value_or(*meta.last_step), *meta.last_step);
-      summary.steps = std::max(summary.steps, meta.steps);
-    }
-  }
-  if (plain) return Status::Ok();
-  auto steps = view.Steps(StepSet());
-  if (!steps.ok()) return steps.status();
-  summary.steps = steps->size();
-  return Status::Ok();
-}
-
-Result<RunSummary> Summarise(const RunView& view, const IsStreamOpen& is_stream_open) {
-  const std::size_t newest = view.attempts().size() - 1;
-  RunSummary summary;
-  summary.run = view.run();
-  summary.attempts = static_cast<std::uint32_t>(view.attempts().size());
-  summary.world_size = view.attempts()[newest].world_size;
-  summary.ranks = static_cast<std::uint32_t>(view.ranks(newest).size());
-  summary.start_unix_nanos = view.attempts()[newest].start_unix_nanos;
-  bool open = false, finished = summary.ranks >= summary.world_size;
-  for (std::size_t i = 0; i <= newest; ++i) {
-    for (const auto& [rank, meta] : view.ranks(i)) {
-      summary.records += meta.records;
-      summary.end_unix_nanos = std::max(summary.end_unix_nanos, meta.last_write_unix_nanos);
-      for (const auto& [cause, count] : meta.dropped) summary.dropped += count;
-      if (i < newest) continue;
-      open = open || (is_stream_open && is_stream_open(view.attempts()[i].id, rank));
-      const std::uint64_t last = meta.last_step.value_or(0);
-      summary.settled_step = std::min(summary.settled_step.value_or(last), last);
-      finished = finished && meta.finished;
-    }
-  }
-  summary.state = StateOf(open, finished);
-  STATCOLLECT_RETURN_IF_ERROR(CountSteps(view, summary));
-  return summary;
-}
 
 EventRow MakeEvent(const std::string& run, const AttemptMeta& attempt, std::uint32_t rank,
                    EventRecord event) {

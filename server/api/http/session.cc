@@ -37,21 +37,21 @@ HttpResponse Answer(int status, const nlohmann::ordered_json& body) {
   return {.status = status, .body = body.dump() + "\n"};
 }
 
-HttpResponse Refusal(int status, Code code, const std::string& message) {
+HttpResponse SessionRefusal(int status, Code code, const std::string& message) {
   return Answer(status, {{"error", Printable(message, 1000)}, {"code", CodeName(code)}});
 }
 
 HttpResponse LogIn(access::AccessControl& access, const HttpRequest& request) {
   const auto body = nlohmann::json::parse(request.body, nullptr, false);
   if (!body.is_object() || !body.contains("link") || !body["link"].is_string())
-    return Refusal(
+    return SessionRefusal(
         400, Code::kInvalidArgument,
         "log in: found a body without a link; expected {\"link\": \"...\"}, with what follows #login= in the "
         "address that statctl open prints");
   const auto session = access.LogIn(body["link"].get<std::string>(), request.address);
   if (!session.ok()) {
     const bool refused = session.status().code() == Code::kUnauthenticated;
-    return Refusal(refused ? 401 : 500, session.status().code(), session.status().message());
+    return SessionRefusal(refused ? 401 : 500, session.status().code(), session.status().message());
   }
   HttpResponse answer = Answer(200, {{"page", session->page}});
   answer.headers["Set-Cookie"] = CookieField(request, session->cookie, access::BrowserSessions::kSessionLife);
@@ -68,10 +68,11 @@ HttpResponse LogOut(access::AccessControl& access, const HttpRequest& request) {
 HttpResponse Serve(access::AccessControl& access, const HttpRequest& request) {
   const std::string_view name = std::string_view(request.path).substr(kSessionPrefix.size());
   if (name != "login" && name != "logout")
-    return Refusal(404, Code::kNotFound,
-                   "no page '" + Printable(request.path) + "'; there are /session/login and /session/logout");
+    return SessionRefusal(
+        404, Code::kNotFound,
+        "no page '" + Printable(request.path) + "'; there are /session/login and /session/logout");
   if (request.method != "POST") {
-    HttpResponse refused = Refusal(405, Code::kUnimplemented, "expected POST");
+    HttpResponse refused = SessionRefusal(405, Code::kUnimplemented, "expected POST");
     refused.headers["Allow"] = "POST";
     return refused;
   }
