@@ -70,7 +70,14 @@ def test_runs_of_one_and_of_two_ranks_are_compared_replica_by_replica(runs: Coll
     text = runs.statctl("diff", "one", "unsynced", *merged).out
     assert "ranks 0 (B: 0, 1)" in text and "0 (B: 1)" in text and "divide the same batch" in text
 
-    first = runs.diff("one", "merged_lr", "--merge-ranks", "--tolerance", "0.002")["first"]
+    # How large those steps are differs from processor to processor.
+    noise = [
+        row["distance"]
+        for row in runs.diff("one", "two", "--merge-ranks", "--tolerance", "0.001", "--all")["diverged"]
+        if row["step"] <= 1
+    ]
+    tolerance = max(0.002, 1.2 * max(noise, default=0.0))
+    first = runs.diff("one", "merged_lr", "--merge-ranks", "--tolerance", str(tolerance))["first"]
     assert (first["step"], first["stage"], first["reason"]) == (1, "optimizer", "numeric")
 
 

@@ -74,7 +74,7 @@ def curve_of(text: str) -> list[tuple[int, float, float]]:
     [
         ("seq2seq", "seq2seq.threads"),
         ("gan.last", "gan.last_threads"),
-        ("bf16", "bf16.threads"),
+        ("bf16", "bf16.kernel_threads"),
         ("gpt", "gpt.kernel"),
         ("joint", "joint.kernel"),
     ],
@@ -112,7 +112,9 @@ def test_an_eps_is_named_at_its_module_though_it_shows_later(runs: Collector, tm
     assert root["confidence"] == "certain" and root["alternatives"] == []
     assert 1e-6 < root["distance"] < 4e-6
     assert root["agreeing"] == agreeing_before(runs, "joint", root, tmp_path, losses=0) > 50
-    assert root["above_tolerance"] == 6
+    # Which gradients are so small that Adam turns their rounding into steps, and so which step that is, differs from processor to processor.
+    above = runs.diff("joint", "joint.eps")["first"]
+    assert above["stage"] == "optimizer" and root["above_tolerance"] == above["step"]
     assert root["cause"] == {
         "rule": "module_setting", "text": "eps is 1e-05 in joint and 2e-05 in joint.eps (b.2.ln2)", "confidence": "certain",
         "key": "module.b.*.ln2.eps", "a": "1e-05", "b": "2e-05",
@@ -121,7 +123,8 @@ def test_an_eps_is_named_at_its_module_though_it_shows_later(runs: Collector, tm
     assert text.startswith("DIVERGED at step 0, rank 0, forward, b.2.ln2 (LayerNorm): numeric, distance 2")
     assert "everything before it agrees bit for bit" in text
     assert f"{root['agreeing']} records of its rank were compared before it" in text
-    assert "first above its tolerance: step 6, rank 0, optimizer, b.0.attn.qkv.bias (Parameter), distance" in text
+    place = f"step {above['step']}, rank 0, optimizer, {above['activation']} (Parameter)"
+    assert f"first above its tolerance: {place}, distance" in text
 
 
 @pytest.mark.parametrize("bug", ["joint.kernel_eps", "joint.kernel_unrecorded"])
