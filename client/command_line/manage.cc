@@ -71,7 +71,7 @@ void AddCheckpoint(CommandSet& commands) {
 
 void AddAudit(CommandSet& commands) {
   const auto [app, o] =
-      commands.Add<AuditOptions>("audit", "Lists refused calls, and those that change or administer",
+      commands.Add<AuditOptions>("audit", "Lists refused calls, and who changed what",
                                  "  statctl audit\n"
                                  "  statctl audit --since 2h --outcome permission_denied\n"
                                  "  statctl audit --method DeleteRun --since 2026-01-31 --format csv\n",
