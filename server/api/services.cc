@@ -190,8 +190,9 @@ class QueryService final : public v1::Query::CallbackService {
     return UnaryCall::Start(pool_,
                             [this, of = Asked(engine_), request, response](const std::stop_token& stop) {
                               auto tile = heat_tiles_.Get(*request, stop, of.project());
-                              if (tile.ok()) response->set_tile(*std::move(tile));
-                              return of.Explained(tile.status());
+                              if (!tile.ok()) return of.Explained(tile.status());
+                              response->set_tile(*std::move(tile));
+                              return Status::Ok();
                             });
   }
 
