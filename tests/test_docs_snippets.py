@@ -29,6 +29,7 @@ RUN = {
     ("docs/python.md", "python"): (1, "tests/test_docs_snippets.py"),
     ("deploy/clickhouse.md", "toml"): (1, "tests/test_docs_snippets.py"),
     ("docs/alarms.md", "json"): (1, "tests/test_docs_snippets.py"),
+    ("docs/alarms.md", "python"): (1, "tests/e2e/test_alarms.py"),
 }
 # What cannot be run here, and why.
 NOT_RUN = {("deploy/clickhouse.md", "sql"): "makes a user, which the ClickHouse of the tests has already"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -403,10 +404,12 @@ class Hook(http.server.BaseHTTPRequestHandler):
     """Remembers what was posted; fails the first time."""
 
     posted: list[Any] = []
+    received: list[tuple[dict[str, str], bytes]] = []
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        type(self).posted.append(body)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).posted.append(json.loads(body))
+        type(self).received.append((dict(self.headers), body))
         self.send_response(503 if len(type(self).posted) == 1 else 204)
         self.end_headers()
 
@@ -414,13 +417,27 @@ class Hook(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def documented_check() -> Any:
+    """The function of docs/alarms.md that checks a signature."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "alarms.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    names: dict[str, Any] = {}
+    exec(blocks[0], names)
+    return names["verify"]
+
+
 def test_the_webhook_is_posted_each_alarm_with_the_keys_of_the_configuration_file(tmp_path: Path) -> None:
-    Hook.posted = []
+    Hook.posted, Hook.received = [], []
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    secret = tmp_path / "webhook.secret"
+    secret.write_text("0123456789abcdef\n")
+    secret.chmod(0o600)
     configuration = tmp_path / "statcollectord.toml"
     configuration.write_text(
         f'alarms = "nan_first_seen"\nalarm-webhook = "http://127.0.0.1:{server.server_port}/alarms"\nalarm-explosion-factor = 50\n'
+        f'alarm-webhook-secret-file = "{secret}"\n'
     )
     data = tmp_path / "data"
     data.mkdir()
@@ -429,6 +446,10 @@ def test_the_webhook_is_posted_each_alarm_with_the_keys_of_the_configuration_fil
         train(collector, "posted")
         assert eventually(lambda: len(Hook.posted) == 2)
         assert Hook.posted[0] == Hook.posted[1], "sent again after the failure"
+        verify = documented_check()
+        for headers, body in Hook.received:
+            assert verify(headers, body, b"0123456789abcdef")
+            assert not verify(headers, body, b"0123456789abcdeF") and not verify(headers, body + b" ", b"0123456789abcdef")
         assert (Hook.posted[0]["run"], Hook.posted[0]["kind"], Hook.posted[0]["step"]) == ("posted", "nan_first_seen", 3)
         assert [e["kind"] for e in alarms(collector, "posted")] == ["nan_first_seen"], "the others are off"
         assert eventually(lambda: collector.json("status")["alarms"]["webhook_sent"] == 1)

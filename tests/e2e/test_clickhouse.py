@@ -216,7 +216,7 @@ def test_wrong_store_is_refused_at_the_start(tmp_path: Path, store: str, found: 
 def test_restore_and_checkpoint_are_of_the_embedded_store(tmp_path: Path, shared_engine: ClickHouseServer) -> None:
     dsn = shared_engine.new_dsn()
     done = run_command([str(STATCOLLECTORD), "--data-dir", str(tmp_path / "data"), "--store", dsn, "--restore-from", "/tmp"])
-    assert done.code == 2 and "--restore-from: found --store clickhouse://, too" in done.err
+    assert done.code == 2 and "--restore-from: found --store clickhouse:// as well" in done.err
     cluster = Cluster(tmp_path, dsn)
     collector = cluster.add()
     assert f"data {dsn} (process)" in collector.ready_line

@@ -179,7 +179,9 @@ def test_every_path_of_the_description_answers_and_takes_every_parameter(collect
             status, answer, _ = ask(collector, f"{path}?{urlencode(asked)}")
             assert status in (200, 404) or (status == 400 and "no parameter" not in answer), f"{path} {parameter}: {answer}"
         status, posted, _ = ask(collector, path, "POST", json.dumps(needed), {"Content-Type": "application/json"})
-        assert status == 200 and (posted == text or "status" in path)
+        assert status == 200 and (posted == text or path.endswith(("/status", "/audit"))), (
+            path
+        )  # these tell what has happened since
         status, text, _ = ask(collector, f"{path}?nonsense=1")
         assert status == 400 and "no parameter 'nonsense'" in text
         assert violation({"$ref": "#/components/schemas/Error"}, json.loads(text), root) is None

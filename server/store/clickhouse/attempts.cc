@@ -9,7 +9,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "common/failpoint.h"
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/text.h"
@@ -183,7 +182,6 @@ Result<AttemptMeta> AttemptTable::CreateAttempt(const AttemptMeta& wanted) {
       return CreateAs(**taken);
     if (*taken) continue;
     STATCOLLECT_RETURN_IF_ERROR(PutRow(attempted, row));
-    STATCOLLECT_FAILPOINT("clickhouse.attempt_created");
     const auto stands = Row(row.meta.id);
     if (!stands.ok()) return stands.status();
     if (!*stands) return Status(Code::kDataLoss, attempted + ": it was written and cannot be read");
@@ -247,7 +245,6 @@ Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
       row.version = VersionOf(row.state, RevisionOf(row.version), row.meta.start_unix_nanos);
       STATCOLLECT_RETURN_IF_ERROR(PutRow(attempted, row));
     }
-    STATCOLLECT_FAILPOINT("clickhouse.purge_marked");
     if (!has_data) continue;
     STATCOLLECT_RETURN_IF_ERROR(engine_.Execute(
         attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " + partition));

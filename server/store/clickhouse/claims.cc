@@ -3,7 +3,6 @@
 #include <random>
 #include <string>
 
-#include "common/failpoint.h"
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/chain.h"
 
@@ -53,7 +52,6 @@ Status Claims::Claim(const Place& place) {
   if (!before.ok()) return before.status();
   Held held{.epoch = EpochAfter(before->newest_epoch())};
   STATCOLLECT_RETURN_IF_ERROR(WriteState(place, {.epoch = held.epoch, .cut = ~std::uint64_t{0}}, ""));
-  STATCOLLECT_FAILPOINT("clickhouse.fenced");
   const auto chain = ReadChain(engine_, place.first, place.second);
   if (!chain.ok()) return chain.status();
   if (chain->newest_epoch() != held.epoch)
