@@ -177,7 +177,7 @@ Status LiveBoard::Look() {
 void LiveBoard::LookAt(const std::string& run, std::uint64_t events) {
   auto summary = engine_.Summary(run, stop_.get_token());
   if (!summary.ok() && summary.status().code() != Code::kNotFound)
-    return;  // it stays as it was; who asks for the run itself is told why
+    return;  // keep the last state; a query of the run itself reports the error
   std::optional<v1::RunChange> change;
   if (summary.ok()) {
     v1::ListRunsResponse wire;

@@ -43,7 +43,7 @@ def test_the_audit_log_is_read_with_scope_admin_and_filtered(tmp_path: Path) -> 
             done = statctl(collector, "audit", *bad, **admin)
             assert done.code == 2 and word in done.err, done.err
 
-        # Whatever is in the file is shown harmlessly, and what is no line of it is passed over.
+        # Hostile text in the file is escaped, and lines that do not parse are skipped.
         with (tokens.data_dir / "audit.jsonl").open("a") as log:
             log.write(
                 '{"time":"9' + "9" * 30 + '","principal":"\\u001b[31mred","method":"/x\\n| y","object":"=cmd()","outcome":"ok"}\n'

@@ -657,7 +657,7 @@ statagent.close()
 
 
 class Stepwise:
-    """A training in another process that takes a step when it is told to."""
+    """A training in another process that takes one step per request."""
 
     def __init__(self, collector: Collector, run: str, steps: int) -> None:
         code = STEPWISE.replace("RUN", repr(run)).replace("STEPS", str(steps))

@@ -1,7 +1,7 @@
 """A Python process that has imported torch and runs programs in forks of itself: importing takes longer than most tests' training.
 
 A fork becomes what `python -c SCRIPT ...`, `python -m MODULE ...` or `python FILE ...` would be, up to its exit code and the handlers of
-`atexit`; the interpreter's own teardown is left out, and tests of that need a process of their own. Only torch has been imported there, nothing of ours. `Warm` is the tests' side. This file run as a program is the server; the
+`atexit`; the interpreter's own teardown is left out, and tests of that need a process of their own. Only torch has been imported there, no module of statcollect. `Warm` is the tests' side. This file run as a program is the server; the
 interpreter's stand-in, warm_client.py, asks it for a fork where a launcher starts ranks, or a test a process that it wants to hold.
 
 A request is one packet on a Unix socket: the program as JSON, with the three standard files. The answer is the fork's pid, and at its
