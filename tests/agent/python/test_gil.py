@@ -263,19 +263,26 @@ except BlockingIOError:
     pass
 os.set_blocking(writing, True)
 said = bytearray()
+trained = threading.Event()
 def read():
+    trained.wait()
     while chunk := os.read(reading, 4096):
         said.extend(chunk)
 import statagent, torch
-threading.Thread(target=lambda: (time.sleep(0.3), read()), daemon=True).start()
+threading.Thread(target=read, daemon=True).start()
 agent = statagent.init(run="stderr", collector="127.0.0.1:1", connect_timeout=0)  # says that nobody answers
 for i in range(100):
     agent.inspect("x", torch.ones(4))
     agent.log_scalar("loss", i)
     agent.step()
 agent.counters()
+trained.set()  # all of the above was done with nobody reading
+while not said:
+    time.sleep(0.01)
 agent.close(0)
-time.sleep(0.2)
+for _ in range(500):  # the reader has the bytes only after it got the lock
+    if b"were not stored within" in said: break
+    time.sleep(0.01)
 os.dup2(real, 2)
 print(b"training continues" in said, b"were not stored within" in said)
 """
