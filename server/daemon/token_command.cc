@@ -179,8 +179,8 @@ int RunTokenCommand(int argc, const char* const* argv) {
                  "Data directory of the collector; its tokens are in the file `tokens` there")
       ->capture_default_str();
   app.add_option("--token-file", o.token_file, "File of tokens, if the collector uses --token-file");
-  CLI::App* create =
-      app.add_subcommand("create", "Makes a token; without --out, prints it (and nothing else) on standard output");
+  CLI::App* create = app.add_subcommand(
+      "create", "Makes a token; without --out, prints it (and nothing else) on standard output");
   create
       ->add_option("--scope", o.scopes, "ingest, read, capture, control, delete, admin; separated by commas")
       ->required();
