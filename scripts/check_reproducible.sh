@@ -5,13 +5,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'EOT'
-Usage: scripts/check_reproducible.sh [--cached] [--keep DIR] [ARGUMENTS OF scripts/release.sh]
+Usage: scripts/check_reproducible.sh [--cached] [--apart] [--keep DIR] [ARGUMENTS OF scripts/release.sh]
        scripts/check_reproducible.sh --compare DIR DIR
 
-Clones the last commit into two folders, runs scripts/release.sh in both, and compares what they made. The second clone is compiled
-without the compiler cache, which takes as long as the first build of all. Changes that are not committed take no part.
+Clones the last commit twice into one folder, one after the other, runs scripts/release.sh in each, and compares what they made. The
+second clone is compiled without the compiler cache, which takes as long as the first build of all. Changes that are not committed take
+no part.
 
   --cached        use the compiler cache in both: compares the packing, not the compiler
+  --apart         use two folders: all is equal but the kernels for GPUs, in whose names nvcc puts a hash of the folder
   --keep DIR      leave both releases in DIR/first and DIR/second (default: remove them)
   --compare A B   compare two releases that are there, say of two machines
 
@@ -45,6 +47,7 @@ compare() {
 
 keep=
 cached=0
+apart=0
 arguments=()
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -56,6 +59,7 @@ while [ $# -gt 0 ]; do
       exit
       ;;
     --cached) cached=1; shift ;;
+    --apart) apart=1; shift ;;
     --keep) keep="${2:?--keep needs a folder}"; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) arguments+=("$1"); shift ;;
@@ -77,8 +81,10 @@ make() { # NAME CLONE
   rm -rf "${out:?}/$1"
   (cd "$2" && scripts/release.sh "${arguments[@]}" --out "$out/$1")
 }
-make first "$work/a" >&2
-# A path of another length; another one also in every message of the compiler.
+second="$work/clone"
+[ "$apart" = 0 ] || second="$work/another/clone" # a path of another length
+make first "$work/clone" >&2
+rm -rf "$work/clone"
 [ "$cached" = 1 ] || export CCACHE_DISABLE=1
-make second "$work/another/clone" >&2
+make second "$second" >&2
 compare "$out/first" "$out/second"

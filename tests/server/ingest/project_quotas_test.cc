@@ -106,7 +106,7 @@ TEST(ProjectQuotas, AStreamEndsWhenItsProjectIsFullAndWhatWasAcknowledgedStays) 
   auto later = h.Agent();
   EXPECT_EQ(later->Open().durable_seq(), NthBatch(0).last_seq());
   later->Cancel();
-  later->Finish();
+  EXPECT_EQ(later->Finish().code(), Code::kCancelled);
 }
 
 }  // namespace
