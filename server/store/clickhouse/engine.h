@@ -43,6 +43,8 @@ class Engine {
   // Once, before anything else: finds out the engine's version. kUnavailable: it does not answer;
   // kFailedPrecondition: it is too old.
   Status Connect();
+  // Whether the last part that reached its quorum must stay: without it, releases before 22 refuse every consistent read.
+  bool needs_last_part() const { return dsn_.quorum > 1 && !is_modern_; }
   bool is_modern() const { return is_modern_; }  // 22 or newer: has tokens, disks and fsync
   const std::string& version() const { return version_; }
   const ClickHouseDsn& dsn() const { return dsn_; }

@@ -40,6 +40,7 @@ enum class RowFamily : std::uint8_t {
   kLayout = 'l',
   kRank = 'm',  // watermark and tallies; see chain.h
   kMemory = 'o',
+  kRemoved = 'r',  // keeps a partition; see AttemptTable::DropData
   kSums = 's',  // sketches and samples of a block
   kScalar = 'v',
   kStepEnd = 'w',
