@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -42,17 +41,24 @@ maxClientCnxns=0
 admin.enableServer=false
 """
 
+
 def clickhouse_program() -> str | None:
     return shutil.which("clickhouse-server", path="/usr/sbin:/usr/bin")
 
 
-def missing_packages(replicated: bool) -> list[str]:
-    """The apt packages without which the classes below cannot start anything."""
+def haproxy_program() -> str | None:
+    return shutil.which("haproxy", path="/usr/sbin:/usr/bin")
+
+
+def missing_packages(replicated: bool, balanced: bool = False) -> list[str]:
+    """The apt packages that are missing for a server, for replicas of it, and for a balancer in front of collectors."""
     missing = [] if clickhouse_program() else ["clickhouse-server"]
     if replicated and not ZOOKEEPER_JAR.exists():
         missing.append("zookeeper")
     if replicated and not shutil.which("java"):
         missing.append("default-jre-headless")
+    if balanced and not haproxy_program():
+        missing.append("haproxy")
     return missing
 
 
@@ -61,7 +67,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-class NotStarted(RuntimeError):
+class StartError(RuntimeError):
     """A server that did not answer; the message has the end of its log."""
 
 
@@ -101,7 +107,7 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
             if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
-                raise NotStarted(f"start {self.name}: no answer at {self.address}; {self.log} ends with:\n{self.log_end()}")
+                raise StartError(f"start {self.name}: no answer at {self.address}; {self.log} ends with:\n{self.log_end()}")
             time.sleep(0.05)
 
     def start(self) -> Server:
@@ -190,7 +196,8 @@ class ReplicatedClickHouse:
         folder.mkdir(parents=True, exist_ok=True)
         self.zookeeper = ZooKeeper(folder / "zookeeper")
         self.replicas = [
-            ClickHouse(folder / f"replica{n}", zookeeper=self.zookeeper.port, replica=f"replica{n}") for n in range(1, replicas + 1)
+            ClickHouse(folder / f"replica{n}", zookeeper=self.zookeeper.port, replica=f"replica{n}")
+            for n in range(1, replicas + 1)
         ]
 
     def start(self) -> ReplicatedClickHouse:
@@ -211,11 +218,3 @@ class ReplicatedClickHouse:
 
     def dsn(self, database: str, quorum: int = 2) -> str:
         return f"clickhouse://{','.join(replica.address for replica in self.replicas)}/{database}?quorum={quorum}"
-
-
-def process_is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

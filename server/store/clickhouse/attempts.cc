@@ -242,9 +242,8 @@ Result<std::map<AttemptId, std::uint64_t>> AttemptTable::StoredRows(const std::s
 // partition has another one. There, a row keeps the partition. Reads fail with code 289 between the two statements, and are
 // tried again; if this process dies between them, the next start of any collector writes the row.
 Status AttemptTable::DropData(const std::string& attempted, AttemptId id) {
-  STATCOLLECT_RETURN_IF_ERROR(
-      engine_.Execute(attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " +
-                                     std::to_string(id)));
+  STATCOLLECT_RETURN_IF_ERROR(engine_.Execute(
+      attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " + std::to_string(id)));
   if (!engine_.needs_last_part()) return Status::Ok();
   // Unlike any before, which the engine would take for a repetition.
   const RowStamp stamp{.n = std::uint64_t{std::random_device()()} << 32 | std::random_device()()};

@@ -51,7 +51,8 @@ Result<std::string> UrlOf(std::string_view endpoint, bool tls) {
   const std::size_t colon =
       after_host == std::string_view::npos ? after_host : endpoint.find(':', after_host);
   const std::string_view host = endpoint.substr(0, colon);
-  const std::string_view port = colon == std::string_view::npos ? (tls ? "8443" : "8123") : endpoint.substr(colon + 1);
+  const std::string_view port =
+      colon == std::string_view::npos ? (tls ? "8443" : "8123") : endpoint.substr(colon + 1);
   const auto is_of_host = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_' || c == '[' || c == ']' || c == ':';
@@ -95,7 +96,8 @@ Status ParseDsnOptions(std::string_view text, ClickHouseDsn* dsn) {
       continue;
     }
     if (name != "quorum" || equals == std::string_view::npos)
-      return WrongDsn("'" + Printable(option) + "' is not an option; there are quorum=N and, with clickhouses://, ca=FILE");
+      return WrongDsn("'" + Printable(option) +
+                      "' is not an option; there are quorum=N and, with clickhouses://, ca=FILE");
     const auto quorum = ParseNumber<unsigned>(option.substr(equals + 1));
     if (!quorum || *quorum == 0 || *quorum > kQuorumMax)
       return WrongDsn("'" + Printable(option) + "': the quorum is a number from 1 to " +
@@ -140,8 +142,9 @@ Result<ClickHouseDsn> ParseClickHouseDsn(const std::string& text) {
   }
   // Each host would answer with what it has: what another one acknowledged could be missing.
   if (hosts.size() > 1 && dsn.quorum < 2)
-    return WrongDsn("found " + std::to_string(hosts.size()) + " hosts with quorum " + std::to_string(dsn.quorum) +
-                    ", and they would hold different records; several hosts need replicated tables and ?quorum=2 or more");
+    return WrongDsn(
+        "found " + std::to_string(hosts.size()) + " hosts with quorum " + std::to_string(dsn.quorum) +
+        ", and they would hold different records; several hosts need replicated tables and ?quorum=2 or more");
   return dsn;
 }
 

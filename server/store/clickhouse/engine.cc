@@ -32,7 +32,8 @@ enum EngineCode : int {
 // Time-outs, the network, memory and load (241: memory, 252: too many parts), a stop (236), and of replicated tables:
 // read-only, no ZooKeeper or trouble with it (225, 244, 999), too few replicas, the previous quorum not reached, a replica
 // that lags behind (289), and 319, the unknown outcome of an insert.
-constexpr int kPassing[] = {159, 202, 209, 210, 225, 236, 241, 242, 244, 252, 254, 285, 286, 289, 319, 394, 999};
+constexpr int kPassing[] = {159, 202, 209, 210, 225, 236, 241, 242, 244,
+                            252, 254, 285, 286, 289, 319, 394, 999};
 // At one of several hosts: it was down when the tables were made.
 constexpr int kMissingHere[] = {kUnknownTable, kUnknownDatabase};
 
@@ -42,7 +43,8 @@ bool IsOneOf(int code, std::span<const int> codes) {
 
 // Code 164 is said of a user who may not write, and of a replica that has not found its ZooKeeper yet.
 bool IsPassing(int code, std::string_view words) {
-  return IsOneOf(code, kPassing) || (code == kReadOnlyUser && words.find("not active") != std::string_view::npos);
+  return IsOneOf(code, kPassing) ||
+         (code == kReadOnlyUser && words.find("not active") != std::string_view::npos);
 }
 
 std::vector<std::string> HeadersOf(const ClickHouseDsn& dsn) {
@@ -130,11 +132,12 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
   Answer answer;
   const std::string at = attempted + ": ClickHouse at " + url + ": ";
   if (reply.fate == PostReply::Fate::kUntrusted) {
-    answer.status = {Code::kFailedPrecondition,
-                     at + Printable(reply.why) + "; expected TLS with a certificate of this host that an authority in " +
-                         (dsn_.ca_file.empty() ? std::string("the system's certificates")
-                                               : "'" + Printable(dsn_.ca_file) + "'") +
-                         " signed; name the authority's file with ?ca=FILE, and the host as in the certificate"};
+    answer.status = {
+        Code::kFailedPrecondition,
+        at + Printable(reply.why) + "; expected TLS with a certificate of this host that an authority in " +
+            (dsn_.ca_file.empty() ? std::string("the system's certificates")
+                                  : "'" + Printable(dsn_.ca_file) + "'") +
+            " signed; name the authority's file with ?ca=FILE, and the host as in the certificate"};
     answer.again = true;  // a certificate may be replaced
     return answer;
   }
@@ -209,7 +212,8 @@ Status Engine::ExecuteEverywhere(const std::string& attempted, const std::string
     if (answer.status.ok()) continue;
     // A host that is down learns of it at the next start of a collector, as of any other it misses.
     if (!answer.again || dsn_.urls.size() == 1) return answer.status;
-    options_.log(answer.status.message() + "; if it lacks the tables, the next start of a collector creates them there");
+    options_.log(answer.status.message() +
+                 "; if it lacks the tables, the next start of a collector creates them there");
   }
   return Status::Ok();
 }

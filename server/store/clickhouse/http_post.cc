@@ -115,9 +115,7 @@ class HttpPoster::Connection {
   std::string reply_;
 };
 
-HttpPoster::HttpPoster(Options options) : options_(std::move(options)) {
-  InitializeCurlOnce();
-}
+HttpPoster::HttpPoster(Options options) : options_(std::move(options)) { InitializeCurlOnce(); }
 
 HttpPoster::~HttpPoster() = default;
 

@@ -41,7 +41,7 @@ enum class RowFamily : std::uint8_t {
   kRank = 'm',  // watermark and tallies; see chain.h
   kMemory = 'o',
   kRemoved = 'r',  // keeps a partition; see AttemptTable::DropData
-  kSums = 's',  // sketches and samples of a block
+  kSums = 's',     // sketches and samples of a block
   kScalar = 'v',
   kStepEnd = 'w',
   kExponent = 'x',
