@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -18,6 +19,11 @@ namespace {
 constexpr int kOldestMajor = 18, kOldestMinor = 16;
 constexpr std::chrono::milliseconds kPauseFirst{20}, kPauseMax{1'000};
 
+// Writers that wait for each other do not wait in step, and none waits longer than the others.
+std::chrono::milliseconds PauseOfTheBusy() {
+  return kPauseFirst / 2 + std::chrono::milliseconds(std::random_device()() % 40);
+}
+
 // Codes of the engine (its src/Common/ErrorCodes.cpp), by what a client can do about them.
 enum EngineCode : int {
   kUnknownTable = 60,
@@ -26,6 +32,8 @@ enum EngineCode : int {
   kUnknownUser = 192,
   kWrongPassword = 193,
   kNotEnoughSpace = 243,
+  kTooFewReplicas = 285,
+  kPreviousQuorum = 286,  // one quorum insert at a time in each table
   kAccessDenied = 497,
   kAuthenticationFailed = 516,
 };
@@ -100,6 +108,8 @@ std::string NextStepFor(int engine_code) {
       return "; check the user and the password in --store clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
     case kUnknownDatabase:
       return "; was it dropped? a start of the collector creates it again, empty";
+    case kTooFewReplicas:
+      return "; start the others: recording goes on by itself, and agents keep their records until then";
     case kUnknownTable:
       return "; start a collector again while all hosts run: it creates what is missing";
     default:
@@ -148,6 +158,7 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
     answer.again = true;
     return answer;
   }
+  answer.answered = true;
   if (reply.http_status == 200) {
     answer.rows = std::move(reply.body);
     return answer;
@@ -164,8 +175,10 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
   }
   const std::string words = "code " + std::to_string(*code) + ", " + Words(reply.body);
   answer.again = IsPassing(*code, words);
-  answer.status = answer.again ? Status(Code::kUnavailable, at + words)
-                               : Status(CodeFor(*code), at + words + NextStepFor(*code));
+  const bool has_step = !answer.again || *code == kTooFewReplicas;
+  answer.status = {answer.again ? Code::kUnavailable : CodeFor(*code),
+                   at + words + (has_step ? NextStepFor(*code) : "")};
+  answer.busy = *code == kPreviousQuorum;
   answer.again = answer.again || (dsn_.urls.size() > 1 && IsOneOf(*code, kMissingHere));
   return answer;
 }
@@ -185,15 +198,21 @@ Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, c
   for (bool reported = false;; pause = std::min(2 * pause, kPauseMax)) {
     Answer answer;
     for (std::size_t i = 0; i < dsn_.urls.size(); ++i, host = (host + 1) % dsn_.urls.size()) {
-      answer = TryOnce(host, attempted, parameters, body);
-      if (answer.again) continue;
+      Answer found = TryOnce(host, attempted, parameters, body);
+      if (found.again) {
+        // Of all that went wrong, what a host says is closer to the reason than that another one is not there.
+        if (i == 0 || found.answered) answer = std::move(found);
+        continue;
+      }
       host_ = host;
-      if (!answer.status.ok()) return answer.status;
-      return std::move(answer.rows);
+      if (!found.status.ok()) return found.status;
+      return std::move(found.rows);
     }
+    if (answer.busy) pause = PauseOfTheBusy();
     if (std::chrono::steady_clock::now() + pause >= end) return answer.status;
-    if (!reported && purpose == Purpose::kWrite) options_.log(answer.status.message() + "; trying again");
-    reported = true;
+    if (!answer.busy && !reported && purpose == Purpose::kWrite)
+      options_.log(answer.status.message() + "; trying again");
+    reported = reported || !answer.busy;
     std::this_thread::sleep_for(pause);
   }
 }
@@ -212,8 +231,9 @@ Status Engine::ExecuteEverywhere(const std::string& attempted, const std::string
     if (answer.status.ok()) continue;
     // A host that is down learns of it at the next start of a collector, as of any other it misses.
     if (!answer.again || dsn_.urls.size() == 1) return answer.status;
-    options_.log(answer.status.message() +
-                 "; if it lacks the tables, the next start of a collector creates them there");
+    if (missed_.insert(host).second)
+      options_.log(answer.status.message() +
+                   "; if it lacks the tables, the next start of a collector creates them there");
   }
   return Status::Ok();
 }

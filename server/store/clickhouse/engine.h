@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "common/status.h"
@@ -32,7 +33,7 @@ class Engine {
   Result<std::string> Select(const std::string& attempted, const std::string& query);
   // A statement without an answer, which may be repeated.
   Status Execute(const std::string& attempted, const std::string& statement);
-  // The same at every host, for what one of them would not pass on.
+  // The same at every host, for what one of them would not pass on. Of one thread.
   Status ExecuteEverywhere(const std::string& attempted, const std::string& statement);
   // Writes rows to a table, `into` being its name and columns. Becomes visible as one block or not at all, as long
   // as the rows are of one partition and at most kInsertRowsMax. After a failure with kUnavailable the outcome is
@@ -55,7 +56,9 @@ class Engine {
   struct Answer {
     std::string rows;
     Status status;
+    bool answered = false;
     bool again = false;  // may succeed later, or elsewhere
+    bool busy = false;   // the same, in a moment: another insert is under way
   };
 
   Result<std::string> Try(const std::string& attempted, Purpose purpose, const std::string& parameters,
@@ -69,6 +72,7 @@ class Engine {
   const EngineOptions options_;
   HttpPoster poster_;
   std::atomic<std::size_t> host_{0};  // that answered last
+  std::set<std::size_t> missed_;      // hosts that ExecuteEverywhere did not reach
   std::string version_;               // written by Connect
   bool is_modern_ = false;
 };

@@ -20,3 +20,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "statcollect.image" -}}
 {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
 {{- end -}}
+
+{{- /* Lines of a shell: the store's address in a file that nobody else can read, because other processes see a command line. */ -}}
+{{- define "statcollect.storeFiles" -}}
+{{- if .Values.store.secretName -}}
+umask 077
+printf 'store = "%s"\n' "$(cat /secrets/store/dsn)" > /run/statcollect/store.toml
+{{- if .Values.store.caKey }}
+install -m 0600 /secrets/store/{{ .Values.store.caKey }} /run/statcollect/store-ca.pem
+{{- end }}
+{{- end -}}
+{{- end -}}
