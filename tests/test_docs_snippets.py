@@ -3,6 +3,7 @@ takes the flags that it is given."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -136,7 +137,9 @@ def check(words: list[str]) -> None:
     elif name == "statctl":
         check_statctl(words[1:])
     elif name == "statcollectord":
-        check_flags(words[1:], usage(str(BUILD / "bin/statcollectord")))
+        program = str(BUILD / "bin/statcollectord")
+        command = itertools.takewhile(lambda word: re.fullmatch("[a-z]+", word), words[1:])
+        check_flags(words[1:], usage(program) + usage(program, *command))
     elif name in ("python", "python3", "torchrun"):
         check_python(words[1:])
     elif name == "pip":

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from clickhouse_server import Replicas, missing_packages
-from conftest import BUILD, STATCOLLECTORD, Collector, run_command, wait_until
+from conftest import BUILD, STATCOLLECTORD, Collector, run_command, start_python, wait_until
 from tcp_proxy import TcpProxy
 from test_clickhouse import Cluster, check_ledger, records_of
-from test_durability import start
+from test_durability import STEADY, start
 
 CONFORMANCE = BUILD / "tests" / "store_conformance_test"
 missing = missing_packages(replicated=True)
@@ -160,7 +160,9 @@ def test_without_a_quorum_agents_keep_their_records(tmp_path: Path, engine: Repl
     cluster = Cluster(tmp_path, engine.new_dsn())
     collector = cluster.add()
     steps = 400
-    trainer = start(collector, "alone", steps)
+    patient = STEADY.replace("close(timeout=30)", "close(timeout=150)")
+    trainer = start_python(["-c", patient, "alone", str(steps)], env=collector.environment(), text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
     await_records(collector, "alone", 3000)
     engine.replicas[1].kill()
     time.sleep(6)  # its session ends
