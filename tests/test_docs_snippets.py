@@ -41,6 +41,7 @@ NOT_RUN = {
 # Commands of other programs: what they do is theirs, and needs a machine of its own.
 OTHERS = {
     "apt", "cd", "export", "cmake", "mpirun", "helm", "install", "kubectl", "podman", "systemctl", "accelerate", "pytest", "curl", "jq",
+    "chmod",
 }  # fmt: skip
 
 
