@@ -205,11 +205,16 @@ Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, c
         continue;
       }
       host_ = host;
+      if (purpose == Purpose::kWrite) waited_in_vain_ = false;
       if (!found.status.ok()) return found.status;
       return std::move(found.rows);
     }
     if (answer.busy) pause = PauseOfTheBusy();
-    if (std::chrono::steady_clock::now() + pause >= end) return answer.status;
+    const bool hopeless = purpose == Purpose::kWrite && !answer.busy && waited_in_vain_;
+    if (hopeless || std::chrono::steady_clock::now() + pause >= end) {
+      if (purpose == Purpose::kWrite) waited_in_vain_ = true;
+      return answer.status;
+    }
     if (!answer.busy && !reported && purpose == Purpose::kWrite)
       options_.log(answer.status.message() + "; trying again");
     reported = reported || !answer.busy;

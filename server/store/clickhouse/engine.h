@@ -72,8 +72,11 @@ class Engine {
   const EngineOptions options_;
   HttpPoster poster_;
   std::atomic<std::size_t> host_{0};  // that answered last
-  std::set<std::size_t> missed_;      // hosts that ExecuteEverywhere did not reach
-  std::string version_;               // written by Connect
+  // A write was tried for its whole patience, and none has succeeded since. The next ones do not wait: hellos, which hold
+  // the registry's mutex, would otherwise wait one after another, and everything else that needs the mutex with them.
+  std::atomic<bool> waited_in_vain_{false};
+  std::set<std::size_t> missed_;  // hosts that ExecuteEverywhere did not reach
+  std::string version_;           // written by Connect
   bool is_modern_ = false;
 };
 
