@@ -34,6 +34,7 @@ enum EngineCode : int {
   kNotEnoughSpace = 243,
   kTooFewReplicas = 285,
   kPreviousQuorum = 286,  // one quorum insert at a time in each table
+  kUnknownStatus = 319,
   kAccessDenied = 497,
   kAuthenticationFailed = 516,
 };
@@ -109,7 +110,8 @@ std::string NextStepFor(int engine_code) {
     case kUnknownDatabase:
       return "; was it dropped? a start of the collector creates it again, empty";
     case kTooFewReplicas:
-      return "; start the others: recording goes on by itself, and agents keep their records until then";
+    case kUnknownStatus:
+      return "; expected as many replicas as the quorum asks for; recording goes on by itself once they run";
     case kUnknownTable:
       return "; start a collector again while all hosts run: it creates what is missing";
     default:
@@ -175,7 +177,7 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
   }
   const std::string words = "code " + std::to_string(*code) + ", " + Words(reply.body);
   answer.again = IsPassing(*code, words);
-  const bool has_step = !answer.again || *code == kTooFewReplicas;
+  const bool has_step = !answer.again || *code == kTooFewReplicas || *code == kUnknownStatus;
   answer.status = {answer.again ? Code::kUnavailable : CodeFor(*code),
                    at + words + (has_step ? NextStepFor(*code) : "")};
   answer.busy = *code == kPreviousQuorum;
