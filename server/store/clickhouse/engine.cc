@@ -154,9 +154,9 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
     return answer;
   }
   if (reply.fate != PostReply::Fate::kAnswered) {
-    answer.status = {
-        Code::kUnavailable,
-        at + Printable(reply.why) + "; expected an answer; is it running, and is this its HTTP port?"};
+    answer.status = {Code::kUnavailable, at + Printable(reply.why) +
+                                             "; expected an answer; is it running, and is this its " +
+                                             (dsn_.tls ? "HTTPS" : "HTTP") + " port?"};
     answer.again = true;
     return answer;
   }
