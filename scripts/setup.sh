@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|docs|test] [--check]
+# Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,9 +8,10 @@ purpose='test'
 check=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|docs|test] [--check]
+Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|test] [--check]
 
   --for demo     only packages for the build and the demo
+  --for cluster  also clickhouse-server, ZooKeeper with Java, and haproxy for scripts/demo_cluster.sh (500 MB); their services stay off
   --for cuda     also the compiler and runtime of the CUDA engine, from NVIDIA's pip packages (300 MB)
   --for release  packages for the build and scripts/bundle.sh, with CUDA 12.8 from NVIDIA's apt repository, which must be set up;
                  no Python packages. What is built with it runs with drivers from 525 on, with the pip packages' CUDA 13 from 580 on
@@ -34,7 +35,7 @@ while [ $# -gt 0 ]; do
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
-case "$purpose" in demo | cuda | release | web | wheel | docs | test) ;; *) echo "setup.sh: --for takes demo, cuda, release, web, wheel, docs or test, not '$purpose'" >&2; exit 2 ;; esac
+case "$purpose" in demo | cluster | cuda | release | web | wheel | docs | test) ;; *) echo "setup.sh: --for takes demo, cluster, cuda, release, web, wheel, docs or test, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
@@ -80,16 +81,23 @@ fi
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# Tests of the second store run a server of their own. Its package would start another one, so its service is masked before. 90 MB.
-# A distribution without it does without these tests, which say so.
-if [ "$purpose" = test ] && apt-cache show clickhouse-server >/dev/null 2>&1; then
-  apt_packages+=(clickhouse-server)
+is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+apt_knows() { apt-cache show "$1" >/dev/null 2>&1; }
+
+# The cluster's demo, and tests of the second store, run servers of their own. Their packages would start others, so these services are
+# masked before. A distribution without one of them does without these tests, which say so.
+cluster_packages=(clickhouse-server default-jre-headless zookeeper haproxy)
+if [ "$purpose" = cluster ]; then apt_packages+=("${cluster_packages[@]}"); fi
+if [ "$purpose" = test ]; then
+  for package in "${cluster_packages[@]}"; do # without lists, apt knows nothing yet
+    if apt_knows "$package" || ! apt_knows apt; then apt_packages+=("$package"); fi
+  done
 fi
 
 # --- system packages
 missing_apt=()
 for package in "${apt_packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing_apt+=("$package")
+  is_installed "$package" || missing_apt+=("$package")
 done
 
 # --- Python packages
@@ -153,11 +161,23 @@ if [ ${#missing_apt[@]} -gt 0 ]; then
       "https://docs.nvidia.com/cuda/cuda-installation-guide-linux says (package cuda-keyring), or build deploy/Containerfile.release" >&2
     exit 1
   fi
-  if [[ " ${missing_apt[*]} " == *" clickhouse-server "* ]] && [ ! -e /etc/systemd/system/clickhouse-server.service ]; then
-    "${sudo[@]}" mkdir -p /etc/systemd/system
-    "${sudo[@]}" ln -s /dev/null /etc/systemd/system/clickhouse-server.service
-  fi
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
+  for service in clickhouse-server haproxy; do
+    if [[ " ${missing_apt[*]} " == *" $service "* ]] && [ ! -e "/etc/systemd/system/$service.service" ]; then
+      "${sudo[@]}" mkdir -p /etc/systemd/system
+      "${sudo[@]}" ln -s /dev/null "/etc/systemd/system/$service.service"
+    fi
+  done
+  known=()
+  for package in "${missing_apt[@]}"; do
+    if [[ " ${cluster_packages[*]} " == *" $package "* ]] && ! apt_knows "$package"; then
+      say "apt does not know $package: what needs it is skipped, and says so"
+    else
+      known+=("$package")
+    fi
+  done
+  missing_apt=("${known[@]}")
+  [ ${#missing_apt[@]} -eq 0 ] ||
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
 fi
 
 if [ "$purpose" = release ]; then
