@@ -182,14 +182,14 @@ def test_three_collectors_share_a_store_whose_address_no_command_line_shows(tmp_
     assert of_kind(found, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
     pod = stateful["spec"]["template"]["spec"]
     for secret, name, content in (
-        ("store", "dsn", "clickhouse://127.0.0.1:1/engine_of_the_secret"), ("store", "ca.pem", "authority"), ("tokens", "tokens", "token"),
+        ("store", "dsn", "clickhouse://127.0.0.1:1/engine_of_the_secret"), ("store", "ca.pem", "authority"),
     ):  # fmt: skip
         (tmp_path / secret).mkdir(exist_ok=True)
         (tmp_path / secret / name).write_text(content)
     script = pod["initContainers"][0]["command"][2].replace("/secrets/", f"{tmp_path}/")
     (tmp_path / "run").mkdir()
     subprocess.run(["/bin/sh", "-ec", script.replace("/run/statcollect", f"{tmp_path}/run")], check=True, timeout=60)
-    for name in ("store.toml", "store-ca.pem", "tokens"):
+    for name in ("store.toml", "store-ca.pem"):
         assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o600, name
     (container,) = pod["containers"]
     assert "clickhouse" not in " ".join(container["args"])
