@@ -53,6 +53,8 @@ Result<PartDigests> PartsOf(Collector& collector, const std::string& run) {
   request.set_run(run);
   PartDigests parts;
   const Status described = collector.DescribeRun(request, [&](v1::RunPart& part) {
+    // How far alarms have judged the run is written when there is time, and again by the target.
+    if (part.has_document() && part.document().name() == "alarms") return Status::Ok();
     if (part.has_head()) part.mutable_head()->clear_streams_open();
     const std::string bytes = DeterministicBytes(part);
     parts[PartName(part)] = {std::hash<std::string>()(bytes), Crc32c(bytes)};
