@@ -197,14 +197,13 @@ class Migration {
       same += one.same ? 1 : 0;
       records += one.same ? one.records : 0;
     }
-    if (options_.dry_run)
-      return fmt::format("{}, {} records could be copied; nothing was written{}", CountOf(same, "run"),
-                         FormatCount(records), Others(all.size() - same));
-    return fmt::format("{}, {} records copied; both sides hold the same{}", CountOf(same, "run"),
-                       FormatCount(records), Others(all.size() - same));
-  }
-  static std::string Others(std::size_t n) {
-    return n == 0 ? "" : fmt::format("; NOT so of {}, see above", CountOf(n, "other run"));
+    if (same < all.size()) {
+      return fmt::format("{} of {} runs ({} records) {}; the table says why the others are not", same, all.size(),
+                         FormatCount(records),
+                         options_.dry_run ? "can be copied" : "are copied and the same on both sides");
+    }
+    return fmt::format("{}, {} records {}", CountOf(same, "run"), FormatCount(records),
+                       options_.dry_run ? "can be copied; nothing was written" : "copied; both sides hold the same");
   }
 
   int Report(const std::vector<Migrated>& all) {

@@ -109,12 +109,16 @@ Status RunCopier::Copy(const std::string& run, const RunOutline& outline) {
   begin.set_run(run);
   for (const v1::CopiedAttempt& attempt : outline.attempts) *begin.add_attempts() = attempt;
   STATCOLLECT_RETURN_IF_ERROR(Persist([&] { return target_.BeginCopy(begin); }));
-  const auto target = Outline(target_, run);
-  if (!target.ok()) return target.status();
+  RunOutline target;
+  STATCOLLECT_RETURN_IF_ERROR(Persist([&] {
+    auto found = Outline(target_, run);
+    if (found.ok()) target = *std::move(found);
+    return found.status();
+  }));
   before_ = 0;
   for (const auto& [place, rank] : outline.ranks) {
-    const auto there = target->ranks.find(place);
-    const bool complete = there != target->ranks.end() &&
+    const auto there = target.ranks.find(place);
+    const bool complete = there != target.ranks.end() &&
                           there->second.hello().session_id() == rank.hello().session_id();
     if (!complete) STATCOLLECT_RETURN_IF_ERROR(Persist([&] { return CopyRank(run, rank); }));
     before_ += rank.records();

@@ -95,11 +95,16 @@ class Side {
     return {static_cast<Code>(end.error_code()), end.error_message()};
   }
 
-  // Records a rank as its agent does: two batches, one with definitions.
+  // Records a rank as its agent does; more than one batch of a copy holds.
   void Record(const SessionInfo& info, std::uint64_t seed) {
-    const RecordBatch first = FullBatch(seed, 1, 0, true);
-    const RecordBatch second = FullBatch(seed + 1, first.last_seq() + 1, 3, false);
-    const Status end = Stream(ToWire(info, 1), {ToWire(first, {}), ToWire(second, first.layouts)}, false, true);
+    std::vector<v1::Batch> batches;
+    const std::vector<Layout> layouts = StandardLayouts();
+    for (std::uint64_t n = 0, seq = 1; n < 4; ++n) {
+      const RecordBatch batch = FullBatch(seed + n, seq, 3 * n, n == 0);
+      seq = batch.last_seq() + 1;
+      batches.push_back(ToWire(batch, n == 0 ? KnownLayouts() : KnownLayouts(layouts)));
+    }
+    const Status end = Stream(ToWire(info, 1), batches, false, true);
     ASSERT_TRUE(end.ok()) << end.message();
   }
 
