@@ -80,10 +80,9 @@ class Migration {
   Status Prepare() {
     STATCOLLECT_RETURN_IF_ERROR(ValidateAddress(options_.to, "--to"));
     if (!options_.to_project.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(options_.to_project));
-    auto tls = LoadTls({.certificate = options_.to_tls_cert,
-                        .key = options_.to_tls_key,
-                        .authorities = options_.to_tls_ca},
-                       {.certificate = "--to-tls-cert", .key = "--to-tls-key", .authorities = "--to-tls-ca"});
+    auto tls = LoadTls(
+        {.certificate = options_.to_tls_cert, .key = options_.to_tls_key, .authorities = options_.to_tls_ca},
+        {.certificate = "--to-tls-cert", .key = "--to-tls-key", .authorities = "--to-tls-ca"});
     if (!tls.ok()) return tls.status();
     const Collector& from = session_.collector();
     // Without a time limit: copying takes as long as it does.
@@ -106,9 +105,10 @@ class Migration {
     const bool same = !source->store_id().empty() && source->store_id() == target->store_id() &&
                       source->store_epoch() == target->store_epoch();
     if (!same || source_->project() != target_->project()) return Status::Ok();
-    return {Code::kInvalidArgument,
-            "both write to the same store, which has the runs already; expected two stores; check --collector "
-            "and --to"};
+    return {
+        Code::kInvalidArgument,
+        "both write to the same store, which has the runs already; expected two stores; check --collector "
+        "and --to"};
   }
 
   // Names of the runs to copy, sorted.
@@ -140,13 +140,15 @@ class Migration {
     if (outline->streams_open > 0) {
       return {Code::kFailedPrecondition,
               fmt::format("{} still sending; copy it when the training has ended",
-                          outline->streams_open == 1 ? "a rank is" : CountOf(outline->streams_open, "rank") + " are")};
+                          outline->streams_open == 1 ? "a rank is"
+                                                     : CountOf(outline->streams_open, "rank") + " are")};
     }
     auto copied = AtTarget(one.run, *outline);
     if (!copied.ok()) return copied.status();
     one.result = *copied == Copied::kAll ? "already there" : "copied";
     if (options_.dry_run) {
-      if (*copied != Copied::kAll) one.result = *copied == Copied::kSome ? "would copy the rest" : "would copy";
+      if (*copied != Copied::kAll)
+        one.result = *copied == Copied::kSome ? "would copy the rest" : "would copy";
       one.same = true;
       return Status::Ok();
     }
@@ -198,12 +200,13 @@ class Migration {
       records += one.same ? one.records : 0;
     }
     if (same < all.size()) {
-      return fmt::format("{} of {} runs ({} records) {}; the table says why the others are not", same, all.size(),
-                         FormatCount(records),
+      return fmt::format("{} of {} runs ({} records) {}; the table says why the others are not", same,
+                         all.size(), FormatCount(records),
                          options_.dry_run ? "can be copied" : "are copied and the same on both sides");
     }
-    return fmt::format("{}, {} records {}", CountOf(same, "run"), FormatCount(records),
-                       options_.dry_run ? "can be copied; nothing was written" : "copied; both sides hold the same");
+    return fmt::format(
+        "{}, {} records {}", CountOf(same, "run"), FormatCount(records),
+        options_.dry_run ? "can be copied; nothing was written" : "copied; both sides hold the same");
   }
 
   int Report(const std::vector<Migrated>& all) {
@@ -227,10 +230,8 @@ class Migration {
                       {"result", one.result},
                       {"differences", one.differences}});
     }
-    session_.PrintLine(DumpJson(nlohmann::ordered_json{{"dry_run", options_.dry_run},
-                                                       {"same", same},
-                                                       {"verdict", Verdict(all)},
-                                                       {"runs", runs}}));
+    session_.PrintLine(DumpJson(nlohmann::ordered_json{
+        {"dry_run", options_.dry_run}, {"same", same}, {"verdict", Verdict(all)}, {"runs", runs}}));
   }
 
   void PrintTable(const std::vector<Migrated>& all, bool same) {
@@ -240,15 +241,16 @@ class Migration {
                  {"records", Align::kRight},
                  {"result", Align::kLeft, true}});
     for (const Migrated& one : all) {
-      table.AddRow({one.run, std::to_string(one.launches), std::to_string(one.ranks), FormatCount(one.records),
-                    Printable(one.result, 2000)});
+      table.AddRow({one.run, std::to_string(one.launches), std::to_string(one.ranks),
+                    FormatCount(one.records), Printable(one.result, 2000)});
     }
     if (session_.options().format == Format::kCsv) return session_.PrintCsv(table);
     Page page;
     if (!all.empty()) page.AddTable(table);
-    page.AddSentence(Verdict(all), options_.dry_run ? ""
-                              : same           ? "SAME"
-                                               : "NOT THE SAME",
+    page.AddSentence(Verdict(all),
+                     options_.dry_run ? ""
+                     : same           ? "SAME"
+                                      : "NOT THE SAME",
                      same ? Tone::kGood : Tone::kBad);
     session_.PrintPage(page);
   }

@@ -32,10 +32,11 @@ bool IsSameLaunch(const v1::CopiedAttempt& a, const v1::CopiedAttempt& b) {
 }
 
 Status NotACopy(const std::string& run, const std::string& found) {
-  return {Code::kAlreadyExists,
-          fmt::format("the target has a run '{}' with other content ({}); remove it there (statctl rm), or copy "
-                      "other runs only (--run)",
-                      Printable(run), found)};
+  return {
+      Code::kAlreadyExists,
+      fmt::format("the target has a run '{}' with other content ({}); remove it there (statctl rm), or copy "
+                  "other runs only (--run)",
+                  Printable(run), found)};
 }
 
 }  // namespace
@@ -69,8 +70,8 @@ Result<RunOutline> Outline(Collector& collector, const std::string& run) {
 Result<Copied> CompareOutlines(const std::string& run, const RunOutline& source, const RunOutline& target) {
   for (std::size_t i = 0; i < target.attempts.size(); ++i) {
     if (i < source.attempts.size() && IsSameLaunch(source.attempts[i], target.attempts[i])) continue;
-    return NotACopy(run, fmt::format("launch {} is not a launch of the source's run",
-                                         target.attempts[i].attempt()));
+    return NotACopy(
+        run, fmt::format("launch {} is not a launch of the source's run", target.attempts[i].attempt()));
   }
   std::size_t complete = 0;
   for (const auto& [place, rank] : target.ranks) {
@@ -80,8 +81,8 @@ Result<Copied> CompareOutlines(const std::string& run, const RunOutline& source,
     if (known && original->second.hello().session_id() == session) {
       ++complete;
     } else if (!known || InverseSession(original->second.hello().session_id()) != session) {
-      return NotACopy(
-          run, fmt::format("rank {} of launch {} was recorded by another process", place.second, place.first));
+      return NotACopy(run, fmt::format("rank {} of launch {} was recorded by another process", place.second,
+                                       place.first));
     }
   }
   const bool all = complete == source.ranks.size() && target.attempts.size() == source.attempts.size();
@@ -96,9 +97,10 @@ Status RunCopier::Persist(const std::function<Status()>& work) {
     if (status.ok() || !MayPass(status.code())) return status;
     if (advanced_ != before) backoff = kBackoffMin;
     if (steady_clock::now() - advanced_ + backoff > patience_) {
-      return {status.code(), fmt::format("{}; no progress for {:g} s; what was copied stays, and the same command "
-                                         "goes on from there",
-                                         status.message(), static_cast<double>(patience_.count()) / 1000)};
+      return {status.code(),
+              fmt::format("{}; no progress for {:g} s; what was copied stays, and the same command "
+                          "goes on from there",
+                          status.message(), static_cast<double>(patience_.count()) / 1000)};
     }
     if (!source_.WaitUnlessCancelled(backoff)) return {Code::kCancelled, "interrupted"};
   }
@@ -118,8 +120,8 @@ Status RunCopier::Copy(const std::string& run, const RunOutline& outline) {
   before_ = 0;
   for (const auto& [place, rank] : outline.ranks) {
     const auto there = target.ranks.find(place);
-    const bool complete = there != target.ranks.end() &&
-                          there->second.hello().session_id() == rank.hello().session_id();
+    const bool complete =
+        there != target.ranks.end() && there->second.hello().session_id() == rank.hello().session_id();
     if (!complete) STATCOLLECT_RETURN_IF_ERROR(Persist([&] { return CopyRank(run, rank); }));
     before_ += rank.records();
     progress_(before_);

@@ -37,7 +37,8 @@ std::string PartName(const v1::RunPart& part) {
     case v1::RunPart::kAttempt:
       return fmt::format("launch {}", part.attempt().attempt());
     case v1::RunPart::kDocument:
-      return fmt::format("document {} from byte {}", Printable(part.document().name()), part.document().offset());
+      return fmt::format("document {} from byte {}", Printable(part.document().name()),
+                         part.document().offset());
     case v1::RunPart::kEvent:
       return fmt::format("event {} of the collector about rank {} of launch {}", part.event().number(),
                          part.event().rank(), part.event().attempt());
@@ -122,9 +123,9 @@ Status RunCopier::CompareParts(const std::string& run, CopyCheck* found) {
   if (!target.ok()) return target.status();
   ForDifferences(*source, *target, [&](const std::string& name, const auto* here, const auto* there) {
     NoteDifference(found, fmt::format("{}: {}", name,
-                           here == nullptr    ? "only the target has it"
-                           : there == nullptr ? "the target lacks it"
-                                              : "differs"));
+                                      here == nullptr    ? "only the target has it"
+                                      : there == nullptr ? "the target lacks it"
+                                                         : "differs"));
   });
   return Status::Ok();
 }
@@ -141,8 +142,9 @@ Status RunCopier::CompareRank(const std::string& run, std::uint32_t attempt, std
   if (!target.ok()) return target.status();
   ForDifferences(*source, *target, [&](const auto& key, const RankDigest* here, const RankDigest* there) {
     const auto& [what, step] = key;
-    NoteDifference(found, fmt::format("{} of step {}, rank {}, launch {}: the source has {} records, the target {}{}", what,
-                           step, rank, attempt, here == nullptr ? 0 : here->records,
+    NoteDifference(
+        found, fmt::format("{} of step {}, rank {}, launch {}: the source has {} records, the target {}{}",
+                           what, step, rank, attempt, here == nullptr ? 0 : here->records,
                            there == nullptr ? 0 : there->records,
                            here != nullptr && there != nullptr && here->records == there->records
                                ? " with other content"

@@ -43,7 +43,8 @@ Status ValidateAddress(const std::string& address, const std::string& flag) {
 
 Result<tls::Material> LoadTls(const tls::Files& files, const tls::Names& names) {
   if (files.authorities.empty() && !(files.certificate.empty() && files.key.empty()))
-    return Status(Code::kInvalidArgument, "TLS: " + names.certificate + " is given without " + names.authorities +
+    return Status(Code::kInvalidArgument, "TLS: " + names.certificate + " is given without " +
+                                              names.authorities +
                                               "; expected the collector's ca.pem, too; add it");
   return tls::Load(files, names);
 }
@@ -276,7 +277,9 @@ Collector::CancelScope::CancelScope(Collector& collector, std::function<void()> 
 }
 Collector::CancelScope::~CancelScope() { collector_.impl_->SetCancel(nullptr); }
 
-bool Collector::WaitUnlessCancelled(std::chrono::milliseconds time) { return impl_->WaitUnlessCancelled(time); }
+bool Collector::WaitUnlessCancelled(std::chrono::milliseconds time) {
+  return impl_->WaitUnlessCancelled(time);
+}
 bool Collector::Cancel() { return impl_->Cancel(); }
 Collector::Task::Task(Collector& collector) : collector_(collector) { collector_.impl_->CountTask(1); }
 Collector::Task::~Task() { collector_.impl_->CountTask(-1); }

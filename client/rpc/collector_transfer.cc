@@ -183,8 +183,9 @@ Status Collector::CopyRank(const v1::Hello& hello, const std::function<Status(Co
   });
   if (stored) return Status::Ok();  // such a stream ends without a goodbye, which is no success for gRPC
   // What the work says only if it is not about the stream itself.
-  return failure.ok() || failure.code() == Code::kUnavailable || answered.code() == Code::kCancelled ? answered
-                                                                                                     : failure;
+  return failure.ok() || failure.code() == Code::kUnavailable || answered.code() == Code::kCancelled
+             ? answered
+             : failure;
 }
 
 }  // namespace statcollect::client

@@ -38,13 +38,15 @@ class DocumentPieces {
     const auto found = pieces_.find(key);
     const std::size_t has = found == pieces_.end() ? 0 : found->second.size();
     if (found == pieces_.end() || has != part.offset()) {
-      return Status(Code::kUnavailable, "copy document '" + Printable(part.name()) + "': found a piece at byte " +
-                                            std::to_string(part.offset()) + "; expected one at " +
-                                            std::to_string(has) + "; start with its first piece");
+      return Status(Code::kUnavailable, "copy document '" + Printable(part.name()) +
+                                            "': found a piece at byte " + std::to_string(part.offset()) +
+                                            "; expected one at " + std::to_string(has) +
+                                            "; start with its first piece");
     }
     if (has + part.content().size() > kDocumentBytesMax)
-      return Status(Code::kInvalidArgument, "copy document '" + Printable(part.name()) + "': found more than " +
-                                                std::to_string(kDocumentBytesMax) + " bytes");
+      return Status(Code::kInvalidArgument, "copy document '" + Printable(part.name()) +
+                                                "': found more than " + std::to_string(kDocumentBytesMax) +
+                                                " bytes");
     found->second += part.content();
     if (!part.last()) return std::optional<std::string>();
     std::optional<std::string> whole(std::move(found->second));
@@ -96,9 +98,8 @@ class TransferService final : public v1::Transfer::CallbackService {
                                                            const Call::Send& send) {
       const auto attempt = AttemptOf(*request, project);
       if (!attempt.ok()) return attempt.status();
-      const transfer::ReadFrom from{.records = request->after(),
-                                    .activations = request->activations(),
-                                    .layouts = request->layouts()};
+      const transfer::ReadFrom from{
+          .records = request->after(), .activations = request->activations(), .layouts = request->layouts()};
       const auto take = [&](const RecordBatch& batch, std::span<const Layout> layouts) {
         return send(statcollect::ToWire(batch, layouts));
       };
@@ -120,8 +121,7 @@ class TransferService final : public v1::Transfer::CallbackService {
         if (message.digests_size() < kDigestsMax) return Status::Ok();
         return send(std::exchange(message, {}));
       };
-      STATCOLLECT_RETURN_IF_ERROR(
-          transfer::DigestRank(store_, *attempt, request->rank(), take, stop));
+      STATCOLLECT_RETURN_IF_ERROR(transfer::DigestRank(store_, *attempt, request->rank(), take, stop));
       return message.digests_size() > 0 ? send(std::move(message)) : Status::Ok();
     };
     return Call::Start(streams_, *context, {}, work);

@@ -43,8 +43,8 @@
 #include "server/api/http/routes.h"
 #include "server/api/http/session.h"
 #include "server/api/login_service.h"
-#include "server/api/transfer_service.h"
 #include "server/api/services.h"
+#include "server/api/transfer_service.h"
 #include "server/control/alarm_message.h"
 #include "server/control/event_feed.h"
 #include "server/control/run_feed.h"
@@ -66,8 +66,8 @@
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/ingest.pb.h"
 #include "statcollect/v1/login.pb.h"
-#include "statcollect/v1/transfer.pb.h"
 #include "statcollect/v1/query.pb.h"
+#include "statcollect/v1/transfer.pb.h"
 
 namespace statcollect {
 namespace {

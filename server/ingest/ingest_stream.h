@@ -133,8 +133,8 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   std::uint32_t rank_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   // Definitions, at the welcome.
-  std::uint32_t activations_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
-                                   layouts_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::uint32_t activations_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0, layouts_known_
+                                                                       STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint32_t in_flight_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // items submitted and not done
   // Directives to send to the agent; those still due when the stream ends are discarded.
   std::optional<std::string> steps_due_ STATCOLLECT_GUARDED_BY(mutex_);

@@ -17,9 +17,9 @@ std::string CopyOf(const std::string& run) {
 }
 
 Status OtherContent(const std::string& run, const std::string& found) {
-  return {Code::kAlreadyExists,
-          CopyOf(run) + ": the target has a run of this name with other content (" + found +
-              "); remove it there (statctl rm), or copy other runs only (--run)"};
+  return {Code::kAlreadyExists, CopyOf(run) + ": the target has a run of this name with other content (" +
+                                    found +
+                                    "); remove it there (statctl rm), or copy other runs only (--run)"};
 }
 
 std::string OfLaunch(std::uint32_t number, std::uint32_t rank) {
@@ -57,8 +57,8 @@ Status SessionRegistry::BeginCopy(const std::string& run, std::span<const Attemp
     const auto made = store_.CreateAttempt(wanted);
     if (!made.ok()) return made.status();
     if (!IsSameLaunch(*made, wanted)) {
-      return OtherContent(run, "launch " + std::to_string(made->number) +
-                                   " was made by somebody else in the meantime");
+      return OtherContent(
+          run, "launch " + std::to_string(made->number) + " was made by somebody else in the meantime");
     }
   }
   return Status::Ok();

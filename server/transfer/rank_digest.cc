@@ -110,7 +110,8 @@ Status RankDigester::DigestStats() {
       const TensorStats& s = block.stats[i];
       const std::size_t samples = i < block.sample_count.size() ? block.sample_count[i] : 0;
       ByteWriter out;
-      for (const std::uint32_t number : {block.activation[i], block.layout[i], block.order[i]}) out.U32(number);
+      for (const std::uint32_t number : {block.activation[i], block.layout[i], block.order[i]})
+        out.U32(number);
       for (const std::uint64_t count : {s.numel, s.nan, s.pos_inf, s.neg_inf, s.zero, s.neg, s.pos, s.hash})
         out.U64(count);
       out.U8(s.has_finite ? 1 : 0);

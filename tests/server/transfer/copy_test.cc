@@ -45,7 +45,8 @@ class CopyTest : public ::testing::Test {
       source_.clock.Advance(std::chrono::seconds(90));
     }
     const AttemptId second = source_.store.Attempts("base")->back().id;
-    const CollectorEvent alarm{.rank = 1, .number = 99, .event = {.kind = "norm_explosion", .step = 3, .text = "t"}};
+    const CollectorEvent alarm{
+        .rank = 1, .number = 99, .event = {.kind = "norm_explosion", .step = 3, .text = "t"}};
     ASSERT_TRUE(source_.store.PutEvents(second, {&alarm, 1}).ok());
     ASSERT_TRUE(source_.store.PutDocument("base", "noise", std::string(3u << 20, 'n')).ok());
     ASSERT_TRUE(source_.store.PutDocument("base", "alarms", std::to_string(second) + " 1 4\n").ok());
@@ -69,8 +70,7 @@ class CopyTest : public ::testing::Test {
   void ExpectSame() {
     const auto there = target_.Describe();
     ASSERT_EQ(there.size(), parts_.size());
-    for (std::size_t i = 0; i < there.size(); ++i)
-      EXPECT_EQ(there[i].DebugString(), parts_[i].DebugString());
+    for (std::size_t i = 0; i < there.size(); ++i) EXPECT_EQ(there[i].DebugString(), parts_[i].DebugString());
     for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {
       for (std::uint32_t rank = 0; rank < 2; ++rank) {
         EXPECT_EQ(target_.Digests(attempt, rank), source_.Digests(attempt, rank));
@@ -112,7 +112,8 @@ TEST_F(CopyTest, AnInterruptedRankGoesOnAndNothingComesTwice) {
   EXPECT_EQ(welcome.layouts(), 4u);
   EXPECT_EQ(welcome.attempt_start_unix_nanos(), AttemptsOf(parts_)[0].start_unix_nanos());
   CopyRank(1, 0);
-  for (const auto& [attempt, rank] : {std::pair(1u, 1u), std::pair(2u, 0u), std::pair(2u, 1u)}) CopyRank(attempt, rank);
+  for (const auto& [attempt, rank] : {std::pair(1u, 1u), std::pair(2u, 0u), std::pair(2u, 1u)})
+    CopyRank(attempt, rank);
   EXPECT_EQ(target_.collector->GetStatus().duplicate_records_total, 0u);
   WriteParts();
   ExpectSame();
@@ -131,7 +132,8 @@ TEST_F(CopyTest, TheOriginalsAgentDoesNotResumeAnIncompleteCopyButACompleteOne) 
   v1::Welcome welcome;
   EXPECT_TRUE(target_.Stream(ToWire(agent, 1), {}, false, true, &welcome).ok());
   EXPECT_EQ(welcome.attempt(), 2u);
-  EXPECT_EQ(welcome.durable_seq(), source_.store.Ranks(source_.store.Attempts("base")->back().id)->at(0).durable_seq);
+  EXPECT_EQ(welcome.durable_seq(),
+            source_.store.Ranks(source_.store.Attempts("base")->back().id)->at(0).durable_seq);
 }
 
 TEST_F(CopyTest, OtherContentUnderTheNameIsLeftAlone) {

@@ -14,9 +14,9 @@
 namespace statcollect::transfer {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::FakeStore;
 using testing::FullBatch;
+using ::testing::HasSubstr;
 
 // A rank of one attempt with four steps; returns the number of its records but for settings.
 std::uint64_t Fill(FakeStore& store, AttemptId* attempt, std::uint64_t seed = 5) {
@@ -35,7 +35,8 @@ std::uint64_t Fill(FakeStore& store, AttemptId* attempt, std::uint64_t seed = 5)
   return records;
 }
 
-std::vector<RecordBatch> ReadFromHere(FakeStore& store, AttemptId attempt, const ReadFrom& from, Status* end) {
+std::vector<RecordBatch> ReadFromHere(FakeStore& store, AttemptId attempt, const ReadFrom& from,
+                                      Status* end) {
   std::vector<RecordBatch> batches;
   *end = ReadRank(
       store, attempt, 0, from,
@@ -72,9 +73,10 @@ TEST(RankReader, GoesOnFromAnyRecord) {
   AttemptId attempt = 0;
   const std::uint64_t records = Fill(store, &attempt);
   Status end;
-  for (std::uint64_t after : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{255}, std::uint64_t{256}, std::uint64_t{701},
-                              std::uint64_t{2799}, records - 3, records - 1, records}) {
-    const ReadFrom from{.records = after, .activations = after > 0 ? 700u : 0u, .layouts = after > 0 ? 4u : 0u};
+  for (std::uint64_t after : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{255}, std::uint64_t{256},
+                              std::uint64_t{701}, std::uint64_t{2799}, records - 3, records - 1, records}) {
+    const ReadFrom from{
+        .records = after, .activations = after > 0 ? 700u : 0u, .layouts = after > 0 ? 4u : 0u};
     std::uint64_t next = after + 1;
     for (const RecordBatch& batch : ReadFromHere(store, attempt, from, &end)) {
       EXPECT_EQ(batch.first_seq, next);
@@ -147,7 +149,8 @@ TEST(RankDigest, HasEverySortOfRecordAndDoesNotDependOnBatches) {
   }
   const std::vector<StepDigest> copied = DigestsOf(other, copy);
   ASSERT_EQ(copied.size(), digests.size());
-  for (std::size_t i = 0; i < digests.size(); ++i) EXPECT_FALSE(Differ(digests[i], copied[i])) << digests[i].what;
+  for (std::size_t i = 0; i < digests.size(); ++i)
+    EXPECT_FALSE(Differ(digests[i], copied[i])) << digests[i].what;
 }
 
 TEST(RankDigest, SeesEveryChange) {
@@ -157,7 +160,11 @@ TEST(RankDigest, SeesEveryChange) {
   const auto original = DigestsOf(store, attempt);
   const std::vector<std::pair<std::string, std::function<void(RecordBatch&)>>> changes = {
       {"stats", [](RecordBatch& b) { b.stats.stats[300].hash ^= 1; }},
-      {"stats", [](RecordBatch& b) { b.stats.stats[300].l2 += 1e-300; b.stats.stats[300].has_finite = !b.stats.stats[300].has_finite; }},
+      {"stats",
+       [](RecordBatch& b) {
+         b.stats.stats[300].l2 += 1e-300;
+         b.stats.stats[300].has_finite = !b.stats.stats[300].has_finite;
+       }},
       {"stats", [](RecordBatch& b) { b.stats.sketch[17] += 1; }},
       {"stats", [](RecordBatch& b) { b.stats.order[0] += 1000; }},
       {"scalars", [](RecordBatch& b) { b.scalars[0].value += 1; }},

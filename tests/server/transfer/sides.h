@@ -43,7 +43,12 @@ inline RecordBatch FullBatch(std::uint64_t seed, std::uint64_t first_seq, std::u
   AddObservations(&batch, step);
   batch.captures = {
       {.step = step, .activation = 1, .layout = 0, .elements = 32, .offset = 0, .data = std::string(64, 'a')},
-      {.step = step, .activation = 1, .layout = 0, .elements = 32, .offset = 64, .data = std::string(64, 'b')}};
+      {.step = step,
+       .activation = 1,
+       .layout = 0,
+       .elements = 32,
+       .offset = 64,
+       .data = std::string(64, 'b')}};
   return batch;
 }
 
@@ -139,7 +144,8 @@ class Side {
   }
 
   // By what and step.
-  std::map<std::pair<std::string, std::uint64_t>, std::string> Digests(std::uint32_t attempt, std::uint32_t rank) {
+  std::map<std::pair<std::string, std::uint64_t>, std::string> Digests(std::uint32_t attempt,
+                                                                       std::uint32_t rank) {
     v1::DigestRankRequest request;
     request.set_run("base");
     request.set_attempt(attempt);
