@@ -82,7 +82,7 @@ void AddImport(CommandSet& commands) {
 
 void AddMigrate(CommandSet& commands) {
   const auto [app, o] = commands.Add<MigrateOptions>(
-      "migrate", "Copies runs to another collector, and checks the copies",
+      "migrate", "Copies runs to another collector",
       "  statctl --collector old:7433 migrate --to new:7433\n"
       "  statctl migrate --to new:7433 --run base --run 'gpt-*'\n"
       "  statctl migrate --to new:7433 --dry-run                 # says what would be copied\n"
