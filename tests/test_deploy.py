@@ -36,7 +36,7 @@ def helm(*arguments: str, code: int | None = 0) -> str:
     program = shutil.which("helm") or shutil.which("helm", path=str(ROOT / ".venv/bin"))
     if program is None:
         pytest.skip(
-            "helm is not installed; deploy/README.md says how to get it. The committed manifests are checked all the same"
+            "helm is not installed; scripts/setup.sh --for test installs it. The committed manifests are checked all the same"
         )
     done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert code is None or done.returncode == code, done.stdout + done.stderr
@@ -87,8 +87,17 @@ def test_the_chart_renders_what_fits_the_schemas(name: str) -> None:
     for document in found:
         check_schema(document)
     pod = of_kind(found, "StatefulSet")["spec"]["template"]["spec"]
-    mounted = {mount["name"] for each in (*pod["containers"], *pod["initContainers"]) for mount in each["volumeMounts"]}
+    mounted = {mount["name"] for each in (*pod["containers"], *pod.get("initContainers", [])) for mount in each["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod.get("volumes", [])} | {"data"}
+
+
+def test_mounted_secrets_are_closed_to_other_users() -> None:
+    """0400 becomes 0440 for the group of the pod, which common/secret_mode.h accepts."""
+    pod = of_kind(documents(render("secrets")), "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+    secrets = {volume["name"]: volume["secret"]["defaultMode"] for volume in pod["volumes"]}
+    assert secrets == {"tls": 0o400, "tokens": 0o400}
+    assert "--token-file=/secrets/tokens/tokens" in pod["containers"][0]["args"]
 
 
 def test_the_chart_is_linted_and_refuses_wrong_values() -> None:

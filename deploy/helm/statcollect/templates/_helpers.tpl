@@ -20,3 +20,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "statcollect.image" -}}
 {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
 {{- end -}}
+
+{{- define "statcollect.locked" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
