@@ -77,7 +77,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         {"spdlog"},
     ),
     "server/api": (
-        {"common", "proto", "proto/text", "server/access", "server/control", "server/transfer", "server/query/query.h"} | QUERY_ROOMS,
+        {"common", "proto", "proto/text", "server/access", "server/control", "server/transfer", "server/query/query.h"}
+        | QUERY_ROOMS,
         {"grpc", "protobuf", "spdlog", "json"},
     ),
     "server/api/http": (

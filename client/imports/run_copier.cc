@@ -114,8 +114,9 @@ Status RunCopier::Copy(const std::string& run, const RunOutline& outline) {
   RunOutline target;
   STATCOLLECT_RETURN_IF_ERROR(Persist([&] {
     auto found = Outline(target_, run);
-    if (found.ok()) target = *std::move(found);
-    return found.status();
+    if (!found.ok()) return found.status();
+    target = *std::move(found);
+    return Status::Ok();
   }));
   before_ = 0;
   for (const auto& [place, rank] : outline.ranks) {
