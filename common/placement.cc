@@ -92,8 +92,11 @@ Status CheckBoxes(std::span<const std::int64_t> shape, const PlacementView& plac
     return Refuse(placement, "its " + std::to_string(boxes) + " boxes differ in more than one dimension",
                   "boxes that follow each other along one dimension of the shard");
   }
-  Spans along;
   const Box first = BoxAt(placement, 0);
+  if (boxes == 1 && std::equal(first.size.begin(), first.size.end(), shape.begin(), shape.end())) {
+    return CheckInside(placement, first);  // the usual case, on the observing thread: without allocation
+  }
+  Spans along;
   std::vector<std::int64_t> expected(first.size.begin(), first.size.end());
   expected[joined] = 0;
   for (std::size_t i = 0; i < boxes; ++i) {
