@@ -284,6 +284,19 @@ Result<std::vector<EventRecord>> RunView::Events(std::size_t attempt, std::uint3
   return store_->Events(attempts_[attempt].id, rank);
 }
 
+std::vector<RankOfRun> RanksOf(RunView& view, std::size_t first_attempt, std::size_t last_attempt) {
+  std::vector<RankOfRun> all;
+  for (std::size_t attempt = first_attempt; attempt <= last_attempt; ++attempt) {
+    for (const auto& [rank, meta] : view.ranks(attempt))
+      all.push_back({.view = &view, .attempt = attempt, .rank = rank});
+  }
+  return all;
+}
+
+void ReadCatalogues(std::span<const RankOfRun> ranks) {
+  InParallel(ranks.size(), [&](std::size_t i) { (void)ranks[i].view->Catalogue(ranks[i].attempt, ranks[i].rank); });
+}
+
 ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {
   ObservationSide side;
   const auto tell = [&](Statistic statistic, auto value, auto& to) {
