@@ -223,7 +223,7 @@ Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const Kee
   std::vector<Status> statuses(series.size());
   std::atomic<std::size_t> rows{0};
   std::atomic<bool> failed{false};
-  InParallel(series.size(), [&](std::size_t i) {
+  const auto read = [&](std::size_t i) {
     if (failed) return;
     Series& one = series[i];
     auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, steps);
@@ -235,7 +235,10 @@ Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const Kee
       if ((rows += one.points.size()) > kRowsMax) statuses[i] = TooManyRows("series");
     }
     if (!statuses[i].ok()) failed = true;
-  });
+  };
+  // Where the blocks are not in memory, the threads wait for the disk, and it serves several at once in the same time.
+  constexpr std::size_t kReadersMax = 8;
+  InParallelWith([] {}, series.size(), read, std::min(series.size(), kReadersMax));
   for (std::size_t i = 0; i < series.size(); ++i) {
     STATCOLLECT_RETURN_IF_ERROR(statuses[i]);
     STATCOLLECT_RETURN_IF_ERROR(DefineLayouts(series[i]));
@@ -294,7 +297,8 @@ std::vector<RankOfRun> RanksOf(RunView& view, std::size_t first_attempt, std::si
 }
 
 void ReadCatalogues(std::span<const RankOfRun> ranks) {
-  InParallel(ranks.size(), [&](std::size_t i) { (void)ranks[i].view->Catalogue(ranks[i].attempt, ranks[i].rank); });
+  InParallel(ranks.size(),
+             [&](std::size_t i) { (void)ranks[i].view->Catalogue(ranks[i].attempt, ranks[i].rank); });
 }
 
 ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {
