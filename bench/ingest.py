@@ -232,7 +232,7 @@ def _queries(rows: list[dict[str, Any]]) -> str:
     for result in rows:
         p = result["parameters"]
         what = f"{p['ranks']} ranks x {p['steps']} steps x {p['activations']}, {p['repeat']:.0%} repeated"
-        for load in result["loads"]:
+        for load in result.get("loads", []):
             cells.append([f"{what}: load {load['run'].removeprefix('queries-')}, bytes/record",
                           "-", "-", f"{load['stored']['bytes_per_record']:.1f}", "-"])  # fmt: skip
         for row in result["rows"]:
