@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "common/names.h"
+#include "common/secret_mode.h"
 #include "common/text.h"
 
 namespace statcollect {
@@ -41,7 +42,7 @@ Status CheckTokenFile(int file, const std::string& path) {
     return BadTokenFile(path, std::generic_category().message(errno), "expected a plain file");
   if (!S_ISREG(found.st_mode))
     return BadTokenFile(path, "not a plain file", "expected one that holds only the token");
-  if ((found.st_mode & 077) != 0)
+  if (!IsClosedToOthers(found))
     return BadTokenFile(path, "others may read or change it",
                         "expected mode 0600; run: chmod 600 " + Printable(path));
   return Status::Ok();

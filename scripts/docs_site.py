@@ -114,9 +114,10 @@ def content(path: str) -> str:
     return f"{NOT_SEARCHED}# {path}\n\n{fence}{language}\n{text.rstrip()}\n{fence}\n"
 
 
-def links(path: str, text: str) -> set[str]:
+def links(path: str, text: str) -> list[str]:
+    """Sorted, so that the site has the same bytes each time."""
     found = {match["target"] for part in CODE.split(text)[::2] for match in LINK.finditer(part)}
-    return {resolved for target in found if (resolved := resolve(path, target))}
+    return sorted({resolved for target in found if (resolved := resolve(path, target))})
 
 
 def public_names(tree: ast.Module, package: str) -> list[str]:

@@ -27,7 +27,7 @@ Builds, and writes into DIR:
   --out DIR      default: build/dist
   --no-build     take build/PRESET as it is
 
-The same commit, on the same machine and in the same folder, gives the same bytes; SOURCE_DATE_EPOCH, by default the time of the last
+The same commit, on the same machine and in the same folder, gives the same bytes (scripts/check_reproducible.sh tries it); SOURCE_DATE_EPOCH, by default the time of the last
 commit, is the time of every file in them. Needs the packages of scripts/setup.sh --for wheel, and for the site --for docs.
 
 Examples:

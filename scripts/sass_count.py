@@ -2,7 +2,7 @@
 """Counts the machine instructions of the CUDA kernels, and prints the table of docs/engine.md.
 
 Compiles the kernels with nvcc, disassembles them with nvdisasm (both from pip: scripts/setup.sh --for cuda, and
-`pip install nvidia-cuda-nvdisasm`), and counts the instructions of each loop. A loop over the rows of a piece is known by
+`pip install nvidia-cuda-nvdisasm`, or the one that Triton brings), and counts the instructions of each loop. A loop over the rows of a piece is known by
 what it does: only the second pass multiplies words by keys (IMAD.WIDE.U32). What is done once a piece is followed along the
 usual path: of a whole, aligned piece without zeros, whose mean is not far from 0 and after which the sketch's slots are not
 added up (which happens once in eight pieces). A branch is taken if what it leaves out calls a function (but for what stages
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import pathlib
@@ -40,16 +41,33 @@ RUN_OF_ONE_DIMENSION = 58  # instructions of RunOf::At without its division and 
 Instruction = tuple[int, str]  # address, text
 
 
-def find_tool(name: str, given: str | None) -> str:
+def find_tool(name: str, given: str | None, optional: bool) -> str:
     if given:
         return given
-    found = sorted(ROOT.glob(f".venv/lib/python3*/site-packages/nvidia/cu*/bin/{name}"))
+    packages = ROOT / ".venv"
+    found = sorted(packages.glob(f"lib/python3*/site-packages/nvidia/cu*/bin/{name}"))
+    found = found or sorted(packages.glob(f"lib/python3*/site-packages/triton/backends/nvidia/bin/{name}"))
+    if not found and optional:
+        print(f"sass_count: not counted: {name} is not in .venv")
+        sys.exit(0)
     if not found:
         sys.exit(
             f"sass_count: {name} was not found in .venv; expected it from pip (scripts/setup.sh --for cuda, "
             f"nvidia-cuda-nvdisasm); install it, or pass --{name} PATH"
         )
     return str(found[-1])
+
+
+def key_of(tools: list[str], arch: str) -> str:
+    """Changes with everything that the count depends on: sources, compiler, this script."""
+    sums = hashlib.sha256(arch.encode())
+    sources = [path for folder in ("agent/stats/cuda", "agent/stats", "common") for path in (ROOT / folder).iterdir()]
+    for path in [*sorted(sources), pathlib.Path(__file__)]:
+        if path.suffix in (".cu", ".cuh", ".h", ".py"):
+            sums.update(path.name.encode() + b"\0" + path.read_bytes())
+    for tool in tools:
+        sums.update(subprocess.run([tool, "--version"], capture_output=True, check=True).stdout)
+    return sums.hexdigest()
 
 
 def disassemble(nvcc: str, nvdisasm: str, source: str, arch: str, folder: str) -> tuple[str, str]:
@@ -206,9 +224,30 @@ def main() -> None:
     parser.add_argument("--nvdisasm")
     parser.add_argument("--json", help="write the figures there, too")
     parser.add_argument("--listing", help="write the disassembly into this folder")
+    parser.add_argument("--optional", action="store_true", help="do nothing if nvcc or nvdisasm is not in .venv")
+    parser.add_argument("--cache", type=pathlib.Path, help="file that keeps the table; it is printed while nothing has changed")
     arguments = parser.parse_args()
-    nvcc, nvdisasm = find_tool("nvcc", arguments.nvcc), find_tool("nvdisasm", arguments.nvdisasm)
-    results = {}
+    nvcc = find_tool("nvcc", arguments.nvcc, arguments.optional)
+    nvdisasm = find_tool("nvdisasm", arguments.nvdisasm, arguments.optional)
+    key = ""
+    if arguments.cache:
+        key = key_of([nvcc, nvdisasm], arguments.arch)
+        kept = arguments.cache.read_text() if arguments.cache.is_file() else ""
+        if kept.startswith(key) and not arguments.json:
+            print(kept[len(key) :].strip())
+            return
+    results = count_all(arguments, nvcc, nvdisasm)
+    table = table_of(results, arguments.arch)
+    print(table)
+    if arguments.cache:
+        arguments.cache.parent.mkdir(parents=True, exist_ok=True)
+        arguments.cache.write_text(f"{key}\n{table}\n")
+    if arguments.json:
+        write_json(arguments, nvcc, results)
+
+
+def count_all(arguments: argparse.Namespace, nvcc: str, nvdisasm: str) -> dict[str, dict[str, object]]:
+    results: dict[str, dict[str, object]] = {}
     listings: dict[str, tuple[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for dtype, (component, source, component_bytes) in KERNELS.items():
@@ -223,26 +262,32 @@ def main() -> None:
             stack = re.search(r"(\d+) bytes stack frame", entry)
             results[dtype]["registers"] = int(registers[1]) if registers else None
             results[dtype]["stack_bytes"] = int(stack[1]) if stack else None
-    print(f"| lane-instructions per component, {arguments.arch} | " + " | ".join(results) + " |")
-    print("|---|" + "---:|" * len(results))
+    return results
+
+
+def table_of(results: dict[str, dict[str, object]], arch: str) -> str:
+    lines = [f"| lane-instructions per component, {arch} | " + " | ".join(results) + " |", "|---|" + "---:|" * len(results)]
     for key in ("first_pass", "second_pass", "once_a_piece", "sum"):
-        print(f"| {key.replace('_', ' ')} | " + " | ".join(f"{r[key]:.1f}" for r in results.values()) + " |")
+        lines.append(f"| {key.replace('_', ' ')} | " + " | ".join(f"{r[key]:.1f}" for r in results.values()) + " |")
     for key in ("registers", "stack_bytes", "local_memory_in_loops"):
-        print(f"| {key.replace('_', ' ')} | " + " | ".join(str(r[key]) for r in results.values()) + " |")
-    if arguments.json:
-        commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True)
-        version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
-        found = re.search(r"release [\d.]+, V([\d.]+)", version)
-        document = {
-            "what": "sass",
-            "date": datetime.date.today().isoformat(),
-            "commit": commit.stdout.strip(),
-            "nvcc": found[1] if found else None,
-            "arch": arguments.arch,
-            "unit": "lane-instructions per component",
-            "rows": [{"dtype": dtype, **row} for dtype, row in results.items()],
-        }
-        pathlib.Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")
+        lines.append(f"| {key.replace('_', ' ')} | " + " | ".join(str(r[key]) for r in results.values()) + " |")
+    return "\n".join(lines)
+
+
+def write_json(arguments: argparse.Namespace, nvcc: str, results: dict[str, dict[str, object]]) -> None:
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True)
+    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"release [\d.]+, V([\d.]+)", version)
+    document = {
+        "what": "sass",
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "nvcc": found[1] if found else None,
+        "arch": arguments.arch,
+        "unit": "lane-instructions per component",
+        "rows": [{"dtype": dtype, **row} for dtype, row in results.items()],
+    }
+    pathlib.Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

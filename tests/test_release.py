@@ -79,6 +79,20 @@ def test_archives_depend_on_contents_alone(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
+def test_two_releases_of_a_commit_are_compared(tmp_path: Path) -> None:
+    """Of the site, which needs no build: scripts/check_reproducible.sh without arguments takes a quarter of an hour."""
+    pytest.importorskip("material", reason="scripts/setup.sh --for docs installs mkdocs-material")
+    done = script("check_reproducible.sh", "--apart", "--only", "docs", "--keep", tmp_path)
+    assert re.fullmatch(
+        r"equal     SHA256SUMS \(\d+ bytes\)\nequal     statcollect-[\d.]+-docs.tar.gz \(\d+ bytes\)\n", done.stdout
+    )
+    (archive,) = (tmp_path / "second").glob("*.tar.gz")
+    archive.write_bytes(archive.read_bytes()[:-1] + b"x")
+    (tmp_path / "first/more").touch()
+    differs = script("check_reproducible.sh", "--compare", tmp_path / "first", tmp_path / "second", code=1).stdout
+    assert f"DIFFERENT {archive.name}: byte" in differs and "MISSING   more" in differs and "equal     SHA256SUMS" in differs
+
+
 def test_wrong_arguments_are_named() -> None:
     assert "not 'wheels'" in script("release.sh", "--only", "wheels", code=2).stderr
     assert "not 'debug'" in script("release.sh", "--preset", "debug", code=2).stderr

@@ -99,6 +99,23 @@ void AddAccess(const v1::Access& a, Table* table) {
     table->AddRow({"audit log", FormatCount(a.audit_lost()) + " lines could not be written"});
 }
 
+// The caller's project, if projects have limits.
+void AddProject(const v1::GetStatusResponse& s, Table* table) {
+  const v1::ProjectDisk& disk = s.project_disk();
+  if (s.has_project_disk()) {
+    const bool full = disk.bytes_max() > 0 && disk.bytes() >= disk.bytes_max();
+    table->AddRow({"project",
+                   fmt::format("{}: {}, limit {}{}", disk.project(), FormatBytes(disk.bytes()),
+                               disk.bytes_max() == 0 ? "none" : FormatBytes(disk.bytes_max()),
+                               full ? "; its records are refused until runs are removed (statctl rm)" : "")});
+  }
+  if (s.access().quota_refused() > 0) {
+    table->AddRow(
+        {"project limits", fmt::format("{} projects over their limit; {} streams and batches refused",
+                                       s.projects_full(), FormatCount(s.access().quota_refused()))});
+  }
+}
+
 Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
   const std::string& address = collector.address();
   Table table({{"what"}, {"value", Align::kLeft, true}});
@@ -122,6 +139,7 @@ Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
   table.AddRow({"refused", FormatCount(s.rejected_batches_total()) + " batches"});
   table.AddRow({"lag", LagText(s)});
   table.AddRow({"lost by agents", LostText(s)});
+  AddProject(s, &table);
   AddRetention(s.retention(), &table);
   AddAlarms(s.alarms(), &table);
   AddAccess(s.access(), &table);

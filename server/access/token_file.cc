@@ -13,6 +13,7 @@
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/project.h"
+#include "common/secret_mode.h"
 
 namespace statcollect::access {
 namespace {
@@ -79,7 +80,7 @@ Status CheckOwned(int fd, const std::string& path) {
     return {Code::kPermissionDenied, "read tokens: " + Printable(path) + " belongs to user " +
                                          std::to_string(found.st_uid) + "; expected the collector's user"};
   }
-  if ((found.st_mode & 077) != 0) {
+  if (!IsClosedToOthers(found)) {
     return {Code::kPermissionDenied, "read tokens: others may read or change " + Printable(path) +
                                          "; expected mode 0600; run: chmod 600 " + Printable(path)};
   }

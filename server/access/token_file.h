@@ -33,8 +33,8 @@ using TokenRecords = std::map<std::string, TokenRecord, std::less<>>;  // by id
 Result<TokenRecords> ParseTokens(std::string_view text);
 std::string FormatTokens(const TokenRecords& records);
 
-// kNotFound: no such file; kPermissionDenied: not a plain file that only its owner (this user, or root) may
-// read and write; kInvalidArgument: not as above.
+// kNotFound: no such file; kPermissionDenied: not a plain file of this user or root that is closed to others
+// (common/secret_mode.h); kInvalidArgument: not as above.
 Result<TokenRecords> ReadTokens(const std::string& path);
 
 // Reads the file (absent: no tokens), lets `change` alter the records, and replaces the file at once, with

@@ -50,7 +50,8 @@ void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& ou
 void ToWire(const query::CaptureRow& row, v1::CaptureRow& out);
 void ToWire(const query::CapturesReport& report, v1::ListCapturesResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);
-void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out);
+// For a caller of `project`.
+void ToWire(const CollectorStatus& status, const std::string& project, v1::GetStatusResponse& out);
 void ToWire(const access::AuditFound& found, v1::ListAuditResponse& out);
 
 }  // namespace statcollect::api

@@ -375,13 +375,14 @@ class AdminService final : public v1::Admin::CallbackService {
 
   ServerUnaryReactor* GetStatus(CallbackServerContext*, const v1::GetStatusRequest*,
                                 v1::GetStatusResponse* response) override {
-    return UnaryCall::Start(
-        pool_, [this, only = access::CurrentPrincipal().only_project, response](const std::stop_token&) {
-          CollectorStatus status = control_.GetStatus();
-          if (!only.empty()) HideOthers(only, status.retention);
-          ToWire(status, *response);
-          return Status::Ok();
-        });
+    return UnaryCall::Start(pool_,
+                            [this, only = access::CurrentPrincipal().only_project,
+                             project = access::CurrentPrincipal().project, response](const std::stop_token&) {
+                              CollectorStatus status = control_.GetStatus();
+                              if (!only.empty()) HideOthers(only, status.retention);
+                              ToWire(status, project, *response);
+                              return Status::Ok();
+                            });
   }
 
   ServerUnaryReactor* DeleteRun(CallbackServerContext*, const v1::DeleteRunRequest* request,

@@ -50,6 +50,12 @@ struct AccessStatus {
   std::uint64_t streams_refused = 0;                         // over a caller's limit
   std::uint64_t throttled_millis = 0;  // that streams waited for a limit of bytes a second
   std::uint64_t audit_lost = 0;        // lines that the audit log could not write
+  std::uint64_t quota_refused = 0;     // streams and batches of projects over their limit of disk
+};
+
+// What the runs of a project take, and may take; as of a few seconds ago.
+struct ProjectDisk {
+  std::uint64_t bytes = 0, bytes_max = 0;  // 0: no limit
 };
 
 struct CollectorStatus {
@@ -82,7 +88,9 @@ struct CollectorStatus {
   RetentionStatus retention;
   AlarmStatus alarms;
   AccessStatus access;
-  std::string http_address;  // "127.0.0.1:7434"; empty: off
+  std::uint64_t projects_full = 0;                  // over their limit of disk
+  std::map<std::string, ProjectDisk> project_disk;  // if there are limits
+  std::string http_address;                         // "127.0.0.1:7434"; empty: off
   bool ready() const { return state == "ready"; }
 };
 

@@ -13,6 +13,7 @@
 #include <openssl/hmac.h>
 
 #include "common/names.h"
+#include "common/secret_mode.h"
 
 namespace statcollect {
 namespace {
@@ -36,7 +37,7 @@ Result<std::string> ReadWebhookSecret(const std::string& path) {
   close(file);
   if (got < 0)
     return CannotUseSecret(Code::kInvalidArgument, path, "it is not a plain file that can be read");
-  if ((found.st_mode & 077) != 0)
+  if (!IsClosedToOthers(found))
     return CannotUseSecret(Code::kPermissionDenied, path, "others may read or change it");
   std::string secret(bytes.data(), static_cast<std::size_t>(got));
   const std::size_t end = secret.find_last_not_of(" \t\r\n");

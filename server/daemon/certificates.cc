@@ -160,8 +160,9 @@ int RunTlsCommand(int argc, const char* const* argv) {
       named ? Endpoint{.host = hosts.front(), .port = DaemonConfig().listen.port}.ToString()
             : NameForClients({.host = "0.0.0.0", .port = DaemonConfig().listen.port});
   std::printf("The collector, which then asks its clients for certificates:\n");
-  std::printf("  statcollectord --tls-cert %s --tls-key %s --tls-client-ca %s\n", files.certificate.c_str(),
-              files.key.c_str(), files.ca.c_str());
+  std::printf("  statcollectord --listen 0.0.0.0:%u --tls-cert %s --tls-key %s --tls-client-ca %s\n",
+              unsigned{DaemonConfig().listen.port}, files.certificate.c_str(), files.key.c_str(),
+              files.ca.c_str());
   std::printf("Ranks need these variables, and on other machines copies of the files; then statctl:\n");
   for (const char* prefix : {"STATAGENT", "STATCTL"})
     PrintVariables(stdout, prefix, address, files, true, "");

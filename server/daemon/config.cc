@@ -11,6 +11,7 @@
 
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/project.h"
 #include "common/unix_address.h"
 #include "server/control/webhook.h"
 #include "server/control/webhook_signature.h"
@@ -46,6 +47,7 @@ struct RawFlags {
   std::string http, socket_mode = "0600", durability = "fsync", retention = "off", max_disk = "off";
   std::string query_scan_max = "64GiB";
   std::string token_rate_max = "off", ingest_rate_max = "off";
+  std::vector<std::string> project_disk_max;
   std::string alarms = "on";
   std::string alarm_webhook_allow;
   std::string tls_min = "1.3";
@@ -99,7 +101,7 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option(
          "--store", config.store,
          "Where the records are kept: rocksdb, in --data-dir, or clickhouse://[USER:PASSWORD@]HOST:PORT/DATABASE, which "
-         "several collectors may share (docs/clickhouse.md)")
+         "several collectors may share (clickhouses:// with TLS, ?quorum=2 for replicas: docs/clickhouse.md)")
       ->capture_default_str();
   app.add_option(
          "--restore-from", config.restore_from,
@@ -146,6 +148,11 @@ void AddStoreOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                  "Remove the oldest runs while the store is larger than this, such as 200GiB, or 80% of its "
                  "disk; off: never")
       ->capture_default_str();
+  app.add_option(
+         "--project-disk-max", raw.project_disk_max,
+         "Refuse records of a project while its runs take more than this, such as 200GiB, or vision=1TiB for "
+         "one project; may be repeated")
+      ->allow_extra_args(false);
 }
 
 // The thresholds of docs/alarms.md.
@@ -336,6 +343,29 @@ Status CheckCheckpointRoot(DaemonConfig& config) {
   return Status::Ok();
 }
 
+// "200GiB" for each project, "vision=1TiB" for one.
+Status CheckProjectLimits(const RawFlags& raw, DaemonConfig& config) {
+  for (const std::string& text : raw.project_disk_max) {
+    const std::size_t sign = text.find('=');
+    const auto size =
+        ParseSize("--project-disk-max", text.substr(sign == std::string::npos ? 0 : sign + 1), 0);
+    if (!size.ok()) return size.status();
+    if (sign == std::string::npos) {
+      config.project_limits.each = *size;
+      continue;
+    }
+    const std::string project = text.substr(0, sign);
+    if (const Status valid = ValidateProjectName(project); !valid.ok())
+      return {valid.code(), "--project-disk-max: " + valid.message()};
+    config.project_limits.named[project] = *size;
+  }
+  if (!config.project_limits.any() || !config.UsesClickHouse()) return Status::Ok();
+  return {
+      Code::kInvalidArgument,
+      "--project-disk-max: found --store clickhouse:// as well, where the size of a run is not known; expected "
+      "--store rocksdb; limit the disk in ClickHouse"};
+}
+
 Status CheckStore(const DaemonConfig& config) {
   if (!config.UsesClickHouse()) return Status::Ok();
   STATCOLLECT_RETURN_IF_ERROR(ParseClickHouseDsn(config.store).status());
@@ -407,6 +437,7 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
     *rate = *parsed;
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckStore(config));
+  STATCOLLECT_RETURN_IF_ERROR(CheckProjectLimits(raw, config));
   STATCOLLECT_RETURN_IF_ERROR(CheckAlarms(raw, config));
   STATCOLLECT_RETURN_IF_ERROR(CheckCheckpointRoot(config));
   return CheckNetwork(raw, config);

@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "server/control/address_list.h"
 #include "server/control/alarm_settings.h"
+#include "server/control/project_limits.h"
 #include "server/daemon/local_socket.h"
 #include "server/daemon/units.h"
 #include "server/http/endpoint.h"
@@ -48,6 +49,7 @@ struct DaemonConfig {
   std::string log_level = "info";
   std::chrono::seconds retention{0};  // age of a run's last write; 0: off
   DiskLimit max_disk;                 // of the store
+  ProjectLimits project_limits;       // of the runs of a project
   AlarmSettings alarms;
   std::string alarm_webhook;              // http[s]://HOST[:PORT][/PATH]; empty: none
   std::string alarm_webhook_ca;           // file of certificate authorities, PEM; empty: the system's

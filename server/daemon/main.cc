@@ -367,6 +367,7 @@ CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& a
           .alarm_status = [&alarms, &config, webhook] { return StatusOf(alarms, webhook, config); },
           .access_status = [&access] { return StatusOf(access); },
           .rates = {.each = config.token_rate_max, .in_all = config.ingest_rate_max},
+          .project_limits = config.project_limits,
           .run_changed = [&runs](const std::string& run) { runs.Changed(run); },
           .log = [](const std::string& line) { spdlog::info("{}", line); }};
 }

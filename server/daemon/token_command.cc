@@ -1,6 +1,8 @@
 #include "server/daemon/token_command.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -22,6 +24,7 @@
 #include "server/access/token_file.h"
 #include "server/daemon/config.h"
 #include "server/daemon/units.h"
+#include "tls/files.h"
 
 namespace statcollect {
 namespace {
@@ -29,9 +32,9 @@ namespace {
 constexpr int kTokenFailed = 2;
 constexpr char kTokenFooter[] = R"(
 Examples:
-  statcollectord token create --scope ingest --expires 30d > agents.token        for STATAGENT_TOKEN_FILE
-  statcollectord token create --scope read,control,delete > me.token             for STATCTL_TOKEN_FILE
-  statcollectord token create --project vision --scope ingest,read > vision.token    for the runs of one project
+  statcollectord token create --scope ingest --expires 30d --out agents.token        for STATAGENT_TOKEN_FILE
+  statcollectord token create --scope read,control,delete --out me.token             for STATCTL_TOKEN_FILE
+  statcollectord token create --project vision --scope ingest,read --out vision.token    for the runs of one project
   statcollectord token list
   statcollectord token revoke 0123456789ab
 
@@ -43,6 +46,7 @@ struct TokenOptions {
   std::string data_dir = DaemonConfig().data_dir;
   std::string token_file;
   std::string scopes, expires, project;
+  std::string out;  // a file; empty: standard output
   std::string id;
   std::string path() const { return token_file.empty() ? data_dir + "/tokens" : token_file; }
 };
@@ -59,7 +63,30 @@ std::string DateText(std::int64_t seconds) {
   return text.data();
 }
 
-Status CreateToken(const TokenOptions& o) {
+// The file that gets the token, empty at first, so that a path that cannot be used costs no token.
+Status MakeOutFile(const std::string& path) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (file < 0) {
+    return {Code::kInvalidArgument,
+            "--out " + Printable(path) + ": " + std::generic_category().message(errno) +
+                (errno == EEXIST ? "; expected a new file; name another, or remove this one first"
+                                 : "; expected a path where a file can be made")};
+  }
+  close(file);
+  return Status::Ok();
+}
+
+Status WriteToken(const TokenOptions& o, const std::string& token) {
+  if (!o.out.empty()) {
+    const Status written = tls::ReplaceFile(o.out, token + "\n", 0600);
+    return written.ok() ? written : Status(written.code(), written.message() + "; revoke the token");
+  }
+  std::cout << token << std::endl;
+  return std::cout ? Status::Ok()
+                   : Status(Code::kInternal, "write the token to standard output: failed; revoke it");
+}
+
+Result<access::TokenRecord> RecordOf(const TokenOptions& o) {
   const auto scopes = access::ParseScopes(o.scopes);
   if (!scopes.ok()) return scopes.status();
   access::TokenRecord record{.scopes = *scopes, .created = NowSeconds(), .expires = {}, .revoked = {}};
@@ -70,6 +97,13 @@ Status CreateToken(const TokenOptions& o) {
     if (!lifetime.ok()) return lifetime.status();
     if (lifetime->count() > 0) record.expires = record.created + lifetime->count();
   }
+  return record;
+}
+
+Status CreateToken(const TokenOptions& o) {
+  auto made = RecordOf(o);
+  if (!made.ok()) return made.status();
+  access::TokenRecord& record = *made;
   if (o.token_file.empty() && mkdir(o.data_dir.c_str(), 0700) != 0 && errno != EEXIST) {
     return {Code::kInternal, "create the data directory " + Printable(o.data_dir) + ": " +
                                  std::generic_category().message(errno) + "; name it with --data-dir"};
@@ -77,19 +111,24 @@ Status CreateToken(const TokenOptions& o) {
   const auto token = access::MakeToken();
   if (!token.ok()) return token.status();
   record.digest = access::DigestOf(*token);
-  STATCOLLECT_RETURN_IF_ERROR(access::ChangeTokens(o.path(), [&](access::TokenRecords& records) {
+  if (!o.out.empty()) STATCOLLECT_RETURN_IF_ERROR(MakeOutFile(o.out));
+  const Status kept = access::ChangeTokens(o.path(), [&](access::TokenRecords& records) {
     if (records.size() >= access::kTokensMax)
       return Status(Code::kResourceExhausted, "there are " + std::to_string(records.size()) +
                                                   " tokens; expected fewer; delete old lines of the file");
     records.emplace(std::string(*access::TokenId(*token)), record);
     return Status::Ok();
-  }));
-  std::cout << *token << std::endl;
-  if (!std::cout) return {Code::kInternal, "write the token to standard output: failed; revoke it"};
+  });
+  if (!kept.ok()) {
+    if (!o.out.empty()) (void)unlink(o.out.c_str());
+    return kept;
+  }
+  STATCOLLECT_RETURN_IF_ERROR(WriteToken(o, *token));
   std::cerr << "token " << *access::TokenId(*token) << " with scope " << record.scopes.ToString()
             << (record.project.empty() ? " for all projects" : " for project " + record.project)
             << (record.expires ? ", expires " + DateText(*record.expires) : ", never expires")
-            << "; it is shown only this once: keep it in a file with mode 0600\n";
+            << (o.out.empty() ? "; it is shown only this once: keep it in a file with mode 0600\n"
+                              : "; it is in " + Printable(o.out) + ", and nowhere else\n");
   return Status::Ok();
 }
 
@@ -140,12 +179,13 @@ int RunTokenCommand(int argc, const char* const* argv) {
                  "Data directory of the collector; its tokens are in the file `tokens` there")
       ->capture_default_str();
   app.add_option("--token-file", o.token_file, "File of tokens, if the collector uses --token-file");
-  CLI::App* create =
-      app.add_subcommand("create", "Makes a token and prints it (and nothing else) on standard output");
+  CLI::App* create = app.add_subcommand(
+      "create", "Makes a token; without --out, prints it (and nothing else) on standard output");
   create
       ->add_option("--scope", o.scopes, "ingest, read, capture, control, delete, admin; separated by commas")
       ->required();
   create->add_option("--project", o.project, "The only project that it is for; without it, all");
+  create->add_option("--out", o.out, "New file for the token, with mode 0600");
   create->add_option("--expires", o.expires, "Lifetime, such as 30d or 12h (default: never expires)");
   CLI::App* list = app.add_subcommand("list", "Lists the tokens, without their secrets");
   app.add_subcommand("revoke", "Makes a token invalid; running collectors notice within a second")

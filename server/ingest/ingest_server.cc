@@ -23,6 +23,7 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       memory_(options.decoded_bytes_max),
       definitions_(options.definition_bytes_max),
       rates_(options.rates),
+      quotas_(store, clock, options.project_limits),
       committer_(
           store, clock,
           {.queue_bytes_max = options.queue_bytes_max, .disk_free_bytes_min = options.disk_free_bytes_min}),
@@ -40,10 +41,12 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
                              .definitions = definitions_,
                              .streams_max = options.streams_max,
                              .rates = rates_.any() ? &rates_ : nullptr,
+                             .quotas = &quotas_,
                              .committed = options.committed})),
       retention_(store, clock, registry_, options.retention, options.log),
       worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {
         service_->CheckHellos(options_.hello_timeout);
+        quotas_.Tick();
         (void)committer_.Admission();  // a store that can recover does, also when nobody asks
       }) {
   if (options_.retention.enabled()) {
@@ -94,6 +97,10 @@ CollectorStatus IngestServer::GetStatus() {
   if (options_.alarm_status) status.alarms = options_.alarm_status();
   if (options_.access_status) status.access = options_.access_status();
   status.access.throttled_millis = rates_.waited_millis();
+  status.access.quota_refused = quotas_.refused();
+  status.projects_full = quotas_.full();
+  for (const auto& [project, use] : quotas_.uses())
+    status.project_disk[project] = {.bytes = use.bytes, .bytes_max = use.bytes_max};
   {
     MutexLock lock(http_mutex_);
     status.http_address = http_address_;

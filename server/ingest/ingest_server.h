@@ -21,6 +21,7 @@
 #include "common/clock.h"
 #include "common/thread_annotations.h"
 #include "server/control/control.h"
+#include "server/control/project_limits.h"
 #include "server/ingest/admission_worker.h"
 #include "server/ingest/byte_rates.h"
 #include "server/ingest/committer.h"
@@ -28,6 +29,7 @@
 #include "server/ingest/definition_budget.h"
 #include "server/ingest/grpc_service.h"
 #include "server/ingest/memory_gate.h"
+#include "server/ingest/project_quotas.h"
 #include "server/ingest/purger.h"
 #include "server/ingest/registry.h"
 #include "server/ingest/retention.h"
@@ -50,8 +52,9 @@ struct CollectorOptions {
   // Called for every batch that has become durable; must not block. May be empty, like the one below.
   std::function<void(CommittedBatch)> committed = {};
   std::function<AlarmStatus()> alarm_status = {};
-  std::function<AccessStatus()> access_status = {};  // all but throttled_millis
+  std::function<AccessStatus()> access_status = {};  // all but what ingest counts
   ByteRates::Limits rates = {};                      // of agents' messages
+  ProjectLimits project_limits = {};                 // of the disk
   // Called when a stream of a run was opened or closed, or the run was removed or kept; must not block.
   std::function<void(const std::string& run)> run_changed = [](const std::string&) {};
   std::function<void(const std::string& line)> log = [](const std::string&) {};
@@ -112,6 +115,7 @@ class IngestServer final : public CollectorControl {
   MemoryGate memory_;
   DefinitionBudget definitions_;
   ByteRates rates_;
+  ProjectQuotas quotas_;
   Committer committer_;
   Purger purger_;
   SessionRegistry registry_;

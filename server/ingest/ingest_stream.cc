@@ -182,12 +182,17 @@ void IngestStream::TakeHello(const v1::Hello& hello) {
       [self = shared_from_this(), info = *std::move(info), late_from] { self->Admit(info, late_from); });
 }
 
+Status IngestStream::CheckQuota() {
+  return context_.quotas == nullptr ? Status::Ok() : context_.quotas->Admit(project_);
+}
+
 void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from) {
   {
     MutexLock lock(mutex_);
     if (end_) return;
   }
   if (Status refusal = context_.committer.Admission(); !refusal.ok()) return End(refusal, How::kAtOnce);
+  if (Status refusal = CheckQuota(); !refusal.ok()) return End(refusal, How::kAtOnce);
   STATCOLLECT_FAILPOINT("admission.before");
   auto admission = context_.registry.Open(info, shared_from_this(), late_from);
   STATCOLLECT_FAILPOINT("admission.decided");
@@ -241,6 +246,8 @@ void IngestStream::DecodeBatch(const std::shared_ptr<v1::Batch>& wire, std::size
     MutexLock lock(mutex_);
     if (end_) return;  // while it waited; the agent has it
   }
+  // What was received before it is stored and acknowledged.
+  if (Status refusal = CheckQuota(); !refusal.ok()) return End(refusal, How::kGracefully);
   auto batch = FromWire(*wire, session_->layouts());
   wire->Clear();  // not kept while the batch waits for its turn
   if (batch.ok()) memory.Resize(DecodedBytes(*batch));

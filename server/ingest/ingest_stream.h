@@ -28,6 +28,7 @@
 #include "server/ingest/counters.h"
 #include "server/ingest/definition_budget.h"
 #include "server/ingest/memory_gate.h"
+#include "server/ingest/project_quotas.h"
 #include "server/ingest/registry.h"
 #include "server/ingest/session.h"
 #include "server/store/committed_batch.h"
@@ -59,6 +60,7 @@ struct StreamContext {
   DefinitionBudget& definitions;                     // of the open sessions
   std::size_t streams_max = 4096;                    // that gRPC has open, welcomed or not
   ByteRates* rates = nullptr;                        // of what is read; null: as fast as it comes
+  ProjectQuotas* quotas = nullptr;                   // of projects' disk; null: none
   std::function<void(CommittedBatch)> committed =
       {};  // may be empty; called by the committer, must not block
 };
@@ -96,6 +98,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   };
 
   void TakeHello(const v1::Hello& hello);
+  Status CheckQuota();
   void Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from);
   void Welcome(Admission admission, std::unique_ptr<IngestSession> session);
   void TakeBatch(v1::Batch* wire);

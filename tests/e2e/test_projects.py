@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Collector, Finished, run_command
+from conftest import ROOT, Collector, Finished, run_command, start_python, wait_until
 from test_tokens import Tokens, http, statctl
 
 RECORD = """
@@ -142,3 +144,86 @@ print([run.run for run in statcollect.connect(sys.argv[1], project=sys.argv[2] o
         assert done.out.strip() == expected, done.err
     bad = run_command([sys.executable, "-c", code, collector.http, "a/b"], env=collector.environment(PYTHONPATH=path), cold=True)
     assert "project 'a/b'" in bad.err
+
+
+# For each line of its input records ten steps, and says how much of it all is acknowledged.
+FILL = """
+import numpy, statagent, sys
+statagent.init(run=sys.argv[1], required=True, connect_timeout=5)
+random = numpy.random.default_rng(int(sys.argv[2]))
+print("started", flush=True)
+for _ in sys.stdin:
+    for step in range(10):
+        for layer in range(400):
+            statagent.inspect(f"layer.{layer}", random.normal(size=256).astype("float32"))
+        statagent.step()
+    print(statagent.counters()["acked"], flush=True)
+statagent.close(timeout=60)
+c = statagent.counters()
+print(c["produced"], c["acked"], sum(n for name, n in c.items() if name.startswith("dropped_")), flush=True)
+"""
+
+
+def test_a_full_project_waits_and_loses_nothing(tmp_path: Path) -> None:
+    collector = Collector(tmp_path / "data", extra=["--project-disk-max", "1TiB"])
+    collector.start()
+
+    def fill(run: str, seed: int) -> subprocess.Popen[str]:
+        process = start_python(["-c", FILL, run, str(seed)], env=collector.environment(), text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        return process
+
+    def ten_steps(process: subprocess.Popen[str]) -> int:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    def disk() -> int:
+        return int(collector.json("status")["project_disk"]["bytes"])
+
+    older = fill("older", 1)
+    for _ in range(3):
+        ten_steps(older)
+    older.communicate(timeout=60)
+    # Room for about half as much again.
+    collector.stop()
+    collector.start()
+    wait_until(lambda: disk() > 0, what="the sum")
+    limit = (disk() >> 20) + 1
+    collector.stop()
+    collector.extra = ["--project-disk-max", f"{limit}MiB", "--project-disk-max", "vision=1GiB"]
+    collector.start()
+    newer = fill("newer", 2)
+    try:
+        for _ in range(10):
+            before = disk()
+            ten_steps(newer)
+            wait_until(lambda before=before: disk() > before, what="the next sum")
+            if disk() >= limit << 20:
+                break
+        ten_steps(newer)
+        wait_until(lambda: collector.json("status")["access"]["quota_refused"] > 0, what="the refusal")
+        stuck = ten_steps(newer)
+        refused = record(collector, 1.0)
+        assert refused.code != 0 and "the runs of project 'default' take" in refused.err, refused.err
+        assert "statctl rm" in refused.err and "--project-disk-max" in refused.err
+        assert record(collector, 2.0, "vision").code == 0, "the others go on"
+        shown = collector.statctl("status").out
+        assert re.search(rf"default: .* limit {limit}.* its records are refused until runs are removed", shown), shown
+        assert "1 projects over their limit" in shown
+        assert re.search("vision: .* limit 1", statctl(collector, "--project", "vision", "status").out)
+        metrics = collector.get("/metrics")
+        assert "\nstatcollect_projects_full 1\n" in metrics
+        assert re.search(r"\nstatcollect_project_refused_total [1-9]", metrics)
+        assert ten_steps(newer) == stuck, "nothing more is stored"
+        removed = collector.statctl("rm", "older", "--yes")
+        assert removed.code == 0, removed.err
+        out, _ = newer.communicate(timeout=60)
+        produced, acknowledged, dropped = map(int, out.split())
+        assert produced == acknowledged > stuck and dropped == 0
+    finally:
+        newer.kill()
+        newer.wait()
+        collector.stop()

@@ -8,6 +8,7 @@ import dataclasses
 import http.server
 import json
 import math
+import os
 import re
 import runpy
 import socket
@@ -317,6 +318,8 @@ def test_token_and_certificate_are_used(tmp_path: Path, monkeypatch: pytest.Monk
     token, wrong = tmp_path / "token", tmp_path / "wrong"
     token.write_text("secret\n")
     wrong.write_text("guess\n")
+    for path in (token, wrong):
+        path.chmod(0o600)
     with serving(context) as address:
         client = statcollect.connect(address, token_file=token, tls_ca=public)
         assert client.runs() == [] and Server.seen == [("/api/v1/runs", "Bearer secret")]
@@ -331,6 +334,10 @@ def test_token_and_certificate_are_used(tmp_path: Path, monkeypatch: pytest.Monk
 def test_tokens_stay_at_home(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
+    token.chmod(0o640 if os.getuid() else 0o644)  # root's may be readable by a group
+    with pytest.raises(statcollect.ArgumentError, match=r"others may read or change it.*chmod 600"):
+        statcollect.connect("127.0.0.1:7433", token_file=token)
+    token.chmod(0o600)
     with pytest.raises(statcollect.ArgumentError, match="without encryption"):
         statcollect.connect("192.0.2.1:7433", token_file=token)
     for text in ("", "two words", "ü"):

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, STATCOLLECTORD, STATCTL, Collector, Finished, run_command, wait_until
+from network import Machines, two_machines
 from test_connection_limits import acknowledged, training
 
 # Both clients, each with the names of its settings in messages.
@@ -102,34 +102,10 @@ def with_client_certificate(collector: Secured, certs: Path) -> Secured:
     return collector
 
 
-@dataclass
-class Machines:
-    """Prefixes of commands on the collector's machine and on another one, and the collector's address there."""
-
-    here: list[str]
-    there: list[str]
-    host: str
-    listen: str
-
-
 @pytest.fixture
 def machines() -> Iterator[Machines]:
-    """Two network namespaces with a cable; where this user may not make them, a second loopback address."""
-    here, there = (f"sc-{os.getpid()}-{name}" for name in ("a", "b"))
-    setup = f"""
-      ip netns add {here} && ip netns add {there} && ip link add veth0 netns {here} type veth peer name veth0 netns {there}
-      ip -n {here} addr add 10.211.0.1/24 dev veth0 && ip -n {there} addr add 10.211.0.2/24 dev veth0
-      for n in {here} {there}; do ip -n $n link set lo up && ip -n $n link set veth0 up; done
-    """
-    try:
-        if subprocess.run(["sh", "-ec", setup], capture_output=True, check=False).returncode == 0:
-            enter = ["ip", "netns", "exec"]
-            yield Machines([*enter, here], [*enter, there], "10.211.0.1", "0.0.0.0:0")
-        else:
-            yield Machines([], [], "127.0.0.2", "127.0.0.2:0")
-    finally:
-        for name in (here, there):
-            subprocess.run(["sh", "-c", f"ip netns del {name}"], capture_output=True, check=False)
+    with two_machines() as found:
+        yield found
 
 
 @pytest.fixture
@@ -327,9 +303,11 @@ def test_https_and_clients_that_do_not_speak_it(secured: Secured, certs: Path) -
     answer = plain.getresponse()
     assert answer.status == 400
     assert "found no TLS; expected https; use https://" in json.loads(answer.read())["error"]
-    # A handshake that never ends, and a connection that says nothing.
-    slow, silent = socket.create_connection((host, int(port))), socket.create_connection((host, int(port)))
-    slow.sendall(b"\x16\x03\x01\x02\x00\x01")
+    # Handshakes that never end, and connections that say nothing.
+    halves = []
+    for address in (secured.http, secured.address):
+        halves += [socket.create_connection((host, int(address.rsplit(":", 1)[1]))) for _ in range(2)]
+        halves[-1].sendall(b"\x16\x03\x01\x02\x00\x01")
     new = ssl.create_default_context(cafile=str(certs / "ca.pem"))
     old = ssl.create_default_context(cafile=str(certs / "ca.pem"))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -340,9 +318,9 @@ def test_https_and_clients_that_do_not_speak_it(secured: Secured, certs: Path) -
             assert new.wrap_socket(connection, server_hostname=host).version() == "TLSv1.3"
         with socket.create_connection((host, int(port))) as connection, pytest.raises((ssl.SSLError, ConnectionError)):
             old.wrap_socket(connection, server_hostname=host)
-    for half in (slow, silent):
+    for half in halves:
         half.settimeout(25)
-        assert half.recv(1) == b"", "the collector ends it"
+        assert half.recv(1) == b"", f"the collector ends it: {half}"
 
 
 def test_https_asks_for_client_certificates_too(mutual: Secured, certs: Path) -> None:
@@ -490,3 +468,44 @@ def test_bad_principals_stop_the_start(certs: Path, tmp_path: Path) -> None:
             [str(STATCOLLECTORD), "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--http", "off", *flags]
         )
         assert refused.code == 2 and word in refused.err, refused.err
+
+
+def handshake(address: str, version: str, typed: str, certs: Path) -> str:
+    """What openssl's client says while the keys are typed into it: R negotiates again (TLS 1.2), K updates keys (TLS 1.3)."""
+    client = subprocess.Popen(
+        ["openssl", "s_client", "-connect", address, version, "-CAfile", str(certs / "ca.pem"), "-alpn", "h2,http/1.1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    )  # fmt: skip
+    assert client.stdin is not None and client.stdout is not None
+    said = ""
+    for line in client.stdout:  # until the handshake is through
+        said += line
+        if line.startswith(("    Extended master secret", "read R BLOCK", "---\n")) and "Verify return code" in said:
+            break
+    try:
+        for key in typed:
+            client.stdin.write(f"{key}\n")
+            client.stdin.flush()
+            time.sleep(0.2)
+        client.stdin.close()
+        return said + client.stdout.read()
+    except BrokenPipeError:
+        return said + client.stdout.read()
+    finally:
+        client.kill()
+        client.wait()
+
+
+def test_nobody_negotiates_again_on_an_open_connection(tmp_path: Path, certs: Path) -> None:
+    older = Secured(tmp_path / "data", certs, "--tls-min", "1.2")
+    older.start()
+    try:
+        for address in (older.http, older.address):
+            refused = handshake(address, "-tls1_2", "R", certs)
+            assert "Protocol  : TLSv1.2" in refused and "RENEGOTIATING" in refused, refused
+            assert re.search("no.renegotiation", refused.split("RENEGOTIATING")[1]), refused
+            kept = handshake(address, "-tls1_3", "KK", certs)  # which TLS 1.3 has instead, and which costs no handshake
+            assert "TLSv1.3" in kept and kept.count("KEYUPDATE") == 2 and "error" not in kept.split("KEYUPDATE")[1], kept
+        assert older.runs().code == 0
+    finally:
+        assert older.stop() == 0

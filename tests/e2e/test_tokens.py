@@ -7,10 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,33 @@ def test_statctl_and_http_need_a_token_with_the_right_scope(guarded: Collector, 
     assert ("KeepRun", "permission_denied") in audited and ("KeepRun", "error 5") in audited
 
 
+def test_ten_thousand_bad_tokens_harm_nobody(guarded: Collector, tokens: Tokens) -> None:
+    everything = str(tokens.data_dir.parent / "all.token")
+    statuses: list[int] = []
+
+    def guess(first: int) -> None:
+        connection = HTTPConnection(guarded.http, timeout=60)
+        for number in range(first, first + 5000):
+            connection.request("GET", "/api/v1/runs", headers={"Authorization": f"Bearer stc_{number:012x}_{'0' * 64}"})
+            answer = connection.getresponse()
+            answer.read()
+            statuses.append(answer.status)
+
+    guesses = [threading.Thread(target=guess, args=(first,)) for first in (0, 5000)]
+    for thread in guesses:
+        thread.start()
+    asked = 0
+    while any(thread.is_alive() for thread in guesses) or asked < 3:
+        assert statctl(guarded, "runs", STATCTL_TOKEN_FILE=everything).code == 0
+        asked += 1
+    for thread in guesses:
+        thread.join()
+    assert statuses == [401] * 10_000
+    assert len(read_audit(guarded)) <= 20, "ten lines a minute from one address"
+    status = statctl(guarded, "status", "--format", "json", STATCTL_TOKEN_FILE=everything).json()
+    assert status["access"]["unauthenticated"] >= 10_000
+
+
 def test_a_token_file_that_is_open_to_others_or_damaged_is_refused(guarded: Collector, tokens: Tokens) -> None:
     token = tokens.create("read")
     cases = [
@@ -146,6 +175,21 @@ def test_a_token_file_that_is_open_to_others_or_damaged_is_refused(guarded: Coll
     ):
         done = statctl(guarded, *arguments, **env)
         assert done.code == 2 and "revoke" in done.err and token not in done.err, done.err
+
+
+def test_a_token_goes_into_a_new_file_of_its_owner(tokens: Tokens) -> None:
+    path = tokens.data_dir.parent / "new.token"
+    made = tokens.command("create", "--scope", "read", "--out", str(path))
+    assert made.code == 0 and made.out == "" and "nowhere else" in made.err
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    assert re.fullmatch(r"stc_[0-9a-f]{12}_[0-9a-f]{64}\n", path.read_text())
+    before = tokens.command("list").out
+    assert path.read_text().split("_")[1] in before
+    again = tokens.command("create", "--scope", "read", "--out", str(path))
+    assert again.code == 2 and "File exists; expected a new file" in again.err
+    nowhere = tokens.command("create", "--scope", "read", "--out", str(path.parent / "none" / "x"))
+    assert nowhere.code == 2 and "expected a path where a file can be made" in nowhere.err
+    assert tokens.command("list").out == before, "no token was made for nothing"
 
 
 def test_tokens_are_listed_and_bad_requests_for_them_explained(tokens: Tokens) -> None:

@@ -17,7 +17,7 @@ from verdict_rows import CHANGES, STEPS
 PROGRAM = ROOT / "tests" / "e2e" / "verdict_rows.py"
 TOLERANCE = 1e-4  # of f32
 # Trained in two processes, which take about as long.
-SHARES = (("seq2seq", "bf16", "cnn", "gan", "moe"), ("gpt", "joint"))
+SHARES = (("seq2seq", "bf16", "cnn", "gan", "moe", "speech"), ("gpt", "joint", "rmsprop", "adagrad", "muon"))
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,27 @@ def test_threads_and_another_kernel_are_rounding(runs: Collector, a: str, b: str
     text = text_of(runs, a, b, code=0)
     assert text.startswith(f"SAME UP TO ROUNDING {a} and {b}: ")
     assert "Why there" not in text and "Next:" not in text
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("rmsprop", "rmsprop.kernel"),
+        ("adagrad", "adagrad.kernel"),
+        ("muon", "muon.kernel"),
+        ("speech", "speech.onednn_off"),
+    ],
+)
+def test_rounding_that_an_optimizer_or_a_loss_enlarges_is_rounding(runs: Collector, a: str, b: str) -> None:
+    report = runs.diff(a, b)
+    assert (report["verdict"], report["explained"], report["root"]) == ("within_tolerance", "rounding", None)
+    assert report["compared"]["identical"] < report["compared"]["records"]
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "muon"])
+def test_an_eps_is_named_whatever_the_optimizer_does(runs: Collector, optimizer: str) -> None:
+    root = root_of(runs, optimizer, f"{optimizer}.kernel_eps")
+    assert place_of(root) == (0, "forward", "output", "b.2.ln2")
 
 
 @pytest.mark.parametrize("gpt", ["gpt", "joint"])

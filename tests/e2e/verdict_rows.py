@@ -17,7 +17,7 @@ from verdict_bench.blocks import Attention, attend
 from verdict_bench.families.gpt import LAYERS, WIDTH, GptFamily
 from verdict_bench.families.seq2seq import Seq2seqFamily
 from verdict_bench.legal import LEGAL
-from verdict_bench.training import Family, Training
+from verdict_bench.training import Batch, Family, Training, generator
 
 Change = Callable[[Training], None]
 
@@ -63,7 +63,56 @@ class JointGpt(GptFamily):
         return made
 
 
+class OtherOptimizer(JointGpt):
+    """With an optimizer that divides by the gradient's size without keeping Adam's state, or that makes updates orthogonal."""
+
+    def __init__(self, optimizer: type[torch.optim.Optimizer], lr: float, matrices: bool = False, **options: Any) -> None:
+        self._make = partial(optimizer, lr=lr, **options)
+        self._matrices = matrices
+
+    def optimizers(self, training: Training) -> dict[str, torch.optim.Optimizer]:
+        parameters = training.models[""].parameters()
+        return {"": self._make([p for p in parameters if p.dim() == 2 or not self._matrices])}
+
+
+class Speech(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv1d(20, 32, 5, padding=2), nn.BatchNorm1d(32)
+        self.rnn, self.out = nn.GRU(32, 32, 2, bidirectional=True, batch_first=True), nn.Linear(64, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.rnn(functional.relu(self.bn(self.conv(x))).transpose(1, 2))
+        return self.out(hidden)
+
+
+class SpeechFamily(Family):
+    """CTC: its gradient is an exponential of large logarithms. The convolution's bias stands before a BatchNorm."""
+
+    name = "speech"
+
+    def models(self) -> dict[str, nn.Module]:
+        return {"": Speech()}
+
+    def optimizers(self, training: Training) -> dict[str, torch.optim.Optimizer]:
+        return {"": torch.optim.Adagrad(training.models[""].parameters(), lr=1e-2, **training.optimizer_options)}
+
+    def batch(self, step: int) -> Batch:
+        source = generator(self, step)
+        return {"x": torch.randn(8, 20, 60, generator=source), "targets": torch.randint(1, 12, (8, 6), generator=source)}
+
+    def loss(self, training: Training, batch: Batch) -> torch.Tensor:
+        likely = training.trained[""](batch["x"]).log_softmax(-1).transpose(0, 1)
+        frames, samples, _ = likely.shape
+        of_frames, of_targets = (torch.full((samples,), each) for each in (frames, batch["targets"].shape[1]))
+        return functional.ctc_loss(likely, batch["targets"], of_frames, of_targets)
+
+
 FAMILIES: dict[str, Family] = {
+    "rmsprop": OtherOptimizer(torch.optim.RMSprop, 1e-3, momentum=0.9, centered=True),
+    "adagrad": OtherOptimizer(torch.optim.Adagrad, 1e-2),
+    "muon": OtherOptimizer(torch.optim.Muon, 1e-2, matrices=True),
+    "speech": SpeechFamily(),
     "seq2seq": Float32Seq2seq(),
     "bf16": Bfloat16Gpt(),
     "joint": JointGpt(),
@@ -96,7 +145,9 @@ def unrecorded_eps(training: Training) -> None:
     bugs.wrap(norm, forward)
 
 
-threads, channels_last, kernel = (LEGAL[name].plant for name in ("threads", "channels_last", "attention_kernel"))
+threads, channels_last, kernel, onednn_off = (
+    LEGAL[name].plant for name in ("threads", "channels_last", "attention_kernel", "onednn_off")
+)
 eps = planted(bugs.norm_eps("b.2.ln2"), 5e-6)  # 2e-5 instead of 1e-5
 
 CHANGES: dict[str, list[Change]] = {
@@ -119,6 +170,10 @@ CHANGES: dict[str, list[Change]] = {
     "cnn.momentum": [planted(bugs.batch_norm_momentum("stages.1.bn1"), 1.0)],
     "cnn.schedule": [planted(bugs.scheduler_off_by_one(4), 1.0)],
     "cnn.rate": [planted(bugs.learning_rate(step=3), 1.0)],  # a step that a validation follows
+    **{run: [] for run in ("rmsprop", "adagrad", "muon", "speech")},
+    **{f"{run}.kernel": [kernel] for run in ("rmsprop", "adagrad", "muon")},
+    **{f"{run}.kernel_eps": [kernel, eps] for run in ("rmsprop", "muon")},
+    "speech.onednn_off": [onednn_off],
     "moe": [],
     "moe.expert": [planted(bugs.module_output("blocks.1.mlp.experts.2", step=3), 1e-3)],
 }

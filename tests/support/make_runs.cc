@@ -71,8 +71,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const std::string place = argv[1];
-  auto store = place.starts_with(kClickHouseScheme) ? OpenClickHouseStore(place)
-                                                    : OpenRocksDbStore(place, {.fsync = false});
+  auto store =
+      IsClickHouseAddress(place) ? OpenClickHouseStore(place) : OpenRocksDbStore(place, {.fsync = false});
   if (!store.ok()) {
     std::cerr << "make_runs: " << store.status().message() << '\n';
     return 1;

@@ -50,6 +50,7 @@ struct ChunkState {
   std::uint32_t sketch_width = 0;  // 0: none
   // Whether blocks of the shard are blocks of the tensor: only then do `add` and `exact` compute hash and sketch.
   bool in_place = true;
+  std::size_t read_ahead = 0;  // bytes from a block to what is asked for meanwhile: ReadAheadBytes
   alignas(64) double sketch[kSketchSums];  // sketch_width of them used
 
   std::uint64_t finite() const { return components - nan - pos_inf - neg_inf; }
@@ -91,6 +92,9 @@ enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
 const CpuKernels* KernelsFor(InstructionSet set);
 // The fastest there is.
 const CpuKernels& BestKernels();
+
+// How far ahead of a block memory is asked for, by the size of a component. It changes no result.
+std::size_t ReadAheadBytes(std::size_t component_bytes);
 
 }  // namespace statcollect::stats
 

@@ -69,6 +69,7 @@ class Access:
     streams_refused: int  # over a caller's limit
     throttled_millis: int  # that streams waited for a limit of bytes a second
     audit_lost: int  # lines that the audit log could not write
+    quota_refused: int  # streams and batches of projects over their limit of disk
 
 
 @dataclass(frozen=True)
@@ -426,6 +427,15 @@ class ObservationSide:
 
 
 @dataclass(frozen=True)
+class ProjectDisk:
+    """What the runs of a project take on the disk, and may take (--project-disk-max); as of a few seconds ago."""
+
+    project: str
+    bytes: int  # approximate
+    bytes_max: int  # 0: no limit
+
+
+@dataclass(frozen=True)
 class RankFinding:
     """A problem of some ranks from a step on."""
 
@@ -661,6 +671,8 @@ class Status:
     retention: Retention | None
     alarms: Alarms | None
     access: Access | None
+    project_disk: ProjectDisk | None  # of the caller's project; absent: no project has a limit
+    projects_full: int  # over their limit of disk
     http_address: str  # "127.0.0.1:7434", where the page and the HTTP API are; empty: off
 
 

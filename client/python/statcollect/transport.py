@@ -8,8 +8,10 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import os
 import re
 import ssl
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,9 +78,16 @@ def parse_address(text: str, secure: bool) -> Address:
 def read_token(path: str | Path) -> str:
     """Reads the token from a file. Raises ArgumentError."""
     try:
-        token = Path(path).read_text(encoding="ascii").strip()
+        with Path(path).open(encoding="ascii") as file:
+            found = os.fstat(file.fileno())
+            token = file.read(1024).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"read the token file '{path}': {error}; expected a file that holds one token") from error
+    others = found.st_mode & 0o077
+    if others and not (found.st_uid == 0 and others == stat.S_IRGRP):  # as common/secret_mode.h
+        raise ArgumentError(
+            f"read the token file '{path}': others may read or change it; expected mode 0600; run: chmod 600 {path}"
+        )
     if not token or any(character.isspace() for character in token):
         raise ArgumentError(f"read the token file '{path}': found {len(token.split())} words; expected one token")
     return token

@@ -26,6 +26,7 @@ void Fill(const AccessStatus& from, v1::Access& to) {
   to.set_streams_refused(from.streams_refused);
   to.set_throttled_millis(from.throttled_millis);
   to.set_audit_lost(from.audit_lost);
+  to.set_quota_refused(from.quota_refused);
 }
 
 void Fill(const AlarmStatus& from, v1::Alarms& to) {
@@ -43,7 +44,7 @@ void Fill(const AlarmStatus& from, v1::Alarms& to) {
 
 }  // namespace
 
-void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out) {
+void ToWire(const CollectorStatus& status, const std::string& project, v1::GetStatusResponse& out) {
   out.set_version(status.version);
   out.set_pid(status.pid);
   out.set_start_unix_nanos(status.start_unix_nanos);
@@ -70,6 +71,15 @@ void ToWire(const CollectorStatus& status, v1::GetStatusResponse& out) {
   Fill(status.retention, *out.mutable_retention());
   Fill(status.alarms, *out.mutable_alarms());
   Fill(status.access, *out.mutable_access());
+  out.set_projects_full(status.projects_full);
+  if (!status.project_disk.empty()) {
+    v1::ProjectDisk& disk = *out.mutable_project_disk();
+    disk.set_project(project);
+    if (const auto found = status.project_disk.find(project); found != status.project_disk.end()) {
+      disk.set_bytes(found->second.bytes);
+      disk.set_bytes_max(found->second.bytes_max);
+    }
+  }
   out.set_http_address(status.http_address);
 }
 

@@ -48,6 +48,9 @@ std::string RenderAccess(const AccessStatus& a) {
             number(a.streams_refused)},
            {"statcollect_access_throttled_seconds_total", "counter",
             "How long streams have waited for a limit of bytes a second.", number(a.throttled_millis) / 1000},
+           {"statcollect_project_refused_total", "counter",
+            "Streams and batches refused because their project takes more disk than it may.",
+            number(a.quota_refused)},
            {"statcollect_audit_lost_total", "counter", "Lines that the audit log could not write.",
             number(a.audit_lost)},
        })
@@ -124,6 +127,8 @@ std::string RenderMetrics(const CollectorStatus& s) {
       {"statcollect_backlog_bytes", "gauge", "Bytes received and not yet durable.", number(s.backlog_bytes)},
       {"statcollect_backlog_oldest_seconds", "gauge", "How long the oldest of them has waited.",
        number(s.backlog_oldest_millis) / 1000},
+      {"statcollect_projects_full", "gauge", "Projects that take more disk than they may.",
+       number(s.projects_full)},
       {"statcollect_retention_age_seconds", "gauge", "Age at which a run is removed; 0: none.",
        number(s.retention.age_seconds_max)},
       {"statcollect_retention_disk_bytes", "gauge",

@@ -7,6 +7,7 @@
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
+#include "server/query/verdict/optimizers.h"
 
 namespace statcollect::query {
 namespace {
@@ -16,6 +17,7 @@ constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to
 constexpr std::size_t kSiblings = 3;        // most recent ones that a module's input may come from
 constexpr std::size_t kGradientsBefore = 4;
 constexpr double kLossRoundoffs = 4;      // unit roundoffs of a sum over a batch
+constexpr double kLargestLogarithm = 64;  // unit roundoffs that a large loss explains at most
 constexpr double kSquareGrowth = 2;       // a square's relative difference
 constexpr double kLinearUpdate = 3;       // update against gradient, relative
 constexpr double kNormalisedUpdate = 12;  // against the gradient's square root: signs of small elements flip
@@ -55,12 +57,17 @@ double Quantised(double difference, double unit) {
   return std::max(difference, std::min(std::sqrt(unit * difference), unit));
 }
 
-// Whether, by its second moment, some of a parameter's gradients are zero except for rounding while others
-// are not. An example is the key's part of a bias that query, key and value share.
-bool HasNoiseElements(const Observation& second) {
-  const TensorStats& stats = *second.stats;
-  const double noise = kNoiseElements * UnitRoundoff(DType::kF32);
-  return second.layout->shape.size() == 1 && stats.min > 0 && stats.min < noise * noise * stats.mean;
+// Whether, by its squares, some of a parameter's gradients are zero except for rounding while others are not.
+// An example is the key's part of a bias that query, key and value share. Elements that are exactly zero in
+// both runs, such as those of a dead unit, are none.
+bool HasNoiseElements(const TensorPair& squares) {
+  const TensorStats &a = *squares.a.stats, &b = *squares.b.stats;
+  const auto some = [](const TensorStats& of) {
+    const double noise = kNoiseElements * UnitRoundoff(DType::kF32);
+    return of.min >= 0 && of.min < noise * noise * of.mean;
+  };
+  const bool beyond_zero = a.min > 0 || b.min > 0 || a.zero != b.zero;
+  return squares.a.layout->shape.size() == 1 && some(a) && some(b) && beyond_zero;
 }
 
 template <typename Map, typename Key>
@@ -87,7 +94,7 @@ std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
 }
 
 void Explainer::BeginStep(std::span<const TensorPair> pairs) {
-  batch_ = last_forward_ = updated_ = largest_backward_ = coarsest_backward_ = 0;
+  batch_ = last_forward_ = updated_ = loss_ = largest_backward_ = coarsest_backward_ = 0;
   passes_.clear();
   models_.clear();
   inputs_level_.clear();
@@ -98,17 +105,14 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   gradients_.clear();
   root_ = {};
   for (const TensorPair& pair : pairs) {
-    if (pair.loss != nullptr) continue;
+    if (pair.loss != nullptr) {
+      loss_ = std::max({loss_, std::abs(pair.loss_a), std::abs(pair.loss_b)});
+      continue;
+    }
     const TensorDef& def = *pair.a.def;
     kernels_.Note(def, *pair.a.layout);
     if (def.depth == 1 && root_.empty()) root_ = def.key.name;
-    // Adam divides by the second moment; Lion, which has the first alone, takes the sign.
-    if (def.key.kind == Kind::kOptimizerState && def.key.output_path.starts_with("exp_avg")) {
-      normalised_.insert(def.key.name);
-      if (def.key.output_path != "exp_avg") second_.insert(def.key.name);
-      if (def.key.output_path == "exp_avg_sq" && HasNoiseElements(pair.a) && HasNoiseElements(pair.b))
-        partly_noise_.insert(noise_driven_.try_emplace(def.key.name, false).first->first);
-    }
+    if (def.key.kind == Kind::kOptimizerState) NoteState(pair);
   }
   // Modules of a watch with a name stand below that name.
   const std::string below = std::string(root_) + ".";
@@ -116,6 +120,19 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
         return pair.loss == nullptr && pair.a.def->key.name.starts_with(below);
       }))
     root_ = {};
+}
+
+void Explainer::NoteState(const TensorPair& pair) {
+  const TensorKey& key = pair.a.def->key;
+  const StateRole role = RoleOf(key.output_path);
+  if (role == StateRole::kOther) return;
+  normalised_.insert(key.name);
+  if (role == StateRole::kSecondMoment) second_.insert(key.name);
+  // Rprop has no squares to look at: any bias may be such a sum.
+  const bool unknown = key.output_path == "step_size" && pair.a.layout->shape.size() == 1;
+  if (unknown) partly_noise_.insert(pair.a.def->key.name);
+  if (IsSquares(key.output_path) && HasNoiseElements(pair))
+    partly_noise_.insert(noise_driven_.try_emplace(key.name, false).first->first);
 }
 
 void Explainer::Explain(const TensorPair& pair, Explained& to) {
@@ -326,6 +343,11 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
     behind_kink = behind_kink || (i == 0 && gradient.kink && gradient.numel == pair.a.stats->numel);
   }
   if (before.empty()) level.Add(last_forward_);
+  if (largest_backward_ == 0) {
+    // Losses such as CTC's exponentiate logarithms, whose rounding grows with their size.
+    if (loss_ > 1)
+      to.rounding = std::max(to.rounding, std::min(loss_, kLargestLogarithm) * UnitRoundoff(DType::kF32));
+  }
   // A model's gradient may come from another model, which counts its own micro-batches.
   if (root_.empty() && pair.a.def->depth == 1) {
     for (std::size_t i = 0; i < std::min(all_backward_.size(), kGradientsBefore); ++i)
@@ -415,7 +437,10 @@ double Explainer::ExplainState(const TensorPair& pair) {
   if (gradient == gradients_.end()) return level;
   const ParameterGradient& of = gradient->second;
   level = std::max(level, of.distance);
-  if (key.output_path == "exp_avg_sq") return kSquareGrowth * level;
+  if (IsSquares(key.output_path)) return kSquareGrowth * level;
+  // Updates, or steps whose size follows signs: as different as the update is.
+  if (key.output_path == "step_size" || (key.output_path == "momentum_buffer" && second_.contains(key.name)))
+    return std::max(level, FlippedSigns(key.name, of.distance));
   if (!(norm > 0) || !(of.l2 > 0)) return level;
   const double share = std::min(1.0, (norm + before.l2) / of.l2);
   return std::max(level, (before.distance * before.l2 + share * of.distance * of.l2) / norm);
@@ -432,6 +457,19 @@ void Explainer::NoteParameter(const TensorPair& pair) {
   parameter.numel = pair.a.stats->numel;
   parameter.sketch_a.assign(pair.a.sketch.begin(), pair.a.sketch.end());
   parameter.sketch_b.assign(pair.b.sketch.begin(), pair.b.sketch.end());
+}
+
+// Of an update that is divided by the gradient's own size: signs of elements near zero flip.
+double Explainer::FlippedSigns(std::string_view name, double gradient) const {
+  if (partly_noise_.contains(name)) return kMostFlipped;
+  return std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped);
+}
+
+// Muon raises small singular values of the gradient, which in one of low rank are rounding, to the size of the
+// others.
+bool Explainer::IsOrthogonal(const TensorPair& pair) const {
+  return methods_.orthogonal_updates && pair.a.layout->shape.size() == 2 &&
+         !normalised_.contains(pair.a.def->key.name);
 }
 
 // A weight is judged by what the update added to it, from the sketches before and after.
@@ -469,8 +507,8 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   } else {
     to.observed = std::min(std::sqrt(between) / update, 2.0);
     const double resolution = (2 * kSketchResolution + Unit(pair)) * norm / update;
-    double flipped = normalised ? std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped) : 0;
-    if (partly_noise) flipped = kMostFlipped;
+    double flipped = normalised ? FlippedSigns(name, gradient) : 0;
+    if (IsOrthogonal(pair)) flipped = kMostFlipped;
     if (normalised && !second_.contains(name))
       flipped = std::max(flipped, 2 * std::sqrt(kSignFlips / Numel(pair)));
     level = std::hypot(std::max(kLinearUpdate * gradient, flipped), resolution);

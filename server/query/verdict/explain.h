@@ -44,12 +44,19 @@ struct Explained {
   bool fragile = false;    // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
+// What the recorded settings tell of how both runs compute.
+struct RecordedMethods {
+  OtherConvolutions other_convolutions = OtherConvolutions::kNone;
+  bool orthogonal_updates = false;  // UpdatesAreOrthogonal()
+};
+
 // Explains the tensors of one rank, step by step. Remembers the weights and the optimizer's state from step
 // to step, so steps must ascend; after a gap, differences of parameters are explained less strictly. Not
 // thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a parameter.
 class Explainer {
  public:
-  explicit Explainer(OtherConvolutions other = OtherConvolutions::kNone) : kernels_(other) {}
+  explicit Explainer(const RecordedMethods& methods = {})
+      : methods_(methods), kernels_(methods.other_convolutions) {}
 
   // `pairs`: all pairs of the step, in A's order of execution. The result has one entry for each, in that
   // order, and points into `pairs`. Their names must outlive the explainer.
@@ -99,12 +106,15 @@ class Explainer {
   };
 
   void BeginStep(std::span<const TensorPair> pairs);
+  void NoteState(const TensorPair& pair);
   void Explain(const TensorPair& pair, Explained& to);
   double ExplainForward(const TensorPair& pair, Explained& to);
   double ExplainBackward(const TensorPair& pair, Explained& to);
   double ExplainGradient(const TensorPair& pair, Explained& to);
   double ExplainState(const TensorPair& pair);
   double ExplainUpdate(const TensorPair& pair, Explained& to);
+  double FlippedSigns(std::string_view name, double gradient) const;
+  bool IsOrthogonal(const TensorPair& pair) const;
   Level OfInputs(const Pass& pass, std::string_view module) const;
   static double OfSiblings(const Pass& pass, std::string_view module);
   double OfOwnParameters(std::string_view module, const TensorPair& pair) const;
@@ -117,6 +127,7 @@ class Explainer {
   void NoteParameter(const TensorPair& pair);
   void NoteUncertainGradient(const Explained& one);
 
+  const RecordedMethods methods_;
   // Carried from step to step.
   Kernels kernels_;
   std::unordered_map<std::string_view, Parameter> parameters_;
@@ -138,6 +149,7 @@ class Explainer {
   std::vector<Child> all_backward_;                       // of all micro-batches, likewise
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
   double updated_ = 0;  // distance of updated weights: a loss logged after the updates may depend on them
+  double loss_ = 0;     // the largest one's size
   double last_forward_ = 0, largest_backward_ = 0, coarsest_backward_ = 0;
 };
 

@@ -15,6 +15,7 @@ constexpr std::uint64_t kElements = 64;
 constexpr double kLargeDistance = 10;
 constexpr double kScaleNoise = 5, kNormAccuracy = 1e-5;
 constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relative to their median
+constexpr double kClipped = 0.05;    // of the common factor: the norm of all gradients is the same
 constexpr double kEqual = -20;       // log(observed / expected) of equal bits
 constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
 constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
@@ -40,6 +41,7 @@ struct Factors {
   std::vector<std::size_t> indexes;
   double median = 0, deviation = 0;
   double noise = 0;  // of a norm, where the difference has no direction
+  double whole = 0;  // of the norm of all of them, also of those that do not differ
 };
 
 // How many elements carry the norm, at least: of a loss's gradient often few.
@@ -59,9 +61,13 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
   Factors factors;
   std::vector<double> noise;
   std::size_t all = 0;
+  double whole_a = 0, whole_b = 0;
   for (std::size_t i = 0; i < step.size(); ++i) {
     const Explained& one = step[i];
-    if (one.stage != stage || one.cancelled || one.pair->a.stats->numel < kElements) continue;
+    if (one.stage != stage) continue;
+    whole_a = std::hypot(whole_a, one.pair->a.stats->l2);
+    whole_b = std::hypot(whole_b, one.pair->b.stats->l2);
+    if (one.cancelled || one.pair->a.stats->numel < kElements) continue;
     ++all;
     const double a = one.pair->a.stats->l2, b = one.pair->b.stats->l2;
     if (!(one.pair->distance > 0) || !(one.pair->distance < kLargeDistance) || !(a > 0) || !(b > 0)) continue;
@@ -74,6 +80,7 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
     return std::nullopt;
   factors.median = MedianOf(factors.logs);
   factors.deviation = Deviation(factors.logs, factors.median);
+  factors.whole = whole_a > 0 && whole_b > 0 ? std::log(whole_b / whole_a) : factors.median;
   factors.noise = kScaleNoise * MedianOf(std::move(noise)) + kNormAccuracy;
   if (stage == Stage::kBackward) {
     // All inherit the factor of the first, which is that of the loss.
@@ -139,6 +146,8 @@ std::optional<Jump> FindScale(std::span<const Explained> step) {
   }
   const auto gradients = FactorsOf(step, Stage::kGrad);
   if (!gradients) return std::nullopt;
+  // Clipping to a norm spreads what one of them differs over all others.
+  if (std::abs(gradients->whole) < kClipped * std::abs(gradients->median)) return std::nullopt;
   return AsJump(*gradients, backward ? backward->median : 0);
 }
 

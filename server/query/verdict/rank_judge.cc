@@ -16,6 +16,7 @@
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/optimizer_keys.h"
 #include "server/query/verdict/because.h"
+#include "server/query/verdict/optimizers.h"
 #include "server/query/verdict/setting_jumps.h"
 
 namespace statcollect::query {
@@ -375,13 +376,14 @@ std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, s
   return jumps;
 }
 
-OtherConvolutions RankJudge::OtherConvolutionsAt(std::uint64_t step) const {
+RecordedMethods RankJudge::MethodsAt(std::uint64_t step) const {
   static const Config kNothing;
   const auto config = [&](bool of_a) -> const Config& {
     const RankMeta* const meta = LaunchOf(of_a, plan_.steps.at(step)).Meta();
     return meta == nullptr ? kNothing : meta->info.config;
   };
-  return ConvolutionsThatMayDiffer(config(true), config(false));
+  return {.other_convolutions = ConvolutionsThatMayDiffer(config(true), config(false)),
+          .orthogonal_updates = UpdatesAreOrthogonal(config(true), config(false))};
 }
 
 // Also where only later steps are compared.
@@ -425,7 +427,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   if (!settings.ok()) return settings.status();
   AddChanges(*settings, wanted);
   const auto before = std::distance(plan_.steps.begin(), plan_.steps.find(*steps.begin()));
-  Explainer explainer(OtherConvolutionsAt(*steps.begin()));
+  Explainer explainer(MethodsAt(*steps.begin()));
   JumpFinder finder(static_cast<std::uint64_t>(before));
   StepPairs now;
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {

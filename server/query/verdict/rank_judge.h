@@ -105,7 +105,7 @@ class RankJudge {
   static void AddChanges(const RecordedSettings& recorded, std::set<std::uint64_t>& steps);
   std::vector<Jump> JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
                                     const std::vector<Explained>& explained) const;
-  OtherConvolutions OtherConvolutionsAt(std::uint64_t step) const;
+  RecordedMethods MethodsAt(std::uint64_t step) const;
   // Adds the jumps of a step that settings explain: a scalar setting, and recorded ones.
   Status AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
                          RecordedSettings& recorded, const std::vector<Explained>& explained,

@@ -33,6 +33,7 @@ Status ClickHouseAppender::Append(std::span<const AppendItem> items) {
     if (!failure_.ok()) return failure_;
   }
   const Status appended = AppendItems(items);
+  ReportOutcome(appended);
   if (appended.ok()) return appended;
   // Some of it may be stored, or may be stored later. A new claim of each rank settles which.
   for (const AppendItem& item : items) claims_.Forget({item.attempt, item.rank});
@@ -40,6 +41,15 @@ Status ClickHouseAppender::Append(std::span<const AppendItem> items) {
   for (const AppendItem& item : items) with_hello_.erase({item.attempt, item.rank});
   failure_ = appended.code() == Code::kUnavailable ? Status(Code::kAborted, appended.message()) : appended;
   return failure_;
+}
+
+void ClickHouseAppender::ReportOutcome(const Status& appended) {
+  if (appended.ok() && reported_.empty()) return;
+  if (appended.ok())
+    engine_.Log("store records: it succeeds again");
+  else if (appended.message() != reported_)
+    engine_.Log(appended.message() + "; agents keep their records and send them again");
+  reported_ = appended.ok() ? "" : appended.message();
 }
 
 Status ClickHouseAppender::AppendItems(std::span<const AppendItem> items) {

@@ -48,6 +48,7 @@ class ClickHouseAppender {
   };
 
   Status AppendItems(std::span<const AppendItem> items);
+  void ReportOutcome(const Status& appended);
   Status AddBatch(const AppendItem& item, Piece* piece);
   Status AddHello(const AppendItem& item, const RowStamp& stamp, Piece* piece);
   Status Write(Piece* piece);
@@ -57,7 +58,8 @@ class ClickHouseAppender {
   Claims claims_;
   std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
   std::atomic<std::uint64_t> own_events_{0};     // rises with each event of the collector's own
-  Mutex mutex_;                                  // not held while the engine is asked
+  std::string reported_;  // the last failure that was logged; of the committer's thread
+  Mutex mutex_;           // not held while the engine is asked
   Status failure_ STATCOLLECT_GUARDED_BY(mutex_);
   std::set<Claims::Place> with_hello_ STATCOLLECT_GUARDED_BY(mutex_);  // whose hello is known to be stored
 };

@@ -222,32 +222,56 @@ Status AttemptTable::RetireAttempts(std::span<const AttemptId> ids) {
   return Status::Ok();
 }
 
+Result<std::map<AttemptId, std::uint64_t>> AttemptTable::StoredRows(const std::string& attempted) {
+  const auto answer = engine_.Select(
+      attempted, "SELECT partition, sum(rows) AS stored FROM system.parts WHERE active AND database = " +
+                     SqlText(engine_.dsn().database) + " AND table = 'records' GROUP BY partition");
+  if (!answer.ok()) return answer.status();
+  std::map<AttemptId, std::uint64_t> stored;
+  ByteReader in(*answer);
+  while (in.ok() && in.remaining() > 0) {
+    const auto id = ParseNumber<AttemptId>(in.Text());
+    const std::uint64_t rows = in.U64();
+    if (id) stored[*id] = rows;
+  }
+  if (!in.ok()) return BadAnswer(engine_, attempted);
+  return stored;
+}
+
+// Releases before 22 refuse every consistent read of a table whose last quorum part of any partition is gone, until the
+// partition has another one. There, a row keeps the partition. Reads fail with code 289 between the two statements, and are
+// tried again; if this process dies between them, the next start of any collector writes the row.
+Status AttemptTable::DropData(const std::string& attempted, AttemptId id) {
+  STATCOLLECT_RETURN_IF_ERROR(engine_.Execute(
+      attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " + std::to_string(id)));
+  if (!engine_.needs_last_part()) return Status::Ok();
+  // Unlike any before, which the engine would take for a repetition.
+  const RowStamp stamp{.n = std::uint64_t{std::random_device()()} << 32 | std::random_device()()};
+  ByteWriter row;
+  AddRecordRow(id, 0, {.family = RowFamily::kRemoved}, stamp, &row);
+  return engine_.Insert(attempted, RecordsInto(engine_), row.bytes(), "removed " + std::to_string(stamp.n));
+}
+
 Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
   const std::string attempted = "delete removed attempts";
   const auto rows = Rows();
   if (!rows.ok()) return rows.status();
-  const auto answer =
-      engine_.Select(attempted, "SELECT DISTINCT partition FROM system.parts WHERE active AND database = " +
-                                    SqlText(engine_.dsn().database) + " AND table = 'records'");
-  if (!answer.ok()) return answer.status();
-  std::set<std::string> partitions;
-  ByteReader in(*answer);
-  while (in.ok() && in.remaining() > 0) partitions.insert(in.Text());
-  if (!in.ok()) return BadAnswer(engine_, attempted);
+  const auto stored = StoredRows(attempted);
+  if (!stored.ok()) return stored.status();
+  const std::uint64_t rest = engine_.needs_last_part() ? 1 : 0;
   for (AttemptRow row : *rows) {
     if (row.state == AttemptState::kLive) continue;
     if (stopped()) return {Code::kCancelled, attempted + ": stopped; the next start continues"};
-    const std::string partition = std::to_string(row.meta.id);
-    const bool has_data = partitions.contains(partition);  // also what another collector wrote since
     if (row.state == AttemptState::kRetired) {
       // Before anything is deleted, so that a read that finds less knows why.
       row.state = AttemptState::kPurged;
       row.version = VersionOf(row.state, RevisionOf(row.version), row.meta.start_unix_nanos);
       STATCOLLECT_RETURN_IF_ERROR(PutRow(attempted, row));
     }
-    if (!has_data) continue;
-    STATCOLLECT_RETURN_IF_ERROR(engine_.Execute(
-        attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " + partition));
+    // More than the rest: also what another collector wrote since.
+    const auto found = stored->find(row.meta.id);
+    if ((found == stored->end() ? 0 : found->second) != rest)
+      STATCOLLECT_RETURN_IF_ERROR(DropData(attempted, row.meta.id));
   }
   return Status::Ok();
 }

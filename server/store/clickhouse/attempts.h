@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -72,6 +73,9 @@ class AttemptTable {
 
   Result<std::vector<AttemptRow>> RowsWhere(const std::string& where);
   Status PutRow(const std::string& attempted, const AttemptRow& row);
+  // Rows of each attempt that the engine has, which may be rows that do not count, or twice the same.
+  Result<std::map<AttemptId, std::uint64_t>> StoredRows(const std::string& attempted);
+  Status DropData(const std::string& attempted, AttemptId id);
   Result<AttemptMeta> CreateAs(AttemptRow row);
   Result<std::vector<DocumentRow>> Documents(const std::string& where, bool with_value);
   Status WriteDocument(const std::string& attempted, const std::string& run, DocumentKind kind,

@@ -46,12 +46,13 @@ std::optional<std::string> PercentDecoded(std::string_view text) {
 }
 
 // "HOST", "HOST:PORT", "[v6]:PORT" as an address of HTTP.
-Result<std::string> UrlOf(std::string_view endpoint) {
+Result<std::string> UrlOf(std::string_view endpoint, bool tls) {
   const std::size_t after_host = endpoint.starts_with('[') ? endpoint.find(']') : 0;
   const std::size_t colon =
       after_host == std::string_view::npos ? after_host : endpoint.find(':', after_host);
   const std::string_view host = endpoint.substr(0, colon);
-  const std::string_view port = colon == std::string_view::npos ? "8123" : endpoint.substr(colon + 1);
+  const std::string_view port =
+      colon == std::string_view::npos ? (tls ? "8443" : "8123") : endpoint.substr(colon + 1);
   const auto is_of_host = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_' || c == '[' || c == ']' || c == ':';
@@ -62,7 +63,7 @@ Result<std::string> UrlOf(std::string_view endpoint) {
   if (!number || *number == 0)
     return WrongDsn("'" + Printable(port) + "' of '" + Printable(endpoint) +
                     "' is not a port from 1 to 65535");
-  return "http://" + std::string(host) + ":" + std::to_string(*number) + "/";
+  return (tls ? "https://" : "http://") + std::string(host) + ":" + std::to_string(*number) + "/";
 }
 
 Status ParseUser(std::string_view text, ClickHouseDsn* dsn) {
@@ -76,12 +77,27 @@ Status ParseUser(std::string_view text, ClickHouseDsn* dsn) {
   return Status::Ok();
 }
 
+Status ParseAuthorities(std::string_view value, ClickHouseDsn* dsn) {
+  if (!dsn->tls)
+    return WrongDsn("ca= without TLS; write clickhouses:// for a connection with TLS, or leave ca= out");
+  auto file = PercentDecoded(value);
+  if (!file || file->empty())
+    return WrongDsn("'ca=" + Printable(value) + "' names no file; write special characters as %XX");
+  dsn->ca_file = *std::move(file);
+  return Status::Ok();
+}
+
 Status ParseDsnOptions(std::string_view text, ClickHouseDsn* dsn) {
   for (const std::string_view option : PartsOf(text, '&')) {
     const std::size_t equals = option.find('=');
     const std::string_view name = option.substr(0, equals);
+    if (name == "ca" && equals != std::string_view::npos) {
+      STATCOLLECT_RETURN_IF_ERROR(ParseAuthorities(option.substr(equals + 1), dsn));
+      continue;
+    }
     if (name != "quorum" || equals == std::string_view::npos)
-      return WrongDsn("'" + Printable(option) + "' is not an option; the only one is quorum=N");
+      return WrongDsn("'" + Printable(option) +
+                      "' is not an option; there are quorum=N and, with clickhouses://, ca=FILE");
     const auto quorum = ParseNumber<unsigned>(option.substr(equals + 1));
     if (!quorum || *quorum == 0 || *quorum > kQuorumMax)
       return WrongDsn("'" + Printable(option) + "': the quorum is a number from 1 to " +
@@ -97,10 +113,11 @@ Result<ClickHouseDsn> ParseClickHouseDsn(const std::string& text) {
   if (text.size() > kDsnBytesMax)
     return WrongDsn("the address has more than " + std::to_string(kDsnBytesMax) + " bytes");
   std::string_view rest = text;
-  if (!rest.starts_with(kClickHouseScheme))
+  if (!IsClickHouseAddress(rest))
     return WrongDsn("'" + Printable(text.substr(0, text.find("://"))) + "' is unknown");
-  rest.remove_prefix(kClickHouseScheme.size());
   ClickHouseDsn dsn;
+  dsn.tls = rest.starts_with(kClickHouseTlsScheme);
+  rest.remove_prefix(dsn.tls ? kClickHouseTlsScheme.size() : kClickHouseScheme.size());
   if (const std::size_t question = rest.find('?'); question != std::string_view::npos) {
     STATCOLLECT_RETURN_IF_ERROR(ParseDsnOptions(rest.substr(question + 1), &dsn));
     rest = rest.substr(0, question);
@@ -119,18 +136,25 @@ Result<ClickHouseDsn> ParseClickHouseDsn(const std::string& text) {
     return WrongDsn("found " + std::to_string(hosts.size()) + " hosts, not 1 to " +
                     std::to_string(kHostsMax));
   for (const std::string_view host : hosts) {
-    auto url = UrlOf(host);
+    auto url = UrlOf(host, dsn.tls);
     if (!url.ok()) return url.status();
     dsn.urls.push_back(*std::move(url));
   }
+  // Each host would answer with what it has: what another one acknowledged could be missing.
+  if (hosts.size() > 1 && dsn.quorum < 2)
+    return WrongDsn(
+        "found " + std::to_string(hosts.size()) + " hosts with quorum " + std::to_string(dsn.quorum) +
+        ", and they would hold different records; several hosts need replicated tables and ?quorum=2 or more");
   return dsn;
 }
 
 std::string ClickHouseDsn::Describe() const {
-  std::string text(kClickHouseScheme);
+  std::string text(tls ? kClickHouseTlsScheme : kClickHouseScheme);
   for (std::size_t i = 0; i < urls.size(); ++i) {
-    const std::string_view url = urls[i];
-    text.append(i == 0 ? "" : ",").append(url.substr(7, url.size() - 8));
+    std::string_view host = urls[i];
+    host.remove_prefix(host.find("//") + 2);
+    host.remove_suffix(1);
+    text.append(i == 0 ? "" : ",").append(host);
   }
   return text + "/" + database + (quorum > 0 ? "?quorum=" + std::to_string(quorum) : "");
 }

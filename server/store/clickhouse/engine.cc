@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -17,19 +19,42 @@ namespace {
 constexpr int kOldestMajor = 18, kOldestMinor = 16;
 constexpr std::chrono::milliseconds kPauseFirst{20}, kPauseMax{1'000};
 
+// Writers that wait for each other do not wait in step, and none waits longer than the others.
+std::chrono::milliseconds PauseOfTheBusy() {
+  return kPauseFirst / 2 + std::chrono::milliseconds(std::random_device()() % 40);
+}
+
 // Codes of the engine (its src/Common/ErrorCodes.cpp), by what a client can do about them.
 enum EngineCode : int {
+  kUnknownTable = 60,
   kUnknownDatabase = 81,
   kReadOnlyUser = 164,
   kUnknownUser = 192,
   kWrongPassword = 193,
   kNotEnoughSpace = 243,
+  kTooFewReplicas = 285,
+  kPreviousQuorum = 286,  // one quorum insert at a time in each table
+  kUnknownStatus = 319,
   kAccessDenied = 497,
   kAuthenticationFailed = 516,
 };
-// Time-outs, the network, memory and load (241: memory, 252: too many parts), and of replicated tables: read-only,
-// no ZooKeeper, too few replicas, the previous quorum not reached, and 319, the unknown outcome of an insert.
-constexpr int kPassing[] = {159, 202, 209, 210, 225, 241, 242, 252, 254, 285, 286, 319, 394, 999};
+// Time-outs, the network, memory and load (241: memory, 252: too many parts), a stop (236), and of replicated tables:
+// read-only, no ZooKeeper or trouble with it (225, 244, 999), too few replicas, the previous quorum not reached, a replica
+// that lags behind (289), and 319, the unknown outcome of an insert.
+constexpr int kPassing[] = {159, 202, 209, 210, 225, 236, 241, 242, 244,
+                            252, 254, 285, 286, 289, 319, 394, 999};
+// At one of several hosts: it was down when the tables were made.
+constexpr int kMissingHere[] = {kUnknownTable, kUnknownDatabase};
+
+bool IsOneOf(int code, std::span<const int> codes) {
+  return std::find(codes.begin(), codes.end(), code) != codes.end();
+}
+
+// Code 164 is said of a user who may not write, and of a replica that has not found its ZooKeeper yet.
+bool IsPassing(int code, std::string_view words) {
+  return IsOneOf(code, kPassing) ||
+         (code == kReadOnlyUser && words.find("not active") != std::string_view::npos);
+}
 
 std::vector<std::string> HeadersOf(const ClickHouseDsn& dsn) {
   std::vector<std::string> headers = {"Content-Type: application/octet-stream"};
@@ -84,6 +109,11 @@ std::string NextStepFor(int engine_code) {
       return "; check the user and the password in --store clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
     case kUnknownDatabase:
       return "; was it dropped? a start of the collector creates it again, empty";
+    case kTooFewReplicas:
+    case kUnknownStatus:
+      return "; expected as many replicas as the quorum asks for; recording goes on by itself once they run";
+    case kUnknownTable:
+      return "; start a collector again while all hosts run: it creates what is missing";
     default:
       return "; the engine's log has more";
   }
@@ -94,7 +124,10 @@ std::string NextStepFor(int engine_code) {
 Engine::Engine(ClickHouseDsn dsn, EngineOptions options)
     : dsn_(std::move(dsn)),
       options_(std::move(options)),
-      poster_(HeadersOf(dsn_), options_.connect_timeout, options_.timeout) {}
+      poster_({.headers = HeadersOf(dsn_),
+               .connect_timeout = options_.connect_timeout,
+               .timeout = options_.timeout,
+               .ca_file = dsn_.ca_file}) {}
 
 std::string Engine::Parameters(Purpose purpose) const {
   // The answer is sent once it is complete, so that a failure on the way is not taken for its end.
@@ -110,13 +143,24 @@ std::string Engine::Parameters(Purpose purpose) const {
 Engine::Answer Engine::Judge(const std::string& attempted, const std::string& url, PostReply reply) const {
   Answer answer;
   const std::string at = attempted + ": ClickHouse at " + url + ": ";
-  if (reply.fate != PostReply::Fate::kAnswered) {
+  if (reply.fate == PostReply::Fate::kUntrusted) {
     answer.status = {
-        Code::kUnavailable,
-        at + Printable(reply.why) + "; expected an answer; is it running, and is this its HTTP port?"};
+        Code::kFailedPrecondition,
+        at + Printable(reply.why) + "; expected TLS with a certificate of this host that an authority in " +
+            (dsn_.ca_file.empty() ? std::string("the system's certificates")
+                                  : "'" + Printable(dsn_.ca_file) + "'") +
+            " signed; name the authority's file with ?ca=FILE, and the host as in the certificate"};
+    answer.again = true;  // a certificate may be replaced
+    return answer;
+  }
+  if (reply.fate != PostReply::Fate::kAnswered) {
+    answer.status = {Code::kUnavailable, at + Printable(reply.why) +
+                                             "; expected an answer; is it running, and is this its " +
+                                             (dsn_.tls ? "HTTPS" : "HTTP") + " port?"};
     answer.again = true;
     return answer;
   }
+  answer.answered = true;
   if (reply.http_status == 200) {
     answer.rows = std::move(reply.body);
     return answer;
@@ -132,9 +176,12 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
     return answer;
   }
   const std::string words = "code " + std::to_string(*code) + ", " + Words(reply.body);
-  answer.again = std::find(std::begin(kPassing), std::end(kPassing), *code) != std::end(kPassing);
-  answer.status = answer.again ? Status(Code::kUnavailable, at + words)
-                               : Status(CodeFor(*code), at + words + NextStepFor(*code));
+  answer.again = IsPassing(*code, words);
+  const bool has_step = !answer.again || *code == kTooFewReplicas || *code == kUnknownStatus;
+  answer.status = {answer.again ? Code::kUnavailable : CodeFor(*code),
+                   at + words + (has_step ? NextStepFor(*code) : "")};
+  answer.busy = *code == kPreviousQuorum;
+  answer.again = answer.again || (dsn_.urls.size() > 1 && IsOneOf(*code, kMissingHere));
   return answer;
 }
 
@@ -153,15 +200,26 @@ Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, c
   for (bool reported = false;; pause = std::min(2 * pause, kPauseMax)) {
     Answer answer;
     for (std::size_t i = 0; i < dsn_.urls.size(); ++i, host = (host + 1) % dsn_.urls.size()) {
-      answer = TryOnce(host, attempted, parameters, body);
-      if (answer.again) continue;
+      Answer found = TryOnce(host, attempted, parameters, body);
+      if (found.again) {
+        // Of all that went wrong, what a host says is closer to the reason than that another one is not there.
+        if (i == 0 || found.answered) answer = std::move(found);
+        continue;
+      }
       host_ = host;
-      if (!answer.status.ok()) return answer.status;
-      return std::move(answer.rows);
+      if (purpose == Purpose::kWrite) waited_in_vain_ = false;
+      if (!found.status.ok()) return found.status;
+      return std::move(found.rows);
     }
-    if (std::chrono::steady_clock::now() + pause >= end) return answer.status;
-    if (!reported && purpose == Purpose::kWrite) options_.log(answer.status.message() + "; trying again");
-    reported = true;
+    if (answer.busy) pause = PauseOfTheBusy();
+    const bool hopeless = purpose == Purpose::kWrite && !answer.busy && waited_in_vain_;
+    if (hopeless || std::chrono::steady_clock::now() + pause >= end) {
+      if (purpose == Purpose::kWrite) waited_in_vain_ = true;
+      return answer.status;
+    }
+    if (!answer.busy && !reported && purpose == Purpose::kWrite)
+      options_.log(answer.status.message() + "; trying again");
+    reported = reported || !answer.busy;
     std::this_thread::sleep_for(pause);
   }
 }
@@ -177,8 +235,12 @@ Status Engine::Execute(const std::string& attempted, const std::string& statemen
 Status Engine::ExecuteEverywhere(const std::string& attempted, const std::string& statement) {
   for (std::size_t host = 0; host < dsn_.urls.size(); ++host) {
     const Answer answer = TryOnce(host, attempted, "wait_end_of_query=1", statement);
+    if (answer.status.ok()) continue;
     // A host that is down learns of it at the next start of a collector, as of any other it misses.
-    if (!answer.status.ok() && (!answer.again || dsn_.urls.size() == 1)) return answer.status;
+    if (!answer.again || dsn_.urls.size() == 1) return answer.status;
+    if (missed_.insert(host).second)
+      options_.log(answer.status.message() +
+                   "; if it lacks the tables, the next start of a collector creates them there");
   }
   return Status::Ok();
 }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "common/status.h"
@@ -32,7 +33,7 @@ class Engine {
   Result<std::string> Select(const std::string& attempted, const std::string& query);
   // A statement without an answer, which may be repeated.
   Status Execute(const std::string& attempted, const std::string& statement);
-  // The same at every host, for what one of them would not pass on.
+  // The same at every host, for what one of them would not pass on. Of one thread.
   Status ExecuteEverywhere(const std::string& attempted, const std::string& statement);
   // Writes rows to a table, `into` being its name and columns. Becomes visible as one block or not at all, as long
   // as the rows are of one partition and at most kInsertRowsMax. After a failure with kUnavailable the outcome is
@@ -43,6 +44,8 @@ class Engine {
   // Once, before anything else: finds out the engine's version. kUnavailable: it does not answer;
   // kFailedPrecondition: it is too old.
   Status Connect();
+  // Whether the last part that reached its quorum must stay: without it, releases before 22 refuse every consistent read.
+  bool needs_last_part() const { return dsn_.quorum > 1 && !is_modern_; }
   bool is_modern() const { return is_modern_; }  // 22 or newer: has tokens, disks and fsync
   const std::string& version() const { return version_; }
   const ClickHouseDsn& dsn() const { return dsn_; }
@@ -53,7 +56,9 @@ class Engine {
   struct Answer {
     std::string rows;
     Status status;
+    bool answered = false;
     bool again = false;  // may succeed later, or elsewhere
+    bool busy = false;   // the same, in a moment: another insert is under way
   };
 
   Result<std::string> Try(const std::string& attempted, Purpose purpose, const std::string& parameters,
@@ -67,7 +72,11 @@ class Engine {
   const EngineOptions options_;
   HttpPoster poster_;
   std::atomic<std::size_t> host_{0};  // that answered last
-  std::string version_;               // written by Connect
+  // A write was tried for its whole patience, and none has succeeded since. The next ones do not wait: hellos, which hold
+  // the registry's mutex, would otherwise wait one after another, and everything else that needs the mutex with them.
+  std::atomic<bool> waited_in_vain_{false};
+  std::set<std::size_t> missed_;  // hosts that ExecuteEverywhere did not reach
+  std::string version_;           // written by Connect
   bool is_modern_ = false;
 };
 

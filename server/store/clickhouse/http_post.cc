@@ -31,24 +31,41 @@ bool IsNotSent(CURLcode code) {
          code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL;
 }
 
+// The handshake of TLS failed.
+bool IsUntrusted(CURLcode code) {
+  return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CONNECT_ERROR ||
+         code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_ISSUER_ERROR;
+}
+
+PostReply::Fate FateOf(CURLcode code, long bytes_sent) {
+  if (IsUntrusted(code)) return PostReply::Fate::kUntrusted;
+  return IsNotSent(code) || bytes_sent == 0 ? PostReply::Fate::kNotSent : PostReply::Fate::kUnanswered;
+}
+
 }  // namespace
 
 class HttpPoster::Connection {
  public:
-  Connection(const std::vector<std::string>& headers, std::chrono::milliseconds connect_timeout,
-             std::chrono::milliseconds timeout) {
+  explicit Connection(const Options& options) {
     headers_.reset(curl_slist_append(headers_.release(), "Expect:"));
-    for (const std::string& header : headers)
+    for (const std::string& header : options.headers)
       headers_.reset(curl_slist_append(headers_.release(), header.c_str()));
     if (easy_ == nullptr) return;
-    Set(CURLOPT_PROTOCOLS_STR, "http");
+    Set(CURLOPT_PROTOCOLS_STR, "http,https");
+    Set(CURLOPT_SSL_VERIFYPEER, 1L);
+    Set(CURLOPT_SSL_VERIFYHOST, 2L);
+    Set(CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
+    if (!options.ca_file.empty()) {
+      Set(CURLOPT_CAINFO, options.ca_file.c_str());
+      Set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));  // nobody else
+    }
     Set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
     Set(CURLOPT_PROXY, "");
     Set(CURLOPT_USERAGENT, "statcollectord");
     Set(CURLOPT_HTTPHEADER, headers_.get());
     Set(CURLOPT_NOSIGNAL, 1L);
-    Set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect_timeout.count()));
-    Set(CURLOPT_TIMEOUT_MS, static_cast<long>(timeout.count()));
+    Set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options.connect_timeout.count()));
+    Set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
     Set(CURLOPT_ERRORBUFFER, error_.data());
     Set(CURLOPT_WRITEFUNCTION, &Connection::OnBody);
     Set(CURLOPT_WRITEDATA, static_cast<void*>(this));
@@ -73,7 +90,7 @@ class HttpPoster::Connection {
     }
     long sent = 0;
     curl_easy_getinfo(easy_.get(), CURLINFO_REQUEST_SIZE, &sent);
-    reply.fate = IsNotSent(code) || sent == 0 ? PostReply::Fate::kNotSent : PostReply::Fate::kUnanswered;
+    reply.fate = FateOf(code, sent);
     reply.why = error_[0] == '\0' ? curl_easy_strerror(code) : error_.data();
     return reply;
   }
@@ -98,11 +115,7 @@ class HttpPoster::Connection {
   std::string reply_;
 };
 
-HttpPoster::HttpPoster(std::vector<std::string> headers, std::chrono::milliseconds connect_timeout,
-                       std::chrono::milliseconds timeout)
-    : headers_(std::move(headers)), connect_timeout_(connect_timeout), timeout_(timeout) {
-  InitializeCurlOnce();
-}
+HttpPoster::HttpPoster(Options options) : options_(std::move(options)) { InitializeCurlOnce(); }
 
 HttpPoster::~HttpPoster() = default;
 
@@ -137,7 +150,7 @@ std::unique_ptr<HttpPoster::Connection> HttpPoster::Take() {
       return connection;
     }
   }
-  return std::make_unique<Connection>(headers_, connect_timeout_, timeout_);
+  return std::make_unique<Connection>(options_);
 }
 
 void HttpPoster::GiveBack(std::unique_ptr<Connection> connection) {

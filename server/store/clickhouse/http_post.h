@@ -17,6 +17,7 @@ struct PostReply {
   enum class Fate {
     kAnswered,    // `http_status` and `body` are the server's
     kNotSent,     // the server was not reached
+    kUntrusted,   // the same, because of its certificate, or that of an authority
     kUnanswered,  // it may have been received, or not
   };
   Fate fate = Fate::kNotSent;
@@ -28,9 +29,13 @@ struct PostReply {
 // Threads: any; each call takes a connection of its own.
 class HttpPoster {
  public:
-  // Sent with each request.
-  HttpPoster(std::vector<std::string> headers, std::chrono::milliseconds connect_timeout,
-             std::chrono::milliseconds timeout);
+  struct Options {
+    std::vector<std::string> headers;  // sent with each request
+    std::chrono::milliseconds connect_timeout, timeout;
+    // Of https: the authorities that are trusted; empty: the system's. The certificate must be of the URL's host.
+    std::string ca_file;
+  };
+  explicit HttpPoster(Options options);
   ~HttpPoster();
   HttpPoster(const HttpPoster&) = delete;
   HttpPoster& operator=(const HttpPoster&) = delete;
@@ -44,8 +49,7 @@ class HttpPoster {
   std::unique_ptr<Connection> Take();
   void GiveBack(std::unique_ptr<Connection> connection);
 
-  const std::vector<std::string> headers_;
-  const std::chrono::milliseconds connect_timeout_, timeout_;
+  const Options options_;
   Mutex mutex_;
   std::vector<std::unique_ptr<Connection>> idle_ STATCOLLECT_GUARDED_BY(mutex_);
 };

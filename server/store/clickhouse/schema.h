@@ -40,7 +40,8 @@ enum class RowFamily : std::uint8_t {
   kLayout = 'l',
   kRank = 'm',  // watermark and tallies; see chain.h
   kMemory = 'o',
-  kSums = 's',  // sketches and samples of a block
+  kRemoved = 'r',  // keeps a partition; see AttemptTable::DropData
+  kSums = 's',     // sketches and samples of a block
   kScalar = 'v',
   kStepEnd = 'w',
   kExponent = 'x',

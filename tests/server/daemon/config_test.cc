@@ -75,6 +75,20 @@ TEST(Config, TakesRetentionInUnitsForPeople) {
   }
 }
 
+TEST(Config, TakesLimitsOfDiskForAllProjectsAndForOne) {
+  EXPECT_FALSE(Parse({}).config.project_limits.any());
+  const auto limits = Parse({"--project-disk-max", "200GiB", "--project-disk-max", "vision=1TiB",
+                             "--project-disk-max", "speech=off"})
+                          .config.project_limits;
+  EXPECT_EQ(limits.Of("audio"), std::uint64_t{200} << 30);
+  EXPECT_EQ(limits.Of("vision"), std::uint64_t{1} << 40);
+  EXPECT_EQ(limits.Of("speech"), 0u);
+  for (const char* wrong : {"", "200", "=1GiB", "a b=1GiB", "vision=", "vision=80%"})
+    EXPECT_THAT(ErrorOf({"--project-disk-max", wrong}), HasSubstr("--project-disk-max")) << wrong;
+  EXPECT_THAT(ErrorOf({"--project-disk-max", "1GiB", "--store", "clickhouse://127.0.0.1:8123/x"}),
+              HasSubstr("where the size of a run is not known"));
+}
+
 TEST(Config, TakesTheMostThatAQueryMayRead) {
   EXPECT_EQ(Parse({}).config.query_scan_bytes_max, std::uint64_t{64} << 30);
   EXPECT_EQ(Parse({"--query-scan-max", "512MiB"}).config.query_scan_bytes_max, std::uint64_t{512} << 20);

@@ -480,6 +480,8 @@ export interface components {
             on: boolean;
             /** @description refused calls */
             permission_denied: number;
+            /** @description streams and batches of projects over their limit of disk */
+            quota_refused: number;
             /** @description over a caller's limit */
             streams_refused: number;
             /** @description that streams waited for a limit of bytes a second */
@@ -1206,6 +1208,10 @@ export interface components {
             /** @description "127.0.0.1:7434", where the page and the HTTP API are; empty: off */
             http_address: string;
             pid: number;
+            /** @description of the caller's project; absent: no project has a limit */
+            project_disk: components["schemas"]["ProjectDisk"] | null;
+            /** @description over their limit of disk */
+            projects_full: number;
             /** @description durable since start */
             records_total: number;
             rejected_batches_total: number;
@@ -1610,6 +1616,14 @@ export interface components {
             /** @description units are steps x ranks */
             done: number;
             total: number;
+        };
+        /** @description What the runs of a project take on the disk, and may take (--project-disk-max); as of a few seconds ago. */
+        ProjectDisk: {
+            /** @description approximate */
+            bytes: number;
+            /** @description 0: no limit */
+            bytes_max: number;
+            project: string;
         };
         ProposedName: {
             a: string;

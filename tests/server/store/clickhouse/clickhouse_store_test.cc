@@ -287,12 +287,35 @@ TEST(ClickHouseDsnTest, ReadsAndRefusesAddresses) {
   EXPECT_EQ(dsn->database, "stats_1");
   EXPECT_EQ(dsn->quorum, 2u);
   EXPECT_EQ(dsn->Describe(), "clickhouse://h1:9000,[::1]:8123,10.0.0.1:81/stats_1?quorum=2");
-  for (const char* wrong :
-       {"", "clickhouse://", "clickhouse://h", "clickhouse://h/", "clickhouse:///db", "clickhouse://h:0/db",
-        "clickhouse://h:99999/db", "clickhouse://h:x/db", "clickhouse://h/1db", "clickhouse://h/d;b",
-        "clickhouse://h/db?quorum=0", "clickhouse://h/db?quorum=99", "clickhouse://h/db?tls=1",
-        "clickhouse://@h/db", "clickhouse://u:%zz@h/db", "clickhouse://u:%0a@h/db", "http://h/db",
-        "clickhouse://a b/db"}) {
+  const auto secure = ParseClickHouseDsn("clickhouses://u:p@h1,h2:9443/db?ca=/etc/a%20b.pem&quorum=2");
+  ASSERT_TRUE(secure.ok()) << secure.status().message();
+  EXPECT_THAT(secure->urls, ::testing::ElementsAre("https://h1:8443/", "https://h2:9443/"));
+  EXPECT_EQ(secure->ca_file, "/etc/a b.pem");
+  EXPECT_EQ(secure->Describe(), "clickhouses://h1:8443,h2:9443/db?quorum=2");
+  for (const char* wrong : {"",
+                            "clickhouse://",
+                            "clickhouse://h",
+                            "clickhouse://h/",
+                            "clickhouse:///db",
+                            "clickhouse://h:0/db",
+                            "clickhouse://h:99999/db",
+                            "clickhouse://h:x/db",
+                            "clickhouse://h/1db",
+                            "clickhouse://h/d;b",
+                            "clickhouse://h/db?quorum=0",
+                            "clickhouse://h/db?quorum=99",
+                            "clickhouse://h/db?tls=1",
+                            "clickhouse://@h/db",
+                            "clickhouse://u:%zz@h/db",
+                            "clickhouse://u:%0a@h/db",
+                            "http://h/db",
+                            "clickhouse://a b/db",
+                            "clickhouse://h1,h2/db",
+                            "clickhouse://h1,h2/db?quorum=1",
+                            "clickhouse://h/db?ca=/x",
+                            "clickhouses://h/db?ca=",
+                            "clickhouses://h/db?ca=%zz",
+                            "clickhouses://h/db?ca"}) {
     const auto refused = ParseClickHouseDsn(wrong);
     ASSERT_FALSE(refused.ok()) << wrong;
     EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);

@@ -1,0 +1,39 @@
+#include "server/query/verdict/optimizers.h"
+
+#include <algorithm>
+#include <array>
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::array<std::string_view, 5> kSquares = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum",
+                                                      "variance"};
+// Squares in another form: largest magnitude (Adamax), factors (Adafactor), 8-bit (bitsandbytes), curvature.
+constexpr std::array<std::string_view, 7> kOtherSizes = {
+    "exp_inf", "row_var", "col_var", "exp_avg_sq_row", "exp_avg_sq_col", "state2", "hessian"};
+constexpr std::array<std::string_view, 2> kSigns = {"exp_avg", "step_size"};
+
+template <std::size_t N>
+bool OneOf(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool IsMuon(const Config& config) {
+  return std::any_of(config.begin(), config.end(), [](const auto& setting) {
+    return setting.first.starts_with("optimizer") && setting.first.ends_with(".class") &&
+           setting.second.find("Muon") != std::string::npos;
+  });
+}
+
+}  // namespace
+
+StateRole RoleOf(std::string_view state) {
+  if (IsSquares(state) || OneOf(kOtherSizes, state)) return StateRole::kSecondMoment;
+  return OneOf(kSigns, state) ? StateRole::kSign : StateRole::kOther;
+}
+
+bool IsSquares(std::string_view state) { return OneOf(kSquares, state); }
+
+bool UpdatesAreOrthogonal(const Config& a, const Config& b) { return IsMuon(a) && IsMuon(b); }
+
+}  // namespace statcollect::query

@@ -1,0 +1,154 @@
+// What is expected of updates, by what the optimizer keeps and by its class.
+#include <array>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/query/verdict/explain.h"
+#include "server/query/verdict/jumps.h"
+#include "server/query/verdict/optimizers.h"
+#include "tests/server/query/verdict/step_of_pairs.h"
+#include "tests/server/query/verdict/verdict_fixture.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr double kGradientDistance = 1e-6;
+
+// A weight's update after a gradient that differs by 1e-6, with the given state.
+class Update {
+ public:
+  explicit Update(const std::string& state, std::vector<std::int64_t> shape = {32, 64})
+      : state_(state), shape_(std::move(shape)) {}
+  Update& Methods(const RecordedMethods& methods) {
+    methods_ = methods;
+    return *this;
+  }
+  // Of the state, in A and B: the smallest element, the number of zeros.
+  Update& Smallest(double a, double b, std::uint64_t zeros_a = 0, std::uint64_t zeros_b = 0) {
+    smallest_ = std::array<Side, 2>{Side{.min = a, .zero = zeros_a}, Side{.min = b, .zero = zeros_b}};
+    return *this;
+  }
+
+  double ExpectedOfWeight() { return Judge().back().expected; }
+  double ExpectedOfState() { return Judge()[1].expected; }
+
+ private:
+  struct Side {
+    double min = 0;
+    std::uint64_t zero = 0;
+  };
+
+  std::vector<Explained> Judge() {
+    Explainer explainer(methods_);
+    before_.Add(Key("fc.weight", Kind::kWeight), 0, {.l2 = 1, .shape = shape_});
+    explainer.Step(before_.pairs);
+    after_.Add(Gradient("fc.weight"), kGradientDistance, {.shape = shape_});
+    after_.Add(Key("fc.weight", Kind::kOptimizerState, state_), kGradientDistance, {.shape = shape_});
+    if (smallest_) {
+      auto& state = after_.pairs.back();
+      stats_ = {*state.a.stats, *state.b.stats};
+      for (int side = 0; side < 2; ++side) {
+        stats_[side].mean = 1;
+        stats_[side].min = (*smallest_)[side].min;
+        stats_[side].zero = (*smallest_)[side].zero;
+      }
+      state.a.stats = &stats_[0];
+      state.b.stats = &stats_[1];
+    }
+    after_.Add(Key("fc.weight", Kind::kWeight), 1e-7, {.l2 = 2, .shape = shape_});
+    return explainer.Step(after_.pairs);
+  }
+
+  const std::string state_;
+  const std::vector<std::int64_t> shape_;
+  RecordedMethods methods_;
+  std::optional<std::array<Side, 2>> smallest_;
+  std::array<TensorStats, 2> stats_;
+  Step before_, after_;
+};
+
+TEST(Optimizers, AMomentumKeepsAGradientsDifference) {
+  EXPECT_LT(Update("momentum_buffer").ExpectedOfWeight(), 5e-6);
+}
+
+TEST(Optimizers, ASecondMomentLetsSignsFlip) {
+  for (const char* state : {"exp_avg_sq", "exp_inf", "square_avg", "sum", "row_var", "variance", "state2"})
+    EXPECT_NEAR(Update(state).ExpectedOfWeight(), 12e-3, 1e-4) << state;
+}
+
+TEST(Optimizers, SignsAloneMayFlipAtAnyTime) {
+  for (const char* state : {"exp_avg", "step_size"})
+    EXPECT_GT(Update(state).ExpectedOfWeight(), 12e-3) << state;
+}
+
+TEST(Optimizers, SquaresMayDifferTwiceAsMuch) {
+  EXPECT_NEAR(Update("square_avg").ExpectedOfState(), 2 * kGradientDistance, 2e-7);
+  EXPECT_NEAR(Update("grad_avg").ExpectedOfState(), kGradientDistance, 2e-7);
+}
+
+TEST(Optimizers, StepSizesFollowSigns) { EXPECT_NEAR(Update("step_size").ExpectedOfState(), 12e-3, 1e-4); }
+
+TEST(Optimizers, ABiasMayBeNoiseInSomeElements) {
+  constexpr double kNoise = 1e-14;
+  EXPECT_NEAR(Update("sum", {2048}).Smallest(kNoise, kNoise).ExpectedOfWeight(), 0.7, 0.01);
+  EXPECT_NEAR(Update("sum", {2048}).Smallest(0, kNoise, 2, 0).ExpectedOfWeight(), 0.7, 0.01);
+  EXPECT_NEAR(Update("sum", {2048}).Smallest(0, 0, 2, 1).ExpectedOfWeight(), 0.7, 0.01);
+}
+
+TEST(Optimizers, DeadUnitsAreNoNoise) {
+  EXPECT_LT(Update("sum", {2048}).Smallest(0, 0, 5, 5).ExpectedOfWeight(), 0.1);
+}
+
+TEST(Optimizers, AnOrthogonalUpdateOfALowRankIsNoise) {
+  EXPECT_NEAR(Update("momentum_buffer").Methods({.orthogonal_updates = true}).ExpectedOfWeight(), 0.7, 0.01);
+  EXPECT_LT(Update("momentum_buffer", {2048}).Methods({.orthogonal_updates = true}).ExpectedOfWeight(), 5e-6)
+      << "a bias is not made orthogonal";
+  EXPECT_LT(Update("exp_avg_sq").Methods({.orthogonal_updates = true}).ExpectedOfWeight(), 0.1)
+      << "Adam, beside Muon, for embeddings";
+}
+
+TEST(Optimizers, MuonIsKnownByItsClass) {
+  const Config muon = {{"optimizer.class", "Muon"}}, second = {{"optimizer.1.class", "\"SingleDeviceMuon\""}};
+  const Config adam = {{"optimizer.class", "AdamW"}, {"model.class", "Muon"}};
+  EXPECT_TRUE(UpdatesAreOrthogonal(muon, muon));
+  EXPECT_TRUE(UpdatesAreOrthogonal(muon, second));
+  EXPECT_FALSE(UpdatesAreOrthogonal(muon, adam));
+  EXPECT_FALSE(UpdatesAreOrthogonal(adam, adam));
+}
+
+// --- The first gradient
+
+double ExpectedOfFirstGradient(double loss) {
+  const std::string name = "loss";
+  Step step;
+  step.Add(Key("fc"), 1e-7);
+  step.Add(GradOutput("model"), 0);
+  step.Add(GradOutput("fc"), 3e-6);
+  step.pairs.push_back({.distance = 1e-7, .loss = &name, .loss_a = loss, .loss_b = loss});
+  return Explainer().Step(step.pairs)[2].expected;
+}
+
+TEST(FirstGradient, RoundsWithTheSizeOfTheLoss) {
+  EXPECT_LT(ExpectedOfFirstGradient(0.5), 3e-7);
+  EXPECT_NEAR(ExpectedOfFirstGradient(22), 22 * 0x1p-24, 1e-7);
+  EXPECT_LT(ExpectedOfFirstGradient(1e6), 65 * 0x1p-24);
+}
+
+// --- FindScale
+
+TEST(FindScale, ClippingSpreadsOneOverTheOthers) {
+  Step step;
+  // All are scaled to a norm of 1: nine are smaller because one is larger.
+  const double others = 0.3, clipped = others * (1 - 1e-3);
+  const auto largest = [](double each) { return std::sqrt(1 - 9 * each * each); };
+  step.Add(Gradient("head.weight"), 0.01, {.l2 = largest(others), .l2_b = largest(clipped)});
+  for (int i = 0; i < 9; ++i)
+    step.Add(Gradient("fc" + std::to_string(i) + ".weight"), 1e-3, {.l2 = others, .l2_b = clipped});
+  EXPECT_FALSE(FindScale(Explainer().Step(step.pairs)));
+}
+
+}  // namespace
+}  // namespace statcollect::query
