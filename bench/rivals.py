@@ -274,8 +274,8 @@ class EmbeddedClickHouse:
             self.ask("create database bench engine=Atomic")
             self.ask("use bench")
             self.ask(f"create table plain ({COLUMNS}) engine=MergeTree order by (run, rank, step, act)")
-            loads = ((1, []), (2, []), (3, ["--differ-from", 0]))
-            seconds = sum(self.insert(run, list(more), steps) for run, more in loads)
+            loads: tuple[tuple[int, list[object]], ...] = ((1, []), (2, []), (3, ["--differ-from", 0]))
+            seconds = sum(self.insert(run, more, steps) for run, more in loads)
             row = {
                 "name": f"ClickHouse {self.ask('select version()')} (chdb), 12 statistics and hash", "records": 3 * records,
                 "seconds": seconds, "records_per_second": 3 * records / seconds,

@@ -161,12 +161,12 @@ std::vector<Question> Questions(const QueriesOptions& o, const Network& network)
   return {
       {"series of one activation (P11)", [middle](const Asker& asker) { return asker.Series(kBase, middle); },
        o.send.streams * o.send.steps},
-      {"diff of step 0, all differ (P10)", [](const Asker& asker) { return asker.Diff(kBase, kOther, "0", Expect::kDiverged); },
-       per_step},
-      {"diff of all steps, identical (P9)", [](const Asker& asker) { return asker.Diff(kBase, kSame, "", Expect::kIdentical); },
-       all},
-      {"diff of all steps, all differ (P9)", [](const Asker& asker) { return asker.Diff(kBase, kOther, "", Expect::kDiverged); },
-       all},
+      {"diff of step 0, all differ (P10)",
+       [](const Asker& asker) { return asker.Diff(kBase, kOther, "0", Expect::kDiverged); }, per_step},
+      {"diff of all steps, identical (P9)",
+       [](const Asker& asker) { return asker.Diff(kBase, kSame, "", Expect::kIdentical); }, all},
+      {"diff of all steps, all differ (P9)",
+       [](const Asker& asker) { return asker.Diff(kBase, kOther, "", Expect::kDiverged); }, all},
   };
 }
 

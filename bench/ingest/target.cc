@@ -64,8 +64,8 @@ Status Target::ForEachFile(bool read) const {
     if (!entry.is_regular_file()) continue;
     const int file = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) {
-      return Status(Code::kUnavailable,
-                    "open " + entry.path().string() + ": " + std::strerror(errno) + "; expected the daemon's file");
+      return Status(Code::kUnavailable, "open " + entry.path().string() + ": " + std::strerror(errno) +
+                                            "; expected the daemon's file");
     }
     if (!read) (void)posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
     while (read && ::read(file, buffer.data(), buffer.size()) > 0) {

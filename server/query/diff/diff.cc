@@ -176,8 +176,10 @@ void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed, const std::vector<F
 // Origins are sought in the first step whose values differ: weights carry them into every later step. What
 // differs in structure only (missing, reordered) explains nothing later; the first answer is an origin by
 // definition.
-void ReportBuilder::MarkStepOrigins(std::span<Divergence* const> rows, const std::vector<ForwardTrace>& traces) {
-  if (!values_diverged_ && !std::all_of(rows.begin(), rows.end(), [](const Divergence* row) { return IsStructural(*row); })) {
+void ReportBuilder::MarkStepOrigins(std::span<Divergence* const> rows,
+                                    const std::vector<ForwardTrace>& traces) {
+  if (!values_diverged_ &&
+      !std::all_of(rows.begin(), rows.end(), [](const Divergence* row) { return IsStructural(*row); })) {
     values_diverged_ = true;
     MarkOrigins(rows, traces);
   }

@@ -192,7 +192,8 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   if (!whole_a.ok()) return whole_a.status();
   if (!whole_b.ok()) return whole_b.status();
   const bool one_rank_each = single && !placements;
-  if (!request.logical && one_rank_each && !SameBatch((*whole_a)->cut(), (*whole_b)->cut())) return {std::nullopt};
+  if (!request.logical && one_rank_each && !SameBatch((*whole_a)->cut(), (*whole_b)->cut()))
+    return {std::nullopt};
   const bool alike = !other_ranks && CutAlike(in_a, in_b, (*whole_a)->cut(), (*whole_b)->cut());
   if (!request.logical && alike) return {std::nullopt};
   return {MakePair(a, b, *std::move(whole_a), *std::move(whole_b))};

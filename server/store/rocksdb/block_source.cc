@@ -106,10 +106,9 @@ Result<BlockReader> BlockSource::OpenKeyFrame(const StatKey& key, const StatKey&
   *bytes = *std::move(fetched);
   auto whole = BlockReader::Open(at, *bytes);
   if (!whole.ok() || whole->kind() == BlockReader::Kind::kWhole) return whole;
-  return Status(Code::kDataLoss,
-                "read " + What(key) + ": its key frame, " + What(at) +
-                    ", does not stand alone; the store is damaged; restore a checkpoint or "
-                    "remove the run");
+  return Status(Code::kDataLoss, "read " + What(key) + ": its key frame, " + What(at) +
+                                     ", does not stand alone; the store is damaged; restore a checkpoint or "
+                                     "remove the run");
 }
 
 Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, const BlockReader& reader,

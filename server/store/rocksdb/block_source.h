@@ -63,7 +63,7 @@ class BlockSource {
   struct KeyRecord {
     StatKey key;
     std::uint32_t activation = 0;
-    std::size_t size = 0;  // of the block
+    std::size_t size = 0;              // of the block
     std::optional<std::size_t> index;  // empty: the block does not have the activation
     ColumnRecord record{};
   };

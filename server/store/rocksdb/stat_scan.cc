@@ -139,7 +139,8 @@ class SeriesWalk {
       keys[i] = keys_[i];
       values_[i].Reset();
     }
-    db_.MultiGet({}, families_.stats, count, keys.data(), values_.data(), found_.data(), /*sorted_input=*/true);
+    db_.MultiGet({}, families_.stats, count, keys.data(), values_.data(), found_.data(),
+                 /*sorted_input=*/true);
   }
 
   // Cached blocks of many steps are larger than the processor's caches, and a checksum waits for each line of memory.
