@@ -54,7 +54,11 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/http": ({"common", "tls"}, {"boost", "openssl", "spdlog", "json", "zlib"}),
     "server/page": ({"common", "server/http"}, {"xxhash"}),
     "server/control": ({"common"}, {"curl", "json", "openssl"}),
-    "server/ingest": ({"common", "proto", "server/access", "server/store", "server/control"}, {"grpc", "protobuf", "spdlog"}),
+    "server/transfer": ({"common", "server/store", "server/store/codec"}, {"xxhash"}),
+    "server/ingest": (
+        {"common", "proto", "server/access", "server/store", "server/transfer", "server/control"},
+        {"grpc", "protobuf", "spdlog"},
+    ),
     "server/query": ({"common", "server/store"}, set()),
     "server/query/settings": (QUERY, set()),
     "server/query/captures": (QUERY, set()),
@@ -73,7 +77,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         {"spdlog"},
     ),
     "server/api": (
-        {"common", "proto", "proto/text", "server/access", "server/control", "server/query/query.h"} | QUERY_ROOMS,
+        {"common", "proto", "proto/text", "server/access", "server/control", "server/transfer", "server/query/query.h"}
+        | QUERY_ROOMS,
         {"grpc", "protobuf", "spdlog", "json"},
     ),
     "server/api/http": (

@@ -46,6 +46,7 @@ void AddStatus(CommandSet& commands);
 // --- transfer.cc: from and to other tools' formats
 void AddExport(CommandSet& commands);
 void AddImport(CommandSet& commands);
+void AddMigrate(CommandSet& commands);
 
 }  // namespace statcollect::client
 

@@ -89,6 +89,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   AddStatus(commands_);
   AddHelp();
   AddImport(commands_);
+  AddMigrate(commands_);
 }
 
 std::optional<int> Parser::Parse(int argc, const char* const* argv) {

@@ -80,4 +80,26 @@ void AddImport(CommandSet& commands) {
   app->add_flag("--keep-going", o.keep_going, "Skip and count bad files")->excludes(strict);
 }
 
+void AddMigrate(CommandSet& commands) {
+  const auto [app, o] = commands.Add<MigrateOptions>(
+      "migrate", "Copies runs to another collector",
+      "  statctl --collector old:7433 migrate --to new:7433\n"
+      "  statctl migrate --to new:7433 --run base --run 'gpt-*'\n"
+      "  statctl migrate --to new:7433 --dry-run                 # says what would be copied\n"
+      "  statctl --token-file old.token migrate --to new:7433 --to-token-file new.token --to-tls-ca ca.pem\n"
+      "\nIf it is interrupted, the same command goes on where it was. Both tokens need the scope admin. Exit\n"
+      "codes: 0 both sides hold the same, 1 some run was not copied or differs, 2 a collector does not answer\n"
+      "(--timeout: after so many seconds without progress, 60 by default).\n",
+      Migrate);
+  app->add_option("--to", o.to, "gRPC address of the collector that receives them, HOST:PORT or unix:/PATH")
+      ->required();
+  app->add_option("--run", o.runs, "Only these runs, names or patterns such as 'gpt-*' (default: all)");
+  app->add_flag("--dry-run", o.dry_run, "Say what would be copied; write nothing");
+  app->add_option("--to-token-file", o.to_token_file, "File with the token for --to");
+  app->add_option("--to-project", o.to_project, "Project there (default: the token's)");
+  app->add_option("--to-tls-ca", o.to_tls_ca, "ca.pem of that collector; turns TLS on");
+  app->add_option("--to-tls-cert", o.to_tls_cert, "PEM file of your own certificate for it");
+  app->add_option("--to-tls-key", o.to_tls_key, "PEM file of its private key");
+}
+
 }  // namespace statcollect::client

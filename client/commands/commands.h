@@ -186,6 +186,14 @@ struct ImportOptions {
 };
 int Import(Session& session, const ImportOptions& options);
 
+// Copies runs from the session's collector to another one.
+struct MigrateOptions {
+  std::string to, to_token_file, to_project, to_tls_ca, to_tls_cert, to_tls_key;
+  std::vector<std::string> runs;  // names and patterns; empty: all
+  bool dry_run = false;
+};
+int Migrate(Session& session, const MigrateOptions& options);
+
 struct ExportOptions {
   std::string format, run, path;  // path "-": standard output
   std::string ranks, steps, kinds, statistics;

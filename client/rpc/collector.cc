@@ -1,44 +1,26 @@
 #include "client/rpc/collector.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <string_view>
-#include <thread>
 #include <utility>
 
-#include <fmt/format.h>
-#include <grpcpp/channel.h>
-#include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 
+#include "client/rpc/collector_impl.h"
 #include "client/rpc/credentials.h"
-#include "client/rpc/diagnose.h"
-#include "client/rpc/token.h"
 #include "common/names.h"
 #include "common/parse.h"
-#include "common/thread_annotations.h"
 #include "common/unix_address.h"
-#include "statcollect/v1/admin.grpc.pb.h"
-#include "statcollect/v1/login.grpc.pb.h"
-#include "statcollect/v1/query.grpc.pb.h"
 
 namespace statcollect::client {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::system_clock;
-
 constexpr int kAnswerBytesMax = 1 << 30;  // a long series or a full diff is large
-constexpr std::size_t kMessageBytesMax = 4000;
 // gRPC gives an attempt to connect up after this time: a distant or busy collector takes a second. Connect gives
 // up earlier.
 constexpr int kAttemptMillis = 20'000;
-constexpr milliseconds kConnectSlice{50};  // how soon a cancelled connection attempt is noticed
-constexpr std::string_view kLocalDeadline =
-    "Deadline Exceeded";  // gRPC's own words; a collector's deadline has others
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls::Material& tls) {
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeCollectorChannel(const std::string& address, const tls::Material& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
@@ -49,172 +31,23 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls
   return grpc::CreateCustomChannel(TargetOf(address), MakeCredentials(address, tls), arguments);
 }
 
-std::string Seconds(milliseconds time) {
-  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
-}
-
-}  // namespace
-
-Status ValidateAddress(const std::string& address) {
-  if (IsUnixAddress(address)) return SocketPath("--collector", address).status();
+Status ValidateAddress(const std::string& address, const std::string& flag) {
+  if (IsUnixAddress(address)) return SocketPath(flag, address).status();
   const auto parsed = ParseHostPort(address);
   if (parsed && parsed->port > 0 && parsed->host.find_first_of(" /@\t\r\n") == std::string::npos)
     return Status::Ok();
   return {Code::kInvalidArgument,
-          "--collector: expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433, or unix:/PATH, found '" +
+          flag + ": expected HOST:PORT such as 127.0.0.1:7433 or [::1]:7433, or unix:/PATH, found '" +
               Printable(address) + "'"};
 }
 
-Result<tls::Material> LoadTls(const tls::Files& files) {
+Result<tls::Material> LoadTls(const tls::Files& files, const tls::Names& names) {
   if (files.authorities.empty() && !(files.certificate.empty() && files.key.empty()))
-    return Status(Code::kInvalidArgument, "TLS: " + kTlsFlags.certificate + " is given without " +
-                                              kTlsFlags.authorities +
+    return Status(Code::kInvalidArgument, "TLS: " + names.certificate + " is given without " +
+                                              names.authorities +
                                               "; expected the collector's ca.pem, too; add it");
-  return tls::Load(files, kTlsFlags);
+  return tls::Load(files, names);
 }
-
-class Collector::Impl {
- public:
-  explicit Impl(CollectorOptions options)
-      : options_(std::move(options)),
-        channel_(MakeChannel(options_.address, options_.tls)),
-        query_(v1::Query::NewStub(channel_)),
-        admin_(v1::Admin::NewStub(channel_)),
-        login_(v1::Login::NewStub(channel_)) {}
-
-  v1::Query::Stub& query() { return *query_; }
-  v1::Admin::Stub& admin() { return *admin_; }
-  v1::Login::Stub& login() { return *login_; }
-  const std::string& address() const { return options_.address; }
-  const std::string& token_file() const { return options_.token_file; }
-  const std::string& project() const { return options_.project; }
-  const tls::Material& tls() const { return options_.tls; }
-
-  // Connects, sets deadline and cancellation, makes the call.
-  template <typename Call>
-  Status Run(Call&& call) {
-    {
-      MutexLock lock(mutex_);
-      busy_ = true;
-    }
-    const auto begin = system_clock::now();
-    grpc::ClientContext context;
-    Status status = AddCaller(options_.token_file, options_.project, &context);
-    if (status.ok()) status = Connect(begin);
-    if (status.ok()) {
-      if (options_.timeout.count() > 0) context.set_deadline(begin + options_.timeout);
-      SetContext(&context);
-      status = Explain(call(context));
-      SetContext(nullptr);
-    }
-    MutexLock lock(mutex_);
-    busy_ = false;
-    return cancelled_ ? Status(Code::kCancelled, "interrupted") : status;
-  }
-
-  template <typename Response, typename Call>
-  Result<Response> Ask(Call&& call) {
-    Response response;
-    const Status status = Run([&](grpc::ClientContext& context) { return call(context, response); });
-    if (!status.ok()) return status;
-    return response;
-  }
-
-  void SetCancel(std::function<void()> cancel) {
-    MutexLock lock(mutex_);
-    on_cancel_ = std::move(cancel);
-  }
-
-  bool Cancel() {
-    MutexLock lock(mutex_);
-    if (on_cancel_) {
-      std::exchange(on_cancel_, nullptr)();
-      return true;
-    }
-    if ((!busy_ && tasks_ == 0) || cancelled_) return false;
-    cancelled_ = true;
-    if (context_ != nullptr) context_->TryCancel();
-    return true;
-  }
-
-  bool WaitUnlessCancelled(milliseconds time) {
-    const auto deadline = system_clock::now() + time;
-    while (!cancelled() && system_clock::now() < deadline) std::this_thread::sleep_for(kConnectSlice);
-    return !cancelled();
-  }
-
-  void CountTask(int by) {
-    MutexLock lock(mutex_);
-    tasks_ += by;
-  }
-
- private:
-  void SetContext(grpc::ClientContext* context) {
-    MutexLock lock(mutex_);
-    context_ = context;
-    if (cancelled_ && context != nullptr) context->TryCancel();
-  }
-  bool cancelled() {
-    MutexLock lock(mutex_);
-    return cancelled_;
-  }
-
-  // Waits for a connection. Evidence that no collector is there ends the wait immediately; silence, which may
-  // be a slow network, does not.
-  Status Connect(system_clock::time_point begin) {
-    const milliseconds patience = options_.timeout.count() > 0
-                                      ? std::min(options_.timeout, options_.connect_timeout)
-                                      : options_.connect_timeout;
-    const auto deadline = begin + patience;
-    grpc_connectivity_state state = channel_->GetState(true);
-    while (state != GRPC_CHANNEL_READY) {
-      if (cancelled()) return {Code::kCancelled, "interrupted"};
-      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
-        const Diagnosis found = DiagnoseConnection(options_.address, options_.tls, patience);
-        if (!found.silent || system_clock::now() >= deadline) return found.status;
-      }
-      const auto now = system_clock::now();
-      if (now >= deadline) return DiagnoseConnection(options_.address, options_.tls, patience).status;
-      channel_->WaitForStateChange(state, std::min(deadline, now + kConnectSlice));
-      state = channel_->GetState(true);
-    }
-    return Status::Ok();
-  }
-
-  Status Explain(const grpc::Status& status) const {
-    if (status.ok()) return Status::Ok();
-    const std::string message = Printable(status.error_message(), kMessageBytesMax);
-    const auto code = static_cast<Code>(status.error_code());
-    const std::string address = Printable(options_.address);
-    if (code == Code::kDeadlineExceeded && message == kLocalDeadline) {
-      return {code, fmt::format("no answer from {} within {}; allow more with --timeout", address,
-                                Seconds(options_.timeout))};
-    }
-    // A call that Cancel has not ended was ended by a collector that stops.
-    if (code == Code::kUnavailable || code == Code::kCancelled) {
-      return {Code::kUnavailable,
-              fmt::format("lost the collector at {} ({}); is it being stopped? try again", address, message)};
-    }
-    if (code == Code::kUnimplemented) {
-      return {code, fmt::format("{} answers, but does not support this query; expected the gRPC address of a "
-                                "statcollectord of this statctl's version",
-                                address)};
-    }
-    return {code, fmt::format("{} (collector {})", message, address)};
-  }
-
-  const CollectorOptions options_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::Query::Stub> query_;
-  const std::unique_ptr<v1::Admin::Stub> admin_;
-  const std::unique_ptr<v1::Login::Stub> login_;
-  Mutex mutex_;  // guards everything below
-  grpc::ClientContext* context_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
-  std::function<void()> on_cancel_ STATCOLLECT_GUARDED_BY(mutex_);
-  bool busy_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  int tasks_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
-  bool cancelled_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-};
 
 Collector::Collector(CollectorOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Collector::~Collector() = default;
@@ -444,7 +277,9 @@ Collector::CancelScope::CancelScope(Collector& collector, std::function<void()> 
 }
 Collector::CancelScope::~CancelScope() { collector_.impl_->SetCancel(nullptr); }
 
-bool Collector::WaitUnlessCancelled(milliseconds time) { return impl_->WaitUnlessCancelled(time); }
+bool Collector::WaitUnlessCancelled(std::chrono::milliseconds time) {
+  return impl_->WaitUnlessCancelled(time);
+}
 bool Collector::Cancel() { return impl_->Cancel(); }
 Collector::Task::Task(Collector& collector) : collector_(collector) { collector_.impl_->CountTask(1); }
 Collector::Task::~Task() { collector_.impl_->CountTask(-1); }

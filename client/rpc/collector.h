@@ -4,6 +4,7 @@
 #define STATCOLLECT_CLIENT_RPC_COLLECTOR_H_
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/login.pb.h"
 #include "statcollect/v1/query.pb.h"
+#include "statcollect/v1/transfer.pb.h"
 #include "tls/files.h"
 
 namespace statcollect::client {
@@ -32,10 +34,20 @@ inline const tls::Names kTlsFlags{.certificate = "--tls-cert (STATCTL_TLS_CERT)"
                                   .authorities = "--tls-ca (STATCTL_TLS_CA)"};
 
 // Reads the files for CollectorOptions::tls. kInvalidArgument: they cannot be used.
-Result<tls::Material> LoadTls(const tls::Files& files);
+Result<tls::Material> LoadTls(const tls::Files& files, const tls::Names& names = kTlsFlags);
 
 // kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets), or unix:/PATH.
-Status ValidateAddress(const std::string& address);
+Status ValidateAddress(const std::string& address, const std::string& flag = "--collector");
+
+// The stream of a rank that is copied to a collector. Thread: that of the work.
+class CopyStream {
+ public:
+  virtual ~CopyStream() = default;
+  virtual const v1::Welcome& welcome() const = 0;
+  // Waits for room in the window. An error ends the work.
+  virtual Status Send(v1::Batch batch) = 0;
+  virtual std::uint64_t durable_seq() const = 0;
+};
 
 // Errors can be shown to the user: they name the collector's address and the next step. kUnavailable: nothing
 // answers there. kCancelled: Cancel was called. Threads: queries from one thread, Cancel from any.
@@ -83,6 +95,19 @@ class Collector {
   Result<v1::RecordStepsResponse> RecordSteps(const v1::RecordStepsRequest& request);
   Result<v1::CheckpointResponse> Checkpoint(const v1::CheckpointRequest& request);
   Result<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request);
+
+  // --- runs that are copied from one collector to another (collector_transfer.cc)
+  Result<v1::DescribeStoreResponse> DescribeStore();
+  // Each of the three calls `take` for each message, in order; its error ends the call and is returned.
+  Status DescribeRun(const v1::DescribeRunRequest& request, const std::function<Status(v1::RunPart&)>& take);
+  Status ReadRank(const v1::ReadRankRequest& request, const std::function<Status(v1::Batch&)>& take);
+  Status DigestRank(const v1::DigestRankRequest& request,
+                    const std::function<Status(const v1::DigestRankResponse&)>& take);
+  Status BeginCopy(const v1::BeginCopyRequest& request);
+  Status WritePart(const v1::WritePartRequest& request);
+  // Opens a stream for a rank that is copied to this collector, and calls `work` once it is welcome. OK: the work was, and
+  // everything that it sent is stored.
+  Status CopyRank(const v1::Hello& hello, const std::function<Status(CopyStream&)>& work);
 
   // While the scope exists, the first Cancel calls this function instead, from another thread.
   class CancelScope {

@@ -15,6 +15,7 @@ constexpr bool kAudited = true;
 // docs/security.md is written from it (access_test).
 constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Ingest/Stream", Scope::kIngest},
+    {"/statcollect.v1.Ingest/Copy", Scope::kAdmin, kAudited},
     {"/statcollect.v1.Query/ListRuns", Scope::kRead},
     {"/statcollect.v1.Query/GetRun", Scope::kRead},
     {"/statcollect.v1.Query/Diff", Scope::kRead},
@@ -46,6 +47,12 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Admin/Checkpoint", Scope::kAdmin, kAudited},
     {"/statcollect.v1.Admin/ListAudit", Scope::kAdmin, kAudited},
     {"/statcollect.v1.Login/CreateLink", Scope::kRead},
+    {"/statcollect.v1.Transfer/DescribeStore", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Transfer/DescribeRun", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Transfer/ReadRank", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Transfer/DigestRank", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Transfer/BeginCopy", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Transfer/WritePart", Scope::kAdmin, kAudited},
     {"/healthz", std::nullopt},
     {"/readyz", std::nullopt},
     {"/", std::nullopt},  // the page and its files are the same for everybody; what they show is asked for

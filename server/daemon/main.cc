@@ -44,6 +44,7 @@
 #include "server/api/http/session.h"
 #include "server/api/login_service.h"
 #include "server/api/services.h"
+#include "server/api/transfer_service.h"
 #include "server/control/alarm_message.h"
 #include "server/control/event_feed.h"
 #include "server/control/run_feed.h"
@@ -66,6 +67,7 @@
 #include "statcollect/v1/ingest.pb.h"
 #include "statcollect/v1/login.pb.h"
 #include "statcollect/v1/query.pb.h"
+#include "statcollect/v1/transfer.pb.h"
 
 namespace statcollect {
 namespace {
@@ -433,12 +435,14 @@ AdminOptions MakeAdminOptions(const DaemonConfig& config, access::AccessControl&
 
 // The services, each behind the check.
 struct GuardedServices {
-  std::unique_ptr<grpc::Service> ingest, query, admin, login;
-  std::vector<grpc::Service*> All() const { return {ingest.get(), query.get(), admin.get(), login.get()}; }
+  std::unique_ptr<grpc::Service> ingest, query, admin, login, transfer;
+  std::vector<grpc::Service*> All() const {
+    return {ingest.get(), query.get(), admin.get(), login.get(), transfer.get()};
+  }
 };
 
 GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Service& query,
-                              grpc::Service& admin, grpc::Service& login) {
+                              grpc::Service& admin, grpc::Service& login, grpc::Service& transfer) {
   const auto wrap = [&](const google::protobuf::FileDescriptor& file, const char* name,
                         grpc::Service& service) {
     return guard.Wrap(*file.FindServiceByName(name), service);
@@ -446,7 +450,8 @@ GuardedServices GuardServices(api::Guard& guard, grpc::Service& ingest, grpc::Se
   return {.ingest = wrap(*v1::AgentMessage::descriptor()->file(), "Ingest", ingest),
           .query = wrap(*v1::ListRunsRequest::descriptor()->file(), "Query", query),
           .admin = wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin),
-          .login = wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", login)};
+          .login = wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", login),
+          .transfer = wrap(*v1::DescribeStoreRequest::descriptor()->file(), "Transfer", transfer)};
 }
 
 // What holds for the whole process, before anything is opened.
@@ -489,8 +494,9 @@ int Run(const DaemonConfig& config) {
   api::Guard guard(**access, config.token_streams_max);
   const auto login_service = api::MakeLoginService(
       **access, [&collector] { return collector.http_address(); }, *certificates != nullptr);
-  const GuardedServices guarded =
-      GuardServices(guard, *collector.service(), *query_service, *admin_service, *login_service);
+  const auto transfer_service = api::MakeTransferService(**store, collector.copies());
+  const GuardedServices guarded = GuardServices(guard, *collector.service(), *query_service, *admin_service,
+                                                *login_service, *transfer_service);
   auto grpc = StartGrpc(config, budget, guard, certificates->get(), guarded.All());
   if (!grpc.ok()) return Fail(grpc.status().message());
   const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());

@@ -104,13 +104,13 @@ class LateRead : public std::enable_shared_from_this<LateRead> {
 // Joins a stream to gRPC. Owns itself: gRPC calls OnDone last, after Finish and every operation.
 class Reactor final : public BidiReactor, public StreamTransport {
  public:
-  Reactor(const StreamContext& context, StreamSet& streams, const access::Principal& caller)
+  Reactor(const StreamContext& context, StreamSet& streams, const access::Principal& caller, StreamOf of)
       : streams_(streams),
         clock_(context.clock),
         rates_(context.rates),
         caller_(caller.IsNobody() ? "" : caller.Name()),
         late_read_(std::make_shared<LateRead>(this, &request_)),
-        stream_(std::make_shared<IngestStream>(context, this, caller.project)) {
+        stream_(std::make_shared<IngestStream>(context, this, caller.project, of)) {
     stream_->Start();
     switch (streams_.Add(stream_, context.streams_max)) {
       case StreamSet::Added::kYes:
@@ -180,7 +180,11 @@ class GrpcIngestService final : public IngestService, private v1::Ingest::Callba
  private:
   grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>* Stream(
       grpc::CallbackServerContext* /*context*/) override {
-    return new Reactor(context_, streams_, access::CurrentPrincipal());
+    return new Reactor(context_, streams_, access::CurrentPrincipal(), StreamOf::kAgent);
+  }
+  grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>* Copy(
+      grpc::CallbackServerContext* /*context*/) override {
+    return new Reactor(context_, streams_, access::CurrentPrincipal(), StreamOf::kCopy);
   }
 
   const StreamContext context_;

@@ -34,6 +34,7 @@
 #include "server/ingest/registry.h"
 #include "server/ingest/retention.h"
 #include "server/store/store.h"
+#include "server/transfer/run_copies.h"
 
 namespace statcollect {
 
@@ -71,6 +72,9 @@ class IngestServer final : public CollectorControl {
   // Refuses new streams, makes received records durable and acknowledges them, and ends the open streams with
   // kUnavailable. Call it before shutting the server down. Idempotent.
   void Drain();
+
+  // For runs that are copied here.
+  RunCopies& copies() { return registry_; }
 
   CollectorStatus GetStatus() override;
   // Where HTTP listens, for the status.

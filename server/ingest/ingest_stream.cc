@@ -73,8 +73,13 @@ v1::CollectorMessage MakeFullDirective(const FullSteps& steps) {
 
 }  // namespace
 
-IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport, std::string project)
-    : context_(context), project_(std::move(project)), opened_(context.clock.Now()), transport_(transport) {}
+IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport, std::string project,
+                           StreamOf of)
+    : context_(context),
+      project_(std::move(project)),
+      of_(of),
+      opened_(context.clock.Now()),
+      transport_(transport) {}
 
 void IngestStream::Start() { ReadNext(); }
 
@@ -172,21 +177,27 @@ void IngestStream::CheckHello(std::chrono::steady_clock::time_point now, std::ch
 void IngestStream::TakeHello(const v1::Hello& hello) {
   auto info = FromWire(hello);
   if (!info.ok()) return End(info.status(), How::kAtOnce);
+  if ((hello.copy() != 0) != (of_ == StreamOf::kCopy))
+    return End(OutOfOrder(of_ == StreamOf::kCopy ? "no `copy` in the hello" : "`copy` in the hello",
+                          "it in Ingest.Copy, and only there"),
+               How::kAtOnce);
   info->run = QualifiedRun(project_, info->run);
   {
     MutexLock lock(mutex_);
     phase_ = Phase::kAdmitting;
   }
   const auto late_from = hello.late() ? std::optional(hello.first_unacked_seq()) : std::nullopt;
-  context_.admit(
-      [self = shared_from_this(), info = *std::move(info), late_from] { self->Admit(info, late_from); });
+  context_.admit([self = shared_from_this(), info = *std::move(info), late_from, copy = hello.copy()] {
+    self->Admit(info, late_from, copy);
+  });
 }
 
 Status IngestStream::CheckQuota() {
   return context_.quotas == nullptr ? Status::Ok() : context_.quotas->Admit(project_);
 }
 
-void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from) {
+void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from,
+                         std::uint32_t copy) {
   {
     MutexLock lock(mutex_);
     if (end_) return;
@@ -194,7 +205,8 @@ void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> l
   if (Status refusal = context_.committer.Admission(); !refusal.ok()) return End(refusal, How::kAtOnce);
   if (Status refusal = CheckQuota(); !refusal.ok()) return End(refusal, How::kAtOnce);
   STATCOLLECT_FAILPOINT("admission.before");
-  auto admission = context_.registry.Open(info, shared_from_this(), late_from);
+  auto admission = copy != 0 ? context_.registry.OpenCopy(info, copy, shared_from_this())
+                             : context_.registry.Open(info, shared_from_this(), late_from);
   STATCOLLECT_FAILPOINT("admission.decided");
   if (!admission.ok()) return End(admission.status(), How::kAtOnce);
   auto session =
@@ -223,6 +235,8 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
   if (admission.full) full_due_.push_front(*admission.full);
   lane_ = std::move(admission.lane);
   session_ = std::move(session);
+  activations_known_ = static_cast<std::uint32_t>(session_->activations().size());
+  layouts_known_ = static_cast<std::uint32_t>(session_->layouts().size());
   writer_ = context_.store.NewWriter(attempt, rank_);
   welcome_due_ = true;
   context_.counters.streams.fetch_add(1, std::memory_order_relaxed);
@@ -293,10 +307,12 @@ void IngestStream::Submit(IngestSession::Accepted accepted, MemoryGate::Share me
   item.meta = std::move(accepted.meta);
   item.bytes = memory.bytes();
   std::vector<FullSteps> proposed;
-  if (accepted.batch) proposed = ProposedFullSteps(accepted.batch->events);
+  if (accepted.batch && of_ == StreamOf::kAgent) proposed = ProposedFullSteps(accepted.batch->events);
   auto committed = Announcement(accepted.batch, goodbye);
-  const Tally tally{
-      .seq = item.meta.durable_seq, .records = item.records, .dropped = accepted.dropped, .goodbye = goodbye};
+  const Tally tally{.seq = item.meta.durable_seq,
+                    .records = item.records,
+                    .dropped = of_ == StreamOf::kAgent ? accepted.dropped : 0,
+                    .goodbye = goodbye};
   auto held = std::make_shared<MemoryGate::Share>(std::move(memory));
   item.done = [self = shared_from_this(), tally, committed, attempt = item.attempt,
                proposed = std::move(proposed), held = std::move(held)](const Status& status) {
@@ -313,9 +329,10 @@ void IngestStream::Submit(IngestSession::Accepted accepted, MemoryGate::Share me
   if (context_.committer.Submit(std::move(item), read_next)) read_next();
 }
 
-// What `committed` receives once the batch is durable; null if `committed` is not set.
+// What `committed` receives once the batch is durable; null if `committed` is not set. Of a copy nothing: the alarms and
+// whoever follows the run have had it where it was recorded.
 std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordBatch>& batch, bool goodbye) {
-  if (!context_.committed) return nullptr;
+  if (!context_.committed || of_ == StreamOf::kCopy) return nullptr;
   auto committed = std::make_shared<CommittedBatch>();
   MutexLock lock(mutex_);
   committed->attempt = *attempt_;
@@ -368,7 +385,12 @@ void IngestStream::EndLocked(const Status& status, How how) {
 void IngestStream::WriteLocked() {
   if (writing_ || finished_ || end_at_once_) return;
   if (welcome_due_) {
-    transport_->StartWrite(MakeWelcome(*attempt_, durable_seq_, context_.store));
+    v1::CollectorMessage welcome = MakeWelcome(*attempt_, durable_seq_, context_.store);
+    if (of_ == StreamOf::kCopy) {
+      welcome.mutable_welcome()->set_activations(activations_known_);
+      welcome.mutable_welcome()->set_layouts(layouts_known_);
+    }
+    transport_->StartWrite(std::move(welcome));
     welcome_due_ = ack_due_ = false;  // the welcome says the watermark too
     writing_ = true;
   } else if (ack_due_) {

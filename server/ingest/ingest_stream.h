@@ -65,10 +65,13 @@ struct StreamContext {
       {};  // may be empty; called by the committer, must not block
 };
 
+// Whose records a stream brings: an agent's, or those of a rank that is copied from another collector (transfer.proto).
+enum class StreamOf { kAgent, kCopy };
+
 class IngestStream final : public OpenStream, public std::enable_shared_from_this<IngestStream> {
  public:
   IngestStream(const StreamContext& context, StreamTransport* transport,
-               std::string project = std::string(kDefaultProject));
+               std::string project = std::string(kDefaultProject), StreamOf of = StreamOf::kAgent);
 
   // --- from the transport
   void Start();
@@ -99,7 +102,8 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   void TakeHello(const v1::Hello& hello);
   Status CheckQuota();
-  void Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from);
+  // `copy`: number of the launch; 0: an agent's.
+  void Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from, std::uint32_t copy);
   void Welcome(Admission admission, std::unique_ptr<IngestSession> session);
   void TakeBatch(v1::Batch* wire);
   void DecodeBatch(const std::shared_ptr<v1::Batch>& wire, std::size_t wire_bytes, MemoryGate::Share memory);
@@ -117,6 +121,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   StreamContext context_;
   const std::string project_;
+  const StreamOf of_;
   const std::chrono::steady_clock::time_point opened_;
 
   // Set by Welcome before the first batch is read; afterwards used only for the message at hand.
@@ -130,6 +135,9 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   std::optional<AttemptMeta> attempt_ STATCOLLECT_GUARDED_BY(mutex_);  // set once admitted
   std::uint32_t rank_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  // Definitions, at the welcome.
+  std::uint32_t activations_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0, layouts_known_
+                                                                       STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint32_t in_flight_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // items submitted and not done
   // Directives to send to the agent; those still due when the stream ends are discarded.
   std::optional<std::string> steps_due_ STATCOLLECT_GUARDED_BY(mutex_);

@@ -27,6 +27,7 @@
 #include "server/ingest/full_steps.h"
 #include "server/store/capture_requests.h"
 #include "server/store/store.h"
+#include "server/transfer/run_copies.h"
 
 namespace statcollect {
 
@@ -62,7 +63,7 @@ inline constexpr std::chrono::seconds kLateRankGrace{60};
 // An agent that lost its connection retries every few seconds; after this time it counts as gone.
 inline constexpr std::chrono::seconds kAwayGrace{60};
 
-class SessionRegistry {
+class SessionRegistry final : public RunCopies {
  public:
   using LateFrom = std::optional<std::uint64_t>;
 
@@ -86,6 +87,9 @@ class SessionRegistry {
   // the number is not 1.
   Result<Admission> Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream,
                          LateFrom late_from = {});
+  // The same for one rank of a run that is copied here; `number`: of its launch. kAlreadyExists: the rank is complete, or
+  // of another process.
+  Result<Admission> OpenCopy(SessionInfo info, std::uint32_t number, std::shared_ptr<OpenStream> stream);
   // The stream accepts nothing more; its queued items are still written. No effect if a different stream has
   // replaced it.
   void Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream);
@@ -116,7 +120,14 @@ class SessionRegistry {
                                std::optional<std::int64_t> last_write_unix_nanos = std::nullopt);
   // As Store::KeepRun. A run that was kept when it returns is not removed by a DeleteRun for retention, also
   // not by one under way.
-  Status KeepRun(const std::string& run, bool keep);
+  Status KeepRun(const std::string& run, bool keep) override;
+
+  // --- copies of other stores' runs (registry_copies.cc)
+  Status BeginCopy(const std::string& run, std::span<const AttemptMeta> attempts) override;
+  Status PutEvent(const std::string& run, std::uint32_t number, const CollectorEvent& event) override;
+  Status PutRunDocument(const std::string& run, const std::string& name, const std::string& content) override;
+  Status PutCopiedRank(std::uint32_t number, const RankMeta& meta) override;
+  std::uint32_t StreamsOpen(const std::string& run) override;
 
  private:
   using AttemptRank = std::pair<AttemptId, std::uint32_t>;
@@ -137,6 +148,8 @@ class SessionRegistry {
   using Endings = std::vector<Ending>;
 
   Result<Admission> DecideLocked(const SessionInfo& info, LateFrom late_from, Endings* endings)
+      STATCOLLECT_REQUIRES(mutex_);
+  Result<Admission> DecideCopyLocked(SessionInfo info, std::uint32_t number, Endings* endings)
       STATCOLLECT_REQUIRES(mutex_);
   Result<Admission> ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings)
       STATCOLLECT_REQUIRES(mutex_);

@@ -78,6 +78,7 @@ class IngestSession {
   Accepted Finish(const AgentCounters& counters, std::int64_t unix_nanos);
 
   std::uint64_t received() const { return meta_.durable_seq; }
+  std::span<const TensorDef> activations() const { return activations_; }
   std::span<const Layout> layouts() const { return layouts_; }
   const RankMeta& meta() const { return meta_; }
 

@@ -218,9 +218,9 @@ inline constexpr std::uint64_t kListBytesMax = std::uint64_t{1} << 30;
 class Store : public RunReader {
  public:
   // --- catalogue
-  // Durable when it returns. Assigns id and number. `wanted.number`: the number that the caller expects, 0 for none. A
-  // store that several collectors share returns the attempt that another one has created meanwhile under that number
-  // for the same launch.
+  // Durable when it returns. Assigns id and number. `wanted.number`: the number that the caller expects, 0 for none; the
+  // attempt gets it or, if others are as high, the next one. A store that several collectors share returns the attempt that
+  // another one has created meanwhile under that number for the same launch.
   virtual Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) = 0;
   // Removes the attempts, durable when it returns: no list or census has them, the names of their runs are
   // free, and what belongs to a run (kept, documents) is gone with its last attempt. Unknown ids are ignored.

@@ -279,3 +279,15 @@ def test_tables_are_filled_between_their_markers_only() -> None:
 
 def test_the_readme_shows_the_newest_results() -> None:
     assert run("report.py", "--check").stdout.startswith("up to date")
+
+
+def test_scale_spreads_ranks_over_collectors(tmp_path: Path) -> None:
+    engine = ["clickhouse-2"] if shutil.which("clickhouse-server", path="/usr/sbin:/usr/bin") else []
+    done = run(
+        "scale.py", "--ranks", "5", "--seconds", "0.5", "--only", "rocksdb-1", *engine, "--output", str(tmp_path / "scale.json")
+    )
+    found = result(tmp_path / "scale.json")
+    assert [row["setup"] for row in found["rows"]] == ["rocksdb-1", *engine]
+    for row in found["rows"]:
+        assert row["ranks"] == 5 and row["records"] > 0 and row["records_per_second"] > 0
+    assert done.stdout.count("\n") == 2 + len(found["rows"])

@@ -129,7 +129,7 @@ class FakeStore final : public Store {
     std::lock_guard lock(mutex_);
     AttemptMeta made = wanted;
     made.id = next_id_++;
-    made.number = 1;
+    made.number = std::max(wanted.number, std::uint32_t{1});
     for (const auto& [id, attempt] : attempts_) {
       if (attempt.run == wanted.run) made.number = std::max(made.number, attempt.number + 1);
     }

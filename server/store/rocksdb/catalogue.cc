@@ -1,5 +1,6 @@
 #include "server/store/rocksdb/catalogue.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -64,7 +65,7 @@ Result<AttemptMeta> Catalogue::CreateAttempt(const AttemptMeta& wanted) {
   if (!next.ok()) return next.status();
   AttemptMeta attempt = wanted;
   attempt.id = *next;
-  attempt.number = existing->empty() ? 1 : existing->back().number + 1;
+  attempt.number = std::max(wanted.number, existing->empty() ? 1 : existing->back().number + 1);
   rocksdb::WriteBatch batch;
   (void)batch.Put(database->families[kDefault], kNextAttemptKey, std::to_string(attempt.id + 1));
   (void)batch.Put(database->families[kCatalogue], AttemptKey(attempt), Encode(attempt));

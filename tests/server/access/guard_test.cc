@@ -33,6 +33,7 @@
 #include "statcollect/v1/ingest.grpc.pb.h"
 #include "statcollect/v1/login.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
+#include "statcollect/v1/transfer.grpc.pb.h"
 #include "tests/server/access/security_page.h"
 #include "tests/server/access/token_folder.h"
 
@@ -78,6 +79,7 @@ class GuardTest : public ::testing::Test {
     wrap(*v1::ListRunsRequest::descriptor()->file(), "Query", query_);
     wrap(*v1::GetStatusRequest::descriptor()->file(), "Admin", admin_);
     wrap(*v1::CreateLinkRequest::descriptor()->file(), "Login", login_);
+    wrap(*v1::DescribeStoreRequest::descriptor()->file(), "Transfer", transfer_);
     grpc::ServerBuilder builder;
     guard_->AddAudit(builder);
     for (const auto& service : guarded_) builder.RegisterService(service.get());
@@ -156,6 +158,7 @@ class GuardTest : public ::testing::Test {
   v1::Query::CallbackService query_;
   v1::Admin::CallbackService admin_;
   v1::Login::CallbackService login_;
+  v1::Transfer::CallbackService transfer_;
   std::vector<const google::protobuf::ServiceDescriptor*> types_;
   std::unique_ptr<access::AccessControl> access_;
   std::unique_ptr<api::Guard> guard_;

@@ -12,6 +12,7 @@
 #include "statcollect/v1/ingest.pb.h"
 #include "statcollect/v1/login.pb.h"
 #include "statcollect/v1/query.pb.h"
+#include "statcollect/v1/transfer.pb.h"
 #include "tests/server/access/security_page.h"
 
 namespace statcollect::access {
@@ -21,7 +22,8 @@ std::set<std::string> GrpcMethods() {
   std::set<std::string> methods;
   for (const auto* file :
        {v1::AgentMessage::descriptor()->file(), v1::ListRunsRequest::descriptor()->file(),
-        v1::GetStatusRequest::descriptor()->file(), v1::CreateLinkRequest::descriptor()->file()}) {
+        v1::GetStatusRequest::descriptor()->file(), v1::CreateLinkRequest::descriptor()->file(),
+        v1::DescribeStoreRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m)
         methods.insert("/" + file->service(s)->full_name() + "/" + file->service(s)->method(m)->name());

@@ -142,6 +142,19 @@ TEST_P(StoreConformance, LastStepThereIsCanBeStored) {
   EXPECT_EQ(store_->Scalars(attempt, 0, {})->size(), 1u);
 }
 
+TEST_P(StoreConformance, AttemptGetsTheNumberThatIsAskedForUnlessOthersAreAsHigh) {
+  Open();
+  const auto create = [&](std::uint32_t number, const std::string& launch) {
+    return store_->CreateAttempt(
+        {.number = number, .run = "base", .launch = launch, .world_size = 2, .start_unix_nanos = 5'000});
+  };
+  EXPECT_EQ(create(3, "x")->number, 3u);
+  EXPECT_EQ(create(2, "y")->number, 4u);
+  EXPECT_EQ(create(0, "z")->number, 5u);
+  EXPECT_EQ(create(9, "w")->start_unix_nanos, 5'000);
+  EXPECT_EQ(store_->Attempts("base")->back().number, 9u);
+}
+
 TEST_P(StoreConformance, NumbersAttemptsWithinTheRunAndNeverReusesIds) {
   Open();
   const AttemptMeta first = Create("base"), other = Create("ort"), second = Create("base");
