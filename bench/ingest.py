@@ -22,7 +22,7 @@ from typing import Any
 import machine
 import result_files
 
-SECTIONS = ("limits", "ingest", "grow", "queries", "crowd")
+SECTIONS = ("limits", "ingest", "grow", "queries", "memory", "crowd")
 MEBIBYTE = 2**20
 
 
@@ -33,14 +33,15 @@ class Sizes:
     records: int  # of one measurement of ingest and of each limit
     grow: list[int]  # records added in each stage
     query_steps: int  # 8 ranks, 1,000 activations, three runs
+    memory_steps: int  # the same, two runs, simulated
     crowd_seconds: float
     crowd_query_steps: int
     repeats: tuple[float, ...]  # of the runs that are queried
     paces: tuple[int, ...]  # of the crowd, in records per second; 0: as many as possible
 
 
-FULL = Sizes(8_000_000, [2_000_000, 8_000_000, 40_000_000], 1000, 15, 100, (0.0, 0.5), (0, 300_000))
-QUICK = Sizes(200_000, [50_000, 100_000], 5, 0.5, 2, (0.5,), (300_000,))
+FULL = Sizes(8_000_000, [2_000_000, 8_000_000, 40_000_000], 1000, 62_500, 15, 100, (0.0, 0.5), (0, 300_000))
+QUICK = Sizes(200_000, [50_000, 100_000], 5, 20, 0.5, 2, (0.5,), (300_000,))
 
 
 class Bench:
@@ -110,6 +111,13 @@ class Bench:
     def queries(self, sizes: Sizes) -> list[dict[str, Any]]:
         return [self.spawned("queries", "--steps", sizes.query_steps, "--repeat", repeat) for repeat in sizes.repeats]
 
+    def memory(self, sizes: Sizes) -> list[dict[str, Any]]:
+        rows = []
+        for more in ([], ["--identical"], ["--heat-map", 1024]):
+            rows.append(self.call("memory", "--dir", self.folder / "empty", "--steps", sizes.memory_steps, *more))
+            shutil.rmtree(self.folder / "empty", ignore_errors=True)
+        return rows
+
     def crowd(self, sizes: Sizes) -> list[dict[str, Any]]:
         sizing = ("--seconds", sizes.crowd_seconds, "--query-steps", sizes.crowd_query_steps)
         # At a given pace, batches are as small as those of agents.
@@ -164,7 +172,15 @@ def render(result: dict[str, Any]) -> str:
     by_section: dict[str, list[dict[str, Any]]] = {}
     for row in result["rows"]:
         by_section.setdefault(row["section"], []).append(row)
-    renderers = {"ingest": _ingest, "grow": _grow, "limits": _limits, "queries": _queries, "crowd": _crowd, "rivals": _rivals}
+    renderers = {
+        "ingest": _ingest,
+        "grow": _grow,
+        "limits": _limits,
+        "queries": _queries,
+        "memory": _memory,
+        "crowd": _crowd,
+        "rivals": _rivals,
+    }
     tables = [renderer(by_section[name]) for name, renderer in renderers.items() if name in by_section]
     return "\n\n".join(tables)
 
@@ -209,17 +225,33 @@ def _limits(rows: list[dict[str, Any]]) -> str:
 
 
 def _queries(rows: list[dict[str, Any]]) -> str:
+    def milliseconds(row: dict[str, Any], what: str) -> str:
+        return f"{1e3 * row[what]:.0f}" if what in row else "-"
+
     cells = []
     for result in rows:
         p = result["parameters"]
         what = f"{p['ranks']} ranks x {p['steps']} steps x {p['activations']}, {p['repeat']:.0%} repeated"
-        for load in result["loads"]:
+        for load in result.get("loads", []):
             cells.append([f"{what}: load {load['run'].removeprefix('queries-')}, bytes/record",
-                          "-", f"{load['stored']['bytes_per_record']:.1f}", "-"])  # fmt: skip
+                          "-", "-", f"{load['stored']['bytes_per_record']:.1f}", "-"])  # fmt: skip
         for row in result["rows"]:
-            cells.append([f"{what}: {row['name']}", f"{1e3 * row['cold_seconds']:.0f}", f"{1e3 * row['warm_seconds']:.0f}",
-                          str(row["records"])])  # fmt: skip
-    return result_files.table(["question", "first call, ms", "warm, ms (or bytes)", "records"], cells)
+            cells.append([f"{what}: {row['name']}", milliseconds(row, "disk_seconds"), milliseconds(row, "cold_seconds"),
+                          milliseconds(row, "warm_seconds"), str(row["records"])])  # fmt: skip
+    return result_files.table(["question", "from disk, ms", "first call, ms", "warm, ms (or bytes)", "records"], cells)
+
+
+def _memory(rows: list[dict[str, Any]]) -> str:
+    header = ["diff of simulated runs", "M records", "seconds", "MiB at most", "of these before the diff"]
+    cells = []
+    for row in rows:
+        p = row["parameters"]
+        what = f"{p['ranks']} ranks x {p['steps']} steps x {p['activations']}, {'identical' if p['identical'] else 'all differ'}"
+        if p["heat_map"]:
+            what += f", with a heat map of {p['heat_map']} columns"
+        cells.append([what, f"{row['records'] / 1e6:.0f}", f"{row['seconds']:.0f}", f"{row['rss_peak_bytes'] / MEBIBYTE:.0f}",
+                      f"{row['rss_bytes_before'] / MEBIBYTE:.0f}"])  # fmt: skip
+    return result_files.table(header, cells)
 
 
 def _crowd(rows: list[dict[str, Any]]) -> str:
@@ -241,14 +273,16 @@ def _crowd(rows: list[dict[str, Any]]) -> str:
 
 
 def _rivals(rows: list[dict[str, Any]]) -> str:
-    header = ["rival", "M records/s", "bytes/record", "diff, identical, s", "diff, all differ, s", "records"]
+    header = ["rival", "M records/s", "bytes/record", "diff, identical, s", "diff, all differ, s", "by hash, identical, s",
+              "by hash, all differ, s", "records"]  # fmt: skip
 
     def number(value: float | None, digits: int) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
     return result_files.table(header, [
         [row["name"], _millions(row["records_per_second"]), f"{row['bytes_per_record']:.1f}",
-         number(row.get("diff_identical_seconds"), 2), number(row.get("diff_differing_seconds"), 2), str(row["records"])]
+         number(row.get("diff_identical_seconds"), 2), number(row.get("diff_differing_seconds"), 2),
+         number(row.get("group_identical_seconds"), 2), number(row.get("group_differing_seconds"), 2), str(row["records"])]
         for row in rows
     ])  # fmt: skip
 

@@ -26,6 +26,7 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "overhead": overhead.render,
     "overhead_gpu": overhead.render,
     "ingest": ingest.render,
+    "one_run": ingest.render,
 }
 
 

@@ -1,7 +1,8 @@
-"""ClickHouse and VictoriaMetrics with the same records as the collector, measured in the same run (targets P7 to P9).
+"""ClickHouse and VictoriaMetrics with the same records as the collector, measured in the same run (targets P7 to P9 and P13).
 
 scripts/bench_rivals.sh                      # installs them from apt, then calls this
 python bench/rivals.py --steps 1000          # 8 ranks x 1,000 activations, three runs; adds its rows to the newest ingest results
+python bench/rivals.py --only statcollect,chdb   # the newest ClickHouse, embedded, from pip (chdb, half a gigabyte)
 
 ClickHouse: two streams of RowBinary over HTTP in the order of the primary key, MergeTree, default LZ4; the diff is a join of two runs that
 compares 12 columns. VictoriaMetrics: two streams of Influx lines in the order of time, 14 fields (a hash takes two), flushed. Both write
@@ -11,6 +12,7 @@ removed."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import shutil
 import signal
@@ -208,6 +210,88 @@ class ClickHouse:
         return [plain, sketched]
 
 
+class EmbeddedClickHouse:
+    """chdb: no server and no network. It reads files that were written before, which are in memory, with both cores for itself."""
+
+    def __init__(self) -> None:
+        try:
+            self._session_module = importlib.import_module("chdb.session")
+        except ImportError as failure:
+            raise RuntimeError(
+                "measure chdb: found no Python package chdb; expected it in the Python that runs this script; "
+                "install it into an environment of its own (pip install chdb)"
+            ) from failure
+
+    def ask(self, query: str) -> str:
+        return str(self._session.query(query, "TabSeparated")).strip()
+
+    def insert(self, run: int, more: list[object], steps: int) -> float:
+        """Seconds of the insert alone, with sync(2)."""
+        file = self._folder / f"run-{run}.bin"
+        words = ["dump", "--format", "rowbinary", "--steps", steps, "--activations", ACTIVATIONS, "--ranks", RANKS, "--run", run,
+                 "--sketch", 0, *more]  # fmt: skip
+        with file.open("wb") as out:
+            subprocess.run([str(machine.BUILD / "bin" / "statcollect-bench"), *map(str, words)], stdout=out, check=True)
+        subprocess.run(["sync", "-f", str(self._folder)], check=True)
+        begin = time.monotonic()
+        self.ask(f"insert into plain select * from file('{file}', 'RowBinary', '{COLUMNS}')")
+        subprocess.run(["sync", "-f", str(self._folder)], check=True)
+        seconds = time.monotonic() - begin
+        file.unlink()
+        return seconds
+
+    def timed(self, query: str, expected: list[int]) -> float:
+        """The faster of three."""
+        times = []
+        for _ in range(3):
+            begin = time.monotonic()
+            found = [int(word) for word in self.ask(query).split()]
+            times.append(time.monotonic() - begin)
+            if found != expected:
+                raise RuntimeError(f"chdb: {query}: found {found}; expected {expected}")
+        return min(times)
+
+    def by_hash(self, other: int, differing: int) -> float:
+        return self.timed(
+            f"select count() from (select rank, step, act from plain where run in (1, {other}) "
+            "group by rank, step, act having min(hash) != max(hash))",
+            [differing],
+        )
+
+    def by_join(self, other: int, records: int, differing: int) -> float:
+        differs = " or ".join(f"a.{name} != b.{name}" for name in STATISTICS)
+        return self.timed(
+            f"select count(), countIf({differs}) from (select * from plain where run = 1) a "
+            f"inner join (select * from plain where run = {other}) b using (rank, step, act)",
+            [records, differing],
+        )
+
+    def measure(self, steps: int, parent: Path | None) -> list[dict[str, Any]]:
+        records = RANKS * steps * ACTIVATIONS
+        self._folder = Path(tempfile.mkdtemp(prefix="statcollect-rival-", dir=parent))
+        self._session = self._session_module.Session(str(self._folder / "store"))
+        try:
+            self.ask("create database bench engine=Atomic")
+            self.ask("use bench")
+            self.ask(f"create table plain ({COLUMNS}) engine=MergeTree order by (run, rank, step, act)")
+            loads: tuple[tuple[int, list[object]], ...] = ((1, []), (2, []), (3, ["--differ-from", 0]))
+            seconds = sum(self.insert(run, more, steps) for run, more in loads)
+            row = {
+                "name": f"ClickHouse {self.ask('select version()')} (chdb), 12 statistics and hash", "records": 3 * records,
+                "seconds": seconds, "records_per_second": 3 * records / seconds,
+                "bytes_per_record": self.stored_bytes() / (3 * records),
+                "group_identical_seconds": self.by_hash(2, 0), "group_differing_seconds": self.by_hash(3, records),
+                "diff_identical_seconds": self.by_join(2, records, 0), "diff_differing_seconds": self.by_join(3, records, records),
+            }  # fmt: skip
+        finally:
+            self._session.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return [row]
+
+    def stored_bytes(self) -> int:
+        return int(self.ask("select sum(bytes_on_disk) from system.parts where active and table = 'plain'"))
+
+
 class VictoriaMetrics:
     URL = "http://127.0.0.1:8428/"
 
@@ -261,7 +345,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000, help="steps of a run of 8 ranks and 1,000 activations (default 1000)")
     parser.add_argument("--vm-steps", type=int, help="steps for VictoriaMetrics, which is slower (default: a tenth)")
-    parser.add_argument("--only", default="statcollect,clickhouse,victoria", help="some of statcollect, clickhouse, victoria")
+    parser.add_argument(
+        "--only", default="statcollect,clickhouse,victoria", help="some of statcollect, clickhouse, chdb, victoria"
+    )
     parser.add_argument("--dir", type=Path, help="where the data folders go (default: the temporary folder)")
     parser.add_argument("--output", type=Path, help="result file to add to (default: the newest bench/results/*-ingest.json)")
     arguments = parser.parse_args()
@@ -269,6 +355,7 @@ def main() -> int:
     measurements: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "statcollect": lambda: statcollect(arguments.steps, arguments.dir),
         "clickhouse": lambda: ClickHouse().measure(arguments.steps, arguments.dir),
+        "chdb": lambda: EmbeddedClickHouse().measure(arguments.steps, arguments.dir),
         "victoria": lambda: VictoriaMetrics().measure(vm_steps, arguments.dir),
     }
     chosen = arguments.only.split(",")

@@ -17,6 +17,7 @@ Command AddIngest(CLI::App& app);
 Command AddLimits(CLI::App& app);
 Command AddQueries(CLI::App& app);
 Command AddCrowd(CLI::App& app);
+Command AddMemory(CLI::App& app);
 Command AddDump(CLI::App& app);
 Command AddAcknowledge(CLI::App& app);
 

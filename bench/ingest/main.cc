@@ -21,6 +21,7 @@ Examples:
   statcollect-bench ingest --collector 127.0.0.1:7433 --streams 256 --seconds 10 --sketch 0
   statcollect-bench limits --dir /tmp/limits
   statcollect-bench queries --spawn build/release/bin/statcollectord --data-dir /tmp/d
+  statcollect-bench memory --dir /tmp/empty --steps 62500
   statcollect-bench crowd --spawn build/release/bin/statcollectord --data-dir /tmp/d --seconds 20
 
 Prints one JSON object on standard output and a table on standard error. Exit code 1: the measurement failed, the message says
@@ -32,7 +33,8 @@ int Run(int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(1);
   std::vector<std::pair<CLI::App*, Command>> commands;
-  for (Command (*add)(CLI::App&) : {AddIngest, AddLimits, AddQueries, AddCrowd, AddDump, AddAcknowledge}) {
+  for (Command (*add)(CLI::App&) :
+       {AddIngest, AddLimits, AddQueries, AddCrowd, AddMemory, AddDump, AddAcknowledge}) {
     Command command = add(app);
     commands.emplace_back(app.get_subcommands({}).back(), std::move(command));
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct QueriesOptions {
   int rounds = 5;
   bool load = true;
   bool layouts = false;
+  std::string only;  // part of the names of the questions to ask
 };
 
 struct RunToLoad {
@@ -81,65 +83,90 @@ Result<json> Load(QueriesOptions& o, const Network& network, const RunToLoad& ru
 
 struct Question {
   std::string name;
-  std::function<Result<Answer>()> ask;
+  std::function<Result<Answer>(const Asker& asker)> ask;
   std::uint64_t expected_records;
 };
 
-// Cold: the first time it is asked of the process; the operating system may have the files in memory. Warm at
-// least once, and not again once kQuestionTime has passed.
-Result<json> Time(const Question& question, int rounds) {
+// The time it takes. An answer about another number of records is an error.
+Result<double> TimeOnce(const Question& question, const Asker& asker) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto answer = question.ask(asker);
+  if (!answer.ok()) return answer.status();
+  if (answer->records != question.expected_records) {
+    return Status(Code::kInternal, question.name + ": the answer is about " +
+                                       std::to_string(answer->records) + " records; expected " +
+                                       std::to_string(question.expected_records));
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// The first question to a freshly started daemon. `in_memory`: the operating system has its files in memory, otherwise
+// none of them. Leaves it running. Without a data folder, or a daemon that can be started: empty.
+Result<std::optional<double>> TimeAfterStart(QueriesOptions& o, const Question& question, bool in_memory) {
+  if (!o.target.spawns()) return std::optional<double>();
+  STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
+  STATCOLLECT_RETURN_IF_ERROR(in_memory ? o.target.ReadFiles() : o.target.ForgetFiles());
+  STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
+  const Asker asker(o.target.address());
+  const auto seconds = TimeOnce(question, asker);
+  if (!seconds.ok()) return seconds.status();
+  return std::optional(*seconds);
+}
+
+// Warm at least once, and not again once kQuestionTime has passed.
+Result<json> Time(QueriesOptions& o, const Question& question) {
+  const auto from_disk = TimeAfterStart(o, question, /*in_memory=*/false);
+  if (!from_disk.ok()) return from_disk.status();
+  const auto cold = TimeAfterStart(o, question, /*in_memory=*/true);
+  if (!cold.ok()) return cold.status();
+  const Asker asker(o.target.address());  // gone before the daemon stops, which would wait for its connection
+  if (!*cold) STATCOLLECT_RETURN_IF_ERROR(TimeOnce(question, asker).status());
   std::vector<double> seconds;
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i <= rounds; ++i) {
-    if (i > 1 && std::chrono::steady_clock::now() - start > kQuestionTime) break;
-    const auto begin = std::chrono::steady_clock::now();
-    const auto answer = question.ask();
-    if (!answer.ok()) return answer.status();
-    if (answer->records != question.expected_records) {
-      return Status(Code::kInternal, question.name + ": the answer is about " +
-                                         std::to_string(answer->records) + " records; expected " +
-                                         std::to_string(question.expected_records));
-    }
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  for (int i = 0; i < o.rounds; ++i) {
+    if (i > 0 && std::chrono::steady_clock::now() - start > kQuestionTime) break;
+    const auto warm = TimeOnce(question, asker);
+    if (!warm.ok()) return warm.status();
+    seconds.push_back(*warm);
   }
-  const double cold = seconds.front();
-  seconds.erase(seconds.begin());
   const double warm = Median(seconds);
-  std::fprintf(stderr, "%-44s %10.1f ms cold %10.1f ms warm %12lu records\n", question.name.c_str(),
-               1e3 * cold, 1e3 * warm, static_cast<unsigned long>(question.expected_records));
-  return json{{"name", question.name},
-              {"cold_seconds", cold},
+  json row = {{"name", question.name},
               {"warm_seconds", warm},
               {"all_warm_seconds", seconds},
               {"records", question.expected_records}};
+  if (*from_disk) row["disk_seconds"] = **from_disk;
+  if (*cold) row["cold_seconds"] = **cold;
+  std::fprintf(stderr, "%-44s %10.1f ms from disk %8.1f ms cold %8.1f ms warm %12lu records\n",
+               question.name.c_str(), 1e3 * from_disk->value_or(0), 1e3 * cold->value_or(0), 1e3 * warm,
+               static_cast<unsigned long>(question.expected_records));
+  return row;
 }
 
-// Asked in an order in which none warms what the next one reads.
-std::vector<Question> Questions(const QueriesOptions& o, const Network& network, const Asker& asker) {
+std::vector<Question> Questions(const QueriesOptions& o, const Network& network) {
   // A diff compares the losses, too: one a rank and step.
   const std::uint64_t per_step = std::uint64_t{o.send.streams} * (o.activations + 1);
   const std::uint64_t all = per_step * o.send.steps, of_one = all / o.send.streams;
   if (o.layouts) {
     const std::string ranks = std::to_string(o.send.streams);
     return {{"diff of " + ranks + " ranks with one, the same model",
-             [&] { return asker.Diff(kCut, kWhole, "", Expect::kAgree); }, of_one},
+             [](const Asker& asker) { return asker.Diff(kCut, kWhole, "", Expect::kAgree); }, of_one},
             {"diff of " + ranks + " ranks with one, all differ",
-             [&] { return asker.Diff(kCutOther, kWhole, "", Expect::kDiverged); }, of_one},
+             [](const Asker& asker) { return asker.Diff(kCutOther, kWhole, "", Expect::kDiverged); }, of_one},
             {"diff of " + ranks + " ranks with " + ranks + ", identical",
-             [&] { return asker.Diff(kCut, kCut, "", Expect::kIdentical); }, all},
+             [](const Asker& asker) { return asker.Diff(kCut, kCut, "", Expect::kIdentical); }, all},
             {"diff of " + ranks + " ranks with " + ranks + ", all differ",
-             [&] { return asker.Diff(kCut, kCutOther, "", Expect::kDiverged); }, all}};
+             [](const Asker& asker) { return asker.Diff(kCut, kCutOther, "", Expect::kDiverged); }, all}};
   }
   const TensorDef& middle = network.activations()[o.activations / 2];
   return {
-      {"series of one activation (P11)", [&, middle] { return asker.Series(kBase, middle); },
+      {"series of one activation (P11)", [middle](const Asker& asker) { return asker.Series(kBase, middle); },
        o.send.streams * o.send.steps},
-      {"diff of step 0, all differ (P10)", [&] { return asker.Diff(kBase, kOther, "0", Expect::kDiverged); },
-       per_step},
-      {"diff of all steps, identical (P9)", [&] { return asker.Diff(kBase, kSame, "", Expect::kIdentical); },
-       all},
-      {"diff of all steps, all differ (P9)", [&] { return asker.Diff(kBase, kOther, "", Expect::kDiverged); },
-       all},
+      {"diff of step 0, all differ (P10)",
+       [](const Asker& asker) { return asker.Diff(kBase, kOther, "0", Expect::kDiverged); }, per_step},
+      {"diff of all steps, identical (P9)",
+       [](const Asker& asker) { return asker.Diff(kBase, kSame, "", Expect::kIdentical); }, all},
+      {"diff of all steps, all differ (P9)",
+       [](const Asker& asker) { return asker.Diff(kBase, kOther, "", Expect::kDiverged); }, all},
   };
 }
 
@@ -162,17 +189,13 @@ Result<json> Measure(QueriesOptions& o) {
     }
   }
   if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
-  const auto before = o.target.Use();
-  {
-    const Asker asker(
-        o.target.address());  // gone before the daemon stops, which would wait for its connection
-    for (const Question& question : Questions(o, network, asker)) {
-      auto row = Time(question, o.rounds);
-      if (!row.ok()) return row.status();
-      out["rows"].push_back(*row);
-    }
+  for (const Question& question : Questions(o, network)) {
+    if (question.name.find(o.only) == std::string::npos) continue;
+    auto row = Time(o, question);
+    if (!row.ok()) return row.status();
+    out["rows"].push_back(*row);
   }
-  if (const auto after = o.target.Use(); before && after) out["daemon"] = UseJson(*before, *after, 0);
+  if (const auto use = o.target.Use()) out["daemon"] = UseJson({}, *use, 0);  // since its last start
   if (o.target.has_data_dir()) out["stored_bytes"] = o.target.Stored().total();
   if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
   return out;
@@ -198,6 +221,7 @@ Command AddQueries(CLI::App& app) {
   command->add_option("--steps", o->send.steps, "Steps of a rank")
       ->check(CLI::Range(1u, 100'000'000u))
       ->capture_default_str();
+  command->add_option("--only", o->only, "Ask only questions whose name contains this, for example P11");
   AddRecordFlags(command, &o->activations, &o->maker.sketch, &o->repeat);
   command
       ->add_option("--rounds", o->rounds,

@@ -1,7 +1,13 @@
 #include "bench/ingest/target.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 #include <utility>
+#include <vector>
 
 #include <grpcpp/grpcpp.h>
 #include <CLI/CLI.hpp>
@@ -50,6 +56,23 @@ Status Target::Stop(ProcessUse* use) {
 std::optional<ProcessUse> Target::Use() const {
   const auto use = ReadUse(pid_);
   return use.ok() ? std::optional(*use) : std::nullopt;
+}
+
+Status Target::ForEachFile(bool read) const {
+  std::vector<char> buffer(1 << 20);
+  for (const auto& entry : std::filesystem::directory_iterator(data_dir_)) {
+    if (!entry.is_regular_file()) continue;
+    const int file = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+      return Status(Code::kUnavailable, "open " + entry.path().string() + ": " + std::strerror(errno) +
+                                            "; expected the daemon's file");
+    }
+    if (!read) (void)posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    while (read && ::read(file, buffer.data(), buffer.size()) > 0) {
+    }
+    close(file);
+  }
+  return Status::Ok();
 }
 
 Result<v1::GetStatusResponse> Target::GetStatus() const {

@@ -34,11 +34,16 @@ class Target {
   const std::string& durability() const { return durability_; }
   // Empty without a data directory.
   StoredBytes Stored() const { return has_data_dir() ? MeasureStored(data_dir_) : StoredBytes{}; }
+  // The files of the data folder into the operating system's cache, or out of it (what has been written back).
+  Status ReadFiles() const { return ForEachFile(/*read=*/true); }
+  Status ForgetFiles() const { return ForEachFile(/*read=*/false); }
   // Empty if the process is on a different machine.
   std::optional<ProcessUse> Use() const;
   Result<v1::GetStatusResponse> GetStatus() const;
 
  private:
+  Status ForEachFile(bool read) const;
+
   std::string collector_, spawn_, data_dir_, durability_ = "fsync";
   std::string address_;
   pid_t pid_ = 0;

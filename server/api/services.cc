@@ -7,6 +7,7 @@
 #include "common/project.h"
 #include "server/access/audit_log.h"
 #include "server/access/current.h"
+#include "server/api/arena_messages.h"
 #include "server/api/calls.h"
 #include "server/api/checkpoint_target.h"
 #include "server/api/convert.h"
@@ -96,6 +97,7 @@ class QueryService final : public v1::Query::CallbackService {
                 .threads = 1,
                 .waiting_max = limits.quick_waiting_max,
                 .time_limit = limits.time_limit}) {
+    SetMessageAllocatorFor_GetSeries(&series_messages_);
     const api::LiveLimits live{
         .followers_max = limits.followers_max, .interval = limits.live_interval, .beat = limits.live_beat};
     if (runs != nullptr) live_ = std::make_unique<api::LiveBoard>(engine, *runs, live);
@@ -346,6 +348,7 @@ class QueryService final : public v1::Query::CallbackService {
   const QueryLimits limits_;
   EventFeed* const feed_;
   api::HeatTiles heat_tiles_;
+  api::ArenaMessages<v1::GetSeriesRequest, v1::GetSeriesResponse> series_messages_;
   std::unique_ptr<api::LiveBoard> live_;
   // Each kind has its own, so that it waits only for its like.
   WorkerPool pool_, streams_, captures_, details_, quick_;

@@ -223,7 +223,7 @@ Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const Kee
   std::vector<Status> statuses(series.size());
   std::atomic<std::size_t> rows{0};
   std::atomic<bool> failed{false};
-  InParallel(series.size(), [&](std::size_t i) {
+  const auto read = [&](std::size_t i) {
     if (failed) return;
     Series& one = series[i];
     auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, steps);
@@ -235,7 +235,10 @@ Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const Kee
       if ((rows += one.points.size()) > kRowsMax) statuses[i] = TooManyRows("series");
     }
     if (!statuses[i].ok()) failed = true;
-  });
+  };
+  // Where the blocks are not in memory, the threads wait for the disk, and it serves several at once in the same time.
+  constexpr std::size_t kReadersMax = 8;
+  InParallelWith([] {}, series.size(), read, std::min(series.size(), kReadersMax));
   for (std::size_t i = 0; i < series.size(); ++i) {
     STATCOLLECT_RETURN_IF_ERROR(statuses[i]);
     STATCOLLECT_RETURN_IF_ERROR(DefineLayouts(series[i]));
@@ -282,6 +285,20 @@ Result<std::vector<ScalarRecord>> RunView::Scalars(std::size_t attempt, std::uin
 
 Result<std::vector<EventRecord>> RunView::Events(std::size_t attempt, std::uint32_t rank) const {
   return store_->Events(attempts_[attempt].id, rank);
+}
+
+std::vector<RankOfRun> RanksOf(RunView& view, std::size_t first_attempt, std::size_t last_attempt) {
+  std::vector<RankOfRun> all;
+  for (std::size_t attempt = first_attempt; attempt <= last_attempt; ++attempt) {
+    for (const auto& [rank, meta] : view.ranks(attempt))
+      all.push_back({.view = &view, .attempt = attempt, .rank = rank});
+  }
+  return all;
+}
+
+void ReadCatalogues(std::span<const RankOfRun> ranks) {
+  InParallel(ranks.size(),
+             [&](std::size_t i) { (void)ranks[i].view->Catalogue(ranks[i].attempt, ranks[i].rank); });
 }
 
 ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {

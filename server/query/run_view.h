@@ -108,6 +108,18 @@ class RunView {
   std::vector<std::unique_ptr<RankCatalogue>> outgrown_;  // observations still point to them
 };
 
+// A rank of a run's launch.
+struct RankOfRun {
+  RunView* view = nullptr;
+  std::size_t attempt = 0;
+  std::uint32_t rank = 0;
+};
+// All ranks of these attempts (indexes of RunView::attempts).
+std::vector<RankOfRun> RanksOf(RunView& view, std::size_t first_attempt, std::size_t last_attempt);
+// Reads their definitions into the views' caches, on several threads. A failure shows again where a catalogue is
+// asked for.
+void ReadCatalogues(std::span<const RankOfRun> ranks);
+
 // For reports.
 ObservationSide MakeSide(const TensorStats& stats, const Layout& layout);
 inline ObservationSide MakeSide(const Observation& observation) {

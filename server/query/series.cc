@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "common/names.h"
+#include "server/query/parallel.h"
 #include "server/query/rows.h"
 #include "server/query/suggest.h"
 
@@ -34,6 +35,7 @@ SeriesPoint MakePoint(const std::string& run, std::uint32_t rank, const TensorKe
 // Calls visit(attempt, rank, definition) for everything that the run ever defined.
 template <typename Visit>
 Status ForEachDefinition(RunView& view, Visit visit) {
+  ReadCatalogues(RanksOf(view, 0, view.attempts().size() - 1));
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
       auto catalogue = view.Catalogue(attempt, rank);
@@ -78,14 +80,23 @@ Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& re
                                               [&](std::size_t attempt, std::uint64_t step) {
                                                 return wanted->Contains(step) && owners->IsOf(attempt, step);
                                               }));
+  std::vector<const RankCatalogue*> catalogues;
+  std::vector<std::size_t> first = {0};  // of the points of each series
   for (const RunView::Series& one : series) {
     auto catalogue = view.Catalogue(one.attempt, one.rank);
     if (!catalogue.ok()) return catalogue.status();
-    const TensorKey& key = (*catalogue)->activations[one.activation].key;
-    for (const StatPoint& point : one.points) {
-      points.push_back(MakePoint(request.run, one.rank, key, point, (*catalogue)->layouts[point.layout]));
-    }
+    catalogues.push_back(*catalogue);
+    first.push_back(first.back() + one.points.size());
   }
+  points.resize(first.back());
+  InParallel(series.size(), [&](std::size_t s) {
+    const RunView::Series& one = series[s];
+    const TensorKey& key = catalogues[s]->activations[one.activation].key;
+    for (std::size_t i = 0; i < one.points.size(); ++i) {
+      const Layout& layout = catalogues[s]->layouts[one.points[i].layout];
+      points[first[s] + i] = MakePoint(request.run, one.rank, key, one.points[i], layout);
+    }
+  });
   const auto key = [](const SeriesPoint& p) {
     return std::tie(p.kind, p.output_path, p.rank, p.step, p.micro_batch, p.call);
   };

@@ -215,7 +215,7 @@ def test_rivals_take_the_place_of_their_earlier_figures_only(tmp_path: Path) -> 
     rows = result(path)["rows"]
     assert [r.get("name") for r in rows] == [None, "V", "C2"]
     table = importlib.import_module("ingest").render({"rows": rows[1:]})
-    assert "| V | 1.00 | 50.0 | - | - | 10 |" in table and "| C2 | 1.00 | 50.0 | 1.50 | - | 10 |" in table
+    assert "| V | 1.00 | 50.0 | - | - | - | - | 10 |" in table and "| C2 | 1.00 | 50.0 | 1.50 | - | - | - | 10 |" in table
 
 
 def test_rivals_that_are_not_installed_are_named(tmp_path: Path) -> None:

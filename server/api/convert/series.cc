@@ -1,9 +1,12 @@
 #include "server/api/convert.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 
 #include "common/names.h"
 #include "server/api/convert/parts.h"
+#include "server/query/parallel.h"
 
 namespace statcollect::api {
 namespace {
@@ -21,6 +24,23 @@ const MemoryFields& FieldsOfMemory() {
     return found;
   }();
   return fields;
+}
+
+// A thread is started in the time of some dozens.
+constexpr std::size_t kPointsOfAThread = 1000;
+
+void PointToWire(const query::SeriesPoint& point, v1::SeriesPoint& out) {
+  out.set_run(point.run);
+  out.set_rank(point.rank);
+  out.set_step(point.step);
+  out.set_micro_batch(point.micro_batch);
+  out.set_kind(static_cast<v1::Kind>(point.kind));
+  out.set_activation(point.activation);
+  out.set_output_path(point.output_path);
+  out.set_call(point.call);
+  out.set_mode(point.mode);
+  ToWire(point.stats, *out.mutable_stats());
+  out.mutable_ranks()->Add(point.ranks.begin(), point.ranks.end());
 }
 
 }  // namespace
@@ -65,20 +85,15 @@ Result<query::DensityRequest> FromWire(const v1::ListDensityRequest& request) {
 }
 
 void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out) {
-  for (const query::SeriesPoint& point : points) {
-    v1::SeriesPoint& added = *out.add_records();
-    added.set_run(point.run);
-    added.set_rank(point.rank);
-    added.set_step(point.step);
-    added.set_micro_batch(point.micro_batch);
-    added.set_kind(static_cast<v1::Kind>(point.kind));
-    added.set_activation(point.activation);
-    added.set_output_path(point.output_path);
-    added.set_call(point.call);
-    added.set_mode(point.mode);
-    ToWire(point.stats, *added.mutable_stats());
-    added.mutable_ranks()->Add(point.ranks.begin(), point.ranks.end());
-  }
+  auto& records = *out.mutable_records();
+  records.Reserve(static_cast<int>(points.size()));
+  for (std::size_t i = 0; i < points.size(); ++i) records.Add();
+  const std::size_t parts = (points.size() + kPointsOfAThread - 1) / kPointsOfAThread;
+  query::InParallel(parts, [&](std::size_t part) {
+    const std::size_t end = std::min(points.size(), (part + 1) * kPointsOfAThread);
+    for (std::size_t i = part * kPointsOfAThread; i < end; ++i)
+      PointToWire(points[i], records[static_cast<int>(i)]);
+  });
 }
 
 void ToWire(const std::vector<query::ScalarRow>& rows, v1::ListScalarsResponse& out) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -115,7 +116,10 @@ class DetailedComparison {
                          context_.limits.WantsBitwise(to_.step) &&
                          !(to_.first_bitwise && to_.first_bitwise->place < place);
     if (bitwise || (diverged && context_.limits.WantsRows(to_.step))) {
-      Divergence row = NewRow(def, place);
+      const bool kept = diverged && context_.limits.WantsRows(to_.step);
+      std::optional<Divergence> alone;
+      if (kept) to_.rows.push_back({place, NewRow(def, place)});
+      Divergence& row = kept ? to_.rows.back().row : alone.emplace(NewRow(def, place));
       SetComparison(row, comparison);
       row.a = MakeSide(*pair.a);
       row.b = MakeSide(*pair.b);
@@ -126,7 +130,6 @@ class DetailedComparison {
         row.previous_distance = previous.distance;
       }
       if (bitwise) to_.first_bitwise = PlacedRow{place, row};
-      if (diverged) to_.rows.push_back({place, std::move(row)});
     }
     if (!diverged) previous = {&def, comparison.distance ? comparison.distance->value : 0.0};
   }

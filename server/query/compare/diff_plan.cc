@@ -9,7 +9,6 @@
 
 #include "common/names.h"
 #include "common/step_set.h"
-#include "server/query/parallel.h"
 #include "server/query/settings/recording_policy.h"
 
 namespace statcollect::query {
@@ -110,8 +109,7 @@ Status FindStored(const RunView& a, const RunView& b, const DiffRequest& request
   return Status::Ok();
 }
 
-// Into the views' caches, on several threads. A failure shows again where a catalogue is asked for.
-void ReadCatalogues(RunView& a, RunView& b, const DiffPlan& plan) {
+void ReadCataloguesOf(RunView& a, RunView& b, const DiffPlan& plan) {
   std::set<std::tuple<RunView*, std::size_t, std::uint32_t>> wanted;
   std::set<std::pair<std::size_t, std::size_t>> attempts;
   for (const auto& [step, of] : plan.steps) attempts.insert(of);
@@ -121,11 +119,10 @@ void ReadCatalogues(RunView& a, RunView& b, const DiffPlan& plan) {
       wanted.emplace(&b, of_b, rank.b);
     }
   }
-  const std::vector<std::tuple<RunView*, std::size_t, std::uint32_t>> all(wanted.begin(), wanted.end());
-  InParallel(all.size(), [&](std::size_t i) {
-    const auto [view, attempt, rank] = all[i];
-    (void)view->Catalogue(attempt, rank);
-  });
+  std::vector<RankOfRun> all;
+  for (const auto& [view, attempt, rank] : wanted)
+    all.push_back({.view = view, .attempt = attempt, .rank = rank});
+  ReadCatalogues(all);
 }
 
 // Whose dump a run was imported from; empty if an agent recorded it.
@@ -172,7 +169,7 @@ void FindLeftOut(const RunView& view, const std::vector<RankPair>& ranks, std::u
 // A kind that one run never recorded was not requested there. This is not a divergence, but a note reports
 // it.
 Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
-  ReadCatalogues(a, b, plan);
+  ReadCataloguesOf(a, b, plan);
   std::set<std::size_t> attempts_a, attempts_b;
   for (const auto& [step, attempts] : plan.steps) {
     attempts_a.insert(attempts.first);

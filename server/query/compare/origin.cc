@@ -189,15 +189,15 @@ bool IsStructural(const Divergence& row) {
          (row.reason == Reason::kOrder && !row.distance);
 }
 
-void MarkOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
+void MarkOrigins(std::span<Divergence* const> rows, const std::vector<ForwardTrace>& traces) {
   StepState state(traces);
-  for (Divergence& row : rows) {
-    if (IsStructural(row)) {
-      state.AddStructural(row);
+  for (Divergence* const row : rows) {
+    if (IsStructural(*row)) {
+      state.AddStructural(*row);
       continue;
     }
-    row.origin = state.IsOrigin(row);
-    state.Add(row);
+    row->origin = state.IsOrigin(*row);
+    state.Add(*row);
   }
 }
 

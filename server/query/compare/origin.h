@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_COMPARE_ORIGIN_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ bool IsStructural(const Divergence& row);
 // Sets `origin` of each divergence of one step, the first step whose values differ. `rows` are in report
 // order; `traces` has one entry per rank. Structural rows are left unchanged. Cost: linear in points, times
 // the depth of the module tree.
-void MarkOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces);
+void MarkOrigins(std::span<Divergence* const> rows, const std::vector<ForwardTrace>& traces);
 
 }  // namespace statcollect::query
 

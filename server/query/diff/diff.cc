@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
@@ -73,7 +74,7 @@ class ReportBuilder {
   void AddUnpairedStep(const RankStepFindings& at);
   void NoteOnlyUpdate(bool in_a, const RankStepFindings& at);
   void TakeRows(std::vector<PlacedRow*> placed, const std::vector<ForwardTrace>& traces);
-  void MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces);
+  void MarkStepOrigins(std::span<Divergence* const> rows, const std::vector<ForwardTrace>& traces);
   void AddGrowth(std::uint64_t step, const Tally& tally);
   void NoteUnmatched(const std::string& label, bool only_a);
   void CountSpread();
@@ -153,11 +154,12 @@ void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed, const std::vector<F
   if (placed.empty()) return;
   std::stable_sort(placed.begin(), placed.end(),
                    [](const PlacedRow* x, const PlacedRow* y) { return x->place < y->place; });
-  std::vector<Divergence> rows;
+  std::vector<Divergence*> rows;  // thousands, of which few are reported
   rows.reserve(placed.size());
-  for (PlacedRow* const one : placed) rows.push_back(std::move(one->row));
+  for (PlacedRow* const one : placed) rows.push_back(&one->row);
   MarkStepOrigins(rows, traces);
-  for (Divergence& row : rows) {
+  for (Divergence* const one : rows) {
+    Divergence& row = *one;
     if (row.reason == Reason::kOrder) order_reported_ = true;
     if (!row.origin) {
       row.previous.clear();
@@ -174,17 +176,20 @@ void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed, const std::vector<F
 // Origins are sought in the first step whose values differ: weights carry them into every later step. What
 // differs in structure only (missing, reordered) explains nothing later; the first answer is an origin by
 // definition.
-void ReportBuilder::MarkStepOrigins(std::vector<Divergence>& rows, const std::vector<ForwardTrace>& traces) {
-  if (!values_diverged_ && !std::all_of(rows.begin(), rows.end(), IsStructural)) {
+void ReportBuilder::MarkStepOrigins(std::span<Divergence* const> rows,
+                                    const std::vector<ForwardTrace>& traces) {
+  if (!values_diverged_ &&
+      !std::all_of(rows.begin(), rows.end(), [](const Divergence* row) { return IsStructural(*row); })) {
     values_diverged_ = true;
     MarkOrigins(rows, traces);
   }
   if (!report_.first) {
-    rows.front().origin = true;
-    report_.first = rows.front();
+    rows.front()->origin = true;
+    report_.first = *rows.front();
   }
   std::set<std::tuple<Stage, Kind, std::string, std::string>> reported;
-  for (const Divergence& row : rows) {
+  for (const Divergence* const one : rows) {
+    const Divergence& row = *one;
     if (!row.origin || report_.origins.size() >= kTopDefault) continue;
     if (reported.insert({row.stage, row.kind, row.activation, row.output_path}).second)
       report_.origins.push_back(row);
@@ -339,14 +344,13 @@ void ReportBuilder::AddGrowth(std::uint64_t step, const Tally& tally) {
 }
 
 void ReportBuilder::CountSpread() {
-  std::set<std::string> compared, diverged = missing_names_;
+  std::unordered_set<std::string> compared, diverged(missing_names_.begin(), missing_names_.end());
   for (const Aligner::Entry& entry : context_.aligner.all()) {
     const Alignment& alignment = *entry.alignment;
     for (const TensorDef& def : alignment.a().activations) {
       if (!alignment.HasA(def.id, Alignment::kCompared)) continue;
-      const std::string name = SpreadName(def.key.kind, def.key.name, def.key.output_path);
-      compared.insert(name);
-      if (alignment.HasA(def.id, Alignment::kDiverged)) diverged.insert(name);
+      std::string name = SpreadName(def.key.kind, def.key.name, def.key.output_path);
+      (alignment.HasA(def.id, Alignment::kDiverged) ? diverged : compared).insert(std::move(name));
     }
   }
   for (const Divergence& row : report_.diverged) {  // moved, although its values agree

@@ -175,6 +175,10 @@ Status FindParts(const LogicalPair& pair, Divergence& row) {
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
                                                  const DiffRequest& request) {
   if (request.by_rank || request.merge_ranks || !request.ranks.empty()) return {std::nullopt};
+  std::vector<RankOfRun> all = RanksOf(a, a.attempts().size() - 1, a.attempts().size() - 1);
+  const auto of_b = RanksOf(b, b.attempts().size() - 1, b.attempts().size() - 1);
+  all.insert(all.end(), of_b.begin(), of_b.end());
+  ReadCatalogues(all);
   auto layouts_a = LayoutsOf(a), layouts_b = LayoutsOf(b);
   if (!layouts_a.ok()) return layouts_a.status();
   if (!layouts_b.ok()) return layouts_b.status();
@@ -184,14 +188,15 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   const bool other_ranks = OtherRanks(in_a, in_b);
   const bool maybe = placements || (other_ranks && (single || in_a.stages != in_b.stages));
   if (!request.logical && !maybe) return {std::nullopt};
-  auto of_a = LogicalRun::Open(store, a.run()), of_b = LogicalRun::Open(store, b.run());
-  if (!of_a.ok()) return of_a.status();
-  if (!of_b.ok()) return of_b.status();
+  auto whole_a = LogicalRun::Open(store, a.run()), whole_b = LogicalRun::Open(store, b.run());
+  if (!whole_a.ok()) return whole_a.status();
+  if (!whole_b.ok()) return whole_b.status();
   const bool one_rank_each = single && !placements;
-  if (!request.logical && one_rank_each && !SameBatch((*of_a)->cut(), (*of_b)->cut())) return {std::nullopt};
-  const bool alike = !other_ranks && CutAlike(in_a, in_b, (*of_a)->cut(), (*of_b)->cut());
+  if (!request.logical && one_rank_each && !SameBatch((*whole_a)->cut(), (*whole_b)->cut()))
+    return {std::nullopt};
+  const bool alike = !other_ranks && CutAlike(in_a, in_b, (*whole_a)->cut(), (*whole_b)->cut());
   if (!request.logical && alike) return {std::nullopt};
-  return {MakePair(a, b, *std::move(of_a), *std::move(of_b))};
+  return {MakePair(a, b, *std::move(whole_a), *std::move(whole_b))};
 }
 
 Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report) {

@@ -37,6 +37,7 @@ Result<std::optional<std::uint64_t>> NewestStepOfAll(LogicalRun& run, const RunV
 Result<bool> HoldsParts(RunView& view) {
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     if (view.ranks(attempt).size() < 2) continue;
+    ReadCatalogues(RanksOf(view, attempt, attempt));
     for (const auto& [rank, meta] : view.ranks(attempt)) {
       auto catalogue = view.Catalogue(attempt, rank);
       if (!catalogue.ok()) return catalogue.status();

@@ -260,8 +260,11 @@ std::uint64_t BlockReader::ReadOne(Column column, std::size_t own_index, const C
                                    const ColumnRecord* key) const {
   const StoredColumn& stored = columns_[column];
   if (stored.mode == kNeighbour) {
+    BlockNumbers numbers;
+    const auto all = std::span(numbers).first(own_);
+    stored.numbers.ReadAll(all);
     std::uint64_t value = 0;
-    for (std::size_t j = 0; j <= own_index; ++j) value += UnZigZag(stored.numbers.At(j));
+    for (const std::uint64_t number : all.first(own_index + 1)) value += UnZigZag(number);
     return value;
   }
   const std::uint64_t number = stored.numbers.At(own_index);

@@ -100,6 +100,17 @@ Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, 
   return reader.ReadSums(sums, key_frame, block);
 }
 
+Result<BlockReader> BlockSource::OpenKeyFrame(const StatKey& key, const StatKey& at, std::string* bytes) {
+  auto fetched = Fetch(at, "the key frame of " + What(key));
+  if (!fetched.ok()) return fetched.status();
+  *bytes = *std::move(fetched);
+  auto whole = BlockReader::Open(at, *bytes);
+  if (!whole.ok() || whole->kind() == BlockReader::Kind::kWhole) return whole;
+  return Status(Code::kDataLoss, "read " + What(key) + ": its key frame, " + What(at) +
+                                     ", does not stand alone; the store is damaged; restore a checkpoint or "
+                                     "remove the run");
+}
+
 Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, const BlockReader& reader,
                                                          bool sketches) {
   StatKey at = key;
@@ -109,16 +120,9 @@ Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, con
       kept != key_frames_.end() && kept->second.step == at.step && (kept->second.sketches || !sketches)) {
     return &kept->second;
   }
-  auto bytes = Fetch(at, "the key frame of " + What(key));
-  if (!bytes.ok()) return bytes.status();
-  auto whole = BlockReader::Open(at, *bytes);
+  std::string bytes;
+  auto whole = OpenKeyFrame(key, at, &bytes);
   if (!whole.ok()) return whole.status();
-  if (whole->kind() != BlockReader::Kind::kWhole) {
-    return Status(Code::kDataLoss,
-                  "read " + What(key) + ": its key frame, " + What(at) +
-                      ", does not stand alone; the store is damaged; restore a checkpoint or "
-                      "remove the run");
-  }
   if (key_frames_.size() >= kKeyFramesMax) key_frames_.clear();
   KeyFrame frame{.step = at.step, .sketches = sketches, .block = {}};
   STATCOLLECT_RETURN_IF_ERROR(ReadResolved(at, *whole, sketches, &frame.block));
@@ -136,24 +140,39 @@ Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, 
     resolved = *std::move(found);
   }
   const BlockReader& reader = resolved.reader;
-  if (reader.kind() == BlockReader::Kind::kWhole) {
-    const auto place = reader.Find(activation);
-    if (!place) return std::optional<ColumnRecord>();
-    return std::optional(reader.ReadRecord(*place, nullptr));
-  }
-  auto found = FindKeyFrame(resolved.key, reader, /*sketches=*/false);
+  const bool whole = reader.kind() == BlockReader::Kind::kWhole;
+  const auto found = whole ? RememberRecord(resolved.key, reader, activation)
+                           : FindKeyRecord(resolved.key, reader, activation);
   if (!found.ok()) return found.status();
-  const KeyFrame& frame = **found;
-  const auto activations = frame.block.of(kActivation);
-  const auto place = std::find(activations.begin(), activations.end(), activation);
-  if (place == activations.end()) return std::optional<ColumnRecord>();
-  const auto index = static_cast<std::size_t>(place - activations.begin());
-  if (frame.block.size() != reader.size()) {
+  const KeyRecord& at_key = **found;
+  if (!at_key.index) return std::optional<ColumnRecord>();
+  if (whole) return std::optional(at_key.record);
+  if (at_key.size != reader.size()) {
     return Status(Code::kDataLoss,
                   "read " + What(key) + ": its key frame has a different size; the store is damaged");
   }
-  const ColumnRecord at_key = frame.block.Record(index);
-  return std::optional(reader.ReadRecord(index, &at_key));
+  return std::optional(reader.ReadRecord(*at_key.index, &at_key.record));
+}
+
+Result<const BlockSource::KeyRecord*> BlockSource::FindKeyRecord(const StatKey& key,
+                                                                 const BlockReader& reader,
+                                                                 std::uint32_t activation) {
+  StatKey at = key;
+  at.step = key.step - reader.steps_back();  // wraps only if damaged: then nothing is there
+  if (key_record_ && key_record_->key == at && key_record_->activation == activation) return &*key_record_;
+  std::string bytes;
+  const auto whole = OpenKeyFrame(key, at, &bytes);
+  if (!whole.ok()) return whole.status();
+  return RememberRecord(at, *whole, activation);
+}
+
+Result<const BlockSource::KeyRecord*> BlockSource::RememberRecord(const StatKey& key,
+                                                                  const BlockReader& whole,
+                                                                  std::uint32_t activation) {
+  KeyRecord& now = key_record_.emplace();
+  now = {.key = key, .activation = activation, .size = whole.size(), .index = whole.Find(activation)};
+  if (now.index) now.record = whole.ReadRecord(*now.index, nullptr);
+  return &now;
 }
 
 }  // namespace statcollect

@@ -39,7 +39,8 @@ class BlockSource {
 
   // The block stored under `key`. `sketches`: including sketches and samples. kDataLoss names the key.
   Status Read(const StatKey& key, const BlockReader& stored, bool sketches, BlockColumns* block);
-  // One record of it, without its sketch; empty if the block does not have the activation.
+  // One record of it, without its sketch; empty if the block does not have the activation. Cheapest for one
+  // activation in ascending steps: the record of the last key frame is remembered.
   Result<std::optional<ColumnRecord>> ReadRecord(const StatKey& key, std::string_view stats,
                                                  std::uint32_t activation);
 
@@ -58,6 +59,15 @@ class BlockSource {
     BlockReader reader;
   };
 
+  // One activation's record in a block that stands alone.
+  struct KeyRecord {
+    StatKey key;
+    std::uint32_t activation = 0;
+    std::size_t size = 0;              // of the block
+    std::optional<std::size_t> index;  // empty: the block does not have the activation
+    ColumnRecord record{};
+  };
+
   // Precondition: `stored` is an alias.
   Result<Resolved> Resolve(const StatKey& key, const BlockReader& stored);
   Result<Resolved> Reread(const StatKey& key, const Status& why);
@@ -65,12 +75,19 @@ class BlockSource {
   // For a block that is not an alias.
   Status ReadResolved(const StatKey& key, const BlockReader& reader, bool sketches, BlockColumns* block);
   Result<KeyFrame*> FindKeyFrame(const StatKey& key, const BlockReader& reader, bool sketches);
+  Result<const KeyRecord*> FindKeyRecord(const StatKey& key, const BlockReader& reader,
+                                         std::uint32_t activation);
+  Result<const KeyRecord*> RememberRecord(const StatKey& key, const BlockReader& whole,
+                                          std::uint32_t activation);
+  // The key frame's bytes, at `at`; the block at `key` is relative to it.
+  Result<BlockReader> OpenKeyFrame(const StatKey& key, const StatKey& at, std::string* bytes);
 
   rocksdb::DB& db_;
   const StatFamilies families_;
   Cursor stats_, sketches_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, KeyFrame>
       key_frames_;  // attempt, rank, activation
+  std::optional<KeyRecord> key_record_;
   std::uint64_t bytes_read_ = 0;
 };
 

@@ -15,14 +15,21 @@
 
 namespace statcollect {
 
+// Decodes the value at the iterator with its key in the error, which takes as long as decoding it: for values that have
+// failed already.
+template <typename T>
+Result<T> DecodeNamed(const std::string& what, const rocksdb::Iterator& it) {
+  return Decode<T>(what + ", key " + it.key().ToString(/*hex=*/true), View(it.value()));
+}
+
 // Calls visit(key, value) for each value in the range, in key order. `what` names the values in errors.
 template <typename T, typename Visit>
 Status ForEachValue(const Database& database, const std::string& what, Family family, const KeyRange& range,
                     const Visit& visit) {
   auto it = Iterate(*database.db, database.families[family], range);
   for (; it->Valid(); it->Next()) {
-    auto value = Decode<T>(what + ", key " + it->key().ToString(/*hex=*/true), View(it->value()));
-    if (!value.ok()) return value.status();
+    auto value = Decode<T>(what, View(it->value()));
+    if (!value.ok()) return DecodeNamed<T>(what, *it).status();
     visit(View(it->key()), *std::move(value));
   }
   return FromRocks("read " + what, it->status());
@@ -36,8 +43,8 @@ Status VisitValues(const Database& database, const std::string& what, Family fam
   for (; it->Valid(); it->Next()) {
     if (database.closing) return ReadInterrupted(what);
     STATCOLLECT_RETURN_IF_ERROR(visitor.Read(it->key().size() + it->value().size()));
-    auto value = Decode<T>(what + ", key " + it->key().ToString(/*hex=*/true), View(it->value()));
-    if (!value.ok()) return value.status();
+    auto value = Decode<T>(what, View(it->value()));
+    if (!value.ok()) return DecodeNamed<T>(what, *it).status();
     adapt(View(it->key()), &*value);
     STATCOLLECT_RETURN_IF_ERROR(visitor.take(*std::move(value)));
   }

@@ -1,0 +1,70 @@
+// Two runs of any length through the interface of the store: a few steps of real records, handed out again and again.
+// So a query meets more records than a disk would hold, and what it keeps of them shows.
+#ifndef STATCOLLECT_BENCH_INGEST_REPEATED_RUNS_H_
+#define STATCOLLECT_BENCH_INGEST_REPEATED_RUNS_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/ingest/network.h"
+#include "server/store/forwarding_store.h"
+
+namespace statcollect::bench {
+
+struct RepeatedOptions {
+  std::uint32_t ranks = 8;
+  std::uint64_t steps = 1000;
+  std::uint32_t sketch = 16;
+  bool identical = false;  // both runs have the same blocks; otherwise every record differs
+};
+
+// Immutable, so any thread may read. What it does not simulate comes from the store behind it.
+class RepeatedRuns final : public ForwardingStore {
+ public:
+  static constexpr char kA[] = "repeated-a", kB[] = "repeated-b";
+
+  // Borrows both.
+  RepeatedRuns(Store& behind, const Network& network, const RepeatedOptions& options);
+
+  Result<std::vector<std::string>> ListRuns() override { return std::vector<std::string>{kA, kB}; }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override;
+  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override;
+  Result<std::vector<TensorDef>> Activations(AttemptId, std::uint32_t) override {
+    return network_.activations();
+  }
+  Result<std::vector<Layout>> Layouts(AttemptId, std::uint32_t) override { return network_.layouts(); }
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                     const Visitor<StatPoint>& visitor) override;
+  Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                        const Visitor<std::uint64_t>& visitor) override;
+  using ForwardingStore::Visit;
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<ScalarRecord>& visitor) override;
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+               const Visitor<StepRecord>& visitor) override;
+
+  struct Block {
+    BlockHead head;
+    StatColumns columns;
+  };
+  using Step = std::vector<Block>;
+  // The blocks of a step, apart from its number.
+  const Step& StepOf(AttemptId attempt, std::uint64_t step) const;
+  std::uint64_t steps() const { return options_.steps; }
+
+ private:
+  static constexpr std::size_t kVariants = 4;
+
+  const Network& network_;
+  const RepeatedOptions options_;
+  std::array<std::array<Step, kVariants>, 2> variants_;  // by run
+};
+
+}  // namespace statcollect::bench
+
+#endif  // STATCOLLECT_BENCH_INGEST_REPEATED_RUNS_H_
