@@ -8,9 +8,10 @@ bug_step=3
 steps=30
 agent=1
 keep=""
+open=""
 usage() {
   cat <<'EOF'
-Usage: scripts/demo.sh [--bug NAME] [--bug-step N] [--steps N] [--no-agent] [--keep DIR]
+Usage: scripts/demo.sh [--bug NAME] [--bug-step N] [--steps N] [--no-agent] [--keep DIR] [--open]
 
 Installs missing packages, builds, and starts statcollectord. Trains a small transformer on two ranks (torchrun, CPU) as run `base`, again
 with one subtle mistake as run `ort`, and once more unchanged as run `base2`. Then asks where the runs diverge.
@@ -20,6 +21,7 @@ with one subtle mistake as run `ort`, and once more unchanged as run `base2`. Th
   --steps N      training steps of each run (default 30)
   --no-agent     only train once, without the agent and the collector
   --keep DIR     keep the collector's data and the logs in DIR (default: a temporary folder, removed at the end)
+  --open         show the answer in a browser at the end; the collector runs until you press Enter
 
 Examples:
   scripts/demo.sh
@@ -33,11 +35,17 @@ while [ $# -gt 0 ]; do
     --bug-step) bug_step="${2:?--bug-step takes a number}"; shift 2 ;;
     --steps) steps="${2:?--steps takes a number}"; shift 2 ;;
     --no-agent) agent=0; shift ;;
+    --open) open=1; shift ;;
     --keep) keep="${2:?--keep takes a folder}"; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) echo "demo.sh: unknown argument '$1'; see scripts/demo.sh --help" >&2; exit 2 ;;
   esac
 done
+
+if [ -n "$open" ] && { [ "$agent" = 0 ] || [ ! -t 0 ]; }; then
+  echo "demo.sh: --open: found no terminal, or --no-agent; expected a terminal, in which Enter ends the collector that shows the page" >&2
+  exit 2
+fi
 
 started=$SECONDS
 step() { printf '\n\033[1m==> %s\033[0m  (%d s)\n' "$*" $((SECONDS - started)); }
@@ -143,13 +151,18 @@ if [ "$bug" = none ]; then verdict 0 base ort; else verdict 1 base ort; fi
 step "statctl diff --run-a base --run-b base2"
 verdict 0 base base2
 page="/?view=compare&a=base&b=ort"
+url="http://$(grep -oE 'http [0-9.]+:[0-9]+' "$work/collector.out" | cut -d' ' -f2)$page"
 step "done"
+if [ -n "$open" ] && ! "$python" -c 'import sys, webbrowser; sys.exit(not webbrowser.open(sys.argv[1], new=2))' "$url" >/dev/null 2>&1; then
+  echo "demo.sh: --open: found no browser on this machine; the link below works while the collector runs"
+fi
 if [ -n "$keep" ]; then
   echo "Kept in $keep. To look around: build/release/bin/statcollectord --data-dir $keep/data"
   echo "Then in a browser: http://127.0.0.1:7434$page"
-elif [ -t 0 ] && [ -t 1 ]; then
-  echo "Where they part, in a browser: http://$(grep -oE 'http [0-9.]+:[0-9]+' "$work/collector.out" | cut -d' ' -f2)$page"
-  read -r -p "Enter ends the collector and removes its data. " _ || true
-else
-  echo "To see it in a browser: scripts/demo.sh --keep DIR"
+fi
+if [ -n "$open" ] || { [ -z "$keep" ] && [ -t 0 ] && [ -t 1 ]; }; then
+  echo "Where they diverge, in a browser: $url"
+  read -r -p "Press Enter to stop the collector. " _ || true
+elif [ -z "$keep" ]; then
+  echo "To see it in a browser: scripts/demo.sh --open, or --keep DIR"
 fi

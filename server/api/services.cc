@@ -154,6 +154,11 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::ListScalars);
   }
 
+  ServerUnaryReactor* ListLosses(CallbackServerContext*, const v1::ListLossesRequest* request,
+                                 v1::ListLossesResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::ListLosses, details_);
+  }
+
   ServerUnaryReactor* ListMemory(CallbackServerContext*, const v1::ListMemoryRequest* request,
                                  v1::ListMemoryResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::ListMemory);

@@ -384,6 +384,12 @@ Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& re
   return rows;
 }
 
+Result<std::vector<RunLoss>> QueryEngine::ListLosses(const LossesRequest& request,
+                                                     const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  return query::ListLosses(store, request);
+}
+
 Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& request,
                                                        const std::stop_token& stop) const {
   std::vector<MemoryRow> rows;

@@ -26,6 +26,7 @@
 #include "server/query/diff/stat_map.h"
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
+#include "server/query/loss_curves.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
@@ -79,6 +80,9 @@ class QueryEngine {
   // Sorted by name, rank, step, micro-batch. kNotFound: no such scalar.
   Result<std::vector<ScalarRow>> ListScalars(const ScalarsRequest& request,
                                              const std::stop_token& stop = {}) const;
+  // See loss_curves.h.
+  Result<std::vector<RunLoss>> ListLosses(const LossesRequest& request,
+                                          const std::stop_token& stop = {}) const;
   // Sorted by rank, step and time; each step from the newest attempt that has it.
   Result<std::vector<MemoryRow>> ListMemory(const MemoryRequest& request,
                                             const std::stop_token& stop = {}) const;

@@ -216,7 +216,7 @@ def test_statctl_links_to_the_same_question(recorded: Collector, open_page: Open
     assert text != recorded.diff("base", "ort")["text"]  # otherwise the options would not matter
     assert sentence(page).lower() == text["sentence"].lower()
     options = page.locator(".option").all_inner_texts()
-    assert options == ["tolerance 0.5", "rank 1", "steps 0-2", "only output, weight", "no matching of different names"]
+    assert options == ["tolerance 0.5", "rank 1", "steps 0-2", "only output, weight", "names are not matched"]
     printed = shlex.split(page.inner_text(".commands code"))
     assert printed[:2] == ["statctl", "diff"]
     assert recorded.diff(*printed[2:])["text"] == text
@@ -243,7 +243,7 @@ def test_picking_two_runs_leads_to_the_comparison_and_back(recorded: Collector, 
     page = open_page(recorded, "/")
     page.get_by_role("checkbox", name="Pick base", exact=True).check()
     page.get_by_role("checkbox", name="Pick ort", exact=True).check()
-    page.get_by_role("button", name="Compare base with ort").click()
+    page.get_by_role("button", name="Compare", exact=True).click()
     page.wait_for_selector(".sentence")
     assert page.url.endswith(COMPARE)
     assert "blocks.1.ln2" in sentence(page)
@@ -271,7 +271,10 @@ def test_a_run_shows_its_statistic_by_step_and_tensor(recorded: Collector, open_
     painted(page)
     assert page.url.endswith("/?view=run&a=base")
     page.locator(".choice select").first.select_option("absmax")
-    page.wait_for_selector("th >> text=Least largest magnitude", state="attached")
+    until(page, "location.search.includes('stat=absmax')")
+    page.locator(".behind summary").click()
+    page.wait_for_selector("th >> text=Smallest largest magnitude")
+    page.locator(".behind summary").click()
     painted(page)
     recorded_points = recorded.json("series", "base", "blocks.1.ln2", "--kind", "output")["records"]
     by_step: dict[int, float] = {}  # of all ranks the greatest
@@ -310,7 +313,7 @@ def test_a_run_with_nothing_to_show_says_so(collector: Collector, open_page: Ope
     page = open_page(collector, "/?view=run&a=few")
     page.wait_for_selector("text=No tensor of this run has this statistic yet.")
     assert collector.statctl("rm", "few", "--yes").code == 0
-    page.wait_for_selector("text=This run is no longer there")
+    page.wait_for_selector("text=This run was removed")
     page = open_page(collector, f"/?view=run&a={HOSTILE_RUNS[0]}")
     painted(page)
     page.locator(".behind summary").click()
@@ -330,7 +333,7 @@ def test_memory_and_padding_are_those_of_statctl(recorded: Collector, open_page:
     records = recorded.json("memory", "tagger")["records"]
     peak = max(records, key=lambda record: record["host_rss"])
     section = page.locator("section[aria-label='Memory by phase']")
-    assert f"{peak['host_rss'] / 2**20:.1f} MiB at most" in section.inner_text()
+    assert f"{peak['host_rss'] / 2**20:.1f} MiB of resident memory" in section.inner_text()
     section.locator("summary").click()
     rows = table_of(page, "Memory by step and phase")
     assert [(row[0], row[1]) for row in rows] == [(str(r["step"]), r["phase"].replace("_", " ")) for r in records]
@@ -346,7 +349,7 @@ def test_memory_and_padding_are_those_of_statctl(recorded: Collector, open_page:
     page.get_by_role("combobox", name="Phase").select_option("post_backward")
     until(page, "location.search.includes('stage=post_backward')")
     assert {row[1] for row in table_of(page, "Memory by step and phase")} == {"post backward"}
-    page.get_by_role("link", name="Its statistics").click()
+    page.get_by_role("link", name="Statistics", exact=True).click()
     painted(page)
 
 
@@ -404,15 +407,26 @@ def recorded_heat(collector: Collector) -> dict[str, Any]:
     return answer["heat_map"]
 
 
-def test_keyboard_alone_finds_the_origin(recorded: Collector, open_page: Open) -> None:
-    page = open_page(recorded, COMPARE)
+def tab_to(page: Any, found: str, key: str = "Tab") -> None:
+    """Presses Tab until the focus is on an element `e` for which the expression is true."""
+    for _ in range(120):
+        page.keyboard.press(key)
+        if page.evaluate(f"(e => !!e && ({found}))(document.activeElement)"):
+            return
+    pytest.fail(f"{key} never reached an element with {found}")
+
+
+def test_keyboard_alone_goes_from_the_runs_to_the_statistics_of_the_origin(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/?sort=run", quiet=False)  # there are no exponents, which is a 404
+    page.wait_for_selector("table >> text=base2")
+    for run in ("base", "ort"):
+        tab_to(page, f"e.ariaLabel === 'Pick {run}'")
+        page.keyboard.press("Space")
+    tab_to(page, "e.textContent === 'Compare' && e.matches('button')", "Shift+Tab")
+    page.keyboard.press("Enter")
     painted(page)
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement?.getAttribute('role')") == "application":
-            break
-    else:
-        pytest.fail("Tab never reached the heat map")
+    assert page.url.endswith(COMPARE)
+    tab_to(page, "e.getAttribute('role') === 'application'")
     page.keyboard.press("Home")
     assert "the origin" in page.inner_text(".heat-at")
     page.keyboard.press("ArrowRight")
@@ -421,9 +435,34 @@ def test_keyboard_alone_finds_the_origin(recorded: Collector, open_page: Open) -
     until(page, "location.search.includes('window=')")
     page.keyboard.press("0")
     until(page, "!location.search.includes('window=')")
+    page.keyboard.press("Home")
     page.keyboard.press("Enter")
     page.wait_for_selector(".cell table")
-    assert "step=3" in page.url
+    assert "step=2" in page.url and "tensor=blocks.1.ln2" in page.url
+    tab_to(page, "e.textContent === 'All statistics of this tensor'")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".grid .chart canvas")
+    tab_to(page, "e.matches('summary') && e.textContent.startsWith('Exponents')")
+    page.keyboard.press("Enter")
+    until(page, "location.search.includes('stat=exponents')")
+
+
+def test_keyboard_alone_opens_and_leaves_the_removal_dialog(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/?sort=run")
+    page.wait_for_selector("table >> text=base2")
+    assert page.locator("button:has-text('Remove…')").is_disabled(), "nothing is picked"
+    tab_to(page, "e.ariaLabel === 'Pick base2'")
+    page.keyboard.press("Space")
+    tab_to(page, "e.textContent === 'Remove…'", "Shift+Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open]")
+    assert page.evaluate("document.activeElement.textContent") == "Cancel", "Enter alone removes nothing"
+    for _ in range(6):  # the focus stays in the dialog, or goes to the browser's own controls
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement === document.body || !!document.activeElement.closest('dialog')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    assert page.evaluate("document.activeElement.textContent") == "Remove…", "the focus returns"
 
 
 def test_a_drag_looks_closer_and_the_link_shows_the_same(recorded: Collector, open_page: Open) -> None:
@@ -472,6 +511,62 @@ def test_accessibility(recorded: Collector, open_page: Open, view: str) -> None:
         assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found] == []
         wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert wide[0] <= wide[1], f"{view} at {width} pixels scrolls sideways"
+
+
+NO_TOKEN = {"error": "the call needs a token", "code": "unauthenticated"}
+
+
+def violations(page: Any) -> list[Any]:
+    page.evaluate(AXE.read_text())
+    return [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in page.evaluate("axe.run()")["violations"]]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessibility_of_what_appears_later(recorded: Collector, open_page: Open, theme: str) -> None:
+    """The bar and the dialog of administration, a question for a token, and a collector that is away."""
+    if not AXE.exists():
+        pytest.skip("needs axe-core: scripts/web.sh check installs it")
+    for width in (1280, 390):
+        page = open_page(recorded, "/", theme, width, quiet=False)
+        pick(page, "base", "ort")
+        page.wait_for_selector("td.c-loss path")
+        assert violations(page) == []
+        page.get_by_role("button", name="Remove…").click()
+        page.wait_for_selector("dialog[open]")
+        assert violations(page) == []
+        page.keyboard.press("Escape")
+        page.get_by_role("link", name="Collector", exact=True).click()
+        page.wait_for_selector(".facts")
+        page.route("**/api/v1/**", lambda route: route.abort())
+        page.route("**/healthz", lambda route: route.abort())
+        page.wait_for_selector(".offline")
+        assert violations(page) == []
+        page = open_page(recorded, "/", theme, width, quiet=False)
+        page.route("**/api/v1/**", lambda route: route.fulfill(status=401, json=NO_TOKEN))
+        page.reload()
+        page.wait_for_selector("form.token")
+        assert violations(page) == []
+        wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert wide[0] <= wide[1]
+
+
+def test_the_list_shows_losses_and_alarms(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/")
+    row = page.locator("tbody tr").filter(has=page.get_by_role("link", name="base", exact=True))
+    row.locator("td.c-loss path").wait_for(state="attached")
+    losses = [one for one in recorded.json("scalars", "base", "--rank", "0")["records"] if one["name"] == "loss"]
+    assert row.locator(".spark").inner_text() == f"{losses[-1]['value']:.3g}"
+    title = row.locator(".spark").get_attribute("title")
+    assert title == f"loss: {losses[0]['value']:.3g} at step 0, {losses[-1]['value']:.3g} at step {losses[-1]['step']}"
+    assert row.locator("td.c-alarms").inner_text() == "0"
+    broken = page.locator("tbody tr").filter(has=page.get_by_role("link", name="broken", exact=True))
+    raised = [event for event in recorded.json("events", "broken")["records"] if "severity" in event["fields"]]
+    assert broken.locator("td.c-alarms").inner_text() == str(len(raised)) != "0"
+    assert broken.locator(".spark .broken").inner_text() == "NaN"
+    asked = [url for url in requests_of(page) if "/api/v1/losses" in url]
+    assert len(asked) == 1, "one question for all rows"
+    broken.locator("td.c-alarms a").click()
+    page.wait_for_selector(".alarms tbody tr")
 
 
 @pytest.mark.skipif(not SHOTS, reason="STATCOLLECT_PAGE_SHOTS names no folder for pictures")
@@ -538,7 +633,7 @@ def test_a_collector_with_tokens_is_asked_with_one(collector: Collector, open_pa
     page.keyboard.press("Enter")
     page.wait_for_selector("[role=alert] >> text=token")
     page.fill("form.token input", f" {made.out.strip()}\n")
-    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Log in").click()
     page.wait_for_selector("table >> text=base")
     assert "stc_" not in page.url
 
@@ -772,7 +867,7 @@ def test_a_run_that_is_removed_while_it_is_looked_at(collector: Collector, open_
     assert collector.statctl("rm", "ort", "--yes").code == 0
     runs, run, compare = pages.values()
     runs.wait_for_selector("table >> text=ort", state="detached")
-    run.wait_for_selector("text=This run is no longer there")
+    run.wait_for_selector("text=This run was removed")
     compare.wait_for_selector("text=no run 'ort'")
 
 
@@ -794,7 +889,7 @@ def test_runs_are_kept_and_removed(collector: Collector, open_page: Open) -> Non
     page.get_by_role("button", name="Keep", exact=True).click()
     page.wait_for_selector(".kept")
     assert json.loads(collector.get("/api/v1/status"))["retention"]["kept"] == ["base"]
-    page.get_by_role("button", name="Keep no longer").click()
+    page.get_by_role("button", name="Stop keeping").click()
     page.wait_for_selector(".kept", state="detached")
     page.get_by_role("checkbox", name="Pick base", exact=True).uncheck()
     pick(page, "old", "older")
@@ -804,7 +899,7 @@ def test_runs_are_kept_and_removed(collector: Collector, open_page: Open) -> Non
     page.wait_for_selector("dialog", state="detached")
     assert len(json.loads(collector.get("/api/v1/runs"))["runs"]) == 3, "not without the confirmation"
     page.get_by_role("button", name="Remove…").click()
-    page.get_by_role("button", name="Remove them").click()
+    page.get_by_role("button", name="Remove 2 runs").click()
     page.wait_for_selector("dialog", state="detached")
     page.wait_for_selector("table >> text=older", state="detached")
     assert [run["run"] for run in json.loads(collector.get("/api/v1/runs"))["runs"]] == ["base"]
@@ -815,7 +910,7 @@ def test_a_run_in_training_is_not_removed_and_the_page_says_why(collector: Colle
         page = open_page(collector, "/", quiet=False)
         pick(page, "live")
         page.get_by_role("button", name="Remove…").click()
-        page.get_by_role("button", name="Remove it").click()
+        page.get_by_role("button", name="Remove run").click()
         page.wait_for_selector("dialog .refusal >> text=still sending")
         assert page.locator("table >> text=live").count() == 1
 
@@ -831,7 +926,7 @@ def test_who_may_only_read_is_told_which_scope_is_missing(collector: Collector, 
     page.get_by_role("button", name="Keep", exact=True).click()
     page.wait_for_selector(".refusal >> text=control")
     page.get_by_role("button", name="Remove…").click()
-    page.get_by_role("button", name="Remove it").click()
+    page.get_by_role("button", name="Remove run").click()
     page.wait_for_selector("dialog .refusal >> text=delete")
 
 
@@ -948,6 +1043,7 @@ def test_ten_thousand_runs_stay_fluid(collector: Collector, open_page: Open) -> 
     page.wait_for_selector("table >> text=run-09999")
     rows = page.locator("tbody tr").count()
     assert rows < 120, "most of them are not in the document"
+    until(page, "performance.getEntriesByType('resource').some(e => e.name.includes('/api/v1/losses'))")
     page.evaluate("document.querySelector('.sliced').scrollTop = 1e9")
     page.wait_for_selector("table >> text=run-00000")
     page.evaluate("document.querySelector('.sliced').scrollTop = 200000")
@@ -955,6 +1051,55 @@ def test_ten_thousand_runs_stay_fluid(collector: Collector, open_page: Open) -> 
     assert page.locator("tbody tr").count() < 120
     page.get_by_role("searchbox").fill("run-04242")
     until(page, "document.querySelectorAll('tbody tr').length === 1")
+    asked = [url for url in requests_of(page) if "/api/v1/losses" in url]
+    assert 1 <= len(asked) <= 5, "losses are asked for together, and only of rows that are shown"
+    assert all(url.count("run-") <= 100 for url in asked)
+
+
+MANY = int(os.environ.get("STATCOLLECT_PAGE_TENSORS", "100000"))  # a million takes five minutes
+MANY_TENSORS = """
+import statagent, torch
+for run, odd in (("base", -1), ("ort", TENSORS // 3)):
+    agent = statagent.init(run=run)
+    values = [torch.ones(4), torch.ones(4) * 1.5]
+    for step in range(2):
+        agent.set_step(step)
+        for i in range(TENSORS):
+            agent.observe(f"layer.{i}", values[i == odd])
+        statagent.flush()
+    statagent.close(timeout=120)
+"""
+
+
+def test_very_many_tensors_are_shown_and_said(collector: Collector, open_page: Open) -> None:
+    collector.python(MANY_TENSORS.replace("TENSORS", str(MANY)))
+    assert json.loads(collector.get("/api/v1/show?run=ort"))["activations"] == MANY, "none was lost"
+    page = open_page(collector, "/?view=compare&a=base&b=ort")
+    page.set_default_timeout(120_000)
+    painted(page)
+    odd = f"layer.{MANY // 3}"
+    assert odd in sentence(page)
+    page.wait_for_selector(f"text={MANY:,} tensors in the order of execution, 2 steps")
+    page.wait_for_selector(f"[aria-label*='{MANY} tensors over 2 columns']")  # in tiles, down to single tensors
+    page.focus(".heat-canvas")
+    page.keyboard.press("Home")
+    at = page.inner_text(".heat-at")
+    assert "the origin" in at and " more: diverged" in at, "tensors that share a row are said to"
+    for _ in range(20):
+        if page.locator(".heat-name").count() > 1:
+            break
+        page.keyboard.press("+")
+    until(page, f"document.querySelector('.heat-at').textContent.includes('{odd} ')")
+    until(page, f"[...document.querySelectorAll('.heat-name')].some(e => e.textContent.startsWith('{odd} '))")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cell table")
+    assert odd in page.inner_text(".cell h2")
+    page = open_page(collector, "/?view=run&a=ort&stat=l2")
+    page.set_default_timeout(120_000)
+    painted(page)
+    page.wait_for_selector(f"text={MANY:,} tensors in the order of execution, 2 steps")
+    page.wait_for_selector("text=share a row")
+    assert page.evaluate("document.querySelectorAll('*').length") < 20_000, "the document stays small"
 
 
 VALUES_VIEW = VIEWS["values"]

@@ -66,7 +66,9 @@ class JointGpt(GptFamily):
 class OtherOptimizer(JointGpt):
     """With an optimizer that divides by the gradient's size without keeping Adam's state, or that makes updates orthogonal."""
 
-    def __init__(self, optimizer: type[torch.optim.Optimizer], lr: float, matrices: bool = False, **options: Any) -> None:
+    def __init__(
+        self, optimizer: Callable[..., torch.optim.Optimizer], lr: float, matrices: bool = False, **options: Any
+    ) -> None:
         self._make = partial(optimizer, lr=lr, **options)
         self._matrices = matrices
 

@@ -1,4 +1,4 @@
-// The frame of the page: where one is, and whether the collector answers.
+// The frame of the page: the views, and whether the collector answers.
 import { useEffect, useRef } from 'preact/hooks';
 import { useOffline } from './api/use_query';
 import { LogOut } from './parts/log_in';
@@ -70,7 +70,7 @@ export function App() {
   return (
     <>
       <a class="skip" href="#main">
-        To the content
+        Skip to the content
       </a>
       <nav class="top" aria-label="Views">
         <Link to={{ view: 'runs' }}>
@@ -86,7 +86,7 @@ export function App() {
         <LogOut />
       </nav>
       <div role="status" class="offline-place">
-        {offline ? <p class="offline">The collector does not answer. What you see may be old; the page goes on by itself when it is back.</p> : null}
+        {offline ? <p class="offline">The collector does not answer. What you see may be out of date. The page reconnects by itself.</p> : null}
       </div>
       <main id="main" ref={main} tabIndex={-1}>
         {viewOf(route)}

@@ -23,7 +23,7 @@ interface Data {
   made_unix_nanos: number;
 }
 
-/** What the report knows of both sides of a cell: the farthest of its ranks, micro-batches and calls comes first. */
+/** What the report has of both runs at a cell: of its ranks, micro-batches and calls, the one with the largest distance. */
 export function sidesOf(report: DiffReport, heat: Heat, cell: CellPlace): Divergence | null {
   const row = heat.rows[cell.row];
   const first = heat.first[cell.column] ?? 0;
@@ -53,7 +53,7 @@ function Chosen({ report, heat, cell }: { report: DiffReport; heat: Heat; cell: 
           <StatsTable a={sides.a} b={sides.b} runA={report.run_a} runB={report.run_b} />
         </>
       ) : (
-        <p class="note">The file has the statistics of the first differences only; the collector has all.</p>
+        <p class="note">This file has statistics of the first differences only. The collector has all of them.</p>
       )}
     </section>
   );
@@ -75,7 +75,7 @@ function Report({ data }: { data: Data }) {
   const { report } = data;
   const asked = command(...data.command);
   return (
-    <main>
+    <main class="report">
       <header class="pair">
         <span class="brand">statcollect</span>
         <RunPair a={report.run_a} b={report.run_b} />

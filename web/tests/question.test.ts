@@ -13,7 +13,7 @@ test('a link carries how the runs are compared', () => {
   expect(argumentsOf(route).join(' ')).toBe(
     'base ort --tolerance 0.001 --rank 0,3 --steps 0-9,20 --kinds output,grad_output --noise base2 --no-alignment --logical',
   );
-  expect(optionTexts(route)).toEqual(['tolerance 0.001', 'ranks 0,3', 'steps 0-9,20', 'only output, grad output', 'noise of base2', 'no matching of different names', 'whole models compared']);
+  expect(optionTexts(route)).toEqual(['tolerance 0.001', 'ranks 0,3', 'steps 0-9,20', 'only output, grad output', 'noise of base2', 'names are not matched', 'whole models compared']);
 });
 
 test('the usual question has no options, and a chosen rank goes before those of the link', () => {

@@ -61,13 +61,13 @@ Verdict = Literal["identical", "within_tolerance", "diverged", "incomparable"]
 
 @dataclass(frozen=True)
 class Access:
-    """Who was kept out, and slowed down, since start (docs/security.md)."""
+    """Refused and throttled callers since start (docs/security.md)."""
 
     on: bool  # every call needs a token or a certificate
     unauthenticated: int  # refused calls
     permission_denied: int  # refused calls
     streams_refused: int  # over a caller's limit
-    throttled_millis: int  # that streams waited for a limit of bytes a second
+    throttled_millis: int  # for which streams were held back by a limit of bytes per second
     audit_lost: int  # lines that the audit log could not write
     quota_refused: int  # streams and batches of projects over their limit of disk
 
@@ -107,8 +107,8 @@ class AttemptInfo:
 
 @dataclass(frozen=True)
 class Bracket:
-    """Under an overhead budget not every step has its tensors: a difference may have begun in an earlier step than it is seen
-    in."""
+    """Under an overhead budget not every step has its tensors recorded: a difference may have begun before the step in which
+    it shows."""
 
     last_agreeing: int | None  # last step that both recorded in full, without a difference; absent: none
     first_seen: int
@@ -238,7 +238,7 @@ class DiffText:
 
 @dataclass(frozen=True)
 class DifferingPart:
-    """A part of a tensor that both runs have in whole parts of their ranks."""
+    """A part of a tensor that is made of whole parts of ranks in both runs."""
 
     place: str  # "[4:8, 0:10] of (8, 10)"
     ranks_a: list[int]  # that hold it in A
@@ -277,12 +277,12 @@ class Divergence:
     previous_distance: float | None
     activation_b: str  # its name in B, if different
     rank_b: int | None  # with merge_ranks: the rank of B, if it differs from `rank`, which is A's
-    # Of a logical tensor, which several ranks may hold: those of A and of B, and its shape. `rank` then means nothing.
+    # For a logical tensor, which several ranks may hold: its ranks in A and in B, and its shape. `rank` then has no meaning.
     ranks_a: list[int]
     ranks_b: list[int]
     global_shape: list[int]
-    # Of the first divergence and the root, if the runs cut the tensor differently: those of the smallest parts that both have
-    # that differ, and how many such parts there are. 0: both have only the whole tensor in common.
+    # For the first divergence and the root, if the runs split the tensor differently: those of the smallest common parts that
+    # differ, and the number of common parts. 0: the runs have only the whole tensor in common.
     parts: Rows[DifferingPart]
     parts_total: int
 
@@ -320,7 +320,7 @@ class GrowthPoint:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """How far apart the runs are, by step and tensor: of all ranks, micro-batches and calls of the tensor the farthest."""
+    """How far apart the runs are, by step and tensor: the maximum over all ranks, micro-batches and calls of the tensor."""
 
     rows: Rows[HeatMapRow]  # in the order of execution
     first_steps: list[int]  # of the columns, ascending
@@ -517,7 +517,7 @@ class Retention:
 
     age_seconds_max: int  # since a run's last write; 0: no limit
     disk_bytes_max: int  # of the store; 0: no limit
-    note: str  # why less is removed than the limits ask for; empty if it is not
+    note: str  # why less is removed than the limits require; empty otherwise
     runs_removed: int  # since start
     bytes_removed: int  # approximate, since start
     next: Rows[RetentionNext]  # the first few, in the order of removal
@@ -689,9 +689,9 @@ class Top(TableMixin):
     # The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated;
     # absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of
     # NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed;
-    # zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: of a map only: how
-    # far an update moved a weight, against its size before; estimated from sketches; exponent_loss: of a map only: the share
-    # that f16 would lose, where exponents were recorded
+    # zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: only in a map: how
+    # far an update moved a weight, relative to its norm before; estimated from sketches; exponent_loss: only in a map: the share
+    # of elements that f16 would lose, where exponents were recorded
     by: By | None
     records: Rows[TopRow]  # most extreme first; equal ones by rank and order of execution
     considered: int  # observations of the step that have this number

@@ -26,7 +26,7 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"ReadCapture", "capture"},  {"ListExponents", "exponents"},
     {"FollowRuns", "live"},      {"GetHeatMap", "heatmap"},
     {"KeepRun", "keep"},         {"DeleteRun", "rm"},
-    {"ListAudit", "audit"}};
+    {"ListAudit", "audit"},      {"ListLosses", "losses"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};

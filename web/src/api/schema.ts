@@ -155,10 +155,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** @description One tile of the heat map of two runs, at a chosen resolution: bytes, laid out as docs/http.md says. */
+        /** @description One tile of the heat map of two runs, at a chosen resolution, as bytes in the layout of docs/http.md. */
         get: operations["getGetHeatMap"];
         put?: never;
-        /** @description One tile of the heat map of two runs, at a chosen resolution: bytes, laid out as docs/http.md says. */
+        /** @description One tile of the heat map of two runs, at a chosen resolution, as bytes in the layout of docs/http.md. */
         post: operations["postGetHeatMap"];
         delete?: never;
         options?: never;
@@ -190,11 +190,29 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** @description What changes in the runs: first each of them, then those that have changed, once a second at most. Beside the run's summary a change says how many events it has got, so that a reader asks again only for what is new. */
+        /** @description Changes in the runs: first all of them, then those that have changed, at most once per second. A change has the run's summary and its number of events, so that a reader asks again only if there are new ones. */
         get: operations["getFollowRuns"];
         put?: never;
-        /** @description What changes in the runs: first each of them, then those that have changed, once a second at most. Beside the run's summary a change says how many events it has got, so that a reader asks again only for what is new. */
+        /** @description Changes in the runs: first all of them, then those that have changed, at most once per second. A change has the run's summary and its number of events, so that a reader asks again only if there are new ones. */
         post: operations["postFollowRuns"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/losses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The loss of several runs at a few of their steps, and their number of alarms: what a list of runs shows of each. The cost does not depend on how long the runs are. */
+        get: operations["getListLosses"];
+        put?: never;
+        /** @description The loss of several runs at a few of their steps, and their number of alarms: what a list of runs shows of each. The cost does not depend on how long the runs are. */
+        post: operations["postListLosses"];
         delete?: never;
         options?: never;
         head?: never;
@@ -472,7 +490,7 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description Who was kept out, and slowed down, since start (docs/security.md). */
+        /** @description Refused and throttled callers since start (docs/security.md). */
         Access: {
             /** @description lines that the audit log could not write */
             audit_lost: number;
@@ -484,7 +502,7 @@ export interface components {
             quota_refused: number;
             /** @description over a caller's limit */
             streams_refused: number;
-            /** @description that streams waited for a limit of bytes a second */
+            /** @description for which streams were held back by a limit of bytes per second */
             throttled_millis: number;
             /** @description refused calls */
             unauthenticated: number;
@@ -562,7 +580,7 @@ export interface components {
         AuditRecord: {
             /** @description of the caller */
             address: string;
-            /** @description refused calls before it that were not written */
+            /** @description earlier refused calls that were not written */
             left_out: number;
             method: string;
             /** @description the run, profile or folder that it names */
@@ -574,7 +592,7 @@ export interface components {
             /** @description "2026-01-31T12:34:56.789Z", collector's clock */
             time: string;
         };
-        /** @description Under an overhead budget not every step has its tensors: a difference may have begun in an earlier step than it is seen in. */
+        /** @description Under an overhead budget not every step has its tensors recorded: a difference may have begun before the step in which it shows. */
         Bracket: {
             first_seen: number;
             /** @description last step that both recorded in full, without a difference; absent: none */
@@ -780,7 +798,7 @@ export interface components {
             valid: number;
             valid_per_sample: number[];
         };
-        /** @description A part of a tensor that both runs have in whole parts of their ranks. */
+        /** @description A part of a tensor that is made of whole parts of ranks in both runs. */
         DifferingPart: {
             /** @description infinite: there is no finite measure */
             distance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
@@ -852,7 +870,7 @@ export interface components {
             exact?: boolean | null;
             /** @description end after the first step that diverged */
             first_only?: boolean | null;
-            /** @description Also return a heat map of at most so many columns (steps) and rows (tensors; 0: 1024), up to 4096 each; 0 columns: none. */
+            /** @description Also return a heat map with at most this many columns (steps) and rows (tensors; 0: 1024), up to 4096 each; 0 columns: none. */
             heat_map_columns?: number | null;
             heat_map_rows?: number | null;
             /** @description empty: all */
@@ -923,7 +941,7 @@ export interface components {
             mode: string;
             origin: boolean;
             output_path: string;
-            /** @description Of the first divergence and the root, if the runs cut the tensor differently: those of the smallest parts that both have that differ, and how many such parts there are. 0: both have only the whole tensor in common. */
+            /** @description For the first divergence and the root, if the runs split the tensor differently: those of the smallest common parts that differ, and the number of common parts. 0: the runs have only the whole tensor in common. */
             parts: components["schemas"]["DifferingPart"][];
             parts_total: number;
             /** @description the activation before it that agrees, if any */
@@ -932,7 +950,7 @@ export interface components {
             rank: number;
             /** @description with merge_ranks: the rank of B, if it differs from `rank`, which is A's */
             rank_b: number | null;
-            /** @description Of a logical tensor, which several ranks may hold: those of A and of B, and its shape. `rank` then means nothing. */
+            /** @description For a logical tensor, which several ranks may hold: its ranks in A and in B, and its shape. `rank` then has no meaning. */
             ranks_a: number[];
             ranks_b: number[];
             /**
@@ -1036,20 +1054,20 @@ export interface components {
             step: number;
         };
         FollowRunsRequest: {
-            /** @description of the last message that was read: only what changed after it; empty or too old: everything */
+            /** @description of the last message received: only later changes; empty or too old: everything */
             cursor?: string | null;
             /** @description only these; empty: all */
             runs?: string[];
         };
         FollowRunsResponse: {
-            /** @description nothing is known that was not sent */
+            /** @description everything known so far has been sent */
             caught_up: boolean;
-            /** @description what to ask with next time */
+            /** @description for the next request, to continue from here */
             cursor: string;
-            /** @description runs that are no longer there */
+            /** @description runs that were removed */
             removed: string[];
             runs: components["schemas"]["RunChange"][];
-            /** @description everything follows: runs that are not named again are gone */
+            /** @description a full list begins: runs that it does not name are gone */
             whole: boolean;
         };
         /** @description Effect of rounding the components to a format, judged by their exponents alone. Components between the format's maximum and the next power of two count as kept. */
@@ -1124,7 +1142,7 @@ export interface components {
         GetSeriesRequest: {
             /** @description exact name */
             activation: string;
-            /** @description the part of each rank, of a run whose tensors are cut over ranks; so with ranks, too */
+            /** @description each rank's part, for a run whose tensors are split over ranks; `ranks` implies it */
             by_rank?: boolean | null;
             /** @description unspecified: all kinds that the name has */
             kind?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer") | null;
@@ -1142,22 +1160,22 @@ export interface components {
         GetStatMapRequest: {
             /** @description unspecified: l2 */
             by?: ("l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss") | null;
-            /** @description at most so many; steps that share one are merged. 0: 1024, at most 4096 */
+            /** @description maximum number; steps that share a column are merged. 0: 1024, at most 4096 */
             columns?: number | null;
             /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
             kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
             /** @description empty: all */
             ranks?: number[];
-            /** @description the same of tensors */
+            /** @description the same for tensors */
             rows?: number | null;
             run: string;
             /** @description "0-9,20,100-"; empty: all */
             steps?: string | null;
         };
-        /** @description The size of one statistic, by step and tensor: of all ranks, micro-batches and calls of the tensor the greatest. */
+        /** @description The magnitude of one statistic, by step and tensor: the maximum over all ranks, micro-batches and calls of the tensor. */
         GetStatMapResponse: {
             /**
-             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: of a map only: how far an update moved a weight, against its size before; estimated from sketches; exponent_loss: of a map only: the share that f16 would lose, where exponents were recorded
+             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: only in a map: how far an update moved a weight, relative to its norm before; estimated from sketches; exponent_loss: only in a map: the share of elements that f16 would lose, where exponents were recorded
              * @enum {unknown}
              */
             by: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss" | null;
@@ -1243,7 +1261,7 @@ export interface components {
         };
         GetTopResponse: {
             /**
-             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: of a map only: how far an update moved a weight, against its size before; estimated from sketches; exponent_loss: of a map only: the share that f16 would lose, where exponents were recorded
+             * @description The number by which the activations of a step are ordered.; null: l2; l2: largest first, like the others unless stated; absmax: largest |min| or |max|; rms: l2 / sqrt(finite elements); mean: largest |mean|; min: smallest first; nan: number of NaN; tensors without any are not listed; inf: number of infinities of both signs; tensors without any are not listed; zero_fraction: zeros / elements; tensors without zeros are not listed; numel: elements; update_ratio: only in a map: how far an update moved a weight, relative to its norm before; estimated from sketches; exponent_loss: only in a map: the share of elements that f16 would lose, where exponents were recorded
              * @enum {unknown}
              */
             by: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss" | null;
@@ -1273,7 +1291,7 @@ export interface components {
             diverged: number;
             step: number;
         };
-        /** @description How far apart the runs are, by step and tensor: of all ranks, micro-batches and calls of the tensor the farthest. */
+        /** @description How far apart the runs are, by step and tensor: the maximum over all ranks, micro-batches and calls of the tensor. */
         HeatMap: {
             /** @description Row by row, a byte each: 0 no data, 1 identical, 2 to 126 within tolerance, 127 only one run has it, 128 to 255 diverged. 16 levels are a factor of ten in distance / tolerance: 10^((level - 126) / 16) up to 126, 10^((level - 128) / 16) from 128 on. */
             cells: string;
@@ -1351,11 +1369,11 @@ export interface components {
         };
         /** @description Every filter that is given must match. */
         ListAuditRequest: {
-            /** @description the newest so many, 1..10000; 0: 100 */
+            /** @description number of records, newest first, 1..10000; 0: 100 */
             limit?: number | null;
             /** @description a part of it: "DeleteRun" */
             method?: string | null;
-            /** @description how it begins: "ok", "unauthenticated", "permission_denied", "error" */
+            /** @description its beginning: "ok", "unauthenticated", "permission_denied", "error" */
             outcome?: string | null;
             /** @description a part of it: "0123456789ab" */
             principal?: string | null;
@@ -1363,7 +1381,7 @@ export interface components {
             since_unix_nanos?: number | null;
         };
         ListAuditResponse: {
-            /** @description older ones match, too */
+            /** @description older records match as well */
             more: boolean;
             /** @description oldest first */
             records: components["schemas"]["AuditRecord"][];
@@ -1432,6 +1450,16 @@ export interface components {
             /** @description Sorted by activation, kind, output path, rank and step; a summary by the share that would be lost, largest first. */
             records: components["schemas"]["ExponentRow"][];
         };
+        ListLossesRequest: {
+            /** @description for each run, at most 200; 0: 40 */
+            points?: number | null;
+            /** @description at most 100; those that do not exist are left out of the answer */
+            runs?: string[];
+        };
+        ListLossesResponse: {
+            /** @description in the order of the request */
+            runs: components["schemas"]["RunLoss"][];
+        };
         ListMemoryRequest: {
             /** @description records of single modules instead of phases */
             modules?: boolean | null;
@@ -1451,7 +1479,7 @@ export interface components {
             runs: components["schemas"]["RunSummary"][];
         };
         ListScalarsRequest: {
-            /** @description grad_norm: of each rank's part; so with ranks, too */
+            /** @description grad_norm: of each rank's part; `ranks` implies it */
             by_rank?: boolean | null;
             /** @description empty: all. "grad_norm": of the whole model, if ranks hold parts of it */
             name?: string | null;
@@ -1600,13 +1628,13 @@ export interface components {
         };
         /** @description Where the elements of a rank's tensor lie in the logical tensor that several ranks hold together. */
         Placement: {
-            /** @description Boxes in it: offset, then size, in each dimension. Several boxes are equal but in one dimension, along which they follow each other in the rank's tensor. Ranks with the same boxes hold replicas. */
+            /** @description Boxes in it: offset, then size, in each dimension. Several boxes are equal in all dimensions but one, along which they follow each other in the rank's tensor. Ranks with the same boxes hold replicas. */
             boxes: number[];
             /** @description elements per dimension of the logical tensor; empty for a 0-d tensor */
             global_shape: number[];
             /** @description a sum that is still to be reduced over the ranks with the same place */
             partial: boolean;
-            /** @description The batch is cut over `pieces` data-parallel ranks or micro-batches in an order that is not known. The global shape is then that of this piece, the piece-th of them. Pieces add up but for hash and sketch. 0 pieces mean 1. */
+            /** @description The batch is split over `pieces` data-parallel ranks or micro-batches in an unknown order. The global shape is then that of this piece, number `piece`. Statistics of the pieces add up, except hash and sketch. 0 pieces mean 1. */
             piece: number;
             pieces: number;
             /** @description Or ranges of the flattened logical tensor: start and stop of each, in the order of the rank's tensor. */
@@ -1627,7 +1655,7 @@ export interface components {
         };
         ProposedName: {
             a: string;
-            /** @description other names are as near; the line is a comment in the map */
+            /** @description other names are equally close; the line is a comment in the map */
             ambiguous: boolean;
             b: string;
             /** @description 0..1 */
@@ -1789,7 +1817,7 @@ export interface components {
             sketches?: boolean | null;
             /** @description "0-9,20,100-"; empty: all */
             steps?: string | null;
-            /** @description Of a run whose tensors are cut over ranks: statistics of whole tensors, whatever `ranks` says, instead of the ranks' parts. Tensors of which nothing says how they are cut, and all other records, stay the ranks' own. No effect on other runs. */
+            /** @description For a run whose tensors are split over ranks: statistics of whole tensors instead of the ranks' parts, whatever `ranks` says. Tensors without a recorded split, and all other records, stay the ranks' own. No effect on other runs. */
             whole?: boolean | null;
         };
         /** @description All or some records of one rank in one step, sorted by step, then rank; statistics in order of execution, then scalars, events and the step's end. Each step comes from the newest launch that has it. Messages stay below about 1 MiB. A message without records only reports progress. */
@@ -1832,7 +1860,7 @@ export interface components {
             kept: string[];
             /** @description the first few, in the order of removal */
             next: components["schemas"]["RetentionNext"][];
-            /** @description why less is removed than the limits ask for; empty if it is not */
+            /** @description why less is removed than the limits require; empty otherwise */
             note: string;
             /** @description since start */
             runs_removed: number;
@@ -1908,9 +1936,21 @@ export interface components {
             tolerance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
         };
         RunChange: {
-            /** @description alarms and other events since the collector began to watch; only its growth means something */
+            /** @description alarms and other events since the collector began to watch; only useful to see that it grows */
             events: number;
             run: components["schemas"]["RunSummary"] | null;
+        };
+        /** @description The loss of one rank: the scalar "loss", else the first by name that ends in "loss". */
+        RunLoss: {
+            /** @description at most 10,000 are counted */
+            alarms: number;
+            /** @description of the scalar; empty: none was found */
+            name: string;
+            run: string;
+            /** @description ascending, evenly spread over the run, with the last one */
+            steps: number[];
+            /** @description one for each step */
+            values: (number | ("NaN" | "Infinity" | "-Infinity"))[];
         };
         /** @description One run, over all its attempts. */
         RunSummary: {
@@ -2089,11 +2129,11 @@ export interface operations {
     getListAudit: {
         parameters: {
             query?: {
-                /** @description the newest so many, 1..10000; 0: 100 */
+                /** @description number of records, newest first, 1..10000; 0: 100 */
                 limit?: number;
                 /** @description a part of it: "DeleteRun" */
                 method?: string;
-                /** @description how it begins: "ok", "unauthenticated", "permission_denied", "error" */
+                /** @description its beginning: "ok", "unauthenticated", "permission_denied", "error" */
                 outcome?: string;
                 /** @description a part of it: "0123456789ab" */
                 principal?: string;
@@ -2997,7 +3037,7 @@ export interface operations {
                 exact?: boolean;
                 /** @description end after the first step that diverged */
                 first_only?: boolean;
-                /** @description Also return a heat map of at most so many columns (steps) and rows (tensors; 0: 1024), up to 4096 each; 0 columns: none. */
+                /** @description Also return a heat map with at most this many columns (steps) and rows (tensors; 0: 1024), up to 4096 each; 0 columns: none. */
                 heat_map_columns?: number;
                 heat_map_rows?: number;
                 /** @description empty: all */
@@ -3849,7 +3889,7 @@ export interface operations {
     getFollowRuns: {
         parameters: {
             query?: {
-                /** @description of the last message that was read: only what changed after it; empty or too old: everything */
+                /** @description of the last message received: only later changes; empty or too old: everything */
                 cursor?: string;
                 /** @description only these; empty: all */
                 runs?: string[];
@@ -3954,6 +3994,181 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": components["schemas"]["FollowRunsResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getListLosses: {
+        parameters: {
+            query?: {
+                /** @description for each run, at most 200; 0: 40 */
+                points?: number;
+                /** @description at most 100; those that do not exist are left out of the answer */
+                runs?: string[];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListLossesResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postListLosses: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ListLossesRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListLossesResponse"];
                 };
             };
             /** @description A parameter is unknown or invalid. */
@@ -4914,7 +5129,7 @@ export interface operations {
                 sketches?: boolean;
                 /** @description "0-9,20,100-"; empty: all */
                 steps?: string;
-                /** @description Of a run whose tensors are cut over ranks: statistics of whole tensors, whatever `ranks` says, instead of the ranks' parts. Tensors of which nothing says how they are cut, and all other records, stay the ranks' own. No effect on other runs. */
+                /** @description For a run whose tensors are split over ranks: statistics of whole tensors instead of the ranks' parts, whatever `ranks` says. Tensors without a recorded split, and all other records, stay the ranks' own. No effect on other runs. */
                 whole?: boolean;
             };
             header?: never;
@@ -5344,7 +5559,7 @@ export interface operations {
     getListScalars: {
         parameters: {
             query: {
-                /** @description grad_norm: of each rank's part; so with ranks, too */
+                /** @description grad_norm: of each rank's part; `ranks` implies it */
                 by_rank?: boolean;
                 /** @description empty: all. "grad_norm": of the whole model, if ranks hold parts of it */
                 name?: string;
@@ -5524,7 +5739,7 @@ export interface operations {
             query: {
                 /** @description exact name */
                 activation: string;
-                /** @description the part of each rank, of a run whose tensors are cut over ranks; so with ranks, too */
+                /** @description each rank's part, for a run whose tensors are split over ranks; `ranks` implies it */
                 by_rank?: boolean;
                 /** @description unspecified: all kinds that the name has */
                 kind?: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer";
@@ -5879,13 +6094,13 @@ export interface operations {
             query: {
                 /** @description unspecified: l2 */
                 by?: "l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss";
-                /** @description at most so many; steps that share one are merged. 0: 1024, at most 4096 */
+                /** @description maximum number; steps that share a column are merged. 0: 1024, at most 4096 */
                 columns?: number;
                 /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
                 kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
                 /** @description empty: all */
                 ranks?: number[];
-                /** @description the same of tensors */
+                /** @description the same for tensors */
                 rows?: number;
                 run: string;
                 /** @description "0-9,20,100-"; empty: all */

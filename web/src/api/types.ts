@@ -7,6 +7,7 @@ export type Divergence = Schemas['Divergence'];
 export type HeatMap = Schemas['HeatMap'];
 export type HeatMapRow = Schemas['HeatMapRow'];
 export type RunSummary = Schemas['RunSummary'];
+export type RunLoss = Schemas['RunLoss'];
 export type LiveMessage = Schemas['FollowRunsResponse'];
 export type ExponentRow = Schemas['ExponentRow'];
 export type CaptureRow = Schemas['CaptureRow'];

@@ -28,7 +28,8 @@ export function ratioOf(level: number): number | null {
 export function describe(level: number): string {
   const ratio = ratioOf(level);
   if (ratio === null) return stateOf(level);
-  if (ratio === Infinity) return 'diverged, beyond measure';
+  if (ratio === Infinity) return 'diverged, distance not measurable';
+  if (ratio === 1) return level <= WITHIN_MAX ? 'just within tolerance' : 'just beyond the tolerance';
   const times = ratio >= 100 || ratio < 0.01 ? ratio.toExponential(0).replace('e+', 'e') : String(Number(ratio.toPrecision(2)));
   return `${stateOf(level)}, ${times} times the tolerance`;
 }

@@ -20,10 +20,14 @@ export const directPainter: MakePainter = (onPainted) => {
   };
 };
 
-/** Paints in a worker. */
+/** Paints in a worker, the first of which starts while the page waits for its data. */
 export function workerPainter(make: () => Worker): MakePainter {
+  let spare: Worker | null = null;
+  const timer = setTimeout(() => (spare = make()));
   return (onPainted) => {
-    const worker = make();
+    clearTimeout(timer);
+    const worker = spare ?? make();
+    spare = null;
     worker.onmessage = (event: MessageEvent<Painted>) => onPainted(event.data);
     return { send: (order) => worker.postMessage(order), end: () => worker.terminate() };
   };

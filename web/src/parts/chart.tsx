@@ -3,8 +3,11 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import { short } from '../text';
-import { joined, tickTexts, type Line } from './lines';
+import { joined, logTicks, tickTexts, type Line } from './lines';
 import { LINES, useTheme, useWidth } from './theme';
+
+// Right of the plot: half of the last step's number.
+const EDGE = 20;
 
 interface Props {
   label: string;
@@ -29,22 +32,32 @@ export function Chart({ label, lines, height, gutter, range, span, stepText, log
     if (!box.current || width < 60) return;
     const colours = LINES[theme];
     const font = '12px system-ui, sans-serif';
+    const began = performance.now();
+    let drawn = false;
     const options: uPlot.Options = {
       width,
       height,
-      padding: [10, 0, axis ? 0 : 6, 0],
+      padding: [10, axis ? EDGE : 0, axis ? 0 : 6, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time: false, ...(range ? { range: [range[0], range[1]] as [number, number] } : {}) }, y: { distr: log ? 3 : 1, ...(span ? { range: [span[0], span[1]] as [number, number] } : {}) } },
       axes: [
         { show: axis, stroke: colours.axis, font, grid: { show: false }, ticks: { stroke: colours.grid, size: 4 }, values: (_, at) => at.map((x) => stepText(x)), space: 70, size: 30 },
-        { size: gutter, stroke: colours.axis, font, grid: { stroke: colours.grid, width: 1 }, ticks: { show: false }, values: (_, at) => tickTexts(at), space: 26 },
+        { size: gutter, stroke: colours.axis, font, grid: { stroke: colours.grid, width: 1 }, ticks: { show: false }, values: (_, at) => tickTexts(at), space: 26, ...(log ? { splits: (_: uPlot, __: number, low: number, high: number) => logTicks(low, high), filter: (_: uPlot, ticks: number[]) => ticks } : {}) },
       ],
       series: [
         {},
         ...lines.map((line): uPlot.Series => ({ label: line.label, stroke: colours[line.run], width: 1.75, spanGaps: true, points: { show: line.points.length < 3 }, ...(line.run === 'b' ? { dash: [6, 3] } : {}) })),
       ],
-      hooks: { setCursor: [(u) => setAt(u.cursor.idx ?? null)] },
+      hooks: {
+        setCursor: [(u) => setAt(u.cursor.idx ?? null)],
+        draw: [
+          () => {
+            if (!drawn) performance.measure('chart', { start: began }); // bench/page.py reads it
+            drawn = true;
+          },
+        ],
+      },
     };
     plot.current = new uPlot(options, data, box.current);
     return () => {
@@ -69,6 +82,11 @@ export function Chart({ label, lines, height, gutter, range, span, stepText, log
         {x === undefined ? null : <span class="soft">{stepText(x)}</span>}
       </figcaption>
       <div ref={box} style={{ height: `${height}px` }} />
+      {axis ? (
+        <span class="chart-corner" style={{ width: `${gutter - 8}px` }} aria-hidden="true">
+          step
+        </span>
+      ) : null}
     </figure>
   );
 }

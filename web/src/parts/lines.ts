@@ -20,6 +20,36 @@ export function joined(lines: readonly Line[]): AlignedData {
   return [xs, ...columns] as AlignedData;
 }
 
+const LOG_RATIO = 1000;
+
+/** Whether a loss needs a logarithmic axis: it is positive, and its blow-up would flatten everything else. */
+export function needsLog(lines: readonly Line[]): boolean {
+  let low = Infinity;
+  let high = 0;
+  for (const line of lines) {
+    for (const [, y] of line.points) {
+      if (y === null || !Number.isFinite(y)) continue;
+      if (y <= 0) return false;
+      low = Math.min(low, y);
+      high = Math.max(high, y);
+    }
+  }
+  return high > LOG_RATIO * low;
+}
+
+/** A handful of powers of ten; of less than two decades, 1, 2 and 5 times them. */
+export function logTicks(low: number, high: number): number[] {
+  const first = Math.floor(Math.log10(low));
+  const last = Math.ceil(Math.log10(high));
+  const every = Math.max(1, Math.ceil((last - first) / 5));
+  const ticks: number[] = [];
+  for (let power = first; power <= last; ++power) {
+    const times = Math.log10(high / low) < 2 ? [1, 2, 5] : power % every === 0 ? [1] : [];
+    ticks.push(...times.map((one) => one * 10 ** power));
+  }
+  return ticks.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
+}
+
 /** Round numbers of bytes: 1, 2 or 5 times a power of ten of KiB, MiB, .... */
 export function byteTicks(low: number, high: number): number[] {
   const rough = Math.max(1, (high - low) / 4);

@@ -41,7 +41,7 @@ export function LogIn({ message }: { message: string }) {
       <h1>Log in</h1>
       {tried ? <p class="offline">{tried}</p> : null}
       <p>
-        This collector answers those who have a token. Where <code>statctl</code> has one, <code>statctl open</code> prints a link that logs this browser in.
+        This collector requires a token. Run <code>statctl open</code> where <code>statctl</code> has one: it prints a link that logs this browser in.
       </p>
       <form
         class="token"
@@ -52,11 +52,11 @@ export function LogIn({ message }: { message: string }) {
         }}
       >
         <label>
-          <span>Or a token with the scope “read”, for this tab only</span>
+          <span>Or paste a token with the scope “read”. It is kept for this tab only.</span>
           <input name="token" type="password" autocomplete="off" required pattern="\s*stc_[0-9A-Za-z_\-]+\s*" title="stc_…, as statcollectord token create prints it" />
         </label>
         <button type="submit" class="main">
-          Use it
+          Log in
         </button>
       </form>
     </div>

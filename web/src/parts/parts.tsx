@@ -14,7 +14,7 @@ export function Link({ to, children, current = false, title }: { to: Partial<Rou
   );
 }
 
-/** A name of a run or tensor: whatever it holds, it stays one word of the page. */
+/** The name of a run or tensor, isolated: whatever it contains, the text around it keeps its order. */
 export function Name({ name, longest = 80 }: { name: string; longest?: number }) {
   return (
     <bdi class="name" title={shown(name, 2000)}>
@@ -28,7 +28,7 @@ async function copy(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Not over plain HTTP from another machine: the old way.
+    // Browsers refuse this over plain HTTP from another machine; the old way works.
     const area = document.createElement('textarea');
     area.value = text;
     document.body.append(area);
@@ -53,7 +53,7 @@ export function Copy({ text, label }: { text: string; label: string }) {
   );
 }
 
-/** What asks the same elsewhere. */
+/** The same query for a terminal. */
 export function Commands({ statctl, url }: { statctl: string; url: string }) {
   const curl = `curl ${quoted(location.origin + url)}`;
   return (
@@ -90,7 +90,7 @@ export function Away() {
   return (
     <div class="state" role="status">
       <h1>The collector does not answer</h1>
-      <p>It is stopped, or this machine cannot reach it. The page tries again by itself.</p>
+      <p>It is stopped, or this machine cannot reach it. The page keeps trying.</p>
     </div>
   );
 }
@@ -104,7 +104,7 @@ export function Empty({ title, children }: { title: string; children: ComponentC
   );
 }
 
-/** The state of a query that has nothing to show yet; null if it has. */
+/** What to show while a query has no data; null if it has. */
 export function waiting(query: { data: unknown; error: QueryError | null; offline: boolean }, what: string) {
   if (query.data !== null) return null;
   if (query.error) return <Refused error={query.error} />;

@@ -35,7 +35,7 @@ export function StackChart({ label, xs, layers, height, gutter, atText }: Props)
       {
         width,
         height,
-        padding: [10, 0, 0, 0],
+        padding: [10, 20, 0, 0],
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { show: false } },
         scales: { x: { time: false }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.05 : 1] } },

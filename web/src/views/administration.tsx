@@ -1,4 +1,4 @@
-// Keep and remove runs, for who may.
+// Keep and remove runs, for those with the scopes to do so.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { QueryError, tell } from '../api/client';
 import type { RunSummary } from '../api/types';
@@ -13,7 +13,7 @@ interface Props {
 
 /** What the collector said to a change that it refused. */
 function refusalText(error: unknown): string {
-  if (!(error instanceof QueryError)) return 'The collector does not answer; nothing was changed.';
+  if (!(error instanceof QueryError)) return 'The collector does not answer. Nothing was changed.';
   return shown(error.message, 1000);
 }
 
@@ -22,8 +22,8 @@ export function Administration({ picked, kept, onKept }: Props) {
   const [asking, setAsking] = useState<readonly RunSummary[]>([]);
   const names = picked.map((run) => run.run);
   useEffect(() => setRefusal(''), [names.join('/')]);
-  if (picked.length === 0 && asking.length === 0) return null;
-  const allKept = names.every((run) => kept.has(run));
+  const none = picked.length === 0;
+  const allKept = !none && names.every((run) => kept.has(run));
   const keep = async () => {
     try {
       for (const run of names) await tell('/api/v1/keep', { run, keep: !allKept });
@@ -34,11 +34,11 @@ export function Administration({ picked, kept, onKept }: Props) {
     onKept();
   };
   return (
-    <div class="bar">
-      <button type="button" class="quiet" onClick={() => void keep()} title="Retention does not remove what is kept">
-        {allKept ? 'Keep no longer' : 'Keep'}
+    <>
+      <button type="button" class="quiet" disabled={none} onClick={() => void keep()} title="Retention does not remove runs that are kept">
+        {allKept ? 'Stop keeping' : 'Keep'}
       </button>
-      <button type="button" class="quiet" onClick={() => setAsking(picked)}>
+      <button type="button" class="quiet" disabled={none} onClick={() => setAsking(picked)}>
         Remove…
       </button>
       {refusal ? (
@@ -47,11 +47,11 @@ export function Administration({ picked, kept, onKept }: Props) {
         </p>
       ) : null}
       {asking.length > 0 ? <Removal runs={asking} onEnd={() => setAsking([])} /> : null}
-    </div>
+    </>
   );
 }
 
-/** Asks whether it is meant. What cannot be removed stays in the question, with the reason. */
+/** Asks for a confirmation. Runs that cannot be removed stay in the dialog, with the reason. */
 function Removal({ runs, onEnd }: { runs: readonly RunSummary[]; onEnd: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
@@ -93,13 +93,13 @@ function Removal({ runs, onEnd }: { runs: readonly RunSummary[]; onEnd: () => vo
           </li>
         ))}
       </ul>
-      <p class="note">Its records are deleted from the collector. There is no way back.</p>
+      <p class="note">{left.length === 1 ? 'All its records are' : 'All their records are'} deleted from the collector. This cannot be undone.</p>
       <div class="bar">
         <button type="button" class="quiet" autofocus onClick={() => dialog.current?.close()}>
           Cancel
         </button>
         <button type="button" class="danger" disabled={busy} onClick={() => void remove()}>
-          {busy ? 'Removing…' : left.length === 1 ? 'Remove it' : 'Remove them'}
+          {busy ? 'Removing…' : left.length === 1 ? 'Remove run' : `Remove ${left.length} runs`}
         </button>
       </div>
     </dialog>

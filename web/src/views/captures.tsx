@@ -1,17 +1,16 @@
 // The raw values of a tensor that were captured: as a histogram, and element by element against the other run.
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { bytesOf, errorOf, QueryError, urlOf } from '../api/client';
 import { tokenFields } from '../api/token';
 import type { CaptureRow } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { Choice, Commands } from '../parts/parts';
-import { LINES, useTheme } from '../parts/theme';
+import { LINES, useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
 import { bytes as bytesText, command, count, short, shown } from '../text';
 import { binsOf, differencesOf, numbersOf } from './capture_model';
 
 const BYTES_MAX = 16 << 20; // that the page reads by itself
-const WIDTH = 1000;
 const HEIGHT = 130;
 
 interface Values {
@@ -53,31 +52,36 @@ function useCapture(row: CaptureRow | null): { values: Values | null; error: str
 }
 
 function Bars({ label, lists, of }: { label: string; lists: readonly Float64Array[]; of: readonly ('a' | 'b')[] }) {
+  const box = useRef<HTMLElement>(null);
+  const width = useWidth(box);
   const colours = LINES[useTheme()];
-  const bins = useMemo(() => binsOf(lists), [lists]);
+  const bins = useMemo(() => binsOf(lists, width > 0 && width < 600 ? 30 : 60), [lists, width < 600]);
   const most = Math.max(1, ...bins.counts.flat());
-  const each = WIDTH / (bins.counts[0]?.length ?? 1);
+  const each = width / (bins.counts[0]?.length ?? 1);
   const broken = bins.notFinite.map((number, i) => (number > 0 ? `${of[i]!.toUpperCase()}: ${count(number)} not finite` : '')).filter(Boolean);
   return (
-    <figure class="chart" aria-label={label}>
+    <figure class="chart" aria-label={label} ref={box}>
       <figcaption>
         <span>{label}</span>
+        {lists.length > 1 ? of.map((side) => <span key={side} class={`key bars ${side}`}>{side.toUpperCase()}</span>) : null}
         {broken.length > 0 ? <span class="soft">{broken.join(', ')}</span> : null}
       </figcaption>
-      <svg class="exponents" viewBox={`0 0 ${WIDTH} ${HEIGHT + 22}`} role="img" aria-label={`${label}, from ${short(bins.low)} to ${short(bins.high)}`}>
-        {bins.counts.map((counts, i) =>
-          counts.map((number, j) =>
-            number > 0 ? <rect key={`${i}/${j}`} x={j * each + (lists.length > 1 && i > 0 ? each / 2 : 0)} width={lists.length > 1 ? each / 2 : each - 1} y={HEIGHT - Math.max(1, (number / most) * (HEIGHT - 4))} height={Math.max(1, (number / most) * (HEIGHT - 4))} fill={colours[of[i]!]} /> : null,
-          ),
-        )}
-        <line x1={0} x2={WIDTH} y1={HEIGHT} y2={HEIGHT} stroke={colours.axis} />
-        <text x={0} y={HEIGHT + 17} fill={colours.axis}>
-          {short(bins.low, 4)}
-        </text>
-        <text x={WIDTH} y={HEIGHT + 17} fill={colours.axis} text-anchor="end">
-          {short(bins.high, 4)}
-        </text>
-      </svg>
+      {width < 60 ? null : (
+        <svg class="exponents" width={width} height={HEIGHT + 20} role="img" aria-label={`${label}, from ${short(bins.low)} to ${short(bins.high)}`}>
+          {bins.counts.map((counts, i) =>
+            counts.map((number, j) =>
+              number > 0 ? <rect key={`${i}/${j}`} x={j * each + (lists.length > 1 && i > 0 ? each / 2 : 0)} width={Math.max(1, (lists.length > 1 ? each / 2 : each) - 1)} y={HEIGHT - Math.max(1, (number / most) * (HEIGHT - 4))} height={Math.max(1, (number / most) * (HEIGHT - 4))} fill={colours[of[i]!]} /> : null,
+            ),
+          )}
+          <line x1={0} x2={width} y1={HEIGHT} y2={HEIGHT} stroke={colours.axis} />
+          <text x={0} y={HEIGHT + 15} fill={colours.axis}>
+            {short(bins.low, 4)}
+          </text>
+          <text x={width} y={HEIGHT + 15} fill={colours.axis} text-anchor="end">
+            {short(bins.high, 4)}
+          </text>
+        </svg>
+      )}
     </figure>
   );
 }
@@ -86,7 +90,7 @@ function Differences({ a, b }: { a: Values; b: Values }) {
   const found = useMemo(() => (a.numbers && b.numbers ? differencesOf(a.numbers, b.numbers, a.row.shape) : null), [a, b]);
   const deltas = useMemo(() => (found ? [found.deltas] : []), [found]);
   if (!found) return null;
-  if (a.row.shape.join() !== b.row.shape.join()) return <p class="note">The shapes differ: {a.row.shape.join('×')} and {b.row.shape.join('×')}; element by element there is nothing to compare.</p>;
+  if (a.row.shape.join() !== b.row.shape.join()) return <p class="note">The shapes differ: {a.row.shape.join('×')} and {b.row.shape.join('×')}. The elements cannot be compared one by one.</p>;
   if (found.different === 0) return <p class="note">All {count(found.compared)} elements are equal.</p>;
   return (
     <>
@@ -95,7 +99,7 @@ function Differences({ a, b }: { a: Values; b: Values }) {
       </p>
       <Bars label="B − A, element by element" lists={deltas} of={['b']} />
       <div class="scroll tall" tabIndex={0} role="region" aria-label="Elements that differ most">
-        <table class="rows">
+        <table class="rows stats">
           <thead>
             <tr>
               <th scope="col">Element</th>
@@ -145,7 +149,7 @@ export function Captures({ route }: { route: Route }) {
     return (
       <section aria-label="Captured values">
         <p class="note">
-          None. <code>{command('statctl', 'capture', route.a, route.tensor, '--step', 'N')}</code> asks a run in training for them.
+          None. <code>{command('statctl', 'capture', route.a, route.tensor, '--step', 'N')}</code> captures them in a run that is training.
         </p>
       </section>
     );
@@ -169,11 +173,11 @@ export function Captures({ route }: { route: Route }) {
           {shown(error, 1000)}
         </p>
       ) : null}
-      {large ? <p class="note">More than {bytesText(BYTES_MAX)}; the command below reads them.</p> : null}
-      {unknown ? <p class="note">The page cannot show values of type {row.dtype}; the command below can.</p> : null}
+      {large ? <p class="note">Larger than {bytesText(BYTES_MAX)}. The command below reads them.</p> : null}
+      {unknown ? <p class="note">The page cannot show values of type {row.dtype}. The command below can.</p> : null}
       {lists.length > 0 ? <Bars label="Values" lists={lists} of={sides} /> : null}
       {first.values && second.values ? <Differences a={first.values} b={second.values} /> : null}
-      {route.b && (!rowA || !rowB) ? <p class="note">Only {rowA ? 'A' : 'B'} has captured it in this step.</p> : null}
+      {route.b && (!rowA || !rowB) ? <p class="note">Only run {rowA ? 'A' : 'B'} captured it at this step.</p> : null}
       <Commands
         statctl={route.b ? command('statctl', 'diff-values', route.a, route.b, route.tensor, '--step', String(step), ...(row.kind ? ['--kind', row.kind] : [])) : command('statctl', 'captures', route.a)}
         url={urlOf('/api/v1/capture', questionOf(row))}

@@ -83,7 +83,7 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
       </header>
       <div class="bar">
         <Choice label="Statistic" value={stat} onChange={(value) => setStat(value as Stat)} options={STATS.map((one) => [one, STAT_NAMES[one]] as const)} />
-        {places.length > 1 ? <Choice label="Of" value={seen} onChange={setPlace} options={places} /> : null}
+        {places.length > 1 ? <Choice label="Where" value={seen} onChange={setPlace} options={places} /> : null}
         <label class="choice check">
           <input type="checkbox" checked={log} onChange={(event) => setLog(event.currentTarget.checked)} />
           <span>Log axis</span>
@@ -112,7 +112,7 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
         <Link to={{ view: 'tensor', a: runA, b: runB, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank }}>All statistics of this tensor</Link>
       </p>
       <Commands statctl={command(...series)} url={urlOf('/api/v1/series', askA ?? {})} />
-      <p class="note">Element by element, once both runs have captured it at this step:</p>
+      <p class="note">To compare element by element, if both runs captured it at this step:</p>
       <Commands statctl={command(...values)} url={urlOf('/api/v1/capture', { run: runA, activation: at.activation, step, kind: at.kind })} />
     </section>
   );

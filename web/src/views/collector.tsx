@@ -10,15 +10,15 @@ export function CollectorView() {
   if (wait || !status) return wait;
   const ready = status.state === 'ready';
   const facts: readonly (readonly [string, string])[] = [
-    ['Waits to be stored', `${count(status.backlog_records)} records, ${bytes(status.backlog_bytes)}, the oldest for ${status.backlog_oldest_millis} ms`],
-    ['Open streams', `${count(status.streams_open)} of ${count(status.streams_total)} since the start`],
+    ['Waiting to be stored', status.backlog_records === 0 ? 'nothing' : `${count(status.backlog_records)} records, ${bytes(status.backlog_bytes)}, the oldest for ${status.backlog_oldest_millis} ms`],
+    ['Streams', `${count(status.streams_open)} open, ${count(status.streams_total)} since the start`],
     ['Stored since the start', `${count(status.records_total)} records in ${count(status.commits_total)} writes`],
-    ['Refused batches', count(status.rejected_batches_total)],
+    ['Rejected batches', count(status.rejected_batches_total)],
     ['Runs', count(status.runs)],
-    ['On disk', `${bytes(status.disk_bytes)}; ${bytes(status.disk_free_bytes)} free`],
-    ['Durability', status.durability === 'fsync' ? 'survives a power failure' : 'survives the end of the process'],
-    ['Data', shown(status.data_dir)],
-    ['Up for', duration(status.uptime_seconds)],
+    ['Disk', `${bytes(status.disk_bytes)} used, ${bytes(status.disk_free_bytes)} free`],
+    ['Stored records survive', status.durability === 'fsync' ? 'a power failure' : 'the end of the process, but not a power failure'],
+    ['Data folder', shown(status.data_dir)],
+    ['Uptime', duration(status.uptime_seconds)],
     ['Version', shown(status.version)],
   ];
   const lost = Object.entries(status.dropped_by_cause);
@@ -28,7 +28,7 @@ export function CollectorView() {
     <>
       <section class={`verdict ${ready ? 'good' : 'warn'}`} aria-label="State">
         <p class="badge">{ready ? 'ready' : 'not ready'}</p>
-        <h1 class="sentence">{ready ? 'The collector takes records and answers.' : `The collector is ${shown(status.state, 500)}.`}</h1>
+        <h1 class="sentence">{ready ? 'The collector stores records and answers queries.' : `The collector is ${shown(status.state, 500)}.`}</h1>
       </section>
       <div class="two">
         <dl class="facts">
@@ -40,8 +40,8 @@ export function CollectorView() {
           ))}
         </dl>
         <div>
-          <h2>Losses</h2>
-          {lost.length === 0 ? <p class="note">No agent has reported a lost record.</p> : null}
+          <h2>Lost records</h2>
+          {lost.length === 0 ? <p class="note">No agent has reported any.</p> : null}
           <ul>
             {lost.map(([cause, n]) => (
               <li key={cause}>
@@ -50,22 +50,22 @@ export function CollectorView() {
             ))}
           </ul>
           <h2>Alarms</h2>
-          {alarms.length === 0 ? <p class="note">No alarm since the start.</p> : null}
+          {alarms.length === 0 ? <p class="note">None since the start.</p> : null}
           <ul>
             {alarms.map(([rule, n]) => (
               <li key={rule}>
                 {words(rule)}: {count(n)}
-                {status.alarms?.active[rule] ? `, ${count(status.alarms.active[rule])} still there` : ''}
+                {status.alarms?.active[rule] ? `, ${count(status.alarms.active[rule])} still active` : ''}
               </li>
             ))}
           </ul>
           <h2>Retention</h2>
           <p class="note">
             {!retention || (retention.age_seconds_max === 0 && retention.disk_bytes_max === 0)
-              ? 'Runs are kept until someone removes them.'
+              ? 'Runs stay until someone removes them.'
               : [
-                  retention.age_seconds_max > 0 ? `runs are removed after ${duration(retention.age_seconds_max)}` : '',
-                  retention.disk_bytes_max > 0 ? `the oldest go when the store exceeds ${bytes(retention.disk_bytes_max)}` : '',
+                  retention.age_seconds_max > 0 ? `Runs are removed after ${duration(retention.age_seconds_max)}` : '',
+                  retention.disk_bytes_max > 0 ? `the oldest are removed when the store exceeds ${bytes(retention.disk_bytes_max)}` : '',
                 ]
                   .filter(Boolean)
                   .join('; ')}

@@ -1,4 +1,4 @@
-// Where two runs part: the verdict, the map of where, and the losses above it.
+// Where two runs diverge: the verdict, the heat map, and the losses above it.
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
 import type { DiffReport } from '../api/types';
@@ -28,7 +28,7 @@ function PickFirst() {
   return (
     <Empty title="Pick two runs">
       <p>
-        <Link to={{ view: 'runs' }}>The list of runs</Link> lets you pick the two to compare.
+        Pick them in the <Link to={{ view: 'runs' }}>list of runs</Link>.
       </p>
     </Empty>
   );

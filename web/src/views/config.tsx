@@ -15,7 +15,7 @@ export function ConfigView({ route }: { route: Route }) {
     return (
       <Empty title="Pick a run">
         <p>
-          <Link to={{ view: 'runs' }}>The list of runs</Link> lets you pick one or two.
+          Pick one or two in the <Link to={{ view: 'runs' }}>list of runs</Link>.
         </p>
       </Empty>
     );
@@ -28,7 +28,7 @@ export function ConfigView({ route }: { route: Route }) {
         <h1>Configuration</h1>
         <p class="lead">
           <RunPair a={route.a} b={route.b} longest={40} />
-          {route.b && report ? `: ${report.differ === 0 ? 'no setting differs' : `${count(report.differ)} of ${count(report.compared)} settings differ, likely culprits first`}` : ''}
+          {route.b && report ? `: ${report.differ === 0 ? 'no settings differ' : `${count(report.differ)} of ${count(report.compared)} settings differ, likely culprits first`}` : ''}
         </p>
       </header>
       {waiting(query, 'Reading the configuration')}
@@ -37,7 +37,7 @@ export function ConfigView({ route }: { route: Route }) {
           <table class="rows wrap">
             <thead>
               <tr>
-                <th scope="col">About</th>
+                <th scope="col" class="about">Area</th>
                 <th scope="col">Setting</th>
                 <th scope="col">{route.b ? 'A' : 'Value'}</th>
                 {route.b ? <th scope="col">B</th> : null}
@@ -46,7 +46,7 @@ export function ConfigView({ route }: { route: Route }) {
             <tbody>
               {report.items.map((item) => (
                 <tr key={`${item.category} ${item.key}`}>
-                  <td class="soft">{item.category}</td>
+                  <td class="soft about">{item.category}</td>
                   <th scope="row">
                     <bdi class="name">{shown(item.key, VALUE_MAX)}</bdi>
                   </th>
@@ -58,7 +58,7 @@ export function ConfigView({ route }: { route: Route }) {
           </table>
         </div>
       ) : null}
-      {report && report.items.length === 0 ? <Empty title={route.b ? 'No setting differs' : 'Nothing recorded'}><p>{route.b ? `All ${count(report.compared)} settings of both runs are equal.` : 'The run recorded no setting.'}</p></Empty> : null}
+      {report && report.items.length === 0 ? <Empty title={route.b ? 'No settings differ' : 'Nothing recorded'}><p>{route.b ? `All ${count(report.compared)} settings of both runs are equal.` : 'The run recorded no settings.'}</p></Empty> : null}
       {report?.notes.map((note) => (
         <p class="note" key={note}>
           {shown(note, 2000)}

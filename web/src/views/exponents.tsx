@@ -1,59 +1,71 @@
 // The exponents of a tensor in a step, of both runs, against what fp16, bf16 and fp8 can hold.
+import { useRef } from 'preact/hooks';
 import { urlOf } from '../api/client';
 import type { ExponentRow } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { Choice, Commands } from '../parts/parts';
-import { LINES, useTheme } from '../parts/theme';
+import { powerOfTwo } from '../parts/plain_axis';
+import { LINES, useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
 import { command, count, short, shown } from '../text';
 import { FORMATS, rowAt, sharesOf, spanOf } from './exponent_model';
 
-const WIDTH = 1000; // of the picture's own units
 const HEIGHT = 150;
+const ROW = 20; // of a format below the histogram
 const STEPS_MAX = 2000; // in the choice
 
 function Histogram({ a, b }: { a: ExponentRow | null; b: ExponentRow | null }) {
+  const box = useRef<HTMLDivElement>(null);
+  const width = useWidth(box);
   const colours = LINES[useTheme()];
   const rows = [a, b].filter((row) => row !== null);
   const [low, high] = spanOf(rows);
-  const x = (exponent: number) => ((exponent - low) / (high - low)) * WIDTH;
+  const gutter = 72; // the formats' names
+  const plot = Math.max(1, width - gutter - 16);
+  const x = (exponent: number) => gutter + ((exponent - low) / (high - low)) * plot;
   const shares = rows.map((row) => sharesOf(row, low, high));
   const most = Math.max(1e-12, ...shares.flat());
-  const bar = WIDTH / (high - low);
+  const bar = plot / (high - low);
   const text = rows.map((row, i) => `${i === 0 && a ? 'A' : 'B'}: exponents ${row.lowest} to ${row.lowest + row.counts.length - 1}`).join('; ');
+  const every = [4, 8, 16, 32, 64].find((step) => step * bar >= 44) ?? 128;
+  const below = HEIGHT + 10 + FORMATS.length * ROW;
   return (
-    <svg class="exponents" viewBox={`0 0 ${WIDTH} ${HEIGHT + FORMATS.length * 22 + 24}`} role="img" aria-label={`Share of the elements by binary exponent. ${text}`}>
-      {shares.map((of, i) =>
-        of.map((share, j) =>
-          share > 0 ? (
-            <rect key={`${i}/${j}`} x={j * bar + (i === 0 ? 0 : bar / 2)} width={rows.length > 1 ? bar / 2 : bar - 0.5} y={HEIGHT - (share / most) * (HEIGHT - 6)} height={(share / most) * (HEIGHT - 6)} fill={rows[i] === a ? colours.a : colours.b} />
-          ) : null,
-        ),
+    <div ref={box}>
+      {width < 60 ? null : (
+        <svg class="exponents" width={width} height={below + 20} role="img" aria-label={`Share of the elements by binary exponent. ${text}`}>
+          {shares.map((of, i) =>
+            of.map((share, j) =>
+              share > 0 ? (
+                <rect key={`${i}/${j}`} x={x(low + j) + (i === 0 ? 0 : bar / 2)} width={Math.max(1, (rows.length > 1 ? bar / 2 : bar) - 1)} y={HEIGHT - (share / most) * (HEIGHT - 6)} height={(share / most) * (HEIGHT - 6)} fill={rows[i] === a ? colours.a : colours.b} />
+              ) : null,
+            ),
+          )}
+          <line x1={gutter} x2={gutter + plot} y1={HEIGHT} y2={HEIGHT} stroke={colours.axis} />
+          {FORMATS.map((format, i) => {
+            const y = HEIGHT + 12 + i * ROW;
+            const from = Math.max(low, format.subnormal);
+            const normal = Math.max(low, format.normal);
+            const to = Math.min(high, format.overflow);
+            return (
+              <g key={format.key}>
+                <text x={gutter - 10} y={y + 9} fill={colours.axis} text-anchor="end">
+                  {format.name}
+                </text>
+                {normal > from ? <rect x={x(from) + 0.5} width={x(normal) - x(from)} y={y + 1.5} height={6} fill="none" stroke={colours.axis} /> : null}
+                <rect x={x(normal)} width={Math.max(0, x(to) - x(normal))} y={y + 1} height={7} fill={colours.axis} />
+              </g>
+            );
+          })}
+          {Array.from({ length: high - low + 1 }, (_, i) => low + i)
+            .filter((exponent) => exponent % every === 0)
+            .map((exponent) => (
+              <text key={exponent} x={x(exponent)} y={below + 14} fill={colours.axis} text-anchor="middle">
+                {powerOfTwo(exponent)}
+              </text>
+            ))}
+        </svg>
       )}
-      <line x1={0} x2={WIDTH} y1={HEIGHT} y2={HEIGHT} stroke={colours.axis} />
-      {FORMATS.map((format, i) => {
-        const y = HEIGHT + 10 + i * 22;
-        const from = Math.max(low, format.subnormal);
-        const normal = Math.max(low, format.normal);
-        const to = Math.min(high, format.overflow);
-        return (
-          <g key={format.key}>
-            {normal > from ? <rect x={x(from)} width={x(normal) - x(from)} y={y} height={6} fill="none" stroke={colours.axis} /> : null}
-            <rect x={x(normal)} width={Math.max(0, x(to) - x(normal))} y={y} height={6} fill={colours.axis} />
-            <text x={Math.min(WIDTH - 90, x(from) + 2)} y={y + 17} fill={colours.axis}>
-              {format.name}
-            </text>
-          </g>
-        );
-      })}
-      {Array.from({ length: high - low }, (_, i) => low + i)
-        .filter((exponent) => exponent % (high - low > 120 ? 20 : 8) === 0)
-        .map((exponent) => (
-          <text key={exponent} x={x(exponent)} y={HEIGHT + FORMATS.length * 22 + 22} fill={colours.axis} text-anchor="middle">
-            {`2^${exponent}`}
-          </text>
-        ))}
-    </svg>
+    </div>
   );
 }
 
@@ -72,7 +84,7 @@ function Losses({ a, b }: { a: ExponentRow | null; b: ExponentRow | null }) {
           <tr>
             <th scope="col">Format</th>
             {sides.flatMap(([side]) =>
-              ['would be 0', 'loses bits', 'overflows'].map((what) => (
+              ['become 0', 'lose bits', 'overflow'].map((what) => (
                 <th key={side + what} scope="col" class="number">
                   {sides.length > 1 ? `${side}: ` : ''}
                   {what}
@@ -117,7 +129,7 @@ export function Exponents({ route }: { route: Route }) {
     return (
       <section aria-label="Exponents">
         <p class="note">
-          Not recorded. <code>statagent.init(exponents=["{shown(route.tensor, 80)}@0-,every=100"])</code> counts them: what fp16, bf16 and fp8 would lose.
+          Not recorded. <code>statagent.init(exponents=["{shown(route.tensor, 80)}@0-,every=100"])</code> counts exponents, which show what fp16, bf16 and fp8 would lose.
         </p>
       </section>
     );
@@ -131,13 +143,13 @@ export function Exponents({ route }: { route: Route }) {
         <Choice label="Step" value={String(step)} options={listed.map((one) => [String(one), String(one)] as const)} onChange={(next) => go({ ...route, step: next }, true)} />
         <span class="grow" />
         <span class="note">
-          {at[0] ? `A: ${count(at[0].components)} elements that are not 0` : ''}
+          {at[0] ? `A: ${count(at[0].components)} elements other than 0` : ''}
           {at[0] && at[1] ? ', ' : ''}
           {at[1] ? `B: ${count(at[1].components)}` : ''}
         </span>
       </div>
       <Histogram a={at[0]} b={at[1]} />
-      <p class="note">A bar is what the format holds; its open part loses bits (subnormal). Left of it elements would be 0, right of it they overflow.</p>
+      <p class="note">Each bar under the histogram is the range of a format. Elements left of it would become 0, elements right of it would overflow, and those above its hollow part would lose bits (subnormal).</p>
       <Losses a={at[0]} b={at[1]} />
       <Commands statctl={command('statctl', 'exponents', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), '--step', String(step))} url={urlOf('/api/v1/exponents', { ...of(route.a), steps: String(step) })} />
     </section>

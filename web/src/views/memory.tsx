@@ -41,7 +41,7 @@ export function MemoryView({ route }: { route: Route }) {
     return (
       <Empty title={run === '' ? 'Pick a run' : 'There is no such run'}>
         <p>
-          <Link to={{ view: 'runs' }}>The list of runs</Link> leads to each of them.
+          Pick one in the <Link to={{ view: 'runs' }}>list of runs</Link>.
         </p>
       </Empty>
     );
@@ -56,7 +56,7 @@ export function MemoryView({ route }: { route: Route }) {
         </h1>
         {mine?.state === 'running' ? <span class="live">live</span> : null}
         <span class="grow" />
-        <Link to={{ view: 'run', a: run }}>Its statistics</Link>
+        <Link to={{ view: 'run', a: run }}>Statistics</Link>
       </header>
       <div class="bar">
         <Choice label="Rank" value={String(rank ?? '')} options={rankOptions} onChange={(next) => go({ ...route, rank: next })} />
@@ -68,7 +68,7 @@ export function MemoryView({ route }: { route: Route }) {
           <Phases stack={stack} />
           {steps && !route.steps ? (
             <p class="note">
-              The last {count(STEPS_SHOWN)} steps. <Link to={{ ...route, steps: `${mine?.first_step ?? 0}-${mine?.last_step ?? 0}` }}>Show all</Link>
+              Only the last {count(STEPS_SHOWN)} steps. <Link to={{ ...route, steps: `${mine?.first_step ?? 0}-${mine?.last_step ?? 0}` }}>Show all</Link>
             </p>
           ) : null}
           {modules.error ? <p class="note">Modules: {shown(modules.error.message, 500)}</p> : <Modules peaks={peaks} steps={moduleSteps} given={route.steps !== ''} host={stack.of === 'host'} />}
@@ -101,11 +101,11 @@ function Phases({ stack }: { stack: Stack }) {
   return (
     <section aria-label="Memory by phase">
       <h2>
-        {bytes(usedBytes(peak))} at most, {stack.of === 'device' ? `allocated on ${shown(stack.device, 40)}` : 'resident in the process'}
+        Peak: {bytes(usedBytes(peak))} {stack.of === 'device' ? `allocated on ${shown(stack.device, 40)}` : 'of resident memory'}
       </h2>
       <p class="lead">
-        In step {peak.step}, {words(peak.phase)}.{stack.of === 'device' && total ? ` The device has ${bytes(total)}.` : stack.of === 'host' && peak.host_total ? ` The machine has ${bytes(peak.host_total)}.` : ''}
-        {stack.of === 'host' ? ' There is no allocator of a device, so this is the memory of the whole process.' : ''}
+        At step {peak.step}, {words(peak.phase)}.{stack.of === 'device' && total ? ` The device has ${bytes(total)}.` : stack.of === 'host' && peak.host_total ? ` The machine has ${bytes(peak.host_total)}.` : ''}
+        {stack.of === 'host' ? ' Without a device there is no allocator to ask, so this is the memory of the whole process.' : ''}
       </p>
       <StackChart label="Memory over the steps" xs={stack.xs} layers={stack.layers} height={260} gutter={72} atText={at} />
       <details class="behind">
@@ -146,7 +146,7 @@ function Phases({ stack }: { stack: Stack }) {
             </tbody>
           </table>
         </div>
-        {stack.rows.length > TABLE_MAX ? <p class="note">The last {count(TABLE_MAX)} of {count(stack.rows.length)}.</p> : null}
+        {stack.rows.length > TABLE_MAX ? <p class="note">Only the last {count(TABLE_MAX)} of {count(stack.rows.length)}.</p> : null}
       </details>
     </section>
   );
@@ -168,7 +168,7 @@ function Modules({ peaks, steps, given, host }: { peaks: readonly ModulePeak[]; 
     <section aria-label="Peak by module">
       <h2>Peak by module</h2>
       <p class="note">
-        By how much the forward pass of each module, with those inside it, raised the peak at most{steps && !given ? `, in steps ${steps}` : ''}.{host ? ' Resident memory of the process tells this only roughly.' : ''}
+        The largest rise of the peak during the forward pass of each module, including the modules in it{steps && !given ? `, in steps ${steps}` : ''}.{host ? ' Resident memory of the process measures this only roughly.' : ''}
       </p>
       <div class="scroll tall" tabIndex={0} role="region" aria-label="Modules by peak">
         <table class="rows">
@@ -176,13 +176,13 @@ function Modules({ peaks, steps, given, host }: { peaks: readonly ModulePeak[]; 
             <tr>
               <th scope="col">Module</th>
               <th scope="col" class="number">
-                Peak raised by
+                Rise of the peak
               </th>
               <th scope="col">
                 <span class="hidden">As a bar</span>
               </th>
               <th scope="col" class="number">
-                Left allocated
+                Still allocated
               </th>
               <th scope="col" class="number">
                 Step
@@ -206,7 +206,7 @@ function Modules({ peaks, steps, given, host }: { peaks: readonly ModulePeak[]; 
           </tbody>
         </table>
       </div>
-      {peaks.length > MODULES_SHOWN ? <p class="note">The first {MODULES_SHOWN} of {count(peaks.length)}; statctl memory --modules shows all.</p> : null}
+      {peaks.length > MODULES_SHOWN ? <p class="note">Only the first {MODULES_SHOWN} of {count(peaks.length)}; <code>statctl memory --modules</code> lists all.</p> : null}
     </section>
   );
 }
@@ -240,7 +240,7 @@ function Density({ inputs, loading }: { inputs: readonly InputDensity[]; loading
                 Not padding
               </th>
               <th scope="col" class="number">
-                Emptiest step
+                Most padding
               </th>
             </tr>
           </thead>
@@ -255,7 +255,7 @@ function Density({ inputs, loading }: { inputs: readonly InputDensity[]; loading
                   {one.total > 0 ? percent(one.valid / one.total) : '–'}
                 </td>
                 <td class="number">
-                  {one.least ? `${percent(one.least.share)} in step ${one.least.step}` : '–'}
+                  {one.least ? `step ${one.least.step}: ${percent(one.least.share)}` : '–'}
                 </td>
               </tr>
             ))}

@@ -56,7 +56,7 @@ export function stackOf(records: readonly MemoryRow[], device: string, phase: st
   const of = mine.some((row) => row.allocated !== null) ? 'device' : 'host';
   const own = OWN.map(([key, label]): Layer => ({ key, label, values: rows.map((row) => row[key] ?? 0) }));
   const known = rows.map((_, i) => own.reduce((sum, layer) => sum + (layer.values[i] ?? 0), 0));
-  const rest: Layer = { key: 'rest', label: of === 'device' ? 'activations and others' : 'rest of the process', values: rows.map((row, i) => Math.max(0, usedBytes(row) - known[i]!)) };
+  const rest: Layer = { key: 'rest', label: of === 'device' ? 'activations and other' : 'rest of the process', values: rows.map((row, i) => Math.max(0, usedBytes(row) - known[i]!)) };
   const layers = [...own, rest];
   if (of === 'device') layers.push({ key: 'reserved', label: 'reserved, not in use', values: rows.map((row) => Math.max(0, (row.reserved ?? 0) - usedBytes(row))) });
   return { of, device, xs, rows, layers: layers.filter((layer) => layer.values.some((value) => value > 0)) };

@@ -1,13 +1,13 @@
 // The losses of two runs above the heat map of their distance, and the table behind it.
 import type { ComponentChildren } from 'preact';
-import { useMemo, useRef } from 'preact/hooks';
+import { useMemo, useRef, useState } from 'preact/hooks';
 import type { DiffReport } from '../api/types';
 import { HeatMapView, Legend, rowText } from '../heat/heat_map';
 import { describe, stateOf } from '../heat/levels';
 import { columnOf, stepsText, summaries, type Heat } from '../heat/model';
 import type { Window } from '../heat/paint';
 import { Chart } from '../parts/chart';
-import type { Line } from '../parts/lines';
+import { needsLog, type Line } from '../parts/lines';
 import { useWidth } from '../parts/theme';
 import { count, words } from '../text';
 
@@ -39,7 +39,7 @@ export function HeatPicture({ report, heat, table = heat, lines, reading, window
   return (
     <div class="picture" ref={box}>
       {lines.some((line) => line.points.length > 0) ? (
-        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} />
+        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} log={needsLog(lines)} />
       ) : (
         <p class="note">{reading ? 'Reading the losses…' : 'Neither run logged a loss.'}</p>
       )}
@@ -54,7 +54,7 @@ export function HeatPicture({ report, heat, table = heat, lines, reading, window
         ) : null}
       </div>
       <p class="note">
-        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to look closer, with Shift to move; click a cell to see both sides.
+        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to zoom, Shift and drag to move, click a cell to see both runs.
       </p>
       {children}
       <Behind heat={table} onChoose={(cell) => onChoose(table === heat ? cell : placeIn(heat, table, cell))} />
@@ -69,42 +69,49 @@ function placeIn(heat: Heat, coarse: Heat, cell: CellPlace): CellPlace {
 }
 
 function Behind({ heat, onChoose }: { heat: Heat; onChoose: (cell: { row: number; column: number }) => void }) {
+  const [open, setOpen] = useState(false); // a table of many rows takes longer than the picture
+  return (
+    <details class="behind" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>The same as a table</summary>
+      {open ? <Table heat={heat} onChoose={onChoose} /> : null}
+    </details>
+  );
+}
+
+function Table({ heat, onChoose }: { heat: Heat; onChoose: (cell: { row: number; column: number }) => void }) {
   const rows = useMemo(() => summaries(heat), [heat]);
   return (
-    <details class="behind">
-      <summary>The same as a table</summary>
-      <div class="scroll tall" tabIndex={0} role="region" aria-label="Heat map as a table">
-        <table class="rows">
-          <thead>
-            <tr>
-              <th scope="col">Tensor</th>
-              <th scope="col">Stage</th>
-              <th scope="col">Worst</th>
-              <th scope="col" class="number">
-                Diverged in
+    <div class="scroll tall" tabIndex={0} role="region" aria-label="Heat map as a table">
+      <table class="rows">
+        <thead>
+          <tr>
+            <th scope="col">Tensor</th>
+            <th scope="col">Stage</th>
+            <th scope="col">Worst</th>
+            <th scope="col" class="number">
+              Diverged steps
+            </th>
+            <th scope="col">First</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(({ index, row, worst, diverged, first }) => (
+            <tr key={index}>
+              <th scope="row">
+                <button type="button" class="sort" onClick={() => onChoose({ row: index, column: first ?? 0 })}>
+                  <bdi class="name">{rowText(heat, index)}</bdi>
+                </button>
               </th>
-              <th scope="col">First</th>
+              <td>{words(row.stage)}</td>
+              <td>{stateOf(worst) === 'diverged' ? describe(worst) : stateOf(worst)}</td>
+              <td class="number">
+                {diverged} of {heat.columns}
+              </td>
+              <td>{first === null ? '' : stepsText(heat, first)}</td>
             </tr>
-          </thead>
-          <tbody>
-            {rows.map(({ index, row, worst, diverged, first }) => (
-              <tr key={index}>
-                <th scope="row">
-                  <button type="button" class="sort" onClick={() => onChoose({ row: index, column: first ?? 0 })}>
-                    <bdi class="name">{rowText(heat, index)}</bdi>
-                  </button>
-                </th>
-                <td>{words(row.stage)}</td>
-                <td>{stateOf(worst) === 'diverged' ? describe(worst) : stateOf(worst)}</td>
-                <td class="number">
-                  {diverged} of {heat.columns}
-                </td>
-                <td>{first === null ? '' : stepsText(heat, first)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-    </details>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }

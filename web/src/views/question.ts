@@ -4,10 +4,10 @@ import type { Route } from '../route';
 
 /** The flags of a diff by their name in the API, as `statctl` calls them, and in words. */
 const FLAGS = [
-  ['exact', '--exact', 'any bitwise difference counts'],
-  ['no_alignment', '--no-alignment', 'no matching of different names'],
-  ['first_only', '--first', 'up to the first step that diverged'],
-  ['no_noise', '--no-noise', 'without the saved noise'],
+  ['exact', '--exact', 'every differing bit counts'],
+  ['no_alignment', '--no-alignment', 'names are not matched'],
+  ['first_only', '--first', 'only up to the first diverged step'],
+  ['no_noise', '--no-noise', 'saved noise ignored'],
   ['merge_ranks', '--merge-ranks', 'replicas compared'],
   ['logical', '--logical', 'whole models compared'],
   ['by_rank', '--by-rank', 'rank by rank'],

@@ -14,7 +14,7 @@ export function RanksView({ route }: { route: Route }) {
     return (
       <Empty title="Pick a run">
         <p>
-          <Link to={{ view: 'runs' }}>The list of runs</Link> lets you pick one.
+          Pick one in the <Link to={{ view: 'runs' }}>list of runs</Link>.
         </p>
       </Empty>
     );
@@ -24,7 +24,7 @@ export function RanksView({ route }: { route: Route }) {
   const sentence =
     report?.verdict === 'consistent'
       ? report.compared && report.compared.records > 0
-        ? `The ranks agree: ${count(report.compared.records)} tensors, ${report.compared.identical === report.compared.records ? 'each equal to its replicas bit for bit' : 'each within its tolerance of its replicas'}.`
+        ? `The ranks agree: ${count(report.compared.records)} tensors, ${report.compared.identical === report.compared.records ? 'all bit for bit equal to their replicas' : 'all within tolerance of their replicas'}.`
         : report.message
       : report?.verdict === 'inconsistent'
         ? (report.findings[0]?.text ?? report.message)
@@ -35,6 +35,8 @@ export function RanksView({ route }: { route: Route }) {
       <header class="pair">
         <span class="soft">Ranks of</span>
         <RunPair a={run} />
+        <span class="grow" />
+        <Link to={{ view: 'run', a: run }}>Statistics</Link>
       </header>
       {waiting(query, 'Comparing the ranks')}
       {report ? (
@@ -44,7 +46,7 @@ export function RanksView({ route }: { route: Route }) {
         </section>
       ) : null}
       {report && report.findings.length > 0 ? (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Findings">
+        <div class="scroll after" tabIndex={0} role="region" aria-label="Findings">
           <table class="rows wrap">
             <thead>
               <tr>

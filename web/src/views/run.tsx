@@ -1,7 +1,7 @@
 // One run, also while it trains: a statistic by step and tensor, the loss above it, the alarms below.
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
-import type { EventRow } from '../api/types';
+import type { EventRow, StatMap } from '../api/types';
 import { useLive } from '../api/live';
 import { usePaced, useQuery } from '../api/use_query';
 import { HeatMapView, rowText } from '../heat/heat_map';
@@ -11,6 +11,7 @@ import { marksOf } from '../heat/marks';
 import { NOT_FINITE, sizeOf, sizeText, statColours, statHeatOf, type StatHeat } from '../heat/stat_levels';
 import { Chart } from '../parts/chart';
 import { Choice, Commands, Empty, Link, waiting } from '../parts/parts';
+import { needsLog } from '../parts/lines';
 import { RunPair } from '../parts/run_pair';
 import { useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
@@ -27,7 +28,7 @@ const ALARMS_SHOWN = 200;
 const STATS = ['l2', 'rms', 'absmax', 'std', 'mean', 'nan', 'inf', 'zero_fraction', 'update_ratio', 'exponent_loss'] as const;
 type Stat = (typeof STATS)[number];
 const NAMES: Record<Stat, string> = {
-  l2: 'L2 norm', rms: 'root mean square', absmax: 'largest magnitude', std: 'standard deviation', mean: 'size of the mean', nan: 'number of NaN', inf: 'number of infinities', zero_fraction: 'share of zeros', update_ratio: 'update / weight', exponent_loss: 'share that f16 loses',
+  l2: 'L2 norm', rms: 'root mean square', absmax: 'largest magnitude', std: 'standard deviation', mean: 'magnitude of the mean', nan: 'number of NaN', inf: 'number of infinities', zero_fraction: 'share of zeros', update_ratio: 'update relative to weight', exponent_loss: 'share that fp16 would lose',
 }; // prettier-ignore
 
 export function RunView({ route }: { route: Route }) {
@@ -52,16 +53,16 @@ export function RunView({ route }: { route: Route }) {
     return (
       <Empty title="Pick a run">
         <p>
-          <Link to={{ view: 'runs' }}>The list of runs</Link> leads to each of them.
+          Pick one in the <Link to={{ view: 'runs' }}>list of runs</Link>.
         </p>
       </Empty>
     );
   }
   if (runs.data && !mine) {
     return (
-      <Empty title={seen.current === run ? 'This run is no longer there' : 'There is no such run'}>
+      <Empty title={seen.current === run ? 'This run was removed' : 'There is no such run'}>
         <p>
-          <bdi class="name">{shown(run, 200)}</bdi> is not among <Link to={{ view: 'runs' }}>the runs</Link>. If it begins, it appears here.
+          <bdi class="name">{shown(run, 200)}</bdi> is not in the <Link to={{ view: 'runs' }}>list of runs</Link>. If it starts, it appears here.
         </p>
       </Empty>
     );
@@ -92,7 +93,7 @@ export function RunView({ route }: { route: Route }) {
         <Filters route={route} rows={query.data?.map.rows ?? []} />
       </div>
       {wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars} alarms={alarms} /> : null)}
-      {query.data && query.error ? <p class="note">The newest steps: {shown(query.error.message, 500)}</p> : null}
+      {query.data && query.error ? <p class="note">The newest steps are missing: {shown(query.error.message, 500)}</p> : null}
       <Alarms alarms={alarms} route={route} loading={events.loading} />
       <Commands statctl={command(...commandOf(stat, run), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/stat_map', { run, by: stat, ranks: route.rank })} />
     </>
@@ -108,8 +109,8 @@ function commandOf(stat: Stat, run: string): string[] {
 
 /** Why a statistic may have nothing to show. */
 function missingText(stat: Stat): string {
-  if (stat === 'update_ratio') return 'No update of a weight is known yet: it takes two steps with weights and their sketches.';
-  if (stat === 'exponent_loss') return 'No exponents were recorded: statagent.init(exponents="*@0-") records them.';
+  if (stat === 'update_ratio') return 'No updates of weights are known yet. They take two steps with weights and their sketches.';
+  if (stat === 'exponent_loss') return 'No exponents were recorded. statagent.init(exponents="*@0-") records them.';
   return 'No tensor of this run has this statistic yet.';
 }
 
@@ -142,7 +143,7 @@ function Picture({ route, stat, data, records, alarms }: PictureProps) {
   const width = useWidth(box);
   const heat = useMemo(() => statHeatOf(data.map, data.sizes, route.stage, route.only), [data, route.stage, route.only]);
   const window = useMemo(() => parseWindow(heat, route.window), [heat, route.window]);
-  const lines = useMemo(() => [lossLine(records, 'a', 'loss', heat, route.rank)], [records, heat, route.rank]);
+  const lines = useMemo(() => [lossLine(records, 'a', '', heat, route.rank)], [records, heat, route.rank]);
   const marks = useMemo(() => marksOf(heat, alarms), [heat, alarms.length]);
   if (heat.rows.length === 0 || heat.columns === 0) return <p class="note">{data.map.rows.length === 0 ? missingText(stat) : 'No tensor of this stage and kind has it.'}</p>;
   const row = rowOf(heat, route);
@@ -162,9 +163,9 @@ function Picture({ route, stat, data, records, alarms }: PictureProps) {
   return (
     <div class="picture" ref={box}>
       {lines[0] && lines[0].points.length > 0 ? (
-        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} />
+        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} log={needsLog(lines)} />
       ) : (
-        <p class="note">The run has logged no loss.</p>
+        <p class="note">The run logged no loss.</p>
       )}
       <HeatMapView
         heat={heat}
@@ -182,7 +183,7 @@ function Picture({ route, stat, data, records, alarms }: PictureProps) {
         <Scale heat={heat} alarms={marks.length > 0} />
       </div>
       <p class="note">
-        {count(heat.rows.length < data.map.rows.length ? heat.rows.length : data.map.tensors)} {data.map.tensors === 1 ? 'tensor' : 'tensors'} in the order of execution, {count(data.map.steps)} {data.map.steps === 1 ? 'step' : 'steps'}; of all ranks, micro-batches and calls the greatest. Drag to look closer.
+        {count(heat.rows.length < data.map.rows.length ? heat.rows.length : data.map.tensors)} {data.map.tensors === 1 ? 'tensor' : 'tensors'} in the order of execution, {count(data.map.steps)} {data.map.steps === 1 ? 'step' : 'steps'}; each cell is the maximum over all ranks, micro-batches and calls.{mergedText(data.map)} Drag to zoom, click a cell for details.
       </p>
       {chosen && at ? (
         <section class="cell" aria-label="The chosen cell">
@@ -200,6 +201,16 @@ function Picture({ route, stat, data, records, alarms }: PictureProps) {
       <Behind heat={heat} stat={stat} onChoose={choose} />
     </div>
   );
+}
+
+/** Says which tensors and steps are shown together; the maximum counts, so nothing is hidden. */
+function mergedText(map: StatMap): string {
+  const each = (all: number, shown: number) => Math.ceil(all / Math.max(1, shown));
+  const texts = [
+    ...(map.tensors > map.rows.length ? [`up to ${count(each(map.tensors, map.rows.length))} tensors share a row`] : []),
+    ...(map.steps > map.first_steps.length ? [`up to ${count(each(map.steps, map.first_steps.length))} steps share a column`] : []),
+  ];
+  return texts.length === 0 ? '' : ` ${texts.join(', and ').replace(/^up/, 'Up')}.`;
 }
 
 function Scale({ heat, alarms }: { heat: StatHeat; alarms: boolean }) {
@@ -235,6 +246,16 @@ function Scale({ heat, alarms }: { heat: StatHeat; alarms: boolean }) {
 }
 
 function Behind({ heat, stat, onChoose }: { heat: StatHeat; stat: Stat; onChoose: (cell: { row: number; column: number }) => void }) {
+  const [open, setOpen] = useState(false); // a table of many rows takes longer than the picture
+  return (
+    <details class="behind" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>The same as a table</summary>
+      {open ? <Table heat={heat} stat={stat} onChoose={onChoose} /> : null}
+    </details>
+  );
+}
+
+function Table({ heat, stat, onChoose }: { heat: StatHeat; stat: Stat; onChoose: (cell: { row: number; column: number }) => void }) {
   const rows = useMemo(
     () =>
       heat.rows.map((_, row) => {
@@ -246,46 +267,43 @@ function Behind({ heat, stat, onChoose }: { heat: StatHeat; stat: Stat; onChoose
     [heat],
   );
   return (
-    <details class="behind">
-      <summary>The same as a table</summary>
-      <div class="scroll tall" tabIndex={0} role="region" aria-label="Statistic as a table">
-        <table class="rows">
-          <thead>
-            <tr>
-              <th scope="col">Tensor</th>
-              <th scope="col">Stage</th>
-              <th scope="col" class="number">
-                Least {NAMES[stat]}
+    <div class="scroll tall" tabIndex={0} role="region" aria-label="Statistic as a table">
+      <table class="rows">
+        <thead>
+          <tr>
+            <th scope="col">Tensor</th>
+            <th scope="col">Stage</th>
+            <th scope="col" class="number">
+              Smallest {NAMES[stat]}
+            </th>
+            <th scope="col" class="number">
+              Largest
+            </th>
+            <th scope="col">First NaN or infinite</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(({ row, least, most, broken }) => (
+            <tr key={row}>
+              <th scope="row">
+                <button type="button" class="sort" onClick={() => onChoose({ row, column: Math.max(0, broken) })}>
+                  <bdi class="name">{rowText(heat, row)}</bdi>
+                </button>
               </th>
-              <th scope="col" class="number">
-                Greatest
-              </th>
-              <th scope="col">First NaN or infinite</th>
+              <td>{words(heat.rows[row]?.stage ?? '')}</td>
+              <td class="number">{sizeText(least)}</td>
+              <td class="number">{sizeText(most)}</td>
+              <td>{broken < 0 ? '' : stepsText(heat, broken)}</td>
             </tr>
-          </thead>
-          <tbody>
-            {rows.map(({ row, least, most, broken }) => (
-              <tr key={row}>
-                <th scope="row">
-                  <button type="button" class="sort" onClick={() => onChoose({ row, column: Math.max(0, broken) })}>
-                    <bdi class="name">{rowText(heat, row)}</bdi>
-                  </button>
-                </th>
-                <td>{words(heat.rows[row]?.stage ?? '')}</td>
-                <td class="number">{sizeText(least)}</td>
-                <td class="number">{sizeText(most)}</td>
-                <td>{broken < 0 ? '' : stepsText(heat, broken)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-    </details>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 
 function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route: Route; loading: boolean }) {
-  if (alarms.length === 0) return loading ? null : <p class="note">No alarm.</p>;
+  if (alarms.length === 0) return loading ? null : <p class="note">No alarms.</p>;
   const newest = alarms.slice(-ALARMS_SHOWN).reverse();
   return (
     <section aria-label="Alarms">
@@ -324,7 +342,7 @@ function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route
           </tbody>
         </table>
       </div>
-      {alarms.length > newest.length ? <p class="note">The newest {ALARMS_SHOWN}; statctl events shows all.</p> : null}
+      {alarms.length > newest.length ? <p class="note">Only the newest {ALARMS_SHOWN}; <code>statctl events</code> lists all.</p> : null}
     </section>
   );
 }

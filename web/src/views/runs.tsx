@@ -1,10 +1,13 @@
-// All runs: filter, sort, pick two.
+// All runs: filter, sort, pick two to compare.
+import { Fragment } from 'preact';
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { useLive } from '../api/live';
+import { useLosses } from '../api/losses';
 import { useQuery } from '../api/use_query';
 import type { RunSummary } from '../api/types';
 import { Commands, Empty, Link, Name, waiting } from '../parts/parts';
 import { useSlice } from '../parts/slice';
+import { Spark } from '../parts/spark';
 import { go, type Route } from '../route';
 import { ago, command, count, duration } from '../text';
 import { Administration } from './administration';
@@ -38,7 +41,27 @@ export function sorted(runs: readonly RunSummary[], filter: string, sort: string
   });
 }
 
+/** The cells of a run's loss and alarms; empty until they are known. */
+function Loss({ run, known }: { run: string; known: ReturnType<typeof useLosses> extends ReadonlyMap<string, infer K> ? K | undefined : never }) {
+  const loss = known?.loss;
+  return (
+    <>
+      <td class="c-loss">{loss ? <Spark loss={loss} /> : null}</td>
+      <td class="number c-alarms">
+        {loss && loss.alarms > 0 ? (
+          <Link to={{ view: 'run', a: run }}>
+            <b>{count(loss.alarms)}</b>
+          </Link>
+        ) : loss ? (
+          <span class="soft">0</span>
+        ) : null}
+      </td>
+    </>
+  );
+}
+
 const EVERY_RUN: readonly string[] = [];
+const NO_EVENTS: ReadonlyMap<string, number> = new Map();
 
 export function RunsView({ route }: { route: Route }) {
   const query = useLive(EVERY_RUN);
@@ -50,14 +73,15 @@ export function RunsView({ route }: { route: Route }) {
   const all = query.data?.runs ?? [];
   const runs = useMemo(() => sorted(all, route.filter, route.sort), [query.data, route.filter, route.sort]);
   const slice = useSlice(runs.length);
+  const visible = runs.slice(slice.first, slice.end);
+  const losses = useLosses(visible, query.data?.events ?? NO_EVENTS);
   const wait = waiting(query, 'Reading the runs');
   if (wait) return wait;
   if (all.length === 0) {
     return (
-      <Empty title="No run yet">
+      <Empty title="No runs yet">
         <p>
-          Start a training with <code>statagent</code> under a name, for example <code>STATAGENT_RUN=base</code>. It appears here as soon as its first rank
-          connects.
+          Start a training with <code>statagent</code> and give it a name, for example <code>STATAGENT_RUN=base</code>. It appears here when its first rank connects.
         </p>
       </Empty>
     );
@@ -70,29 +94,29 @@ export function RunsView({ route }: { route: Route }) {
     <>
       <header class="view-head">
         <h1>Runs</h1>
-        <p class="lead">{ready ? 'Two runs are picked.' : there.length === 1 ? 'Pick the run to compare with it.' : 'Pick two runs to see where they part.'}</p>
+        <p class="lead">{ready ? (
+            <>
+              Compare <Name name={a} longest={40} /> with <Name name={b} longest={40} />, or pick others.
+            </>
+          ) : there.length === 1 ? (
+            'Pick a second run to compare it with.'
+          ) : (
+            'Pick two runs to see where they diverge.'
+          )}</p>
       </header>
       <div class="bar">
         <label class="choice grow">
           <span>Filter</span>
           <input type="search" value={route.filter} placeholder="name or state" onInput={(event) => go({ ...route, filter: event.currentTarget.value }, true)} />
         </label>
-        <button type="button" class="main" disabled={!ready} onClick={() => ready && go({ view: 'compare', a, b })}>
-          {ready ? (
-            <>
-              Compare <Name name={a} longest={24} /> with <Name name={b} longest={24} />
-            </>
-          ) : (
-            'Compare'
-          )}
+        <Administration picked={all.filter((run) => there.includes(run.run))} kept={kept} onKept={() => setChanges((old) => old + 1)} />
+        <button type="button" class="quiet" disabled={!ready} onClick={() => ready && setPicked([b, a])}>
+          Swap A and B
         </button>
-        {ready ? (
-          <button type="button" class="quiet" onClick={() => setPicked([b, a])}>
-            Swap
-          </button>
-        ) : null}
+        <button type="button" class="main" disabled={!ready} onClick={() => ready && go({ view: 'compare', a, b })}>
+          Compare
+        </button>
       </div>
-      <Administration picked={all.filter((run) => there.includes(run.run))} kept={kept} onKept={() => setChanges((old) => old + 1)} />
       <div class={slice.sliced ? 'scroll tall sliced' : 'scroll'} tabIndex={0} role="region" aria-label="Runs" ref={slice.box} onScroll={slice.onScroll}>
         <table class="rows" aria-rowcount={slice.sliced ? runs.length + 1 : undefined}>
           <thead>
@@ -104,19 +128,31 @@ export function RunsView({ route }: { route: Route }) {
                 const current = (route.sort.replace('-', '') || 'start') === column;
                 const down = route.sort === '' || route.sort.startsWith('-');
                 return (
-                  <th key={column} scope="col" class={`c-${column}`} {...(current ? { 'aria-sort': down ? ('descending' as const) : ('ascending' as const) } : {})}>
+                  <Fragment key={column}>
+                  <th scope="col" class={`c-${column}`} {...(current ? { 'aria-sort': down ? ('descending' as const) : ('ascending' as const) } : {})}>
                     <button type="button" class="sort" onClick={() => go({ ...route, sort: current && down ? column : `-${column}` }, true)}>
                       {title}
                       <span aria-hidden="true">{current ? (down ? ' ↓' : ' ↑') : ''}</span>
                     </button>
                   </th>
+                  {column === 'state' ? (
+                    <>
+                      <th scope="col" class="c-loss">
+                        Loss
+                      </th>
+                      <th scope="col" class="number c-alarms">
+                        Alarms
+                      </th>
+                    </>
+                  ) : null}
+                  </Fragment>
                 );
               })}
             </tr>
           </thead>
           <tbody>
             {slice.before > 0 ? <tr aria-hidden="true" style={{ height: `${slice.before}px` }} /> : null}
-            {runs.slice(slice.first, slice.end).map((run, i) => {
+            {visible.map((run, i) => {
               const place = there.indexOf(run.run);
               return (
                 <tr key={run.run} ref={i === 0 ? slice.row : null} aria-rowindex={slice.sliced ? slice.first + i + 2 : undefined} class={place >= 0 ? 'picked' : ''} onClick={(event) => !(event.target as Element).closest('a, input') && pick(run.run)}>
@@ -132,8 +168,9 @@ export function RunsView({ route }: { route: Route }) {
                   </td>
                   <td class="c-state">
                     <span class={`dot ${run.state}`} aria-hidden="true" />
-                    {run.state}
+                    <span class="state-text">{run.state}</span>
                   </td>
+                  <Loss run={run.run} known={losses.get(run.run)} />
                   <td class="number c-ranks">{run.ranks === run.world_size ? run.ranks : `${run.ranks} of ${run.world_size}`}</td>
                   <td class="number c-steps">
                     {count(run.steps)}
@@ -152,17 +189,16 @@ export function RunsView({ route }: { route: Route }) {
           </tbody>
         </table>
       </div>
-      {runs.length === 0 ? <p class="note">No run has this in its name or state.</p> : null}
+      {runs.length === 0 ? <p class="note">No run matches the filter.</p> : null}
       {slice.sliced ? <p class="note">{count(runs.length)} runs{runs.length < all.length ? ` of ${count(all.length)}` : ''}.</p> : null}
       <p class="note">
-        One run alone: {there[0] ? <Link to={{ view: 'ranks', a: there[0] }}>its ranks</Link> : 'pick it to see its ranks'}
+        Click the name of a run to see its statistics and alarms.
         {there[0] ? (
           <>
             {' '}
-            and <Link to={{ view: 'config', a: there[0] }}>its configuration</Link>
+            Of <Name name={there[0]} longest={40} />: <Link to={{ view: 'ranks', a: there[0] }}>ranks</Link>, <Link to={{ view: 'memory', a: there[0] }}>memory</Link>, <Link to={{ view: 'config', a: there[0] }}>configuration</Link>.
           </>
         ) : null}
-        .
       </p>
       <Commands statctl={command('statctl', 'runs')} url="/api/v1/runs" />
     </>

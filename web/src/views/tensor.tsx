@@ -10,15 +10,15 @@ import type { Line } from '../parts/lines';
 import { Choice, Commands, Empty, Link, Name, waiting } from '../parts/parts';
 import { RunPair } from '../parts/run_pair';
 import { go, type Route } from '../route';
-import { command, short, shown, words } from '../text';
+import { command, count, short, shown, words } from '../text';
 import { Captures } from './captures';
 import { Exponents } from './exponents';
 import { placeText, STAT_NAMES, STATS, statOf, type Stat } from './stats';
 
-const CHARTED: readonly Stat[] = ['l2', 'mean', 'std', 'min', 'max', 'nan', 'zero'];
+const CHARTED: readonly Stat[] = ['l2', 'l1', 'mean', 'std', 'min', 'max', 'nan', 'zero'];
 const TABLE_MAX = 1000;
 
-/** One value a step: of the rank that was asked for, else the first one that has the step. */
+/** One value per step: of the selected rank, or of the first one that has the step. */
 export function firstOfEachStep(points: readonly SeriesPoint[], kind: string, mode: string): SeriesPoint[] {
   const found = new Map<number, SeriesPoint>();
   for (const point of points) {
@@ -33,7 +33,7 @@ function isPositive(lines: readonly Line[]): boolean {
   return lines.every((line) => line.points.every(([, y]) => y === null || y > 0));
 }
 
-/** A part that is asked for when it is opened; the URL says whether it is. */
+/** A part that is read when it is opened; the URL says whether it is open. */
 function Section({ route, name, title, children }: { route: Route; name: string; title: string; children: ComponentChildren }) {
   const parts = route.stat.split(',').filter(Boolean);
   const open = parts.includes(name);
@@ -66,7 +66,7 @@ export function TensorView({ route }: { route: Route }) {
     return (
       <Empty title="Pick a tensor">
         <p>
-          Compare <Link to={{ view: 'runs' }}>two runs</Link>, click a cell of their heat map, then follow its link here.
+          Compare <Link to={{ view: 'runs' }}>two runs</Link>, click a cell of the heat map, and follow the link below it.
         </p>
       </Empty>
     );
@@ -76,7 +76,7 @@ export function TensorView({ route }: { route: Route }) {
     { label: 'A', run: 'a' as const, points: pointsA.map((point) => [point.step, statOf(point.stats, stat)] as const) },
     ...(route.b ? [{ label: 'B', run: 'b' as const, points: pointsB.map((point) => [point.step, statOf(point.stats, stat)] as const) }] : []),
   ];
-  const rankOptions = [['', 'first rank that has it'] as const, ...(route.rank !== '' && !ranks.includes(Number(route.rank)) ? [Number(route.rank)] : []).concat(ranks).map((rank) => [String(rank), `rank ${rank}`] as const)];
+  const rankOptions = [['', 'first rank with data'] as const, ...(route.rank !== '' && !ranks.includes(Number(route.rank)) ? [Number(route.rank)] : []).concat(ranks).map((rank) => [String(rank), `rank ${rank}`] as const)];
   const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && [...pointsA, ...pointsB].every((point) => (statOf(point.stats, stat) ?? 0) === 0);
   // All ranks, micro-batches and calls: what the charts are drawn from, and the rest.
   const csvRows = () => [
@@ -156,7 +156,7 @@ export function TensorView({ route }: { route: Route }) {
                 </tbody>
               </table>
             </div>
-            {pointsA.length > TABLE_MAX ? <p class="note">The first {TABLE_MAX} steps; the commands below give all.</p> : null}
+            {pointsA.length > TABLE_MAX ? <p class="note">Only the first {count(TABLE_MAX)} steps. The command below lists all.</p> : null}
           </details>
         </>
       )}

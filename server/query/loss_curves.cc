@@ -1,0 +1,156 @@
+#include "server/query/loss_curves.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "server/query/reports.h"
+#include "server/query/run_view.h"
+
+namespace statcollect::query {
+namespace {
+
+constexpr std::size_t kScalarsLookedAt =
+    256;  // for one point: a run that logs no loss there is not read to its end
+constexpr std::size_t kRanksLookedAt = 16;  // for a rank that logs a loss
+constexpr std::uint64_t kEventsLookedAt = 10 * kAlarmsCountedMax;
+
+// A rank of an attempt that logs a loss, and its name.
+struct LossSource {
+  AttemptId attempt{};
+  std::uint32_t rank = 0;
+  std::string name;
+};
+
+bool EndsInLoss(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return name.ends_with("loss");
+}
+
+// Calls `done` for scalars in the order of their steps until it returns true, or enough of them were seen.
+template <typename Done>
+Status LookAtScalars(Store& store, AttemptId attempt, std::uint32_t rank, StepBounds steps, Done done) {
+  std::size_t seen = 0;
+  bool enough = false;
+  Visitor<ScalarRecord> visitor;
+  visitor.take = [&](const ScalarRecord& scalar) {
+    enough = done(scalar) || ++seen >= kScalarsLookedAt;
+    return enough ? Status(Code::kAborted, "enough") : Status::Ok();
+  };
+  Status read = store.Visit(attempt, rank, steps, visitor);
+  return enough ? Status::Ok() : read;
+}
+
+Result<std::optional<LossSource>> FindLossSource(Store& store, AttemptId attempt,
+                                                 const std::map<std::uint32_t, RankMeta>& ranks) {
+  // The lowest and the highest rank first: in a pipeline, the last stage has the loss.
+  std::vector<std::uint32_t> order;
+  for (const auto& [rank, meta] : ranks) order.push_back(rank);
+  if (order.size() > 2) std::rotate(order.begin() + 1, order.end() - 1, order.end());
+  if (order.size() > kRanksLookedAt) order.resize(kRanksLookedAt);
+  for (const std::uint32_t rank : order) {
+    std::set<std::string> names;
+    const auto take = [&](const ScalarRecord& scalar) {
+      if (EndsInLoss(scalar.name)) names.insert(scalar.name);
+      return scalar.name == "loss";
+    };
+    STATCOLLECT_RETURN_IF_ERROR(LookAtScalars(store, attempt, rank, {}, take));
+    if (!names.empty())
+      return std::optional(LossSource{attempt, rank, names.contains("loss") ? "loss" : *names.begin()});
+  }
+  return std::optional<LossSource>();
+}
+
+Result<std::optional<LossPoint>> FirstLoss(Store& store, const std::vector<LossSource>& sources,
+                                           StepBounds steps) {
+  std::optional<LossPoint> found;
+  for (const LossSource& source : sources) {
+    const auto take = [&](const ScalarRecord& scalar) {
+      if (scalar.name == source.name) found = {scalar.step, scalar.value};
+      return found.has_value();
+    };
+    STATCOLLECT_RETURN_IF_ERROR(LookAtScalars(store, source.attempt, source.rank, steps, take));
+    if (found) break;
+  }
+  return found;
+}
+
+std::optional<StepRange> SpanOfSteps(const RunView& view) {
+  std::optional<StepRange> range;
+  for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
+    for (const auto& [rank, meta] : view.ranks(attempt)) {
+      if (!meta.first_step || !meta.last_step) continue;
+      if (!range) range = {*meta.first_step, *meta.last_step};
+      range->first = std::min(range->first, *meta.first_step);
+      range->last = std::max(range->last, *meta.last_step);
+    }
+  }
+  return range;
+}
+
+Status AddPoints(Store& store, const RunView& view, std::uint32_t points, RunLoss& loss) {
+  const auto range = SpanOfSteps(view);
+  if (!range) return Status::Ok();
+  std::vector<LossSource> sources;  // newest attempt first
+  for (std::size_t attempt = view.attempts().size(); attempt-- > 0;) {
+    auto source = FindLossSource(store, view.attempts()[attempt].id, view.ranks(attempt));
+    if (!source.ok()) return source.status();
+    if (*source) sources.push_back(**std::move(source));
+  }
+  if (sources.empty()) return Status::Ok();
+  loss.name = sources.front().name;
+  const std::uint64_t before_last = range->last - range->first;  // steps in front of the last one
+  const std::uint64_t windows = std::min<std::uint64_t>(points - 1, before_last);
+  const auto add = [&](StepBounds steps) {
+    const auto point = FirstLoss(store, sources, steps);
+    if (point.ok() && *point) loss.points.push_back(**point);
+    return point.status();
+  };
+  const auto begin = [&](std::uint64_t window) {  // without overflow for steps up to 2^64
+    return range->first + before_last / windows * window + before_last % windows * window / windows;
+  };
+  for (std::uint64_t window = 0; window < windows; ++window)
+    STATCOLLECT_RETURN_IF_ERROR(add({begin(window), begin(window + 1) - 1}));
+  return add({range->last, range->last});
+}
+
+Status CountAlarms(Store& store, const RunView& view, RunLoss& loss) {
+  std::uint64_t seen = 0;
+  bool enough = false;
+  Visitor<EventRecord> visitor;
+  visitor.take = [&](const EventRecord& event) {
+    if (event.from_collector && event.fields.contains("severity")) ++loss.alarms;
+    enough = loss.alarms >= kAlarmsCountedMax || ++seen >= kEventsLookedAt;
+    return enough ? Status(Code::kAborted, "enough") : Status::Ok();
+  };
+  for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
+    for (const auto& [rank, meta] : view.ranks(attempt)) {
+      const Status read = store.Visit(view.attempts()[attempt].id, rank, {}, visitor);
+      if (enough) return Status::Ok();
+      STATCOLLECT_RETURN_IF_ERROR(read);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::vector<RunLoss>> ListLosses(Store& store, const LossesRequest& request) {
+  std::vector<RunLoss> losses;
+  for (const std::string& run : request.runs) {
+    const auto view = RunView::Open(store, run);
+    if (view.status().code() == Code::kNotFound) continue;
+    if (!view.ok()) return view.status();
+    RunLoss& loss = losses.emplace_back();
+    loss.run = run;
+    STATCOLLECT_RETURN_IF_ERROR(AddPoints(store, *view, request.points, loss));
+    STATCOLLECT_RETURN_IF_ERROR(CountAlarms(store, *view, loss));
+  }
+  return losses;
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,127 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "server/query/loss_curves.h"
+#include "server/query/query.h"
+#include "tests/server/query/run_writer.h"
+#include "tests/support/fake_store.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeStore;
+using ::testing::IsEmpty;
+using testing::Key;
+using testing::RunWriter;
+
+class LossesTest : public ::testing::Test {
+ protected:
+  LossesTest() : engine_(store_) {}
+  // Steps need statistics: they say how far a run has come.
+  static void Step(RunWriter& run, std::uint32_t rank, std::uint64_t step) {
+    run.Observe(rank, step, Key("x"), {.values = {1.0}});
+  }
+  RunLoss LossOf(const std::string& run, std::uint32_t points = kLossPoints) {
+    auto losses = engine_.ListLosses({.runs = {run}, .points = points});
+    EXPECT_TRUE(losses.ok()) << losses.status().message();
+    EXPECT_EQ(losses->size(), 1u);
+    return losses->front();
+  }
+  static std::vector<std::uint64_t> StepsOf(const RunLoss& loss) {
+    std::vector<std::uint64_t> steps;
+    for (const LossPoint& point : loss.points) steps.push_back(point.step);
+    return steps;
+  }
+  static std::vector<double> ValuesOf(const RunLoss& loss) {
+    std::vector<double> values;
+    for (const LossPoint& point : loss.points) values.push_back(point.value);
+    return values;
+  }
+  FakeStore store_;
+  QueryEngine engine_;
+};
+
+TEST_F(LossesTest, SpreadsThePointsOverTheRunAndEndsWithItsLastStep) {
+  RunWriter run(store_, "r");
+  for (std::uint64_t step = 0; step < 1000; ++step) {
+    Step(run, 0, step);
+    run.Scalar(0, step, "lr", 0.1).Scalar(0, step, "loss", 1000.0 - static_cast<double>(step));
+  }
+  run.Commit();
+  const RunLoss loss = LossOf("r", 5);
+  EXPECT_EQ(loss.name, "loss");
+  EXPECT_THAT(StepsOf(loss), ElementsAre(0, 249, 499, 749, 999));
+  EXPECT_THAT(ValuesOf(loss), ElementsAre(1000, 751, 501, 251, 1));
+  EXPECT_EQ(StepsOf(LossOf("r")).size(), kLossPoints);
+  EXPECT_THAT(StepsOf(LossOf("r", 1)), ElementsAre(999));
+}
+
+TEST_F(LossesTest, HasEveryStepOfAShortRunAndWhatIsNotFinite) {
+  RunWriter run(store_, "r");
+  for (std::uint64_t step = 0; step < 3; ++step) Step(run, 0, step);
+  run.Scalar(0, 0, "loss", 2).Scalar(0, 1, "loss", std::numeric_limits<double>::infinity());
+  run.Scalar(0, 2, "loss", std::nan(""));
+  run.Commit();
+  const RunLoss loss = LossOf("r");
+  EXPECT_THAT(StepsOf(loss), ElementsAre(0, 1, 2));
+  EXPECT_TRUE(std::isinf(loss.points[1].value));
+  EXPECT_TRUE(std::isnan(loss.points[2].value));
+}
+
+TEST_F(LossesTest, FindsTheLossByItsNameOnTheRankThatLogsIt) {
+  RunWriter named(store_, "named", 2), pipeline(store_, "pipeline", 4), none(store_, "none");
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    Step(named, 0, step);
+    named.Scalar(0, step, "val/loss", 3).Scalar(0, step, "train/Loss", 2).Scalar(0, step, "lossless", 1);
+    for (std::uint32_t rank = 0; rank < 4; ++rank) Step(pipeline, rank, step);
+    pipeline.Scalar(0, step, "lr", 0.1).Scalar(3, step, "loss", 7);
+    Step(none, 0, step);
+    none.Scalar(0, step, "lr", 0.1);
+  }
+  for (RunWriter* run : {&named, &pipeline, &none}) run->Commit();
+  EXPECT_EQ(LossOf("named").name, "train/Loss");
+  EXPECT_THAT(ValuesOf(LossOf("named")), ElementsAre(2, 2));
+  EXPECT_THAT(ValuesOf(LossOf("pipeline")), ElementsAre(7, 7));
+  EXPECT_EQ(LossOf("none").name, "");
+  EXPECT_THAT(LossOf("none").points, IsEmpty());
+}
+
+TEST_F(LossesTest, TakesEachPointFromTheNewestLaunchThatHasIt) {
+  RunWriter old(store_, "r"), now(store_, "r");
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    Step(old, 0, step);
+    old.Scalar(0, step, "loss", 100);
+  }
+  for (std::uint64_t step = 2; step < 5; ++step) {
+    Step(now, 0, step);
+    now.Scalar(0, step, "loss", 1);
+  }
+  old.Commit();
+  now.Commit();
+  EXPECT_THAT(ValuesOf(LossOf("r")), ElementsAre(100, 100, 1, 1, 1));
+}
+
+TEST_F(LossesTest, CountsAlarmsAndLeavesOutUnknownRuns) {
+  RunWriter run(store_, "r");
+  Step(run, 0, 0);
+  run.Event(0, 0, "note", "not an alarm");
+  run.Commit();
+  const auto attempts = store_.Attempts("r");
+  EventRecord alarm{.kind = "alarm_raised", .step = 0, .text = "loss is NaN"};
+  alarm.fields["severity"] = "alarm";
+  const CollectorEvent events[] = {{.rank = 0, .number = 1, .event = alarm},
+                                   {.rank = 0, .number = 2, .event = alarm}};
+  ASSERT_TRUE(store_.PutEvents(attempts->front().id, events).ok());
+  auto losses = engine_.ListLosses({.runs = {"nobody", "r"}});
+  ASSERT_TRUE(losses.ok()) << losses.status().message();
+  ASSERT_EQ(losses->size(), 1u);
+  EXPECT_EQ(losses->front().run, "r");
+  EXPECT_EQ(losses->front().alarms, 2u);
+}
+
+}  // namespace
+}  // namespace statcollect::query
