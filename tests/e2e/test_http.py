@@ -139,7 +139,16 @@ def test_answer_is_what_statctl_prints(collector: Collector, arguments: list[str
 
 
 def example(collector: Collector, parameter: dict[str, Any], name: str) -> str:
-    known = {"run": "base", "run_a": "base", "run_b": "ort", "activation": "0", "name": "loss", "steps": "0-3", "step": "1"}
+    known = {
+        "run": "base",
+        "run_a": "base",
+        "run_b": "ort",
+        "runs": "base",
+        "activation": "0",
+        "name": "loss",
+        "steps": "0-3",
+        "step": "1",
+    }
     if parameter["name"] in known:
         return known[parameter["name"]]
     schema = parameter["schema"].get("items", parameter["schema"])
@@ -178,7 +187,9 @@ def test_every_path_of_the_description_answers_and_takes_every_parameter(collect
             asked = {**needed, parameter["name"]: example(collector, parameter, path)}
             status, answer, _ = ask(collector, f"{path}?{urlencode(asked)}")
             assert status in (200, 404) or (status == 400 and "no parameter" not in answer), f"{path} {parameter}: {answer}"
-        status, posted, _ = ask(collector, path, "POST", json.dumps(needed), {"Content-Type": "application/json"})
+        lists = {p["name"] for p in operations["get"]["parameters"] if p["schema"].get("type") == "array"}
+        body = {name: [value] if name in lists else value for name, value in needed.items()}
+        status, posted, _ = ask(collector, path, "POST", json.dumps(body), {"Content-Type": "application/json"})
         assert status == 200 and (posted == text or path.endswith(("/status", "/audit"))), (
             path
         )  # these tell what has happened since

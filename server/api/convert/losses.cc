@@ -7,9 +7,9 @@
 namespace statcollect::api {
 
 Result<query::LossesRequest> FromWire(const v1::ListLossesRequest& request) {
-  if (request.runs_size() == 0 || static_cast<std::size_t>(request.runs_size()) > query::kLossRunsMax) {
-    return Invalid("losses: found " + std::to_string(request.runs_size()) + " runs; expected 1.." +
-                   std::to_string(query::kLossRunsMax) + " names in runs; ask several times for more");
+  if (static_cast<std::size_t>(request.runs_size()) > query::kLossRunsMax) {
+    return Invalid("losses: found " + std::to_string(request.runs_size()) + " runs; expected at most " +
+                   std::to_string(query::kLossRunsMax) + "; ask several times for more");
   }
   for (const std::string& run : request.runs()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
   if (request.points() > query::kLossPointsMax) {
