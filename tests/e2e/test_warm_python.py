@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from conftest import WARM, agent_environment, start_python, wait_until
+from conftest import WARM, start_python, wait_until
 
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
@@ -19,14 +19,14 @@ print("torch" in sys.modules, sys.argv[1:], os.environ["STATAGENT_RUN"], sys.std
 print("to stderr", file=sys.stderr)
 sys.exit(7)
 """
-    process = start_python(["-c", script, "a", "b"], env=agent_environment(STATAGENT_RUN="r"), **PIPES)
+    process = start_python(["-c", script, "a", "b"], env=WARM.environment(STATAGENT_RUN="r"), **PIPES)
     assert process.communicate("line\n", timeout=60) == ("True ['a', 'b'] r line\n", "to stderr\n")
     assert process.returncode == 7
 
 
 def test_an_exception_is_shown_and_ends_with_1_after_the_handlers_of_atexit() -> None:
     script = "import atexit; atexit.register(print, 'handler'); raise ValueError('broken')"
-    process = start_python(["-c", script], env=agent_environment(), **PIPES)
+    process = start_python(["-c", script], env=WARM.environment(), **PIPES)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "handler\n") and "ValueError: broken" in err
 
@@ -41,7 +41,7 @@ signal.signal(signal.SIGTERM, handle)
 print("ready", flush=True)
 time.sleep(60)
 """
-    process = start_python(["-c", script], env=agent_environment(), **PIPES)
+    process = start_python(["-c", script], env=WARM.environment(), **PIPES)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.terminate()
     assert process.communicate(timeout=60)[0] == "handled\n"
@@ -50,7 +50,7 @@ time.sleep(60)
 
 def test_a_program_does_not_outlive_its_killed_stand_in() -> None:
     process = start_python(
-        ["-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"], env=agent_environment(), **PIPES
+        ["-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"], env=WARM.environment(), **PIPES
     )
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -61,7 +61,7 @@ def test_a_program_does_not_outlive_its_killed_stand_in() -> None:
 
 
 def test_what_torch_reads_at_its_import_needs_an_interpreter_of_its_own() -> None:
-    env = agent_environment(OMP_NUM_THREADS="2")
+    env = WARM.environment(OMP_NUM_THREADS="2")
     assert not WARM.takes(env)
     process = start_python(["-c", "import os, sys; print('torch' in sys.modules, os.getpid())"], env=env, **PIPES)
     out, _ = process.communicate(timeout=60)
@@ -69,7 +69,7 @@ def test_what_torch_reads_at_its_import_needs_an_interpreter_of_its_own() -> Non
 
 
 def test_programs_run_beside_each_other() -> None:
-    first = start_python(["-c", "input(); print('first')"], env=agent_environment(), **PIPES)
-    second = start_python(["-c", "print('second')"], env=agent_environment(), **PIPES)
+    first = start_python(["-c", "input(); print('first')"], env=WARM.environment(), **PIPES)
+    second = start_python(["-c", "print('second')"], env=WARM.environment(), **PIPES)
     assert second.communicate(timeout=60)[0] == "second\n", "the first one still waits"
     assert first.communicate("\n", timeout=60)[0] == "first\n"

@@ -53,6 +53,10 @@ class Warm:
         """Whether a program with this environment may run in a fork."""
         return _bound(env) == _bound(self._env)
 
+    def environment(self, **extra: str) -> dict[str, str]:
+        """One that it takes, whatever a module that a test imported has put into that of the tests since."""
+        return {**self._env, **extra}
+
     def run(self, arguments: list[str], env: dict[str, str], timeout: float, cwd: Path | None) -> tuple[int, str, str]:
         """Exit code, standard output and standard error. Raises subprocess.TimeoutExpired, as subprocess.run does."""
         env = {**env, **self.stand_in()}
