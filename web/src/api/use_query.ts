@@ -99,17 +99,24 @@ const PACE_MAX_MS = 60_000;
  * keep the collector busy for 2 % of the time. A run that has ended is asked for at once.
  */
 export function usePaced(version: string, live: boolean, milliseconds: number): string {
-  const [paced, setPaced] = useState(version);
+  const [followed, setFollowed] = useState(version);
   const last = useRef(0);
+  // The first version that is known is the one to ask with: waiting for a timer would ask twice.
+  const paced = followed === '' ? version : followed;
   const pause = Math.min(PACE_MAX_MS, Math.max(PACE_MIN_MS, SHARE * milliseconds));
   useEffect(() => {
+    if (followed === '') {
+      last.current = Date.now();
+      setFollowed(version);
+      return;
+    }
     if (paced === version) return;
     const wait = live ? Math.max(0, last.current + pause - Date.now()) : 0;
     const timer = setTimeout(() => {
       last.current = Date.now();
-      setPaced(version);
+      setFollowed(version);
     }, wait);
     return () => clearTimeout(timer);
-  }, [version, live, pause, paced]);
+  }, [version, live, pause, followed, paced]);
   return paced;
 }
