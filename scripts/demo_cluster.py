@@ -105,7 +105,7 @@ def check_packages() -> None:
 
 @dataclass
 class Process:
-    """A collector or the balancer: a process of ours with its output in a file."""
+    """A collector or the balancer, with its output in a file."""
 
     name: str
     command: list[str]

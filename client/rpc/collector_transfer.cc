@@ -181,7 +181,8 @@ Status Collector::CopyRank(const v1::Hello& hello, const std::function<Status(Co
     }
     return call->Finish();
   });
-  if (stored) return Status::Ok();  // such a stream ends without a goodbye, which is no success for gRPC
+  // The collector ends such a stream without a goodbye, so gRPC reports an error.
+  if (stored) return Status::Ok();
   // What the work says only if it is not about the stream itself.
   return failure.ok() || failure.code() == Code::kUnavailable || answered.code() == Code::kCancelled
              ? answered

@@ -343,10 +343,11 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
     behind_kink = behind_kink || (i == 0 && gradient.kink && gradient.numel == pair.a.stats->numel);
   }
   if (before.empty()) level.Add(last_forward_);
+  // Losses such as CTC's exponentiate logarithms, whose rounding grows with their size. They are f32 even in a
+  // coarser backward.
   if (largest_backward_ == 0) {
-    // Losses such as CTC's exponentiate logarithms, whose rounding grows with their size.
-    if (loss_ > 1)
-      to.rounding = std::max(to.rounding, std::min(loss_, kLargestLogarithm) * UnitRoundoff(DType::kF32));
+    const double unit = std::min(to.unit, UnitRoundoff(DType::kF32));
+    to.rounding = std::max(to.rounding, std::min(loss_, kLargestLogarithm) * unit);
   }
   // A model's gradient may come from another model, which counts its own micro-batches.
   if (root_.empty() && pair.a.def->depth == 1) {

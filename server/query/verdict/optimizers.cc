@@ -9,8 +9,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kSquares = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum",
                                                       "variance"};
 // Squares in another form: largest magnitude (Adamax), factors (Adafactor), 8-bit (bitsandbytes), curvature.
-constexpr std::array<std::string_view, 7> kOtherSizes = {
-    "exp_inf", "row_var", "col_var", "exp_avg_sq_row", "exp_avg_sq_col", "state2", "hessian"};
+constexpr std::array<std::string_view, 5> kOtherSizes = {"exp_inf", "row_var", "col_var", "state2",
+                                                         "hessian"};
 constexpr std::array<std::string_view, 2> kSigns = {"exp_avg", "step_size"};
 
 template <std::size_t N>
@@ -28,8 +28,10 @@ bool IsMuon(const Config& config) {
 }  // namespace
 
 StateRole RoleOf(std::string_view state) {
-  if (IsSquares(state) || OneOf(kOtherSizes, state)) return StateRole::kSecondMoment;
-  return OneOf(kSigns, state) ? StateRole::kSign : StateRole::kOther;
+  if (OneOf(kSigns, state)) return StateRole::kSign;
+  // Variants of Adam name theirs "exp_avg_...".
+  const bool second = IsSquares(state) || OneOf(kOtherSizes, state) || state.starts_with("exp_avg");
+  return second ? StateRole::kSecondMoment : StateRole::kOther;
 }
 
 bool IsSquares(std::string_view state) { return OneOf(kSquares, state); }

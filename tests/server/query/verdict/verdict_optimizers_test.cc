@@ -75,7 +75,8 @@ TEST(Optimizers, AMomentumKeepsAGradientsDifference) {
 }
 
 TEST(Optimizers, ASecondMomentLetsSignsFlip) {
-  for (const char* state : {"exp_avg_sq", "exp_inf", "square_avg", "sum", "row_var", "variance", "state2"})
+  for (const char* state : {"exp_avg_sq", "exp_inf", "square_avg", "sum", "row_var", "variance", "state2",
+                            "exp_avg_sq_row", "exp_avg_slow"})
     EXPECT_NEAR(Update(state).ExpectedOfWeight(), 12e-3, 1e-4) << state;
 }
 
@@ -121,12 +122,12 @@ TEST(Optimizers, MuonIsKnownByItsClass) {
 
 // --- The first gradient
 
-double ExpectedOfFirstGradient(double loss) {
+double ExpectedOfFirstGradient(double loss, DType dtype = DType::kF32) {
   const std::string name = "loss";
   Step step;
-  step.Add(Key("fc"), 1e-7);
-  step.Add(GradOutput("model"), 0);
-  step.Add(GradOutput("fc"), 3e-6);
+  step.Add(Key("fc"), dtype == DType::kF64 ? 0 : 1e-7, {.dtype = dtype});
+  step.Add(GradOutput("model"), 0, {.dtype = dtype});
+  step.Add(GradOutput("fc"), 3e-6, {.dtype = dtype});
   step.pairs.push_back({.distance = 1e-7, .loss = &name, .loss_a = loss, .loss_b = loss});
   return Explainer().Step(step.pairs)[2].expected;
 }
@@ -135,6 +136,11 @@ TEST(FirstGradient, RoundsWithTheSizeOfTheLoss) {
   EXPECT_LT(ExpectedOfFirstGradient(0.5), 3e-7);
   EXPECT_NEAR(ExpectedOfFirstGradient(22), 22 * 0x1p-24, 1e-7);
   EXPECT_LT(ExpectedOfFirstGradient(1e6), 65 * 0x1p-24);
+}
+
+TEST(FirstGradient, RoundsInTheDtypeOfTheLoss) {
+  EXPECT_NEAR(ExpectedOfFirstGradient(22, DType::kF64), 22 * 0x1p-53, 1e-17);
+  EXPECT_LT(ExpectedOfFirstGradient(22, DType::kBf16), 1.1 * 0x1p-8) << "f32 inside, as autocast has it";
 }
 
 // --- FindScale
