@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "server/query/loss_names.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 
@@ -24,12 +25,6 @@ struct LossSource {
   std::uint32_t rank = 0;
   std::string name;
 };
-
-bool EndsInLoss(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return name.ends_with("loss");
-}
 
 // Calls `done` for scalars in the order of their steps until it returns true, or enough of them were seen.
 template <typename Done>
@@ -55,7 +50,7 @@ Result<std::optional<LossSource>> FindLossSource(Store& store, AttemptId attempt
   for (const std::uint32_t rank : order) {
     std::set<std::string> names;
     const auto take = [&](const ScalarRecord& scalar) {
-      if (EndsInLoss(scalar.name)) names.insert(scalar.name);
+      if (IsLoss(scalar.name)) names.insert(scalar.name);
       return scalar.name == "loss";
     };
     STATCOLLECT_RETURN_IF_ERROR(LookAtScalars(store, attempt, rank, {}, take));

@@ -9,6 +9,7 @@
 #include "server/query/compare/loaded_step.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/pair_judge.h"
+#include "server/query/loss_names.h"
 
 namespace statcollect::query {
 namespace {

@@ -1,7 +1,6 @@
 #include "server/query/compare/step_order.h"
 
 #include <algorithm>
-#include <cctype>
 #include <iterator>
 
 #include "common/names.h"
@@ -31,14 +30,6 @@ Stage StageOf(const TensorKey& key) {
     default:
       return Stage::kForward;
   }
-}
-
-bool IsLoss(std::string_view name) {
-  constexpr std::string_view kLoss = "loss";
-  if (name.size() < kLoss.size()) return false;
-  const std::string_view end = name.substr(name.size() - kLoss.size());
-  return std::equal(end.begin(), end.end(), kLoss.begin(),
-                    [](unsigned char c, char l) { return std::tolower(c) == l; });
 }
 
 ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval, std::uint64_t position,

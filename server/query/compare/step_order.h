@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/records.h"
@@ -18,10 +17,6 @@
 namespace statcollect::query {
 
 Stage StageOf(const TensorKey& key);
-
-// Scalars that are compared in stage loss: names that end in "loss" ("loss", "train/loss", "eval_loss"), in
-// any case.
-bool IsLoss(std::string_view name);
 
 // Segment by segment: weights, batch, then by micro-batch forward, loss and backward, then gradients, then
 // the optimizer's results. Evaluation comes after training, or before it if it ran before it. Gradients and

@@ -4,9 +4,9 @@
 #include <iterator>
 #include <utility>
 
-#include "server/query/compare/step_order.h"
 #include "server/query/logical/logical_run.h"
 #include "server/query/logical/logical_scan.h"
+#include "server/query/loss_names.h"
 
 namespace statcollect::query {
 

@@ -12,6 +12,7 @@
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
+#include "server/query/loss_names.h"
 #include "server/query/number_text.h"
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/optimizer_keys.h"
