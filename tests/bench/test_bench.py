@@ -123,7 +123,10 @@ def test_every_record_that_the_load_says_was_acknowledged_is_in_the_store(tmp_pa
     found = json.loads(done.stdout)
     assert found["stat_records"] > 0 and found["seconds"] > 0 and found["fsync"]
     assert found["durable_records"] == found["records"] > found["stat_records"]
-    assert found["stored_reopened"]["log"] == 0 < found["stored_reopened"]["tables"]
+    # All records are in tables. The log has at most how far the alarms have judged, which the second start may
+    # write after it has judged the last steps.
+    assert found["stored_reopened"]["log"] < 4096 < found["stored_stopped"]["log"]
+    assert found["stored_stopped"]["tables"] < found["stored_reopened"]["tables"]
     assert 0 < found["streams"]["fewest_records"] <= found["streams"]["most_records"]
     assert 3 * found["streams"]["fewest_records"] <= found["stat_records"] <= 3 * found["streams"]["most_records"]
     for side in ("sender", "daemon_stopped"):
