@@ -115,6 +115,13 @@ Meant AsLossScale(const Evidence& evidence, double factor) {
                  .b = b ? text_b : ""};
 }
 
+// The recorded scales of the losses, which the verdict takes into account.
+bool AreLossScales(const Evidence& evidence, double factor) {
+  const std::uint64_t step = evidence.root.step;
+  const auto a = evidence.a.ScalarAt("loss_scale", step), b = evidence.b.ScalarAt("loss_scale", step);
+  return (a || b) && Near(factor, b.value_or(1) / a.value_or(1), kMatches);
+}
+
 double TotalNorm(const StepData& step) {
   double squares = 0;
   for (const Observation& seen : step.observations) {
@@ -294,7 +301,7 @@ Found FindGradientScale(const Evidence& evidence) {
   const bool of_weights = stage == Stage::kGrad;
   if (!of_weights && stage != Stage::kBackward && stage != Stage::kLoss) return std::nullopt;
   const auto common = FindCommonFactor(GradientsOf(evidence));
-  if (!common) return std::nullopt;
+  if (!common || (!of_weights && AreLossScales(evidence, common->factor))) return std::nullopt;
   if (evidence.HasRootPair()) {  // it has a factor of its own, and the others follow from it
     const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
     if (own && std::abs(own->factor - 1) > kFarFromCommon * std::abs(common->factor - 1)) return std::nullopt;

@@ -120,6 +120,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
         return pair.loss == nullptr && pair.a.def->key.name.starts_with(below);
       }))
     root_ = {};
+  linearity_.Step(pairs, normalised_);
 }
 
 void Explainer::NoteState(const TensorPair& pair) {
@@ -283,7 +284,7 @@ double Explainer::OfSiblings(const Pass& pass, std::string_view module) {
 // --- parameters as inputs
 
 double Explainer::OfParameters(double distance) const {
-  return Capped(normalised_.empty() ? distance : kSparseParameters * distance);
+  return Capped(normalised_.empty() && !linearity_.any_nonlinear() ? distance : kSparseParameters * distance);
 }
 
 // A difference in a matrix or a scale reaches the output in proportion; one in a bias by as much as the bias
@@ -347,7 +348,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   // coarser backward.
   if (largest_backward_ == 0) {
     const double unit = std::min(to.unit, UnitRoundoff(DType::kF32));
-    to.rounding = std::max(to.rounding, std::min(loss_, kLargestLogarithm) * unit);
+    to.rounding = std::max(to.rounding, std::clamp(loss_, kLossRoundoffs, kLargestLogarithm) * unit);
   }
   // A model's gradient may come from another model, which counts its own micro-batches.
   if (root_.empty() && pair.a.def->depth == 1) {
@@ -442,6 +443,9 @@ double Explainer::ExplainState(const TensorPair& pair) {
   // Updates, or steps whose size follows signs: as different as the update is.
   if (key.output_path == "step_size" || (key.output_path == "momentum_buffer" && second_.contains(key.name)))
     return std::max(level, FlippedSigns(key.name, of.distance));
+  // A mean of squares of another name, or a copy of the weight.
+  if (linearity_.StateIsNonlinear(key.name, key.output_path))
+    return std::max(kSquareGrowth * level, FlippedSigns(key.name, of.distance));
   if (!(norm > 0) || !(of.l2 > 0)) return level;
   const double share = std::min(1.0, (norm + before.l2) / of.l2);
   return std::max(level, (before.distance * before.l2 + share * of.distance * of.l2) / norm);
@@ -479,7 +483,7 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   const std::string_view name = pair.a.def->key.name;
   const auto found = gradients_.find(name);
   const double gradient = found == gradients_.end() ? 0 : found->second.distance;
-  const bool normalised = normalised_.contains(name);
+  const bool normalised = normalised_.contains(name) || linearity_.UpdateIsNonlinear(name);
   const bool partly_noise = partly_noise_.contains(name);
   if (normalised && (partly_noise || (found != gradients_.end() && found->second.noise_driven)))
     fragile_.insert(ParentOf(name));

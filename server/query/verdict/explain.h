@@ -18,6 +18,7 @@
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/verdict/kernels.h"
+#include "server/query/verdict/linearity.h"
 
 namespace statcollect::query {
 
@@ -130,6 +131,7 @@ class Explainer {
   const RecordedMethods methods_;
   // Carried from step to step.
   Kernels kernels_;
+  Linearity linearity_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
