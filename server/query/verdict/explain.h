@@ -42,6 +42,7 @@ struct Explained {
   double inherited = 0;    // parameter gradients: distance of its terms and of the module's input
   bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
   bool fresh = false;      // none of its inputs differs
+  bool of_loss = false;    // the first gradient: what the loss computes is not recorded
   bool fragile = false;    // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
