@@ -16,7 +16,8 @@ class AskedBefore {
  public:
   // Whether these blocks of a rank were asked for before, in any step, and not long ago.
   bool operator()(const StatKey& blocks) {
-    const std::uint64_t name = Mix(Mix(std::uint64_t{blocks.attempt} << 32 | blocks.rank) ^ blocks.activation);
+    const std::uint64_t name =
+        Mix(Mix(std::uint64_t{blocks.attempt} << 32 | blocks.rank) ^ blocks.activation);
     return last_[name % kPlaces].exchange(name, std::memory_order_relaxed) == name;
   }
 

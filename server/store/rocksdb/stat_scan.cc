@@ -208,8 +208,8 @@ class SeriesWalk {
   const std::uint32_t activation_;
   AskedBefore& asked_before_;
   const Visitor<StatPoint>& visitor_;
-  StatKey key_;  // its activation: that of the last block that had it
-  rocksdb::ReadOptions read_options_;  // of the blocks that are read at once
+  StatKey key_;                              // its activation: that of the last block that had it
+  rocksdb::ReadOptions read_options_;        // of the blocks that are read at once
   std::optional<std::uint32_t> cached_for_;  // the value of key_.activation for which they were decided on
   std::unique_ptr<rocksdb::Iterator> it_;
   std::array<std::string, kReadAtOnce> keys_;
