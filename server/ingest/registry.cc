@@ -435,10 +435,20 @@ Result<const SessionRegistry::Sessions*> SessionRegistry::OlderSessionsLocked(At
 bool SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const {
   if (attempt.world_size != info.world_size) return false;
   if (!info.launch.empty() && !attempt.launch.empty()) return info.launch == attempt.launch;
-  const std::int64_t late = clock_.UnixNanos() - std::chrono::nanoseconds(kLateRankGrace).count();
-  return ranks.empty() || std::any_of(ranks.begin(), ranks.end(), [late](const auto& entry) {
-           return !entry.second.finished || entry.second.last_write_unix_nanos > late;
-         });
+  if (ranks.empty()) return true;
+  for (const auto& [rank, meta] : ranks) {
+    if (!meta.finished || EndedLatelyLocked({attempt.id, rank}, meta)) return true;
+  }
+  return false;
+}
+
+bool SessionRegistry::EndedLatelyLocked(const AttemptRank& place, const RankMeta& meta) const {
+  const auto writer = writers_.find(place);
+  if (writer != writers_.end() && writer->second.session == meta.info.session &&
+      (writer->second.stream != nullptr || clock_.Now() - writer->second.closed_at < kLateRankGrace))
+    return true;
+  const std::chrono::nanoseconds ago(clock_.UnixNanos() - meta.last_write_unix_nanos);
+  return -kLateRankGrace < ago && ago < kLateRankGrace;
 }
 
 Result<Admission> SessionRegistry::ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt,

@@ -175,7 +175,11 @@ class SessionRegistry final : public RunCopies {
   Result<const AttemptMeta*> FindOlderLocked(const SessionInfo& info,
                                              const std::vector<AttemptMeta>& attempts)
       STATCOLLECT_REQUIRES(mutex_);
-  bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const;
+  bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const
+      STATCOLLECT_REQUIRES(mutex_);
+  // Whether a rank that has said goodbye did so less than kLateRankGrace ago. By the steady clock, because the wall clock
+  // may be set; by the wall clock where it was another collector, or this one before its start, that heard the goodbye.
+  bool EndedLatelyLocked(const AttemptRank& place, const RankMeta& meta) const STATCOLLECT_REQUIRES(mutex_);
   Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
   // After it returns, nothing of the place is written. Its stream, if open, is added to `endings`.
   void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings)
