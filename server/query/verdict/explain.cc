@@ -245,7 +245,8 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
     const auto found = pass.scopes.find(scope);
     if (found == pass.scopes.end()) return;
     bool newest = true;
-    for (auto child = found->second.rbegin(); child != found->second.rend() && most > 0; ++child) {
+    const std::list<Child>& children = found->second.children();
+    for (auto child = children.rbegin(); child != children.rend() && most > 0; ++child) {
       if (child->module == but) continue;
       if (!child->fragile || newest) level.Add(*child);
       if (scope == module) level.Add(child->most);
@@ -259,7 +260,8 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
     add(ParentOf(at), at, kSiblings);
     // Embeddings of positions and the like, which the module around adds before its first parts run.
     const auto siblings = pass.scopes.find(ParentOf(at));
-    if (siblings == pass.scopes.end() || siblings->second.size() <= kSiblings) level.Add(OfAll(ParentOf(at)));
+    if (siblings == pass.scopes.end() || siblings->second.children().size() <= kSiblings)
+      level.Add(OfAll(ParentOf(at)));
     outermost = at;
   }
   for (const Child& model : models_) {
@@ -281,18 +283,14 @@ void Explainer::NoteModel(const Child& output) {
 // The newest output of each module around it, too.
 void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& output) {
   for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
-    std::vector<Child>& children = pass.scopes[ParentOf(at)];
-    const auto known = std::find_if(children.rbegin(), children.rend(),
-                                    [&](const Child& child) { return child.module == at; });
+    Scope& scope = pass.scopes[ParentOf(at)];
+    const Child* const known = scope.Find(at);
     Child child = output;
     child.module = at;
     child.own = at == module;
     if (!child.own && !child.fragile) child.most = child.distance;
-    if (known != children.rend()) {
-      if (!child.own && !known->own) child.most = std::max(child.most, known->most);
-      children.erase(std::next(known).base());
-    }
-    children.push_back(child);
+    if (known != nullptr && !child.own && !known->own) child.most = std::max(child.most, known->most);
+    scope.Put(child);
   }
 }
 
@@ -301,12 +299,33 @@ void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& out
 double Explainer::OfSiblings(const Pass& pass, std::string_view module) {
   const std::string_view parent = ParentOf(module);
   const auto found = pass.scopes.find(parent);
-  if (parent.empty() || found == pass.scopes.end()) return 0;
-  double largest = 0;
-  for (const Child& child : found->second) {
-    if (!child.fragile) largest = std::max(largest, child.own ? child.distance : child.most);
+  return parent.empty() || found == pass.scopes.end() ? 0 : found->second.Largest();
+}
+
+const Explainer::Child* Explainer::Scope::Find(std::string_view module) const {
+  const auto found = by_module_.find(module);
+  return found == by_module_.end() ? nullptr : &*found->second;
+}
+
+void Explainer::Scope::Put(const Child& child) {
+  largest_.reset();
+  const auto [at, added] = by_module_.try_emplace(child.module);
+  if (added) {
+    at->second = children_.insert(children_.end(), child);
+  } else {
+    children_.splice(children_.end(), children_, at->second);
+    *at->second = child;
   }
-  return largest;
+}
+
+double Explainer::Scope::Largest() const {
+  if (!largest_) {
+    largest_ = 0;
+    for (const Child& child : children_) {
+      if (!child.fragile) largest_ = std::max(*largest_, child.own ? child.distance : child.most);
+    }
+  }
+  return *largest_;
 }
 
 // --- parameters as inputs

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <optional>
 #include <span>
@@ -103,8 +104,21 @@ class Explainer {
       unit = std::max(unit, child.unit);
     }
   };
-  struct Pass {                                                       // forward, of one micro-batch and mode
-    std::unordered_map<std::string_view, std::vector<Child>> scopes;  // newest last
+  // The newest output of each module directly in a module; constant cost, however many there are.
+  class Scope {
+   public:
+    const std::list<Child>& children() const { return children_; }  // newest last
+    const Child* Find(std::string_view module) const;
+    void Put(const Child& child);  // as the newest, in place of an older one of the same module
+    double Largest() const;        // distance, or `most` of what has no output itself; without fragile ones
+
+   private:
+    std::list<Child> children_;
+    std::unordered_map<std::string_view, std::list<Child>::iterator> by_module_;
+    mutable std::optional<double> largest_;  // since the last Put
+  };
+  struct Pass {  // forward, of one micro-batch and mode
+    std::unordered_map<std::string_view, Scope> scopes;
   };
 
   void BeginStep(std::span<const TensorPair> pairs);
