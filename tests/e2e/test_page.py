@@ -1099,7 +1099,7 @@ def test_ten_thousand_runs_stay_fluid(collector: Collector, open_page: Open) -> 
     assert all(url.count("run-") <= 100 for url in asked)
 
 
-MANY = int(os.environ.get("STATCOLLECT_PAGE_TENSORS", "100000"))  # a million takes five minutes
+MANY = int(os.environ.get("STATCOLLECT_PAGE_TENSORS", "100000"))  # a million takes a minute
 MANY_TENSORS = """
 import statagent, torch
 for run, odd in (("base", -1), ("ort", TENSORS // 3)):

@@ -45,9 +45,9 @@ Result<query::CurvesRequest> FromWire(const v1::GetCurvesRequest& request) {
                    std::to_string(query::kCurvePointsMax) + "; /api/v1/series has the value of every step");
   }
   constexpr Mode kModes[] = {Mode::kTrain, Mode::kEval, Mode::kInit};
-  const bool known = request.mode().empty() || std::any_of(std::begin(kModes), std::end(kModes), [&](Mode mode) {
-                       return request.mode() == Name(mode);
-                     });
+  const bool known =
+      request.mode().empty() || std::any_of(std::begin(kModes), std::end(kModes),
+                                            [&](Mode mode) { return request.mode() == Name(mode); });
   if (!known)
     return Invalid("curves: mode is '" + Printable(request.mode()) + "'; expected train, eval or init");
   query::CurvesRequest wanted{.series = *std::move(of), .mode = request.mode()};
