@@ -82,7 +82,10 @@ class Collector::Process final : public Listener {
                  .registry = registry_,
                  .committer = committer_,
                  .counters = counters_,
-                 .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
+                 .admit =
+                     [this](const std::string& run, std::uint32_t rank, std::function<void()> job) {
+                       worker_.Post(AdmissionKey(run, rank), std::move(job));
+                     },
                  .memory = memory_,
                  .definitions = definitions_},
         worker_(kTick, [this] {
