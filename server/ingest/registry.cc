@@ -72,10 +72,12 @@ Status SessionUnknown(const SessionInfo& info, std::uint64_t first_seq) {
                     "the run removed?");
 }
 
+// Not an error that ends the session: on a slow network the hello of a connection that the agent has given up may come after
+// that of its next one, and then it is the living stream that is ended.
 Status Superseded(const SessionInfo& by) {
-  return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
-                                    "': fenced by a newer stream of the same session (" + Who(by) +
-                                    "), which continues where this one ends");
+  return Status(Code::kUnavailable, "rank " + std::to_string(by.rank) + " of run '" + by.run +
+                                        "': fenced by a newer stream of the same session (" + Who(by) +
+                                        "), which continues where this one ends");
 }
 
 Status Replaced(const SessionInfo& by) {
