@@ -314,6 +314,7 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
       (!shapes || a.layout->shape == b.layout->shape))
     return result;
   result.tolerance = tolerance.value_or(DefaultTolerance(a.layout->dtype, b.layout->dtype));
+  const bool other_dtype = !same_dtype && !tolerance;
   const auto set_diverged = [&](Reason reason) {
     result.agreement = Agreement::kDiverged;
     result.reason = reason;
@@ -336,15 +337,12 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
   }
   if (!HaveValuesInCommon(a, b)) {
     result.agreement = Agreement::kIncomparable;
-    if (!same_dtype && !tolerance) {
-      set_diverged(Reason::kDType);
-    } else if (hashes) {
-      set_diverged(Reason::kBitwise);  // other bits is all there is to know
-    }
+    // Other bits is all there is to know.
+    if (other_dtype || hashes) set_diverged(other_dtype ? Reason::kDType : Reason::kBitwise);
     return result;
   }
   MeasureInto(a, b, interval, result.distance.emplace());
-  if (!same_dtype && !tolerance) {
+  if (other_dtype) {
     set_diverged(Reason::kDType);
     return result;
   }
