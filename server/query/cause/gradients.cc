@@ -276,8 +276,8 @@ struct Shares {
 // By least squares from the root's gradient.
 std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
   constexpr double kShareMin = 0.01, kShareMax = 100;
-  const Observation &summed = summed_is_b ? *evidence.b.root : *evidence.a.root;
-  const Observation &plain = summed_is_b ? *evidence.a.root : *evidence.b.root;
+  const Observation& summed = summed_is_b ? *evidence.b.root : *evidence.a.root;
+  const Observation& plain = summed_is_b ? *evidence.a.root : *evidence.b.root;
   const Side& side = summed_is_b ? evidence.b : evidence.a;
   if (!IsClipped(TotalNorm(side.at), side)) return std::nullopt;
   const Observation* const previous = PreviousOf(side, summed).gradient;
@@ -287,7 +287,8 @@ std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
   const double xx = Dot(x, x), yy = Dot(y, y), xy = Dot(x, y), xz = Dot(x, z), yz = Dot(y, z);
   const double determinant = xx * yy - xy * xy;
   if (!(determinant > 1e-6 * xx * yy)) return std::nullopt;
-  const Shares shares{.plain = (xz * yy - yz * xy) / determinant, .previous = (yz * xx - xz * xy) / determinant};
+  const Shares shares{.plain = (xz * yy - yz * xy) / determinant,
+                      .previous = (yz * xx - xz * xy) / determinant};
   const auto sensible = [](double share) { return share > kShareMin && share < kShareMax; };
   const bool clips = shares.previous < 1 && shares.plain > 0.95 * shares.previous;
   return clips && sensible(shares.plain) && sensible(shares.previous) ? std::optional(shares) : std::nullopt;

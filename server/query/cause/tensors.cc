@@ -168,7 +168,8 @@ Found FindAllZero(const Evidence& evidence) {
   const bool known =
       evidence.a.root->layout->Trusts(Statistic::kZero) && evidence.b.root->layout->Trusts(Statistic::kZero);
   if (!known || a.numel < kElementsMin || a.numel != b.numel) return std::nullopt;
-  const bool in_a = a.zero == a.numel && 2 * b.zero < b.numel, in_b = b.zero == b.numel && 2 * a.zero < a.numel;
+  const bool in_a = a.zero == a.numel && 2 * b.zero < b.numel,
+             in_b = b.zero == b.numel && 2 * a.zero < a.numel;
   if (!in_a && !in_b) return std::nullopt;
   return Cause{.rule = "all_zero",
                .text = TensorText(evidence.root) + " is zero in every element in " +

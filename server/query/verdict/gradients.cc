@@ -14,10 +14,10 @@ constexpr double kShareThatDiffers = 0.6;
 constexpr std::uint64_t kElements = 64;
 constexpr double kLargeDistance = 10;
 constexpr double kScaleNoise = 5, kNormAccuracy = 1e-5;
-constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relative to their median
-constexpr double kClipped = 0.05;    // of the common factor: the norm of all gradients is the same
+constexpr double kSameFactor = 0.2;   // spread of the factors' logarithms, relative to their median
+constexpr double kClipped = 0.05;     // of the common factor: the norm of all gradients is the same
 constexpr double kNormInherited = 2;  // of what gradients inherit: the norm that they are clipped by differs
-constexpr double kEqual = -20;       // log(observed / expected) of equal bits
+constexpr double kEqual = -20;        // log(observed / expected) of equal bits
 constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
 constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
 constexpr double kOutlierInherited =
