@@ -8,7 +8,7 @@ bench/page.py --only map,live       # some of: map, series, live
 Needs statcollectord and statcollect-bench (scripts/build.sh), Chromium, and Python's playwright.
 map:    1,000 tensors x 1,000 steps (10^6 cells, in one answer) and x 4,000 steps (in tiles): first paint, when the map is there, frames a
         second while it is panned
-series: all statistics of a tensor with 10^5 steps
+series: all statistics of a tensor with 10^5 steps, in charts
 live:   256 ranks x 1,000 tensors, a step a second: processor time of the collector, durable records a second, and time to acknowledge a
         batch, without a page, with one that shows the run, and with one that shows the list
 """
@@ -40,6 +40,7 @@ SECTIONS = ("map", "series", "live")
 FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 FIRST_MAP = "performance.getEntriesByName('heat map')[0].startTime"
 ANSWER = "performance.getEntriesByType('resource').filter(e => e.name.includes(%s)).map(e => e.responseEnd)"
+CHARTS_SHOWN = "Math.max(...performance.getEntriesByName('chart').map(e => e.startTime + e.duration))"
 CHARTS = "performance.getEntriesByName('chart').map(e => e.duration)"
 PAINTED = "canvas[data-painted]"
 # Moves the mouse in every frame; counts frames and pictures.
@@ -181,7 +182,7 @@ def measure_series(browser: Any, collector: Collector, sizes: Sizes) -> dict[str
         row = json.load(answer)["records"][0]
     place = f"tensor={row['activation']}&kind={row['kind']}&path={row['output_path']}&mode={row['mode']}"
     begin = time.perf_counter()
-    with urllib.request.urlopen(f"http://{collector.http}/api/v1/series?run=long&activation={row['activation']}") as answer:
+    with urllib.request.urlopen(f"http://{collector.http}/api/v1/curves?run=long&activation={row['activation']}") as answer:
         size = len(answer.read())
     asked = 1000 * (time.perf_counter() - begin)
     there: list[float] = []
@@ -193,8 +194,8 @@ def measure_series(browser: Any, collector: Collector, sizes: Sizes) -> dict[str
         with opened(browser, f"http://{collector.http}/?view=tensor&a=long&{place}") as page:
             page.wait_for_selector(".grid .chart canvas")
             page.wait_for_timeout(100)
-            there.append(page.evaluate("performance.now()") - 100)
-            answered.append(page.evaluate(ANSWER % "'/api/v1/series'")[0])
+            there.append(page.evaluate(CHARTS_SHOWN))
+            answered.append(page.evaluate(ANSWER % "'/api/v1/curves'")[0])
             took = page.evaluate(CHARTS)
             first.append(sum(took))
             each += took
@@ -206,7 +207,7 @@ def measure_series(browser: Any, collector: Collector, sizes: Sizes) -> dict[str
                 )
             )
     return {
-        "points": sizes.series_steps,
+        "steps": sizes.series_steps,
         "charts": len(took),
         "chart_drawn_ms": summary(each),
         "all_charts_drawn_ms": summary(first),

@@ -20,6 +20,7 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Query/GetRun", Scope::kRead},
     {"/statcollect.v1.Query/Diff", Scope::kRead},
     {"/statcollect.v1.Query/GetSeries", Scope::kRead},
+    {"/statcollect.v1.Query/GetCurves", Scope::kRead},
     {"/statcollect.v1.Query/ListScalars", Scope::kRead},
     {"/statcollect.v1.Query/ListLosses", Scope::kRead},
     {"/statcollect.v1.Query/ListEvents", Scope::kRead},

@@ -1,4 +1,4 @@
-// Like convert.h, for the queries about one step (top), a statistic (stat_map), settings (config), ranks, exponents and losses.
+// Like convert.h, for the queries about one step (top), a statistic (stat_map), settings (config), ranks, exponents, losses and curves.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 #define STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 
@@ -7,6 +7,7 @@
 #include "common/status.h"
 #include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
+#include "server/query/curves.h"
 #include "server/query/diff/stat_map.h"
 #include "server/query/loss_curves.h"
 #include "server/query/ranks/ranks.h"
@@ -22,6 +23,7 @@ Result<query::ProposeMapRequest> FromWire(const v1::ProposeMapRequest& request);
 Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request);
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
 Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request);
+Result<query::CurvesRequest> FromWire(const v1::GetCurvesRequest& request);
 Result<query::LossesRequest> FromWire(const v1::ListLossesRequest& request);
 
 void ToWire(const query::TopReport& report, v1::GetTopResponse& out);
@@ -30,6 +32,7 @@ void ToWire(const query::ProposeMapReport& report, v1::ProposeMapResponse& out);
 void ToWire(const query::ConfigReport& report, v1::ConfigReport& out);
 void ToWire(const query::RanksReport& report, v1::RanksReport& out);
 void ToWire(const std::vector<query::ExponentRow>& rows, v1::ListExponentsResponse& out);
+void ToWire(const query::Curves& curves, v1::GetCurvesResponse& out);
 void ToWire(const std::vector<query::RunLoss>& runs, v1::ListLossesResponse& out);
 
 }  // namespace statcollect::api

@@ -149,6 +149,11 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::GetSeries);
   }
 
+  ServerUnaryReactor* GetCurves(CallbackServerContext*, const v1::GetCurvesRequest* request,
+                                v1::GetCurvesResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::GetCurves);
+  }
+
   ServerUnaryReactor* ListScalars(CallbackServerContext*, const v1::ListScalarsRequest* request,
                                   v1::ListScalarsResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::ListScalars);

@@ -261,16 +261,29 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   if (!a.ok()) return a.status();
   auto b = RunView::Open(store, request.run_b);
   if (!b.ok()) return b.status();
-  auto logical = ChooseLogical(store, *a, *b, request);
+  std::vector<RunSummary> before;
+  for (const RunView* view : {&*a, &*b}) {
+    if (request.heat_map_columns == 0) break;
+    auto summary = Summarise(*view, is_stream_open_);
+    if (!summary.ok()) return summary.status();
+    before.push_back(*std::move(summary));
+  }
+  auto report = DiffViews(store, *a, *b, request, progress, stop);
+  if (report.ok() && report->heat_map) report->heat_map->runs = std::move(before);
+  return report;
+}
+
+Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b, const DiffRequest& request,
+                                          const OnProgress& progress, const std::stop_token& stop) const {
+  auto logical = ChooseLogical(store, a, b, request);
   if (!logical.ok()) return logical.status();
-  if (*logical) return DiffLogical(store, **logical, *a, *b, request, progress, stop);
-  auto noise = OpenNoise(store, *a, request);
+  if (*logical) return DiffLogical(store, **logical, a, b, request, progress, stop);
+  auto noise = OpenNoise(store, a, request);
   if (!noise.ok()) return noise.status();
-  auto report = DiffRuns(*a, *b, request, is_stream_open_, noise->floor.get(), progress, stop);
+  auto report = DiffRuns(a, b, request, is_stream_open_, noise->floor.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise->source);
-  for (const RunView* view : {&*a, &*b})
-    STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
+  for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
 
@@ -351,6 +364,12 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
   auto points = SeriesOf(*of_whole, request);
   if (points.ok()) DescribeRanks(**whole, *points);
   return points;
+}
+
+Result<Curves> QueryEngine::GetCurves(const CurvesRequest& request, const std::stop_token& stop) const {
+  const auto points = GetSeries(request.series, stop);
+  if (!points.ok()) return points.status();
+  return CurvesOf(*points, request);
 }
 
 Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& request,

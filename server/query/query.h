@@ -23,6 +23,7 @@
 #include "server/query/captures/captures.h"
 #include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
+#include "server/query/curves.h"
 #include "server/query/diff/stat_map.h"
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
@@ -77,6 +78,8 @@ class QueryEngine {
   // closest names).
   Result<std::vector<SeriesPoint>> GetSeries(const SeriesRequest& request,
                                              const std::stop_token& stop = {}) const;
+  // See curves.h. Errors as for GetSeries.
+  Result<Curves> GetCurves(const CurvesRequest& request, const std::stop_token& stop = {}) const;
   // Sorted by name, rank, step, micro-batch. kNotFound: no such scalar.
   Result<std::vector<ScalarRow>> ListScalars(const ScalarsRequest& request,
                                              const std::stop_token& stop = {}) const;
@@ -123,6 +126,8 @@ class QueryEngine {
   // `store`: as the query sees it. `a`, `b`: the runs as they are.
   Result<NoiseSummary> SaveNoiseOfWhole(Store& store, LogicalRun& whole, const SaveNoiseRequest& request,
                                         const OnProgress& progress, const std::stop_token& stop) const;
+  Result<DiffReport> DiffViews(Store& store, RunView& a, RunView& b, const DiffRequest& request,
+                               const OnProgress& progress, const std::stop_token& stop) const;
   Result<DiffReport> DiffLogical(Store& store, const LogicalPair& pair, const RunView& a, const RunView& b,
                                  const DiffRequest& request, const OnProgress& progress,
                                  const std::stop_token& stop) const;

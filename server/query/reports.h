@@ -315,6 +315,7 @@ struct HeatMap {
   std::string cells;                                       // row by row, a byte each: compare/heat_cell.h
   std::optional<std::uint32_t> origin_row, origin_column;  // of the root, otherwise of the first divergence
   std::uint64_t tensors = 0, steps = 0;                    // before merging
+  std::vector<RunSummary> runs = {};                       // A and B, as they were before they were compared
 };
 
 struct DiffReport {

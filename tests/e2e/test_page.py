@@ -990,6 +990,49 @@ def test_a_map_that_is_larger_than_an_answer_is_shown_in_tiles(collector: Collec
     until(page, f"location.href !== {json.dumps(before)}")
 
 
+def test_charts_of_a_long_run_keep_every_peak_and_the_table_and_the_file_every_step(
+    collector: Collector, open_page: Open
+) -> None:
+    steps, odd = 2600, 1717
+    collector.python(LONG.replace("RUN", "'r'").replace("STEPS", str(steps)).replace("WRONG", "9.5").replace("ODD", str(odd)))
+    series = collector.json("series", "r", "net.1")["records"]
+    recorded = {point["step"]: point["stats"] for point in series}
+    curves = {one["stat"]: one for one in json.loads(collector.get("/api/v1/curves?run=r&activation=net.1&points=100"))["curves"]}
+    for stat in ("l2", "mean", "std", "min", "max", "l1", "nan", "pos_inf", "neg_inf", "zero"):
+        at = dict(zip(curves[stat]["steps"], curves[stat]["values"], strict=True))
+        assert len(at) <= 202 and all(recorded[step][stat] == value for step, value in at.items())
+        assert {0, steps - 1} <= set(at)
+        for first in range(0, steps, 26):  # as many steps as a span has
+            span = [recorded[step][stat] for step in range(first, first + 26)]
+            kept = [value for step, value in at.items() if first <= step < first + 26]
+            assert (min(span), max(span)) == (min(kept), max(kept)), (stat, first)
+    page = open_page(collector, "/?view=tensor&a=r&tensor=net.1&kind=inspect&mode=train")
+    page.wait_for_selector(f"text={steps:,} steps, more than fit side by side")
+    assert page.locator(".grid .chart canvas").count() == 6
+    page.locator(".behind summary").click()
+    page.wait_for_selector("text=Only the first 1,000 steps.")
+    rows = table_of(page, "Statistics by step")
+    assert [int(row[0]) for row in rows] == list(range(1000))
+    assert float(rows[6][1]) == pytest.approx(recorded[6]["l2"], rel=1e-4)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    assert len(Path(download.value.path()).read_text().splitlines()) == steps + 1
+
+
+def test_a_finished_comparison_is_asked_for_once_and_before_the_page_is_drawn(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, COMPARE)
+    painted(page)
+    page.wait_for_timeout(1500)  # by now the events have said which runs there are
+    asked = "performance.getEntriesByType('resource').filter(e => e.name.includes('/api/v1/diff')).map(e => e.startTime)"
+    drawn = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    starts = page.evaluate(asked)
+    assert len(starts) == 1 and starts[0] < drawn
+    page.get_by_role("link", name="Swap").click()
+    until(page, f"{asked}.length === 2")
+    page.go_back()
+    until(page, f"{asked}.length === 3")  # an answer is not kept for later
+
+
 ODD_RUNS = """
 import statagent, torch
 agent = statagent.init(run="empty")
@@ -1056,7 +1099,7 @@ def test_ten_thousand_runs_stay_fluid(collector: Collector, open_page: Open) -> 
     assert all(url.count("run-") <= 100 for url in asked)
 
 
-MANY = int(os.environ.get("STATCOLLECT_PAGE_TENSORS", "100000"))  # a million takes five minutes
+MANY = int(os.environ.get("STATCOLLECT_PAGE_TENSORS", "100000"))  # a million takes a minute
 MANY_TENSORS = """
 import statagent, torch
 for run, odd in (("base", -1), ("ort", TENSORS // 3)):

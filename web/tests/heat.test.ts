@@ -19,6 +19,7 @@ function mapOf(rows: number, steps: readonly (readonly [number, number])[], leve
     origin_column: 2,
     tensors: rows,
     steps: steps.length,
+    runs: [],
   };
 }
 

@@ -333,6 +333,7 @@ class HeatMap:
     origin_column: int | None  # absent: there is neither
     tensors: int  # before rows and columns were merged
     steps: int
+    runs: Rows[RunSummary]  # A and B as they were before they were compared: tells whether the map is out of date
 
 
 @dataclass(frozen=True)

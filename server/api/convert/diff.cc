@@ -125,6 +125,7 @@ void Fill(const query::HeatMap& from, v1::HeatMap& to) {
   Copy(from.origin_column, [&](std::uint32_t column) { to.set_origin_column(column); });
   to.set_tensors(from.tensors);
   to.set_steps(from.steps);
+  for (const query::RunSummary& run : from.runs) ToWire(run, *to.add_runs());
 }
 
 Status CheckHeatMap(const v1::DiffRequest& request) {

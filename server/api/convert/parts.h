@@ -29,6 +29,7 @@ Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<in
 // A text that is too long to be parsed.
 Status CheckStepsFromWire(const std::string& steps);
 void ToWire(const query::HeatMapRow& row, v1::HeatMapRow& out);
+void ToWire(const query::RunSummary& run, v1::RunSummary& out);
 // Too many runs, or names that no run can have. `field`: of the question.
 Result<std::vector<std::string>> RunsFromWire(const char* field,
                                               const google::protobuf::RepeatedPtrField<std::string>& runs);
@@ -64,6 +65,7 @@ void Copy(const std::optional<T>& value, Set&& set) {
 }
 
 void ToWire(const query::ObservationSide& side, v1::ObservationSide& out);
+void ToWire(const query::SeriesPoint& point, v1::SeriesPoint& out);
 void ToWire(const query::Compared& compared, v1::Compared& out);
 
 }  // namespace statcollect::api

@@ -8,21 +8,6 @@ namespace {
 
 constexpr int kEventKindsMax = 256;
 
-void Fill(const query::RunSummary& from, v1::RunSummary& to) {
-  to.set_run(from.run);
-  to.set_attempts(from.attempts);
-  to.set_world_size(from.world_size);
-  to.set_ranks(from.ranks);
-  to.set_records(from.records);
-  to.set_steps(from.steps);
-  Copy(from.first_step, [&](auto step) { to.set_first_step(step); });
-  Copy(from.last_step, [&](auto step) { to.set_last_step(step); });
-  to.set_start_unix_nanos(from.start_unix_nanos);
-  to.set_end_unix_nanos(from.end_unix_nanos);
-  to.set_state(from.state);
-  to.set_dropped(from.dropped);
-}
-
 void Fill(const query::RankInfo& from, v1::RankInfo& to) {
   to.set_rank(from.rank);
   to.set_local_rank(from.local_rank);
@@ -46,6 +31,21 @@ void Fill(const query::AttemptInfo& from, v1::AttemptInfo& to) {
 
 }  // namespace
 
+void ToWire(const query::RunSummary& from, v1::RunSummary& to) {
+  to.set_run(from.run);
+  to.set_attempts(from.attempts);
+  to.set_world_size(from.world_size);
+  to.set_ranks(from.ranks);
+  to.set_records(from.records);
+  to.set_steps(from.steps);
+  Copy(from.first_step, [&](auto step) { to.set_first_step(step); });
+  Copy(from.last_step, [&](auto step) { to.set_last_step(step); });
+  to.set_start_unix_nanos(from.start_unix_nanos);
+  to.set_end_unix_nanos(from.end_unix_nanos);
+  to.set_state(from.state);
+  to.set_dropped(from.dropped);
+}
+
 Result<std::string> FromWire(const v1::GetRunRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
   return request.run();
@@ -68,11 +68,11 @@ Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request) {
 }
 
 void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out) {
-  for (const query::RunSummary& run : runs) Fill(run, *out.add_runs());
+  for (const query::RunSummary& run : runs) ToWire(run, *out.add_runs());
 }
 
 void ToWire(const query::RunDetail& detail, v1::GetRunResponse& out) {
-  Fill(detail.summary, *out.mutable_summary());
+  ToWire(detail.summary, *out.mutable_summary());
   for (const query::AttemptInfo& attempt : detail.attempts) Fill(attempt, *out.add_attempts());
   for (const auto& [key, value] : detail.config) (*out.mutable_config())[key] = value;
   for (const query::EventRow& event : detail.events) ToWire(event, *out.add_events());

@@ -29,20 +29,6 @@ const MemoryFields& FieldsOfMemory() {
 // A thread is started in the time of some dozens.
 constexpr std::size_t kPointsOfAThread = 1000;
 
-void PointToWire(const query::SeriesPoint& point, v1::SeriesPoint& out) {
-  out.set_run(point.run);
-  out.set_rank(point.rank);
-  out.set_step(point.step);
-  out.set_micro_batch(point.micro_batch);
-  out.set_kind(static_cast<v1::Kind>(point.kind));
-  out.set_activation(point.activation);
-  out.set_output_path(point.output_path);
-  out.set_call(point.call);
-  out.set_mode(point.mode);
-  ToWire(point.stats, *out.mutable_stats());
-  out.mutable_ranks()->Add(point.ranks.begin(), point.ranks.end());
-}
-
 }  // namespace
 
 Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
@@ -84,6 +70,20 @@ Result<query::DensityRequest> FromWire(const v1::ListDensityRequest& request) {
   return wanted;
 }
 
+void ToWire(const query::SeriesPoint& point, v1::SeriesPoint& out) {
+  out.set_run(point.run);
+  out.set_rank(point.rank);
+  out.set_step(point.step);
+  out.set_micro_batch(point.micro_batch);
+  out.set_kind(static_cast<v1::Kind>(point.kind));
+  out.set_activation(point.activation);
+  out.set_output_path(point.output_path);
+  out.set_call(point.call);
+  out.set_mode(point.mode);
+  ToWire(point.stats, *out.mutable_stats());
+  out.mutable_ranks()->Add(point.ranks.begin(), point.ranks.end());
+}
+
 void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out) {
   auto& records = *out.mutable_records();
   records.Reserve(static_cast<int>(points.size()));
@@ -92,7 +92,7 @@ void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse
   query::InParallel(parts, [&](std::size_t part) {
     const std::size_t end = std::min(points.size(), (part + 1) * kPointsOfAThread);
     for (std::size_t i = part * kPointsOfAThread; i < end; ++i)
-      PointToWire(points[i], records[static_cast<int>(i)]);
+      ToWire(points[i], records[static_cast<int>(i)]);
   });
 }
 

@@ -90,7 +90,8 @@ std::string WithoutGrpc(std::string comment) {
 bool IsRequired(const FieldDescriptor& field) {
   const std::string &name = field.name(), &request = field.containing_type()->name();
   if (name == "run_b") return request != "CompareConfigRequest";
-  if (name == "activation") return request == "GetSeriesRequest" || request == "ReadCaptureRequest";
+  if (name == "activation")
+    return request == "GetSeriesRequest" || request == "GetCurvesRequest" || request == "ReadCaptureRequest";
   return name == "run" || name == "run_a" || name == "repeats";
 }
 

@@ -26,7 +26,8 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"ReadCapture", "capture"},  {"ListExponents", "exponents"},
     {"FollowRuns", "live"},      {"GetHeatMap", "heatmap"},
     {"KeepRun", "keep"},         {"DeleteRun", "rm"},
-    {"ListAudit", "audit"},      {"ListLosses", "losses"}};
+    {"ListAudit", "audit"},      {"ListLosses", "losses"},
+    {"GetCurves", "curves"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/verdict/kernels.h"
+#include "server/query/verdict/linearity.h"
 
 namespace statcollect::query {
 
@@ -41,6 +43,7 @@ struct Explained {
   double inherited = 0;    // parameter gradients: distance of its terms and of the module's input
   bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
   bool fresh = false;      // none of its inputs differs
+  bool of_loss = false;    // the first gradient: what the loss computes is not recorded
   bool fragile = false;    // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
@@ -101,8 +104,21 @@ class Explainer {
       unit = std::max(unit, child.unit);
     }
   };
-  struct Pass {                                                       // forward, of one micro-batch and mode
-    std::unordered_map<std::string_view, std::vector<Child>> scopes;  // newest last
+  // The newest output of each module directly in a module; constant cost, however many there are.
+  class Scope {
+   public:
+    const std::list<Child>& children() const { return children_; }  // newest last
+    const Child* Find(std::string_view module) const;
+    void Put(const Child& child);  // as the newest, in place of an older one of the same module
+    double Largest() const;        // distance, or `most` of what has no output itself; without fragile ones
+
+   private:
+    std::list<Child> children_;
+    std::unordered_map<std::string_view, std::list<Child>::iterator> by_module_;
+    mutable std::optional<double> largest_;  // since the last Put
+  };
+  struct Pass {  // forward, of one micro-batch and mode
+    std::unordered_map<std::string_view, Scope> scopes;
   };
 
   void BeginStep(std::span<const TensorPair> pairs);
@@ -130,6 +146,7 @@ class Explainer {
   const RecordedMethods methods_;
   // Carried from step to step.
   Kernels kernels_;
+  Linearity linearity_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path

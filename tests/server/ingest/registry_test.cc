@@ -94,7 +94,7 @@ TEST_F(SessionRegistryTest, ResumesTheSameSessionAtItsWatermarkAndEndsItsOlderSt
   EXPECT_EQ(again->attempt.id, first->attempt.id);
   EXPECT_EQ(again->meta.durable_seq, 42u);
   EXPECT_EQ(older->ends, 1);
-  EXPECT_EQ(older->end.code(), Code::kAborted);
+  EXPECT_EQ(older->end.code(), Code::kUnavailable);
   EXPECT_THAT(older->end.message(), HasSubstr("fenced by"));
   EXPECT_EQ(newer->ends, 0);
   registry_.Close(first->attempt.id, 0, older.get());
@@ -137,13 +137,52 @@ TEST_F(SessionRegistryTest, JoinsWithoutALaunchTextWhileTheAttemptIsNotFinished)
 }
 
 TEST_F(SessionRegistryTest, ALateRankOfAnUnknownLaunchJoinsForAWhileAfterTheOthersHaveFinished) {
-  const auto first = Open(Hello(0, 1, "", 3));
+  auto a = std::make_shared<FakeStream>(), b = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(0, 1, "", 3), a);
   Put(*first, 10, true);
+  registry_.Close(first->attempt.id, 0, a.get());
   clock_.Advance(kLateRankGrace / 2);
-  EXPECT_TRUE(Open(Hello(1, 2, "", 3)).ok());
-  Put(*Open(Hello(1, 2, "", 3)), 10, true);
+  const auto second = Open(Hello(1, 2, "", 3), b);
+  ASSERT_TRUE(second.ok());
+  Put(*second, 10, true);
+  registry_.Close(second->attempt.id, 1, b.get());
   clock_.Advance(kLateRankGrace);
   EXPECT_EQ(Open(Hello(2, 3, "", 3)).status().code(), Code::kAlreadyExists);
+}
+
+TEST_F(SessionRegistryTest, AJumpOfTheWallClockMakesARankNeitherLateNorEarly) {
+  for (const auto jump : {std::chrono::hours(1), std::chrono::hours(-1)}) {
+    auto a = std::make_shared<FakeStream>(), b = std::make_shared<FakeStream>();
+    const auto first = Open(Hello(0, 1, "", 3, IfExists::kReplace), a);
+    ASSERT_TRUE(first.ok()) << first.status().message();
+    Put(*first, 10, true);
+    registry_.Close(first->attempt.id, 0, a.get());
+    clock_.Advance(kLateRankGrace / 2);
+    clock_.JumpWall(jump);
+    const auto second = Open(Hello(1, 2, "", 3), b);
+    ASSERT_TRUE(second.ok()) << second.status().message();
+    EXPECT_EQ(second->attempt.id, first->attempt.id);
+    Put(*second, 10, true);
+    registry_.Close(second->attempt.id, 1, b.get());
+    clock_.Advance(kLateRankGrace);
+    clock_.JumpWall(-jump);
+    EXPECT_EQ(Open(Hello(2, 3, "", 3)).status().code(), Code::kAlreadyExists);
+  }
+}
+
+TEST_F(SessionRegistryTest, OfAGoodbyeToAnotherCollectorTheWallClockSaysHowLongAgoItWas) {
+  const auto first = Open(Hello(0, 1, "", 3));
+  Put(*first, 10, true);
+  SessionRegistry other(store_, clock_, committer_);
+  clock_.Advance(kLateRankGrace - std::chrono::seconds(1));
+  const auto joined = other.Open(Hello(1, 2, "", 3), std::make_shared<FakeStream>());
+  ASSERT_TRUE(joined.ok()) << joined.status().message();
+  EXPECT_EQ(joined->attempt.id, first->attempt.id);
+  Put(*joined, 10, true);
+  SessionRegistry later(store_, clock_, committer_);
+  clock_.Advance(kLateRankGrace);
+  EXPECT_EQ(later.Open(Hello(2, 3, "", 3), std::make_shared<FakeStream>()).status().code(),
+            Code::kAlreadyExists);
 }
 
 TEST_F(SessionRegistryTest, AnotherLaunchOrWorldSizeDoesNotJoin) {

@@ -76,6 +76,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/curves": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The same for charts: a value for each step, merged to as many points as a screen shows. */
+        get: operations["getGetCurves"];
+        put?: never;
+        /** @description The same for charts: a value for each step, merged to as many points as a screen shows. */
+        post: operations["postGetCurves"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/density": {
         parameters: {
             query?: never;
@@ -749,6 +767,22 @@ export interface components {
             /** @description nothing differs */
             same: boolean;
         };
+        /** @description Every value was recorded in the step next to it. If several steps are merged, the smallest and the largest value of each span, the first that is not finite, and the first and last value of all are kept. */
+        Curve: {
+            /** @description "l2", "mean", ...: its name in ObservationSide */
+            stat: string;
+            /** @description ascending */
+            steps: number[];
+            /** @description one for each step */
+            values: (number | ("NaN" | "Infinity" | "-Infinity"))[];
+        };
+        CurvePlace: {
+            call: number;
+            micro_batch: number;
+            rank: number;
+            /** @description whose parts were put together; empty: `rank` alone */
+            ranks: number[];
+        };
         DeleteNoiseRequest: {
             run: string;
         };
@@ -1083,6 +1117,38 @@ export interface components {
             /** @description components that would become 0 */
             to_zero: number;
         };
+        GetCurvesRequest: {
+            /** @description exact name */
+            activation: string;
+            /** @description as for series */
+            by_rank?: boolean | null;
+            /** @description unspecified: all kinds that the name has */
+            kind?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer") | null;
+            /** @description "train", "eval", "init"; empty: all */
+            mode?: string | null;
+            /** @description empty: all */
+            output_path?: string | null;
+            /** @description "RANK/MICRO_BATCH/CALL": only its values; empty: of each step the first value, by rank, micro-batch and call */
+            place?: string | null;
+            /** @description at most 10,000; 0: 1,000. The smallest and the largest value of each of so many spans of steps are kept */
+            points?: number | null;
+            /** @description empty: all */
+            ranks?: number[];
+            run: string;
+            steps?: string | null;
+        };
+        GetCurvesResponse: {
+            /** @description of each statistic that was recorded */
+            curves: components["schemas"]["Curve"][];
+            /** @description of the first step; absent: there is none */
+            first: components["schemas"]["SeriesPoint"] | null;
+            /** @description where there are values; at most 256 */
+            places: components["schemas"]["CurvePlace"][];
+            /** @description of all places, ascending */
+            ranks: number[];
+            /** @description that have values, before they were merged */
+            steps: number;
+        };
         /** @description Fields 1 to 17 are those of DiffRequest, with the same numbers. */
         GetHeatMapRequest: {
             /** @description compare rank by rank, whatever the layouts */
@@ -1305,6 +1371,8 @@ export interface components {
             origin_row: number | null;
             /** @description in the order of execution */
             rows: components["schemas"]["HeatMapRow"][];
+            /** @description A and B as they were before they were compared: tells whether the map is out of date */
+            runs: components["schemas"]["RunSummary"][];
             steps: number;
             /** @description before rows and columns were merged */
             tensors: number;
@@ -2781,6 +2849,195 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ConfigReport"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getGetCurves: {
+        parameters: {
+            query: {
+                /** @description exact name */
+                activation: string;
+                /** @description as for series */
+                by_rank?: boolean;
+                /** @description unspecified: all kinds that the name has */
+                kind?: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer";
+                /** @description "train", "eval", "init"; empty: all */
+                mode?: string;
+                /** @description empty: all */
+                output_path?: string;
+                /** @description "RANK/MICRO_BATCH/CALL": only its values; empty: of each step the first value, by rank, micro-batch and call */
+                place?: string;
+                /** @description at most 10,000; 0: 1,000. The smallest and the largest value of each of so many spans of steps are kept */
+                points?: number;
+                /** @description empty: all */
+                ranks?: number[];
+                run: string;
+                steps?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetCurvesResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postGetCurves: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["GetCurvesRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetCurvesResponse"];
                 };
             };
             /** @description A parameter is unknown or invalid. */

@@ -1,6 +1,7 @@
 // Queries as state of a view: loading, answered, refused, or no collector there; asks again by itself.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ask, QueryError, Unreachable } from './client';
+import { takeEarly } from './early';
 import type { Answer, GetPath, Parameters } from './types';
 
 export interface Query<T> {
@@ -60,7 +61,7 @@ export function useQuery<P extends GetPath>(path: P, parameters: Parameters<P> |
     const run = async () => {
       const began = performance.now();
       try {
-        const data = await ask(path, parameters, stop.signal);
+        const data = await (takeEarly(path, parameters, stop.signal) ?? ask(path, parameters, stop.signal));
         if (stop.signal.aborted) return;
         report(false);
         setQuery({ key, ...nothing, data, milliseconds: performance.now() - began });
@@ -93,6 +94,26 @@ export function useQuery<P extends GetPath>(path: P, parameters: Parameters<P> |
 const SHARE = 50; // of the time, what a live view costs: 2 %
 const PACE_MIN_MS = 1000;
 const PACE_MAX_MS = 60_000;
+
+/**
+ * The version to ask again with, if the answer that is there was made of another one: at once, or of a live run as rarely as usePaced.
+ * `version`: the newest; null: not known. `read`: what the answer was made of; null: there is none yet.
+ */
+export function useRepeat(version: string | null, read: string | null, live: boolean, milliseconds: number): string | null {
+  const [asked, setAsked] = useState<string | null>(null);
+  const last = useRef(Date.now());
+  const pause = Math.min(PACE_MAX_MS, Math.max(PACE_MIN_MS, SHARE * milliseconds));
+  useEffect(() => {
+    if (version === null || read === null || version === read || version === asked) return;
+    const wait = live ? Math.max(0, last.current + pause - Date.now()) : 0;
+    const timer = setTimeout(() => {
+      last.current = Date.now();
+      setAsked(version);
+    }, wait);
+    return () => clearTimeout(timer);
+  }, [version, read, live, pause, asked]);
+  return asked;
+}
 
 /**
  * The version to ask with: it follows `version`, but while the run is live at most so often that answers which take `milliseconds`

@@ -1,5 +1,5 @@
 // The heat map: step x tensor in the order of execution. Drag to zoom, click or Enter to choose a cell.
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useTheme, useWidth, type Theme } from '../parts/theme';
 import { shown, words } from '../text';
 import { coloursOf, css, describe, paletteOf, type Rgb, IDENTICAL, MISSING, NO_DATA, DIVERGED_MIN, WITHIN_MAX } from './levels';
@@ -29,7 +29,8 @@ interface Props {
 function usePainter(heat: Heat, canvas: { current: HTMLCanvasElement | null }) {
   const painter = useRef<Painter | null>(null);
   const state = useRef({ asked: 0, busy: false, next: null as PaintOrder | null });
-  useEffect(() => {
+  // The painter has its orders before the browser draws the rest of the page.
+  useLayoutEffect(() => {
     const made = makePainter(({ id, width, height, pixels, milliseconds }) => {
       const target = canvas.current;
       if (target) {
@@ -49,7 +50,7 @@ function usePainter(heat: Heat, canvas: { current: HTMLCanvasElement | null }) {
     return () => made.end();
   }, []);
   const [tiles, setTiles] = useState(0);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const send = (order: Order) => painter.current?.send(order);
     if (!heat.tiles) return send({ what: 'cells', cells: heat.cells, stride: heat.columns });
     send({ what: 'tiles', whole: heat.tiles.whole });
@@ -118,7 +119,7 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
   const window = moved?.window ?? settled;
   const [brush, setBrush] = useState<{ from: { x: number; y: number }; to: { x: number; y: number } } | null>(null);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (width === 0 || window.rows === 0) return;
     const scale = Math.min(2, globalThis.devicePixelRatio || 1);
     draw(window, Math.round(width * scale), Math.round(height * scale), palette);

@@ -1,5 +1,5 @@
 // Dark or light, as the system says.
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useState } from 'preact/hooks';
 
 export type Theme = 'light' | 'dark';
 const dark = matchMedia('(prefers-color-scheme: dark)');
@@ -29,7 +29,8 @@ export const LAYERS = {
 /** The width of an element in CSS pixels, followed as it changes. */
 export function useWidth(element: { current: HTMLElement | null }): number {
   const [width, setWidth] = useState(0);
-  useEffect(() => {
+  useLayoutEffect(() => {
+    // Before the browser draws: what needs the width is drawn with the rest.
     if (!element.current) return;
     const observer = new ResizeObserver((entries) => setWidth(Math.floor(entries[0]?.contentRect.width ?? 0)));
     observer.observe(element.current);

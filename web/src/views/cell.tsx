@@ -1,7 +1,7 @@
 // One tensor at one step: both sides, its series, its neighbours in the order of execution.
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
-import type { SeriesPoint } from '../api/types';
+import type { CurvePlace, SeriesPoint } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { describe } from '../heat/levels';
 import { rowText } from '../heat/heat_map';
@@ -10,7 +10,8 @@ import { Chart } from '../parts/chart';
 import type { Line } from '../parts/lines';
 import { Choice, Commands, Link, waiting } from '../parts/parts';
 import { command } from '../text';
-import { placeText, STAT_NAMES, STATS, statOf, StatsTable, type Stat } from './stats';
+import { pointsOf } from './curves';
+import { placeText, STAT_NAMES, STATS, StatsTable, type Stat } from './stats';
 
 interface Props {
   runA: string;
@@ -22,7 +23,8 @@ interface Props {
   onMove: (row: number) => void;
 }
 
-const placeKey = (point: SeriesPoint) => `${point.rank}/${point.micro_batch}/${point.call}`;
+const PLACES_MAX = 256;
+const placeKey = (place: CurvePlace) => `${place.rank}/${place.micro_batch}/${place.call}`;
 
 export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
   const at = heat.rows[row];
@@ -40,29 +42,33 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
   });
   const askA = at ? of(runA, at.activation) : null;
   const askB = at ? of(runB, at.activation_b || at.activation) : null;
-  const a = useQuery('/api/v1/series', askA);
-  const b = useQuery('/api/v1/series', askB);
+  const drawn = { ...(at ? { mode: at.mode } : {}), ...(place === '' ? {} : { place }) };
+  const curvesA = useQuery('/api/v1/curves', askA && { ...askA, ...drawn });
+  const curvesB = useQuery('/api/v1/curves', askB && { ...askB, ...drawn });
+  const a = useQuery('/api/v1/series', askA && { ...askA, steps: String(step) });
+  const b = useQuery('/api/v1/series', askB && { ...askB, steps: String(step) });
   const kept = (points: readonly SeriesPoint[] | undefined) => (points ?? []).filter((point) => point.mode === at?.mode);
   const pointsA = useMemo(() => kept(a.data?.records), [a.data, at]);
   const pointsB = useMemo(() => kept(b.data?.records), [b.data, at]);
   const places = useMemo(() => {
     const found = new Map<string, string>();
-    for (const point of [...pointsA, ...pointsB]) if (found.size < 256) found.set(placeKey(point), placeText(point));
+    for (const one of [...(curvesA.data?.places ?? []), ...(curvesB.data?.places ?? [])]) if (found.size < PLACES_MAX) found.set(placeKey(one), placeText(one));
     return [...found];
-  }, [pointsA, pointsB]);
-  const seen = places.some(([key]) => key === place) ? place : (places[0]?.[0] ?? '');
-  const lines = useMemo((): Line[] => {
-    const line = (points: readonly SeriesPoint[], run: 'a' | 'b', label: string): Line => ({
-      label,
-      run,
-      points: points.filter((point) => placeKey(point) === seen).map((point) => [point.step, statOf(point.stats, stat)] as const),
-    });
-    return [line(pointsA, 'a', 'A'), line(pointsB, 'b', 'B')];
-  }, [pointsA, pointsB, stat, seen]);
+  }, [curvesA.data, curvesB.data]);
+  const lines = useMemo(
+    (): Line[] => [
+      { label: 'A', run: 'a', points: pointsOf(curvesA.data, stat) },
+      { label: 'B', run: 'b', points: pointsOf(curvesB.data, stat) },
+    ],
+    [curvesA.data, curvesB.data, stat],
+  );
   if (!at) return null;
-  const pointAt = (points: readonly SeriesPoint[]) => points.find((point) => point.step === step && placeKey(point) === seen) ?? null;
-  const wait = a.error || b.error ? null : (waiting(a, 'Reading the tensor') ?? waiting(b, 'Reading the tensor'));
-  const [seenRank = '0', seenMicro = '0', seenCall = '0'] = seen.split('/');
+  // Of both sides the same rank, micro-batch and call.
+  const first = pointsA[0] ?? pointsB[0];
+  const seen = place !== '' ? place : first ? placeKey(first) : '';
+  const pointAt = (points: readonly SeriesPoint[]) => points.find((point) => placeKey(point) === seen) ?? null;
+  const wait = [a, b, curvesA, curvesB].some((query) => query.error) ? null : (waiting(a, 'Reading the tensor') ?? waiting(b, 'Reading the tensor') ?? waiting(curvesA, 'Reading the tensor') ?? waiting(curvesB, 'Reading the tensor'));
+  const [seenRank = '0', seenMicro = '0', seenCall = '0'] = seen === '' ? [] : seen.split('/');
   const values = ['statctl', 'diff-values', runA, runB, at.activation, '--step', String(step), ...(at.kind ? ['--kind', at.kind] : [])];
   if (at.output_path && at.output_path !== '0') values.push('--path', at.output_path);
   if (seenMicro !== '0') values.push('--micro-batch', seenMicro);
@@ -83,7 +89,7 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
       </header>
       <div class="bar">
         <Choice label="Statistic" value={stat} onChange={(value) => setStat(value as Stat)} options={STATS.map((one) => [one, STAT_NAMES[one]] as const)} />
-        {places.length > 1 ? <Choice label="Where" value={seen} onChange={setPlace} options={places} /> : null}
+        {places.length > 1 ? <Choice label="Where" value={place} onChange={setPlace} options={[['', 'first with data'], ...places]} /> : null}
         <label class="choice check">
           <input type="checkbox" checked={log} onChange={(event) => setLog(event.currentTarget.checked)} />
           <span>Log axis</span>

@@ -1,9 +1,9 @@
 // Where two runs diverge: the verdict, the heat map, and the losses above it.
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
-import type { DiffReport } from '../api/types';
+import type { DiffReport, RunSummary } from '../api/types';
 import { useLive } from '../api/live';
-import { usePaced, useQuery } from '../api/use_query';
+import { useQuery, useRepeat } from '../api/use_query';
 import { useBigHeat } from '../heat/big';
 import { columnOf, heatOf, parseWindow, windowText, type Heat } from '../heat/model';
 import { Choice, Commands, Empty, Link, waiting } from '../parts/parts';
@@ -13,11 +13,12 @@ import { command, shown, words } from '../text';
 import { Cell } from './cell';
 import { lossLine } from './losses';
 import { HeatPicture } from './picture';
-import { argumentsOf, optionTexts, questionOf } from './question';
+import { argumentsOf, comparisonOf, optionTexts, questionOf } from './question';
 import { Reasons, Verdict } from './verdict';
 
-const COLUMNS_MAX = 2048;
-const ROWS_MAX = 2048;
+/** What tells whether an answer is about these runs as they are. */
+export const versionOf = (runs: readonly RunSummary[]) =>
+  [...new Set(runs.map((run) => `${run.run}/${run.attempts}/${run.start_unix_nanos}/${run.records}/${run.state}`))].sort().join(' ');
 
 export function rowOf(heat: Heat, route: Route): number {
   if (route.tensor === '') return -1;
@@ -39,21 +40,18 @@ export function CompareView({ route }: { route: Route }) {
   const runs = useLive(there ? [route.a, route.b] : null);
   const mine = runs.data?.runs ?? [];
   const live = mine.some((run) => run.state === 'running');
-  // Asked again only when a run has more: a finished comparison costs nothing.
-  const version = mine.map((run) => `${run.run}/${run.attempts}/${run.records}/${run.state}`).join(' ');
+  // Asked at once, and again only when a run has more than the answer is about: a finished comparison costs nothing.
+  const [read, setRead] = useState<string | null>(null);
   const [took, setTook] = useState(0);
-  const paced = usePaced(version, live, took);
-  const known = runs.data !== null || runs.error !== null;
-  const request = {
-    ...questionOf(route),
-    heat_map_columns: COLUMNS_MAX,
-    heat_map_rows: ROWS_MAX,
-  };
-  const diff = useQuery('/api/v1/diff', there && known ? request : null, 0, paced);
-  useEffect(() => setTook(diff.milliseconds), [diff.milliseconds]);
+  const again = useRepeat(runs.data ? versionOf(mine) : null, read, live, took);
+  const diff = useQuery('/api/v1/diff', there ? comparisonOf(route) : null, 0, again);
+  useEffect(() => {
+    setRead(diff.loading ? null : versionOf(diff.data?.heat_map?.runs ?? []));
+    setTook(diff.milliseconds);
+  }, [diff.loading, diff.data, diff.error, diff.milliseconds]);
   const rankOptions = useRef<readonly (readonly [string, string])[]>([['', 'all ranks']]);
   if (!there) return <PickFirst />;
-  const wait = waiting(known ? diff : { ...diff, offline: runs.offline }, 'Comparing the runs');
+  const wait = waiting(diff, 'Comparing the runs');
   const report = diff.data;
   if (report && route.rank === '') rankOptions.current = [['', 'all ranks'], ...report.ranks.map((rank) => [String(rank), `rank ${rank}`] as const)];
   const listed = rankOptions.current.some(([rank]) => rank === route.rank);

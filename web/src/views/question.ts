@@ -32,6 +32,12 @@ export function questionOf(route: Route): Asked {
   return asked;
 }
 
+const COLUMNS_MAX = 2048;
+const ROWS_MAX = 2048;
+
+/** The same with a heat map: what the comparison asks. */
+export const comparisonOf = (route: Route): Asked => ({ ...questionOf(route), heat_map_columns: COLUMNS_MAX, heat_map_rows: ROWS_MAX });
+
 /** A map is the name of a built-in one, or the rules themselves, which a command takes from a file. */
 const isRules = (map: string) => map.includes('->');
 

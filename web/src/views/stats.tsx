@@ -1,6 +1,6 @@
 // The statistics of a tensor, of both runs side by side.
 import { numberOf } from '../api/client';
-import type { SeriesPoint, Side } from '../api/types';
+import type { CurvePlace, Side } from '../api/types';
 import { count, short, shown } from '../text';
 
 export const STATS = ['l2', 'mean', 'std', 'min', 'max', 'l1', 'nan', 'pos_inf', 'neg_inf', 'zero'] as const;
@@ -20,7 +20,7 @@ function change(a: number | null, b: number | null): string {
   return Math.abs(part) >= 1e-3 ? `${part > 0 ? '+' : '−'}${short(Math.abs(part) * 100, 2)} %` : `${part > 0 ? '+' : '−'}${short(Math.abs(part), 2)}`;
 }
 
-export function placeText(point: SeriesPoint): string {
+export function placeText(point: CurvePlace): string {
   const parts = [point.ranks.length > 1 ? `ranks ${point.ranks.join(', ')}` : `rank ${point.rank}`];
   if (point.micro_batch > 0) parts.push(`micro-batch ${point.micro_batch}`);
   if (point.call > 0) parts.push(`call ${point.call}`);

@@ -1,8 +1,8 @@
 // Every statistic of one tensor over the steps, of one run or both.
 import type { ComponentChildren } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
-import { urlOf } from '../api/client';
-import type { SeriesPoint } from '../api/types';
+import { ask, urlOf } from '../api/client';
+import type { Curves, Parameters, SeriesPoint } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { Chart } from '../parts/chart';
 import { fileName, saveCsv, savePng } from '../parts/download';
@@ -12,6 +12,7 @@ import { RunPair } from '../parts/run_pair';
 import { go, type Route } from '../route';
 import { command, count, short, shown, words } from '../text';
 import { Captures } from './captures';
+import { curvesOf, pointsOf } from './curves';
 import { Exponents } from './exponents';
 import { placeText, STAT_NAMES, STATS, statOf, type Stat } from './stats';
 
@@ -45,23 +46,104 @@ function Section({ route, name, title, children }: { route: Route; name: string;
   );
 }
 
+/** The records behind the charts: of all ranks, micro-batches and calls. */
+function seriesOf(route: Route, run: string): Parameters<'/api/v1/series'> {
+  const { mode: _, ...asked } = curvesOf(route, run);
+  return asked;
+}
+
+/** All ranks, micro-batches and calls: what the charts are drawn from, and the rest. Read when it is asked for. */
+function Csv({ route, disabled }: { route: Route; disabled: boolean }) {
+  const [state, setState] = useState<'' | 'reading' | 'failed'>('');
+  const save = async () => {
+    setState('reading');
+    try {
+      const runs = route.b ? [route.a, route.b] : [route.a];
+      const answers = await Promise.all(runs.map((run) => ask('/api/v1/series', seriesOf(route, run))));
+      const rows = answers.flatMap((answer) => answer.records.map((point) => [point.run, point.step, point.rank, point.micro_batch, point.call, point.mode, point.kind, point.output_path, ...STATS.map((stat) => statOf(point.stats, stat))]));
+      saveCsv(fileName([route.a, route.b, route.tensor], 'csv'), [['run', 'step', 'rank', 'micro_batch', 'call', 'mode', 'kind', 'output_path', ...STATS], ...rows]);
+      setState('');
+    } catch {
+      setState('failed');
+    }
+  };
+  return (
+    <button type="button" class="quiet" disabled={disabled || state === 'reading'} onClick={() => void save()}>
+      {state === 'reading' ? 'Reading…' : state === 'failed' ? 'CSV failed, again' : 'CSV'}
+    </button>
+  );
+}
+
+/** The table behind the charts: the values of each step, as they were recorded. Read when it is opened. */
+function Behind({ route, curves }: { route: Route; curves: Curves | null }) {
+  const [open, setOpen] = useState(false);
+  return (
+    <details class="behind" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>The same as a table</summary>
+      {open && curves?.first ? <Table route={route} first={curves.first.step} curves={curves} /> : null}
+    </details>
+  );
+}
+
+function Table({ route, first, curves }: { route: Route; first: number; curves: Curves }) {
+  const last = Math.max(first, ...curves.curves.map((curve) => curve.steps.at(-1) ?? 0));
+  const each = Math.ceil((last - first + 1) / Math.max(1, curves.steps)); // steps may lie apart
+  const steps = `${first}-${Math.min(last, first + TABLE_MAX * each - 1)}`;
+  const a = useQuery('/api/v1/series', { ...seriesOf(route, route.a), steps });
+  const b = useQuery('/api/v1/series', route.b ? { ...seriesOf(route, route.b), steps } : null);
+  const pointsA = useMemo(() => firstOfEachStep(a.data?.records ?? [], route.kind, route.mode).slice(0, TABLE_MAX), [a.data, route.kind, route.mode]);
+  const byStepB = useMemo(() => new Map(firstOfEachStep(b.data?.records ?? [], route.kind, route.mode).map((point) => [point.step, point])), [b.data, route.kind, route.mode]);
+  const wait = waiting(a, 'Reading the steps') ?? (route.b && !b.error ? waiting(b, 'Reading the steps') : null);
+  if (wait) return wait;
+  return (
+    <>
+      <div class="scroll tall" tabIndex={0} role="region" aria-label="Statistics by step">
+        <table class="rows">
+          <thead>
+            <tr>
+              <th scope="col" class="number">
+                Step
+              </th>
+              {STATS.map((stat) => (
+                <th key={stat} scope="col" class="number">
+                  {STAT_NAMES[stat]}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {pointsA.map((point) => (
+              <tr key={point.step}>
+                <th scope="row" class="number">
+                  {point.step}
+                </th>
+                {STATS.map((stat) => (
+                  <td key={stat} class="number">
+                    {short(statOf(point.stats, stat), 5)}
+                    {route.b ? <div class="soft">{short(statOf(byStepB.get(point.step)?.stats, stat), 5)}</div> : null}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {pointsA.length < curves.steps ? <p class="note">Only the first {count(pointsA.length)} steps. The command below lists all.</p> : null}
+    </>
+  );
+}
+
 export function TensorView({ route }: { route: Route }) {
   const there = route.tensor !== '' && route.a !== '';
-  const of = (run: string) => ({
-    run,
-    activation: route.tensor,
-    ...(route.kind ? { kind: route.kind as NonNullable<SeriesPoint['kind']> } : {}),
-    ...(route.path ? { output_path: route.path } : {}),
-    ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }),
-  });
-  const a = useQuery('/api/v1/series', there ? of(route.a) : null);
-  const b = useQuery('/api/v1/series', there && route.b ? of(route.b) : null);
-  const mode = route.mode;
+  const a = useQuery('/api/v1/curves', there ? curvesOf(route, route.a) : null);
+  const b = useQuery('/api/v1/curves', there && route.b ? curvesOf(route, route.b) : null);
   const [log, setLog] = useState(false);
   const charts = useRef<HTMLDivElement>(null);
-  const pointsA = useMemo(() => firstOfEachStep(a.data?.records ?? [], route.kind, mode), [a.data, route.kind, mode]);
-  const pointsB = useMemo(() => firstOfEachStep(b.data?.records ?? [], route.kind, mode), [b.data, route.kind, mode]);
-  const ranks = useMemo(() => [...new Set([...(a.data?.records ?? []), ...(b.data?.records ?? [])].map((point) => point.rank))].sort((x, y) => x - y), [a.data, b.data]);
+  const ranks = useMemo(() => [...new Set([...(a.data?.ranks ?? []), ...(b.data?.ranks ?? [])])].sort((x, y) => x - y), [a.data, b.data]);
+  const lines = useMemo(() => {
+    const of = (stat: Stat): Line[] => [{ label: 'A', run: 'a', points: pointsOf(a.data, stat) }, ...(route.b ? [{ label: 'B', run: 'b' as const, points: pointsOf(b.data, stat) }] : [])];
+    return new Map(CHARTED.map((stat) => [stat, of(stat)]));
+  }, [a.data, b.data, route.b]);
   if (!there) {
     return (
       <Empty title="Pick a tensor">
@@ -72,18 +154,11 @@ export function TensorView({ route }: { route: Route }) {
     );
   }
   const wait = waiting(a, 'Reading the tensor');
-  const linesOf = (stat: Stat): Line[] => [
-    { label: 'A', run: 'a' as const, points: pointsA.map((point) => [point.step, statOf(point.stats, stat)] as const) },
-    ...(route.b ? [{ label: 'B', run: 'b' as const, points: pointsB.map((point) => [point.step, statOf(point.stats, stat)] as const) }] : []),
-  ];
   const rankOptions = [['', 'first rank with data'] as const, ...(route.rank !== '' && !ranks.includes(Number(route.rank)) ? [Number(route.rank)] : []).concat(ranks).map((rank) => [String(rank), `rank ${rank}`] as const)];
-  const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && [...pointsA, ...pointsB].every((point) => (statOf(point.stats, stat) ?? 0) === 0);
-  // All ranks, micro-batches and calls: what the charts are drawn from, and the rest.
-  const csvRows = () => [
-    ['run', 'step', 'rank', 'micro_batch', 'call', 'mode', 'kind', 'output_path', ...STATS],
-    ...[...(a.data?.records ?? []), ...(b.data?.records ?? [])].map((point) => [point.run, point.step, point.rank, point.micro_batch, point.call, point.mode, point.kind, point.output_path, ...STATS.map((stat) => statOf(point.stats, stat))]),
-  ];
-  const byStepB = new Map(pointsB.map((point) => [point.step, point]));
+  const linesOf = (stat: Stat) => lines.get(stat) ?? [];
+  const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && linesOf(stat).every((line) => line.points.every(([, y]) => y === 0));
+  const first = a.data?.first;
+  const merged = [a.data, b.data].some((one) => one?.curves.some((curve) => curve.steps.length < one.steps && curve.stat === 'l2'));
   return (
     <>
       <header class="view-head">
@@ -93,7 +168,7 @@ export function TensorView({ route }: { route: Route }) {
         <p class="lead">
           {words(route.kind)} of{' '}
           <RunPair a={route.a} b={route.b} longest={40} />
-          {pointsA[0] ? `, ${placeText(pointsA[0])}, ${pointsA[0].stats?.shape.join('×') || 'scalar'} ${pointsA[0].stats?.dtype ?? ''}` : ''}
+          {first ? `, ${placeText(first)}, ${first.stats?.shape.join('×') || 'scalar'} ${first.stats?.dtype ?? ''}` : ''}
         </p>
       </header>
       <div class="bar">
@@ -103,10 +178,8 @@ export function TensorView({ route }: { route: Route }) {
           <span>Log axis</span>
         </label>
         <span class="grow" />
-        <button type="button" class="quiet" disabled={pointsA.length === 0} onClick={() => saveCsv(fileName([route.a, route.b, route.tensor], 'csv'), csvRows())}>
-          CSV
-        </button>
-        <button type="button" class="quiet" disabled={pointsA.length === 0} onClick={() => void savePng(fileName([route.a, route.b, route.tensor], 'png'), charts.current)}>
+        <Csv route={route} disabled={!first} />
+        <button type="button" class="quiet" disabled={!first} onClick={() => void savePng(fileName([route.a, route.b, route.tensor], 'png'), charts.current)}>
           PNG
         </button>
         {route.b ? <Link to={{ ...route, view: 'compare' }}>Back to the comparison</Link> : null}
@@ -120,44 +193,12 @@ export function TensorView({ route }: { route: Route }) {
             ))}
           </div>
           {CHARTED.some(quiet) ? <p class="note">{CHARTED.filter(quiet).map((stat) => `No ${STAT_NAMES[stat]}`).join(' and ').replace('and No', 'and no')} in any step.</p> : null}
-          <details class="behind">
-            <summary>The same as a table</summary>
-            <div class="scroll tall" tabIndex={0} role="region" aria-label="Statistics by step">
-              <table class="rows">
-                <thead>
-                  <tr>
-                    <th scope="col" class="number">
-                      Step
-                    </th>
-                    {STATS.map((stat) => (
-                      <th key={stat} scope="col" class="number">
-                        {STAT_NAMES[stat]}
-                      </th>
-                    ))}
-                  </tr>
-                </thead>
-                <tbody>
-                  {pointsA.slice(0, TABLE_MAX).map((point) => (
-                    <tr key={point.step}>
-                      <th scope="row" class="number">
-                        {point.step}
-                      </th>
-                      {STATS.map((stat) => {
-                        const other = byStepB.get(point.step);
-                        return (
-                          <td key={stat} class="number">
-                            {short(statOf(point.stats, stat), 5)}
-                            {route.b ? <div class="soft">{short(statOf(other?.stats, stat), 5)}</div> : null}
-                          </td>
-                        );
-                      })}
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
-            {pointsA.length > TABLE_MAX ? <p class="note">Only the first {count(TABLE_MAX)} steps. The command below lists all.</p> : null}
-          </details>
+          {merged ? (
+            <p class="note">
+              {count(Math.max(a.data?.steps ?? 0, b.data?.steps ?? 0))} steps, more than fit side by side: each chart has the smallest and the largest value of every few steps.
+            </p>
+          ) : null}
+          <Behind route={route} curves={a.data} />
         </>
       )}
       <Section route={route} name="exponents" title="Exponents against fp16, bf16 and fp8">
@@ -166,7 +207,7 @@ export function TensorView({ route }: { route: Route }) {
       <Section route={route} name="captures" title="Captured values">
         <Captures route={route} />
       </Section>
-      <Commands statctl={command('statctl', 'series', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/series', of(route.a))} />
+      <Commands statctl={command('statctl', 'series', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/series', seriesOf(route, route.a))} />
     </>
   );
 }
