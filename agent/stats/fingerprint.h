@@ -87,9 +87,11 @@ inline constexpr int kSketchFolds = 16;  // of a block
 inline constexpr int kSketchFrames = 8;
 inline constexpr int kSketchBlockComponents = kSketchRows * kSketchFolds * kLanes;
 
+inline constexpr std::uint64_t kSketchSeed = 0x53544154534b4554u;
+
 // Four folds share a mix.
 STATCOLLECT_FINGERPRINT_HD constexpr std::uint64_t SketchMix(std::uint64_t block, int fold) {
-  return SplitMix(std::uint64_t{0x53544154534b4554u}, 4 * block + static_cast<unsigned>(fold / 4));
+  return SplitMix(kSketchSeed, 4 * block + static_cast<unsigned>(fold / 4));
 }
 
 struct SketchFold {

@@ -267,8 +267,17 @@ class ChunkReducer {
     FingerprintGatherer gatherer(runs, reader_.component_bytes(), chunk_);
     const std::size_t bytes = reader_.component_bytes();
     ElementRun run;  // in components
+    Quads quads;
+    bool turned = false;
     reader_.ForEachBlock(range_.begin, range_.count,
                          [&](const void* block, std::size_t components, std::uint64_t done) {
+                           if (add != nullptr && components == kBlockComponents && of_.add_quads != nullptr &&
+                               TakeQuads(run, range_.begin + done, quads)) {
+                             if (!turned) std::fill_n(chunk_.turned, chunk_.sketch_width * kLanes, 0.0f);
+                             turned = true;
+                             of_.add_quads(block, quads.number, quads.together, chunk_);
+                             return;
+                           }
                            if (add != nullptr) add(block, components, 0, chunk_);
                            const auto* from = static_cast<const unsigned char*>(block);
                            for (std::uint64_t at = 0, count; at < components; at += count) {
@@ -281,6 +290,38 @@ class ChunkReducer {
                            gatherer.FlushRuns();  // the next block may come to lie where this one does
                          });
     gatherer.Flush();
+    if (turned && chunk_.sketch_width != 0) of_.finish_quads(chunk_);
+  }
+
+  struct Quads {
+    std::uint64_t number[kBlockQuads];
+    int together;
+  };
+
+  // The quads of the full block that begins with the shard's component, where `run` has been walked to. False, and
+  // `run` as before, if the block is not made of whole quads.
+  bool TakeQuads(ElementRun& run, std::uint64_t component, Quads& quads) const noexcept {
+    ElementRun next = run;
+    std::uint64_t all = 0;  // bits that are set in any bound of a run
+    std::uint64_t* to = quads.number;
+    for (std::uint64_t left = kBlockQuads; left > 0;) {
+      if (next.count == 0) next = NextRun(next, component + (kBlockQuads - left) * kQuadComponents);
+      all |= next.first | next.count;
+      if (all % kQuadComponents != 0) return false;
+      const std::uint64_t count = std::min<std::uint64_t>(next.count / kQuadComponents, left);
+      std::uint64_t quad = next.first / kQuadComponents;
+      for (std::uint64_t* const end = to + count; to != end; ++to, ++quad) {
+        asm volatile("");  // not by vectors: they are few
+        *to = quad;
+      }
+      left -= count;
+      next.first += count * kQuadComponents;
+      next.count -= count * kQuadComponents;
+    }
+    run = next;
+    constexpr std::uint64_t kRow = kSketchFolds * kLanes;
+    quads.together = all % (4 * kRow) == 0 ? 4 : all % (2 * kRow) == 0 ? 2 : 1;
+    return true;
   }
 
   // Index in the logical tensor of the shard's component, and how many follow it there as they do here.

@@ -26,6 +26,11 @@ static_assert(kChunkComponents % kBlockComponents == 0 && kBlockComponents == kB
 // float32. It has been rounded at most 11 times, and is added to the lane's float64 total. sum(x), sum(|x|),
 // and sum(x^2) by fused multiply-add. Each sum of the sketch gets the folds of a block in order, in float32, and
 // that is added to its float64 total.
+//   A shard whose blocks are not those of the tensor: the sketch of each run of whole groups in a block of the
+// tensor by itself, in float32. Of a full block made of whole quads, each row of the tensor's folds (several if they
+// follow each other in the shard, in one block of the tensor) is added in float32, in the shard's order, to the list of
+// its bank and rotation, with its signs; at the chunk's end, the lists to the sketch's sums in float32, by
+// their number, and that to the float64 totals.
 //   If sum(x^2) > kCondition * sum((x - mean)^2), the deviations are summed again about s = float32(mean).
 //   If a component is not finite, a sum is not, or all magnitudes are below kNarrowMagnitudeMin, the chunk is
 //   summed again on the float64 path.
@@ -52,6 +57,9 @@ struct ChunkState {
   bool in_place = true;
   std::size_t read_ahead = 0;  // bytes from a block to what is asked for meanwhile: ReadAheadBytes
   alignas(64) double sketch[kSketchSums];  // sketch_width of them used
+  // Of full blocks whose quads lie apart: what is to be added to 16 sums of each bank, by their rotation (the number of
+  // a list is that of the fold's bits: 16 * bank + rotation). sketch_width lists are used; 0 at first.
+  alignas(64) float turned[kSketchSums * kLanes];
 
   std::uint64_t finite() const { return components - nan - pos_inf - neg_inf; }
 };
@@ -70,6 +78,16 @@ struct GroupRun {
 // Adds hash and sketch of runs: each run's sketch by itself, in index order, as if the rest of its block were 0.
 using RunsFunction = void (*)(const GroupRun* runs, std::size_t count, ChunkState& state);
 
+// Groups that share a mix of the sketch and a block of the hash, of any dtype, if their first one's number is a multiple
+// of it.
+inline constexpr int kQuadGroups = 4;
+inline constexpr int kQuadComponents = kQuadGroups * kLanes;
+inline constexpr int kBlockQuads = kBlockGroups / kQuadGroups;
+
+// A full block whose quads have these numbers in the tensor (kBlockQuads of them): everything at once. Rows of 16
+// groups, `together` in a row (1, 2 or 4), follow each other in one block of the tensor.
+using QuadsFunction = void (*)(const void* data, const std::uint64_t* quads, int together, ChunkState& state);
+
 struct DTypeKernels {
   BlockFunction add;  // everything; null for kUnspecified
   // Null on the float64 path.
@@ -78,6 +96,9 @@ struct DTypeKernels {
   // Hash and sketch of shards that are not in place: on the float32 path (null for other dtypes); on the float64
   // path, at state.level.
   RunsFunction narrow_runs, exact_runs;
+  // Null on the float64 path. finish_quads adds what add_quads has put into state.turned to the sketch.
+  QuadsFunction add_quads;
+  void (*finish_quads)(ChunkState& state);
 };
 
 struct CpuKernels {

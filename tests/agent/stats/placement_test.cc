@@ -7,7 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
+#include "agent/stats/cpu/engine.h"
 #include "agent/stats/tensor_walk.h"
 #include "tests/agent/stats/expect_like_reference.h"
 #include "tests/agent/stats/random_cuts.h"
@@ -92,7 +95,7 @@ TEST(Placement, PutsEachComponentAtItsIndex) {
 TEST(Placement, RowsOfWholeGroupsAreWalkedFromOneToTheNext) {
   Random random(73);
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64, DType::kI8, DType::kC64}) {
-    for (const std::int64_t width : {16, 48, 64, 256, 2048}) {
+    for (const std::int64_t width : {16, 48, 64, 192, 256, 512, 1024, 2048}) {
       const TestTensor shard = RandomNumbers(dtype, {3, 21, width}, random);
       const ReferenceComponents components = ComponentsOf(shard.View());
       const std::uint64_t parts = IsComplex(dtype) ? 2 : 1;
@@ -114,6 +117,50 @@ TEST(Placement, RowsOfWholeGroupsAreWalkedFromOneToTheNext) {
         EXPECT_EQ(stats.hash, ReferenceHash(components, index)) << what;
         const std::vector<long double> expected = ReferenceSketch(components, 16, index);
         for (std::size_t k = 0; k < 16; ++k) ExpectNear(sketch[k], expected[k], stats.l2, what + " sketch");
+      }
+    }
+  }
+}
+
+// Of columns in whole quads: every instruction set and width of the sketch. Values that float32 does not suffice for, too.
+TEST(Placement, ColumnsHaveTheSameBitsOnEveryInstructionSet) {
+  Random random(74);
+  for (const DType dtype :
+       {DType::kF32, DType::kBf16, DType::kF16, DType::kI8, DType::kF8E4M3, DType::kBool}) {
+    for (const std::int64_t columns : {64, 192, 512, 1024}) {
+      TestTensor shard = RandomNumbers(dtype, {70, columns}, random);
+      if (columns == 192 && dtype == DType::kF32)
+        reinterpret_cast<float*>(shard.storage.data())[5] = std::numeric_limits<float>::infinity();
+      const ReferenceComponents components = ComponentsOf(shard.View());
+      const Sizes shape = {90, 4 * columns}, boxes = {7, 3 * columns, 70, columns};
+      const Placement placement{shape, boxes, {}};
+      ASSERT_TRUE(Validate(shard.View(), placement).ok());
+      const PlacementRuns runs(shard.View(), placement);
+      const auto index = [&](std::uint64_t i) {
+        const auto at = static_cast<std::int64_t>(i);
+        return static_cast<std::uint64_t>((7 + at / columns) * 4 * columns + 3 * columns + at % columns);
+      };
+      for (const std::uint32_t width : {0u, 16u, 32u, 64u}) {
+        const std::string what = std::string(Name(dtype)) + " " + std::to_string(columns) + " columns, " +
+                                 std::to_string(width) + " sums";
+        std::optional<Partial> first;
+        for (const InstructionSet set :
+             {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+          const CpuKernels* const kernels = KernelsFor(set);
+          if (kernels == nullptr) continue;
+          Partial partial;
+          Accumulate(shard.View(), {0, ComponentCount(shard.View()), 0, &runs}, width, *kernels, partial);
+          if (!first) first = partial;
+          EXPECT_EQ(partial.hash, first->hash) << what;
+          EXPECT_EQ(partial.moments.squares, first->moments.squares) << what;
+          for (std::uint32_t k = 0; k < width; ++k) EXPECT_EQ(partial.sketch[k], first->sketch[k]) << what;
+        }
+        EXPECT_EQ(first->hash, ReferenceHash(components, index)) << what;
+        if (width == 0) continue;
+        const std::vector<long double> expected = ReferenceSketch(components, width, index);
+        const double scale = std::sqrt(first->moments.squares);
+        for (std::uint32_t k = 0; k < width; ++k)
+          ExpectNear(first->sketch[k], expected[k], scale, what + " sketch");
       }
     }
   }
