@@ -101,7 +101,8 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option(
          "--store", config.store,
          "Where the records are kept: rocksdb, in --data-dir, or clickhouse://[USER:PASSWORD@]HOST:PORT/DATABASE, which "
-         "several collectors may share (clickhouses:// with TLS, ?quorum=2 for replicas: docs/clickhouse.md)")
+         "several collectors may share (clickhouses:// with TLS, ?quorum=2 for replicas, HOST|HOST for shards: "
+         "docs/clickhouse.md)")
       ->capture_default_str();
   app.add_option(
          "--restore-from", config.restore_from,

@@ -1,18 +1,22 @@
 #include "server/ingest/admission_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace statcollect {
 
-AdmissionWorker::AdmissionWorker(std::chrono::milliseconds interval, std::function<void()> tick)
-    : interval_(interval), tick_(std::move(tick)), thread_([this] { Run(); }) {}
+AdmissionWorker::AdmissionWorker(std::chrono::milliseconds interval, std::function<void()> tick,
+                                 std::size_t threads)
+    : interval_(interval), tick_(std::move(tick)), next_tick_(std::chrono::steady_clock::now() + interval_) {
+  for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
 
 AdmissionWorker::~AdmissionWorker() { Stop(); }
 
-void AdmissionWorker::Post(std::function<void()> job) {
+void AdmissionWorker::Post(std::size_t key, std::function<void()> job) {
   MutexLock lock(mutex_);
   if (stopping_) return;
-  jobs_.push_back(std::move(job));
+  jobs_.push_back({.key = key, .run = std::move(job)});
   changed_.notify_one();
 }
 
@@ -20,33 +24,50 @@ void AdmissionWorker::Stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.notify_one();
+    changed_.notify_all();
   }
   MutexLock lock(join_mutex_);
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
+std::deque<AdmissionWorker::Job>::iterator AdmissionWorker::NextLocked() {
+  auto next = jobs_.begin();
+  while (next != jobs_.end() && busy_.contains(next->key)) ++next;
+  return next;
 }
 
 void AdmissionWorker::Run() {
-  auto next_tick = std::chrono::steady_clock::now() + interval_;
   MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait_until(mutex_, next_tick,
-                        [this]() STATCOLLECT_REQUIRES(mutex_) { return stopping_ || !jobs_.empty(); });
-    if (!jobs_.empty()) {
-      auto job = std::move(jobs_.front());
-      jobs_.pop_front();
+    const auto now = std::chrono::steady_clock::now();
+    const auto next = NextLocked();
+    if (next != jobs_.end()) {
+      Job job = std::move(*next);
+      jobs_.erase(next);
+      busy_.insert(job.key);
       lock.unlock();
-      job();
-      job = nullptr;
+      job.run();
+      job.run = nullptr;
       lock.lock();
-    } else if (stopping_) {
+      busy_.erase(job.key);
+      changed_.notify_all();  // another job of the key may wait
+    } else if (stopping_ && jobs_.empty()) {
       return;
     }
-    if (std::chrono::steady_clock::now() < next_tick) continue;
-    next_tick = std::chrono::steady_clock::now() + interval_;
-    lock.unlock();
-    tick_();
-    lock.lock();
+    if (!ticking_ && now >= next_tick_) {
+      ticking_ = true;
+      next_tick_ = now + interval_;
+      lock.unlock();
+      tick_();
+      lock.lock();
+      ticking_ = false;
+    }
+    changed_.wait_until(mutex_, ticking_ ? now + interval_ : next_tick_,
+                        [this]() STATCOLLECT_REQUIRES(mutex_) {
+                          return (stopping_ && jobs_.empty()) || NextLocked() != jobs_.end();
+                        });
   }
 }
 

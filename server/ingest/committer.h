@@ -1,141 +1,49 @@
-// Group commit: one thread takes everything that the streams have queued, writes it in one Store::Append and
-// notifies each stream. The slower the disk, the larger the groups.
+// Makes the streams' items durable: one queue for each part of the store, so that a part that does not answer holds up
+// only the ranks that lie in it.
 //
-// Invariants:
-// (1) An item's `done` is called exactly once, with OK only after its Append has returned OK.
-// (2) Items of a lane are written in the order of Submit, and none after one that failed.
-// (3) Bytes queued and being written stay at or below `queue_bytes_max`, unless a single item is larger.
-// (4) After a failed Append nothing is written until the store has recovered, and every lane in that group
-//     has failed.
-//
-// Threads: any may call. `done` and `accepted` are called without locks held, by the committer's thread or,
-// if an item is refused at once, by the caller of Submit.
+// Threads: any may call.
 #ifndef STATCOLLECT_SERVER_INGEST_COMMITTER_H_
 #define STATCOLLECT_SERVER_INGEST_COMMITTER_H_
 
-#include <atomic>
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
-#include "common/records.h"
 #include "common/status.h"
-#include "common/thread_annotations.h"
+#include "server/ingest/commit_queue.h"
 #include "server/store/store.h"
 
 namespace statcollect {
 
-struct CommitterOptions {
-  std::size_t queue_bytes_max = std::size_t{128} << 20;         // of CommitItem::bytes
-  std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: no records are accepted
-};
-
-// The order and fate of one stream's items. Guarded by the mutex of its committer.
-struct CommitLane {
-  Status failure;          // once set, no item of the lane is written
-  bool appending = false;  // the group being written holds an item of the lane
-};
-
-// If `batch` has no records, only `meta` is written. `batch` is ignored if `prepared` is set.
-struct CommitItem {
-  std::shared_ptr<CommitLane> lane;
-  AttemptId attempt = 0;
-  std::uint32_t rank = 0;
-  RecordBatch batch;
-  std::unique_ptr<PreparedBatch> prepared;
-  RankMeta meta;
-  std::size_t bytes = 0;      // in memory
-  std::uint64_t records = 0;  // of `prepared`; Submit counts those of `batch`
-  std::function<void(const Status&)> done;
-  std::chrono::steady_clock::time_point since;  // set by Submit
-};
-
-// Records received and not yet durable.
-struct CommitBacklog {
-  std::uint64_t records = 0, bytes = 0;
-  std::chrono::milliseconds oldest{0};
-};
-
 class Committer {
  public:
+  // `options.queue_bytes_max`: of all parts together.
   Committer(Store& store, const Clock& clock, const CommitterOptions& options);
-  ~Committer();  // calls Drain
-  Committer(const Committer&) = delete;
-  Committer& operator=(const Committer&) = delete;
 
-  // Takes the item. True: the queue had room. False: the item waits for room, first come first served, and
-  // `accepted` is called when it is queued; until then a stream must not submit anything else, which bounds
-  // memory and keeps streams fair. If the lane has failed, or the committer is read-only or draining, the
-  // item is refused at once: returns false, calls `done`, and never calls `accepted`.
+  // The lane of a rank's new stream.
+  std::shared_ptr<CommitLane> NewLane(std::uint32_t rank) const;
+
+  // See CommitQueue.
   bool Submit(CommitItem item, std::function<void()> accepted);
-
-  // After it returns, nothing of the lane is being or will be written; its queued items fail with `why`.
-  void Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why);
-
-  // OK while records are accepted, otherwise why not (kUnavailable, kResourceExhausted). Checks the disk at
-  // most once a second; if there is space again, it lets the store recover, which may take as long as a
-  // start.
+  void Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why) {
+    queues_[lane->part]->Abandon(lane, why);
+  }
+  // Of the rank's part.
+  Status Admission(std::uint32_t rank) { return queues_[store_.PartOf(rank)]->Admission(); }
+  // Of a part, by its index.
+  Status AdmissionOf(std::size_t part) { return queues_[part]->Admission(); }
+  // Of all parts: the first that accepts nothing.
   Status Admission();
-
-  // Writes what is queued, refuses later items, ends the thread. Idempotent.
   void Drain();
-
   CommitBacklog Backlog();
-
-  std::uint64_t commits() const { return commits_.load(std::memory_order_relaxed); }
+  std::uint64_t commits() const;
 
  private:
-  struct Waiting {
-    CommitItem item;
-    std::function<void()> accepted;
-  };
-  using Group = std::vector<CommitItem>;
-  using Callbacks = std::vector<std::function<void()>>;
-
-  void Run();
-  // Waits for work. An empty group means drained.
-  Group TakeGroup();
-  void CommitGroup(Group group);
-  // Takes out the items that may be written and marks their lanes. The others fail; if `refusal` is not OK,
-  // all do.
-  Group TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks);
-  // After Append: fails the lanes on failure, frees the room and admits waiting items.
-  void FinishGroup(Group& group, const Status& status, Callbacks* callbacks);
-  Status RefusalLocked(const CommitLane& lane) const STATCOLLECT_REQUIRES(mutex_);
-  bool HasRoomLocked(std::size_t bytes) const STATCOLLECT_REQUIRES(mutex_);
-  void AdmitWaitingLocked(Callbacks* callbacks) STATCOLLECT_REQUIRES(mutex_);
-  Status CheckDisk();
-
   Store& store_;
-  const Clock& clock_;
-  const CommitterOptions options_;
-
-  Mutex mutex_;
-  ConditionVariable work_, append_done_;
-  std::deque<CommitItem> queue_ STATCOLLECT_GUARDED_BY(mutex_);
-  std::deque<Waiting> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
-  std::size_t bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // queued and being written
-  Status read_only_ STATCOLLECT_GUARDED_BY(mutex_);  // set by a failed Append, until the store has recovered
-  // The group being written.
-  std::uint64_t group_records_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
-  std::optional<std::chrono::steady_clock::time_point> group_since_ STATCOLLECT_GUARDED_BY(mutex_);
-  bool draining_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-
-  Mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_
-  std::optional<std::chrono::steady_clock::time_point> disk_checked_ STATCOLLECT_GUARDED_BY(disk_mutex_);
-  Status disk_ STATCOLLECT_GUARDED_BY(disk_mutex_);
-
-  std::atomic<std::uint64_t> commits_{0};
-  Mutex join_mutex_;
-  std::thread thread_;
+  std::vector<std::unique_ptr<CommitQueue>> queues_;  // by part
 };
 
 }  // namespace statcollect

@@ -11,6 +11,7 @@ namespace {
 constexpr std::chrono::milliseconds kTickMax{1000};
 constexpr std::chrono::milliseconds kRetentionTick{2000};
 constexpr std::chrono::seconds kCensusInterval{1};
+constexpr std::size_t kAdmissionThreads = 4;  // of each part of the store
 
 }  // namespace
 
@@ -30,27 +31,43 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       purger_(store, options.log),
       registry_(
           store, clock, committer_, [this] { purger_.Wake(); }, options.run_changed),
-      service_(
-          MakeIngestService({.store = store,
-                             .clock = clock,
-                             .registry = registry_,
-                             .committer = committer_,
-                             .counters = counters_,
-                             .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
-                             .memory = memory_,
-                             .definitions = definitions_,
-                             .streams_max = options.streams_max,
-                             .rates = rates_.any() ? &rates_ : nullptr,
-                             .quotas = &quotas_,
-                             .committed = options.committed})),
-      retention_(store, clock, registry_, options.retention, options.log),
-      worker_(std::clamp(options.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax), [this] {
-        service_->CheckHellos(options_.hello_timeout);
-        quotas_.Tick();
-        (void)committer_.Admission();  // a store that can recover does, also when nobody asks
-      }) {
+      service_(MakeIngestService(
+          {.store = store,
+           .clock = clock,
+           .registry = registry_,
+           .committer = committer_,
+           .counters = counters_,
+           .admit =
+               [this](const std::string& run, std::uint32_t rank, std::function<void()> job) {
+                 workers_[store_.PartOf(rank)]->Post(AdmissionKey(run, rank), std::move(job));
+               },
+           .memory = memory_,
+           .definitions = definitions_,
+           .streams_max = options.streams_max,
+           .rates = rates_.any() ? &rates_ : nullptr,
+           .quotas = &quotas_,
+           .committed = options.committed})),
+      retention_(store, clock, registry_, options.retention, options.log) {
+  StartWorkers();
   if (options_.retention.enabled()) {
     retention_worker_ = std::make_unique<AdmissionWorker>(kRetentionTick, [this] { retention_.Tick(); });
+  }
+}
+
+// A store that can recover does, also when nobody asks. One that does not answer holds up the hellos of its own part only.
+void IngestServer::StartWorkers() {
+  const auto tick = std::clamp(options_.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax);
+  for (std::size_t part = 0; part < store_.parts(); ++part) {
+    workers_.push_back(std::make_unique<AdmissionWorker>(
+        tick,
+        [this, part] {
+          if (part == 0) {
+            service_->CheckHellos(options_.hello_timeout);
+            quotas_.Tick();
+          }
+          (void)committer_.AdmissionOf(part);
+        },
+        kAdmissionThreads));
   }
 }
 
@@ -61,7 +78,7 @@ void IngestServer::Drain() {
   purger_.RequestStop();
   if (retention_worker_) retention_worker_->Stop();
   service_->BeginDrain();
-  worker_.Stop();
+  for (const auto& worker : workers_) worker->Stop();
   committer_.Drain();
   service_->AwaitStreams(options_.drain_timeout);
   memory_.Stop();

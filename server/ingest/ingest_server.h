@@ -107,6 +107,7 @@ class IngestServer final : public CollectorControl {
   // Over all stored runs; at most one second old, like the next one.
   std::map<std::string, std::uint64_t> DroppedByCause();
   std::vector<std::string> KeptRuns();  // sorted
+  void StartWorkers();
   void TakeCensusLocked() STATCOLLECT_REQUIRES(census_mutex_);
 
   Store& store_;
@@ -131,8 +132,8 @@ class IngestServer final : public CollectorControl {
   std::set<std::string> kept_ STATCOLLECT_GUARDED_BY(census_mutex_);
   Mutex http_mutex_;
   std::string http_address_ STATCOLLECT_GUARDED_BY(http_mutex_);
-  AdmissionWorker worker_;
-  std::unique_ptr<AdmissionWorker> retention_worker_;  // if retention is on
+  std::vector<std::unique_ptr<AdmissionWorker>> workers_;  // by part of the store
+  std::unique_ptr<AdmissionWorker> retention_worker_;      // if retention is on
 };
 
 }  // namespace statcollect

@@ -187,9 +187,10 @@ void IngestStream::TakeHello(const v1::Hello& hello) {
     phase_ = Phase::kAdmitting;
   }
   const auto late_from = hello.late() ? std::optional(hello.first_unacked_seq()) : std::nullopt;
-  context_.admit([self = shared_from_this(), info = *std::move(info), late_from, copy = hello.copy()] {
-    self->Admit(info, late_from, copy);
-  });
+  context_.admit(info->run, info->rank,
+                 [self = shared_from_this(), info = *info, late_from, copy = hello.copy()] {
+                   self->Admit(info, late_from, copy);
+                 });
 }
 
 Status IngestStream::CheckQuota() {
@@ -202,7 +203,8 @@ void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> l
     MutexLock lock(mutex_);
     if (end_) return;
   }
-  if (Status refusal = context_.committer.Admission(); !refusal.ok()) return End(refusal, How::kAtOnce);
+  if (Status refusal = context_.committer.Admission(info.rank); !refusal.ok())
+    return End(refusal, How::kAtOnce);
   if (Status refusal = CheckQuota(); !refusal.ok()) return End(refusal, How::kAtOnce);
   STATCOLLECT_FAILPOINT("admission.before");
   auto admission = copy != 0 ? context_.registry.OpenCopy(info, copy, shared_from_this())

@@ -55,12 +55,13 @@ struct StreamContext {
   SessionRegistry& registry;
   Committer& committer;
   IngestCounters& counters;
-  std::function<void(std::function<void()>)> admit;  // runs the function later, on a thread that may block
-  MemoryGate& memory;                                // of batches that are not durable yet
-  DefinitionBudget& definitions;                     // of the open sessions
-  std::size_t streams_max = 4096;                    // that gRPC has open, welcomed or not
-  ByteRates* rates = nullptr;                        // of what is read; null: as fast as it comes
-  ProjectQuotas* quotas = nullptr;                   // of projects' disk; null: none
+  // Runs the function later, on a thread that may block; those of a run's rank in this order.
+  std::function<void(const std::string& run, std::uint32_t rank, std::function<void()>)> admit;
+  MemoryGate& memory;               // of batches that are not durable yet
+  DefinitionBudget& definitions;    // of the open sessions
+  std::size_t streams_max = 4096;   // that gRPC has open, welcomed or not
+  ByteRates* rates = nullptr;       // of what is read; null: as fast as it comes
+  ProjectQuotas* quotas = nullptr;  // of projects' disk; null: none
   std::function<void(CommittedBatch)> committed =
       {};  // may be empty; called by the committer, must not block
 };

@@ -72,10 +72,12 @@ Status SessionUnknown(const SessionInfo& info, std::uint64_t first_seq) {
                     "the run removed?");
 }
 
+// Not an error that ends the session: on a slow network the hello of a connection that the agent has given up may come after
+// that of its next one, and then it is the living stream that is ended.
 Status Superseded(const SessionInfo& by) {
-  return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
-                                    "': fenced by a newer stream of the same session (" + Who(by) +
-                                    "), which continues where this one ends");
+  return Status(Code::kUnavailable, "rank " + std::to_string(by.rank) + " of run '" + by.run +
+                                        "': fenced by a newer stream of the same session (" + Who(by) +
+                                        "), which continues where this one ends");
 }
 
 Status Replaced(const SessionInfo& by) {
@@ -94,7 +96,7 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
     MutexLock lock(mutex_);
     auto decided = DecideLocked(info, late_from, &endings);
     if (!decided.ok()) return decided;
-    decided->lane = std::make_shared<CommitLane>();
+    decided->lane = committer_.NewLane(info.rank);
     decided->captures = CapturesFor(*decided);
     if (const auto asked = steps_.find(decided->attempt.id); asked != steps_.end())
       decided->steps = asked->second;
@@ -384,11 +386,10 @@ Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFro
   if (attempts->empty())
     return is_rest ? Result<Admission>(SessionUnknown(info, *late_from)) : CreateLocked(info, 1);
   const AttemptMeta& newest = attempts->back();
-  auto ranks = store_.Ranks(newest.id);
-  if (!ranks.ok()) return ranks.status();
-  const auto own = ranks->find(info.rank);
-  if (own != ranks->end() && own->second.info.session == info.session)
-    return ResumeLocked(info, newest, endings);
+  // Of this rank alone: where the store has parts, those of other ranks may be down.
+  const auto own = store_.Rank(newest.id, info.rank);
+  if (!own.ok()) return own.status();
+  if (*own && (*own)->info.session == info.session) return ResumeLocked(info, newest, endings);
   const auto older = FindOlderLocked(info, *attempts);
   if (!older.ok()) return older.status();
   if (*older != nullptr) {
@@ -400,7 +401,9 @@ Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFro
       newest.launch != info.launch) {
     return NewerAttempt(info, newest);  // its own attempt was removed, and the name given to another launch
   }
-  if (own == ranks->end() && MayJoin(info, newest, *ranks)) {
+  const auto may_join = *own ? Result<bool>(false) : MayJoin(info, newest);
+  if (!may_join.ok()) return may_join.status();
+  if (*may_join) {
     // The first rank of its launch fenced only its own place in the older attempts.
     for (std::size_t i = 0; i + 1 < attempts->size(); ++i)
       RetireLocked({(*attempts)[i].id, info.rank}, Fenced(info), endings);
@@ -413,7 +416,7 @@ Result<const AttemptMeta*> SessionRegistry::FindOlderLocked(const SessionInfo& i
                                                             const std::vector<AttemptMeta>& attempts) {
   const AttemptMeta* found = nullptr;
   for (std::size_t i = 0; i + 1 < attempts.size() && found == nullptr; ++i) {
-    const auto sessions = OlderSessionsLocked(attempts[i].id);
+    const auto sessions = OlderSessionsLocked(attempts[i].id, store_.PartOf(info.rank));
     if (!sessions.ok()) return sessions.status();
     const auto own = (*sessions)->find(info.rank);
     if (own != (*sessions)->end() && own->second == info.session) found = &attempts[i];
@@ -421,22 +424,30 @@ Result<const AttemptMeta*> SessionRegistry::FindOlderLocked(const SessionInfo& i
   return found;
 }
 
-Result<const SessionRegistry::Sessions*> SessionRegistry::OlderSessionsLocked(AttemptId attempt) {
-  const auto known = older_sessions_.find(attempt);
+Result<const SessionRegistry::Sessions*> SessionRegistry::OlderSessionsLocked(AttemptId attempt,
+                                                                              std::size_t part) {
+  const auto known = older_sessions_.find({attempt, part});
   if (known != older_sessions_.end()) return &known->second;
-  const auto ranks = store_.Ranks(attempt);
+  const auto ranks = store_.part(part).Ranks(attempt);
   if (!ranks.ok()) return ranks.status();
   if (older_sessions_.size() >= kOlderAttemptsMax) older_sessions_.clear();
-  Sessions& sessions = older_sessions_[attempt];
+  Sessions& sessions = older_sessions_[{attempt, part}];
   for (const auto& [rank, meta] : *ranks) sessions[rank] = meta.info.session;
   return &sessions;
 }
 
-bool SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const {
+void SessionRegistry::ForgetSessionsLocked(AttemptId attempt) {
+  older_sessions_.erase(older_sessions_.lower_bound({attempt, 0}),
+                        older_sessions_.lower_bound({attempt + 1, 0}));
+}
+
+Result<bool> SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta& attempt) {
   if (attempt.world_size != info.world_size) return false;
   if (!info.launch.empty() && !attempt.launch.empty()) return info.launch == attempt.launch;
-  if (ranks.empty()) return true;
-  for (const auto& [rank, meta] : ranks) {
+  const auto ranks = store_.Ranks(attempt.id);
+  if (!ranks.ok()) return ranks.status();
+  if (ranks->empty()) return true;
+  for (const auto& [rank, meta] : *ranks) {
     if (!meta.finished || EndedLatelyLocked({attempt.id, rank}, meta)) return true;
   }
   return false;
@@ -456,9 +467,10 @@ Result<Admission> SessionRegistry::ResumeLocked(const SessionInfo& info, const A
   // First, so that what is read afterwards is final.
   RetireLocked({attempt.id, info.rank}, Superseded(info), endings);
   STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(attempt.id, info.rank));
-  auto ranks = store_.Ranks(attempt.id);
-  if (!ranks.ok()) return ranks.status();
-  return Admission{.attempt = attempt, .meta = ranks->at(info.rank), .lane = nullptr, .resumed = true};
+  auto meta = store_.Rank(attempt.id, info.rank);
+  if (!meta.ok()) return meta.status();
+  if (!*meta) return SessionUnknown(info, 1);
+  return Admission{.attempt = attempt, .meta = **std::move(meta), .lane = nullptr, .resumed = true};
 }
 
 Result<Admission> SessionRegistry::JoinLocked(const SessionInfo& info, const AttemptMeta& attempt) {
@@ -566,7 +578,7 @@ Status SessionRegistry::DropLocked(const std::vector<AttemptMeta>& attempts, con
     writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
     steps_.erase(id);
     full_.erase(id);
-    older_sessions_.erase(id);
+    ForgetSessionsLocked(id);
   }
   retired_();
   return Status::Ok();

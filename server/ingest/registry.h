@@ -131,7 +131,6 @@ class SessionRegistry final : public RunCopies {
 
  private:
   using AttemptRank = std::pair<AttemptId, std::uint32_t>;
-  using Ranks = std::map<std::uint32_t, RankMeta>;
   // The latest stream of a place. Its lane outlives it, because queued items may still be in flight.
   struct Writer {
     std::string run;
@@ -169,14 +168,15 @@ class SessionRegistry final : public RunCopies {
   std::vector<std::shared_ptr<OpenStream>> StreamsOfLocked(AttemptId attempt) const
       STATCOLLECT_REQUIRES(mutex_);
   using Sessions = std::map<std::uint32_t, SessionId>;  // by rank
-  // The sessions of an attempt that is not its run's newest; they do not change any more.
-  Result<const Sessions*> OlderSessionsLocked(AttemptId attempt) STATCOLLECT_REQUIRES(mutex_);
+  // The sessions in one part of the store of an attempt that is not its run's newest; they do not change any more.
+  Result<const Sessions*> OlderSessionsLocked(AttemptId attempt, std::size_t part)
+      STATCOLLECT_REQUIRES(mutex_);
+  void ForgetSessionsLocked(AttemptId attempt) STATCOLLECT_REQUIRES(mutex_);
   // The attempt other than the newest that has this session; nullptr: none.
   Result<const AttemptMeta*> FindOlderLocked(const SessionInfo& info,
                                              const std::vector<AttemptMeta>& attempts)
       STATCOLLECT_REQUIRES(mutex_);
-  bool MayJoin(const SessionInfo& info, const AttemptMeta& attempt, const Ranks& ranks) const
-      STATCOLLECT_REQUIRES(mutex_);
+  Result<bool> MayJoin(const SessionInfo& info, const AttemptMeta& attempt) STATCOLLECT_REQUIRES(mutex_);
   // Whether a rank that has said goodbye did so less than kLateRankGrace ago. By the steady clock, because the wall clock
   // may be set; by the wall clock where it was another collector, or this one before its start, that heard the goodbye.
   bool EndedLatelyLocked(const AttemptRank& place, const RankMeta& meta) const STATCOLLECT_REQUIRES(mutex_);
@@ -206,7 +206,7 @@ class SessionRegistry final : public RunCopies {
   std::map<AttemptId, FullSteps> full_ STATCOLLECT_GUARDED_BY(mutex_);     // without an end, announced last
   // Read once for all ranks of a launch; about 64 bytes a rank.
   static constexpr std::size_t kOlderAttemptsMax = 256;
-  std::map<AttemptId, Sessions> older_sessions_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<std::pair<AttemptId, std::size_t>, Sessions> older_sessions_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

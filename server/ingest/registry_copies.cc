@@ -71,7 +71,7 @@ Result<Admission> SessionRegistry::OpenCopy(SessionInfo info, std::uint32_t numb
     MutexLock lock(mutex_);
     auto decided = DecideCopyLocked(info, number, &endings);
     if (!decided.ok()) return decided;
-    decided->lane = std::make_shared<CommitLane>();
+    decided->lane = committer_.NewLane(info.rank);
     writers_[{decided->attempt.id, info.rank}] = {info.run, decided->meta.info.session, decided->lane,
                                                   std::move(stream)};
     return decided;
@@ -117,7 +117,7 @@ Status SessionRegistry::PutCopiedRank(std::uint32_t number, const RankMeta& meta
                  Status(Code::kAborted, CopyOf(meta.info.run) + ": " + which + " was completed meanwhile"),
                  &endings);
     STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(place.first, place.second));
-    older_sessions_.erase(attempt->id);
+    ForgetSessionsLocked(attempt->id);
     return store_.PutRank(place.first, place.second, meta);
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);

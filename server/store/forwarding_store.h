@@ -31,6 +31,9 @@ class ForwardingStore : public Store {
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return store_.Ranks(attempt);
   }
+  Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
+    return store_.Rank(attempt, rank);
+  }
   Status ClaimRank(AttemptId attempt, std::uint32_t rank) override { return store_.ClaimRank(attempt, rank); }
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
     return store_.PutRank(attempt, rank, meta);

@@ -2,7 +2,7 @@
 // watermarks in one atomic write, scan a key range in order, read a point, drop.
 //
 // A run has attempts; each has a numeric id (AttemptId) that is part of every key and is never reused.
-// Thread-safe. Only one committer at a time calls Append.
+// Thread-safe. Only one committer at a time calls Append, of each part.
 #ifndef STATCOLLECT_SERVER_STORE_STORE_H_
 #define STATCOLLECT_SERVER_STORE_STORE_H_
 
@@ -236,6 +236,13 @@ class Store : public RunReader {
     STATCOLLECT_RETURN_IF_ERROR(RetireAttempts(ids));
     return PurgeRetired([] { return false; });
   }
+  // One of Ranks; none: it has no state.
+  virtual Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) {
+    auto ranks = Ranks(attempt);
+    if (!ranks.ok()) return ranks.status();
+    const auto found = ranks->find(rank);
+    return found == ranks->end() ? std::optional<RankMeta>() : std::move(found->second);
+  }
   // Before a stream that exists is continued here: what another collector at the same store has under way for the rank
   // does not count from now on, and what Ranks returns afterwards is final. Nothing to do where there is one collector.
   virtual Status ClaimRank(AttemptId /*attempt*/, std::uint32_t /*rank*/) { return Status::Ok(); }
@@ -330,6 +337,14 @@ class Store : public RunReader {
   virtual Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                              std::uint32_t activation, std::uint32_t offset) = 0;
 
+  // --- parts that fail one by one
+  // A store made of several engines has a part for each: the ranks of a part can be written and read while others are down.
+  // Each part has a committer of its own, which calls the part's Append, Recover and Usage. The
+  // catalogue is asked for at the store itself.
+  virtual std::size_t parts() const { return 1; }
+  virtual std::size_t PartOf(std::uint32_t /*rank*/) const { return 0; }
+  virtual Store& part(std::size_t /*index*/) { return *this; }
+
   // --- the store itself
   // Writes a consistent copy into an absent or empty directory (absolute path, outside the store): a complete
   // store with everything that was appended before the call. It appears completely or not at all. Takes as
@@ -338,6 +353,9 @@ class Store : public RunReader {
   virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;
   virtual bool fsync() const = 0;  // whether Append syncs
+  // The clock of an engine that several collectors share, in nanoseconds since the Unix epoch, exact to a second. None: the
+  // store has none.
+  virtual Result<std::optional<std::int64_t>> EngineUnixNanos() { return std::optional<std::int64_t>(); }
   // Tells this store from others, and from itself before a checkpoint was restored. Unknown: it has none.
   virtual StoreIdentity identity() const { return {}; }
 

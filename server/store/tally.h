@@ -23,6 +23,16 @@ inline void AddRank(const RankMeta& rank, AttemptTally* tally) {
   tally->finished = tally->finished && rank.finished;
 }
 
+// Adds the ranks of another tally of the attempt.
+inline void AddTally(const AttemptTally& other, AttemptTally* tally) {
+  tally->ranks += other.ranks;
+  tally->records += other.records;
+  tally->bytes += other.bytes;
+  for (const auto& [cause, count] : other.dropped) tally->dropped[cause] += count;
+  tally->last_write_unix_nanos = std::max(tally->last_write_unix_nanos, other.last_write_unix_nanos);
+  tally->finished = tally->finished && other.finished;
+}
+
 // After all ranks were added.
 inline void FinishTally(AttemptTally* tally) {
   tally->finished = tally->finished && tally->ranks >= tally->meta.world_size;

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clickhouse_server import ClickHouseServer
 from warm_python import shared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +175,22 @@ class Collector:
         return done
 
 
+class Gates:
+    """Steps before which a training waits whose script says so (GATES in its environment), until they are opened."""
+
+    def __init__(self, folder: Path, *steps: int) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for step in steps:
+            (folder / str(step)).touch()
+
+    def environment(self) -> dict[str, str]:
+        return {"GATES": str(self.folder)}
+
+    def open(self, step: int) -> None:
+        (self.folder / str(step)).unlink()
+
+
 def agent_environment(**extra: str) -> dict[str, str]:
     """The environment of a training process: ours, without a launcher's variables, with the package and the library."""
     launcher = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC|OMPI_|PMI|SLURM_|STATAGENT_|STATCTL_)")
@@ -249,3 +266,11 @@ def shared_collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Colle
     yield started
     if started.process is not None:
         assert started.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseServer]:
+    """One ClickHouse for the tests of a module that each use a database of their own and do not kill it."""
+    server = ClickHouseServer(tmp_path_factory.mktemp("clickhouse") / "engine").start()
+    yield server
+    server.kill()

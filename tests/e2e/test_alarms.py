@@ -6,17 +6,19 @@ import http.server
 import json
 import os
 import re
+import select
 import signal
 import ssl
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from conftest import STATCTL, Collector
+from conftest import STATCTL, Collector, Gates
 
 TRAINING = """
 import os, sys, time
@@ -40,7 +42,10 @@ class Spoil:
 
 spoil = Spoil()
 model[2].register_forward_hook(spoil, prepend=True)
+gates = os.environ.get("GATES")
 for step in range(steps):
+    while gates and os.path.exists(f"{gates}/{step}"):
+        time.sleep(0.01)
     spoil.step = step
     loss = model(torch.randn(4, 8)).square().mean()
     statagent.log_scalar("loss", loss.detach())
@@ -118,8 +123,25 @@ def follow(collector: Collector) -> Iterator[Callable[..., Following]]:
             one.process.wait(timeout=10)
 
 
-def train(collector: Collector, run: str, steps: int = 6, nan_step: int = 3, pause: float = 0) -> None:
-    collector.python(TRAINING, str(steps), str(nan_step), str(pause), env={"STATAGENT_RUN": run})
+def train(
+    collector: Collector, run: str, steps: int = 6, nan_step: int = 3, pause: float = 0, gates: Gates | None = None
+) -> None:
+    env = {"STATAGENT_RUN": run, **(gates.environment() if gates else {})}
+    collector.python(TRAINING, str(steps), str(nan_step), str(pause), env=env)
+
+
+def train_past(collector: Collector, folder: Path, seen: dict[int, Callable[[], Any]]) -> None:
+    """Trains run "live" for 30 steps; waits before each step of `seen` until its condition is true."""
+    gates = Gates(folder, *seen)
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train, collector, "live", 30, 12, 0.01, gates)
+        unseen = []
+        for step, condition in seen.items():
+            if not eventually(condition):
+                unseen.append(step)
+            gates.open(step)
+        training.result()
+    assert not unseen, "steps before which the training waited in vain"
 
 
 def test_a_planted_nan_is_told_with_its_place(collector: Collector) -> None:
@@ -312,7 +334,7 @@ def test_follow_prints_past_and_new_events_through_a_restart(collector: Collecto
     assert json.loads(waiting.lines[1])["origin"] == "agent"
     assert waiting.interrupt() == 0
     assert len(waiting.lines) == 2, "nothing twice"
-    assert any("loss_not_finite" in line for line in text.lines)
+    assert eventually(lambda: any("loss_not_finite" in line for line in text.lines)), (text.lines, text.errors)
     assert text.interrupt() == 0
     since = collector.json("events", "late", "--since-step", "4")["records"]
     assert all(e["step"] >= 4 for e in since)
@@ -320,8 +342,11 @@ def test_follow_prints_past_and_new_events_through_a_restart(collector: Collecto
 
 
 def test_followers_do_not_keep_the_collector_from_stopping(collector: Collector, follow: Callable[..., Following]) -> None:
-    one = follow("events", "nothing", "--follow")
-    time.sleep(0.5)
+    collector.python(
+        "import statagent\nstatagent.init().log_event('note', 'here')\nstatagent.close()", env={"STATAGENT_RUN": "noted"}
+    )
+    one = follow("events", "noted", "--follow")
+    assert eventually(lambda: one.lines), one.errors
     begin = time.monotonic()
     assert collector.stop() == 0
     assert time.monotonic() - begin < 4
@@ -330,12 +355,14 @@ def test_followers_do_not_keep_the_collector_from_stopping(collector: Collector,
     collector.start()
 
 
-def test_watch_follows_a_run_from_before_its_start_to_its_end(collector: Collector, follow: Callable[..., Following]) -> None:
+def test_watch_follows_a_run_from_before_its_start_to_its_end(
+    collector: Collector, follow: Callable[..., Following], tmp_path: Path
+) -> None:
     train(collector, "base", steps=30, nan_step=-1)
     watching = follow("watch", "live", "--interval", "0.3", "--against", "base")
     assert eventually(lambda: watching.lines)
     assert "waiting for run live" in watching.lines[0]
-    train(collector, "live", steps=30, nan_step=12, pause=0.1)
+    train_past(collector, tmp_path / "gates", {10: lambda: any(": identical" in line for line in watching.lines)})
     assert watching.wait() == 0, watching.errors
     text = "\n".join(watching.lines)
     assert " live running step " in text
@@ -345,15 +372,23 @@ def test_watch_follows_a_run_from_before_its_start_to_its_end(collector: Collect
     assert "last alarm: " in watching.lines[-1]
 
 
-def test_watch_against_says_at_every_look_what_diff_says(collector: Collector, follow: Callable[..., Following]) -> None:
+def test_watch_against_says_at_every_look_what_diff_says(
+    collector: Collector, follow: Callable[..., Following], tmp_path: Path
+) -> None:
     train(collector, "base", steps=30, nan_step=-1)
     watching = follow("--format", "json", "watch", "live", "--interval", "0.3", "--against", "base")
-    train(collector, "live", steps=30, nan_step=12, pause=0.1)
+
+    def looks() -> list[Any]:
+        return [look["against"] for look in map(json.loads, watching.lines[:]) if "step" in look["against"]]
+
+    def looked_at(step: int) -> Callable[[], bool]:
+        return lambda: any(int(look["step"]) >= step for look in looks())
+
+    train_past(collector, tmp_path / "gates", {step: looked_at(step - 2) for step in (4, 10, 14, 21)})
     assert watching.wait() == 0, watching.errors
-    looks = [look["against"] for look in map(json.loads, watching.lines) if "step" in look["against"]]
-    assert len({look["step"] for look in looks}) > 3
-    assert [look["verdict"] for look in looks if look["step"] < 10] == ["identical"] * sum(look["step"] < 10 for look in looks)
-    for step, look in {look["step"]: look for look in looks}.items():
+    assert len({look["step"] for look in looks()}) > 4
+    assert {look["verdict"] for look in looks() if look["step"] < 10} == {"identical"}
+    for step, look in {look["step"]: look for look in looks()}.items():
         report = collector.diff("base", "live", "--steps", f"0-{step}")
         assert (look["verdict"], look.get("explained", "")) == (report["verdict"], report["explained"] or ""), step
         assert look.get("root") == report["root"], step
@@ -382,10 +417,8 @@ def test_watch_redraws_a_terminal_and_ctrl_c_ends_it(collector: Collector) -> No
         stdout=second, stderr=second, stdin=second, env={**os.environ, "TERM": "xterm"}, close_fds=True,
     )  # fmt: skip
     os.close(second)
-    time.sleep(1.2)
-    process.send_signal(signal.SIGINT)
-    shown = b""
-    while True:
+    shown, interrupted = b"", False
+    while select.select([main], [], [], 20)[0]:
         try:
             chunk = os.read(main, 65536)
         except OSError:
@@ -393,6 +426,9 @@ def test_watch_redraws_a_terminal_and_ctrl_c_ends_it(collector: Collector) -> No
         if not chunk:
             break
         shown += chunk
+        if not interrupted and shown.count(b"\x1b[H") >= 3:
+            interrupted = True
+            process.send_signal(signal.SIGINT)
     assert process.wait(timeout=10) == 0
     os.close(main)
     assert shown.count(b"\x1b[H") >= 3

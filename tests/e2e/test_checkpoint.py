@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conftest import STATCOLLECTORD, Collector, run_command, wait_until
+from conftest import STATCOLLECTORD, Collector, Gates, run_command, wait_until
 from test_durability import start
 from test_tokens import Tokens, statctl
 
@@ -50,17 +50,20 @@ def test_checkpoint_refuses_places_that_are_not_empty(collector: Collector, tmp_
 
 
 def test_agent_sends_again_what_a_restored_checkpoint_lacks(collector: Collector, tmp_path: Path) -> None:
-    steps = 120
-    trainer = start(collector, "regress", steps)
+    steps = 60
+    gates = Gates(tmp_path / "gates", 20, 50)
+    trainer = start(collector, "regress", steps, **gates.environment())
     wait_until(lambda: records(collector, "regress") > 300, what="records")
     done = collector.statctl("checkpoint", str(tmp_path / "saved"))
     assert done.code == 0, done.err
     saved = records(collector, "regress")
+    gates.open(20)
     wait_until(lambda: records(collector, "regress") > saved + 500, what="records after the checkpoint")
     collector.kill()
     collector.data_dir = tmp_path / "restored"
     collector.extra = ["--restore-from", str(tmp_path / "saved")]
     collector.start()
+    gates.open(50)
     out, err = trainer.communicate(timeout=60)
     assert trainer.returncode == 0, err
     assert out.split() == [str(steps * 52), str(steps * 52), "0"], err

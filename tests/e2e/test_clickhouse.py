@@ -24,13 +24,6 @@ PAIRS = 25
 pytestmark = pytest.mark.skipif(program() is None, reason="clickhouse-server is not installed; scripts/setup.sh installs it")
 
 
-@pytest.fixture(scope="module")
-def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseServer]:
-    server = ClickHouseServer(tmp_path_factory.mktemp("clickhouse") / "engine").start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[ClickHouseServer]:
     """One that the test may kill."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from clickhouse_server import ClickHouseServer, program
-from conftest import STATCOLLECTORD, Finished, run_command, wait_until
+from conftest import STATCOLLECTORD, Finished, Gates, run_command, wait_until
 from http_faults import HttpFaults, Injected, Request, failing
 from test_clickhouse import Cluster, check_ledger, records_of
 from test_durability import start
@@ -17,16 +17,9 @@ pytestmark = pytest.mark.skipif(program() is None, reason="clickhouse-server is 
 FULL = "Cannot reserve 1.00 MiB, not enough space."
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseServer]:
-    server = ClickHouseServer(tmp_path_factory.mktemp("clickhouse") / "engine").start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
-def faults(engine: ClickHouseServer) -> Iterator[HttpFaults]:
-    proxy = HttpFaults(engine.address)
+def faults(shared_engine: ClickHouseServer) -> Iterator[HttpFaults]:
+    proxy = HttpFaults(shared_engine.address)
     yield proxy
     proxy.close()
 
@@ -56,9 +49,9 @@ def opened(tmp_path: Path, dsn: str) -> Finished:
 @pytest.mark.parametrize("passed_on", [True, False], ids=["it was stored", "it was not stored"])
 @pytest.mark.parametrize("code", [319, 244, 159])
 def test_an_insert_of_unknown_outcome_is_sent_again_until_it_is_known(
-    tmp_path: Path, engine: ClickHouseServer, faults: HttpFaults, code: int, passed_on: bool
+    tmp_path: Path, shared_engine: ClickHouseServer, faults: HttpFaults, code: int, passed_on: bool
 ) -> None:
-    cluster = Cluster(tmp_path, engine.new_dsn(through=faults.address))
+    cluster = Cluster(tmp_path, shared_engine.new_dsn(through=faults.address))
     collector = cluster.add()
     inserts = 0
 
@@ -78,14 +71,16 @@ def test_an_insert_of_unknown_outcome_is_sent_again_until_it_is_known(
 
 
 def test_a_full_engine_stops_acknowledgements_and_recording_continues_by_itself(
-    tmp_path: Path, engine: ClickHouseServer, faults: HttpFaults
+    tmp_path: Path, shared_engine: ClickHouseServer, faults: HttpFaults
 ) -> None:
-    cluster = Cluster(tmp_path, engine.new_dsn(through=faults.address))
+    cluster = Cluster(tmp_path, shared_engine.new_dsn(through=faults.address))
     collector = cluster.add()
     steps = 150
-    trainer = start(collector, "full", steps)
+    gates = Gates(tmp_path / "gates", 30)
+    trainer = start(collector, "full", steps, **gates.environment())
     wait_until(lambda: records_of(collector, "full") >= 1000, timeout=60, what="records")
     faults.rule = lambda request: failing(243, FULL) if into_records(request) else None
+    gates.open(30)
     wait_until(lambda: faults.injected >= 2, timeout=60, what="a refused insert")
     stored = records_of(collector, "full")
     wait_until(lambda: faults.injected >= 4, timeout=60, what="more refused inserts")
@@ -108,10 +103,10 @@ def test_a_full_engine_stops_acknowledgements_and_recording_continues_by_itself(
     ],
 )
 def test_an_engine_that_cannot_be_used_is_refused_at_the_start(
-    tmp_path: Path, engine: ClickHouseServer, faults: HttpFaults, answer: Injected, said: str
+    tmp_path: Path, shared_engine: ClickHouseServer, faults: HttpFaults, answer: Injected, said: str
 ) -> None:
     faults.rule = lambda request: answer if "SELECT version()" in request.statement else None
-    done = opened(tmp_path, engine.new_dsn(through=faults.address))
+    done = opened(tmp_path, shared_engine.new_dsn(through=faults.address))
     assert done.code == 2 and said in done.err, done.err
 
 
@@ -131,19 +126,19 @@ def make_authority(folder: Path, *hosts: str) -> Path:
     return folder
 
 
-def with_tls(engine: ClickHouseServer, authority: Path) -> HttpFaults:
+def with_tls(shared_engine: ClickHouseServer, authority: Path) -> HttpFaults:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority / "server.pem", authority / "server.key")
-    return HttpFaults(engine.address, context)
+    return HttpFaults(shared_engine.address, context)
 
 
 def secure(dsn: str, options: str = "") -> str:
     return dsn.replace("clickhouse://", "clickhouses://") + options
 
 
-def test_records_travel_over_tls(tmp_path: Path, engine: ClickHouseServer, authority: Path) -> None:
-    proxy = with_tls(engine, authority)
-    cluster = Cluster(tmp_path, secure(engine.new_dsn(through=proxy.address), f"?ca={authority}/ca.pem"))
+def test_records_travel_over_tls(tmp_path: Path, shared_engine: ClickHouseServer, authority: Path) -> None:
+    proxy = with_tls(shared_engine, authority)
+    cluster = Cluster(tmp_path, secure(shared_engine.new_dsn(through=proxy.address), f"?ca={authority}/ca.pem"))
     collector = cluster.add()
     assert f"data clickhouses://{proxy.address}/" in collector.ready_line
     check_ledger(collector, "tls", start(collector, "tls", 30), 30)
@@ -151,20 +146,20 @@ def test_records_travel_over_tls(tmp_path: Path, engine: ClickHouseServer, autho
     proxy.close()
 
 
-def test_tls_that_cannot_be_trusted_is_refused(tmp_path: Path, engine: ClickHouseServer, authority: Path) -> None:
+def test_tls_that_cannot_be_trusted_is_refused(tmp_path: Path, shared_engine: ClickHouseServer, authority: Path) -> None:
     foreign = make_authority(tmp_path / "foreign", "127.0.0.1")
     elsewhere = make_authority(tmp_path / "elsewhere", "engine.example")
-    proxy, of_another_host = with_tls(engine, authority), with_tls(engine, elsewhere)
+    proxy, of_another_host = with_tls(shared_engine, authority), with_tls(shared_engine, elsewhere)
     expected = "expected TLS with a certificate of this host that an authority in"
     for dsn, said in (
-        (secure(engine.new_dsn(through=proxy.address)), f"{expected} the system's certificates signed"),
-        (secure(engine.new_dsn(through=proxy.address), f"?ca={foreign}/ca.pem"), f"{expected} '{foreign}/ca.pem'"),
-        (secure(engine.new_dsn(through=of_another_host.address), f"?ca={elsewhere}/ca.pem"), expected),
-        (secure(engine.new_dsn(through=proxy.address), "?ca=/nowhere/ca.pem"), f"{expected} '/nowhere/ca.pem'"),
+        (secure(shared_engine.new_dsn(through=proxy.address)), f"{expected} the system's certificates signed"),
+        (secure(shared_engine.new_dsn(through=proxy.address), f"?ca={foreign}/ca.pem"), f"{expected} '{foreign}/ca.pem'"),
+        (secure(shared_engine.new_dsn(through=of_another_host.address), f"?ca={elsewhere}/ca.pem"), expected),
+        (secure(shared_engine.new_dsn(through=proxy.address), "?ca=/nowhere/ca.pem"), f"{expected} '/nowhere/ca.pem'"),
         # The engine's port is plain: it waits for the rest of the request, or answers in plain text.
-        (secure(engine.new_dsn(), f"?ca={authority}/ca.pem"), f"is this its HTTPS port?|{expected}"),
-        (engine.new_dsn(through=proxy.address), "is this its HTTP port?"),  # and the proxy's is not
-        (engine.new_dsn() + f"?ca={authority}/ca.pem", "ca= without TLS; write clickhouses://"),
+        (secure(shared_engine.new_dsn(), f"?ca={authority}/ca.pem"), f"is this its HTTPS port?|{expected}"),
+        (shared_engine.new_dsn(through=proxy.address), "is this its HTTP port?"),  # and the proxy's is not
+        (shared_engine.new_dsn() + f"?ca={authority}/ca.pem", "ca= without TLS; write clickhouses://"),
     ):
         done = opened(tmp_path, dsn)
         assert done.code == 2 and any(words in done.err for words in said.split("|")), (dsn, done.err)

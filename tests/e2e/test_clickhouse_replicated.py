@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clickhouse_server import Replicas, missing_packages
-from conftest import BUILD, STATCOLLECTORD, Collector, run_command, start_python, wait_until
+from conftest import BUILD, STATCOLLECTORD, Collector, Gates, run_command, start_python, wait_until
 from tcp_proxy import TcpProxy
 from test_clickhouse import Cluster, check_ledger, records_of
 from test_durability import STEADY, start
@@ -99,12 +99,16 @@ def test_a_zookeeper_that_is_gone_and_comes_back(tmp_path: Path, engine: Replica
     cluster = Cluster(tmp_path, engine.new_dsn())
     collector = cluster.add()
     steps = 300
-    trainer = start(collector, "zookeeper", steps)
+    gates = Gates(tmp_path / "gates", 100)
+    trainer = start(collector, "zookeeper", steps, **gates.environment())
     await_records(collector, "zookeeper", 3000)
     engine.zookeeper.kill()
-    time.sleep(5)  # the sessions end: the tables are read-only
-    asked = collector.statctl("runs")
-    assert asked.code == 2 and "ClickHouse at http://127.0.0.1" in asked.err and "ession expired" in asked.err, asked
+    gates.open(100)
+    # The sessions end: the tables are read-only.
+    asked = wait_until(
+        lambda: (done := collector.statctl("runs")).code == 2 and "ession expired" in done.err and done, what="an error"
+    )
+    assert "ClickHouse at http://127.0.0.1" in asked.err, asked
     engine.zookeeper.start()
     check_ledger(collector, "zookeeper", trainer, steps)
     assert "code 242" in log_of(collector) or "code 225" in log_of(collector), "what it waited for is in the log"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from clickhouse_server import ClickHouseServer, program
-from conftest import STATCTL, Collector, Finished, run_command, start_python, wait_until
+from conftest import STATCTL, Collector, Finished, Gates, run_command, start_python, wait_until
 from layouts.runs import jobs, record
 from test_durability import start
 from test_tokens import Tokens
@@ -291,7 +291,8 @@ def test_live_runs_and_runs_with_other_content_are_left_alone(tmp_path: Path) ->
     steady(source, "free", 3)
     steady(target, "taken", 2)
     before = target.json("show", "taken")
-    trainer = start(source, "live", 400)
+    gates = Gates(tmp_path / "gates", 40)  # it is never opened
+    trainer = start(source, "live", 400, **gates.environment())
     wait_until(lambda: copied_of(source, "live") > 0, what="records")
     done = migrate(source, target)
     assert done.code == 1, done

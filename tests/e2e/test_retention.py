@@ -20,11 +20,12 @@ def test_old_runs_go_kept_ones_stay_and_the_status_tells(collector: Collector) -
         return [r["run"] for r in collector.json("runs")["runs"]]
 
     wait_until(lambda: runs() == ["keeper"], what="the removal")
+    # It is counted after it is done, and written into the log after that.
+    log = collector.data_dir.parent / "collector.err"
+    wait_until(lambda: "retention: removed run 'old': last written" in log.read_text(), what="the line in the log")
     status = collector.json("status")["retention"]
     assert int(status["runs_removed"]) == 1 and status["kept"] == ["keeper"] and int(status["disk_bytes_max"]) > 0
     assert "statcollect_retention_runs_removed_total 1" in collector.get("/metrics")
-    log = (collector.data_dir.parent / "collector.err").read_text()
-    assert "retention: removed run 'old': last written" in log
     assert collector.stop() == 0
     collector.start()
     assert runs() == ["keeper"]

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -68,6 +69,15 @@ class Terminal:
         done = self.type(text)
         assert done.code == 0, f"{text}: {done.out}"
         return done.out
+
+    def start(self, command: str) -> str:
+        """Runs a collector in the background; what it has said once it is ready."""
+        shown = self.type_ok(f"{command} &")
+        deadline = time.monotonic() + 60
+        while "ready" not in shown:
+            assert time.monotonic() < deadline, shown
+            shown += self.type_ok("sleep 0.1")
+        return shown
 
     def close(self) -> None:
         os.killpg(self.shell.pid, signal.SIGTERM)  # the shell itself ignores that
@@ -228,13 +238,13 @@ def test_a_cluster(machines: Machines, tmp_path: Path, kind: str) -> None:
         if kind == "one command":
             start = block("**A cluster.**")
             assert start == "statcollectord --listen 0.0.0.0:7433 --tls-auto\n"
-            shown = collector.type_ok(f"{start.strip()} & sleep 3")
+            shown = collector.start(start.strip())
             files = tmp_path / "empty/statcollect-data/tls"
             copies(files, theirs / "certs", "ca.pem", "agents.token", "statctl.token")
         else:
             shown = collector.type_ok("statcollectord tls init certs")
             (start,) = re.findall(r"^  (statcollectord .*)$", shown, re.MULTILINE)
-            collector.type_ok(f"{start} & sleep 3")
+            collector.start(start)
             files = tmp_path / "empty/certs"
             copies(files, theirs / "certs", "ca.pem", "client.pem", "client.key")
         for client in ("STATAGENT", "STATCTL"):
@@ -270,8 +280,9 @@ def test_a_secret_that_kubernetes_mounts(machines: Machines, neighbour: Path, tm
             (mounted / name).symlink_to(f"..data/{name}")
         enter = f"setpriv --reuid=10001 --regid={NOBODY} --clear-groups --"
         shell.type_ok(f"mkdir {neighbour}/data && chown 10001 {neighbour}/data && cp {BUILD}/bin/statcollectord {neighbour}")
-        shell.type_ok(f"cd {neighbour}; {enter} ./statcollectord --data-dir data --token-file {mounted}/tokens & sleep 2")
-        ask = f"cd {neighbour}; {enter} ./statctl --token-file {mounted}/me.token runs"
+        shell.type_ok(f"cd {neighbour}")
+        shell.start(f"{enter} ./statcollectord --data-dir data --token-file {mounted}/tokens")
+        ask = f"{enter} ./statctl --token-file {mounted}/me.token runs"
         shell.type_ok(ask)
         os.chmod(mounted / "..data/me.token", 0o444)
         refused = shell.type(ask)

@@ -18,7 +18,7 @@ PER_STEP = TENSORS + 2  # and a scalar and the step's end
 
 # The memory holds 4,000 records and 8 batches of 50 ms; the load is several times that.
 LOADED = f"""
-import numpy, statagent, sys, time
+import numpy, os, statagent, sys, time
 statagent.init(run=sys.argv[1], if_exists=sys.argv[3], buffer_records_max=4000, connect_timeout=0.5)
 def check():
     c = statagent.counters()
@@ -26,7 +26,9 @@ def check():
     assert c.get("spilled", 0) <= c["pending"], c
     return c
 values = [numpy.full(16, float(i), dtype="float32") for i in range({TENSORS})]
+hold = int(os.environ.get("HOLD", -1))
 for step in range(int(sys.argv[2])):
+    if step == hold: sys.stdin.readline()
     for i, value in enumerate(values):
         value[0] = step
         statagent.inspect(f"layer.{{i}}", value)
@@ -52,7 +54,7 @@ class Trainer:
     ) -> None:
         self.process = start_python(
             ["-c", LOADED, run, str(steps), if_exists, close],
-            env=collector.environment(STATAGENT_SPILL_DIR=str(spill), **env), text=True, stdout=subprocess.PIPE,
+            env=collector.environment(STATAGENT_SPILL_DIR=str(spill), **env), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -62,6 +64,12 @@ class Trainer:
             if int(line) >= step:
                 return
         raise AssertionError(f"ended before step {step}: {self.process.communicate()[1]}")
+
+    def go_on(self) -> None:
+        """It waited before step HOLD."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     def end(self) -> tuple[dict[str, int], str]:
         """Its last counters and standard error."""
@@ -150,15 +158,17 @@ def test_without_a_spill_file_the_same_outage_loses_records_and_counts_them(coll
 def test_what_two_ranks_could_not_send_before_they_ended_is_imported_once(collector: Collector, tmp_path: Path) -> None:
     spill, steps = tmp_path / "spill", 60
     trainers = [
-        Trainer(collector, spill, "ended", steps, "0.5", RANK=str(rank), WORLD_SIZE="2", STATAGENT_LAUNCH="one")
+        Trainer(collector, spill, "ended", steps, "0.5", RANK=str(rank), WORLD_SIZE="2", STATAGENT_LAUNCH="one", HOLD="15")
         for rank in range(2)
     ]
     for trainer in trainers:
         trainer.await_step(10)
     collector.kill()
     for trainer in trainers:
+        trainer.go_on()
+    for trainer in trainers:
         counters, err = trainer.end()
-        assert counters["pending"] == counters["spilled"] > (steps - 20) * PER_STEP
+        assert counters["pending"] == counters["spilled"] > (steps - 15) * PER_STEP
         assert counters["acked"] + counters["pending"] == counters["produced"] == steps * PER_STEP + 1  # records_spilled
         assert f"statctl import spill {spill}" in err
     assert len(files(spill)) == 2

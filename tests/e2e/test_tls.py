@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -478,6 +479,8 @@ def handshake(address: str, version: str, typed: str, certs: Path) -> str:
     )  # fmt: skip
     assert client.stdin is not None and client.stdout is not None
     said = ""
+    patience = threading.Timer(20, client.kill)
+    patience.start()
     for line in client.stdout:  # until the handshake is through
         said += line
         if line.startswith(("    Extended master secret", "read R BLOCK", "---\n")) and "Verify return code" in said:
@@ -486,12 +489,16 @@ def handshake(address: str, version: str, typed: str, certs: Path) -> str:
         for key in typed:
             client.stdin.write(f"{key}\n")
             client.stdin.flush()
-            time.sleep(0.2)
+            for line in client.stdout:
+                said += line
+                if (key == "R" and re.search("no.renegotiation", line)) or (key == "K" and "KEYUPDATE" in line):
+                    break
         client.stdin.close()
         return said + client.stdout.read()
     except BrokenPipeError:
         return said + client.stdout.read()
     finally:
+        patience.cancel()
         client.kill()
         client.wait()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STATCOLLECTORD, STATCTL, Collector, Finished, run_command, start_python
+from conftest import STATCOLLECTORD, STATCTL, Collector, Finished, run_command, start_python, wait_until
 
 TRAIN = """
 import numpy, statagent, sys, time
@@ -306,8 +306,7 @@ def test_the_first_token_turns_authorization_on_in_a_running_collector(tokens: T
     try:
         assert statctl(collector, "runs").code == 0
         reader = tokens.file("read.token", tokens.create("read"))
-        time.sleep(0.2)
-        assert statctl(collector, "runs").code == 2
+        wait_until(lambda: statctl(collector, "runs").code == 2, what="the collector to know of the token")
         assert statctl(collector, "--token-file", str(reader), "runs").code == 0
     finally:
         collector.stop()

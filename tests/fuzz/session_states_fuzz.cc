@@ -83,7 +83,8 @@ struct Collector {
                         .registry = registry,
                         .committer = committer,
                         .counters = counters,
-                        .admit = [this](std::function<void()> job) { admissions.push_back(std::move(job)); },
+                        .admit = [this](const std::string&, std::uint32_t,
+                                        std::function<void()> job) { admissions.push_back(std::move(job)); },
                         .memory = memory,
                         .definitions = definitions};
 

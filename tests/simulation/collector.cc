@@ -47,14 +47,21 @@ Status Machine::Open() {
 
 void Machine::Close() { opened_ = nullptr; }
 
+// RocksDB's threads take the disk's lock, too.
 void Machine::CutPower() {
+  const Real real;
   if (disk_ != nullptr) disk_->CutPower();
 }
 void Machine::CutPowerSoon() {
+  const Real real;
   if (disk_ != nullptr) disk_->CutPowerAfter(1 + random_() % 12);
 }
-bool Machine::powered() const { return disk_ == nullptr || disk_->powered(); }
+bool Machine::powered() const {
+  const Real real;
+  return disk_ == nullptr || disk_->powered();
+}
 void Machine::PowerOn() {
+  const Real real;
   if (disk_ != nullptr && !disk_->powered()) disk_->Restart(random_);
 }
 
@@ -75,7 +82,10 @@ class Collector::Process final : public Listener {
                  .registry = registry_,
                  .committer = committer_,
                  .counters = counters_,
-                 .admit = [this](std::function<void()> job) { worker_.Post(std::move(job)); },
+                 .admit =
+                     [this](const std::string& run, std::uint32_t rank, std::function<void()> job) {
+                       worker_.Post(AdmissionKey(run, rank), std::move(job));
+                     },
                  .memory = memory_,
                  .definitions = definitions_},
         worker_(kTick, [this] {
@@ -107,6 +117,8 @@ class Collector::Process final : public Listener {
   }
   SessionRegistry& registry() { return registry_; }
   std::uint64_t commits() const { return committer_.commits(); }
+  Status Admission() { return committer_.Admission(); }
+  std::size_t streams() const { return ends_.size(); }
 
   const StreamContext& context() override { return context_; }
   void Add(const std::shared_ptr<ServerEnd>& end) override {
@@ -136,6 +148,13 @@ class Collector::Process final : public Listener {
   AdmissionWorker worker_;
 };
 
+std::string Collector::State() {
+  if (process_ == nullptr) return ending_ == 0 ? "is down" : "ends";
+  const Status admission = process_->Admission();
+  return std::to_string(process_->streams()) + " streams, " +
+         (admission.ok() ? "takes records" : admission.message());
+}
+
 void Collector::Start() {
   Status opened;
   {
@@ -156,10 +175,7 @@ void Collector::Kill(bool power) {
   // A drained process may still be at work.
   const std::shared_ptr<Process> victim = process_ != nullptr ? process_ : last_.lock();
   if (victim == nullptr) return;
-  if (power) {
-    const Real real;
-    machine_.CutPower();
-  }
+  if (power) machine_.CutPower();
   network_.listener = nullptr;
   power ? network_.SilenceAll() : network_.ResetAll();  // the kernel of a killed process says so
   victim->Kill();

@@ -58,6 +58,7 @@ class Collector {
 
   bool up() const { return process_ != nullptr; }
   bool settled() const { return ending_ == 0; }
+  std::string State();    // in words
   void Start();           // a process; checks what the store has
   void Kill(bool power);  // SIGKILL, or the machine loses its power
   void Drain();           // SIGTERM

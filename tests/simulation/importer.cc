@@ -21,7 +21,7 @@ constexpr int kAttempts = 60;
 Status Importer::Run(const std::string& path, SessionId* session) {
   for (int attempt = 1;; ++attempt) {
     auto file = client::SpillReader::Open(path);
-    if (!file.ok()) return file.status();
+    if (!file.ok()) return *session = {}, file.status();
     *session = (*file)->session().session;
     network_.history.Of(*session).late = true;
     const Status sent = SendOnce(**file);

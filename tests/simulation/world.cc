@@ -162,10 +162,12 @@ class World {
     for (const std::string& path : paths) {
       SessionId id{};
       Status sent = Importer(network_, threads_).Run(path, &id);
-      while (all && sent.code() == Code::kUnavailable && id == SessionId{}) {  // another import has it
+      while (all && sent.code() == Code::kUnavailable && id == SessionId{} &&
+             std::filesystem::exists(path)) {  // another import has it
         threads_.Sleep(seconds(1));
         sent = Importer(network_, threads_).Run(path, &id);
       }
+      if (id == SessionId{} && !std::filesystem::exists(path)) continue;  // the other import has sent it
       const SessionHistory& session = history_.Of(id);
       // Refused where the attempt that has the earlier records is gone, or another has the name.
       if (sent.ok() || !all || session.removed || sent.code() == Code::kDataLoss || IsFatal(sent.code()))
@@ -207,7 +209,7 @@ class World {
     const auto real_until = RealNow() + kRealCalm;
     while (!std::all_of(agents_.begin(), agents_.end(), [](const auto& agent) { return agent->done(); })) {
       if (threads_.now() > until && !MayStillCome(real_until))
-        return history_.Fail("stalled: " + Unfinished());
+        return history_.Fail("stalled: " + Unfinished() + "; the collector " + collector_.State());
       threads_.Sleep(seconds(1));
     }
     Import(true);

@@ -139,14 +139,44 @@ double Rms(const Observation& o) {
   return o.layout->Trusts(Statistic::kL2) && count > 0 ? o.stats->l2 / std::sqrt(count) : 0;
 }
 
-Distance MeasureStatistics(const Observation& of_a, const Observation& of_b) {
+// For statistics that both sides have, all of them, and whose squares are far from overflow and underflow, which is
+// nearly always so. Empty otherwise: then each is looked at by itself.
+std::optional<double> MeasureStatisticsQuickly(const Observation& of_a, const Observation& of_b) {
+  constexpr std::uint32_t kUsed = BitOf(Statistic::kL2) | BitOf(Statistic::kMean) | BitOf(Statistic::kStd) |
+                                  BitOf(Statistic::kMin) | BitOf(Statistic::kMax);
+  constexpr double kSmallest = 1e-150, kLargest = 1e150;
+  const Layout &x = *of_a.layout, &y = *of_b.layout;
+  if (((x.absent | x.untrusted | y.absent | y.untrusted) & kUsed) != 0) return std::nullopt;
   const TensorStats &a = *of_a.stats, &b = *of_b.stats;
-  Distance distance{.kind = DistanceKind::kStatistics};
+  if (!a.has_finite || !b.has_finite) return std::nullopt;
+  const double norm = std::max(std::abs(a.l2), std::abs(b.l2));
+  const double largest =
+      std::max(std::max(std::abs(a.min), std::abs(a.max)), std::max(std::abs(b.min), std::abs(b.max)));
+  const double rms = std::sqrt(std::max(a.mean * a.mean + a.std * a.std, b.mean * b.mean + b.std * b.std));
+  const auto is_usual = [](double value) { return value > kSmallest && value < kLargest; };
+  // The sum of all is a number if each is; a maximum may not show one that is not.
+  const double all = a.l2 + b.l2 + a.min + b.min + a.max + b.max + a.mean + b.mean + a.std + b.std;
+  if (!is_usual(norm) || !is_usual(largest) || !is_usual(rms) || !std::isfinite(all)) return std::nullopt;
+  const double apart = std::max(std::abs(a.min - b.min), std::abs(a.max - b.max));
+  const double of_values = std::max(std::abs(a.l2 - b.l2) / norm, apart / largest);
+  const double of_moments = std::max(std::abs(a.mean - b.mean) / rms,
+                                     std::abs(a.std - b.std) / std::max(std::max(a.std, b.std), 0.01 * rms));
+  return std::max(of_values, of_moments);
+}
+
+// `distance`: as constructed.
+void MeasureStatistics(const Observation& of_a, const Observation& of_b, Distance& distance) {
+  const TensorStats &a = *of_a.stats, &b = *of_b.stats;
+  distance.kind = DistanceKind::kStatistics;
+  if (const auto quickly = MeasureStatisticsQuickly(of_a, of_b)) {
+    distance.value = *quickly;
+    return;
+  }
   if (a.has_finite != b.has_finite) {
     distance.value = kInfinite;
-    return distance;
+    return;
   }
-  if (!a.has_finite) return distance;
+  if (!a.has_finite) return;
   const auto both = [&](Statistic statistic) { return Comparable(of_a, of_b, statistic); };
   const auto take = [&](double value) { distance.value = std::max(distance.value, value); };
   const double largest = std::max(AbsMax(of_a), AbsMax(of_b));
@@ -160,7 +190,6 @@ Distance MeasureStatistics(const Observation& of_a, const Observation& of_b) {
   if (both(Statistic::kStd)) take(Apart(a.std, b.std, std::max({a.std, b.std, 0.01 * rms})));
   if (both(Statistic::kMin)) take(Apart(a.min, b.min, largest));
   if (both(Statistic::kMax)) take(Apart(a.max, b.max, largest));
-  return distance;
 }
 
 // If a count is not trusted, only "some or none" is compared: an importer whose source does not count NaN
@@ -195,15 +224,30 @@ double RelativeDifference(double a, double b) {
   return std::abs(a / larger - b / larger);  // the difference itself might overflow
 }
 
-Distance Measure(const Observation& a, const Observation& b, bool interval) {
+namespace {
+
+// Measure, in place: a result that is copied right after it was written in pieces waits for those writes, which took a
+// fifteenth of a diff's time.
+void MeasureInto(const Observation& a, const Observation& b, bool interval, Distance& to) {
   const bool sketches = !a.sketch.empty() && a.sketch.size() == b.sketch.size() &&
                         a.layout->hash_kind == b.layout->hash_kind && SamePlace(a, b) &&
                         a.stats->has_finite && b.stats->has_finite;
   if (sketches) {
     const Distance distance = MeasureSketch(a, b, interval);
-    if (std::isfinite(distance.value)) return distance;  // float32 sums may have overflowed
+    if (std::isfinite(distance.value)) {  // float32 sums may have overflowed
+      to = distance;
+      return;
+    }
   }
-  return MeasureStatistics(a, b);
+  MeasureStatistics(a, b, to);
+}
+
+}  // namespace
+
+Distance Measure(const Observation& a, const Observation& b, bool interval) {
+  Distance distance;
+  MeasureInto(a, b, interval, distance);
+  return distance;
 }
 
 double DefaultTolerance(DType a, DType b) {
@@ -270,16 +314,19 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
       (!shapes || a.layout->shape == b.layout->shape))
     return result;
   result.tolerance = tolerance.value_or(DefaultTolerance(a.layout->dtype, b.layout->dtype));
-  const auto diverged = [&](Reason reason) {
+  const auto set_diverged = [&](Reason reason) {
     result.agreement = Agreement::kDiverged;
     result.reason = reason;
-    return result;
   };
-  if (shapes && a.layout->shape != b.layout->shape) return diverged(Reason::kShape);
+  if (shapes && a.layout->shape != b.layout->shape) {
+    set_diverged(Reason::kShape);
+    return result;
+  }
   if (!SameNonfinite(a, b)) {
     result.distance =
         Distance{.value = kInfinite, .kind = DistanceKind::kStatistics, .low = kInfinite, .high = kInfinite};
-    return diverged(Reason::kNonfinite);
+    set_diverged(Reason::kNonfinite);
+    return result;
   }
   const bool nothing_finite = !a.stats->has_finite && !b.stats->has_finite && same_dtype &&
                               Comparable(a, b, Statistic::kNan) && Comparable(a, b, Statistic::kInf);
@@ -288,13 +335,19 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
     return result;
   }
   if (!HaveValuesInCommon(a, b)) {
-    if (!same_dtype && !tolerance) return diverged(Reason::kDType);
-    if (hashes) return diverged(Reason::kBitwise);  // other bits is all there is to know
     result.agreement = Agreement::kIncomparable;
+    if (!same_dtype && !tolerance) {
+      set_diverged(Reason::kDType);
+    } else if (hashes) {
+      set_diverged(Reason::kBitwise);  // other bits is all there is to know
+    }
     return result;
   }
-  result.distance = Measure(a, b, interval);
-  if (!same_dtype && !tolerance) return diverged(Reason::kDType);
+  MeasureInto(a, b, interval, result.distance.emplace());
+  if (!same_dtype && !tolerance) {
+    set_diverged(Reason::kDType);
+    return result;
+  }
   const bool other_counts = !SameCounts(a, b);
   if (same_dtype && !hashes && result.distance->value == 0 && !other_counts) {
     result.distance.reset();
@@ -302,10 +355,14 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
     return result;
   }
   const bool never_rounded = !tolerance && result.tolerance == 0;
-  if (never_rounded || result.distance->value > result.tolerance) return diverged(Reason::kNumeric);
-  if (exact) return diverged(Reason::kBitwise);
-  result.without_hash = !hashes;
-  result.agreement = Agreement::kWithinTolerance;
+  if (never_rounded || result.distance->value > result.tolerance) {
+    set_diverged(Reason::kNumeric);
+  } else if (exact) {
+    set_diverged(Reason::kBitwise);
+  } else {
+    result.without_hash = !hashes;
+    result.agreement = Agreement::kWithinTolerance;
+  }
   return result;
 }
 

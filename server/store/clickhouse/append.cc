@@ -128,10 +128,6 @@ Status ClickHouseAppender::PutRank(AttemptId attempt, std::uint32_t rank, const 
 }
 
 Status ClickHouseAppender::PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) {
-  const auto row = attempts_.Row(attempt);
-  if (!row.ok()) return row.status();
-  if (!*row || (*row)->state != AttemptState::kLive)
-    return {Code::kNotFound, "add events: attempt " + std::to_string(attempt) + " has been removed"};
   // A later call replaces an event of the same number; in this process always, and between collectors by their clocks.
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::system_clock::now().time_since_epoch());

@@ -15,7 +15,6 @@
 
 #include "common/status.h"
 #include "common/thread_annotations.h"
-#include "server/store/clickhouse/attempts.h"
 #include "server/store/clickhouse/claims.h"
 #include "server/store/clickhouse/engine.h"
 #include "server/store/store.h"
@@ -27,14 +26,14 @@ namespace statcollect {
 // Threads: any. Only one committer at a time calls Append.
 class ClickHouseAppender {
  public:
-  // Borrows both.
-  ClickHouseAppender(Engine& engine, AttemptTable& attempts)
-      : engine_(engine), attempts_(attempts), claims_(engine) {}
+  // Borrows it.
+  explicit ClickHouseAppender(Engine& engine) : engine_(engine), claims_(engine) {}
 
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank);
   Status ClaimRank(AttemptId attempt, std::uint32_t rank) { return claims_.Claim({attempt, rank}); }
   Status Append(std::span<const AppendItem> items);
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
+  // Of an attempt that is there.
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events);
   // The last failure of an Append, until one succeeds again or the engine answers.
   Status Recover();
@@ -54,7 +53,6 @@ class ClickHouseAppender {
   Status Write(Piece* piece);
 
   Engine& engine_;
-  AttemptTable& attempts_;
   Claims claims_;
   std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
   std::atomic<std::uint64_t> own_events_{0};     // rises with each event of the collector's own

@@ -222,6 +222,20 @@ Status AttemptTable::RetireAttempts(std::span<const AttemptId> ids) {
   return Status::Ok();
 }
 
+Status AttemptTable::PutRemoved(const std::vector<AttemptRow>& removed) {
+  const auto known = Rows();
+  if (!known.ok()) return known.status();
+  std::set<AttemptId> ids;
+  for (const AttemptRow& row : *known) ids.insert(row.meta.id);
+  for (AttemptRow row : removed) {
+    if (ids.contains(row.meta.id)) continue;
+    row.state = AttemptState::kRetired;
+    row.version = VersionOf(row.state, RevisionOf(row.version), row.meta.start_unix_nanos);
+    STATCOLLECT_RETURN_IF_ERROR(PutRow("remove attempts", row));
+  }
+  return Status::Ok();
+}
+
 Result<std::map<AttemptId, std::uint64_t>> AttemptTable::StoredRows(const std::string& attempted) {
   const auto answer = engine_.Select(
       attempted, "SELECT partition, sum(rows) AS stored FROM system.parts WHERE active AND database = " +
@@ -274,6 +288,13 @@ Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
       STATCOLLECT_RETURN_IF_ERROR(DropData(attempted, row.meta.id));
   }
   return Status::Ok();
+}
+
+Status AttemptTable::CheckLive(const std::string& attempted, AttemptId id) {
+  const auto row = Row(id);
+  if (!row.ok()) return row.status();
+  if (*row && (*row)->state == AttemptState::kLive) return Status::Ok();
+  return {Code::kNotFound, attempted + ": attempt " + std::to_string(id) + " has been removed"};
 }
 
 Status AttemptTable::CheckStillThere(const std::string& attempted, AttemptId id) {

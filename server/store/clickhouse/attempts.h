@@ -60,6 +60,10 @@ class AttemptTable {
   // Of the live attempts, by run and number.
   Result<std::vector<AttemptMeta>> Live();
   Result<std::set<std::string>> KeptRuns();
+  // kNotFound, unless the attempt is live.
+  Status CheckLive(const std::string& attempted, AttemptId id);
+  // Writes that these attempts are removed, unless it is known, so that whoever reads or writes here finds it.
+  Status PutRemoved(const std::vector<AttemptRow>& removed);
   // kAborted if the attempt's data may be gone, so that a read that ended may have ended early.
   Status CheckStillThere(const std::string& attempted, AttemptId id);
 

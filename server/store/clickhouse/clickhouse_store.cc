@@ -1,5 +1,6 @@
 #include "server/store/clickhouse/clickhouse_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/thread_annotations.h"
@@ -8,6 +9,8 @@
 #include "server/store/clickhouse/records.h"
 #include "server/store/clickhouse/scan.h"
 #include "server/store/clickhouse/schema.h"
+#include "server/store/clickhouse/sharded_store.h"
+#include "server/store/tally.h"
 
 namespace statcollect {
 namespace {
@@ -16,10 +19,13 @@ namespace {
 //
 // Threads: any. Locks, of which none is taken under another: catalogue_mutex_ and purge_mutex_, which may be held
 // while the engine is asked, and those of the parts, which are not.
-class ClickHouseStore final : public Store {
+class ClickHouseStore final : public ClickHouseShard {
  public:
   ClickHouseStore(ClickHouseDsn dsn, const EngineOptions& options)
-      : engine_(std::move(dsn), options), attempts_(engine_), appender_(engine_, attempts_) {}
+      : engine_(std::move(dsn), options), attempts_(engine_), appender_(engine_) {}
+
+  Engine& engine() override { return engine_; }
+  AttemptTable& attempts() override { return attempts_; }
 
   // Once, before anything else.
   Status Open() {
@@ -48,7 +54,13 @@ class ClickHouseStore final : public Store {
     MutexLock lock(purge_mutex_);
     return attempts_.PurgeRetired(stopped);
   }
-  Result<std::vector<AttemptTally>> Census() override { return ReadCensus(engine_, attempts_); }
+  Result<std::vector<AttemptTally>> Census() override {
+    auto tallies = EmptyTallies(attempts_);
+    if (!tallies.ok()) return tallies;
+    STATCOLLECT_RETURN_IF_ERROR(AddRanks(engine_, &*tallies));
+    for (AttemptTally& tally : *tallies) FinishTally(&tally);
+    return tallies;
+  }
   Status KeepRun(const std::string& run, bool keep) override {
     MutexLock lock(catalogue_mutex_);
     return attempts_.KeepRun(run, keep);
@@ -63,6 +75,9 @@ class ClickHouseStore final : public Store {
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return ReadRanks(engine_, attempt);
+  }
+  Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
+    return ReadRank(engine_, attempt, rank);
   }
   Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
     return ReadRows<TensorDef>(engine_, attempts_, "activations",
@@ -85,6 +100,10 @@ class ClickHouseStore final : public Store {
   Status Append(std::span<const AppendItem> items) override { return appender_.Append(items); }
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
     MutexLock lock(catalogue_mutex_);  // the attempt stays, unless another collector removes it
+    STATCOLLECT_RETURN_IF_ERROR(attempts_.CheckLive("add events", attempt));
+    return appender_.PutEvents(attempt, events);
+  }
+  Status PutEventsOf(AttemptId attempt, std::span<const CollectorEvent> events) override {
     return appender_.PutEvents(attempt, events);
   }
   Status Recover() override { return appender_.Recover(); }
@@ -141,6 +160,7 @@ class ClickHouseStore final : public Store {
   Result<StoreUsage> Usage() override { return ReadUsage(engine_, attempts_); }
   // Releases before 22 leave it to the operating system when a part reaches the disk.
   bool fsync() const override { return engine_.is_modern() || engine_.dsn().quorum > 1; }
+  Result<std::optional<std::int64_t>> EngineUnixNanos() override { return ReadClock(engine_); }
   StoreIdentity identity() const override { return identity_; }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     return Status(Code::kFailedPrecondition,
@@ -166,14 +186,47 @@ class ClickHouseStore final : public Store {
   Mutex purge_mutex_;       // held while data is deleted
 };
 
+Status SameTables(const Engine& engine, std::size_t other) {
+  return {
+      Code::kFailedPrecondition,
+      "open the store " + engine.dsn().Describe() + ": found that shards " + std::to_string(other) + " and " +
+          std::to_string(engine.dsn().number) +
+          " have the same tables; expected tables of its own for each; where they are replicated, the servers "
+          "of each shard need a macro {shard} of their own"};
+}
+
+// All of them are checked before anything is written. The first, whose list counts, is written last.
+Status TakeShardPlaces(std::vector<std::unique_ptr<ClickHouseShard>>& shards, ShardPlace place) {
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    place.number = i + 1;
+    STATCOLLECT_RETURN_IF_ERROR(CheckShardPlace(shards[i]->engine(), place));
+  }
+  for (std::size_t i = shards.size(); i-- > 0;) {
+    place.number = i + 1;
+    STATCOLLECT_RETURN_IF_ERROR(TakeShardPlace(shards[i]->engine(), place));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Store>> OpenClickHouseStore(const std::string& dsn, const EngineOptions& options) {
   auto parsed = ParseClickHouseDsn(dsn);
   if (!parsed.ok()) return parsed.status();
-  auto store = std::make_unique<ClickHouseStore>(*std::move(parsed), options);
-  STATCOLLECT_RETURN_IF_ERROR(store->Open());
-  return std::unique_ptr<Store>(std::move(store));
+  std::vector<std::unique_ptr<ClickHouseShard>> shards;
+  ShardPlace place;
+  for (ClickHouseDsn& each : *parsed) {
+    auto store = std::make_unique<ClickHouseStore>(std::move(each), options);
+    STATCOLLECT_RETURN_IF_ERROR(store->Open());
+    const auto same = std::find(place.identities.begin(), place.identities.end(), store->identity());
+    if (same != place.identities.end())
+      return SameTables(store->engine(), static_cast<std::size_t>(same - place.identities.begin()) + 1);
+    place.identities.push_back(store->identity());
+    shards.push_back(std::move(store));
+  }
+  STATCOLLECT_RETURN_IF_ERROR(TakeShardPlaces(shards, place));
+  if (shards.size() == 1) return std::unique_ptr<Store>(std::move(shards.front()));
+  return MakeShardedStore(std::move(shards));
 }
 
 }  // namespace statcollect

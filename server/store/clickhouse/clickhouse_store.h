@@ -5,13 +5,25 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/status.h"
+#include "server/store/clickhouse/attempts.h"
 #include "server/store/clickhouse/dsn.h"
 #include "server/store/clickhouse/engine.h"
+#include "server/store/clickhouse/shard_place.h"
 #include "server/store/store.h"
 
 namespace statcollect {
+
+// A store over one set of tables, and what a store of several shards needs of each.
+class ClickHouseShard : public Store {
+ public:
+  virtual Engine& engine() = 0;
+  virtual AttemptTable& attempts() = 0;
+  // The same as Store's, of an attempt that is there, though this shard does not know it.
+  virtual Status PutEventsOf(AttemptId attempt, std::span<const CollectorEvent> events) = 0;
+};
 
 // Creates the database and its tables if they are missing. kInvalidArgument, kUnavailable, kPermissionDenied or
 // kFailedPrecondition say what is wrong with the address, the engine, the user or the tables.

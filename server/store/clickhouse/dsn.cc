@@ -1,7 +1,9 @@
 #include "server/store/clickhouse/dsn.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "common/names.h"
 #include "common/parse.h"
@@ -107,56 +109,110 @@ Status ParseDsnOptions(std::string_view text, ClickHouseDsn* dsn) {
   return Status::Ok();
 }
 
+// "[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]"; `dsn` has what is the same for all shards.
+Status ParseShard(std::string_view text, ClickHouseDsn* dsn) {
+  if (const std::size_t at = text.rfind('@'); at != std::string_view::npos) {
+    STATCOLLECT_RETURN_IF_ERROR(ParseUser(text.substr(0, at), dsn));
+    text.remove_prefix(at + 1);
+  }
+  const std::size_t slash = text.find('/');
+  if (slash != std::string_view::npos) dsn->database = text.substr(slash + 1);
+  if (!IsIdentifier(dsn->database))
+    return WrongDsn("the database is '" + Printable(dsn->database) +
+                    "'; its name is made of letters, digits and '_' and does not begin with a digit");
+  const auto hosts = PartsOf(text.substr(0, slash), ',');
+  if (hosts.empty() || hosts.size() > kHostsMax)
+    return WrongDsn("found " + std::to_string(hosts.size()) + " hosts" +
+                    (dsn->shards > 1 ? " of shard " + std::to_string(dsn->number) : "") + ", not 1 to " +
+                    std::to_string(kHostsMax));
+  for (const std::string_view host : hosts) {
+    auto url = UrlOf(host, dsn->tls);
+    if (!url.ok()) return url.status();
+    dsn->urls.push_back(*std::move(url));
+  }
+  // Each host would answer with what it has: what another one acknowledged could be missing.
+  if (hosts.size() > 1 && dsn->quorum < 2)
+    return WrongDsn(
+        "found " + std::to_string(hosts.size()) + " hosts with quorum " + std::to_string(dsn->quorum) +
+        ", and they would hold different records; several hosts need replicated tables and ?quorum=2 or more");
+  return Status::Ok();
+}
+
+// Two shards in one database would count everything twice.
+Status CheckDistinct(const std::vector<ClickHouseDsn>& shards) {
+  std::map<std::pair<std::string, std::string>, std::size_t> seen;
+  for (const ClickHouseDsn& shard : shards) {
+    for (const std::string& url : shard.urls) {
+      const auto [before, is_new] = seen.emplace(std::pair(url, shard.database), shard.number);
+      if (is_new || before->second == shard.number) continue;
+      return WrongDsn("shards " + std::to_string(before->second) + " and " + std::to_string(shard.number) +
+                      " both name " + url + " and database '" + shard.database +
+                      "', and each needs tables of its own");
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
-Result<ClickHouseDsn> ParseClickHouseDsn(const std::string& text) {
+Result<std::vector<ClickHouseDsn>> ParseClickHouseDsn(const std::string& text) {
   if (text.size() > kDsnBytesMax)
     return WrongDsn("the address has more than " + std::to_string(kDsnBytesMax) + " bytes");
   std::string_view rest = text;
   if (!IsClickHouseAddress(rest))
     return WrongDsn("'" + Printable(text.substr(0, text.find("://"))) + "' is unknown");
-  ClickHouseDsn dsn;
-  dsn.tls = rest.starts_with(kClickHouseTlsScheme);
-  rest.remove_prefix(dsn.tls ? kClickHouseTlsScheme.size() : kClickHouseScheme.size());
+  ClickHouseDsn common;
+  common.tls = rest.starts_with(kClickHouseTlsScheme);
+  rest.remove_prefix(common.tls ? kClickHouseTlsScheme.size() : kClickHouseScheme.size());
   if (const std::size_t question = rest.find('?'); question != std::string_view::npos) {
-    STATCOLLECT_RETURN_IF_ERROR(ParseDsnOptions(rest.substr(question + 1), &dsn));
+    STATCOLLECT_RETURN_IF_ERROR(ParseDsnOptions(rest.substr(question + 1), &common));
     rest = rest.substr(0, question);
   }
-  if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos) {
-    STATCOLLECT_RETURN_IF_ERROR(ParseUser(rest.substr(0, at), &dsn));
-    rest.remove_prefix(at + 1);
+  const auto parts = PartsOf(rest, '|');
+  if (parts.size() > kShardsMax)
+    return WrongDsn("found " + std::to_string(parts.size()) + " shards, not 1 to " +
+                    std::to_string(kShardsMax));
+  // The database at the end is that of every shard that names none.
+  if (const std::size_t slash = rest.rfind('/'), at = rest.rfind('@');
+      slash != std::string_view::npos && (at == std::string_view::npos || slash > at))
+    common.database = rest.substr(slash + 1);
+  common.shards = std::max<std::size_t>(parts.size(), 1);
+  std::vector<ClickHouseDsn> shards;
+  for (std::size_t i = 0; i < common.shards; ++i) {
+    ClickHouseDsn shard = common;
+    shard.number = i + 1;
+    if (i > 0) {
+      shard.user = shards.front().user;
+      shard.password = shards.front().password;
+    }
+    STATCOLLECT_RETURN_IF_ERROR(ParseShard(parts.empty() ? rest : parts[i], &shard));
+    shards.push_back(std::move(shard));
   }
-  const std::size_t slash = rest.find('/');
-  dsn.database = slash == std::string_view::npos ? "" : rest.substr(slash + 1);
-  if (!IsIdentifier(dsn.database))
-    return WrongDsn("the database is '" + Printable(dsn.database) +
-                    "'; its name is made of letters, digits and '_' and does not begin with a digit");
-  const auto hosts = PartsOf(rest.substr(0, slash), ',');
-  if (hosts.empty() || hosts.size() > kHostsMax)
-    return WrongDsn("found " + std::to_string(hosts.size()) + " hosts, not 1 to " +
-                    std::to_string(kHostsMax));
-  for (const std::string_view host : hosts) {
-    auto url = UrlOf(host, dsn.tls);
-    if (!url.ok()) return url.status();
-    dsn.urls.push_back(*std::move(url));
-  }
-  // Each host would answer with what it has: what another one acknowledged could be missing.
-  if (hosts.size() > 1 && dsn.quorum < 2)
-    return WrongDsn(
-        "found " + std::to_string(hosts.size()) + " hosts with quorum " + std::to_string(dsn.quorum) +
-        ", and they would hold different records; several hosts need replicated tables and ?quorum=2 or more");
-  return dsn;
+  STATCOLLECT_RETURN_IF_ERROR(CheckDistinct(shards));
+  return shards;
 }
 
-std::string ClickHouseDsn::Describe() const {
-  std::string text(tls ? kClickHouseTlsScheme : kClickHouseScheme);
-  for (std::size_t i = 0; i < urls.size(); ++i) {
-    std::string_view host = urls[i];
-    host.remove_prefix(host.find("//") + 2);
-    host.remove_suffix(1);
-    text.append(i == 0 ? "" : ",").append(host);
+std::string ClickHouseDsn::Describe() const { return statcollect::Describe({*this}); }
+
+std::string ClickHouseDsn::ShardName() const {
+  return shards == 1 ? "" : "shard " + std::to_string(number) + " of " + std::to_string(shards) + " ";
+}
+
+std::string Describe(const std::vector<ClickHouseDsn>& shards) {
+  const ClickHouseDsn& first = shards.front();
+  std::string text(first.tls ? kClickHouseTlsScheme : kClickHouseScheme);
+  for (const ClickHouseDsn& shard : shards) {
+    text += &shard == &first ? "" : "|";
+    for (std::size_t i = 0; i < shard.urls.size(); ++i) {
+      std::string_view host = shard.urls[i];
+      host.remove_prefix(host.find("//") + 2);
+      host.remove_suffix(1);
+      text.append(i == 0 ? "" : ",").append(host);
+    }
+    if (shard.database != shards.back().database) text += "/" + shard.database;
   }
-  return text + "/" + database + (quorum > 0 ? "?quorum=" + std::to_string(quorum) : "");
+  return text + "/" + shards.back().database +
+         (first.quorum > 0 ? "?quorum=" + std::to_string(first.quorum) : "");
 }
 
 }  // namespace statcollect

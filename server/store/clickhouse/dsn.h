@@ -1,9 +1,12 @@
 // The address of a ClickHouse store:
 //   clickhouse://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...]/DATABASE[?quorum=N]
 //   clickhouses://...[?ca=FILE][&quorum=N]   the same over TLS
+//   clickhouse://SHARD|SHARD.../DATABASE     several shards, each with hosts of its own, and, where they differ from the
+//                                            first shard's, user and password; a shard may end in /DATABASE of its own
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_DSN_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_DSN_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +22,7 @@ inline bool IsClickHouseAddress(std::string_view text) {
   return text.starts_with(kClickHouseScheme) || text.starts_with(kClickHouseTlsScheme);
 }
 
+// One shard: all hosts have the same tables.
 struct ClickHouseDsn {
   std::vector<std::string> urls;  // http://HOST:PORT/ or https://, tried in this order
   std::string database;           // a plain identifier
@@ -26,14 +30,22 @@ struct ClickHouseDsn {
   // Replicas that must have a write before it counts. 0: the tables are not replicated.
   unsigned quorum = 0;
   bool tls = false;
-  std::string ca_file;  // certificates of the authorities that are trusted; empty: the system's
+  std::string ca_file;     // certificates of the authorities that are trusted; empty: the system's
+  std::size_t number = 1;  // of the shard, and how many there are
+  std::size_t shards = 1;
 
   // For messages: without the password.
   std::string Describe() const;
+  // "shard 2 of 3 "; empty if there is one.
+  std::string ShardName() const;
 };
 
-// kInvalidArgument, in a message without the password.
-Result<ClickHouseDsn> ParseClickHouseDsn(const std::string& text);
+inline constexpr std::size_t kShardsMax = 64;
+
+// The shards in their order, at least one. kInvalidArgument, in a message without passwords.
+Result<std::vector<ClickHouseDsn>> ParseClickHouseDsn(const std::string& text);
+// For messages: without passwords.
+std::string Describe(const std::vector<ClickHouseDsn>& shards);
 
 }  // namespace statcollect
 

@@ -142,7 +142,7 @@ std::string Engine::Parameters(Purpose purpose) const {
 
 Engine::Answer Engine::Judge(const std::string& attempted, const std::string& url, PostReply reply) const {
   Answer answer;
-  const std::string at = attempted + ": ClickHouse at " + url + ": ";
+  const std::string at = attempted + ": " + dsn_.ShardName() + "ClickHouse at " + url + ": ";
   if (reply.fate == PostReply::Fate::kUntrusted) {
     answer.status = {
         Code::kFailedPrecondition,

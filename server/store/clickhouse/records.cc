@@ -29,7 +29,7 @@ Status AddPartSizes(Engine& engine, std::vector<AttemptTally>* tallies) {
     const std::uint64_t bytes = in.U64();
     const auto of = std::find_if(tallies->begin(), tallies->end(),
                                  [&](const AttemptTally& t) { return id == t.meta.id; });
-    if (of != tallies->end()) of->bytes = bytes;
+    if (of != tallies->end()) of->bytes += bytes;
   }
   return in.ok() ? Status::Ok() : BadAnswer(engine, "measure attempts");
 }
@@ -62,41 +62,70 @@ Status AddInfos(const Engine& engine, const std::string& what, const std::map<st
   return Status::Ok();
 }
 
-}  // namespace
-
-Result<std::map<std::uint32_t, RankMeta>> ReadRanks(Engine& engine, AttemptId attempt) {
-  const std::string what = "ranks of attempt " + std::to_string(attempt);
-  const auto infos = engine.Select(
-      "read " + what, "SELECT family, rank, epoch, seq, value FROM " + TableName(engine, "records") +
-                          " WHERE attempt = " + std::to_string(attempt) + " AND family IN (" +
-                          SqlOf(RowFamily::kHello) + ", " + SqlOf(RowFamily::kSetting) +
-                          ") ORDER BY rank, family, item, epoch, n");
-  if (!infos.ok()) return infos.status();
-  const auto chains = ReadChains(engine, attempt);
-  if (!chains.ok()) return chains.status();
+// `infos`: the answer of SelectInfos for the same ranks.
+Result<std::map<std::uint32_t, RankMeta>> RanksOf(Engine& engine, const std::string& what,
+                                                  std::string_view infos,
+                                                  const std::map<std::uint32_t, Chain>& chains) {
   std::map<std::uint32_t, RankMeta> ranks;
-  for (const auto& [rank, chain] : *chains) {
+  for (const auto& [rank, chain] : chains) {
     if (chain.current() == nullptr) continue;
     auto meta = Decode<RankMeta>(what, chain.current()->value);
     if (!meta.ok()) return meta.status();
     ranks[rank] = *std::move(meta);
   }
-  STATCOLLECT_RETURN_IF_ERROR(AddInfos(engine, what, *chains, *infos, &ranks));
+  STATCOLLECT_RETURN_IF_ERROR(AddInfos(engine, what, chains, infos, &ranks));
   return ranks;
 }
 
-Result<std::vector<AttemptTally>> ReadCensus(Engine& engine, AttemptTable& attempts) {
+Result<std::string> SelectInfos(Engine& engine, const std::string& what, AttemptId attempt,
+                                const std::string& more) {
+  return engine.Select("read " + what,
+                       "SELECT family, rank, epoch, seq, value FROM " + TableName(engine, "records") +
+                           " WHERE attempt = " + std::to_string(attempt) + " AND family IN (" +
+                           SqlOf(RowFamily::kHello) + ", " + SqlOf(RowFamily::kSetting) + ")" + more +
+                           " ORDER BY rank, family, item, epoch, n");
+}
+
+}  // namespace
+
+Result<std::map<std::uint32_t, RankMeta>> ReadRanks(Engine& engine, AttemptId attempt) {
+  const std::string what = "ranks of attempt " + std::to_string(attempt);
+  const auto infos = SelectInfos(engine, what, attempt, "");
+  if (!infos.ok()) return infos.status();
+  const auto chains = ReadChains(engine, attempt);
+  if (!chains.ok()) return chains.status();
+  return RanksOf(engine, what, *infos, *chains);
+}
+
+Result<std::optional<RankMeta>> ReadRank(Engine& engine, AttemptId attempt, std::uint32_t rank) {
+  const std::string what = "rank " + std::to_string(rank) + " of attempt " + std::to_string(attempt);
+  const auto infos = SelectInfos(engine, what, attempt, " AND rank = " + std::to_string(rank));
+  if (!infos.ok()) return infos.status();
+  auto chain = ReadChain(engine, attempt, rank);
+  if (!chain.ok()) return chain.status();
+  std::map<std::uint32_t, Chain> chains;
+  chains.emplace(rank, *std::move(chain));
+  auto ranks = RanksOf(engine, what, *infos, chains);
+  if (!ranks.ok()) return ranks.status();
+  return ranks->empty() ? std::optional<RankMeta>() : std::move(ranks->begin()->second);
+}
+
+Result<std::vector<AttemptTally>> EmptyTallies(AttemptTable& attempts) {
   auto live = attempts.Live();
   if (!live.ok()) return live.status();
   const auto kept = attempts.KeptRuns();
   if (!kept.ok()) return kept.status();
   std::vector<AttemptTally> tallies;
-  std::map<AttemptId, std::size_t> places;
   for (AttemptMeta& attempt : *live) {
-    places[attempt.id] = tallies.size();
     tallies.push_back(EmptyTally(std::move(attempt)));
     tallies.back().kept = kept->contains(tallies.back().meta.run);
   }
+  return tallies;
+}
+
+Status AddRanks(Engine& engine, std::vector<AttemptTally>* tallies) {
+  std::map<AttemptId, std::size_t> places;
+  for (std::size_t i = 0; i < tallies->size(); ++i) places[(*tallies)[i].meta.id] = i;
   const auto answer = engine.Select(
       "read the ranks", "SELECT attempt, rank, value FROM " + TableName(engine, "records") +
                             " WHERE family = " + SqlOf(RowFamily::kRank) +
@@ -110,12 +139,10 @@ Result<std::vector<AttemptTally>> ReadCensus(Engine& engine, AttemptTable& attem
     if (!in.ok() || place == places.end()) continue;
     const auto meta = Decode<RankMeta>("rank " + std::to_string(rank), value);
     if (!meta.ok()) return meta.status();
-    AddRank(*meta, &tallies[place->second]);
+    AddRank(*meta, &(*tallies)[place->second]);
   }
   if (!in.ok()) return BadAnswer(engine, "read the ranks");
-  for (AttemptTally& tally : tallies) FinishTally(&tally);
-  STATCOLLECT_RETURN_IF_ERROR(AddPartSizes(engine, &tallies));
-  return tallies;
+  return AddPartSizes(engine, tallies);
 }
 
 Status VisitStoredCaptures(Engine& engine, AttemptTable& attempts, const PageRange& range,
@@ -165,6 +192,16 @@ Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t r
   const auto payload = Unseal(what, *sealed, kChunkVersion);
   if (!payload.ok()) return payload.status();
   return std::string(*payload);
+}
+
+Result<std::optional<std::int64_t>> ReadClock(Engine& engine) {
+  const auto answer = engine.Select("read the clock", "SELECT toUInt64(now()) AS seconds");
+  if (!answer.ok()) return answer.status();
+  ByteReader in(*answer);
+  const std::uint64_t seconds = in.U64();
+  if (!in.done()) return BadAnswer(engine, "read the clock");
+  // Releases before 22 have whole seconds only: on average half of one has passed.
+  return std::optional(static_cast<std::int64_t>(seconds) * 1'000'000'000 + 500'000'000);
 }
 
 Result<StoreUsage> ReadUsage(Engine& engine, AttemptTable& attempts) {

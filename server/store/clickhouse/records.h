@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,11 +60,15 @@ Result<std::vector<T>> ReadRows(Engine& engine, AttemptTable& attempts, const st
 
 // Like the methods of Store. Thread-safe.
 Result<std::map<std::uint32_t, RankMeta>> ReadRanks(Engine& engine, AttemptId attempt);
-Result<std::vector<AttemptTally>> ReadCensus(Engine& engine, AttemptTable& attempts);
+Result<std::optional<RankMeta>> ReadRank(Engine& engine, AttemptId attempt, std::uint32_t rank);
+// The live attempts, without anything of their ranks; then adds the ranks that an engine holds.
+Result<std::vector<AttemptTally>> EmptyTallies(AttemptTable& attempts);
+Status AddRanks(Engine& engine, std::vector<AttemptTally>* tallies);
 Status VisitStoredCaptures(Engine& engine, AttemptTable& attempts, const PageRange& range,
                            const Visitor<StoredCapture>& visitor);
 Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                               std::uint32_t activation, std::uint32_t offset);
+Result<std::optional<std::int64_t>> ReadClock(Engine& engine);
 Result<StoreUsage> ReadUsage(Engine& engine, AttemptTable& attempts);
 
 }  // namespace statcollect

@@ -1,13 +1,13 @@
 #include "server/store/clickhouse/schema.h"
 
 #include <algorithm>
-#include <chrono>
 #include <random>
 #include <set>
 #include <utility>
 
 #include "common/names.h"
 #include "common/parse.h"
+#include "server/store/clickhouse/entries.h"
 
 namespace statcollect {
 namespace {
@@ -66,28 +66,6 @@ Result<std::set<std::string>> TablesOf(Engine& engine, const std::string& attemp
   return names;
 }
 
-Status PutEntry(Engine& engine, const std::string& attempted, std::string_view key, std::string_view value) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  ByteWriter row;
-  row.Text(key);
-  row.Text(value);
-  row.U64(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
-  return engine.Insert(attempted, TableName(engine, "store") + " (key, value, made)", row.bytes(),
-                       "store " + std::string(key));
-}
-
-// The entry that was made first; empty: none.
-Result<std::string> FirstEntry(Engine& engine, const std::string& attempted, std::string_view key) {
-  const auto answer =
-      engine.Select(attempted, "SELECT value FROM " + TableName(engine, "store") +
-                                   " WHERE key = " + SqlText(key) + " ORDER BY made, value LIMIT 1");
-  if (!answer.ok()) return answer.status();
-  ByteReader in(*answer);
-  std::string value = answer->empty() ? "" : in.Text();
-  if (!in.done()) return BadAnswer(engine, attempted);
-  return value;
-}
-
 Status CheckFormat(Engine& engine, const std::string& attempted, const std::set<std::string>& tables) {
   if (!tables.contains("store")) {
     for (const TableSpec& table : kTables) {
@@ -99,7 +77,7 @@ Status CheckFormat(Engine& engine, const std::string& attempted, const std::set<
     }
     return Status::Ok();
   }
-  const auto format = FirstEntry(engine, attempted, "format");
+  const auto format = ReadEntry(engine, attempted, "format");
   if (!format.ok()) return format.status();
   if (format->empty() || *format == std::to_string(kClickHouseFormatVersion)) return Status::Ok();
   return {Code::kFailedPrecondition,
@@ -175,20 +153,12 @@ Result<StoreIdentity> OpenSchema(Engine& engine) {
   STATCOLLECT_RETURN_IF_ERROR(CheckFormat(engine, attempted, *tables));
   for (const TableSpec& table : kTables)
     STATCOLLECT_RETURN_IF_ERROR(engine.ExecuteEverywhere(attempted, CreateTable(engine, table)));
-  const auto format = FirstEntry(engine, attempted, "format");
-  if (!format.ok()) return format.status();
-  if (format->empty())
-    STATCOLLECT_RETURN_IF_ERROR(
-        PutEntry(engine, attempted, "format", std::to_string(kClickHouseFormatVersion)));
-  auto bytes = FirstEntry(engine, attempted, "identity");
-  if (bytes.ok() && bytes->empty()) {
-    // Several collectors may do so at once: all of them then take the first.
-    STATCOLLECT_RETURN_IF_ERROR(PutEntry(engine, attempted, "identity", RandomBytes(24)));
-    bytes = FirstEntry(engine, attempted, "identity");
-  }
-  if (!bytes.ok()) return bytes.status();
+  const auto entries =
+      EnsureEntries(engine, attempted,
+                    {{"format", std::to_string(kClickHouseFormatVersion)}, {"identity", RandomBytes(24)}});
+  if (!entries.ok()) return entries.status();
   StoreIdentity identity;
-  ByteReader in(*bytes);
+  ByteReader in(entries->at("identity"));
   const std::string_view id = in.Raw(identity.id.size());
   if (id.size() == identity.id.size()) std::copy(id.begin(), id.end(), identity.id.begin());
   identity.epoch = in.U64();

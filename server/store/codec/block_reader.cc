@@ -16,31 +16,47 @@
 namespace statcollect {
 namespace {
 
+STATCOLLECT_WIDE_LOOPS void AddDifferences(const std::uint64_t* from, std::size_t count, std::uint64_t* to) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = from[i] + UnZigZag(to[i]);
+}
+STATCOLLECT_WIDE_LOOPS void ExclusiveOr(const std::uint64_t* from, std::size_t count, std::uint64_t* to) {
+  for (std::size_t i = 0; i < count; ++i) to[i] ^= from[i];
+}
+STATCOLLECT_WIDE_LOOPS std::uint64_t BitwiseOr(const std::uint64_t* numbers, std::size_t count) {
+  std::uint64_t bits = 0;
+  for (std::size_t i = 0; i < count; ++i) bits |= numbers[i];
+  return bits;
+}
+
+// The numbers at `indexes`, or all of them if there are none; `gathered` may be used for them.
+const std::uint64_t* Gather(std::span<const std::uint64_t> numbers, std::span<const std::uint16_t> indexes,
+                            BlockNumbers& gathered) {
+  if (indexes.empty()) return numbers.data();
+  for (std::size_t j = 0; j < indexes.size(); ++j) gathered[j] = numbers[indexes[j]];
+  return gathered.data();
+}
+
 // Stored numbers of the own records to values. `indexes`: the places of the own records in the block; empty:
 // every record is its own.
 void Restore(Column column, std::uint8_t mode, std::span<const std::uint16_t> indexes,
              const BlockColumns* key_frame, const BlockColumns& block, std::span<std::uint64_t> numbers) {
-  const auto each = [&](const auto& value_of) {
-    if (indexes.empty()) {
-      for (std::size_t j = 0; j < numbers.size(); ++j) numbers[j] = value_of(numbers[j], j);
-    } else {
-      for (std::size_t j = 0; j < numbers.size(); ++j) numbers[j] = value_of(numbers[j], indexes[j]);
-    }
-  };
+  BlockNumbers other;
   if (mode == kNeighbour) {
     std::uint64_t previous = 0;
     for (std::uint64_t& number : numbers) number = previous += UnZigZag(number);
   } else if (mode == kKeyFrame) {
-    const std::uint64_t* const keys = key_frame->of(column).data();
-    each([=](std::uint64_t number, std::size_t i) { return keys[i] + UnZigZag(number); });
+    AddDifferences(Gather(key_frame->of(column), indexes, other), numbers.size(), numbers.data());
   } else if (mode == kExclusiveOr) {
-    const std::uint64_t* const keys = key_frame->of(column).data();
-    each([=](std::uint64_t number, std::size_t i) { return keys[i] ^ number; });
+    ExclusiveOr(Gather(key_frame->of(column), indexes, other), numbers.size(), numbers.data());
   } else if (mode == kPredicted) {
-    BlockNumbers predictions;
-    PredictColumn(column, block, key_frame, indexes, std::span(predictions).first(numbers.size()));
-    for (std::size_t j = 0; j < numbers.size(); ++j) numbers[j] = UnZigZag(numbers[j]) + predictions[j];
+    PredictColumn(column, block, key_frame, indexes, std::span(other).first(numbers.size()));
+    AddDifferences(other.data(), numbers.size(), numbers.data());
   }
+}
+
+STATCOLLECT_WIDE_LOOPS void LoadNumbers(const char* stored, std::size_t count, std::uint64_t* to) {
+  for (std::size_t i = 0; i < count; ++i)
+    to[i] = LoadLittleEndian<std::uint64_t>(stored + i * sizeof(std::uint64_t));
 }
 
 // Stored float32 sums, exactly.
@@ -139,7 +155,7 @@ bool BlockReader::ReadColumn(Column column, bool all_finite, std::span<const std
                              const BlockColumns* key_frame, const BlockColumns& block,
                              std::span<std::uint64_t> numbers) const {
   if (column == kHash) {
-    for (std::size_t j = 0; j < numbers.size(); ++j) numbers[j] = HashAt(j);
+    LoadNumbers(hashes_.data(), numbers.size(), numbers.data());
     return true;
   }
   const StoredColumn& stored = columns_[column];
@@ -151,9 +167,7 @@ bool BlockReader::ReadColumn(Column column, bool all_finite, std::span<const std
       if ((flags[indexes.empty() ? j : indexes[j]] & kHasFinite) == 0) numbers[j] = 0;
     }
   }
-  std::uint64_t bits = 0;
-  for (const std::uint64_t number : numbers) bits |= number;
-  return bits <= LimitOf(column);
+  return LimitOf(column) == kNoLimit || BitwiseOr(numbers.data(), numbers.size()) <= LimitOf(column);
 }
 
 // The others are there already, as in the key frame.
@@ -193,8 +207,7 @@ Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* blo
                                                     key_frame, *block, to);
     if (!read) return Damaged("it contains a number that is too large");
     if (column == kFlags) {
-      const auto is_finite = [&](std::size_t i) { return (to[i] & kHasFinite) != 0; };
-      for (std::size_t j = 0; j < own_; ++j) all_finite = all_finite && is_finite(own_index[j]);
+      for (std::size_t j = 0; j < own_; ++j) all_finite = all_finite & ((to[own_index[j]] & kHasFinite) != 0);
     }
   }
   return Status::Ok();
@@ -210,13 +223,13 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
     in = ByteReader(*payload);
   }
   const auto flags = block->of(kFlags);
-  const bool any_wide = std::ranges::any_of(flags, [](std::uint64_t of) { return (of & kWideSketch) != 0; });
+  const bool any_wide = (BitwiseOr(flags.data(), size_) & kWideSketch) != 0;
   const bool all_narrow = own_ == size_ && !any_wide;
   if (all_narrow) {
     const std::string_view bytes = in.Raw(block->sketch.size() * sizeof(float));
     if (in.ok()) Widen(bytes.data(), block->sketch.size(), block->sketch.data());
   }
-  for (std::size_t i = 0; i < size_ && !all_narrow; ++i) {
+  for (std::size_t i = 0; i < size_ && !all_narrow && sketch_width_ > 0; ++i) {
     const auto to = block->sketch_of(i);
     if (IsSame(i)) {
       std::ranges::copy(key_frame->sketch_of(i), to.begin());
@@ -227,9 +240,11 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
     }
   }
   block->samples.clear();
+  const auto counts = block->of(kSamples);
+  const bool has_samples = BitwiseOr(counts.data(), size_) != 0;
   std::size_t key_at = 0;
-  for (std::size_t i = 0; i < size_; ++i) {
-    const std::uint64_t count = block->of(kSamples)[i];
+  for (std::size_t i = 0; i < size_ && has_samples; ++i) {
+    const std::uint64_t count = counts[i];
     const std::uint64_t there =
         IsSame(i) ? key_frame->samples.size() - key_at : in.remaining() / sizeof(double);
     if (count > there) in.Fail();

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "common/endian.h"
+#include "server/store/codec/unpack.h"
 #include "server/store/codec/wide_loops.h"
 
 namespace statcollect {
@@ -149,7 +150,10 @@ void PackedColumn::ReadAll(std::span<std::uint64_t> numbers) const {
     const std::size_t first = group * kPackedGroup;
     const std::size_t count = std::min(kPackedGroup, count_ - first);
     std::size_t bit = at * 8;
-    if (followed_ && width <= kOneLoad) {
+    if (UnpacksWide(width)) {
+      UnpackWide(bits_.substr(at, GroupBytes(count, width)), width, base_, shift_,
+                 numbers.subspan(first, count));
+    } else if (followed_ && width <= kOneLoad) {
       const std::uint64_t mask = (std::uint64_t{1} << width) - 1;
       const char* const bits = bits_.data();
       for (std::size_t i = 0; i < count; ++i, bit += width) {

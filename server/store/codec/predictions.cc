@@ -2,6 +2,9 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
+
+#include "server/store/codec/wide_loops.h"
 
 namespace statcollect {
 namespace {
@@ -91,10 +94,37 @@ void PredictAll(const KnownColumns& known, std::span<const std::uint16_t> indexe
     predictions[j] = predict(known.At(indexes.empty() ? j : indexes[j]));
 }
 
+// Loops in vectors give the same bits as one record alone: a product and a sum are not fused, and IEEE 754 defines every
+// operation in them.
+STATCOLLECT_WIDE_LOOPS void PredictEveryPos(const std::uint64_t* numbers, std::size_t size,
+                                            std::uint64_t* to) {
+  const auto *numel = numbers + kNumel * size, *nan = numbers + kNan * size;
+  const auto *pos_inf = numbers + kPosInf * size, *neg_inf = numbers + kNegInf * size;
+  const auto *zero = numbers + kZero * size, *neg = numbers + kNeg * size;
+  for (std::size_t i = 0; i < size; ++i)
+    to[i] = numel[i] - (nan[i] + pos_inf[i] + neg_inf[i] + zero[i] + neg[i]);
+}
+
+STATCOLLECT_WIDE_LOOPS void PredictEveryL2(const std::uint64_t* numbers, std::size_t size,
+                                           std::uint64_t* to) {
+  const auto *zero = numbers + kZero * size, *neg = numbers + kNeg * size, *pos = numbers + kPos * size;
+  const auto *means = numbers + kMean * size, *stds = numbers + kStd * size;
+  for (std::size_t i = 0; i < size; ++i) {
+    const double n = static_cast<double>(zero[i] + neg[i] + pos[i]);
+    const double mean = std::bit_cast<double>(means[i]), std = std::bit_cast<double>(stds[i]);
+    const double value = __builtin_sqrt(n * (mean * mean + std * std));
+    const bool finite = value <= std::numeric_limits<double>::max();  // and a number; a root is not negative
+    to[i] = finite ? std::bit_cast<std::uint64_t>(value) : 0;
+  }
+}
+
 }  // namespace
 
 void PredictColumn(Column column, const BlockColumns& block, const BlockColumns* key_frame,
                    std::span<const std::uint16_t> indexes, std::span<std::uint64_t> predictions) {
+  const std::uint64_t* const numbers = block.of(kActivation).data();  // column by column
+  if (indexes.empty() && column == kPos) return PredictEveryPos(numbers, block.size(), predictions.data());
+  if (indexes.empty() && column == kL2) return PredictEveryL2(numbers, block.size(), predictions.data());
   const KnownColumns known(block, key_frame);
   const auto all = [&](const auto& predict) { PredictAll(known, indexes, predictions, predict); };
   column == kPos  ? all([](const Known& r) { return PredictPos(r); })

@@ -24,8 +24,9 @@ enum StoredMode : std::uint8_t {
 // Integers that may be predicted by their neighbour.
 constexpr bool RunsAlong(Column column) { return column <= kOrder || column == kNumel || column == kSamples; }
 constexpr bool IsReal(Column column) { return column >= kMean && column <= kMax; }
+inline constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 constexpr std::uint64_t LimitOf(Column column) {
-  return column <= kOrder || column == kSamples ? 0xffffffffu : ~std::uint64_t{0};
+  return column <= kOrder || column == kSamples ? 0xffffffffu : kNoLimit;
 }
 
 constexpr std::uint64_t ZigZag(std::uint64_t difference) {

@@ -133,7 +133,7 @@ class RocksDbStore final : public Store {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
     return statcollect::VisitSeries(*database->db, StatFamiliesOf(*database), attempt, rank, activation,
-                                    steps, visitor);
+                                    steps, series_asked_, visitor);
   }
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                         const Visitor<std::uint64_t>& visitor) override {
@@ -218,6 +218,7 @@ class RocksDbStore final : public Store {
   Catalogue catalogue_;
   Aliases aliases_;
   Appender appender_;
+  AskedBefore series_asked_;
   Mutex catalogue_mutex_;  // one attempt is created or hidden at a time
   Mutex purge_mutex_;      // held while data is deleted, which may take long
   Mutex checkpoint_mutex_;

@@ -89,13 +89,15 @@ class BlockScan final : public StatScan {
 class SeriesWalk {
  public:
   SeriesWalk(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
-             std::uint32_t activation, StepBounds steps, const Visitor<StatPoint>& visitor)
+             std::uint32_t activation, StepBounds steps, AskedBefore& asked_before,
+             const Visitor<StatPoint>& visitor)
       : db_(db),
         families_(families),
         source_(db, families),
         range_(RankRange(attempt, rank, steps)),
         steps_(steps),
         activation_(activation),
+        asked_before_(asked_before),
         visitor_(visitor),
         key_{.attempt = attempt, .rank = rank, .step = steps.first, .activation = activation} {}
 
@@ -117,6 +119,7 @@ class SeriesWalk {
   // Steps that follow each other are read without the iterator. Returns the last one that is done.
   Result<std::uint64_t> ReadStepsAfter(std::uint64_t step) {
     const std::uint64_t end = std::min(steps_.last, kLastStep);
+    DecideOnCache();
     for (std::size_t wanted = 1; step < end; wanted = std::min(2 * wanted, kReadAtOnce)) {
       const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(wanted, end - step));
       Fetch(step + 1, count);
@@ -130,6 +133,14 @@ class SeriesWalk {
     return step;
   }
 
+  // Blocks that are asked for once are not put into the cache: the pages that they take there cost as much as reading
+  // them, and a series of 8 ranks x 1,000 steps is more than half of it.
+  void DecideOnCache() {
+    if (cached_for_ == key_.activation) return;
+    cached_for_ = key_.activation;
+    read_options_.fill_cache = asked_before_(key_);
+  }
+
   // The blocks of these steps that are where the last point was found.
   void Fetch(std::uint64_t first, std::size_t count) {
     std::array<rocksdb::Slice, kReadAtOnce> keys;
@@ -139,7 +150,7 @@ class SeriesWalk {
       keys[i] = keys_[i];
       values_[i].Reset();
     }
-    db_.MultiGet({}, families_.stats, count, keys.data(), values_.data(), found_.data(),
+    db_.MultiGet(read_options_, families_.stats, count, keys.data(), values_.data(), found_.data(),
                  /*sorted_input=*/true);
   }
 
@@ -195,8 +206,11 @@ class SeriesWalk {
   KeyRange range_;
   const StepBounds steps_;
   const std::uint32_t activation_;
+  AskedBefore& asked_before_;
   const Visitor<StatPoint>& visitor_;
-  StatKey key_;  // its activation: that of the last block that had it
+  StatKey key_;                              // its activation: that of the last block that had it
+  rocksdb::ReadOptions read_options_;        // of the blocks that are read at once
+  std::optional<std::uint32_t> cached_for_;  // the value of key_.activation for which they were decided on
   std::unique_ptr<rocksdb::Iterator> it_;
   std::array<std::string, kReadAtOnce> keys_;
   std::array<rocksdb::PinnableSlice, kReadAtOnce> values_;
@@ -211,8 +225,9 @@ std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& famili
 }
 
 Status VisitSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
-                   std::uint32_t activation, StepBounds steps, const Visitor<StatPoint>& visitor) {
-  return SeriesWalk(db, families, attempt, rank, activation, steps, visitor).Run();
+                   std::uint32_t activation, StepBounds steps, AskedBefore& asked_before,
+                   const Visitor<StatPoint>& visitor) {
+  return SeriesWalk(db, families, attempt, rank, activation, steps, asked_before, visitor).Run();
 }
 
 }  // namespace statcollect

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "server/store/rocksdb/asked_before.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/store.h"
 
@@ -14,9 +15,10 @@ namespace statcollect {
 std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
                                      std::uint32_t rank, StepBounds steps);
 
-// See Store::VisitSeries.
+// See Store::VisitSeries. Its blocks are put into the cache if they were asked for before.
 Status VisitSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
-                   std::uint32_t activation, StepBounds steps, const Visitor<StatPoint>& visitor);
+                   std::uint32_t activation, StepBounds steps, AskedBefore& asked_before,
+                   const Visitor<StatPoint>& visitor);
 
 }  // namespace statcollect
 

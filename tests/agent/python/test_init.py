@@ -139,7 +139,7 @@ def test_silent_server_does_not_hold_up_init() -> None:
         statagent.init(run="test", collector=f"127.0.0.1:{server.getsockname()[1]}", connect_timeout=0.3)
         statagent.log_scalar("loss", 1.0)
         statagent.close(timeout=0.3)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 10, "0.6 s, on a busy machine; without a limit it would wait for the server's answer"
 
 
 # --- configuration ---
@@ -355,7 +355,7 @@ ending.append(time.monotonic())
 )
 def test_exit_waits_two_seconds_at_most_without_a_collector(end: str, code: int) -> None:
     done = python(TRAINER + end, code=code, cold=True)
-    assert 0 < float(done.stdout) < 4, "2 s for the agent, the rest for a busy machine"
+    assert 0 < float(done.stdout) < 8, "2 s for the agent, the rest for a busy machine"
     assert ("loss exploded" in done.stderr) == (code == 1)
     said = [line for line in done.stderr.splitlines() if "were not stored within" in line]
     assert len(said) == 1

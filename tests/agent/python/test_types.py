@@ -28,8 +28,9 @@ BAD = {
 }
 
 
-def test_type_checker_sees_wrong_arguments_and_accepts_right_ones(tmp_path: Path) -> None:
+def test_type_checker_sees_wrong_arguments_and_accepts_right_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = pytest.importorskip("mypy.api")
+    monkeypatch.setenv("MYPY_CONFIG_FILE_DIR", "")  # mypy sets it in this process: so it is taken back
     script = tmp_path / "script.py"
     script.write_text(GOOD + "\n".join(BAD) + "\n")
     first = len(GOOD.splitlines()) + 1

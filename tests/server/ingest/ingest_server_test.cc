@@ -263,7 +263,7 @@ TEST(CollectorStream, FencesTheOlderStreamOfARank) {
   auto newer = h.Agent();
   newer->Open();
   const Status end = older->Finish();
-  EXPECT_EQ(end.code(), Code::kAborted);
+  EXPECT_EQ(end.code(), Code::kUnavailable);
   EXPECT_THAT(end.message(), HasSubstr("fenced by"));
   for (auto* agent : {other.get(), newer.get()}) {
     agent->WriteBatch(NthBatch(0));

@@ -174,10 +174,14 @@ TEST(StreamMemory, IsBoundedOverAllStreamsAndNothingIsLost) {
   Committer committer(store, clock, {.queue_bytes_max = 2 * one});
   SessionRegistry registry(store, clock, committer);
   ThreadPool pool(4);
-  const StreamContext context{store,    clock,
-                              registry, committer,
-                              counters, [&](std::function<void()> job) { pool.Post(std::move(job)); },
-                              memory,   definitions};
+  const StreamContext context{store,
+                              clock,
+                              registry,
+                              committer,
+                              counters,
+                              [&](const std::string&, std::uint32_t, std::function<void()> job) { pool.Post(std::move(job)); },
+                              memory,
+                              definitions};
   std::vector<std::unique_ptr<FakeWire>> wires;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     wires.push_back(std::make_unique<FakeWire>(pool));

@@ -94,7 +94,7 @@ TEST_F(SessionRegistryTest, ResumesTheSameSessionAtItsWatermarkAndEndsItsOlderSt
   EXPECT_EQ(again->attempt.id, first->attempt.id);
   EXPECT_EQ(again->meta.durable_seq, 42u);
   EXPECT_EQ(older->ends, 1);
-  EXPECT_EQ(older->end.code(), Code::kAborted);
+  EXPECT_EQ(older->end.code(), Code::kUnavailable);
   EXPECT_THAT(older->end.message(), HasSubstr("fenced by"));
   EXPECT_EQ(newer->ends, 0);
   registry_.Close(first->attempt.id, 0, older.get());

@@ -80,10 +80,15 @@ class IngestStreamTest : public ::testing::Test {
   DefinitionBudget definitions_;
   std::vector<std::unique_ptr<FakeWire>> wires_;
   ThreadPool pool_{4};
-  StreamContext context_{store_,    clock_,
-                         registry_, committer_,
-                         counters_, [this](std::function<void()> job) { pool_.Post(std::move(job)); },
-                         memory_,   definitions_};
+  StreamContext context_{
+      store_,
+      clock_,
+      registry_,
+      committer_,
+      counters_,
+      [this](const std::string&, std::uint32_t, std::function<void()> job) { pool_.Post(std::move(job)); },
+      memory_,
+      definitions_};
 };
 
 TEST_F(IngestStreamTest, AcknowledgesOnceForEverythingThatBecameDurableDuringAWrite) {

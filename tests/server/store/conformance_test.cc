@@ -1,4 +1,4 @@
-// What every store has to do: the same tests over the embedded one and over a real ClickHouse.
+// What every store has to do: the same tests over the embedded one, over a real ClickHouse, and over two shards.
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-enum class Kept { kRocksDb, kClickHouse };
+enum class Kept { kRocksDb, kClickHouse, kSharded };
 
 // The hosts of a ClickHouse that runs already, such as "127.0.0.1:8123", and options ("?quorum=2"); null: tests start one.
 const char* OtherServer() { return std::getenv("STATCOLLECT_TEST_CLICKHOUSE"); }
@@ -42,17 +42,24 @@ testing::ClickHouseServer& SharedServer() {
   return server;
 }
 
-std::string DsnOf(const std::string& database) {
-  if (OtherServer() == nullptr) return SharedServer().Dsn(database);
-  const std::string other = OtherServer();
+// Shards are databases here, because one server is enough to see who writes where.
+std::string DsnOf(Kept kept, const std::string& database) {
+  std::string other =
+      OtherServer() != nullptr ? OtherServer() : "127.0.0.1:" + std::to_string(SharedServer().port());
   const std::size_t options = std::min(other.find('?'), other.size());
-  return "clickhouse://" + other.substr(0, options) + "/" + database + other.substr(options);
+  const std::string hosts = other.substr(0, options);
+  const std::string second = kept == Kept::kSharded ? "|" + hosts + "/" + database + "_second" : "";
+  return "clickhouse://" + hosts + "/" + database + second + other.substr(options);
+}
+
+const char* NameOf(Kept kept) {
+  return kept == Kept::kRocksDb ? "RocksDb" : kept == Kept::kClickHouse ? "ClickHouse" : "Sharded";
 }
 
 class StoreConformance : public ::testing::TestWithParam<Kept> {
  protected:
   void SetUp() override {
-    if (GetParam() == Kept::kClickHouse && OtherServer() == nullptr &&
+    if (GetParam() != Kept::kRocksDb && OtherServer() == nullptr &&
         testing::ClickHouseServer::Program().empty())
       GTEST_SKIP() << "clickhouse-server is not installed; scripts/setup.sh installs it";
     std::string pattern = ::testing::TempDir() + "/statcollect_conformance_XXXXXX";
@@ -68,8 +75,8 @@ class StoreConformance : public ::testing::TestWithParam<Kept> {
     static int databases = 0;
     if (database_.empty())
       database_ = "conformance_" + std::to_string(getpid()) + "_" + std::to_string(++databases);
-    auto opened =
-        GetParam() == Kept::kRocksDb ? OpenRocksDbStore(directory_) : OpenClickHouseStore(DsnOf(database_));
+    auto opened = GetParam() == Kept::kRocksDb ? OpenRocksDbStore(directory_)
+                                               : OpenClickHouseStore(DsnOf(GetParam(), database_));
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     store_ = *std::move(opened);
     return *store_;
@@ -85,10 +92,9 @@ class StoreConformance : public ::testing::TestWithParam<Kept> {
   std::unique_ptr<Store> store_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Stores, StoreConformance, ::testing::Values(Kept::kRocksDb, Kept::kClickHouse),
-                         [](const auto& tested) {
-                           return tested.param == Kept::kRocksDb ? "RocksDb" : "ClickHouse";
-                         });
+INSTANTIATE_TEST_SUITE_P(Stores, StoreConformance,
+                         ::testing::Values(Kept::kRocksDb, Kept::kClickHouse, Kept::kSharded),
+                         [](const auto& tested) { return NameOf(tested.param); });
 
 TEST_P(StoreConformance, KeepsEverythingOverAReopen) {
   Open();
@@ -192,7 +198,7 @@ TEST_P(StoreConformance, DroppedAttemptIsGoneAndOthersStay) {
   StatColumns columns;
   if (GetParam() == Kept::kRocksDb || running->status().ok()) {
     const bool whole = running->Load(/*sketches=*/true, &columns) && columns.size() == 3;
-    EXPECT_TRUE(whole || (GetParam() == Kept::kClickHouse && running->status().code() == Code::kAborted))
+    EXPECT_TRUE(whole || (GetParam() != Kept::kRocksDb && running->status().code() == Code::kAborted))
         << running->status().message();
   }
   EXPECT_THAT(*store_->ListRuns(), ElementsAre("stays"));

@@ -71,6 +71,29 @@ TEST(Distance, EqualContentIsIdentical) {
   EXPECT_FALSE(c.distance);
 }
 
+// Values of any usual size take a shorter way than those near overflow.
+TEST(Distance, OfStatisticsDoesNotDependOnTheScale) {
+  std::mt19937_64 rng(7);
+  std::uniform_real_distribution<double> apart(-1, 1);
+  for (int round = 0; round < 2000; ++round) {
+    const Tensor a = Random(1 + rng() % 20, rng(), DType::kF64);
+    Tensor b = a;
+    const double size = std::pow(10.0, -static_cast<double>(rng() % 12));
+    for (double& x : b.values) x += size * apart(rng);
+    if (round % 5 == 0) b.values.assign(b.values.size(), b.values[0]);
+    const auto measured = [&](double scale) {
+      Seen of_a(a, 0), of_b(b, 0);
+      for (TensorStats* s : {&of_a.stats, &of_b.stats}) {
+        for (double* value : {&s->min, &s->max, &s->mean, &s->std, &s->l1, &s->l2}) *value *= scale;
+      }
+      return Measure(of_a.observation(), of_b.observation()).value;
+    };
+    const double usual = measured(1);
+    EXPECT_NEAR(measured(1e200), usual, 1e-13) << "round " << round;
+    EXPECT_NEAR(measured(1e-200), usual, 1e-13) << "round " << round;
+  }
+}
+
 TEST(Distance, SketchEstimatesTheNormOfTheDifferenceAndItsIntervalCoversIt) {
   int covered = 0;
   constexpr int kTrials = 400;

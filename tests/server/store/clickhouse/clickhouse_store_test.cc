@@ -57,7 +57,8 @@ class ClickHouseStoreTest : public ::testing::Test {
   }
   // Rows as an insert that arrives late or twice would leave them.
   std::unique_ptr<Engine> Raw() const {
-    auto engine = std::make_unique<Engine>(*ParseClickHouseDsn(Server().Dsn(database_)), EngineOptions{});
+    auto engine =
+        std::make_unique<Engine>(ParseClickHouseDsn(Server().Dsn(database_))->front(), EngineOptions{});
     EXPECT_TRUE(engine->Connect().ok());
     return engine;
   }
@@ -264,10 +265,11 @@ TEST_F(ClickHouseStoreTest, WhatIsWrongIsSaid) {
   EXPECT_THAT(Refusal("clickhouse://locked:ses%61me@" + at + "/elsewhere"), "opened");
   EXPECT_THAT(Refusal("clickhouse://nobody@" + at + "/elsewhere"), HasSubstr("check the user"));
   const auto engine = Raw();
-  ASSERT_TRUE(engine
-                  ->Execute("spoil", "INSERT INTO " + database_ +
-                                         ".store (key, value, made) VALUES ('format', '7', 0)")
-                  .ok());
+  ASSERT_TRUE(
+      engine
+          ->Execute("spoil", "INSERT INTO " + database_ +
+                                 ".store (key, value, made) VALUES ('format', '7', 18446744073709551615)")
+          .ok());
   EXPECT_THAT(Refusal(Server().Dsn(database_)), AllOf(HasSubstr("format 7"), HasSubstr("expected 1")));
   ASSERT_TRUE(engine->Execute("make", "CREATE DATABASE foreign_tables").ok());
   ASSERT_TRUE(engine->Execute("make", "CREATE TABLE foreign_tables.records (a UInt8) ENGINE = Memory").ok());
@@ -280,18 +282,18 @@ TEST_F(ClickHouseStoreTest, WhatIsWrongIsSaid) {
 TEST(ClickHouseDsnTest, ReadsAndRefusesAddresses) {
   const auto dsn = ParseClickHouseDsn("clickhouse://me:p%40ss@h1:9000,[::1],10.0.0.1:81/stats_1?quorum=2");
   ASSERT_TRUE(dsn.ok()) << dsn.status().message();
-  EXPECT_THAT(dsn->urls,
+  EXPECT_THAT(dsn->front().urls,
               ::testing::ElementsAre("http://h1:9000/", "http://[::1]:8123/", "http://10.0.0.1:81/"));
-  EXPECT_EQ(dsn->user, "me");
-  EXPECT_EQ(dsn->password, "p@ss");
-  EXPECT_EQ(dsn->database, "stats_1");
-  EXPECT_EQ(dsn->quorum, 2u);
-  EXPECT_EQ(dsn->Describe(), "clickhouse://h1:9000,[::1]:8123,10.0.0.1:81/stats_1?quorum=2");
+  EXPECT_EQ(dsn->front().user, "me");
+  EXPECT_EQ(dsn->front().password, "p@ss");
+  EXPECT_EQ(dsn->front().database, "stats_1");
+  EXPECT_EQ(dsn->front().quorum, 2u);
+  EXPECT_EQ(dsn->front().Describe(), "clickhouse://h1:9000,[::1]:8123,10.0.0.1:81/stats_1?quorum=2");
   const auto secure = ParseClickHouseDsn("clickhouses://u:p@h1,h2:9443/db?ca=/etc/a%20b.pem&quorum=2");
   ASSERT_TRUE(secure.ok()) << secure.status().message();
-  EXPECT_THAT(secure->urls, ::testing::ElementsAre("https://h1:8443/", "https://h2:9443/"));
-  EXPECT_EQ(secure->ca_file, "/etc/a b.pem");
-  EXPECT_EQ(secure->Describe(), "clickhouses://h1:8443,h2:9443/db?quorum=2");
+  EXPECT_THAT(secure->front().urls, ::testing::ElementsAre("https://h1:8443/", "https://h2:9443/"));
+  EXPECT_EQ(secure->front().ca_file, "/etc/a b.pem");
+  EXPECT_EQ(secure->front().Describe(), "clickhouses://h1:8443,h2:9443/db?quorum=2");
   for (const char* wrong : {"",
                             "clickhouse://",
                             "clickhouse://h",

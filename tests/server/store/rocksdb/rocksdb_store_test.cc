@@ -20,6 +20,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <rocksdb/perf_context.h>
+#include <rocksdb/perf_level.h>
+
+#include "server/store/rocksdb/asked_before.h"
 #include "server/store/rocksdb/stream_writer.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
@@ -557,6 +561,53 @@ TEST_F(RocksDbStoreTest, ReadersOfAStreamThatIsBeingWrittenFindNothingDamaged) {
   }
   stop = true;
   writer.join();
+}
+
+// Blocks that RocksDB reads from files for a series; what it takes from its cache does not count.
+std::uint64_t BlocksReadForSeries(Store& store, AttemptId attempt, std::uint32_t activation) {
+  rocksdb::SetPerfLevel(rocksdb::kEnableCount);
+  rocksdb::get_perf_context()->Reset();
+  const auto points = store.ActivationSeries(attempt, 0, activation, {});
+  const std::uint64_t read = rocksdb::get_perf_context()->block_read_count;
+  rocksdb::SetPerfLevel(rocksdb::kDisable);
+  EXPECT_TRUE(points.ok() && points->size() == 100);
+  return read;
+}
+
+TEST_F(RocksDbStoreTest, ASeriesThatIsAskedForOnceLeavesTheCacheToOthers) {
+  Open();
+  const AttemptId attempt = Create("series").id;
+  const auto writer = store_->NewWriter(attempt, 0);
+  std::uint64_t seq = 0;
+  for (std::uint64_t step = 0; step < 100; ++step) {
+    const RecordBatch batch = MakeBatch(seq + 1, step, 0, 500);  // two blocks a step
+    seq = batch.last_seq();
+    const RankMeta meta = MetaOf(0, seq);
+    const auto prepared = writer->Prepare(batch);
+    const AppendItem item{
+        .attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta, .prepared = prepared.get()};
+    ASSERT_TRUE(store_->Append({&item, 1}).ok());
+  }
+  Open();  // from the log into tables
+  EXPECT_GE(BlocksReadForSeries(*store_, attempt, 3), 50u);
+  EXPECT_GE(BlocksReadForSeries(*store_, attempt, 4), 50u) << "the same blocks; they were not cached";
+  EXPECT_LE(BlocksReadForSeries(*store_, attempt, 5), 5u) << "asked for again, so they were";
+}
+
+TEST(AskedBefore, KnowsWhatItWasAskedLastAndNothingElse) {
+  const auto asked = std::make_unique<AskedBefore>();
+  const StatKey blocks{.attempt = 1, .rank = 2, .step = 3, .activation = 256};
+  StatKey later = blocks, other_attempt = blocks, other_rank = blocks, other_activation = blocks;
+  later.step = 4;
+  other_attempt.attempt = 2;
+  other_rank.rank = 1;
+  other_activation.activation = 0;
+  EXPECT_FALSE((*asked)(blocks));
+  for (const StatKey& other : {other_attempt, other_rank, other_activation}) EXPECT_FALSE((*asked)(other));
+  EXPECT_TRUE((*asked)(blocks));
+  EXPECT_TRUE((*asked)(later)) << "blocks of all steps";
+  for (std::uint32_t rank = 10; rank < 200'000; ++rank) EXPECT_FALSE((*asked)({.attempt = 9, .rank = rank}));
+  EXPECT_FALSE((*asked)(blocks)) << "it remembers a few thousand";
 }
 
 TEST_F(RocksDbStoreTest, ReportsItsSize) {

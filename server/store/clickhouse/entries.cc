@@ -1,0 +1,65 @@
+#include "server/store/clickhouse/entries.h"
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "server/store/byte_io.h"
+#include "server/store/clickhouse/schema.h"
+
+namespace statcollect {
+namespace {
+
+// After entries were written, until they are read back: whoever else found none and writes one, too, has done so by then.
+constexpr std::chrono::milliseconds kSettle{200};
+
+// The first stands. Merges keep the row of the highest version, so it falls with time.
+std::uint64_t VersionNow() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::numeric_limits<std::uint64_t>::max() -
+         static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+}  // namespace
+
+Result<std::string> ReadEntry(Engine& engine, const std::string& attempted, std::string_view key) {
+  const auto answer =
+      engine.Select(attempted, "SELECT value FROM " + TableName(engine, "store") +
+                                   " WHERE key = " + SqlText(key) + " ORDER BY made DESC, value LIMIT 1");
+  if (!answer.ok()) return answer.status();
+  ByteReader in(*answer);
+  std::string value = answer->empty() ? "" : in.Text();
+  if (!in.done()) return BadAnswer(engine, attempted);
+  return value;
+}
+
+Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entries entries) {
+  bool written = false;
+  for (auto& [key, value] : entries) {
+    auto found = ReadEntry(engine, attempted, key);
+    if (!found.ok()) return found.status();
+    if (!found->empty()) {
+      value = *std::move(found);
+      continue;
+    }
+    ByteWriter row;
+    row.Text(key);
+    row.Text(value);
+    row.U64(VersionNow());
+    STATCOLLECT_RETURN_IF_ERROR(engine.Insert(attempted, TableName(engine, "store") + " (key, value, made)",
+                                              row.bytes(), "store " + key + " " + value));
+    written = true;
+  }
+  if (!written) return entries;
+  std::this_thread::sleep_for(kSettle);
+  for (auto& [key, value] : entries) {
+    auto found = ReadEntry(engine, attempted, key);
+    if (!found.ok()) return found.status();
+    value = *std::move(found);
+  }
+  return entries;
+}
+
+}  // namespace statcollect
