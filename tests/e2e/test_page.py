@@ -973,6 +973,14 @@ def test_a_map_that_is_larger_than_an_answer_is_shown_in_tiles(collector: Collec
     # Steps lie one by one now, and only the odd one differs.
     shown = [int(text) for text in page.locator(".heat-steps span").all_inner_texts()]
     assert odd - 10 <= shown[0] <= odd <= shown[-1] + 10
+    places = re.search(r"window=(\d+)-(\d+)(?:%3A|:)(\d+)-(\d+)", page.url)
+    assert places
+    first, last, top, bottom = map(int, places.groups())
+
+    def colours() -> list[list[int]]:
+        return [colour_at(page, row - top, odd - first, bottom - top + 1, last - first + 1) for row in range(3)]
+
+    wait_until(lambda: colours()[0] == colours()[2] != colours()[1], what="the tensor that differs in its own row")
     page.keyboard.press("ArrowRight")
     until(page, f"document.querySelector('.heat-at').textContent.startsWith('step {odd + 1},')")
     assert "identical" in page.inner_text(".heat-at") and "net.1" in page.inner_text(".heat-at")
