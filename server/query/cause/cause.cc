@@ -17,8 +17,7 @@ constexpr std::array kFinders = {
     cause::FindEvaluationMode, cause::FindModuleSetting, cause::FindModuleReplaced,
     cause::FindModelStructure, cause::FindUntrained,     cause::FindOptimizerSetting,
     cause::FindZeroGrad,       cause::FindNotUpdated,    cause::FindResume,
-    cause::FindDropout,        cause::FindAllZero,       cause::FindGradientScale,
-    cause::FindOtherTensor,
+    cause::FindGradientScale,  cause::FindOtherTensor,   cause::FindDropout,
 };
 
 // These say how a tensor differs rather than why: a likely reason is worth more than a certain description.

@@ -30,11 +30,6 @@ constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
 constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient against those of the others
 constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
-constexpr std::size_t kSumsForMoved = 16;  // of a sketch
-constexpr double kElementsForMoved = 256;
-constexpr double kShareOfSmaller = 0.4;  // of 16 squared sums of a tensor, that of the twelve smallest ones
-constexpr double kFewMoved = 0.1;
-constexpr double kFlipsInFewSums = 4;
 constexpr double kFragileSpread = 0.75;
 constexpr double kUncertain = 0.3;  // spread from about 100 elements down
 // Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
@@ -73,29 +68,6 @@ bool HasNoiseElements(const TensorPair& squares) {
   };
   const bool beyond_zero = a.min > 0 || b.min > 0 || a.zero != b.zero;
   return squares.a.layout->shape.size() == 1 && some(a) && some(b) && beyond_zero;
-}
-
-// Where a maximum or a clamp between modules chooses another element, that element's gradient moves. A few
-// such elements are in few of the sketch's sums, and what is computed otherwise is in all of them: the distance
-// by the smaller sums, if they show far less. `distance`: by all sums.
-bool CanBeMoved(const TensorPair& pair) {
-  return pair.a.sketch.size() >= kSumsForMoved && pair.b.sketch.size() == pair.a.sketch.size() &&
-         Norm(pair) > 0 && Numel(pair) >= kElementsForMoved;
-}
-double WithoutMoved(const TensorPair& pair, double distance) {
-  if (!CanBeMoved(pair) || !std::isfinite(distance)) return distance;
-  const std::size_t sums = pair.a.sketch.size();
-  std::vector<double> squares;
-  for (std::size_t i = 0; i < sums; ++i) {
-    const double apart = pair.a.sketch[i] - pair.b.sketch[i];
-    squares.push_back(apart * apart);
-  }
-  std::sort(squares.begin(), squares.end());
-  const std::size_t kept = sums - sums / 4;
-  double smaller = 0;
-  for (std::size_t i = 0; i < kept; ++i) smaller += squares[i];
-  const double without = std::sqrt(smaller / kShareOfSmaller) / Norm(pair);
-  return without < kFewMoved * distance ? without : distance;
 }
 
 template <typename Map, typename Key>
@@ -148,7 +120,6 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
         return pair.loss == nullptr && pair.a.def->key.name.starts_with(below);
       }))
     root_ = {};
-  linearity_.Step(pairs, normalised_);
 }
 
 void Explainer::NoteState(const TensorPair& pair) {
@@ -331,7 +302,7 @@ double Explainer::Scope::Largest() const {
 // --- parameters as inputs
 
 double Explainer::OfParameters(double distance) const {
-  return Capped(normalised_.empty() && !linearity_.any_nonlinear() ? distance : kSparseParameters * distance);
+  return Capped(normalised_.empty() ? distance : kSparseParameters * distance);
 }
 
 // A difference in a matrix or a scale reaches the output in proportion; one in a bias by as much as the bias
@@ -393,21 +364,15 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   if (before.empty()) level.Add(last_forward_);
   // Losses such as CTC's exponentiate logarithms, whose rounding grows with their size. They are f32 even in a
   // coarser backward.
-  to.of_loss = before.empty();
   if (largest_backward_ == 0) {
     const double unit = std::min(to.unit, UnitRoundoff(DType::kF32));
-    to.rounding = std::max(to.rounding, std::clamp(loss_, kLossRoundoffs, kLargestLogarithm) * unit);
+    to.rounding = std::max(to.rounding, std::min(loss_, kLargestLogarithm) * unit);
   }
-  // Products of coarse values are summed in f32 and rounded in the end: a sum that rounds differently changes
-  // some of them, also where they are stored as f32 afterwards.
-  const double sum = UnitRoundoff(DType::kF32);
-  if (level.unit > sum) to.rounding = std::max(to.rounding, Quantised(sum, level.unit));
   // A model's gradient may come from another model, which counts its own micro-batches.
   if (root_.empty() && pair.a.def->depth == 1) {
     for (std::size_t i = 0; i < std::min(all_backward_.size(), kGradientsBefore); ++i)
       level.Add(all_backward_[all_backward_.size() - 1 - i]);
   }
-  if (level.distance > 0) to.observed = WithoutMoved(pair, to.observed);
   const double distance = Capped(pair.distance);
   before.push_back({.module = key.name,
                     .distance = distance,
@@ -435,10 +400,6 @@ double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
   const double flipped = Numel(pair) * Capped(forward), norm = Norm(pair);
   const bool masked = behind_kink || static_cast<double>(stats.zero) > kMasked * Numel(pair);
   if (!masked || !(flipped > kFlippedElements) || !(norm > 0)) return 0;
-  // As many zeros in both, and what differs is everywhere: the zeros are padding.
-  const bool padding = !behind_kink && flipped < kFlipsInFewSums && stats.zero == pair.b.stats->zero &&
-                       WithoutMoved(pair, pair.distance) == pair.distance && CanBeMoved(pair);
-  if (padding) return 0;
   const double largest = std::max(std::abs(stats.min), std::abs(stats.max));
   return kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));
 }
@@ -500,9 +461,6 @@ double Explainer::ExplainState(const TensorPair& pair) {
   // Updates, or steps whose size follows signs: as different as the update is.
   if (key.output_path == "step_size" || (key.output_path == "momentum_buffer" && second_.contains(key.name)))
     return std::max(level, FlippedSigns(key.name, of.distance));
-  // A mean of squares of another name, or a copy of the weight.
-  if (linearity_.StateIsNonlinear(key.name, key.output_path))
-    return std::max(kSquareGrowth * level, FlippedSigns(key.name, of.distance));
   if (!(norm > 0) || !(of.l2 > 0)) return level;
   const double share = std::min(1.0, (norm + before.l2) / of.l2);
   return std::max(level, (before.distance * before.l2 + share * of.distance * of.l2) / norm);
@@ -540,7 +498,7 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   const std::string_view name = pair.a.def->key.name;
   const auto found = gradients_.find(name);
   const double gradient = found == gradients_.end() ? 0 : found->second.distance;
-  const bool normalised = normalised_.contains(name) || linearity_.UpdateIsNonlinear(name);
+  const bool normalised = normalised_.contains(name);
   const bool partly_noise = partly_noise_.contains(name);
   if (normalised && (partly_noise || (found != gradients_.end() && found->second.noise_driven)))
     fragile_.insert(ParentOf(name));

@@ -19,7 +19,6 @@
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/verdict/kernels.h"
-#include "server/query/verdict/linearity.h"
 
 namespace statcollect::query {
 
@@ -43,7 +42,6 @@ struct Explained {
   double inherited = 0;    // parameter gradients: distance of its terms and of the module's input
   bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
   bool fresh = false;      // none of its inputs differs
-  bool of_loss = false;    // the first gradient: what the loss computes is not recorded
   bool fragile = false;    // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
@@ -146,7 +144,6 @@ class Explainer {
   const RecordedMethods methods_;
   // Carried from step to step.
   Kernels kernels_;
-  Linearity linearity_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path

@@ -14,10 +14,9 @@ constexpr double kShareThatDiffers = 0.6;
 constexpr std::uint64_t kElements = 64;
 constexpr double kLargeDistance = 10;
 constexpr double kScaleNoise = 5, kNormAccuracy = 1e-5;
-constexpr double kSameFactor = 0.2;   // spread of the factors' logarithms, relative to their median
-constexpr double kClipped = 0.05;     // of the common factor: the norm of all gradients is the same
-constexpr double kNormInherited = 2;  // of what gradients inherit: the norm that they are clipped by differs
-constexpr double kEqual = -20;        // log(observed / expected) of equal bits
+constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relative to their median
+constexpr double kClipped = 0.05;    // of the common factor: the norm of all gradients is the same
+constexpr double kEqual = -20;       // log(observed / expected) of equal bits
 constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
 constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
 constexpr double kOutlierInherited =
@@ -62,13 +61,12 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
   Factors factors;
   std::vector<double> noise;
   std::size_t all = 0;
-  double whole_a = 0, whole_b = 0, inherited = 0;
+  double whole_a = 0, whole_b = 0;
   for (std::size_t i = 0; i < step.size(); ++i) {
     const Explained& one = step[i];
     if (one.stage != stage) continue;
     whole_a = std::hypot(whole_a, one.pair->a.stats->l2);
     whole_b = std::hypot(whole_b, one.pair->b.stats->l2);
-    inherited = std::hypot(inherited, one.inherited * one.pair->a.stats->l2);
     if (one.cancelled || one.pair->a.stats->numel < kElements) continue;
     ++all;
     const double a = one.pair->a.stats->l2, b = one.pair->b.stats->l2;
@@ -84,9 +82,6 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
   factors.deviation = Deviation(factors.logs, factors.median);
   factors.whole = whole_a > 0 && whole_b > 0 ? std::log(whole_b / whole_a) : factors.median;
   factors.noise = kScaleNoise * MedianOf(std::move(noise)) + kNormAccuracy;
-  // Clipping divides by a norm to which gradients contribute that may not be recorded.
-  if (stage == Stage::kGrad && whole_a > 0)
-    factors.noise = std::max(factors.noise, kNormInherited * inherited / whole_a);
   if (stage == Stage::kBackward) {
     // All inherit the factor of the first, which is that of the loss.
     const Explained& first = step[factors.indexes[0]];

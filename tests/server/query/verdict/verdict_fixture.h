@@ -89,10 +89,9 @@ class VerdictTest : public ::testing::Test {
     std::uint32_t sketch = 16;
     DType dtype = DType::kF32;
     bool gradients = true, losses = true, order = true;
-    bool adam = false;          // records its state
-    bool losses_twice = false;  // a second value of that name in each step
-    bool lion = false;          // records its state: no second moment
-    bool linear = true;         // updates are gradients times a rate; not with adam or lion
+    bool adam = false;                             // records its state
+    bool losses_twice = false;                     // a second value of that name in each step
+    bool lion = false;                             // records its state: no second moment
     std::uint64_t empty_step = ~std::uint64_t{0};  // with a scalar only
     std::size_t elements = kElements;
     double update = 0.01;  // of a weight in a step, relative
@@ -247,11 +246,8 @@ class VerdictTest : public ::testing::Test {
     for (const std::string& name : Parameters()) {
       Tensor& weight = weights_[name];
       const TensorKey key = Key(name, Kind::kWeight);
-      const bool linear = options_.linear && !options_.adam && !options_.lion;
-      const std::uint64_t source =
-          linear ? SeedOf(Key(name, Kind::kWeightGrad), step) : SeedOf(key, step + 1);
-      const Tensor update = Differing(Noise(source, options_.update, options_.elements), level(step, key),
-                                      SeedOf(key, step, 1 + rank));
+      const Tensor update = Differing(Noise(SeedOf(key, step + 1), options_.update, options_.elements),
+                                      level(step, key), SeedOf(key, step, 1 + rank));
       for (std::size_t i = 0; i < update.values.size(); ++i)
         weight.values[i] = static_cast<float>(weight.values[i] + update.values[i]);
       Tensor updated = put_as(key, weight);

@@ -115,13 +115,6 @@ TEST_F(VerdictGradientsTest, SignsThatFlipAreRoundingForLionAndNotForOthers) {
   EXPECT_EQ(Say(DiffWith(flips)), "none");
 }
 
-// No name tells, but no combination of gradient and weight is the update.
-TEST_F(VerdictGradientsTest, SignsThatFlipAreRoundingForAnyUpdateThatIsNotLinear) {
-  options_.linear = false;
-  EXPECT_EQ(Say(DiffWith(Sum(Rounding(), OfBias(Kind::kWeight, 0.006)))), "none");
-  EXPECT_EQ(Say(DiffWith(Sum(Rounding(), OfBias(Kind::kWeight, 0.5)))), std::string("0 optimizer ") + kBias);
-}
-
 // --- one factor
 
 TEST_F(VerdictGradientsTest, AllGradientsTimesOneFactor) {
