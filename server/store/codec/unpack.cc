@@ -16,6 +16,10 @@ namespace {
 constexpr unsigned kWidest = 57;  // eight bytes hold such a number, wherever in the first of them it begins
 constexpr std::size_t kLanes = 8;
 
+// All lanes. g++ 12 warns of the unmasked forms of what takes a mask, whose headers read an uninitialized vector.
+constexpr __mmask8 kAll = 0xff;
+constexpr __mmask64 kAllBytes = ~__mmask64{0};
+
 #define STATCOLLECT_VBMI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vbmi")))
 
 bool HasVbmi() {
@@ -33,7 +37,7 @@ STATCOLLECT_VBMI void UnpackWithPermutation(const char* from, unsigned width, st
   const __m512i skip = _mm512_and_si512(first_bits, _mm512_set1_epi64(7));
   // The number of the first byte, at most 50, in each of the lane's eight bytes, and then 0 .. 7 added to them.
   const __m512i first_byte =
-      _mm512_mullo_epi64(_mm512_srli_epi64(first_bits, 3), _mm512_set1_epi64(0x0101010101010101));
+      _mm512_mullo_epi64(_mm512_maskz_srli_epi64(kAll, first_bits, 3), _mm512_set1_epi64(0x0101010101010101));
   const __m512i bytes = _mm512_add_epi8(first_byte, _mm512_set1_epi64(0x0706050403020100));
   const __m512i mask = _mm512_set1_epi64(static_cast<long long>((std::uint64_t{1} << width) - 1));
   const __m512i bases = _mm512_set1_epi64(static_cast<long long>(base));
@@ -42,8 +46,9 @@ STATCOLLECT_VBMI void UnpackWithPermutation(const char* from, unsigned width, st
     const std::size_t there = std::min(kLanes, count - i);
     const std::size_t length = (there * width + 7) / 8;
     const __m512i loaded = _mm512_maskz_loadu_epi8((std::uint64_t{1} << length) - 1, from);
-    const __m512i apart = _mm512_srlv_epi64(_mm512_permutexvar_epi8(bytes, loaded), skip);
-    const __m512i shifted = _mm512_sll_epi64(_mm512_and_si512(apart, mask), left);
+    const __m512i apart =
+        _mm512_maskz_srlv_epi64(kAll, _mm512_maskz_permutexvar_epi8(kAllBytes, bytes, loaded), skip);
+    const __m512i shifted = _mm512_maskz_sll_epi64(kAll, _mm512_and_si512(apart, mask), left);
     _mm512_mask_storeu_epi64(to + i, static_cast<__mmask8>((1u << there) - 1),
                              _mm512_add_epi64(bases, shifted));
   }
