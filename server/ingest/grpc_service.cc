@@ -139,8 +139,9 @@ class Reactor final : public BidiReactor, public StreamTransport {
  private:
   void StartRead() override {
     const std::uint64_t bytes = std::exchange(bytes_, 0);
-    const auto wait =
-        rates_ != nullptr ? rates_->Take(caller_, bytes, clock_.Now()) : std::chrono::nanoseconds(0);
+    // A hello, before which nothing was read, does not wait for what others have sent: it would seem to be missing.
+    const bool pays = rates_ != nullptr && bytes > 0;
+    const auto wait = pays ? rates_->Take(caller_, bytes, clock_.Now()) : std::chrono::nanoseconds(0);
     wait < std::chrono::milliseconds(1) ? BidiReactor::StartRead(&request_) : late_read_->ReadIn(wait);
   }
   void StartWrite(v1::CollectorMessage message) override {

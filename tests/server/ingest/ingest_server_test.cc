@@ -68,6 +68,14 @@ TEST(CollectorStream, ALimitOfBytesASecondSlowsDownAndLosesNothing) {
   EXPECT_EQ(h.Stored().durable_seq, NthBatch(4).last_seq());
 }
 
+TEST(CollectorStream, AHelloDoesNotWaitForTheRate) {
+  Harness h({.rates = {.in_all = 1}});
+  auto first = h.Agent(Harness::Session(0));
+  first->Open();
+  while (h.collector->GetStatus().access.throttled_millis == 0) std::this_thread::yield();
+  h.Agent(Harness::Session(1))->Open();
+}
+
 TEST(CollectorStream, AStreamThatWaitsForItsRateEndsAtOnce) {
   Harness h({.rates = {.in_all = 1}});
   auto cancelled = h.Agent(Harness::Session(0)), drained = h.Agent(Harness::Session(1));
