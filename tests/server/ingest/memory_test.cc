@@ -70,7 +70,12 @@ TEST(MemoryGate, RunsHereWhileThereIsRoomAndLaterInOrder) {
     std::lock_guard lock(mutex);
     held[0].Resize(10);
   }
-  EXPECT_TRUE(Eventually([&] { return gate.waiting() == 0 && gate.bytes() == 61; }));
+  EXPECT_TRUE(Eventually([&] {
+    std::lock_guard lock(mutex);
+    return ran.size() == 4;
+  }));
+  EXPECT_EQ(gate.waiting(), 0u);
+  EXPECT_EQ(gate.bytes(), 61u);
   std::lock_guard lock(mutex);
   EXPECT_THAT(ran, ElementsAre("first", "fits", "large", "small"));
 }
