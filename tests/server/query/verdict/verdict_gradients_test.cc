@@ -140,9 +140,10 @@ TEST_F(VerdictOwnOptimizerTest, SignsDoNotFlipIfTheUpdateIsLinear) {
 
 TEST_F(VerdictOwnOptimizerTest, AnotherOptimizerInOneRunIsABug) {
   options_.linear = true;
+  options_.elements = 512;
   const auto signs = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
     if (key != Key(kBias, Kind::kWeight)) return tensor;
-    for (double& x : tensor.values) x = static_cast<float>(x + (x > 0 ? 0.001 : -0.001));
+    for (double& x : tensor.values) x = static_cast<float>(x + (x > 0 ? 0.003 : -0.003));
     return tensor;
   };
   EXPECT_EQ(Say(DiffWith(Rounding(), signs)), root_);
