@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTickMax{1000};
 constexpr std::chrono::milliseconds kRetentionTick{2000};
-constexpr std::size_t kAdmissionThreads = 4;  // of each part of the store
+constexpr std::size_t kAdmissionThreads = 16;  // of each part of the store, which takes their writes together
 
 }  // namespace
 

@@ -102,6 +102,7 @@ def test_while_a_shard_is_down_the_ranks_of_the_other_one_go_on(tmp_path: Path, 
     before = wait_until(
         lambda: (r := records_by_rank(collector, "half")) and len(r) == WORLD and min(r.values()) > 500 and r, 60, "records"
     )
+    assert collector.json("status")["state"] == "ready"
     engines[1].kill()
     for rank in (0, 2):
         out, err = trainers[rank].communicate(timeout=90)
