@@ -85,7 +85,7 @@ class OwnAdam(torch.optim.Optimizer):
         self.second, self._steps = 0.999, 0
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self._steps += 1
         for group in self.param_groups:
             for parameter in group["params"]:
