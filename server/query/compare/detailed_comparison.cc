@@ -103,7 +103,7 @@ class DetailedComparison {
     if (def.depth == 1) trace_.root = def.key.name;
     trace_.rank = to_.ranks.a;
     trace_.points.push_back({&def.key, pair.comparison.agreement == Agreement::kDiverged});
-    forward_.push_back(pair);
+    if (def.key.kind != Kind::kBuffer) forward_.push_back(pair);  // recorded when its change is noticed
   }
 
   void AddRow(const Pair& pair, const TensorDef& def, Stage stage) {

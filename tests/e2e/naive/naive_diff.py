@@ -395,7 +395,7 @@ class Model:
                 continue
             matched[a.identity] = a
             result = self.note_pair(a, b, rows)
-            if stage_of(a.identity) == "forward":
+            if stage_of(a.identity) == "forward" and a.identity[1] != "buffer":
                 forward.append((a, b, result))
         position, behind = 0, 0
         of_a, of_b = (0, 0), (0, 0)  # spots of the last matched record on both sides

@@ -816,6 +816,17 @@ TEST_F(DiffTest, AnotherOrderOfExecutionOfEqualValuesIsANote) {
   EXPECT_EQ(all.first->reason, Reason::kNumeric);
 }
 
+// A compiled graph records them behind its outputs.
+TEST_F(DiffTest, BuffersHaveNoOrderOfExecution) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  const TensorKey buffer = Key("x.mean", Kind::kBuffer);
+  a.Observe(0, 0, Key("x"), Wave(1)).Observe(0, 0, buffer, Wave(1)).Observe(0, 0, Key("y"), Wave(1));
+  b.Observe(0, 0, Key("x"), Wave(1)).Observe(0, 0, Key("y"), Wave(1)).Observe(0, 0, buffer, Wave(1));
+  a.Commit();
+  b.Commit();
+  EXPECT_EQ(Ask({.exact = true}).verdict, Verdict::kIdentical);
+}
+
 TEST_F(DiffTest, ExactCountsAnotherOrderOfExecutionOnce) {
   RunWriter a(store_, "a"), b(store_, "b");
   for (std::uint64_t step = 0; step < 3; ++step) {
