@@ -15,6 +15,7 @@ from torch.nn import functional
 from verdict_bench import bugs, families
 from verdict_bench.blocks import Attention, attend
 from verdict_bench.families.gpt import LAYERS, WIDTH, GptFamily
+from verdict_bench.families.moe import CHOSEN
 from verdict_bench.families.seq2seq import Seq2seqFamily
 from verdict_bench.legal import LEGAL
 from verdict_bench.training import Batch, Family, Training, generator
@@ -190,6 +191,52 @@ def unrecorded_eps(training: Training) -> None:
     bugs.wrap(norm, forward)
 
 
+def experts_backwards(training: Training) -> None:
+    """Executes the experts of each block from the last to the first."""
+
+    def forward(mixture: Any, _: Any, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.reshape(-1, x.shape[-1])
+        weights, chosen = mixture.router(tokens).softmax(-1).topk(CHOSEN, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(tokens)
+        for index in reversed(range(len(mixture.experts))):
+            token, place = (chosen == index).nonzero(as_tuple=True)
+            out = out.index_add(0, token, mixture.experts[index](tokens[token]) * weights[token, place, None])
+        return out.view_as(x) * mixture.share
+
+    for block in training.models[""].blocks:  # type: ignore[union-attr]
+        bugs.wrap(block.mlp, partial(forward, block.mlp))
+
+
+def swapped_blocks(training: Training) -> None:
+    """Executes the second block before the first."""
+    model: Any = training.models[""]
+
+    def forward(_: Any, tokens: torch.Tensor) -> torch.Tensor:
+        x = model.tok(tokens) + model.pos(torch.arange(tokens.shape[1]))
+        for index in (1, 0, *range(2, LAYERS)):
+            x = model.b[index](x)
+        return model.head(model.n(x))
+
+    bugs.wrap(model, forward)
+
+
+def micro_batches(training: Training) -> None:
+    """Accumulates the gradients of four quarters of the batch."""
+    whole = training.compute_loss
+
+    def in_quarters(inner: Training, batch: Batch) -> torch.Tensor:
+        quarters = [dict(zip(batch, part)) for part in zip(*(tensor.chunk(4) for tensor in batch.values()))]
+        losses = []
+        for quarter in quarters:
+            losses.append(whole(inner, quarter) / 4)
+            if quarter is not quarters[-1]:
+                losses[-1].backward()
+        return sum((loss.detach() for loss in losses[:-1]), losses[-1])
+
+    training.compute_loss = in_quarters
+
+
 threads, channels_last, kernel, onednn_off = (
     LEGAL[name].plant for name in ("threads", "channels_last", "attention_kernel", "onednn_off")
 )
@@ -206,6 +253,8 @@ CHANGES: dict[str, list[Change]] = {
     "bf16.kernel_threads": [kernel, threads],  # on some processors bfloat16 products are the same on two threads
     "gpt": [],
     "gpt.kernel": [kernel],
+    "gpt.micro": [micro_batches],
+    "gpt.swapped": [swapped_blocks],
     "joint": [],
     "joint.kernel": [kernel],
     "joint.eps": [eps],
@@ -221,6 +270,7 @@ CHANGES: dict[str, list[Change]] = {
     **{f"{run}.kernel_eps": [kernel, eps] for run in ("rmsprop", "muon")},
     "speech.onednn_off": [onednn_off],
     "moe": [],
+    "moe.order_threads": [experts_backwards, threads],
     "moe.expert": [planted(bugs.module_output("blocks.1.mlp.experts.2", step=3), 1e-3)],
 }
 

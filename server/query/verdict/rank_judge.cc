@@ -384,6 +384,14 @@ RecordedMethods RankJudge::MethodsAt(std::uint64_t step) const {
           .orthogonal_updates = UpdatesAreOrthogonal(config(true), config(false))};
 }
 
+// Of the same launches: a launch after a checkpoint may be on another processor or GPU, whose kernels round
+// differently.
+std::uint64_t RankJudge::IdenticalStepsBefore(std::uint64_t step) const {
+  const auto first = plan_.steps.find(step);
+  return static_cast<std::uint64_t>(std::count_if(
+      plan_.steps.begin(), first, [&](const auto& before) { return before.second == first->second; }));
+}
+
 // Also where only later steps are compared.
 bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
   const auto is_first = [&](bool of_a) {
@@ -424,9 +432,8 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   auto settings = ReadSettings(plan_.steps.at(*steps.begin()));
   if (!settings.ok()) return settings.status();
   AddChanges(*settings, wanted);
-  const auto before = std::distance(plan_.steps.begin(), plan_.steps.find(*steps.begin()));
   Explainer explainer(MethodsAt(*steps.begin()));
-  JumpFinder finder(static_cast<std::uint64_t>(before));
+  JumpFinder finder(IdenticalStepsBefore(*steps.begin()));
   StepPairs now;
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");

@@ -114,6 +114,7 @@ class RankJudge {
   Status AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
                          RecordedSettings& recorded, const std::vector<Explained>& explained,
                          std::vector<Jump>& jumps);
+  std::uint64_t IdenticalStepsBefore(std::uint64_t step) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
   // Remembers the weights after a step that was not requested.

@@ -338,6 +338,17 @@ TEST_F(CauseGradientsTest, RanksThatDifferInOneRunOnlyWereNotReduced) {
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
+// One rank clips or scales by itself.
+TEST_F(CauseGradientsTest, RanksThatDifferByAFactorWereReduced) {
+  const auto key = Key("w", Kind::kWeightGrad);
+  Reset(/*world_size=*/2);
+  Put(3, key, Noise(1), Noise(1), 0);
+  Put(3, key, Noise(1), Times(Noise(1), 0.5), 1);
+  Divergence root = Root(3, key);
+  root.rank = 1;
+  EXPECT_THAT(Say(root), HasSubstr("tensor_scale: "));
+}
+
 TEST_F(CauseGradientsTest, RanksThatDifferInBothRunsSayNothing) {
   const auto key = Key("w", Kind::kWeightGrad);
   Reset(/*world_size=*/2);
