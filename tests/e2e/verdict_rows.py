@@ -78,6 +78,38 @@ class OtherOptimizer(JointGpt):
         return {"": self._make([p for p in parameters if p.dim() == 2 or not self._matrices])}
 
 
+class OwnAdam(torch.optim.Optimizer):
+    """Adam, with state of other names, and a beta that it does not tell."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.second, self._steps = 0.999, 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self._steps += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, parameter.grad, self.state[parameter], group["lr"])
+
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, state: Any, lr: float) -> None:
+        if not state:
+            state["m"], state["v"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        mean, squares = state["m"], state["v"]
+        mean.lerp_(gradient, 0.1)
+        squares.lerp_(gradient * gradient, 1 - self.second)
+        size = (squares / (1 - 0.999**self._steps)).sqrt().add_(1e-8)
+        parameter.addcdiv_(mean, size, value=-lr / (1 - 0.9**self._steps))
+
+
+class OwnSigns(OwnAdam):
+    """Without any state."""
+
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, state: Any, lr: float) -> None:
+        parameter.add_(gradient.sign(), alpha=-lr)
+
+
 class Speech(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -115,6 +147,8 @@ FAMILIES: dict[str, Family] = {
     "rmsprop": OtherOptimizer(torch.optim.RMSprop, 1e-3, momentum=0.9, centered=True),
     "adagrad": OtherOptimizer(torch.optim.Adagrad, 1e-2),
     "muon": OtherOptimizer(torch.optim.Muon, 1e-2, matrices=True),
+    "ownadam": OtherOptimizer(OwnAdam, 1e-3),
+    "ownsigns": OtherOptimizer(OwnSigns, 3e-4),
     "speech": SpeechFamily(),
     "seq2seq": Float32Seq2seq(),
     "bf16": Bfloat16Gpt(),
@@ -136,6 +170,15 @@ def swapped_betas(training: Training, optimizer: str) -> None:
             group["betas"] = group["betas"][::-1]
 
     training.on_optimizers.append(swap)
+
+
+def other_second(training: Training) -> None:
+    def change(inner: Training) -> None:
+        own = inner.optimizers[""]
+        assert isinstance(own, OwnAdam)
+        own.second = 0.998
+
+    training.on_optimizers.append(change)
 
 
 def unrecorded_eps(training: Training) -> None:
@@ -204,8 +247,9 @@ CHANGES: dict[str, list[Change]] = {
     "cnn.momentum": [planted(bugs.batch_norm_momentum("stages.1.bn1"), 1.0)],
     "cnn.schedule": [planted(bugs.scheduler_off_by_one(4), 1.0)],
     "cnn.rate": [planted(bugs.learning_rate(step=3), 1.0)],  # a step that a validation follows
-    **{run: [] for run in ("rmsprop", "adagrad", "muon", "speech")},
-    **{f"{run}.kernel": [kernel] for run in ("rmsprop", "adagrad", "muon")},
+    **{run: [] for run in ("rmsprop", "adagrad", "muon", "ownadam", "ownsigns", "speech")},
+    **{f"{run}.kernel": [kernel] for run in ("rmsprop", "adagrad", "muon", "ownadam", "ownsigns")},
+    "ownadam.kernel_second": [kernel, other_second],
     **{f"{run}.kernel_eps": [kernel, eps] for run in ("rmsprop", "muon")},
     "speech.onednn_off": [onednn_off],
     "moe": [],

@@ -163,7 +163,8 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
         jump.usual = std::max(jump.usual, std::min(Quantile(others, kSistersQuantile), kSistersExplain));
     }
   }
-  if (one.fresh) threshold = std::max(threshold, kFresh);
+  // Nothing shows how much a loss enlarges differences until it did so in earlier steps.
+  if (one.fresh || (one.of_loss && jump.past == 0)) threshold = std::max(threshold, kFresh);
   threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
   jump.excess = ratio - jump.usual - threshold;
   return jump.excess > 0 ? std::optional(jump) : std::nullopt;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -59,12 +58,6 @@ std::optional<double> InForce(const Values& values, std::uint64_t step, bool hol
   if (next == values.begin()) return std::nullopt;
   --next;
   return holds || next->first == step ? std::optional(next->second) : std::nullopt;
-}
-
-double DistanceOf(const Comparison& comparison) {
-  if (comparison.agreement == Agreement::kIdentical || comparison.agreement == Agreement::kIncomparable)
-    return 0;
-  return comparison.distance ? comparison.distance->value : std::numeric_limits<double>::infinity();
 }
 
 bool IsWeight(const TensorPair& pair) {
@@ -170,6 +163,11 @@ Status RankJudge::Read(std::uint64_t step, StepPairs& to) {
     to.losses_b = *std::move(losses_b);
   }
   STATCOLLECT_RETURN_IF_ERROR(AddTensors(step, to));
+  const auto scales = LossScales::Of(step, to.losses_a, to.losses_b);
+  if (const auto ratio = scales.Ratio()) {
+    DivideGradients(*ratio, to.pairs, to.divided);
+    if (!loss_scales_) loss_scales_ = scales;
+  }
   AddLosses(to);
   return Status::Ok();
 }
@@ -190,8 +188,7 @@ Status RankJudge::AddTensors(std::uint64_t step, StepPairs& to) const {
   const auto of_a = by_id(to.a, alignment.a().activations.size());
   const auto of_b = by_id(to.b, alignment.b().activations.size());
   const auto add = [&](const Observation& x, const Observation& y) {
-    const Comparison comparison = Compare(x, y, std::nullopt, /*exact=*/false, /*interval=*/false);
-    to.pairs.push_back({.a = x, .b = y, .distance = DistanceOf(comparison)});
+    to.pairs.push_back({.a = x, .b = y, .distance = DistanceBetween(x, y)});
   };
   to.pairs.reserve(to.a.observations.size());
   for (const Observation& seen : to.a.observations) {

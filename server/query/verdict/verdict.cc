@@ -175,6 +175,8 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   if (report.root) PassOverNoise(answer.noise_driven, report);
   PreferHardRow(request.exact || unknown != nullptr, answer, report);
   NoteCaveats(answer, report);
+  if (answer.loss_scales)
+    report.notes.push_back(answer.loss_scales->Text(question.context.a.run(), question.context.b.run()));
   if (unknown != nullptr) {
     report.notes.emplace_back(unknown);
     if (!report.root && report.first)
