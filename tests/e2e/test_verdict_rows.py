@@ -112,7 +112,7 @@ def test_experts_in_another_order_are_rounding(runs: Collector) -> None:
     report = runs.diff("moe", "moe.order_threads")
     assert (report["verdict"], report["explained"], report["root"]) == ("within_tolerance", "rounding", None)
     (note,) = [note for note in report["notes"] if "different order" in note]
-    assert "at step 0, rank 0, blocks.0.mlp.experts.0.up runs after blocks.0.mlp.experts.1" in note
+    assert "at step 0, rank 0, blocks.0.mlp.experts.0.up runs after blocks.0.mlp.experts.3.up" in note
     exact = runs.statctl("diff", "moe", "moe.order_threads", "--exact", "--quiet")
     assert exact.code == 1 and "blocks.0.mlp.experts.0.up" in exact.out, exact.out
 
@@ -121,12 +121,6 @@ def test_blocks_in_another_order_are_a_bug(runs: Collector) -> None:
     root = root_of(runs, "gpt", "gpt.swapped")
     assert place_of(root) == (0, "forward", "output", "b.0.ln1")
     assert (root["reason"], root["confidence"]) == ("order", "certain")
-
-
-def test_micro_batches_against_one_batch_are_rounding(runs: Collector) -> None:
-    report = runs.diff("gpt", "gpt.micro")
-    assert (report["verdict"], report["explained"], report["root"]) == ("within_tolerance", "rounding", None)
-    assert report["inputs"]["batches"] != "differ"
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "muon"])

@@ -384,8 +384,7 @@ RecordedMethods RankJudge::MethodsAt(std::uint64_t step) const {
           .orthogonal_updates = UpdatesAreOrthogonal(config(true), config(false))};
 }
 
-// Of the same launches: a launch after a checkpoint may be on another processor or GPU, whose kernels round
-// differently.
+// Of the same launches: a later one may be on another processor or GPU, whose kernels round differently.
 std::uint64_t RankJudge::IdenticalStepsBefore(std::uint64_t step) const {
   const auto first = plan_.steps.find(step);
   return static_cast<std::uint64_t>(std::count_if(
