@@ -208,7 +208,8 @@ class Demo:
             self.ends.remove(trainer.end)
         if code != 0:
             raise DemoError(f"training run '{run}' failed; its last messages:\n{trainer.log.read_text(errors='replace')[-3000:]}")
-        print("\n".join(line for line in trainer.log.read_text().splitlines() if line.startswith(("step", "records:"))))
+        said = [line for line in trainer.log.read_text().splitlines() if line.startswith(("step", "records:"))]
+        print(f"run {run}, as rank 0 of {RANKS} says:", *said, sep="\n  ")
         self.produced[run] = {}
         for rank in range(RANKS):
             counts = json.loads((counters / f"rank{rank}.json").read_text())
