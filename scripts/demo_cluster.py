@@ -208,7 +208,8 @@ class Demo:
             self.ends.remove(trainer.end)
         if code != 0:
             raise DemoError(f"training run '{run}' failed; its last messages:\n{trainer.log.read_text(errors='replace')[-3000:]}")
-        print("\n".join(line for line in trainer.log.read_text().splitlines() if line.startswith(("step", "records:"))))
+        said = [line for line in trainer.log.read_text().splitlines() if line.startswith(("step", "records:"))]
+        print(f"run {run}, as rank 0 of {RANKS} says:", *said, sep="\n  ")
         self.produced[run] = {}
         for rank in range(RANKS):
             counts = json.loads((counters / f"rank{rank}.json").read_text())
@@ -272,13 +273,16 @@ def kill_in_the_middle(demo: Demo, engine: ReplicatedClickHouse, collectors: lis
     kept = demo.stored(collectors[1].address, "base")
     collectors[0].end(signal.SIGKILL)
     engine.replicas[0].kill()
-    print(f"    {kept:,} of {total:,} records are stored: {collectors[0].name} and replica 1 killed (SIGKILL)", flush=True)
+    print(
+        f"    when {kept:,} of {total:,} records are stored, {collectors[0].name} and replica 1 are killed (SIGKILL)", flush=True
+    )
     if demo.arguments.replicas == 2:
         time.sleep(demo.arguments.outage)
         waiting = total - demo.stored(collectors[1].address, "base")
         engine.replicas[0].start()
         print(
-            f"    {demo.arguments.outage:g} s later: replica 1 is started again; {waiting:,} records are waiting or not made yet",
+            f"    {demo.arguments.outage:g} s later replica 1 is started again; {waiting:,} records are not stored yet: the ranks have them, "
+            "or have still to make them",
             flush=True,
         )
 
@@ -293,7 +297,7 @@ def explain(demo: Demo) -> str:
 def run(demo: Demo) -> None:
     arguments = demo.arguments
     mistake = ("--bug", arguments.bug, "--bug-step", str(arguments.bug_step))
-    demo.step("embedded store: one collector, four ranks")
+    demo.step("for comparison: runs base and ort on four ranks, into one collector with the embedded store")
     embedded = demo.collector("embedded")
     demo.train("base", embedded.address)
     total = demo.check_ledger(embedded.address, "base")
@@ -308,25 +312,28 @@ def run(demo: Demo) -> None:
     dsn = engine.dsn("statcollect")
     collectors = [demo.collector(f"collector{n}", "--store", dsn) for n in range(1, COLLECTORS + 1)]
     address = demo.balancer(collectors)
-    print(f"--store {dsn}\n{explain(demo)}")
+    print(f"collectors: {', '.join(c.address for c in collectors)}, each with --store {dsn}")
+    print(f"ranks connect to haproxy at {address}\n{explain(demo)}")
 
     demo.step("cluster: run base, four ranks; a collector and a replica are killed in the middle")
     demo.train("base", address, meanwhile=lambda: kill_in_the_middle(demo, engine, collectors, total))
     demo.step(f"cluster: run ort, with the mistake '{arguments.bug}' from step {arguments.bug_step} on")
     demo.train("ort", address, *mistake)
 
-    demo.step("what the cluster has")
+    demo.step("what the cluster has, as the two collectors that are left say")
     left = collectors[1:]
     records = {run: {demo.check_ledger(c.address, run) for c in left} for run in ("base", "ort")}
     print(demo.statctl(address, "runs")[1])
     for name, counts in records.items():
-        print(f"{name}: the agents sent {sum(demo.produced[name].values()):,} records; the cluster has {counts.pop():,}")
+        print(
+            f"{name}: the agents sent {sum(demo.produced[name].values()):,} records, and the cluster has {counts.pop():,}, the same for each rank"
+        )
     demo.step("statctl diff --run-a base --run-b ort, at the cluster")
     found = {demo.verdict(c.address) for c in left}
     print(found.copy().pop())
     if found != {expected}:
         raise DemoError(f"the embedded store gives another verdict:\n{expected}", 1)
-    print("The embedded store gives the same verdict, word for word. Nothing was lost, nothing doubled.")
+    print("\nThe embedded store gives the same verdict, word for word. Nothing was lost, nothing doubled.")
 
 
 def stop_on(signal_number: int, _frame: FrameType | None) -> None:
