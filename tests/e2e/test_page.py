@@ -1065,7 +1065,9 @@ for run in ("nan", "nan2"):
 def test_runs_that_are_odd_are_shown_and_explained(collector: Collector, open_page: Open) -> None:
     collector.python(ODD_RUNS)
     page = open_page(collector, "/?view=run&a=empty")
-    page.wait_for_selector("text=No tensor of this run has this statistic yet.")
+    page.wait_for_selector("text=This run has no records")
+    page = open_page(collector, "/?view=ranks&a=apples")
+    page.wait_for_selector(".sentence >> text=The run has one rank")
     page = open_page(collector, "/?view=compare&a=apples&b=pears")
     page.wait_for_selector(".badge >> text=incomparable")
     assert "no activation in common" in page.inner_text("main")
@@ -1074,8 +1076,10 @@ def test_runs_that_are_odd_are_shown_and_explained(collector: Collector, open_pa
     for path in ("/?view=run&a=nan", "/?view=compare&a=nan&b=nan2"):
         page = open_page(collector, path)
         painted(page)
+    page = open_page(collector, "/?view=run&a=nan")
+    page.wait_for_selector("[aria-label='First alarm'] >> text=2 alarms, the first at step 0")
     page = open_page(collector, "/?view=tensor&a=nan&b=nan2&tensor=net.1&kind=inspect&mode=train", width=390)
-    page.wait_for_selector("h1")
+    page.wait_for_selector("[aria-label='L2 norm'] >> text=No finite value in any step.")
     wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]
 

@@ -21,6 +21,11 @@ export function command(...words: string[]): string {
   return words.map(quoted).join(' ');
 }
 
+/** A sentence of the collector, as it begins on a page. */
+export function sentenceOf(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 export function count(value: number): string {
   return value.toLocaleString('en-US');
 }

@@ -174,6 +174,7 @@ std::string RankCheck::WhyIncomparable() const {
   if (steps_.empty()) return "no step to look at";
   const bool alone = std::all_of(report_.groups.begin(), report_.groups.end(),
                                  [](const Ranks& group) { return group.size() < 2; });
+  if (alone && report_.groups.size() == 1) return "the run has one rank, which has no replica to agree with";
   if (alone) return "no two ranks are replicas of each other";
   return "no weight, gradient or optimizer state was recorded on two ranks; watch the optimizer "
          "(statagent.watch(model, optimizer=...))";

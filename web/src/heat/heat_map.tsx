@@ -208,7 +208,7 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
           {named
             ? Array.from({ length: window.rows }, (_, i) => window.row + i).map((row) => (
                 <div key={row} class="heat-name" style={{ top: `${y(row)}px`, height: `${height / window.rows}px` }}>
-                  {rowText(heat, row)}
+                  <bdi dir="ltr">{gutter < 100 ? shown(heat.rows[row]?.activation ?? '', 120) : rowText(heat, row)}</bdi>
                 </div>
               ))
             : bands(heat, window).map((band) => (

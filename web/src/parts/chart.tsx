@@ -66,6 +66,7 @@ export function Chart({ label, lines, height, gutter, range, span, stepText, log
     };
   }, [width, height, theme, log, gutter, axis, range?.[0], range?.[1], span?.[0], span?.[1], data]);
   const x = at === null ? undefined : data[0][at];
+  const drawable = lines.some((line) => line.points.some(([, y]) => y !== null && Number.isFinite(y)));
   return (
     <figure class="chart" aria-label={label}>
       <figcaption>
@@ -82,7 +83,8 @@ export function Chart({ label, lines, height, gutter, range, span, stepText, log
         {x === undefined ? null : <span class="soft">{stepText(x)}</span>}
       </figcaption>
       <div ref={box} style={{ height: `${height}px` }} />
-      {axis ? (
+      {drawable ? null : <p class="chart-empty">No finite value in any step.</p>}
+      {axis && drawable ? (
         <span class="chart-corner" style={{ width: `${gutter - 8}px` }} aria-hidden="true">
           step
         </span>

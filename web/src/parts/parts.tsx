@@ -3,7 +3,7 @@ import type { ComponentChildren } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import type { QueryError } from '../api/client';
 import { follow, hrefOf, type Route } from '../route';
-import { quoted, shown } from '../text';
+import { quoted, sentenceOf, shown } from '../text';
 import { LogIn } from './log_in';
 
 export function Link({ to, children, current = false, title }: { to: Partial<Route>; children: ComponentChildren; current?: boolean; title?: string }) {
@@ -81,7 +81,7 @@ export function Refused({ error }: { error: QueryError }) {
   return (
     <div class="state" role="alert">
       <h1>The collector cannot answer this</h1>
-      <p>{shown(error.message, 2000)}</p>
+      <p>{sentenceOf(shown(error.message, 2000))}</p>
     </div>
   );
 }

@@ -34,7 +34,7 @@ export function ConfigView({ route }: { route: Route }) {
       {waiting(query, 'Reading the configuration')}
       {report && report.items.length > 0 ? (
         <div class="scroll" tabIndex={0} role="region" aria-label="Settings">
-          <table class="rows wrap">
+          <table class="rows wrap stack">
             <thead>
               <tr>
                 <th scope="col" class="about">Area</th>
@@ -47,11 +47,17 @@ export function ConfigView({ route }: { route: Route }) {
               {report.items.map((item) => (
                 <tr key={`${item.category} ${item.key}`}>
                   <td class="soft about">{item.category}</td>
-                  <th scope="row">
+                  <th scope="row" class="long">
                     <bdi class="name">{shown(item.key, VALUE_MAX)}</bdi>
                   </th>
-                  <td>{value(item.a)}</td>
-                  {route.b ? <td>{value(item.b)}</td> : null}
+                  <td class="side" data-label={route.b ? 'A' : undefined}>
+                    {value(item.a)}
+                  </td>
+                  {route.b ? (
+                    <td class="side" data-label="B">
+                      {value(item.b)}
+                    </td>
+                  ) : null}
                 </tr>
               ))}
             </tbody>

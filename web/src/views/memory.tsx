@@ -233,7 +233,7 @@ function Density({ inputs, loading }: { inputs: readonly InputDensity[]; loading
           <thead>
             <tr>
               <th scope="col">Input</th>
-              <th scope="col" class="number">
+              <th scope="col" class="number about">
                 Padding index
               </th>
               <th scope="col" class="number">
@@ -250,7 +250,7 @@ function Density({ inputs, loading }: { inputs: readonly InputDensity[]; loading
                 <th scope="row">
                   <bdi class="name">{label(one)}</bdi>
                 </th>
-                <td class="number">{one.padIndex}</td>
+                <td class="number about">{one.padIndex}</td>
                 <td class="number" title={`${count(one.valid)} of ${count(one.total)} elements`}>
                   {one.total > 0 ? percent(one.valid / one.total) : '–'}
                 </td>

@@ -29,9 +29,12 @@ interface Props {
   children?: ComponentChildren; // about the chosen cell
 }
 
-export function HeatPicture({ report, heat, table = heat, lines, reading, window, chosen, onChoose, onWindow, children }: Props) {
+export function HeatPicture({ report, heat: found, table = found, lines, reading, window, chosen, onChoose, onWindow, children }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
+  // Only runs that diverge have an origin; the collector also marks a difference that rounding explains.
+  const diverged = report.text?.verdict === 'DIVERGED';
+  const heat = useMemo(() => (diverged ? found : { ...found, originRow: null, originColumn: null }), [found, diverged]);
   const gutter = width > 0 && width < 600 ? 64 : 200;
   const stepText = (x: number) => (heat.first[Math.floor(x)] === undefined ? '' : `step ${heat.first[Math.floor(x)]}`);
   const origin = heat.originRow !== null && heat.originColumn !== null ? { row: heat.originRow, column: heat.originColumn } : null;
@@ -57,7 +60,7 @@ export function HeatPicture({ report, heat, table = heat, lines, reading, window
         {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to zoom, Shift and drag to move, click a cell to see both runs.
       </p>
       {children}
-      <Behind heat={table} onChoose={(cell) => onChoose(table === heat ? cell : placeIn(heat, table, cell))} />
+      <Behind heat={table} onChoose={(cell) => onChoose(table === found ? cell : placeIn(heat, table, cell))} />
     </div>
   );
 }

@@ -4,7 +4,7 @@ import { useQuery } from '../api/use_query';
 import { Commands, Empty, Link, waiting } from '../parts/parts';
 import { RunPair } from '../parts/run_pair';
 import type { Route } from '../route';
-import { command, count, shown, words } from '../text';
+import { command, count, sentenceOf, shown, words } from '../text';
 
 export function RanksView({ route }: { route: Route }) {
   const run = route.a;
@@ -42,12 +42,12 @@ export function RanksView({ route }: { route: Route }) {
       {report ? (
         <section class={`verdict ${tone}`} aria-label="Verdict">
           <p class="badge">{report.verdict}</p>
-          <h1 class="sentence">{shown(sentence, 2000)}</h1>
+          <h1 class="sentence">{sentenceOf(shown(sentence, 2000))}</h1>
         </section>
       ) : null}
       {report && report.findings.length > 0 ? (
         <div class="scroll after" tabIndex={0} role="region" aria-label="Findings">
-          <table class="rows wrap">
+          <table class="rows wrap stack">
             <thead>
               <tr>
                 <th scope="col" class="number">
@@ -61,10 +61,12 @@ export function RanksView({ route }: { route: Route }) {
             <tbody>
               {report.findings.map((finding, i) => (
                 <tr key={i}>
-                  <td class="number">{finding.step}</td>
-                  <td>{finding.ranks.join(', ')}</td>
+                  <td class="number" data-label="From step">
+                    {finding.step}
+                  </td>
+                  <td data-label="Ranks">{finding.ranks.join(', ')}</td>
                   <td>{words(finding.reason)}</td>
-                  <td>{shown(finding.text, 1000)}</td>
+                  <td class="long">{shown(finding.text, 1000)}</td>
                 </tr>
               ))}
             </tbody>

@@ -15,7 +15,7 @@ import { needsLog } from '../parts/lines';
 import { RunPair } from '../parts/run_pair';
 import { useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
-import { command, count, short, shown, words } from '../text';
+import { command, count, sentenceOf, short, shown, words } from '../text';
 import { rowOf } from './compare';
 import { lossLine } from './losses';
 import { useScalars } from './scalars';
@@ -67,6 +67,7 @@ export function RunView({ route }: { route: Route }) {
       </Empty>
     );
   }
+  const bare = mine !== undefined && mine.records === 0;
   const wait = waiting(runs, 'Reading the run') ?? waiting(query, 'Reading the statistics');
   const alarms = (events.data?.records ?? []).filter((event) => event.fields['severity'] !== undefined);
   const ranks = (query.data?.map.ranks ?? []).map((rank) => [String(rank), `rank ${rank}`] as const);
@@ -82,7 +83,9 @@ export function RunView({ route }: { route: Route }) {
         <Link to={{ view: 'memory', a: run }}>Memory</Link>
         <Link to={{ view: 'config', a: run }}>Configuration</Link>
       </header>
-      <div class="bar">
+      <FirstAlarm alarms={alarms} route={route} />
+      {bare ? <Bare live={live} /> : null}
+      <div class="bar" hidden={bare}>
         <Choice label="Statistic" value={stat} options={STATS.map((one) => [one, NAMES[one]] as const)} onChange={(next) => go({ ...route, stat: next })} />
         <Choice
           label="Rank"
@@ -92,9 +95,9 @@ export function RunView({ route }: { route: Route }) {
         />
         <Filters route={route} rows={query.data?.map.rows ?? []} />
       </div>
-      {wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars} alarms={alarms} /> : null)}
+      {bare ? null : wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars} alarms={alarms} /> : null)}
       {query.data && query.error ? <p class="note">The newest steps are missing: {shown(query.error.message, 500)}</p> : null}
-      <Alarms alarms={alarms} route={route} loading={events.loading} />
+      {bare ? null : <Alarms alarms={alarms} route={route} loading={events.loading} />}
       <Commands statctl={command(...commandOf(stat, run), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/stat_map', { run, by: stat, ranks: route.rank })} />
     </>
   );
@@ -302,6 +305,40 @@ function Table({ heat, stat, onChoose }: { heat: StatHeat; stat: Stat; onChoose:
   );
 }
 
+function Bare({ live }: { live: boolean }) {
+  return (
+    <Empty title={live ? 'No records yet' : 'This run has no records'}>
+      <p>
+        Records {live ? 'appear here' : 'come'} with the first step after <code>statagent.watch(model)</code>, or from <code>statagent.observe(name, tensor)</code>.
+      </p>
+    </Empty>
+  );
+}
+
+const tensorOf = (route: Route, event: EventRow): Partial<Route> => ({
+  ...route, tensor: event.fields['activation'] ?? '', kind: event.fields['kind'] ?? '', path: event.fields['output_path'] ?? '', mode: '', step: String(event.step),
+}); // prettier-ignore
+
+/** Where the run began to break down: what one looks for first. */
+function FirstAlarm({ alarms, route }: { alarms: readonly EventRow[]; route: Route }) {
+  const first = alarms.reduce<EventRow | null>((found, event) => (event.fields['severity'] === 'alarm' && (found === null || event.step < found.step) ? event : found), null);
+  if (!first) return null;
+  return (
+    <section class="verdict bad" aria-label="First alarm">
+      <p class="badge">
+        <span aria-hidden="true">! </span>
+        {alarms.length === 1 ? '1 alarm' : `${count(alarms.length)} alarms, the first at step ${first.step}`}
+      </p>
+      <p class="sentence">{sentenceOf(shown(first.text, 500))}</p>
+      {first.fields['activation'] ? (
+        <p class="next">
+          <Link to={tensorOf(route, first)}>Show it on the map</Link>
+        </p>
+      ) : null}
+    </section>
+  );
+}
+
 function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route: Route; loading: boolean }) {
   if (alarms.length === 0) return loading ? null : <p class="note">No alarms.</p>;
   const newest = alarms.slice(-ALARMS_SHOWN).reverse();
@@ -311,7 +348,7 @@ function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route
         {count(alarms.length)} alarm{alarms.length === 1 ? '' : 's'}
       </h2>
       <div class="scroll tall" tabIndex={0} role="region" aria-label="Alarms, newest first">
-        <table class="rows wrap alarms">
+        <table class="rows wrap alarms stack">
           <thead>
             <tr>
               <th scope="col" class="number">
@@ -327,12 +364,16 @@ function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route
           <tbody>
             {newest.map((event, i) => (
               <tr key={`${event.step}/${event.rank}/${event.unix_nanos}/${i}`}>
-                <td class="number">{event.step}</td>
-                <td class="number">{event.rank}</td>
-                <td>{words(event.fields['rule'] ?? event.kind)}</td>
-                <td>
+                <td class="number" data-label="Step">
+                  {event.step}
+                </td>
+                <td class="number" data-label="Rank">
+                  {event.rank}
+                </td>
+                <td class="word">{words(event.fields['rule'] ?? event.kind)}</td>
+                <td class="long">
                   {event.fields['activation'] ? (
-                    <Link to={{ ...route, tensor: event.fields['activation'], kind: event.fields['kind'] ?? '', path: event.fields['output_path'] ?? '', mode: '', step: String(event.step) }}>{shown(event.text, 500)}</Link>
+                    <Link to={tensorOf(route, event)}>{shown(event.text, 500)}</Link>
                   ) : (
                     shown(event.text, 500)
                   )}

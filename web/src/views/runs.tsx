@@ -110,15 +110,15 @@ export function RunsView({ route }: { route: Route }) {
           <input type="search" value={route.filter} placeholder="name or state" onInput={(event) => go({ ...route, filter: event.currentTarget.value }, true)} />
         </label>
         <Administration picked={all.filter((run) => there.includes(run.run))} kept={kept} onKept={() => setChanges((old) => old + 1)} />
-        <button type="button" class="quiet" disabled={!ready} onClick={() => ready && setPicked([b, a])}>
-          Swap A and B
+        <button type="button" class="quiet" title="Exchange A and B" disabled={!ready} onClick={() => ready && setPicked([b, a])}>
+          Swap
         </button>
         <button type="button" class="main" disabled={!ready} onClick={() => ready && go({ view: 'compare', a, b })}>
           Compare
         </button>
       </div>
       <div class={slice.sliced ? 'scroll tall sliced' : 'scroll'} tabIndex={0} role="region" aria-label="Runs" ref={slice.box} onScroll={slice.onScroll}>
-        <table class="rows" aria-rowcount={slice.sliced ? runs.length + 1 : undefined}>
+        <table class="rows runs" aria-rowcount={slice.sliced ? runs.length + 1 : undefined}>
           <thead>
             <tr>
               <th scope="col">
@@ -161,7 +161,7 @@ export function RunsView({ route }: { route: Route }) {
                   </td>
                   <td class="c-run">
                     <Link to={{ view: 'run', a: run.run }}>
-                      <Name name={run.run} />
+                      <Name name={run.run} longest={60} />
                     </Link>
                     {kept.has(run.run) ? <span class="kept">kept</span> : null}
                     {place >= 0 ? <span class={`key ${place === 0 ? 'a' : 'b'}`}>{place === 0 ? 'A' : 'B'}</span> : null}

@@ -154,7 +154,7 @@ export function TensorView({ route }: { route: Route }) {
     );
   }
   const wait = waiting(a, 'Reading the tensor');
-  const rankOptions = [['', 'first rank with data'] as const, ...(route.rank !== '' && !ranks.includes(Number(route.rank)) ? [Number(route.rank)] : []).concat(ranks).map((rank) => [String(rank), `rank ${rank}`] as const)];
+  const rankOptions = [['', 'first with data'] as const, ...(route.rank !== '' && !ranks.includes(Number(route.rank)) ? [Number(route.rank)] : []).concat(ranks).map((rank) => [String(rank), `rank ${rank}`] as const)];
   const linesOf = (stat: Stat) => lines.get(stat) ?? [];
   const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && linesOf(stat).every((line) => line.points.every(([, y]) => y === 0));
   const first = a.data?.first;

@@ -32,7 +32,7 @@ export function Verdict({ report }: { report: DiffReport }) {
       {text.next ? <p class="next">Next: {shown(text.next, 4000)}</p> : null}
       {compared ? (
         <p class="counts">
-          {count(compared.records)} records compared: {count(compared.identical)} identical, {count(compared.within_tolerance)} within tolerance, {count(compared.diverged)} diverged
+          {count(compared.records)} records compared: {count(compared.identical)} identical, {count(compared.within_tolerance)} within tolerance, {count(compared.diverged)} {tone === 'good' && compared.diverged > 0 ? 'beyond it' : 'diverged'}
           {report.steps ? `; steps ${report.steps.first} to ${report.steps.last}` : ''}
           {report.ranks.length > 0 ? `; ${report.ranks.length} rank${report.ranks.length === 1 ? '' : 's'}` : ''}
         </p>
@@ -61,7 +61,7 @@ export function Reasons({ report }: { report: DiffReport }) {
         </section>
       ) : null}
       {report.notes.length > 0 ? (
-        <details>
+        <details open={report.text?.verdict === 'INCOMPARABLE'}>
           <summary>
             {report.notes.length} remark{report.notes.length === 1 ? '' : 's'}
           </summary>
