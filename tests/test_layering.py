@@ -64,7 +64,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/captures": (QUERY, set()),
     "server/query/compare": (QUERY | {"server/query/settings"}, set()),
     "server/query/noise": (QUERY | {"server/query/compare"}, set()),
-    "server/query/logical": (QUERY | {"server/query/compare"}, set()),
+    "server/query/logical": (QUERY | {"server/query/compare"}, {"xxhash"}),  # digests of merged steps
     "server/query/ranks": (QUERY | {"server/query/compare", "server/query/logical", "server/query/settings"}, set()),
     "server/query/cause": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
     "server/query/verdict": (QUERY | {"server/query/compare", "server/query/settings", "server/query/cause"}, set()),
