@@ -24,14 +24,18 @@ class Collector:
     address: str
     http: str
 
-    def __init__(self, parent: Path | None = None, data_dir: Path | None = None, options: Sequence[str] = ()) -> None:
-        """`data_dir`: an existing folder, which is kept; by default, a new folder in `parent`. `options`: further ones of the program."""
+    def __init__(
+        self, parent: Path | None = None, data_dir: Path | None = None, options: Sequence[str] = (), build: Path = BUILD
+    ) -> None:
+        """`data_dir`: an existing folder, which is kept; by default, a new folder in `parent`. `options`: further ones of the program.
+        `build`: the folder of the build that it is from."""
+        self._build = build
         self._parent = parent
         self._data_dir = data_dir
         self._options = options
 
     def __enter__(self) -> Collector:
-        binary = BUILD / "bin" / "statcollectord"
+        binary = self._build / "bin" / "statcollectord"
         if not binary.is_file():
             raise FileNotFoundError(
                 f"start a collector: {binary} is missing; build it (scripts/build.sh), or set STATCOLLECT_BUILD_DIR"

@@ -79,6 +79,16 @@ class RepeatedScan final : public StatScan {
     if (!sketches) columns->sketch.clear();
     return true;
   }
+  bool LoadHashes(HashColumns* columns) override {
+    const StatColumns& block = runs_.StepOf(attempt_, step_)[index_].columns;
+    *columns = {.activation = block.activation,
+                .layout = block.layout,
+                .order = block.order,
+                .hash = {},
+                .sketch_width = block.sketch_width};
+    for (const TensorStats& stats : block.stats) columns->hash.push_back(stats.hash);
+    return true;
+  }
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override { return 0; }
 

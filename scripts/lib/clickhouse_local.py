@@ -26,7 +26,7 @@ REPLICA = """<?xml version="1.0"?>
     <session_timeout_ms>{session}</session_timeout_ms>
     <operation_timeout_ms>{session}</operation_timeout_ms>
   </zookeeper>
-  <macros><shard>1</shard><replica>{name}</replica></macros>
+  <macros><shard>{shard}</shard><replica>{name}</replica></macros>
   <tcp_port>{tcp}</tcp_port>
   <interserver_http_port>{interserver}</interserver_http_port>
   <interserver_http_host>127.0.0.1</interserver_http_host>
@@ -159,18 +159,19 @@ class ZooKeeper(Server):
 
 
 class ClickHouse(Server):
-    """`zookeeper`: the port at which it finds its ZooKeeper, for replicated tables; `replica`: its name among the replicas."""
+    """`zookeeper`: the port at which it finds its ZooKeeper, for replicated tables; `replica`: its name among the replicas
+    of its shard."""
 
     name = "clickhouse-server"
 
-    def __init__(self, folder: Path, zookeeper: int | None = None, replica: str = "one") -> None:
+    def __init__(self, folder: Path, zookeeper: int | None = None, replica: str = "one", shard: int = 1) -> None:
         super().__init__(folder)
         for name in ("config.xml", "users.xml"):  # the server writes beside its configuration
             shutil.copy(CONFIG / name, folder / name)
         if zookeeper is not None:
             (folder / "config.d").mkdir()
             ports = {"tcp": free_port(), "interserver": free_port()}  # a replica that has no TCP port never becomes active
-            replica_xml = REPLICA.format(zookeeper=zookeeper, session=SESSION_MS, name=replica, **ports)
+            replica_xml = REPLICA.format(zookeeper=zookeeper, session=SESSION_MS, name=replica, shard=shard, **ports)
             (folder / "config.d" / "replica.xml").write_text(replica_xml)
 
     def command(self) -> list[str]:

@@ -79,6 +79,11 @@ Status CommitQueue::Admission() {
   return RefusalLocked({});
 }
 
+Status CommitQueue::Refusal() {
+  MutexLock lock(mutex_);
+  return RefusalLocked({});
+}
+
 void CommitQueue::BeginDrain() {
   MutexLock lock(mutex_);
   draining_ = true;

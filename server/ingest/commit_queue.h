@@ -86,6 +86,9 @@ class CommitQueue {
   // start.
   Status Admission();
 
+  // The same as last seen, without asking the store.
+  Status Refusal();
+
   // Refuses later items.
   void BeginDrain();
   // The same, writes what is queued, ends the thread. Idempotent.

@@ -29,6 +29,13 @@ Status Committer::Admission() {
   return first;
 }
 
+Status Committer::Refusal() {
+  for (const auto& queue : queues_) {
+    if (Status refusal = queue->Refusal(); !refusal.ok()) return refusal;
+  }
+  return Status::Ok();
+}
+
 void Committer::Drain() {
   for (const auto& queue : queues_) queue->BeginDrain();
   for (const auto& queue : queues_) queue->Drain();

@@ -37,6 +37,8 @@ class Committer {
   Status AdmissionOf(std::size_t part) { return queues_[part]->Admission(); }
   // Of all parts: the first that accepts nothing.
   Status Admission();
+  // The same as last seen, without asking the store.
+  Status Refusal();
   void Drain();
   CommitBacklog Backlog();
   std::uint64_t commits() const;

@@ -10,8 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTickMax{1000};
 constexpr std::chrono::milliseconds kRetentionTick{2000};
-constexpr std::chrono::seconds kCensusInterval{1};
-constexpr std::size_t kAdmissionThreads = 4;  // of each part of the store
+constexpr std::size_t kAdmissionThreads = 16;  // of each part of the store, which takes their writes together
 
 }  // namespace
 
@@ -21,7 +20,7 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       options_(options),
       start_(clock.Now()),
       start_unix_nanos_(clock.UnixNanos()),
-      memory_(options.decoded_bytes_max),
+      memory_(options.decoded_bytes_max, store.parts()),
       definitions_(options.definition_bytes_max),
       rates_(options.rates),
       quotas_(store, clock, options.project_limits),
@@ -47,7 +46,8 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
            .rates = rates_.any() ? &rates_ : nullptr,
            .quotas = &quotas_,
            .committed = options.committed})),
-      retention_(store, clock, registry_, options.retention, options.log) {
+      retention_(store, clock, registry_, options.retention, options.log),
+      facts_(store, clock, committer_) {
   StartWorkers();
   if (options_.retention.enabled()) {
     retention_worker_ = std::make_unique<AdmissionWorker>(kRetentionTick, [this] { retention_.Tick(); });
@@ -87,14 +87,15 @@ void IngestServer::Drain() {
 
 CollectorStatus IngestServer::GetStatus() {
   CollectorStatus status;
+  StoreFacts::Facts facts = facts_.Get();
   status.version = options_.version;
   status.pid = ::getpid();
   status.start_unix_nanos = start_unix_nanos_;
   status.uptime_seconds = std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - start_).count();
   status.data_dir = options_.data_dir;
   status.fsync = store_.fsync();
-  status.state = State();
-  if (const auto runs = store_.ListRuns(); runs.ok()) status.runs = runs->size();
+  status.state = State(facts.admission);
+  status.runs = facts.runs;
   status.streams_open = registry_.OpenStreams();
   status.streams_total = counters_.streams;
   status.batches_total = counters_.batches;
@@ -104,13 +105,13 @@ CollectorStatus IngestServer::GetStatus() {
   status.rejected_batches_total = counters_.rejected_batches;
   status.commits_total = committer_.commits();
   status.agents_dropped_total = counters_.agents_dropped;
-  status.dropped_by_cause = DroppedByCause();
+  status.dropped_by_cause = std::move(facts.dropped);
   const CommitBacklog backlog = committer_.Backlog();
   status.backlog_records = backlog.records;
   status.backlog_bytes = backlog.bytes;
   status.backlog_oldest_millis = backlog.oldest.count();
   status.retention = retention_.status();
-  status.retention.kept = KeptRuns();
+  status.retention.kept.assign(facts.kept.begin(), facts.kept.end());
   if (options_.alarm_status) status.alarms = options_.alarm_status();
   if (options_.access_status) status.access = options_.access_status();
   status.access.throttled_millis = rates_.waited_millis();
@@ -122,16 +123,13 @@ CollectorStatus IngestServer::GetStatus() {
     MutexLock lock(http_mutex_);
     status.http_address = http_address_;
   }
-  if (const auto usage = store_.Usage(); usage.ok()) {
-    status.disk_bytes = usage->disk_bytes;
-    status.disk_free_bytes = usage->disk_free_bytes;
-  }
+  status.disk_bytes = facts.disk_bytes;
+  status.disk_free_bytes = facts.disk_free_bytes;
   return status;
 }
 
-std::string IngestServer::State() {
+std::string IngestServer::State(const Status& admission) const {
   if (draining_) return "draining";
-  const Status admission = committer_.Admission();
   return admission.ok() ? "ready" : "read_only: " + admission.message();
 }
 
@@ -139,36 +137,9 @@ Result<DeletedRun> IngestServer::DeleteRun(const std::string& run, bool force) {
   return registry_.DeleteRun(run, force);
 }
 
-void IngestServer::TakeCensusLocked() {
-  const auto now = clock_.Now();
-  if (census_at_ && now - *census_at_ < kCensusInterval) return;
-  const auto census = store_.Census();
-  if (!census.ok()) return;
-  census_at_ = now;
-  dropped_.clear();
-  kept_.clear();
-  for (const AttemptTally& tally : *census) {
-    for (const auto& [cause, count] : tally.dropped) dropped_[cause] += count;
-    if (tally.kept) kept_.insert(tally.meta.run);
-  }
-}
-
-std::map<std::string, std::uint64_t> IngestServer::DroppedByCause() {
-  MutexLock lock(census_mutex_);
-  TakeCensusLocked();
-  return dropped_;
-}
-
-std::vector<std::string> IngestServer::KeptRuns() {
-  MutexLock lock(census_mutex_);
-  TakeCensusLocked();
-  return {kept_.begin(), kept_.end()};
-}
-
 Status IngestServer::KeepRun(const std::string& run, bool keep) {
   const Status changed = registry_.KeepRun(run, keep);
-  MutexLock lock(census_mutex_);
-  census_at_.reset();  // the next status tells of it
+  facts_.ForgetCensus();  // the next status says so
   return changed;
 }
 

@@ -33,6 +33,7 @@
 #include "server/ingest/purger.h"
 #include "server/ingest/registry.h"
 #include "server/ingest/retention.h"
+#include "server/ingest/store_facts.h"
 #include "server/store/store.h"
 #include "server/transfer/run_copies.h"
 
@@ -103,12 +104,8 @@ class IngestServer final : public CollectorControl {
   bool MayComeBack(std::uint32_t attempt, std::uint32_t rank) { return registry_.MayComeBack(attempt, rank); }
 
  private:
-  std::string State();
-  // Over all stored runs; at most one second old, like the next one.
-  std::map<std::string, std::uint64_t> DroppedByCause();
-  std::vector<std::string> KeptRuns();  // sorted
+  std::string State(const Status& admission) const;
   void StartWorkers();
-  void TakeCensusLocked() STATCOLLECT_REQUIRES(census_mutex_);
 
   Store& store_;
   const Clock& clock_;
@@ -117,7 +114,7 @@ class IngestServer final : public CollectorControl {
   const std::int64_t start_unix_nanos_;
   IngestCounters counters_;
   std::atomic<bool> draining_{false};
-  MemoryGate memory_;
+  MemoryGates memory_;
   DefinitionBudget definitions_;
   ByteRates rates_;
   ProjectQuotas quotas_;
@@ -126,10 +123,7 @@ class IngestServer final : public CollectorControl {
   SessionRegistry registry_;
   std::unique_ptr<IngestService> service_;
   Retention retention_;
-  Mutex census_mutex_;
-  std::optional<std::chrono::steady_clock::time_point> census_at_ STATCOLLECT_GUARDED_BY(census_mutex_);
-  std::map<std::string, std::uint64_t> dropped_ STATCOLLECT_GUARDED_BY(census_mutex_);
-  std::set<std::string> kept_ STATCOLLECT_GUARDED_BY(census_mutex_);
+  StoreFacts facts_;
   Mutex http_mutex_;
   std::string http_address_ STATCOLLECT_GUARDED_BY(http_mutex_);
   std::vector<std::unique_ptr<AdmissionWorker>> workers_;  // by part of the store

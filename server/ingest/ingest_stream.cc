@@ -250,10 +250,11 @@ void IngestStream::TakeBatch(v1::Batch* wire) {
   const std::size_t bytes = wire->ByteSizeLong();
   auto taken = std::make_shared<v1::Batch>();
   taken->Swap(wire);
-  context_.memory.Enter(kDecodedPerWireByte * bytes,
-                        [self = shared_from_this(), taken, bytes](MemoryGate::Share memory) {
-                          self->DecodeBatch(taken, bytes, std::move(memory));
-                        });
+  context_.memory.of(lane_->part)
+      .Enter(kDecodedPerWireByte * bytes,
+             [self = shared_from_this(), taken, bytes](MemoryGate::Share memory) {
+               self->DecodeBatch(taken, bytes, std::move(memory));
+             });
 }
 
 void IngestStream::DecodeBatch(const std::shared_ptr<v1::Batch>& wire, std::size_t wire_bytes,

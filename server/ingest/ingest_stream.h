@@ -57,7 +57,7 @@ struct StreamContext {
   IngestCounters& counters;
   // Runs the function later, on a thread that may block; those of a run's rank in this order.
   std::function<void(const std::string& run, std::uint32_t rank, std::function<void()>)> admit;
-  MemoryGate& memory;               // of batches that are not durable yet
+  MemoryGates& memory;              // of batches that are not durable yet
   DefinitionBudget& definitions;    // of the open sessions
   std::size_t streams_max = 4096;   // that gRPC has open, welcomed or not
   ByteRates* rates = nullptr;       // of what is read; null: as fast as it comes

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -76,6 +77,24 @@ class MemoryGate {
   bool stopping_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   Mutex join_mutex_;
   std::vector<std::thread> threads_;
+};
+
+// A gate for each part of the store, with an equal share of the memory: batches for a part that does not answer leave
+// the others' share alone.
+class MemoryGates {
+ public:
+  // `threads`: of each gate.
+  explicit MemoryGates(std::size_t bytes_max, std::size_t parts = 1, std::size_t threads = 2) {
+    for (std::size_t i = 0; i < parts; ++i)
+      gates_.push_back(std::make_unique<MemoryGate>(bytes_max / parts, threads));
+  }
+  MemoryGate& of(std::size_t part) { return *gates_[part]; }
+  void Stop() {
+    for (const auto& gate : gates_) gate->Stop();
+  }
+
+ private:
+  std::vector<std::unique_ptr<MemoryGate>> gates_;
 };
 
 }  // namespace statcollect

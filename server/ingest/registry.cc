@@ -9,11 +9,13 @@
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/project.h"
-#include "common/step_set.h"
 #include "common/text.h"
 
 namespace statcollect {
 namespace {
+
+// Until a run stays as it was while it is asked for.
+constexpr int kDecisionTries = 100;
 
 std::string Utc(std::int64_t unix_nanos) {
   const std::time_t seconds = static_cast<std::time_t>(unix_nanos / 1'000'000'000);
@@ -89,23 +91,115 @@ Status Replaced(const SessionInfo& by) {
 
 }  // namespace
 
+SessionRegistry::Plan SessionRegistry::Arrive(const AttemptMeta& attempt, std::uint32_t rank) {
+  const AttemptRank place(attempt.id, rank);
+  MutexLock lock(mutex_);
+  arriving_.insert(place);
+  return {.attempt = attempt, .fenced = {}, .arrival = Arrival(this, [this, place](void*) {
+                                              MutexLock arrived(mutex_);
+                                              arriving_.erase(place);
+                                              arrived_.notify_all();
+                                            })};
+}
+
+bool SessionRegistry::IsArrivingLocked(AttemptId attempt) const {
+  const auto first = arriving_.lower_bound({attempt, 0});
+  return first != arriving_.end() && first->first == attempt;
+}
+
+void SessionRegistry::AwaitArrivals(const std::vector<AttemptMeta>& attempts) {
+  MutexLock lock(mutex_);
+  for (const AttemptMeta& attempt : attempts) {
+    arrived_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) { return !IsArrivingLocked(attempt.id); });
+  }
+}
+
+std::uint64_t SessionRegistry::Changes(const std::string& run) {
+  MutexLock lock(mutex_);
+  return changes_[std::hash<std::string>()(run) % changes_.size()];
+}
+
+void SessionRegistry::CountChange(const std::string& run) {
+  MutexLock lock(mutex_);
+  ++changes_[std::hash<std::string>()(run) % changes_.size()];
+}
+
 Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr<OpenStream> stream,
                                         LateFrom late_from) {
   Endings endings;
   auto admission = [&]() -> Result<Admission> {
-    MutexLock lock(mutex_);
-    auto decided = DecideLocked(info, late_from, &endings);
-    if (!decided.ok()) return decided;
-    decided->lane = committer_.NewLane(info.rank);
-    decided->captures = CapturesFor(*decided);
-    if (const auto asked = steps_.find(decided->attempt.id); asked != steps_.end())
-      decided->steps = asked->second;
-    if (const auto full = full_.find(decided->attempt.id); full != full_.end()) decided->full = full->second;
-    writers_[{decided->attempt.id, info.rank}] = {info.run, info.session, decided->lane, std::move(stream)};
-    return decided;
+    const Turn turn(turns_, {info.run, info.rank});
+    const auto plan = Decide(info, late_from, &endings);
+    if (!plan.ok()) return plan.status();
+    return Admit(info, *plan, std::move(stream), &endings);
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
   changed_(info.run);
+  return admission;
+}
+
+// The store is asked before the run's turn, and again if the run has changed by then.
+Result<SessionRegistry::Plan> SessionRegistry::Decide(const SessionInfo& info, LateFrom late_from,
+                                                      Endings* endings) {
+  for (int tries = 0; tries < kDecisionTries; ++tries) {
+    const std::uint64_t before = Changes(info.run);
+    const auto attempts = store_.Attempts(info.run);
+    if (!attempts.ok()) return attempts.status();
+    const auto known = FindKnown(info, *attempts);
+    if (!known.ok()) return known.status();
+    const Turn turn(turns_, {info.run, kWholeRun});
+    if (Changes(info.run) == before) return DecideInTurn(info, *attempts, *known, late_from, endings);
+  }
+  return Status(Code::kUnavailable,
+                "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
+                    ": other launches of it begin or are removed all the time; expected a run name for each "
+                    "training; the agent tries again");
+}
+
+Result<SessionRegistry::Known> SessionRegistry::FindKnown(const SessionInfo& info,
+                                                          const std::vector<AttemptMeta>& attempts) {
+  Known known;
+  if (attempts.empty()) return known;
+  const auto own = store_.Rank(attempts.back().id, info.rank);
+  if (!own.ok()) return own.status();
+  if (*own) known.newest = (*own)->info.session;
+  if (known.newest == info.session) return known;
+  for (std::size_t i = 0; i + 1 < attempts.size() && !known.older; ++i) {
+    const auto has = HasSession(attempts[i].id, info);
+    if (!has.ok()) return has.status();
+    if (*has) known.older = attempts[i];
+  }
+  return known;
+}
+
+Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& plan,
+                                         std::shared_ptr<OpenStream> stream, Endings* endings) {
+  for (const AttemptMeta& older : plan.fenced) Retire({older.id, info.rank}, Fenced(info), endings);
+  const AttemptRank place(plan.attempt.id, info.rank);
+  Admission admission{.attempt = plan.attempt, .meta = {}, .lane = nullptr, .resumed = plan.resumes};
+  if (plan.resumes) {
+    // First, so that what is read afterwards is final.
+    Retire(place, Superseded(info), endings);
+    STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(place.first, place.second));
+    auto meta = store_.Rank(place.first, place.second);
+    if (!meta.ok()) return meta.status();
+    if (!*meta) return SessionUnknown(info, 1);
+    admission.meta = **std::move(meta);
+  } else {
+    admission.meta.info = info;
+    admission.meta.last_write_unix_nanos = clock_.UnixNanos();
+    STATCOLLECT_RETURN_IF_ERROR(store_.PutRank(place.first, place.second, admission.meta));
+    STATCOLLECT_FAILPOINT("admission.rank_stored");
+  }
+  admission.lane = committer_.NewLane(info.rank);
+  {
+    MutexLock lock(mutex_);
+    if (const auto asked = steps_.find(place.first); asked != steps_.end()) admission.steps = asked->second;
+    if (const auto full = full_.find(place.first); full != full_.end()) admission.full = full->second;
+    writers_[place] = {info.run, info.session, admission.lane, std::move(stream)};
+  }
+  // Afterwards, so that none is missed: what is asked from now on is told to the stream.
+  admission.captures = CapturesFor(admission);
   return admission;
 }
 
@@ -123,157 +217,6 @@ void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStr
   changed_(run);
 }
 
-Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const std::string& steps) {
-  const std::string attempted = "record steps '" + Printable(steps) + "' of run '" + Printable(run) + "'";
-  const auto parsed = StepSet::Parse(steps);
-  if (!parsed.ok()) return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
-  std::vector<std::shared_ptr<OpenStream>> told;
-  {
-    MutexLock lock(mutex_);
-    auto attempts = store_.Attempts(run);
-    if (!attempts.ok()) return attempts.status();
-    if (attempts->empty())
-      return Status(Code::kNotFound, attempted + ": there is no such run; statctl runs lists them");
-    const AttemptId newest = attempts->back().id;
-    told = StreamsOfLocked(newest);
-    const auto ranks = store_.Ranks(newest);
-    if (!ranks.ok()) return ranks.status();
-    const auto is_past = [&](const auto& entry) {
-      return entry.second.last_step && *entry.second.last_step > parsed->last();
-    };
-    if (!told.empty() && !ranks->empty() && std::all_of(ranks->begin(), ranks->end(), is_past)) {
-      const auto& [rank, meta] = *ranks->begin();
-      return Status(Code::kOutOfRange,
-                    attempted + ": all of them have passed (rank " + std::to_string(rank) + " is at step " +
-                        std::to_string(*meta.last_step) +
-                        "), and no later one would be recorded; expected future steps, such as " +
-                        std::to_string(*meta.last_step + 10) + "-");
-    }
-    if (!told.empty()) steps_[newest] = steps;
-  }
-  if (told.empty()) {
-    return Status(
-        Code::kFailedPrecondition,
-        attempted + ": none of its ranks is connected; expected a run in training; statctl runs shows them");
-  }
-  for (const auto& stream : told) stream->RecordSteps(steps);
-  return static_cast<std::uint32_t>(told.size());
-}
-
-std::vector<std::shared_ptr<OpenStream>> SessionRegistry::StreamsOfLocked(AttemptId attempt) const {
-  std::vector<std::shared_ptr<OpenStream>> streams;
-  for (auto it = writers_.lower_bound({attempt, 0}); it != writers_.end() && it->first.first == attempt;
-       ++it) {
-    if (it->second.stream) streams.push_back(it->second.stream);
-  }
-  return streams;
-}
-
-void SessionRegistry::AnnounceFull(AttemptId attempt, const FullSteps& steps) {
-  std::vector<std::shared_ptr<OpenStream>> told;
-  {
-    MutexLock lock(mutex_);
-    if (steps.last == FullSteps::kNoEnd) full_[attempt] = steps;
-    told = StreamsOfLocked(attempt);
-  }
-  for (const auto& stream : told) stream->RecordFull(steps);
-}
-
-void SessionRegistry::RequestFull(const std::string& run, std::uint64_t step) {
-  const auto attempts = store_.Attempts(run);
-  if (!attempts.ok() || attempts->empty()) return;
-  std::shared_ptr<OpenStream> told;
-  {
-    MutexLock lock(mutex_);
-    const auto writer = writers_.find({attempts->back().id, 0});
-    if (writer != writers_.end()) told = writer->second.stream;
-  }
-  if (told != nullptr) told->RecordFull({.first = step, .last = step});
-}
-
-Result<RequestedCapture> SessionRegistry::RequestCapture(const std::string& run,
-                                                         const std::vector<std::uint32_t>& ranks,
-                                                         const CaptureSpec& spec) {
-  const std::string attempted = "capture " + spec.Describe() + " of run '" + Printable(run) + "'";
-  std::vector<std::shared_ptr<OpenStream>> told;
-  CaptureRequest request{.id = 1, .ranks = ranks, .asked_unix_nanos = clock_.UnixNanos(), .spec = spec};
-  {
-    MutexLock lock(mutex_);
-    auto attempts = store_.Attempts(run);
-    if (!attempts.ok()) return attempts.status();
-    if (attempts->empty())
-      return Status(Code::kNotFound, attempted + ": there is no such run; statctl runs lists them");
-    request.attempt = attempts->back().id;
-    auto open = CheckCaptureLocked(attempted, &request);
-    if (!open.ok()) return open.status();
-    told = *std::move(open);
-    auto requests = ReadCaptureRequests(store_, run);
-    if (!requests.ok()) return requests.status();
-    if (!requests->empty()) request.id = requests->back().id + 1;
-    requests->push_back(request);
-    STATCOLLECT_RETURN_IF_ERROR(WriteCaptureRequests(store_, run, *std::move(requests)));
-  }
-  for (const auto& stream : told) stream->Capture(request);
-  return RequestedCapture{.request = request.id,
-                          .ranks = std::move(request.ranks),
-                          .told = static_cast<std::uint32_t>(told.size())};
-}
-
-Result<std::vector<std::shared_ptr<OpenStream>>> SessionRegistry::CheckCaptureLocked(
-    const std::string& attempted, CaptureRequest* request) {
-  const auto known = store_.Ranks(request->attempt);
-  if (!known.ok()) return known.status();
-  if (request->ranks.empty()) {
-    for (const auto& [rank, meta] : *known) request->ranks.push_back(rank);
-  }
-  const std::uint64_t step = request->spec.steps.last();
-  std::vector<std::shared_ptr<OpenStream>> open;
-  bool past = true, any_away = false;
-  std::string reached;
-  for (const std::uint32_t rank : request->ranks) {
-    const auto found = known->find(rank);
-    if (found == known->end()) {
-      return Status(Code::kNotFound, attempted + ": there is no rank " + std::to_string(rank) + "; it has " +
-                                         Counted(known->size(), "rank") + ", the last one " +
-                                         (known->empty() ? "-" : std::to_string(known->rbegin()->first)));
-    }
-    const auto& last = found->second.last_step;
-    past = past && last && *last > step;
-    if (past && reached.empty())
-      reached = "rank " + std::to_string(rank) + " is at step " + std::to_string(*last);
-    const AttemptRank place(request->attempt, rank);
-    const auto writer = writers_.find(place);
-    if (writer != writers_.end() && writer->second.stream) {
-      open.push_back(writer->second.stream);
-    } else {
-      any_away = any_away || (!found->second.finished && MayComeBackLocked(place));
-    }
-  }
-  const std::string again =
-      "to capture it in a new launch, start that with STATAGENT_CAPTURES='" + request->spec.ToText() + "'";
-  if (open.empty() && !any_away) {
-    return Status(Code::kFailedPrecondition,
-                  attempted + ": none of its ranks is connected; expected a run in training; " + again);
-  }
-  if (past) {
-    return Status(Code::kOutOfRange, attempted + ": step " + std::to_string(step) + " has passed (" +
-                                         reached + "); expected a future step; " + again);
-  }
-  return open;
-}
-
-std::vector<CaptureRequest> SessionRegistry::CapturesFor(const Admission& admission) {
-  auto requests = ReadCaptureRequests(store_, admission.attempt.run);
-  if (!requests.ok()) return {};
-  const RankMeta& meta = admission.meta;
-  std::erase_if(*requests, [&](const CaptureRequest& request) {
-    return request.attempt != admission.attempt.id ||
-           std::find(request.ranks.begin(), request.ranks.end(), meta.info.rank) == request.ranks.end() ||
-           (meta.last_step && request.spec.steps.last() < *meta.last_step);
-  });
-  return *std::move(requests);
-}
-
 bool SessionRegistry::IsOpen(AttemptId attempt, std::uint32_t rank) {
   MutexLock lock(mutex_);
   const auto writer = writers_.find({attempt, rank});
@@ -286,6 +229,7 @@ bool SessionRegistry::MayComeBack(AttemptId attempt, std::uint32_t rank) {
 }
 
 bool SessionRegistry::MayComeBackLocked(const AttemptRank& place) const {
+  if (arriving_.contains(place)) return true;
   const auto writer = writers_.find(place);
   const auto since = writer == writers_.end() ? start_ : writer->second.closed_at;
   return clock_.Now() - since < kAwayGrace;
@@ -312,7 +256,7 @@ Result<bool> SessionRegistry::IsKept(const std::string& run) {
 Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
   Status kept;
   {
-    MutexLock lock(mutex_);  // waits for a removal under way
+    const Turn turn(turns_, {run, kWholeRun});  // waits for a removal under way
     kept = store_.KeepRun(run, keep);
   }
   changed_(run);
@@ -343,14 +287,15 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
                                               std::optional<std::int64_t> last_write_unix_nanos) {
   Endings endings;
   auto deleted = [&]() -> Result<DeletedRun> {
-    MutexLock lock(mutex_);
+    const Turn turn(turns_, {run, kWholeRun});
     auto attempts = store_.Attempts(run);
     if (!attempts.ok()) return attempts.status();
     if (attempts->empty()) {
       return Status(Code::kNotFound,
                     "delete run '" + Printable(run) + "': there is no such run; statctl runs lists them");
     }
-    if (const std::size_t open = OpenStreamsLocked(run); open > 0 && !force) {
+    AwaitArrivals(*attempts);
+    if (const std::size_t open = StreamsOpen(run); open > 0 && !force) {
       return Status(Code::kFailedPrecondition,
                     "delete run '" + run + "': " + Counted(open, "rank") + (open == 1 ? " is" : " are") +
                         " still sending; wait until the training ends, or use force, which "
@@ -361,15 +306,12 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
                      "run '" + run + "' was deleted while this rank was sending; start again to record");
     DeletedRun result{.records = 0, .attempts = static_cast<std::uint32_t>(attempts->size())};
     for (const AttemptMeta& attempt : *attempts) {
-      for (auto it = writers_.lower_bound({attempt.id, 0});
-           it != writers_.end() && it->first.first == attempt.id; ++it) {
-        RetireLocked(it->first, why, &endings);
-      }
+      RetireAll(attempt, why, &endings);
       auto ranks = store_.Ranks(attempt.id);
       if (!ranks.ok()) return ranks.status();
       for (const auto& [rank, meta] : *ranks) result.records += meta.records;
     }
-    STATCOLLECT_RETURN_IF_ERROR(DropLocked(*attempts, why, &endings));
+    STATCOLLECT_RETURN_IF_ERROR(Drop(*attempts, why, &endings));
     return result;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
@@ -377,23 +319,22 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
   return deleted;
 }
 
-Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFrom late_from,
-                                                Endings* endings) {
+Result<SessionRegistry::Plan> SessionRegistry::DecideInTurn(const SessionInfo& info,
+                                                            const std::vector<AttemptMeta>& attempts,
+                                                            const Known& known, LateFrom late_from,
+                                                            Endings* endings) {
   // The later part of a session is of no use without the earlier one.
   const bool is_rest = late_from.value_or(1) > 1;
-  auto attempts = store_.Attempts(info.run);
-  if (!attempts.ok()) return attempts.status();
-  if (attempts->empty())
-    return is_rest ? Result<Admission>(SessionUnknown(info, *late_from)) : CreateLocked(info, 1);
-  const AttemptMeta& newest = attempts->back();
-  // Of this rank alone: where the store has parts, those of other ranks may be down.
-  const auto own = store_.Rank(newest.id, info.rank);
-  if (!own.ok()) return own.status();
-  if (*own && (*own)->info.session == info.session) return ResumeLocked(info, newest, endings);
-  const auto older = FindOlderLocked(info, *attempts);
-  if (!older.ok()) return older.status();
-  if (*older != nullptr) {
-    if (late_from) return ResumeLocked(info, **older, endings);
+  if (attempts.empty()) return is_rest ? Result<Plan>(SessionUnknown(info, *late_from)) : Create(info, 1);
+  const AttemptMeta& newest = attempts.back();
+  const auto resume = [&](const AttemptMeta& attempt) {
+    Plan plan = Arrive(attempt, info.rank);
+    plan.resumes = true;
+    return plan;
+  };
+  if (known.newest == info.session) return resume(newest);
+  if (known.older) {
+    if (late_from) return resume(*known.older);
     return NewerAttempt(info, newest);
   }
   if (is_rest) return SessionUnknown(info, *late_from);
@@ -401,42 +342,44 @@ Result<Admission> SessionRegistry::DecideLocked(const SessionInfo& info, LateFro
       newest.launch != info.launch) {
     return NewerAttempt(info, newest);  // its own attempt was removed, and the name given to another launch
   }
-  const auto may_join = *own ? Result<bool>(false) : MayJoin(info, newest);
+  const auto may_join = known.newest ? Result<bool>(false) : MayJoin(info, newest);
   if (!may_join.ok()) return may_join.status();
-  if (*may_join) {
-    // The first rank of its launch fenced only its own place in the older attempts.
-    for (std::size_t i = 0; i + 1 < attempts->size(); ++i)
-      RetireLocked({(*attempts)[i].id, info.rank}, Fenced(info), endings);
-    return JoinLocked(info, newest);
-  }
-  return ApplyPolicyLocked(info, *attempts, endings);
+  if (!*may_join) return ApplyPolicy(info, attempts, endings);
+  // The first rank of its launch fenced only its own place in the older attempts.
+  Plan plan = Arrive(newest, info.rank);
+  plan.fenced.assign(attempts.begin(), attempts.end() - 1);
+  return plan;
 }
 
-Result<const AttemptMeta*> SessionRegistry::FindOlderLocked(const SessionInfo& info,
-                                                            const std::vector<AttemptMeta>& attempts) {
-  const AttemptMeta* found = nullptr;
-  for (std::size_t i = 0; i + 1 < attempts.size() && found == nullptr; ++i) {
-    const auto sessions = OlderSessionsLocked(attempts[i].id, store_.PartOf(info.rank));
-    if (!sessions.ok()) return sessions.status();
-    const auto own = (*sessions)->find(info.rank);
-    if (own != (*sessions)->end() && own->second == info.session) found = &attempts[i];
+Result<bool> SessionRegistry::HasSession(AttemptId older, const SessionInfo& info) {
+  const AttemptPart key(older, store_.PartOf(info.rank));
+  const auto is_own = [&info](const Sessions& sessions) {
+    const auto own = sessions.find(info.rank);
+    return own != sessions.end() && own->second == info.session;
+  };
+  std::uint64_t forgotten = 0;
+  bool settled = false;
+  {
+    MutexLock lock(mutex_);
+    if (const auto known = older_sessions_.find(key); known != older_sessions_.end())
+      return is_own(known->second);
+    forgotten = sessions_forgotten_;
+    settled = !IsArrivingLocked(older);
   }
-  return found;
-}
-
-Result<const SessionRegistry::Sessions*> SessionRegistry::OlderSessionsLocked(AttemptId attempt,
-                                                                              std::size_t part) {
-  const auto known = older_sessions_.find({attempt, part});
-  if (known != older_sessions_.end()) return &known->second;
-  const auto ranks = store_.part(part).Ranks(attempt);
+  const auto ranks = store_.part(key.second).Ranks(older);
   if (!ranks.ok()) return ranks.status();
-  if (older_sessions_.size() >= kOlderAttemptsMax) older_sessions_.clear();
-  Sessions& sessions = older_sessions_[{attempt, part}];
+  Sessions sessions;
   for (const auto& [rank, meta] : *ranks) sessions[rank] = meta.info.session;
-  return &sessions;
+  const bool has = is_own(sessions);
+  MutexLock lock(mutex_);
+  if (!settled || forgotten != sessions_forgotten_) return has;
+  if (older_sessions_.size() >= kOlderAttemptsMax) older_sessions_.clear();
+  older_sessions_[key] = std::move(sessions);
+  return has;
 }
 
 void SessionRegistry::ForgetSessionsLocked(AttemptId attempt) {
+  ++sessions_forgotten_;
   older_sessions_.erase(older_sessions_.lower_bound({attempt, 0}),
                         older_sessions_.lower_bound({attempt + 1, 0}));
 }
@@ -444,9 +387,14 @@ void SessionRegistry::ForgetSessionsLocked(AttemptId attempt) {
 Result<bool> SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta& attempt) {
   if (attempt.world_size != info.world_size) return false;
   if (!info.launch.empty() && !attempt.launch.empty()) return info.launch == attempt.launch;
+  {
+    MutexLock lock(mutex_);
+    if (IsArrivingLocked(attempt.id)) return true;  // perhaps not stored yet
+  }
   const auto ranks = store_.Ranks(attempt.id);
   if (!ranks.ok()) return ranks.status();
   if (ranks->empty()) return true;
+  MutexLock lock(mutex_);
   for (const auto& [rank, meta] : *ranks) {
     if (!meta.finished || EndedLatelyLocked({attempt.id, rank}, meta)) return true;
   }
@@ -462,27 +410,7 @@ bool SessionRegistry::EndedLatelyLocked(const AttemptRank& place, const RankMeta
   return -kLateRankGrace < ago && ago < kLateRankGrace;
 }
 
-Result<Admission> SessionRegistry::ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt,
-                                                Endings* endings) {
-  // First, so that what is read afterwards is final.
-  RetireLocked({attempt.id, info.rank}, Superseded(info), endings);
-  STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(attempt.id, info.rank));
-  auto meta = store_.Rank(attempt.id, info.rank);
-  if (!meta.ok()) return meta.status();
-  if (!*meta) return SessionUnknown(info, 1);
-  return Admission{.attempt = attempt, .meta = **std::move(meta), .lane = nullptr, .resumed = true};
-}
-
-Result<Admission> SessionRegistry::JoinLocked(const SessionInfo& info, const AttemptMeta& attempt) {
-  RankMeta meta;
-  meta.info = info;
-  meta.last_write_unix_nanos = clock_.UnixNanos();
-  STATCOLLECT_RETURN_IF_ERROR(store_.PutRank(attempt.id, info.rank, meta));
-  STATCOLLECT_FAILPOINT("admission.rank_stored");
-  return Admission{.attempt = attempt, .meta = std::move(meta), .lane = nullptr, .resumed = false};
-}
-
-Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info, std::uint32_t number) {
+Result<SessionRegistry::Plan> SessionRegistry::Create(const SessionInfo& info, std::uint32_t number) {
   AttemptMeta wanted;
   wanted.number = number;
   wanted.run = info.run;
@@ -490,32 +418,39 @@ Result<Admission> SessionRegistry::CreateLocked(const SessionInfo& info, std::ui
   wanted.world_size = info.world_size;
   wanted.start_unix_nanos = clock_.UnixNanos();
   auto attempt = store_.CreateAttempt(wanted);
+  CountChange(info.run);  // also after a failure, which may have made it
   if (!attempt.ok()) return attempt.status();
   STATCOLLECT_FAILPOINT("admission.attempt_created");
-  return JoinLocked(info, *attempt);
+  return Arrive(*attempt, info.rank);
 }
 
-Result<Admission> SessionRegistry::ApplyPolicyLocked(const SessionInfo& info,
-                                                     const std::vector<AttemptMeta>& attempts,
-                                                     Endings* endings) {
+Result<SessionRegistry::Plan> SessionRegistry::ApplyPolicy(const SessionInfo& info,
+                                                           const std::vector<AttemptMeta>& attempts,
+                                                           Endings* endings) {
   // A session that was welcomed before is recorded, wherever its earlier part went.
   const bool welcomed = info.attempt_start_unix_nanos != 0;
   const bool replaces = info.if_exists == IfExists::kReplace && !welcomed;
-  if (replaces && !IsRestartOf(attempts.back(), info)) return ReplaceLocked(info, attempts, endings);
+  if (replaces && !IsRestartOf(attempts.back(), info)) return Replace(info, attempts, endings);
   if (!replaces && !welcomed && info.if_exists != IfExists::kAppend) return NameTaken(info, attempts);
-  for (const AttemptMeta& attempt : attempts) RetireLocked({attempt.id, info.rank}, Fenced(info), endings);
-  return CreateLocked(info, attempts.back().number + 1);
+  auto plan = Create(info, attempts.back().number + 1);
+  if (plan.ok()) plan->fenced = attempts;
+  return plan;
 }
 
-Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
-                                                 const std::vector<AttemptMeta>& attempts, Endings* endings) {
+Result<SessionRegistry::Plan> SessionRegistry::Replace(const SessionInfo& info,
+                                                       const std::vector<AttemptMeta>& attempts,
+                                                       Endings* endings) {
   const std::string attempted = "replace run '" + info.run + "'";
   const std::string otherwise =
       "; or choose a different name, or keep it and add an attempt with if_exists=\"append\"";
   std::size_t open = 0;
-  for (const AttemptMeta& attempt : attempts) {
-    const bool own = !info.launch.empty() && attempt.launch == info.launch;
-    if (!own) open += StreamsOfLocked(attempt.id).size();
+  AwaitArrivals(attempts);
+  {
+    MutexLock lock(mutex_);
+    for (const AttemptMeta& attempt : attempts) {
+      const bool own = !info.launch.empty() && attempt.launch == info.launch;
+      if (!own) open += StreamsOfLocked(attempt.id).size();
+    }
   }
   if (open > 0) {
     return Status(Code::kAlreadyExists, attempted + ": " + Counted(open, "rank") +
@@ -528,8 +463,8 @@ Result<Admission> SessionRegistry::ReplaceLocked(const SessionInfo& info,
     return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl keep " +
                                             std::string(SplitRun(info.run).run) + " --off" + otherwise);
   }
-  STATCOLLECT_RETURN_IF_ERROR(DropLocked(attempts, Replaced(info), endings));
-  return CreateLocked(info, 1);
+  STATCOLLECT_RETURN_IF_ERROR(Drop(attempts, Replaced(info), endings));
+  return Create(info, 1);
 }
 
 Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts) {
@@ -554,31 +489,51 @@ Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<Att
           "attempt with if_exists=\"append\"");
 }
 
-void SessionRegistry::RetireLocked(const AttemptRank& place, const Status& why, Endings* endings) {
+void SessionRegistry::Retire(const AttemptRank& place, const Status& why, Endings* endings) {
+  std::shared_ptr<CommitLane> lane;
+  {
+    MutexLock lock(mutex_);
+    const auto writer = writers_.find(place);
+    if (writer == writers_.end()) return;
+    lane = writer->second.lane;
+  }
+  committer_.Abandon(lane, why);  // may wait for the store
+  MutexLock lock(mutex_);
   const auto writer = writers_.find(place);
-  if (writer == writers_.end()) return;
-  committer_.Abandon(writer->second.lane, why);
-  if (writer->second.stream != nullptr) endings->push_back({std::move(writer->second.stream), why});
+  if (writer == writers_.end() || writer->second.lane != lane || writer->second.stream == nullptr) return;
+  endings->push_back({std::move(writer->second.stream), why});
 }
 
-Status SessionRegistry::DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why,
-                                   Endings* endings) {
+void SessionRegistry::RetireAll(const AttemptMeta& attempt, const Status& why, Endings* endings) {
+  std::vector<AttemptRank> places;
+  {
+    MutexLock lock(mutex_);
+    for (auto it = writers_.lower_bound({attempt.id, 0});
+         it != writers_.end() && it->first.first == attempt.id; ++it)
+      places.push_back(it->first);
+  }
+  for (const AttemptRank& place : places) Retire(place, why, endings);
+}
+
+Status SessionRegistry::Drop(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings) {
   std::vector<AttemptId> ids;
   for (const AttemptMeta& attempt : attempts) {
     ids.push_back(attempt.id);
-    for (auto it = writers_.lower_bound({attempt.id, 0});
-         it != writers_.end() && it->first.first == attempt.id; ++it) {
-      RetireLocked(it->first, why, endings);
-    }
+    RetireAll(attempt, why, endings);
   }
   STATCOLLECT_FAILPOINT("drop.before");
-  STATCOLLECT_RETURN_IF_ERROR(store_.RetireAttempts(ids));
+  const Status removed = store_.RetireAttempts(ids);
+  CountChange(attempts.front().run);
+  STATCOLLECT_RETURN_IF_ERROR(removed);
   STATCOLLECT_FAILPOINT("drop.after");
-  for (const AttemptId id : ids) {
-    writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
-    steps_.erase(id);
-    full_.erase(id);
-    ForgetSessionsLocked(id);
+  {
+    MutexLock lock(mutex_);
+    for (const AttemptId id : ids) {
+      writers_.erase(writers_.lower_bound({id, 0}), writers_.lower_bound({id + 1, 0}));
+      steps_.erase(id);
+      full_.erase(id);
+      ForgetSessionsLocked(id);
+    }
   }
   retired_();
   return Status::Ok();

@@ -1,18 +1,25 @@
 // Decides who may write: assigns every hello to an attempt of the run, knows the open streams, and fences.
 // The rules are the table in docs/protocol.md.
 //
-// Threads: any. One mutex is held over a decision and its catalogue writes, so two hellos never decide on the
-// same state. Streams are ended after it is released. Removing attempts only hides them under it; their data,
-// which may take minutes, is deleted elsewhere (Purger).
+// Threads: any. mutex_ guards memory only: no request to the store is made with it held, because one may take seconds.
+// What must not happen at the same time takes turns: the hellos of one rank of a run, and decisions about one run. A
+// decision asks the catalogue alone. From its decision until its stream is in writers_ a rank is arriving: it claims its
+// place and writes it down, without the run's turn. Only who removes the run waits for it. So no two hellos decide on the
+// same state, and a part of the store that does not answer holds up only its own ranks.
+//
+// Streams are ended after all turns. Removing attempts only hides them; their data, which may take minutes, is deleted
+// elsewhere (Purger).
 #ifndef STATCOLLECT_SERVER_INGEST_REGISTRY_H_
 #define STATCOLLECT_SERVER_INGEST_REGISTRY_H_
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -25,6 +32,7 @@
 #include "server/control/control.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/full_steps.h"
+#include "server/ingest/turns.h"
 #include "server/store/capture_requests.h"
 #include "server/store/store.h"
 #include "server/transfer/run_copies.h"
@@ -68,8 +76,8 @@ class SessionRegistry final : public RunCopies {
   using LateFrom = std::optional<std::uint64_t>;
 
   using RunChanged = std::function<void(const std::string& run)>;
-  // `retired` is called, with the mutex held, when attempts have been retired; it must not wait. `changed` is called,
-  // without it, when a stream of a run was opened or closed, or the run was removed or kept.
+  // `retired` is called when attempts have been retired; it must not wait. `changed` is called, outside all turns, when a
+  // stream of a run was opened or closed, or the run was removed or kept.
   SessionRegistry(
       Store& store, const Clock& clock, Committer& committer, std::function<void()> retired = [] {},
       RunChanged changed = [](const std::string&) {})
@@ -139,59 +147,84 @@ class SessionRegistry final : public RunCopies {
     std::shared_ptr<OpenStream> stream;  // nullptr when closed
     std::chrono::steady_clock::time_point closed_at{};
   };
-  // Streams to end once the mutex is released.
+  // Streams to end after all turns.
   struct Ending {
     std::shared_ptr<OpenStream> stream;
     Status why;
   };
   using Endings = std::vector<Ending>;
 
-  Result<Admission> DecideLocked(const SessionInfo& info, LateFrom late_from, Endings* endings)
-      STATCOLLECT_REQUIRES(mutex_);
-  Result<Admission> DecideCopyLocked(SessionInfo info, std::uint32_t number, Endings* endings)
-      STATCOLLECT_REQUIRES(mutex_);
-  Result<Admission> ResumeLocked(const SessionInfo& info, const AttemptMeta& attempt, Endings* endings)
-      STATCOLLECT_REQUIRES(mutex_);
-  Result<Admission> JoinLocked(const SessionInfo& info, const AttemptMeta& attempt)
-      STATCOLLECT_REQUIRES(mutex_);
-  Result<Admission> CreateLocked(const SessionInfo& info, std::uint32_t number) STATCOLLECT_REQUIRES(mutex_);
-  Result<Admission> ApplyPolicyLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
-                                      Endings* endings) STATCOLLECT_REQUIRES(mutex_);
+  // Run, and rank or one of these. Who takes several takes them in this order: rank, run, its documents. Never with mutex_ held.
+  using TurnKey = std::pair<std::string, std::int64_t>;
+  static constexpr std::int64_t kWholeRun = -1, kDocuments = -2;
+  using Turn = Turns<TurnKey>::Turn;
+  // While it is held, the rank's attempt is not removed.
+  using Arrival = std::shared_ptr<void>;
+  // Where a rank goes.
+  struct Plan {
+    AttemptMeta attempt;
+    bool resumes = false;
+    std::vector<AttemptMeta> fenced;  // where the rank's older streams end
+    Arrival arrival;
+  };
+  // What the store knows of a rank of a run.
+  struct Known {
+    std::optional<SessionId> newest;   // its session in the newest attempt
+    std::optional<AttemptMeta> older;  // the attempt other than the newest that has this session
+  };
+
+  // In the run's turn and the rank's.
+  Plan Arrive(const AttemptMeta& attempt, std::uint32_t rank);
+  // In the run's turn. Returns when nobody is arriving at them.
+  void AwaitArrivals(const std::vector<AttemptMeta>& attempts);
+
+  // In the rank's turn.
+  Result<Plan> Decide(const SessionInfo& info, LateFrom late_from, Endings* endings);
+  Result<Plan> DecideCopy(SessionInfo* info, std::uint32_t number);
+  Result<Admission> Admit(const SessionInfo& info, const Plan& plan, std::shared_ptr<OpenStream> stream,
+                          Endings* endings);
+  Result<Known> FindKnown(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
+  // The rank arrives at the attempt of a copy.
+  Result<Plan> ArriveAt(const std::string& run, std::uint32_t number, std::uint32_t rank);
+  // Increases when this collector makes or removes an attempt of the run. (Seldom also for another run.)
+  std::uint64_t Changes(const std::string& run);
+  void CountChange(const std::string& run);
+
+  // In the run's turn, too.
+  Result<Plan> DecideInTurn(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
+                            const Known& known, LateFrom late_from, Endings* endings);
+  Result<Plan> Create(const SessionInfo& info, std::uint32_t number);
+  Result<Plan> ApplyPolicy(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
+                           Endings* endings);
   // kAlreadyExists, and nothing is removed: the run is kept, or ranks of another launch are sending.
-  Result<Admission> ReplaceLocked(const SessionInfo& info, const std::vector<AttemptMeta>& attempts,
-                                  Endings* endings) STATCOLLECT_REQUIRES(mutex_);
-  // Completes the request's ranks and returns the streams of the connected ones (none if all of them may
-  // still come back), or says why the request cannot be served.
-  Result<std::vector<std::shared_ptr<OpenStream>>> CheckCaptureLocked(const std::string& attempted,
-                                                                      CaptureRequest* request)
-      STATCOLLECT_REQUIRES(mutex_);
+  Result<Plan> Replace(const SessionInfo& info, const std::vector<AttemptMeta>& attempts, Endings* endings);
+  // Completes the request's ranks, or says why the request cannot be served.
+  Status CheckCapture(const std::string& attempted, CaptureRequest* request);
   std::vector<std::shared_ptr<OpenStream>> StreamsOfLocked(AttemptId attempt) const
       STATCOLLECT_REQUIRES(mutex_);
   using Sessions = std::map<std::uint32_t, SessionId>;  // by rank
-  // The sessions in one part of the store of an attempt that is not its run's newest; they do not change any more.
-  Result<const Sessions*> OlderSessionsLocked(AttemptId attempt, std::size_t part)
-      STATCOLLECT_REQUIRES(mutex_);
+  using AttemptPart = std::pair<AttemptId, std::size_t>;
+  // Whether an attempt that is not its run's newest has this session. Its sessions do not change any more.
+  Result<bool> HasSession(AttemptId older, const SessionInfo& info);
   void ForgetSessionsLocked(AttemptId attempt) STATCOLLECT_REQUIRES(mutex_);
-  // The attempt other than the newest that has this session; nullptr: none.
-  Result<const AttemptMeta*> FindOlderLocked(const SessionInfo& info,
-                                             const std::vector<AttemptMeta>& attempts)
-      STATCOLLECT_REQUIRES(mutex_);
-  Result<bool> MayJoin(const SessionInfo& info, const AttemptMeta& attempt) STATCOLLECT_REQUIRES(mutex_);
+  Result<bool> MayJoin(const SessionInfo& info, const AttemptMeta& attempt);
   // Whether a rank that has said goodbye did so less than kLateRankGrace ago. By the steady clock, because the wall clock
   // may be set; by the wall clock where it was another collector, or this one before its start, that heard the goodbye.
   bool EndedLatelyLocked(const AttemptRank& place, const RankMeta& meta) const STATCOLLECT_REQUIRES(mutex_);
   Status NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts);
-  // After it returns, nothing of the place is written. Its stream, if open, is added to `endings`.
-  void RetireLocked(const AttemptRank& place, const Status& why, Endings* endings)
-      STATCOLLECT_REQUIRES(mutex_);
-  Status DropLocked(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings)
-      STATCOLLECT_REQUIRES(mutex_);
+  // After it returns, nothing of the place is written. Its stream, if open, is added to `endings`. In the rank's turn, or in
+  // the run's while nobody is arriving.
+  void Retire(const AttemptRank& place, const Status& why, Endings* endings);
+  // In the run's turn, while nobody is arriving.
+  Status Drop(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
+  void RetireAll(const AttemptMeta& attempt, const Status& why, Endings* endings);
   // The attempt's capture requests that name the rank and that it may still serve. Empty if they cannot be
   // read, because that must not keep the rank from being recorded.
   std::vector<CaptureRequest> CapturesFor(const Admission& admission);
   Result<bool> IsKept(const std::string& run);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts, std::int64_t last_write_unix_nanos);
   std::size_t OpenStreamsLocked(const std::string& run) const STATCOLLECT_REQUIRES(mutex_);
+  bool IsArrivingLocked(AttemptId attempt) const STATCOLLECT_REQUIRES(mutex_);
   bool MayComeBackLocked(const AttemptRank& place) const STATCOLLECT_REQUIRES(mutex_);
 
   Store& store_;
@@ -201,12 +234,17 @@ class SessionRegistry final : public RunCopies {
   const RunChanged changed_;
   const std::chrono::steady_clock::time_point start_;
   Mutex mutex_;
+  Turns<TurnKey> turns_;
+  ConditionVariable arrived_;
+  std::set<AttemptRank> arriving_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::array<std::uint64_t, 1024> changes_ STATCOLLECT_GUARDED_BY(mutex_){};  // by the hash of a run
   std::map<AttemptRank, Writer> writers_ STATCOLLECT_GUARDED_BY(mutex_);
   std::map<AttemptId, std::string> steps_ STATCOLLECT_GUARDED_BY(mutex_);  // set by RecordSteps
   std::map<AttemptId, FullSteps> full_ STATCOLLECT_GUARDED_BY(mutex_);     // without an end, announced last
   // Read once for all ranks of a launch; about 64 bytes a rank.
   static constexpr std::size_t kOlderAttemptsMax = 256;
-  std::map<std::pair<AttemptId, std::size_t>, Sessions> older_sessions_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<AttemptPart, Sessions> older_sessions_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::uint64_t sessions_forgotten_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // times
 };
 
 }  // namespace statcollect

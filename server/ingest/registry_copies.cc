@@ -42,7 +42,7 @@ Status SessionRegistry::BeginCopy(const std::string& run, std::span<const Attemp
                                         "; expected ascending numbers from 1, and at least one rank"};
   }
   if (attempts.empty()) return {Code::kInvalidArgument, CopyOf(run) + ": found no launch; expected one"};
-  MutexLock lock(mutex_);
+  const Turn turn(turns_, {run, kWholeRun});
   const auto existing = store_.Attempts(run);
   if (!existing.ok()) return existing.status();
   for (std::size_t i = 0; i < existing->size(); ++i) {
@@ -55,6 +55,7 @@ Status SessionRegistry::BeginCopy(const std::string& run, std::span<const Attemp
     wanted.id = 0;
     wanted.run = run;
     const auto made = store_.CreateAttempt(wanted);
+    CountChange(run);
     if (!made.ok()) return made.status();
     if (!IsSameLaunch(*made, wanted)) {
       return OtherContent(
@@ -68,57 +69,68 @@ Result<Admission> SessionRegistry::OpenCopy(SessionInfo info, std::uint32_t numb
                                             std::shared_ptr<OpenStream> stream) {
   Endings endings;
   auto admission = [&]() -> Result<Admission> {
-    MutexLock lock(mutex_);
-    auto decided = DecideCopyLocked(info, number, &endings);
-    if (!decided.ok()) return decided;
-    decided->lane = committer_.NewLane(info.rank);
-    writers_[{decided->attempt.id, info.rank}] = {info.run, decided->meta.info.session, decided->lane,
-                                                  std::move(stream)};
-    return decided;
+    const Turn turn(turns_, {info.run, info.rank});
+    const auto plan = DecideCopy(&info, number);
+    if (!plan.ok()) return plan.status();
+    auto admitted = Admit(info, *plan, std::move(stream), &endings);
+    if (!admitted.ok()) return admitted;
+    // It records nothing that anybody could ask for.
+    admitted->steps.reset();
+    admitted->full.reset();
+    admitted->captures.clear();
+    return admitted;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
   changed_(info.run);
   return admission;
 }
 
-Result<Admission> SessionRegistry::DecideCopyLocked(SessionInfo info, std::uint32_t number,
-                                                    Endings* endings) {
-  const auto attempt = transfer::FindAttempt(store_, info.run, number);
+Result<SessionRegistry::Plan> SessionRegistry::ArriveAt(const std::string& run, std::uint32_t number,
+                                                        std::uint32_t rank) {
+  const Turn turn(turns_, {run, kWholeRun});
+  const auto attempt = transfer::FindAttempt(store_, run, number);
   if (!attempt.ok()) return attempt.status();
-  const auto ranks = store_.Ranks(attempt->id);
-  if (!ranks.ok()) return ranks.status();
-  const SessionId original = info.session;
-  info.session = InverseOf(original);
-  const auto own = ranks->find(info.rank);
-  if (own == ranks->end()) return JoinLocked(info, *attempt);
-  if (own->second.info.session == info.session) return ResumeLocked(info, *attempt, endings);
-  return OtherContent(info.run, OfLaunch(number, info.rank) + (own->second.info.session == original
-                                                                   ? " is complete already"
-                                                                   : " was recorded by another process"));
+  return Arrive(*attempt, rank);
+}
+
+// Changes the session of `info` to that of the copy.
+Result<SessionRegistry::Plan> SessionRegistry::DecideCopy(SessionInfo* info, std::uint32_t number) {
+  auto plan = ArriveAt(info->run, number, info->rank);
+  if (!plan.ok()) return plan;
+  const auto own = store_.Rank(plan->attempt.id, info->rank);
+  if (!own.ok()) return own.status();
+  const SessionId original = info->session;
+  info->session = InverseOf(original);
+  if (!*own) return plan;
+  plan->resumes = true;
+  const SessionId found = (*own)->info.session;
+  if (found == info->session) return plan;
+  return OtherContent(info->run,
+                      OfLaunch(number, info->rank) +
+                          (found == original ? " is complete already" : " was recorded by another process"));
 }
 
 Status SessionRegistry::PutCopiedRank(std::uint32_t number, const RankMeta& meta) {
   Endings endings;
   const Status put = [&] {
-    MutexLock lock(mutex_);
-    const auto attempt = transfer::FindAttempt(store_, meta.info.run, number);
-    if (!attempt.ok()) return attempt.status();
-    const auto ranks = store_.Ranks(attempt->id);
-    if (!ranks.ok()) return ranks.status();
-    const auto own = ranks->find(meta.info.rank);
+    const Turn turn(turns_, {meta.info.run, meta.info.rank});
+    const auto plan = ArriveAt(meta.info.run, number, meta.info.rank);
+    if (!plan.ok()) return plan.status();
+    const auto own = store_.Rank(plan->attempt.id, meta.info.rank);
+    if (!own.ok()) return own.status();
     const std::string which = OfLaunch(number, meta.info.rank);
-    if (own == ranks->end())
-      return Status(Code::kNotFound, CopyOf(meta.info.run) + ": " + which + " has not been copied");
-    if (own->second.info.session == meta.info.session) return Status::Ok();
-    if (own->second.info.session != InverseOf(meta.info.session))
+    if (!*own) return Status(Code::kNotFound, CopyOf(meta.info.run) + ": " + which + " has not been copied");
+    if ((*own)->info.session == meta.info.session) return Status::Ok();
+    if ((*own)->info.session != InverseOf(meta.info.session))
       return OtherContent(meta.info.run, which + " was recorded by another process");
-    const AttemptRank place(attempt->id, meta.info.rank);
-    RetireLocked(place,
-                 Status(Code::kAborted, CopyOf(meta.info.run) + ": " + which + " was completed meanwhile"),
-                 &endings);
+    const AttemptRank place(plan->attempt.id, meta.info.rank);
+    Retire(place, Status(Code::kAborted, CopyOf(meta.info.run) + ": " + which + " was completed meanwhile"),
+           &endings);
     STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(place.first, place.second));
-    ForgetSessionsLocked(attempt->id);
-    return store_.PutRank(place.first, place.second, meta);
+    const Status written = store_.PutRank(place.first, place.second, meta);
+    MutexLock lock(mutex_);
+    ForgetSessionsLocked(plan->attempt.id);
+    return written;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
   changed_(meta.info.run);
@@ -136,7 +148,7 @@ Status SessionRegistry::PutRunDocument(const std::string& run, const std::string
   if (!transfer::IsDocument(name))
     return {Code::kInvalidArgument, CopyOf(run) + ": document '" + Printable(name) +
                                         "' is not one that this collector knows; upgrade statcollectord"};
-  MutexLock lock(mutex_);
+  const Turn turn(turns_, {run, kDocuments});
   const auto attempts = store_.Attempts(run);
   if (!attempts.ok()) return attempts.status();
   std::map<std::uint32_t, std::uint32_t> ids;

@@ -17,6 +17,9 @@ class LimitedScan final : public StatScan {
   bool Load(bool sketches, StatColumns* columns) override {
     return status_.ok() && scan_->Load(sketches, columns) && Spend();
   }
+  bool LoadHashes(HashColumns* columns) override {
+    return status_.ok() && scan_->LoadHashes(columns) && Spend();
+  }
   const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
   std::uint64_t bytes_read() const override { return scan_->bytes_read(); }
 

@@ -19,6 +19,7 @@
 #include "common/records.h"
 #include "common/status.h"
 #include "server/store/block_digest.h"
+#include "server/store/hash_columns.h"
 
 namespace statcollect {
 
@@ -96,6 +97,7 @@ struct BlockHead {
   std::uint32_t activation = 0;  // the lowest in the block
   std::size_t records = 0;
   BlockDigest digest{};
+  std::uint64_t activations = 0;  // of merged blocks: a hash of which they are; otherwise 0
 };
 
 // Ordered forward scan. Usage: while (it->Next()) use it->block(); then check it->status(). If many blocks
@@ -115,6 +117,8 @@ class StatScan {
   // Decodes that block into `columns`, replacing their content. `sketches`: including sketches and samples;
   // otherwise its sketch_width is 0. False on failure.
   virtual bool Load(bool sketches, StatColumns* columns) = 0;
+  // The same, only the hashes. A block is loaded in one of these ways.
+  virtual bool LoadHashes(HashColumns* columns) = 0;
   virtual const Status& status() const = 0;      // kDataLoss names the key that fails its checksum
   virtual std::uint64_t bytes_read() const = 0;  // encoded bytes so far
 

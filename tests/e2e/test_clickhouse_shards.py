@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clickhouse_server import ClickHouseServer, program
+from clickhouse_server import ClickHouseServer, ZooKeeper, missing_packages, program
 from conftest import STATCOLLECTORD, Collector, run_command, wait_until
 from naive.check import write_runs
 from test_clickhouse import Cluster, without_places
@@ -102,6 +102,7 @@ def test_while_a_shard_is_down_the_ranks_of_the_other_one_go_on(tmp_path: Path, 
     before = wait_until(
         lambda: (r := records_by_rank(collector, "half")) and len(r) == WORLD and min(r.values()) > 500 and r, 60, "records"
     )
+    assert collector.json("status")["state"] == "ready"
     engines[1].kill()
     for rank in (0, 2):
         out, err = trainers[rank].communicate(timeout=90)
@@ -110,6 +111,11 @@ def test_while_a_shard_is_down_the_ranks_of_the_other_one_go_on(tmp_path: Path, 
     refused = collector.statctl("show", "half")
     assert refused.code != 0 and "shard 2 of 2" in refused.err and engines[1].address in refused.err
     assert "half" in collector.statctl("diff", "half", "half").err
+    down = wait_until(
+        lambda: (s := collector.json("status"))["state"].startswith("read_only: ") and s, 30, "a status that says so"
+    )
+    assert "shard 2 of 2" in down["state"] and engines[1].address in down["state"], down
+    assert int(down["runs"]) == 1 and int(down["disk_bytes"]) > 0, "what is known"
     engines[1].start()
     for rank in (1, 3):
         out, err = trainers[rank].communicate(timeout=90)
@@ -117,6 +123,61 @@ def test_while_a_shard_is_down_the_ranks_of_the_other_one_go_on(tmp_path: Path, 
         assert out.split()[2] == "0", "agents kept their records"
     after = records_by_rank(collector, "half")
     assert after == dict.fromkeys(range(WORLD), steps * 52) and all(before[rank] < after[rank] for rank in after)
+    cluster.stop()
+
+
+@pytest.fixture
+def replicated_shards(tmp_path: Path) -> Iterator[list[list[ClickHouseServer]]]:
+    """Two shards of two replicas each, and one ZooKeeper for all."""
+    if missing := missing_packages(replicated=True):
+        pytest.skip(f"{', '.join(missing)}: not installed; scripts/setup.sh --for cluster installs them")
+    zookeeper = ZooKeeper(tmp_path / "zookeeper")
+    zookeeper.start()
+    shards = [
+        [ClickHouseServer(tmp_path / f"shard{s}{name}", zookeeper=zookeeper.port, replica=name, shard=s) for name in "ab"]
+        for s in (1, 2)
+    ]
+    servers = [server for shard in shards for server in shard]
+    for server in servers:
+        server.spawn()
+    for server in servers:
+        server.await_answer()
+    yield shards
+    for stopped in (*servers, zookeeper):
+        stopped.kill()
+
+
+def test_a_replica_of_a_shard_is_killed_and_comes_back(tmp_path: Path, replicated_shards: list[list[ClickHouseServer]]) -> None:
+    """Four servers: the other replica of the shard is less than the quorum, so its ranks wait; the other shard's go on."""
+    hosts = "|".join(",".join(replica.address for replica in shard) for shard in replicated_shards)
+    cluster = Cluster(tmp_path, f"clickhouse://{hosts}/sharded?quorum=2")
+    collector = cluster.add()
+    steps, world = 150, 2
+    launch = {**LAUNCH, "WORLD_SIZE": str(world)}
+    trainers = [start(collector, "quad", steps, RANK=str(rank), LOCAL_RANK=str(rank), **launch) for rank in range(world)]
+    before = wait_until(
+        lambda: (r := records_by_rank(collector, "quad")) and len(r) == world and min(r.values()) > 500 and r, 90, "records"
+    )
+    assert [ranks_in(shard[0]) for shard in replicated_shards] == [{0}, {1}]
+    lost = replicated_shards[1][1]
+    lost.kill()
+    out, err = trainers[0].communicate(timeout=90)
+    assert trainers[0].returncode == 0 and out.split()[:2] == [str(steps * 52)] * 2, err
+    stored = records_by_rank(collector, "quad")
+    assert stored[0] == steps * 52, "one replica is left to read from"
+    assert before[1] <= stored[1] < steps * 52, "without a quorum nothing more is acknowledged"
+    lost.start()
+    out, err = trainers[1].communicate(timeout=120)
+    assert trainers[1].returncode == 0 and out.split() == [str(steps * 52)] * 2 + ["0"], err
+    assert records_by_rank(collector, "quad") == dict.fromkeys(range(world), steps * 52)
+    for rank in range(world):
+        points = collector.json("series", "quad", "layer.49", "--rank", str(rank))["records"]
+        assert [(p["step"], p["stats"]["max"]) for p in points] == [(s, s * 100 + 49) for s in range(steps)]
+        losses = collector.json("scalars", "quad", "--name", "loss", "--rank", str(rank))["records"]
+        assert [p["step"] for p in losses] == list(range(steps)), "each once"
+    for shard, rank in zip(replicated_shards, range(world), strict=True):
+        counts = {replica.ask(f"SELECT uniq(step, item) FROM sharded.records WHERE rank = {rank}") for replica in shard}
+        assert len(counts) == 1, "both replicas have the same"
     cluster.stop()
 
 

@@ -75,8 +75,8 @@ struct Collector {
   Committer committer{store, clock, {}};
   SessionRegistry registry{store, clock, committer};
   IngestCounters counters;
-  MemoryGate memory{std::size_t{1} << 40,
-                    /*threads=*/0};  // never full, so that all work is done on this thread
+  MemoryGates memory{std::size_t{1} << 40, /*parts=*/1,
+                     /*threads=*/0};  // never full, so that all work is done on this thread
   std::deque<std::function<void()>> admissions;
   StreamContext context{.store = store,
                         .clock = clock,

@@ -139,8 +139,8 @@ class Collector::Process final : public Listener {
   Committer committer_;
   Purger purger_;
   SessionRegistry registry_;
-  MemoryGate memory_{std::size_t{1} << 40,
-                     /*threads=*/0};  // never full: its threads are none of the schedule's
+  MemoryGates memory_{std::size_t{1} << 40, /*parts=*/1,
+                      /*threads=*/0};  // never full: its threads are none of the schedule's
   DefinitionBudget definitions_;
   const StreamContext context_;
   Ends ends_;

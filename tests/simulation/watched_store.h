@@ -185,6 +185,10 @@ class WatchedStore final : public Store {
       const Real real;
       return scan_->Load(sketches, columns);
     }
+    bool LoadHashes(HashColumns* columns) override {
+      const Real real;
+      return scan_->LoadHashes(columns);
+    }
     const Status& status() const override { return scan_->status(); }
     std::uint64_t bytes_read() const override { return scan_->bytes_read(); }
 

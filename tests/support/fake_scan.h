@@ -59,6 +59,15 @@ class FakeScan final : public StatScan {
     columns->sketch.clear();
     return true;
   }
+  bool LoadHashes(HashColumns* columns) override {
+    const StatColumns& block = blocks_[next_ - 1].columns;
+    *columns = {.activation = block.activation,
+                .layout = block.layout,
+                .order = block.order,
+                .hash = {block.stats[0].hash},
+                .sketch_width = block.sketch_width};
+    return true;
+  }
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override { return next_ * sizeof(StatBlock); }
 

@@ -240,15 +240,15 @@ bool Alignment::IsOpenOnBothSides() const {
   return open(b_of_a_, traits_a_) && open(a_of_b_, traits_b_);
 }
 
-std::optional<Alignment::Content> Alignment::Known(std::uint32_t first, std::size_t records) const {
+std::optional<Alignment::Content> Alignment::Known(const BlockHead& head) const {
   MutexLock lock(mutex_);
-  const auto found = known_.find({first, records});
+  const auto found = known_.find({head.activation, head.records, head.activations});
   return found == known_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void Alignment::Remember(std::uint32_t first, std::size_t records, const Content& content) const {
+void Alignment::Remember(const BlockHead& head, const Content& content) const {
   MutexLock lock(mutex_);
-  known_.insert_or_assign({first, records}, content);
+  known_.insert_or_assign({head.activation, head.records, head.activations}, content);
 }
 
 const Alignment& Aligner::For(std::size_t place, const RankCatalogue& a, const RankCatalogue& b) {

@@ -86,13 +86,13 @@ class Alignment {
     return (marks_b_[id].load(std::memory_order_relaxed) & mark) != 0;
   }
 
-  // The content of blocks that begin with an activation and have this many records: remembered from the first
-  // such block, so that equal blocks need not be decoded. Thread-safe.
+  // The content of blocks that begin with an activation, have as many records and, if merged, the same ones: remembered
+  // from the first such block, so that equal blocks need not be decoded. Thread-safe.
   struct Content {
     bool weights = false, batches = false;  // it has records of these stages
   };
-  std::optional<Content> Known(std::uint32_t first, std::size_t records) const;
-  void Remember(std::uint32_t first, std::size_t records, const Content& content) const;
+  std::optional<Content> Known(const BlockHead& head) const;
+  void Remember(const BlockHead& head, const Content& content) const;
 
  private:
   static void Set(std::atomic<std::uint8_t>& marks, Mark mark) {
@@ -116,7 +116,9 @@ class Alignment {
   bool same_ids_ = false;
   mutable std::vector<std::atomic<std::uint8_t>> marks_a_, marks_b_;
   mutable Mutex mutex_;
-  mutable std::map<std::pair<std::uint32_t, std::size_t>, Content> known_ STATCOLLECT_GUARDED_BY(mutex_);
+  // By first activation, records, and which they are.
+  mutable std::map<std::tuple<std::uint32_t, std::size_t, std::uint64_t>, Content> known_
+      STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 // Makes each alignment once. Thread-safe; the alignments live as long as it does.

@@ -137,7 +137,7 @@ class RankScan {
       }
       const bool take_a = side_by_side || b == nullptr || (a != nullptr && a->activation < b->activation);
       const bool take_b = side_by_side || !take_a;
-      if (equal) to_remember_.push_back({a->activation, a->records, loaded_a_.blocks().size()});
+      if (equal) to_remember_.push_back({*a, loaded_a_.blocks().size()});
       if (take_a && !cursor_a_.Load(!equal, &loaded_a_.Add())) return cursor_a_.status();
       if (take_b && !cursor_b_.Load(!equal, &loaded_b_.Add())) return cursor_b_.status();
     }
@@ -148,9 +148,9 @@ class RankScan {
   }
 
   // Equal digests of equal definitions: equal records. What stages they are of is known from an earlier block
-  // that began with the same activation and had as many.
+  // of the same kind.
   bool SkipEqual(const BlockHead& head, const Alignment& alignment, Tally& tally) {
-    const auto content = alignment.Known(head.activation, head.records);
+    const auto content = alignment.Known(head);
     if (!content) return false;
     tally.records += head.records;
     tally.identical += head.records;
@@ -162,15 +162,14 @@ class RankScan {
   }
 
   void RememberContents(const Alignment& alignment) {
-    for (const auto& [activation, records, index] : to_remember_) {
+    for (const auto& [head, index] : to_remember_) {
       Alignment::Content content;
       for (const std::uint32_t id : loaded_a_.blocks()[index].activation) {
         if (id >= alignment.a().activations.size()) continue;  // the alignment will be made again
         content.weights |= alignment.traits_a(id).stage == Stage::kWeights;
         content.batches |= alignment.traits_a(id).stage == Stage::kBatch;
       }
-      if (AllHaveHashes(loaded_a_.blocks()[index], alignment.a()))
-        alignment.Remember(activation, records, content);
+      if (AllHaveHashes(loaded_a_.blocks()[index], alignment.a())) alignment.Remember(head, content);
     }
     to_remember_.clear();
   }
@@ -363,8 +362,8 @@ class RankScan {
     std::uint32_t a = 0, b = 0;
   };
   struct ToRemember {
-    std::uint32_t activation = 0;
-    std::size_t records = 0, index = 0;
+    BlockHead head;
+    std::size_t index = 0;
   };
 
   const DiffContext& context_;

@@ -171,6 +171,7 @@ void LogicalRun::DefineAgain() {
     attempt.ids.clear();
     attempt.holders.clear();
     attempt.plans.clear();
+    attempt.shapes.clear();
     for (Member& member : attempt.members) member.logical.clear();
     Define(attempt);
   }
@@ -276,6 +277,7 @@ void LogicalRun::Step::Clear() {
   }
   parts = {};
   used = 0;
+  members.clear();
 }
 
 bool LogicalRun::IsDefined(const Member& member, const StatColumns& block) const {
@@ -302,6 +304,7 @@ Part LogicalRun::MakePart(const Member& member, std::uint32_t id, std::uint32_t 
 Status LogicalRun::Add(Attempt& attempt, std::size_t index, Step& step) {
   const Member& member = attempt.members[index];
   const StatColumns& block = step.blocks[step.used - 1];
+  step.members.push_back(static_cast<std::uint32_t>(index));
   bool defined = false;
   {
     ReaderLock lock(mutex_);
@@ -347,10 +350,9 @@ const MergePlan& LogicalRun::PlanOf(Attempt& attempt, const Parts& parts, Step& 
   return *plan;
 }
 
-void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step,
-                       std::vector<StatColumns>* blocks) {
-  blocks->resize(2);
-  for (StatColumns& block : *blocks) Empty(&block);
+void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step, Merged* merged) {
+  for (StatColumns& block : merged->blocks) Empty(&block);
+  merged->hashed.fill(true);
   ReaderLock lock(mutex_);
   std::vector<std::pair<std::uint64_t, const Parts*>> ordered;
   ordered.reserve(step.parts.size());
@@ -369,14 +371,13 @@ void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step,
   });
   for (const auto& [order, parts] : ordered) {
     MergeInto(PlanOf(attempt, *parts, step), *parts, attempt.activations[parts->first].key, step_number,
-              blocks);
+              merged);
   }
-  std::erase_if(*blocks, [](const StatColumns& block) { return block.empty(); });
 }
 
 void LogicalRun::MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key,
-                           std::uint64_t step_number, std::vector<StatColumns>* blocks) {
-  StatColumns &with = (*blocks)[0], &without = (*blocks)[1];
+                           std::uint64_t step_number, Merged* merged) {
+  auto& [with, without] = merged->blocks;
   const auto place = static_cast<std::uint32_t>(with.size() + without.size());
   TensorStats stats;
   std::vector<std::uint32_t> differing;
@@ -389,6 +390,7 @@ void LogicalRun::MergeInto(const MergePlan& plan, const Parts& parts, const Tens
     if (!has_sketch) with.sketch.resize(before);
   }
   StatColumns& block = has_sketch ? with : without;
+  merged->hashed[has_sketch ? 0 : 1] &= plan.layout.Trusts(Statistic::kHash);
   block.activation.push_back(parts.first);
   block.layout.push_back(plan.layout.id);
   block.step.push_back(step_number);

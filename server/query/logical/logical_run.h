@@ -3,6 +3,8 @@
 #ifndef STATCOLLECT_SERVER_QUERY_LOGICAL_LOGICAL_RUN_H_
 #define STATCOLLECT_SERVER_QUERY_LOGICAL_LOGICAL_RUN_H_
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -21,6 +23,7 @@
 #include "common/thread_annotations.h"
 #include "server/query/logical/findings.h"
 #include "server/query/logical/merge_parts.h"
+#include "server/query/logical/step_shape.h"
 #include "server/store/store.h"
 
 namespace statcollect::query {
@@ -119,13 +122,19 @@ class LogicalRun : public RunReader {
              std::uint32_t>
         layout_ids;
     std::vector<Layout> layouts;
-    std::vector<std::shared_ptr<const MergePlan>> plans;  // by logical id: the newest
+    std::vector<std::shared_ptr<const MergePlan>> plans;   // by logical id: the newest
+    std::vector<std::shared_ptr<const StepShape>> shapes;  // of steps whose hashes tell all that a diff asks
+    // Whether it pays to read the hashes of a step first: its last steps were skipped once their digest was known, and
+    // were of known shapes. Hints: no answer depends on them.
+    std::atomic<bool> skips{false};
+    std::atomic<int> known_shapes{kUnknownShapesMax};
   };
   using Parts = std::pair<std::uint32_t, std::vector<Part>>;  // of a logical id
   // Records of all ranks in one step. Reuses its memory from step to step.
   struct Step {
-    std::deque<StatColumns> blocks;  // what the parts point to
-    std::size_t used = 0;            // of them
+    std::deque<StatColumns> blocks;      // what the parts point to
+    std::size_t used = 0;                // of them
+    std::vector<std::uint32_t> members;  // of the used ones
     std::vector<Parts> pool;
     std::vector<std::uint32_t> slots;  // by logical id: its place in the pool and 1; 0: not recorded
     std::span<Parts> parts;            // of the pool: what was recorded
@@ -136,7 +145,16 @@ class LogicalRun : public RunReader {
     void Clear();
   };
 
+  // A step as if of one rank. Reuses its memory from step to step.
+  struct Merged {
+    std::array<StatColumns, kMergedBlocks> blocks;
+    // Whether each record of a block is that of a whole tensor with a hash to rely on: equal hashes, equal tensors.
+    std::array<bool, kMergedBlocks> hashed{};
+  };
+
   static constexpr std::uint32_t kHidden = ~std::uint32_t{0};
+  static constexpr int kUnknownShapesMax = 8;
+  static constexpr std::size_t kShapesMax = 4;
 
   LogicalRun(RunReader& store, std::string run) : store_(store), run_(std::move(run)) {}
   Status Read();
@@ -157,10 +175,14 @@ class LogicalRun : public RunReader {
   static Part MakePart(const Member& member, std::uint32_t id, std::uint32_t layout, const TensorStats* stats,
                        std::uint32_t order);
   bool IsDefined(const Member& member, const StatColumns& block) const STATCOLLECT_REQUIRES_SHARED(mutex_);
-  // The step as blocks of one rank: one with sketches, one without; those that are not empty.
-  void Merge(Attempt& attempt, std::uint64_t step_number, Step& step, std::vector<StatColumns>* blocks);
+  void Merge(Attempt& attempt, std::uint64_t step_number, Step& step, Merged* merged);
   void MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key, std::uint64_t step_number,
-                 std::vector<StatColumns>* blocks);
+                 Merged* merged);
+  // How a step of the same records is merged by hashes; null: unknown.
+  std::shared_ptr<const StepShape> ShapeOf(Attempt& attempt, const StepHashes& step);
+  bool KnowsShapes(const Attempt& attempt);
+  // After the step was merged, if all of it is hashed. Replaces the oldest of kShapesMax.
+  void KeepShape(Attempt& attempt, std::uint64_t number, const Step& step, const Merged& merged);
   const MergePlan& PlanOf(Attempt& attempt, const Parts& parts, Step& step);
   std::uint32_t Intern(Attempt& attempt, const Layout& layout) STATCOLLECT_REQUIRES(plans_mutex_);
 

@@ -4,38 +4,62 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "server/query/logical/logical_run.h"
+#include "server/query/logical/step_shape.h"
 #include "server/store/store.h"
 
 namespace statcollect::query {
 
+// While its user skips steps whose digests it knows, it reads only the hashes of the next ones, which takes a fraction of
+// the time, and such a step as a whole if the user loads it after all.
 class LogicalScan final : public StatScan {
  public:
   // Memory: one step of all ranks.
   LogicalScan(LogicalRun& run, LogicalRun::Attempt* attempt, StepBounds steps);
 
   bool NextHead() override;
-  const BlockHead& head() const override { return head_; }
-  // With sketches: once for each head, because the block is given away.
+  const BlockHead& head() const override { return heads_[at_]; }
+  // Once for each head, because the block is given away.
   bool Load(bool sketches, StatColumns* columns) override;
+  bool LoadHashes(HashColumns* columns) override;
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override;
 
  private:
-  bool ReadStep();  // false at the end or on failure
+  // Of the members, each at the next block that was not read; `there`: whether there is one.
+  struct Scans {
+    std::vector<std::unique_ptr<StatScan>> of;
+    std::vector<bool> there;
+  };
+
+  Scans Open(StepBounds steps);
+  bool GoToNextStep();  // false at the end
+  void ReadHeads();     // of the step, and what it takes to know them
+  bool ReadHashes();    // false: it takes the whole step
+  void ReadWhole(Scans& scans);
+  void ReadWholeAgain();
+  MergedHeads HeadsOfMerged() const;
+  bool NextBlock(std::size_t from);  // of those that are there
 
   LogicalRun& run_;
   LogicalRun::Attempt* const attempt_;
-  std::vector<std::unique_ptr<StatScan>> scans_;  // by member
-  std::vector<bool> there_;                       // whether a scan stands at a block
-  LogicalRun::Step gathered_;                     // of the step at hand
-  std::vector<StatColumns> blocks_;               // the same, merged
-  std::size_t at_ = 0;
+  const bool several_;  // steps
+  Scans scans_;
+  std::uint64_t bytes_again_ = 0;  // of scans that read a step again
+  LogicalRun::Step gathered_;      // of the step at hand
+  LogicalRun::Merged merged_;      // the same
+  bool whole_ = false;             // both of the step at hand
+  bool unknown_shape_ = false;     // of the step at hand
+  StepHashes hashes_;
+  HashColumns loaded_hashes_;
   std::uint64_t step_ = 0;
-  BlockHead head_;
+  MergedHeads heads_;
+  std::size_t at_ = kMergedBlocks;  // its head; kMergedBlocks: no step is at hand
+  bool loaded_ = false;             // something of the step at hand
   Status status_;
 };
 

@@ -116,8 +116,8 @@ Status ClickHouseAppender::PutRank(AttemptId attempt, std::uint32_t rank, const 
   ByteWriter rows;
   AddRecordRow(attempt, rank, {.family = RowFamily::kHello, .value = Encode(meta.info)}, *stamp, &rows);
   AddRecordRow(attempt, rank, {.family = RowFamily::kRank, .value = Encode(meta)}, *stamp, &rows);
-  const Status written = engine_.Insert("write rank " + std::to_string(rank), RecordsInto(engine_),
-                                        rows.bytes(), TokenOf({.attempt = attempt, .rank = rank}, *stamp));
+  const Status written = writes_.Write(attempt, "write rank " + std::to_string(rank), rows.bytes(),
+                                       TokenOf({.attempt = attempt, .rank = rank}, *stamp));
   if (!written.ok()) {
     claims_.Forget(place);
     return written;

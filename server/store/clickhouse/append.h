@@ -17,6 +17,7 @@
 #include "common/thread_annotations.h"
 #include "server/store/clickhouse/claims.h"
 #include "server/store/clickhouse/engine.h"
+#include "server/store/clickhouse/small_writes.h"
 #include "server/store/store.h"
 
 namespace statcollect {
@@ -27,7 +28,7 @@ namespace statcollect {
 class ClickHouseAppender {
  public:
   // Borrows it.
-  explicit ClickHouseAppender(Engine& engine) : engine_(engine), claims_(engine) {}
+  explicit ClickHouseAppender(Engine& engine) : engine_(engine), writes_(engine), claims_(engine, writes_) {}
 
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank);
   Status ClaimRank(AttemptId attempt, std::uint32_t rank) { return claims_.Claim({attempt, rank}); }
@@ -53,6 +54,7 @@ class ClickHouseAppender {
   Status Write(Piece* piece);
 
   Engine& engine_;
+  SmallWrites writes_;
   Claims claims_;
   std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
   std::atomic<std::uint64_t> own_events_{0};     // rises with each event of the collector's own

@@ -41,8 +41,8 @@ Status Claims::WriteState(const Place& place, const RowStamp& stamp, std::string
   ByteWriter rows;
   AddRecordRow(place.first, place.second, {.family = RowFamily::kRank, .value = std::move(value)}, stamp,
                &rows);
-  return engine_.Insert(
-      "claim " + NameOf(place), RecordsInto(engine_), rows.bytes(),
+  return writes_.Write(
+      place.first, "claim " + NameOf(place), rows.bytes(),
       "claim " + NameOf(place) + " " + std::to_string(stamp.epoch) + " " + std::to_string(stamp.n));
 }
 

@@ -11,6 +11,7 @@
 #include "common/thread_annotations.h"
 #include "server/store/clickhouse/engine.h"
 #include "server/store/clickhouse/schema.h"
+#include "server/store/clickhouse/small_writes.h"
 #include "server/store/store.h"
 
 namespace statcollect {
@@ -19,7 +20,7 @@ namespace statcollect {
 class Claims {
  public:
   using Place = std::pair<AttemptId, std::uint32_t>;
-  explicit Claims(Engine& engine) : engine_(engine) {}
+  Claims(Engine& engine, SmallWrites& writes) : engine_(engine), writes_(writes) {}
 
   // Takes the rank over, under a new epoch. kUnavailable: somebody else does so at this moment.
   Status Claim(const Place& place);
@@ -39,6 +40,7 @@ class Claims {
   Status WriteState(const Place& place, const RowStamp& stamp, std::string value);
 
   Engine& engine_;
+  SmallWrites& writes_;
   Mutex mutex_;  // not held while the engine is asked
   std::map<Place, Held> held_ STATCOLLECT_GUARDED_BY(mutex_);
 };

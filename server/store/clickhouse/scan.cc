@@ -56,24 +56,37 @@ class ClickHouseScan final : public StatScan {
     if (status_.ok()) status_ = LoadInto(sketches, columns);
     return status_.ok();
   }
+  bool LoadHashes(HashColumns* columns) override {
+    const BlockColumns* frame = nullptr;
+    if (status_.ok()) status_ = OpenBlockAtHand(/*sums=*/false, &frame);
+    if (status_.ok()) status_ = window_[at_ - window_begin_].reader.ReadHashes(frame, &block_);
+    if (status_.ok()) block_.CopyHashesTo(columns);
+    return status_.ok();
+  }
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override { return bytes_read_ + frames_.bytes_read(); }
 
  private:
-  Status LoadInto(bool sketches, StatColumns* columns) {
+  // Reads it into the window. `frame`: its key frame; null if it has none.
+  Status OpenBlockAtHand(bool sums, const BlockColumns** frame) {
     const bool there = at_ >= window_begin_ && at_ < window_begin_ + window_.size();
-    if (!there || (sketches && !window_sums_)) STATCOLLECT_RETURN_IF_ERROR(ReadWindow(sketches));
+    if (!there || (sums && !window_sums_)) STATCOLLECT_RETURN_IF_ERROR(ReadWindow(sums));
     const OpenBlock& block = window_[at_ - window_begin_];
     if (block.reader.digest() != head_.digest || block.reader.size() != head_.records) {
       return {Code::kDataLoss, "read block of " + Describe(block.key) +
                                    ": found other content than its row names; the store is damaged"};
     }
+    if (block.reader.kind() != BlockReader::Kind::kRelative) return Status::Ok();
+    const auto found = frames_.FrameOf(block, window_sums_);
+    if (!found.ok()) return found.status();
+    *frame = *found;
+    return Status::Ok();
+  }
+
+  Status LoadInto(bool sketches, StatColumns* columns) {
     const BlockColumns* frame = nullptr;
-    if (block.reader.kind() == BlockReader::Kind::kRelative) {
-      const auto found = frames_.FrameOf(block, window_sums_);
-      if (!found.ok()) return found.status();
-      frame = *found;
-    }
+    STATCOLLECT_RETURN_IF_ERROR(OpenBlockAtHand(sketches, &frame));
+    const OpenBlock& block = window_[at_ - window_begin_];
     STATCOLLECT_RETURN_IF_ERROR(block.reader.ReadNumbers(frame, &block_));
     if (sketches) STATCOLLECT_RETURN_IF_ERROR(block.reader.ReadSums(block.bytes.sums, frame, &block_));
     block_.MoveTo(head_.step, columns);

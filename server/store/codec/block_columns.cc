@@ -57,6 +57,11 @@ bool NeedsWide(std::span<const double> sketch) {
   return differences != 0;
 }
 
+void Narrow(std::span<const std::uint64_t> from, std::vector<std::uint32_t>& to) {
+  to.resize(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<std::uint32_t>(from[i]);
+}
+
 }  // namespace
 
 void BlockColumns::Resize(std::size_t size, std::uint32_t sketch_width) {
@@ -112,15 +117,10 @@ ColumnRecord BlockColumns::Record(std::size_t index) const {
 }
 
 void BlockColumns::MoveTo(std::uint64_t step, StatColumns* columns) {
-  const auto narrow = [&](Column column, std::vector<std::uint32_t>& to) {
-    const auto from = of(column);
-    to.resize(size_);
-    for (std::size_t i = 0; i < size_; ++i) to[i] = static_cast<std::uint32_t>(from[i]);
-  };
-  narrow(kActivation, columns->activation);
-  narrow(kLayout, columns->layout);
-  narrow(kOrder, columns->order);
-  narrow(kSamples, columns->sample_count);
+  Narrow(of(kActivation), columns->activation);
+  Narrow(of(kLayout), columns->layout);
+  Narrow(of(kOrder), columns->order);
+  Narrow(of(kSamples), columns->sample_count);
   columns->step.assign(size_, step);
   columns->stats.resize(size_);
   const std::uint64_t* const numbers = numbers_.data();
@@ -129,6 +129,14 @@ void BlockColumns::MoveTo(std::uint64_t step, StatColumns* columns) {
   columns->sketch_width = sketch_width_;
   columns->sketch.swap(sketch);
   columns->samples.swap(samples);
+}
+
+void BlockColumns::CopyHashesTo(HashColumns* columns) const {
+  Narrow(of(kActivation), columns->activation);
+  Narrow(of(kLayout), columns->layout);
+  Narrow(of(kOrder), columns->order);
+  columns->hash.assign(of(kHash).begin(), of(kHash).end());
+  columns->sketch_width = sketch_width_;
 }
 
 BlockDigest BlockColumns::Digest() const {

@@ -11,6 +11,7 @@
 
 #include "common/records.h"
 #include "server/store/block_digest.h"
+#include "server/store/hash_columns.h"
 
 namespace statcollect {
 
@@ -55,6 +56,9 @@ enum Flag : std::uint64_t {
 // One record, indexed by Column.
 using ColumnRecord = std::array<std::uint64_t, kColumnCount>;
 
+// What it takes to say whose hashes they are.
+inline constexpr std::array kHashColumns = {kActivation, kLayout, kOrder, kHash};
+
 class BlockColumns {
  public:
   // Copies the records of `columns` at `indexes`, in that order; 1..kBlockRecordsMax of them. `sample_at[i]`:
@@ -65,6 +69,8 @@ class BlockColumns {
   // Moves the records to `columns`, replacing their content; sketches and samples are swapped, not copied.
   // Resize before using the block again.
   void MoveTo(std::uint64_t step, StatColumns* columns);
+  // Needs kHashColumns only.
+  void CopyHashesTo(HashColumns* columns) const;
 
   std::size_t size() const { return size_; }
   std::uint32_t sketch_width() const { return sketch_width_; }

@@ -185,7 +185,10 @@ std::uint64_t BlockReader::HashAt(std::size_t own_index) const {
   return LoadLittleEndian<std::uint64_t>(hashes_.data() + own_index * sizeof(std::uint64_t));
 }
 
-Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const {
+// `wanted`: which columns; with a real one, all before it.
+template <typename IsWanted>
+Status BlockReader::ReadColumns(const IsWanted& wanted, const BlockColumns* key_frame,
+                                BlockColumns* block) const {
   assert(kind_ != Kind::kAlias && (kind_ == Kind::kRelative) == (key_frame != nullptr));
   if (key_frame != nullptr && (key_frame->size() != size_ || key_frame->sketch_width() != sketch_width_)) {
     return Damaged("its key frame has a different size");
@@ -198,6 +201,7 @@ Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* blo
   bool all_finite = true;  // of the records that are stored here
   for (std::size_t c = 0; c < kColumnCount; ++c) {
     const auto column = static_cast<Column>(c);
+    if (!wanted(column)) continue;
     const auto to = block->of(column);
     const bool as_key_frame = own_ < size_ || column == kActivation;
     if (key_frame != nullptr && as_key_frame) std::ranges::copy(key_frame->of(column), to.begin());
@@ -211,6 +215,16 @@ Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* blo
     }
   }
   return Status::Ok();
+}
+
+Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const {
+  return ReadColumns([](Column) { return true; }, key_frame, block);
+}
+
+Status BlockReader::ReadHashes(const BlockColumns* key_frame, BlockColumns* block) const {
+  return ReadColumns(
+      [](Column column) { return std::ranges::find(kHashColumns, column) != kHashColumns.end(); }, key_frame,
+      block);
 }
 
 Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockColumns* key_frame,

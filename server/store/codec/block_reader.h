@@ -37,6 +37,8 @@ class BlockReader {
   // Everything except sketches and samples. `key_frame`: for a kRelative block, as read by ReadNumbers;
   // otherwise null. Not for an alias.
   Status ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const;
+  // Of the numbers only kHashColumns.
+  Status ReadHashes(const BlockColumns* key_frame, BlockColumns* block) const;
   // Sketches and samples of a block after ReadNumbers. `sums`: sealed; empty if there is no such value.
   Status ReadSums(std::optional<std::string_view> sums, const BlockColumns* key_frame,
                   BlockColumns* block) const;
@@ -53,6 +55,8 @@ class BlockReader {
   };
 
   bool Parse(std::string_view payload);
+  template <typename IsWanted>
+  Status ReadColumns(const IsWanted& wanted, const BlockColumns* key_frame, BlockColumns* block) const;
   void ParseSame(ByteReader& in);
   bool IsSame(std::size_t index) const;
   std::size_t OwnIndex(std::size_t index) const;      // among the records that differ from the key frame

@@ -120,7 +120,7 @@ Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptI
     }
     if (reader->kind() != BlockReader::Kind::kAlias || reader->target().attempt != owner) continue;
     BlockColumns block;
-    if (const Status read = source.Read(*key, *reader, /*sketches=*/true, &block); !read.ok()) {
+    if (const Status read = source.Read(*key, *reader, BlockParts::kAll, &block); !read.ok()) {
       if (read.code() != Code::kDataLoss) return read;
       database_.Log(attempted + ": skipped: " + read.message());
       continue;

@@ -78,20 +78,23 @@ Result<BlockSource::Resolved> BlockSource::Reread(const StatKey& key, const Stat
   return Resolved{key, std::move(now), *std::move(reader)};
 }
 
-Status BlockSource::Read(const StatKey& key, const BlockReader& stored, bool sketches, BlockColumns* block) {
-  if (stored.kind() != BlockReader::Kind::kAlias) return ReadResolved(key, stored, sketches, block);
+Status BlockSource::Read(const StatKey& key, const BlockReader& stored, BlockParts parts,
+                         BlockColumns* block) {
+  if (stored.kind() != BlockReader::Kind::kAlias) return ReadResolved(key, stored, parts, block);
   auto resolved = Resolve(key, stored);
-  return resolved.ok() ? ReadResolved(resolved->key, resolved->reader, sketches, block) : resolved.status();
+  return resolved.ok() ? ReadResolved(resolved->key, resolved->reader, parts, block) : resolved.status();
 }
 
-Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, bool sketches,
+Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, BlockParts parts,
                                  BlockColumns* block) {
+  const bool sketches = parts == BlockParts::kAll;
   const BlockColumns* key_frame = nullptr;
   if (reader.kind() == BlockReader::Kind::kRelative) {
     auto found = FindKeyFrame(key, reader, sketches);
     if (!found.ok()) return found.status();
     key_frame = &(*found)->block;
   }
+  if (parts == BlockParts::kHashes) return reader.ReadHashes(key_frame, block);
   STATCOLLECT_RETURN_IF_ERROR(reader.ReadNumbers(key_frame, block));
   if (!sketches) return Status::Ok();
   const auto sums = sketches_.Get(EncodeStatKey(key));
@@ -125,7 +128,8 @@ Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, con
   if (!whole.ok()) return whole.status();
   if (key_frames_.size() >= kKeyFramesMax) key_frames_.clear();
   KeyFrame frame{.step = at.step, .sketches = sketches, .block = {}};
-  STATCOLLECT_RETURN_IF_ERROR(ReadResolved(at, *whole, sketches, &frame.block));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ReadResolved(at, *whole, sketches ? BlockParts::kAll : BlockParts::kNumbers, &frame.block));
   return &key_frames_.insert_or_assign(place, std::move(frame)).first->second;
 }
 

@@ -32,13 +32,19 @@ class Cursor {
   std::unique_ptr<rocksdb::Iterator> it_;
 };
 
+enum class BlockParts : std::uint8_t {
+  kHashes,   // kHashColumns
+  kNumbers,  // all but sketches and samples
+  kAll,
+};
+
 // Not thread-safe. Caches the last key frames.
 class BlockSource {
  public:
   BlockSource(rocksdb::DB& db, const StatFamilies& families);
 
-  // The block stored under `key`. `sketches`: including sketches and samples. kDataLoss names the key.
-  Status Read(const StatKey& key, const BlockReader& stored, bool sketches, BlockColumns* block);
+  // The block stored under `key`. kDataLoss names the key.
+  Status Read(const StatKey& key, const BlockReader& stored, BlockParts parts, BlockColumns* block);
   // One record of it, without its sketch; empty if the block does not have the activation. Cheapest for one
   // activation in ascending steps: the record of the last key frame is remembered.
   Result<std::optional<ColumnRecord>> ReadRecord(const StatKey& key, std::string_view stats,
@@ -73,7 +79,7 @@ class BlockSource {
   Result<Resolved> Reread(const StatKey& key, const Status& why);
   Result<std::string> Fetch(const StatKey& key, const std::string& for_what);
   // For a block that is not an alias.
-  Status ReadResolved(const StatKey& key, const BlockReader& reader, bool sketches, BlockColumns* block);
+  Status ReadResolved(const StatKey& key, const BlockReader& reader, BlockParts parts, BlockColumns* block);
   Result<KeyFrame*> FindKeyFrame(const StatKey& key, const BlockReader& reader, bool sketches);
   Result<const KeyRecord*> FindKeyRecord(const StatKey& key, const BlockReader& reader,
                                          std::uint32_t activation);

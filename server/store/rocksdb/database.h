@@ -62,6 +62,7 @@ class PinnedScan final : public StatScan {
   bool Load(bool sketches, StatColumns* columns) override {
     return status_.ok() && scan_->Load(sketches, columns);
   }
+  bool LoadHashes(HashColumns* columns) override { return status_.ok() && scan_->LoadHashes(columns); }
   const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
   std::uint64_t bytes_read() const override { return scan_ == nullptr ? 0 : scan_->bytes_read(); }
 

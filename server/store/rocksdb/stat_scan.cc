@@ -42,7 +42,7 @@ class BlockScan final : public StatScan {
   const BlockHead& head() const override { return head_; }
   bool Load(bool sketches, StatColumns* columns) override {
     if (!status_.ok()) return false;
-    status_ = source_.Read(key_, reader_, sketches, &columns_);
+    status_ = source_.Read(key_, reader_, sketches ? BlockParts::kAll : BlockParts::kNumbers, &columns_);
     if (!status_.ok()) return false;
     columns_.MoveTo(key_.step, columns);
     if (sketches) return true;
@@ -51,6 +51,12 @@ class BlockScan final : public StatScan {
     columns->samples.clear();
     columns->sample_count.assign(columns->size(), 0);
     return true;
+  }
+  bool LoadHashes(HashColumns* columns) override {
+    if (!status_.ok()) return false;
+    status_ = source_.Read(key_, reader_, BlockParts::kHashes, &columns_);
+    if (status_.ok()) columns_.CopyHashesTo(columns);
+    return status_.ok();
   }
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override { return bytes_read_ + source_.bytes_read(); }

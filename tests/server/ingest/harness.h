@@ -99,16 +99,9 @@ class RawAgent {
 
 class Harness {
  public:
-  explicit Harness(CollectorOptions options = {})
-      : collector(std::make_unique<IngestServer>(store, clock, options)) {
-    grpc::ServerBuilder builder;
-    LimitMessages(builder);
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(collector->service());
-    server = builder.BuildAndStart();
-    channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
-    stub = v1::Ingest::NewStub(channel);
-  }
+  explicit Harness(CollectorOptions options = {}) : Harness(nullptr, std::move(options)) {}
+  // Over another store that the test has, instead of `store`.
+  Harness(Store& other, CollectorOptions options) : Harness(&other, std::move(options)) {}
   ~Harness() {
     store.ReleaseAppends();
     collector->Drain();
@@ -150,6 +143,18 @@ class Harness {
   std::unique_ptr<grpc::Server> server;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Ingest::Stub> stub;
+
+ private:
+  Harness(Store* other, const CollectorOptions& options)
+      : collector(std::make_unique<IngestServer>(other == nullptr ? store : *other, clock, options)) {
+    grpc::ServerBuilder builder;
+    LimitMessages(builder);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(collector->service());
+    server = builder.BuildAndStart();
+    channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    stub = v1::Ingest::NewStub(channel);
+  }
 };
 
 // The n-th batch (from 0) of a session that sends batches of the same shape, one step each.

@@ -174,7 +174,7 @@ TEST(StreamMemory, IsBoundedOverAllStreamsAndNothingIsLost) {
   FakeStore store;
   FakeClock clock;
   IngestCounters counters;
-  MemoryGate memory(4 * one);
+  MemoryGates memory(4 * one);
   DefinitionBudget definitions;
   Committer committer(store, clock, {.queue_bytes_max = 2 * one});
   SessionRegistry registry(store, clock, committer);
@@ -205,9 +205,9 @@ TEST(StreamMemory, IsBoundedOverAllStreamsAndNothingIsLost) {
   }
   store.AwaitBlockedAppend();
   // Of every other stream one message waits undecoded, and no further one is read.
-  EXPECT_TRUE(Eventually([&] { return memory.waiting() >= kRanks - 8; }));
-  EXPECT_LE(memory.bytes(), 4 * one + one / 2);
-  EXPECT_LT(memory.bytes(), kRanks * one / 2) << "what all streams hold would be more";
+  EXPECT_TRUE(Eventually([&] { return memory.of(0).waiting() >= kRanks - 8; }));
+  EXPECT_LE(memory.of(0).bytes(), 4 * one + one / 2);
+  EXPECT_LT(memory.of(0).bytes(), kRanks * one / 2) << "what all streams hold would be more";
   store.ReleaseAppends();
   for (auto& wire : wires) {
     v1::AgentMessage goodbye;
@@ -218,7 +218,7 @@ TEST(StreamMemory, IsBoundedOverAllStreamsAndNothingIsLost) {
   const AttemptId attempt = store.Attempts("base")->back().id;
   const auto ranks = store.Ranks(attempt);
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(ranks->at(rank).durable_seq, kBatches);
-  EXPECT_TRUE(Eventually([&] { return memory.bytes() == 0; })) << "all of it is given back";
+  EXPECT_TRUE(Eventually([&] { return memory.of(0).bytes() == 0; })) << "all of it is given back";
   EXPECT_GT(definitions.bytes(), kRanks * kBatches * kDefined * sizeof(TensorDef));
   memory.Stop();
   committer.Drain();

@@ -1,10 +1,13 @@
 #include "server/ingest/registry.h"
 
+#include <atomic>
+#include <future>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/store/forwarding_store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
 
@@ -579,6 +582,145 @@ TEST_F(SessionRegistryTest, OnlySoManyRequestsAreKeptAndNoStreamIsRefusedForThem
   const auto admitted = Open(Hello(0, 1, "L"));
   ASSERT_TRUE(admitted.ok()) << "a damaged list keeps nobody out";
   EXPECT_TRUE(admitted->captures.empty());
+}
+
+// Holds up what is written of rank 0 until it is released: an engine that does not answer.
+class StallingStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
+    if (rank == 0) {
+      ++stalled;
+      released.wait();
+    }
+    return ForwardingStore::PutRank(attempt, rank, meta);
+  }
+  void Release() {
+    if (!released_once.exchange(true)) release.set_value();
+  }
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future();
+  std::atomic<bool> released_once{false};
+  std::atomic<int> stalled{0};
+};
+
+class StalledHelloTest : public SessionRegistryTest {
+ protected:
+  StalledHelloTest() {
+    stalled_ = std::thread([this] { first_ = registry_.Open(Hello(0, 1, "L"), stream_); });
+    while (store_.stalled == 0) std::this_thread::yield();
+  }
+  ~StalledHelloTest() override {
+    if (stalled_.joinable()) Release();
+  }
+  void Release() {
+    store_.Release();
+    stalled_.join();
+  }
+  static bool IsDone(const std::future<Status>& call, std::chrono::milliseconds within) {
+    return call.wait_for(within) == std::future_status::ready;
+  }
+  // While rank 0 is stalled. If the call waits for it, the test fails instead of hanging.
+  template <typename Call>
+  void ExpectNoWait(const char* what, const Call& call) {
+    auto done = std::async(std::launch::async, [&] { return Status(call()); });
+    const bool waited = !IsDone(done, std::chrono::seconds(10));
+    if (waited) store_.Release();
+    const Status status = done.get();
+    EXPECT_TRUE(status.ok()) << what << ": " << status.message();
+    ASSERT_FALSE(waited) << what << " waits for another rank's store";
+  }
+  Status OpenAs(const SessionInfo& info) {
+    return registry_.Open(info, std::make_shared<FakeStream>()).status();
+  }
+  AttemptId Newest() { return kept_.Attempts("base").value().back().id; }
+
+  FakeStore kept_;
+  StallingStore store_{kept_};
+  Committer committer_{store_, clock_, {}};
+  SessionRegistry registry_{store_, clock_, committer_};
+  std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
+  Result<Admission> first_{Status(Code::kInternal, "not decided yet")};
+  std::thread stalled_;
+};
+
+TEST_F(StalledHelloTest, NobodyElseWaits) {
+  SessionInfo other = Hello(1, 3, "M");
+  other.run = "other";
+  ExpectNoWait("another rank", [&] { return OpenAs(Hello(1, 2, "L")); });
+  ExpectNoWait("another run", [&] { return OpenAs(other); });
+  ExpectNoWait("what streams ask", [&] {
+    EXPECT_TRUE(registry_.IsOpen(Newest(), 1));
+    EXPECT_FALSE(registry_.IsOpen(Newest(), 0));
+    EXPECT_EQ(registry_.OpenStreams(), 2u);
+    registry_.AnnounceFull(Newest(), {.first = 0});
+    return Status::Ok();
+  });
+  ExpectNoWait("a choice of steps", [&] { return registry_.RecordSteps("base", "0-9").status(); });
+  ExpectNoWait("keeping the run", [&] { return registry_.KeepRun("base", true); });
+  ExpectNoWait("removing another run", [&] { return registry_.DeleteRun("other", true).status(); });
+  Release();
+  ASSERT_TRUE(first_.ok()) << first_.status().message();
+  EXPECT_EQ(first_->attempt.id, Newest()) << "the attempt that it has made";
+  EXPECT_EQ(first_->attempt.number, 1u);
+  EXPECT_EQ(first_->steps, "0-9") << "what was asked while it arrived";
+  EXPECT_TRUE(first_->full.has_value());
+  EXPECT_EQ(registry_.OpenStreams(), 2u);
+}
+
+TEST_F(StalledHelloTest, ANewLaunchDoesNotWaitEither) {
+  ExpectNoWait("another launch", [&] { return OpenAs(Hello(1, 2, "M", /*world=*/2, IfExists::kAppend)); });
+  EXPECT_EQ(kept_.Attempts("base")->size(), 2u);
+  Release();
+  ASSERT_TRUE(first_.ok()) << first_.status().message();
+  EXPECT_EQ(first_->attempt.number, 1u);
+}
+
+TEST_F(StalledHelloTest, ARankThatArrivesIsNotGone) {
+  clock_.Advance(2 * kAwayGrace);  // the collector has run for longer than an agent may be away
+  ExpectNoWait("asking for it", [&] {
+    EXPECT_TRUE(registry_.MayComeBack(Newest(), 0)) << "its state may be stored already";
+    EXPECT_FALSE(registry_.MayComeBack(Newest(), 1));
+    return Status::Ok();
+  });
+}
+
+TEST_F(StalledHelloTest, ItsOwnNextHelloWaitsForItAndTakesOver) {
+  const auto next = std::make_shared<FakeStream>();
+  auto again =
+      std::async(std::launch::async, [&] { return registry_.Open(Hello(0, 1, "L"), next).status(); });
+  EXPECT_FALSE(IsDone(again, std::chrono::milliseconds(20)));
+  Release();
+  EXPECT_TRUE(again.get().ok());
+  EXPECT_EQ(stream_->ends, 1);
+  EXPECT_EQ(next->ends, 0);
+  EXPECT_EQ(kept_.Attempts("base")->size(), 1u);
+}
+
+TEST_F(StalledHelloTest, ARemovalWaitsForItAndEndsIt) {
+  auto removed = std::async(std::launch::async, [&] { return registry_.DeleteRun("base", true).status(); });
+  EXPECT_FALSE(IsDone(removed, std::chrono::milliseconds(20)));
+  Release();
+  EXPECT_TRUE(removed.get().ok());
+  EXPECT_EQ(stream_->ends, 1) << "nothing is written to an attempt that is gone";
+  EXPECT_TRUE(kept_.ListRuns()->empty());
+}
+
+TEST_F(StalledHelloTest, ACaptureThatIsAskedForMeanwhileReachesIt) {
+  Result<RequestedCapture> asked = Status(Code::kInternal, "not asked yet");
+  ExpectNoWait("another rank", [&] { return OpenAs(Hello(1, 2, "L")); });
+  RankMeta meta;
+  meta.info = Hello(0, 1, "L");
+  ASSERT_TRUE(kept_.PutRank(Newest(), 0, meta).ok());  // written down, and not answered yet
+  ExpectNoWait("a capture", [&] {
+    asked = registry_.RequestCapture("base", {}, *CaptureSpec::Parse("fc@9"));
+    return asked.status();
+  });
+  Release();
+  ASSERT_TRUE(asked.ok()) << asked.status().message();
+  ASSERT_TRUE(first_.ok());
+  ASSERT_EQ(first_->captures.size(), 1u);
+  EXPECT_EQ(first_->captures[0].id, asked->request);
 }
 
 }  // namespace

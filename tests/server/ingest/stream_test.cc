@@ -76,7 +76,7 @@ class IngestStreamTest : public ::testing::Test {
   IngestCounters counters_;
   Committer committer_{store_, clock_, {.queue_bytes_max = 4000}};
   SessionRegistry registry_{store_, clock_, committer_};
-  MemoryGate memory_{std::size_t{1} << 20};
+  MemoryGates memory_{std::size_t{1} << 20};
   DefinitionBudget definitions_;
   std::vector<std::unique_ptr<FakeWire>> wires_;
   ThreadPool pool_{4};

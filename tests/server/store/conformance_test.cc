@@ -625,5 +625,46 @@ TEST_P(StoreConformance, RandomBatchesComeBackBitForBit) {
   }
 }
 
+// Of blocks that stand alone, lean on a key frame in part, or are shared with another run.
+TEST_P(StoreConformance, HashesReadAloneAreThoseOfTheRecords) {
+  Open();
+  const AttemptId base = Create("base").id, again = Create("again").id, other = Create("other").id;
+  const auto write = [&](AttemptId attempt, std::uint64_t differs_from) {
+    Stream stream(*store_, attempt, 0);
+    for (std::uint64_t step = 0; step < 40; ++step) {
+      RecordBatch batch = MakeBatch(step * 303 + 1, step, 0, 300);
+      for (std::uint32_t i = 0; i < 300; ++i) {
+        batch.stats.stats[i].hash = i % 3 == 0 ? i : step * 1000 + i;
+        if (step >= differs_from && i % 2 == 0) batch.stats.stats[i].hash = ~batch.stats.stats[i].hash;
+      }
+      if (step >= 30) std::ranges::reverse(batch.stats.activation);
+      stream.Append(batch);
+    }
+  };
+  write(base, 40);
+  write(again, 40);
+  write(other, 15);
+  for (const AttemptId attempt : {base, again, other}) {
+    const auto whole = store_->ScanStats(attempt, 0, {}), alone = store_->ScanStats(attempt, 0, {});
+    HashColumns hashes;
+    std::size_t records = 0;
+    while (whole->Next()) {
+      ASSERT_TRUE(alone->NextHead() && alone->LoadHashes(&hashes)) << alone->status().message();
+      const StatColumns& block = whole->block().columns;
+      std::vector<std::uint64_t> expected;
+      for (const TensorStats& stats : block.stats) expected.push_back(stats.hash);
+      EXPECT_EQ(alone->head().step, whole->block().step);
+      EXPECT_EQ(hashes.hash, expected);
+      EXPECT_EQ(hashes.activation, block.activation);
+      EXPECT_EQ(hashes.layout, block.layout);
+      EXPECT_EQ(hashes.order, block.order);
+      EXPECT_EQ(hashes.sketch_width, block.sketch_width);
+      records += hashes.hash.size();
+    }
+    EXPECT_FALSE(alone->NextHead());
+    EXPECT_EQ(records, 40u * 300);
+  }
+}
+
 }  // namespace
 }  // namespace statcollect

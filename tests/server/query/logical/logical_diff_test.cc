@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <set>
 
 #include "common/names.h"
 #include "server/query/query.h"
+#include "server/store/forwarding_store.h"
 #include "tests/server/query/logical/cut_tensor.h"
 #include "tests/support/fake_store.h"
 
@@ -373,6 +375,127 @@ TEST_F(LogicalDiff, ARunMayChangeItsLayoutWhenItResumes) {
   EXPECT_TRUE(AsOneModel(r));
   EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
   EXPECT_EQ(r.compared.records, 6 * Items().size());
+}
+
+// --- what is read of it
+
+// Counts the blocks that are read, as a whole and by their hashes alone.
+class CountingStore final : public ForwardingStore {
+ public:
+  struct Counts {
+    std::atomic<int> whole{0}, hashes{0};
+  };
+
+  CountingStore(Store& store, Counts& counts) : ForwardingStore(store), store_(store), counts_(counts) {}
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+    return std::make_unique<Scan>(store_.ScanStats(attempt, rank, steps), counts_);
+  }
+
+ private:
+  class Scan final : public StatScan {
+   public:
+    Scan(std::unique_ptr<StatScan> scan, Counts& counts) : scan_(std::move(scan)), counts_(counts) {}
+    bool NextHead() override { return scan_->NextHead(); }
+    const BlockHead& head() const override { return scan_->head(); }
+    bool Load(bool sketches, StatColumns* columns) override {
+      ++counts_.whole;
+      return scan_->Load(sketches, columns);
+    }
+    bool LoadHashes(HashColumns* columns) override {
+      ++counts_.hashes;
+      return scan_->LoadHashes(columns);
+    }
+    const Status& status() const override { return scan_->status(); }
+    std::uint64_t bytes_read() const override { return scan_->bytes_read(); }
+
+   private:
+    const std::unique_ptr<StatScan> scan_;
+    Counts& counts_;
+  };
+
+  Store& store_;
+  Counts& counts_;
+};
+
+class LogicalDiffByHashes : public LogicalDiff {
+ protected:
+  DiffReport AskCounting() {
+    CountingStore counting(store_, counts_);
+    auto report = QueryEngine(counting).Diff({.run_a = "a", .run_b = "b"});
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok() ? *report : DiffReport();
+  }
+  CountingStore::Counts counts_;
+};
+
+constexpr std::uint64_t kManySteps = 200;
+
+TEST_F(LogicalDiffByHashes, EqualStepsAreNotReadAsAWhole) {
+  Write("a", {.cut = TensorParallel(4), .steps = kManySteps, .change = {}, .without = {}});
+  Write("b", {.steps = kManySteps, .change = {}, .without = {}});
+  const DiffReport r = AskCounting();
+  EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
+  EXPECT_EQ(r.compared.identical, kManySteps * Items().size());
+  EXPECT_GT(counts_.hashes, 8 * counts_.whole);
+}
+
+TEST_F(LogicalDiffByHashes, StepsThatDifferAfterEqualOnesAreCompared) {
+  for (const std::uint64_t differs : {150, 151}) {
+    SCOPED_TRACE(differs);
+    const std::string a = "a" + std::to_string(differs), b = "b" + std::to_string(differs);
+    Write(a, {.cut = TensorParallel(4), .steps = kManySteps, .change = {}, .without = {}});
+    Write(b, {.steps = kManySteps,
+              .change =
+                  [&](const Item& item, std::uint64_t step, std::uint32_t, Whole& whole) {
+                    if (Is(item, "q") && (step == differs || step == 190)) whole.values[20] += 3;
+                  },
+              .without = {}});
+    auto r = QueryEngine(store_).Diff({.run_a = a, .run_b = b});
+    ASSERT_TRUE(r.ok()) << r.status().message();
+    ASSERT_TRUE(r->root);
+    EXPECT_EQ(r->root->at.activation, "q");
+    EXPECT_EQ(r->root->at.step, differs);
+    EXPECT_EQ(r->compared.diverged, 2u);
+    EXPECT_EQ(r->compared.identical, kManySteps * Items().size() - 2);
+  }
+}
+
+TEST_F(LogicalDiffByHashes, ReplicasThatDifferInALaterStepAreSaid) {
+  Write("a", {.cut = TensorParallel(4),
+              .steps = kManySteps,
+              .change =
+                  [](const Item& item, std::uint64_t step, std::uint32_t rank, Whole& whole) {
+                    if (Is(item, "norm.weight", Kind::kWeightGrad) && step == 150 && rank == 3)
+                      whole.values[4] += 1;
+                  },
+              .without = {}});
+  Write("b", {.steps = kManySteps, .change = {}, .without = {}});
+  EXPECT_THAT(
+      AskCounting().notes,
+      Contains(HasSubstr("a: replicas differ: 1 tensor, weight_grad norm.weight, step 150: rank 3 ")));
+}
+
+TEST_F(LogicalDiffByHashes, StepsOfOtherRecordsAreReadAsAWhole) {
+  const auto rarely = [](const Item& item, std::uint64_t step, std::uint32_t) {
+    return item.key.kind == Kind::kWeight && step % 10 != 0;
+  };
+  Write("a", {.cut = TensorParallel(4), .steps = kManySteps, .change = {}, .without = rarely});
+  Write("b", {.steps = kManySteps, .change = {}, .without = rarely});
+  DiffReport r = AskCounting();
+  EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
+  EXPECT_EQ(r.compared.identical, kManySteps * (Items().size() - 2) + kManySteps / 10 * 2);
+  EXPECT_GT(counts_.hashes, 4 * counts_.whole);
+  // A part that is missing in a later step.
+  Write("c", {.cut = TensorParallel(4),
+              .steps = kManySteps,
+              .change = {},
+              .without = [&](const Item& item, std::uint64_t step, std::uint32_t rank) {
+                return rarely(item, step, rank) || (Is(item, "head") && step == 155 && rank == 1);
+              }});
+  auto incomplete = QueryEngine(store_).Diff({.run_a = "c", .run_b = "b"});
+  ASSERT_TRUE(incomplete.ok());
+  EXPECT_THAT(incomplete->notes,
+              Contains(HasSubstr("incomplete, not compared: 1 tensor, output head, step 155: ")));
 }
 
 // Every element of q's output is off by up to this share of its size, differently in each run.

@@ -1,0 +1,18 @@
+#ifndef STATCOLLECT_SERVER_STORE_HASH_COLUMNS_H_
+#define STATCOLLECT_SERVER_STORE_HASH_COLUMNS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace statcollect {
+
+// The hashes of a block's records, and whose they are.
+struct HashColumns {
+  std::vector<std::uint32_t> activation, layout, order;  // as in StatColumns
+  std::vector<std::uint64_t> hash;
+  std::uint32_t sketch_width = 0;  // of the block, although its sketches are not read
+};
+
+}  // namespace statcollect
+
+#endif  // STATCOLLECT_SERVER_STORE_HASH_COLUMNS_H_
