@@ -91,7 +91,9 @@ v1::DiffText VerdictText(const v1::DiffReport& report) {
     case v1::VERDICT_IDENTICAL:
       return Words("IDENTICAL", fmt::format("{}: {}.", runs, EqualText(report)));
     case v1::VERDICT_WITHIN_TOLERANCE:
-      if (report.compared().within_tolerance() > 0) return WithinText(runs, report);
+      // Rounding and a loss scale also explain records above their tolerance.
+      if (report.compared().within_tolerance() + report.compared().diverged() > 0)
+        return WithinText(runs, report);
       return Words("WITHIN TOLERANCE", fmt::format("{}: {}{} exist in only one run.", runs, EqualText(report),
                                                    report.without_hash() > 0 ? ". Others" : "; others"));
     case v1::VERDICT_DIVERGED:

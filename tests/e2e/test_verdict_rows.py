@@ -17,7 +17,10 @@ from verdict_rows import CHANGES, STEPS
 PROGRAM = ROOT / "tests" / "e2e" / "verdict_rows.py"
 TOLERANCE = 1e-4  # of f32
 # Trained in two processes, which take about as long.
-SHARES = (("seq2seq", "bf16", "cnn", "gan", "moe", "speech"), ("gpt", "joint", "rmsprop", "adagrad", "muon"))
+SHARES = (
+    ("seq2seq", "bf16", "cnn", "gan", "moe", "speech"),
+    ("gpt", "joint", "rmsprop", "adagrad", "muon", "ownadam", "ownsigns"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,8 @@ def test_threads_and_another_kernel_are_rounding(runs: Collector, a: str, b: str
         ("rmsprop", "rmsprop.kernel"),
         ("adagrad", "adagrad.kernel"),
         ("muon", "muon.kernel"),
+        ("ownadam", "ownadam.kernel"),
+        ("ownsigns", "ownsigns.kernel"),
         ("speech", "speech.onednn_off"),
     ],
 )
@@ -103,10 +108,36 @@ def test_rounding_that_an_optimizer_or_a_loss_enlarges_is_rounding(runs: Collect
     assert report["compared"]["identical"] < report["compared"]["records"]
 
 
+def test_experts_in_another_order_are_rounding(runs: Collector) -> None:
+    report = runs.diff("moe", "moe.order_threads")
+    assert (report["verdict"], report["explained"], report["root"]) == ("within_tolerance", "rounding", None)
+    (note,) = [note for note in report["notes"] if "different order" in note]
+    assert "at step 0, rank 0, blocks.0.mlp.experts.0.up runs after blocks.0.mlp.experts.1" in note
+    exact = runs.statctl("diff", "moe", "moe.order_threads", "--exact", "--quiet")
+    assert exact.code == 1 and "blocks.0.mlp.experts.0.up" in exact.out, exact.out
+
+
+def test_blocks_in_another_order_are_a_bug(runs: Collector) -> None:
+    root = root_of(runs, "gpt", "gpt.swapped")
+    assert place_of(root) == (0, "forward", "output", "b.0.ln1")
+    assert (root["reason"], root["confidence"]) == ("order", "certain")
+
+
+def test_micro_batches_against_one_batch_are_rounding(runs: Collector) -> None:
+    report = runs.diff("gpt", "gpt.micro")
+    assert (report["verdict"], report["explained"], report["root"]) == ("within_tolerance", "rounding", None)
+    assert report["inputs"]["batches"] != "differ"
+
+
 @pytest.mark.parametrize("optimizer", ["rmsprop", "muon"])
 def test_an_eps_is_named_whatever_the_optimizer_does(runs: Collector, optimizer: str) -> None:
     root = root_of(runs, optimizer, f"{optimizer}.kernel_eps")
     assert place_of(root) == (0, "forward", "output", "b.2.ln2")
+
+
+def test_a_bug_in_an_own_optimizer_is_found_beside_another_kernel(runs: Collector) -> None:
+    root = root_of(runs, "ownadam", "ownadam.kernel_second")
+    assert (root["step"], root["stage"]) == (0, "optimizer") and root["confidence"] != "possible"
 
 
 @pytest.mark.parametrize("gpt", ["gpt", "joint"])

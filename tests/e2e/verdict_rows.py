@@ -15,6 +15,7 @@ from torch.nn import functional
 from verdict_bench import bugs, families
 from verdict_bench.blocks import Attention, attend
 from verdict_bench.families.gpt import LAYERS, WIDTH, GptFamily
+from verdict_bench.families.moe import CHOSEN
 from verdict_bench.families.seq2seq import Seq2seqFamily
 from verdict_bench.legal import LEGAL
 from verdict_bench.training import Batch, Family, Training, generator
@@ -77,6 +78,38 @@ class OtherOptimizer(JointGpt):
         return {"": self._make([p for p in parameters if p.dim() == 2 or not self._matrices])}
 
 
+class OwnAdam(torch.optim.Optimizer):
+    """Adam, with state of other names, and a beta that it does not tell."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.second, self._steps = 0.999, 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self._steps += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, parameter.grad, self.state[parameter], group["lr"])
+
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, state: Any, lr: float) -> None:
+        if not state:
+            state["m"], state["v"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        mean, squares = state["m"], state["v"]
+        mean.lerp_(gradient, 0.1)
+        squares.lerp_(gradient * gradient, 1 - self.second)
+        size = (squares / (1 - 0.999**self._steps)).sqrt().add_(1e-8)
+        parameter.addcdiv_(mean, size, value=-lr / (1 - 0.9**self._steps))
+
+
+class OwnSigns(OwnAdam):
+    """Without any state."""
+
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, state: Any, lr: float) -> None:
+        parameter.add_(gradient.sign(), alpha=-lr)
+
+
 class Speech(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -114,6 +147,8 @@ FAMILIES: dict[str, Family] = {
     "rmsprop": OtherOptimizer(torch.optim.RMSprop, 1e-3, momentum=0.9, centered=True),
     "adagrad": OtherOptimizer(torch.optim.Adagrad, 1e-2),
     "muon": OtherOptimizer(torch.optim.Muon, 1e-2, matrices=True),
+    "ownadam": OtherOptimizer(OwnAdam, 1e-3),
+    "ownsigns": OtherOptimizer(OwnSigns, 3e-4),
     "speech": SpeechFamily(),
     "seq2seq": Float32Seq2seq(),
     "bf16": Bfloat16Gpt(),
@@ -137,6 +172,15 @@ def swapped_betas(training: Training, optimizer: str) -> None:
     training.on_optimizers.append(swap)
 
 
+def other_second(training: Training) -> None:
+    def change(inner: Training) -> None:
+        own = inner.optimizers[""]
+        assert isinstance(own, OwnAdam)
+        own.second = 0.998
+
+    training.on_optimizers.append(change)
+
+
 def unrecorded_eps(training: Training) -> None:
     """In a forward() of its own, so that no setting of the module shows it."""
     norm = training.module("b.2.ln2")
@@ -145,6 +189,52 @@ def unrecorded_eps(training: Training) -> None:
         return functional.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, 2e-5)
 
     bugs.wrap(norm, forward)
+
+
+def experts_backwards(training: Training) -> None:
+    """Executes the experts of each block from the last to the first."""
+
+    def forward(mixture: Any, _: Any, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.reshape(-1, x.shape[-1])
+        weights, chosen = mixture.router(tokens).softmax(-1).topk(CHOSEN, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(tokens)
+        for index in reversed(range(len(mixture.experts))):
+            token, place = (chosen == index).nonzero(as_tuple=True)
+            out = out.index_add(0, token, mixture.experts[index](tokens[token]) * weights[token, place, None])
+        return out.view_as(x) * mixture.share
+
+    for block in training.models[""].blocks:  # type: ignore[union-attr]
+        bugs.wrap(block.mlp, partial(forward, block.mlp))
+
+
+def swapped_blocks(training: Training) -> None:
+    """Executes the second block before the first."""
+    model: Any = training.models[""]
+
+    def forward(_: Any, tokens: torch.Tensor) -> torch.Tensor:
+        x = model.tok(tokens) + model.pos(torch.arange(tokens.shape[1]))
+        for index in (1, 0, *range(2, LAYERS)):
+            x = model.b[index](x)
+        return model.head(model.n(x))
+
+    bugs.wrap(model, forward)
+
+
+def micro_batches(training: Training) -> None:
+    """Accumulates the gradients of four quarters of the batch."""
+    whole = training.compute_loss
+
+    def in_quarters(inner: Training, batch: Batch) -> torch.Tensor:
+        quarters = [dict(zip(batch, part)) for part in zip(*(tensor.chunk(4) for tensor in batch.values()))]
+        losses = []
+        for quarter in quarters:
+            losses.append(whole(inner, quarter) / 4)
+            if quarter is not quarters[-1]:
+                losses[-1].backward()
+        return sum((loss.detach() for loss in losses[:-1]), losses[-1])
+
+    training.compute_loss = in_quarters
 
 
 threads, channels_last, kernel, onednn_off = (
@@ -163,6 +253,8 @@ CHANGES: dict[str, list[Change]] = {
     "bf16.kernel_threads": [kernel, threads],  # on some processors bfloat16 products are the same on two threads
     "gpt": [],
     "gpt.kernel": [kernel],
+    "gpt.micro": [micro_batches],
+    "gpt.swapped": [swapped_blocks],
     "joint": [],
     "joint.kernel": [kernel],
     "joint.eps": [eps],
@@ -172,11 +264,13 @@ CHANGES: dict[str, list[Change]] = {
     "cnn.momentum": [planted(bugs.batch_norm_momentum("stages.1.bn1"), 1.0)],
     "cnn.schedule": [planted(bugs.scheduler_off_by_one(4), 1.0)],
     "cnn.rate": [planted(bugs.learning_rate(step=3), 1.0)],  # a step that a validation follows
-    **{run: [] for run in ("rmsprop", "adagrad", "muon", "speech")},
-    **{f"{run}.kernel": [kernel] for run in ("rmsprop", "adagrad", "muon")},
+    **{run: [] for run in ("rmsprop", "adagrad", "muon", "ownadam", "ownsigns", "speech")},
+    **{f"{run}.kernel": [kernel] for run in ("rmsprop", "adagrad", "muon", "ownadam", "ownsigns")},
+    "ownadam.kernel_second": [kernel, other_second],
     **{f"{run}.kernel_eps": [kernel, eps] for run in ("rmsprop", "muon")},
     "speech.onednn_off": [onednn_off],
     "moe": [],
+    "moe.order_threads": [experts_backwards, threads],
     "moe.expert": [planted(bugs.module_output("blocks.1.mlp.experts.2", step=3), 1e-3)],
 }
 

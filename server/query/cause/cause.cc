@@ -17,7 +17,8 @@ constexpr std::array kFinders = {
     cause::FindEvaluationMode, cause::FindModuleSetting, cause::FindModuleReplaced,
     cause::FindModelStructure, cause::FindUntrained,     cause::FindOptimizerSetting,
     cause::FindZeroGrad,       cause::FindNotUpdated,    cause::FindResume,
-    cause::FindGradientScale,  cause::FindOtherTensor,   cause::FindDropout,
+    cause::FindDropout,        cause::FindAllZero,       cause::FindGradientScale,
+    cause::FindOtherTensor,
 };
 
 // These say how a tensor differs rather than why: a likely reason is worth more than a certain description.

@@ -115,6 +115,13 @@ Meant AsLossScale(const Evidence& evidence, double factor) {
                  .b = b ? text_b : ""};
 }
 
+// The recorded scales of the losses, which the verdict takes into account.
+bool AreLossScales(const Evidence& evidence, double factor) {
+  const std::uint64_t step = evidence.root.step;
+  const auto a = evidence.a.ScalarAt("loss_scale", step), b = evidence.b.ScalarAt("loss_scale", step);
+  return (a || b) && Near(factor, b.value_or(1) / a.value_or(1), kMatches);
+}
+
 double TotalNorm(const StepData& step) {
   double squares = 0;
   for (const Observation& seen : step.observations) {
@@ -132,12 +139,13 @@ bool IsRound(double value) {
 }
 
 // Clipped gradients have a norm that somebody chose: a round one, or the same as in the step before.
+bool IsClipped(double norm, const Side& side) {
+  return IsRound(norm) || Near(norm, TotalNorm(side.before), 1e-5);
+}
+
 Meant AsClipping(const Evidence& evidence, double factor) {
   const double a = TotalNorm(evidence.a.at), b = TotalNorm(evidence.b.at);
-  const auto is_clipped = [](double norm, const StepData& before) {
-    return IsRound(norm) || Near(norm, TotalNorm(before), 1e-5);
-  };
-  const bool clipped_a = is_clipped(a, evidence.a.before), clipped_b = is_clipped(b, evidence.b.before);
+  const bool clipped_a = IsClipped(a, evidence.a), clipped_b = IsClipped(b, evidence.b);
   if (!clipped_a && !clipped_b) return std::nullopt;
   // To the same norm: another gradient is larger, and all of them make room for it.
   if (clipped_a && clipped_b && Near(a, b, 0.3 * std::abs(factor - 1))) return std::nullopt;
@@ -260,9 +268,35 @@ struct OnTop {
   }
 };
 
+// How much of each a sum has. Clipping divides the sum by its norm, and the other run's gradient by its own.
+struct Shares {
+  double plain = 1, previous = 1;
+};
+
+// By least squares from the root's gradient.
+std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
+  constexpr double kShareMin = 0.01, kShareMax = 100;
+  const Observation& summed = summed_is_b ? *evidence.b.root : *evidence.a.root;
+  const Observation& plain = summed_is_b ? *evidence.a.root : *evidence.b.root;
+  const Side& side = summed_is_b ? evidence.b : evidence.a;
+  if (!IsClipped(TotalNorm(side.at), side)) return std::nullopt;
+  const Observation* const previous = PreviousOf(side, summed).gradient;
+  if (previous == nullptr || !HaveSketches(summed, plain) || !HaveSketches(summed, *previous))
+    return std::nullopt;
+  const Sketch x = SketchOf(plain), y = SketchOf(*previous), z = SketchOf(summed);
+  const double xx = Dot(x, x), yy = Dot(y, y), xy = Dot(x, y), xz = Dot(x, z), yz = Dot(y, z);
+  const double determinant = xx * yy - xy * xy;
+  if (!(determinant > 1e-6 * xx * yy)) return std::nullopt;
+  const Shares shares{.plain = (xz * yy - yz * xy) / determinant,
+                      .previous = (yz * xx - xz * xy) / determinant};
+  const auto sensible = [](double share) { return share > kShareMin && share < kShareMax; };
+  const bool clips = shares.previous < 1 && shares.plain > 0.95 * shares.previous;
+  return clips && sensible(shares.plain) && sensible(shares.previous) ? std::optional(shares) : std::nullopt;
+}
+
 // Counts gradients of the root's update. `summed_is_b`: B, otherwise A, is the run whose gradients may
 // include its previous ones.
-OnTop CountOnTop(const Evidence& evidence, bool summed_is_b) {
+OnTop CountOnTop(const Evidence& evidence, bool summed_is_b, const Shares& shares) {
   constexpr double kRemainder = 0.05;
   const StepOrder order(evidence.a.at.observations);
   const auto segment_of = [&](const Observation& seen) { return order.At(seen.order).segment; };
@@ -275,7 +309,8 @@ OnTop CountOnTop(const Evidence& evidence, bool summed_is_b) {
     const auto [previous, in_same_step] = PreviousOf(side, summed);
     if (previous == nullptr || !HaveSketches(summed, plain) || !HaveSketches(summed, *previous)) continue;
     ++count.considered;
-    const Sketch difference = Minus(SketchOf(summed), SketchOf(plain)), old = SketchOf(*previous);
+    const Sketch difference = Minus(SketchOf(summed), Times(SketchOf(plain), shares.plain));
+    const Sketch old = Times(SketchOf(*previous), shares.previous);
     if (Norm(difference) <= kRemainder * Norm(old)) {
       ++count.without;
     } else if (Norm(Minus(difference, old)) <= kRemainder * Norm(difference)) {
@@ -294,7 +329,7 @@ Found FindGradientScale(const Evidence& evidence) {
   const bool of_weights = stage == Stage::kGrad;
   if (!of_weights && stage != Stage::kBackward && stage != Stage::kLoss) return std::nullopt;
   const auto common = FindCommonFactor(GradientsOf(evidence));
-  if (!common) return std::nullopt;
+  if (!common || (!of_weights && AreLossScales(evidence, common->factor))) return std::nullopt;
   if (evidence.HasRootPair()) {  // it has a factor of its own, and the others follow from it
     const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
     if (own && std::abs(own->factor - 1) > kFarFromCommon * std::abs(common->factor - 1)) return std::nullopt;
@@ -319,9 +354,16 @@ Found FindGradientScale(const Evidence& evidence) {
 
 Found FindZeroGrad(const Evidence& evidence) {
   if (evidence.root.stage != Stage::kGrad || !evidence.HasRootPair()) return std::nullopt;
-  const OnTop of_b = CountOnTop(evidence, /*summed_is_b=*/true);
-  const bool in_b = of_b.Holds();
-  const OnTop count = in_b ? of_b : CountOnTop(evidence, /*summed_is_b=*/false);
+  bool in_b = false;
+  OnTop count;
+  for (const bool clipped : {false, true}) {
+    for (const bool summed_is_b : {true, false}) {
+      const auto shares = clipped ? SharesOf(evidence, summed_is_b) : Shares();
+      if (!shares || count.Holds()) continue;
+      in_b = summed_is_b;
+      count = CountOnTop(evidence, summed_is_b, *shares);
+    }
+  }
   if (!count.Holds()) return std::nullopt;
   const Side &summed = in_b ? evidence.b : evidence.a, &plain = in_b ? evidence.a : evidence.b;
   Cause cause{.rule = "zero_grad", .confidence = Confidence::kCertain};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "server/query/compare/distance.h"
 
@@ -69,11 +70,16 @@ Sketch Minus(const Sketch& x, const Sketch& y) {
   return difference;
 }
 
-double Norm(const Sketch& x) {
-  double squares = 0;
-  for (const double sum : x) squares += sum * sum;
-  return std::sqrt(squares);
+Sketch Times(Sketch x, double factor) {
+  for (double& sum : x) sum *= factor;
+  return x;
 }
+
+double Dot(const Sketch& x, const Sketch& y) {
+  return std::inner_product(x.begin(), x.end(), y.begin(), 0.0);
+}
+
+double Norm(const Sketch& x) { return std::sqrt(Dot(x, x)); }
 
 std::optional<double> FactorBetween(const Sketch& x, const Sketch& y) {
   double product = 0, squares = 0;

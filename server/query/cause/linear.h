@@ -29,6 +29,8 @@ bool HaveSketches(const Observation& x, const Observation& y);
 using Sketch = std::vector<double>;
 Sketch SketchOf(const Observation& x);
 Sketch Minus(const Sketch& x, const Sketch& y);
+Sketch Times(Sketch x, double factor);
+double Dot(const Sketch& x, const Sketch& y);
 double Norm(const Sketch& x);
 // <x, y> / <x, x>; empty if x is 0.
 std::optional<double> FactorBetween(const Sketch& x, const Sketch& y);

@@ -16,7 +16,15 @@ constexpr double kSameNorm = 1e-5;
 struct OtherRanks {
   std::size_t seen = 0, same = 0;
   std::optional<std::uint32_t> different;  // the first rank with a different gradient
+  bool scaled = false;                     // one of them is this rank's times a factor
 };
+
+// Ranks have different samples, so gradients that are proportional were reduced, and scaled after that.
+bool AreProportional(const Observation& ours, const TensorStats& theirs) {
+  const Observation other{.def = ours.def, .layout = ours.layout, .stats = &theirs};
+  const auto fit = FitFactor(ours, other);
+  return fit && fit->Explains();
+}
 
 Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step) {
   OtherRanks ranks;
@@ -38,7 +46,9 @@ Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step) {
     const bool same = hash || Near(theirs.l2, ours.l2, kSameNorm);
     ++ranks.seen;
     if (same) ++ranks.same;
-    if (!same && !ranks.different) ranks.different = one.rank;
+    if (same) continue;
+    if (!ranks.different) ranks.different = one.rank;
+    ranks.scaled = ranks.scaled || AreProportional(*side.root, theirs);
   }
   return ranks;
 }
@@ -56,7 +66,9 @@ Result<Found> FindReduction(const Evidence& evidence, const std::stop_token&) {
   const bool agree_a = a->seen > 0 && a->same == a->seen, agree_b = b->seen > 0 && b->same == b->seen;
   if (a->seen == 0 || b->seen == 0 || agree_a == agree_b) return Found();
   const Side &reduced = agree_a ? evidence.a : evidence.b, &apart = agree_a ? evidence.b : evidence.a;
-  const std::uint32_t other = *(agree_a ? b : a)->different;
+  const OtherRanks& others = *(agree_a ? b : a);
+  if (others.scaled) return Found();
+  const std::uint32_t other = *others.different;
   const auto [first, second] = std::minmax(apart.rank, other);
   return Found(Cause{.rule = "reduction",
                      .text = "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " +

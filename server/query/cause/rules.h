@@ -37,6 +37,7 @@ Result<Found> FindReduction(const Evidence& evidence, const std::stop_token& sto
 Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token& stop);  // batch_order
 // tensors.cc
 Found FindOtherTensor(const Evidence& evidence);     // other_tensor
+Found FindAllZero(const Evidence& evidence);         // all_zero
 Found FindTensorRelation(const Evidence& evidence);  // tensor_scale, sign_flip, permuted, transposed, ...
 Found FindTieBroken(const Evidence& evidence);       // tie_broken
 // precision.cc

@@ -160,6 +160,27 @@ Found FindOtherTensor(const Evidence& evidence) {
                .b = equal->def->key.name};
 }
 
+// A gradient that was lost, or a module that was switched off. Others may follow from it, by clipping for one.
+Found FindAllZero(const Evidence& evidence) {
+  const Stage stage = evidence.root.stage;
+  if (!evidence.HasRootPair() || stage == Stage::kLoss || stage == Stage::kBatch) return std::nullopt;
+  const TensorStats &a = *evidence.a.root->stats, &b = *evidence.b.root->stats;
+  const bool known =
+      evidence.a.root->layout->Trusts(Statistic::kZero) && evidence.b.root->layout->Trusts(Statistic::kZero);
+  if (!known || a.numel < kElementsMin || a.numel != b.numel) return std::nullopt;
+  const bool in_a = a.zero == a.numel && 2 * b.zero < b.numel,
+             in_b = b.zero == b.numel && 2 * a.zero < a.numel;
+  if (!in_a && !in_b) return std::nullopt;
+  return Cause{.rule = "all_zero",
+               .text = TensorText(evidence.root) + " is zero in every element in " +
+                       (in_a ? evidence.a : evidence.b).name() + " " + evidence.AtStep() + ", and not in " +
+                       (in_a ? evidence.b : evidence.a).name(),
+               .confidence = Confidence::kCertain,
+               .key = evidence.root.activation,
+               .a = {},
+               .b = {}};
+}
+
 Found FindTensorRelation(const Evidence& evidence) {
   const Reason reason = evidence.root.reason;
   if (!evidence.HasRootPair() || evidence.root.stage == Stage::kLoss || reason == Reason::kOrder)

@@ -103,7 +103,7 @@ class DetailedComparison {
     if (def.depth == 1) trace_.root = def.key.name;
     trace_.rank = to_.ranks.a;
     trace_.points.push_back({&def.key, pair.comparison.agreement == Agreement::kDiverged});
-    forward_.push_back(pair);
+    if (def.key.kind != Kind::kBuffer) forward_.push_back(pair);  // recorded when its change is noticed
   }
 
   void AddRow(const Pair& pair, const TensorDef& def, Stage stage) {
@@ -214,13 +214,16 @@ class DetailedComparison {
 
   // Within each forward pass, in A's order: the first activation that B ran after one of its successors.
   void CompareOrder() {
-    std::map<std::pair<std::uint32_t, Mode>, const Observation*> earliest;  // of B, among what follows in A
-    const Pair* first = nullptr;
+    std::map<std::pair<std::uint32_t, Mode>, const Pair*> earliest;  // in B, among what follows in A
+    const Pair *first = nullptr, *behind = nullptr;
     for (auto pair = forward_.rbegin(); pair != forward_.rend(); ++pair) {
       const TensorKey& key = pair->a->def->key;
-      const Observation*& after = earliest[{key.micro_batch, key.mode}];
-      if (after != nullptr && after->order < pair->b->order) first = &*pair;
-      if (after == nullptr || pair->b->order < after->order) after = pair->b;
+      const Pair*& after = earliest[{key.micro_batch, key.mode}];
+      if (after != nullptr && after->b->order < pair->b->order) {
+        first = &*pair;
+        behind = after;
+      }
+      if (after == nullptr || pair->b->order < after->b->order) after = &*pair;
     }
     if (first == nullptr) return;
     const ReportOrder place = PlaceOf(*first->a);
@@ -230,7 +233,10 @@ class DetailedComparison {
     row.b = MakeSide(*first->b);
     const Reason reason = first->comparison.reason;
     const bool keeps = reason == Reason::kShape || reason == Reason::kDType;
-    to_.out_of_place = OutOfPlace{{place, std::move(row)}, first->comparison.agreement, keeps};
+    to_.out_of_place = OutOfPlace{.placed = {place, std::move(row)},
+                                  .agreement = first->comparison.agreement,
+                                  .keeps_reason = keeps,
+                                  .behind = behind->a->def->key};
   }
 
   const DiffContext& context_;

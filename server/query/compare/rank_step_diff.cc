@@ -201,7 +201,7 @@ class RankScan {
         }
         ++matched;
         const Observation a = loaded_a_.At(block, i), b = loaded_b_.Of(other);
-        if (traits.stage == Stage::kForward) {
+        if (traits.stage == Stage::kForward && a.def->key.kind != Kind::kBuffer) {
           quick.moved |= a.order != b.order;
           forward_.push_back({a.def, a.order, b.order});
         }

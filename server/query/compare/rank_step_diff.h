@@ -38,11 +38,12 @@ void SetComparison(Divergence& row, const Comparison& comparison);
 // Counts of compared records. Invariant: records == identical + within_tolerance + diverged.
 struct Tally {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
-  std::uint64_t incomparable = 0;   // pairs without a statistic in common; not counted in records
-  std::uint64_t without_hash = 0;   // identical ones: equal in what was recorded, without hashes
-  std::uint64_t numeric = 0;        // diverged ones: only in the size of values, and not inputs
-  std::uint64_t by_statistics = 0;  // of those: judged without sketches
+  std::uint64_t incomparable = 0;  // pairs without a statistic in common; not counted in records
+  std::uint64_t without_hash = 0;  // identical ones: equal in what was recorded, without hashes
+  std::uint64_t numeric = 0;       // diverged ones: only in the size of values, and not inputs
+  bool by_sketch = false;          // a pair of different bits was judged by sketches
   bool weights_unproven = false;  // weights within tolerance, without hashes that show whether they are equal
+  bool batches_unproven = false;  // the same of batches
   bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
   bool sketches_differ = false;     // in width
   bool definitions_differ = false;  // of hashes and sketches
@@ -71,6 +72,7 @@ struct OutOfPlace {
   Agreement agreement = Agreement::kIdentical;  // judged by the values alone
   // a different shape or dtype remains the reason; the order is not reported there
   bool keeps_reason = false;
+  TensorKey behind;  // in A: what follows it there, and ran before it in B
 };
 
 struct RankStepFindings {

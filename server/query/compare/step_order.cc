@@ -62,6 +62,8 @@ ReportOrder MakeReportOrder(const TensorKey& key, std::uint64_t position, std::u
   return place;
 }
 
+bool ReportOrder::IsBeforeTraining() const { return phase == kEvaluatingFirst; }
+
 bool IsOfTraining(const TensorKey& key) {
   return key.mode == Mode::kTrain && key.kind != Kind::kBuffer && StageOf(key) != Stage::kOptimizer;
 }

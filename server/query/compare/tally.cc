@@ -17,16 +17,17 @@ void Tally::Count(const Comparison& comparison, Stage stage) {
   diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
   without_hash += same && comparison.without_hash ? 1 : 0;
   const bool is_input = stage == Stage::kWeights || stage == Stage::kBatch;
-  if (comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !is_input) {
-    ++numeric;
-    by_statistics += comparison.distance && comparison.distance->kind == DistanceKind::kStatistics ? 1 : 0;
-  }
+  const bool in_size =
+      comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !is_input;
+  numeric += in_size ? 1 : 0;
+  by_sketch |= !same && comparison.distance && comparison.distance->kind == DistanceKind::kSketch;
   weights_seen |= stage == Stage::kWeights;
   batches_seen |= stage == Stage::kBatch;
   const bool unproven = comparison.agreement == Agreement::kWithinTolerance && comparison.without_hash;
   weights_unproven |= stage == Stage::kWeights && unproven;
   weights_differ |= stage == Stage::kWeights && !same && !unproven;
-  batches_differ |= stage == Stage::kBatch && !same;
+  batches_unproven |= stage == Stage::kBatch && unproven;
+  batches_differ |= stage == Stage::kBatch && !same && !unproven;
   if (!comparison.distance || !(comparison.distance->value > 0) || std::isinf(comparison.distance->value))
     return;
   AddDistance(comparison.distance->value);
@@ -57,10 +58,11 @@ void Tally::Add(const Tally& other) {
   incomparable += other.incomparable;
   without_hash += other.without_hash;
   numeric += other.numeric;
-  by_statistics += other.by_statistics;
+  by_sketch |= other.by_sketch;
   weights_unproven |= other.weights_unproven;
   weights_seen |= other.weights_seen;
   weights_differ |= other.weights_differ;
+  batches_unproven |= other.batches_unproven;
   batches_seen |= other.batches_seen;
   batches_differ |= other.batches_differ;
   sketches_differ |= other.sketches_differ;

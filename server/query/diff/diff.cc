@@ -71,6 +71,7 @@ class ReportBuilder {
   Result<bool> IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
                                   Completeness& known);
   void TakeOutOfPlace(RankStepFindings& at);
+  void NoteOrder(const RankStepFindings& at);
   void AddUnpairedStep(const RankStepFindings& at);
   void NoteOnlyUpdate(bool in_a, const RankStepFindings& at);
   void TakeRows(std::vector<PlacedRow*> placed, const std::vector<ForwardTrace>& traces);
@@ -104,6 +105,7 @@ class ReportBuilder {
   std::vector<GrowthPoint> growth_;
   std::map<std::tuple<bool, std::size_t, std::uint32_t>, RecordingPolicy> policies_;  // of A, attempt, rank
   bool only_update_noted_a_ = false, only_update_noted_b_ = false;
+  std::string order_note_;  // of the first rank that leaves A's order
   bool uncertain_missing_ = false, cut_ = false, order_reported_ = false, values_diverged_ = false;
 };
 
@@ -138,6 +140,7 @@ Status ReportBuilder::Take(StepResult result) {
       bitwise = std::move(at.first_bitwise);
   }
   tally_.Add(tally);
+  order_reported_ = order_reported_ || !order_note_.empty();
   if (!report_.first_bitwise && bitwise) {
     report_.first_bitwise = std::move(bitwise->row);
     if (report_.first_bitwise->reason == Reason::kUnspecified)
@@ -160,7 +163,6 @@ void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed, const std::vector<F
   MarkStepOrigins(rows, traces);
   for (Divergence* const one : rows) {
     Divergence& row = *one;
-    if (row.reason == Reason::kOrder) order_reported_ = true;
     if (!row.origin) {
       row.previous.clear();
       row.previous_distance.reset();
@@ -196,22 +198,40 @@ void ReportBuilder::MarkStepOrigins(std::span<Divergence* const> rows,
   }
 }
 
-// Another order explains other values: it takes the place of their reason. Another shape or dtype stays. Only
-// in the first step that leaves the order.
+// Another order explains other values: it takes the place of their reason. Another shape or dtype stays. Where
+// values agree, nothing depends on the order, and it is only noted, unless the request is exact. Only in the
+// first step that leaves the order.
 void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
   if (!at.out_of_place) return;
-  const auto& [placed, agreement, keeps_reason] = *at.out_of_place;
+  const auto& [placed, agreement, keeps_reason, behind] = *at.out_of_place;
+  if (keeps_reason && agreement == Agreement::kDiverged) return;
+  NoteOrder(at);
   if (agreement == Agreement::kDiverged) {
     for (PlacedRow& row : at.rows) {
-      if (row.place != placed.place || keeps_reason) continue;
-      if (row.row.reason == Reason::kNumeric) --at.tally.numeric;
-      row.row.reason = Reason::kOrder;
+      if (row.place == placed.place) row.row.reason = Reason::kOrder;
     }
     return;
   }
+  if (!request_.exact) return;
   --(agreement == Agreement::kIdentical ? at.tally.identical : at.tally.within_tolerance);
   ++at.tally.diverged;
   at.rows.push_back(placed);
+}
+
+void ReportBuilder::NoteOrder(const RankStepFindings& at) {
+  if (!order_note_.empty()) return;
+  const auto name = [](const TensorKey& key) {
+    return Printable(key.name) + (key.call == 0 ? "" : " call " + std::to_string(key.call));
+  };
+  const OutOfPlace& moved = *at.out_of_place;
+  const Divergence& row = moved.placed.row;
+  const std::string what =
+      Printable(row.activation) + (row.call == 0 ? "" : " call " + std::to_string(row.call));
+  order_note_ = b_.run() + " runs modules in a different order than " + a_.run() + ": at step " +
+                std::to_string(at.step) + ", rank " + std::to_string(at.ranks.a) + ", " + what +
+                " runs after " + name(moved.behind) + " instead of before it";
+  if (moved.agreement != Agreement::kDiverged && !request_.exact)
+    order_note_ += ". Its values agree, so this is not counted as a divergence (--exact counts it)";
 }
 
 // Merged ranks: one rank may lack a step in several pairs.
@@ -294,6 +314,11 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
     incomplete_.insert((in_a ? b_ : a_).run() + " was launched again at step " + std::to_string(at.step) +
                        "; weights as loaded there that have no counterpart in " + view.run() +
                        " were not compared");
+    return false;
+  }
+  if (loaded_.IsBeforeLaunch(missing, at)) {
+    incomplete_.insert(view.run() + " was launched again at step " + std::to_string(at.step) + "; what " +
+                       (in_a ? b_ : a_).run() + " evaluated before that step was not compared");
     return false;
   }
   const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
@@ -408,6 +433,7 @@ void ReportBuilder::AddNotes() {
   if (losses_.alone() > 0) {
     notes.push_back(std::to_string(losses_.alone()) + " losses exist in only one run and were not compared");
   }
+  if (!order_note_.empty()) notes.push_back(order_note_);
   notes.insert(notes.end(), loaded_.notes().begin(), loaded_.notes().end());
   notes.insert(notes.end(), incomplete_.begin(), incomplete_.end());
 }
@@ -421,7 +447,9 @@ DiffReport ReportBuilder::Conclude() {
   report_.inputs.weights = tally_.weights_differ                             ? "differ"
                            : !tally_.weights_seen || tally_.weights_unproven ? "unknown"
                                                                              : "identical";
-  report_.inputs.batches = !tally_.batches_seen ? "unknown" : tally_.batches_differ ? "differ" : "identical";
+  report_.inputs.batches = tally_.batches_differ                             ? "differ"
+                           : !tally_.batches_seen || tally_.batches_unproven ? "unknown"
+                                                                             : "identical";
   std::set<std::tuple<std::string, std::string>> aligned;
   for (const Aligner::Entry& entry : context_.aligner.all()) {
     for (const AlignedNames& names : entry.alignment->renamed()) {

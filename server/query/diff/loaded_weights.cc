@@ -26,15 +26,22 @@ std::optional<std::uint32_t> IdOf(const RankCatalogue& catalogue, const TensorKe
 }  // namespace
 
 bool LoadedWeights::IsLoaded(const MissingRecord& missing, const RankStepFindings& at) const {
-  if (missing.placed.row.mode != Name(Mode::kInit)) return false;
+  return missing.placed.row.mode == Name(Mode::kInit) && BeginsAt(at, /*of_a=*/!missing.in_a);
+}
+
+bool LoadedWeights::IsBeforeLaunch(const MissingRecord& missing, const RankStepFindings& at) const {
+  return missing.placed.place.IsBeforeTraining() && BeginsAt(at, /*of_a=*/missing.in_a);
+}
+
+bool LoadedWeights::BeginsAt(const RankStepFindings& at, bool of_a) const {
   const auto first_step = [](const RunView& view, std::size_t attempt, std::uint32_t rank) {
     const auto meta = view.ranks(attempt).find(rank);
     return meta == view.ranks(attempt).end() ? std::nullopt : meta->second.first_step;
   };
   const auto a = first_step(context_.a, at.attempt_a, at.ranks.a),
              b = first_step(context_.b, at.attempt_b, at.ranks.b);
-  const auto& [having, lacking] = missing.in_a ? std::pair(b, a) : std::pair(a, b);
-  return having && lacking && *having == at.step && *lacking < at.step;
+  const auto& [launched, other] = of_a ? std::pair(a, b) : std::pair(b, a);
+  return launched && other && *launched == at.step && *other < at.step;
 }
 
 Status LoadedWeights::Compare(RankStepFindings& at) {

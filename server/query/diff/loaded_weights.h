@@ -26,6 +26,9 @@ class LoadedWeights {
   // Whether the record is a weight loaded in the first step of a launch, while the run that lacks it was
   // already training.
   bool IsLoaded(const MissingRecord& missing, const RankStepFindings& at) const;
+  // Whether the record was made before the training of a step with which the run that lacks it was launched
+  // again: the launch before that made it, if at all.
+  bool IsBeforeLaunch(const MissingRecord& missing, const RankStepFindings& at) const;
   // Removes those that have a counterpart from the missing records, and adds them to the findings' tally,
   // rows and first bitwise difference.
   Status Compare(RankStepFindings& at);
@@ -33,6 +36,8 @@ class LoadedWeights {
   const std::set<std::string>& notes() const { return notes_; }
 
  private:
+  // Whether a launch of this run begins with the step, while the other run was already training.
+  bool BeginsAt(const RankStepFindings& at, bool of_a) const;
   using Updated = std::map<std::tuple<Kind, std::string, std::string>, const Observation*>;  // by name, path
 
   // The attempt that has the step. Cached, because it is the same for every rank.

@@ -8,6 +8,7 @@
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
 #include "server/query/verdict/optimizers.h"
+#include "server/query/verdict/shape.h"
 
 namespace statcollect::query {
 namespace {
@@ -30,6 +31,7 @@ constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
 constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient against those of the others
 constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
+constexpr double kFlipsInFewSums = 4;
 constexpr double kFragileSpread = 0.75;
 constexpr double kUncertain = 0.3;  // spread from about 100 elements down
 // Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
@@ -120,19 +122,36 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
         return pair.loss == nullptr && pair.a.def->key.name.starts_with(below);
       }))
     root_ = {};
+  linearity_.Step(pairs, normalised_);
+  for (const TensorPair* const squares : linearity_.squares()) {
+    const TensorKey& key = squares->a.def->key;
+    squares_.insert({key.name, key.output_path});
+    NoteSecondMoment(*squares);
+  }
 }
 
 void Explainer::NoteState(const TensorPair& pair) {
   const TensorKey& key = pair.a.def->key;
   const StateRole role = RoleOf(key.output_path);
+  const bool squares = AreSquares(key);
+  if (squares) return NoteSecondMoment(pair);
   if (role == StateRole::kOther) return;
   normalised_.insert(key.name);
   if (role == StateRole::kSecondMoment) second_.insert(key.name);
   // Rprop has no squares to look at: any bias may be such a sum.
   const bool unknown = key.output_path == "step_size" && pair.a.layout->shape.size() == 1;
   if (unknown) partly_noise_.insert(pair.a.def->key.name);
-  if (IsSquares(key.output_path) && HasNoiseElements(pair))
-    partly_noise_.insert(noise_driven_.try_emplace(key.name, false).first->first);
+}
+
+void Explainer::NoteSecondMoment(const TensorPair& squares) {
+  const std::string_view name = squares.a.def->key.name;
+  normalised_.insert(name);
+  second_.insert(name);
+  if (HasNoiseElements(squares)) partly_noise_.insert(noise_driven_.try_emplace(name, false).first->first);
+}
+
+bool Explainer::AreSquares(const TensorKey& state) const {
+  return IsSquares(state.output_path) || squares_.contains({state.name, state.output_path});
 }
 
 void Explainer::Explain(const TensorPair& pair, Explained& to) {
@@ -302,7 +321,7 @@ double Explainer::Scope::Largest() const {
 // --- parameters as inputs
 
 double Explainer::OfParameters(double distance) const {
-  return Capped(normalised_.empty() ? distance : kSparseParameters * distance);
+  return Capped(normalised_.empty() && !linearity_.any_nonlinear() ? distance : kSparseParameters * distance);
 }
 
 // A difference in a matrix or a scale reaches the output in proportion; one in a bias by as much as the bias
@@ -364,15 +383,24 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   if (before.empty()) level.Add(last_forward_);
   // Losses such as CTC's exponentiate logarithms, whose rounding grows with their size. They are f32 even in a
   // coarser backward.
+  // Its other operations are not recorded: norms, products, softmax.
+  const bool unknown = !IsFactor(pair);
+  to.of_loss = before.empty() && unknown;
   if (largest_backward_ == 0) {
     const double unit = std::min(to.unit, UnitRoundoff(DType::kF32));
-    to.rounding = std::max(to.rounding, std::min(loss_, kLargestLogarithm) * unit);
+    const double least = unknown ? kLossRoundoffs : 0;
+    to.rounding = std::max(to.rounding, std::clamp(loss_, least, kLargestLogarithm) * unit);
   }
+  // Products of coarse values are summed in f32 and rounded in the end: a sum that rounds differently changes
+  // some of them, also where they are stored as f32 afterwards.
+  const double sum = UnitRoundoff(DType::kF32);
+  if (level.unit > sum) to.rounding = std::max(to.rounding, Quantised(sum, level.unit));
   // A model's gradient may come from another model, which counts its own micro-batches.
   if (root_.empty() && pair.a.def->depth == 1) {
     for (std::size_t i = 0; i < std::min(all_backward_.size(), kGradientsBefore); ++i)
       level.Add(all_backward_[all_backward_.size() - 1 - i]);
   }
+  if (Flipped(pair) > kFlippedElements) to.observed = WithoutMoved(pair);
   const double distance = Capped(pair.distance);
   before.push_back({.module = key.name,
                     .distance = distance,
@@ -391,15 +419,23 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
                     OfMask(pair, behind_kink));
 }
 
+// About how many elements of a module's output the difference in them may move across a bend.
+double Explainer::Flipped(const TensorPair& pair) const {
+  const std::string_view name = pair.a.def->key.name;
+  return Numel(pair) * Capped(std::max(ValueOr0(outputs_, name), ValueOr0(inputs_level_, name)));
+}
+
 // Behind a ReLU, a maximum or a mask, an element whose input rounds to the other side of zero is there or
 // not. Behind a LeakyReLU it is there with another slope, and no zeros tell of it.
 double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
   const TensorStats& stats = *pair.a.stats;
-  const std::string_view name = pair.a.def->key.name;
-  const double forward = std::max(ValueOr0(outputs_, name), ValueOr0(inputs_level_, name));
-  const double flipped = Numel(pair) * Capped(forward), norm = Norm(pair);
+  const double flipped = Flipped(pair), norm = Norm(pair);
   const bool masked = behind_kink || static_cast<double>(stats.zero) > kMasked * Numel(pair);
   if (!masked || !(flipped > kFlippedElements) || !(norm > 0)) return 0;
+  // As many zeros in both, and what differs is everywhere: the zeros are padding.
+  const bool padding =
+      !behind_kink && flipped < kFlipsInFewSums && stats.zero == pair.b.stats->zero && IsEverywhere(pair);
+  if (padding) return 0;
   const double largest = std::max(std::abs(stats.min), std::abs(stats.max));
   return kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));
 }
@@ -457,10 +493,13 @@ double Explainer::ExplainState(const TensorPair& pair) {
   if (gradient == gradients_.end()) return level;
   const ParameterGradient& of = gradient->second;
   level = std::max(level, of.distance);
-  if (IsSquares(key.output_path)) return kSquareGrowth * level;
+  if (AreSquares(key)) return kSquareGrowth * level;
   // Updates, or steps whose size follows signs: as different as the update is.
   if (key.output_path == "step_size" || (key.output_path == "momentum_buffer" && second_.contains(key.name)))
     return std::max(level, FlippedSigns(key.name, of.distance));
+  // Follows the update, as a copy of the weight does.
+  if (const double change = linearity_.NonlinearChange(key.name, key.output_path); change > 0)
+    return std::max(level, std::hypot(before.distance, change * FlippedSigns(key.name, of.distance)));
   if (!(norm > 0) || !(of.l2 > 0)) return level;
   const double share = std::min(1.0, (norm + before.l2) / of.l2);
   return std::max(level, (before.distance * before.l2 + share * of.distance * of.l2) / norm);
@@ -498,7 +537,7 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   const std::string_view name = pair.a.def->key.name;
   const auto found = gradients_.find(name);
   const double gradient = found == gradients_.end() ? 0 : found->second.distance;
-  const bool normalised = normalised_.contains(name);
+  const bool normalised = normalised_.contains(name) || linearity_.UpdateIsNonlinear(name);
   const bool partly_noise = partly_noise_.contains(name);
   if (normalised && (partly_noise || (found != gradients_.end() && found->second.noise_driven)))
     fragile_.insert(ParentOf(name));

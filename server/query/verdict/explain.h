@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/verdict/kernels.h"
+#include "server/query/verdict/linearity.h"
 
 namespace statcollect::query {
 
@@ -42,6 +44,7 @@ struct Explained {
   double inherited = 0;    // parameter gradients: distance of its terms and of the module's input
   bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
   bool fresh = false;      // none of its inputs differs
+  bool of_loss = false;    // the first gradient: what the loss computes is not recorded
   bool fragile = false;    // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
@@ -121,6 +124,8 @@ class Explainer {
 
   void BeginStep(std::span<const TensorPair> pairs);
   void NoteState(const TensorPair& pair);
+  void NoteSecondMoment(const TensorPair& squares);
+  bool AreSquares(const TensorKey& state) const;
   void Explain(const TensorPair& pair, Explained& to);
   double ExplainForward(const TensorPair& pair, Explained& to);
   double ExplainBackward(const TensorPair& pair, Explained& to);
@@ -135,6 +140,7 @@ class Explainer {
   double OfMatrices(std::string_view module) const;
   double OfAll(std::string_view module) const;
   double OfParameters(double distance) const;
+  double Flipped(const TensorPair& pair) const;
   double OfMask(const TensorPair& pair, bool behind_kink) const;
   void NoteOutput(Pass& pass, std::string_view module, const Child& output);
   void NoteModel(const Child& output);
@@ -144,14 +150,16 @@ class Explainer {
   const RecordedMethods methods_;
   // Carried from step to step.
   Kernels kernels_;
+  Linearity linearity_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
   std::unordered_set<std::string_view> fragile_;                                       // modules
   std::unordered_set<std::string_view> normalised_;  // parameters whose update is divided by its own size
   std::unordered_set<std::string_view> second_;      // those of them that have a second moment
-  std::unordered_map<std::string_view, bool> noise_driven_;  // parameters
-  std::unordered_set<std::string_view> partly_noise_;        // biases that are noise-driven in some elements
+  std::set<std::pair<std::string_view, std::string_view>> squares_;  // states that are, whatever their name
+  std::unordered_map<std::string_view, bool> noise_driven_;          // parameters
+  std::unordered_set<std::string_view> partly_noise_;  // biases that are noise-driven in some elements
   // The current step.
   std::string_view root_;  // the outermost module's name
   double batch_ = 0;

@@ -47,6 +47,14 @@ bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == Stage::k
 bool Differs(const Explained& one) { return one.pair->distance > 0; }
 bool IsTensor(const Explained& one) { return one.pair->loss == nullptr; }
 
+// An input that differs no more than its own rounding does: weights, and batches that were put together from
+// pieces, whose statistics were added in another order.
+bool IsRounded(const Explained& one) {
+  const TensorPair& pair = *one.pair;
+  const bool pieces = !pair.a.layout->Trusts(Statistic::kHash) || !pair.b.layout->Trusts(Statistic::kHash);
+  return (one.stage == Stage::kWeights || pieces) && pair.distance <= kInputRoundoffs * one.unit;
+}
+
 }  // namespace
 
 double RatioOf(const Explained& one) {
@@ -155,7 +163,8 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
         jump.usual = std::max(jump.usual, std::min(Quantile(others, kSistersQuantile), kSistersExplain));
     }
   }
-  if (one.fresh) threshold = std::max(threshold, kFresh);
+  // Nothing shows how much a loss enlarges differences until it did so in earlier steps.
+  if (one.fresh || (one.of_loss && jump.past == 0)) threshold = std::max(threshold, kFresh);
   threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
   jump.excess = ratio - jump.usual - threshold;
   return jump.excess > 0 ? std::optional(jump) : std::nullopt;
@@ -185,8 +194,8 @@ std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
     if (!Differs(one)) continue;
     std::optional<Jump> jump;
     if (IsInput(one.stage)) {
-      const bool rounded = one.stage == Stage::kWeights && one.pair->distance <= kInputRoundoffs * one.unit;
-      if (!rounded) jump = Jump{.kind = JumpKind::kInput, .ratio = RatioOf(one), .excess = kInputExcess};
+      if (!IsRounded(one))
+        jump = Jump{.kind = JumpKind::kInput, .ratio = RatioOf(one), .excess = kInputExcess};
     } else {
       if (!any_difference_ && &one == &*first) jump = JudgeFirst(one, groups);
       if (!jump) jump = Judge(one, groups, gradients);

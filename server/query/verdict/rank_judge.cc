@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -59,12 +58,6 @@ std::optional<double> InForce(const Values& values, std::uint64_t step, bool hol
   if (next == values.begin()) return std::nullopt;
   --next;
   return holds || next->first == step ? std::optional(next->second) : std::nullopt;
-}
-
-double DistanceOf(const Comparison& comparison) {
-  if (comparison.agreement == Agreement::kIdentical || comparison.agreement == Agreement::kIncomparable)
-    return 0;
-  return comparison.distance ? comparison.distance->value : std::numeric_limits<double>::infinity();
 }
 
 bool IsWeight(const TensorPair& pair) {
@@ -170,6 +163,11 @@ Status RankJudge::Read(std::uint64_t step, StepPairs& to) {
     to.losses_b = *std::move(losses_b);
   }
   STATCOLLECT_RETURN_IF_ERROR(AddTensors(step, to));
+  const auto scales = LossScales::Of(step, to.losses_a, to.losses_b);
+  if (const auto ratio = scales.Ratio()) {
+    DivideGradients(*ratio, to.pairs, to.divided);
+    if (!loss_scales_) loss_scales_ = scales;
+  }
   AddLosses(to);
   return Status::Ok();
 }
@@ -190,8 +188,7 @@ Status RankJudge::AddTensors(std::uint64_t step, StepPairs& to) const {
   const auto of_a = by_id(to.a, alignment.a().activations.size());
   const auto of_b = by_id(to.b, alignment.b().activations.size());
   const auto add = [&](const Observation& x, const Observation& y) {
-    const Comparison comparison = Compare(x, y, std::nullopt, /*exact=*/false, /*interval=*/false);
-    to.pairs.push_back({.a = x, .b = y, .distance = DistanceOf(comparison)});
+    to.pairs.push_back({.a = x, .b = y, .distance = DistanceBetween(x, y)});
   };
   to.pairs.reserve(to.a.observations.size());
   for (const Observation& seen : to.a.observations) {
@@ -387,6 +384,14 @@ RecordedMethods RankJudge::MethodsAt(std::uint64_t step) const {
           .orthogonal_updates = UpdatesAreOrthogonal(config(true), config(false))};
 }
 
+// Of the same launches: a launch after a checkpoint may be on another processor or GPU, whose kernels round
+// differently.
+std::uint64_t RankJudge::IdenticalStepsBefore(std::uint64_t step) const {
+  const auto first = plan_.steps.find(step);
+  return static_cast<std::uint64_t>(std::count_if(
+      plan_.steps.begin(), first, [&](const auto& before) { return before.second == first->second; }));
+}
+
 // Also where only later steps are compared.
 bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
   const auto is_first = [&](bool of_a) {
@@ -427,9 +432,8 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   auto settings = ReadSettings(plan_.steps.at(*steps.begin()));
   if (!settings.ok()) return settings.status();
   AddChanges(*settings, wanted);
-  const auto before = std::distance(plan_.steps.begin(), plan_.steps.find(*steps.begin()));
   Explainer explainer(MethodsAt(*steps.begin()));
-  JumpFinder finder(static_cast<std::uint64_t>(before));
+  JumpFinder finder(IdenticalStepsBefore(*steps.begin()));
   StepPairs now;
   for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");

@@ -22,6 +22,7 @@
 #include "server/query/settings/scheduled.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
+#include "server/query/verdict/loss_scale.h"
 
 namespace statcollect::query {
 
@@ -62,6 +63,8 @@ class RankJudge {
   const std::optional<DifferBefore>& differ_before() const { return differ_before_; }
   // After Judge: parameters whose gradient is zero except for rounding; false: only in some elements.
   const std::map<std::string, bool>& noise_driven() const { return noise_driven_; }
+  // After Judge: of the first step that was read in which they differ.
+  const std::optional<LossScales>& loss_scales() const { return loss_scales_; }
 
  private:
   struct StepPairs {
@@ -69,6 +72,7 @@ class RankJudge {
     std::vector<ScalarRecord> losses_a, losses_b;
     std::vector<TensorPair> pairs;  // in A's order
     std::deque<FusedPair> fused;    // what pairs of groups point to
+    std::deque<Divided> divided;    // what gradients point to if the loss scales differ
   };
 
   // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to explain later
@@ -110,6 +114,7 @@ class RankJudge {
   Status AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
                          RecordedSettings& recorded, const std::vector<Explained>& explained,
                          std::vector<Jump>& jumps);
+  std::uint64_t IdenticalStepsBefore(std::uint64_t step) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
   // Remembers the weights after a step that was not requested.
@@ -132,6 +137,7 @@ class RankJudge {
   bool quiet_ = true;                 // none of these records differed
   std::optional<DifferBefore> differ_before_;
   std::map<std::string, bool> noise_driven_;
+  std::optional<LossScales> loss_scales_;
 };
 
 }  // namespace statcollect::query

@@ -18,6 +18,7 @@ struct Rank {
   std::optional<JudgedRoot> found;
   std::optional<DifferBefore> differ_before;
   std::map<std::string, bool> noise_driven;
+  std::optional<LossScales> loss_scales;
 };
 
 }  // namespace
@@ -32,6 +33,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
     rank.status = found.status();
     rank.differ_before = judge.differ_before();
     rank.noise_driven = judge.noise_driven();
+    rank.loss_scales = judge.loss_scales();
     if (found.ok()) rank.found = *std::move(found);
   });
   const Rank* first = nullptr;
@@ -42,6 +44,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   for (const Rank& rank : ranks) {
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
     for (const auto& [name, whole] : rank.noise_driven) answer.noise_driven[name] |= whole;
+    if (!answer.loss_scales) answer.loss_scales = rank.loss_scales;
     const auto& before = rank.differ_before;
     if (before && (!answer.differ_before || answer.differ_before->distance < before->distance))
       answer.differ_before = before;

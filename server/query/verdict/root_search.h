@@ -30,6 +30,7 @@ struct RootAnswer {
   std::optional<Caveat> caveat;               // of the root
   std::optional<DifferBefore> differ_before;  // on the rank where the weights differ most
   std::map<std::string, bool> noise_driven;   // as RankJudge::noise_driven
+  std::optional<LossScales> loss_scales;      // as RankJudge::loss_scales, of the first rank that has them
 };
 
 // Without a root, rounding explains every difference that was judged. The caller fills in the root's `cause`;

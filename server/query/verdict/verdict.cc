@@ -12,23 +12,19 @@
 namespace statcollect::query {
 namespace {
 
-bool BySketch(const std::optional<Divergence>& row) {
-  return row && row->distance_kind == DistanceKind::kSketch;
-}
-
 bool ByStatistics(const std::optional<Divergence>& row) {
   return row && row->kind != Kind::kUnspecified && row->distance_kind == DistanceKind::kStatistics &&
          row->reason != Reason::kNonfinite;
 }
 
 // Why rounding cannot be distinguished from a bug here; null if it can.
-const char* WhyNotKnown(const DiffRequest& request, const DiffReport& report) {
+const char* WhyNotKnown(const DiffRequest& request, const Tally& tally, const DiffReport& report) {
   if (request.merge_ranks)
     return "with --merge-ranks only parameters are compared, so rounding was not distinguished from bugs";
   if (!request.kinds.empty())
     return "with --kinds what a tensor was computed from may be missing, so rounding was not distinguished from bugs";
   const bool statistics = ByStatistics(report.first) || ByStatistics(report.first_bitwise);
-  if (statistics && !BySketch(report.first) && !BySketch(report.first_bitwise))
+  if (statistics && !tally.by_sketch)
     return "the records have statistics but no sketches, so rounding was not distinguished from bugs";
   return nullptr;
 }
@@ -36,10 +32,13 @@ const char* WhyNotKnown(const DiffRequest& request, const DiffReport& report) {
 // Weights as loaded and batches are computed from nothing that was recorded.
 bool IsInput(const Divergence& row) { return row.stage == Stage::kWeights || row.stage == Stage::kBatch; }
 
-// The first row that no rounding explains: an input, or one that differs in more than values.
-const Divergence* FirstHard(const DiffReport& report) {
-  const auto row = std::find_if(report.diverged.begin(), report.diverged.end(), [](const Divergence& one) {
-    return IsInput(one) || (one.reason != Reason::kNumeric && one.reason != Reason::kBitwise);
+// The first row that no rounding explains: an input, or one that differs in more than values. Values of
+// modules that ran in another order were judged like others, unless `order_counts`.
+const Divergence* FirstHard(const DiffReport& report, bool order_counts) {
+  const auto row = std::find_if(report.diverged.begin(), report.diverged.end(), [&](const Divergence& one) {
+    const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise ||
+                        (one.reason == Reason::kOrder && !order_counts);
+    return IsInput(one) || !values;
   });
   return row == report.diverged.end() ? nullptr : &*row;
 }
@@ -95,12 +94,14 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
 }
 
 // A row that no rounding explains (an input, or more than values) is the root if it comes first.
-void PreferHardRow(RootAnswer& answer, DiffReport& report) {
-  const Divergence* hard = FirstHard(report);
+void PreferHardRow(bool order_counts, RootAnswer& answer, DiffReport& report) {
+  const Divergence* hard = FirstHard(report, order_counts);
   if (hard == nullptr || (report.root && !ComesFirst(report, *hard, report.root->at))) {
     if (!report.root) return;
-    if (const Divergence* row = RowAmong(report, report.root->at))
-      report.root->at.times_noise = row->times_noise;
+    const Divergence* row = RowAmong(report, report.root->at);
+    if (row == nullptr) return;
+    report.root->at.times_noise = row->times_noise;
+    if (row->reason == Reason::kOrder) report.root->at.reason = Reason::kOrder;
     return;
   }
   const bool same = report.root && SameTensor(*hard, report.root->at);
@@ -163,7 +164,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   const bool hard = request.tolerance || request.exact;
   const bool differs = report.first || report.first_bitwise;
   if (report.verdict == Verdict::kIncomparable || !differs) return Status::Ok();
-  const char* unknown = WhyNotKnown(request, report);
+  const char* unknown = WhyNotKnown(request, tally, report);
   RootAnswer answer;
   if (unknown == nullptr) {
     auto found = FindRoot(question, stop);
@@ -172,8 +173,10 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     report.root = answer.root;
   }
   if (report.root) PassOverNoise(answer.noise_driven, report);
-  PreferHardRow(answer, report);
+  PreferHardRow(request.exact || unknown != nullptr, answer, report);
   NoteCaveats(answer, report);
+  if (answer.loss_scales)
+    report.notes.push_back(answer.loss_scales->Text(question.context.a.run(), question.context.b.run()));
   if (unknown != nullptr) {
     report.notes.emplace_back(unknown);
     if (!report.root && report.first)

@@ -338,6 +338,37 @@ def test_checkpoint_records_what_the_plain_model_records(agent: Agent, recording
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
+def test_module_called_twice_in_each_checkpoint_keeps_its_calls_apart(
+    agent: Agent, recording: Recording, reentrant: bool
+) -> None:
+    """Checkpoints are recomputed from the last to the first, the calls inside of one in their order."""
+    fc, first, second = (seeded(lambda: nn.Linear(8, 8)) for _ in range(3))
+
+    def block(self: Any, x: torch.Tensor, own: nn.Module) -> torch.Tensor:
+        return self.fc(own(self.fc(x).tanh())).sigmoid()
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        for own in (self.first, self.second):
+            x = checkpoint(block, self, x, own, use_reentrant=reentrant)
+        return self.fc(x)
+
+    def plain(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(block(self, block(self, x, self.first), self.second))
+
+    found = []
+    for function in (plain, forward):
+        model = Calls(function, fc=fc, first=first, second=second)
+        start = len(recording.records)
+        with statagent.watch(model, kinds={"grad_output"}, include=["fc"]):
+            for seed in range(2):  # micro-batches
+                model(data(seed=seed).requires_grad_()).sum().backward()
+            statagent.step()
+        found.append({(r.micro_batch, r.call, r.hash) for r in recording.records[start:]})
+    assert found[1] == found[0]
+    assert {(micro_batch, call) for micro_batch, call, _ in found[1]} == {(m, c) for m in range(2) for c in range(5)}
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_module_called_twice_keeps_its_calls_apart(agent: Agent, recording: Recording, reentrant: bool) -> None:
     fc = seeded(lambda: nn.Linear(8, 8))
 

@@ -141,6 +141,15 @@ TEST_F(RootReport, RoundingBeyondTheToleranceIsSaid) {
                             HasSubstr("How rounding grows"), Not(HasSubstr("Why there"))));
 }
 
+TEST_F(RootReport, RecordsAboveTheToleranceAreNotCalledEqual) {
+  report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
+  report_.set_explained("rounding");
+  report_.mutable_compared()->set_within_tolerance(0);
+  report_.mutable_compared()->set_diverged(960);
+  EXPECT_THAT(Text(), AllOf(HasSubstr("SAME UP TO ROUNDING"), HasSubstr("960 of 1,200 records differ"),
+                            Not(HasSubstr("bit for bit"))));
+}
+
 TEST_F(RootReport, RoundingWithinTheToleranceIsSaid) {
   report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
   report_.clear_first();

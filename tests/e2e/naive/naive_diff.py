@@ -335,7 +335,7 @@ class Model:
         self.kinds_a: set[str] = set()  # that the run ever recorded, on ranks that both have
         self.kinds_b: set[str] = set()
         self.missing: set[tuple[str, int, Identity]] = set()
-        self.order_reported = False
+        self.order_reported = self.order_noted = False
         self.bitwise: list[Row] = []
         self.answer = Answer()
 
@@ -353,7 +353,7 @@ class Model:
             for rank in answer.ranks:
                 self.compare_rank(step, rank, rows)
                 self.compare_losses(step, rank, rows)
-            self.order_reported = self.order_reported or any(row.reason == "order" for row in rows)
+            self.order_reported = self.order_reported or self.order_noted
             rows.sort(key=lambda row: row.place)
             asked = [Diverged(r.rank, r.stage, r.identity, r.distance is None and r.reason != "shape", r.place[1]) for r in rows]
             if not explained and not all(row.structural for row in asked):
@@ -395,7 +395,7 @@ class Model:
                 continue
             matched[a.identity] = a
             result = self.note_pair(a, b, rows)
-            if stage_of(a.identity) == "forward":
+            if stage_of(a.identity) == "forward" and a.identity[1] != "buffer":
                 forward.append((a, b, result))
         position, behind = 0, 0
         of_a, of_b = (0, 0), (0, 0)  # spots of the last matched record on both sides
@@ -496,6 +496,9 @@ class Model:
 
     def note_order(self, a: Record, result: str, rows: list[Row]) -> None:
         if result in ("identical", "within"):
+            self.order_noted = True
+            if not self.exact:
+                return
             if result == "identical":
                 self.answer.identical -= 1
             else:
@@ -506,6 +509,7 @@ class Model:
         for row in rows:
             if (row.rank, row.identity) == (a.rank, a.identity) and row.reason in ("numeric", "nonfinite", "bitwise"):
                 row.reason = "order"
+                self.order_noted = True
 
     def compare_losses(self, step: int, rank: int, rows: list[Row]) -> None:
         if self.kinds is not None:

@@ -25,6 +25,12 @@ def in_backward() -> bool:
     return _graph_task_id is not None and _graph_task_id() != -1
 
 
+def current_node() -> int:
+    """The node of the graph that a backward pass runs in this thread; 0 if torch does not say. Precondition: in_backward()."""
+    current = getattr(sys.modules["torch"]._C, "_current_autograd_node", None)
+    return 0 if current is None else id(current())
+
+
 def hook_result(tensor: Any, hook: Callable[[Any], None]) -> None:
     """As tensor.register_hook(hook), but without a handle to remove the hook, which would cost more than everything else.
     Precondition: type(tensor) is torch.Tensor, and it has a grad_fn."""

@@ -4,15 +4,47 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 from .._compile import tracing
 from .._native.tensors import Place
-from .._torch.autograd import hook_result, in_backward
+from .._torch.autograd import GradientHook, current_node, hook_result, in_backward
 from .._torch.modules import INERT_COPY, Named
 from ..flatten import flatten
 from .passes import DECIDE, EVAL, SKIP, TRAIN, Passes
+
+
+class _Recomputation:
+    """The calls of a module that one reentrant checkpoint recomputes. Checkpoints are recomputed from the last to the first, but the calls
+    in one of them in the order in which they ran. How many these are is known when its gradients arrive."""
+
+    def __init__(self, unhooked: list[tuple[int, int]], node: int) -> None:
+        self._unhooked, self.node = unhooked, node
+        self._calls: list[tuple[int, int]] | None = None
+        self._count = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it may go on."""
+        return self._calls is None
+
+    def next_call(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def close(self) -> None:
+        if self._calls is None:
+            begin = max(0, len(self._unhooked) - self._count)
+            self._calls = self._unhooked[begin:]
+            del self._unhooked[begin:]
+
+    def call(self, index: int) -> tuple[int, int] | None:
+        """The micro-batch and call that the recomputed call stands for."""
+        self.close()
+        calls = self._calls or []
+        return calls[index] if index < len(calls) else None
 
 
 class _ModuleHook:
@@ -30,8 +62,9 @@ class _ModuleHook:
         # path -> places of the value and of its gradient; "0" is the path of a bare tensor.
         self._places: dict[str, tuple[Place, Place]] = {"0": (Place(), Place())}
         self._value_place, self._gradient_place = self._places["0"]
-        # Calls without gradients in a training pass: reentrant checkpoints recompute them, the last one first.
+        # Calls without gradients in a training pass: reentrant checkpoints recompute them, the last checkpoint first.
         self._unhooked: list[tuple[int, int]] = []
+        self._again: _Recomputation | None = None
         self._reported_empty = False
         self.key = tracing.compiled.Key(recorder=self)
         self._key = self.key.tensor
@@ -75,7 +108,7 @@ class _ModuleHook:
     def _next_call(self) -> int:
         if self._epoch != self._passes.epoch:
             self._epoch, self._calls = self._passes.epoch, 0
-            self._unhooked.clear()
+            self._unhooked, self._again = [], None
         self._calls += 1
         return self._calls - 1
 
@@ -105,15 +138,24 @@ class _ModuleHook:
                 self._passes.hook_gradient(tensor, _GradientOf(self._passes, gradient_place, gradient_handle))
 
     def _hook_recomputed(self, found: list[tuple[str, Any]]) -> None:
-        """A checkpoint recomputes the module. If gradients flow through the new tensors (reentrant checkpoints), they belong to the last
-        call without gradients."""
-        if not self._unhooked or self._epoch != self._passes.epoch or not self._grad_enabled():
+        """A checkpoint recomputes the module. If gradients flow through the new tensors (reentrant checkpoints), they belong to a call
+        without gradients."""
+        if not (self._unhooked or self._again) or self._epoch != self._passes.epoch or not self._grad_enabled():
             return
-        micro_batch, call = self._unhooked.pop()
+        node = current_node()
+        if self._again is None or not self._again.open or self._again.node != node:
+            if self._again is not None:
+                self._again.close()
+            self._again = _Recomputation(self._unhooked, node)
+        call = self._again.next_call()
         for path, tensor in found:
             if tensor.requires_grad:
-                key = (path, micro_batch, call, TRAIN)
-                self._passes.hook_gradient(tensor, self._gradient_hook(path, key))
+                self._passes.hook_gradient(tensor, GradientHook(partial(self._see_recomputed, self._again, call, path)))
+
+    def _see_recomputed(self, again: _Recomputation, call: int, path: str, gradient: Any) -> None:
+        of = again.call(call)
+        if of is not None:
+            self._gradient_hook(path, (path, *of, TRAIN))(gradient)
 
     def _places_of(self, path: str) -> tuple[Place, Place]:
         return self._places.get(path) or self._places.setdefault(path, (Place(), Place()))

@@ -24,6 +24,11 @@ class CauseGradientsTest : public CauseTest {
   static std::function<Tensor(int, Tensor)> Scaled(double factor) {
     return [=](int, const Tensor& tensor) { return Times(tensor, factor); };
   }
+  static void ClipToOne(std::vector<Tensor>& gradients) {
+    double squares = 0;
+    for (const Tensor& gradient : gradients) squares += std::pow(testing::StatsOf(gradient).l2, 2);
+    for (Tensor& gradient : gradients) gradient = Times(std::move(gradient), 1 / std::sqrt(squares));
+  }
   static Divergence GradientRoot(std::uint64_t step, Kind kind = Kind::kWeightGrad) {
     return Root(step, Key(WeightName(0), kind));
   }
@@ -45,6 +50,35 @@ TEST_F(CauseGradientsTest, AShareOfTheOldGradientOnTopSaysNothing) {
   Gradients(3, Same);
   Gradients(4, [](int i, const Tensor& tensor) { return Sum(tensor, Times(Gradient(i, 3), 0.7)); });
   EXPECT_EQ(Say(GradientRoot(4)), "nothing");
+}
+
+// Both clip to a norm of 1, B what it adds to its clipped gradients of the step before.
+TEST_F(CauseGradientsTest, AnOldGradientOnTopIsFoundThroughClipping) {
+  constexpr double kSmaller = 0.02;
+  std::vector<Tensor> before, plain, summed;
+  for (int i = 0; i < kWeights; ++i) before.push_back(Times(Gradient(i, 3), kSmaller));
+  ClipToOne(before);
+  for (int i = 0; i < kWeights; ++i) {
+    plain.push_back(Times(Gradient(i, 4), kSmaller));
+    summed.push_back(Sum(plain.back(), before[static_cast<std::size_t>(i)]));
+  }
+  ClipToOne(plain);
+  ClipToOne(summed);
+  for (int i = 0; i < kWeights; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    Put(3, Key(WeightName(i), Kind::kWeightGrad), before[at], before[at]);
+    Put(4, Key(WeightName(i), Kind::kWeightGrad), plain[at], summed[at]);
+  }
+  const auto cause = Ask(GradientRoot(4));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "zero_grad");
+}
+
+TEST_F(CauseGradientsTest, AGradientThatIsZeroIsTheCauseOfTheOthersFactor) {
+  Gradients(3, [](int i, const Tensor& tensor) { return i == 0 ? Times(tensor, 0) : Times(tensor, 1.01); });
+  EXPECT_EQ(
+      Say(GradientRoot(3)),
+      "all_zero: weight grad layers.0.weight is zero in every element in ort at step 3, and not in base");
 }
 
 TEST_F(CauseGradientsTest, OneOldGradientOnTopIsNotAMissingZeroGrad) {
@@ -302,6 +336,17 @@ TEST_F(CauseGradientsTest, RanksThatDifferInOneRunOnlyWereNotReduced) {
       "ranks 0 and 1 of ort have different gradients at step 3, those of base agree: in ort they were not "
       "reduced over the ranks (all-reduce)");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+// One rank clips or scales by itself.
+TEST_F(CauseGradientsTest, RanksThatDifferByAFactorWereReduced) {
+  const auto key = Key("w", Kind::kWeightGrad);
+  Reset(/*world_size=*/2);
+  Put(3, key, Noise(1), Noise(1), 0);
+  Put(3, key, Noise(1), Times(Noise(1), 0.5), 1);
+  Divergence root = Root(3, key);
+  root.rank = 1;
+  EXPECT_THAT(Say(root), HasSubstr("tensor_scale: "));
 }
 
 TEST_F(CauseGradientsTest, RanksThatDifferInBothRunsSayNothing) {

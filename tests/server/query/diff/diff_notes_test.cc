@@ -147,9 +147,27 @@ TEST_F(DiffNotesTest, AResumedRunIsComparedByTheNewestAttemptThatHasTheStep) {
   Fill(second, 7, 9);
   for (RunWriter* run : {&a, &first, &second}) run->Commit();
   const DiffReport r = Ask({.kinds = {Kind::kOutput}});
-  EXPECT_EQ(r.compared.identical, 19u);  // all but the one out of order
+  EXPECT_EQ(r.compared.identical, 20u);
   EXPECT_EQ(r.compared.records, 20u);
   EXPECT_THAT(r.unmatched.only_b, IsEmpty());
+}
+
+// An evaluation behind the last update before a checkpoint belongs to the next step, which the launch after it
+// repeats without it.
+TEST_F(DiffNotesTest, WhatWasEvaluatedBeforeTheFirstStepOfALaterLaunchIsNotMissing) {
+  const TensorKey evaluated = Key("x", Kind::kOutput, "", 0, 0, Mode::kEval);
+  RunWriter a(store_, "a"), first(store_, "b"), second(store_, "b");
+  Fill(a, 0, 4);
+  a.Observe(0, 5, evaluated, Wave(3));
+  Fill(a, 5, 9);
+  a.Observe(0, 9, Key("late", Kind::kOutput, "", 0, 0, Mode::kEval), Wave(3));
+  Fill(first, 0, 4);
+  Fill(second, 5, 9);
+  for (RunWriter* run : {&a, &first, &second}) run->Commit();
+  EXPECT_EQ(Ask({.steps = "0-8"}).compared.diverged, 0u);
+  EXPECT_THAT(Ask({.steps = "0-8"}).notes,
+              Contains("b was launched again at step 5; what a evaluated before that step was not compared"));
+  EXPECT_EQ(Ask().first->activation, "late");
 }
 
 TEST_F(DiffNotesTest, TheOldAttemptsValuesOfAStepThatWasRepeatedDoNotCount) {

@@ -124,6 +124,45 @@ TEST_F(LogicalDiff, TensorParallelAgainstOneRankIsIdentical) {
   EXPECT_THAT(r.ranks_b, ElementsAre(0));
 }
 
+// Data-parallel ranks against one process: statistics of the pieces are added in another order, gradients and
+// weights are rounded differently.
+TEST_F(LogicalDiff, RoundingIsKnownFromWeightsIfActivationsHaveStatisticsOnly) {
+  constexpr std::uint32_t kPieces = 2;
+  const Sizes whole = {64, 30}, piece = {32, 30}, matrix = {40, 30};
+  RunWriter a(store_, "a"), b(store_, "b", kPieces);
+  const auto rounded = [](Whole tensor, Random& random) {
+    std::normal_distribution<float> normal(0, 1e-7F);
+    for (float& x : tensor.values) x *= 1 + normal(random);
+    return tensor;
+  };
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    Random random(step + 1);
+    for (const TensorKey& key : {Key("x", Kind::kBatch), Key("fc")}) {
+      const Whole all = RandomTensor(random, whole);
+      Record(a, step, key, all, {{0, std::nullopt}});
+      for (std::uint32_t rank = 0; rank < kPieces; ++rank) {
+        const auto begin = all.values.begin() + rank * (all.values.size() / kPieces);
+        const Whole part{piece, {begin, begin + all.values.size() / kPieces}};
+        Record(b, step, key, part, {{rank, Piece(piece, rank, kPieces)}});
+      }
+    }
+    for (const TensorKey& key : {Key("fc.weight", Kind::kWeightGrad), Key("fc.weight", Kind::kWeight)}) {
+      const Whole all = RandomTensor(random, matrix);
+      Record(a, step, key, all, {{0, std::nullopt}});
+      Record(b, step, key, rounded(all, random), Copies(matrix, kPieces));
+    }
+  }
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask();
+  EXPECT_TRUE(AsOneModel(r));
+  ASSERT_TRUE(r.first_bitwise);
+  EXPECT_EQ(r.first_bitwise->distance_kind, DistanceKind::kStatistics);
+  EXPECT_FALSE(r.root) << r.root->at.activation << ": " << r.root->because.front();
+  EXPECT_TRUE(r.explained_by_rounding) << ::testing::PrintToString(r.notes);
+  EXPECT_EQ(r.inputs.batches, "unknown") << "the bits of a batch in pieces are not known";
+}
+
 TEST_F(LogicalDiff, RandomCutsOfOneTrainingAreIdentical) {
   Random random(20261127);
   std::map<std::string, std::vector<Held>> cuts;

@@ -89,9 +89,12 @@ class VerdictTest : public ::testing::Test {
     std::uint32_t sketch = 16;
     DType dtype = DType::kF32;
     bool gradients = true, losses = true, order = true;
-    bool adam = false;                             // records its state
-    bool losses_twice = false;                     // a second value of that name in each step
-    bool lion = false;                             // records its state: no second moment
+    bool adam = false;          // records its state
+    bool losses_twice = false;  // a second value of that name in each step
+    bool lion = false;          // records its state: no second moment
+    bool linear = true;         // updates are gradients times a rate; not with adam or lion
+    bool own_squares = false;   // a mean of squares of another name
+    bool own_copy = false;      // a copy of the weight of another name
     std::uint64_t empty_step = ~std::uint64_t{0};  // with a scalar only
     std::size_t elements = kElements;
     double update = 0.01;  // of a weight in a step, relative
@@ -246,12 +249,21 @@ class VerdictTest : public ::testing::Test {
     for (const std::string& name : Parameters()) {
       Tensor& weight = weights_[name];
       const TensorKey key = Key(name, Kind::kWeight);
-      const Tensor update = Differing(Noise(SeedOf(key, step + 1), options_.update, options_.elements),
-                                      level(step, key), SeedOf(key, step, 1 + rank));
+      const bool linear = options_.linear && !options_.adam && !options_.lion;
+      const std::uint64_t source =
+          linear ? SeedOf(Key(name, Kind::kWeightGrad), step) : SeedOf(key, step + 1);
+      const Tensor update = Differing(Noise(source, options_.update, options_.elements), level(step, key),
+                                      SeedOf(key, step, 1 + rank));
       for (std::size_t i = 0; i < update.values.size(); ++i)
         weight.values[i] = static_cast<float>(weight.values[i] + update.values[i]);
       Tensor updated = put_as(key, weight);
       if (!updated.values.empty()) weight = std::move(updated);
+      if (options_.own_squares) {
+        Tensor squares = Noise(SeedOf(Key(name, Kind::kWeightGrad), step), 0.01, options_.elements);
+        for (double& x : squares.values) x = static_cast<float>(x * x);
+        put(Key(name, Kind::kOptimizerState, "v"), squares);
+      }
+      if (options_.own_copy) put(Key(name, Kind::kOptimizerState, "z"), weight);
       for (const char* state : {"exp_avg", "exp_avg_sq"}) {
         if (!options_.adam && !(options_.lion && state == std::string_view("exp_avg"))) continue;
         const TensorKey of_state = Key(name, Kind::kOptimizerState, state);

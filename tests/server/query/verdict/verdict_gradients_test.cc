@@ -115,6 +115,91 @@ TEST_F(VerdictGradientsTest, SignsThatFlipAreRoundingForLionAndNotForOthers) {
   EXPECT_EQ(Say(DiffWith(flips)), "none");
 }
 
+// --- updates of own optimizers, by what they compute
+
+class VerdictOwnOptimizerTest : public VerdictGradientsTest {
+ protected:
+  VerdictOwnOptimizerTest() { options_.linear = false; }
+  std::string BiasDiffersBy(double size, Kind kind = Kind::kWeight, const std::string& state = "") {
+    store_ = std::make_unique<FakeStore>();
+    return Say(DiffWith(Sum(Rounding(), OfBias(kind, size, state))));
+  }
+  const std::string root_ = std::string("0 optimizer ") + kBias;
+};
+
+// No name says so, but no combination of gradient and weight is the update.
+TEST_F(VerdictOwnOptimizerTest, SignsMayFlipIfTheUpdateIsNotLinear) {
+  EXPECT_EQ(BiasDiffersBy(0.12), "none") << "two elements";
+  EXPECT_EQ(BiasDiffersBy(0.5), root_);
+}
+
+TEST_F(VerdictOwnOptimizerTest, SignsDoNotFlipIfTheUpdateIsLinear) {
+  options_.linear = true;
+  EXPECT_EQ(BiasDiffersBy(0.006), root_);
+}
+
+TEST_F(VerdictOwnOptimizerTest, AnotherOptimizerInOneRunIsABug) {
+  options_.linear = true;
+  options_.elements = 512;
+  const auto signs = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    if (key != Key(kBias, Kind::kWeight)) return tensor;
+    for (double& x : tensor.values) x = static_cast<float>(x + (x > 0 ? 0.003 : -0.003));
+    return tensor;
+  };
+  EXPECT_EQ(Say(DiffWith(Rounding(), signs)), root_);
+}
+
+TEST_F(VerdictOwnOptimizerTest, AMeanOfSquaresIsKnownByWhatItIs) {
+  options_.own_squares = true;
+  EXPECT_EQ(BiasDiffersBy(0.006), "none");
+  EXPECT_EQ(BiasDiffersBy(0.12), root_) << "signs flip where the gradient is small, not at any time";
+  EXPECT_EQ(BiasDiffersBy(0.01, Kind::kOptimizerState, "v"), root_)
+      << "at most twice the gradient's difference";
+}
+
+TEST_F(VerdictOwnOptimizerTest, ACopyOfTheWeightDiffersLikeItsUpdate) {
+  options_.own_copy = true;
+  EXPECT_EQ(BiasDiffersBy(3e-5, Kind::kOptimizerState, "z"), "none");
+  EXPECT_EQ(BiasDiffersBy(1e-3, Kind::kOptimizerState, "z"), root_) << "0.1 of the update";
+}
+
+// --- loss scales
+
+class VerdictLossScaleTest : public VerdictGradientsTest {
+ protected:
+  static std::optional<Tensor> Scale(std::uint64_t, const TensorKey& key, Tensor tensor) {
+    return key.kind == Kind::kGradOutput ? Scaled(std::move(tensor), 1024) : std::move(tensor);
+  }
+  void RecordScale(double scale) {
+    before_ = [=](RunWriter& run, bool is_b) {
+      for (std::uint64_t step = 0; step < 3 && is_b; ++step) run.Scalar(0, step, "loss_scale", scale);
+    };
+  }
+};
+
+TEST_F(VerdictLossScaleTest, OfOneRunIsDividedOut) {
+  RecordScale(1024);
+  const DiffReport report = DiffWith(Rounding(), Scale);
+  ExpectExplained(report);
+  EXPECT_GT(report.compared.diverged, 0u) << "as recorded";
+  EXPECT_THAT(report.notes, Contains(HasSubstr("gradients of outputs were divided by it")));
+}
+
+TEST_F(VerdictLossScaleTest, AFactorWithoutARecordedScaleIsABug) {
+  EXPECT_EQ(Say(DiffWith(Rounding(), Scale)), "0 backward head");
+}
+
+TEST_F(VerdictLossScaleTest, AnotherFactorThanTheScaleIsABug) {
+  RecordScale(1025);
+  EXPECT_EQ(Say(DiffWith(Rounding(), Scale)), "0 backward head");
+}
+
+TEST_F(VerdictLossScaleTest, ABugBesideItIsFound) {
+  RecordScale(1024);
+  EXPECT_EQ(Say(DiffWith(Sum(Rounding(), BugAt("blocks.2.ln", 1e-2, /*from=*/1)), Scale)),
+            "1 forward blocks.2.ln");
+}
+
 // --- one factor
 
 TEST_F(VerdictGradientsTest, AllGradientsTimesOneFactor) {

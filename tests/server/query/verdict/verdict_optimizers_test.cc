@@ -132,6 +132,10 @@ double ExpectedOfFirstGradient(double loss, DType dtype = DType::kF32) {
   return Explainer().Step(step.pairs)[2].expected;
 }
 
+TEST(FirstGradient, RoundsAtLeastLikeASumOverTheBatch) {
+  EXPECT_GE(ExpectedOfFirstGradient(0.5), 4 * 0x1p-24);
+}
+
 TEST(FirstGradient, RoundsWithTheSizeOfTheLoss) {
   EXPECT_LT(ExpectedOfFirstGradient(0.5), 3e-7);
   EXPECT_NEAR(ExpectedOfFirstGradient(22), 22 * 0x1p-24, 1e-7);
