@@ -49,6 +49,7 @@
 #include "server/control/event_feed.h"
 #include "server/control/run_feed.h"
 #include "server/control/webhook.h"
+#include "server/daemon/callback_heartbeat.h"
 #include "server/daemon/certificates.h"
 #include "server/daemon/config.h"
 #include "server/daemon/descriptors.h"
@@ -518,6 +519,7 @@ int Run(const DaemonConfig& config) {
   const Signals signals(io);  // before the ready line: who reads that may send one at once
   PrintClientVariables(config, grpc->listener ? &grpc->listener->endpoint() : nullptr);
   PrintReady(config, **store, *grpc, http->server.get());
+  const CallbackHeartbeat heartbeat(io);
   io.run();
   if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");

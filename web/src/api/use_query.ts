@@ -6,7 +6,7 @@ import type { Answer, GetPath, Parameters } from './types';
 
 export interface Query<T> {
   data: T | null; // stays while it is asked again
-  error: QueryError | null;
+  error: QueryError | null; // stays, too
   offline: boolean;
   loading: boolean;
   milliseconds: number; // that the answer took
@@ -80,7 +80,7 @@ export function useQuery<P extends GetPath>(path: P, parameters: Parameters<P> |
         }
       }
     };
-    setQuery((old) => ({ key, ...nothing, data: old.key === key ? old.data : null, milliseconds: old.milliseconds, loading: true }));
+    setQuery((old) => ({ key, ...nothing, ...(old.key === key && { data: old.data, error: old.error }), milliseconds: old.milliseconds, loading: true }));
     void run();
     return () => {
       stop.abort();
