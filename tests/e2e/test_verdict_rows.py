@@ -123,6 +123,12 @@ def test_blocks_in_another_order_are_a_bug(runs: Collector) -> None:
     assert (root["reason"], root["confidence"]) == ("order", "certain")
 
 
+def test_micro_batches_against_one_batch_are_rounding(runs: Collector) -> None:
+    report = runs.diff("gpt", "gpt.micro")
+    assert (report["verdict"], report["explained"], report["root"]) == ("within_tolerance", "rounding", None)
+    assert report["inputs"]["batches"] != "differ"
+
+
 @pytest.mark.parametrize("optimizer", ["rmsprop", "muon"])
 def test_an_eps_is_named_whatever_the_optimizer_does(runs: Collector, optimizer: str) -> None:
     root = root_of(runs, optimizer, f"{optimizer}.kernel_eps")

@@ -221,6 +221,22 @@ def swapped_blocks(training: Training) -> None:
     bugs.wrap(model, forward)
 
 
+def micro_batches(training: Training) -> None:
+    """Accumulates the gradients of four quarters of the batch."""
+    whole = training.compute_loss
+
+    def in_quarters(inner: Training, batch: Batch) -> torch.Tensor:
+        quarters = [dict(zip(batch, part)) for part in zip(*(tensor.chunk(4) for tensor in batch.values()))]
+        losses = []
+        for quarter in quarters:
+            losses.append(whole(inner, quarter) / 4)
+            if quarter is not quarters[-1]:
+                losses[-1].backward()
+        return sum((loss.detach() for loss in losses[:-1]), losses[-1])
+
+    training.compute_loss = in_quarters
+
+
 threads, channels_last, kernel, onednn_off = (
     LEGAL[name].plant for name in ("threads", "channels_last", "attention_kernel", "onednn_off")
 )
@@ -237,6 +253,7 @@ CHANGES: dict[str, list[Change]] = {
     "bf16.kernel_threads": [kernel, threads],  # on some processors bfloat16 products are the same on two threads
     "gpt": [],
     "gpt.kernel": [kernel],
+    "gpt.micro": [micro_batches],
     "gpt.swapped": [swapped_blocks],
     "joint": [],
     "joint.kernel": [kernel],

@@ -27,6 +27,7 @@ constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
 constexpr double kSparseParameters = 3;   // flipped elements reach an output more than their norm tells
 constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
 constexpr double kCancelled = 0.3;        // a sum this small against its terms is judged against them
+constexpr double kCancelledEstimate = 0.05;  // where the size of the terms is an estimate
 constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
 constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient against those of the others
 constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
@@ -45,11 +46,11 @@ double Unit(const TensorPair& pair) {
 }
 
 // Standard deviation of log(estimate), with k sums over groups of 16 elements. `sketches`: how many sketches
-// enter.
+// enter. Without a sketch in both, extremes and moments tell less than one sum does.
 double SpreadOf(const TensorPair& pair, double sketches = 1) {
   const double groups = std::ceil(Numel(pair) / 16);
-  const double sums = std::max<double>(1, static_cast<double>(pair.a.sketch.size()));
-  return std::sqrt(0.5 * (1 / sums + sketches / groups));
+  const std::size_t sums = std::min(pair.a.sketch.size(), pair.b.sketch.size());
+  return std::sqrt(0.5 * (1 / std::max<double>(1, static_cast<double>(sums)) + sketches / groups));
 }
 
 // A value is rounded to another neighbour in a share of its elements that grows with the difference before
@@ -96,7 +97,8 @@ std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
 }
 
 void Explainer::BeginStep(std::span<const TensorPair> pairs) {
-  batch_ = last_forward_ = updated_ = loss_ = largest_backward_ = coarsest_backward_ = 0;
+  batch_ = last_forward_ = updated_ = loss_ = 0;
+  largest_forward_ = coarsest_forward_ = largest_backward_ = coarsest_backward_ = 0;
   passes_.clear();
   models_.clear();
   inputs_level_.clear();
@@ -123,6 +125,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
       }))
     root_ = {};
   linearity_.Step(pairs, normalised_);
+  terms_.Step(pairs);
   for (const TensorPair* const squares : linearity_.squares()) {
     const TensorKey& key = squares->a.def->key;
     squares_.insert({key.name, key.output_path});
@@ -221,6 +224,8 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   last_forward_ = distance;
   const bool fragile = fragile_.contains(key.name);
   if (fragile) to.spread += kFragileSpread;
+  if (key.mode == Mode::kTrain && !fragile) largest_forward_ = std::max(largest_forward_, distance);
+  if (key.mode == Mode::kTrain) coarsest_forward_ = std::max(coarsest_forward_, to.unit);
   const Child noted{.module = module, .distance = distance, .unit = to.unit, .fragile = fragile};
   NoteOutput(pass, module, noted);
   if (root_.empty() && pair.a.def->depth == 1) NoteModel(noted);
@@ -258,64 +263,6 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
     if (model.module != outermost) level.Add(model);
   }
   return level;
-}
-
-void Explainer::NoteModel(const Child& output) {
-  const auto known = std::find_if(models_.begin(), models_.end(),
-                                  [&](const Child& model) { return model.module == output.module; });
-  if (known == models_.end()) {
-    models_.push_back(output);
-  } else {
-    *known = output;
-  }
-}
-
-// The newest output of each module around it, too.
-void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& output) {
-  for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
-    Scope& scope = pass.scopes[ParentOf(at)];
-    const Child* const known = scope.Find(at);
-    Child child = output;
-    child.module = at;
-    child.own = at == module;
-    if (!child.own && !child.fragile) child.most = child.distance;
-    if (known != nullptr && !child.own && !known->own) child.most = std::max(child.most, known->most);
-    scope.Put(child);
-  }
-}
-
-// The largest difference of what ran beside the module: where one's output is multiplied by the other's, as
-// in a gate, the gradient of one is computed from the other.
-double Explainer::OfSiblings(const Pass& pass, std::string_view module) {
-  const std::string_view parent = ParentOf(module);
-  const auto found = pass.scopes.find(parent);
-  return parent.empty() || found == pass.scopes.end() ? 0 : found->second.Largest();
-}
-
-const Explainer::Child* Explainer::Scope::Find(std::string_view module) const {
-  const auto found = by_module_.find(module);
-  return found == by_module_.end() ? nullptr : &*found->second;
-}
-
-void Explainer::Scope::Put(const Child& child) {
-  largest_.reset();
-  const auto [at, added] = by_module_.try_emplace(child.module);
-  if (added) {
-    at->second = children_.insert(children_.end(), child);
-  } else {
-    children_.splice(children_.end(), children_, at->second);
-    *at->second = child;
-  }
-}
-
-double Explainer::Scope::Largest() const {
-  if (!largest_) {
-    largest_ = 0;
-    for (const Child& child : children_) {
-      if (!child.fragile) largest_ = std::max(*largest_, child.own ? child.distance : child.most);
-    }
-  }
-  return *largest_;
 }
 
 // --- parameters as inputs
@@ -442,27 +389,46 @@ double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
 
 // --- gradients of parameters, the optimizer
 
+// What any gradient of a parameter may inherit. Where no gradients of outputs were compared, they are as different
+// as the outputs and matrices are that they are computed from.
+Explainer::Level Explainer::OfBackward() const {
+  Level level{.distance = std::max(largest_backward_, batch_), .unit = coarsest_backward_};
+  if (!all_backward_.empty()) return level;
+  level.Add(largest_forward_);
+  level.unit = coarsest_forward_;
+  double matrices = 0;
+  for (const auto& [module, names] : parameters_of_) matrices = std::max(matrices, OfMatrices(module));
+  level.Add(OfParameters(matrices));
+  return level;
+}
+
 // A bias's or a scale's gradient is a sum of the gradients of the output. Where those cancel, the result's
 // own norm says nothing: it is judged against the sum of the terms.
 double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   const TensorKey& key = pair.a.def->key;
   const std::string_view module = ParentOf(key.name);
   const auto gradient = grad_outputs_.find(module);
-  double level = std::max(largest_backward_, batch_);
-  to.unit = std::max(to.unit, coarsest_backward_);
+  Level before = OfBackward();
+  double& level = before.distance;
+  to.unit = std::max(to.unit, before.unit);
   const double norm = Norm(pair);
-  const double terms_summed = gradient == grad_outputs_.end() ? 1 : gradient->second.numel;
-  to.rounding = kernels_.OfParameterGradient(module, *pair.a.layout, to.unit, terms_summed);
+  const bool is_sum = pair.a.layout->shape.size() < 2 && norm > 0 && std::isfinite(pair.distance);
+  double terms_summed = gradient == grad_outputs_.end() ? 1 : gradient->second.numel;
   if (gradient != grad_outputs_.end()) {
     const Gradient& terms = gradient->second;
     level = std::max(terms.distance, ValueOr0(inputs_level_, module));
-    if (pair.a.layout->shape.size() < 2 && norm > 0 && std::isfinite(pair.distance)) {
+    if (is_sum) {
       double scale = std::max(norm, terms.l2);
       to.cancelled = norm < kCancelled * terms.l2;
       if (to.cancelled) scale = std::max(scale, terms.l1 / std::sqrt(Numel(pair)));
       to.observed = pair.distance * norm / scale;
     }
+  } else if (const auto terms = is_sum ? terms_.Of(key.name, Numel(pair)) : std::nullopt) {
+    terms_summed = terms->rows * Numel(pair);
+    to.cancelled = norm < kCancelledEstimate * terms->l2;
+    if (to.cancelled) to.observed = pair.distance * norm / (terms->l2 * std::sqrt(terms->rows));
   }
+  to.rounding = kernels_.OfParameterGradient(module, *pair.a.layout, to.unit, terms_summed);
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;

@@ -21,6 +21,7 @@
 #include "server/query/run_view.h"
 #include "server/query/verdict/kernels.h"
 #include "server/query/verdict/linearity.h"
+#include "server/query/verdict/terms.h"
 
 namespace statcollect::query {
 
@@ -139,6 +140,7 @@ class Explainer {
   double OfOwnParameters(std::string_view module, const TensorPair& pair) const;
   double OfMatrices(std::string_view module) const;
   double OfAll(std::string_view module) const;
+  Level OfBackward() const;
   double OfParameters(double distance) const;
   double Flipped(const TensorPair& pair) const;
   double OfMask(const TensorPair& pair, bool behind_kink) const;
@@ -151,6 +153,7 @@ class Explainer {
   // Carried from step to step.
   Kernels kernels_;
   Linearity linearity_;
+  Terms terms_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
@@ -172,7 +175,9 @@ class Explainer {
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
   double updated_ = 0;  // distance of updated weights: a loss logged after the updates may depend on them
   double loss_ = 0;     // the largest one's size
-  double last_forward_ = 0, largest_backward_ = 0, coarsest_backward_ = 0;
+  double last_forward_ = 0;
+  double largest_forward_ = 0, coarsest_forward_ = 0;  // of outputs in training; without fragile ones
+  double largest_backward_ = 0, coarsest_backward_ = 0;
 };
 
 }  // namespace statcollect::query
