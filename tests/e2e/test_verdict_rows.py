@@ -129,6 +129,12 @@ def test_micro_batches_against_one_batch_are_rounding(runs: Collector) -> None:
     assert report["inputs"]["batches"] != "differ"
 
 
+def test_a_factor_of_a_bias_is_found_across_micro_batches(runs: Collector) -> None:
+    root = root_of(runs, "gpt", "gpt.micro_bias")
+    assert place_of(root) == (2, "grad", "weight_grad", "b.1.attn.v.bias")
+    assert root["confidence"] == "certain" and root["cause"]["rule"] == "tensor_scale"
+
+
 @pytest.mark.parametrize("optimizer", ["rmsprop", "muon"])
 def test_an_eps_is_named_whatever_the_optimizer_does(runs: Collector, optimizer: str) -> None:
     root = root_of(runs, optimizer, f"{optimizer}.kernel_eps")

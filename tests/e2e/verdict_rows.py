@@ -254,6 +254,7 @@ CHANGES: dict[str, list[Change]] = {
     "gpt": [],
     "gpt.kernel": [kernel],
     "gpt.micro": [micro_batches],
+    "gpt.micro_bias": [micro_batches, planted(bugs.gradient("b.1.attn.v.bias", 2), 0.01)],
     "gpt.swapped": [swapped_blocks],
     "joint": [],
     "joint.kernel": [kernel],
