@@ -190,8 +190,10 @@ std::string WhereText(const v1::Divergence& d) {
 }
 
 std::string RankText(const v1::Divergence& d) {
-  if (d.ranks_a_size() + d.ranks_b_size() > 0)
-    return fmt::format("{} (B: {})", RanksText(d.ranks_a()), RanksText(d.ranks_b()));
+  if (d.ranks_a_size() + d.ranks_b_size() > 0) {
+    const std::string a = RanksText(d.ranks_a()), b = RanksText(d.ranks_b());
+    return a == b ? a : fmt::format("{} (B: {})", a, b);
+  }
   return d.has_rank_b() ? fmt::format("{} (B: {})", d.rank(), d.rank_b()) : std::to_string(d.rank());
 }
 

@@ -21,7 +21,7 @@ std::string PlaceText(const v1::Divergence& d);
 // tensor: "rank 1, which holds [4:8, 0:10] of (8, 10)".
 std::string WhereText(const v1::Divergence& d);
 
-// "1"; with merged ranks "1 (B: 3)".
+// "1"; with merged or combined ranks "1 (B: 3)", if those of B are others.
 std::string RankText(const v1::Divergence& d);
 
 // "1.1e-2"; "-" if there is none.

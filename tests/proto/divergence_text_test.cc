@@ -58,6 +58,15 @@ TEST(DivergenceText, HeadlineTellsMicroBatchAndDistance) {
             "tolerance 1e-4; origin: everything observed before it agrees.");
 }
 
+TEST(RankText, NamesTheRanksOfBOnlyIfTheyAreOthers) {
+  v1::Divergence of;
+  of.add_ranks_a(0);
+  of.add_ranks_b(0);
+  EXPECT_EQ(RankText(of), "0");
+  of.add_ranks_b(1);
+  EXPECT_EQ(RankText(of), "0 (B: 0, 1)");
+}
+
 TEST(DivergenceText, ValuesOfMergedRanksAreFetchedFromTheRankOfEachRun) {
   v1::DiffReport report;
   report.set_run_a("base");
