@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import signal
 import socket
@@ -62,9 +63,19 @@ def missing_packages(replicated: bool, balanced: bool = False) -> list[str]:
     return missing
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """For a server that cannot choose one itself. Below those that Linux gives to outgoing connections, any of which could take it
+    before the server does."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        if port in _given:
+            continue
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given.add(port)
+            return port
 
 
 class StartError(RuntimeError):

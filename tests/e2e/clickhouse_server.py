@@ -7,9 +7,17 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
-from clickhouse_local import ClickHouse, ReplicatedClickHouse, ZooKeeper, clickhouse_program, haproxy_program, missing_packages
+from clickhouse_local import (
+    ClickHouse,
+    ReplicatedClickHouse,
+    ZooKeeper,
+    clickhouse_program,
+    free_port,
+    haproxy_program,
+    missing_packages,
+)
 
-__all__ = ["ClickHouseServer", "Replicas", "ZooKeeper", "haproxy_program", "missing_packages", "program"]
+__all__ = ["ClickHouseServer", "Replicas", "ZooKeeper", "free_port", "haproxy_program", "missing_packages", "program"]
 
 _databases = itertools.count(1)
 program = clickhouse_program

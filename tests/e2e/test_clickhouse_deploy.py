@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from clickhouse_server import ClickHouseServer, haproxy_program, missing_packages
+from clickhouse_server import ClickHouseServer, free_port, haproxy_program, missing_packages
 from conftest import BUILD, ROOT, STATCTL, Collector, agent_environment, run_command, start_python, wait_until
 from test_durability import STEADY
 
@@ -28,8 +28,6 @@ def block(language: str, containing: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    from clickhouse_local import free_port
-
     return [free_port() for _ in range(count)]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from clickhouse_server import free_port
 from conftest import BUILD, ROOT, STATCOLLECTORD, WARM, Collector, agent_environment
 
 LAUNCH = ROOT / "examples/launch"
@@ -28,12 +28,6 @@ for step in range(3):
 assert statagent.close(timeout=20)
 distributed.destroy_process_group()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
