@@ -30,7 +30,9 @@ bool LoadedWeights::IsLoaded(const MissingRecord& missing, const RankStepFinding
 }
 
 bool LoadedWeights::IsBeforeLaunch(const MissingRecord& missing, const RankStepFindings& at) const {
-  return missing.placed.place.IsBeforeTraining() && BeginsAt(at, /*of_a=*/missing.in_a);
+  const AttemptMeta& launch =
+      missing.in_a ? context_.a.attempts()[at.attempt_a] : context_.b.attempts()[at.attempt_b];
+  return launch.number > 1 && missing.placed.place.IsBeforeTraining() && BeginsAt(at, /*of_a=*/missing.in_a);
 }
 
 bool LoadedWeights::BeginsAt(const RankStepFindings& at, bool of_a) const {

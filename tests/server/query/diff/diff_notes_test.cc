@@ -170,6 +170,16 @@ TEST_F(DiffNotesTest, WhatWasEvaluatedBeforeTheFirstStepOfALaterLaunchIsNotMissi
   EXPECT_EQ(Ask().first->activation, "late");
 }
 
+TEST_F(DiffNotesTest, AFirstLaunchThatBeginsLaterMissesWhatWasEvaluated) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  Fill(a, 0, 4);
+  a.Observe(0, 5, Key("x", Kind::kOutput, "", 0, 0, Mode::kEval), Wave(3));
+  Fill(a, 5, 9);
+  Fill(b, 5, 9);
+  for (RunWriter* run : {&a, &b}) run->Commit();
+  EXPECT_EQ(Ask({.steps = "5-9"}).first->reason, Reason::kMissingInB);
+}
+
 TEST_F(DiffNotesTest, TheOldAttemptsValuesOfAStepThatWasRepeatedDoNotCount) {
   RunWriter a(store_, "a"), first(store_, "b"), second(store_, "b");
   Fill(a, 0, 3);
