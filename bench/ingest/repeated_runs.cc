@@ -80,13 +80,7 @@ class RepeatedScan final : public StatScan {
     return true;
   }
   bool LoadHashes(HashColumns* columns) override {
-    const StatColumns& block = runs_.StepOf(attempt_, step_)[index_].columns;
-    *columns = {.activation = block.activation,
-                .layout = block.layout,
-                .order = block.order,
-                .hash = {},
-                .sketch_width = block.sketch_width};
-    for (const TensorStats& stats : block.stats) columns->hash.push_back(stats.hash);
+    *columns = HashesOf(runs_.StepOf(attempt_, step_)[index_].columns);
     return true;
   }
   const Status& status() const override { return status_; }

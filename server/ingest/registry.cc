@@ -198,7 +198,7 @@ Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& pl
     if (const auto full = full_.find(place.first); full != full_.end()) admission.full = full->second;
     writers_[place] = {info.run, info.session, admission.lane, std::move(stream)};
   }
-  // Afterwards, so that none is missed: what is asked from now on is told to the stream.
+  // Read after the stream is registered: a capture that is requested from here on is sent to it.
   admission.captures = CapturesFor(admission);
   return admission;
 }

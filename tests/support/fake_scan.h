@@ -60,12 +60,7 @@ class FakeScan final : public StatScan {
     return true;
   }
   bool LoadHashes(HashColumns* columns) override {
-    const StatColumns& block = blocks_[next_ - 1].columns;
-    *columns = {.activation = block.activation,
-                .layout = block.layout,
-                .order = block.order,
-                .hash = {block.stats[0].hash},
-                .sketch_width = block.sketch_width};
+    *columns = HashesOf(blocks_[next_ - 1].columns);
     return true;
   }
   const Status& status() const override { return status_; }

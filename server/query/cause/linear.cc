@@ -82,11 +82,7 @@ double Dot(const Sketch& x, const Sketch& y) {
 double Norm(const Sketch& x) { return std::sqrt(Dot(x, x)); }
 
 std::optional<double> FactorBetween(const Sketch& x, const Sketch& y) {
-  double product = 0, squares = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    product += x[i] * y[i];
-    squares += x[i] * x[i];
-  }
+  const double product = Dot(x, y), squares = Dot(x, x);
   if (!(squares > 0) || !std::isfinite(product) || !std::isfinite(squares)) return std::nullopt;
   return product / squares;
 }
@@ -95,15 +91,13 @@ std::optional<Fit> FitFactor(const Observation& x, const Observation& y) {
   if (!Comparable(x, y)) return std::nullopt;
   Fit fit;
   std::optional<double> factor;
-  const Sketch sketch_y = SketchOf(y);
-  Sketch scaled = SketchOf(x);
-  if (HaveSketches(x, y)) factor = FactorBetween(scaled, sketch_y);
+  const Sketch sketch_x = SketchOf(x), sketch_y = SketchOf(y);
+  if (HaveSketches(x, y)) factor = FactorBetween(sketch_x, sketch_y);
   fit.from_sketch = factor.has_value();
   fit.factor = factor ? *factor : FactorOfStatistics(x, y);
   if (fit.from_sketch) {
-    for (double& sum : scaled) sum *= fit.factor;
     const double norm = Norm(sketch_y);
-    fit.residual = norm > 0 ? Norm(Minus(sketch_y, scaled)) / norm : 1;
+    fit.residual = norm > 0 ? Norm(Minus(sketch_y, Times(sketch_x, fit.factor))) / norm : 1;
   }
   fit.residual = std::max(fit.residual, StatisticsResidual(x, y, fit.factor));
   if (!std::isfinite(fit.factor) || !std::isfinite(fit.residual)) return std::nullopt;

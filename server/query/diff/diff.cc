@@ -106,7 +106,7 @@ class ReportBuilder {
   std::map<std::tuple<bool, std::size_t, std::uint32_t>, RecordingPolicy> policies_;  // of A, attempt, rank
   bool only_update_noted_a_ = false, only_update_noted_b_ = false;
   std::string order_note_;  // of the first rank that leaves A's order
-  bool uncertain_missing_ = false, cut_ = false, order_reported_ = false, values_diverged_ = false;
+  bool uncertain_missing_ = false, cut_ = false, values_diverged_ = false;
 };
 
 Status ReportBuilder::Take(StepResult result) {
@@ -114,12 +114,13 @@ Status ReportBuilder::Take(StepResult result) {
   std::vector<ForwardTrace> traces;
   std::optional<PlacedRow> bitwise;
   Tally tally;
+  const bool order_noted = !order_note_.empty();  // in an earlier step
   for (std::size_t place = 0; place < result.ranks.size(); ++place) {
     RankStepFindings& at = result.ranks[place];
     STATCOLLECT_RETURN_IF_ERROR(losses_.Compare(at));
     at.rise.records = at.tally.records;
     steps_to_judge_.Take(result.step, place, at.rise);
-    if (!order_reported_) TakeOutOfPlace(at);
+    if (!order_noted) TakeOutOfPlace(at);
     if (!at.missing.empty()) STATCOLLECT_RETURN_IF_ERROR(loaded_.Compare(at));
     STATCOLLECT_RETURN_IF_ERROR(TakeMissing(at));
     if (at.tally.diverged > 0) {
@@ -140,7 +141,6 @@ Status ReportBuilder::Take(StepResult result) {
       bitwise = std::move(at.first_bitwise);
   }
   tally_.Add(tally);
-  order_reported_ = order_reported_ || !order_note_.empty();
   if (!report_.first_bitwise && bitwise) {
     report_.first_bitwise = std::move(bitwise->row);
     if (report_.first_bitwise->reason == Reason::kUnspecified)
@@ -220,16 +220,15 @@ void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
 
 void ReportBuilder::NoteOrder(const RankStepFindings& at) {
   if (!order_note_.empty()) return;
-  const auto name = [](const TensorKey& key) {
-    return Printable(key.name) + (key.call == 0 ? "" : " call " + std::to_string(key.call));
+  const auto named = [](const std::string& name, std::uint32_t call) {
+    return Printable(name) + (call == 0 ? "" : " call " + std::to_string(call));
   };
   const OutOfPlace& moved = *at.out_of_place;
   const Divergence& row = moved.placed.row;
-  const std::string what =
-      Printable(row.activation) + (row.call == 0 ? "" : " call " + std::to_string(row.call));
   order_note_ = b_.run() + " runs modules in a different order than " + a_.run() + ": at step " +
-                std::to_string(at.step) + ", rank " + std::to_string(at.ranks.a) + ", " + what +
-                " runs after " + name(moved.behind) + " instead of before it";
+                std::to_string(at.step) + ", rank " + std::to_string(at.ranks.a) + ", " +
+                named(row.activation, row.call) + " runs after " +
+                named(moved.behind.name, moved.behind.call) + " instead of before it";
   if (moved.agreement != Agreement::kDiverged && !request_.exact)
     order_note_ += ". Its values agree, so this is not counted as a divergence (--exact counts it)";
 }

@@ -151,12 +151,7 @@ bool LogicalScan::Load(bool sketches, StatColumns* columns) {
 bool LogicalScan::LoadHashes(HashColumns* columns) {
   StatColumns block;
   if (!Load(/*sketches=*/true, &block)) return false;
-  columns->activation = std::move(block.activation);
-  columns->layout = std::move(block.layout);
-  columns->order = std::move(block.order);
-  columns->hash.clear();
-  for (const TensorStats& stats : block.stats) columns->hash.push_back(stats.hash);
-  columns->sketch_width = block.sketch_width;
+  *columns = HashesOf(block);
   return true;
 }
 

@@ -33,11 +33,7 @@ void LogicalRun::KeepShape(Attempt& attempt, std::uint64_t number, const Step& s
   for (std::size_t b = 0; b < step.used; ++b) {
     const StatColumns& block = step.blocks[b];
     if (!block.empty()) first_of[block.stats.data()] = static_cast<std::uint32_t>(hashes.hash.size());
-    hashes.Add(step.members[b], {.activation = block.activation,
-                                 .layout = block.layout,
-                                 .order = block.order,
-                                 .hash = std::vector<std::uint64_t>(block.size()),
-                                 .sketch_width = block.sketch_width});
+    hashes.Add(step.members[b], HashesOf(block));
   }
   const auto number_of = [&](const Part& part) {
     const auto& [begin, first] = *std::prev(first_of.upper_bound(part.stats));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "server/query/cause/linear.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/verdict/explain.h"
@@ -18,19 +19,11 @@ constexpr double kAbovePrecision = 10;     // smaller changes are not looked at
 constexpr std::size_t kSumsToSpare = 4;    // fewer sums fit any tensor by chance
 constexpr double kCopy = 0.5;  // a state that is less than this apart from a multiple of the weight
 
-using Sums = std::vector<double>;
+using cause::Norm;
+using cause::Sketch;
+using cause::SketchOf;
 
-Sums SumsOf(const Observation& seen) { return {seen.sketch.begin(), seen.sketch.end()}; }
-
-double Dot(const Sums& x, const Sums& y) {
-  double sum = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) sum += x[i] * y[i];
-  return sum;
-}
-
-double NormOf(const Sums& x) { return std::sqrt(Dot(x, x)); }
-
-void Subtract(Sums& from, const Sums& what, double times = 1) {
+void Subtract(Sketch& from, const Sketch& what, double times = 1) {
   for (std::size_t i = 0; i < from.size(); ++i) from[i] -= times * what[i];
 }
 
@@ -39,41 +32,41 @@ void Subtract(Sums& from, const Sums& what, double times = 1) {
 // Grows by Gram and Schmidt, so that what it leaves of a tensor is what no combination explains.
 class SketchSpan {
  public:
-  void Add(Sums sums) {
-    const double before = NormOf(sums);
+  void Add(Sketch sums) {
+    const double before = Norm(sums);
     Reduce(sums);
-    const double left = NormOf(sums);
+    const double left = Norm(sums);
     if (!(left > 1e-6 * before) || !std::isfinite(left)) return;
     for (double& sum : sums) sum /= left;
     basis_.push_back(std::move(sums));
   }
-  void Reduce(Sums& sums) const {
-    for (const Sums& one : basis_) Subtract(sums, one, Dot(sums, one));
+  void Reduce(Sketch& sums) const {
+    for (const Sketch& one : basis_) Subtract(sums, one, cause::Dot(sums, one));
   }
   std::size_t size() const { return basis_.size(); }
 
  private:
-  std::vector<Sums> basis_;
+  std::vector<Sketch> basis_;
 };
 
 namespace {
 
 // A change: `precision` is how accurate its sums are.
 struct Change {
-  Sums sums;
+  Sketch sums;
   double precision = 0;
   double numel = 0;
 };
 
 Linear IsCombination(const Change& change, const SketchSpan& span) {
   const double sums = std::min(static_cast<double>(change.sums.size()), change.numel);
-  const double norm = NormOf(change.sums);
+  const double norm = Norm(change.sums);
   if (sums < static_cast<double>(span.size() + kSumsToSpare) || !std::isfinite(norm) ||
       !(norm > kAbovePrecision * change.precision))
     return Linear::kUnknown;
-  Sums left = change.sums;
+  Sketch left = change.sums;
   span.Reduce(left);
-  return NormOf(left) > kUnexplained * norm ? Linear::kNo : Linear::kYes;
+  return Norm(left) > kUnexplained * norm ? Linear::kNo : Linear::kYes;
 }
 
 double Precision(const Observation& seen) {
@@ -98,27 +91,28 @@ struct StateChange {
 };
 
 // A state may begin as zeros or as a copy of the weight, so what changed in it is what the weight leaves.
-StateChange ChangeOf(const Observation& state, const Sums* before, const Sums& weight,
+StateChange ChangeOf(const Observation& state, const Sketch* before, const Sketch& weight,
                      const Observation& gradient) {
-  Change change{
-      .sums = SumsOf(state), .precision = Precision(state), .numel = static_cast<double>(state.stats->numel)};
-  const double norm = NormOf(change.sums);
+  Change change{.sums = SketchOf(state),
+                .precision = Precision(state),
+                .numel = static_cast<double>(state.stats->numel)};
+  const double norm = Norm(change.sums);
   SketchSpan span;
   span.Add(weight);
   if (before != nullptr) span.Add(*before);
   span.Reduce(change.sums);
-  span.Add(SumsOf(gradient));
-  return {.linear = IsCombination(change, span), .share = norm > 0 ? NormOf(change.sums) / norm : 0};
+  span.Add(SketchOf(gradient));
+  return {.linear = IsCombination(change, span), .share = norm > 0 ? Norm(change.sums) / norm : 0};
 }
 
 // Squares have no sign, and are not a copy of the weight, which may have none either (scales of norms).
-bool LooksLikeSquares(const Observation& state, const Sums& weight) {
-  Sums left = SumsOf(state);
-  const double norm = NormOf(left);
+bool LooksLikeSquares(const Observation& state, const Sketch& weight) {
+  Sketch left = SketchOf(state);
+  const double norm = Norm(left);
   SketchSpan span;
   span.Add(weight);
   span.Reduce(left);
-  return state.stats->min >= 0 && NormOf(left) > kCopy * norm;
+  return state.stats->min >= 0 && Norm(left) > kCopy * norm;
 }
 
 }  // namespace
@@ -132,7 +126,7 @@ void Linearity::Step(std::span<const TensorPair> pairs, const std::unordered_set
     const bool of_known = known.contains(name);
     if (of_known && parameter.states.empty()) continue;
     if (parameter.loaded != nullptr)
-      weights_before_[name] = {SumsOf(parameter.loaded->a), SumsOf(parameter.loaded->b)};
+      weights_before_[name] = {SketchOf(parameter.loaded->a), SketchOf(parameter.loaded->b)};
     if (CanJudge(name, parameter)) {
       SketchSpan spans[2];
       JudgeStates(name, parameter, spans);
@@ -189,9 +183,9 @@ bool Linearity::CanJudge(std::string_view name, const Parameter& parameter) cons
 // `spans` of A and B become what a linear update is a combination of.
 void Linearity::JudgeStates(std::string_view name, const Parameter& parameter, SketchSpan (&spans)[2]) {
   const Sketches& before = weights_before_.at(name);
-  spans[0].Add(SumsOf(parameter.gradient->a));
+  spans[0].Add(SketchOf(parameter.gradient->a));
   spans[0].Add(before.first);
-  spans[1].Add(SumsOf(parameter.gradient->b));
+  spans[1].Add(SketchOf(parameter.gradient->b));
   spans[1].Add(before.second);
   for (const TensorPair* state : parameter.states) {
     const std::string_view path = state->a.def->key.output_path;
@@ -202,8 +196,8 @@ void Linearity::JudgeStates(std::string_view name, const Parameter& parameter, S
     const StateChange of_b =
         ChangeOf(state->b, known ? &old->second.second : nullptr, before.second, parameter.gradient->b);
     if (Both(of_a.linear, of_b.linear) != Linear::kNo) {
-      spans[0].Add(SumsOf(state->a));
-      spans[1].Add(SumsOf(state->b));
+      spans[0].Add(SketchOf(state->a));
+      spans[1].Add(SketchOf(state->b));
       continue;
     }
     states_[{name, path}] = std::max(of_a.share, of_b.share);
@@ -215,8 +209,8 @@ void Linearity::JudgeStates(std::string_view name, const Parameter& parameter, S
 Linear Linearity::JudgeUpdate(std::string_view name, const Parameter& parameter,
                               const SketchSpan (&spans)[2]) const {
   const Sketches& before = weights_before_.at(name);
-  const auto update = [](const Observation& seen, const Sums& old, const SketchSpan& span) {
-    Change change{.sums = SumsOf(seen),
+  const auto update = [](const Observation& seen, const Sketch& old, const SketchSpan& span) {
+    Change change{.sums = SketchOf(seen),
                   .precision = 2 * Precision(seen),
                   .numel = static_cast<double>(seen.stats->numel)};
     Subtract(change.sums, old);
@@ -228,9 +222,9 @@ Linear Linearity::JudgeUpdate(std::string_view name, const Parameter& parameter,
 
 void Linearity::Remember(std::string_view name, const Parameter& parameter) {
   if (parameter.weight != nullptr)
-    weights_before_[name] = {SumsOf(parameter.weight->a), SumsOf(parameter.weight->b)};
+    weights_before_[name] = {SketchOf(parameter.weight->a), SketchOf(parameter.weight->b)};
   for (const TensorPair* state : parameter.states) {
-    states_before_[{name, state->a.def->key.output_path}] = {SumsOf(state->a), SumsOf(state->b)};
+    states_before_[{name, state->a.def->key.output_path}] = {SketchOf(state->a), SketchOf(state->b)};
   }
 }
 
