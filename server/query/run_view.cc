@@ -219,14 +219,14 @@ Status RunView::Undefined(std::uint32_t rank, std::uint64_t step) const {
                                "': a record has no definition; the store is damaged; restore a checkpoint"};
 }
 
-Status RunView::ReadSeries(std::span<Series> series, StepBounds steps, const KeepStep& keep) {
+Status RunView::ReadSeries(std::span<Series> series, const KeepStep& keep) {
   std::vector<Status> statuses(series.size());
   std::atomic<std::size_t> rows{0};
   std::atomic<bool> failed{false};
   const auto read = [&](std::size_t i) {
     if (failed) return;
     Series& one = series[i];
-    auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, steps);
+    auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, one.steps);
     statuses[i] = points.ok() ? Status::Ok() : points.status();
     if (points.ok()) {
       one.points = *std::move(points);

@@ -71,17 +71,19 @@ class RunView {
   // The catalogue, extended as far as these blocks of a step need it. kDataLoss: they use undefined ids.
   Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
                                            std::span<const StatColumns> blocks);
-  // One activation of a rank over the steps.
+  // One activation of a rank over these steps.
   struct Series {
     std::size_t attempt = 0;
     std::uint32_t rank = 0;
     std::uint32_t activation = 0;
+    StepBounds steps;
     std::vector<StatPoint> points;  // ascending
   };
-  // Reads the points of several series at once, those in steps that keep(attempt, step) wants (empty: all).
+  // Reads the points of several series at once, on several threads: of the steps that keep(attempt, step) wants
+  // (empty: all).
   // Afterwards the catalogues have their layouts. kResourceExhausted: more than kRowsMax points.
   using KeepStep = std::function<bool(std::size_t attempt, std::uint64_t step)>;
-  Status ReadSeries(std::span<Series> series, StepBounds steps, const KeepStep& keep = {});
+  Status ReadSeries(std::span<Series> series, const KeepStep& keep = {});
   Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
   Result<std::vector<EventRecord>> Events(std::size_t attempt, std::uint32_t rank) const;  // by step
 

@@ -29,13 +29,13 @@ StepBounds Around(std::uint64_t step) {
 }
 
 // All micro-batches of it on one rank.
-Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like,
+Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like, StepBounds steps,
                  std::vector<RunView::Series>& series) {
   auto catalogue = side.view->Catalogue(side.attempt, rank);
   if (!catalogue.ok()) return catalogue.status();
   for (const TensorDef& def : (*catalogue)->activations) {
     if (def.key.kind == Kind::kBatch && def.key.name == like.name && def.key.output_path == like.output_path)
-      series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .points = {}});
+      series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .steps = steps, .points = {}});
   }
   return Status::Ok();
 }
@@ -43,14 +43,15 @@ Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like,
 // Equal batches of `side`, the closest of them. Other ranks are asked for the root's step only.
 Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& wanted, const Divergence& root) {
   std::vector<RunView::Series> own, others;
-  STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, side.rank, side.root->def->key, own));
+  STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, side.rank, side.root->def->key, Around(root.step), own));
+  const StepBounds root_step{.first = root.step, .last = root.step};
   std::size_t ranks = 0;
   for (const auto& [rank, meta] : side.view->ranks(side.attempt)) {
     if (rank == side.rank || ranks++ >= kOtherRanksMax) continue;
-    STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, rank, side.root->def->key, others));
+    STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, rank, side.root->def->key, root_step, others));
   }
-  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(own, Around(root.step)));
-  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(others, {.first = root.step, .last = root.step}));
+  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(own));
+  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(others));
   std::optional<Batch> best;
   for (const auto* all : {&own, &others}) {
     for (const RunView::Series& series : *all) {

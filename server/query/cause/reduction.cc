@@ -35,10 +35,10 @@ Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step) {
     if (!catalogue.ok()) return catalogue.status();
     for (const TensorDef& def : (*catalogue)->activations) {
       if (def.key == side.root->def->key)
-        series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .points = {}});
+        series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .steps = {.first = step, .last = step}, .points = {}});
     }
   }
-  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(series, {.first = step, .last = step}));
+  STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(series));
   for (const RunView::Series& one : series) {
     if (one.points.empty()) continue;
     const TensorStats &theirs = one.points.front().stats, &ours = *side.root->stats;

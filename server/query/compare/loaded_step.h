@@ -25,16 +25,17 @@ class BlockCursor {
     return there_ && scan_->head().step == step ? &scan_->head() : nullptr;
   }
   void Skip() { Advance(); }
-  bool Load(bool sketches, StatColumns* columns) {
-    const bool loaded = scan_->Load(sketches, columns);
-    there_ = loaded && there_;
-    if (loaded) Advance();
-    return loaded;
-  }
+  bool Load(bool sketches, StatColumns* columns) { return AdvanceIf(scan_->Load(sketches, columns)); }
+  bool LoadHashes(HashColumns* columns) { return AdvanceIf(scan_->LoadHashes(columns)); }
   const Status& status() const { return scan_->status(); }
 
  private:
   void Advance() { there_ = scan_->NextHead(); }
+  bool AdvanceIf(bool loaded) {
+    there_ = loaded && there_;
+    if (loaded) Advance();
+    return loaded;
+  }
 
   std::unique_ptr<StatScan> scan_;
   bool there_ = false;

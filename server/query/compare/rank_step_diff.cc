@@ -131,7 +131,7 @@ class RankScan {
       const bool side_by_side = a != nullptr && b != nullptr && a->activation == b->activation;
       const bool equal =
           side_by_side && alignment.same_ids() && a->records == b->records && a->digest == b->digest;
-      if (equal && !context_.cells && SkipEqual(*a, alignment, at.tally)) {
+      if (equal && SkipEqual(*a, alignment, at)) {
         quick.skipped = true;
         continue;
       }
@@ -148,17 +148,35 @@ class RankScan {
   }
 
   // Equal digests of equal definitions: equal records. What stages they are of is known from an earlier block
-  // of the same kind.
-  bool SkipEqual(const BlockHead& head, const Alignment& alignment, Tally& tally) {
+  // of the same kind. A heat map also needs to know whose they are. False: not skipped; a cursor may have failed.
+  bool SkipEqual(const BlockHead& head, const Alignment& alignment, RankStepFindings& at) {
     const auto content = alignment.Known(head);
     if (!content) return false;
-    tally.records += head.records;
-    tally.identical += head.records;
-    tally.weights_seen |= content->weights;
-    tally.batches_seen |= content->batches;
-    cursor_a_.Skip();
+    const std::size_t records = head.records;  // the head moves on with the cursor
+    if (!context_.cells) {
+      cursor_a_.Skip();
+    } else if (cursor_a_.LoadHashes(&skipped_)) {
+      AddIdenticalCells(alignment, at);
+    } else {
+      return false;
+    }
     cursor_b_.Skip();
+    at.tally.records += records;
+    at.tally.identical += records;
+    at.tally.weights_seen |= content->weights;
+    at.tally.batches_seen |= content->batches;
     return true;
+  }
+
+  void AddIdenticalCells(const Alignment& alignment, RankStepFindings& at) const {
+    for (std::size_t i = 0; i < skipped_.activation.size(); ++i) {
+      // Of a live run, and defined since the alignment was made: the next question shows it.
+      if (skipped_.activation[i] >= alignment.a().activations.size()) continue;
+      at.cells.push_back({.id = skipped_.activation[i],
+                          .order = skipped_.order[i],
+                          .of_b = false,
+                          .level = kHeatIdentical});
+    }
   }
 
   void RememberContents(const Alignment& alignment) {
@@ -370,6 +388,7 @@ class RankScan {
   const RankSteps& steps_;
   BlockCursor cursor_a_, cursor_b_;
   LoadedStep loaded_a_, loaded_b_;
+  HashColumns skipped_;  // of an equal block
   const Alignment* alignment_ = nullptr;
   std::vector<Ordered> forward_;
   std::vector<ToRemember> to_remember_;

@@ -144,7 +144,7 @@ class SeriesWalk {
   void DecideOnCache() {
     if (cached_for_ == key_.activation) return;
     cached_for_ = key_.activation;
-    read_options_.fill_cache = asked_before_(key_);
+    read_options_.fill_cache = asked_before_(key_, steps_.first);
   }
 
   // The blocks of these steps that are where the last point was found.

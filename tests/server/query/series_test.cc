@@ -69,6 +69,26 @@ TEST_F(SeriesTest, OutputPathCanBeChosen) {
               ElementsAre(6));
 }
 
+// Long ones are read in parts.
+TEST_F(SeriesTest, EachStepOfALongOneIsThereOnce) {
+  const std::vector<std::uint64_t> steps = {0,      1,      16'383,  16'384,  16'385,
+                                            32'767, 32'768, 200'000, 262'144, std::uint64_t{1} << 40};
+  RunWriter run(store_, "long", 2);
+  for (const std::uint64_t step : steps) Write(run, step, 1);
+  run.Commit();
+  const auto steps_of = [&](const std::string& wanted) {
+    auto points = engine_.GetSeries(
+        {.run = "long", .activation = "h.0", .kind = Kind::kOutput, .ranks = {1}, .steps = wanted});
+    std::vector<std::uint64_t> found;
+    for (const SeriesPoint& point : *points) found.push_back(point.step);
+    return found;
+  };
+  EXPECT_EQ(steps_of(""), steps);
+  EXPECT_THAT(steps_of("16384-262143"), ElementsAre(16'384, 16'385, 32'767, 32'768, 200'000));
+  EXPECT_THAT(steps_of("5"), ElementsAre());
+  EXPECT_THAT(steps_of("1099511627777"), ElementsAre());
+}
+
 TEST_F(SeriesTest, UnknownActivationIsNotFoundWithTheClosestNames) {
   const Status s = engine_.GetSeries({.run = "r", .activation = "h0"}).status();
   EXPECT_EQ(s.code(), Code::kNotFound);

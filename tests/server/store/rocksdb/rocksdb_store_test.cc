@@ -602,12 +602,16 @@ TEST(AskedBefore, KnowsWhatItWasAskedLastAndNothingElse) {
   other_attempt.attempt = 2;
   other_rank.rank = 1;
   other_activation.activation = 0;
-  EXPECT_FALSE((*asked)(blocks));
-  for (const StatKey& other : {other_attempt, other_rank, other_activation}) EXPECT_FALSE((*asked)(other));
-  EXPECT_TRUE((*asked)(blocks));
-  EXPECT_TRUE((*asked)(later)) << "blocks of all steps";
-  for (std::uint32_t rank = 10; rank < 200'000; ++rank) EXPECT_FALSE((*asked)({.attempt = 9, .rank = rank}));
-  EXPECT_FALSE((*asked)(blocks)) << "it remembers a few thousand";
+  EXPECT_FALSE((*asked)(blocks, 0));
+  for (const StatKey& other : {other_attempt, other_rank, other_activation})
+    EXPECT_FALSE((*asked)(other, 0));
+  EXPECT_FALSE((*asked)(blocks, 16'384)) << "another part of the series";
+  EXPECT_TRUE((*asked)(blocks, 0));
+  EXPECT_TRUE((*asked)(later, 0)) << "blocks of all steps";
+  EXPECT_TRUE((*asked)(blocks, 16'384));
+  for (std::uint32_t rank = 10; rank < 200'000; ++rank)
+    EXPECT_FALSE((*asked)({.attempt = 9, .rank = rank}, 0));
+  EXPECT_FALSE((*asked)(blocks, 0)) << "it remembers a few thousand";
 }
 
 TEST_F(RocksDbStoreTest, ReportsItsSize) {
