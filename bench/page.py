@@ -28,6 +28,7 @@ import time
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import machine
@@ -96,7 +97,8 @@ def send(collector: Collector, run: str, **options: object) -> dict[str, Any]:
 def bundle_bytes(collector: Collector) -> int:
     """Of all files of the page, as they are sent to a browser."""
     total = 0
-    for path in ("/", "/assets/app.js", "/assets/index.css", "/assets/worker.js", "/assets/icon.svg"):
+    files = (Path(__file__).parent.parent / "web" / "dist" / "page" / "assets").iterdir()
+    for path in ("/", *(f"/assets/{file.name}" for file in files)):
         asked = urllib.request.Request(f"http://{collector.http}{path}", headers={"Accept-Encoding": "gzip"})
         with urllib.request.urlopen(asked, timeout=10) as answer:
             body = answer.read()

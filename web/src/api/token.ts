@@ -4,6 +4,15 @@
 const TOKEN = 'statcollect.token';
 const SESSION = 'statcollect.session';
 
+const LINK = /^#login=(\w+)$/;
+
+/** The link that logs in, as statctl open prints it, if the address ends with one. */
+export function linkOf(): string | undefined {
+  return LINK.exec(location.hash)?.[1];
+}
+
+export const hasLink = (): boolean => linkOf() !== undefined;
+
 export function setToken(token: string): void {
   sessionStorage.setItem(TOKEN, token.trim());
 }

@@ -1,6 +1,6 @@
 // Logging in and out, where the collector answers only those who have a token.
 import { useEffect } from 'preact/hooks';
-import { forget, isLoggedIn, onSessionChange, setSession, setToken, tokenFields } from '../api/token';
+import { forget, hasLink, isLoggedIn, linkOf, onSessionChange, setSession, setToken, tokenFields } from '../api/token';
 
 let problem = ''; // with the link of this visit
 
@@ -8,11 +8,9 @@ async function post(path: string, body: object): Promise<Response> {
   return fetch(path, { method: 'POST', body: JSON.stringify(body), headers: { 'Content-Type': 'application/json', ...tokenFields() } });
 }
 
-const LINK = /^#login=(\w+)$/;
-
 /** Uses up the link that statctl open has printed, if this is its address; takes it out of the address and the history first. */
 export async function logInByLink(): Promise<void> {
-  const link = LINK.exec(location.hash)?.[1];
+  const link = linkOf();
   if (!link) return;
   history.replaceState(null, '', location.pathname + location.search);
   try {
@@ -28,7 +26,7 @@ export async function logInByLink(): Promise<void> {
 /** A link that is opened in a tab that shows the page already would load nothing. */
 export function watchForLinks(): void {
   window.addEventListener('hashchange', () => {
-    if (LINK.test(location.hash)) location.reload();
+    if (hasLink()) location.reload();
   });
 }
 
