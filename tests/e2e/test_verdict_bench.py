@@ -1,6 +1,6 @@
 """A small part of the benchmark of verdicts: rounding raises no alarm, and a bug larger than rounding is named where it was planted.
 
-`python -m verdict_bench` in this folder records and scores all of it; the figures are in docs/verdict.md."""
+`python -m verdict_bench` in this folder records and scores all of it; the figures are in docs/verdict-benchmark.md."""
 
 from __future__ import annotations
 

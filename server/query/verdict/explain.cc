@@ -13,7 +13,7 @@
 namespace statcollect::query {
 namespace {
 
-// Constants of the model; docs/verdict.md says what they mean and how they were determined.
+// Constants of the model; docs/verdict-model.md says what they mean and how they were determined.
 constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to the tensor's norm
 constexpr std::size_t kSiblings = 3;        // most recent ones that a module's input may come from
 constexpr std::size_t kGradientsBefore = 4;

@@ -1,4 +1,4 @@
-// Computes how much of a difference is explained by its inputs and by rounding. docs/verdict.md derives the
+// Computes how much of a difference is explained by its inputs and by rounding. docs/verdict-model.md derives the
 // model.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_EXPLAIN_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_EXPLAIN_H_

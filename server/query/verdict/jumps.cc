@@ -11,7 +11,7 @@
 namespace statcollect::query {
 namespace {
 
-// Thresholds, fitted on one half of the benchmark's families (docs/verdict.md). Logarithms: 0.9 is 2.5 times.
+// Thresholds, fitted on one half of the benchmark's families (docs/verdict-model.md). Logarithms: 0.9 is 2.5 times.
 constexpr double kSupported = 0.9;  // with sisters or a past to compare with
 constexpr double kUnsupported = 1.3;
 constexpr double kUnsupportedGradient = 1.7;  // masks that flip reach gradients in leaps

@@ -1,4 +1,4 @@
-// Finds the differences that rounding does not explain. docs/verdict.md derives the rules.
+// Finds the differences that rounding does not explain. docs/verdict-model.md derives the rules.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_JUMPS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_JUMPS_H_
 

@@ -1,4 +1,4 @@
-// Bounds on the rounding of a module's own kernel. docs/verdict.md derives the numbers.
+// Bounds on the rounding of a module's own kernel. docs/verdict-model.md derives the numbers.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_KERNELS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_KERNELS_H_
 

@@ -1,4 +1,4 @@
-// Finds the root of a diff: the first difference that rounding does not explain. docs/verdict.md derives how.
+// Finds the root of a diff: the first difference that rounding does not explain. docs/verdict-model.md derives how.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
 

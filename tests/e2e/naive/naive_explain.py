@@ -1,4 +1,4 @@
-"""How much of each difference its inputs and rounding explain, worked out the slow and plain way (docs/verdict.md)."""
+"""How much of each difference its inputs and rounding explain, worked out the slow and plain way (docs/verdict-model.md)."""
 
 from __future__ import annotations
 
