@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +18,8 @@ CONFIG = Path(__file__).resolve().parents[2] / "tests" / "support" / "clickhouse
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 SLF4J_JAR = ZOOKEEPER_JAR.with_name("slf4j-simple.jar")  # writes the log to standard error
 START_SECONDS = 60
+LOG_LINES = 20
+FAILURE = re.compile(r"<(Error|Fatal)>|\b(ERROR|FATAL)\b|Exception")
 # A session that its client has lost ends after this time; the other replica then no longer counts as alive.
 SESSION_MS = 4000
 
@@ -79,7 +82,7 @@ def free_port() -> int:
 
 
 class StartError(RuntimeError):
-    """A server that did not answer; the message has the end of its log."""
+    """A server that did not answer; the message has what its log says of this start."""
 
 
 class Server:
@@ -92,6 +95,7 @@ class Server:
         folder.mkdir(parents=True)
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        self.log_begin = 0  # of the last start
 
     @property
     def address(self) -> str:
@@ -109,6 +113,7 @@ class Server:
 
     def spawn(self) -> None:
         with self.log.open("ab") as log:
+            self.log_begin = log.tell()
             # A session of its own: Ctrl-C in a terminal reaches whoever started it, and that one ends it.
             self.process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
@@ -118,7 +123,7 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
             if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
-                raise StartError(f"start {self.name}: no answer at {self.address}; {self.log} ends with:\n{self.log_end()}")
+                raise StartError(f"start {self.name}: no answer at {self.address}; {self.log} says:\n{self.log_extract()}")
             time.sleep(0.05)
 
     def start(self) -> Server:
@@ -126,8 +131,20 @@ class Server:
         self.await_answer()
         return self
 
-    def log_end(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:]) if self.log.exists() else ""
+    def log_extract(self) -> str:
+        """The first error since the last start, which the rest may follow from, and the last lines."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(self.log_begin)
+            lines = log.read().decode(errors="replace").splitlines()
+        first = next((n for n, line in enumerate(lines) if FAILURE.search(line)), len(lines))
+        end = max(len(lines) - LOG_LINES, 0)
+        extract = lines[end:]
+        if first < end:
+            shown = lines[first : min(first + LOG_LINES, end)]
+            extract = [*shown, *(["..."] if first + len(shown) < end else []), *extract]
+        return "\n".join(extract)
 
     def kill(self) -> None:
         """SIGKILL, as a crash."""
