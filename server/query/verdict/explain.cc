@@ -224,16 +224,20 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   last_forward_ = distance;
   const bool fragile = fragile_.contains(key.name);
   if (fragile) to.spread += kFragileSpread;
-  if (key.mode == Mode::kTrain && !fragile) largest_forward_ = std::max(largest_forward_, distance);
-  if (key.mode == Mode::kTrain) coarsest_forward_ = std::max(coarsest_forward_, to.unit);
-  const Child noted{.module = module, .distance = distance, .unit = to.unit, .fragile = fragile};
+  // A matrix may have changed beside the bias, and its effect is hidden behind the bias's.
+  const double inherited = fragile ? std::min(distance, OfParameters(OfMatrices(module))) : distance;
+  if (key.mode == Mode::kTrain) {
+    largest_forward_ = std::max(largest_forward_, inherited);
+    coarsest_forward_ = std::max(coarsest_forward_, to.unit);
+  }
+  const Child noted{.module = module, .distance = distance, .unit = to.unit, .inherited = inherited};
   NoteOutput(pass, module, noted);
   if (root_.empty() && pair.a.def->depth == 1) NoteModel(noted);
   return Quantised(level, inputs.unit);
 }
 
 // The largest difference of what the module may have been given: what ran last before it in each module
-// around it, and what ran inside of it. What a noise-driven bias was added to counts for its successor only.
+// around it, and what ran inside of it. A noise-driven bias counts for its successor only.
 Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) const {
   Level level;
   const auto add = [&](std::string_view scope, std::string_view but, std::size_t most) {
@@ -243,7 +247,8 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
     const std::list<Child>& children = found->second.children();
     for (auto child = children.rbegin(); child != children.rend() && most > 0; ++child) {
       if (child->module == but) continue;
-      if (!child->fragile || newest) level.Add(*child);
+      level.Add(newest ? child->distance : child->inherited);
+      level.unit = std::max(level.unit, child->unit);
       if (scope == module) level.Add(child->most);
       newest = false;
       --most;

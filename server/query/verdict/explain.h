@@ -90,9 +90,8 @@ class Explainer {
   struct Child {
     std::string_view module;
     double distance = 0, unit = 0;
-    bool fragile = false;
-    double most =
-        0;  // largest distance inside the module, without fragile ones; a list of modules has no output itself
+    double inherited = 0;  // by all but its direct successor: without what only a noise-driven bias has added
+    double most = 0;       // largest `inherited` inside the module; a list of modules has no output itself
     bool own = false;   // its own output
     bool kink = false;  // HasKink() of its class
     std::uint64_t numel = 0;
@@ -112,7 +111,7 @@ class Explainer {
     const std::list<Child>& children() const { return children_; }  // newest last
     const Child* Find(std::string_view module) const;
     void Put(const Child& child);  // as the newest, in place of an older one of the same module
-    double Largest() const;        // distance, or `most` of what has no output itself; without fragile ones
+    double Largest() const;        // `inherited`, or `most` of what has no output itself
 
    private:
     std::list<Child> children_;
@@ -176,7 +175,7 @@ class Explainer {
   double updated_ = 0;  // distance of updated weights: a loss logged after the updates may depend on them
   double loss_ = 0;     // the largest one's size
   double last_forward_ = 0;
-  double largest_forward_ = 0, coarsest_forward_ = 0;  // of outputs in training; without fragile ones
+  double largest_forward_ = 0, coarsest_forward_ = 0;  // of outputs in training, as inherited
   double largest_backward_ = 0, coarsest_backward_ = 0;
 };
 

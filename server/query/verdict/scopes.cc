@@ -25,7 +25,7 @@ void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& out
     Child child = output;
     child.module = at;
     child.own = at == module;
-    if (!child.own && !child.fragile) child.most = child.distance;
+    if (!child.own) child.most = child.inherited;
     if (known != nullptr && !child.own && !known->own) child.most = std::max(child.most, known->most);
     scope.Put(child);
   }
@@ -58,9 +58,8 @@ void Explainer::Scope::Put(const Child& child) {
 double Explainer::Scope::Largest() const {
   if (!largest_) {
     largest_ = 0;
-    for (const Child& child : children_) {
-      if (!child.fragile) largest_ = std::max(*largest_, child.own ? child.distance : child.most);
-    }
+    for (const Child& child : children_)
+      largest_ = std::max(*largest_, child.own ? child.inherited : child.most);
   }
   return *largest_;
 }

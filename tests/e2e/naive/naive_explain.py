@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from naive.naive_diff import Record, stage_of
 
@@ -86,7 +86,7 @@ class Output:
     module: str
     distance: float
     unit: float
-    fragile: bool = False
+    inherited: float  # by all but its direct successor
 
 
 @dataclass
@@ -167,24 +167,28 @@ class StepModel:
         self.outputs[name] = max(self.outputs[name], capped(pair.distance))
         self.last_forward = capped(pair.distance)
         fragile = name in self.memory.fragile
+        inherited = capped(pair.distance)
         if fragile:
             pair.spread += 0.75
+            inherited = min(inherited, self.of_parameters(self.matrices(module)))
         at = module
         while at:
             around = scopes[parent(at)]
             around[:] = [output for output in around if output.module != at]
-            around.append(Output(at, capped(pair.distance), pair.unit, fragile))
+            around.append(Output(at, capped(pair.distance), pair.unit, inherited))
             at = parent(at)
         return quantised(level, unit)
 
     def inputs_of(self, module: str, scopes: dict[str, list[Output]]) -> list[Output]:
-        """All that ran inside, and the last three beside each module around it; of fragile ones the very last only."""
+        """All that ran inside, and the last three beside each module around it. A noise-driven bias counts for its successor only."""
         groups = [list(scopes[module])]
         at = module
         while at:
             groups.append([output for output in scopes[parent(at)] if output.module != at][-3:])
             at = parent(at)
-        return [output for group in groups for output in group if not output.fragile or output is group[-1]]
+        return [
+            output if output is group[-1] else replace(output, distance=output.inherited) for group in groups for output in group
+        ]
 
     def of_parameters(self, distance: float) -> float:
         return capped(3 * distance if self.memory.normalised else distance)

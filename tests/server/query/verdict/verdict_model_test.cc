@@ -69,6 +69,29 @@ TEST(Explainer, ExpectsWhatItsWeightsDiffer) {
   EXPECT_LT(explained[2].expected, 1e-6) << "what it got agrees";
 }
 
+// The bias of an attention's keys is noise, and has no effect behind the softmax; the keys' weight has one.
+TEST(Explainer, WhatRunsBehindANoiseDrivenBiasInheritsWhatTheMatrixBesideItDiffers) {
+  for (const double of_weight : {0.0, 1e-4, 1e-2}) {
+    Step first, second;
+    first.Add(GradOutput("attn.k"), 0, {.l2 = 1e-2, .l2_b = 1e-2, .mean_abs = 1e-4});
+    first.Add(Gradient("attn.k.bias"), 1, {.l2 = 1e-9, .l2_b = 1e-9, .numel = 64, .shape = {64}});
+    first.Add(Key("attn.k.bias", Kind::kOptimizerState, "exp_avg_sq"), 0);
+    first.Add(Key("attn.k.bias", Kind::kWeight), 0.1);
+    first.Add(Key("attn.k.weight", Kind::kWeight), of_weight);
+    for (const char* const name : {"attn.q", "attn.k", "attn.v", "attn.o"})
+      second.Add(Key(name), name == std::string("attn.k") ? 1e-3 : 0);
+    second.Add(GradOutput("attn.q"), 0);
+    Explainer explainer;
+    explainer.Step(first.pairs);
+    const auto explained = explainer.Step(second.pairs);
+    ASSERT_GT(explained[1].expected, 1e-3) << "by the bias";
+    EXPECT_GT(explained[2].expected, 9e-4) << "its direct successor may be given all of it";
+    const double inherited = std::min(3 * of_weight, 1e-3);  // 3: flipped signs; no more than was seen
+    for (const std::size_t behind : {3, 4})
+      EXPECT_NEAR(explained[behind].expected, inherited, 1e-2 * inherited + 1e-6) << behind << " " << of_weight;
+  }
+}
+
 TEST(Explainer, PassesAreApart) {
   Step step;
   step.Add(Key("a", Kind::kOutput, "", 0), 1e-3);
