@@ -25,6 +25,7 @@ constexpr double kNormalisedUpdate = 12;  // against the gradient's square root:
 constexpr double kSignFlips = 2;          // of an update of signs alone: elements that may flip at any time
 constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
 constexpr double kSparseParameters = 3;   // flipped elements reach an output more than their norm tells
+constexpr double kRounded = 1e-6;         // from here on parameters differ by more than rounding
 constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
 constexpr double kCancelled = 0.3;        // a sum this small against its terms is judged against them
 constexpr double kCancelledEstimate = 0.05;  // where the size of the terms is an estimate
@@ -32,7 +33,7 @@ constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
 constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient against those of the others
 constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
-constexpr double kFlipsInFewSums = 4;
+constexpr double kFlipsInFewSums = 4, kMovesInFewSums = 1;  // expected ones; there may be several times as many
 constexpr double kFragileSpread = 0.75;
 constexpr double kUncertain = 0.3;  // spread from about 100 elements down
 // Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
@@ -77,6 +78,12 @@ template <typename Map, typename Key>
 double ValueOr0(const Map& map, const Key& key) {
   const auto found = map.find(key);
   return found == map.end() ? 0 : found->second;
+}
+
+// Whether the gradient of a max-pool's output, of so many elements, stands in this one with zeros between.
+bool IsScattered(const TensorPair& pair, std::uint64_t elements) {
+  const auto scattered = [&](const TensorStats& of) { return of.zero > 0 && of.numel - of.zero == elements; };
+  return scattered(*pair.a.stats) && scattered(*pair.b.stats);
 }
 
 double Capped(double distance) { return std::min(distance, 1.0); }
@@ -273,7 +280,11 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
 // --- parameters as inputs
 
 double Explainer::OfParameters(double distance) const {
-  return Capped(normalised_.empty() && !linearity_.any_nonlinear() ? distance : kSparseParameters * distance);
+  const bool flips = !normalised_.empty() || linearity_.any_nonlinear();
+  // What an SGD makes of a gradient whose element has moved lies along the inputs of one sample, and so does more to
+  // outputs than rounding, which has no direction.
+  const double factor = flips ? kSparseParameters : std::clamp(distance / kRounded, 1.0, kSparseParameters);
+  return Capped(factor * distance);
 }
 
 // A difference in a matrix or a scale reaches the output in proportion; one in a bias by as much as the bias
@@ -325,6 +336,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   level.Add(OfSiblings(passes_[{key.micro_batch, key.mode}], key.name));
   double matrices = OfMatrices(key.name);
   bool behind_kink = false;
+  const bool scattered = !before.empty() && IsScattered(pair, before.back().numel);
   for (std::size_t i = 0; i < std::min(before.size(), kGradientsBefore); ++i) {
     const Child& gradient = before[before.size() - 1 - i];
     level.Add(gradient);
@@ -368,7 +380,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   known.l1 += std::max(pair.a.stats->l1, pair.b.stats->l1);
   known.numel += Numel(pair);
   return std::hypot(Quantised(std::hypot(level.distance, OfParameters(matrices)), level.unit),
-                    OfMask(pair, behind_kink));
+                    OfMask(pair, behind_kink, scattered));
 }
 
 // About how many elements of a module's output the difference in them may move across a bend.
@@ -379,14 +391,16 @@ double Explainer::Flipped(const TensorPair& pair) const {
 
 // Behind a ReLU, a maximum or a mask, an element whose input rounds to the other side of zero is there or
 // not. Behind a LeakyReLU it is there with another slope, and no zeros tell of it.
-double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
+double Explainer::OfMask(const TensorPair& pair, bool behind_kink, bool scattered) const {
   const TensorStats& stats = *pair.a.stats;
   const double flipped = Flipped(pair), norm = Norm(pair);
   const bool masked = behind_kink || static_cast<double>(stats.zero) > kMasked * Numel(pair);
   if (!masked || !(flipped > kFlippedElements) || !(norm > 0)) return 0;
-  // As many zeros in both, and what differs is everywhere: the zeros are padding.
+  // As many zeros in both, and what differs is everywhere: the zeros are padding. Behind a max-pool there are as many
+  // whatever has moved.
+  const double in_few_sums = scattered ? kMovesInFewSums : kFlipsInFewSums;
   const bool padding =
-      !behind_kink && flipped < kFlipsInFewSums && stats.zero == pair.b.stats->zero && IsEverywhere(pair);
+      !behind_kink && flipped < in_few_sums && stats.zero == pair.b.stats->zero && IsEverywhere(pair);
   if (padding) return 0;
   const double largest = std::max(std::abs(stats.min), std::abs(stats.max));
   return kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));

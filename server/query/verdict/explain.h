@@ -142,7 +142,7 @@ class Explainer {
   Level OfBackward() const;
   double OfParameters(double distance) const;
   double Flipped(const TensorPair& pair) const;
-  double OfMask(const TensorPair& pair, bool behind_kink) const;
+  double OfMask(const TensorPair& pair, bool behind_kink, bool scattered) const;
   void NoteOutput(Pass& pass, std::string_view module, const Child& output);
   void NoteModel(const Child& output);
   void NoteParameter(const TensorPair& pair);

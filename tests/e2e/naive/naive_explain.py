@@ -191,7 +191,7 @@ class StepModel:
         ]
 
     def of_parameters(self, distance: float) -> float:
-        return capped(3 * distance if self.memory.normalised else distance)
+        return capped(distance * (3 if self.memory.normalised else min(3.0, max(1.0, distance / 1e-6))))
 
     def own_parameters(self, module: str, pair: Pair) -> float:
         level = 0.0

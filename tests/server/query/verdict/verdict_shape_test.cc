@@ -27,7 +27,8 @@ std::vector<double> SumsOfA() {
 class Backward {
  public:
   // B's sums are A's plus `difference`.
-  explicit Backward(const std::vector<double>& difference, double forward = kSmall)
+  explicit Backward(const std::vector<double>& difference, double forward = kSmall,
+                    std::uint64_t pooled = kElements)
       : sums_a_(SumsOfA()), sums_b_(sums_a_) {
     double squares = 0;
     for (std::size_t i = 0; i < 16; ++i) {
@@ -38,7 +39,7 @@ class Backward {
     step_.Add(Key("fc"), forward);
     step_.Add(Key("head"), forward);
     step_.Add(GradOutput("head"), kSmall);
-    step_.Add(GradOutput("fc"), kSmall);
+    step_.Add(GradOutput("fc"), kSmall, {.numel = pooled});
     step_.Add(GradOutput("pool"), std::sqrt(squares), {.largest = 0.5});
     TensorPair& pair = step_.pairs.back();
     pair.a.sketch = sums_a_;
@@ -98,6 +99,16 @@ TEST(Masks, PaddingIsNone) {
       << "as many zeros in both, and all other elements differ";
   EXPECT_GT(Backward(InSums(2, 1e-2, 0)).Zeros(1000, 1000).Judge().expected, 0.5)
       << "one may have appeared and another disappeared";
+}
+
+// Of 2048 elements, a max-pool over four leaves 512.
+TEST(Masks, BehindAMaxPoolManyMayMove) {
+  const auto expected = [](std::uint64_t pooled, double forward) {
+    return Backward(InSums(16, 1e-2, 0), forward, pooled).Zeros(1536, 1536).Judge().expected;
+  };
+  EXPECT_GT(expected(512, 1e-3), 0.5) << "two are expected to move, so more may have";
+  EXPECT_LT(expected(511, 1e-3), 1e-2) << "no max-pool";
+  EXPECT_LT(expected(512, 1e-4), 1e-3) << "hardly one is expected to move, and it would be in few sums";
 }
 
 TEST(IsFactor, IsAMultipleOfTheTensor) {
