@@ -1,6 +1,7 @@
 #include "server/query/settings/dotted.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "common/parse.h"
 
@@ -22,6 +23,17 @@ std::string_view ParentOf(std::string_view name) {
 }
 
 std::string_view LastPart(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+std::string PatternOf(std::string_view name) {
+  std::string pattern;
+  for (std::size_t i = 0; i < name.size();) {
+    const bool number = std::isdigit(static_cast<unsigned char>(name[i])) && (i == 0 || name[i - 1] == '.');
+    pattern += number ? '*' : name[i];
+    ++i;
+    while (number && i < name.size() && std::isdigit(static_cast<unsigned char>(name[i]))) ++i;
+  }
+  return pattern;
+}
 
 bool IsNumber(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });

@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,8 @@ std::vector<std::string_view> Components(std::string_view name);
 std::string_view ParentOf(std::string_view name);
 // "weight" of "a.b.weight".
 std::string_view LastPart(std::string_view name);
+// "blocks.*.ln1" of "blocks.12.ln1": what modules of a list have in common.
+std::string PatternOf(std::string_view name);
 
 bool IsNumber(std::string_view text);                      // digits only
 std::optional<double> ParseDouble(std::string_view text);  // the whole text

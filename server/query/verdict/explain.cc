@@ -61,17 +61,20 @@ double Quantised(double difference, double unit) {
   return std::max(difference, std::min(std::sqrt(unit * difference), unit));
 }
 
+enum class NoiseElements : std::uint8_t { kNone, kPossible, kSome };
+
 // Whether, by its squares, some of a parameter's gradients are zero except for rounding while others are not.
 // An example is the key's part of a bias that query, key and value share. Elements that are exactly zero in
-// both runs, such as those of a dead unit, are none.
-bool HasNoiseElements(const TensorPair& squares) {
+// both runs, such as those of a dead unit, are none; where both runs have equally many, they may be either.
+NoiseElements NoiseElementsOf(const TensorPair& squares) {
   const TensorStats &a = *squares.a.stats, &b = *squares.b.stats;
   const auto some = [](const TensorStats& of) {
     const double noise = kNoiseElements * UnitRoundoff(DType::kF32);
     return of.min >= 0 && of.min < noise * noise * of.mean;
   };
+  if (squares.a.layout->shape.size() != 1 || !some(a) || !some(b)) return NoiseElements::kNone;
   const bool beyond_zero = a.min > 0 || b.min > 0 || a.zero != b.zero;
-  return squares.a.layout->shape.size() == 1 && some(a) && some(b) && beyond_zero;
+  return beyond_zero ? NoiseElements::kSome : NoiseElements::kPossible;
 }
 
 template <typename Map, typename Key>
@@ -114,6 +117,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   backward_.clear();
   all_backward_.clear();
   gradients_.clear();
+  perhaps_noise_.clear();
   root_ = {};
   for (const TensorPair& pair : pairs) {
     if (pair.loss != nullptr) {
@@ -138,6 +142,11 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
     squares_.insert({key.name, key.output_path});
     NoteSecondMoment(*squares);
   }
+  // What the same parameter of another layer is.
+  for (const std::string_view name : perhaps_noise_) {
+    if (noise_patterns_.contains(PatternOf(name)))
+      partly_noise_.insert(noise_driven_.try_emplace(name, false).first->first);
+  }
 }
 
 void Explainer::NoteState(const TensorPair& pair) {
@@ -157,7 +166,11 @@ void Explainer::NoteSecondMoment(const TensorPair& squares) {
   const std::string_view name = squares.a.def->key.name;
   normalised_.insert(name);
   second_.insert(name);
-  if (HasNoiseElements(squares)) partly_noise_.insert(noise_driven_.try_emplace(name, false).first->first);
+  const NoiseElements noise = NoiseElementsOf(squares);
+  if (noise == NoiseElements::kPossible) perhaps_noise_.push_back(name);
+  if (noise != NoiseElements::kSome) return;
+  partly_noise_.insert(noise_driven_.try_emplace(name, false).first->first);
+  noise_patterns_.insert(PatternOf(name));
 }
 
 bool Explainer::AreSquares(const TensorKey& state) const {

@@ -162,8 +162,10 @@ class Explainer {
   std::set<std::pair<std::string_view, std::string_view>> squares_;  // states that are, whatever their name
   std::unordered_map<std::string_view, bool> noise_driven_;          // parameters
   std::unordered_set<std::string_view> partly_noise_;  // biases that are noise-driven in some elements
+  std::unordered_set<std::string> noise_patterns_;     // PatternOf their names
   // The current step.
-  std::string_view root_;  // the outermost module's name
+  std::vector<std::string_view> perhaps_noise_;  // biases like those, by what is recorded of them
+  std::string_view root_;                        // the outermost module's name
   double batch_ = 0;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
   std::vector<Child> models_;  // newest outputs of watches with names, which may be given to one another

@@ -1,7 +1,6 @@
 #include "server/query/verdict/jumps.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <limits>
 
@@ -63,17 +62,10 @@ double RatioOf(const Explained& one) {
   return std::log(one.observed / one.expected);
 }
 
-// "blocks.12.ln1" -> "blocks.*.ln1".
 std::string_view JumpFinder::Pattern(std::string_view name) {
   auto [at, added] = patterns_.try_emplace(name);
-  std::string& pattern = at->second;
-  for (std::size_t i = 0; added && i < name.size();) {
-    const bool number = std::isdigit(static_cast<unsigned char>(name[i])) && (i == 0 || name[i - 1] == '.');
-    pattern += number ? '*' : name[i];
-    ++i;
-    while (number && i < name.size() && std::isdigit(static_cast<unsigned char>(name[i]))) ++i;
-  }
-  return pattern;
+  if (added) at->second = PatternOf(name);
+  return at->second;
 }
 
 JumpFinder::Sisterhood JumpFinder::SistersOf(const TensorDef& def) {

@@ -1,6 +1,7 @@
 // What is expected of updates, by what the optimizer keeps and by its class.
 #include <array>
 #include <cmath>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -101,6 +102,34 @@ TEST(Optimizers, ABiasMayBeNoiseInSomeElements) {
 
 TEST(Optimizers, DeadUnitsAreNoNoise) {
   EXPECT_LT(Update("sum", {2048}).Smallest(0, 0, 5, 5).ExpectedOfWeight(), 0.1);
+}
+
+// Both runs have as many zeros as the other: by chance, or because units are dead. Another layer's bias tells.
+TEST(Optimizers, ABiasIsWhatThatOfAnotherLayerIs) {
+  Step before, after;
+  std::deque<TensorStats> stats;
+  const auto add = [&](const std::string& name, double smallest, std::uint64_t zeros) {
+    before.Add(Key(name, Kind::kWeight), 0, {.shape = {2048}});
+    after.Add(Gradient(name), kGradientDistance, {.shape = {2048}});
+    after.Add(Key(name, Kind::kOptimizerState, "sum"), kGradientDistance, {.shape = {2048}});
+    for (Observation* const side : {&after.pairs.back().a, &after.pairs.back().b}) {
+      TensorStats& own = stats.emplace_back(*side->stats);
+      own.mean = 1;
+      own.min = smallest;
+      own.zero = zeros;
+      side->stats = &own;
+    }
+    after.Add(Key(name, Kind::kWeight), 1e-7, {.l2 = 2, .shape = {2048}});
+  };
+  add("b.0.qkv.bias", 0, 5);
+  add("b.1.qkv.bias", 1e-14, 0);
+  add("b.2.fc.bias", 0, 5);
+  Explainer explainer;
+  explainer.Step(before.pairs);
+  const auto explained = explainer.Step(after.pairs);
+  EXPECT_NEAR(explained[2].expected, 0.7, 0.01);
+  EXPECT_NEAR(explained[5].expected, 0.7, 0.01);
+  EXPECT_LT(explained[8].expected, 0.1) << "of another module";
 }
 
 TEST(Optimizers, AnOrthogonalUpdateOfALowRankIsNoise) {
