@@ -60,6 +60,17 @@ for step in range(6):
 statagent.close()
 """
 
+# A run that recovers: an alarm, and the message that it is over.
+HEALED = """
+import statagent, torch
+agent = statagent.init(run="healed")
+for step in range(4):
+    agent.set_step(step)
+    agent.observe("net", torch.ones(4))
+    statagent.log_scalar("loss", float("nan") if step == 1 else 2.0)
+statagent.close()
+"""
+
 # A model with padding in its inputs, which records memory by module.
 TAGGER = """
 import statagent, torch
@@ -99,9 +110,21 @@ def recorded(shared_collector: Collector, tmp_path_factory: pytest.TempPathFacto
     wrong = ["--bug", "ln_eps", "--bug-step", "2"]
     shared_collector.train_all({"base": [], "base2": [], "ort": wrong}, tmp_path_factory.mktemp("runs"))
     shared_collector.python(BROKEN)
+    shared_collector.python(HEALED)
     shared_collector.python(TAGGER)
     shared_collector.python(VALUES.replace('"base"', '"values"').replace('"ort"', '"values2"'))
+    # The rules come after the records: what pages and statctl say of them is compared.
+    for run, expected in (("broken", {"nan_first_seen", "loss_not_finite"}), ("healed", {"loss_not_finite", "alarm_cleared"})):
+        wait_until(
+            lambda run=run, expected=expected: {e["kind"] for e in told_of(shared_collector, run)} == expected,
+            what=f"{run}'s alarms",
+        )
     return shared_collector
+
+
+def told_of(collector: Collector, run: str) -> list[dict[str, Any]]:
+    """What the collector's rules say of a run: alarms, that one is over, and notes."""
+    return [event for event in collector.json("events", run)["records"] if "severity" in event["fields"]]
 
 
 @pytest.fixture(scope="module")
@@ -299,10 +322,22 @@ def test_a_run_that_breaks_down_shows_where_and_its_alarms(recorded: Collector, 
     assert colours["net.1"] == colours["net.2"] == (217, 72, 15, 255) != colours["net.0"]
     page.wait_for_selector(".alarms tbody tr")
     assert page.locator(".mark.alarm").count() >= 1
-    listed = recorded.json("events", "broken")["records"]
-    assert page.locator(".alarms tbody tr").count() == len([event for event in listed if "severity" in event["fields"]])
+    assert page.locator(".alarms tbody tr").count() == len(told_of(recorded, "broken")) == 2
     page.locator(".alarms a").first.click()
     page.wait_for_selector(".cell >> text=NaN or infinite")
+
+
+def test_an_alarm_that_is_over_is_listed_and_counted_once(recorded: Collector, open_page: Open) -> None:
+    assert [event["fields"]["severity"] for event in told_of(recorded, "healed")] == ["alarm", "cleared"]
+    page = open_page(recorded, "/")
+    healed = page.locator("tbody tr").filter(has=page.get_by_role("link", name="healed", exact=True))
+    healed.locator("td.c-alarms a").click()
+    page.wait_for_selector(".alarms tbody tr")
+    assert page.locator(".alarms td.word").all_inner_texts() == ["loss not finite (over)", "loss not finite"], "newest first"
+    assert page.inner_text("[aria-label='Alarms'] h2") == "1 alarm"
+    assert page.inner_text("[aria-label='First alarm'] .badge") == "! 1 alarm"
+    page.go_back()
+    assert healed.locator("td.c-alarms a").inner_text() == "1"
 
 
 def test_a_run_with_nothing_to_show_says_so(collector: Collector, open_page: Open) -> None:
@@ -560,8 +595,7 @@ def test_the_list_shows_losses_and_alarms(recorded: Collector, open_page: Open) 
     assert title == f"loss: {losses[0]['value']:.3g} at step 0, {losses[-1]['value']:.3g} at step {losses[-1]['step']}"
     assert row.locator("td.c-alarms").inner_text() == "0"
     broken = page.locator("tbody tr").filter(has=page.get_by_role("link", name="broken", exact=True))
-    raised = [event for event in recorded.json("events", "broken")["records"] if "severity" in event["fields"]]
-    assert broken.locator("td.c-alarms").inner_text() == str(len(raised)) != "0"
+    assert broken.locator("td.c-alarms").inner_text() == str(len(told_of(recorded, "broken"))) == "2"
     assert broken.locator(".spark .broken").inner_text() == "NaN"
     asked = [url for url in requests_of(page) if "/api/v1/losses" in url]
     assert len(asked) == 1, "one question for all rows"

@@ -105,6 +105,33 @@ TEST_F(LossesTest, TakesEachPointFromTheNewestLaunchThatHasIt) {
   EXPECT_THAT(ValuesOf(LossOf("r")), ElementsAre(100, 100, 1, 1, 1));
 }
 
+// What the collector says about an alarm besides raising it, and what a program logs, is not counted.
+TEST_F(LossesTest, CountsAnAlarmOnceAlsoWhenItIsOver) {
+  RunWriter run(store_, "r");
+  Step(run, 0, 0);
+  run.Commit();
+  const auto attempts = store_.Attempts("r");
+  std::vector<CollectorEvent> events;
+  const auto add = [&](const char* kind, const char* severity) {
+    EventRecord event{.kind = kind, .step = events.size(), .text = "'loss' ..."};
+    event.fields = {{"severity", severity}, {"rule", "loss_spike"}, {"subject", "loss"}};
+    events.push_back({.rank = 0, .number = events.size(), .event = std::move(event)});
+  };
+  add("loss_spike", "alarm");
+  add("alarm_cleared", "cleared");
+  add("overflow", "note");
+  ASSERT_TRUE(store_.PutEvents(attempts->front().id, events).ok());
+  EXPECT_EQ(LossOf("r").alarms, 1u);
+}
+
+TEST_F(LossesTest, TakesTheSeverityOfAProgramsEventForNoAlarm) {
+  RunWriter run(store_, "r");
+  Step(run, 0, 0);
+  run.Event(0, 0, "note", "of the program", {{"severity", "alarm"}});
+  run.Commit();
+  EXPECT_EQ(LossOf("r").alarms, 0u);
+}
+
 TEST_F(LossesTest, CountsAlarmsAndLeavesOutUnknownRuns) {
   RunWriter run(store_, "r");
   Step(run, 0, 0);
