@@ -90,6 +90,23 @@ TEST_F(LossesTest, FindsTheLossByItsNameOnTheRankThatLogsIt) {
   EXPECT_THAT(LossOf("none").points, IsEmpty());
 }
 
+TEST_F(LossesTest, IsTheLossOfTheLowestRankOfThoseThatLogOne) {
+  RunWriter all(store_, "all", 3), inner(store_, "inner", 4);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      const double loss = 10.0 * rank + static_cast<double>(step);
+      if (rank < 3) Step(all, rank, step);
+      if (rank < 3) all.Scalar(rank, step, "loss", loss);
+      Step(inner, rank, step);
+      if (rank == 1 || rank == 2) inner.Scalar(rank, step, "loss", loss);
+    }
+  }
+  all.Commit();
+  inner.Commit();
+  EXPECT_THAT(ValuesOf(LossOf("all")), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ValuesOf(LossOf("inner")), ElementsAre(10, 11, 12));
+}
+
 TEST_F(LossesTest, TakesEachPointFromTheNewestLaunchThatHasIt) {
   RunWriter old(store_, "r"), now(store_, "r");
   for (std::uint64_t step = 0; step < 4; ++step) {
