@@ -14,6 +14,11 @@ const std::vector<std::string>& KnownEventKinds() {
   return kKinds;
 }
 
+bool IsAlarm(const EventRecord& event) {
+  const auto severity = event.fields.find("severity");
+  return event.from_collector && severity != event.fields.end() && severity->second == "alarm";
+}
+
 Status CheckEventKinds(const std::string& run, const std::vector<std::string>& wanted,
                        const std::set<std::string>& in_run) {
   std::set<std::string> all(in_run);

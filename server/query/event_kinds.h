@@ -1,4 +1,4 @@
-// The known kinds of events, which distinguish a mistyped kind from one that has not occurred.
+// The known kinds of events, which distinguish a mistyped kind from one that has not occurred, and which events are alarms.
 #ifndef STATCOLLECT_SERVER_QUERY_EVENT_KINDS_H_
 #define STATCOLLECT_SERVER_QUERY_EVENT_KINDS_H_
 
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/records.h"
 #include "common/status.h"
 
 namespace statcollect::query {
@@ -13,6 +14,10 @@ namespace statcollect::query {
 // The kinds that the agent and the collector's alarms write, sorted by name. Programs may log others
 // (log_event).
 const std::vector<std::string>& KnownEventKinds();
+
+// An alarm that a rule has raised (docs/alarms.md). Its end (alarm_cleared) and a note, such as an overflow, are not
+// alarms; nor is what a program logs, whatever its fields.
+bool IsAlarm(const EventRecord& event);
 
 // kInvalidArgument names the first of `wanted` that is neither known nor among the run's own kinds, the
 // closest match, and all kinds.

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "server/query/event_kinds.h"
 #include "server/query/loss_names.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
@@ -118,7 +119,7 @@ Status CountAlarms(Store& store, const RunView& view, RunLoss& loss) {
   bool enough = false;
   Visitor<EventRecord> visitor;
   visitor.take = [&](const EventRecord& event) {
-    if (event.from_collector && event.fields.contains("severity")) ++loss.alarms;
+    if (IsAlarm(event)) ++loss.alarms;
     enough = loss.alarms >= kAlarmsCountedMax || ++seen >= kEventsLookedAt;
     return enough ? Status(Code::kAborted, "enough") : Status::Ok();
   };

@@ -67,9 +67,7 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
   for (const auto& [rank, meta] : view.ranks(newest)) {
     Visitor<EventRecord> visitor;
     visitor.take = [&, of = rank](EventRecord event) {
-      const auto severity = event.fields.find("severity");
-      if (event.from_collector && severity != event.fields.end() && severity->second == "alarm")
-        alarms.emplace_back(of, std::move(event));
+      if (IsAlarm(event)) alarms.emplace_back(of, std::move(event));
       return Status::Ok();
     };
     STATCOLLECT_RETURN_IF_ERROR(store.Visit(view.attempts()[newest].id, rank, {}, visitor));

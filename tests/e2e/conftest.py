@@ -64,7 +64,7 @@ class Finished:
 
 
 def run_command(
-    arguments: list[str], env: dict[str, str] | None = None, timeout: float = 120, cwd: Path | None = None, cold: bool = False
+    arguments: list[str], env: dict[str, str] | None = None, timeout: float = 300, cwd: Path | None = None, cold: bool = False
 ) -> Finished:
     """Runs a command to its end; a command that outlives the timeout is killed and fails the test. Our own Python runs in a fork of a process that
     has imported torch already (warm_python), unless `cold`."""
@@ -132,7 +132,7 @@ class Collector:
         self.process.wait(timeout=20)
         self.process = None
 
-    def statctl(self, *arguments: str, timeout: float = 60) -> Finished:
+    def statctl(self, *arguments: str, timeout: float = 120) -> Finished:
         return run_command([str(STATCTL), "--collector", self.address, *arguments], timeout=timeout)
 
     def json(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> Any:
@@ -144,7 +144,7 @@ class Collector:
         return self.json("diff", "--run-a", a, "--run-b", b, *arguments, codes=(0, 1, 2))
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=60) as response:
             return str(response.read().decode())
 
     def environment(self, **extra: str) -> dict[str, str]:
@@ -168,9 +168,11 @@ class Collector:
         done = run_command(torchrun(ranks, str(script), str(TRAIN.parent), jobs), env=self.environment())
         assert done.code == 0, f"training {list(runs)} exited with {done.code}:\n{done.out}\n{done.err}"
 
-    def python(self, script: str, *arguments: str, env: dict[str, str] | None = None, code: int | None = 0) -> Finished:
+    def python(
+        self, script: str, *arguments: str, env: dict[str, str] | None = None, code: int | None = 0, timeout: float = 300
+    ) -> Finished:
         """A Python script with statagent importable and the collector's address in the environment."""
-        done = run_command([sys.executable, "-c", script, *arguments], env=self.environment(**(env or {})))
+        done = run_command([sys.executable, "-c", script, *arguments], env=self.environment(**(env or {})), timeout=timeout)
         assert code is None or done.code == code, f"exit code {done.code}:\n{done.out}\n{done.err}"
         return done
 

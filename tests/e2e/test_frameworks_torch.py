@@ -254,7 +254,7 @@ for step in range(3):
     optimizer.zero_grad()
     losses.append(loss.item())
 print(losses, hashlib.sha256(model.fc.weight.detach().numpy().tobytes()).hexdigest())
-print(statagent.close(timeout=10), statagent.counters().get("dropped_refused"), file=sys.stderr)
+print(statagent.close(timeout=60), statagent.counters().get("dropped_refused"), file=sys.stderr)
 """
 
 

@@ -103,6 +103,16 @@ TEST_F(HeatTilesTest, EveryResolutionIsTheMaximumOfTheMapOfTheDiff) {
         const Json labels = tile.labels();
         ASSERT_EQ(labels["rows"].size(), tile.rows());
         ASSERT_EQ(labels["first_steps"].size(), tile.columns());
+        ASSERT_EQ(labels["last_steps"].size(), tile.columns());
+        for (std::uint64_t x = 0; x < tile.columns(); ++x) {  // the steps are 0, 1, 2 and so on
+          const std::uint64_t at = column * 512 + x;
+          ASSERT_EQ(labels["first_steps"][x], at << zoom_steps);
+          ASSERT_EQ(labels["last_steps"][x], std::min<std::uint64_t>(700, (at + 1) << zoom_steps) - 1);
+        }
+        for (std::uint64_t y = 0; y < tile.rows(); ++y)
+          ASSERT_EQ(labels["rows"][y]["activation"], map.rows[y << zoom_tensors].activation);
+        EXPECT_EQ(tile.Number(8), map.origin_column) << "of the finest map";
+        EXPECT_EQ(tile.Number(9), map.origin_row);
         for (std::uint32_t y = 0; y < tile.rows(); ++y) {
           for (std::uint32_t x = 0; x < tile.columns(); ++x) {
             int most = 0;
@@ -118,7 +128,6 @@ TEST_F(HeatTilesTest, EveryResolutionIsTheMaximumOfTheMapOfTheDiff) {
       }
     }
   }
-  EXPECT_EQ(Get(Ask(0, 0, 1)).labels()["first_steps"][0], 512);
   EXPECT_EQ(Get(Ask(1, 31)).labels()["rows"][0]["tensors"], kTensors);
 }
 

@@ -84,6 +84,29 @@ TEST_F(LiveTest, SendsWhatThereIsThenWhatChanges) {
   EXPECT_EQ(reader->Next(), "-ort |");
 }
 
+TEST_F(LiveTest, SendsEveryChangeOfOneRunUntilItIsGone) {
+  const AttemptId ort = Make("ort");
+  const auto reader = Follow({"ort"});
+  EXPECT_EQ(reader->Next(), "whole +ort:0 |");
+  for (std::uint64_t records = 1; records <= 5; ++records) {
+    Put(ort, records);
+    server_.runs.Changed("ort");
+    EXPECT_EQ(reader->Next(), "+ort:" + std::to_string(records) + " |");
+  }
+  for (std::uint64_t events = 1; events <= 3; ++events) {
+    server_.feed.Publish({.run = "ort", .attempt = 1, .rank = 0, .event = {.kind = "overflow"}});
+    EXPECT_EQ(reader->Next(), "+ort:5!" + std::to_string(events) + " |");
+  }
+  const std::string before = reader->cursor;
+  ASSERT_TRUE(server_.store.DropAttempts({&ort, 1}).ok());
+  server_.runs.Changed("ort");
+  EXPECT_EQ(reader->Next(), "-ort |");
+  EXPECT_EQ(Follow({"ort"}, before)->Next(), "-ort |") << "also who comes back is told";
+  Put(Make("ort"), 1);
+  server_.runs.Changed("ort");
+  EXPECT_EQ(reader->Next(), "+ort:1!3 |");
+}
+
 TEST_F(LiveTest, AnEmptyCollectorSaysSoAndANewRunAppears) {
   const auto reader = Follow();
   EXPECT_EQ(reader->Next(), "whole |");

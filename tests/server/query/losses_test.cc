@@ -90,6 +90,23 @@ TEST_F(LossesTest, FindsTheLossByItsNameOnTheRankThatLogsIt) {
   EXPECT_THAT(LossOf("none").points, IsEmpty());
 }
 
+TEST_F(LossesTest, IsTheLossOfTheLowestRankOfThoseThatLogOne) {
+  RunWriter all(store_, "all", 3), inner(store_, "inner", 4);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      const double loss = 10.0 * rank + static_cast<double>(step);
+      if (rank < 3) Step(all, rank, step);
+      if (rank < 3) all.Scalar(rank, step, "loss", loss);
+      Step(inner, rank, step);
+      if (rank == 1 || rank == 2) inner.Scalar(rank, step, "loss", loss);
+    }
+  }
+  all.Commit();
+  inner.Commit();
+  EXPECT_THAT(ValuesOf(LossOf("all")), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ValuesOf(LossOf("inner")), ElementsAre(10, 11, 12));
+}
+
 TEST_F(LossesTest, TakesEachPointFromTheNewestLaunchThatHasIt) {
   RunWriter old(store_, "r"), now(store_, "r");
   for (std::uint64_t step = 0; step < 4; ++step) {
@@ -103,6 +120,33 @@ TEST_F(LossesTest, TakesEachPointFromTheNewestLaunchThatHasIt) {
   old.Commit();
   now.Commit();
   EXPECT_THAT(ValuesOf(LossOf("r")), ElementsAre(100, 100, 1, 1, 1));
+}
+
+// What the collector says about an alarm besides raising it, and what a program logs, is not counted.
+TEST_F(LossesTest, CountsAnAlarmOnceAlsoWhenItIsOver) {
+  RunWriter run(store_, "r");
+  Step(run, 0, 0);
+  run.Commit();
+  const auto attempts = store_.Attempts("r");
+  std::vector<CollectorEvent> events;
+  const auto add = [&](const char* kind, const char* severity) {
+    EventRecord event{.kind = kind, .step = events.size(), .text = "'loss' ..."};
+    event.fields = {{"severity", severity}, {"rule", "loss_spike"}, {"subject", "loss"}};
+    events.push_back({.rank = 0, .number = events.size(), .event = std::move(event)});
+  };
+  add("loss_spike", "alarm");
+  add("alarm_cleared", "cleared");
+  add("overflow", "note");
+  ASSERT_TRUE(store_.PutEvents(attempts->front().id, events).ok());
+  EXPECT_EQ(LossOf("r").alarms, 1u);
+}
+
+TEST_F(LossesTest, TakesTheSeverityOfAProgramsEventForNoAlarm) {
+  RunWriter run(store_, "r");
+  Step(run, 0, 0);
+  run.Event(0, 0, "note", "of the program", {{"severity", "alarm"}});
+  run.Commit();
+  EXPECT_EQ(LossOf("r").alarms, 0u);
 }
 
 TEST_F(LossesTest, CountsAlarmsAndLeavesOutUnknownRuns) {

@@ -16,6 +16,7 @@ import { RunPair } from '../parts/run_pair';
 import { useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
 import { command, count, sentenceOf, short, shown, words } from '../text';
+import { alarmsText, isAlarm, isFromRule, ruleText } from './alarms';
 import { rowOf } from './compare';
 import { lossLine } from './losses';
 import { useScalars } from './scalars';
@@ -69,7 +70,8 @@ export function RunView({ route }: { route: Route }) {
   }
   const bare = mine !== undefined && mine.records === 0;
   const wait = waiting(runs, 'Reading the run') ?? waiting(query, 'Reading the statistics');
-  const alarms = (events.data?.records ?? []).filter((event) => event.fields['severity'] !== undefined);
+  const told = (events.data?.records ?? []).filter(isFromRule);
+  const alarms = told.filter(isAlarm);
   const ranks = (query.data?.map.ranks ?? []).map((rank) => [String(rank), `rank ${rank}`] as const);
   return (
     <>
@@ -97,7 +99,7 @@ export function RunView({ route }: { route: Route }) {
       </div>
       {bare ? null : wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars} alarms={alarms} /> : null)}
       {query.data && query.error ? <p class="note">The newest steps are missing: {shown(query.error.message, 500)}</p> : null}
-      {bare ? null : <Alarms alarms={alarms} route={route} loading={events.loading} />}
+      {bare ? null : <Alarms told={told} route={route} loading={events.loading} />}
       <Commands statctl={command(...commandOf(stat, run), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/stat_map', { run, by: stat, ranks: route.rank })} />
     </>
   );
@@ -321,13 +323,13 @@ const tensorOf = (route: Route, event: EventRow): Partial<Route> => ({
 
 /** Where the run began to break down: what one looks for first. */
 function FirstAlarm({ alarms, route }: { alarms: readonly EventRow[]; route: Route }) {
-  const first = alarms.reduce<EventRow | null>((found, event) => (event.fields['severity'] === 'alarm' && (found === null || event.step < found.step) ? event : found), null);
+  const first = alarms.reduce<EventRow | null>((found, event) => (found === null || event.step < found.step ? event : found), null);
   if (!first) return null;
   return (
     <section class="verdict bad" aria-label="First alarm">
       <p class="badge">
         <span aria-hidden="true">! </span>
-        {alarms.length === 1 ? '1 alarm' : `${count(alarms.length)} alarms, the first at step ${first.step}`}
+        {alarmsText(alarms.length) + (alarms.length > 1 ? `, the first at step ${first.step}` : '')}
       </p>
       <p class="sentence">{sentenceOf(shown(first.text, 500))}</p>
       {first.fields['activation'] ? (
@@ -339,14 +341,13 @@ function FirstAlarm({ alarms, route }: { alarms: readonly EventRow[]; route: Rou
   );
 }
 
-function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route: Route; loading: boolean }) {
-  if (alarms.length === 0) return loading ? null : <p class="note">No alarms.</p>;
-  const newest = alarms.slice(-ALARMS_SHOWN).reverse();
+/** All that the rules have said: also that an alarm is over, which is not counted. */
+function Alarms({ told, route, loading }: { told: readonly EventRow[]; route: Route; loading: boolean }) {
+  if (told.length === 0) return loading ? null : <p class="note">No alarms.</p>;
+  const newest = told.slice(-ALARMS_SHOWN).reverse();
   return (
     <section aria-label="Alarms">
-      <h2>
-        {count(alarms.length)} alarm{alarms.length === 1 ? '' : 's'}
-      </h2>
+      <h2>{alarmsText(told.filter(isAlarm).length)}</h2>
       <div class="scroll tall" tabIndex={0} role="region" aria-label="Alarms, newest first">
         <table class="rows wrap alarms stack">
           <thead>
@@ -370,7 +371,7 @@ function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route
                 <td class="number" data-label="Rank">
                   {event.rank}
                 </td>
-                <td class="word">{words(event.fields['rule'] ?? event.kind)}</td>
+                <td class="word">{ruleText(event)}</td>
                 <td class="long">
                   {event.fields['activation'] ? (
                     <Link to={tensorOf(route, event)}>{shown(event.text, 500)}</Link>
@@ -383,7 +384,7 @@ function Alarms({ alarms, route, loading }: { alarms: readonly EventRow[]; route
           </tbody>
         </table>
       </div>
-      {alarms.length > newest.length ? <p class="note">Only the newest {ALARMS_SHOWN}; <code>statctl events</code> lists all.</p> : null}
+      {told.length > newest.length ? <p class="note">Only the newest {ALARMS_SHOWN}; <code>statctl events</code> lists all.</p> : null}
     </section>
   );
 }

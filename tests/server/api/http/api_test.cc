@@ -28,7 +28,9 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::Key;
 using ::testing::Not;
 using testing::QueryServer;
@@ -195,33 +197,93 @@ TEST_F(HttpApiTest, StreamsRecordsAsLines) {
   EXPECT_GE(lines, 1u);
 }
 
-TEST_F(HttpApiTest, SendsEventsAsTheyCome) {
-  tcp::socket page = Begin("GET /api/v1/live HTTP/1.1\r\nHost: x\r\n\r\n");
-  std::string text;
-  const auto read_to = [&](const std::string& end) {
-    boost::system::error_code failed;
-    while (text.find(end) == std::string::npos && !failed) {
-      char some[4096];
-      const std::size_t got = page.read_some(asio::buffer(some), failed);
-      text.append(some, got);
+// A stream of events, message by message.
+class Events {
+ public:
+  explicit Events(tcp::socket socket) : socket_(std::move(socket)) {}
+  // The next message; null if the stream ends, or none comes in half a minute.
+  Json Next() {
+    return ReadTo("\n\n", "data: ") ? Json::parse(Take("data: ", "\n\n"), nullptr, false) : Json();
+  }
+  // Everything in front of the first event's data.
+  std::string Head() {
+    ReadTo("data: ", "");
+    return text_.substr(0, text_.find("data: "));
+  }
+
+ private:
+  // Whether `end` has been read, behind `begin`.
+  bool ReadTo(const std::string& end, const std::string& begin) {
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    for (;;) {
+      const std::size_t at = text_.find(begin);
+      if (at != std::string::npos && text_.find(end, at) != std::string::npos) return true;
+      while (socket_.available() == 0) {
+        if (std::chrono::steady_clock::now() >= until) return false;
+        std::this_thread::sleep_for(5ms);
+      }
+      std::string some(socket_.available(), '\0');
+      boost::system::error_code failed;
+      some.resize(socket_.read_some(asio::buffer(some), failed));
+      text_ += some;
     }
-    return text;
-  };
-  EXPECT_THAT(read_to("\n\n"),
-              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/event-stream"), HasSubstr("no-store"),
-                    HasSubstr("event: runs\ndata: {\"cursor\":"), HasSubstr("\"ort\"")));
-  const std::string id = text.substr(text.find("id: ") + 4, text.find("\nevent") - text.find("id: ") - 4);
-  text.clear();
+  }
+  std::string Take(const std::string& begin, const std::string& end) {
+    const std::size_t from = text_.find(begin) + begin.size(), to = text_.find(end, from);
+    std::string taken = text_.substr(from, to - from);
+    text_.erase(0, to + end.size());
+    return taken;
+  }
+
+  tcp::socket socket_;
+  std::string text_;
+};
+
+std::vector<std::string> RunsOf(const Json& message) {
+  std::vector<std::string> names;
+  if (!message.is_object()) return {"no message"};
+  for (const Json& change : message["runs"]) names.push_back(change["run"]["run"]);
+  return names;
+}
+
+TEST_F(HttpApiTest, SendsEventsAsTheyCome) {
+  Start({.live_interval = 20ms});
+  Events page(Begin("GET /api/v1/live HTTP/1.1\r\nHost: x\r\n\r\n"));
+  const std::string head = page.Head();
+  EXPECT_THAT(head, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/event-stream"), HasSubstr("no-store"),
+                          HasSubstr("event: runs\n")));
+  const std::string id = head.substr(head.find("id: ") + 4, head.find("\nevent") - head.find("id: ") - 4);
+  const Json first = page.Next();
+  EXPECT_THAT(RunsOf(first), ElementsAre("base", "ort"));
+  EXPECT_EQ(first["whole"], true);
+  EXPECT_EQ(first["cursor"], id);
   server_->runs.Changed("base");
-  EXPECT_THAT(read_to("\n\n"),
-              AllOf(HasSubstr("\"whole\":false"), HasSubstr("\"base\""), Not(HasSubstr("\"ort\""))));
-  tcp::socket again = Begin("GET /api/v1/live HTTP/1.1\r\nHost: x\r\nLast-Event-ID: " + id + "\r\n\r\n");
-  std::swap(page, again);
-  text.clear();
-  EXPECT_THAT(read_to("\n\n"),
-              AllOf(HasSubstr("\"whole\":false"), HasSubstr("\"base\""), Not(HasSubstr("\"ort\""))))
-      << "from where it was";
+  const Json second = page.Next();
+  EXPECT_THAT(RunsOf(second), ElementsAre("base"));
+  EXPECT_EQ(second["whole"], false);
+  Events again(Begin("GET /api/v1/live HTTP/1.1\r\nHost: x\r\nLast-Event-ID: " + id + "\r\n\r\n"));
+  EXPECT_EQ(again.Next(), second) << "from where it was";
   EXPECT_THAT(Get("live?runs=../x"), StartsWith("HTTP/1.1 400 "));
+}
+
+TEST_F(HttpApiTest, SendsEventsOfARunUntilItIsGone) {
+  Start({.live_interval = 20ms});
+  Events page(Begin("GET /api/v1/live?runs=ort HTTP/1.1\r\nHost: x\r\n\r\n"));
+  EXPECT_THAT(RunsOf(page.Next()), ElementsAre("ort"));
+  const AttemptId ort = server_->store.Attempts("ort")->front().id;
+  for (int records = 1; records <= 5; ++records) {
+    ASSERT_TRUE(server_->store.PutRank(ort, 0, {.records = static_cast<std::uint64_t>(records)}).ok());
+    ASSERT_TRUE(server_->store.PutRank(ort, 1, {.records = 0}).ok());
+    server_->runs.Changed("ort");
+    const Json grown = page.Next();
+    ASSERT_THAT(RunsOf(grown), ElementsAre("ort"));
+    EXPECT_EQ(grown["runs"][0]["run"]["records"], records);
+  }
+  ASSERT_TRUE(server_->store.DropAttempts({&ort, 1}).ok());
+  server_->runs.Changed("ort");
+  const Json gone = page.Next();
+  EXPECT_THAT(RunsOf(gone), IsEmpty());
+  EXPECT_EQ(gone["removed"], Json({"ort"}));
 }
 
 TEST_F(HttpApiTest, BytesHaveAnEtag) {
