@@ -195,8 +195,8 @@ def test_ranks_of_one_launch_meet_whichever_collector_they_reach(tmp_path: Path,
 @pytest.mark.parametrize(
     ("store", "found", "expected"),
     [
-        ("postgres://h/db", "'postgres' is unknown", "expected rocksdb, or clickhouse://HOST:PORT/DATABASE"),
-        ("clickhouse://127.0.0.1:8123", "the database is ''", "expected rocksdb, or clickhouse://"),
+        ("postgres://h/db", "found 'postgres', which is unknown", "expected rocksdb, or clickhouse://HOST:PORT/DATABASE"),
+        ("clickhouse://127.0.0.1:8123", "found database ''", "expected rocksdb, or clickhouse://"),
         ("clickhouse://127.0.0.1:1/db", "127.0.0.1:1", "is it running"),
     ],
 )

@@ -182,7 +182,7 @@ def test_without_a_quorum_agents_keep_their_records(tmp_path: Path, engine: Repl
     engine.replicas[1].start()
     check_ledger(collector, "alone", trainer, steps)
     log = log_of(collector)
-    assert "expected as many replicas as the quorum asks for; recording goes on by itself once they run" in log
+    assert "expected as many replicas as the quorum asks for; start those that are missing" in log
     assert "agents keep their records and send them again" in log and "store records: it succeeds again" in log
     cluster.stop()
 

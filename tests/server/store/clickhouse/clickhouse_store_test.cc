@@ -305,6 +305,7 @@ TEST(ClickHouseDsnTest, ReadsAndRefusesAddresses) {
                             "clickhouse://h/1db",
                             "clickhouse://h/d;b",
                             "clickhouse://h/db?quorum=0",
+                            "clickhouse://h/db?quorum=1",
                             "clickhouse://h/db?quorum=99",
                             "clickhouse://h/db?tls=1",
                             "clickhouse://@h/db",
