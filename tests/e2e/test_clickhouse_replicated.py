@@ -179,6 +179,11 @@ def test_without_a_quorum_agents_keep_their_records(tmp_path: Path, engine: Repl
     assert new.err.count("if it lacks the tables, the next start of a collector creates them there") == 1
     assert records_of(collector, "alone") == stored, "what is there can be read, and no more is acknowledged"
     assert trainer.poll() is None, "it waits at its end"
+    state = wait_until(
+        lambda: (s := collector.json("status")["state"]) != "ready" and s, timeout=30, what="a status that says so"
+    )
+    assert state.startswith("read_only: ") and "less than requested quorum (2)" in state, state
+    assert all(collector.json("status")["state"].startswith("read_only: ") for _ in range(3)), "it stands until a write succeeds"
     engine.replicas[1].start()
     check_ledger(collector, "alone", trainer, steps)
     log = log_of(collector)

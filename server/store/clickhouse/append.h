@@ -36,7 +36,7 @@ class ClickHouseAppender {
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
   // Of an attempt that is there.
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events);
-  // The last failure of an Append, until one succeeds again or the engine answers.
+  // The last failure of an Append, or why the engine still accepts nothing; Ok once it does.
   Status Recover();
 
  private:

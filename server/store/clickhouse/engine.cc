@@ -59,6 +59,12 @@ bool IsPassing(int code, std::string_view words) {
          (code == kReadOnlyUser && words.find("not active") != std::string_view::npos);
 }
 
+// An engine that wants to keep some space free says code 243; one that has none says which file it could not write (75, 76).
+bool IsFullDisk(std::string_view words) {
+  return words.find("No space left on device") != std::string_view::npos ||
+         words.find("Disk quota exceeded") != std::string_view::npos;
+}
+
 std::vector<std::string> HeadersOf(const ClickHouseDsn& dsn) {
   std::vector<std::string> headers = {"Content-Type: application/octet-stream"};
   if (!dsn.user.empty()) headers.push_back("X-ClickHouse-User: " + dsn.user);
@@ -206,9 +212,10 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
     return answer;
   }
   const std::string words = Words(reply.body);
-  answer.again = IsPassing(*code, words);
-  answer.status = {answer.again ? Code::kUnavailable : CodeFor(*code),
-                   at + "found code " + std::to_string(*code) + ", " + words + NextStepFor(*code, words)};
+  const int meant = IsFullDisk(words) ? kNotEnoughSpace : *code;
+  answer.again = IsPassing(meant, words);
+  answer.status = {answer.again ? Code::kUnavailable : CodeFor(meant),
+                   at + "found code " + std::to_string(*code) + ", " + words + NextStepFor(meant, words)};
   answer.busy = *code == kPreviousQuorum;
   answer.again = answer.again || (dsn_.urls.size() > 1 && IsOneOf(*code, kMissingHere));
   return answer;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -60,6 +61,17 @@ Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entr
     value = *std::move(found);
   }
   return entries;
+}
+
+Status ProbeWrite(Engine& engine, const std::string& attempted) {
+  // Unlike any before: the engine would take an equal row for a repetition, and ask no replica.
+  const std::uint64_t made = std::uint64_t{std::random_device()()} << 32 | std::random_device()();
+  ByteWriter row;
+  row.Text("probe");
+  row.Text("");
+  row.U64(made);
+  return engine.Insert(attempted, TableName(engine, "store") + " (key, value, made)", row.bytes(),
+                       "probe " + std::to_string(made));
 }
 
 }  // namespace statcollect
