@@ -48,9 +48,10 @@ Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entr
     ByteWriter row;
     row.Text(key);
     row.Text(value);
-    row.U64(VersionNow());
+    const std::uint64_t made = VersionNow();
+    row.U64(made);
     STATCOLLECT_RETURN_IF_ERROR(engine.Insert(attempted, TableName(engine, "store") + " (key, value, made)",
-                                              row.bytes(), "store " + key + " " + value));
+                                              row.bytes(), "store " + key + " " + std::to_string(made)));
     written = true;
   }
   if (!written) return entries;
