@@ -32,6 +32,7 @@ class ClickHouseAppender {
 
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank);
   Status ClaimRank(AttemptId attempt, std::uint32_t rank) { return claims_.Claim({attempt, rank}); }
+  Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) { return claims_.End({attempt, rank}); }
   Status Append(std::span<const AppendItem> items);
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
   // Of an attempt that is there.

@@ -57,7 +57,7 @@ std::string RandomBytes(std::size_t count) {
   return bytes;
 }
 
-// A table as one host has it.
+// A table as one host has it. Of one that another collector is creating at this moment, one half may be missing.
 struct FoundTable {
   std::string engine;
   std::map<std::string, std::string> columns;  // name to type
@@ -143,10 +143,12 @@ std::string WrongTables(const FoundTables& found, unsigned quorum, bool with_col
       return "found a table '" + at->first +
              "' and no table 'store'; expected an empty database or one of statcollect; name another database "
              "in --store";
-    if (std::string wrong = WrongEngine(table, at->second.engine, quorum); !wrong.empty()) return wrong;
+    const auto& [of_table, columns] = at->second;
+    if (std::string wrong = of_table.empty() ? "" : WrongEngine(table, of_table, quorum); !wrong.empty())
+      return wrong;
     // The columns of the others depend on the format, which this one has.
-    if (!with_columns && table.name != "store") continue;
-    if (std::string wrong = WrongColumns(table, at->second.columns); !wrong.empty()) return wrong;
+    if (columns.empty() || (!with_columns && table.name != "store")) continue;
+    if (std::string wrong = WrongColumns(table, columns); !wrong.empty()) return wrong;
   }
   return "";
 }
