@@ -174,7 +174,7 @@ Result<SessionRegistry::Known> SessionRegistry::FindKnown(const SessionInfo& inf
 
 Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& plan,
                                          std::shared_ptr<OpenStream> stream, Endings* endings) {
-  for (const AttemptMeta& older : plan.fenced) Retire({older.id, info.rank}, Fenced(info), endings);
+  STATCOLLECT_RETURN_IF_ERROR(FenceOlder(info, plan.fenced, endings));
   const AttemptRank place(plan.attempt.id, info.rank);
   Admission admission{.attempt = plan.attempt, .meta = {}, .lane = nullptr, .resumed = plan.resumes};
   if (plan.resumes) {
@@ -201,6 +201,18 @@ Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& pl
   // Read after the stream is registered: a capture that is requested from here on is sent to it.
   admission.captures = CapturesFor(admission);
   return admission;
+}
+
+Status SessionRegistry::FenceOlder(const SessionInfo& info, const std::vector<AttemptMeta>& older,
+                                   Endings* endings) {
+  for (const AttemptMeta& attempt : older) Retire({attempt.id, info.rank}, Fenced(info), endings);
+  // Other collectors write at most the last of them: when it began there, those before it were ended.
+  for (auto attempt = older.rbegin(); attempt != older.rend(); ++attempt) {
+    const auto ended = store_.EndRank(attempt->id, info.rank);
+    if (!ended.ok()) return ended.status();
+    if (*ended) break;
+  }
+  return Status::Ok();
 }
 
 void SessionRegistry::Close(AttemptId attempt, std::uint32_t rank, const OpenStream* stream) {

@@ -215,6 +215,8 @@ class SessionRegistry final : public RunCopies {
   // After it returns, nothing of the place is written. Its stream, if open, is added to `endings`. In the rank's turn, or in
   // the run's while nobody is arriving.
   void Retire(const AttemptRank& place, const Status& why, Endings* endings);
+  // The rank's streams in older attempts, here and at other collectors.
+  Status FenceOlder(const SessionInfo& info, const std::vector<AttemptMeta>& older, Endings* endings);
   // In the run's turn, while nobody is arriving.
   Status Drop(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings);
   void RetireAll(const AttemptMeta& attempt, const Status& why, Endings* endings);

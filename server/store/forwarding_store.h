@@ -35,6 +35,9 @@ class ForwardingStore : public Store {
     return store_.Rank(attempt, rank);
   }
   Status ClaimRank(AttemptId attempt, std::uint32_t rank) override { return store_.ClaimRank(attempt, rank); }
+  Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) override {
+    return store_.EndRank(attempt, rank);
+  }
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
     return store_.PutRank(attempt, rank, meta);
   }

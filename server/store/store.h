@@ -250,6 +250,10 @@ class Store : public RunReader {
   // Before a stream that exists is continued here: what another collector at the same store has under way for the rank
   // does not count from now on, and what Ranks returns afterwards is final. Nothing to do where there is one collector.
   virtual Status ClaimRank(AttemptId /*attempt*/, std::uint32_t /*rank*/) { return Status::Ok(); }
+  // Before a newer attempt's stream begins: what another collector at the same store still writes for the rank of this older
+  // attempt is not acknowledged and does not count. False: the attempt does not have the rank. Nothing to do where there
+  // is one collector: true.
+  virtual Result<bool> EndRank(AttemptId /*attempt*/, std::uint32_t /*rank*/) { return true; }
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
   // Every attempt, by run and number. Reads only the catalogue's small values.

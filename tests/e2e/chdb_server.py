@@ -46,6 +46,7 @@ class Engine:
             structure = ", ".join(f"{name} {types[name]}" for name in columns.split(", "))
             rows = self.folder / "rows"
             rows.write_bytes(body)
+            assert not re.search(r"['\\]", "".join(settings.values())), settings
             own = ", ".join(f"{name} = '{value}'" for name, value in settings.items() if name in PASSED_ON)
             self.session.query(
                 f"INSERT INTO {database}.{table} ({columns}) SELECT * FROM file('{rows}', 'RowBinary', '{structure}')"

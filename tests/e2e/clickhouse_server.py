@@ -17,7 +17,16 @@ from clickhouse_local import (
     missing_packages,
 )
 
-__all__ = ["ClickHouseServer", "Replicas", "ZooKeeper", "free_port", "haproxy_program", "missing_packages", "program"]
+__all__ = [
+    "ClickHouse",
+    "ClickHouseServer",
+    "Replicas",
+    "ZooKeeper",
+    "free_port",
+    "haproxy_program",
+    "missing_packages",
+    "program",
+]
 
 _databases = itertools.count(1)
 program = clickhouse_program

@@ -42,22 +42,27 @@ def failing(code: int, words: str, passed_on: bool = False) -> Injected:
 class HttpFaults:
     def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
         self.rule: Rule = lambda _: None
+        self.rewrite: Callable[[Request], Request] = lambda request: request  # what the server gets instead
         self.injected = 0
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # head and body are two packets
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 parameters = {k: v[0] for k, v in urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).items()}
-                injected = proxy.rule(Request(parameters, body))
+                request = Request(parameters, body)
+                injected = proxy.rule(request)
                 status, answer = 0, b""
                 if injected is None or injected.passed_on:
                     connection = http.client.HTTPConnection(target, timeout=60)
                     try:
                         kept = {k: v for k, v in self.headers.items() if k.startswith("X-ClickHouse")}
-                        connection.request("POST", self.path, body, kept)
+                        sent = proxy.rewrite(request)
+                        path = self.path if sent is request else "/?" + urllib.parse.urlencode(sent.parameters)
+                        connection.request("POST", path, sent.body, kept)
                         reply = connection.getresponse()
                         status, answer = reply.status, reply.read()
                     except OSError:

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from clickhouse_server import ClickHouseServer, program
-from conftest import STATCOLLECTORD, Collector, run_command, wait_until
+from conftest import STATCOLLECTORD, Collector, Gates, run_command, wait_until
 from naive.check import check_seeds, write_runs
 from tcp_proxy import TcpProxy
 from test_durability import STEADY, start
@@ -155,6 +156,32 @@ def test_stream_that_moves_between_collectors_loses_and_doubles_nothing(tmp_path
     cluster.stop()
 
 
+@pytest.mark.parametrize("policy", ["error", "append"])
+def test_one_rank_started_twice_at_two_collectors_is_treated_as_at_one(
+    tmp_path: Path, collector: Collector, shared_engine: ClickHouseServer, policy: str
+) -> None:
+    """By default the second process is refused, and with "append" it fences the first."""
+    cluster = Cluster(tmp_path, shared_engine.new_dsn())
+    alone = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "job-1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}  # fmt: skip
+    found = []
+    for n, (one, other) in enumerate(((collector, collector), (cluster.add(), cluster.add()))):
+        gates = Gates(tmp_path / f"gates{n}", 30)
+        first = start(one, "twice", 60, **alone, **gates.environment())
+        wait_until(lambda asked=one: records_of(asked, "twice") == 30 * 52, what="records")
+        second = start(other, "twice", 40, STATAGENT_IF_EXISTS=policy, **alone)
+        of_second = second.communicate(timeout=60)
+        gates.open(30)
+        of_first = first.communicate(timeout=60)
+        ranks = [a["ranks"][0]["records"] for a in other.json("show", "twice")["attempts"]]
+        words = [re.sub(r"\d+-\d+-\d+ [\d:]+|process \d+|127[\d.:]+", "", err[-200:]) for _, err in (of_first, of_second)]
+        found.append(
+            (of_first[0], of_second[0], first.returncode, second.returncode, ranks, "fenced by" in of_first[1], words[1])
+        )
+    assert found[1] == found[0]
+    assert found[0][4] == ([60 * 52] if policy == "error" else [30 * 52, 40 * 52])
+    cluster.stop()
+
+
 def test_network_cut_between_collector_and_engine(tmp_path: Path, engine: ClickHouseServer) -> None:
     proxy = TcpProxy(engine.address, seed=3)
     cluster = Cluster(tmp_path, engine.new_dsn(through=proxy.address))
@@ -195,8 +222,8 @@ def test_ranks_of_one_launch_meet_whichever_collector_they_reach(tmp_path: Path,
 @pytest.mark.parametrize(
     ("store", "found", "expected"),
     [
-        ("postgres://h/db", "'postgres' is unknown", "expected rocksdb, or clickhouse://HOST:PORT/DATABASE"),
-        ("clickhouse://127.0.0.1:8123", "the database is ''", "expected rocksdb, or clickhouse://"),
+        ("postgres://h/db", "found 'postgres', which is unknown", "expected rocksdb, or clickhouse://HOST:PORT/DATABASE"),
+        ("clickhouse://127.0.0.1:8123", "found database ''", "expected rocksdb, or clickhouse://"),
         ("clickhouse://127.0.0.1:1/db", "127.0.0.1:1", "is it running"),
     ],
 )

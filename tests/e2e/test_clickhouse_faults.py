@@ -159,7 +159,7 @@ def test_tls_that_cannot_be_trusted_is_refused(tmp_path: Path, shared_engine: Cl
         # The engine's port is plain: it waits for the rest of the request, or answers in plain text.
         (secure(shared_engine.new_dsn(), f"?ca={authority}/ca.pem"), f"is this its HTTPS port?|{expected}"),
         (shared_engine.new_dsn(through=proxy.address), "is this its HTTP port?"),  # and the proxy's is not
-        (shared_engine.new_dsn() + f"?ca={authority}/ca.pem", "ca= without TLS; write clickhouses://"),
+        (shared_engine.new_dsn() + f"?ca={authority}/ca.pem", "found ca= without TLS (write clickhouses://"),
     ):
         done = opened(tmp_path, dsn)
         assert done.code == 2 and any(words in done.err for words in said.split("|")), (dsn, done.err)

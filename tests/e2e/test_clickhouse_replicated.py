@@ -179,10 +179,15 @@ def test_without_a_quorum_agents_keep_their_records(tmp_path: Path, engine: Repl
     assert new.err.count("if it lacks the tables, the next start of a collector creates them there") == 1
     assert records_of(collector, "alone") == stored, "what is there can be read, and no more is acknowledged"
     assert trainer.poll() is None, "it waits at its end"
+    state = wait_until(
+        lambda: (s := collector.json("status")["state"]) != "ready" and s, timeout=30, what="a status that says so"
+    )
+    assert state.startswith("read_only: ") and "less than requested quorum (2)" in state, state
+    assert all(collector.json("status")["state"].startswith("read_only: ") for _ in range(3)), "it stands until a write succeeds"
     engine.replicas[1].start()
     check_ledger(collector, "alone", trainer, steps)
     log = log_of(collector)
-    assert "expected as many replicas as the quorum asks for; recording goes on by itself once they run" in log
+    assert "expected as many replicas as the quorum asks for; start those that are missing" in log
     assert "agents keep their records and send them again" in log and "store records: it succeeds again" in log
     cluster.stop()
 

@@ -7,6 +7,7 @@
 
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/batch.h"
+#include "server/store/clickhouse/entries.h"
 #include "server/store/clickhouse/schema.h"
 #include "server/store/codec/catalogue.h"
 
@@ -154,9 +155,13 @@ Status ClickHouseAppender::Recover() {
     MutexLock lock(mutex_);
     if (failure_.ok()) return failure_;
   }
-  const auto answer = engine_.Select("store records", "SELECT 1");
+  // An engine that is full, or short of replicas, still answers a question.
+  const Status probed = ProbeWrite(engine_, "store records");
   MutexLock lock(mutex_);
-  if (answer.ok()) failure_ = Status::Ok();
+  if (probed.ok())
+    failure_ = Status::Ok();
+  else if (!failure_.ok())
+    failure_ = probed.code() == Code::kUnavailable ? Status(Code::kAborted, probed.message()) : probed;
   return failure_;
 }
 

@@ -32,11 +32,12 @@ class ClickHouseAppender {
 
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank);
   Status ClaimRank(AttemptId attempt, std::uint32_t rank) { return claims_.Claim({attempt, rank}); }
+  Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) { return claims_.End({attempt, rank}); }
   Status Append(std::span<const AppendItem> items);
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
   // Of an attempt that is there.
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events);
-  // The last failure of an Append, until one succeeds again or the engine answers.
+  // The last failure of an Append, or why the engine still accepts nothing; Ok once it does.
   Status Recover();
 
  private:

@@ -5,6 +5,7 @@
 
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/chain.h"
+#include "server/store/codec/catalogue.h"
 
 namespace statcollect {
 namespace {
@@ -67,6 +68,18 @@ Status Claims::Claim(const Place& place) {
   MutexLock lock(mutex_);
   held_[place] = held;
   return Status::Ok();
+}
+
+Result<bool> Claims::End(const Place& place) {
+  const auto chain = ReadChain(engine_, place.first, place.second);
+  if (!chain.ok()) return chain.status();
+  if (chain->current() == nullptr) return false;
+  const auto meta = Decode<RankMeta>(NameOf(place), chain->current()->value);
+  if (!meta.ok()) return meta.status();
+  if (meta->finished) return true;
+  STATCOLLECT_RETURN_IF_ERROR(Claim(place));
+  Forget(place);
+  return true;
 }
 
 Result<RowStamp> Claims::NextStamp(const Place& place, std::uint64_t seq) {

@@ -24,6 +24,8 @@ class Claims {
 
   // Takes the rank over, under a new epoch. kUnavailable: somebody else does so at this moment.
   Status Claim(const Place& place);
+  // Takes the rank over from a writer that has not finished, and does not write it. False: the rank has no state.
+  Result<bool> End(const Place& place);
   // For the rank's next batch, which ends with record `seq`. Claims the rank if this process has not.
   Result<RowStamp> NextStamp(const Place& place, std::uint64_t seq);
   // The outcome of a write is unknown: what is written next to the rank is under another epoch.

@@ -91,6 +91,9 @@ class ClickHouseStore final : public ClickHouseShard {
   Status ClaimRank(AttemptId attempt, std::uint32_t rank) override {
     return appender_.ClaimRank(attempt, rank);
   }
+  Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) override {
+    return appender_.EndRank(attempt, rank);
+  }
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
     return appender_.PutRank(attempt, rank, meta);
   }

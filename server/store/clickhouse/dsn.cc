@@ -15,13 +15,14 @@ namespace {
 constexpr std::size_t kDsnBytesMax = 4096;
 constexpr std::size_t kHostsMax = 16;
 constexpr std::size_t kDatabaseBytesMax = 64;
-constexpr unsigned kQuorumMax = 16;
+constexpr unsigned kQuorumMin = 2, kQuorumMax = 16;
 
+// `found` goes on after "found".
 Status WrongDsn(const std::string& found) {
   return {Code::kInvalidArgument,
-          "--store: " + found +
-              "; expected rocksdb, or clickhouse://HOST:PORT/DATABASE with the engine's HTTP "
-              "port, such as clickhouse://127.0.0.1:8123/statcollect"};
+          "--store: found " + found +
+              "; expected rocksdb, or clickhouse://HOST:PORT/DATABASE with the engine's HTTP port, such as "
+              "clickhouse://127.0.0.1:8123/statcollect; docs/clickhouse.md has the whole address"};
 }
 
 bool IsIdentifier(std::string_view text) {
@@ -60,11 +61,11 @@ Result<std::string> UrlOf(std::string_view endpoint, bool tls) {
            c == '-' || c == '_' || c == '[' || c == ']' || c == ':';
   };
   if (host.empty() || !std::all_of(host.begin(), host.end(), is_of_host))
-    return WrongDsn("'" + Printable(endpoint) + "' names no host");
+    return WrongDsn("'" + Printable(endpoint) + "', which names no host");
   const auto number = ParseNumber<std::uint16_t>(port);
   if (!number || *number == 0)
     return WrongDsn("'" + Printable(port) + "' of '" + Printable(endpoint) +
-                    "' is not a port from 1 to 65535");
+                    "', which is not a port from 1 to 65535");
   return (tls ? "https://" : "http://") + std::string(host) + ":" + std::to_string(*number) + "/";
 }
 
@@ -73,7 +74,8 @@ Status ParseUser(std::string_view text, ClickHouseDsn* dsn) {
   const auto user = PercentDecoded(text.substr(0, colon));
   const auto password = PercentDecoded(colon == std::string_view::npos ? "" : text.substr(colon + 1));
   if (!user || user->empty() || !password)
-    return WrongDsn("the part before '@' is not USER:PASSWORD; write special characters as %XX, so @ as %40");
+    return WrongDsn(
+        "something before '@' that is not USER:PASSWORD (write special characters as %XX, so @ as %40)");
   dsn->user = *user;
   dsn->password = *password;
   return Status::Ok();
@@ -81,10 +83,10 @@ Status ParseUser(std::string_view text, ClickHouseDsn* dsn) {
 
 Status ParseAuthorities(std::string_view value, ClickHouseDsn* dsn) {
   if (!dsn->tls)
-    return WrongDsn("ca= without TLS; write clickhouses:// for a connection with TLS, or leave ca= out");
+    return WrongDsn("ca= without TLS (write clickhouses:// for a connection with TLS, or leave ca= out)");
   auto file = PercentDecoded(value);
   if (!file || file->empty())
-    return WrongDsn("'ca=" + Printable(value) + "' names no file; write special characters as %XX");
+    return WrongDsn("'ca=" + Printable(value) + "', which names no file (write special characters as %XX)");
   dsn->ca_file = *std::move(file);
   return Status::Ok();
 }
@@ -99,11 +101,12 @@ Status ParseDsnOptions(std::string_view text, ClickHouseDsn* dsn) {
     }
     if (name != "quorum" || equals == std::string_view::npos)
       return WrongDsn("'" + Printable(option) +
-                      "' is not an option; there are quorum=N and, with clickhouses://, ca=FILE");
+                      "', which is not an option (there are quorum=N and, with clickhouses://, ca=FILE)");
     const auto quorum = ParseNumber<unsigned>(option.substr(equals + 1));
-    if (!quorum || *quorum == 0 || *quorum > kQuorumMax)
-      return WrongDsn("'" + Printable(option) + "': the quorum is a number from 1 to " +
-                      std::to_string(kQuorumMax));
+    if (!quorum || *quorum < kQuorumMin || *quorum > kQuorumMax)
+      return WrongDsn("'" + Printable(option) + "', which is not a number from " +
+                      std::to_string(kQuorumMin) + " to " + std::to_string(kQuorumMax) +
+                      " (for a single host, leave quorum= out)");
     dsn->quorum = *quorum;
   }
   return Status::Ok();
@@ -118,11 +121,11 @@ Status ParseShard(std::string_view text, ClickHouseDsn* dsn) {
   const std::size_t slash = text.find('/');
   if (slash != std::string_view::npos) dsn->database = text.substr(slash + 1);
   if (!IsIdentifier(dsn->database))
-    return WrongDsn("the database is '" + Printable(dsn->database) +
-                    "'; its name is made of letters, digits and '_' and does not begin with a digit");
+    return WrongDsn("database '" + Printable(dsn->database) +
+                    "', whose name is not made of letters, digits and '_', or begins with a digit");
   const auto hosts = PartsOf(text.substr(0, slash), ',');
   if (hosts.empty() || hosts.size() > kHostsMax)
-    return WrongDsn("found " + std::to_string(hosts.size()) + " hosts" +
+    return WrongDsn(std::to_string(hosts.size()) + " hosts" +
                     (dsn->shards > 1 ? " of shard " + std::to_string(dsn->number) : "") + ", not 1 to " +
                     std::to_string(kHostsMax));
   for (const std::string_view host : hosts) {
@@ -133,8 +136,9 @@ Status ParseShard(std::string_view text, ClickHouseDsn* dsn) {
   // Each host would answer with what it has: what another one acknowledged could be missing.
   if (hosts.size() > 1 && dsn->quorum < 2)
     return WrongDsn(
-        "found " + std::to_string(hosts.size()) + " hosts with quorum " + std::to_string(dsn->quorum) +
-        ", and they would hold different records; several hosts need replicated tables and ?quorum=2 or more");
+        std::to_string(hosts.size()) +
+        " hosts without a quorum, which would hold different records (several hosts need replicated "
+        "tables and ?quorum=2 or more)");
   return Status::Ok();
 }
 
@@ -145,9 +149,9 @@ Status CheckDistinct(const std::vector<ClickHouseDsn>& shards) {
     for (const std::string& url : shard.urls) {
       const auto [before, is_new] = seen.emplace(std::pair(url, shard.database), shard.number);
       if (is_new || before->second == shard.number) continue;
-      return WrongDsn("shards " + std::to_string(before->second) + " and " + std::to_string(shard.number) +
-                      " both name " + url + " and database '" + shard.database +
-                      "', and each needs tables of its own");
+      return WrongDsn("that shards " + std::to_string(before->second) + " and " +
+                      std::to_string(shard.number) + " both name " + url + " and database '" +
+                      shard.database + "', and each needs tables of its own");
     }
   }
   return Status::Ok();
@@ -157,10 +161,10 @@ Status CheckDistinct(const std::vector<ClickHouseDsn>& shards) {
 
 Result<std::vector<ClickHouseDsn>> ParseClickHouseDsn(const std::string& text) {
   if (text.size() > kDsnBytesMax)
-    return WrongDsn("the address has more than " + std::to_string(kDsnBytesMax) + " bytes");
+    return WrongDsn("an address of more than " + std::to_string(kDsnBytesMax) + " bytes");
   std::string_view rest = text;
   if (!IsClickHouseAddress(rest))
-    return WrongDsn("'" + Printable(text.substr(0, text.find("://"))) + "' is unknown");
+    return WrongDsn("'" + Printable(text.substr(0, text.find("://"))) + "', which is unknown");
   ClickHouseDsn common;
   common.tls = rest.starts_with(kClickHouseTlsScheme);
   rest.remove_prefix(common.tls ? kClickHouseTlsScheme.size() : kClickHouseScheme.size());
@@ -170,8 +174,7 @@ Result<std::vector<ClickHouseDsn>> ParseClickHouseDsn(const std::string& text) {
   }
   const auto parts = PartsOf(rest, '|');
   if (parts.size() > kShardsMax)
-    return WrongDsn("found " + std::to_string(parts.size()) + " shards, not 1 to " +
-                    std::to_string(kShardsMax));
+    return WrongDsn(std::to_string(parts.size()) + " shards, not 1 to " + std::to_string(kShardsMax));
   // The database at the end is that of every shard that names none.
   if (const std::size_t slash = rest.rfind('/'), at = rest.rfind('@');
       slash != std::string_view::npos && (at == std::string_view::npos || slash > at))

@@ -27,7 +27,8 @@ struct ClickHouseDsn {
   std::vector<std::string> urls;  // http://HOST:PORT/ or https://, tried in this order
   std::string database;           // a plain identifier
   std::string user, password;     // empty: the engine's default user
-  // Replicas that must have a write before it counts. 0: the tables are not replicated.
+  // Replicas that must have a write before it counts, at least 2. 0: the tables are not replicated. There is no 1: consistent
+  // reads do not see what was written without a quorum once something else was written with one.
   unsigned quorum = 0;
   bool tls = false;
   std::string ca_file;     // certificates of the authorities that are trusted; empty: the system's

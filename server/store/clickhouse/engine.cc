@@ -32,6 +32,7 @@ enum EngineCode : int {
   kUnknownUser = 192,
   kWrongPassword = 193,
   kNotEnoughSpace = 243,
+  kReplicaExists = 253,
   kTooFewReplicas = 285,
   kPreviousQuorum = 286,  // one quorum insert at a time in each table
   kUnknownStatus = 319,
@@ -43,6 +44,8 @@ enum EngineCode : int {
 // that lags behind (289), and 319, the unknown outcome of an insert.
 constexpr int kPassing[] = {159, 202, 209, 210, 225, 236, 241, 242, 244,
                             252, 254, 285, 286, 289, 319, 394, 999};
+// A replica without its ZooKeeper, or with one that does not answer; it can be read at best.
+constexpr int kWithoutZooKeeper[] = {225, 242, 999};
 // At one of several hosts: it was down when the tables were made.
 constexpr int kMissingHere[] = {kUnknownTable, kUnknownDatabase};
 
@@ -54,6 +57,12 @@ bool IsOneOf(int code, std::span<const int> codes) {
 bool IsPassing(int code, std::string_view words) {
   return IsOneOf(code, kPassing) ||
          (code == kReadOnlyUser && words.find("not active") != std::string_view::npos);
+}
+
+// An engine that wants to keep some space free says code 243; one that has none says which file it could not write (75, 76).
+bool IsFullDisk(std::string_view words) {
+  return words.find("No space left on device") != std::string_view::npos ||
+         words.find("Disk quota exceeded") != std::string_view::npos;
 }
 
 std::vector<std::string> HeadersOf(const ClickHouseDsn& dsn) {
@@ -75,8 +84,13 @@ std::optional<int> CodeOf(std::string_view body) {
 std::string Words(std::string_view body) {
   std::string_view text = body.substr(0, body.find(", e.what()"));
   text = text.substr(0, text.find("Stack trace"));
-  if (const std::size_t at = text.find("DB::Exception: "); at != std::string_view::npos)
-    text.remove_prefix(at + 15);
+  for (const std::string_view before :
+       {std::string_view("DB::Exception: "), std::string_view("e.displayText() = ")}) {
+    const std::size_t at = text.find(before);
+    if (at == std::string_view::npos) continue;
+    text.remove_prefix(at + before.size());
+    break;
+  }
   return Printable(Trimmed(text), 400);
 }
 
@@ -95,10 +109,12 @@ Code CodeFor(int engine_code) {
   }
 }
 
+// What is wrong with the set-up or the load, by what the engine says.
 std::string NextStepFor(int engine_code) {
   switch (engine_code) {
     case kNotEnoughSpace:
-      return "; free space on the engine's disk, or remove runs (statctl rm); the collector then continues by itself";
+      return "; expected room for the records; free space on the engine's disk, or remove runs (statctl rm); the "
+             "collector then continues by itself";
     case kReadOnlyUser:
     case kAccessDenied:
       return "; expected a user who may create, write and read tables there; name one in --store "
@@ -106,17 +122,35 @@ std::string NextStepFor(int engine_code) {
     case kUnknownUser:
     case kWrongPassword:
     case kAuthenticationFailed:
-      return "; check the user and the password in --store clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
+      return "; expected a user whom ClickHouse knows, and the password; check the user and the password in --store "
+             "clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
     case kUnknownDatabase:
-      return "; was it dropped? a start of the collector creates it again, empty";
+      return "; expected the store's database; was it dropped? a start of the collector creates it again, empty";
     case kTooFewReplicas:
     case kUnknownStatus:
-      return "; expected as many replicas as the quorum asks for; recording goes on by itself once they run";
+      return "; expected as many replicas as the quorum asks for; start those that are missing, or name fewer with "
+             "quorum=; recording goes on by itself once they run";
     case kUnknownTable:
-      return "; start a collector again while all hosts run: it creates what is missing";
+      return "; expected the store's tables; start a collector again while all hosts run: it creates what is missing";
+    case kReplicaExists:
+      return "; expected a macro {replica} that no other host has or had; set it in the host's configuration, also "
+             "where the host has lost its disk and ZooKeeper still knows it";
     default:
-      return "; the engine's log has more";
+      return "; expected no error; the engine's log has more";
   }
+}
+
+// Of a replica that could not act as one, and of everything that passes.
+std::string NextStepFor(int engine_code, std::string_view words) {
+  if (words.find("No macro") != std::string_view::npos)
+    return "; expected the macros {shard} and {replica}, of which the replicas' names are made; define them in "
+           "the configuration of each host (docs/clickhouse.md)";
+  if (!IsPassing(engine_code, words) || engine_code == kTooFewReplicas || engine_code == kUnknownStatus)
+    return NextStepFor(engine_code);
+  if (IsOneOf(engine_code, kWithoutZooKeeper) || engine_code == kReadOnlyUser)
+    return "; expected a replica that has its ZooKeeper; check that ZooKeeper runs, and that this host's "
+           "configuration names it; the collector then continues by itself";
+  return "; expected an engine that is up to its load; it is asked again; if this lasts, its log has more";
 }
 
 }  // namespace
@@ -146,7 +180,8 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
   if (reply.fate == PostReply::Fate::kUntrusted) {
     answer.status = {
         Code::kFailedPrecondition,
-        at + Printable(reply.why) + "; expected TLS with a certificate of this host that an authority in " +
+        at + "found " + Printable(reply.why) +
+            "; expected TLS with a certificate of this host that an authority in " +
             (dsn_.ca_file.empty() ? std::string("the system's certificates")
                                   : "'" + Printable(dsn_.ca_file) + "'") +
             " signed; name the authority's file with ?ca=FILE, and the host as in the certificate"};
@@ -154,8 +189,8 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
     return answer;
   }
   if (reply.fate != PostReply::Fate::kAnswered) {
-    answer.status = {Code::kUnavailable, at + Printable(reply.why) +
-                                             "; expected an answer; is it running, and is this its " +
+    answer.status = {Code::kUnavailable, at + "found no answer (" + Printable(reply.why) +
+                                             "); expected one; is it running, and is this its " +
                                              (dsn_.tls ? "HTTPS" : "HTTP") + " port?"};
     answer.again = true;
     return answer;
@@ -170,16 +205,17 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
     answer.status = {Code::kFailedPrecondition,
                      at + "found HTTP status " + std::to_string(reply.http_status) + " (" +
                          Printable(reply.body, 100) +
-                         "); expected ClickHouse's HTTP interface, by default on port 8123"};
+                         "); expected ClickHouse's HTTP interface, by default on port 8123; name its host "
+                         "and port in --store"};
     answer.again = reply.http_status >= 502 && reply.http_status <= 504;  // a proxy's
     if (answer.again) answer.status = {Code::kUnavailable, answer.status.message()};
     return answer;
   }
-  const std::string words = "code " + std::to_string(*code) + ", " + Words(reply.body);
-  answer.again = IsPassing(*code, words);
-  const bool has_step = !answer.again || *code == kTooFewReplicas || *code == kUnknownStatus;
-  answer.status = {answer.again ? Code::kUnavailable : CodeFor(*code),
-                   at + words + (has_step ? NextStepFor(*code) : "")};
+  const std::string words = Words(reply.body);
+  const int meant = IsFullDisk(words) ? kNotEnoughSpace : *code;
+  answer.again = IsPassing(meant, words);
+  answer.status = {answer.again ? Code::kUnavailable : CodeFor(meant),
+                   at + "found code " + std::to_string(*code) + ", " + words + NextStepFor(meant, words)};
   answer.busy = *code == kPreviousQuorum;
   answer.again = answer.again || (dsn_.urls.size() > 1 && IsOneOf(*code, kMissingHere));
   return answer;
@@ -233,16 +269,35 @@ Status Engine::Execute(const std::string& attempted, const std::string& statemen
 }
 
 Status Engine::ExecuteEverywhere(const std::string& attempted, const std::string& statement) {
+  Status failure;
+  std::size_t failed = 0;
   for (std::size_t host = 0; host < dsn_.urls.size(); ++host) {
-    const Answer answer = TryOnce(host, attempted, "wait_end_of_query=1", statement);
+    Answer answer = TryOnce(host, attempted, "wait_end_of_query=1", statement);
     if (answer.status.ok()) continue;
-    // A host that is down learns of it at the next start of a collector, as of any other it misses.
-    if (!answer.again || dsn_.urls.size() == 1) return answer.status;
-    if (missed_.insert(host).second)
-      options_.log(answer.status.message() +
+    if (!answer.again) return answer.status;
+    failure = std::move(answer.status);
+    // It learns of it at the next start of a collector, as of any other that it misses.
+    if (++failed < dsn_.urls.size() && missed_.insert(host).second)
+      options_.log(failure.message() +
                    "; if it lacks the tables, the next start of a collector creates them there");
   }
-  return Status::Ok();
+  return failed == dsn_.urls.size() ? failure : Status::Ok();
+}
+
+Result<std::vector<Engine::HostRows>> Engine::SelectEverywhere(const std::string& attempted,
+                                                               const std::string& query) {
+  std::vector<HostRows> all;
+  Status failure;
+  for (std::size_t host = 0; host < dsn_.urls.size(); ++host) {
+    Answer answer = TryOnce(host, attempted, "wait_end_of_query=1", query + " FORMAT RowBinary");
+    if (!answer.status.ok() && !answer.again) return answer.status;
+    if (answer.status.ok())
+      all.push_back({dsn_.urls[host], std::move(answer.rows)});
+    else
+      failure = std::move(answer.status);
+  }
+  if (all.empty()) return failure;
+  return all;
 }
 
 Status Engine::Insert(const std::string& attempted, const std::string& into, const std::string& rows,
@@ -263,9 +318,11 @@ Status Engine::Connect() {
   const auto minor =
       major && major->rest.starts_with('.') ? ParseLeadingNumber<int>(major->rest.substr(1)) : std::nullopt;
   if (!minor) {
-    return {Code::kFailedPrecondition,
-            "open the store: " + dsn_.Describe() + ": found '" + Printable(version_) +
-                "' as its version; expected ClickHouse's HTTP interface, by default on port 8123"};
+    return {
+        Code::kFailedPrecondition,
+        "open the store: " + dsn_.Describe() + ": found '" + Printable(version_) +
+            "' as its version; expected ClickHouse's HTTP interface, by default on port 8123; name its host "
+            "and port in --store"};
   }
   if (std::pair(major->number, minor->number) < std::pair(kOldestMajor, kOldestMinor)) {
     return {Code::kFailedPrecondition, "open the store: " + dsn_.Describe() + ": found ClickHouse " +

@@ -9,6 +9,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "common/status.h"
 #include "server/store/clickhouse/dsn.h"
@@ -33,8 +34,14 @@ class Engine {
   Result<std::string> Select(const std::string& attempted, const std::string& query);
   // A statement without an answer, which may be repeated.
   Status Execute(const std::string& attempted, const std::string& statement);
-  // The same at every host, for what one of them would not pass on. Of one thread.
+  // The same at every host, for what one of them would not pass on. Ok if one host succeeded and the others are down. Of
+  // one thread.
   Status ExecuteEverywhere(const std::string& attempted, const std::string& statement);
+  struct HostRows {
+    std::string url, rows;
+  };
+  // What each host that answers has of its own, as the description of its tables.
+  Result<std::vector<HostRows>> SelectEverywhere(const std::string& attempted, const std::string& query);
   // Writes rows to a table, `into` being its name and columns. Becomes visible as one block or not at all, as long
   // as the rows are of one partition and at most kInsertRowsMax. After a failure with kUnavailable the outcome is
   // unknown: it may still appear. The rows may appear twice, as equal rows. `token` is the same for equal rows only.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -47,9 +48,10 @@ Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entr
     ByteWriter row;
     row.Text(key);
     row.Text(value);
-    row.U64(VersionNow());
+    const std::uint64_t made = VersionNow();
+    row.U64(made);
     STATCOLLECT_RETURN_IF_ERROR(engine.Insert(attempted, TableName(engine, "store") + " (key, value, made)",
-                                              row.bytes(), "store " + key + " " + value));
+                                              row.bytes(), "store " + key + " " + std::to_string(made)));
     written = true;
   }
   if (!written) return entries;
@@ -60,6 +62,17 @@ Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entr
     value = *std::move(found);
   }
   return entries;
+}
+
+Status ProbeWrite(Engine& engine, const std::string& attempted) {
+  // Unlike any before: the engine would take an equal row for a repetition, and ask no replica.
+  const std::uint64_t made = std::uint64_t{std::random_device()()} << 32 | std::random_device()();
+  ByteWriter row;
+  row.Text("probe");
+  row.Text("");
+  row.U64(made);
+  return engine.Insert(attempted, TableName(engine, "store") + " (key, value, made)", row.bytes(),
+                       "probe " + std::to_string(made));
 }
 
 }  // namespace statcollect

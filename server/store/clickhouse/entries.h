@@ -18,6 +18,9 @@ Result<std::string> ReadEntry(Engine& engine, const std::string& attempted, std:
 using Entries = std::map<std::string, std::string>;
 Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entries entries);
 
+// Ok: the engine accepts writes, with a quorum if there is one.
+Status ProbeWrite(Engine& engine, const std::string& attempted);
+
 }  // namespace statcollect
 
 #endif  // STATCOLLECT_SERVER_STORE_CLICKHOUSE_ENTRIES_H_

@@ -1,12 +1,14 @@
 #include "server/store/clickhouse/schema.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/text.h"
 #include "server/store/clickhouse/entries.h"
 
 namespace statcollect {
@@ -55,35 +57,121 @@ std::string RandomBytes(std::size_t count) {
   return bytes;
 }
 
-Result<std::set<std::string>> TablesOf(Engine& engine, const std::string& attempted) {
-  const auto answer = engine.Select(
-      attempted, "SELECT name FROM system.tables WHERE database = " + SqlText(engine.dsn().database));
-  if (!answer.ok()) return answer.status();
-  std::set<std::string> names;
-  ByteReader in(*answer);
-  while (in.ok() && in.remaining() > 0) names.insert(in.Text());
-  if (!in.ok()) return BadAnswer(engine, attempted);
-  return names;
+// A table as one host has it. Of one that another collector is creating at this moment, one half may be missing.
+struct FoundTable {
+  std::string engine;
+  std::map<std::string, std::string> columns;  // name to type
+};
+struct FoundTables {
+  std::string url;
+  std::map<std::string, FoundTable> tables;
+};
+
+Result<std::vector<FoundTables>> TablesOf(Engine& engine, const std::string& attempted) {
+  const std::string database = SqlText(engine.dsn().database);
+  const auto answers = engine.SelectEverywhere(
+      attempted,
+      "SELECT name AS t, '' AS c, engine AS v FROM system.tables WHERE database = " + database +
+          " UNION ALL SELECT table AS t, name AS c, type AS v FROM system.columns WHERE database = " +
+          database);
+  if (!answers.ok()) return answers.status();
+  std::vector<FoundTables> all;
+  for (const Engine::HostRows& host : *answers) {
+    FoundTables& found = all.emplace_back(FoundTables{.url = host.url, .tables = {}});
+    ByteReader in(host.rows);
+    while (in.ok() && in.remaining() > 0) {
+      FoundTable& table = found.tables[in.Text()];
+      std::string column = in.Text(), value = in.Text();
+      if (column.empty())
+        table.engine = std::move(value);
+      else
+        table.columns[std::move(column)] = std::move(value);
+    }
+    if (!in.ok()) return BadAnswer(engine, attempted);
+  }
+  return all;
 }
 
-Status CheckFormat(Engine& engine, const std::string& attempted, const std::set<std::string>& tables) {
-  if (!tables.contains("store")) {
-    for (const TableSpec& table : kTables) {
-      if (!tables.contains(std::string(table.name))) continue;
-      return {Code::kFailedPrecondition,
-              attempted + ": found a table '" + std::string(table.name) +
-                  "' and no table 'store'; expected an empty database or one of statcollect; name another "
-                  "database in --store"};
-    }
-    return Status::Ok();
+// What is wrong with the tables of a host; empty: nothing. Then what to do about it.
+std::string WrongEngine(const TableSpec& table, const std::string& found, unsigned quorum) {
+  constexpr std::string_view kPlain = "ReplacingMergeTree";
+  const std::string of = "found table '" + std::string(table.name) + "' ";
+  if (!found.ends_with(kPlain))
+    return of + "of engine " + Printable(found) + "; expected " + std::string(kPlain) +
+           ", or an empty database; name another database in --store";
+  const bool replicated = found != kPlain;
+  if (replicated && quorum == 0)
+    return of +
+           "with replicas; expected tables without, because --store has no quorum=, and what is written without "
+           "a quorum is not seen by readers with one; name the hosts and the quorum that the other collectors "
+           "name";
+  if (!replicated && quorum > 0)
+    return of + "without replicas; expected replicated tables, because --store has quorum=" +
+           std::to_string(quorum) +
+           ", and no other host would get what is written here; name a new database in --store, and copy the runs "
+           "there with statctl migrate";
+  return "";
+}
+
+std::string WrongColumns(const TableSpec& table, const std::map<std::string, std::string>& found) {
+  for (std::string_view column : PartsOf(table.columns, ',')) {
+    column = Trimmed(column);
+    const std::size_t space = column.find(' ');
+    const auto at = found.find(std::string(column.substr(0, space)));
+    const bool missing = at == found.end();
+    if (!missing && at->second == column.substr(space + 1)) continue;
+    return "found table '" + std::string(table.name) + "' " + (missing ? "without" : "with another") +
+           " column '" + std::string(column) + "'" + (missing ? "" : ", of type " + Printable(at->second)) +
+           "; expected the tables of format " + std::to_string(kClickHouseFormatVersion) +
+           "; undo what has changed them, or name another database in --store";
   }
-  const auto format = ReadEntry(engine, attempted, "format");
-  if (!format.ok()) return format.status();
-  if (format->empty() || *format == std::to_string(kClickHouseFormatVersion)) return Status::Ok();
-  return {Code::kFailedPrecondition,
-          attempted + ": found tables of format " + Printable(*format) + "; expected " +
-              std::to_string(kClickHouseFormatVersion) +
-              "; use the version of statcollectord that wrote them, or name another database in --store"};
+  return "";
+}
+
+std::string WrongFormat(const std::string& found) {
+  if (found.empty() || found == std::to_string(kClickHouseFormatVersion)) return "";
+  return "found tables of format " + Printable(found) + "; expected " +
+         std::to_string(kClickHouseFormatVersion) +
+         "; use the version of statcollectord that wrote them, or name another database in --store";
+}
+
+std::string WrongTables(const FoundTables& found, unsigned quorum, bool with_columns) {
+  for (const TableSpec& table : kTables) {
+    const auto at = found.tables.find(std::string(table.name));
+    if (at == found.tables.end()) continue;
+    if (!found.tables.contains("store"))
+      return "found a table '" + at->first +
+             "' and no table 'store'; expected an empty database or one of statcollect; name another database "
+             "in --store";
+    const auto& [of_table, columns] = at->second;
+    if (std::string wrong = of_table.empty() ? "" : WrongEngine(table, of_table, quorum); !wrong.empty())
+      return wrong;
+    // The columns of the others depend on the format, which this one has.
+    if (columns.empty() || (!with_columns && table.name != "store")) continue;
+    if (std::string wrong = WrongColumns(table, columns); !wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+// Whatever tables there are already, at each host that answers.
+Status CheckTables(Engine& engine, const std::string& attempted) {
+  const auto hosts = TablesOf(engine, attempted);
+  if (!hosts.ok()) return hosts.status();
+  for (const bool with_columns : {false, true}) {
+    bool has_store = false;
+    for (const FoundTables& host : *hosts) {
+      has_store = has_store || host.tables.contains("store");
+      const std::string wrong = WrongTables(host, engine.dsn().quorum, with_columns);
+      if (!wrong.empty())
+        return {Code::kFailedPrecondition, attempted + ": ClickHouse at " + host.url + ": " + wrong};
+    }
+    if (with_columns || !has_store) continue;
+    const auto format = ReadEntry(engine, attempted, "format");
+    if (!format.ok()) return format.status();
+    if (const std::string wrong = WrongFormat(*format); !wrong.empty())
+      return {Code::kFailedPrecondition, attempted + ": " + wrong};
+  }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -146,11 +234,9 @@ void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row, c
 
 Result<StoreIdentity> OpenSchema(Engine& engine) {
   const std::string attempted = "open the store " + engine.dsn().Describe();
+  STATCOLLECT_RETURN_IF_ERROR(CheckTables(engine, attempted));
   STATCOLLECT_RETURN_IF_ERROR(
       engine.ExecuteEverywhere(attempted, "CREATE DATABASE IF NOT EXISTS " + engine.dsn().database));
-  const auto tables = TablesOf(engine, attempted);
-  if (!tables.ok()) return tables.status();
-  STATCOLLECT_RETURN_IF_ERROR(CheckFormat(engine, attempted, *tables));
   for (const TableSpec& table : kTables)
     STATCOLLECT_RETURN_IF_ERROR(engine.ExecuteEverywhere(attempted, CreateTable(engine, table)));
   const auto entries =

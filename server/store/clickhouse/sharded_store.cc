@@ -61,6 +61,9 @@ class ShardedStore final : public Store {
   Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
     return Of(rank).Rank(attempt, rank);
   }
+  Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) override {
+    return Of(rank).EndRank(attempt, rank);
+  }
   Status ClaimRank(AttemptId attempt, std::uint32_t rank) override {
     return Of(rank).ClaimRank(attempt, rank);
   }

@@ -158,6 +158,26 @@ TEST_F(ClickHouseStoreTest, StreamThatMovedIsFencedAtTheFirstCollector) {
   EXPECT_EQ(Scan(*b, attempt, 0).size(), 40u);
 }
 
+// A newer attempt begins at b, while a still writes the rank in the older one.
+TEST_F(ClickHouseStoreTest, EndedRankIsNotWrittenOnByAnotherCollector) {
+  const auto a = Open(), b = Open();
+  const AttemptId attempt = MakeAttempt(*a);
+  EXPECT_FALSE(*b->EndRank(attempt, 0)) << "it has no state yet";
+  Append(*a, attempt, 0, MakeBatch(1, 0, 0, 10));
+  ASSERT_TRUE(*b->EndRank(attempt, 0));
+  EXPECT_EQ(TryAppend(*a, attempt, MakeBatch(14, 1, 0, 10)).code(), Code::kAborted);
+  EXPECT_EQ(Scan(*b, attempt, 0).size(), 10u);
+  EXPECT_EQ(b->Ranks(attempt)->at(0).durable_seq, 13u);
+  // One that has finished is left alone.
+  RankMeta meta = MetaOf(0, 26);
+  meta.finished = true;
+  ASSERT_TRUE(b->PutRank(attempt, 0, meta).ok());
+  const auto rows = [&] { return *Raw()->Select("count", "SELECT count() FROM " + database_ + ".records"); };
+  const std::string before = rows();
+  EXPECT_TRUE(*b->EndRank(attempt, 0));
+  EXPECT_EQ(rows(), before);
+}
+
 TEST_F(ClickHouseStoreTest, RepeatedInsertIsReadOnce) {
   const auto store = Open();
   const AttemptId attempt = MakeAttempt(*store);
@@ -305,6 +325,7 @@ TEST(ClickHouseDsnTest, ReadsAndRefusesAddresses) {
                             "clickhouse://h/1db",
                             "clickhouse://h/d;b",
                             "clickhouse://h/db?quorum=0",
+                            "clickhouse://h/db?quorum=1",
                             "clickhouse://h/db?quorum=99",
                             "clickhouse://h/db?tls=1",
                             "clickhouse://@h/db",
