@@ -35,7 +35,8 @@ Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like, St
   if (!catalogue.ok()) return catalogue.status();
   for (const TensorDef& def : (*catalogue)->activations) {
     if (def.key.kind == Kind::kBatch && def.key.name == like.name && def.key.output_path == like.output_path)
-      series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .steps = steps, .points = {}});
+      series.push_back(
+          {.attempt = side.attempt, .rank = rank, .activation = def.id, .steps = steps, .points = {}});
   }
   return Status::Ok();
 }

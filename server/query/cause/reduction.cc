@@ -35,7 +35,11 @@ Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step) {
     if (!catalogue.ok()) return catalogue.status();
     for (const TensorDef& def : (*catalogue)->activations) {
       if (def.key == side.root->def->key)
-        series.push_back({.attempt = side.attempt, .rank = rank, .activation = def.id, .steps = {.first = step, .last = step}, .points = {}});
+        series.push_back({.attempt = side.attempt,
+                          .rank = rank,
+                          .activation = def.id,
+                          .steps = {.first = step, .last = step},
+                          .points = {}});
     }
   }
   STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(series));

@@ -172,10 +172,8 @@ class RankScan {
     for (std::size_t i = 0; i < skipped_.activation.size(); ++i) {
       // Of a live run, and defined since the alignment was made: the next question shows it.
       if (skipped_.activation[i] >= alignment.a().activations.size()) continue;
-      at.cells.push_back({.id = skipped_.activation[i],
-                          .order = skipped_.order[i],
-                          .of_b = false,
-                          .level = kHeatIdentical});
+      at.cells.push_back(
+          {.id = skipped_.activation[i], .order = skipped_.order[i], .of_b = false, .level = kHeatIdentical});
     }
   }
 

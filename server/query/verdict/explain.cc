@@ -33,7 +33,8 @@ constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
 constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient against those of the others
 constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
-constexpr double kFlipsInFewSums = 4, kMovesInFewSums = 1;  // expected ones; there may be several times as many
+constexpr double kFlipsInFewSums = 4,
+                 kMovesInFewSums = 1;  // expected ones; there may be several times as many
 constexpr double kFragileSpread = 0.75;
 constexpr double kUncertain = 0.3;  // spread from about 100 elements down
 // Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
@@ -529,6 +530,16 @@ bool Explainer::IsOrthogonal(const TensorPair& pair) const {
          !normalised_.contains(pair.a.def->key.name);
 }
 
+// What a momentum carries on from gradients of earlier steps: the update is as different as that at most, if the newest
+// gradient is not.
+double Explainer::OfMomentum(std::string_view name) const {
+  double level = 0;
+  for (auto at = states_.lower_bound({name, {}}); at != states_.end() && at->first.first == name; ++at) {
+    if (RoleOf(at->first.second) == StateRole::kOther) level = std::max(level, at->second.distance);
+  }
+  return level;
+}
+
 // A weight is judged by what the update added to it, from the sketches before and after.
 double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   updated_ = std::max(updated_, Capped(pair.distance));
@@ -568,7 +579,8 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
     if (IsOrthogonal(pair)) flipped = kMostFlipped;
     if (normalised && !second_.contains(name))
       flipped = std::max(flipped, 2 * std::sqrt(kSignFlips / Numel(pair)));
-    level = std::hypot(std::max(kLinearUpdate * gradient, flipped), resolution);
+    const double carried = normalised ? 0 : OfMomentum(name);
+    level = std::hypot(std::max({kLinearUpdate * gradient, flipped, carried}), resolution);
     if (gradient > kLargeGradient) level = std::max(level, 1.0);
     to.fresh = gradient == 0 && before.distance == 0;
   }

@@ -92,8 +92,8 @@ class Explainer {
     double distance = 0, unit = 0;
     double inherited = 0;  // by all but its direct successor: without what only a noise-driven bias has added
     double most = 0;       // largest `inherited` inside the module; a list of modules has no output itself
-    bool own = false;   // its own output
-    bool kink = false;  // HasKink() of its class
+    bool own = false;      // its own output
+    bool kink = false;     // HasKink() of its class
     std::uint64_t numel = 0;
   };
   // The largest distance among inputs, and their coarsest roundoff.
@@ -133,6 +133,7 @@ class Explainer {
   double ExplainState(const TensorPair& pair);
   double ExplainUpdate(const TensorPair& pair, Explained& to);
   double FlippedSigns(std::string_view name, double gradient) const;
+  double OfMomentum(std::string_view name) const;
   bool IsOrthogonal(const TensorPair& pair) const;
   Level OfInputs(const Pass& pass, std::string_view module) const;
   static double OfSiblings(const Pass& pass, std::string_view module);

@@ -285,6 +285,11 @@ class StepModel:
         pair.observed = min(math.dist(update_a, update_b) / update, 2.0)
         resolution = (2 * 4e-8 + pair.unit) * max(pair.norm, before.norm) / update
         flipped = min(12 * math.sqrt(gradient), 0.7) if normalised else 0.0
-        level = math.hypot(max(3 * gradient, flipped), resolution)
+        carried = (
+            0.0
+            if normalised
+            else max((d for (of, path), (d, _) in self.memory.states.items() if of == name and path), default=0.0)
+        )
+        level = math.hypot(max(3 * gradient, flipped, carried), resolution)
         pair.fresh = gradient == 0 and not before.differs
         return max(level, 1.0) if gradient > 0.05 else level

@@ -88,7 +88,8 @@ TEST(Explainer, WhatRunsBehindANoiseDrivenBiasInheritsWhatTheMatrixBesideItDiffe
     EXPECT_GT(explained[2].expected, 9e-4) << "its direct successor may be given all of it";
     const double inherited = std::min(3 * of_weight, 1e-3);  // 3: flipped signs; no more than was seen
     for (const std::size_t behind : {3, 4})
-      EXPECT_NEAR(explained[behind].expected, inherited, 1e-2 * inherited + 1e-6) << behind << " " << of_weight;
+      EXPECT_NEAR(explained[behind].expected, inherited, 1e-2 * inherited + 1e-6)
+          << behind << " " << of_weight;
   }
 }
 

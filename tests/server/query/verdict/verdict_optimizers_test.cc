@@ -75,6 +75,20 @@ TEST(Optimizers, AMomentumKeepsAGradientsDifference) {
   EXPECT_LT(Update("momentum_buffer").ExpectedOfWeight(), 5e-6);
 }
 
+// A step after an element of the gradient has moved.
+TEST(Optimizers, AMomentumCarriesOnWhatAnEarlierGradientDiffered) {
+  for (const double carried : {0.0, 4e-3}) {
+    Step before, after;
+    before.Add(Key("fc.weight", Kind::kWeight), 0);
+    before.Add(Key("fc.weight", Kind::kOptimizerState, "momentum_buffer"), carried);
+    after.Add(Gradient("fc.weight"), kGradientDistance);
+    after.Add(Key("fc.weight", Kind::kWeight), 1e-4, {.l2 = 2});
+    Explainer explainer;
+    explainer.Step(before.pairs);
+    EXPECT_NEAR(explainer.Step(after.pairs)[1].expected, carried, 5e-6) << carried;
+  }
+}
+
 TEST(Optimizers, ASecondMomentLetsSignsFlip) {
   for (const char* state : {"exp_avg_sq", "exp_inf", "square_avg", "sum", "row_var", "variance", "state2",
                             "exp_avg_sq_row", "exp_avg_slow"})

@@ -603,8 +603,7 @@ TEST(AskedBefore, KnowsWhatItWasAskedLastAndNothingElse) {
   other_rank.rank = 1;
   other_activation.activation = 0;
   EXPECT_FALSE((*asked)(blocks, 0));
-  for (const StatKey& other : {other_attempt, other_rank, other_activation})
-    EXPECT_FALSE((*asked)(other, 0));
+  for (const StatKey& other : {other_attempt, other_rank, other_activation}) EXPECT_FALSE((*asked)(other, 0));
   EXPECT_FALSE((*asked)(blocks, 16'384)) << "another part of the series";
   EXPECT_TRUE((*asked)(blocks, 0));
   EXPECT_TRUE((*asked)(later, 0)) << "blocks of all steps";
