@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -39,15 +40,16 @@ class ClickHouseStoreTest : public ::testing::Test {
   }
   void TearDown() override { Server().Kill(); }
 
-  // A collector's store; impatient, so that tests of failures are short.
-  std::unique_ptr<Store> Open(const std::string& user = "") const {
-    auto opened = OpenClickHouseStore(Server().Dsn(database_, user), Impatient());
-    EXPECT_TRUE(opened.ok()) << opened.status().message();
-    return opened.ok() ? *std::move(opened) : nullptr;
+  // A collector's store; impatient, so that tests of failures are short. `timeout`: of a request that is not answered.
+  std::unique_ptr<Store> Open(const std::string& user = "",
+                              std::chrono::milliseconds timeout = std::chrono::seconds(20)) const {
+    auto opened = OpenClickHouseStore(Server().Dsn(database_, user), Impatient(timeout));
+    if (!opened.ok()) throw std::runtime_error(opened.status().message());
+    return *std::move(opened);
   }
-  static EngineOptions Impatient() {
+  static EngineOptions Impatient(std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
     return {.connect_timeout = std::chrono::milliseconds(500),
-            .timeout = std::chrono::milliseconds(500),
+            .timeout = timeout,
             .read_patience = std::chrono::milliseconds(500),
             .write_patience = std::chrono::milliseconds(500)};
   }
@@ -234,7 +236,7 @@ TEST_F(ClickHouseStoreTest, RemovedRunIsNotWrittenOnByAnotherCollector) {
 }
 
 TEST_F(ClickHouseStoreTest, EngineThatDiesAndComesBackLosesAndDoublesNothing) {
-  const auto store = Open();
+  const auto store = Open("", std::chrono::seconds(2));
   const AttemptId attempt = MakeAttempt(*store);
   std::uint64_t acknowledged = 0;
   for (std::uint64_t step = 0; step < 12; ++step) {
