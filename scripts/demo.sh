@@ -153,15 +153,17 @@ verdict 0 base base2
 page="/?view=compare&a=base&b=ort"
 url="http://$(grep -oE 'http [0-9.]+:[0-9]+' "$work/collector.out" | cut -d' ' -f2)$page"
 step "done"
-if [ -n "$open" ] && ! "$python" -c 'import sys, webbrowser; sys.exit(not webbrowser.open(sys.argv[1], new=2))' "$url" >/dev/null 2>&1; then
-  echo "demo.sh: --open: found no browser on this machine; the link below works while the collector runs"
+if [ -n "$open" ]; then # printed first: a browser may stay in the foreground until it is closed
+  echo "Where they diverge, in a browser: $url"
+  "$python" -c 'import sys, webbrowser; sys.exit(not webbrowser.open(sys.argv[1], new=2))' "$url" >/dev/null 2>&1 ||
+    echo "demo.sh: --open: found no browser on this machine; the link above works while the collector runs"
 fi
 if [ -n "$keep" ]; then
   echo "Kept in $keep. To look around: build/release/bin/statcollectord --data-dir $keep/data"
   echo "Then in a browser: http://127.0.0.1:7434$page"
 fi
 if [ -n "$open" ] || { [ -z "$keep" ] && [ -t 0 ] && [ -t 1 ]; }; then
-  echo "Where they diverge, in a browser: $url"
+  [ -n "$open" ] || echo "Where they diverge, in a browser: $url"
   read -r -p "Press Enter to stop the collector. " _ || true
 elif [ -z "$keep" ]; then
   echo "To see it in a browser: scripts/demo.sh --open, or --keep DIR"
