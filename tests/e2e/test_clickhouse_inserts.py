@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from clickhouse_server import ClickHouseServer, Replicas, missing_packages, program
-from conftest import BUILD, run_command
 from http_faults import HttpFaults, Injected, Request, failing
+from store_conformance import check_conformance
 from test_clickhouse import Cluster, check_ledger
 from test_clickhouse_faults import into_records
 from test_durability import start
 
-CONFORMANCE = BUILD / "tests" / "store_conformance_test"
 pytestmark = pytest.mark.skipif(program() is None, reason="clickhouse-server is not installed; scripts/setup.sh installs it")
 
 
@@ -28,8 +26,6 @@ def faults(shared_engine: ClickHouseServer) -> Iterator[HttpFaults]:
 
 def test_the_store_conforms_if_each_insert_arrives_twice(shared_engine: ClickHouseServer, faults: HttpFaults) -> None:
     """The engine stores it and does not say so: it is sent again, and the tables have it twice."""
-    if not CONFORMANCE.exists():
-        pytest.skip(f"{CONFORMANCE} is not built")
     seen: dict[bytes, int] = defaultdict(int)
 
     def first_of_each(request: Request) -> Injected | None:
@@ -40,12 +36,7 @@ def test_the_store_conforms_if_each_insert_arrives_twice(shared_engine: ClickHou
         return failing(319, "Unknown status, client must retry.", passed_on=True) if seen[whole] == 1 else None
 
     faults.rule = first_of_each
-    done = run_command(
-        [str(CONFORMANCE), "--gtest_filter=*/ClickHouse"],
-        env={**os.environ, "STATCOLLECT_TEST_CLICKHOUSE": faults.address},
-        timeout=240,
-    )
-    assert done.code == 0 and "[  PASSED  ]" in done.out, done.out[-5000:]
+    check_conformance(faults.address)
     assert faults.injected > 100 and set(seen.values()) == {2}, "what is sent again is the same, byte for byte"
 
 

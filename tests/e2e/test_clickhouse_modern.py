@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import run_command
 from naive.check import check_seeds
-from test_clickhouse_inserts import CONFORMANCE
+from store_conformance import check_conformance
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("chdb") is None, reason="chdb is not installed: .venv/bin/python -m pip install chdb (530 MB)"
@@ -38,11 +36,4 @@ def test_diff_equals_the_naive_model_over_a_modern_clickhouse(tmp_path: Path, mo
 
 
 def test_the_store_conforms_over_a_modern_clickhouse(modern: str) -> None:
-    if not CONFORMANCE.exists():
-        pytest.skip(f"{CONFORMANCE} is not built")
-    done = run_command(
-        [str(CONFORMANCE), "--gtest_filter=*/ClickHouse"],
-        env={**os.environ, "STATCOLLECT_TEST_CLICKHOUSE": modern},
-        timeout=400,
-    )
-    assert done.code == 0 and "[  PASSED  ]" in done.out, done.out[-5000:]
+    check_conformance(modern, timeout=400)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from clickhouse_server import Replicas, missing_packages
-from conftest import BUILD, STATCOLLECTORD, Collector, Gates, run_command, start_python, wait_until
+from conftest import STATCOLLECTORD, Collector, Gates, run_command, start_python, wait_until
+from store_conformance import check_conformance
 from tcp_proxy import TcpProxy
 from test_clickhouse import Cluster, check_ledger, records_of
 from test_durability import STEADY, start
 
-CONFORMANCE = BUILD / "tests" / "store_conformance_test"
 missing = missing_packages(replicated=True)
 pytestmark = pytest.mark.skipif(
     bool(missing), reason=f"{', '.join(missing)}: not installed; scripts/setup.sh --for cluster installs them"
@@ -50,15 +49,8 @@ def log_of(collector: Collector) -> str:
 
 
 def test_the_store_conforms_over_replicas(shared_engine: Replicas) -> None:
-    if not CONFORMANCE.exists():
-        pytest.skip(f"{CONFORMANCE} is not built")
     hosts = ",".join(replica.address for replica in shared_engine.replicas)
-    done = run_command(
-        [str(CONFORMANCE), "--gtest_filter=*/ClickHouse"],
-        env={**os.environ, "STATCOLLECT_TEST_CLICKHOUSE": f"{hosts}?quorum=2"},
-        timeout=240,
-    )
-    assert done.code == 0 and "[  PASSED  ]" in done.out, done.out[-5000:]
+    check_conformance(f"{hosts}?quorum=2")
 
 
 @pytest.mark.parametrize("away", [1.0, 7.0], ids=["shorter than its session", "longer"])

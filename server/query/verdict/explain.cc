@@ -145,8 +145,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   }
   // What the same parameter of another layer is.
   for (const std::string_view name : perhaps_noise_) {
-    if (noise_patterns_.contains(PatternOf(name)))
-      partly_noise_.insert(noise_driven_.try_emplace(name, false).first->first);
+    if (noise_patterns_.contains(PatternOf(name))) NotePartlyNoise(name);
   }
 }
 
@@ -170,8 +169,13 @@ void Explainer::NoteSecondMoment(const TensorPair& squares) {
   const NoiseElements noise = NoiseElementsOf(squares);
   if (noise == NoiseElements::kPossible) perhaps_noise_.push_back(name);
   if (noise != NoiseElements::kSome) return;
-  partly_noise_.insert(noise_driven_.try_emplace(name, false).first->first);
+  NotePartlyNoise(name);
   noise_patterns_.insert(PatternOf(name));
+}
+
+void Explainer::NotePartlyNoise(std::string_view name) {
+  partly_noise_.insert(name);
+  noise_driven_.try_emplace(name, false);
 }
 
 bool Explainer::AreSquares(const TensorKey& state) const {

@@ -125,6 +125,7 @@ class Explainer {
   void BeginStep(std::span<const TensorPair> pairs);
   void NoteState(const TensorPair& pair);
   void NoteSecondMoment(const TensorPair& squares);
+  void NotePartlyNoise(std::string_view name);
   bool AreSquares(const TensorKey& state) const;
   void Explain(const TensorPair& pair, Explained& to);
   double ExplainForward(const TensorPair& pair, Explained& to);

@@ -101,7 +101,7 @@ TEST_F(LiveTest, SendsEveryChangeOfOneRunUntilItIsGone) {
   ASSERT_TRUE(server_.store.DropAttempts({&ort, 1}).ok());
   server_.runs.Changed("ort");
   EXPECT_EQ(reader->Next(), "-ort |");
-  EXPECT_EQ(Follow({"ort"}, before)->Next(), "-ort |") << "also who comes back is told";
+  EXPECT_EQ(Follow({"ort"}, before)->Next(), "-ort |") << "a follower that reconnects is told, too";
   Put(Make("ort"), 1);
   server_.runs.Changed("ort");
   EXPECT_EQ(reader->Next(), "+ort:1!3 |");

@@ -5,6 +5,7 @@
 
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/silent_stream.h"
 
 namespace statcollect {
 namespace {
@@ -21,13 +22,6 @@ using ::testing::UnorderedElementsAre;
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr hours kDay{24};
-
-struct FakeStream final : OpenStream {
-  void EndStream(const Status&) override {}
-  void RecordSteps(const std::string&) override {}
-  void Capture(const CaptureRequest&) override {}
-  void RecordFull(const FullSteps&) override {}
-};
 
 class RetentionTest : public ::testing::Test {
  protected:
@@ -48,11 +42,11 @@ class RetentionTest : public ::testing::Test {
     clock_.Advance(kDay);
     return id;
   }
-  std::shared_ptr<FakeStream> OpenStreamOf(const std::string& name) {
+  std::shared_ptr<testing::SilentStream> OpenStreamOf(const std::string& name) {
     SessionInfo info;
     info.run = name;
     info.if_exists = IfExists::kAppend;
-    auto stream = std::make_shared<FakeStream>();
+    auto stream = std::make_shared<testing::SilentStream>();
     EXPECT_TRUE(registry_.Open(info, stream).ok());
     return stream;
   }

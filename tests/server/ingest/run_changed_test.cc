@@ -10,6 +10,7 @@
 #include "server/ingest/registry.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/silent_stream.h"
 
 namespace statcollect {
 namespace {
@@ -17,13 +18,6 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeClock;
 using testing::FakeStore;
-
-struct SilentStream final : OpenStream {
-  void EndStream(const Status&) override {}
-  void RecordSteps(const std::string&) override {}
-  void Capture(const CaptureRequest&) override {}
-  void RecordFull(const FullSteps&) override {}
-};
 
 class RunChangedTest : public ::testing::Test {
  protected:
@@ -52,7 +46,7 @@ class RunChangedTest : public ::testing::Test {
 };
 
 TEST_F(RunChangedTest, AStreamThatOpensAndCloses) {
-  const auto stream = std::make_shared<SilentStream>();
+  const auto stream = std::make_shared<testing::SilentStream>();
   const auto admission = Open(stream);
   ASSERT_TRUE(admission.ok());
   EXPECT_THAT(Taken(), ElementsAre("base is open"));
@@ -61,7 +55,7 @@ TEST_F(RunChangedTest, AStreamThatOpensAndCloses) {
 }
 
 TEST_F(RunChangedTest, ARunThatIsKept) {
-  const auto stream = std::make_shared<SilentStream>();
+  const auto stream = std::make_shared<testing::SilentStream>();
   const auto admission = Open(stream);
   registry_.Close(admission->attempt.id, 0, stream.get());
   Taken();
@@ -70,7 +64,7 @@ TEST_F(RunChangedTest, ARunThatIsKept) {
 }
 
 TEST_F(RunChangedTest, ARunThatIsRemovedWhileItIsWritten) {
-  ASSERT_TRUE(Open(std::make_shared<SilentStream>()).ok());
+  ASSERT_TRUE(Open(std::make_shared<testing::SilentStream>()).ok());
   Taken();
   ASSERT_TRUE(registry_.DeleteRun("base", /*force=*/true).ok());
   ASSERT_FALSE(seen_.empty());
