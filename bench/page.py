@@ -43,6 +43,7 @@ FIRST_MAP = "performance.getEntriesByName('heat map')[0].startTime"
 ANSWER = "performance.getEntriesByType('resource').filter(e => e.name.includes(%s)).map(e => e.responseEnd)"
 CHARTS_SHOWN = "Math.max(...performance.getEntriesByName('chart').map(e => e.startTime + e.duration))"
 CHARTS = "performance.getEntriesByName('chart').map(e => e.duration)"
+WINDOW_OPENS_MS = 2000
 PAINTED = "canvas[data-painted]"
 # Moves the mouse in every frame; counts frames and pictures.
 PAN = """async ([x, y, seconds]) => {
@@ -112,9 +113,11 @@ def summary(values: list[float]) -> dict[str, float]:
 
 @contextmanager
 def opened(browser: Any, url: str) -> Iterator[Any]:
+    """A page in a window that is open already: a new one keeps both cores busy with the browser's own pages for half a second."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(180_000)
+    page.wait_for_timeout(WINDOW_OPENS_MS)
     page.goto(url)
     yield page
     context.close()

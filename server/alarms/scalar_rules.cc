@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/names.h"
+#include "server/query/loss_names.h"
 
 namespace statcollect::alarms {
 namespace {
@@ -44,16 +45,11 @@ Finding ClearedOf(AlarmRule rule, const ScalarRecord& scalar) {
 
 }  // namespace
 
-bool IsLossScale(std::string_view name) { return Lower(name).ends_with("loss_scale"); }
 bool IsFoundInf(std::string_view name) { return Lower(name).ends_with("found_inf"); }
-bool IsLoss(std::string_view name) {
-  const std::string lower = Lower(name);
-  return lower.find("loss") != std::string::npos && lower.find("loss_scale") == std::string::npos;
-}
 
 void ScalarRules::Add(const ScalarRecord& scalar, std::vector<Finding>* findings) {
-  const bool scale = IsLossScale(scalar.name);
-  if (!scale && !IsLoss(scalar.name)) return;
+  const bool scale = query::IsLossScale(scalar.name);
+  if (!scale && !query::IsLoss(scalar.name)) return;
   auto found = states_.find(scalar.name);
   if (found == states_.end()) {
     if (states_.size() >= kNamesMax) return;

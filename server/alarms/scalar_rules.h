@@ -16,10 +16,8 @@
 
 namespace statcollect::alarms {
 
-// "loss_scale", "amp/loss_scale"; "found_inf"; any other name with "loss" in it.
-bool IsLossScale(std::string_view name);
+// "found_inf", "amp/found_inf". Losses and their scale: server/query/loss_names.h.
 bool IsFoundInf(std::string_view name);
-bool IsLoss(std::string_view name);
 
 // Not thread-safe. Values that arrive after one of a later step are ignored.
 class ScalarRules {

@@ -55,8 +55,7 @@ Result<std::optional<LossSource>> FindLossSource(Store& store, AttemptId attempt
       return scalar.name == "loss";
     };
     STATCOLLECT_RETURN_IF_ERROR(LookAtScalars(store, attempt, rank, {}, take));
-    if (!names.empty())
-      return std::optional(LossSource{attempt, rank, names.contains("loss") ? "loss" : *names.begin()});
+    if (!names.empty()) return std::optional(LossSource{attempt, rank, MainLoss(names)});
   }
   return std::optional<LossSource>();
 }

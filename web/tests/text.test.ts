@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { joined, tickTexts } from '../src/parts/lines';
 import { hrefOf, parseRoute } from '../src/route';
 import { ago, bytes, command, duration, quoted, short, shown } from '../src/text';
-import { lossName, meanBySteps } from '../src/views/losses';
+import { isLoss, lossName, meanBySteps } from '../src/views/losses';
 import { sorted } from '../src/views/runs';
 import type { RunSummary, ScalarPoint } from '../src/api/types';
 
@@ -40,6 +40,18 @@ test('every view is a URL, and nothing else is', () => {
 function scalar(step: number, rank: number, name: string, value: ScalarPoint['value']): ScalarPoint {
   return { run: 'r', rank, step, micro_batch: 0, name, value, ranks: [] };
 }
+
+// The same names as in tests/server/query/losses_test.cc.
+test('losses are told from other scalars', () => {
+  for (const name of ['loss', 'train/loss', 'eval_Loss', 'valloss', 'lm loss', 'train_loss_step', 'loss/gen', 'Loss_total', 'losses/aux', 'loss-G', 'mtp_1 loss'])
+    expect(isLoss(name), name).toBe(true);
+  for (const name of ['', 'lr', 'glossary', 'lossless', 'loss_scale', 'loss-scale', 'amp/loss_scale', 'loss_weight', 'time/loss_ms', 'aux_loss_coeff', 'grad_norm'])
+    expect(isLoss(name), name).toBe(false);
+  const names = (...all: string[]) => lossName(all.map((name) => scalar(0, 0, name, 1)));
+  expect(names('aux_loss', 'loss', 'train_loss_step')).toBe('loss');
+  expect(names('loss_gen', 'train/loss')).toBe('train/loss');
+  expect(names('train_loss_step', 'train_loss_epoch')).toBe('train_loss_epoch');
+});
 
 test('the loss is the mean over the ranks, or of one', () => {
   const records = [scalar(1, 0, 'loss', 2), scalar(1, 1, 'loss', 4), scalar(0, 0, 'loss', 'NaN'), scalar(0, 0, 'grad_norm', 9)];

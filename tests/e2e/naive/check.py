@@ -9,6 +9,7 @@ import argparse
 import csv
 import math
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,11 +52,18 @@ def write_runs(store: str, seeds: range) -> None:
     subprocess.run([str(MAKE_RUNS), store], input="\n".join(lines) + "\n", text=True, check=True, timeout=600)
 
 
+def is_loss(name: str) -> bool:
+    """Losses by their names, as docs/divergence.md says."""
+    words = set(re.split(r"[^a-z0-9]+", name.lower()))
+    other = {"scale", "weight", "coef", "coeff", "factor", "lr", "mask", "count", "time", "ms", "us", "sec", "seconds", "duration"}
+    return not words & other and any(word.endswith("loss") or word == "losses" for word in words)
+
+
 def read_losses(path: Path) -> Losses:
     losses: Losses = defaultdict(list)
     with path.open(newline="") as lines:
         for line in csv.DictReader(lines):
-            if line["name"].lower().endswith("loss"):
+            if is_loss(line["name"]):
                 losses[int(line["step"]), int(line["rank"])].append(
                     (line["name"], int(line["micro_batch"]), float(line["value"]))
                 )

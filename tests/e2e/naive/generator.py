@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 DTYPES = ["f32", "f32", "f32", "bf16", "f16", "f64", "f8e4m3", "i64", "bool", "c64"]
-LOSSES = ["loss", "train/loss", "eval_Loss", "lr"]  # the last is not a loss
+LOSSES = ["loss", "train/loss", "eval_Loss_step", "loss_scale"]  # the last is not a loss
 LOSSES_OF_MODELS = ["Gen/loss", "g.loss", "loss", "loss_dis_loss", "misdis_loss"]  # by models of several_optimizers, or nearly
 
 

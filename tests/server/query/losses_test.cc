@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "server/query/loss_curves.h"
+#include "server/query/loss_names.h"
 #include "server/query/query.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
@@ -44,6 +45,28 @@ class LossesTest : public ::testing::Test {
   FakeStore store_;
   QueryEngine engine_;
 };
+
+// web/tests/text.test.ts and tests/e2e/naive know the same rule.
+TEST(LossNames, AreToldFromOtherScalars) {
+  for (const char* const name : {"loss", "train/loss", "eval_Loss", "valloss", "lm loss", "train_loss_step",
+                                 "loss/gen", "Loss_total", "losses/aux", "loss-G", "mtp_1 loss"})
+    EXPECT_TRUE(IsLoss(name)) << name;
+  for (const char* const name :
+       {"", "lr", "glossary", "lossless", "loss_scale", "loss-scale", "amp/loss_scale", "loss_weight",
+        "time/loss_ms", "aux_loss_coeff", "grad_norm"})
+    EXPECT_FALSE(IsLoss(name)) << name;
+  for (const char* const name : {"loss_scale", "amp/Loss_Scale", "loss-scale", "loss scale"})
+    EXPECT_TRUE(IsLossScale(name)) << name;
+  for (const char* const name : {"loss", "scale", "loss_scale_growth", "gloss_scale"})
+    EXPECT_FALSE(IsLossScale(name)) << name;
+}
+
+TEST(LossNames, OneStandsForAll) {
+  EXPECT_EQ(MainLoss({}), "");
+  EXPECT_EQ(MainLoss({"aux_loss", "loss", "train_loss_step"}), "loss");
+  EXPECT_EQ(MainLoss({"loss_gen", "train/loss"}), "train/loss");
+  EXPECT_EQ(MainLoss({"train_loss_epoch", "train_loss_step"}), "train_loss_epoch");
+}
 
 TEST_F(LossesTest, SpreadsThePointsOverTheRunAndEndsWithItsLastStep) {
   RunWriter run(store_, "r");

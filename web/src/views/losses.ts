@@ -4,11 +4,21 @@ import type { ScalarPoint } from '../api/types';
 import { placeOf, type Heat } from '../heat/model';
 import type { Line } from '../parts/lines';
 
-/** The scalar that stands for a run's loss: "loss", else the first name that ends so. */
+const OF_SOMETHING_ELSE = new Set('scale weight coef coeff factor lr mask count time ms us sec seconds duration'.split(' '));
+const wordsOf = (name: string) => name.toLowerCase().match(/[a-z0-9\u0080-\uffff]+/g) ?? [];
+const endsInLoss = (word: string | undefined) => word !== undefined && (word.endsWith('loss') || word === 'losses');
+
+/** The collector's rule (server/query/loss_names.h). */
+export function isLoss(name: string): boolean {
+  const words = wordsOf(name);
+  return words.some(endsInLoss) && !words.some((word) => OF_SOMETHING_ELSE.has(word));
+}
+
+/** The scalar that stands for a run's loss: "loss", else the first that ends so, else the first. */
 export function lossName(records: readonly ScalarPoint[]): string | null {
-  const names = new Set(records.map((record) => record.name));
-  if (names.has('loss')) return 'loss';
-  return [...names].sort().find((name) => name.toLowerCase().endsWith('loss')) ?? null;
+  const names = [...new Set(records.map((record) => record.name))].filter(isLoss).sort();
+  if (names.includes('loss')) return 'loss';
+  return names.find((name) => endsInLoss(wordsOf(name).at(-1))) ?? names[0] ?? null;
 }
 
 /** The mean over ranks and micro-batches of each step. */
