@@ -35,9 +35,12 @@ Finding About(AlarmRule rule, const ScalarRecord& scalar, std::string text) {
 }
 
 Finding ClearedOf(AlarmRule rule, const ScalarRecord& scalar) {
-  Finding finding =
-      About(rule, scalar,
-            fmt::format("{}: '{}' is {:.6g} again", Name(rule), Printable(scalar.name), scalar.value));
+  const char* const how = rule == AlarmRule::kLossNotFinite ? "finite again"
+                          : rule == AlarmRule::kLossSpike   ? "back to normal"
+                                                            : "rising again";
+  Finding finding = About(
+      rule, scalar,
+      fmt::format("'{}' is {} at step {}: {:.6g}", Printable(scalar.name), how, scalar.step, scalar.value));
   finding.sort = Finding::Sort::kCleared;
   finding.kind = kCleared;
   return finding;

@@ -38,7 +38,8 @@ TEST_F(ScalarRulesTest, ALossThatIsNoNumberIsToldOnceUntilItIsOneAgain) {
   for (int n = 0; n < 5; ++n) Add("loss", kNan);
   EXPECT_EQ(Of("loss_not_finite").size(), 1u);
   Add("loss", 2);
-  EXPECT_EQ(Of("alarm_cleared").size(), 1u);
+  ASSERT_EQ(Of("alarm_cleared").size(), 1u);
+  EXPECT_EQ(Of("alarm_cleared")[0].text, "'loss' is finite again at step 6: 2");
   Add("loss", std::numeric_limits<double>::infinity());
   EXPECT_EQ(Of("loss_not_finite").size(), 2u);
 }
@@ -50,7 +51,8 @@ TEST_F(ScalarRulesTest, AJumpOfTheLossIsASpikeUntilItSettles) {
   ASSERT_EQ(Of("loss_spike").size(), 1u);
   EXPECT_EQ(Of("loss_spike")[0].fields.at("value"), "20");
   Add("loss", 2);
-  EXPECT_EQ(Of("alarm_cleared").size(), 1u);
+  ASSERT_EQ(Of("alarm_cleared").size(), 1u);
+  EXPECT_EQ(Of("alarm_cleared")[0].text, "'loss' is back to normal at step 32: 2");
 }
 
 TEST_F(ScalarRulesTest, ALossThatFallsByOrdersAndWobblesIsHealthy) {
@@ -82,7 +84,8 @@ TEST_F(ScalarRulesTest, TheLossScaleAtItsMinimumOrFallingIsAnAlarm) {
   for (const double scale : {8.0, 4.0, 2.0, 1.0, 1.0}) Add("loss_scale", scale);
   EXPECT_EQ(Of("loss_scale_min").size(), 1u);
   Add("loss_scale", 2);
-  EXPECT_EQ(Of("alarm_cleared").size(), 1u);
+  ASSERT_EQ(Of("alarm_cleared").size(), 1u);
+  EXPECT_EQ(Of("alarm_cleared")[0].text, "'loss_scale' is rising again at step 5: 2");
   double scale = 65536;
   Add("other/loss_scale", scale);
   for (int n = 0; n < 5; ++n) Add("other/loss_scale", scale /= 2);
