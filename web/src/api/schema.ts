@@ -2008,9 +2008,9 @@ export interface components {
             events: number;
             run: components["schemas"]["RunSummary"] | null;
         };
-        /** @description The loss of one rank: the scalar "loss", else the first by name that ends in "loss". */
+        /** @description The loss of one rank: the scalar "loss", else the first by name that ends in "loss", else the first one. */
         RunLoss: {
-            /** @description at most 10,000 are counted */
+            /** @description without notes and without those that only say that one is over; at most 10,000 are counted */
             alarms: number;
             /** @description of the scalar; empty: none was found */
             name: string;

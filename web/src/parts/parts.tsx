@@ -104,6 +104,17 @@ export function Empty({ title, children }: { title: string; children: ComponentC
   );
 }
 
+/** A run that the collector does not have (any more). */
+export function NoRun({ run, removed }: { run: string; removed: boolean }) {
+  return (
+    <Empty title={removed ? 'This run was removed' : 'There is no such run'}>
+      <p>
+        <bdi class="name">{shown(run, 200)}</bdi> is not in the <Link to={{ view: 'runs' }}>list of runs</Link>. If it starts, it appears here.
+      </p>
+    </Empty>
+  );
+}
+
 /** What to show while a query has no data; null if it has. */
 export function waiting(query: { data: unknown; error: QueryError | null; offline: boolean }, what: string) {
   if (query.data !== null) return null;

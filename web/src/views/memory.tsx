@@ -3,7 +3,7 @@ import { useMemo } from 'preact/hooks';
 import { urlOf } from '../api/client';
 import { useQuery } from '../api/use_query';
 import { Chart } from '../parts/chart';
-import { Choice, Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { Choice, Commands, Empty, Link, Name, NoRun, waiting } from '../parts/parts';
 import { RunPair } from '../parts/run_pair';
 import { StackChart } from '../parts/stack';
 import { go, type Route } from '../route';
@@ -37,9 +37,10 @@ export function MemoryView({ route }: { route: Route }) {
   const stack = useMemo(() => stackOf(phases.data?.records ?? [], device, phase), [phases.data, device, phase]);
   const peaks = useMemo(() => peaksByModule((modules.data?.records ?? []).filter((row) => row.device === device)), [modules.data, device]);
   const inputs = useMemo(() => densities(density.data?.records ?? []), [density.data]);
-  if (run === '' || (runs.data && !mine)) {
+  if (run !== '' && runs.data && !mine) return <NoRun run={run} removed={false} />;
+  if (run === '') {
     return (
-      <Empty title={run === '' ? 'Pick a run' : 'There is no such run'}>
+      <Empty title="Pick a run">
         <p>
           Pick one in the <Link to={{ view: 'runs' }}>list of runs</Link>.
         </p>

@@ -10,7 +10,7 @@ import { columnOf, parseWindow, stepsText, windowText } from '../heat/model';
 import { marksOf } from '../heat/marks';
 import { NOT_FINITE, sizeOf, sizeText, statColours, statHeatOf, type StatHeat } from '../heat/stat_levels';
 import { Chart } from '../parts/chart';
-import { Choice, Commands, Empty, Link, waiting } from '../parts/parts';
+import { Choice, Commands, Empty, Link, NoRun, waiting } from '../parts/parts';
 import { needsLog } from '../parts/lines';
 import { RunPair } from '../parts/run_pair';
 import { useTheme, useWidth } from '../parts/theme';
@@ -59,15 +59,7 @@ export function RunView({ route }: { route: Route }) {
       </Empty>
     );
   }
-  if (runs.data && !mine) {
-    return (
-      <Empty title={seen.current === run ? 'This run was removed' : 'There is no such run'}>
-        <p>
-          <bdi class="name">{shown(run, 200)}</bdi> is not in the <Link to={{ view: 'runs' }}>list of runs</Link>. If it starts, it appears here.
-        </p>
-      </Empty>
-    );
-  }
+  if (runs.data && !mine) return <NoRun run={run} removed={seen.current === run} />;
   const bare = mine !== undefined && mine.records === 0;
   const wait = waiting(runs, 'Reading the run') ?? waiting(query, 'Reading the statistics');
   const told = (events.data?.records ?? []).filter(isFromRule);
