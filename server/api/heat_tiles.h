@@ -27,10 +27,10 @@ class HeatTiles {
   static constexpr std::uint32_t kSide = 512;  // columns and rows of a tile
 
   // How long a map counts as new before its runs are looked at again. Of a live one, so many times what making it took,
-  // which costs 2 % of a core at most.
+  // by two threads as a rule: 2 % of a core.
   struct Freshness {
     std::chrono::milliseconds least{1'000}, most{60'000};
-    int times = 50;
+    int times = 100;
   };
 
   // Borrows the engine.

@@ -301,31 +301,35 @@ void ReadCatalogues(std::span<const RankOfRun> ranks) {
              [&](std::size_t i) { (void)ranks[i].view->Catalogue(ranks[i].attempt, ranks[i].rank); });
 }
 
+void SetValues(const TensorStats& s, const Layout& layout, ObservationSide& side) {
+  const auto tell = [&](bool known, auto value, auto& to) {
+    if (known)
+      to = value;
+    else
+      to.reset();
+  };
+  const auto finite = [&](Statistic statistic) { return s.has_finite && layout.Has(statistic); };
+  tell(finite(Statistic::kMin), s.min, side.min);
+  tell(finite(Statistic::kMax), s.max, side.max);
+  tell(finite(Statistic::kMean), s.mean, side.mean);
+  tell(finite(Statistic::kStd), s.std, side.std);
+  tell(finite(Statistic::kL1), s.l1, side.l1);
+  tell(finite(Statistic::kL2), s.l2, side.l2);
+  tell(layout.Has(Statistic::kNan), s.nan, side.nan);
+  const bool infinite = layout.Has(Statistic::kInf), by_sign = layout.Has(Statistic::kInfSign);
+  tell(infinite && by_sign, s.pos_inf, side.pos_inf);
+  tell(infinite && by_sign, s.neg_inf, side.neg_inf);
+  tell(infinite && !by_sign, s.pos_inf, side.inf);
+  tell(layout.Has(Statistic::kZero), s.zero, side.zero);
+  tell(layout.Has(Statistic::kNeg), s.neg, side.neg);
+  tell(layout.Has(Statistic::kPos), s.pos, side.pos);
+  tell(layout.Has(Statistic::kShape), s.numel, side.numel);
+  tell(layout.Has(Statistic::kHash), s.hash, side.hash);
+}
+
 ObservationSide MakeSide(const TensorStats& s, const Layout& layout) {
   ObservationSide side;
-  const auto tell = [&](Statistic statistic, auto value, auto& to) {
-    if (layout.Has(statistic)) to = value;
-  };
-  if (s.has_finite) {
-    tell(Statistic::kMin, s.min, side.min);
-    tell(Statistic::kMax, s.max, side.max);
-    tell(Statistic::kMean, s.mean, side.mean);
-    tell(Statistic::kStd, s.std, side.std);
-    tell(Statistic::kL1, s.l1, side.l1);
-    tell(Statistic::kL2, s.l2, side.l2);
-  }
-  tell(Statistic::kNan, s.nan, side.nan);
-  if (layout.Has(Statistic::kInfSign)) {
-    tell(Statistic::kInf, s.pos_inf, side.pos_inf);
-    tell(Statistic::kInf, s.neg_inf, side.neg_inf);
-  } else {
-    tell(Statistic::kInf, s.pos_inf, side.inf);
-  }
-  tell(Statistic::kZero, s.zero, side.zero);
-  tell(Statistic::kNeg, s.neg, side.neg);
-  tell(Statistic::kPos, s.pos, side.pos);
-  tell(Statistic::kShape, s.numel, side.numel);
-  tell(Statistic::kHash, s.hash, side.hash);
+  SetValues(s, layout, side);
   side.dtype = Name(layout.dtype);
   side.shape = layout.shape;
   if (layout.placement) side.place = PlaceText(*layout.placement);

@@ -122,6 +122,8 @@ std::vector<RankOfRun> RanksOf(RunView& view, std::size_t first_attempt, std::si
 // asked for.
 void ReadCatalogues(std::span<const RankOfRun> ranks);
 
+// The numbers of a side; its texts and its shape stay as they are.
+void SetValues(const TensorStats& stats, const Layout& layout, ObservationSide& side);
 // For reports.
 ObservationSide MakeSide(const TensorStats& stats, const Layout& layout);
 inline ObservationSide MakeSide(const Observation& observation) {

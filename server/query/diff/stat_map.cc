@@ -3,35 +3,32 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numbers>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
 
 #include "common/names.h"
 #include "common/step_set.h"
 #include "common/update_ratio.h"
-#include "server/query/compare/step_order.h"
+#include "server/query/compare/loaded_step.h"
+#include "server/query/diff/stat_map_builder.h"
+#include "server/query/parallel.h"
 #include "server/query/rows.h"
 
 namespace statcollect::query {
 namespace {
-
-constexpr std::size_t kCellsHeldMax = std::size_t{8} << 20;
-constexpr std::size_t kCellsSentMax = std::size_t{1} << 20;
-
-std::size_t PartsOf(std::size_t all, std::size_t each) { return (all + each - 1) / each; }
 
 // Whether the statistic counts what the others cannot be computed from.
 bool CountsElements(TopBy by) {
   return by == TopBy::kNan || by == TopBy::kInf || by == TopBy::kZeroFraction || by == TopBy::kNumel;
 }
 
-// kStatNoData: the observation does not have it.
-std::uint16_t LevelOf(TopBy by, const Observation& o) {
-  const ObservationSide side = MakeSide(o);
+// kStatNoData: the observation does not have it. `side`: to be used again, without its texts.
+std::uint16_t LevelOf(TopBy by, const Observation& o, ObservationSide& side) {
+  SetValues(*o.stats, *o.layout, side);
   const bool broken =
       side.nan.value_or(0) + side.inf.value_or(0) + side.pos_inf.value_or(0) + side.neg_inf.value_or(0) > 0;
   if (broken && !CountsElements(by)) return kStatNotFinite;
@@ -42,118 +39,15 @@ std::uint16_t LevelOf(TopBy by, const Observation& o) {
   return counted ? kStatZero : kStatNoData;
 }
 
-class Builder {
- public:
-  Builder(std::vector<std::uint64_t> steps, std::uint32_t columns, std::uint32_t rows)
-      : rows_max_(rows), steps_(std::move(steps)) {
-    steps_each_ = std::max<std::size_t>(1, PartsOf(steps_.size(), columns));
-  }
-
-  void Take(std::size_t step, const Observation& o, std::uint16_t level) {
-    if (level == kStatNoData) return;
-    const auto [known, added] = by_def_.try_emplace(o.def, 0);
-    if (added) known->second = FindRow(o.def->key, o.order);
-    Raise(step, known->second, level);
-  }
-  void Take(std::size_t step, const TensorDef& def, std::uint16_t level) {
-    if (level != kStatNoData) Raise(step, FindRow(def.key, def.id), level);
-  }
-
-  void Fill(StatMap& map) const {
-    map.tensors = rows_.size();
-    map.steps = steps_.size();
-    for (std::size_t i = 0; i < steps_.size(); i += steps_each_)
-      map.columns.push_back(
-          {.first = steps_[i], .last = steps_[std::min(i + steps_each_, steps_.size()) - 1]});
-    const std::vector<const Row*> ordered = InOrder();
-    const std::size_t sent =
-        std::min<std::size_t>(rows_max_, kCellsSentMax / std::max<std::size_t>(1, map.columns.size()));
-    const std::size_t each =
-        std::max<std::size_t>(1, PartsOf(ordered.size(), std::max<std::size_t>(1, sent)));
-    for (std::size_t begin = 0; begin < ordered.size(); begin += each)
-      AddRow(ordered, begin, std::min(begin + each, ordered.size()), map);
-  }
-
- private:
-  using RowKey = std::tuple<Stage, Mode, Kind, std::string, std::string>;
-  struct Row {
-    TensorKey key;
-    Stage stage = Stage::kUnspecified;
-    std::uint32_t order = 0;  // of execution, where it was first seen
-    std::vector<std::uint16_t> levels;
-  };
-
-  void Raise(std::size_t step, std::size_t row, std::uint16_t level) {
-    std::uint16_t& cell = rows_[row].levels[step / steps_each_];
-    cell = std::max(cell, level);
-  }
-
-  std::size_t FindRow(const TensorKey& key, std::uint32_t order) {
-    const Stage stage = StageOf(key);
-    const auto [found, added] =
-        by_key_.try_emplace(RowKey(stage, key.mode, key.kind, key.name, key.output_path), rows_.size());
-    if (!added) return found->second;
-    rows_.push_back({.key = key, .stage = stage, .order = order, .levels = {}});
-    while (steps_each_ < steps_.size() && rows_.size() * PartsOf(steps_.size(), steps_each_) > kCellsHeldMax)
-      HalveColumns();
-    rows_.back().levels.assign(PartsOf(steps_.size(), steps_each_), kStatNoData);
-    return found->second;
-  }
-
-  void HalveColumns() {
-    steps_each_ *= 2;
-    for (Row& row : rows_) {
-      const std::size_t columns = PartsOf(row.levels.size(), 2);
-      for (std::size_t i = 0; i < row.levels.size(); ++i)
-        row.levels[i / 2] = i % 2 == 0 ? row.levels[i] : std::max(row.levels[i / 2], row.levels[i]);
-      row.levels.resize(columns);
-    }
-  }
-
-  std::vector<const Row*> InOrder() const {
-    std::vector<const Row*> ordered;
-    for (const Row& row : rows_) ordered.push_back(&row);
-    std::stable_sort(ordered.begin(), ordered.end(), [](const Row* x, const Row* y) {
-      return std::tie(x->stage, x->key.mode, x->order) < std::tie(y->stage, y->key.mode, y->order);
-    });
-    return ordered;
-  }
-
-  static void AddRow(const std::vector<const Row*>& ordered, std::size_t begin, std::size_t end,
-                     StatMap& map) {
-    const Row& first = *ordered[begin];
-    map.rows.push_back({.stage = first.stage,
-                        .kind = first.key.kind,
-                        .activation = first.key.name,
-                        .output_path = first.key.output_path,
-                        .activation_b = {},
-                        .mode = first.key.mode,
-                        .tensors = end - begin});
-    for (std::size_t i = 0; i < map.columns.size(); ++i) {
-      std::uint16_t level = kStatNoData;
-      for (std::size_t row = begin; row < end; ++row) level = std::max(level, ordered[row]->levels[i]);
-      map.cells += static_cast<char>(level >> 8);
-      map.cells += static_cast<char>(level & 255);
-    }
-  }
-
-  const std::uint32_t rows_max_;
-  const std::vector<std::uint64_t> steps_;
-  std::size_t steps_each_ = 1;  // steps of a column
-  std::unordered_map<const TensorDef*, std::size_t> by_def_;
-  std::map<RowKey, std::size_t> by_key_;
-  std::vector<Row> rows_;
-};
-
-// How far each weight moved since its last record: of the step before, or as it was loaded in the same step.
+// How far a rank's weights moved since their last record: of the step before, or as they were loaded in the same step.
 class Movements {
  public:
-  // kStatNoData: not a weight, its first record, or it cannot be known.
-  std::uint16_t LevelOf(std::uint32_t rank, std::uint64_t step, const Observation& o) {
+  // kStatNoData: not a weight, its first record, or it cannot be known. In the order of execution.
+  std::uint16_t LevelOf(std::uint64_t step, const Observation& o) {
     const TensorKey& key = o.def->key;
     if (key.kind != Kind::kWeight) return kStatNoData;
     Last now{.step = step, .record = {.stats = *o.stats, .sketch = {o.sketch.begin(), o.sketch.end()}}};
-    Last& last = last_[{rank, key.name}];
+    Last& last = last_[key.name];
     const bool follows = !last.record.sketch.empty() && key.mode != Mode::kInit && last.step + 1 >= step;
     const auto ratio = follows ? EstimateUpdateRatio(last.record, now.record) : std::nullopt;
     last = std::move(now);
@@ -165,32 +59,127 @@ class Movements {
     std::uint64_t step = 0;
     WeightRecord record;
   };
-  std::map<std::pair<std::uint32_t, std::string>, Last> last_;  // by rank and name
+  std::map<std::string, Last> last_;  // by name
 };
+
+// A step of the run, of one of its launches.
+struct StepOf {
+  std::uint64_t step = 0;
+  std::size_t attempt = 0;
+  std::optional<std::size_t> column;  // absent: only what comes next needs it
+};
+
+// Steps of one rank that one thread reads.
+struct Unit {
+  std::uint32_t rank = 0;
+  std::span<const StepOf> steps;  // ascending
+};
+
+class UnitReader {
+ public:
+  UnitReader(RunView& view, const StatMapRequest& request, TopBy by, StatMapBuilder& builder)
+      : view_(view), request_(request), by_(by), builder_(builder) {}
+
+  Status Read(const Unit& unit, const std::stop_token& stop) {
+    for (auto at = unit.steps.begin(); at != unit.steps.end();) {
+      const auto end =
+          std::find_if(at, unit.steps.end(), [&](const StepOf& step) { return step.attempt != at->attempt; });
+      if (view_.ranks(at->attempt).contains(unit.rank))
+        STATCOLLECT_RETURN_IF_ERROR(ReadAttempt({unit.rank, {at, end}}, stop));
+      at = end;
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Status ReadAttempt(const Unit& unit, const std::stop_token& stop) {
+    const std::size_t attempt = unit.steps.front().attempt;
+    BlockCursor cursor(view_, attempt, unit.rank, {unit.steps.front().step, unit.steps.back().step});
+    for (const StepOf& step : unit.steps) {
+      if (stop.stop_requested()) return Cancelled();
+      loaded_.Clear();
+      while (cursor.Peek(step.step) != nullptr && cursor.Load(MovesCount(), &loaded_.Add())) {
+      }
+      STATCOLLECT_RETURN_IF_ERROR(cursor.status());
+      const auto catalogue = view_.CatalogueOf(attempt, unit.rank, step.step, loaded_.blocks());
+      if (!catalogue.ok()) return catalogue.status();
+      loaded_.Index(**catalogue);
+      cells_.clear();
+      MovesCount() ? AddMovements(step.step) : AddLevels();
+      if (step.column) builder_.Take(*step.column, unit.rank, **catalogue, cells_);
+    }
+    return Status::Ok();
+  }
+
+  bool MovesCount() const { return by_ == TopBy::kUpdateRatio; }
+
+  void AddMovements(std::uint64_t step) {
+    for (const Observation& o : loaded_.InOrder()) {
+      const std::uint16_t level = movements_.LevelOf(step, o);
+      if (IsWantedHere(o)) cells_.push_back({.id = o.def->id, .order = o.order, .level = level});
+    }
+  }
+
+  void AddLevels() {
+    for (const StatColumns& block : loaded_.blocks()) {
+      for (std::size_t i = 0; i < block.size(); ++i) {
+        const Observation o = loaded_.At(block, i);
+        if (IsWantedHere(o))
+          cells_.push_back({.id = o.def->id, .order = o.order, .level = LevelOf(by_, o, side_)});
+      }
+    }
+  }
+
+  bool IsWantedHere(const Observation& o) const {
+    if (!IsWanted(request_.kinds, o.def->key.kind)) return false;
+    return !request_.kinds.empty() || !IsWholeNumber(o.layout->dtype);
+  }
+
+  RunView& view_;
+  const StatMapRequest& request_;
+  const TopBy by_;
+  StatMapBuilder& builder_;
+  LoadedStep loaded_;
+  Movements movements_;
+  ObservationSide side_;
+  std::vector<StatMapBuilder::Cell> cells_;
+};
+
+// The steps of the map; before them, what the first step's weights moved from.
+Result<std::vector<StepOf>> StepsToRead(const RunView& view,
+                                        const std::map<std::uint64_t, std::size_t>& owners, TopBy by) {
+  std::vector<StepOf> steps;
+  if (by == TopBy::kUpdateRatio && !owners.empty() && owners.begin()->first > 0) {
+    const auto before = StepSet::Parse(std::to_string(owners.begin()->first - 1));
+    if (!before.ok()) return before.status();
+    const auto found = view.Steps(*before);
+    if (!found.ok()) return found.status();
+    for (const auto& [step, attempt] : *found) steps.push_back({step, attempt, std::nullopt});
+  }
+  std::size_t column = 0;
+  for (const auto& [step, attempt] : owners) steps.push_back({step, attempt, column++});
+  return steps;
+}
+
+// Ranks, and if they are few, parts of their steps; movements need all steps of a rank.
+std::vector<Unit> CutUnits(std::span<const std::uint32_t> ranks, std::span<const StepOf> steps, TopBy by) {
+  constexpr std::size_t kUnitsAThread = 4;
+  const std::size_t wanted = kUnitsAThread * ThreadsOfAQuery();
+  const std::size_t parts =
+      by == TopBy::kUpdateRatio || ranks.empty() ? 1 : (wanted + ranks.size() - 1) / ranks.size();
+  const std::size_t each = std::max<std::size_t>(1, (steps.size() + parts - 1) / parts);
+  std::vector<Unit> units;
+  for (std::size_t first = 0; first < steps.size(); first += each) {
+    for (const std::uint32_t rank : ranks)
+      units.push_back({rank, steps.subspan(first, std::min(each, steps.size() - first))});
+  }
+  return units;
+}
 
 std::vector<std::uint64_t> StepsOf(const std::map<std::uint64_t, std::size_t>& owners) {
   std::vector<std::uint64_t> steps;
   for (const auto& [step, attempt] : owners) steps.push_back(step);
   return steps;
-}
-
-// What the first step's weights moved from.
-Status ReadStepBefore(RunView& view, const StatMapRequest& request,
-                      const std::map<std::uint64_t, std::size_t>& owners, Movements& movements) {
-  if (owners.empty() || owners.begin()->first == 0) return Status::Ok();
-  const auto before = StepSet::Parse(std::to_string(owners.begin()->first - 1));
-  if (!before.ok()) return before.status();
-  const auto found = view.Steps(*before);
-  if (!found.ok()) return found.status();
-  for (const auto& [step, attempt] : *found) {
-    for (const auto& [rank, meta] : view.ranks(attempt)) {
-      if (!IsWanted(request.ranks, rank)) continue;
-      const auto data = view.Read(attempt, rank, step);
-      if (!data.ok()) return data.status();
-      for (const Observation& o : data->observations) (void)movements.LevelOf(rank, step, o);
-    }
-  }
-  return Status::Ok();
 }
 
 std::uint32_t SideOrDefault(std::uint32_t asked) { return asked == 0 ? kStatMapSideDefault : asked; }
@@ -205,7 +194,8 @@ std::uint16_t StatLevel(double size) {
   constexpr double kLevelsADecade = 512;
   if (!std::isfinite(size)) return kStatNotFinite;
   if (size <= 0) return kStatZero;
-  const double level = kStatLevelOne + std::round(kLevelsADecade * std::log10(size));
+  const double level =
+      kStatLevelOne + std::round(kLevelsADecade * std::numbers::ln2 / std::numbers::ln10 * std::log2(size));
   return static_cast<std::uint16_t>(std::clamp<double>(level, kStatLevelMin, kStatLevelMax));
 }
 
@@ -215,27 +205,19 @@ Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const 
   const auto owners = view.Steps(*wanted);
   if (!owners.ok()) return owners.status();
   StatMap map = EmptyMap(view, request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by);
-  Builder builder(StepsOf(*owners), SideOrDefault(request.columns), SideOrDefault(request.rows));
-  std::optional<Movements> movements;
-  if (map.by == TopBy::kUpdateRatio) {
-    movements.emplace();
-    STATCOLLECT_RETURN_IF_ERROR(ReadStepBefore(view, request, *owners, *movements));
+  const auto steps = StepsToRead(view, *owners, map.by);
+  if (!steps.ok()) return steps.status();
+  std::vector<std::uint32_t> ranks;
+  for (const std::uint32_t rank : map.ranks) {
+    if (IsWanted(request.ranks, rank)) ranks.push_back(rank);
   }
-  std::size_t column = 0;
-  for (const auto& [step, attempt] : *owners) {
-    for (const auto& [rank, meta] : view.ranks(attempt)) {
-      if (!IsWanted(request.ranks, rank)) continue;
-      if (stop.stop_requested()) return Cancelled();
-      auto data = view.Read(attempt, rank, step);
-      if (!data.ok()) return data.status();
-      for (const Observation& o : data->observations) {
-        if (!IsWanted(request.kinds, o.def->key.kind)) continue;
-        if (request.kinds.empty() && IsWholeNumber(o.layout->dtype)) continue;
-        builder.Take(column, o, movements ? movements->LevelOf(rank, step, o) : LevelOf(map.by, o));
-      }
-    }
-    ++column;
-  }
+  StatMapBuilder builder(StepsOf(*owners), SideOrDefault(request.columns), SideOrDefault(request.rows));
+  const std::vector<Unit> units = CutUnits(ranks, *steps, map.by);
+  std::vector<Status> read(units.size(), Status::Ok());
+  InParallel(units.size(), [&](std::size_t i) {
+    read[i] = UnitReader(view, request, map.by, builder).Read(units[i], stop);
+  });
+  for (const Status& status : read) STATCOLLECT_RETURN_IF_ERROR(status);
   builder.Fill(map);
   return map;
 }
@@ -246,7 +228,7 @@ StatMap MakeLossMap(const RunView& view, const StatMapRequest& request,
   for (const StatMapLoss& loss : losses) steps.insert(loss.step);
   std::vector<std::uint64_t> columns(steps.begin(), steps.end());
   StatMap map = EmptyMap(view, TopBy::kExponentLoss);
-  Builder builder(columns, SideOrDefault(request.columns), SideOrDefault(request.rows));
+  StatMapBuilder builder(columns, SideOrDefault(request.columns), SideOrDefault(request.rows));
   for (const StatMapLoss& loss : losses) {
     const auto at = std::lower_bound(columns.begin(), columns.end(), loss.step) - columns.begin();
     builder.Take(static_cast<std::size_t>(at), *loss.def, StatLevel(loss.share));

@@ -2,12 +2,12 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ask } from './client';
 import type { RunLoss, RunSummary } from './types';
+import { SHARE } from './use_query';
 
 const RUNS_MAX = 100; // in a question
 const POINTS = 40;
 const SETTLE_MS = 120; // a list that is being scrolled
 const RETRY_MS = 5000;
-const SHARE = 50; // what keeps up with live runs costs the collector at most 2 % of a core
 const PACE_MIN_MS = 2000;
 const PACE_MAX_MS = 60_000;
 

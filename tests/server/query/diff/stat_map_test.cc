@@ -1,8 +1,11 @@
 #include "server/query/diff/stat_map.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -120,6 +123,57 @@ TEST_F(StatMapTest, LeavesOutIntegersUnlessTheirKindIsNamed) {
   run.Commit();
   EXPECT_THAT(RowNames(Map({})), ElementsAre("head"));
   EXPECT_THAT(RowNames(Map({.kinds = {Kind::kBatch}})), ElementsAre("ids"));
+}
+
+// A pipeline of two stages, three ranks each, read by several threads in no order.
+TEST_F(StatMapTest, IsTheSameWhoeverReadsWhat) {
+  constexpr std::uint64_t kSteps = 40;
+  RunWriter run(store_, "r", 6);
+  std::map<std::pair<std::string, std::uint64_t>, double> greatest;
+  for (std::uint32_t rank = 0; rank < 6; ++rank) {
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      for (const char* const layer : {"in", "hidden", "out"}) {
+        const std::string name = std::string(rank % 2 == 0 ? "z." : "a.") + layer;
+        const double value = 1 + static_cast<double>((rank * 7919 + step * 104729 + name.back()) % 1000);
+        run.Observe(rank, step, Key(name.c_str()), {.values = {value}});
+        double& most = greatest[{name, step}];
+        most = std::max(most, value);
+      }
+    }
+  }
+  run.Commit();
+  const std::vector<std::string> names = {"z.in", "a.in", "z.hidden", "a.hidden", "z.out", "a.out"};
+  std::vector<std::uint16_t> expected;
+  for (const std::string& name : names) {
+    for (std::uint64_t step = 0; step < kSteps; ++step) expected.push_back(StatLevel(greatest[{name, step}]));
+  }
+  for (int again = 0; again < 20; ++again) {
+    const StatMap map = Map({});
+    ASSERT_EQ(RowNames(map), names) << "by order, then by the rank that was first";
+    ASSERT_EQ(LevelsOf(map), expected);
+  }
+  EXPECT_EQ(LevelsOf(Map({.ranks = {1, 3}, .steps = "7", .columns = 9})).size(), 3u);
+}
+
+TEST_F(StatMapTest, MovementsNeedTheStepBeforeWhereverTheMapBegins) {
+  RunWriter run(store_, "r", 2);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    for (std::uint64_t step = 0; step < 12; ++step) {
+      std::vector<double> values(64, 10);
+      values[step] += static_cast<double>(1 + step);  // moved by the root of two squares
+      run.Observe(rank, step, Key("w", Kind::kWeight), {.values = values});
+    }
+  }
+  run.Commit();
+  const std::vector<std::uint16_t> all = LevelsOf(Map({.by = TopBy::kUpdateRatio}));
+  ASSERT_EQ(all.size(), 12u);
+  EXPECT_EQ(all[0], kStatNoData) << "nothing before it";
+  for (std::size_t step = 1; step < all.size(); ++step) {
+    EXPECT_GT(all[step], kStatZero);
+    const std::vector<std::uint16_t> tail =
+        LevelsOf(Map({.by = TopBy::kUpdateRatio, .steps = std::to_string(step) + "-"}));
+    EXPECT_EQ(tail, std::vector<std::uint16_t>(all.begin() + static_cast<std::ptrdiff_t>(step), all.end()));
+  }
 }
 
 TEST_F(StatMapTest, OfNothingIsEmpty) {
