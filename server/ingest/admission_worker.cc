@@ -52,7 +52,11 @@ void AdmissionWorker::Run() {
       job.run = nullptr;
       lock.lock();
       busy_.erase(job.key);
-      changed_.notify_all();  // another job of the key may wait
+      // This thread takes one of the jobs that may run now, which are at most one more than before.
+      if (stopping_)
+        changed_.notify_all();
+      else
+        changed_.notify_one();
     } else if (stopping_ && jobs_.empty()) {
       return;
     }

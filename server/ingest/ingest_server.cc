@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kTickMax{1000};
 constexpr std::chrono::milliseconds kRetentionTick{2000};
-constexpr std::size_t kAdmissionThreads = 16;  // of each part of the store, which takes their writes together
 
 }  // namespace
 
@@ -67,7 +66,7 @@ void IngestServer::StartWorkers() {
           }
           (void)committer_.AdmissionOf(part);
         },
-        kAdmissionThreads));
+        store_.part(part).hellos_at_once()));
   }
 }
 

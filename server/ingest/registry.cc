@@ -180,8 +180,7 @@ Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& pl
   if (plan.resumes) {
     // First, so that what is read afterwards is final.
     Retire(place, Superseded(info), endings);
-    STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(place.first, place.second));
-    auto meta = store_.Rank(place.first, place.second);
+    auto meta = store_.ClaimRank(place.first, place.second);
     if (!meta.ok()) return meta.status();
     if (!*meta) return SessionUnknown(info, 1);
     admission.meta = **std::move(meta);

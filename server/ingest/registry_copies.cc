@@ -126,7 +126,7 @@ Status SessionRegistry::PutCopiedRank(std::uint32_t number, const RankMeta& meta
     const AttemptRank place(plan->attempt.id, meta.info.rank);
     Retire(place, Status(Code::kAborted, CopyOf(meta.info.run) + ": " + which + " was completed meanwhile"),
            &endings);
-    STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(place.first, place.second));
+    STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(place.first, place.second).status());
     const Status written = store_.PutRank(place.first, place.second, meta);
     MutexLock lock(mutex_);
     ForgetSessionsLocked(plan->attempt.id);

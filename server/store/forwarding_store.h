@@ -34,7 +34,9 @@ class ForwardingStore : public Store {
   Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
     return store_.Rank(attempt, rank);
   }
-  Status ClaimRank(AttemptId attempt, std::uint32_t rank) override { return store_.ClaimRank(attempt, rank); }
+  Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank) override {
+    return store_.ClaimRank(attempt, rank);
+  }
   Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) override {
     return store_.EndRank(attempt, rank);
   }

@@ -248,8 +248,10 @@ class Store : public RunReader {
     return found == ranks->end() ? std::optional<RankMeta>() : std::move(found->second);
   }
   // Before a stream that exists is continued here: what another collector at the same store has under way for the rank
-  // does not count from now on, and what Ranks returns afterwards is final. Nothing to do where there is one collector.
-  virtual Status ClaimRank(AttemptId /*attempt*/, std::uint32_t /*rank*/) { return Status::Ok(); }
+  // does not count from now on. Returns Rank's answer, which is final. Where there is one collector, that is all.
+  virtual Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank) {
+    return Rank(attempt, rank);
+  }
   // Before a newer attempt's stream begins: what another collector at the same store still writes for the rank of this older
   // attempt is not acknowledged and does not count. False: the attempt does not have the rank. Nothing to do where there
   // is one collector: true.
@@ -352,6 +354,8 @@ class Store : public RunReader {
   virtual std::size_t parts() const { return 1; }
   virtual std::size_t PartOf(std::uint32_t /*rank*/) const { return 0; }
   virtual Store& part(std::size_t /*index*/) { return *this; }
+  // Hellos that a part serves at the same time; the others wait.
+  virtual std::size_t hellos_at_once() const { return 16; }
 
   // --- the store itself
   // Writes a consistent copy into an absent or empty directory (absolute path, outside the store): a complete

@@ -22,7 +22,27 @@ std::string TokenOf(const AppendItem& item, const RowStamp& stamp) {
          "-" + std::to_string(stamp.n);
 }
 
+std::string NameOf(AttemptId attempt, std::uint32_t rank) {
+  return "rank " + std::to_string(rank) + " of attempt " + std::to_string(attempt);
+}
+
 }  // namespace
+
+Result<std::optional<RankMeta>> ClickHouseAppender::Rank(AttemptId attempt, std::uint32_t rank) {
+  const auto rows = claims_.Read({attempt, rank});
+  if (!rows.ok()) return rows.status();
+  return rows->Meta(NameOf(attempt, rank));
+}
+
+Result<std::optional<RankMeta>> ClickHouseAppender::ClaimRank(AttemptId attempt, std::uint32_t rank) {
+  const auto rows = claims_.Claim({attempt, rank});
+  if (!rows.ok()) return rows.status();
+  if (rows->has_hello()) {
+    MutexLock lock(mutex_);
+    with_hello_.emplace(attempt, rank);
+  }
+  return rows->Meta(NameOf(attempt, rank));
+}
 
 std::unique_ptr<StreamWriter> ClickHouseAppender::NewWriter(AttemptId attempt, std::uint32_t rank) {
   return std::make_unique<ClickHouseStreamWriter>(attempt, rank, key_frame_bytes_);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "common/thread_annotations.h"
 #include "server/store/clickhouse/claims.h"
 #include "server/store/clickhouse/engine.h"
+#include "server/store/clickhouse/rank_rows.h"
 #include "server/store/clickhouse/small_writes.h"
 #include "server/store/store.h"
 
@@ -27,11 +29,13 @@ namespace statcollect {
 // Threads: any. Only one committer at a time calls Append.
 class ClickHouseAppender {
  public:
-  // Borrows it.
-  explicit ClickHouseAppender(Engine& engine) : engine_(engine), writes_(engine), claims_(engine, writes_) {}
+  // Borrows them.
+  ClickHouseAppender(Engine& engine, RankReads& reads)
+      : engine_(engine), writes_(engine), claims_(engine, reads, writes_) {}
 
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank);
-  Status ClaimRank(AttemptId attempt, std::uint32_t rank) { return claims_.Claim({attempt, rank}); }
+  Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank);
+  Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank);
   Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) { return claims_.End({attempt, rank}); }
   Status Append(std::span<const AppendItem> items);
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);

@@ -75,6 +75,14 @@ Status NoSuchRun(const std::string& attempted) {
 
 }  // namespace
 
+AttemptTable::AttemptTable(Engine& engine)
+    : engine_(engine),
+      attempts_([this](const std::string& run, const std::set<std::monostate>&) { return LiveOf(run); }),
+      documents_([this](const RunAndName& of, const std::set<std::monostate>&) {
+        return Documents("run = " + SqlText(of.first) + " AND kind = 0 AND name = " + SqlText(of.second),
+                         /*with_value=*/true);
+      }) {}
+
 Result<std::vector<AttemptRow>> AttemptTable::RowsWhere(const std::string& where) {
   const std::string attempted = "read the attempts";
   const auto answer = engine_.Select(attempted, "SELECT " + std::string(kAttemptColumns) + " FROM " +
@@ -134,6 +142,12 @@ Result<std::vector<std::string>> AttemptTable::ListRuns() {
 }
 
 Result<std::vector<AttemptMeta>> AttemptTable::Attempts(const std::string& run) {
+  const auto attempts = attempts_.Read(run, {});
+  if (!attempts.ok()) return attempts.status();
+  return **attempts;
+}
+
+Result<std::vector<AttemptMeta>> AttemptTable::LiveOf(const std::string& run) {
   auto rows = Rows(&run);
   if (!rows.ok()) return rows.status();
   std::vector<AttemptMeta> live;
@@ -371,14 +385,14 @@ Status AttemptTable::PutDocument(const std::string& run, const std::string& name
 }
 
 Result<std::optional<std::string>> AttemptTable::Document(const std::string& run, const std::string& name) {
-  auto stored =
-      Documents("run = " + SqlText(run) + " AND kind = 0 AND name = " + SqlText(name), /*with_value=*/true);
+  const auto stored = documents_.Read({run, name}, {});
   if (!stored.ok()) return stored.status();
-  if (stored->empty() || stored->front().gone) return std::optional<std::string>();
+  if ((*stored)->empty() || (*stored)->front().gone) return std::optional<std::string>();
+  const DocumentRow& document = (*stored)->front();
   const auto attempts = Attempts(run);
   if (!attempts.ok()) return attempts.status();
-  if (!OwnedBy(stored->front().owners, IdsOf(*attempts))) return std::optional<std::string>();
-  return std::optional(std::move(stored->front().value));
+  if (!OwnedBy(document.owners, IdsOf(*attempts))) return std::optional<std::string>();
+  return std::optional(document.value);
 }
 
 Result<std::set<std::string>> AttemptTable::KeptRuns() {

@@ -9,10 +9,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/status.h"
 #include "server/store/clickhouse/engine.h"
+#include "server/store/clickhouse/shared_reads.h"
 #include "server/store/store.h"
 
 namespace statcollect {
@@ -40,7 +43,7 @@ struct AttemptRow {
 // Threads: any. Writers of the same process hold the store's catalogue mutex.
 class AttemptTable {
  public:
-  explicit AttemptTable(Engine& engine) : engine_(engine) {}
+  explicit AttemptTable(Engine& engine);
 
   Result<std::vector<std::string>> ListRuns();
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run);
@@ -75,7 +78,10 @@ class AttemptTable {
     bool gone = false;
   };
 
+  using RunAndName = std::pair<std::string, std::string>;
+
   Result<std::vector<AttemptRow>> RowsWhere(const std::string& where);
+  Result<std::vector<AttemptMeta>> LiveOf(const std::string& run);
   Status PutRow(const std::string& attempted, const AttemptRow& row);
   // Rows of each attempt that the engine has, which may be rows that do not count, or twice the same.
   Result<std::map<AttemptId, std::uint64_t>> StoredRows(const std::string& attempted);
@@ -86,6 +92,9 @@ class AttemptTable {
                        const std::string& name, const std::optional<std::string>& content);
 
   Engine& engine_;
+  // What every hello asks for.
+  SharedReads<std::string, std::monostate, std::vector<AttemptMeta>> attempts_;  // by run
+  SharedReads<RunAndName, std::monostate, std::vector<DocumentRow>> documents_;  // at most one row
 };
 
 }  // namespace statcollect

@@ -8,32 +8,6 @@
 #include "server/store/clickhouse/schema.h"
 
 namespace statcollect {
-namespace {
-
-Result<std::map<std::uint32_t, Chain>> ReadChainsWhere(Engine& engine, const std::string& attempted,
-                                                       const std::string& where) {
-  const auto answer = engine.Select(attempted, "SELECT rank, epoch, n, seq, cut, parent, value FROM " +
-                                                   TableName(engine, "records") + " WHERE " + where +
-                                                   " ORDER BY rank, epoch, n DESC LIMIT 1 BY rank, epoch");
-  if (!answer.ok()) return answer.status();
-  std::map<std::uint32_t, Chain> chains;
-  ByteReader in(*answer);
-  while (in.ok() && in.remaining() > 0) {
-    const std::uint32_t rank = in.U32();
-    Chain::Link link{.epoch = in.U64(),
-                     .n = in.U64(),
-                     .seq = in.U64(),
-                     .cut = in.U64(),
-                     .parent = in.U64(),
-                     .value = in.Text()};
-    chains[rank].Add(std::move(link));
-  }
-  if (!in.ok()) return BadAnswer(engine, attempted);
-  for (auto& [rank, chain] : chains) chain.Finish();
-  return chains;
-}
-
-}  // namespace
 
 void Chain::Finish() {
   limits_.assign(links_.size(), std::nullopt);
@@ -66,15 +40,24 @@ const Chain::Link* Chain::current() const {
 }
 
 Result<Chain> ReadChain(Engine& engine, AttemptId attempt, std::uint32_t rank) {
-  auto chains = ReadChainsWhere(engine, "read the state of rank " + std::to_string(rank),
-                                SqlPlace(attempt, RowFamily::kRank, rank));
-  if (!chains.ok()) return chains.status();
-  return chains->empty() ? Chain() : std::move(chains->begin()->second);
-}
-
-Result<std::map<std::uint32_t, Chain>> ReadChains(Engine& engine, AttemptId attempt) {
-  return ReadChainsWhere(engine, "read the ranks of attempt " + std::to_string(attempt),
-                         "attempt = " + std::to_string(attempt) + " AND family = " + SqlOf(RowFamily::kRank));
+  const std::string attempted = "read the state of rank " + std::to_string(rank);
+  const auto answer = engine.Select(
+      attempted, "SELECT epoch, n, seq, cut, parent, value FROM " + TableName(engine, "records") + " WHERE " +
+                     SqlPlace(attempt, RowFamily::kRank, rank) + " ORDER BY epoch, n DESC LIMIT 1 BY epoch");
+  if (!answer.ok()) return answer.status();
+  Chain chain;
+  ByteReader in(*answer);
+  while (in.ok() && in.remaining() > 0) {
+    chain.Add({.epoch = in.U64(),
+               .n = in.U64(),
+               .seq = in.U64(),
+               .cut = in.U64(),
+               .parent = in.U64(),
+               .value = in.Text()});
+  }
+  if (!in.ok()) return BadAnswer(engine, attempted);
+  chain.Finish();
+  return chain;
 }
 
 }  // namespace statcollect

@@ -17,7 +17,6 @@
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_CHAIN_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,7 +54,6 @@ class Chain {
 };
 
 Result<Chain> ReadChain(Engine& engine, AttemptId attempt, std::uint32_t rank);
-Result<std::map<std::uint32_t, Chain>> ReadChains(Engine& engine, AttemptId attempt);
 
 }  // namespace statcollect
 

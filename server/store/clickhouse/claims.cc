@@ -5,15 +5,17 @@
 
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/chain.h"
-#include "server/store/codec/catalogue.h"
 
 namespace statcollect {
 namespace {
 
+constexpr int kFenceTries = 2;
+
 // Two collectors that claim a rank at the same moment choose different epochs.
 std::uint64_t EpochAfter(std::uint64_t newest) {
-  std::random_device random;
-  return (((newest >> 16) + 1) << 16) | (random() & 0xffff);
+  constexpr int kRandomBits = 32;
+  static_assert(std::random_device::max() == 0xffffffff);
+  return (((newest >> kRandomBits) + 1) << kRandomBits) | std::random_device()();
 }
 
 std::string NameOf(const Claims::Place& place) {
@@ -47,17 +49,50 @@ Status Claims::WriteState(const Place& place, const RowStamp& stamp, std::string
       "claim " + NameOf(place) + " " + std::to_string(stamp.epoch) + " " + std::to_string(stamp.n));
 }
 
-Status Claims::Claim(const Place& place) {
+Result<RankRows> Claims::Read(const Place& place) {
+  auto rows = reads_.Read(place.first, place.second);
+  if (rows.ok()) See(place, rows->chain.newest_epoch());
+  return rows;
+}
+
+std::uint64_t Claims::NewestSeen(const Place& place) {
+  MutexLock lock(mutex_);
+  const auto seen = seen_.find(place);
+  return seen == seen_.end() ? 0 : seen->second;
+}
+
+void Claims::See(const Place& place, std::uint64_t newest_epoch) {
+  MutexLock lock(mutex_);
+  if (newest_epoch == 0) {
+    seen_.erase(place);
+    return;
+  }
+  if (seen_.size() >= kSeenMax) seen_.clear();
+  seen_[place] = newest_epoch;
+}
+
+// A fence under an epoch that is not the newest has no effect: no state has that epoch, and none continues it.
+Result<RankRows> Claims::WriteFence(const Place& place, std::uint64_t* epoch) {
+  for (int tries = 0; tries < kFenceTries; ++tries) {
+    *epoch = EpochAfter(NewestSeen(place));
+    STATCOLLECT_RETURN_IF_ERROR(WriteState(place, {.epoch = *epoch, .cut = ~std::uint64_t{0}}, ""));
+    auto rows = Read(place);
+    if (!rows.ok()) return rows;
+    const Chain& chain = rows->chain;
+    const bool own =
+        chain.newest_epoch() == *epoch && (chain.current() == nullptr || chain.current()->epoch != *epoch);
+    if (own) return rows;
+  }
+  return Status(Code::kUnavailable,
+                "claim " + NameOf(place) + ": another collector claims it, too; try again");
+}
+
+Result<RankRows> Claims::Claim(const Place& place) {
   Forget(place);
-  const auto before = ReadChain(engine_, place.first, place.second);
-  if (!before.ok()) return before.status();
-  Held held{.epoch = EpochAfter(before->newest_epoch())};
-  STATCOLLECT_RETURN_IF_ERROR(WriteState(place, {.epoch = held.epoch, .cut = ~std::uint64_t{0}}, ""));
-  const auto chain = ReadChain(engine_, place.first, place.second);
-  if (!chain.ok()) return chain.status();
-  if (chain->newest_epoch() != held.epoch)
-    return {Code::kUnavailable, "claim " + NameOf(place) + ": another collector claims it, too; try again"};
-  if (const Chain::Link* current = chain->current(); current != nullptr) {
+  Held held;
+  auto rows = WriteFence(place, &held.epoch);
+  if (!rows.ok()) return rows;
+  if (const Chain::Link* current = rows->chain.current(); current != nullptr) {
     held.cut = current->seq;
     held.parent = current->epoch;
     held.n = 1;
@@ -67,17 +102,17 @@ Status Claims::Claim(const Place& place) {
   }
   MutexLock lock(mutex_);
   held_[place] = held;
-  return Status::Ok();
+  return rows;
 }
 
 Result<bool> Claims::End(const Place& place) {
-  const auto chain = ReadChain(engine_, place.first, place.second);
-  if (!chain.ok()) return chain.status();
-  if (chain->current() == nullptr) return false;
-  const auto meta = Decode<RankMeta>(NameOf(place), chain->current()->value);
+  const auto rows = Read(place);
+  if (!rows.ok()) return rows.status();
+  const auto meta = rows->Meta(NameOf(place));
   if (!meta.ok()) return meta.status();
-  if (meta->finished) return true;
-  STATCOLLECT_RETURN_IF_ERROR(Claim(place));
+  if (!*meta) return false;
+  if ((*meta)->finished) return true;
+  STATCOLLECT_RETURN_IF_ERROR(Claim(place).status());
   Forget(place);
   return true;
 }
@@ -94,7 +129,7 @@ Result<RowStamp> Claims::NextStamp(const Place& place, std::uint64_t seq) {
                         .parent = held->second.parent};
     }
     if (claimed) return Status(Code::kInternal, "claim " + NameOf(place) + ": forgotten by another thread");
-    STATCOLLECT_RETURN_IF_ERROR(Claim(place));
+    STATCOLLECT_RETURN_IF_ERROR(Claim(place).status());
   }
 }
 

@@ -6,6 +6,7 @@
 #include "common/thread_annotations.h"
 #include "server/store/clickhouse/append.h"
 #include "server/store/clickhouse/attempts.h"
+#include "server/store/clickhouse/rank_rows.h"
 #include "server/store/clickhouse/records.h"
 #include "server/store/clickhouse/scan.h"
 #include "server/store/clickhouse/schema.h"
@@ -22,7 +23,7 @@ namespace {
 class ClickHouseStore final : public ClickHouseShard {
  public:
   ClickHouseStore(ClickHouseDsn dsn, const EngineOptions& options)
-      : engine_(std::move(dsn), options), attempts_(engine_), appender_(engine_) {}
+      : engine_(std::move(dsn), options), attempts_(engine_), ranks_(engine_), appender_(engine_, ranks_) {}
 
   Engine& engine() override { return engine_; }
   AttemptTable& attempts() override { return attempts_; }
@@ -74,10 +75,10 @@ class ClickHouseStore final : public ClickHouseShard {
     return attempts_.Document(run, name);
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
-    return ReadRanks(engine_, attempt);
+    return ranks_.ReadAll(attempt);
   }
   Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
-    return ReadRank(engine_, attempt, rank);
+    return appender_.Rank(attempt, rank);
   }
   Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
     return ReadRows<TensorDef>(engine_, attempts_, "activations",
@@ -88,7 +89,7 @@ class ClickHouseStore final : public ClickHouseShard {
                             {.attempt = attempt, .rank = rank, .family = RowFamily::kLayout});
   }
 
-  Status ClaimRank(AttemptId attempt, std::uint32_t rank) override {
+  Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank) override {
     return appender_.ClaimRank(attempt, rank);
   }
   Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) override {
@@ -165,6 +166,8 @@ class ClickHouseStore final : public ClickHouseShard {
   bool fsync() const override { return engine_.is_modern() || engine_.dsn().quorum > 1; }
   Result<std::optional<std::int64_t>> EngineUnixNanos() override { return ReadClock(engine_); }
   StoreIdentity identity() const override { return identity_; }
+  // The more, the more share a request.
+  std::size_t hellos_at_once() const override { return 64; }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     return Status(Code::kFailedPrecondition,
                   "write a checkpoint to '" + directory + "': found a store in ClickHouse (" +
@@ -183,6 +186,7 @@ class ClickHouseStore final : public ClickHouseShard {
 
   Engine engine_;
   AttemptTable attempts_;
+  RankReads ranks_;
   ClickHouseAppender appender_;
   StoreIdentity identity_;  // written by Open
   Mutex catalogue_mutex_;   // one attempt is created or hidden at a time by this process

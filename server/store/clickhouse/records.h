@@ -59,8 +59,6 @@ Result<std::vector<T>> ReadRows(Engine& engine, AttemptTable& attempts, const st
 }
 
 // Like the methods of Store. Thread-safe.
-Result<std::map<std::uint32_t, RankMeta>> ReadRanks(Engine& engine, AttemptId attempt);
-Result<std::optional<RankMeta>> ReadRank(Engine& engine, AttemptId attempt, std::uint32_t rank);
 // The live attempts, without anything of their ranks; then adds the ranks that an engine holds.
 Result<std::vector<AttemptTally>> EmptyTallies(AttemptTable& attempts);
 Status AddRanks(Engine& engine, std::vector<AttemptTally>* tallies);

@@ -64,7 +64,7 @@ class ShardedStore final : public Store {
   Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) override {
     return Of(rank).EndRank(attempt, rank);
   }
-  Status ClaimRank(AttemptId attempt, std::uint32_t rank) override {
+  Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank) override {
     return Of(rank).ClaimRank(attempt, rank);
   }
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
