@@ -128,11 +128,11 @@ Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
   table.AddRow({"up", FormatDuration(s.uptime_seconds())});
   table.AddRow({"data", fmt::format("{} ({})", s.data_dir(), s.durability())});
   table.AddRow({"disk", fmt::format("{} used, {} free", FormatBytes(s.disk_bytes()),
-                                    FormatBytes(s.disk_free_bytes()))});
+                                    s.disk_free_unknown() ? "unknown" : FormatBytes(s.disk_free_bytes()))});
   table.AddRow({"runs", FormatCount(s.runs())});
   table.AddRow(
       {"streams", fmt::format("{} open, {} since start", s.streams_open(), FormatCount(s.streams_total()))});
-  table.AddRow({"records", FormatCount(s.records_total()) + "written durably since start"});
+  table.AddRow({"records", FormatCount(s.records_total()) + " written durably since start"});
   table.AddRow({"batches", fmt::format("{} ({}) in {} commits", FormatCount(s.batches_total()),
                                        FormatBytes(s.bytes_total()), FormatCount(s.commits_total()))});
   table.AddRow({"received twice", FormatCount(s.duplicate_records_total()) + " records, stored once"});

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,8 +78,8 @@ struct CollectorStatus {
   std::uint64_t rejected_batches_total = 0;
   std::uint64_t commits_total = 0;
   std::uint64_t disk_bytes = 0;
-  std::uint64_t disk_free_bytes = 0;
-  std::uint64_t agents_dropped_total = 0;  // reported by agents
+  std::optional<std::uint64_t> disk_free_bytes;  // none: unknown
+  std::uint64_t agents_dropped_total = 0;        // reported by agents
   // Reported by agents, by cause, over all stored runs:
   std::map<std::string, std::uint64_t> dropped_by_cause;
   // Received and not yet durable:

@@ -74,7 +74,8 @@ void StoreFacts::Ask() {
   if (const auto usage = store_.Usage(); usage.ok()) {
     MutexLock lock(mutex_);
     facts_.disk_bytes = usage->disk_bytes;
-    facts_.disk_free_bytes = usage->disk_free_bytes;
+    facts_.disk_free_bytes =
+        usage->disk_known ? std::optional(usage->disk_free_bytes) : std::optional<std::uint64_t>();
   }
   TakeCensus();
 }

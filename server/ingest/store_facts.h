@@ -26,7 +26,7 @@ class StoreFacts {
     Status admission;  // OK: all parts accept records
     std::uint64_t runs = 0;
     std::uint64_t disk_bytes = 0;
-    std::uint64_t disk_free_bytes = 0;
+    std::optional<std::uint64_t> disk_free_bytes;  // none: unknown
     std::map<std::string, std::uint64_t> dropped;  // reported by agents, by cause, over all stored runs
     std::set<std::string> kept;                    // runs
   };

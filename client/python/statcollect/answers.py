@@ -663,7 +663,7 @@ class Status:
     rejected_batches_total: int
     commits_total: int
     disk_bytes: int  # of the store
-    disk_free_bytes: int  # of its file system
+    disk_free_bytes: int  # of its file system; 0 if unknown
     agents_dropped_total: int  # reported by agents since start
     dropped_by_cause: dict[str, int]  # reported by agents, over all stored runs
     backlog_records: int  # received and not yet durable
@@ -674,6 +674,7 @@ class Status:
     access: Access | None
     project_disk: ProjectDisk | None  # of the caller's project; absent: no project has a limit
     projects_full: int  # over their limit of disk
+    disk_free_unknown: bool | None  # whether the store cannot tell disk_free_bytes; absent: an older collector
     http_address: str  # "127.0.0.1:7434", where the page and the HTTP API are; empty: off
 
 

@@ -62,7 +62,8 @@ void ToWire(const CollectorStatus& status, const std::string& project, v1::GetSt
   out.set_rejected_batches_total(status.rejected_batches_total);
   out.set_commits_total(status.commits_total);
   out.set_disk_bytes(status.disk_bytes);
-  out.set_disk_free_bytes(status.disk_free_bytes);
+  out.set_disk_free_bytes(status.disk_free_bytes.value_or(0));
+  out.set_disk_free_unknown(!status.disk_free_bytes);
   out.set_agents_dropped_total(status.agents_dropped_total);
   out.mutable_dropped_by_cause()->insert(status.dropped_by_cause.begin(), status.dropped_by_cause.end());
   out.set_backlog_records(status.backlog_records);

@@ -1,6 +1,7 @@
 #include "server/api/http/pages.h"
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@ namespace {
 
 struct Metric {
   std::string_view name, type, help;
-  double value;
+  std::optional<double> value;  // none: unknown, and not shown
 };
 
 std::string EscapeLabel(std::string_view text) {
@@ -33,7 +34,8 @@ HttpResponse ReadyPage(const CollectorStatus& status) {
 }
 
 std::string Rendered(const Metric& m) {
-  return fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3:.17g}\n", m.name, m.help, m.type, m.value);
+  if (!m.value) return "";
+  return fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3:.17g}\n", m.name, m.help, m.type, *m.value);
 }
 
 std::string RenderAccess(const AccessStatus& a) {
@@ -118,8 +120,9 @@ std::string RenderMetrics(const CollectorStatus& s) {
       {"statcollect_rejected_batches_total", "counter", "Batches refused.", number(s.rejected_batches_total)},
       {"statcollect_commits_total", "counter", "Atomic writes to the store.", number(s.commits_total)},
       {"statcollect_disk_bytes", "gauge", "Bytes of the store's files.", number(s.disk_bytes)},
-      {"statcollect_disk_free_bytes", "gauge", "Free bytes of the store's file system.",
-       number(s.disk_free_bytes)},
+      {"statcollect_disk_free_bytes", "gauge",
+       "Free bytes of the store's file system; absent where the store cannot tell.",
+       s.disk_free_bytes ? std::optional(number(*s.disk_free_bytes)) : std::nullopt},
       {"statcollect_agents_dropped_total", "counter", "Records that agents reported as lost.",
        number(s.agents_dropped_total)},
       {"statcollect_backlog_records", "gauge", "Records received and not yet durable.",

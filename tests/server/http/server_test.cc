@@ -100,6 +100,13 @@ TEST_F(HttpServerTest, MetricsTellLossesByCauseLagAndRetention) {
   }
 }
 
+TEST_F(HttpServerTest, FreeSpaceThatIsUnknownIsNotAMetric) {
+  control_.status.disk_free_bytes = 0;
+  EXPECT_THAT(Get("/metrics"), HasSubstr("\nstatcollect_disk_free_bytes 0\n"));
+  control_.status.disk_free_bytes.reset();
+  EXPECT_THAT(Get("/metrics"), Not(HasSubstr("statcollect_disk_free_bytes")));
+}
+
 TEST_F(HttpServerTest, AnswersHeadWithoutBody) {
   const std::string answer = Get("/healthz", "HEAD");
   EXPECT_THAT(answer, HasSubstr("Content-Length: 16"));

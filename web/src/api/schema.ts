@@ -1279,8 +1279,10 @@ export interface components {
             data_dir: string;
             /** @description of the store */
             disk_bytes: number;
-            /** @description of its file system */
+            /** @description of its file system; 0 if unknown */
             disk_free_bytes: number;
+            /** @description whether the store cannot tell disk_free_bytes; absent: an older collector */
+            disk_free_unknown: boolean | null;
             /** @description reported by agents, over all stored runs */
             dropped_by_cause: {
                 [key: string]: number;
