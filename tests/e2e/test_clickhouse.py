@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 import os
 import random
 import re
@@ -12,12 +11,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clickhouse_server import ClickHouseServer, program
 from conftest import STATCOLLECTORD, Collector, Gates, run_command, wait_until
 from naive.check import check_seeds, write_runs
+from store_questions import differing_answers
 from tcp_proxy import TcpProxy
 from test_durability import STEADY, start
 
@@ -79,13 +78,6 @@ def test_diff_equals_the_naive_model_over_clickhouse(tmp_path: Path, shared_engi
     assert not found, f"STATCOLLECT_TEST_SEED={seed}\n" + "\n".join(found)
 
 
-def without_places(answer: Any) -> Any:
-    """What must be equal over both stores: not when, how long and at which address."""
-    if isinstance(answer, dict):
-        return {k: without_places(v) for k, v in answer.items() if not any(part in k for part in ("time", "url", "page", "bytes", "start", "last_write"))}  # fmt: skip
-    return [without_places(v) for v in answer] if isinstance(answer, list) else answer
-
-
 def test_every_question_has_the_same_answer_over_both_stores(tmp_path: Path, shared_engine: ClickHouseServer) -> None:
     seeds = range(40, 46)
     dsn = shared_engine.new_dsn()
@@ -95,20 +87,8 @@ def test_every_question_has_the_same_answer_over_both_stores(tmp_path: Path, sha
         write_runs(store, seeds)
         collectors.append(Collector(tmp_path / name / "data", extra=list(extra)).start())
     try:
-        names = [r["run"] for r in collectors[0].json("runs")["runs"]]
-        questions = [["runs"]]
-        for seed in seeds:
-            a, b = f"a{seed}", f"b{seed}"
-            tensor = next(csv.DictReader(io.StringIO(collectors[0].statctl("export", "csv", a, "-").out)))["activation"]
-            questions += [["diff", a, b, "--all"], ["diff", a, b, "--tolerance", "1e-2"], ["show", a], ["series", a, tensor],
-                          ["ranks", b], ["top", a], ["summary", b], ["scalars", a], ["events", b]]  # fmt: skip
-        assert {f"a{s}" for s in seeds} <= set(names)
-        for question in questions:
-            answers = [c.statctl("--format", "json", *question) for c in collectors]
-            assert answers[0].code == answers[1].code, (question, answers)
-            assert answers[0].err.replace("rocks", "") == answers[1].err.replace("click", ""), question
-            if answers[0].out:
-                assert without_places(answers[0].json()) == without_places(answers[1].json()), question
+        wrong = differing_answers(*collectors, seeds)
+        assert not wrong, "\n".join(wrong)
         assert collectors[1].statctl("rm", "a40", "--yes").code == 0
         assert collectors[1].statctl("show", "a40").code != 0
         assert "a40" not in [r["run"] for r in collectors[1].json("runs")["runs"]]
@@ -231,6 +211,21 @@ def test_wrong_store_is_refused_at_the_start(tmp_path: Path, store: str, found: 
     done = run_command([str(STATCOLLECTORD), "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--store", store])
     assert done.code == 2
     assert found in done.err and expected in done.err
+
+
+def test_free_space_that_the_engine_does_not_tell_is_unknown(
+    tmp_path: Path, collector: Collector, shared_engine: ClickHouseServer
+) -> None:
+    cluster = Cluster(tmp_path, shared_engine.new_dsn())
+    shared = cluster.add()
+    for asked, unknown in ((collector, False), (shared, True)):
+        (line,) = [line for line in asked.statctl("status").out.splitlines() if line.split()[:1] == ["disk"]]
+        assert line.endswith(" used, unknown free") == unknown and line.endswith("B free") != unknown, line
+        for status in (asked.json("status"), json.loads(asked.get("/api/v1/status"))):
+            assert status["disk_free_unknown"] is unknown
+            assert (int(status["disk_free_bytes"]) == 0) is unknown, "as clients know it that do not know the other"
+        assert ("\nstatcollect_disk_free_bytes " in asked.get("/metrics")) is not unknown
+    cluster.stop()
 
 
 def test_restore_and_checkpoint_are_of_the_embedded_store(tmp_path: Path, shared_engine: ClickHouseServer) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from clickhouse_server import ClickHouseServer, ZooKeeper, missing_packages, program
 from conftest import STATCOLLECTORD, Collector, run_command, wait_until
-from naive.check import write_runs
-from test_clickhouse import Cluster, without_places
+from store_questions import without_places
+from test_clickhouse import Cluster
 from test_durability import start
 
 pytestmark = pytest.mark.skipif(program() is None, reason="clickhouse-server is not installed; scripts/setup.sh installs it")
@@ -65,32 +65,6 @@ def test_runs_under_torchrun_have_the_same_answers_as_over_the_embedded_store(
     assert second.statctl("rm", "bug", "--yes").code == 0
     wait_until(lambda: all(engine.ask("SELECT count(DISTINCT attempt) FROM sharded.records").strip() == "1" for engine in engines),
                what="a removal in both shards")  # fmt: skip
-    cluster.stop()
-
-
-def test_many_questions_have_the_same_answers(tmp_path: Path, collector: Collector, engines: list[ClickHouseServer]) -> None:
-    dsn = dsn_of(engines)
-    write_runs(dsn, range(50, 53))
-    collector.stop()
-    write_runs(str(collector.data_dir), range(50, 53))
-    collector.start()
-    cluster = Cluster(tmp_path, dsn)
-    sharded = cluster.add()
-    for seed in range(50, 53):
-        a, b = f"a{seed}", f"b{seed}"
-        for question in (
-            ["diff", a, b, "--all"],
-            ["show", a],
-            ["ranks", b],
-            ["top", a],
-            ["summary", b],
-            ["scalars", a],
-            ["events", b],
-        ):
-            expected, found = (c.statctl("--format", "json", *question) for c in (collector, sharded))
-            assert (found.code, bool(found.out)) == (expected.code, bool(expected.out)), (question, found)
-            if found.out:
-                assert without_places(found.json()) == without_places(expected.json()), question
     cluster.stop()
 
 
