@@ -120,3 +120,40 @@ def test_recording_goes_on_past_a_read_only_replica_and_past_a_dead_one(
     gates.open(100)
     check_ledger(collector, "three", trainer, steps)
     cluster.stop()
+
+
+def test_a_run_that_the_server_may_not_drop_holds_up_no_other_and_goes_once_it_may(tmp_path: Path) -> None:
+    """By default a server drops at most 50 GB at once; here it is less."""
+    engine = ClickHouseServer(tmp_path / "engine")
+    (engine.folder / "config.d").mkdir()
+    limit = engine.folder / "config.d" / "limit.xml"
+    limit.write_text("<yandex><max_partition_size_to_drop>150000</max_partition_size_to_drop></yandex>")
+    engine.start()
+    try:
+        cluster = Cluster(tmp_path, engine.new_dsn())
+        collector = cluster.add()
+        for run, steps in (("large", 200), ("small", 3), ("stays", 3)):
+            trainer = start(collector, run, steps)
+            assert trainer.wait(timeout=60) == 0
+
+        def partitions() -> int:
+            return int(engine.ask("SELECT uniq(partition) FROM system.parts WHERE active AND table = 'records'"))
+
+        assert partitions() == 3
+        assert collector.statctl("rm", "large", "--yes").code == 0
+        wait_until(lambda: "delete the data of removed runs" in log_of(collector), timeout=30, what="a refusal")
+        assert "set max_partition_size_to_drop to 0 in its configuration (docs/clickhouse.md) and start it again" in log_of(
+            collector
+        )
+        assert collector.statctl("rm", "small", "--yes").code == 0
+        wait_until(lambda: partitions() == 2, timeout=30, what="the small one's removal")
+        assert [run["run"] for run in collector.json("runs")["runs"]] == ["stays"]
+        limit.write_text("<yandex><max_partition_size_to_drop>0</max_partition_size_to_drop></yandex>")
+        engine.kill()
+        engine.start()
+        assert collector.stop() == 0
+        collector.start()
+        wait_until(lambda: partitions() == 1, timeout=30, what="the large one's removal")
+        cluster.stop()
+    finally:
+        engine.kill()

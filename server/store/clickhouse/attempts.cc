@@ -271,7 +271,8 @@ Result<std::map<AttemptId, std::uint64_t>> AttemptTable::StoredRows(const std::s
 // tried again; if this process dies between them, the next start of any collector writes the row.
 Status AttemptTable::DropData(const std::string& attempted, AttemptId id) {
   STATCOLLECT_RETURN_IF_ERROR(engine_.Execute(
-      attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " + std::to_string(id)));
+      attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " + std::to_string(id) +
+                     (engine_.drops_any_size() ? " SETTINGS max_partition_size_to_drop = 0" : "")));
   if (!engine_.needs_last_part()) return Status::Ok();
   // Unlike any before, which the engine would take for a repetition.
   const RowStamp stamp{.n = std::uint64_t{std::random_device()()} << 32 | std::random_device()()};
@@ -287,6 +288,7 @@ Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
   const auto stored = StoredRows(attempted);
   if (!stored.ok()) return stored.status();
   const std::uint64_t rest = engine_.needs_last_part() ? 1 : 0;
+  Status failure;  // of one that cannot be deleted; the others are
   for (AttemptRow row : *rows) {
     if (row.state == AttemptState::kLive) continue;
     if (stopped()) return {Code::kCancelled, attempted + ": stopped; the next start continues"};
@@ -298,10 +300,12 @@ Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
     }
     // More than the rest: also what another collector wrote since.
     const auto found = stored->find(row.meta.id);
-    if ((found == stored->end() ? 0 : found->second) != rest)
-      STATCOLLECT_RETURN_IF_ERROR(DropData(attempted, row.meta.id));
+    if ((found == stored->end() ? 0 : found->second) == rest) continue;
+    const Status dropped = DropData(attempted, row.meta.id);
+    if (dropped.code() == Code::kUnavailable) return dropped;
+    if (failure.ok()) failure = dropped;
   }
-  return Status::Ok();
+  return failure;
 }
 
 Status AttemptTable::CheckLive(const std::string& attempted, AttemptId id) {

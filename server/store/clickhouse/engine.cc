@@ -36,6 +36,7 @@ enum EngineCode : int {
   kTooFewReplicas = 285,
   kPreviousQuorum = 286,  // one quorum insert at a time in each table
   kUnknownStatus = 319,
+  kPartitionTooLarge = 359,
   kAccessDenied = 497,
   kAuthenticationFailed = 516,
 };
@@ -132,6 +133,9 @@ std::string NextStepFor(int engine_code) {
              "quorum=; recording goes on by itself once they run";
     case kUnknownTable:
       return "; expected the store's tables; start a collector again while all hosts run: it creates what is missing";
+    case kPartitionTooLarge:
+      return "; expected a server that may drop a run of any size; set max_partition_size_to_drop to 0 in its "
+             "configuration (docs/clickhouse.md) and start it again; the data is then deleted";
     case kReplicaExists:
       return "; expected a macro {replica} that no other host has or had; set it in the host's configuration, also "
              "where the host has lost its disk and ZooKeeper still knows it";
@@ -169,8 +173,8 @@ std::string Engine::Parameters(Purpose purpose) const {
   if (dsn_.quorum > 0 && purpose == Purpose::kRead) parameters += "&select_sequential_consistency=1";
   if (dsn_.quorum > 1 && purpose == Purpose::kWrite)
     parameters += "&insert_quorum=" + std::to_string(dsn_.quorum) + "&insert_quorum_timeout=20000";
-  if (is_modern_ && dsn_.quorum > 1 && purpose == Purpose::kWrite) parameters += "&insert_quorum_parallel=0";
-  if (is_modern_ && purpose == Purpose::kWrite) parameters += "&async_insert=0";
+  if (is_modern() && dsn_.quorum > 1 && purpose == Purpose::kWrite) parameters += "&insert_quorum_parallel=0";
+  if (is_modern() && purpose == Purpose::kWrite) parameters += "&async_insert=0";
   return parameters;
 }
 
@@ -304,7 +308,7 @@ Status Engine::Insert(const std::string& attempted, const std::string& into, con
                       const std::string& token) {
   std::string parameters =
       Parameters(Purpose::kWrite) + "&max_insert_block_size=" + std::to_string(2 * kInsertRowsMax);
-  if (is_modern_) parameters += "&insert_deduplication_token=" + HttpPoster::Escaped(token);
+  if (is_modern()) parameters += "&insert_deduplication_token=" + HttpPoster::Escaped(token);
   parameters += "&query=" + HttpPoster::Escaped("INSERT INTO " + into + " FORMAT RowBinary");
   return Try(attempted, Purpose::kWrite, parameters, rows).status();
 }
@@ -328,7 +332,7 @@ Status Engine::Connect() {
     return {Code::kFailedPrecondition, "open the store: " + dsn_.Describe() + ": found ClickHouse " +
                                            Printable(version_) + "; expected 18.16 or newer; upgrade it"};
   }
-  is_modern_ = major->number >= 22;
+  major_ = major->number;
   return Status::Ok();
 }
 

@@ -52,8 +52,10 @@ class Engine {
   // kFailedPrecondition: it is too old.
   Status Connect();
   // Whether the last part that reached its quorum must stay: without it, releases before 22 refuse every consistent read.
-  bool needs_last_part() const { return dsn_.quorum > 1 && !is_modern_; }
-  bool is_modern() const { return is_modern_; }  // 22 or newer: has tokens, disks and fsync
+  bool needs_last_part() const { return dsn_.quorum > 1 && !is_modern(); }
+  bool is_modern() const { return major_ >= 22; }  // has tokens, disks and fsync
+  // Whether a statement may drop a partition of any size, whatever the server's configuration says.
+  bool drops_any_size() const { return major_ >= 24; }
   const std::string& version() const { return version_; }
   const ClickHouseDsn& dsn() const { return dsn_; }
   void Log(const std::string& line) const { options_.log(line); }
@@ -84,7 +86,7 @@ class Engine {
   std::atomic<bool> waited_in_vain_{false};
   std::set<std::size_t> missed_;  // hosts that ExecuteEverywhere did not reach
   std::string version_;           // written by Connect
-  bool is_modern_ = false;
+  int major_ = 0;
 };
 
 inline constexpr std::size_t kInsertRowsMax = std::size_t{1} << 20;
