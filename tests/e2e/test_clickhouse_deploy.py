@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from clickhouse_server import ClickHouseServer, free_port, haproxy_program, missing_packages
+from clickhouse_server import ClickHouseServer, ZooKeeper, free_port, haproxy_program, missing_packages
 from conftest import BUILD, ROOT, STATCTL, Collector, agent_environment, run_command, start_python, wait_until
 from test_durability import STEADY
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def block(language: str, containing: str) -> str:
-    (found,) = [b for b in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if containing in b]
+    (found,) = [b for b in re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if containing in b]
     return str(found)
 
 
@@ -102,3 +102,55 @@ def test_the_page_works_as_it_stands(tmp_path: Path) -> None:
             if collector.process is not None:
                 collector.stop()
         engine.kill()
+
+
+PORTS = "<yandex><tcp_port>{}</tcp_port><interserver_http_port>{}</interserver_http_port></yandex>"
+
+
+@pytest.mark.skipif(bool(missing_packages(replicated=True)), reason="not installed; scripts/setup.sh --for cluster installs them")
+def test_replicas_with_the_configuration_on_the_page(tmp_path: Path) -> None:
+    zookeeper = ZooKeeper(tmp_path / "zookeeper")
+    servers = [ClickHouseServer(tmp_path / f"replica{n}") for n in (1, 2)]
+    for n, server in enumerate(servers, start=1):
+        config = block("xml", "listen_host").replace("10.0.0.5", "127.0.0.1").replace("replica1", f"replica{n}")
+        config = config.replace("<host>10.0.0.4</host><port>2181", f"<host>127.0.0.1</host><port>{zookeeper.port}")
+        users = block("xml", "password_sha256_hex").replace("10.0.0.0/8", "127.0.0.0/8")
+        for folder, name, text in (
+            ("config.d", "a", config),
+            ("config.d", "b", PORTS.format(*free_ports(2))),
+            ("users.d", "a", users),
+        ):
+            (server.folder / folder).mkdir(exist_ok=True)
+            (server.folder / folder / f"{name}.xml").write_text(text)
+    collector: Collector | None = None
+    try:
+        for started in (zookeeper, *servers):
+            started.start()
+        (dsn,) = re.findall(r"`(clickhouse://\S+quorum=2)`", PAGE)
+        for host, server in zip(("10.0.0.5:8123", "10.0.0.6:8123"), servers, strict=True):
+            dsn = dsn.replace(host, server.address)
+        collector = Collector(tmp_path / "data", extra=["--store", dsn]).start()
+        assert "/statcollect?quorum=2 (fsync)" in collector.ready_line
+        curls = [
+            line
+            for line in "".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)).splitlines()
+            if "curl" in line
+        ]
+        assert len(curls) == 2
+        found = [
+            run_command(shlex.split(line.replace("10.0.0.5:8123", servers[0].address))).out
+            for line in curls
+            if shutil.which("curl")
+        ]
+        if found:
+            assert found[0].startswith("18.16")
+            rows = [line.split("\t") for line in found[1].splitlines()]
+            assert [row[1:] for row in rows[1:]] == [["0", "2", "2"]] * 4, rows
+        trainer = start_python(["-c", STEADY, "page", "20"], env=collector.environment(), stdout=subprocess.DEVNULL)
+        assert trainer.wait(timeout=60) == 0
+        assert collector.json("runs")["runs"][0]["records"] == 20 * 52
+    finally:
+        if collector is not None and collector.process is not None:
+            collector.stop()
+        for server in (*servers, zookeeper):
+            server.kill()
