@@ -41,12 +41,13 @@ TEST(Crc32c, GivesThePublishedCheckValues) {
 
 TEST(Crc32c, EqualsTheBitwiseDefinitionAtEveryLengthAndAlignment) {
   std::mt19937_64 random(1);
-  const std::string bytes = RandomBytes(1700, random);  // the fast form takes 768 bytes at a time
+  const std::string bytes = RandomBytes(1700, random);  // the fast forms take 256 and 768 bytes at a time
   for (std::size_t offset = 0; offset < 9; ++offset) {
     for (std::size_t size = 0; offset + size <= bytes.size(); ++size) {
       const std::string_view part = std::string_view(bytes).substr(offset, size);
       const std::uint32_t expected = ReferenceCrc32c(part);
       ASSERT_EQ(Crc32c(part), expected) << "offset " << offset << ", size " << size;
+      ASSERT_EQ(Crc32cNarrow(part), expected) << "offset " << offset << ", size " << size;
       ASSERT_EQ(Crc32cPortable(part), expected) << "offset " << offset << ", size " << size;
     }
   }
