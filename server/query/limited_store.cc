@@ -20,6 +20,10 @@ class LimitedScan final : public StatScan {
   bool LoadHashes(HashColumns* columns) override {
     return status_.ok() && scan_->LoadHashes(columns) && Spend();
   }
+  const NumberColumns* Columns() override {
+    const NumberColumns* const columns = status_.ok() ? scan_->Columns() : nullptr;
+    return columns != nullptr && Spend() ? columns : nullptr;
+  }
   const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
   std::uint64_t bytes_read() const override { return scan_->bytes_read(); }
 

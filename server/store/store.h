@@ -20,6 +20,7 @@
 #include "common/status.h"
 #include "server/store/block_digest.h"
 #include "server/store/hash_columns.h"
+#include "server/store/number_columns.h"
 
 namespace statcollect {
 
@@ -119,6 +120,9 @@ class StatScan {
   virtual bool Load(bool sketches, StatColumns* columns) = 0;
   // The same, only the hashes. A block is loaded in one of these ways.
   virtual bool LoadHashes(HashColumns* columns) = 0;
+  // Decodes that block, with sketches, for a comparison in columns, and points to it: valid until the next call of
+  // anything else. It can still be loaded. nullptr: on failure, or, with an OK status, this scan has no columns.
+  virtual const NumberColumns* Columns() { return nullptr; }
   virtual const Status& status() const = 0;      // kDataLoss names the key that fails its checksum
   virtual std::uint64_t bytes_read() const = 0;  // encoded bytes so far
 

@@ -63,10 +63,44 @@ class FakeScan final : public StatScan {
     *columns = HashesOf(blocks_[next_ - 1].columns);
     return true;
   }
+  const NumberColumns* Columns() override {
+    view_.Fill(blocks_[next_ - 1].columns);
+    return &view_.columns;
+  }
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override { return next_ * sizeof(StatBlock); }
 
  private:
+  // A block of one record as columns.
+  struct View {
+    NumberColumns columns;
+    std::vector<std::uint64_t> numbers;
+
+    void Fill(const StatColumns& block) {
+      const TensorStats& s = block.stats[0];
+      const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
+      const auto sign = [&](double value, Flag flag) {
+        return bits(value) > kMagnitude ? std::uint64_t{flag} : 0;
+      };
+      const std::uint64_t flags = sign(s.mean, kNegativeMean) | sign(s.min, kNegativeMin) |
+                                  sign(s.max, kNegativeMax) | sign(s.std, kNegativeStd) |
+                                  sign(s.l2, kNegativeL2) | (s.has_finite ? std::uint64_t{kHasFinite} : 0);
+      const auto real = [&](double value) { return bits(value) & kMagnitude; };
+      numbers = {block.activation[0], block.layout[0], block.order[0], flags,       s.numel, s.nan,
+                 s.pos_inf,           s.neg_inf,       s.zero,         s.neg,       s.pos,   real(s.mean),
+                 real(s.std),         real(s.l2),      real(s.min),    real(s.max), s.hash};
+      columns.size = 1;
+      columns.sketch_width = block.sketch_width;
+      columns.sketch = block.sketch.data();
+      const std::uint64_t* at = numbers.data();
+      for (const std::uint64_t** to :
+           {&columns.activation, &columns.layout, &columns.order, &columns.flags, &columns.numel,
+            &columns.nan, &columns.pos_inf, &columns.neg_inf, &columns.zero, &columns.neg, &columns.pos,
+            &columns.mean, &columns.std, &columns.l2, &columns.min, &columns.max, &columns.hash})
+        *to = at++;
+    }
+  };
+
   // Of one record. FNV-1a over its numbers, twice.
   static BlockDigest DigestOf(const StatColumns& c) {
     const TensorStats& s = c.stats[0];
@@ -97,6 +131,7 @@ class FakeScan final : public StatScan {
   const std::function<void()> on_block_;
   std::vector<StatBlock> blocks_;
   BlockHead head_;
+  View view_;
   std::size_t next_ = 0;
   Status status_;
 };

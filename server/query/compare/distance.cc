@@ -34,9 +34,9 @@ bool Comparable(const Observation& a, const Observation& b, Statistic statistic)
 }
 
 // Whether hash and sketch took the elements at the same places of a logical tensor.
-bool SamePlace(const Observation& a, const Observation& b) {
-  const auto& x = a.layout->placement;
-  const auto& y = b.layout->placement;
+bool SamePlace(const Layout& a, const Layout& b) {
+  const auto& x = a.placement;
+  const auto& y = b.placement;
   if (x && y) return x->boxes == y->boxes && x->ranges == y->ranges && x->global_shape == y->global_shape;
   return (!x || IsWhole(View(*x))) && (!y || IsWhole(View(*y)));
 }
@@ -211,6 +211,15 @@ bool SameNonfinite(const Observation& a, const Observation& b) {
 
 }  // namespace
 
+bool IsUsualPair(const Layout& a, const Layout& b) {
+  constexpr std::uint32_t kUsed = BitOf(Statistic::kL2) | BitOf(Statistic::kMean) | BitOf(Statistic::kStd) |
+                                  BitOf(Statistic::kMin) | BitOf(Statistic::kMax) | BitOf(Statistic::kNan) |
+                                  BitOf(Statistic::kInf) | BitOf(Statistic::kInfSign) |
+                                  BitOf(Statistic::kHash);
+  return ((a.absent | a.untrusted | b.absent | b.untrusted) & kUsed) == 0 && a.dtype == b.dtype &&
+         a.hash_kind == b.hash_kind && a.shape == b.shape && SamePlace(a, b);
+}
+
 double FiniteCount(const Observation& o) {
   const double components = static_cast<double>(o.stats->numel) * (IsComplex(o.layout->dtype) ? 2 : 1);
   return components - static_cast<double>(o.stats->nan) - static_cast<double>(o.stats->pos_inf) -
@@ -230,7 +239,7 @@ namespace {
 // fifteenth of a diff's time.
 void MeasureInto(const Observation& a, const Observation& b, bool interval, Distance& to) {
   const bool sketches = !a.sketch.empty() && a.sketch.size() == b.sketch.size() &&
-                        a.layout->hash_kind == b.layout->hash_kind && SamePlace(a, b) &&
+                        a.layout->hash_kind == b.layout->hash_kind && SamePlace(*a.layout, *b.layout) &&
                         a.stats->has_finite && b.stats->has_finite;
   if (sketches) {
     const Distance distance = MeasureSketch(a, b, interval);
@@ -294,6 +303,13 @@ bool SameCounts(const Observation& a, const Observation& b) {
 
 }  // namespace
 
+std::optional<double> MeasuredDistance(const Comparison& comparison) {
+  if (comparison.agreement == Agreement::kIncomparable || !comparison.distance ||
+      !(comparison.distance->value > 0) || std::isinf(comparison.distance->value))
+    return std::nullopt;
+  return comparison.distance->value;
+}
+
 void WeighByNoise(double noise, Comparison& comparison) {
   if (!(noise > 0) || !comparison.distance) return;
   if (std::isfinite(noise)) comparison.times_noise = comparison.distance->value / noise;
@@ -307,8 +323,8 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
                    bool interval) {
   Comparison result;
   const bool same_dtype = a.layout->dtype == b.layout->dtype;
-  const bool hashes =
-      Comparable(a, b, Statistic::kHash) && a.layout->hash_kind == b.layout->hash_kind && SamePlace(a, b);
+  const bool hashes = Comparable(a, b, Statistic::kHash) && a.layout->hash_kind == b.layout->hash_kind &&
+                      SamePlace(*a.layout, *b.layout);
   const bool shapes = Comparable(a, b, Statistic::kShape);
   if (same_dtype && hashes && a.stats->hash == b.stats->hash &&
       (!shapes || a.layout->shape == b.layout->shape))

@@ -27,6 +27,10 @@ struct Distance {
 // range.
 Distance Measure(const Observation& a, const Observation& b, bool interval = true);
 
+// Whether Compare looks at records of these layouts as of most: they have all statistics that it uses and one hash kind,
+// and are of the same dtype, shape and place.
+bool IsUsualPair(const Layout& a, const Layout& b);
+
 // Number of components over which the moments are taken.
 double FiniteCount(const Observation& observation);
 
@@ -56,6 +60,9 @@ struct Comparison {
 // diverges.
 Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact,
                    bool interval = true);
+
+// That of records which are not identical, if it is finite.
+std::optional<double> MeasuredDistance(const Comparison& comparison);
 
 // Takes back a divergence in size that is at most kNoiseFactor times the noise, the distance between
 // equivalent runs (0: unknown).

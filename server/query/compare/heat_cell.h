@@ -19,17 +19,21 @@ inline constexpr std::uint8_t kHeatMissing = 127;                        // only
 inline constexpr std::uint8_t kHeatDivergedMin = 128,
                               kHeatDivergedMax = 255;  // 128: just above the tolerance
 
-inline std::uint8_t HeatLevel(const Comparison& judged) {
-  if (judged.agreement == Agreement::kIncomparable) return kHeatNoData;
-  if (judged.agreement == Agreement::kIdentical) return kHeatIdentical;
+// Of two records that are not identical.
+inline std::uint8_t HeatLevel(double distance, double tolerance, bool diverged) {
   constexpr double kLevelsADecade = 16;
-  const double distance = judged.distance ? judged.distance->value : INFINITY;
-  const double decades = std::log10(distance) - std::log10(judged.tolerance);  // NaN: 0 of 0
+  const double decades = std::log10(distance) - std::log10(tolerance);  // NaN: 0 of 0
   const double levels = std::isnan(decades) ? 0 : std::clamp(kLevelsADecade * decades, -1000.0, 1000.0);
-  const bool diverged = judged.agreement == Agreement::kDiverged;
   const int level = static_cast<int>(std::lround(levels)) + (diverged ? kHeatDivergedMin : kHeatWithinMax);
   return static_cast<std::uint8_t>(diverged ? std::clamp<int>(level, kHeatDivergedMin, kHeatDivergedMax)
                                             : std::clamp<int>(level, kHeatWithinMin, kHeatWithinMax));
+}
+
+inline std::uint8_t HeatLevel(const Comparison& judged) {
+  if (judged.agreement == Agreement::kIncomparable) return kHeatNoData;
+  if (judged.agreement == Agreement::kIdentical) return kHeatIdentical;
+  return HeatLevel(judged.distance ? judged.distance->value : INFINITY, judged.tolerance,
+                   judged.agreement == Agreement::kDiverged);
 }
 
 // Of one rank and step.

@@ -27,6 +27,8 @@ class BlockCursor {
   void Skip() { Advance(); }
   bool Load(bool sketches, StatColumns* columns) { return AdvanceIf(scan_->Load(sketches, columns)); }
   bool LoadHashes(HashColumns* columns) { return AdvanceIf(scan_->LoadHashes(columns)); }
+  // Of the next block, which stays the next one: see StatScan::Columns.
+  const NumberColumns* Columns() { return there_ ? scan_->Columns() : nullptr; }
   const Status& status() const { return scan_->status(); }
 
  private:

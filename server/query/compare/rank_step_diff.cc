@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
+#include "server/query/compare/column_diff.h"
 #include "server/query/compare/detailed_comparison.h"
 #include "server/query/compare/fused_pair.h"
 #include "server/query/compare/loaded_step.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/pair_judge.h"
+#include "server/query/compare/step_distances.h"
 #include "server/query/loss_names.h"
 
 namespace statcollect::query {
@@ -21,7 +24,8 @@ class RankScan {
       : context_(context),
         steps_(steps),
         cursor_a_(context.a, steps.attempt_a, steps.ranks.a, Bounds(steps)),
-        cursor_b_(context.b, steps.attempt_b, steps.ranks.b, Bounds(steps)) {}
+        cursor_b_(context.b, steps.attempt_b, steps.ranks.b, Bounds(steps)),
+        columns_(context, follower_, distances_) {}
 
   Result<std::vector<RankStepFindings>> Run(const std::stop_token& stop) {
     std::vector<RankStepFindings> all;
@@ -51,7 +55,7 @@ class RankScan {
 
   // What a quick look at a step could not decide.
   struct Quick {
-    bool skipped = false;       // equal blocks were not decoded
+    bool skipped = false;       // equal blocks were not decoded, or blocks compared as columns
     bool missing = false;       // something without counterpart that was not seen missing before
     bool moved = false;         // an order in a forward pass differs
     bool out_of_order = false;  // within a forward pass; only if nothing was skipped
@@ -70,12 +74,16 @@ class RankScan {
     auto alignment = CurrentAlignment();
     if (!alignment.ok()) return alignment.status();
     Quick quick;
-    STATCOLLECT_RETURN_IF_ERROR(LoadStep(at, **alignment, quick));
+    PairJudge judge(context_, at);
+    at.alignment = *alignment;
+    follower_.BeginStep(at.alignment->a().activations.size());
+    STATCOLLECT_RETURN_IF_ERROR(LoadStep(at, judge, quick));
     auto defined = Define(at.step);
     if (!defined.ok()) return defined.status();
     at.alignment = *defined;
-    follower_.BeginStep(at.alignment->a().activations.size());
-    STATCOLLECT_RETURN_IF_ERROR(CompareLoaded(at, quick));
+    follower_.MakeRoom(at.alignment->a().activations.size());
+    STATCOLLECT_RETURN_IF_ERROR(CompareLoaded(at, judge, quick));
+    distances_.MoveTo(at.tally);
     NoteRise(at);
     const DetailLimits& limits = context_.limits;
     const bool in_detail =
@@ -84,6 +92,8 @@ class RankScan {
         (limits.WantsOrder(at.step) && (quick.out_of_order || (quick.moved && quick.skipped)));
     const bool with_losses =
         (limits.WantsRows(at.step) || limits.WantsBitwise(at.step)) && LossesDiffer(at.losses_a, at.losses_b);
+    in_detail_ = in_detail;
+    if (quick.moved) as_columns_ = false;  // the order is looked for in what is loaded
     if (!in_detail && !with_losses) return Status::Ok();
     STATCOLLECT_RETURN_IF_ERROR(quick.skipped ? LookAgain(at, in_detail) : LookCloser(at, in_detail));
     if (with_losses) context_.limits.EnoughBitwise(at.step);
@@ -120,11 +130,15 @@ class RankScan {
     return AlignmentOf(**a, **b);
   }
 
-  // Decodes the step's blocks, except those that are equal on both sides.
-  Status LoadStep(RankStepFindings& at, const Alignment& alignment, Quick& quick) {
+  // Decodes the step's blocks, except those that are equal on both sides, and those that are compared as columns.
+  Status LoadStep(RankStepFindings& at, PairJudge& judge, Quick& quick) {
+    const Alignment& alignment = *at.alignment;
+    const bool as_columns = !ExpectsDetail(at.step);
     loaded_a_.Clear();
     loaded_b_.Clear();
-    while (true) {
+    numbers_a_.clear();
+    for (std::uint32_t number = 0;; ++number) {
+      distances_.BeginBlock(number);
       const BlockHead* const a = cursor_a_.Peek(at.step);
       const BlockHead* const b = cursor_b_.Peek(at.step);
       if (a == nullptr && b == nullptr) break;
@@ -135,9 +149,15 @@ class RankScan {
         quick.skipped = true;
         continue;
       }
+      if (side_by_side && !equal && as_columns && as_columns_ && !as_records_.contains(a->activation)) {
+        const auto compared = CompareColumns(at, judge, quick);
+        if (!compared.ok()) return compared.status();
+        if (*compared) continue;
+      }
       const bool take_a = side_by_side || b == nullptr || (a != nullptr && a->activation < b->activation);
       const bool take_b = side_by_side || !take_a;
       if (equal) to_remember_.push_back({*a, loaded_a_.blocks().size()});
+      if (take_a) numbers_a_.push_back(number);
       if (take_a && !cursor_a_.Load(!equal, &loaded_a_.Add())) return cursor_a_.status();
       if (take_b && !cursor_b_.Load(!equal, &loaded_b_.Add())) return cursor_b_.status();
     }
@@ -145,6 +165,31 @@ class RankScan {
     STATCOLLECT_RETURN_IF_ERROR(cursor_b_.status());
     RememberContents(alignment);
     return Status::Ok();
+  }
+
+  // Whether the step is likely to be looked at in detail, for which its blocks must be loaded: like the one before.
+  bool ExpectsDetail(std::uint64_t step) const {
+    return in_detail_ && (context_.limits.WantsRows(step) || context_.limits.WantsBitwise(step));
+  }
+
+  // The next block of each side. False: they must be loaded.
+  Result<bool> CompareColumns(RankStepFindings& at, PairJudge& judge, Quick& quick) {
+    const NumberColumns* const a = cursor_a_.Columns();
+    const NumberColumns* const b = a == nullptr ? nullptr : cursor_b_.Columns();
+    STATCOLLECT_RETURN_IF_ERROR(cursor_a_.status());
+    STATCOLLECT_RETURN_IF_ERROR(cursor_b_.status());
+    as_columns_ = a != nullptr && b != nullptr;
+    const auto compare = [&](const Observation& of_a, const Observation& of_b, std::uint32_t id_a,
+                             Stage stage) { ComparePair(of_a, of_b, id_a, stage, judge, at, quick); };
+    if (!as_columns_ || !columns_.Count(*at.alignment, *a, *b, at, compare)) {
+      as_records_.insert(cursor_a_.Peek(at.step)->activation);
+      return false;
+    }
+    quick.not_identical |= at.tally.records > at.tally.identical;
+    quick.skipped = true;
+    cursor_a_.Skip();
+    cursor_b_.Skip();
+    return true;
   }
 
   // Equal digests of equal definitions: equal records. What stages they are of is known from an earlier block
@@ -197,14 +242,15 @@ class RankScan {
     });
   }
 
-  Status CompareLoaded(RankStepFindings& at, Quick& quick) {
+  Status CompareLoaded(RankStepFindings& at, PairJudge& judge, Quick& quick) {
     const Alignment& alignment = *at.alignment;
     loaded_a_.Index(alignment.a());
     loaded_b_.Index(alignment.b());
-    PairJudge judge(context_, at);
     std::uint64_t matched = 0;
     forward_.clear();
-    for (const StatColumns& block : loaded_a_.blocks()) {
+    for (std::size_t at_block = 0; at_block < loaded_a_.blocks().size(); ++at_block) {
+      const StatColumns& block = loaded_a_.blocks()[at_block];
+      distances_.BeginBlock(numbers_a_[at_block]);
       for (std::size_t i = 0; i < block.size(); ++i) {
         const std::uint32_t id = block.activation[i];
         const ActivationTraits& traits = alignment.traits_a(id);
@@ -224,6 +270,7 @@ class RankScan {
         ComparePair(a, b, id, traits.stage, judge, at, quick);
       }
     }
+    distances_.BeginBlock(~std::uint32_t{0});  // behind all
     for (const AlignedGroup& group : alignment.groups()) CompareGroup(group, judge, at, quick);
     STATCOLLECT_RETURN_IF_ERROR(judge.status());
     LookForMissingInA(alignment, matched, at, quick);
@@ -235,7 +282,8 @@ class RankScan {
   void ComparePair(const Observation& a, const Observation& b, std::uint32_t id, Stage stage,
                    PairJudge& judge, RankStepFindings& at, Quick& quick) {
     const Comparison judged = judge(a, b, id, /*interval=*/false);
-    at.tally.Count(judged, stage);
+    at.tally.CountAgreement(judged, stage);
+    if (const auto distance = MeasuredDistance(judged)) distances_.Add(*distance);
     // Pieces of a batch, and records of other tools, have neither hash nor sketch.
     const bool hashed = a.layout->Has(Statistic::kHash) && b.layout->Has(Statistic::kHash);
     at.tally.sketches_differ |= hashed && a.sketch.size() != b.sketch.size();
@@ -391,6 +439,12 @@ class RankScan {
   std::vector<Ordered> forward_;
   std::vector<ToRemember> to_remember_;
   DistanceFollower follower_;
+  StepDistances distances_;
+  std::vector<std::uint32_t> numbers_a_;  // of the loaded blocks of A, among all of the step
+  ColumnDiff columns_;
+  bool as_columns_ = true;              // false: the scans have none, or the order must be looked at
+  std::set<std::uint32_t> as_records_;  // first activations of blocks that do not pair off
+  bool in_detail_ = true;               // the last step was looked at in detail
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/query/compare/steps_to_judge.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace statcollect::query {
@@ -11,10 +12,21 @@ constexpr float kWorthALook = 2.5F;
 
 }  // namespace
 
+// Several at a time, so that vectors can be used. Infinity over infinity, which is not a number, is never the largest.
 float LargestRise(const Distances& before, const Distances& now) {
-  float largest = 1;
+  constexpr std::size_t kAtOnce = 16;
+  std::array<float, kAtOnce> each;
+  each.fill(1);
   const std::size_t common = std::min(before.size(), now.size());
-  for (std::size_t i = 0; i < common; ++i)
+  std::size_t whole = 0;
+  for (; whole + kAtOnce <= common; whole += kAtOnce) {
+    for (std::size_t j = 0; j < kAtOnce; ++j) {
+      const float from = before[whole + j], rise = now[whole + j] / (from < kSmallest ? kSmallest : from);
+      each[j] = each[j] < rise ? rise : each[j];
+    }
+  }
+  float largest = *std::max_element(each.begin(), each.end());
+  for (std::size_t i = whole; i < common; ++i)
     largest = std::max(largest, now[i] / std::max(before[i], kSmallest));
   for (std::size_t i = common; i < now.size(); ++i) largest = std::max(largest, now[i] / kSmallest);
   return largest;
@@ -28,7 +40,7 @@ void DistanceFollower::BeginStep(std::size_t ids) {
     std::fill(now_.begin(), now_.end(), 0.0F);
   }
   differed_ = std::exchange(differs_, false);
-  if (now_.size() < ids) now_.resize(ids, 0.0F);
+  MakeRoom(ids);
 }
 
 float DistanceFollower::Rise() const { return first_ || !differs_ ? 1 : LargestRise(before_, now_); }

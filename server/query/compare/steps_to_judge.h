@@ -24,6 +24,10 @@ class DistanceFollower {
  public:
   // `ids`: more than any id noted in the step. Keeps everything noted before.
   void BeginStep(std::size_t ids);
+  // More ids, in the same step.
+  void MakeRoom(std::size_t ids) {
+    if (now_.size() < ids) now_.resize(ids, 0.0F);
+  }
   void Note(std::uint32_t id, float distance) {
     now_[id] = distance;
     differs_ |= distance > 0;

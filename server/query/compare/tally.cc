@@ -6,6 +6,11 @@
 namespace statcollect::query {
 
 void Tally::Count(const Comparison& comparison, Stage stage) {
+  CountAgreement(comparison, stage);
+  if (const auto distance = MeasuredDistance(comparison)) AddDistance(*distance);
+}
+
+void Tally::CountAgreement(const Comparison& comparison, Stage stage) {
   if (comparison.agreement == Agreement::kIncomparable) {
     ++incomparable;
     return;
@@ -28,23 +33,15 @@ void Tally::Count(const Comparison& comparison, Stage stage) {
   weights_differ |= stage == Stage::kWeights && !same && !unproven;
   batches_unproven |= stage == Stage::kBatch && unproven;
   batches_differ |= stage == Stage::kBatch && !same && !unproven;
-  if (!comparison.distance || !(comparison.distance->value > 0) || std::isinf(comparison.distance->value))
-    return;
-  AddDistance(comparison.distance->value);
 }
 
-// Products instead of logarithms, as long as they neither overflow nor underflow.
-void Tally::AddDistance(double distance) {
+void Tally::AddLogarithm(double distance) {
   constexpr double kSmallest = 1e-100, kLargest = 1e100;
-  ++distances;
-  distance_max = std::max(distance_max, distance);
   if (!(distance > kSmallest && distance < kLargest)) {
     distance_log_sum += std::log(distance);
     return;
   }
-  distance_product *= distance;
-  if (distance_product > kSmallest && distance_product < kLargest) return;
-  distance_log_sum += std::log(distance_product);
+  distance_log_sum += std::log(distance_product * distance);
   distance_product = 1;
 }
 

@@ -11,8 +11,6 @@
 namespace statcollect {
 namespace {
 
-constexpr std::uint64_t kMagnitude = ~std::uint64_t{0} >> 1;
-
 std::uint64_t BitsOf(double value) { return std::bit_cast<std::uint64_t>(value); }
 
 std::uint64_t SignFlag(double value, Flag flag) {
@@ -29,10 +27,7 @@ std::uint64_t FlagsOf(const TensorStats& s, bool wide) {
 template <typename At>
 TensorStats MakeStats(const At& at) {
   const std::uint64_t flags = at(kFlags);
-  const auto real = [&](Column column, Flag negative) {
-    const std::uint64_t sign = (flags & negative) != 0 ? kMagnitude + 1 : 0;
-    return std::bit_cast<double>(at(column) | sign);
-  };
+  const auto real = [&](Column column, Flag negative) { return SignedReal(at(column), flags, negative); };
   return {.numel = at(kNumel),
           .nan = at(kNan),
           .pos_inf = at(kPosInf),
@@ -65,6 +60,7 @@ void Narrow(std::span<const std::uint64_t> from, std::vector<std::uint32_t>& to)
 }  // namespace
 
 void BlockColumns::Resize(std::size_t size, std::uint32_t sketch_width) {
+  if (size != size_) filled_.fill(false);
   size_ = size;
   sketch_width_ = sketch_width;
   numbers_.resize(size * kColumnCount);
@@ -72,10 +68,17 @@ void BlockColumns::Resize(std::size_t size, std::uint32_t sketch_width) {
   samples.clear();
 }
 
+void BlockColumns::Fill(Column column, std::uint64_t number) {
+  if (filled_[column] && numbers_[column * size_] == number) return;
+  std::ranges::fill(of(column), number);
+  filled_[column] = true;
+}
+
 void BlockColumns::Take(const StatColumns& columns, std::span<const std::uint32_t> indexes,
                         std::span<const std::size_t> sample_at) {
   assert(!indexes.empty() && indexes.size() <= kBlockRecordsMax);
   Resize(indexes.size(), columns.sketch_width);
+  filled_.fill(false);
   std::uint64_t* const to = numbers_.data();
   for (std::size_t i = 0; i < size_; ++i) {
     const std::size_t from = indexes[i];
@@ -137,6 +140,30 @@ void BlockColumns::CopyHashesTo(HashColumns* columns) const {
   Narrow(of(kOrder), columns->order);
   columns->hash.assign(of(kHash).begin(), of(kHash).end());
   columns->sketch_width = sketch_width_;
+}
+
+NumberColumns BlockColumns::View() const {
+  const auto at = [&](Column column) { return of(column).data(); };
+  return {.size = size_,
+          .sketch_width = sketch_width_,
+          .activation = at(kActivation),
+          .layout = at(kLayout),
+          .order = at(kOrder),
+          .flags = at(kFlags),
+          .numel = at(kNumel),
+          .nan = at(kNan),
+          .pos_inf = at(kPosInf),
+          .neg_inf = at(kNegInf),
+          .zero = at(kZero),
+          .neg = at(kNeg),
+          .pos = at(kPos),
+          .mean = at(kMean),
+          .std = at(kStd),
+          .l2 = at(kL2),
+          .min = at(kMin),
+          .max = at(kMax),
+          .hash = at(kHash),
+          .sketch = sketch.data()};
 }
 
 BlockDigest BlockColumns::Digest() const {

@@ -12,6 +12,7 @@
 #include "common/records.h"
 #include "server/store/block_digest.h"
 #include "server/store/hash_columns.h"
+#include "server/store/number_columns.h"
 
 namespace statcollect {
 
@@ -22,7 +23,7 @@ enum Column : std::size_t {
   kActivation,
   kLayout,
   kOrder,
-  kFlags,
+  kFlags,  // of Flag
   kNumel,
   kNan,
   kPosInf,
@@ -39,18 +40,6 @@ enum Column : std::size_t {
   kHash,
   kSamples,  // number of samples
   kColumnCount
-};
-
-// Bits of kFlags. Those that change most from record to record are lowest.
-enum Flag : std::uint64_t {
-  kNegativeMean = 1,
-  kNegativeMin = 2,
-  kNegativeMax = 4,
-  kHasFinite = 8,
-  kWideSketch = 16,   // a sum of the sketch is not exact in float32
-  kNegativeStd = 32,  // the value is -0, also for the next two
-  kNegativeL1 = 64,
-  kNegativeL2 = 128,
 };
 
 // One record, indexed by Column.
@@ -71,13 +60,20 @@ class BlockColumns {
   void MoveTo(std::uint64_t step, StatColumns* columns);
   // Needs kHashColumns only.
   void CopyHashesTo(HashColumns* columns) const;
+  // Of what was read; valid until the block changes.
+  NumberColumns View() const;
 
   std::size_t size() const { return size_; }
   std::uint32_t sketch_width() const { return sketch_width_; }
-  std::span<std::uint64_t> of(Column column) { return std::span(numbers_).subspan(column * size_, size_); }
+  std::span<std::uint64_t> of(Column column) {
+    filled_[column] = false;
+    return std::span(numbers_).subspan(column * size_, size_);
+  }
   std::span<const std::uint64_t> of(Column column) const {
     return std::span(numbers_).subspan(column * size_, size_);
   }
+  // One number for all records: at no cost where the column has it from the last block that was of this size.
+  void Fill(Column column, std::uint64_t number);
   ColumnRecord Record(std::size_t index) const;
   std::span<double> sketch_of(std::size_t index) {
     return std::span(sketch).subspan(index * sketch_width_, sketch_width_);
@@ -94,7 +90,8 @@ class BlockColumns {
  private:
   std::size_t size_ = 0;
   std::uint32_t sketch_width_ = 0;
-  std::vector<std::uint64_t> numbers_;  // column by column
+  std::vector<std::uint64_t> numbers_;       // column by column
+  std::array<bool, kColumnCount> filled_{};  // the column's numbers are equal
 };
 
 // The statistics of a record; its layout and order are in the columns of those names.

@@ -6,12 +6,12 @@
 #include <cassert>
 
 #include "common/endian.h"
+#include "common/wide_loops.h"
 #include "server/store/byte_io.h"
 #include "server/store/codec/predictions.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/codec/stat_block.h"
 #include "server/store/codec/stored_numbers.h"
-#include "server/store/codec/wide_loops.h"
 
 namespace statcollect {
 namespace {
@@ -27,6 +27,8 @@ STATCOLLECT_WIDE_LOOPS std::uint64_t BitwiseOr(const std::uint64_t* numbers, std
   for (std::size_t i = 0; i < count; ++i) bits |= numbers[i];
   return bits;
 }
+
+constexpr char kTooLarge[] = "it contains a number that is too large";
 
 // The numbers at `indexes`, or all of them if there are none; `gathered` may be used for them.
 const std::uint64_t* Gather(std::span<const std::uint64_t> numbers, std::span<const std::uint16_t> indexes,
@@ -185,7 +187,14 @@ std::uint64_t BlockReader::HashAt(std::size_t own_index) const {
   return LoadLittleEndian<std::uint64_t>(hashes_.data() + own_index * sizeof(std::uint64_t));
 }
 
-// `wanted`: which columns; with a real one, all before it.
+// Whether all records are stored and have the same number, which no other column leads to.
+bool BlockReader::IsFilled(Column column) const {
+  const StoredColumn& stored = columns_[column];
+  const bool read = column != kHash && (column != kActivation || kind_ == Kind::kWhole);
+  return read && own_ == size_ && !IsReal(column) && stored.mode == kPlain && stored.numbers.is_constant();
+}
+
+// `wanted`: which columns; with one that is predicted, those that it is predicted from.
 template <typename IsWanted>
 Status BlockReader::ReadColumns(const IsWanted& wanted, const BlockColumns* key_frame,
                                 BlockColumns* block) const {
@@ -194,14 +203,21 @@ Status BlockReader::ReadColumns(const IsWanted& wanted, const BlockColumns* key_
     return Damaged("its key frame has a different size");
   }
   block->Resize(size_, sketch_width_);
-  std::array<std::uint16_t, kBlockRecordsMax> own_index;  // of own record j
-  for (std::size_t i = 0, j = 0; i < size_; ++i) {
+  std::array<std::uint16_t, kBlockRecordsMax> own_index;  // of own record j, if there are others
+  for (std::size_t i = 0, j = 0; i < size_ && own_ < size_; ++i) {
     if (!IsSame(i)) own_index[j++] = static_cast<std::uint16_t>(i);
   }
   bool all_finite = true;  // of the records that are stored here
   for (std::size_t c = 0; c < kColumnCount; ++c) {
     const auto column = static_cast<Column>(c);
     if (!wanted(column)) continue;
+    if (IsFilled(column)) {
+      const std::uint64_t number = columns_[column].numbers.At(0);
+      if (number > LimitOf(column)) return Damaged(kTooLarge);
+      block->Fill(column, number);
+      if (column == kFlags) all_finite = (number & kHasFinite) != 0;
+      continue;
+    }
     const auto to = block->of(column);
     const bool as_key_frame = own_ < size_ || column == kActivation;
     if (key_frame != nullptr && as_key_frame) std::ranges::copy(key_frame->of(column), to.begin());
@@ -209,9 +225,10 @@ Status BlockReader::ReadColumns(const IsWanted& wanted, const BlockColumns* key_
     const bool read = own_ == size_ ? ReadColumn(column, all_finite, {}, key_frame, *block, to)
                                     : ReadScattered(column, all_finite, std::span(own_index).first(own_),
                                                     key_frame, *block, to);
-    if (!read) return Damaged("it contains a number that is too large");
+    if (!read) return Damaged(kTooLarge);
     if (column == kFlags) {
-      for (std::size_t j = 0; j < own_; ++j) all_finite = all_finite & ((to[own_index[j]] & kHasFinite) != 0);
+      for (std::size_t j = 0; j < own_; ++j)
+        all_finite = all_finite & ((to[own_ < size_ ? own_index[j] : j] & kHasFinite) != 0);
     }
   }
   return Status::Ok();
@@ -221,10 +238,19 @@ Status BlockReader::ReadNumbers(const BlockColumns* key_frame, BlockColumns* blo
   return ReadColumns([](Column) { return true; }, key_frame, block);
 }
 
+Status BlockReader::ReadCompared(const BlockColumns* key_frame, BlockColumns* block) const {
+  return ReadColumns([](Column column) { return column != kL1; }, key_frame, block);
+}
+
 Status BlockReader::ReadHashes(const BlockColumns* key_frame, BlockColumns* block) const {
   return ReadColumns(
       [](Column column) { return std::ranges::find(kHashColumns, column) != kHashColumns.end(); }, key_frame,
       block);
+}
+
+bool BlockReader::StoresSums(const BlockColumns& block) const {
+  const auto counts = block.of(kSamples);
+  return own_ > 0 && (sketch_width_ > 0 || BitwiseOr(counts.data(), size_) != 0);
 }
 
 Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockColumns* key_frame,
@@ -236,7 +262,8 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
     if (!payload.ok()) return payload.status();
     in = ByteReader(*payload);
   }
-  const auto flags = block->of(kFlags);
+  const BlockColumns& numbers = *block;
+  const auto flags = numbers.of(kFlags);
   const bool any_wide = (BitwiseOr(flags.data(), size_) & kWideSketch) != 0;
   const bool all_narrow = own_ == size_ && !any_wide;
   if (all_narrow) {
@@ -254,7 +281,7 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
     }
   }
   block->samples.clear();
-  const auto counts = block->of(kSamples);
+  const auto counts = numbers.of(kSamples);
   const bool has_samples = BitwiseOr(counts.data(), size_) != 0;
   std::size_t key_at = 0;
   for (std::size_t i = 0; i < size_ && has_samples; ++i) {

@@ -37,8 +37,12 @@ class BlockReader {
   // Everything except sketches and samples. `key_frame`: for a kRelative block, as read by ReadNumbers;
   // otherwise null. Not for an alias.
   Status ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const;
+  // Of the numbers all but kL1, which no comparison uses. Also with a key frame that was read like this.
+  Status ReadCompared(const BlockColumns* key_frame, BlockColumns* block) const;
   // Of the numbers only kHashColumns.
   Status ReadHashes(const BlockColumns* key_frame, BlockColumns* block) const;
+  // Whether a value of sketches and samples is stored for a block after ReadNumbers.
+  bool StoresSums(const BlockColumns& block) const;
   // Sketches and samples of a block after ReadNumbers. `sums`: sealed; empty if there is no such value.
   Status ReadSums(std::optional<std::string_view> sums, const BlockColumns* key_frame,
                   BlockColumns* block) const;
@@ -58,6 +62,7 @@ class BlockReader {
   template <typename IsWanted>
   Status ReadColumns(const IsWanted& wanted, const BlockColumns* key_frame, BlockColumns* block) const;
   void ParseSame(ByteReader& in);
+  bool IsFilled(Column column) const;
   bool IsSame(std::size_t index) const;
   std::size_t OwnIndex(std::size_t index) const;      // among the records that differ from the key frame
   std::uint64_t HashAt(std::size_t own_index) const;  // precondition: own_index < own_

@@ -5,13 +5,12 @@
 #include <bit>
 
 #include "common/endian.h"
+#include "common/wide_loops.h"
 #include "server/store/codec/unpack.h"
-#include "server/store/codec/wide_loops.h"
 
 namespace statcollect {
 namespace {
 
-constexpr unsigned kConstant = 64;
 constexpr unsigned kOneLoad = 57;  // widths up to which eight bytes hold a number, wherever it begins
 
 std::size_t GroupBytes(std::size_t count, unsigned width) { return (count * width + 7) / 8; }
@@ -98,7 +97,7 @@ Packing PackingOf(std::span<const std::uint64_t> numbers) {
 void WritePacked(ByteWriter& out, std::span<const std::uint64_t> numbers, const Packing& packing) {
   out.Varint(packing.base);
   out.U8(static_cast<std::uint8_t>(packing.shift));
-  if (packing.shift == kConstant) return;
+  if (packing.shift == kPackedConstant) return;
   std::array<char, kPackedNumbersMax * 8 + 8> bytes;
   char* to = bytes.data();
   for (std::size_t first = 0; first < numbers.size(); first += kPackedGroup) {
@@ -113,8 +112,8 @@ void WritePacked(ByteWriter& out, std::span<const std::uint64_t> numbers, const 
 PackedColumn::PackedColumn(ByteReader& in, std::size_t count) : count_(count) {
   base_ = in.Varint();
   shift_ = in.U8();
-  if (shift_ == kConstant) return;
-  if (shift_ > kConstant) in.Fail();
+  if (shift_ == kPackedConstant) return;
+  if (shift_ > kPackedConstant) in.Fail();
   const std::size_t groups = (count + kPackedGroup - 1) / kPackedGroup;
   widths_ = in.Raw(groups);
   std::size_t bytes = 0;
@@ -129,7 +128,7 @@ PackedColumn::PackedColumn(ByteReader& in, std::size_t count) : count_(count) {
 }
 
 std::uint64_t PackedColumn::At(std::size_t index) const {
-  if (shift_ == kConstant || count_ == 0) return base_;
+  if (shift_ == kPackedConstant || count_ == 0) return base_;
   const std::size_t group = index / kPackedGroup;
   std::size_t at = 0;
   for (std::size_t before = 0; before < group; ++before) {
@@ -140,7 +139,7 @@ std::uint64_t PackedColumn::At(std::size_t index) const {
 }
 
 void PackedColumn::ReadAll(std::span<std::uint64_t> numbers) const {
-  if (shift_ == kConstant || count_ == 0) {
+  if (shift_ == kPackedConstant || count_ == 0) {
     std::fill(numbers.begin(), numbers.end(), base_);
     return;
   }

@@ -20,6 +20,7 @@ namespace statcollect {
 
 inline constexpr std::size_t kPackedGroup = 32;
 inline constexpr std::size_t kPackedNumbersMax = 256;
+inline constexpr unsigned kPackedConstant = 64;  // the shift of a column of equal numbers
 
 // The stored size and parameters of a column.
 struct Packing {
@@ -41,6 +42,8 @@ class PackedColumn {
   PackedColumn(ByteReader& in, std::size_t count);
 
   std::size_t size() const { return count_; }
+  // Whether all numbers are At(0).
+  bool is_constant() const { return shift_ == kPackedConstant; }
   std::uint64_t At(std::size_t index) const;             // index < size()
   void ReadAll(std::span<std::uint64_t> numbers) const;  // numbers.size() == size()
 

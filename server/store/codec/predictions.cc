@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "server/store/codec/wide_loops.h"
+#include "common/wide_loops.h"
 
 namespace statcollect {
 namespace {

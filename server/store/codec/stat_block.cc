@@ -13,7 +13,7 @@
 #include "server/store/codec/predictions.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/codec/stored_numbers.h"
-#include "server/store/codec/wide_loops.h"
+#include "common/wide_loops.h"
 
 namespace statcollect {
 namespace {

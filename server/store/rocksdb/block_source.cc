@@ -11,6 +11,11 @@ constexpr std::size_t kKeyFramesMax = 1024;
 
 std::string What(const StatKey& key) { return "block of " + Describe(key); }
 
+// Whether a key frame of which the first parts were read will do for the second parts of a block.
+bool Covers(BlockParts read, BlockParts wanted) {
+  return read == BlockParts::kAll || read == wanted || wanted == BlockParts::kHashes;
+}
+
 Status Dangling(const StatKey& key, const std::string& why) {
   return {Code::kDataLoss, "read " + why + ": " + What(key) +
                                " is missing; the store is damaged; restore a checkpoint or remove the run"};
@@ -87,16 +92,18 @@ Status BlockSource::Read(const StatKey& key, const BlockReader& stored, BlockPar
 
 Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, BlockParts parts,
                                  BlockColumns* block) {
-  const bool sketches = parts == BlockParts::kAll;
+  const bool sketches = parts == BlockParts::kAll || parts == BlockParts::kCompared;
   const BlockColumns* key_frame = nullptr;
   if (reader.kind() == BlockReader::Kind::kRelative) {
-    auto found = FindKeyFrame(key, reader, sketches);
+    auto found = FindKeyFrame(key, reader, parts);
     if (!found.ok()) return found.status();
     key_frame = &(*found)->block;
   }
   if (parts == BlockParts::kHashes) return reader.ReadHashes(key_frame, block);
-  STATCOLLECT_RETURN_IF_ERROR(reader.ReadNumbers(key_frame, block));
+  STATCOLLECT_RETURN_IF_ERROR(parts == BlockParts::kCompared ? reader.ReadCompared(key_frame, block)
+                                                             : reader.ReadNumbers(key_frame, block));
   if (!sketches) return Status::Ok();
+  if (!reader.StoresSums(*block)) return reader.ReadSums(std::nullopt, key_frame, block);
   const auto sums = sketches_.Get(EncodeStatKey(key));
   if (!sums) STATCOLLECT_RETURN_IF_ERROR(FromRocks("read sketches of " + What(key), sketches_.status()));
   bytes_read_ += sums ? sums->size() : 0;
@@ -115,22 +122,55 @@ Result<BlockReader> BlockSource::OpenKeyFrame(const StatKey& key, const StatKey&
 }
 
 Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, const BlockReader& reader,
-                                                         bool sketches) {
+                                                         BlockParts parts) {
   StatKey at = key;
   at.step = key.step - reader.steps_back();  // wraps only if damaged: then nothing is there
-  const auto place = std::tuple(key.attempt, key.rank, key.activation);
-  if (const auto kept = key_frames_.find(place);
-      kept != key_frames_.end() && kept->second.step == at.step && (kept->second.sketches || !sketches)) {
+  const auto kept = key_frames_.find(Place(key.attempt, key.rank, key.activation));
+  if (kept != key_frames_.end() && kept->second.step == at.step && Covers(kept->second.parts, parts))
     return &kept->second;
-  }
   std::string bytes;
   auto whole = OpenKeyFrame(key, at, &bytes);
   if (!whole.ok()) return whole.status();
-  if (key_frames_.size() >= kKeyFramesMax) key_frames_.clear();
-  KeyFrame frame{.step = at.step, .sketches = sketches, .block = {}};
-  STATCOLLECT_RETURN_IF_ERROR(
-      ReadResolved(at, *whole, sketches ? BlockParts::kAll : BlockParts::kNumbers, &frame.block));
-  return &key_frames_.insert_or_assign(place, std::move(frame)).first->second;
+  return KeepKeyFrame(at, *whole, parts == BlockParts::kHashes ? BlockParts::kNumbers : parts);
+}
+
+Result<BlockSource::KeyFrame*> BlockSource::KeepKeyFrame(const StatKey& key, const BlockReader& whole,
+                                                         BlockParts parts) {
+  const Place place(key.attempt, key.rank, key.activation);
+  auto kept = key_frames_.find(place);
+  if (kept == key_frames_.end()) {
+    if (key_frames_.size() >= kKeyFramesMax) key_frames_.clear();
+    kept = key_frames_.try_emplace(place).first;
+  }
+  const Status read = ReadResolved(key, whole, parts, &kept->second.block);
+  if (!read.ok()) {
+    key_frames_.erase(kept);
+    return read;
+  }
+  kept->second.step = key.step;
+  kept->second.parts = parts;
+  return &kept->second;
+}
+
+// A block that stands alone is the key frame of the next steps: read to where they will look for it.
+Result<const BlockColumns*> BlockSource::ReadInPlace(const StatKey& key, const BlockReader& stored,
+                                                     BlockColumns* other) {
+  Resolved resolved;
+  const BlockReader* reader = &stored;
+  if (stored.kind() == BlockReader::Kind::kAlias) {
+    auto found = Resolve(key, stored);
+    if (!found.ok()) return found.status();
+    resolved = *std::move(found);
+    reader = &resolved.reader;
+  }
+  const StatKey& at = reader == &stored ? key : resolved.key;
+  if (reader->kind() == BlockReader::Kind::kWhole) {
+    auto kept = KeepKeyFrame(at, *reader, BlockParts::kCompared);
+    if (!kept.ok()) return kept.status();
+    return static_cast<const BlockColumns*>(&(*kept)->block);
+  }
+  STATCOLLECT_RETURN_IF_ERROR(ReadResolved(at, *reader, BlockParts::kCompared, other));
+  return static_cast<const BlockColumns*>(other);
 }
 
 Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, std::string_view stats,

@@ -33,8 +33,9 @@ class Cursor {
 };
 
 enum class BlockParts : std::uint8_t {
-  kHashes,   // kHashColumns
-  kNumbers,  // all but sketches and samples
+  kHashes,    // kHashColumns
+  kNumbers,   // all but sketches and samples
+  kCompared,  // all but kL1
   kAll,
 };
 
@@ -45,6 +46,8 @@ class BlockSource {
 
   // The block stored under `key`. kDataLoss names the key.
   Status Read(const StatKey& key, const BlockReader& stored, BlockParts parts, BlockColumns* block);
+  // The same of kCompared, where it is kept: valid until the next call. `other`: where to put it otherwise.
+  Result<const BlockColumns*> ReadInPlace(const StatKey& key, const BlockReader& stored, BlockColumns* other);
   // One record of it, without its sketch; empty if the block does not have the activation. Cheapest for one
   // activation in ascending steps: the record of the last key frame is remembered.
   Result<std::optional<ColumnRecord>> ReadRecord(const StatKey& key, std::string_view stats,
@@ -55,9 +58,11 @@ class BlockSource {
  private:
   struct KeyFrame {
     std::uint64_t step = 0;
-    bool sketches = false;
+    BlockParts parts = BlockParts::kNumbers;
     BlockColumns block;
   };
+  // attempt, rank, activation
+  using Place = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
   // A block that is not an alias.
   struct Resolved {
     StatKey key;
@@ -80,7 +85,9 @@ class BlockSource {
   Result<std::string> Fetch(const StatKey& key, const std::string& for_what);
   // For a block that is not an alias.
   Status ReadResolved(const StatKey& key, const BlockReader& reader, BlockParts parts, BlockColumns* block);
-  Result<KeyFrame*> FindKeyFrame(const StatKey& key, const BlockReader& reader, bool sketches);
+  Result<KeyFrame*> FindKeyFrame(const StatKey& key, const BlockReader& reader, BlockParts parts);
+  // Of a block that stands alone, at `key`.
+  Result<KeyFrame*> KeepKeyFrame(const StatKey& key, const BlockReader& whole, BlockParts parts);
   Result<const KeyRecord*> FindKeyRecord(const StatKey& key, const BlockReader& reader,
                                          std::uint32_t activation);
   Result<const KeyRecord*> RememberRecord(const StatKey& key, const BlockReader& whole,
@@ -91,8 +98,7 @@ class BlockSource {
   rocksdb::DB& db_;
   const StatFamilies families_;
   Cursor stats_, sketches_;
-  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, KeyFrame>
-      key_frames_;  // attempt, rank, activation
+  std::map<Place, KeyFrame> key_frames_;
   std::optional<KeyRecord> key_record_;
   std::uint64_t bytes_read_ = 0;
 };

@@ -58,6 +58,14 @@ class BlockScan final : public StatScan {
     if (status_.ok()) columns_.CopyHashesTo(columns);
     return status_.ok();
   }
+  const NumberColumns* Columns() override {
+    if (!status_.ok()) return nullptr;
+    const auto columns = source_.ReadInPlace(key_, reader_, &columns_);
+    status_ = columns.status();
+    if (!columns.ok()) return nullptr;
+    view_ = (*columns)->View();
+    return &view_;
+  }
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override { return bytes_read_ + source_.bytes_read(); }
 
@@ -85,6 +93,7 @@ class BlockScan final : public StatScan {
   BlockReader reader_;  // on the iterator's value
   BlockHead head_;
   BlockColumns columns_;
+  NumberColumns view_;
   Status status_;
   std::uint64_t bytes_read_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -663,6 +664,54 @@ TEST_P(StoreConformance, HashesReadAloneAreThoseOfTheRecords) {
     }
     EXPECT_FALSE(alone->NextHead());
     EXPECT_EQ(records, 40u * 300);
+  }
+}
+
+// The same blocks, in turns as columns, as records, or both.
+TEST_P(StoreConformance, ColumnsAreThoseOfTheRecords) {
+  Open();
+  const AttemptId base = Create("base").id, again = Create("again").id, other = Create("other").id;
+  const auto write = [&](AttemptId attempt, std::uint64_t differs_from) {
+    Stream stream(*store_, attempt, 0);
+    for (std::uint64_t step = 0; step < 40; ++step) {
+      RecordBatch batch = testing::RandomBatch(
+          step, step * 303 + 1, {.activations = 300, .first_step = step, .steps = 1, .define = step == 0});
+      if (step % 3 != 0)
+        batch.stats = testing::RandomBatch(0, 1, {.activations = 300, .first_step = step, .steps = 1}).stats;
+      for (std::uint32_t i = 0; i < 300 && step >= differs_from; i += 2) batch.stats.stats[i].mean = -0.5;
+      if (step == 20) batch.stats.sample_count[3] = 2, batch.stats.samples = {1, 2};
+      stream.Append(batch);
+    }
+  };
+  write(base, 40);
+  write(again, 40);
+  write(other, 15);
+  using testing::operator==;
+  std::mt19937_64 rng(1);
+  for (const AttemptId attempt : {base, again, other}) {
+    const auto whole = store_->ScanStats(attempt, 0, {}), scan = store_->ScanStats(attempt, 0, {});
+    StatColumns records;
+    while (whole->Next()) {
+      ASSERT_TRUE(scan->NextHead());
+      const StatColumns& block = whole->block().columns;
+      const bool in_columns = rng() % 3 != 0, as_records = !in_columns || rng() % 3 == 0;
+      const NumberColumns* const columns = in_columns ? scan->Columns() : nullptr;
+      ASSERT_TRUE(scan->status().ok()) << scan->status().message();
+      ASSERT_TRUE(!in_columns || (columns != nullptr) == (GetParam() == Kept::kRocksDb));
+      for (std::size_t i = 0; columns != nullptr && i < block.size(); ++i) {
+        TensorStats expected = block.stats[i];
+        expected.l1 = 0;
+        ASSERT_EQ(columns->StatsAt(i), expected);
+        ASSERT_EQ(columns->activation[i], block.activation[i]);
+        ASSERT_EQ(columns->layout[i], block.layout[i]);
+        ASSERT_EQ(columns->order[i], block.order[i]);
+        ASSERT_TRUE(std::ranges::equal(columns->SketchOf(i), block.SketchOf(i)));
+      }
+      if (!as_records) continue;
+      ASSERT_TRUE(scan->Load(/*sketches=*/true, &records));
+      ASSERT_TRUE(records == block);
+    }
+    EXPECT_FALSE(scan->NextHead());
   }
 }
 

@@ -1,7 +1,8 @@
 // STATCOLLECT_WIDE_LOOPS before a function compiles it for wide vector registers as well; the best version
-// for the processor is selected at program start. For loops over integers, whose results do not depend on it.
-#ifndef STATCOLLECT_SERVER_STORE_CODEC_WIDE_LOOPS_H_
-#define STATCOLLECT_SERVER_STORE_CODEC_WIDE_LOOPS_H_
+// for the processor is selected at program start. For loops whose results do not depend on it: over integers, or over
+// real numbers in a file that is compiled without contraction of a * b + c.
+#ifndef STATCOLLECT_COMMON_WIDE_LOOPS_H_
+#define STATCOLLECT_COMMON_WIDE_LOOPS_H_
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
@@ -11,4 +12,4 @@
 #define STATCOLLECT_WIDE_LOOPS
 #endif
 
-#endif  // STATCOLLECT_SERVER_STORE_CODEC_WIDE_LOOPS_H_
+#endif  // STATCOLLECT_COMMON_WIDE_LOOPS_H_
