@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kMost = 0.9;         // of the tensors, for "all"
 constexpr double kFarFromCommon = 4;  // times the change that all tensors share
+constexpr double kSameNorm = 0.3;     // of the change that all tensors share
 constexpr double kTinyShare = 1e-6;   // root mean square, of the largest one's: rounding noise
 
 double MeanSquareRoot(const Observation& seen) {
@@ -46,9 +47,15 @@ struct CommonFactor {
   bool from_sketches = false;
 };
 
+// How far from a common factor a gradient's own may be.
+double SlackOf(double factor) {
+  constexpr double kSlackMax = 0.01, kOfChange = 4;
+  return std::min(kSlackMax, std::abs(factor - 1) / kOfChange);
+}
+
 // The one factor between most of them, if there is one other than 1.
 std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
-  constexpr double kSlackMax = 0.01, kOfChange = 4, kEnough = 0.7;
+  constexpr double kEnough = 0.7;
   std::vector<Fit> fits;
   for (const Pair& pair : pairs) {
     if (const auto fit = FitFactor(*pair.a, *pair.b)) fits.push_back(*fit);
@@ -60,7 +67,7 @@ std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
                    [](const Fit& x, const Fit& y) { return x.factor < y.factor; });
   CommonFactor common{.factor = middle->factor, .of = pairs.size(), .from_sketches = true};
   if (common.factor == 0) return std::nullopt;
-  const double slack = std::min(kSlackMax, std::abs(common.factor - 1) / kOfChange);
+  const double slack = SlackOf(common.factor);
   for (const Fit& fit : fits) {
     if (!fit.Explains() || std::abs(fit.factor / common.factor - 1) > slack) continue;
     ++common.tensors;
@@ -68,6 +75,23 @@ std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
   }
   const bool most = static_cast<double>(common.tensors) >= kEnough * static_cast<double>(pairs.size());
   return most && common.tensors >= 2 ? std::optional(common) : std::nullopt;
+}
+
+double TotalNorm(const StepData& step) {
+  double squares = 0;
+  for (const Observation& seen : step.observations) {
+    if (seen.def->key.kind == Kind::kWeightGrad && seen.stats->has_finite)
+      squares += seen.stats->l2 * seen.stats->l2;
+  }
+  return std::sqrt(squares);
+}
+
+// Whether the root's gradient does not have the factor that clipping to the same norm gave the others.
+bool IsException(const Evidence& evidence, const CommonFactor& common) {
+  if (evidence.root.stage != Stage::kGrad || !evidence.HasRootPair()) return false;
+  const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
+  return own && std::abs(own->factor / common.factor - 1) > SlackOf(common.factor) &&
+         Near(TotalNorm(evidence.a.at), TotalNorm(evidence.b.at), kSameNorm * std::abs(common.factor - 1));
 }
 
 // The meaning of the factor.
@@ -122,15 +146,6 @@ bool AreLossScales(const Evidence& evidence, double factor) {
   return (a || b) && Near(factor, b.value_or(1) / a.value_or(1), kMatches);
 }
 
-double TotalNorm(const StepData& step) {
-  double squares = 0;
-  for (const Observation& seen : step.observations) {
-    if (seen.def->key.kind == Kind::kWeightGrad && seen.stats->has_finite)
-      squares += seen.stats->l2 * seen.stats->l2;
-  }
-  return std::sqrt(squares);
-}
-
 // A number with two significant digits at most, as people choose a largest norm.
 bool IsRound(double value) {
   if (!(value > 0)) return false;
@@ -148,7 +163,7 @@ Meant AsClipping(const Evidence& evidence, double factor) {
   const bool clipped_a = IsClipped(a, evidence.a), clipped_b = IsClipped(b, evidence.b);
   if (!clipped_a && !clipped_b) return std::nullopt;
   // To the same norm: another gradient is larger, and all of them make room for it.
-  if (clipped_a && clipped_b && Near(a, b, 0.3 * std::abs(factor - 1))) return std::nullopt;
+  if (clipped_a && clipped_b && Near(a, b, kSameNorm * std::abs(factor - 1))) return std::nullopt;
   auto [text_a, text_b] = NumberTexts(a, b);
   if (clipped_a) text_a = WithFewDigits(a);
   if (clipped_b) text_b = WithFewDigits(b);
@@ -273,11 +288,23 @@ struct Shares {
   double plain = 1, previous = 1;
 };
 
-// By least squares from the root's gradient.
+// The root's gradient; if that has too few elements to tell two shares apart, the largest one of the step.
+Pair ReferenceOf(const Evidence& evidence) {
+  constexpr std::uint64_t kElements = 64;
+  Pair reference{.a = evidence.a.root, .b = evidence.b.root};
+  if (reference.a->stats->numel >= kElements) return reference;
+  for (const Pair& pair : evidence.PairsOf(Kind::kWeightGrad)) {
+    if (pair.a->stats->numel > reference.a->stats->numel) reference = pair;
+  }
+  return reference;
+}
+
+// By least squares from one gradient.
 std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
   constexpr double kShareMin = 0.01, kShareMax = 100;
-  const Observation& summed = summed_is_b ? *evidence.b.root : *evidence.a.root;
-  const Observation& plain = summed_is_b ? *evidence.a.root : *evidence.b.root;
+  const Pair reference = ReferenceOf(evidence);
+  const Observation& summed = summed_is_b ? *reference.b : *reference.a;
+  const Observation& plain = summed_is_b ? *reference.a : *reference.b;
   const Side& side = summed_is_b ? evidence.b : evidence.a;
   if (!IsClipped(TotalNorm(side.at), side)) return std::nullopt;
   const Observation* const previous = PreviousOf(side, summed).gradient;
@@ -324,12 +351,18 @@ OnTop CountOnTop(const Evidence& evidence, bool summed_is_b, const Shares& share
 
 }  // namespace
 
+std::optional<double> FactorOfOthers(const Evidence& evidence) {
+  const auto common = FindCommonFactor(GradientsOf(evidence));
+  return common && IsException(evidence, *common) ? std::optional(common->factor) : std::nullopt;
+}
+
 Found FindGradientScale(const Evidence& evidence) {
   const Stage stage = evidence.root.stage;
   const bool of_weights = stage == Stage::kGrad;
   if (!of_weights && stage != Stage::kBackward && stage != Stage::kLoss) return std::nullopt;
   const auto common = FindCommonFactor(GradientsOf(evidence));
   if (!common || (!of_weights && AreLossScales(evidence, common->factor))) return std::nullopt;
+  if (IsException(evidence, *common)) return std::nullopt;
   if (evidence.HasRootPair()) {  // it has a factor of its own, and the others follow from it
     const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
     if (own && std::abs(own->factor - 1) > kFarFromCommon * std::abs(common->factor - 1)) return std::nullopt;

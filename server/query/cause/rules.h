@@ -31,6 +31,8 @@ Found FindResume(const Evidence& evidence);      // resume, optimizer_state
 // gradients.cc
 Found FindZeroGrad(const Evidence& evidence);       // zero_grad
 Found FindGradientScale(const Evidence& evidence);  // loss_scale, clip_norm, gradient_scale
+// The factor of all other gradients, if clipping to a norm gave them one that the root's gradient does not have.
+std::optional<double> FactorOfOthers(const Evidence& evidence);
 // reduction.cc
 Result<Found> FindReduction(const Evidence& evidence, const std::stop_token& stop);  // reduction
 // batches.cc

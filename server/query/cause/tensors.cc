@@ -30,7 +30,9 @@ Cause About(const Evidence& evidence, std::string rule, const std::string& what,
 
 Found AsFactor(const Evidence& evidence, const Observation& a, const Observation& b) {
   if (a.stats->numel < kElementsMin || !IsFloat(a.layout->dtype)) return std::nullopt;
-  const auto fit = FitFactor(a, b);
+  auto fit = FitFactor(a, b);
+  const auto others = FactorOfOthers(evidence);
+  if (fit && others) fit->factor /= *others;
   if (!fit || !fit->Explains()) return std::nullopt;
   const double slack = std::max(8 * UnitRoundoff(b.layout->dtype), 1e-6);
   const double change = std::abs(fit->factor - 1);
@@ -44,7 +46,11 @@ Found AsFactor(const Evidence& evidence, const Observation& a, const Observation
                  " has the opposite sign of that in " + evidence.a.name() + " " + evidence.AtStep();
     return cause;
   }
-  return About(evidence, "tensor_scale", FactorText(fit->factor), confidence);
+  auto cause = About(evidence, "tensor_scale", FactorText(fit->factor), confidence);
+  if (others)
+    cause.text += ", apart from clipping, which makes all other gradients " + FactorText(*others) +
+                  " those in " + evidence.a.name();
+  return cause;
 }
 
 bool SameValues(const Observation& a, const Observation& b) {
