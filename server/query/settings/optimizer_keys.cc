@@ -87,7 +87,7 @@ bool ActsInFirstUpdate(std::string_view key, const std::map<std::string, std::st
                        const std::map<std::string, std::string>& b) {
   const std::string_view setting = key.substr(key.rfind('.') + 1);
   if (setting == "momentum") return UsesNesterov(key, a) || UsesNesterov(key, b);
-  return setting != "dampening" && setting != "amsgrad";
+  return setting != "dampening" && setting != "amsgrad" && setting != "lr_decay";
 }
 
 bool EntersState(std::string_view setting, std::string_view state) {

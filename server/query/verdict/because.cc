@@ -87,6 +87,13 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
         reasons.push_back(
             "it gave equal bits in the steps before, so it is not a kernel that rounds differently");
       break;
+    case JumpKind::kClipped:
+      reasons.push_back(
+          "all other gradients are " + cause::FactorText(jump.factor) +
+          " the other run's, as clipping to a norm makes them; apart from that factor, it differs by " +
+          ShortNumber(std::exp(jump.ratio) * one.expected) + ", " + Times(jump.ratio) +
+          " what its inputs and rounding explain (" + ShortNumber(one.expected) + ")");
+      break;
     case JumpKind::kOutlier:
       reasons.push_back("it differs by " + ShortNumber(one.observed) + ", " + Times(jump.ratio - jump.usual) +
                         " as much as other gradients of the step");

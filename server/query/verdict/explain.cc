@@ -8,26 +8,21 @@
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
 #include "server/query/verdict/optimizers.h"
+#include "server/query/verdict/pair_size.h"
 #include "server/query/verdict/shape.h"
 
 namespace statcollect::query {
 namespace {
 
 // Constants of the model; docs/verdict-model.md says what they mean and how they were determined.
-constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to the tensor's norm
-constexpr std::size_t kSiblings = 3;        // most recent ones that a module's input may come from
+constexpr std::size_t kSiblings = 3;  // most recent ones that a module's input may come from
 constexpr std::size_t kGradientsBefore = 4;
-constexpr double kLossRoundoffs = 4;      // unit roundoffs of a sum over a batch
-constexpr double kLargestLogarithm = 64;  // unit roundoffs that a large loss explains at most
-constexpr double kSquareGrowth = 2;       // a square's relative difference
-constexpr double kLinearUpdate = 3;       // update against gradient, relative
-constexpr double kNormalisedUpdate = 12;  // against the gradient's square root: signs of small elements flip
-constexpr double kSignFlips = 2;          // of an update of signs alone: elements that may flip at any time
-constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
-constexpr double kSparseParameters = 3;   // flipped elements reach an output more than their norm tells
-constexpr double kRounded = 1e-6;         // from here on parameters differ by more than rounding
-constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
-constexpr double kCancelled = 0.3;        // a sum this small against its terms is judged against them
+constexpr double kLossRoundoffs = 4;         // unit roundoffs of a sum over a batch
+constexpr double kLossAgrees = 16;           // unit roundoffs, if nothing before it differs by more
+constexpr double kLargestLogarithm = 64;     // unit roundoffs that a large loss explains at most
+constexpr double kSparseParameters = 3;      // flipped elements reach an output more than their norm tells
+constexpr double kRounded = 1e-6;            // from here on parameters differ by more than rounding
+constexpr double kCancelled = 0.3;           // a sum this small against its terms is judged against them
 constexpr double kCancelledEstimate = 0.05;  // where the size of the terms is an estimate
 constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
 constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient against those of the others
@@ -40,12 +35,6 @@ constexpr double kUncertain = 0.3;  // spread from about 100 elements down
 // Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
 // norm of an update.
 constexpr double kSketchesOfState = 2, kSketchesOfUpdate = 3;
-
-double Norm(const TensorPair& pair) { return std::max(pair.a.stats->l2, pair.b.stats->l2); }
-double Numel(const TensorPair& pair) { return std::max<double>(1, static_cast<double>(pair.a.stats->numel)); }
-double Unit(const TensorPair& pair) {
-  return std::max(UnitRoundoff(pair.a.layout->dtype), UnitRoundoff(pair.b.layout->dtype));
-}
 
 // Standard deviation of log(estimate), with k sums over groups of 16 elements. `sketches`: how many sketches
 // enter. Without a sketch in both, extremes and moments tell less than one sum does.
@@ -90,8 +79,6 @@ bool IsScattered(const TensorPair& pair, std::uint64_t elements) {
   return scattered(*pair.a.stats) && scattered(*pair.b.stats);
 }
 
-double Capped(double distance) { return std::min(distance, 1.0); }
-
 }  // namespace
 
 std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
@@ -109,11 +96,13 @@ std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
 
 void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   batch_ = last_forward_ = updated_ = loss_ = 0;
+  loss_agrees_ = false;
   largest_forward_ = coarsest_forward_ = largest_backward_ = coarsest_backward_ = 0;
   passes_.clear();
   models_.clear();
   inputs_level_.clear();
   outputs_.clear();
+  of_terms_.clear();
   grad_outputs_.clear();
   backward_.clear();
   all_backward_.clear();
@@ -138,6 +127,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
     root_ = {};
   linearity_.Step(pairs, normalised_);
   terms_.Step(pairs);
+  shadows_.Step(pairs);
   for (const TensorPair* const squares : linearity_.squares()) {
     const TensorKey& key = squares->a.def->key;
     squares_.insert({key.name, key.output_path});
@@ -189,6 +179,7 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
     const double level = std::max({batch_, last_forward_, OfParameters(updated_)});
     to.fresh = level == 0;
     to.expected = std::hypot(level, kLossRoundoffs * to.unit);
+    loss_agrees_ = to.observed <= std::max(level, kLossAgrees * to.unit);
     return;
   }
   to.stage = StageOf(pair.a.def->key);
@@ -200,6 +191,7 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
       NoteParameter(pair);
       break;
     case Stage::kBatch:
+      level = OfTrained();
       batch_ = std::max(batch_, Capped(pair.distance));
       break;
     case Stage::kForward:
@@ -232,7 +224,8 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   Level inputs = OfInputs(pass, owner);
   inputs.Add(batch_);
   inputs.unit = std::max(inputs.unit, to.unit);
-  const double level = std::hypot(inputs.distance, OfOwnParameters(owner, pair));
+  const double of_parameters = std::max(OfOwnParameters(owner, pair), OfParameters(shadows_.Of(key.name)));
+  const double level = std::hypot(inputs.distance, of_parameters);
   const double distance = Capped(pair.distance);
   if (is_buffer) {
     // Running statistics follow the module's input and what they were; not judged by the module's output.
@@ -248,6 +241,9 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   output = std::max(output, distance);
   last_forward_ = distance;
   const bool fragile = fragile_.contains(key.name);
+  double& of_terms = of_terms_[key.name];
+  const double of_matrices = fragile ? OfParameters(OfMatrices(module)) : of_parameters;
+  of_terms = std::max(of_terms, std::hypot(inputs.inherited, std::min(of_matrices, of_parameters)));
   if (fragile) to.spread += kFragileSpread;
   // A matrix may have changed beside the bias, and its effect is hidden behind the bias's.
   const double inherited = fragile ? std::min(distance, OfParameters(OfMatrices(module))) : distance;
@@ -272,8 +268,7 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
     const std::list<Child>& children = found->second.children();
     for (auto child = children.rbegin(); child != children.rend() && most > 0; ++child) {
       if (child->module == but) continue;
-      level.Add(newest ? child->distance : child->inherited);
-      level.unit = std::max(level.unit, child->unit);
+      level.Add(*child, /*successor=*/newest);
       if (scope == module) level.Add(child->most);
       newest = false;
       --most;
@@ -332,6 +327,13 @@ double Explainer::OfAll(std::string_view module) const {
   return level;
 }
 
+// The largest distance of any weights: what a batch may differ by that was computed with them, as in a rollout.
+double Explainer::OfTrained() const {
+  double level = 0;
+  for (const auto& [name, parameter] : parameters_) level = std::max(level, parameter.distance);
+  return OfParameters(level);
+}
+
 // The largest distance of a module's parameters except biases, which do not enter gradients of activations.
 double Explainer::OfMatrices(std::string_view module) const {
   const auto names = parameters_of_.find(module);
@@ -368,6 +370,8 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   // Its other operations are not recorded: norms, products, softmax.
   const bool unknown = !IsFactor(pair);
   to.of_loss = before.empty() && unknown;
+  if (to.of_loss && loss_agrees_)
+    to.of_bends = kFlips * std::sqrt(std::max(level.distance, UnitRoundoff(DType::kF32)));
   if (largest_backward_ == 0) {
     const double unit = std::min(to.unit, UnitRoundoff(DType::kF32));
     const double least = unknown ? kLossRoundoffs : 0;
@@ -453,7 +457,7 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   double terms_summed = gradient == grad_outputs_.end() ? 1 : gradient->second.numel;
   if (gradient != grad_outputs_.end()) {
     const Gradient& terms = gradient->second;
-    level = std::max(terms.distance, ValueOr0(inputs_level_, module));
+    level = std::max(terms.distance, ValueOr0(of_terms_, module));
     if (is_sum) {
       double scale = std::max(norm, terms.l2);
       to.cancelled = norm < kCancelled * terms.l2;
@@ -482,114 +486,6 @@ void Explainer::NoteUncertainGradient(const Explained& one) {
   const double scale = one.observed > 0 ? one.pair->distance / one.observed : 1;
   double& known = gradients_[one.pair->a.def->key.name].distance;
   known = std::max(known, Capped(one.expected * scale));
-}
-
-// A running mean of gradients may cancel, too: then its terms' absolute differences count.
-double Explainer::ExplainState(const TensorPair& pair) {
-  const TensorKey& key = pair.a.def->key;
-  State& state = states_[{key.name, key.output_path}];
-  const State before = state;
-  const double norm = Norm(pair);
-  state = {.distance = Capped(pair.distance), .l2 = norm};
-  const auto gradient = gradients_.find(key.name);
-  double level = before.distance;
-  if (gradient == gradients_.end()) return level;
-  const ParameterGradient& of = gradient->second;
-  level = std::max(level, of.distance);
-  if (AreSquares(key)) return kSquareGrowth * level;
-  // Updates, or steps whose size follows signs: as different as the update is.
-  if (key.output_path == "step_size" || (key.output_path == "momentum_buffer" && second_.contains(key.name)))
-    return std::max(level, FlippedSigns(key.name, of.distance));
-  // Follows the update, as a copy of the weight does.
-  if (const double change = linearity_.NonlinearChange(key.name, key.output_path); change > 0)
-    return std::max(level, std::hypot(before.distance, change * FlippedSigns(key.name, of.distance)));
-  if (!(norm > 0) || !(of.l2 > 0)) return level;
-  const double share = std::min(1.0, (norm + before.l2) / of.l2);
-  return std::max(level, (before.distance * before.l2 + share * of.distance * of.l2) / norm);
-}
-
-void Explainer::NoteParameter(const TensorPair& pair) {
-  const std::string_view name = pair.a.def->key.name;
-  auto [at, added] = parameters_.try_emplace(name);
-  if (added) parameters_of_[ParentOf(name)].push_back(name);
-  Parameter& parameter = at->second;
-  parameter.distance = Capped(pair.distance);
-  parameter.l2 = Norm(pair);
-  parameter.difference = parameter.distance * parameter.l2;
-  parameter.numel = pair.a.stats->numel;
-  parameter.sketch_a.assign(pair.a.sketch.begin(), pair.a.sketch.end());
-  parameter.sketch_b.assign(pair.b.sketch.begin(), pair.b.sketch.end());
-}
-
-// Of an update that is divided by the gradient's own size: signs of elements near zero flip.
-double Explainer::FlippedSigns(std::string_view name, double gradient) const {
-  if (partly_noise_.contains(name)) return kMostFlipped;
-  return std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped);
-}
-
-// Muon raises small singular values of the gradient, which in one of low rank are rounding, to the size of the
-// others.
-bool Explainer::IsOrthogonal(const TensorPair& pair) const {
-  return methods_.orthogonal_updates && pair.a.layout->shape.size() == 2 &&
-         !normalised_.contains(pair.a.def->key.name);
-}
-
-// What a momentum carries on from gradients of earlier steps: the update is as different as that at most, if the newest
-// gradient is not.
-double Explainer::OfMomentum(std::string_view name) const {
-  double level = 0;
-  for (auto at = states_.lower_bound({name, {}}); at != states_.end() && at->first.first == name; ++at) {
-    if (RoleOf(at->first.second) == StateRole::kOther) level = std::max(level, at->second.distance);
-  }
-  return level;
-}
-
-// A weight is judged by what the update added to it, from the sketches before and after.
-double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
-  updated_ = std::max(updated_, Capped(pair.distance));
-  const std::string_view name = pair.a.def->key.name;
-  const auto found = gradients_.find(name);
-  const double gradient = found == gradients_.end() ? 0 : found->second.distance;
-  const bool normalised = normalised_.contains(name) || linearity_.UpdateIsNonlinear(name);
-  const bool partly_noise = partly_noise_.contains(name);
-  if (normalised && (partly_noise || (found != gradients_.end() && found->second.noise_driven)))
-    fragile_.insert(ParentOf(name));
-  const auto known = parameters_.find(name);
-  const std::size_t sums = pair.a.sketch.size();
-  const bool sketched = known != parameters_.end() && sums > 0 && pair.b.sketch.size() == sums &&
-                        known->second.sketch_a.size() == sums && known->second.sketch_b.size() == sums &&
-                        std::isfinite(pair.distance);
-  if (!sketched) {
-    const double before = known == parameters_.end() ? 0 : known->second.distance;
-    NoteParameter(pair);
-    return std::max(gradient, before);
-  }
-  const Parameter& before = known->second;
-  double of_a = 0, of_b = 0, between = 0;
-  for (std::size_t i = 0; i < sums; ++i) {
-    const double a = pair.a.sketch[i] - before.sketch_a[i], b = pair.b.sketch[i] - before.sketch_b[i];
-    of_a += a * a;
-    of_b += b * b;
-    between += (a - b) * (a - b);
-  }
-  const double norm = std::max(Norm(pair), before.l2), update = std::sqrt(std::max(of_a, of_b));
-  double level = 0;
-  if (pair.distance == 0 || update == 0) {
-    to.observed = 0;
-  } else {
-    to.observed = std::min(std::sqrt(between) / update, 2.0);
-    const double resolution = (2 * kSketchResolution + Unit(pair)) * norm / update;
-    double flipped = normalised ? FlippedSigns(name, gradient) : 0;
-    if (IsOrthogonal(pair)) flipped = kMostFlipped;
-    if (normalised && !second_.contains(name))
-      flipped = std::max(flipped, 2 * std::sqrt(kSignFlips / Numel(pair)));
-    const double carried = normalised ? 0 : OfMomentum(name);
-    level = std::hypot(std::max({kLinearUpdate * gradient, flipped, carried}), resolution);
-    if (gradient > kLargeGradient) level = std::max(level, 1.0);
-    to.fresh = gradient == 0 && before.distance == 0;
-  }
-  NoteParameter(pair);
-  return level;
 }
 
 }  // namespace statcollect::query

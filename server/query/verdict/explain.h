@@ -21,6 +21,7 @@
 #include "server/query/run_view.h"
 #include "server/query/verdict/kernels.h"
 #include "server/query/verdict/linearity.h"
+#include "server/query/verdict/shadows.h"
 #include "server/query/verdict/terms.h"
 
 namespace statcollect::query {
@@ -37,12 +38,13 @@ struct TensorPair {
 struct Explained {
   const TensorPair* pair = nullptr;
   Stage stage = Stage::kUnspecified;
-  double observed = 0;     // the distance judged: of a weight, that of its update
-  double expected = 0;     // what the differences of its inputs and rounding cause; > 0
-  double spread = 0;       // standard deviation of log(observed) due to the sketch
-  double unit = 0;         // unit roundoff of the computation's dtype
-  double rounding = 0;     // relative rounding of its own computation; at least `unit`
-  double inherited = 0;    // parameter gradients: distance of its terms and of the module's input
+  double observed = 0;   // the distance judged: of a weight, that of its update
+  double expected = 0;   // what the differences of its inputs and rounding cause; > 0
+  double spread = 0;     // standard deviation of log(observed) due to the sketch
+  double unit = 0;       // unit roundoff of the computation's dtype
+  double rounding = 0;   // relative rounding of its own computation; at least `unit`
+  double inherited = 0;  // parameter gradients: distance of its terms and of the module's input
+  double of_bends = 0;  // the first gradient: what signs explain that flip where a loss such as L1 has a bend
   bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
   bool fresh = false;      // none of its inputs differs
   bool of_loss = false;    // the first gradient: what the loss computes is not recorded
@@ -99,9 +101,14 @@ class Explainer {
   // The largest distance among inputs, and their coarsest roundoff.
   struct Level {
     double distance = 0, unit = 0;
-    void Add(double other) { distance = std::max(distance, other); }
-    void Add(const Child& child) {
-      Add(child.distance);
+    double inherited = 0;  // without what only noise-driven biases have added
+    void Add(double other) {
+      distance = std::max(distance, other);
+      inherited = std::max(inherited, other);
+    }
+    void Add(const Child& child, bool successor = true) {
+      distance = std::max(distance, successor ? child.distance : child.inherited);
+      inherited = std::max(inherited, child.inherited);
       unit = std::max(unit, child.unit);
     }
   };
@@ -141,6 +148,7 @@ class Explainer {
   double OfOwnParameters(std::string_view module, const TensorPair& pair) const;
   double OfMatrices(std::string_view module) const;
   double OfAll(std::string_view module) const;
+  double OfTrained() const;
   Level OfBackward() const;
   double OfParameters(double distance) const;
   double Flipped(const TensorPair& pair) const;
@@ -155,6 +163,7 @@ class Explainer {
   Kernels kernels_;
   Linearity linearity_;
   Terms terms_;
+  Shadows shadows_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
@@ -172,12 +181,15 @@ class Explainer {
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
   std::vector<Child> models_;  // newest outputs of watches with names, which may be given to one another
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules
+  std::unordered_map<std::string_view, double>
+      of_terms_;  // of modules: that their parameters' gradients inherit
   std::unordered_map<std::string_view, Gradient> grad_outputs_;
   std::map<std::uint32_t, std::vector<Child>> backward_;  // by micro-batch, in the order of execution
   std::vector<Child> all_backward_;                       // of all micro-batches, likewise
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
   double updated_ = 0;  // distance of updated weights: a loss logged after the updates may depend on them
   double loss_ = 0;     // the largest one's size
+  bool loss_agrees_ = false;  // the newest one of the step, except for rounding
   double last_forward_ = 0;
   double largest_forward_ = 0, coarsest_forward_ = 0;  // of outputs in training, as inherited
   double largest_backward_ = 0, coarsest_backward_ = 0;

@@ -13,9 +13,11 @@ constexpr std::size_t kGradientsNeeded = 4;
 constexpr double kShareThatDiffers = 0.6;
 constexpr std::uint64_t kElements = 64;
 constexpr double kLargeDistance = 10;
-constexpr double kScaleNoise = 5, kNormAccuracy = 1e-5;
+constexpr double kAlongByChance = 0.5;
+constexpr double kScaleNoise = 5, kAcross = 2, kNormAccuracy = 1e-5;
 constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relative to their median
 constexpr double kClipped = 0.05;    // of the common factor: the norm of all gradients is the same
+constexpr double kLarger = 4;        // of two gradients the one that made the other differ
 constexpr double kEqual = -20;       // log(observed / expected) of equal bits
 constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
 constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
@@ -57,9 +59,23 @@ double NormNoise(const Explained& one, double elements) {
   return std::min(one.expected, 3 * one.pair->distance) / std::sqrt(elements);
 }
 
-std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
+// How far B's tensor, divided by this factor, is from A's. 0 if the sketches do not show it.
+double ApartFrom(double log_factor, const TensorPair& pair) {
+  if (pair.a.sketch.empty() || pair.a.sketch.size() != pair.b.sketch.size()) return 0;
+  double apart = 0, squares = 0;
+  for (std::size_t i = 0; i < pair.a.sketch.size(); ++i) {
+    const double a = pair.a.sketch[i], difference = pair.b.sketch[i] / std::exp(log_factor) - a;
+    apart += difference * difference;
+    squares += a * a;
+  }
+  return squares > 0 ? std::sqrt(apart / squares) : 0;
+}
+
+// `elements`: of the smallest gradients that count.
+std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage,
+                                 std::uint64_t elements = kElements) {
   Factors factors;
-  std::vector<double> noise;
+  std::vector<double> noise, across;
   std::size_t all = 0;
   double whole_a = 0, whole_b = 0;
   for (std::size_t i = 0; i < step.size(); ++i) {
@@ -67,13 +83,15 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
     if (one.stage != stage) continue;
     whole_a = std::hypot(whole_a, one.pair->a.stats->l2);
     whole_b = std::hypot(whole_b, one.pair->b.stats->l2);
-    if (one.cancelled || one.pair->a.stats->numel < kElements) continue;
+    if (one.cancelled || one.pair->a.stats->numel < elements) continue;
     ++all;
     const double a = one.pair->a.stats->l2, b = one.pair->b.stats->l2;
     if (!(one.pair->distance > 0) || !(one.pair->distance < kLargeDistance) || !(a > 0) || !(b > 0)) continue;
     factors.logs.push_back(std::log(b / a));
     factors.indexes.push_back(i);
     noise.push_back(NormNoise(one, static_cast<double>(one.pair->a.stats->numel)));
+    // What is added across a tensor, without any direction, adds to its norm.
+    across.push_back(0.5 * std::pow(ApartFrom(factors.logs.back(), *one.pair), 2));
   }
   const std::size_t count = factors.logs.size();
   if (count < kGradientsNeeded || static_cast<double>(count) < kShareThatDiffers * static_cast<double>(all))
@@ -81,11 +99,15 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
   factors.median = MedianOf(factors.logs);
   factors.deviation = Deviation(factors.logs, factors.median);
   factors.whole = whole_a > 0 && whole_b > 0 ? std::log(whole_b / whole_a) : factors.median;
-  factors.noise = kScaleNoise * MedianOf(std::move(noise)) + kNormAccuracy;
+  factors.noise =
+      kScaleNoise * MedianOf(std::move(noise)) + kAcross * MedianOf(std::move(across)) + kNormAccuracy;
   if (stage == Stage::kBackward) {
     // All inherit the factor of the first, which is that of the loss.
     const Explained& first = step[factors.indexes[0]];
     factors.noise = std::max(factors.noise, kScaleNoise * NormNoise(first, CarriersOf(first)));
+    // A few signs that flip in a loss may lie along its gradient by chance.
+    if (first.of_bends > 0)
+      factors.noise = std::max(factors.noise, kAlongByChance * ApartFrom(factors.median, *first.pair));
   }
   return factors;
 }
@@ -144,11 +166,52 @@ std::optional<Jump> FindScale(std::span<const Explained> step) {
   if (backward) {
     if (const auto jump = AsJump(*backward, 0)) return jump;
   }
-  const auto gradients = FactorsOf(step, Stage::kGrad);
+  auto gradients = FactorsOf(step, Stage::kGrad);
   if (!gradients) return std::nullopt;
+  if (backward) gradients->noise = std::max(gradients->noise, backward->noise);
   // Clipping to a norm spreads what one of them differs over all others.
   if (std::abs(gradients->whole) < kClipped * std::abs(gradients->median)) return std::nullopt;
   return AsJump(*gradients, backward ? backward->median : 0);
+}
+
+std::optional<Jump> FindClipped(std::span<const Explained> step) {
+  const auto factors = FactorsOf(step, Stage::kGrad, /*elements=*/1);
+  if (!factors) return std::nullopt;
+  const double change = std::abs(factors->median);
+  const bool common = change > factors->noise && factors->deviation < kSameFactor * change;
+  if (!common || std::abs(factors->whole) >= kClipped * change) return std::nullopt;
+  std::optional<Jump> found;
+  double largest = 0;
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    const Explained& one = step[i];
+    if (one.stage != Stage::kGrad || one.cancelled) continue;
+    const double apart = ApartFrom(factors->median, *one.pair);
+    const double ratio = std::log(apart / one.expected);
+    if (!(ratio > kOutlier) || !(apart > kLarger * largest)) continue;
+    largest = apart;
+    found = Jump{.index = i,
+                 .kind = JumpKind::kClipped,
+                 .ratio = ratio,
+                 .excess = ratio - kOutlier,
+                 .sisters = factors->logs.size(),
+                 .factor = std::exp(factors->median)};
+  }
+  return found;
+}
+
+std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) {
+  const auto observed = [&](const Jump& jump) { return step[jump.index].observed; };
+  const auto is_gradient = [&](const Jump& jump) { return step[jump.index].stage == Stage::kGrad; };
+  if (!is_gradient(jumps[0]) || jumps[0].kind == JumpKind::kScale) return 0;
+  const auto clipped = std::find_if(jumps.begin(), jumps.end(),
+                                    [](const Jump& jump) { return jump.kind == JumpKind::kClipped; });
+  if (clipped != jumps.end()) return static_cast<std::size_t>(clipped - jumps.begin());
+  std::size_t chosen = 0;
+  for (std::size_t i = 1; i < jumps.size(); ++i) {
+    const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
+    if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
+  }
+  return chosen;
 }
 
 std::vector<Jump> FindOutliers(std::span<const Explained> step) {

@@ -6,6 +6,7 @@
 
 #include "server/query/compare/roundoff.h"
 #include "server/query/settings/dotted.h"
+#include "server/query/verdict/shape.h"
 
 namespace statcollect::query {
 namespace {
@@ -16,7 +17,7 @@ constexpr double kUnsupported = 1.3;
 constexpr double kUnsupportedGradient = 1.7;  // masks that flip reach gradients in leaps
 constexpr double kFresh = 2.1;  // nothing before it differs: a kernel's own rounding is a few units
 constexpr double kSistersExplain = 2.2, kSistersExplainUpdates = 1.3, kPastExplains = 4;
-constexpr double kFreshExplains = 1;
+constexpr double kFreshExplains = 1, kPastOfLossExplains = 7;
 constexpr std::size_t kSupport = 3, kPastKept = 4, kPastNeeded = 2;
 constexpr double kSistersQuantile = 0.8;
 constexpr double kUsualSpread = 0.18;  // of a large tensor with 16 sums
@@ -46,12 +47,16 @@ bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == Stage::k
 bool Differs(const Explained& one) { return one.pair->distance > 0; }
 bool IsTensor(const Explained& one) { return one.pair->loss == nullptr; }
 
-// An input that differs no more than its own rounding does: weights, and batches that were put together from
-// pieces, whose statistics were added in another order.
+// An input that differs no more than rounding and the weights do, which it may have been computed with. A factor is
+// not rounding.
 bool IsRounded(const Explained& one) {
   const TensorPair& pair = *one.pair;
+  if (one.stage == Stage::kWeights) return pair.distance <= kInputRoundoffs * one.unit;
+  // Batches that were put together from pieces: their statistics were added in another order.
   const bool pieces = !pair.a.layout->Trusts(Statistic::kHash) || !pair.b.layout->Trusts(Statistic::kHash);
-  return (one.stage == Stage::kWeights || pieces) && pair.distance <= kInputRoundoffs * one.unit;
+  if (pieces && pair.distance <= kInputRoundoffs * one.unit) return true;
+  const bool real = IsFloat(pair.a.layout->dtype) && IsFloat(pair.b.layout->dtype);
+  return real && pair.distance <= kInputRoundoffs * one.expected && !IsFactor(pair);
 }
 
 }  // namespace
@@ -96,6 +101,7 @@ JumpFinder::Groups JumpFinder::GroupSisters(std::span<const Explained> step) {
 std::optional<Jump> JumpFinder::JudgeFirst(const Explained& one, const Groups& groups) {
   if (one.stage == Stage::kOptimizer || !IsTensor(one) || one.pair->a.stats->numel < kManyElements)
     return std::nullopt;
+  if (!one.fresh) return std::nullopt;  // its weights may differ without a record of it
   const Layout& layout = *one.pair->a.layout;
   const std::vector<const Layout*>& identical = groups.at(SistersOf(*one.pair->a.def)).identical;
   const auto same =
@@ -145,7 +151,8 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
     if (past != past_.end() && past->second.size() >= kPastNeeded) {
       jump.past = past->second.size();
       const double highest = *std::max_element(past->second.begin(), past->second.end());
-      jump.usual = std::max(jump.usual, std::min(highest, one.fresh ? kFreshExplains : kPastExplains));
+      const double most = one.fresh ? kFreshExplains : one.of_loss ? kPastOfLossExplains : kPastExplains;
+      jump.usual = std::max(jump.usual, std::min(highest, most));
     }
     if (jump.sisters + jump.past >= kSupport) threshold = kSupported;
     const auto alike = gradients.find(LastPart(key.name));
@@ -158,7 +165,8 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
   // Nothing shows how much a loss enlarges differences until it did so in earlier steps.
   if (one.fresh || (one.of_loss && jump.past == 0)) threshold = std::max(threshold, kFresh);
   threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
-  jump.excess = ratio - jump.usual - threshold;
+  const double of_bends = one.of_bends > 0 ? std::log(one.of_bends / one.expected) : 0;
+  jump.excess = ratio - std::max(jump.usual, of_bends) - threshold;
   return jump.excess > 0 ? std::optional(jump) : std::nullopt;
 }
 
@@ -198,6 +206,7 @@ std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
   }
   for (const Jump& outlier : FindOutliers(step)) jumps.push_back(outlier);
   if (const auto scale = FindScale(step)) jumps.push_back(*scale);
+  if (const auto clipped = FindClipped(step)) jumps.push_back(*clipped);
   std::stable_sort(jumps.begin(), jumps.end(),
                    [](const Jump& x, const Jump& y) { return x.index < y.index; });
   Remember(step);

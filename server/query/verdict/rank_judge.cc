@@ -26,7 +26,6 @@ constexpr std::size_t kStepsBefore = 2;  // read so that what they leave behind 
 constexpr double kSettingAccuracy = 1e-12;
 constexpr double kStandsOut = 0.7;     // log(observed / expected)
 constexpr double kRoundedWeights = 4;  // unit roundoffs
-constexpr double kLarger = 4;          // of two gradients the one that made the other differ
 
 using Values = std::map<std::uint64_t, double>;  // of a scalar, by step
 
@@ -111,20 +110,6 @@ void Arrange(std::vector<Jump>& jumps) {
   std::stable_sort(jumps.begin(), jumps.end(),
                    [&](const Jump& x, const Jump& y) { return place(x) < place(y); });
   ShareEvidence(jumps);
-}
-
-// Chooses the first jump. If it is a gradient, a much larger gradient jump wins, because through clipping one
-// wrong gradient changes all of them a little.
-std::size_t Choose(const std::vector<Explained>& explained, const std::vector<Jump>& jumps) {
-  std::size_t chosen = 0;
-  const auto observed = [&](const Jump& jump) { return explained[jump.index].observed; };
-  const auto is_gradient = [&](const Jump& jump) { return explained[jump.index].stage == Stage::kGrad; };
-  if (!is_gradient(jumps[0]) || jumps[0].kind == JumpKind::kScale) return chosen;
-  for (std::size_t i = 1; i < jumps.size(); ++i) {
-    const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
-    if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
-  }
-  return chosen;
 }
 
 }  // namespace
@@ -444,7 +429,7 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
       STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, *setting, *settings, explained, jumps));
       Arrange(jumps);
       if (!jumps.empty()) {
-        const std::size_t chosen = Choose(explained, jumps);
+        const std::size_t chosen = ChooseRoot(explained, jumps);
         auto caveat = CaveatOf(step, now, explained, jumps[chosen]);
         if (!caveat.ok()) return caveat.status();
         return std::optional(MakeRoot(step, explained, jumps, chosen, *caveat));

@@ -8,6 +8,7 @@
 
 #include "common/names.h"
 #include "server/query/cause/cause.h"
+#include "server/query/compare/roundoff.h"
 
 namespace statcollect::query {
 namespace {
@@ -32,13 +33,24 @@ const char* WhyNotKnown(const DiffRequest& request, const Tally& tally, const Di
 // Weights as loaded and batches are computed from nothing that was recorded.
 bool IsInput(const Divergence& row) { return row.stage == Stage::kWeights || row.stage == Stage::kBatch; }
 
+// Whether it is a batch of real numbers in a step before which the runs differ: the model may have computed it, as in a
+// rollout. The model of rounding has judged it then.
+bool MayFollow(const DiffReport& report, const Divergence& row) {
+  const auto is_real = [](const std::optional<ObservationSide>& side) {
+    const auto dtype = side ? ParseDType(side->dtype) : std::nullopt;
+    return dtype && IsFloat(*dtype);
+  };
+  return row.stage == Stage::kBatch && row.reason == Reason::kNumeric && is_real(row.a) && is_real(row.b) &&
+         report.first_bitwise && report.first_bitwise->step < row.step;
+}
+
 // The first row that no rounding explains: an input, or one that differs in more than values. Values of
 // modules that ran in another order were judged like others, unless `order_counts`.
 const Divergence* FirstHard(const DiffReport& report, bool order_counts) {
   const auto row = std::find_if(report.diverged.begin(), report.diverged.end(), [&](const Divergence& one) {
     const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise ||
                         (one.reason == Reason::kOrder && !order_counts);
-    return IsInput(one) || !values;
+    return (IsInput(one) && (order_counts || !MayFollow(report, one))) || !values;
   });
   return row == report.diverged.end() ? nullptr : &*row;
 }

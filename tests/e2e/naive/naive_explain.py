@@ -26,6 +26,8 @@ class Pair:
     expected: float = 0.0
     spread: float = 0.0
     unit: float = F32
+    of_loss: bool = False  # the first gradient: what the loss computes is not recorded
+    of_bends: float = 0.0  # then: what signs explain that flip where the loss has a bend
     cancelled: bool = False
     fresh: bool = False
 
@@ -76,6 +78,15 @@ def quantised(difference: float, unit: float) -> float:
     return max(difference, min(math.sqrt(unit * difference), unit))
 
 
+def is_factor(pair: Pair) -> bool:
+    """Whether B's tensor is A's times a factor, by the sketches."""
+    a, b = (record.sketch for record in pair.records)
+    if len(a) < 16 or len(a) != len(b):
+        return False
+    apart = [y - x for x, y in zip(a, b, strict=True)]
+    return abs(sum(x * d for x, d in zip(a, apart, strict=True))) > 0.9 * math.hypot(*apart) * math.hypot(*a)
+
+
 # --- what explains a difference
 
 
@@ -97,6 +108,8 @@ class Memory:
     states: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)  # distance and norm
     fragile: set[str] = field(default_factory=set)  # modules
     normalised: set[str] = field(default_factory=set)  # parameters with a running mean of squares
+    models: dict[str, bool] = field(default_factory=dict)  # by the name of the watch: whether an optimizer updates it
+    largest: float = 0.0  # difference of updated weights so far
 
 
 class StepModel:
@@ -108,9 +121,22 @@ class StepModel:
         memory.normalised |= {
             p.a.identity[0] for p in pairs if p.a and p.a.identity[1] == "optimizer_state" and p.a.identity[2] == "exp_avg_sq"
         }
+        for p in pairs:
+            if p.a and p.a.depth == 1:
+                memory.models.setdefault(p.a.identity[0], False)
+        for p in pairs:
+            if (
+                p.a
+                and p.a.identity[1] == "weight"
+                and stage_of(p.a.identity) == "optimizer"
+                and p.name.split(".")[0] in memory.models
+            ):
+                memory.models[p.name.split(".")[0]] = True
         self.seen: list[Pair] = []  # of this step, before the one that is explained
         self.batch = 0.0
         self.levels: dict[str, float] = defaultdict(float)  # of modules' inputs
+        self.of_terms: dict[str, float] = defaultdict(float)  # the same, without what noise-driven biases have added
+        self.loss_agrees = False
         self.outputs: dict[str, float] = defaultdict(float)
         self.last_forward = 0.0
         # By pass, then by the module around it: what ran last, newest last.
@@ -127,6 +153,7 @@ class StepModel:
         if pair.a is None:
             level = max(self.batch, self.last_forward)
             pair.fresh, pair.expected = level == 0, math.hypot(level, 4 * F32)
+            self.loss_agrees = pair.observed <= max(level, 16 * F32)
             return
         a, b = pair.records
         pair.stage = stage_of(a.identity)
@@ -136,6 +163,7 @@ class StepModel:
         if pair.stage == "weights":
             self.memory.weights[a.identity[0]] = pair
         elif pair.stage == "batch":
+            level = self.of_parameters(max([capped(w.distance) for w in self.memory.weights.values()], default=0.0))
             self.batch = max(self.batch, capped(pair.distance))
         elif pair.stage == "forward":
             level = self.forward(pair, a)
@@ -158,7 +186,8 @@ class StepModel:
         inputs = self.inputs_of(owner, scopes)
         distance = max([self.batch, *(i.distance for i in inputs)])
         unit = max([pair.unit, *(i.unit for i in inputs)])
-        level = math.hypot(distance, self.of_parameters(self.own_parameters(owner, pair)))
+        own = max(self.of_parameters(self.own_parameters(owner, pair)), self.of_parameters(self.shadow(name)))
+        level = math.hypot(distance, own)
         if kind == "buffer":
             before, norm = self.memory.states.get((name, ""), (0.0, 0.0))
             self.memory.states[name, ""] = (capped(pair.distance), norm)
@@ -167,6 +196,9 @@ class StepModel:
         self.outputs[name] = max(self.outputs[name], capped(pair.distance))
         self.last_forward = capped(pair.distance)
         fragile = name in self.memory.fragile
+        without_bias = min(own, self.of_parameters(self.matrices(module))) if fragile else own
+        of_inputs = max([self.batch, *(i.inherited for i in inputs)])
+        self.of_terms[name] = max(self.of_terms[name], math.hypot(of_inputs, without_bias))
         inherited = capped(pair.distance)
         if fragile:
             pair.spread += 0.75
@@ -189,6 +221,11 @@ class StepModel:
         return [
             output if output is group[-1] else replace(output, distance=output.inherited) for group in groups for output in group
         ]
+
+    def shadow(self, module: str) -> float:
+        """How far apart weights may be that no watched optimizer updates, such as a moving average of those that one does."""
+        updated = self.memory.models.get(module.split(".")[0], True)
+        return 0.0 if updated or not any(self.memory.models.values()) else max(self.memory.largest, 4 * F32)
 
     def of_parameters(self, distance: float) -> float:
         return capped(distance * (3 if self.memory.normalised else min(3.0, max(1.0, distance / 1e-6))))
@@ -215,6 +252,9 @@ class StepModel:
         level = max([self.batch, self.outputs[name], self.levels[name], *(capped(p.distance) for p in before[-4:])])
         if not before:
             level = max(level, self.last_forward)
+            pair.of_loss = not is_factor(pair)
+            if pair.of_loss and self.loss_agrees:
+                pair.of_bends = 2 * math.sqrt(max(level, F32))
         unit = max([pair.unit, *(p.unit for p in before[-4:])])
         matrices = max(self.matrices(module) for module in [name, *(p.name for p in before[-4:])])
         return math.hypot(quantised(math.hypot(level, self.of_parameters(matrices)), unit), self.mask(pair, a))
@@ -237,7 +277,7 @@ class StepModel:
         level = max([self.batch, *(capped(p.distance) for p in everything)])
         norm = pair.norm
         if terms:
-            level = max(self.levels[module], *(capped(p.distance) for p in terms))
+            level = max(self.of_terms[module], *(capped(p.distance) for p in terms))
             l2 = math.sqrt(sum(p.norm**2 for p in terms))
             l1 = sum(max(record.l1 for record in p.records) for p in terms)
             if len(json.loads(a.shape)) < 2 and norm > 0 and math.isfinite(pair.distance):
@@ -270,6 +310,7 @@ class StepModel:
         normalised = name in self.memory.normalised
         if normalised and self.noise_driven.get(name):
             self.memory.fragile.add(parent(name))
+        self.memory.largest = max(self.memory.largest, capped(pair.distance))
         before = self.memory.weights.get(name)
         self.memory.weights[name] = pair
         sketches = [r.sketch for p in (before, pair) if p for r in p.records]
@@ -284,12 +325,9 @@ class StepModel:
             return 0.0
         pair.observed = min(math.dist(update_a, update_b) / update, 2.0)
         resolution = (2 * 4e-8 + pair.unit) * max(pair.norm, before.norm) / update
-        flipped = min(12 * math.sqrt(gradient), 0.7) if normalised else 0.0
-        carried = (
-            0.0
-            if normalised
-            else max((d for (of, path), (d, _) in self.memory.states.items() if of == name and path), default=0.0)
-        )
+        states = [(path, d) for (of, path), (d, _) in self.memory.states.items() if of == name and path]
+        carried = max((d for path, d in states if path != "exp_avg_sq"), default=0.0)
+        flipped = min(12 * math.sqrt(max(gradient, carried)), 0.7) if normalised else 0.0
         level = math.hypot(max(3 * gradient, flipped, carried), resolution)
-        pair.fresh = gradient == 0 and not before.differs
+        pair.fresh = gradient == 0 and not before.differs and carried == 0
         return max(level, 1.0) if gradient > 0.05 else level

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from naive.naive_diff import STAGES, Answer, Course, Record, Row, Run, compare, relative, stage_of
-from naive.naive_explain import Memory, Pair, StepModel, moment, unit_of
+from naive.naive_explain import Memory, Pair, StepModel, is_factor, moment, unit_of
 from naive.naive_origin import Identity
 
 Settings = dict[tuple[int, int], list[tuple[str, float]]]  # by step and rank: scalars in the order of the listing
@@ -81,7 +81,7 @@ class Finder:
             if not pair.differs:
                 continue
             if pair.stage in ("weights", "batch"):
-                if pair.stage == "batch" or pair.distance > 4 * pair.unit:
+                if not is_rounded(pair):
                     jumps.append(Jump(i, "input", 5.0))
                 continue
             excess = self.of_the_first(pair, step) if i == first and not self.differed else 0.0
@@ -89,7 +89,7 @@ class Finder:
             excess = excess if excess > 0 else self.excess(pair, step)
             if excess > 0:
                 jumps.append(Jump(i, kind, excess))
-        jumps += outliers(step) + scales(step)
+        jumps += outliers(step) + scales(step) + clipped(step)
         self.differed = self.differed or first >= 0
         for pair in step:
             if is_judged(pair) and pair.differs and math.isfinite(pair.ratio):
@@ -97,7 +97,7 @@ class Finder:
         return sorted(jumps, key=lambda jump: jump.index)
 
     def of_the_first(self, pair: Pair, step: list[Pair]) -> float:
-        if pair.a is None or pair.stage == "optimizer" or pair.a.numel < 1024:
+        if pair.a is None or pair.stage == "optimizer" or pair.a.numel < 1024 or not pair.fresh:
             return 0.0
         a = pair.a
         same = [
@@ -127,12 +127,26 @@ class Finder:
             compared = len(sisters)
             past = self.past[pair.a.identity][-4:]
             if len(past) >= 2:
-                usual = max(usual, min(max(past), 1.0 if pair.fresh else 4.0))
+                usual = max(usual, min(max(past), 1.0 if pair.fresh else 7.0 if pair.of_loss else 4.0))
                 compared += len(past)
         threshold = 0.9 if compared >= 3 else 1.3
         if pair.fresh:
             threshold = max(threshold, 1.9)
+        if pair.of_bends > 0:
+            usual = max(usual, math.log(pair.of_bends / pair.expected))
         return ratio - usual - threshold - 2 * max(0.0, pair.spread - 0.18)
+
+
+def is_real(record: Record) -> bool:
+    return record.dtype.startswith(("f", "bf", "c"))
+
+
+def is_rounded(pair: Pair) -> bool:
+    """Of an input: it differs by no more than rounding, or a batch by no more than the weights it may be computed with."""
+    if pair.stage == "weights":
+        return pair.distance <= 4 * pair.unit
+    real = all(is_real(record) for record in pair.records)
+    return real and pair.distance <= 4 * pair.expected and not is_factor(pair)
 
 
 def outliers(step: list[Pair]) -> list[Jump]:
@@ -156,29 +170,36 @@ def outliers(step: list[Pair]) -> list[Jump]:
     return jumps
 
 
-def factors(step: list[Pair], stage: str) -> tuple[list[tuple[float, int]], float] | None:
+def factors(step: list[Pair], stage: str, elements: int = 64) -> tuple[list[tuple[float, int]], float] | None:
     """Logarithms of B's norms over A's with their indexes, and how far from 0 rounding takes one."""
-    asked = [i for i, p in enumerate(step) if p.stage == stage and not p.cancelled and p.records[0].numel >= 64]
+    asked = [i for i, p in enumerate(step) if p.stage == stage and not p.cancelled and p.records[0].numel >= elements]
     logs: list[tuple[float, int]] = []
     noise: list[float] = []
+    across: list[float] = []
     for i in asked:
         pair = step[i]
         of_a, of_b = (moment(record, "l2") for record in pair.records)
         if 0 < pair.distance < 10 and of_a > 0 and of_b > 0:
             logs.append((math.log(of_b / of_a), i))
             noise.append(min(pair.expected, 3 * pair.distance) / math.sqrt(pair.numel))
+            across.append(apart_from(logs[-1][0], pair) ** 2 / 2)
     if len(logs) < 4 or len(logs) < 0.6 * len(asked):
         return None
-    return logs, 5 * median(noise) + 1e-5
+    total = 5 * median(noise) + 2 * median(across) + 1e-5
+    first = step[logs[0][1]]
+    if stage == "backward" and first.of_bends > 0:
+        total = max(total, 0.5 * apart_from(median([log for log, _ in logs]), first))
+    return logs, total
 
 
 def scales(step: list[Pair]) -> list[Jump]:
-    inherited = 0.0
+    inherited = least = 0.0
     for stage in ("backward", "grad"):
         found = factors(step, stage)
         if found is None:
             continue
         logs, noise = found
+        noise = least = max(noise, least)
         values = [log for log, _ in logs]
         factor = median(values) - inherited
         apart = deviation(values)
@@ -188,6 +209,34 @@ def scales(step: list[Pair]) -> list[Jump]:
             return [Jump(index, "scale", math.log(abs(factor) / noise))]
         inherited = median(values)
     return []
+
+
+def clipped(step: list[Pair]) -> list[Jump]:
+    """The gradient that differs by more than the factor that clipping to a norm gave all of them."""
+    gradients = [(i, p) for i, p in enumerate(step) if p.stage == "grad"]
+    found = factors(step, "grad", elements=1)
+    if found is None:
+        return []
+    logs, noise = found
+    values = [log for log, _ in logs]
+    factor = median(values)
+    norms = [math.hypot(*(moment(p.records[side], "l2") for _, p in gradients)) for side in (0, 1)]
+    if abs(factor) <= noise or deviation(values) >= 0.2 * abs(factor) or abs(math.log(norms[1] / norms[0])) >= 0.05 * abs(factor):
+        return []
+    chosen, largest = None, 0.0
+    for i, pair in gradients:
+        apart = 0.0 if pair.cancelled else apart_from(factor, pair)
+        if apart > 4 * largest and math.log(apart / pair.expected) > 2.1:
+            chosen, largest = i, apart
+    return [] if chosen is None else [Jump(chosen, "clipped", math.log(largest / step[chosen].expected) - 2.1)]
+
+
+def apart_from(factor: float, pair: Pair) -> float:
+    """How far B's tensor is from A's, apart from a factor."""
+    a, b = (record.sketch for record in pair.records)
+    if not a or len(a) != len(b) or not any(a):
+        return 0.0
+    return math.dist([y / math.exp(factor) for y in b], a) / math.hypot(*a)
 
 
 # --- the search
@@ -325,6 +374,9 @@ def chosen_of(jumps: list[Jump], pairs: list[Pair]) -> int:
     first = jumps[0]
     if pairs[first.index].stage != "grad" or first.kind == "scale":
         return first.index
+    for jump in jumps:
+        if jump.kind == "clipped":
+            return jump.index
     gradients = [jump.index for jump in jumps if pairs[jump.index].stage == "grad"]
     largest = max(gradients, key=lambda i: pairs[i].observed)
     return largest if pairs[largest].observed >= 4 * pairs[first.index].observed else first.index
@@ -361,6 +413,15 @@ def is_hard(row: Row) -> bool:
     return row.stage in ("weights", "batch") or row.reason not in ("numeric", "bitwise")
 
 
+def may_follow(row: Row, answer: Answer, runs: tuple[Run, Run]) -> bool:
+    """Whether it is a batch of real numbers, which the model may have computed, in a step before which the runs differ."""
+    before = answer.first_bitwise is not None and answer.first_bitwise.step < row.step
+    if row.stage != "batch" or row.reason != "numeric" or not before:
+        return False
+    records = [record for run in runs for record in run.by_place.get((row.step, row.rank), [])]
+    return all(is_real(record) for record in records if record.identity == row.identity)
+
+
 def root_of(search: RootSearch, answer: Answer) -> tuple[Any, ...] | None:
     """(step, rank, stage, name, kind, path, micro-batch, call, mode), as `statctl diff --all` names it."""
     first = answer.rows[0] if answer.rows else None
@@ -369,7 +430,14 @@ def root_of(search: RootSearch, answer: Answer) -> tuple[Any, ...] | None:
     known = is_known(search.a, search.b, answer)
     found = search.run() if known else None
     key = found.key() if found else None
-    hard = next((i for i, row in enumerate(answer.rows) if is_hard(row)), None)
+    hard = next(
+        (
+            i
+            for i, row in enumerate(answer.rows)
+            if is_hard(row) and not (known and may_follow(row, answer, (search.a, search.b)))
+        ),
+        None,
+    )
     if hard is not None:
         row = answer.rows[hard]
         same = next((i for i, other in enumerate(answer.rows) if other.key()[:-1] == key), None)

@@ -270,6 +270,13 @@ TEST_F(SettingJumpsTest, OfAMomentumIsNotInTheFirstStep) {
   EXPECT_THAT(Find(/*quiet=*/false, /*first_step=*/true), ElementsAre("fc.weight"));
 }
 
+TEST_F(SettingJumpsTest, OfADecayOfTheRateIsNotInTheFirstStep) {
+  Differ("optimizer.group0.lr_decay", "0.01", "0.02");
+  Update("fc.weight");
+  EXPECT_THAT(Find(/*quiet=*/false, /*first_step=*/true), IsEmpty());
+  EXPECT_THAT(Find(/*quiet=*/false, /*first_step=*/false), ElementsAre("fc.weight"));
+}
+
 TEST_F(SettingJumpsTest, OfANesterovMomentumIsInTheFirstStepToo) {
   Differ("optimizer.group0.momentum", "0.9", "0.8");
   Differ("optimizer.group0.nesterov", "true", "true");

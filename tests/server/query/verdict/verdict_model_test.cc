@@ -94,6 +94,27 @@ TEST(Explainer, WhatRunsBehindANoiseDrivenBiasInheritsWhatTheMatrixBesideItDiffe
 }
 
 // A gradient that has moved makes an update along the inputs of one sample.
+// A bias before a normalisation is noise, and neither its own weight's gradient nor the normalisation's depends on it.
+TEST(Explainer, GradientsDoNotInheritANoiseDrivenBias) {
+  Step first, second;
+  first.Add(GradOutput("conv"), 0, {.l2 = 1e-2, .l2_b = 1e-2, .mean_abs = 1e-4});
+  first.Add(Gradient("conv.bias"), 1, {.l2 = 1e-9, .l2_b = 1e-9, .numel = 64, .shape = {64}});
+  first.Add(Key("conv.bias", Kind::kOptimizerState, "exp_avg_sq"), 0);
+  first.Add(Key("conv.bias", Kind::kWeight), 0.1, {.numel = 64, .shape = {64}});
+  Explainer explainer;
+  explainer.Step(first.pairs);
+  second.Add(Key("conv"), 1e-2);
+  second.Add(Key("norm"), 1e-7);
+  second.Add(GradOutput("norm"), 1e-7);
+  second.Add(GradOutput("conv"), 1e-7);
+  second.Add(Gradient("conv.weight"), 1e-3);
+  second.Add(Gradient("norm.bias"), 1e-3, {.numel = 64, .shape = {64}});
+  const auto explained = explainer.Step(second.pairs);
+  EXPECT_LT(explained[4].expected, 1e-6);
+  EXPECT_LT(explained[5].expected, 1e-6);
+  EXPECT_GT(explained[1].expected, 1e-3) << "what the normalisation is given does differ";
+}
+
 TEST(Explainer, WeightsThatDifferByMoreThanRoundingMayReachAnOutputMore) {
   for (const auto& [of_weight, expected] : {std::pair(2e-7, 2e-7), {2e-6, 4e-6}, {1e-4, 3e-4}}) {
     Step step;
@@ -334,9 +355,9 @@ TEST(JumpFinder, TakesInputsAsTheyAre) {
   Step step;
   step.Add(Key("a.weight", Kind::kWeight, "", 0, 0, Mode::kInit), kUnitF32);
   step.Add(Key("b.weight", Kind::kWeight, "", 0, 0, Mode::kInit), 1e-5);
-  step.Add(Key("ids", Kind::kBatch), 1e-9);
+  step.Add(Key("ids", Kind::kBatch), 1e-9, {.dtype = DType::kI64});
   const auto jumps = JumpFinder(0).Find(Explainer().Step(step.pairs));
-  EXPECT_THAT(Found(jumps), ElementsAre(1, 2)) << "rounded weights are no jump, any batch is";
+  EXPECT_THAT(Found(jumps), ElementsAre(1, 2)) << "rounded weights are no jump, any batch of integers is";
   EXPECT_EQ(jumps[0].kind, JumpKind::kInput);
 }
 

@@ -89,6 +89,23 @@ TEST(Optimizers, AMomentumCarriesOnWhatAnEarlierGradientDiffered) {
   }
 }
 
+// Also where the newest gradient agrees, as that of a row of an embedding that no token used.
+TEST(Optimizers, AFirstMomentCarriesOnWhatAnEarlierGradientDiffered) {
+  for (const char* state : {"exp_avg", "exp_avg_sq"}) {
+    Explainer explainer;
+    Step before, now;
+    before.Add(Key("fc.weight", Kind::kWeight), 0, {.l2 = 1});
+    before.Add(Key("fc.weight", Kind::kOptimizerState, state), 1e-4);
+    explainer.Step(before.pairs);
+    now.Add(Gradient("fc.weight"), 0);
+    now.Add(Key("fc.weight", Kind::kWeight), 1e-4, {.l2 = 2});
+    const Explained update = explainer.Step(now.pairs).back();
+    const bool carries = std::string(state) == "exp_avg";
+    EXPECT_NEAR(update.expected, carries ? 0.12 : 0, 1e-2) << state;
+    EXPECT_EQ(update.fresh, !carries);
+  }
+}
+
 TEST(Optimizers, ASecondMomentLetsSignsFlip) {
   for (const char* state : {"exp_avg_sq", "exp_inf", "square_avg", "sum", "row_var", "variance", "state2",
                             "exp_avg_sq_row", "exp_avg_slow"})

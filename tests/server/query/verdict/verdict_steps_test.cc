@@ -10,7 +10,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::IsEmpty;
-using ::testing::Key;
 using ::testing::Lt;
 using ::testing::Pair;
 using ::testing::SizeIs;
@@ -134,7 +133,7 @@ TEST(StepsToJudge, ChoosesTheRanksThatDifferFirst) {
     for (std::size_t place = 0; place < 20; ++place)
       steps.Take(step, place, step == 0 && place < 18 ? StepRise() : Differing());
   }
-  EXPECT_THAT(steps.Chosen(), ElementsAre(Key(18u), Key(19u)));
+  EXPECT_THAT(steps.Chosen(), ElementsAre(::testing::Key(18u), ::testing::Key(19u)));
 }
 
 TEST(StepsToJudge, ChoosesFewRanks) {
