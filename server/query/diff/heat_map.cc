@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/names.h"
 #include "server/query/compare/alignment.h"
 
 namespace statcollect::query {

@@ -3,15 +3,6 @@
 #include <algorithm>
 
 namespace statcollect::query {
-namespace {
-
-constexpr std::uint32_t kNoRow = ~std::uint32_t{0};
-constexpr std::size_t kCellsHeldMax = std::size_t{8} << 20;
-constexpr std::size_t kCellsSentMax = std::size_t{1} << 20;
-
-std::size_t PartsOf(std::size_t all, std::size_t each) { return (all + each - 1) / each; }
-
-}  // namespace
 
 StatMapBuilder::StatMapBuilder(std::vector<std::uint64_t> steps, std::uint32_t columns, std::uint32_t rows)
     : rows_max_(rows), steps_(std::move(steps)) {
