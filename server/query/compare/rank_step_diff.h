@@ -2,7 +2,6 @@
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_RANK_STEP_DIFF_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_RANK_STEP_DIFF_H_
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -54,23 +53,10 @@ struct Tally {
   double distance_product = 1;  // of those whose logarithms are not yet in the sum
   void Count(const Comparison& comparison, Stage stage);
   void CountAgreement(const Comparison& comparison, Stage stage);  // without its distance
-  void AddDistance(double distance) {                              // > 0
-    ++distances;
-    distance_max = std::max(distance_max, distance);
-    // Products instead of logarithms, as long as they neither overflow nor underflow.
-    constexpr double kSmallest = 1e-100, kLargest = 1e100;
-    const double product = distance_product * distance;
-    if (distance > kSmallest && distance < kLargest && product > kSmallest && product < kLargest) {
-      distance_product = product;
-    } else {
-      AddLogarithm(distance);
-    }
-  }
+  void AddDistance(double distance) { AddDistances({&distance, 1}); }
+  void AddDistances(std::span<const double> all);  // > 0
   double DistanceLogSum() const;
   void Add(const Tally& other);
-
- private:
-  void AddLogarithm(double distance);  // and that of the product, if it is one factor
 };
 
 // An activation that only one side has.

@@ -3,7 +3,10 @@
 #define STATCOLLECT_SERVER_QUERY_COMPARE_STEP_DISTANCES_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "server/query/compare/rank_step_diff.h"
@@ -15,30 +18,44 @@ class StepDistances {
  public:
   // The distances from here on are of pairs in this block.
   void BeginBlock(std::uint32_t block) {
-    sorted_ = sorted_ && (distances_.empty() || distances_.back().block <= block);
-    block_ = block;
+    if (!blocks_.empty() && blocks_.back().first == distances_.size()) blocks_.pop_back();
+    sorted_ = sorted_ && (blocks_.empty() || blocks_.back().number <= block);
+    blocks_.push_back({block, distances_.size()});
   }
   void Add(double distance) {  // finite
-    if (distance > 0) distances_.push_back({block_, distance});
+    if (distance > 0) distances_.push_back(distance);
   }
   // Leaves none here.
   void MoveTo(Tally& tally) {
-    if (!sorted_) {
-      std::stable_sort(distances_.begin(), distances_.end(),
-                       [](const Measured& x, const Measured& y) { return x.block < y.block; });
+    if (sorted_) {
+      tally.AddDistances(distances_);
+    } else {
+      AddInOrder(tally);
     }
-    for (const Measured& measured : distances_) tally.AddDistance(measured.distance);
+    blocks_.clear();
     distances_.clear();
     sorted_ = true;
   }
 
  private:
-  struct Measured {
-    std::uint32_t block = 0;
-    double distance = 0;
+  struct Block {
+    std::uint32_t number = 0;
+    std::size_t first = 0;  // of its distances
   };
-  std::vector<Measured> distances_;
-  std::uint32_t block_ = 0;
+  void AddInOrder(Tally& tally) {
+    blocks_.push_back({~std::uint32_t{0}, distances_.size()});
+    std::vector<std::pair<std::uint32_t, std::span<const double>>> parts;
+    for (std::size_t i = 0; i + 1 < blocks_.size(); ++i)
+      parts.emplace_back(
+          blocks_[i].number,
+          std::span(distances_).subspan(blocks_[i].first, blocks_[i + 1].first - blocks_[i].first));
+    std::stable_sort(parts.begin(), parts.end(),
+                     [](const auto& x, const auto& y) { return x.first < y.first; });
+    for (const auto& [number, distances] : parts) tally.AddDistances(distances);
+  }
+
+  std::vector<Block> blocks_;
+  std::vector<double> distances_;
   bool sorted_ = true;
 };
 

@@ -1,8 +1,9 @@
 #include "server/query/compare/steps_to_judge.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
+
+#include "common/wide_loops.h"
 
 namespace statcollect::query {
 namespace {
@@ -10,24 +11,32 @@ namespace {
 constexpr float kSmallest = 1e-7F;  // of rounding size in f32: rises from below count from here
 constexpr float kWorthALook = 2.5F;
 
-}  // namespace
-
 // Several at a time, so that vectors can be used. Infinity over infinity, which is not a number, is never the largest.
-float LargestRise(const Distances& before, const Distances& now) {
-  constexpr std::size_t kAtOnce = 16;
-  std::array<float, kAtOnce> each;
-  each.fill(1);
-  const std::size_t common = std::min(before.size(), now.size());
+STATCOLLECT_WIDE_LOOPS float LargestRise(const float* before, const float* now, std::size_t count) {
+  constexpr std::size_t kAtOnce = 32;
+  float each[kAtOnce];
+  for (float& one : each) one = 1;
   std::size_t whole = 0;
-  for (; whole + kAtOnce <= common; whole += kAtOnce) {
+  for (; whole + kAtOnce <= count; whole += kAtOnce) {
     for (std::size_t j = 0; j < kAtOnce; ++j) {
       const float from = before[whole + j], rise = now[whole + j] / (from < kSmallest ? kSmallest : from);
       each[j] = each[j] < rise ? rise : each[j];
     }
   }
-  float largest = *std::max_element(each.begin(), each.end());
-  for (std::size_t i = whole; i < common; ++i)
-    largest = std::max(largest, now[i] / std::max(before[i], kSmallest));
+  float largest = 1;
+  for (const float one : each) largest = largest < one ? one : largest;
+  for (std::size_t i = whole; i < count; ++i) {
+    const float rise = now[i] / (before[i] < kSmallest ? kSmallest : before[i]);
+    largest = largest < rise ? rise : largest;
+  }
+  return largest;
+}
+
+}  // namespace
+
+float LargestRise(const Distances& before, const Distances& now) {
+  const std::size_t common = std::min(before.size(), now.size());
+  float largest = LargestRise(before.data(), now.data(), common);
   for (std::size_t i = common; i < now.size(); ++i) largest = std::max(largest, now[i] / kSmallest);
   return largest;
 }

@@ -35,14 +35,24 @@ void Tally::CountAgreement(const Comparison& comparison, Stage stage) {
   batches_differ |= stage == Stage::kBatch && !same && !unproven;
 }
 
-void Tally::AddLogarithm(double distance) {
+// Products instead of logarithms, as long as they neither overflow nor underflow.
+void Tally::AddDistances(std::span<const double> all) {
   constexpr double kSmallest = 1e-100, kLargest = 1e100;
-  if (!(distance > kSmallest && distance < kLargest)) {
-    distance_log_sum += std::log(distance);
-    return;
+  double product = distance_product, largest = distance_max;
+  for (const double distance : all) {
+    largest = std::max(largest, distance);
+    if (!(distance > kSmallest && distance < kLargest)) {
+      distance_log_sum += std::log(distance);
+      continue;
+    }
+    product *= distance;
+    if (product > kSmallest && product < kLargest) continue;
+    distance_log_sum += std::log(product);
+    product = 1;
   }
-  distance_log_sum += std::log(distance_product * distance);
-  distance_product = 1;
+  distances += all.size();
+  distance_product = product;
+  distance_max = largest;
 }
 
 double Tally::DistanceLogSum() const { return distance_log_sum + std::log(distance_product); }

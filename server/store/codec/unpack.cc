@@ -1,7 +1,9 @@
 #include "server/store/codec/unpack.h"
 
-#include <algorithm>
+#include <array>
 #include <cassert>
+#include <cstddef>
+#include <cstdint>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -28,30 +30,48 @@ bool HasVbmi() {
   return has;
 }
 
+// Where eight numbers of a width begin in as many bytes as the width is bits.
+struct alignas(64) Places {
+  std::array<std::uint8_t, 64> bytes;      // eight of each number, from the one it begins in
+  std::array<std::uint64_t, kLanes> skip;  // bits before it in the first of them
+};
+
+constexpr std::array<Places, kWidest + 1> MakePlaces() {
+  std::array<Places, kWidest + 1> all{};
+  for (std::size_t width = 0; width <= kWidest; ++width) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      all[width].skip[lane] = lane * width % 8;
+      for (std::size_t i = 0; i < 8; ++i)
+        all[width].bytes[lane * 8 + i] = static_cast<std::uint8_t>(lane * width / 8 + i);
+    }
+  }
+  return all;
+}
+
+constexpr std::array<Places, kWidest + 1> kPlaces = MakePlaces();
+
 // Eight numbers are `width` bytes, so each eight begin at a whole byte, and one load has them all. A permutation moves
 // the bytes of each number to its lane.
 STATCOLLECT_VBMI void UnpackWithPermutation(const char* from, unsigned width, std::uint64_t base,
                                             unsigned shift, std::uint64_t* to, std::size_t count) {
-  const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i first_bits = _mm512_mullo_epi64(lanes, _mm512_set1_epi64(width));
-  const __m512i skip = _mm512_and_si512(first_bits, _mm512_set1_epi64(7));
-  // The number of the first byte, at most 50, in each of the lane's eight bytes, and then 0 .. 7 added to them.
-  const __m512i first_byte =
-      _mm512_mullo_epi64(_mm512_maskz_srli_epi64(kAll, first_bits, 3), _mm512_set1_epi64(0x0101010101010101));
-  const __m512i bytes = _mm512_add_epi8(first_byte, _mm512_set1_epi64(0x0706050403020100));
+  const __m512i bytes = _mm512_load_si512(kPlaces[width].bytes.data());
+  const __m512i skip = _mm512_load_si512(kPlaces[width].skip.data());
   const __m512i mask = _mm512_set1_epi64(static_cast<long long>((std::uint64_t{1} << width) - 1));
   const __m512i bases = _mm512_set1_epi64(static_cast<long long>(base));
   const __m128i left = _mm_cvtsi32_si128(static_cast<int>(shift));
-  for (std::size_t i = 0; i < count; i += kLanes, from += width) {
-    const std::size_t there = std::min(kLanes, count - i);
-    const std::size_t length = (there * width + 7) / 8;
-    const __m512i loaded = _mm512_maskz_loadu_epi8((std::uint64_t{1} << length) - 1, from);
+  const auto all_at = [&](const __m512i loaded) STATCOLLECT_VBMI {
     const __m512i apart =
         _mm512_maskz_srlv_epi64(kAll, _mm512_maskz_permutexvar_epi8(kAllBytes, bytes, loaded), skip);
-    const __m512i shifted = _mm512_maskz_sll_epi64(kAll, _mm512_and_si512(apart, mask), left);
-    _mm512_mask_storeu_epi64(to + i, static_cast<__mmask8>((1u << there) - 1),
-                             _mm512_add_epi64(bases, shifted));
-  }
+    return _mm512_add_epi64(bases, _mm512_maskz_sll_epi64(kAll, _mm512_and_si512(apart, mask), left));
+  };
+  const __mmask64 load = (std::uint64_t{1} << width) - 1;
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes, from += width)
+    _mm512_storeu_si512(to + i, all_at(_mm512_maskz_loadu_epi8(load, from)));
+  if (i == count) return;
+  const __mmask64 load_last = (std::uint64_t{1} << ((count - i) * width + 7) / 8) - 1;
+  _mm512_mask_storeu_epi64(to + i, static_cast<__mmask8>((1u << (count - i)) - 1),
+                           all_at(_mm512_maskz_loadu_epi8(load_last, from)));
 }
 
 }  // namespace

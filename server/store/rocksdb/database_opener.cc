@@ -101,6 +101,7 @@ void TuneBulk(rocksdb::ColumnFamilyOptions& options, rocksdb::BlockBasedTableOpt
   // Keys are never overwritten, so merging everything would not reclaim space.
   options.compaction_options_universal.max_size_amplification_percent = 1'000'000;
   table.block_size = 4 << 10;  // a value is mostly a block of its own
+  table.checksum = rocksdb::kxxHash64;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
 }
 
