@@ -87,7 +87,7 @@ def test_every_question_has_the_same_answer_over_both_stores(tmp_path: Path, sha
         write_runs(store, seeds)
         collectors.append(Collector(tmp_path / name / "data", extra=list(extra)).start())
     try:
-        wrong = differing_answers(*collectors, seeds)
+        wrong = differing_answers(collectors[0], collectors[1], seeds)
         assert not wrong, "\n".join(wrong)
         assert collectors[1].statctl("rm", "a40", "--yes").code == 0
         assert collectors[1].statctl("show", "a40").code != 0

@@ -152,5 +152,5 @@ def test_replicas_with_the_configuration_on_the_page(tmp_path: Path) -> None:
     finally:
         if collector is not None and collector.process is not None:
             collector.stop()
-        for server in (*servers, zookeeper):
-            server.kill()
+        for started in (*servers, zookeeper):
+            started.kill()
