@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <span>
 
+#include "common/wide_loops.h"
 #include "server/store/byte_io.h"
 #include "server/store/codec/block_reader.h"
 #include "server/store/codec/packed_column.h"
 #include "server/store/codec/predictions.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/codec/stored_numbers.h"
-#include "common/wide_loops.h"
 
 namespace statcollect {
 namespace {

@@ -55,7 +55,22 @@ def write_runs(store: str, seeds: range) -> None:
 def is_loss(name: str) -> bool:
     """Losses by their names, as docs/divergence.md says."""
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    other = {"scale", "weight", "coef", "coeff", "factor", "lr", "mask", "count", "time", "ms", "us", "sec", "seconds", "duration"}
+    other = {
+        "scale",
+        "weight",
+        "coef",
+        "coeff",
+        "factor",
+        "lr",
+        "mask",
+        "count",
+        "time",
+        "ms",
+        "us",
+        "sec",
+        "seconds",
+        "duration",
+    }
     return not words & other and any(word.endswith("loss") or word == "losses" for word in words)
 
 
