@@ -5,6 +5,7 @@
 
 #include "common/names.h"
 #include "server/query/compare/distance.h"
+#include "server/query/compare/roundoff.h"
 
 namespace statcollect::query {
 namespace {
@@ -86,7 +87,8 @@ void ColumnDiff::AddPair(const Alignment& alignment, std::uint32_t id_a, const L
   pairs.tolerance.push_back(tolerance);
   pairs.components.push_back(IsComplex(a.dtype) ? 2 : 1);
   pairs.stages.push_back(stage);
-  pairs.is_input.push_back(stage == Stage::kWeights || stage == Stage::kBatch ? 1 : 0);
+  const bool is_real = IsFloat(a.dtype) && IsFloat(b.dtype);  // as in Tally::CountAgreement
+  pairs.is_input.push_back(stage == Stage::kWeights || (stage == Stage::kBatch && !is_real) ? 1 : 0);
   pairs.diverged.push_back(0);
 }
 

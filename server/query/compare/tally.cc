@@ -5,12 +5,12 @@
 
 namespace statcollect::query {
 
-void Tally::Count(const Comparison& comparison, Stage stage) {
-  CountAgreement(comparison, stage);
+void Tally::Count(const Comparison& comparison, Stage stage, bool is_real) {
+  CountAgreement(comparison, stage, is_real);
   if (const auto distance = MeasuredDistance(comparison)) AddDistance(*distance);
 }
 
-void Tally::CountAgreement(const Comparison& comparison, Stage stage) {
+void Tally::CountAgreement(const Comparison& comparison, Stage stage, bool is_real) {
   if (comparison.agreement == Agreement::kIncomparable) {
     ++incomparable;
     return;
@@ -21,7 +21,7 @@ void Tally::CountAgreement(const Comparison& comparison, Stage stage) {
   within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
   diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
   without_hash += same && comparison.without_hash ? 1 : 0;
-  const bool is_input = stage == Stage::kWeights || stage == Stage::kBatch;
+  const bool is_input = stage == Stage::kWeights || (stage == Stage::kBatch && !is_real);
   const bool in_size =
       comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !is_input;
   numeric += in_size ? 1 : 0;

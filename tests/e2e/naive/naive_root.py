@@ -430,14 +430,9 @@ def root_of(search: RootSearch, answer: Answer) -> tuple[Any, ...] | None:
     known = is_known(search.a, search.b, answer)
     found = search.run() if known else None
     key = found.key() if found else None
-    hard = next(
-        (
-            i
-            for i, row in enumerate(answer.rows)
-            if is_hard(row) and not (known and may_follow(row, answer, (search.a, search.b)))
-        ),
-        None,
-    )
+    runs = (search.a, search.b)
+    beyond = [is_hard(row) and not (known and may_follow(row, answer, runs)) for row in answer.rows]
+    hard = beyond.index(True) if True in beyond else None
     if hard is not None:
         row = answer.rows[hard]
         same = next((i for i, other in enumerate(answer.rows) if other.key()[:-1] == key), None)
@@ -445,6 +440,6 @@ def root_of(search: RootSearch, answer: Answer) -> tuple[Any, ...] | None:
         when = (row.step, row.place[1], STAGES.index(row.stage))
         if key is None or (hard <= same if same is not None else when < (key[0], 0, STAGES.index(key[2]))):
             return row.key()[:-1]
-    if key is None and first is not None and (not known or any(is_hard(row) for row in answer.rows)):
+    if key is None and first is not None and (not known or True in beyond):
         return first.key()[:-1]
     return key

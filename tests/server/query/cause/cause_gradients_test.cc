@@ -289,32 +289,44 @@ TEST_F(CauseGradientsTest, ARoundNormIsClipping) {
   EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("those of base are clipped, those of ort are not"));
 }
 
-TEST_F(CauseGradientsTest, GradientsThatAreClippedToOneNormAreNotClippedDifferently) {
-  // One gradient of ort is larger, and all of them make room for it.
-  double squares_a = 0, squares_b = 0;
-  const auto factor_of = [](int i) { return i == 1 ? 1.5 : 1.0; };
-  for (int i = 0; i < kWeights; ++i) {
-    const double squares = std::pow(testing::StatsOf(Gradient(i, 3)).l2, 2);
-    squares_a += squares;
-    squares_b += squares * factor_of(i) * factor_of(i);
-  }
-  const auto write = [&](double norm_b) {
+class CauseClippedTest : public CauseGradientsTest {
+ protected:
+  // Base clips to a norm of 1, ort to `norm_b`, after its second gradient, which is `size` times as large as the
+  // others, was multiplied by 1.5: all others make room for it.
+  void Write(double norm_b, double size = 1) {
     Reset();
+    const auto factor_of = [](int i) { return i == 1 ? 1.5 : 1.0; };
+    const auto gradient = [=](int i) { return Times(Gradient(i, 3), i == 1 ? size : 1); };
+    double squares_a = 0, squares_b = 0;
     for (int i = 0; i < kWeights; ++i) {
-      Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(Gradient(i, 3), 1 / std::sqrt(squares_a)),
-          Times(Gradient(i, 3), norm_b * factor_of(i) / std::sqrt(squares_b)));
+      const double squares = std::pow(testing::StatsOf(gradient(i)).l2, 2);
+      squares_a += squares;
+      squares_b += squares * factor_of(i) * factor_of(i);
     }
-  };
-  write(1);
+    for (int i = 0; i < kWeights; ++i) {
+      Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(gradient(i), 1 / std::sqrt(squares_a)),
+          Times(gradient(i), norm_b * factor_of(i) / std::sqrt(squares_b)));
+    }
+  }
+};
+
+TEST_F(CauseClippedTest, GradientsThatAreClippedToOneNormAreNotClippedDifferently) {
+  Write(1);
   EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: 5 of 6 gradients of weights in ort are 0.9"));
-  write(1);
-  const std::string larger = Say(Root(3, Key(WeightName(1), Kind::kWeightGrad)));
-  EXPECT_THAT(
-      larger,
-      HasSubstr("tensor_scale: weight grad layers.1.weight in ort is 1.5 times that in base at step 3, "
-                "apart from clipping, which makes all other gradients 0.9"));
-  write(2);
+  Write(2);
   EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("clip_norm: 5 of 6 gradients of weights"));
+}
+
+TEST_F(CauseClippedTest, TheExceptionHasAFactorOfItsOwn) {
+  for (const double size : {1.0, 10.0}) {  // 10: its own difference is smaller than that of the others
+    Write(1, size);
+    EXPECT_THAT(
+        Say(Root(3, Key(WeightName(1), Kind::kWeightGrad))),
+        HasSubstr(
+            "tensor_scale: weight grad layers.1.weight in ort is 1.5 times that in base at step 3, apart "
+            "from clipping, which makes all other gradients 0."))
+        << size;
+  }
 }
 
 TEST_F(CauseGradientsTest, ARootWithAFactorOfItsOwnIsNotOneOfAllGradients) {

@@ -63,6 +63,19 @@ class RolloutTest : public VerdictTest {
 
 TEST_F(RolloutTest, RoundedBatchesAreRounding) { EXPECT_EQ(Say(DiffWithBatches(kRounding)), "none"); }
 
+// The runs move apart evenly, until batches exceed their tolerance.
+TEST_F(RolloutTest, BatchesThatFollowTheWeightsAreRounding) {
+  options_.steps = 13;
+  options_.update = 1;  // as large as the weight
+  const DiffReport report = DiffWith([=](std::uint64_t step, const TensorKey& key) {
+    if (IsInitial(key) || (step == 0 && key.kind != Kind::kWeight)) return 0.0;
+    return 1e-7 * std::pow(2, step);
+  });
+  EXPECT_TRUE(std::any_of(report.diverged.begin(), report.diverged.end(),
+                          [](const Divergence& row) { return row.stage == Stage::kBatch; }));
+  ExpectExplained(report);
+}
+
 TEST_F(RolloutTest, OtherBatchesAreTheRoot) { EXPECT_EQ(Say(DiffWithBatches(1e-2)), "1 batch ids"); }
 
 // --- models whose weights change without an optimizer
