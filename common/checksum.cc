@@ -168,6 +168,7 @@ STATCOLLECT_VPCLMUL std::uint32_t FoldWithProducts(std::string_view bytes, std::
   const auto low = static_cast<std::uint64_t>(_mm_cvtsi128_si64(last));
   const auto high = static_cast<std::uint64_t>(_mm_extract_epi64(last, 1));
   const auto folded = static_cast<std::uint32_t>(_mm_crc32_u64(_mm_crc32_u64(0, low), high));
+  _mm256_zeroupper();  // g++ 12 leaves it out here, and what follows in SSE instructions would be slower
   return FoldWithInstruction(bytes, folded);
 }
 
