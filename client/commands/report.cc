@@ -260,8 +260,9 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
   if (report.has_first_bitwise() &&
       !(report.has_first() && SamePlace(report.first(), report.first_bitwise()))) {
     const v1::Divergence& d = report.first_bitwise();
-    items.push_back(
-        fmt::format("first difference of any size: {}, distance {}", WhereText(d), DistanceText(d)));
+    items.push_back(fmt::format("first difference of any size: {}, {}", WhereText(d),
+                                d.has_distance() && d.distance() == 0 ? "smaller than its sketch resolves"
+                                                                      : "distance " + DistanceText(d)));
   }
   page.AddHeading("Compared");
   page.AddItems(std::move(items));

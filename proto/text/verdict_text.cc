@@ -42,8 +42,11 @@ std::string RootHeadline(const v1::DiffReport& report) {
     row.set_origin(report.root().has_agreeing());
     return "(possible) " + Headline(row, report);
   }
-  const bool after_rounding = report.has_root() && report.root().has_times_expected() &&
-                              !report.root().has_agreeing() && row.origin();
+  // Without records above their tolerance, or with a difference in an earlier step, what is before it differs.
+  const bool differs_before = !report.has_first() || (report.has_first_bitwise() &&
+                                                      report.first_bitwise().step() < report.root().step());
+  const bool after_rounding = report.has_root() && !report.root().has_agreeing() && row.origin() &&
+                              (report.root().has_times_expected() || differs_before);
   if (after_rounding) row.set_origin(false);
   return Headline(row, report) + (after_rounding ? " Rounding explains everything before it." : "");
 }

@@ -11,7 +11,15 @@ namespace {
 constexpr double kCertain = 1, kLikely = 0.5;  // excess over the threshold, a logarithm
 constexpr double kSettingSeen = 0.7;           // log(observed / expected)
 
-std::string Times(double logarithm) { return ShortNumber(std::exp(logarithm)) + " times"; }
+// "2.5 times", "570 times", "2.3e7 times"
+std::string Times(double logarithm) {
+  const double times = std::exp(logarithm);
+  if (times < 100 || times > 1e5) return ShortNumber(times) + " times";
+  const double second = times < 1000  ? 10
+                        : times < 1e4 ? 100
+                                      : 1000;  // what the second significant digit counts
+  return std::to_string(std::lround(times / second) * std::lround(second)) + " times";
+}
 
 std::string Count(std::size_t count, const char* one, const char* many) {
   return count == 1 ? std::string("one ") + one : std::to_string(count) + " " + many;
@@ -39,7 +47,7 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
     reasons.push_back(Count(jump.sisters, "module of its kind stays", "modules of its kind stay") +
                       " at about " + Times(jump.usual));
   if (jump.past > 0)
-    reasons.push_back("in the steps before it was at most " + Times(jump.usual) + " what was expected");
+    reasons.push_back("in earlier steps, it was at most " + Times(jump.usual) + " what was expected");
 }
 
 }  // namespace
@@ -61,7 +69,10 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
   std::vector<std::string> reasons;
   switch (jump.kind) {
     case JumpKind::kInput:
-      reasons.push_back("nothing that was recorded comes before it");
+      reasons.push_back(quiet || one.stage == Stage::kWeights
+                            ? "nothing that was recorded comes before it"
+                            : "neither rounding nor the weights before it explain that it differs by " +
+                                  ShortNumber(one.observed));
       break;
     case JumpKind::kSetting:
       reasons.push_back(one.stage == Stage::kOptimizer

@@ -129,6 +129,27 @@ TEST_F(RootReport, ARootWithinTheToleranceIsSaid) {
                             HasSubstr("blocks.2.ln")));
 }
 
+TEST_F(RootReport, WhatDiffersBeforeARootIsNotSaidToAgree) {
+  AddRoot();
+  v1::Divergence& before = *report_.mutable_first_bitwise();
+  before.set_activation("embed");
+  before.set_step(2);
+  before.set_distance(0);
+  EXPECT_THAT(Text(), AllOf(HasSubstr("everything observed before it agrees"),
+                            HasSubstr("first difference of any size: step 2"),
+                            HasSubstr("smaller than its sketch resolves")));
+  before.set_step(1);
+  before.set_distance(1e-7);
+  EXPECT_THAT(Text(), AllOf(HasSubstr("Rounding explains everything before it."), HasSubstr("distance 1e-7"),
+                            Not(HasSubstr("everything observed before it agrees"))));
+  report_.clear_first_bitwise();
+  report_.clear_first();
+  report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
+  EXPECT_THAT(Text(), HasSubstr("Rounding explains everything before it."));
+  report_.mutable_root()->set_agreeing(7);
+  EXPECT_THAT(Text(), HasSubstr("everything observed before it agrees"));
+}
+
 TEST_F(RootReport, RoundingBeyondTheToleranceIsSaid) {
   report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
   report_.set_explained("rounding");
