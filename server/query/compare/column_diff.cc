@@ -5,7 +5,6 @@
 
 #include "common/names.h"
 #include "server/query/compare/distance.h"
-#include "server/query/compare/roundoff.h"
 
 namespace statcollect::query {
 namespace {
@@ -87,8 +86,7 @@ void ColumnDiff::AddPair(const Alignment& alignment, std::uint32_t id_a, const L
   pairs.tolerance.push_back(tolerance);
   pairs.components.push_back(IsComplex(a.dtype) ? 2 : 1);
   pairs.stages.push_back(stage);
-  const bool is_real = IsFloat(a.dtype) && IsFloat(b.dtype);  // as in Tally::CountAgreement
-  pairs.is_input.push_back(stage == Stage::kWeights || (stage == Stage::kBatch && !is_real) ? 1 : 0);
+  pairs.given.push_back(IsGiven(stage, a, b) ? 1 : 0);
   pairs.diverged.push_back(0);
 }
 
@@ -135,11 +133,11 @@ void ColumnDiff::MarkCompared(const Alignment& alignment, const NumberColumns& a
 void ColumnDiff::CountDifferent(const Alignment& alignment, const NumberColumns& a, Pairs& pairs,
                                 RankStepFindings& at) {
   Tally& tally = at.tally;
-  std::uint64_t numeric = 0, inputs = 0;
+  std::uint64_t numeric = 0, given = 0;
   for (const std::size_t i : different_) {
     const bool by_size = measured_.distance[i] > pairs.limit[i];
     numeric += by_size ? 1 : 0;
-    inputs += by_size && pairs.is_input[i] != 0 ? 1 : 0;
+    given += by_size && pairs.given[i] != 0 ? 1 : 0;
     if (!(by_size || context_.exact) || pairs.diverged[i] != 0) continue;
     alignment.MarkA(static_cast<std::uint32_t>(a.activation[i]), Alignment::kDiverged);
     pairs.diverged[i] = 1;
@@ -147,7 +145,7 @@ void ColumnDiff::CountDifferent(const Alignment& alignment, const NumberColumns&
   const std::uint64_t diverged = context_.exact ? different_.size() : numeric;
   tally.diverged += diverged;
   tally.within_tolerance += different_.size() - diverged;
-  tally.numeric += numeric - inputs;
+  tally.numeric += numeric - given;
   for (const std::size_t i : different_) {
     const double distance = measured_.distance[i];
     distances_.Add(distance);

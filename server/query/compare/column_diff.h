@@ -45,7 +45,7 @@ class ColumnDiff {
     std::vector<double> limit, tolerance;  // the largest distance within tolerance: -1 if there is none
     std::vector<double> components;        // real parts of an element
     std::vector<Stage> stages;
-    std::vector<std::uint8_t> is_input, diverged;  // weights or batches; marked as diverged
+    std::vector<std::uint8_t> given, diverged;  // IsGiven; marked as diverged
   };
 
   Pairs& PairsOf(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b);

@@ -11,7 +11,6 @@
 #include "server/query/compare/loaded_step.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/pair_judge.h"
-#include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_distances.h"
 #include "server/query/loss_names.h"
 
@@ -283,7 +282,7 @@ class RankScan {
   void ComparePair(const Observation& a, const Observation& b, std::uint32_t id, Stage stage,
                    PairJudge& judge, RankStepFindings& at, Quick& quick) {
     const Comparison judged = judge(a, b, id, /*interval=*/false);
-    at.tally.CountAgreement(judged, stage, IsFloat(a.layout->dtype) && IsFloat(b.layout->dtype));
+    at.tally.CountAgreement(judged, stage, IsGiven(stage, *a.layout, *b.layout));
     if (const auto distance = MeasuredDistance(judged)) distances_.Add(*distance);
     // Pieces of a batch, and records of other tools, have neither hash nor sketch.
     const bool hashed = a.layout->Has(Statistic::kHash) && b.layout->Has(Statistic::kHash);

@@ -35,14 +35,16 @@ struct PlacedRow {
 // Copies the result of the comparison, except for the two sides.
 void SetComparison(Divergence& row, const Comparison& comparison);
 
+// Whether no weights have computed it: weights as loaded and batches, except of real numbers, as of a rollout.
+bool IsGiven(Stage stage, const Layout& a, const Layout& b);
+
 // Counts of compared records. Invariant: records == identical + within_tolerance + diverged.
 struct Tally {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
   std::uint64_t incomparable = 0;  // pairs without a statistic in common; not counted in records
   std::uint64_t without_hash = 0;  // identical ones: equal in what was recorded, without hashes
-  std::uint64_t numeric =
-      0;  // diverged ones: only in the size of values, and neither weights as loaded nor batches of integers
-  bool by_sketch = false;         // a pair of different bits was judged by sketches
+  std::uint64_t numeric = 0;       // diverged ones: only in the size of values, and not given
+  bool by_sketch = false;          // a pair of different bits was judged by sketches
   bool weights_unproven = false;  // weights within tolerance, without hashes that show whether they are equal
   bool batches_unproven = false;  // the same of batches
   bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
@@ -52,10 +54,9 @@ struct Tally {
   std::uint64_t distances = 0;
   double distance_log_sum = 0, distance_max = 0;
   double distance_product = 1;  // of those whose logarithms are not yet in the sum
-  // `is_real`: both have real numbers, as a batch may that was computed from weights.
-  void Count(const Comparison& comparison, Stage stage, bool is_real = false);
-  void CountAgreement(const Comparison& comparison, Stage stage,
-                      bool is_real = false);  // without its distance
+  void Count(const Comparison& comparison, Stage stage);
+  // Without its distance. `given`: IsGiven.
+  void CountAgreement(const Comparison& comparison, Stage stage, bool given);
   void AddDistance(double distance) { AddDistances({&distance, 1}); }
   void AddDistances(std::span<const double> all);  // > 0
   double DistanceLogSum() const;

@@ -2,15 +2,21 @@
 #include <cmath>
 
 #include "server/query/compare/rank_step_diff.h"
+#include "server/query/compare/roundoff.h"
 
 namespace statcollect::query {
 
-void Tally::Count(const Comparison& comparison, Stage stage, bool is_real) {
-  CountAgreement(comparison, stage, is_real);
+bool IsGiven(Stage stage, const Layout& a, const Layout& b) {
+  const bool real = IsFloat(a.dtype) && IsFloat(b.dtype);
+  return stage == Stage::kWeights || (stage == Stage::kBatch && !real);
+}
+
+void Tally::Count(const Comparison& comparison, Stage stage) {
+  CountAgreement(comparison, stage, stage == Stage::kWeights || stage == Stage::kBatch);
   if (const auto distance = MeasuredDistance(comparison)) AddDistance(*distance);
 }
 
-void Tally::CountAgreement(const Comparison& comparison, Stage stage, bool is_real) {
+void Tally::CountAgreement(const Comparison& comparison, Stage stage, bool given) {
   if (comparison.agreement == Agreement::kIncomparable) {
     ++incomparable;
     return;
@@ -21,9 +27,8 @@ void Tally::CountAgreement(const Comparison& comparison, Stage stage, bool is_re
   within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
   diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
   without_hash += same && comparison.without_hash ? 1 : 0;
-  const bool is_input = stage == Stage::kWeights || (stage == Stage::kBatch && !is_real);
   const bool in_size =
-      comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !is_input;
+      comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !given;
   numeric += in_size ? 1 : 0;
   by_sketch |= !same && comparison.distance && comparison.distance->kind == DistanceKind::kSketch;
   weights_seen |= stage == Stage::kWeights;
