@@ -127,8 +127,9 @@ Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
                                                    : s.http_address()});
   table.AddRow({"up", FormatDuration(s.uptime_seconds())});
   table.AddRow({"data", fmt::format("{} ({})", s.data_dir(), s.durability())});
-  table.AddRow({"disk", fmt::format("{} used, {} free", FormatBytes(s.disk_bytes()),
-                                    s.disk_free_unknown() ? "unknown" : FormatBytes(s.disk_free_bytes()))});
+  table.AddRow({"disk", fmt::format("{} used, {}", FormatBytes(s.disk_bytes()),
+                                    s.disk_free_unknown() ? "free space unknown"
+                                                          : FormatBytes(s.disk_free_bytes()) + " free")});
   table.AddRow({"runs", FormatCount(s.runs())});
   table.AddRow(
       {"streams", fmt::format("{} open, {} since start", s.streams_open(), FormatCount(s.streams_total()))});

@@ -220,7 +220,7 @@ def test_free_space_that_the_engine_does_not_tell_is_unknown(
     shared = cluster.add()
     for asked, unknown in ((collector, False), (shared, True)):
         (line,) = [line for line in asked.statctl("status").out.splitlines() if line.split()[:1] == ["disk"]]
-        assert line.endswith(" used, unknown free") == unknown and line.endswith("B free") != unknown, line
+        assert line.endswith(" used, free space unknown") == unknown and line.endswith("B free") != unknown, line
         for status in (asked.json("status"), json.loads(asked.get("/api/v1/status"))):
             assert status["disk_free_unknown"] is unknown
             assert (int(status["disk_free_bytes"]) == 0) is unknown, "as clients know it that do not know the other"

@@ -15,7 +15,7 @@ export function CollectorView() {
     ['Stored since the start', `${count(status.records_total)} records in ${count(status.commits_total)} writes`],
     ['Rejected batches', count(status.rejected_batches_total)],
     ['Runs', count(status.runs)],
-    ['Disk', `${bytes(status.disk_bytes)} used, ${status.disk_free_unknown ? 'unknown' : bytes(status.disk_free_bytes)} free`],
+    ['Disk', `${bytes(status.disk_bytes)} used, ${status.disk_free_unknown ? 'free space unknown' : `${bytes(status.disk_free_bytes)} free`}`],
     ['Stored records survive', status.durability === 'fsync' ? 'a power failure' : 'the end of the process, but not a power failure'],
     ['Data folder', shown(status.data_dir)],
     ['Uptime', duration(status.uptime_seconds)],
