@@ -4,6 +4,7 @@
 
 #include "common/names.h"
 #include "server/query/compare/alignment.h"
+#include "server/query/diff/merged_columns.h"
 
 namespace statcollect::query {
 namespace {
@@ -11,8 +12,6 @@ namespace {
 constexpr std::uint32_t kNoRow = ~std::uint32_t{0};
 constexpr std::size_t kCellsHeldMax = std::size_t{16} << 20;
 constexpr std::size_t kCellsSentMax = std::size_t{4} << 20;
-
-std::size_t PartsOf(std::size_t all, std::size_t each) { return (all + each - 1) / each; }
 
 }  // namespace
 
@@ -44,12 +43,7 @@ std::uint32_t HeatMapBuilder::FindRow(const Alignment& alignment, const HeatCell
 
 void HeatMapBuilder::HalveColumns() {
   steps_each_ *= 2;
-  for (Row& row : rows_) {
-    const std::size_t columns = PartsOf(row.levels.size(), 2);
-    for (std::size_t i = 0; i < row.levels.size(); ++i)
-      row.levels[i / 2] = i % 2 == 0 ? row.levels[i] : std::max(row.levels[i / 2], row.levels[i]);
-    row.levels.resize(columns);
-  }
+  for (Row& row : rows_) MergeNeighbours(row.levels);
 }
 
 std::uint32_t HeatMapBuilder::RowAt(const Alignment& alignment, RowsOf& known, const HeatCell& cell) {

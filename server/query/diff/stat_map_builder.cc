@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/query/diff/merged_columns.h"
+
 namespace statcollect::query {
 
 StatMapBuilder::StatMapBuilder(std::vector<std::uint64_t> steps, std::uint32_t columns, std::uint32_t rows)
@@ -64,12 +66,7 @@ std::uint32_t StatMapBuilder::FindRow(const TensorKey& key) {
 
 void StatMapBuilder::HalveColumns() {
   steps_each_ *= 2;
-  for (Row& row : rows_) {
-    const std::size_t columns = PartsOf(row.levels.size(), 2);
-    for (std::size_t i = 0; i < row.levels.size(); ++i)
-      row.levels[i / 2] = i % 2 == 0 ? row.levels[i] : std::max(row.levels[i / 2], row.levels[i]);
-    row.levels.resize(columns);
-  }
+  for (Row& row : rows_) MergeNeighbours(row.levels);
 }
 
 std::vector<const StatMapBuilder::Row*> StatMapBuilder::InOrder() const {

@@ -43,7 +43,6 @@ class StatMapBuilder {
   static constexpr std::uint32_t kNoRow = ~std::uint32_t{0};
   static constexpr std::size_t kCellsHeldMax = std::size_t{8} << 20;
   static constexpr std::size_t kCellsSentMax = std::size_t{1} << 20;
-  static std::size_t PartsOf(std::size_t all, std::size_t each) { return (all + each - 1) / each; }
   using RowKey = std::tuple<Stage, Mode, Kind, std::string, std::string>;
   using FirstSeen = std::pair<std::size_t, std::uint32_t>;  // step and rank
   struct Row {

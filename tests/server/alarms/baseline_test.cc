@@ -1,4 +1,4 @@
-// The lazy limits of a baseline against limits that are computed anew for every value.
+// Baseline computes its limits only when they may matter. Here they are compared with limits computed for every value.
 #include "server/alarms/baseline.h"
 
 #include <gtest/gtest.h>
