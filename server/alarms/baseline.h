@@ -49,65 +49,52 @@ class Window {
   std::uint8_t count_ = 0, next_ = 0;
 };
 
-// Not thread-safe. Cost per value: two comparisons. The median and the limit are computed only if the value is so far from the others
-// that they could matter, and then at most every kRefreshEvery values unless the limit is exceeded.
+// Not thread-safe. Cost per value: a comparison, and the medians every kRefreshEvery values.
 class Baseline {
  public:
   // Whether the value is above the limit of the steps before it. Values of 0 have no logarithm and are not
   // counted among the steps.
   bool Exceeds(const AlarmSettings& settings, double value) {
-    // The limit is at least so much above the smallest value.
-    if (!known(settings) || value <= std::max(settings.explosion_factor * low_, kNegligible)) return false;
-    if (value <= limit_ && !IsStale()) return false;
+    if (window_.count() < settings.warmup_steps || value <= limit_) return false;
     Refresh(settings);
     return value > limit_;
   }
-  // Whether the value is below the ratio at which it has vanished.
-  bool IsVanishing(const AlarmSettings& settings, double value) {
-    if (!known(settings) || value >= settings.vanishing_ratio * high_) return false;
-    return value < settings.vanishing_ratio * Median(settings);
-  }
-  void Push(double value) {
+  void Push(const AlarmSettings& settings, double value) {
     if (!(value > 0)) return;
     window_.Push(static_cast<float>(value));
-    low_ = std::min(low_, static_cast<float>(value));
-    high_ = std::max(high_, static_cast<float>(value));
-    if (since_refresh_ < kRefreshEvery) ++since_refresh_;
+    if (window_.count() >= settings.warmup_steps && --until_refresh_ <= 0) Refresh(settings);
   }
-  void Restart() { *this = Baseline(); }
-  // At most kRefreshEvery values old; 0 before the warm-up is over.
-  double Median(const AlarmSettings& settings) {
-    if (!known(settings)) return 0;
-    if (IsStale()) Refresh(settings);
-    return median_;
+  void Restart() {
+    window_.Clear();
+    limit_ = 0;
+    median_ = 0;
+    until_refresh_ = 0;
   }
-  double limit() const { return limit_; }  // that the last value was compared with
+  bool known(const AlarmSettings& settings) const {
+    return window_.count() >= settings.warmup_steps && median_ > 0;
+  }
+  double median() const { return median_; }  // as of the last refresh
+  double limit() const { return limit_; }
 
  private:
-  static constexpr std::uint8_t kRefreshEvery = 8;
+  static constexpr int kRefreshEvery = 8;
   static constexpr double kNegligible = 1e-10;  // norms up to this size are never reported
-
-  bool known(const AlarmSettings& settings) const { return window_.count() >= settings.warmup_steps; }
-  bool IsStale() const { return since_refresh_ >= kRefreshEvery; }
 
   void Refresh(const AlarmSettings& settings) {
     std::array<double, kAlarmWindowMax> logs;
     const auto values = window_.values();
     std::transform(values.begin(), values.end(), logs.begin(), [](float value) { return std::log(value); });
-    const auto [low, high] = std::minmax_element(values.begin(), values.end());
-    low_ = *low;
-    high_ = *high;
-    const Level level = LevelOf(std::span(logs).first(values.size()));
+    const auto used = std::span(logs).first(values.size());
+    const Level level = LevelOf(used);
     median_ = static_cast<float>(std::exp(level.median));
     const double limit = std::max(median_ * settings.explosion_factor,
                                   std::exp(level.median + settings.explosion_spreads * level.spread));
     limit_ = static_cast<float>(std::max(limit, kNegligible));
-    since_refresh_ = 0;
+    until_refresh_ = kRefreshEvery;
   }
 
   Window window_;
-  std::uint8_t since_refresh_ = kRefreshEvery;                     // values
-  float low_ = std::numeric_limits<float>::infinity(), high_ = 0;  // no value in the window is beyond
+  std::int8_t until_refresh_ = 0;
   float median_ = 0, limit_ = 0;
 };
 

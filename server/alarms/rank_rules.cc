@@ -207,31 +207,32 @@ void RankRules::CheckNorm(double rms, std::uint32_t activation, std::uint32_t or
     if (new_level) state.baseline.Restart();
   } else if (above) {
     state.high_steps = 1;
-    high_.push_back({activation, order, rms, state.baseline.Median(settings_)});
+    high_.push_back({activation, order, rms, state.baseline.median()});
     return;
   }
-  state.baseline.Push(rms);
+  state.baseline.Push(settings_, rms);
 }
 
 void RankRules::CheckQuiet(double rms, std::uint32_t activation, std::uint32_t order, State& state) {
   if (!settings_.On(AlarmRule::kVanishingGradient)) return;
+  const bool known = state.baseline.known(settings_);
+  const double limit = known ? settings_.vanishing_ratio * state.baseline.median() : 0;
   state.ever_nonzero = state.ever_nonzero || rms > 0;
   if (state.quiet_group >= 0) {
-    const double limit = settings_.vanishing_ratio * state.baseline.Median(settings_);
     if (rms > 0 && rms >= kQuietHysteresis * limit) {
       Recover(&state.quiet_group);
       state.quiet_steps = 0;
     }
     return;
   }
-  if (rms > 0 && !state.baseline.IsVanishing(settings_, rms)) {
+  if (rms > 0 && !(known && rms < limit)) {
     state.quiet_steps = 0;
     return;
   }
   state.quiet_steps = static_cast<std::uint8_t>(std::min(state.quiet_steps + 1, 255));
   if (state.quiet_steps < settings_.vanishing_steps) return;
   if (state.ever_nonzero) {
-    quiet_.push_back({activation, order, rms, state.baseline.Median(settings_)});
+    quiet_.push_back({activation, order, rms, state.baseline.median()});
     state.quiet_steps = 0;
   } else if (state.kind == Kind::kWeightGrad && !state.noted_unused) {
     state.noted_unused = true;

@@ -13,7 +13,7 @@ constexpr std::array<std::string_view, 14> kOfSomethingElse = {
     "scale", "weight", "coef", "coeff", "factor", "lr",      "mask",
     "count", "time",   "ms",   "us",    "sec",    "seconds", "duration"};
 
-std::vector<std::string> WordsOf(std::string_view name) {
+std::vector<std::string> WordsOfName(std::string_view name) {
   std::vector<std::string> words(1);
   for (const char c : name) {
     const auto byte = static_cast<unsigned char>(c);
@@ -36,7 +36,7 @@ bool IsLoss(std::string_view name) {
   constexpr std::string_view kLoss = "loss";
   const auto is_same = [](unsigned char c, char l) { return std::tolower(c) == l; };
   if (std::search(name.begin(), name.end(), kLoss.begin(), kLoss.end(), is_same) == name.end()) return false;
-  const std::vector<std::string> words = WordsOf(name);
+  const std::vector<std::string> words = WordsOfName(name);
   const auto is_other = [](const std::string& word) {
     return std::find(kOfSomethingElse.begin(), kOfSomethingElse.end(), word) != kOfSomethingElse.end();
   };
@@ -45,14 +45,14 @@ bool IsLoss(std::string_view name) {
 }
 
 bool IsLossScale(std::string_view name) {
-  const std::vector<std::string> words = WordsOf(name);
+  const std::vector<std::string> words = WordsOfName(name);
   return words.size() >= 2 && words.back() == "scale" && words[words.size() - 2] == "loss";
 }
 
 std::string MainLoss(const std::set<std::string>& losses) {
   if (losses.contains("loss")) return "loss";
   for (const std::string& name : losses) {
-    const std::vector<std::string> words = WordsOf(name);
+    const std::vector<std::string> words = WordsOfName(name);
     if (!words.empty() && EndsInLoss(words.back())) return name;
   }
   return losses.empty() ? std::string() : *losses.begin();

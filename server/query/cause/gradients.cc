@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMost = 0.9;         // of the tensors, for "all"
 constexpr double kFarFromCommon = 4;  // times the change that all tensors share
-constexpr double kSameNorm = 0.3;     // of the change that all tensors share
+constexpr double kNormsAgree = 0.3;   // of the change that all tensors share
 constexpr double kTinyShare = 1e-6;   // root mean square, of the largest one's: rounding noise
 
 double MeanSquareRoot(const Observation& seen) {
@@ -91,7 +91,7 @@ bool IsException(const Evidence& evidence, const CommonFactor& common) {
   if (evidence.root.stage != Stage::kGrad || !evidence.HasRootPair()) return false;
   const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
   return own && std::abs(own->factor / common.factor - 1) > SlackOf(common.factor) &&
-         Near(TotalNorm(evidence.a.at), TotalNorm(evidence.b.at), kSameNorm * std::abs(common.factor - 1));
+         Near(TotalNorm(evidence.a.at), TotalNorm(evidence.b.at), kNormsAgree * std::abs(common.factor - 1));
 }
 
 // The meaning of the factor.
@@ -163,7 +163,7 @@ Meant AsClipping(const Evidence& evidence, double factor) {
   const bool clipped_a = IsClipped(a, evidence.a), clipped_b = IsClipped(b, evidence.b);
   if (!clipped_a && !clipped_b) return std::nullopt;
   // To the same norm: another gradient is larger, and all of them make room for it.
-  if (clipped_a && clipped_b && Near(a, b, kSameNorm * std::abs(factor - 1))) return std::nullopt;
+  if (clipped_a && clipped_b && Near(a, b, kNormsAgree * std::abs(factor - 1))) return std::nullopt;
   auto [text_a, text_b] = NumberTexts(a, b);
   if (clipped_a) text_a = WithFewDigits(a);
   if (clipped_b) text_b = WithFewDigits(b);

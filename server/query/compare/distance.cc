@@ -34,7 +34,7 @@ bool Comparable(const Observation& a, const Observation& b, Statistic statistic)
 }
 
 // Whether hash and sketch took the elements at the same places of a logical tensor.
-bool SamePlace(const Layout& a, const Layout& b) {
+bool AtSamePlace(const Layout& a, const Layout& b) {
   const auto& x = a.placement;
   const auto& y = b.placement;
   if (x && y) return x->boxes == y->boxes && x->ranges == y->ranges && x->global_shape == y->global_shape;
@@ -217,7 +217,7 @@ bool IsUsualPair(const Layout& a, const Layout& b) {
                                   BitOf(Statistic::kInf) | BitOf(Statistic::kInfSign) |
                                   BitOf(Statistic::kHash);
   return ((a.absent | a.untrusted | b.absent | b.untrusted) & kUsed) == 0 && a.dtype == b.dtype &&
-         a.hash_kind == b.hash_kind && a.shape == b.shape && SamePlace(a, b);
+         a.hash_kind == b.hash_kind && a.shape == b.shape && AtSamePlace(a, b);
 }
 
 double FiniteCount(const Observation& o) {
@@ -239,7 +239,7 @@ namespace {
 // fifteenth of a diff's time.
 void MeasureInto(const Observation& a, const Observation& b, bool interval, Distance& to) {
   const bool sketches = !a.sketch.empty() && a.sketch.size() == b.sketch.size() &&
-                        a.layout->hash_kind == b.layout->hash_kind && SamePlace(*a.layout, *b.layout) &&
+                        a.layout->hash_kind == b.layout->hash_kind && AtSamePlace(*a.layout, *b.layout) &&
                         a.stats->has_finite && b.stats->has_finite;
   if (sketches) {
     const Distance distance = MeasureSketch(a, b, interval);
@@ -324,7 +324,7 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
   Comparison result;
   const bool same_dtype = a.layout->dtype == b.layout->dtype;
   const bool hashes = Comparable(a, b, Statistic::kHash) && a.layout->hash_kind == b.layout->hash_kind &&
-                      SamePlace(*a.layout, *b.layout);
+                      AtSamePlace(*a.layout, *b.layout);
   const bool shapes = Comparable(a, b, Statistic::kShape);
   if (same_dtype && hashes && a.stats->hash == b.stats->hash &&
       (!shapes || a.layout->shape == b.layout->shape))
