@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -237,3 +238,26 @@ def test_several_collectors_write_at_once(tmp_path: Path, shared_engine: Replica
     for n, (run, trainer) in enumerate(trainers):
         check_ledger(collectors[(n + 1) % 3], run, trainer, steps)
     cluster.stop()
+
+
+def test_collectors_that_start_together_found_one_store(tmp_path: Path, shared_engine: Replicas) -> None:
+    """Half of them begin at the other replica: ZooKeeper decides whose definition of the table stands."""
+    dsn = shared_engine.new_dsn()
+    database = dsn.rsplit("/", 1)[1].partition("?")[0]
+    hosts = [replica.address.removeprefix("clickhouse://") for replica in shared_engine.replicas]
+    orders = [f"clickhouse://{','.join(order)}/{database}?quorum=2" for order in (hosts, hosts[::-1])] * 3
+    collectors = []
+    for n, order in enumerate(orders):
+        (tmp_path / str(n)).mkdir()
+        collectors.append(Collector(tmp_path / str(n) / "data", extra=["--store", order]))
+    with ThreadPoolExecutor(len(collectors)) as threads:
+        list(threads.map(lambda collector: collector.start(), collectors))
+    definition = (
+        f"SELECT default_expression FROM system.columns WHERE database = '{database}' AND table = 'store' AND name = 'identity'"
+    )
+    found = {replica.ask(definition) for replica in shared_engine.replicas}
+    assert len(found) == 1 and "unhex" in found.pop(), found
+    entries = shared_engine.replicas[0].ask(f"SELECT uniqExact(value) FROM {database}.store WHERE key = 'identity'")
+    assert entries.strip() == "1", "each collector that found no entry yet wrote the identity that it uses"
+    for collector in collectors:
+        assert collector.stop() == 0

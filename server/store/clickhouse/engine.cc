@@ -28,6 +28,7 @@ std::chrono::milliseconds PauseOfTheBusy() {
 enum EngineCode : int {
   kUnknownTable = 60,
   kUnknownDatabase = 81,
+  kOtherColumns = 122,  // than the table's other replicas
   kReadOnlyUser = 164,
   kUnknownUser = 192,
   kWrongPassword = 193,
@@ -105,6 +106,8 @@ Code CodeFor(int engine_code) {
     case kAccessDenied:
     case kAuthenticationFailed:
       return Code::kPermissionDenied;
+    case kOtherColumns:
+      return Code::kAborted;
     default:
       return Code::kFailedPrecondition;
   }

@@ -1,8 +1,12 @@
 #include "server/store/clickhouse/schema.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
+#include <optional>
 #include <random>
+#include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -33,14 +37,15 @@ constexpr TableSpec kTables[] = {
      "n", "(family, rank, step, item, epoch)", " SETTINGS index_granularity = 64"},
 };
 
-std::string CreateTable(const Engine& engine, const TableSpec& table) {
+// `more_columns`: beyond those of the format.
+std::string CreateTable(const Engine& engine, const TableSpec& table, const std::string& more_columns = "") {
   std::string engine_of_table = "ReplacingMergeTree(" + std::string(table.version) + ")";
   if (engine.dsn().quorum > 0) {
     engine_of_table = "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/" + engine.dsn().database +
                       "/" + std::string(table.name) + "', '{replica}', " + std::string(table.version) + ")";
   }
   std::string statement = "CREATE TABLE IF NOT EXISTS " + TableName(engine, table.name) + " (" +
-                          std::string(table.columns) + ") ENGINE = " + engine_of_table;
+                          std::string(table.columns) + more_columns + ") ENGINE = " + engine_of_table;
   if (table.name == "records") statement += " PARTITION BY attempt";
   statement += " ORDER BY " + std::string(table.order) + std::string(table.more);
   if (engine.is_modern()) {
@@ -50,11 +55,72 @@ std::string CreateTable(const Engine& engine, const TableSpec& table) {
   return statement;
 }
 
+constexpr std::size_t kIdentityBytes = 24;
+
 std::string RandomBytes(std::size_t count) {
   std::random_device random;
   std::string bytes(count, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
   return bytes;
+}
+
+// Of collectors that create the table `store` at the same moment one does, at its host or, with replicas, in ZooKeeper. So
+// what they must agree on, the identity, is part of its definition: the default of a column that no insert names.
+constexpr int kFoundTries = 50;
+constexpr std::chrono::milliseconds kFoundPause{100};
+
+// What the column's default is, as the engine writes it; empty: the table is older than the column. Nothing: no table.
+Result<std::optional<std::string>> FoundedIdentity(Engine& engine, const std::string& attempted) {
+  const auto hosts = engine.SelectEverywhere(
+      attempted, "SELECT name, default_expression FROM system.columns WHERE database = " +
+                     SqlText(engine.dsn().database) + " AND table = 'store'");
+  if (!hosts.ok()) return hosts.status();
+  std::optional<std::string> founded;
+  for (const Engine::HostRows& host : *hosts) {
+    ByteReader in(host.rows);
+    while (in.ok() && in.remaining() > 0) {
+      const std::string column = in.Text();
+      std::string expression = in.Text();
+      if (!founded) founded = "";
+      if (column == "identity") founded = std::move(expression);
+    }
+    if (!in.ok()) return BadAnswer(engine, attempted);
+  }
+  return founded;
+}
+
+Status FoundStore(Engine& engine, const std::string& attempted) {
+  for (int tries = 1;; ++tries) {
+    const auto founded = FoundedIdentity(engine, attempted);
+    if (!founded.ok()) return founded.status();
+    const std::string identity = founded->value_or(SqlText(RandomBytes(kIdentityBytes)));
+    const std::string column = identity.empty() ? "" : ", identity String DEFAULT " + identity;
+    const Status created = engine.ExecuteEverywhere(attempted, CreateTable(engine, kTables[0], column));
+    // kAborted: another collector was first at another replica, which may not show the table yet.
+    if (created.code() != Code::kAborted || tries == kFoundTries) return created;
+    std::this_thread::sleep_for(kFoundPause);
+  }
+}
+
+// In bytes. In a table that is older than the column, the entry `identity` counts; in others it says the same.
+Result<std::string> IdentityOf(Engine& engine, const std::string& attempted) {
+  const auto founded = FoundedIdentity(engine, attempted);
+  if (!founded.ok()) return founded.status();
+  const std::string expression = founded->value_or("");
+  std::string identity;
+  if (!expression.empty()) {
+    const auto answer = engine.Select(attempted, "SELECT " + expression + " AS identity");
+    if (!answer.ok()) return answer.status();
+    ByteReader in(*answer);
+    identity = in.Text();
+    if (!in.done()) return BadAnswer(engine, attempted);
+  }
+  const auto entries =
+      EnsureEntries(engine, attempted,
+                    {{"format", std::to_string(kClickHouseFormatVersion)},
+                     {"identity", expression.empty() ? RandomBytes(kIdentityBytes) : identity}});
+  if (!entries.ok()) return entries.status();
+  return expression.empty() ? entries->at("identity") : identity;
 }
 
 // A table as one host has it. Of one that another collector is creating at this moment, one half may be missing.
@@ -237,14 +303,13 @@ Result<StoreIdentity> OpenSchema(Engine& engine) {
   STATCOLLECT_RETURN_IF_ERROR(CheckTables(engine, attempted));
   STATCOLLECT_RETURN_IF_ERROR(
       engine.ExecuteEverywhere(attempted, "CREATE DATABASE IF NOT EXISTS " + engine.dsn().database));
-  for (const TableSpec& table : kTables)
+  STATCOLLECT_RETURN_IF_ERROR(FoundStore(engine, attempted));
+  for (const TableSpec& table : std::span(kTables).subspan(1))
     STATCOLLECT_RETURN_IF_ERROR(engine.ExecuteEverywhere(attempted, CreateTable(engine, table)));
-  const auto entries =
-      EnsureEntries(engine, attempted,
-                    {{"format", std::to_string(kClickHouseFormatVersion)}, {"identity", RandomBytes(24)}});
-  if (!entries.ok()) return entries.status();
+  const auto bytes = IdentityOf(engine, attempted);
+  if (!bytes.ok()) return bytes.status();
   StoreIdentity identity;
-  ByteReader in(entries->at("identity"));
+  ByteReader in(*bytes);
   const std::string_view id = in.Raw(identity.id.size());
   if (id.size() == identity.id.size()) std::copy(id.begin(), id.end(), identity.id.begin());
   identity.epoch = in.U64();

@@ -1,6 +1,7 @@
 // What only a store that several collectors share has to do, over a real ClickHouse.
 #include "server/store/clickhouse/clickhouse_store.h"
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/store/byte_io.h"
 #include "server/store/clickhouse/chain.h"
 #include "server/store/clickhouse/schema.h"
 #include "tests/server/store/step_batch.h"
@@ -103,6 +105,39 @@ TEST_F(ClickHouseStoreTest, TwoCollectorsShareRunsAndIdentity) {
       *a->CreateAttempt({.number = 1, .run = "base", .launch = "job 7", .world_size = 2});
   EXPECT_NE(again.id, made.id) << "a removed attempt's id is not given out again";
   EXPECT_TRUE(Scan(*a, again.id, 0).empty());
+}
+
+// A row of the table `store` that stands before every other of its key, as that of a collector which looked first and was held
+// up before it wrote.
+void InsertFirst(Engine& engine, const std::string& key, const std::string& value) {
+  ByteWriter row;
+  row.Text(key);
+  row.Text(value);
+  row.U64(~std::uint64_t{0});
+  ASSERT_TRUE(
+      engine.Insert("test", TableName(engine, "store") + " (key, value, made)", row.bytes(), "late " + key)
+          .ok());
+}
+
+TEST_F(ClickHouseStoreTest, NoRowChangesTheIdentityThatTheTableWasMadeWith) {
+  const auto first = Open();
+  InsertFirst(*Raw(), "identity", std::string(24, 'x'));
+  EXPECT_EQ(Open()->identity(), first->identity());
+}
+
+TEST_F(ClickHouseStoreTest, TablesOfBeforeTheIdentityWasPartOfThemKeepTheirs) {
+  const auto raw = Raw();
+  ASSERT_TRUE(raw->Execute("test", "CREATE DATABASE " + database_).ok());
+  ASSERT_TRUE(raw->Execute("test", "CREATE TABLE " + database_ +
+                                       ".store (key String, value String, made UInt64) "
+                                       "ENGINE = ReplacingMergeTree(made) ORDER BY key")
+                  .ok());
+  InsertFirst(*raw, "identity", std::string(16, 'x') + std::string("\x07\0\0\0\0\0\0\0", 8));
+  const auto a = Open(), b = Open();
+  EXPECT_EQ(a->identity().id, std::to_array<std::uint8_t>({'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x',
+                                                           'x', 'x', 'x', 'x', 'x', 'x'}));
+  EXPECT_EQ(a->identity().epoch, 7u);
+  EXPECT_EQ(a->identity(), b->identity());
 }
 
 TEST_F(ClickHouseStoreTest, ConcurrentLaunchesOfOneRunGetNumbersOfTheirOwn) {

@@ -20,6 +20,7 @@ namespace statcollect {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 const EngineOptions kImpatience{.connect_timeout = std::chrono::milliseconds(500),
@@ -164,11 +165,20 @@ TEST_F(ShardedStoreTest, AStoreWithoutShardsDoesNotBecomeAShard) {
 TEST_F(ShardedStoreTest, CollectorsThatStartTogetherAgree) {
   constexpr std::size_t kCollectors = 6;
   std::vector<std::unique_ptr<Store>> stores(kCollectors);
+  std::vector<std::string> refusals(kCollectors);
   std::vector<std::thread> threads;
-  for (auto& store : stores) threads.emplace_back([&] { store = Open(Dsn()); });
+  for (std::size_t i = 0; i < kCollectors; ++i) {
+    threads.emplace_back([&, i] {
+      auto opened = OpenClickHouseStore(Dsn(), kImpatience);
+      if (opened.ok())
+        stores[i] = *std::move(opened);
+      else
+        refusals[i] = opened.status().message();
+    });
+  }
   for (std::thread& thread : threads) thread.join();
+  ASSERT_THAT(refusals, Each(std::string()));
   for (const auto& store : stores) {
-    ASSERT_TRUE(store);
     EXPECT_EQ(store->identity(), stores.front()->identity());
   }
   // Merges keep what all of them read.
