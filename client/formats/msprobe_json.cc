@@ -16,8 +16,17 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr std::size_t kStreamBytes = std::size_t{256} << 10;
+// Numbers come as their text: RapidJSON 1.1 has undefined behaviour in one of many zeros.
 constexpr unsigned kParseFlags = rapidjson::kParseIterativeFlag | rapidjson::kParseNanAndInfFlag |
-                                 rapidjson::kParseValidateEncodingFlag | rapidjson::kParseFullPrecisionFlag;
+                                 rapidjson::kParseValidateEncodingFlag |
+                                 rapidjson::kParseNumbersAsStringsFlag;
+
+// Of the text of a JSON number, or of NaN or an infinity, whose exponent RapidJSON has found small enough for a double.
+double NumberOf(std::string_view text) {
+  if (const auto number = ParseNumber<double>(text)) return *number;
+  // Too near to zero, or too large by its digits, which a wider type tells apart; what that cannot hold either is near zero.
+  return static_cast<double>(ParseNumber<long double>(text).value_or(0));
+}
 
 // RapidJSON's stream over a source; counts lines. A value (or the space between two) of more than
 // kJsonValueBytesMax ends the stream, because RapidJSON would hold a whole string in memory before it reports
@@ -106,12 +115,17 @@ class JsonEvents {
 
   bool Null() { return Value({}); }
   bool Bool(bool b) { return Value({.type = JsonValue::Type::kBool, .number = b ? 1.0 : 0.0}); }
-  bool Int(int i) { return Number(i, true); }
-  bool Uint(unsigned u) { return Number(u, true); }
-  bool Int64(std::int64_t i) { return Number(static_cast<double>(i), true); }
-  bool Uint64(std::uint64_t u) { return Number(static_cast<double>(u), true); }
-  bool Double(double d) { return Number(d, false); }
-  bool RawNumber(const char*, Size, bool) { return false; }
+  bool RawNumber(const char* text, Size size, bool) {
+    const std::string_view number(text, size);
+    return Value({.type = JsonValue::Type::kNumber,
+                  .number = NumberOf(number),
+                  .integer = number.find_first_not_of("-0123456789") == number.npos});
+  }
+  bool Int(int) { return false; }
+  bool Uint(unsigned) { return false; }
+  bool Int64(std::int64_t) { return false; }
+  bool Uint64(std::uint64_t) { return false; }
+  bool Double(double) { return false; }
   bool String(const char* text, Size size, bool) {
     return Value({.type = JsonValue::Type::kString, .text = std::string_view(text, size)});
   }
@@ -125,9 +139,6 @@ class JsonEvents {
   bool too_deep() const { return depth_ > kJsonDepthMax; }
 
  private:
-  bool Number(double value, bool integer) {
-    return Value({.type = JsonValue::Type::kNumber, .number = value, .integer = integer});
-  }
   bool Value(const JsonValue& value) { return Keep(visitor_.OnValue(value)); }
   bool Begin(bool object) { return ++depth_ <= kJsonDepthMax && Keep(visitor_.OnBegin(object)); }
   bool End() {
