@@ -77,7 +77,7 @@ Status NoSuchRun(const std::string& attempted) {
 
 AttemptTable::AttemptTable(Engine& engine)
     : engine_(engine),
-      attempts_([this](const std::string& run, const std::set<std::monostate>&) { return LiveOf(run); }),
+      attempts_([this](const std::string& run, const std::set<std::monostate>&) { return Live(&run); }),
       documents_([this](const RunAndName& of, const std::set<std::monostate>&) {
         return Documents("run = " + SqlText(of.first) + " AND kind = 0 AND name = " + SqlText(of.second),
                          /*with_value=*/true);
@@ -117,8 +117,8 @@ Result<std::optional<AttemptRow>> AttemptTable::Row(AttemptId id) {
   return rows->empty() ? std::optional<AttemptRow>() : std::move(rows->front());
 }
 
-Result<std::vector<AttemptMeta>> AttemptTable::Live() {
-  auto rows = Rows();
+Result<std::vector<AttemptMeta>> AttemptTable::Live(const std::string* run) {
+  auto rows = Rows(run);
   if (!rows.ok()) return rows.status();
   std::vector<AttemptMeta> live;
   for (AttemptRow& row : *rows) {
@@ -128,6 +128,10 @@ Result<std::vector<AttemptMeta>> AttemptTable::Live() {
     return std::tie(a.run, a.number, a.start_unix_nanos, a.id) <
            std::tie(b.run, b.number, b.start_unix_nanos, b.id);
   });
+  // Two launches may have written the same number, each before it could read the other's. The later one has the next.
+  for (std::size_t i = 1; i < live.size(); ++i) {
+    if (live[i].run == live[i - 1].run) live[i].number = std::max(live[i].number, live[i - 1].number + 1);
+  }
   return live;
 }
 
@@ -145,19 +149,6 @@ Result<std::vector<AttemptMeta>> AttemptTable::Attempts(const std::string& run) 
   const auto attempts = attempts_.Read(run, {});
   if (!attempts.ok()) return attempts.status();
   return **attempts;
-}
-
-Result<std::vector<AttemptMeta>> AttemptTable::LiveOf(const std::string& run) {
-  auto rows = Rows(&run);
-  if (!rows.ok()) return rows.status();
-  std::vector<AttemptMeta> live;
-  for (AttemptRow& row : *rows) {
-    if (row.state == AttemptState::kLive) live.push_back(std::move(row.meta));
-  }
-  std::sort(live.begin(), live.end(), [](const AttemptMeta& a, const AttemptMeta& b) {
-    return std::tie(a.number, a.start_unix_nanos, a.id) < std::tie(b.number, b.start_unix_nanos, b.id);
-  });
-  return live;
 }
 
 Status AttemptTable::PutRow(const std::string& attempted, const AttemptRow& row) {
@@ -207,20 +198,17 @@ Result<AttemptMeta> AttemptTable::CreateAttempt(const AttemptMeta& wanted) {
                 attempted + ": found no free id in " + std::to_string(kIdTriesMax) + " tries");
 }
 
-// Where two launches made attempts of one number at the same moment, the later one gets the next.
+// A number that is another one when it is read is written, too, so that it stays when the other attempt is removed.
 Result<AttemptMeta> AttemptTable::CreateAs(AttemptRow row) {
-  for (;;) {
-    const auto all = Attempts(row.meta.run);
-    if (!all.ok()) return all.status();
-    const bool is_second = std::any_of(all->begin(), all->end(), [&](const AttemptMeta& other) {
-      return other.number == row.meta.number &&
-             std::tie(other.start_unix_nanos, other.id) < std::tie(row.meta.start_unix_nanos, row.meta.id);
-    });
-    if (!is_second) return row.meta;
-    ++row.meta.number;
-    row.version = VersionOf(row.state, RevisionOf(row.version) + 1, row.meta.start_unix_nanos);
-    STATCOLLECT_RETURN_IF_ERROR(PutRow("number the attempt of run '" + row.meta.run + "'", row));
-  }
+  const auto all = Attempts(row.meta.run);
+  if (!all.ok()) return all.status();
+  const auto own = std::find_if(all->begin(), all->end(),
+                                [&](const AttemptMeta& attempt) { return attempt.id == row.meta.id; });
+  if (own == all->end() || own->number == row.meta.number) return row.meta;
+  row.meta.number = own->number;
+  row.version = VersionOf(row.state, RevisionOf(row.version) + 1, row.meta.start_unix_nanos);
+  STATCOLLECT_RETURN_IF_ERROR(PutRow("number the attempt of run '" + row.meta.run + "'", row));
+  return row.meta;
 }
 
 Status AttemptTable::RetireAttempts(std::span<const AttemptId> ids) {

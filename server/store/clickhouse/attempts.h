@@ -60,8 +60,8 @@ class AttemptTable {
   // All of them, by id. With `run`: only its.
   Result<std::vector<AttemptRow>> Rows(const std::string* run = nullptr);
   Result<std::optional<AttemptRow>> Row(AttemptId id);
-  // Of the live attempts, by run and number.
-  Result<std::vector<AttemptMeta>> Live();
+  // Of the live attempts, by run and number; no two of a run have the same. With `run`: only its.
+  Result<std::vector<AttemptMeta>> Live(const std::string* run = nullptr);
   Result<std::set<std::string>> KeptRuns();
   // kNotFound, unless the attempt is live.
   Status CheckLive(const std::string& attempted, AttemptId id);
@@ -81,7 +81,6 @@ class AttemptTable {
   using RunAndName = std::pair<std::string, std::string>;
 
   Result<std::vector<AttemptRow>> RowsWhere(const std::string& where);
-  Result<std::vector<AttemptMeta>> LiveOf(const std::string& run);
   Status PutRow(const std::string& attempted, const AttemptRow& row);
   // Rows of each attempt that the engine has, which may be rows that do not count, or twice the same.
   Result<std::map<AttemptId, std::uint64_t>> StoredRows(const std::string& attempted);

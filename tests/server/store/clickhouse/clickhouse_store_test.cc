@@ -161,6 +161,36 @@ TEST_F(ClickHouseStoreTest, ConcurrentLaunchesOfOneRunGetNumbersOfTheirOwn) {
   EXPECT_EQ(attempts[1].number, 2u);
 }
 
+// As they are if each launch was held up between its look and its insert.
+TEST_F(ClickHouseStoreTest, LaunchesThatWroteTheSameNumberAreReadWithNumbersOfTheirOwn) {
+  const auto store = Open(), other = Open();
+  const AttemptMeta late = {
+      .number = 1, .run = "base", .launch = "late", .world_size = 2, .start_unix_nanos = 8'000};
+  const AttemptId id = store->CreateAttempt(late)->id;
+  ASSERT_TRUE(Raw()
+                  ->Execute("test", "INSERT INTO " + database_ +
+                                        ".attempts VALUES (12, 1, 0, 'base', 'first', 1, 2, 5000), "
+                                        "(13, 1, 0, 'base', 'next', 2, 2, 9000), "
+                                        "(14, 1, 0, 'other', 'first', 1, 2, 5000)")
+                  .ok());
+  const auto read = [&] {
+    const auto attempts = *store->Attempts("base");
+    std::string all;
+    for (const AttemptMeta& attempt : attempts)
+      all += attempt.launch + " " + std::to_string(attempt.number) + ", ";
+    return all;
+  };
+  EXPECT_EQ(read(), "first 1, late 2, next 3, ");
+  EXPECT_EQ(store->Attempts("other")->front().number, 1u);
+  // A rank of the late launch comes to another collector, which writes the number: it stays when the first one is gone.
+  const AttemptMeta joined = *other->CreateAttempt(late);
+  EXPECT_EQ(joined.id, id);
+  EXPECT_EQ(joined.number, 2u);
+  const AttemptId first = 12;
+  ASSERT_TRUE(store->RetireAttempts({&first, 1}).ok());
+  EXPECT_EQ(read(), "late 2, next 3, ");
+}
+
 // The stream moves from a to b. What a still writes is not acknowledged and does not count, also once it is there.
 TEST_F(ClickHouseStoreTest, StreamThatMovedIsFencedAtTheFirstCollector) {
   const auto a = Open(), b = Open();
