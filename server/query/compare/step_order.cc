@@ -62,7 +62,7 @@ ReportOrder MakeReportOrder(const TensorKey& key, std::uint64_t position, std::u
   return place;
 }
 
-bool ReportOrder::IsBeforeTraining() const { return phase == kEvaluatingFirst; }
+bool ReportOrder::IsBeforeTraining() const { return segment == 0 && phase == kEvaluatingFirst; }
 
 bool IsOfTraining(const TensorKey& key) {
   return key.mode == Mode::kTrain && key.kind != Kind::kBuffer && StageOf(key) != Stage::kOptimizer;

@@ -31,7 +31,7 @@ struct ReportOrder {
   std::uint32_t after = 0;     // missing in A: after `position`, in B's order, from 1
   std::uint32_t rank = 0;
   auto operator<=>(const ReportOrder&) const = default;
-  bool IsBeforeTraining() const;  // an evaluation that ran before the first training of its segment
+  bool IsBeforeTraining() const;  // an evaluation that ran before the first training of the step
 };
 
 ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval, std::uint64_t position,

@@ -170,6 +170,27 @@ TEST_F(DiffNotesTest, WhatWasEvaluatedBeforeTheFirstStepOfALaterLaunchIsNotMissi
   EXPECT_EQ(Ask().first->activation, "late");
 }
 
+// Only that launch can have made an evaluation between two updates of its first step.
+TEST_F(DiffNotesTest, WhatALaterLaunchDidNotEvaluateBetweenTheUpdatesOfItsFirstStepIsMissing) {
+  const auto two_updates = [](RunWriter& run, std::uint64_t step, bool evaluates) {
+    run.Observe(0, step, Key("dis"), Wave(1)).Observe(0, step, Key("dis.weight", Kind::kWeight), Wave(2));
+    if (evaluates) run.Observe(0, step, Key("gen", Kind::kOutput, "", 0, 0, Mode::kEval), Wave(3));
+    run.Observe(0, step, Key("gen"), Wave(4)).Observe(0, step, Key("gen.weight", Kind::kWeight), Wave(5));
+  };
+  RunWriter a(store_, "a"), first(store_, "b"), second(store_, "b");
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    two_updates(a, step, true);
+    two_updates(step < 2 ? first : second, step, step != 2);
+  }
+  for (RunWriter* run : {&a, &first, &second}) run->Commit();
+  const DiffReport r = Ask();
+  ASSERT_TRUE(r.first);
+  EXPECT_EQ(r.first->step, 2u);
+  EXPECT_EQ(r.first->activation, "gen");
+  EXPECT_EQ(r.first->mode, "eval");
+  EXPECT_EQ(r.first->reason, Reason::kMissingInB);
+}
+
 TEST_F(DiffNotesTest, AFirstLaunchThatBeginsLaterMissesWhatWasEvaluated) {
   RunWriter a(store_, "a"), b(store_, "b");
   Fill(a, 0, 4);
