@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from conftest import BUILD, Collector
 
-from naive.generator import as_line, make_pair, make_repeats
-from naive.naive_diff import Answer, Losses, Model, Run, read_records
-from naive.naive_root import RootSearch, Settings, is_hard, is_known, is_loaded_later, root_of
+from naive.generator import as_line, begun_by, make_pair, make_repeats
+from naive.naive_diff import Answer, Losses, Model, Run
+from naive.naive_records import read_records
+from naive.naive_root import RootSearch, Settings, is_hard, is_known, is_loaded_later, pass_over_noise, root_of
 
 MAKE_RUNS = BUILD / "tests" / "make_runs"
 NOISE = ["--noise", "RUNS"]
@@ -43,12 +45,19 @@ def repeats_of(seed: int) -> list[str]:
     return [f"{name}{seed}" for name in "cd"] if "--noise" in question_of(seed) else []
 
 
-def write_runs(store: str, seeds: range) -> None:
+def launches_of(seed: int) -> dict[str, list[dict[str, Any]]]:
+    """By run, in order."""
+    launches: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for launch in [*make_pair(seed, f"a{seed}", f"b{seed}"), *make_repeats(seed, repeats_of(seed))]:
+        launches[launch["run"]].append(launch)
+    return launches
+
+
+def write_runs(store: str, seeds: Iterable[int]) -> None:
     """Run a<seed> and b<seed> for each seed, and its repeats, into a data folder that no daemon has open, or a ClickHouse."""
     lines = []
     for seed in seeds:
-        lines += [as_line(launch) for launch in make_pair(seed, f"a{seed}", f"b{seed}")]
-        lines += [as_line(launch) for launch in make_repeats(seed, repeats_of(seed))]
+        lines += [as_line(launch) for launches in launches_of(seed).values() for launch in launches]
     subprocess.run([str(MAKE_RUNS), store], input="\n".join(lines) + "\n", text=True, check=True, timeout=600)
 
 
@@ -108,9 +117,9 @@ def export(collector: Collector, run: str, folder: Path) -> tuple[Path, Path]:
     return observations, scalars
 
 
-def run_of(exported: tuple[Path, Path]) -> Run:
+def run_of(exported: tuple[Path, Path], launches: list[dict[str, Any]]) -> Run:
     observations, scalars = exported
-    return Run(read_records(observations), read_losses(scalars), places_of_scalars(scalars))
+    return Run(read_records(observations), read_losses(scalars), places_of_scalars(scalars), begun_by(launches))
 
 
 def model_of(a: Run, b: Run, repeats: list[Run], question: list[str]) -> Answer:
@@ -178,7 +187,7 @@ def disagreements(report: dict[str, Any], naive: Answer, question: list[str]) ->
             expect(f"origin of {row.key()}", shown["origin"], row.origin)
         expect("origins", [row_of(row) for row in report["origins"]], [row.key() for row in naive.origins[:20]])
         expect("spread", (report["spread"]["steps"], report["spread"]["ranks"]), (naive.spread_steps, sorted(naive.spread_ranks)))
-    expect("first", report["first"] and row_of(report["first"]), naive.rows[0].key() if naive.rows else None)
+    expect("first", report["first"] and row_of(report["first"]), naive.first and naive.first.key())
     bitwise, of_model = report["first_bitwise"], naive.first_bitwise
     expect("first_bitwise", bitwise and row_of(bitwise)[:-1], of_model and of_model.key()[:-1])
     return found
@@ -209,17 +218,21 @@ def close(a: float | None, b: float | None) -> bool:
 def check_seed(collector: Collector, seed: int, folder: Path, root: bool = False) -> list[str]:
     question, repeats = question_of(seed), repeats_of(seed)
     asked = [",".join(repeats) if word == "RUNS" else word for word in question]
-    exported = [export(collector, run, folder) for run in (f"a{seed}", f"b{seed}", *repeats)]
+    runs = [f"a{seed}", f"b{seed}", *repeats]
+    exported = [export(collector, run, folder) for run in runs]
     # The model knows identity only.
     done = collector.statctl("--format", "json", "diff", f"a{seed}", f"b{seed}", "--all", "--no-alignment", "--by-rank", *asked)
     if done.err or done.code not in (0, 1, 2):
         return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: exit code {done.code}: {done.err}"]
     report = done.json()
-    a, b, *others = [run_of(paths) for paths in exported]
+    launches = launches_of(seed)
+    a, b, *others = [run_of(paths, launches[run]) for run, paths in zip(runs, exported, strict=True)]
     naive = model_of(a, b, others, question)
+    search = RootSearch(a, b, *(read_settings(scalars) for _, scalars in exported[:2]))
+    if "--kinds" not in question:
+        pass_over_noise(search, naive)
     found = disagreements(report, naive, question)
     if root:
-        search = RootSearch(a, b, *(read_settings(scalars) for _, scalars in exported[:2]))
         found += disagreements_on_root(report, search, naive, question)
     for paths in exported:
         for path in paths:
@@ -227,7 +240,7 @@ def check_seed(collector: Collector, seed: int, folder: Path, root: bool = False
     return [f"seed {seed}, diff a{seed} b{seed} {' '.join(asked)}: {line}" for line in found]
 
 
-def check_seeds(folder: Path, seeds: range, root: bool = False, store: str = "") -> list[str]:
+def check_seeds(folder: Path, seeds: Sequence[int], root: bool = False, store: str = "") -> list[str]:
     """All disagreements; the store is made in `folder`, unless it is a ClickHouse ("clickhouse://...")."""
     write_runs(store or str(folder / "data"), seeds)
     collector = Collector(folder / "data", extra=["--store", store] if store else []).start()

@@ -335,6 +335,17 @@ def make_pair(seed: int, name_a: str, name_b: str) -> list[dict[str, Any]]:
     return launches(rng, name_a, a, b, relaunched) + launches(rng, name_b, b, a, relaunched)
 
 
+def begun_by(launches: list[dict[str, Any]]) -> dict[tuple[int, int], tuple[int, int]]:
+    """By step and rank, the number of the newest launch of one run that has it, from 1, and that launch's first step."""
+    begun: dict[tuple[int, int], tuple[int, int]] = {}
+    for number, launch in enumerate(launches, 1):
+        first: dict[int, int] = {}
+        for record in launch["records"]:
+            first[record["rank"]] = min(record["step"], first.get(record["rank"], record["step"]))
+        begun |= {(record["step"], record["rank"]): (number, first[record["rank"]]) for record in launch["records"]}
+    return begun
+
+
 def noise_size(seed: int) -> float:
     return float(10 ** random.Random(f"noise {seed}").uniform(-6, -1))
 

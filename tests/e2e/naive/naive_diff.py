@@ -6,42 +6,17 @@ as `statctl scalars` does. Repeats of run A, for `--noise`, are given the same w
 
 from __future__ import annotations
 
-import csv
-import json
 import math
-import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from naive.naive_order import Course, is_first_of_step, label, pass_of, place_of, place_of_record, stage_of
 from naive.naive_origin import Diverged, Identity, origins_of
+from naive.naive_records import Record
 
 TOLERANCES = {"f64": 1e-9, "c128": 1e-9, "f32": 1e-4, "c64": 1e-4, "f16": 5e-3, "bf16": 2e-2, "f8e4m3": 1e-1, "f8e5m2": 1e-1}
-STAGES = ["weights", "batch", "forward", "loss", "backward", "grad", "optimizer"]
-BACKWARD = {"grad_output", "grad_input", "inspect_grad"}
-
-
-@dataclass
-class Record:
-    """One line of the CSV."""
-
-    rank: int
-    step: int
-    identity: Identity
-    order: int
-    dtype: str
-    shape: str
-    numel: int
-    counts: tuple[int, int, int]  # NaN, +inf, -inf
-    hash: str
-    moments: dict[str, float] | None  # None: no finite element
-    sketch: list[float]
-    class_name: str
-    depth: int
-    zeros: int
-    l1: float
 
 
 @dataclass
@@ -76,28 +51,13 @@ class Answer:
     rows: list[Row] = field(default_factory=list)
     only_a: set[str] = field(default_factory=set)
     only_b: set[str] = field(default_factory=set)
+    first: Row | None = None
     first_bitwise: Row | None = None
     origins: list[Row] = field(default_factory=list)
     spread_steps: int = 0
     spread_ranks: set[int] = field(default_factory=set)
     weights: str = "unknown"
     batches: str = "unknown"
-
-
-def read_records(path: Path) -> list[Record]:
-    with path.open(newline="") as lines:
-        return [as_record(line) for line in csv.DictReader(lines)]
-
-
-def as_record(line: dict[str, str]) -> Record:
-    identity = (line["activation"], line["kind"], line["output_path"], int(line["micro_batch"]), int(line["call"]), line["mode"])
-    moments = {name: float(line[name]) for name in ("min", "max", "mean", "std", "l2")} if line["min"] else None
-    return Record(
-        int(line["rank"]), int(line["step"]), identity, int(line["order"]), line["dtype"], line["shape"], int(line["numel"]),
-        (int(line["nan"]), int(line["pos_inf"]), int(line["neg_inf"])), line["hash"], moments,
-        [float(x) for x in json.loads(line["sketch"])] if line["sketch"] else [],
-        line["class"], int(line["depth"]), int(line["zero"] or 0), float(line["l1"] or 0),
-    )  # fmt: skip
 
 
 # --- one pair
@@ -175,148 +135,17 @@ def times(distance: float | None, noise: float) -> float | None:
     return distance / noise if distance is not None and 0 < noise < math.inf else None
 
 
-# --- order
-
-
-def stage_of(identity: Identity) -> str:
-    _, kind, _, _, _, mode = identity
-    if kind in ("weight", "optimizer_state"):
-        return "weights" if mode == "init" else "optimizer"
-    if kind in ("batch", "weight_grad"):
-        return {"batch": "batch", "weight_grad": "grad"}[kind]
-    return "backward" if kind in BACKWARD else "forward"
-
-
-def place_of(
-    step: int,
-    rank: int,
-    segment: int,
-    stage: str,
-    micro_batch: int,
-    is_eval: bool,
-    position: int,
-    behind: int = 0,
-    before_training: bool = False,
-) -> tuple[Any, ...]:
-    per_micro_batch = stage in ("forward", "loss", "backward")
-    phase = {"weights": 0, "batch": 1, "grad": 4, "optimizer": 5}.get(stage, 2 if is_eval and before_training else 3)
-    at = 0 if stage == "weights" else segment
-    return (step, at, phase, micro_batch if per_micro_batch else 0, STAGES.index(stage), is_eval, position, behind, rank)
-
-
-Spot = tuple[int, int]  # segment of the step, pass in it
-
-
-def is_of_training(record: Record) -> bool:
-    return record.identity[5] == "train" and record.identity[1] != "buffer" and stage_of(record.identity) != "optimizer"
-
-
-class Course:
-    """Segments and passes of one step of one rank: which records lie between which updates, and in which pass."""
-
-    def __init__(self, records: list[Record]) -> None:
-        self.records = records
-        self.spots: dict[int, Spot] = {}  # by order
-        stages = [stage_of(r.identity) for r in records]
-        segment = at = 0
-        while at < len(records):
-            # A segment goes on to the last update before training goes on.
-            end = at
-            while end < len(records) and not self.ends(end, at, stages):
-                end += 1
-            self.count_passes(segment, records[at : end + 1])
-            segment, at = segment + 1, end + 1
-        self.several = segment > 1
-
-    def ends(self, place: int, begin: int, stages: list[str]) -> bool:
-        """Whether a segment that began at `begin` ends with the record at `place`."""
-        if stages[place] != "optimizer":
-            return False
-        after = [i for i in range(place + 1, len(stages)) if stages[i] == "optimizer" or is_of_training(self.records[i])]
-        return bool(after) and stages[after[0]] != "optimizer"
-
-    def count_passes(self, segment: int, records: list[Record]) -> None:
-        number = 0
-        backward = False
-        for record in records:
-            stage = stage_of(record.identity)
-            if is_of_training(record) and stage in ("forward", "batch") and backward:
-                number, backward = number + 1, False
-            if is_of_training(record) and stage == "backward":
-                backward = True
-            self.spots[record.order] = (segment, number)
-
-    def forward(self, segment: int) -> list[Record]:
-        """In training."""
-        return [
-            r for r in self.records
-            if self.spots[r.order][0] == segment and is_of_training(r) and stage_of(r.identity) == "forward"
-        ]  # fmt: skip
-
-    def runs_after_training(self, record: Record) -> bool:
-        forward = self.forward(self.spots[record.order][0])
-        return bool(forward) and record.order > forward[0].order
-
-    def runs_before_training(self, record: Record) -> bool:
-        forward = self.forward(self.spots[record.order][0])
-        return bool(forward) and record.order < forward[0].order
-
-    def spot_of_loss(self, name: str, micro_batch: int) -> Spot:
-        """The last segment with a forward pass; if the loss is named after a model, the last that updates this model."""
-        if not self.several:
-            return 0, micro_batch
-        segments = sorted({segment for segment, _ in self.spots.values() if self.forward(segment)})
-        own = [segment for segment in segments if any(is_named(name, model) for model in self.updated(segment))]
-        segments = own or segments
-        of_micro_batch = [s for s in segments if any(r.identity[3] == micro_batch for r in self.forward(s))]
-        if of_micro_batch:
-            return max(self.spots[r.order] for r in self.forward(of_micro_batch[-1]) if r.identity[3] == micro_batch)
-        return max(self.spots[r.order] for r in self.forward(segments[-1])) if segments else (0, 0)
-
-    def updated(self, segment: int) -> set[str]:
-        """Models, by the first component of their weights' names."""
-        return {
-            r.identity[0].split(".")[0]
-            for r in self.records
-            if self.spots[r.order][0] == segment and stage_of(r.identity) == "optimizer"
-        }
-
-
-def is_named(loss: str, model: str) -> bool:
-    return re.search(rf"(?<![a-z0-9]){re.escape(model)}(?![a-z0-9])", loss, re.IGNORECASE) is not None
-
-
-def place_of_record(record: Record, position: int, behind: int, spot: Spot, several: bool, own: Course) -> tuple[Any, ...]:
-    """`spot`: in A's step, `several`: A's step has several segments; `own`: the course of the record's own side."""
-    is_eval, before = record.identity[5] == "eval", own.runs_before_training(record)
-    micro_batch = spot[1] if several else record.identity[3]
-    stage = stage_of(record.identity)
-    if several and stage == "batch" and own.runs_after_training(record):
-        stage = "forward"
-    return place_of(record.step, record.rank, spot[0], stage, micro_batch, is_eval, position, behind, before)
-
-
-def pass_of(record: Record) -> tuple[int, str]:
-    """Micro-batch and mode: forward passes are each in an order of their own."""
-    return record.identity[3], record.identity[5]
-
-
-def label(identity: Identity) -> str:
-    name, kind, path, micro_batch, call, mode = identity
-    text = f"{kind} {name}" + (f"[{path}]" if path else "") + (f" micro-batch {micro_batch}" if micro_batch else "")
-    return f"{text} call {call}" + (f" ({mode})" if mode != "train" else "")
-
-
 # --- two runs
 
 Losses = dict[tuple[int, int], list[tuple[str, int, float]]]  # by step and rank, in order: name, micro-batch, value
 Places = Set[tuple[int, int]]  # step and rank
+Begun = Mapping[tuple[int, int], tuple[int, int]]  # by step and rank: launch that has it, from 1, and that launch's first step
 
 
 class Run:
-    def __init__(self, records: list[Record], losses: Losses, scalars: Places = frozenset()) -> None:
+    def __init__(self, records: list[Record], losses: Losses, scalars: Places, begun: Begun) -> None:
         """`scalars`: step and rank of every scalar, losses or not: that is a step, too."""
-        self.records, self.losses, self.by_place = records, losses, by_place(records)
+        self.records, self.losses, self.by_place, self.begun = records, losses, by_place(records), begun
         self.places = set(self.by_place) | scalars
         self.steps = {step for step, _ in self.places}
 
@@ -326,7 +155,7 @@ class Model:
         self, a: Run, b: Run, tolerance: float | None = None, kinds: set[str] | None = None, exact: bool = False,
         repeats: Sequence[Run] = (),
     ) -> None:  # fmt: skip
-        self.run_a, self.repeats, self.exact = a, repeats, exact
+        self.run_a, self.run_b, self.repeats, self.exact = a, b, repeats, exact
         self.a, self.b = a.by_place, b.by_place
         self.losses_a, self.losses_b = a.losses, b.losses
         self.places_a, self.places_b = a.places, b.places
@@ -369,6 +198,7 @@ class Model:
         if steps and answer.ranks:
             answer.steps = (steps[0], steps[-1])
         self.name_lonely_losses(steps)
+        answer.first = answer.rows[0] if answer.rows else None
         if self.bitwise:
             answer.first_bitwise = min(self.bitwise, key=lambda row: row.place)
         if answer.records == len(self.missing):  # nothing had a counterpart
@@ -454,6 +284,8 @@ class Model:
         if self.is_of_a_launch_only(seen, side):
             self.compare_loaded(seen, side, place, rows)
             return
+        if is_first_of_step(place) and self.is_launched_again(seen, side):
+            return
         (self.answer.only_b if side == "a" else self.answer.only_a).add(label(seen.identity))
         never = seen.identity[1] not in (self.kinds_a if side == "a" else self.kinds_b)
         if never or (side, seen.rank, seen.identity) in self.missing:
@@ -467,6 +299,12 @@ class Model:
         sides = (self.places_a, self.places_b) if lacking == "b" else (self.places_b, self.places_a)
         of_having, of_lacking = (min(step for step, rank in places if rank == seen.rank) for places in sides)
         return seen.identity[5] == "init" and of_having == seen.step and of_lacking < seen.step
+
+    def is_launched_again(self, seen: Record, lacking: str) -> bool:
+        """Whether the run that lacks the record was launched again at its step, and the other one was under way."""
+        runs = (self.run_a, self.run_b) if lacking == "a" else (self.run_b, self.run_a)
+        of_lacking, of_having = (run.begun[seen.step, seen.rank] for run in runs)
+        return of_lacking[0] > 1 and of_lacking[1] == seen.step and of_having[1] < seen.step
 
     def compare_loaded(self, loaded: Record, lacking: str, place: tuple[Any, ...], rows: list[Row]) -> None:
         """A checkpoint holds what the step before it left, after its last update."""

@@ -7,7 +7,8 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from naive.naive_diff import Record, stage_of
+from naive.naive_order import stage_of
+from naive.naive_records import Record
 
 UNITS = {"f64": 2.0**-53, "c128": 2.0**-53, "f16": 2.0**-11, "bf16": 2.0**-8, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
 F32 = 2.0**-24
@@ -109,6 +110,7 @@ class Memory:
     fragile: set[str] = field(default_factory=set)  # modules
     normalised: set[str] = field(default_factory=set)  # parameters with a running mean of squares
     models: dict[str, bool] = field(default_factory=dict)  # by the name of the watch: whether an optimizer updates it
+    noise_driven: set[str] = field(default_factory=set)  # parameters whose gradient was zero except for rounding in some step
     largest: float = 0.0  # difference of updated weights so far
 
 
@@ -287,6 +289,8 @@ class StepModel:
         self.gradients[pair.name] = pair
         self.worst_gradient[pair.name] = max(self.worst_gradient[pair.name], capped(pair.distance))
         self.noise_driven[pair.name] = pair.cancelled and pair.distance > 0.01 and pair.observed < 0.1 * pair.distance
+        if self.noise_driven[pair.name]:
+            self.memory.noise_driven.add(pair.name)
         return quantised(level, pair.unit)
 
     def state(self, pair: Pair, a: Record) -> float:

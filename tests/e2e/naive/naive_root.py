@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from naive.naive_diff import STAGES, Answer, Course, Record, Row, Run, compare, relative, stage_of
+from naive.naive_diff import Answer, Row, Run, compare, relative
 from naive.naive_explain import Memory, Pair, StepModel, is_factor, moment, unit_of
+from naive.naive_order import STAGES, Course, stage_of
 from naive.naive_origin import Identity
+from naive.naive_records import Record
 
 Settings = dict[tuple[int, int], list[tuple[str, float]]]  # by step and rank: scalars in the order of the listing
 
@@ -251,6 +253,7 @@ class RootSearch:
         self.a, self.b, self.settings = a, b, (settings_a, settings_b)
         self.ranks = sorted({rank for _, rank in a.places} & {rank for _, rank in b.places})
         self.steps = sorted(a.steps & b.steps)
+        self.noise_driven: set[str] = set()  # parameters whose gradient is zero except for rounding
 
     def run(self) -> Root | None:
         roots = [self.judge(place, steps) for place, steps in self.chosen().items()]
@@ -340,6 +343,7 @@ class RootSearch:
         for step in sorted(s for s in read if s >= first):
             pairs = self.pairs(step, rank)
             StepModel(pairs, memory)
+            self.noise_driven |= memory.noise_driven
             jumps = finder.find(pairs)
             if step not in judged:
                 continue
@@ -443,3 +447,24 @@ def root_of(search: RootSearch, answer: Answer) -> tuple[Any, ...] | None:
     if key is None and first is not None and (not known or True in beyond):
         return first.key()[:-1]
     return key
+
+
+def is_of_gradient(row: Row) -> bool:
+    return row.reason == "numeric" and (row.stage == "optimizer" or row.identity[1] == "weight_grad")
+
+
+def pass_over_noise(search: RootSearch, answer: Answer) -> None:
+    """Gradients that are zero except for rounding, and their updates, are neither first nor an origin if they are not the root."""
+    asked = any(is_of_gradient(row) for row in answer.rows) and is_known(search.a, search.b, answer)
+    root = search.run() if asked else None
+    noise = {row.key() for row in answer.rows if is_of_gradient(row) and row.identity[0] in search.noise_driven}
+    others = [row for row in answer.rows if row.key() not in noise]
+    if root is None or (*root.key(), "numeric") in noise or not others:
+        return
+    for row in answer.rows:
+        row.origin = row.origin and row.key() not in noise
+    answer.origins = [row for row in answer.origins if row.key() not in noise]
+    if answer.rows[0].key() in noise:
+        others[0].origin = True
+        answer.origins = answer.origins or others[:1]
+    answer.first = others[0]
