@@ -160,7 +160,10 @@ class StepModel:
         a, b = pair.records
         pair.stage = stage_of(a.identity)
         pair.unit = max(unit_of(a), unit_of(b))
-        pair.spread = math.sqrt(0.5 * (1 / max(1, len(a.sketch)) + 1 / math.ceil(pair.numel / 16)))
+        # The sketches of all inputs of a state or an update count.
+        sketches = 1 if pair.stage != "optimizer" else 2 if a.identity[1] == "optimizer_state" else 3
+        sums = max(1, min(len(a.sketch), len(b.sketch)))
+        pair.spread = math.sqrt(0.5 * (1 / sums + sketches / math.ceil(pair.numel / 16)))
         level, roundoffs = 0.0, 1
         if pair.stage == "weights":
             self.memory.weights[a.identity[0]] = pair

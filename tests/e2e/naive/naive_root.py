@@ -68,6 +68,15 @@ def is_judged(pair: Pair) -> bool:
     return pair.stage not in ("weights", "batch", "loss")
 
 
+def gradients_alike(of: Pair, step: list[Pair]) -> list[float]:
+    """Ratios of the other gradients of its kind (biases with biases) that inherit their differences."""
+    return [
+        p.ratio for p in step
+        if p is not of and p.stage == "grad" and p.differs and not p.fresh and not p.cancelled and math.isfinite(p.ratio)
+        and p.name.rpartition(".")[2] == of.name.rpartition(".")[2]
+    ]  # fmt: skip
+
+
 class Finder:
     """The jumps of one rank. Remembers the ratios of each tensor in earlier steps."""
 
@@ -112,6 +121,9 @@ class Finder:
         unit = max(unit_of(record) for record in pair.records)
         return math.log(pair.observed / (3 * unit)) if pair.observed > 0 else -math.inf
 
+    def past_of(self, pair: Pair) -> list[float]:
+        return self.past[pair.records[0].identity][-4:]
+
     def excess(self, pair: Pair, step: list[Pair]) -> float:
         ratio = pair.ratio
         if not ratio > 0.3:
@@ -127,16 +139,21 @@ class Finder:
                 most = 1.0 if pair.fresh else 1.3 if pair.stage == "optimizer" else 2.2
                 usual = max(0.0, min(quantile(sisters, 0.8), most))
             compared = len(sisters)
-            past = self.past[pair.a.identity][-4:]
+            past = self.past_of(pair)
             if len(past) >= 2:
                 usual = max(usual, min(max(past), 1.0 if pair.fresh else 7.0 if pair.of_loss else 4.0))
                 compared += len(past)
-        threshold = 0.9 if compared >= 3 else 1.3
-        if pair.fresh:
-            threshold = max(threshold, 1.9)
+        is_gradient = pair.stage == "grad"
+        threshold = 0.9 if compared >= 3 else 1.7 if is_gradient else 1.3
+        if is_gradient and not pair.fresh and not pair.cancelled:
+            alike = gradients_alike(pair, step)
+            if len(alike) >= 3:
+                usual = max(usual, min(quantile(alike, 0.8), 2.2))
+        if pair.fresh or (pair.of_loss and len(self.past_of(pair)) < 2):
+            threshold = max(threshold, 2.1)
         if pair.of_bends > 0:
             usual = max(usual, math.log(pair.of_bends / pair.expected))
-        return ratio - usual - threshold - 2 * max(0.0, pair.spread - 0.18)
+        return ratio - usual - threshold - 5 * max(0.0, pair.spread - 0.18)
 
 
 def is_real(record: Record) -> bool:
@@ -307,13 +324,15 @@ class RootSearch:
     def losses(self, step: int, rank: int) -> list[tuple[Pair, int]]:
         """Each with its segment."""
         course = Course(self.a.by_place.get((step, rank), []))
-        others = self.b.losses.get((step, rank), [])
+        others: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for name, micro_batch, value in self.b.losses.get((step, rank), []):
+            others[name, micro_batch].append(value)
         pairs = []
         for name, micro_batch, value in self.a.losses.get((step, rank), []):
-            same = [v for n, m, v in others if (n, m) == (name, micro_batch)]
-            if same:
+            if others[name, micro_batch]:
+                other = others[name, micro_batch].pop(0)
                 segment = course.spot_of_loss(name, micro_batch)[0] if course.several else 0
-                pairs.append((Pair(None, None, relative(value, same[0]), name), segment))
+                pairs.append((Pair(None, None, relative(value, other), name), segment))
         return pairs
 
     def pairs(self, step: int, rank: int) -> list[Pair]:
