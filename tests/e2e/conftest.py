@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,9 +83,22 @@ def start_python(arguments: list[str], env: dict[str, str], **options: Any) -> s
     return subprocess.Popen([warm["PYTHON_EXEC"], *arguments], env=warm, **options)
 
 
+def reserved_port() -> socket.socket:
+    """Keeps a port of loopback for a server that may listen there, as both allow it (SO_REUSEADDR), whatever is down in between:
+    neither other servers nor outgoing connections get it meanwhile."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
+
+
+def address_of(reserved: socket.socket) -> str:
+    return f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
 @dataclass
 class Collector:
-    """One statcollectord process; `start` may be called again after `stop` or `kill` and keeps data and port."""
+    """One statcollectord process; `start` may be called again after `stop` or `kill` and keeps data and ports."""
 
     data_dir: Path
     address: str = ""
@@ -93,10 +107,15 @@ class Collector:
     process: subprocess.Popen[str] | None = None
     extra: list[str] = field(default_factory=list)
     wrapper: list[str] = field(default_factory=list)  # a command that replaces itself with its arguments
+    ports: list[socket.socket] = field(default_factory=list)  # reserved for its restarts
+
+    def reserved(self) -> str:
+        self.ports.append(reserved_port())
+        return address_of(self.ports[-1])
 
     def start(self) -> Collector:
-        listen = self.address or "127.0.0.1:0"
-        http = self.http or "127.0.0.1:0"
+        listen = self.address or self.reserved()
+        http = self.http or self.reserved()
         arguments = [
             *self.wrapper,
             str(STATCOLLECTORD),
