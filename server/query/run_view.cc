@@ -131,17 +131,6 @@ Result<std::optional<std::uint64_t>> RunView::NewestStepWithStats() const {
   return newest;
 }
 
-Result<std::unique_ptr<RankCatalogue>> RunView::ReadCatalogue(std::size_t attempt, std::uint32_t rank) const {
-  auto catalogue = std::make_unique<RankCatalogue>();
-  auto activations = store_->Activations(attempts_[attempt].id, rank);
-  if (!activations.ok()) return activations.status();
-  catalogue->activations = *std::move(activations);
-  auto layouts = store_->Layouts(attempts_[attempt].id, rank);
-  if (!layouts.ok()) return layouts.status();
-  catalogue->layouts = *std::move(layouts);
-  return catalogue;
-}
-
 Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32_t rank) {
   {
     MutexLock lock(*mutex_);
@@ -154,7 +143,7 @@ Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32
 // Definitions are stored with or before what uses them.
 Result<const RankCatalogue*> RunView::ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
                                                          const RankCatalogue* outgrown) {
-  auto fresh = ReadCatalogue(attempt, rank);
+  auto fresh = store_->Definitions(attempts_[attempt].id, rank);
   if (!fresh.ok()) return fresh.status();
   MutexLock lock(*mutex_);
   auto& cached = catalogues_[{attempt, rank}];

@@ -22,11 +22,7 @@
 
 namespace statcollect::query {
 
-// Definitions of one rank of one attempt; ids are indexes.
-struct RankCatalogue {
-  std::vector<TensorDef> activations;
-  std::vector<Layout> layouts;
-};
+using RankCatalogue = RankDefinitions;
 
 // One tensor of one step. Points into its StepData and RankCatalogue.
 struct Observation {
@@ -60,7 +56,8 @@ class RunView {
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
   // Over all attempts; absent if nothing was recorded. Cost: one seek per step after the newest statistics.
   Result<std::optional<std::uint64_t>> NewestStepWithStats() const;
-  // As known so far; Read may extend it. Pointers stay valid as long as the view.
+  // As known so far; Read may extend it. Pointers stay valid as long as the view. Ranks with the same definitions may
+  // share a catalogue.
   Result<const RankCatalogue*> Catalogue(std::size_t attempt, std::uint32_t rank);
   // Whether everything of the rank's step is stored. False if it is the rank's last step and has no end: the
   // rank died in it or is still in it.
@@ -91,7 +88,6 @@ class RunView {
   // Reads the catalogue again: the run is live and has defined more.
   Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
                                                   const RankCatalogue* outgrown);
-  Result<std::unique_ptr<RankCatalogue>> ReadCatalogue(std::size_t attempt, std::uint32_t rank) const;
   // Whether the step holds only the weights that a launch loaded before its first step was set.
   Result<bool> IsWhatWasFound(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<bool> HasOnlyInitial(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
@@ -106,8 +102,8 @@ class RunView {
   std::vector<std::map<std::uint32_t, RankMeta>> ranks_;  // by attempt
   std::unique_ptr<Mutex> mutex_ = std::make_unique<Mutex>();
   // Guarded by mutex_:
-  std::map<std::pair<std::size_t, std::uint32_t>, std::unique_ptr<RankCatalogue>> catalogues_;
-  std::vector<std::unique_ptr<RankCatalogue>> outgrown_;  // observations still point to them
+  std::map<std::pair<std::size_t, std::uint32_t>, std::shared_ptr<const RankCatalogue>> catalogues_;
+  std::vector<std::shared_ptr<const RankCatalogue>> outgrown_;  // observations still point to them
 };
 
 // A rank of a run's launch.

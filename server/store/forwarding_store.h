@@ -49,6 +49,9 @@ class ForwardingStore : public Store {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     return store_.Layouts(attempt, rank);
   }
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) override {
+    return store_.Definitions(attempt, rank);
+  }
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
     return store_.NewWriter(attempt, rank);
   }

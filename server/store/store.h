@@ -180,6 +180,12 @@ struct CheckpointReport {
   bool linked = false;      // its tables share disk space with the store (same file system)
 };
 
+// Definitions of one rank of one attempt; ids are indexes.
+struct RankDefinitions {
+  std::vector<TensorDef> activations;
+  std::vector<Layout> layouts;
+};
+
 // What a run's queries read. A view of a run that a store does not hold as such, like one merged over its ranks,
 // implements it as well.
 class RunReader {
@@ -193,6 +199,14 @@ class RunReader {
   virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
   virtual Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) = 0;  // by id
   virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;         // by id
+  // Both. A store may keep them for later calls and other ranks, but not miss what was defined before the call.
+  virtual Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) {
+    auto activations = Activations(attempt, rank);
+    if (!activations.ok()) return activations.status();
+    auto layouts = Layouts(attempt, rank);
+    if (!layouts.ok()) return layouts.status();
+    return std::make_shared<const RankDefinitions>(*std::move(activations), *std::move(layouts));
+  }
   // Blocks of a rank by (step, first activation).
   virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
   // One activation over the steps, ascending, without reading the others. Cost: one point read per step,

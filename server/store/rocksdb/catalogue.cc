@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 
+#include "common/endian.h"
 #include "common/parse.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/rocksdb/catalogue_keys.h"
@@ -14,6 +16,7 @@
 namespace statcollect {
 namespace {
 
+constexpr std::size_t kIdInKey = kRankInKey + sizeof(std::uint32_t);
 constexpr char kNextAttemptKey[] = "next_attempt";
 constexpr std::uint8_t kKeptVersion = 1;
 constexpr std::uint8_t kDocumentVersion = 1;
@@ -34,6 +37,46 @@ Result<AttemptId> NextAttemptId(const Database& database) {
 Result<std::vector<AttemptMeta>> AttemptsOf(const Database& database, const std::string& run) {
   return ReadValues<AttemptMeta>(database, "attempts of run '" + run + "'", kCatalogue,
                                  PrefixRange(AttemptPrefix(run)));
+}
+
+// One more than the highest id: they are numbered without gaps.
+Result<std::size_t> CountDefinitions(const Database& database, char prefix, AttemptId attempt,
+                                     std::uint32_t rank) {
+  const KeyRange range = PrefixRange(RankKey(prefix, attempt, rank));
+  rocksdb::ReadOptions options;
+  options.iterate_upper_bound = &range.end_slice;
+  const std::unique_ptr<rocksdb::Iterator> it(
+      database.db->NewIterator(options, database.families[kCatalogue]));
+  it->SeekToLast();
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks("count definitions" + OfRank(attempt, rank), it->status()));
+  if (!it->Valid() || it->key().compare(range.begin) < 0) return std::size_t{0};
+  const std::string_view key = View(it->key());
+  return key.size() == kIdInKey + sizeof(std::uint32_t) ? std::size_t{ReadU32(key.substr(kIdInKey))} + 1 : 0;
+}
+
+// Appends the stored values, each after its length. Returns how many there are.
+Result<std::size_t> AppendStored(const Database& database, char prefix, AttemptId attempt, std::uint32_t rank,
+                                 std::string* stored) {
+  const KeyRange range = PrefixRange(RankKey(prefix, attempt, rank));
+  const auto it = Iterate(*database.db, database.families[kCatalogue], range);
+  std::size_t count = 0;
+  for (; it->Valid(); it->Next(), ++count) {
+    AppendLittleEndian(stored, static_cast<std::uint32_t>(it->value().size()));
+    stored->append(it->value().data(), it->value().size());
+  }
+  AppendLittleEndian(stored, std::uint32_t{0});
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks("read definitions" + OfRank(attempt, rank), it->status()));
+  return count;
+}
+
+// By calls of of_kind(prefix).
+template <typename OfKind>
+Result<DefinitionCounts> CountEach(const OfKind& of_kind) {
+  const Result<std::size_t> activations = of_kind('a');
+  if (!activations.ok()) return activations.status();
+  const Result<std::size_t> layouts = of_kind('l');
+  if (!layouts.ok()) return layouts.status();
+  return DefinitionCounts{.activations = *activations, .layouts = *layouts};
 }
 
 }  // namespace
@@ -127,6 +170,30 @@ Result<std::optional<std::string>> Catalogue::Document(const std::string& run, c
   auto payload = Unseal(attempted, sealed, kDocumentVersion);
   if (!payload.ok()) return payload.status();
   return std::optional(std::string(*payload));
+}
+
+// Counting takes two seeks, reading a step for each definition, and decoding them ten times as long.
+Result<std::shared_ptr<const RankDefinitions>> Catalogue::Definitions(AttemptId attempt, std::uint32_t rank) {
+  const auto database = database_.Pin();
+  if (database == nullptr) return database_.Closed();
+  DefinitionCache& cache = database->definitions;
+  const auto counts =
+      CountEach([&](char prefix) { return CountDefinitions(*database, prefix, attempt, rank); });
+  if (!counts.ok()) return counts.status();
+  if (auto known = cache.Find(attempt, rank, *counts)) return known;
+  std::string stored;
+  const auto read =
+      CountEach([&](char prefix) { return AppendStored(*database, prefix, attempt, rank, &stored); });
+  if (!read.ok()) return read.status();
+  if (auto known = cache.FindStored(attempt, rank, stored)) return known;
+  auto activations = Activations(attempt, rank);
+  if (!activations.ok()) return activations.status();
+  auto layouts = Layouts(attempt, rank);
+  if (!layouts.ok()) return layouts.status();
+  RankDefinitions definitions{*std::move(activations), *std::move(layouts)};
+  if (CountsOf(definitions) != *read)  // some were added since
+    return std::make_shared<const RankDefinitions>(std::move(definitions));
+  return cache.Keep(attempt, rank, std::move(stored), std::move(definitions));
 }
 
 Result<std::map<std::uint32_t, RankMeta>> Catalogue::Ranks(AttemptId attempt) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ class Catalogue {
   Status PutDocument(const std::string& run, const std::string& name,
                      const std::optional<std::string>& content);
   Result<std::optional<std::string>> Document(const std::string& run, const std::string& name);
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank);
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt);
   Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank);
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank);

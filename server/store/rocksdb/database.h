@@ -11,6 +11,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/wal_filter.h>
 
+#include "server/store/rocksdb/definition_cache.h"
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/store.h"
@@ -23,6 +24,7 @@ struct Database {
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;  // by Family
   std::atomic<bool> closing{false};                    // asks running scans to end early
+  DefinitionCache definitions;                         // of what is in it
 
   Database() = default;
   Database(const Database&) = delete;

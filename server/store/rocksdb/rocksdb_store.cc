@@ -98,6 +98,9 @@ class RocksDbStore final : public Store {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     return catalogue_.Layouts(attempt, rank);
   }
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) override {
+    return catalogue_.Definitions(attempt, rank);
+  }
 
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
     return appender_.PutRank(attempt, rank, meta);
