@@ -24,6 +24,10 @@ class LimitedScan final : public StatScan {
     const NumberColumns* const columns = status_.ok() ? scan_->Columns() : nullptr;
     return columns != nullptr && Spend() ? columns : nullptr;
   }
+  const NumberColumns* Numbers(NumberSet wanted) override {
+    const NumberColumns* const columns = status_.ok() ? scan_->Numbers(wanted) : nullptr;
+    return columns != nullptr && Spend() ? columns : nullptr;
+  }
   const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
   std::uint64_t bytes_read() const override { return scan_->bytes_read(); }
 

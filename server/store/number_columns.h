@@ -31,14 +31,16 @@ inline double SignedReal(std::uint64_t magnitude, std::uint64_t flags, Flag nega
   return std::bit_cast<double>(magnitude | ((flags & negative) != 0 ? kMagnitude + 1 : 0));
 }
 
-// Points into the scan. `l1` is not there. Each array has `size` entries, `sketch` size * sketch_width.
+// Points into the scan, which says which of them it decoded. Each array has `size` entries, `sketch` size * sketch_width.
 struct NumberColumns {
   std::size_t size = 0;
   std::uint32_t sketch_width = 0;
   const std::uint64_t *activation = nullptr, *layout = nullptr, *order = nullptr, *flags = nullptr;
   const std::uint64_t *numel = nullptr, *nan = nullptr, *pos_inf = nullptr, *neg_inf = nullptr;
   const std::uint64_t *zero = nullptr, *neg = nullptr, *pos = nullptr;
-  const std::uint64_t *mean = nullptr, *std = nullptr, *l2 = nullptr, *min = nullptr, *max = nullptr;
+  const std::uint64_t *mean = nullptr, *std = nullptr, *l2 = nullptr;
+  const std::uint64_t *l1 = nullptr;  // NumberSet::kAll only
+  const std::uint64_t *min = nullptr, *max = nullptr;
   const std::uint64_t *hash = nullptr;
   const double *sketch = nullptr;
 

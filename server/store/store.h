@@ -101,6 +101,12 @@ struct BlockHead {
   std::uint64_t activations = 0;  // of merged blocks: a hash of which they are; otherwise 0
 };
 
+// Which numbers of a block are decoded into columns.
+enum class NumberSet : std::uint8_t {
+  kNorms,  // all before l1: counts, mean, std, l2
+  kAll,
+};
+
 // Ordered forward scan. Usage: while (it->Next()) use it->block(); then check it->status(). If many blocks
 // need not be decoded: while (it->NextHead()) look at it->head(), and Load the block if needed.
 class StatScan {
@@ -123,6 +129,8 @@ class StatScan {
   // Decodes that block, with sketches, for a comparison in columns, and points to it: valid until the next call of
   // anything else. It can still be loaded. nullptr: on failure, or, with an OK status, this scan has no columns.
   virtual const NumberColumns* Columns() { return nullptr; }
+  // The same without sketches, of these numbers only.
+  virtual const NumberColumns* Numbers(NumberSet) { return nullptr; }
   virtual const Status& status() const = 0;      // kDataLoss names the key that fails its checksum
   virtual std::uint64_t bytes_read() const = 0;  // encoded bytes so far
 

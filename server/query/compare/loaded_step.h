@@ -29,6 +29,7 @@ class BlockCursor {
   bool LoadHashes(HashColumns* columns) { return AdvanceIf(scan_->LoadHashes(columns)); }
   // Of the next block, which stays the next one: see StatScan::Columns.
   const NumberColumns* Columns() { return there_ ? scan_->Columns() : nullptr; }
+  const NumberColumns* Numbers(NumberSet wanted) { return there_ ? scan_->Numbers(wanted) : nullptr; }
   const Status& status() const { return scan_->status(); }
 
  private:

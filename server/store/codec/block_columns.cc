@@ -160,6 +160,7 @@ NumberColumns BlockColumns::View() const {
           .mean = at(kMean),
           .std = at(kStd),
           .l2 = at(kL2),
+          .l1 = at(kL1),
           .min = at(kMin),
           .max = at(kMax),
           .hash = at(kHash),

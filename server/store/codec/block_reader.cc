@@ -242,6 +242,10 @@ Status BlockReader::ReadCompared(const BlockColumns* key_frame, BlockColumns* bl
   return ReadColumns([](Column column) { return column != kL1; }, key_frame, block);
 }
 
+Status BlockReader::ReadNorms(const BlockColumns* key_frame, BlockColumns* block) const {
+  return ReadColumns([](Column column) { return column < kL1; }, key_frame, block);
+}
+
 Status BlockReader::ReadHashes(const BlockColumns* key_frame, BlockColumns* block) const {
   return ReadColumns(
       [](Column column) { return std::ranges::find(kHashColumns, column) != kHashColumns.end(); }, key_frame,

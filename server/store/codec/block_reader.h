@@ -39,6 +39,8 @@ class BlockReader {
   Status ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const;
   // Of the numbers all but kL1, which no comparison uses. Also with a key frame that was read like this.
   Status ReadCompared(const BlockColumns* key_frame, BlockColumns* block) const;
+  // Of the numbers those before kL1. Also with a key frame that was read like this.
+  Status ReadNorms(const BlockColumns* key_frame, BlockColumns* block) const;
   // Of the numbers only kHashColumns.
   Status ReadHashes(const BlockColumns* key_frame, BlockColumns* block) const;
   // Whether a value of sketches and samples is stored for a block after ReadNumbers.

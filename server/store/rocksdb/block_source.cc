@@ -13,7 +13,9 @@ std::string What(const StatKey& key) { return "block of " + Describe(key); }
 
 // Whether a key frame of which the first parts were read will do for the second parts of a block.
 bool Covers(BlockParts read, BlockParts wanted) {
-  return read == BlockParts::kAll || read == wanted || wanted == BlockParts::kHashes;
+  if (read == wanted || read == BlockParts::kAll) return true;
+  return (wanted == BlockParts::kHashes && read != BlockParts::kNorms) ||
+         (wanted == BlockParts::kNorms && read != BlockParts::kHashes);
 }
 
 Status Dangling(const StatKey& key, const std::string& why) {
@@ -100,6 +102,7 @@ Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, 
     key_frame = &(*found)->block;
   }
   if (parts == BlockParts::kHashes) return reader.ReadHashes(key_frame, block);
+  if (parts == BlockParts::kNorms) return reader.ReadNorms(key_frame, block);
   STATCOLLECT_RETURN_IF_ERROR(parts == BlockParts::kCompared ? reader.ReadCompared(key_frame, block)
                                                              : reader.ReadNumbers(key_frame, block));
   if (!sketches) return Status::Ok();
@@ -154,7 +157,7 @@ Result<BlockSource::KeyFrame*> BlockSource::KeepKeyFrame(const StatKey& key, con
 
 // A block that stands alone is the key frame of the next steps: read to where they will look for it.
 Result<const BlockColumns*> BlockSource::ReadInPlace(const StatKey& key, const BlockReader& stored,
-                                                     BlockColumns* other) {
+                                                     BlockParts parts, BlockColumns* other) {
   Resolved resolved;
   const BlockReader* reader = &stored;
   if (stored.kind() == BlockReader::Kind::kAlias) {
@@ -165,11 +168,11 @@ Result<const BlockColumns*> BlockSource::ReadInPlace(const StatKey& key, const B
   }
   const StatKey& at = reader == &stored ? key : resolved.key;
   if (reader->kind() == BlockReader::Kind::kWhole) {
-    auto kept = KeepKeyFrame(at, *reader, BlockParts::kCompared);
+    auto kept = KeepKeyFrame(at, *reader, parts);
     if (!kept.ok()) return kept.status();
     return static_cast<const BlockColumns*>(&(*kept)->block);
   }
-  STATCOLLECT_RETURN_IF_ERROR(ReadResolved(at, *reader, BlockParts::kCompared, other));
+  STATCOLLECT_RETURN_IF_ERROR(ReadResolved(at, *reader, parts, other));
   return static_cast<const BlockColumns*>(other);
 }
 

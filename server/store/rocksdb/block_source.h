@@ -34,6 +34,7 @@ class Cursor {
 
 enum class BlockParts : std::uint8_t {
   kHashes,    // kHashColumns
+  kNorms,     // the numbers before kL1
   kNumbers,   // all but sketches and samples
   kCompared,  // all but kL1
   kAll,
@@ -46,8 +47,9 @@ class BlockSource {
 
   // The block stored under `key`. kDataLoss names the key.
   Status Read(const StatKey& key, const BlockReader& stored, BlockParts parts, BlockColumns* block);
-  // The same of kCompared, where it is kept: valid until the next call. `other`: where to put it otherwise.
-  Result<const BlockColumns*> ReadInPlace(const StatKey& key, const BlockReader& stored, BlockColumns* other);
+  // The same, where it is kept: valid until the next call. `other`: where to put it otherwise.
+  Result<const BlockColumns*> ReadInPlace(const StatKey& key, const BlockReader& stored, BlockParts parts,
+                                          BlockColumns* other);
   // One record of it, without its sketch; empty if the block does not have the activation. Cheapest for one
   // activation in ascending steps: the record of the last key frame is remembered.
   Result<std::optional<ColumnRecord>> ReadRecord(const StatKey& key, std::string_view stats,

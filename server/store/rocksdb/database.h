@@ -66,6 +66,9 @@ class PinnedScan final : public StatScan {
   }
   bool LoadHashes(HashColumns* columns) override { return status_.ok() && scan_->LoadHashes(columns); }
   const NumberColumns* Columns() override { return status_.ok() ? scan_->Columns() : nullptr; }
+  const NumberColumns* Numbers(NumberSet wanted) override {
+    return status_.ok() ? scan_->Numbers(wanted) : nullptr;
+  }
   const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
   std::uint64_t bytes_read() const override { return scan_ == nullptr ? 0 : scan_->bytes_read(); }
 

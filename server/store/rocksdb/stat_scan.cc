@@ -58,18 +58,23 @@ class BlockScan final : public StatScan {
     if (status_.ok()) columns_.CopyHashesTo(columns);
     return status_.ok();
   }
-  const NumberColumns* Columns() override {
-    if (!status_.ok()) return nullptr;
-    const auto columns = source_.ReadInPlace(key_, reader_, &columns_);
-    status_ = columns.status();
-    if (!columns.ok()) return nullptr;
-    view_ = (*columns)->View();
-    return &view_;
+  const NumberColumns* Columns() override { return ReadColumns(BlockParts::kCompared); }
+  const NumberColumns* Numbers(NumberSet wanted) override {
+    return ReadColumns(wanted == NumberSet::kNorms ? BlockParts::kNorms : BlockParts::kNumbers);
   }
   const Status& status() const override { return status_; }
   std::uint64_t bytes_read() const override { return bytes_read_ + source_.bytes_read(); }
 
  private:
+  const NumberColumns* ReadColumns(BlockParts parts) {
+    if (!status_.ok()) return nullptr;
+    const auto columns = source_.ReadInPlace(key_, reader_, parts, &columns_);
+    status_ = columns.status();
+    if (!columns.ok()) return nullptr;
+    view_ = (*columns)->View();
+    return &view_;
+  }
+
   Status ReadHead() {
     bytes_read_ += it_->value().size();
     const auto key = DecodeStatKey(View(it_->key()));
