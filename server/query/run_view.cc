@@ -169,14 +169,9 @@ Result<bool> RunView::IsComplete(std::size_t attempt, std::uint32_t rank, std::u
 
 namespace {
 
-bool IsDefined(std::span<const StatColumns> blocks, const RankCatalogue& catalogue) {
-  for (const StatColumns& block : blocks) {
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      if (block.activation[i] >= catalogue.activations.size() || block.layout[i] >= catalogue.layouts.size())
-        return false;
-    }
-  }
-  return true;
+bool AreDefined(const RankCatalogue& catalogue, const auto& activations, const auto& layouts) {
+  return std::ranges::all_of(activations, [&](auto id) { return id < catalogue.activations.size(); }) &&
+         std::ranges::all_of(layouts, [&](auto id) { return id < catalogue.layouts.size(); });
 }
 
 }  // namespace
@@ -195,10 +190,30 @@ Result<StepData> RunView::ReadBlocks(std::size_t attempt, std::uint32_t rank, st
 
 Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
                                                   std::span<const StatColumns> blocks) {
+  const auto is_defined = [&](const RankCatalogue& catalogue) {
+    return std::ranges::all_of(blocks, [&](const StatColumns& block) {
+      return AreDefined(catalogue, block.activation, block.layout);
+    });
+  };
+  return CatalogueThat(is_defined, attempt, rank, step);
+}
+
+Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
+                                                  const NumberColumns& block) {
+  const auto is_defined = [&](const RankCatalogue& catalogue) {
+    return AreDefined(catalogue, std::span(block.activation, block.size),
+                      std::span(block.layout, block.size));
+  };
+  return CatalogueThat(is_defined, attempt, rank, step);
+}
+
+Result<const RankCatalogue*> RunView::CatalogueThat(
+    const std::function<bool(const RankCatalogue&)>& is_defined, std::size_t attempt, std::uint32_t rank,
+    std::uint64_t step) {
   auto catalogue = Catalogue(attempt, rank);
-  if (!catalogue.ok() || IsDefined(blocks, **catalogue)) return catalogue;
+  if (!catalogue.ok() || is_defined(**catalogue)) return catalogue;
   catalogue = ReadCatalogueAgain(attempt, rank, *catalogue);
-  if (!catalogue.ok() || IsDefined(blocks, **catalogue)) return catalogue;
+  if (!catalogue.ok() || is_defined(**catalogue)) return catalogue;
   return Undefined(rank, step);
 }
 

@@ -68,6 +68,9 @@ class RunView {
   // The catalogue, extended as far as these blocks of a step need it. kDataLoss: they use undefined ids.
   Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
                                            std::span<const StatColumns> blocks);
+  // The same of one block.
+  Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
+                                           const NumberColumns& block);
   // One activation of a rank over these steps.
   struct Series {
     std::size_t attempt = 0;
@@ -85,6 +88,9 @@ class RunView {
   Result<std::vector<EventRecord>> Events(std::size_t attempt, std::uint32_t rank) const;  // by step
 
  private:
+  // `is_defined`: by a catalogue.
+  Result<const RankCatalogue*> CatalogueThat(const std::function<bool(const RankCatalogue&)>& is_defined,
+                                             std::size_t attempt, std::uint32_t rank, std::uint64_t step);
   // Reads the catalogue again: the run is live and has defined more.
   Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
                                                   const RankCatalogue* outgrown);

@@ -1,43 +1,23 @@
 #include "server/query/diff/stat_map.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <numbers>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 
-#include "common/names.h"
 #include "common/step_set.h"
 #include "common/update_ratio.h"
 #include "server/query/compare/loaded_step.h"
+#include "server/query/diff/level_columns.h"
 #include "server/query/diff/stat_map_builder.h"
 #include "server/query/parallel.h"
 #include "server/query/rows.h"
 
 namespace statcollect::query {
 namespace {
-
-// Whether the statistic counts what the others cannot be computed from.
-bool CountsElements(TopBy by) {
-  return by == TopBy::kNan || by == TopBy::kInf || by == TopBy::kZeroFraction || by == TopBy::kNumel;
-}
-
-// kStatNoData: the observation does not have it. `side`: to be used again, without its texts.
-std::uint16_t LevelOf(TopBy by, const Observation& o, ObservationSide& side) {
-  SetValues(*o.stats, *o.layout, side);
-  const bool broken =
-      side.nan.value_or(0) + side.inf.value_or(0) + side.pos_inf.value_or(0) + side.neg_inf.value_or(0) > 0;
-  if (broken && !CountsElements(by)) return kStatNotFinite;
-  if (const auto value = ValueOf(by, side, IsComplex(o.layout->dtype))) return StatLevel(std::abs(*value));
-  const bool counted = (by == TopBy::kNan && side.nan) ||
-                       (by == TopBy::kInf && (side.inf || (side.pos_inf && side.neg_inf))) ||
-                       (by == TopBy::kZeroFraction && side.zero);
-  return counted ? kStatZero : kStatNoData;
-}
 
 // How far a rank's weights moved since their last record: of the step before, or as they were loaded in the same step.
 class Movements {
@@ -95,19 +75,47 @@ class UnitReader {
   Status ReadAttempt(const Unit& unit, const std::stop_token& stop) {
     const std::size_t attempt = unit.steps.front().attempt;
     BlockCursor cursor(view_, attempt, unit.rank, {unit.steps.front().step, unit.steps.back().step});
+    LevelColumns columns(by_, request_.kinds);
     for (const StepOf& step : unit.steps) {
       if (stop.stop_requested()) return Cancelled();
-      loaded_.Clear();
-      while (cursor.Peek(step.step) != nullptr && cursor.Load(MovesCount(), &loaded_.Add())) {
-      }
-      STATCOLLECT_RETURN_IF_ERROR(cursor.status());
-      const auto catalogue = view_.CatalogueOf(attempt, unit.rank, step.step, loaded_.blocks());
-      if (!catalogue.ok()) return catalogue.status();
-      loaded_.Index(**catalogue);
-      cells_.clear();
-      MovesCount() ? AddMovements(step.step) : AddLevels();
-      if (step.column) builder_.Take(*step.column, unit.rank, **catalogue, cells_);
+      if (!MovesCount()) STATCOLLECT_RETURN_IF_ERROR(ReadColumns(unit, step, cursor, columns));
+      STATCOLLECT_RETURN_IF_ERROR(ReadRecords(unit, step, cursor));
     }
+    return Status::Ok();
+  }
+
+  // The blocks of the step, as far as the store has columns.
+  Status ReadColumns(const Unit& unit, const StepOf& step, BlockCursor& cursor, LevelColumns& columns) {
+    while (cursor.Peek(step.step) != nullptr) {
+      const NumberColumns* const block = cursor.Numbers(columns.needs());
+      if (block == nullptr) break;
+      const RankCatalogue* catalogue = columns.CatalogueOf(*block);
+      if (catalogue == nullptr) {
+        const auto found = view_.CatalogueOf(step.attempt, unit.rank, step.step, *block);
+        if (!found.ok()) return found.status();
+        columns.Learn(*(catalogue = *found), *block);
+      }
+      cells_.clear();
+      columns.AddCells(*block, cells_);
+      if (step.column) builder_.Take(*step.column, unit.rank, *catalogue, cells_);
+      cursor.Skip();
+    }
+    return cursor.status();
+  }
+
+  // The rest of them.
+  Status ReadRecords(const Unit& unit, const StepOf& step, BlockCursor& cursor) {
+    if (cursor.Peek(step.step) == nullptr) return cursor.status();
+    loaded_.Clear();
+    while (cursor.Peek(step.step) != nullptr && cursor.Load(MovesCount(), &loaded_.Add())) {
+    }
+    STATCOLLECT_RETURN_IF_ERROR(cursor.status());
+    const auto catalogue = view_.CatalogueOf(step.attempt, unit.rank, step.step, loaded_.blocks());
+    if (!catalogue.ok()) return catalogue.status();
+    loaded_.Index(**catalogue);
+    cells_.clear();
+    MovesCount() ? AddMovements(step.step) : AddLevels();
+    if (step.column) builder_.Take(*step.column, unit.rank, **catalogue, cells_);
     return Status::Ok();
   }
 
@@ -116,7 +124,8 @@ class UnitReader {
   void AddMovements(std::uint64_t step) {
     for (const Observation& o : loaded_.InOrder()) {
       const std::uint16_t level = movements_.LevelOf(step, o);
-      if (IsWantedHere(o)) cells_.push_back({.id = o.def->id, .order = o.order, .level = level});
+      if (IsShown(request_.kinds, *o.def, *o.layout))
+        cells_.push_back({.id = o.def->id, .order = o.order, .level = level});
     }
   }
 
@@ -124,15 +133,10 @@ class UnitReader {
     for (const StatColumns& block : loaded_.blocks()) {
       for (std::size_t i = 0; i < block.size(); ++i) {
         const Observation o = loaded_.At(block, i);
-        if (IsWantedHere(o))
+        if (IsShown(request_.kinds, *o.def, *o.layout))
           cells_.push_back({.id = o.def->id, .order = o.order, .level = LevelOf(by_, o, side_)});
       }
     }
-  }
-
-  bool IsWantedHere(const Observation& o) const {
-    if (!IsWanted(request_.kinds, o.def->key.kind)) return false;
-    return !request_.kinds.empty() || !IsWholeNumber(o.layout->dtype);
   }
 
   RunView& view_;
@@ -189,15 +193,6 @@ StatMap EmptyMap(const RunView& view, TopBy by) {
 }
 
 }  // namespace
-
-std::uint16_t StatLevel(double size) {
-  constexpr double kLevelsADecade = 512;
-  if (!std::isfinite(size)) return kStatNotFinite;
-  if (size <= 0) return kStatZero;
-  const double level =
-      kStatLevelOne + std::round(kLevelsADecade * std::numbers::ln2 / std::numbers::ln10 * std::log2(size));
-  return static_cast<std::uint16_t>(std::clamp<double>(level, kStatLevelMin, kStatLevelMax));
-}
 
 Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const std::stop_token& stop) {
   const auto wanted = StepSet::Parse(request.steps);
