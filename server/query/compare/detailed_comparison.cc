@@ -4,6 +4,8 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -58,6 +60,7 @@ class DetailedComparison {
     }
     STATCOLLECT_RETURN_IF_ERROR(judge_.status());
     AddMissingInA();
+    NoteExtraOutputs();
     if (context_.limits.WantsOrder(to_.step)) CompareOrder();
     const bool trained_a = order_a_.HasTraining(), trained_b = order_b_.HasTraining();
     to_.only_update_in_a = !trained_a && trained_b && HasUpdate(a_);
@@ -203,6 +206,31 @@ class DetailedComparison {
                                            left.order, to_.ranks.a);
       place.after = ++after;
       AddMissing(left, /*in_a=*/true, alignment_.a_of(left.def->id) != Alignment::kNone, place);
+    }
+  }
+
+  // Of a module, in a micro-batch: its outputs or their gradients.
+  using Call = std::tuple<std::string_view, Kind, std::uint32_t, std::uint32_t, Mode>;
+  static Call CallOf(const TensorKey& key) {
+    return {key.name, key.kind, key.micro_batch, key.call, key.mode};
+  }
+  static bool IsOfOutput(const TensorKey& key) {
+    return key.kind == Kind::kOutput || key.kind == Kind::kGradOutput;
+  }
+
+  void NoteExtraOutputs() {
+    if (to_.missing.empty()) return;
+    std::set<Call> of_a, of_b;  // those of which both sides have something
+    for (const Observation& seen : a_) {
+      const std::uint32_t other = alignment_.b_of(seen.def->id);
+      if (!IsOfOutput(seen.def->key) || other == Alignment::kNone || by_id_b_[other] == nullptr) continue;
+      of_a.insert(CallOf(seen.def->key));
+      of_b.insert(CallOf(by_id_b_[other]->def->key));
+    }
+    for (MissingRecord& missing : to_.missing) {
+      const RankCatalogue& having = missing.in_a ? alignment_.b() : alignment_.a();
+      const TensorKey& key = having.activations[missing.id].key;
+      missing.extra = IsOfOutput(key) && (missing.in_a ? of_b : of_a).contains(CallOf(key));
     }
   }
 

@@ -68,6 +68,9 @@ struct MissingRecord {
   PlacedRow placed;
   bool in_a = false;     // the side that lacks it
   bool defined = false;  // that side has recorded its counterpart in some step
+  // An output of a module, or the gradient of one, in a call of which both sides have another: an attention's weights,
+  // which only one way of computing it returns. What it does shows in what is computed from it.
+  bool extra = false;
   std::string label;
   std::uint32_t id = 0;  // of the side that has it
 };

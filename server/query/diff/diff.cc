@@ -57,6 +57,7 @@ class ReportBuilder {
   bool diverged() const { return report_.first.has_value(); }
   const StepsToJudge& steps_to_judge() const { return steps_to_judge_; }
   const Tally& tally() const { return tally_; }
+  const FirstMissing& first_missing() const { return first_missing_; }
   DiffReport Conclude();  // once
 
  private:
@@ -92,6 +93,7 @@ class ReportBuilder {
   StepsToJudge steps_to_judge_;
   LossDiff losses_;
   LoadedWeights loaded_;
+  FirstMissing first_missing_;
   const std::uint64_t rows_max_;
   std::set<std::string> unmatched_a_, unmatched_b_;
   std::unordered_set<std::string> missing_counted_;  // side, rank and label
@@ -266,6 +268,7 @@ Status ReportBuilder::TakeMissing(RankStepFindings& at) {
     ++at.tally.records;
     ++at.tally.diverged;
     const Divergence& row = missing.placed.row;
+    first_missing_.Note(missing.placed);
     missing_names_.insert(SpreadName(row.kind, row.activation, row.output_path));
     at.rows.push_back(std::move(missing.placed));
   }
@@ -338,6 +341,12 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   if (left_out || !(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
   if (auto why = WhyNotRecorded(a_, b_, plan_, def, /*of_b=*/in_a, missing.defined)) {
     incomplete_.insert(*std::move(why));
+    return false;
+  }
+  if (missing.extra) {
+    incomplete_.insert("some modules return an output in " + (in_a ? b_ : a_).run() +
+                       " that they do not return in " + view.run() +
+                       ", beside others that both return; these outputs were not compared");
     return false;
   }
   const bool maybe_lost = missing.defined && view.Dropped(rank) > 0;
@@ -550,8 +559,11 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
     report = builder.Conclude();
     std::optional<std::uint64_t> last_step;
     if (request.first_only && report.first) last_step = report.first->step;
-    const RootQuestion question{
-        .context = context, .plan = *plan, .steps = builder.steps_to_judge(), .last_step = last_step};
+    const RootQuestion question{.context = context,
+                                .plan = *plan,
+                                .steps = builder.steps_to_judge(),
+                                .missing = builder.first_missing(),
+                                .last_step = last_step};
     STATCOLLECT_RETURN_IF_ERROR(JudgeReport(question, request, builder.tally(), report, stop));
     AddBracket(*plan, report);
     if (heat && report.verdict != Verdict::kIncomparable) report.heat_map = heat->Make(report);

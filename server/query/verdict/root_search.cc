@@ -21,7 +21,16 @@ struct Rank {
   std::optional<LossScales> loss_scales;
 };
 
+void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
+  if (!first || (placed.row.step == first->row.step && placed.place < first->place)) first = placed;
+}
+
 }  // namespace
+
+void FirstMissing::Note(const PlacedRow& placed) {
+  NoteFirst(placed, any);
+  if (placed.row.stage == Stage::kGrad) NoteFirst(placed, gradient);
+}
 
 Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop) {
   std::vector<Rank> ranks;

@@ -17,11 +17,19 @@
 
 namespace statcollect::query {
 
+// The first row about something that only one run has, and the first such gradient of a parameter: a report may have too
+// many rows to list them. Rows are noted step by step.
+struct FirstMissing {
+  std::optional<PlacedRow> any, gradient;
+  void Note(const PlacedRow& placed);
+};
+
 // Borrowed.
 struct RootQuestion {
   const DiffContext& context;
   const DiffPlan& plan;
   const StepsToJudge& steps;
+  const FirstMissing& missing;
   std::optional<std::uint64_t> last_step;  // later ones were not compared
 };
 

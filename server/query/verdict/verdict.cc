@@ -70,10 +70,20 @@ const Divergence* RowAmong(const DiffReport& report, const Divergence& one) {
   return row == report.diverged.end() ? nullptr : &*row;
 }
 
-// Whether such a row stands before the root, or is about the same tensor. Rows are in order.
+// A gradient that one run lacks does not count in the norm there, so clipping gives all others a factor, also those that
+// stand before it.
+bool ClippingSpreads(const Divergence& missing, const Divergence& root) {
+  return root.stage == Stage::kGrad && missing.step == root.step && missing.segment == root.segment &&
+         missing.rank == root.rank;
+}
+
+// Whether such a row stands before the root, or is about the same tensor. Rows are in order; those that are not listed
+// come after those that are.
 bool ComesFirst(const DiffReport& report, const Divergence& hard, const Divergence& root) {
-  const Divergence* row = RowAmong(report, root);
-  if (row != nullptr) return &hard <= row;
+  if (const Divergence* row = RowAmong(report, root)) {
+    const Divergence* listed = RowAmong(report, hard);
+    return listed != nullptr && listed <= row;
+  }
   const auto when = [](const Divergence& one) { return std::tuple(one.step, one.segment, one.stage); };
   return when(hard) < when(root);
 }
@@ -106,9 +116,15 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
 }
 
 // A row that no rounding explains (an input, or more than values) is the root if it comes first.
-void PreferHardRow(bool order_counts, RootAnswer& answer, DiffReport& report) {
+void PreferHardRow(bool order_counts, const FirstMissing& missing, RootAnswer& answer, DiffReport& report) {
   const Divergence* hard = FirstHard(report, order_counts);
-  if (hard == nullptr || (report.root && !ComesFirst(report, *hard, report.root->at))) {
+  if (hard == nullptr && missing.any) hard = &missing.any->row;
+  bool first = hard != nullptr && (!report.root || ComesFirst(report, *hard, report.root->at));
+  if (!first && report.root && missing.gradient && ClippingSpreads(missing.gradient->row, report.root->at)) {
+    hard = &missing.gradient->row;
+    first = true;
+  }
+  if (!first) {
     if (!report.root) return;
     const Divergence* row = RowAmong(report, report.root->at);
     if (row == nullptr) return;
@@ -185,7 +201,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     report.root = answer.root;
   }
   if (report.root) PassOverNoise(answer.noise_driven, report);
-  PreferHardRow(request.exact || unknown != nullptr, answer, report);
+  PreferHardRow(request.exact || unknown != nullptr, question.missing, answer, report);
   NoteCaveats(answer, report);
   if (answer.loss_scales)
     report.notes.push_back(answer.loss_scales->Text(question.context.a.run(), question.context.b.run()));

@@ -176,6 +176,19 @@ def plant_extra(rng: random.Random, records: list[dict[str, Any]]) -> None:
             records.insert(records.index(chosen) + rng.randint(0, 1), extra)
 
 
+def plant_returned(rng: random.Random, records: list[dict[str, Any]]) -> None:
+    """A module returns another output, sometimes only in some step."""
+    outputs = [r for r in records if r.get("kind", "output") in ("output", "grad_output") and "values" in r and not r.get("path")]
+    if not outputs:
+        return
+    chosen = rng.choice(outputs)
+    whole_run = rng.random() < 0.7
+    for record in [r for r in outputs if r is chosen or (whole_run and r["name"] == chosen["name"])]:
+        extra = {**copy.deepcopy(record), "path": "1"}
+        if not any(identity(r) == identity(extra) and same_place(r, extra) for r in records if "values" in r):
+            records.insert(records.index(record) + 1, extra)
+
+
 def plant_lost_kind(rng: random.Random, records: list[dict[str, Any]]) -> None:
     if (chosen := some_tensor(rng, records)) is not None:
         records[:] = [r for r in records if r.get("kind") != chosen["kind"]]
@@ -286,7 +299,7 @@ def plant_loss(rng: random.Random, records: list[dict[str, Any]]) -> None:
 
 
 PLANTS = [
-    plant_missing, plant_extra, plant_lost_kind, plant_reordered, plant_shape, plant_dtype, plant_nonfinite, plant_numeric,
+    plant_missing, plant_extra, plant_returned, plant_lost_kind, plant_reordered, plant_shape, plant_dtype, plant_nonfinite, plant_numeric,
     plant_numeric, plant_sign_flip, plant_permutation, plant_lost_rank, plant_lost_step, plant_late_start, plant_loss,
 ]  # fmt: skip
 

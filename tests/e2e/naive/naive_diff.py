@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from naive.naive_extra import is_returned_beside
 from naive.naive_order import Course, is_first_of_step, label, pass_of, place_of, place_of_record, stage_of
 from naive.naive_origin import Diverged, Identity, origins_of
 from naive.naive_records import Record
@@ -164,6 +165,7 @@ class Model:
         self.kinds_a: set[str] = set()  # that the run ever recorded, on ranks that both have
         self.kinds_b: set[str] = set()
         self.missing: set[tuple[str, int, Identity]] = set()
+        self.extra: set[tuple[str, int, Identity]] = set()  # returned beside others
         self.order_reported = self.order_noted = False
         self.bitwise: list[Row] = []
         self.answer = Answer()
@@ -288,7 +290,10 @@ class Model:
             return
         (self.answer.only_b if side == "a" else self.answer.only_a).add(label(seen.identity))
         never = seen.identity[1] not in (self.kinds_a if side == "a" else self.kinds_b)
-        if never or (side, seen.rank, seen.identity) in self.missing:
+        if never or (side, seen.rank, seen.identity) in self.missing | self.extra:
+            return
+        if is_returned_beside(seen, self.a[seen.step, seen.rank], self.b[seen.step, seen.rank]):
+            self.extra.add((side, seen.rank, seen.identity))
             return
         self.missing.add((side, seen.rank, seen.identity))
         self.answer.records += 1

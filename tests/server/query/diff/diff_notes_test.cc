@@ -370,6 +370,61 @@ TEST_F(DiffNotesTest, AStopRequestEndsTheScanWithinAStep) {
   EXPECT_EQ(last, 3u);
 }
 
+// An eager attention returns its weights, others do not; what they do shows in what is computed from them.
+TEST_F(DiffNotesTest, AnOutputThatOnlyOneRunReturnsBesideOthersIsNoDivergence) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  a.Observe(0, 0, Key("attn", Kind::kOutput, "0"), Wave(1))
+      .Observe(0, 0, Key("attn", Kind::kGradOutput, "0"), Wave(1));
+  b.Observe(0, 0, Key("attn", Kind::kOutput, "0"), Wave(1))
+      .Observe(0, 0, Key("attn", Kind::kOutput, "1"), Wave(2));
+  b.Observe(0, 0, Key("attn", Kind::kGradOutput, "1"), Wave(2))
+      .Observe(0, 0, Key("attn", Kind::kGradOutput, "0"), Wave(1));
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.verdict, Verdict::kWithinTolerance);
+  EXPECT_THAT(r.diverged, IsEmpty());
+  EXPECT_THAT(r.unmatched.only_b, ElementsAre("output attn[1] call 0", "grad_output attn[1] call 0"));
+  EXPECT_THAT(r.notes,
+              Contains(HasSubstr("some modules return an output in b that they do not return in a")));
+}
+
+// Such as that of a tensor that one run detaches.
+TEST_F(DiffNotesTest, TheGradientOfAnOutputThatBothRunsReturnIsMissing) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  for (RunWriter* run : {&a, &b}) {
+    run->Observe(0, 0, Key("x"), Wave(1)).Observe(0, 0, Key("attn"), Wave(1));
+    run->Observe(0, 0, Key("x", Kind::kGradOutput), Wave(1));
+  }
+  a.Observe(0, 0, Key("attn", Kind::kGradOutput), Wave(1));
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask();
+  ASSERT_EQ(r.diverged.size(), 1u);
+  EXPECT_EQ(r.diverged[0].reason, Reason::kMissingInB);
+}
+
+TEST_F(DiffNotesTest, AnOutputIsMissingIfTheOtherRunReturnsNoneInThatCall) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  const auto output = [](const char* path, std::uint32_t call) {
+    return Key("attn", Kind::kOutput, path, 0, call);
+  };
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    a.Observe(0, step, output("0", 0), Wave(1)).Observe(0, step, output("1", 0), Wave(2));
+    b.Observe(0, step, output("0", 0), Wave(1));
+  }
+  b.Observe(0, 0, output("1", 0), Wave(2))
+      .Observe(0, 0, output("0", 1), Wave(1))
+      .Observe(0, 0, output("1", 1), Wave(1));
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask();
+  std::vector<std::string> missing;
+  for (const Divergence& row : r.diverged)
+    missing.push_back(row.output_path + (row.reason == Reason::kMissingInB ? " in b" : " in a"));
+  EXPECT_THAT(missing, ElementsAre("0 in a", "1 in a"));
+}
+
 // Lets a live run write more at a chosen moment.
 class GrowingStore final : public ForwardingStore {
  public:
