@@ -98,6 +98,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   batch_ = last_forward_ = updated_ = loss_ = 0;
   loss_agrees_ = false;
   largest_forward_ = coarsest_forward_ = largest_backward_ = coarsest_backward_ = 0;
+  choices_.Clear();
   passes_.clear();
   models_.clear();
   inputs_level_.clear();
@@ -225,8 +226,8 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   inputs.Add(batch_);
   inputs.unit = std::max(inputs.unit, to.unit);
   const double of_parameters = std::max(OfOwnParameters(owner, pair), OfParameters(shadows_.Of(key.name)));
-  const double level = std::hypot(inputs.distance, of_parameters);
-  const double distance = Capped(pair.distance);
+  double level = std::hypot(inputs.distance, of_parameters);
+  double distance = Capped(pair.distance);
   if (is_buffer) {
     // Running statistics follow the module's input and what they were; not judged by the module's output.
     State& before = states_[{key.name, {}}];
@@ -234,10 +235,19 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
     before.distance = distance;
     return Quantised(known, inputs.unit);
   }
-  to.rounding = kernels_.OfOutput(key.name, to.unit);
+  to.rounding = std::max(kernels_.OfOutput(key.name, to.unit), OfCoarseParts(pass, module));
   double& of_inputs = inputs_level_[key.name];
   of_inputs = std::max(of_inputs, level);
   double& output = outputs_[key.name];
+  if (IsChoice(pair)) {
+    choices_.Note(pair);
+    level = std::max(level, MovedByRounding(pair, std::max(level, output)));
+    distance = std::min(distance, std::max(of_inputs, output));
+  } else if (const auto moved = choices_.On(pair); moved.distance > 0) {
+    if (moved.in_other_rows) to.observed = std::min(to.observed, DistanceOfNorms(pair));
+    level = std::max(level, moved.distance);
+    distance = Capped(to.observed);
+  }
   output = std::max(output, distance);
   last_forward_ = distance;
   const bool fragile = fragile_.contains(key.name);
@@ -288,6 +298,16 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
     if (model.module != outermost) level.Add(model);
   }
   return level;
+}
+
+// What a module computes from coarser values inside, and stores as f32: some of those are rounded to another neighbour.
+double Explainer::OfCoarseParts(const Pass& pass, std::string_view module) {
+  const auto parts = pass.scopes.find(module);
+  const double sum = UnitRoundoff(DType::kF32);
+  double unit = 0;
+  if (parts == pass.scopes.end()) return 0;
+  for (const Child& part : parts->second.children()) unit = std::max(unit, part.unit);
+  return unit > sum ? Quantised(sum, unit) : 0;
 }
 
 // --- parameters as inputs
@@ -387,7 +407,10 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
       level.Add(all_backward_[all_backward_.size() - 1 - i]);
   }
   if (Flipped(pair) > kFlippedElements) to.observed = WithoutMoved(pair);
-  const double distance = Capped(pair.distance);
+  const auto moved = choices_.On(pair);
+  level.Add(moved.distance);
+  if (moved.in_other_rows) to.observed = std::min(to.observed, DistanceOfNorms(pair));
+  const double distance = Capped(moved.in_other_rows ? to.observed : pair.distance);
   before.push_back({.module = key.name,
                     .distance = distance,
                     .unit = to.unit,
@@ -473,6 +496,7 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;
+  level = std::max(level, choices_.AroundParameter(key.name));
   to.inherited = level;
   known.noise_driven =
       to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance;

@@ -19,6 +19,7 @@
 
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
+#include "server/query/verdict/choices.h"
 #include "server/query/verdict/kernels.h"
 #include "server/query/verdict/linearity.h"
 #include "server/query/verdict/shadows.h"
@@ -145,6 +146,7 @@ class Explainer {
   bool IsOrthogonal(const TensorPair& pair) const;
   Level OfInputs(const Pass& pass, std::string_view module) const;
   static double OfSiblings(const Pass& pass, std::string_view module);
+  static double OfCoarseParts(const Pass& pass, std::string_view module);
   double OfOwnParameters(std::string_view module, const TensorPair& pair) const;
   double OfMatrices(std::string_view module) const;
   double OfAll(std::string_view module) const;
@@ -178,6 +180,7 @@ class Explainer {
   std::vector<std::string_view> perhaps_noise_;  // biases like those, by what is recorded of them
   std::string_view root_;                        // the outermost module's name
   double batch_ = 0;
+  Choices choices_;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
   std::vector<Child> models_;  // newest outputs of watches with names, which may be given to one another
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules

@@ -258,26 +258,31 @@ Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() co
 }
 
 // The first update that differs: of the model that the scalar is named after, else by about as much as the
-// setting, else of all.
+// learning rate. How much one differs for a weight decay depends on the weight; those of its parameter group stand
+// out.
 std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
                                           const std::vector<Explained>& explained) const {
   constexpr double kAbout = 3;
   const std::size_t slash = setting.name.find('/');
   const std::string model = setting.name.substr(0, slash) + ".";
-  std::optional<std::size_t> named, alike, any;
+  const bool in_proportion = ScalarSettingOf(setting.name) == "lr";
+  std::optional<std::size_t> named, alike;
+  std::vector<std::size_t> updates;
   for (std::size_t i = 0; i < explained.size(); ++i) {
     const Explained& one = explained[i];
     if (one.stage != Stage::kOptimizer || !(one.pair->distance > 0)) continue;
     const TensorKey& key = one.pair->a.def->key;
     if (key.kind != Kind::kWeight) continue;
-    if (!any) any = i;
+    updates.push_back(i);
     if (!named && key.name.starts_with(model)) named = i;
-    const bool about = one.observed < kAbout * setting.change && one.observed > setting.change / kAbout;
+    const bool about =
+        in_proportion && one.observed < kAbout * setting.change && one.observed > setting.change / kAbout;
     if (!alike && about) alike = i;
   }
-  const std::optional<std::size_t> chosen = named ? named : alike ? alike : any;
-  if (!chosen) return std::nullopt;
-  return MakeSettingJump(explained, *chosen);
+  if (updates.empty()) return std::nullopt;
+  auto chosen = named ? named : alike;
+  if (!chosen && !in_proportion) chosen = FirstThatStandsOut(explained, updates);
+  return MakeSettingJump(explained, chosen.value_or(updates.front()));
 }
 
 Launch RankJudge::LaunchOf(bool of_a, const Attempts& attempts) const {

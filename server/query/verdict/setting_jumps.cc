@@ -31,16 +31,6 @@ std::optional<std::size_t> MostOf(std::span<const Explained> step,
   return most;
 }
 
-// The first candidate that stands out about as much as the one that does most, if one stands out at all.
-std::optional<std::size_t> FirstOf(std::span<const Explained> step,
-                                   const std::vector<std::size_t>& candidates) {
-  const auto most = MostOf(step, candidates);
-  if (!most) return std::nullopt;
-  const double enough = std::max(kSettingStandsOut, kAboutAsMuch * RatioOf(step[*most]));
-  return *std::find_if(candidates.begin(), candidates.end(),
-                       [&](std::size_t i) { return RatioOf(step[i]) >= enough; });
-}
-
 // A module with settings that differ: which records of it and of what it contains do.
 struct Affected {
   std::vector<std::string> settings;
@@ -177,10 +167,19 @@ std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::sp
     if (differs && (!named || in_model(step[i]))) candidates.push_back(i);
   }
   if (candidates.empty()) return std::nullopt;
-  return MakeSettingJump(step, FirstOf(step, candidates).value_or(candidates.front()));
+  return MakeSettingJump(step, FirstThatStandsOut(step, candidates).value_or(candidates.front()));
 }
 
 }  // namespace
+
+std::optional<std::size_t> FirstThatStandsOut(std::span<const Explained> step,
+                                              const std::vector<std::size_t>& candidates) {
+  const auto most = MostOf(step, candidates);
+  if (!most) return std::nullopt;
+  const double enough = std::max(kSettingStandsOut, kAboutAsMuch * RatioOf(step[*most]));
+  return *std::find_if(candidates.begin(), candidates.end(),
+                       [&](std::size_t i) { return RatioOf(step[i]) >= enough; });
+}
 
 Jump MakeSettingJump(std::span<const Explained> step, std::size_t index) {
   return {

@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_VERDICT_SETTING_JUMPS_H_
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,10 @@ namespace statcollect::query {
 
 // The jump of a setting that shows first in `step[index]`.
 Jump MakeSettingJump(std::span<const Explained> step, std::size_t index);
+
+// The first candidate that stands out about as much as the one that does most, if one stands out at all.
+std::optional<std::size_t> FirstThatStandsOut(std::span<const Explained> step,
+                                              const std::vector<std::size_t>& candidates);
 
 // One jump for each module and each optimizer with a differing setting and a difference of any size in the
 // step. For a module it is the first output. For a module that contains others, it is the tensor inside that

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "server/query/settings/dotted.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/optimizers.h"
 #include "server/query/verdict/pair_size.h"

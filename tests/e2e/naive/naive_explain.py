@@ -27,6 +27,7 @@ class Pair:
     expected: float = 0.0
     spread: float = 0.0
     unit: float = F32
+    of_parts: float = 0.0  # rounding of coarser values inside the module
     of_loss: bool = False  # the first gradient: what the loss computes is not recorded
     of_bends: float = 0.0  # then: what signs explain that flip where the loss has a bend
     cancelled: bool = False
@@ -180,8 +181,9 @@ class StepModel:
             level = self.state(pair, a)
         else:
             level = self.update(pair, a)
-        pair.fresh = pair.fresh or level < 2 * roundoffs * pair.unit
-        pair.expected = math.hypot(level, roundoffs * pair.unit)
+        rounding = max(roundoffs * pair.unit, pair.of_parts)
+        pair.fresh = pair.fresh or level < 2 * rounding
+        pair.expected = math.hypot(level, rounding)
 
     def forward(self, pair: Pair, a: Record) -> float:
         name, kind, _, micro_batch, _, mode = a.identity
@@ -197,6 +199,8 @@ class StepModel:
             before, norm = self.memory.states.get((name, ""), (0.0, 0.0))
             self.memory.states[name, ""] = (capped(pair.distance), norm)
             return quantised(max(level, before), unit)
+        inside = max([o.unit for o in scopes[module]], default=0.0)
+        pair.of_parts = quantised(F32, inside) if inside > F32 else 0.0
         self.levels[name] = max(self.levels[name], level)
         self.outputs[name] = max(self.outputs[name], capped(pair.distance))
         self.last_forward = capped(pair.distance)

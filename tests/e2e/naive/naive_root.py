@@ -388,8 +388,11 @@ def update_with(setting: tuple[int, str, float], pairs: list[Pair]) -> list[Jump
     _, name, change = setting
     updates = [i for i, p in enumerate(pairs) if p.stage == "optimizer" and p.differs and p.records[0].identity[1] == "weight"]
     named = [i for i in updates if pairs[i].name.startswith(name.partition("/")[0] + ".")]
-    alike = [i for i in updates if change / 3 < pairs[i].observed < 3 * change]
-    return [Jump(i, "setting", 5.0) for i in (named or alike or updates)[:1]]
+    is_rate = re.search(r"(^|/)lr/", name) is not None  # an update is proportional to it
+    alike = [i for i in updates if is_rate and change / 3 < pairs[i].observed < 3 * change]
+    enough = max([0.5, *(pairs[i].ratio / 2 for i in updates)])
+    standing_out = [i for i in updates if not is_rate and pairs[i].ratio >= enough and pairs[i].ratio > 0.5]
+    return [Jump(i, "setting", 5.0) for i in (named or alike or standing_out or updates)[:1]]
 
 
 def chosen_of(jumps: list[Jump], pairs: list[Pair]) -> int:
@@ -463,6 +466,10 @@ def root_of(search: RootSearch, answer: Answer) -> tuple[Any, ...] | None:
         when = (row.step, row.place[1], STAGES.index(row.stage))
         if key is None or (hard <= same if same is not None else when < (key[0], 0, STAGES.index(key[2]))):
             return row.key()[:-1]
+    # What one gradient is missing, clipping spreads over all others of its update.
+    gradient = next((row for row in answer.rows if row.reason.startswith("missing") and row.stage == "grad"), None)
+    if key is not None and gradient is not None and (gradient.step, gradient.rank, gradient.stage) == key[:3]:
+        return gradient.key()[:-1]
     if key is None and first is not None and (not known or True in beyond):
         return first.key()[:-1]
     return key

@@ -142,6 +142,18 @@ TEST(Explainer, GradientsOfACoarseBackwardAreCoarse) {
   EXPECT_GE(explained[1].expected, kUnitBf16);
 }
 
+// As the sum of what experts compute in bf16.
+TEST(Explainer, WhatIsComputedFromCoarseValuesInsideMayRoundLikeThem) {
+  const auto expected = [](const char* before) {
+    Step step;
+    step.Add(Key(before), 0, {.dtype = DType::kBf16});
+    step.Add(Key("a.experts"), 7e-5);
+    return Explainer().Step(step.pairs)[1].expected;
+  };
+  EXPECT_DOUBLE_EQ(expected("a.experts.act"), 0x1p-16);
+  EXPECT_DOUBLE_EQ(expected("a.gate"), 0x1p-24) << "beside it, not inside";
+}
+
 TEST(Explainer, ASumIsJudgedAgainstItsTermsWhereTheyCancel) {
   Step step;
   step.Add(GradOutput("fc"), 0, {.l2 = 1e-2, .l2_b = 1e-2, .mean_abs = 1e-4});

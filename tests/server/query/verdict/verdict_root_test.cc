@@ -175,6 +175,16 @@ TEST_F(VerdictRootTest, AWeightDecayThatOneRunChangedIsFound) {
   EXPECT_EQ(report.root->cause->rule, "weight_decay");
 }
 
+// Of a group of biases, say.
+TEST_F(VerdictRootTest, AWeightDecayIsPlacedAtTheUpdatesThatStandOut) {
+  options_.steps = 6;
+  before_ = [](RunWriter& run, bool is_b) { run.Scalar(0, 4, "weight_decay/group1", is_b ? 0.1 : 0.0); };
+  const Level of_biases = [](std::uint64_t step, const TensorKey& key) {
+    return step >= 4 && key.kind == Kind::kWeight && key.name.ends_with("bias") ? 1e-3 : 0.0;
+  };
+  EXPECT_EQ(Say(DiffWith(Sum(RoundingEverywhere(), of_biases))), "4 optimizer blocks.0.fc.bias");
+}
+
 TEST_F(VerdictRootTest, ALearningRateBeforeALaterLaunchIsFound) {
   options_.steps = 6;
   Record("lr/group0", 0.1, 0.1001, 4);
@@ -282,6 +292,37 @@ TEST_F(StructureTest, AMissingTensor) {
   const auto none = [](const Tensor&) { return std::optional<Tensor>(); };
   ExpectRoot(DiffWith(RoundingEverywhere(), Replace(at_, none, 1)), "1 forward blocks.2.ln",
              Reason::kMissingInB);
+}
+
+// Without it, clipping to a norm makes all others larger, also those before it.
+TEST_F(StructureTest, AMissingGradientComesBeforeOthersOfItsUpdate) {
+  const auto clipped = [](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    if (key.kind != Kind::kWeightGrad || step != 1) return tensor;
+    if (key.name == "blocks.3.fc.weight") return std::nullopt;
+    return Scaled(std::move(tensor), 1.003);
+  };
+  ExpectRoot(DiffWith(RoundingEverywhere(), clipped), "1 grad blocks.3.fc.weight", Reason::kMissingInB);
+}
+
+// Such as that of an output layer that only one run has untied.
+TEST_F(StructureTest, AMissingWeightComesBeforeItsGradient) {
+  const auto untied = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    if (key.name == "blocks.3.fc.weight") return std::nullopt;
+    return key.kind == Kind::kWeightGrad ? Scaled(std::move(tensor), 1.003) : tensor;
+  };
+  ExpectRoot(DiffWith(Nothing(), untied), "0 weights blocks.3.fc.weight", Reason::kMissingInB);
+}
+
+TEST_F(StructureTest, AMissingTensorIsFoundBehindMoreRowsThanAreListed) {
+  const auto late = [](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    if (key == Key("head") && step == 2) return std::nullopt;
+    return tensor;
+  };
+  Write(RoundingEverywhere(), late);
+  DiffRequest request;
+  request.tolerance = 1e-9;
+  request.top = 1;
+  ExpectRoot(Ask(request), "2 forward head", Reason::kMissingInB);
 }
 
 TEST_F(StructureTest, AnotherOrder) {
