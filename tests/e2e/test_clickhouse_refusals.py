@@ -73,7 +73,10 @@ def test_replicated_tables_are_not_used_without_a_quorum(tmp_path: Path, replica
         ("ALTER TABLE {db}.records DROP COLUMN digest", "found table 'records' without column 'digest FixedString(16)'"),
         ("ALTER TABLE {db}.records MODIFY COLUMN records UInt64", "with another column 'records UInt32', of type UInt64"),
         ("ALTER TABLE {db}.attempts DROP COLUMN launch", "found table 'attempts' without column 'launch String'"),
-        ("INSERT INTO {db}.store (key, value, made) VALUES ('format', '7', 18446744073709551615)", "found tables of format 7; expected 1"),
+        (
+            "INSERT INTO {db}.store (key, value, made) VALUES ('format', '7', 18446744073709551615)",
+            "found tables of format 7; expected 1",
+        ),
         ("DROP TABLE {db}.store", "found a table 'attempts' and no table 'store'; expected an empty database"),
         ("DROP TABLE {db}.store; CREATE TABLE {db}.store (a UInt8) ENGINE = Memory", "'store' of engine Memory"),
         (
