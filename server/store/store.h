@@ -213,7 +213,8 @@ class RunReader {
     if (!activations.ok()) return activations.status();
     auto layouts = Layouts(attempt, rank);
     if (!layouts.ok()) return layouts.status();
-    return std::make_shared<const RankDefinitions>(*std::move(activations), *std::move(layouts));
+    return std::make_shared<const RankDefinitions>(
+        RankDefinitions{*std::move(activations), *std::move(layouts)});
   }
   // Blocks of a rank by (step, first activation).
   virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
