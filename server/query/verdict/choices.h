@@ -32,8 +32,8 @@ class Choices {
   // What moved choices do to an output or its gradient.
   struct Effect {
     double distance = 0;  // the choices' largest; 0: none differs
-    bool in_other_rows =
-        false;  // its rows are not those that were chosen for, but those that were sent there
+    // Its rows are not those that were chosen for, but those that were sent there.
+    bool in_other_rows = false;
   };
   // Of the choices that were made in a module around it, in its micro-batch and mode; not in the model as a whole.
   Effect On(const TensorPair& pair) const;
