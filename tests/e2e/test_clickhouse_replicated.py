@@ -246,12 +246,16 @@ def test_collectors_that_start_together_found_one_store(tmp_path: Path, shared_e
     database = dsn.rsplit("/", 1)[1].partition("?")[0]
     hosts = [replica.address.removeprefix("clickhouse://") for replica in shared_engine.replicas]
     orders = [f"clickhouse://{','.join(order)}/{database}?quorum=2" for order in (hosts, hosts[::-1])] * 3
-    collectors = []
+    collectors: list[Collector] = []
     for n, order in enumerate(orders):
         (tmp_path / str(n)).mkdir()
         collectors.append(Collector(tmp_path / str(n) / "data", extra=["--store", order]))
-    with ThreadPoolExecutor(len(collectors)) as threads:
-        list(threads.map(lambda collector: collector.start(), collectors))
+    try:
+        with ThreadPoolExecutor(len(collectors)) as threads:
+            list(threads.map(lambda collector: collector.start(), collectors))
+    finally:
+        codes = [collector.stop() for collector in collectors if collector.process is not None]
+    assert codes == [0] * len(collectors)
     definition = (
         f"SELECT default_expression FROM system.columns WHERE database = '{database}' AND table = 'store' AND name = 'identity'"
     )
@@ -259,5 +263,3 @@ def test_collectors_that_start_together_found_one_store(tmp_path: Path, shared_e
     assert len(found) == 1 and "unhex" in found.pop(), found
     entries = shared_engine.replicas[0].ask(f"SELECT uniqExact(value) FROM {database}.store WHERE key = 'identity'")
     assert entries.strip() == "1", "each collector that found no entry yet wrote the identity that it uses"
-    for collector in collectors:
-        assert collector.stop() == 0
