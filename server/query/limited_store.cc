@@ -20,13 +20,9 @@ class LimitedScan final : public StatScan {
   bool LoadHashes(HashColumns* columns) override {
     return status_.ok() && scan_->LoadHashes(columns) && Spend();
   }
-  const NumberColumns* Columns() override {
-    const NumberColumns* const columns = status_.ok() ? scan_->Columns() : nullptr;
-    return columns != nullptr && Spend() ? columns : nullptr;
-  }
+  const NumberColumns* Columns() override { return Paid(status_.ok() ? scan_->Columns() : nullptr); }
   const NumberColumns* Numbers(NumberSet wanted) override {
-    const NumberColumns* const columns = status_.ok() ? scan_->Numbers(wanted) : nullptr;
-    return columns != nullptr && Spend() ? columns : nullptr;
+    return Paid(status_.ok() ? scan_->Numbers(wanted) : nullptr);
   }
   const Status& status() const override { return status_.ok() ? scan_->status() : status_; }
   std::uint64_t bytes_read() const override { return scan_->bytes_read(); }
@@ -37,6 +33,9 @@ class LimitedScan final : public StatScan {
     status_ = budget_.Spend(read - spent_);
     spent_ = read;
     return status_.ok();
+  }
+  const NumberColumns* Paid(const NumberColumns* columns) {
+    return columns != nullptr && Spend() ? columns : nullptr;
   }
 
   const std::unique_ptr<StatScan> scan_;

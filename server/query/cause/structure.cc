@@ -6,6 +6,7 @@
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/settings/config_diff.h"
+#include "server/query/settings/dotted.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -13,11 +14,6 @@ namespace {
 std::string FieldOf(const EventRecord& event, const char* name) {
   const auto field = event.fields.find(name);
   return field == event.fields.end() ? std::string() : field->second;
-}
-
-// Whether one name is the other's, or that of a module around it.
-bool Encloses(std::string_view outer, std::string_view inner) {
-  return inner.starts_with(outer) && (inner.size() == outer.size() || inner[outer.size()] == '.');
 }
 
 // A transition of this kind not after the root, newest first, that the other run has not made as well.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "common/names.h"
 #include "common/wide_loops.h"
@@ -26,47 +27,31 @@ STATCOLLECT_WIDE_LOOPS void Rms(const std::uint64_t* l2, const std::uint64_t* nu
                                          __builtin_sqrt(static_cast<double>(numel[i]) * components));
 }
 
-const std::uint64_t* ColumnOf(TopBy by, const NumberColumns& block) {
-  switch (by) {
-    case TopBy::kL2:
-      return block.l2;
-    case TopBy::kL1:
-      return block.l1;
-    case TopBy::kStd:
-      return block.std;
-    case TopBy::kMean:
-      return block.mean;
-    case TopBy::kMax:
-      return block.max;
-    case TopBy::kMin:
-      return block.min;
-    default:
-      return nullptr;
-  }
+// Statistics that are a column of their own.
+struct OfColumn {
+  TopBy by;
+  Statistic statistic;
+  const std::uint64_t* NumberColumns::*column;
+};
+constexpr OfColumn kOfColumns[] = {
+    {TopBy::kL2, Statistic::kL2, &NumberColumns::l2},
+    {TopBy::kL1, Statistic::kL1, &NumberColumns::l1},
+    {TopBy::kStd, Statistic::kStd, &NumberColumns::std},
+    {TopBy::kMean, Statistic::kMean, &NumberColumns::mean},
+    {TopBy::kMax, Statistic::kMax, &NumberColumns::max},
+    {TopBy::kMin, Statistic::kMin, &NumberColumns::min},
+};
+
+const OfColumn* FindColumn(TopBy by) {
+  const auto* const found = std::ranges::find(kOfColumns, by, &OfColumn::by);
+  return found == std::end(kOfColumns) ? nullptr : found;
 }
 
 bool HasValue(TopBy by, const Layout& layout) {
   const auto has = [&](auto... statistics) { return (layout.Has(statistics) && ...); };
-  switch (by) {
-    case TopBy::kL2:
-      return has(Statistic::kL2);
-    case TopBy::kL1:
-      return has(Statistic::kL1);
-    case TopBy::kStd:
-      return has(Statistic::kStd);
-    case TopBy::kMean:
-      return has(Statistic::kMean);
-    case TopBy::kMax:
-      return has(Statistic::kMax);
-    case TopBy::kMin:
-      return has(Statistic::kMin);
-    case TopBy::kAbsMax:
-      return has(Statistic::kMin, Statistic::kMax);
-    case TopBy::kRms:
-      return has(Statistic::kL2, Statistic::kNan, Statistic::kInf, Statistic::kShape);
-    default:
-      return false;
-  }
+  if (const OfColumn* const of = FindColumn(by)) return has(of->statistic);
+  if (by == TopBy::kAbsMax) return has(Statistic::kMin, Statistic::kMax);
+  return by == TopBy::kRms && has(Statistic::kL2, Statistic::kNan, Statistic::kInf, Statistic::kShape);
 }
 
 bool IsOf(std::span<const std::uint64_t> numbers, const NumberColumns& block) {
@@ -121,7 +106,7 @@ void LevelColumns::AddCells(const NumberColumns& block, std::vector<StatMapBuild
 }
 
 std::span<const std::uint64_t> LevelColumns::SizesOf(const NumberColumns& block, double components) {
-  if (const std::uint64_t* const column = ColumnOf(by_, block)) return {column, block.size};
+  if (const OfColumn* const of = FindColumn(by_)) return {block.*(of->column), block.size};
   sizes_.resize(block.size);
   if (by_ == TopBy::kAbsMax) Largest(block.min, block.max, block.size, sizes_.data());
   if (by_ == TopBy::kRms) Rms(block.l2, block.numel, components, block.size, sizes_.data());

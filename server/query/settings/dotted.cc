@@ -22,6 +22,10 @@ std::string_view ParentOf(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
 }
 
+bool Encloses(std::string_view outer, std::string_view inner) {
+  return inner.starts_with(outer) && (inner.size() == outer.size() || inner[outer.size()] == '.');
+}
+
 std::string_view LastPart(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 std::string PatternOf(std::string_view name) {

@@ -13,6 +13,8 @@ namespace statcollect::query {
 std::vector<std::string_view> Components(std::string_view name);
 // "blocks.1" of "blocks.1.ln2"; empty for a name without a dot.
 std::string_view ParentOf(std::string_view name);
+// Whether `inner` is `outer`, or the name of something inside.
+bool Encloses(std::string_view outer, std::string_view inner);
 // "weight" of "a.b.weight".
 std::string_view LastPart(std::string_view name);
 // "blocks.*.ln1" of "blocks.12.ln1": what modules of a list have in common.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/query/compare/distance.h"
 #include "server/query/settings/dotted.h"
 #include "server/query/verdict/pair_size.h"
 
@@ -11,11 +12,6 @@ namespace {
 
 constexpr double kMovedElements = 0.002, kMoves = 2;  // as for elements behind a bend
 constexpr double kOtherRow = 2;                       // the square of the difference of unrelated rows
-
-double Apart(double a, double b) {
-  const double larger = std::max(std::abs(a), std::abs(b));
-  return larger > 0 ? std::abs(a - b) / larger : 0;
-}
 
 // Whether its first dimensions, one or more, count so many rows.
 bool HasRows(const Layout& layout, std::int64_t rows) {
@@ -43,7 +39,8 @@ double MovedByRounding(const TensorPair& choice, double level) {
 }
 
 double DistanceOfNorms(const TensorPair& pair) {
-  return std::max(Apart(pair.a.stats->l2, pair.b.stats->l2), Apart(pair.a.stats->l1, pair.b.stats->l1));
+  return std::max(RelativeDifference(pair.a.stats->l2, pair.b.stats->l2),
+                  RelativeDifference(pair.a.stats->l1, pair.b.stats->l1));
 }
 
 void Choices::Note(const TensorPair& choice) {
@@ -77,8 +74,7 @@ double Choices::AroundParameter(std::string_view name) const {
   double largest = 0;
   for (const auto& [at, moved] : moved_) {
     const auto& [place, around] = at;
-    const bool inside = name.size() > around.size() && name.starts_with(around) && name[around.size()] == '.';
-    if (inside && place.second == Mode::kTrain) largest = std::max(largest, moved.distance);
+    if (place.second == Mode::kTrain && Encloses(around, name)) largest = std::max(largest, moved.distance);
   }
   return largest;
 }

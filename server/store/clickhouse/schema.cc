@@ -89,24 +89,28 @@ Result<std::optional<std::string>> FoundedIdentity(Engine& engine, const std::st
   return founded;
 }
 
-Status FoundStore(Engine& engine, const std::string& attempted) {
+// What FoundedIdentity says of the table, which is there afterwards.
+Result<std::string> FoundStore(Engine& engine, const std::string& attempted) {
   for (int tries = 1;; ++tries) {
-    const auto founded = FoundedIdentity(engine, attempted);
+    auto founded = FoundedIdentity(engine, attempted);
     if (!founded.ok()) return founded.status();
     const std::string identity = founded->value_or(SqlText(RandomBytes(kIdentityBytes)));
     const std::string column = identity.empty() ? "" : ", identity String DEFAULT " + identity;
     const Status created = engine.ExecuteEverywhere(attempted, CreateTable(engine, kTables[0], column));
+    if (created.ok()) {
+      if (!*founded)
+        founded = FoundedIdentity(engine, attempted);  // another collector's, if that one was first
+      return founded.ok() ? Result<std::string>(founded->value_or("")) : founded.status();
+    }
     // kAborted: another collector was first at another replica, which may not show the table yet.
     if (created.code() != Code::kAborted || tries == kFoundTries) return created;
     std::this_thread::sleep_for(kFoundPause);
   }
 }
 
-// In bytes. In a table that is older than the column, the entry `identity` counts; in others it says the same.
-Result<std::string> IdentityOf(Engine& engine, const std::string& attempted) {
-  const auto founded = FoundedIdentity(engine, attempted);
-  if (!founded.ok()) return founded.status();
-  const std::string expression = founded->value_or("");
+// In bytes, of what FoundStore returned. In a table that is older than the column, the entry `identity` counts; in others it
+// says the same.
+Result<std::string> IdentityOf(Engine& engine, const std::string& attempted, const std::string& expression) {
   std::string identity;
   if (!expression.empty()) {
     const auto answer = engine.Select(attempted, "SELECT " + expression + " AS identity");
@@ -303,10 +307,11 @@ Result<StoreIdentity> OpenSchema(Engine& engine) {
   STATCOLLECT_RETURN_IF_ERROR(CheckTables(engine, attempted));
   STATCOLLECT_RETURN_IF_ERROR(
       engine.ExecuteEverywhere(attempted, "CREATE DATABASE IF NOT EXISTS " + engine.dsn().database));
-  STATCOLLECT_RETURN_IF_ERROR(FoundStore(engine, attempted));
+  const auto founded = FoundStore(engine, attempted);
+  if (!founded.ok()) return founded.status();
   for (const TableSpec& table : std::span(kTables).subspan(1))
     STATCOLLECT_RETURN_IF_ERROR(engine.ExecuteEverywhere(attempted, CreateTable(engine, table)));
-  const auto bytes = IdentityOf(engine, attempted);
+  const auto bytes = IdentityOf(engine, attempted, *founded);
   if (!bytes.ok()) return bytes.status();
   StoreIdentity identity;
   ByteReader in(*bytes);
