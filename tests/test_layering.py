@@ -17,7 +17,7 @@ SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 QUERY = {"common", "server/store", "server/query"}
 QUERY_ROOMS = QUERY | {
     f"server/query/{room}"
-    for room in ("captures", "cause", "compare", "diff", "logical", "noise", "ranks", "records", "settings", "verdict")
+    for room in ("captures", "cause", "compare", "diff", "logical", "noise", "pairs", "ranks", "records", "settings", "verdict")
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),
@@ -63,12 +63,14 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/settings": (QUERY, set()),
     "server/query/captures": (QUERY, set()),
     "server/query/compare": (QUERY | {"server/query/settings"}, set()),
-    "server/query/noise": (QUERY | {"server/query/compare"}, set()),
+    "server/query/pairs": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
+    "server/query/noise": (QUERY | {"server/query/compare", "server/query/pairs"}, set()),
     "server/query/logical": (QUERY | {"server/query/compare"}, {"xxhash"}),  # digests of merged steps
     "server/query/ranks": (QUERY | {"server/query/compare", "server/query/logical", "server/query/settings"}, set()),
-    "server/query/cause": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
-    "server/query/verdict": (QUERY | {"server/query/compare", "server/query/settings", "server/query/cause"}, set()),
-    "server/query/diff": (QUERY | {"server/query/compare", "server/query/settings", "server/query/verdict"}, set()),
+    "server/query/cause": (QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings"}, set()),
+    "server/query/verdict": (QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings", "server/query/cause"}, set()),
+    "server/query/verdict/noise_threshold.cc": (QUERY | {"server/query/verdict"}, {"boost"}),
+    "server/query/diff": (QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings", "server/query/verdict"}, set()),
     "server/query/records": (QUERY | {"server/query/logical"}, set()),
     "server/query/query.h": (QUERY_ROOMS, set()),
     "server/query/query.cc": (QUERY_ROOMS | {"server/query/query.h"}, set()),

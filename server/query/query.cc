@@ -60,6 +60,17 @@ AttemptInfo Describe(const AttemptMeta& attempt, const std::map<std::uint32_t, R
   return info;
 }
 
+// How many times as many parts of a batch B has: micro-batches, or those of all ranks. Only what differs.
+std::vector<double> PartsInB(const RunCut& a, const RunCut& b) {
+  const double micro = static_cast<double>(b.micro_batches) / a.micro_batches;
+  const double all = micro * b.pieces / a.pieces;
+  std::vector<double> factors;
+  for (const double factor : {micro, all}) {
+    if (factor != 1) factors.push_back(factor);
+  }
+  return factors;
+}
+
 // Adds notes about the alarms of a run's newest launch: the first NaN, and the rest.
 Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* notes) {
   const std::size_t newest = view.attempts().size() - 1;
@@ -278,9 +289,11 @@ Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b, 
   if (*logical) return DiffLogical(store, **logical, a, b, request, progress, stop);
   auto noise = OpenNoise(store, a, request);
   if (!noise.ok()) return noise.status();
-  auto report = DiffRuns(a, b, request, is_stream_open_, noise->floor.get(), progress, stop);
+  auto report =
+      DiffRuns(a, b, request, is_stream_open_, noise->floor.get(), noise->twins.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise->source);
+  report->notes.insert(report->notes.end(), noise->notes.begin(), noise->notes.end());
   for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
@@ -294,13 +307,16 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   if (!view_b.ok()) return view_b.status();
   DiffRequest as_models = request;
   as_models.logical = true;
+  if (pair.a->folds_micro_batches()) as_models.loss_factors = PartsInB(pair.a->cut(), pair.b->cut());
   std::vector<std::unique_ptr<LogicalRun>> repeats;
   const auto open = OpenAs(store, *pair.a, repeats);
   auto noise = OpenNoiseOfWhole(store, *view_a, request, open, pair.a->folds_micro_batches());
   if (!noise.ok()) return noise.status();
-  auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, noise->floor.get(), progress, stop);
+  auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, noise->floor.get(), noise->twins.get(),
+                         progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise->source);
+  report->notes.insert(report->notes.end(), noise->notes.begin(), noise->notes.end());
   STATCOLLECT_RETURN_IF_ERROR(DescribeRanks(pair, a, b, &*report));
   for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;

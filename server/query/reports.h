@@ -122,19 +122,22 @@ struct RunDetail {
 
 struct DiffRequest {
   std::string run_a, run_b;
-  std::optional<double> tolerance;     // relative L2, finite and >= 0; default by dtype
-  bool exact = false;                  // a bitwise difference of any size is a divergence
-  std::vector<std::uint32_t> ranks;    // empty: all that both runs have
-  std::string steps;                   // as for StepSet::Parse
-  std::vector<Kind> kinds;             // empty: all kinds and the losses; otherwise only these
-  std::uint32_t top = 0;               // maximum number of rows in `diverged`; 0: 20
-  bool all = false;                    // every diverged row (up to kDivergedRowsMax)
-  std::string map;                     // rules of a NameMap: names of B for names of A
-  bool no_alignment = false;           // do not match different names by order, class and shape
-  bool first_only = false;             // end after the first step that diverged
-  std::vector<std::string> noise;      // repeats of A; differences between them do not count
-  bool no_noise = false;               // do not use a stored noise profile of A either
-  bool logical = false;                // as one model each, whatever the layouts (logical/choose.h)
+  std::optional<double> tolerance;   // relative L2, finite and >= 0; default by dtype
+  bool exact = false;                // a bitwise difference of any size is a divergence
+  std::vector<std::uint32_t> ranks;  // empty: all that both runs have
+  std::string steps;                 // as for StepSet::Parse
+  std::vector<Kind> kinds;           // empty: all kinds and the losses; otherwise only these
+  std::uint32_t top = 0;             // maximum number of rows in `diverged`; 0: 20
+  bool all = false;                  // every diverged row (up to kDivergedRowsMax)
+  std::string map;                   // rules of a NameMap: names of B for names of A
+  bool no_alignment = false;         // do not match different names by order, class and shape
+  bool first_only = false;           // end after the first step that diverged
+  std::vector<std::string> noise;    // repeats of A; differences between them do not count
+  bool no_noise = false;             // do not use a stored noise profile of A either
+  bool logical = false;              // as one model each, whatever the layouts (logical/choose.h)
+  // Set by the engine for runs that cut a batch into other numbers of parts: how many times as many B has. A loss may be
+  // logged for its part.
+  std::vector<double> loss_factors;
   bool by_rank = false;                // rank by rank, whatever the layouts
   bool merge_ranks = false;            // compare replicas, whatever the numbers of ranks (merge_ranks.h)
   std::uint32_t heat_map_columns = 0;  // also make a heat map of at most so many columns; 0: none
@@ -281,6 +284,8 @@ inline constexpr std::size_t kGrowthPointsMax = 40;
 struct NoiseSource {
   std::vector<std::string> runs;  // repeats of A
   bool stored = false;            // from a saved profile, not from runs read now
+  // The sizes of the runs' noise in units in the last place, if they are perturbed twins of A; as many as runs.
+  std::vector<double> scale;
 };
 
 // Extent of a divergence.

@@ -100,21 +100,17 @@ void CompareLaunches(Evidence& evidence) {
 }
 
 Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_t step, const StepData& of_a,
-                                     const StepData& of_b) {
+                                     const StepData& of_b, Evidence::Paired& paired) {
   const auto [attempt_a, attempt_b] = question.steps.at(step);
-  auto catalogue_a = question.a.Catalogue(attempt_a, question.ranks.a),
-       catalogue_b = question.b.Catalogue(attempt_b, question.ranks.b);
-  if (!catalogue_a.ok()) return catalogue_a.status();
-  if (!catalogue_b.ok()) return catalogue_b.status();
-  const Alignment& alignment = question.aligner.For(question.place, **catalogue_a, **catalogue_b);
-  std::map<std::uint32_t, const Observation*> by_id;
-  for (const Observation& seen : of_b.observations) by_id[seen.def->id] = &seen;
+  auto a = question.a.Catalogue(attempt_a, question.ranks.a);
+  if (!a.ok()) return a.status();
+  auto b = question.b.Catalogue(attempt_b, question.ranks.b);
+  if (!b.ok()) return b.status();
+  paired.step = PairedStep(of_a, of_b, question.aligner.For(question.place, **a, **b));
+  paired.pairs = paired.step.TakePairs();
   std::vector<Pair> pairs;
-  for (const Observation& seen : of_a.observations) {
-    if (seen.def->id >= (*catalogue_a)->activations.size()) continue;
-    const auto found = by_id.find(alignment.b_of(seen.def->id));
-    if (found != by_id.end()) pairs.push_back({.a = &seen, .b = found->second});
-  }
+  pairs.reserve(paired.pairs.size());
+  for (const TensorPair& pair : paired.pairs) pairs.push_back({.a = &pair.a, .b = &pair.b});
   return pairs;
 }
 
@@ -160,12 +156,6 @@ std::optional<double> Side::ScalarAt(std::string_view scalar, std::uint64_t step
   return value;
 }
 
-bool Pair::SameBits() const {
-  return a->layout->dtype == b->layout->dtype && a->layout->shape == b->layout->shape &&
-         a->layout->hash_kind == b->layout->hash_kind && a->layout->Trusts(Statistic::kHash) &&
-         b->layout->Trusts(Statistic::kHash) && a->stats->hash == b->stats->hash;
-}
-
 std::vector<Pair> Evidence::PairsOf(Kind kind) const {
   std::vector<Pair> found;
   for (const Pair& pair : at) {
@@ -181,13 +171,14 @@ Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& st
   STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/false, evidence.b));
   FindLaunches(question, evidence);
   CompareLaunches(evidence);
-  auto at = MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at);
+  auto at = MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at, evidence.paired_at);
   if (!at.ok()) return at.status();
   evidence.at = *std::move(at);
   const auto here = question.steps.find(question.root.step);
   if (here != question.steps.begin()) {
     evidence.step_before = std::prev(here)->first;
-    auto before = MatchPairs(question, *evidence.step_before, evidence.a.before, evidence.b.before);
+    auto before = MatchPairs(question, *evidence.step_before, evidence.a.before, evidence.b.before,
+                             evidence.paired_before);
     if (!before.ok()) return before.status();
     evidence.before = *std::move(before);
   }

@@ -13,6 +13,7 @@
 #include "common/records.h"
 #include "common/status.h"
 #include "server/query/cause/cause.h"
+#include "server/query/pairs/paired_step.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 
@@ -38,19 +39,24 @@ struct Side {
   std::optional<double> ScalarAt(std::string_view scalar, std::uint64_t step) const;
 };
 
-// A tensor of A and its counterpart in B.
+// A tensor of A and its counterpart in B; parts that match only together are one.
 struct Pair {
   const Observation* a = nullptr;
   const Observation* b = nullptr;
   const TensorKey& key() const { return a->def->key; }
-  bool SameBits() const;
+  bool SameBits() const { return HaveSameBits(*a, *b); }
 };
 
 struct Evidence {
   const CauseQuestion& question;
   const Divergence& root;
   Side a, b;
-  std::vector<Pair> at, before;              // in A's order of execution
+  std::vector<Pair> at, before;  // in A's order of execution; of paired_at and paired_before
+  struct Paired {
+    PairedStep step;
+    std::vector<TensorPair> pairs;
+  };
+  Paired paired_at, paired_before;
   std::optional<std::uint64_t> step_before;  // the compared step before the root's
   bool launched_together = false;            // both launches of the root's step begin at the same step
   bool first_update = false;                 // the root's step is the first of both runs

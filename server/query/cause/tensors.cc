@@ -207,7 +207,7 @@ Found FindTieBroken(const Evidence& evidence) {
   const Observation* computed_from = BeforeIn(evidence.a.at.observations, a);
   if (computed_from == nullptr) return std::nullopt;
   for (const Pair& pair : evidence.at) {
-    if (pair.a != computed_from) continue;
+    if (pair.a->def != computed_from->def) continue;
     if (pair.a->stats->numel != pair.b->stats->numel || pair.b->layout->dtype != pair.a->layout->dtype)
       return std::nullopt;
     const double apart = pair.SameBits() ? 0 : Measure(*pair.a, *pair.b, /*interval=*/false).value;

@@ -113,6 +113,15 @@ std::vector<Spot> SpotsOfLosses(std::span<const Observation> step, const std::ve
   return all;
 }
 
+double LossFactor(const DiffContext& context, double a, double b) {
+  const double tolerance = DefaultTolerance(DType::kF32, DType::kF32);
+  if (context.tolerance || context.exact || RelativeDifference(a, b) <= tolerance) return 1;
+  for (const double factor : context.loss_factors) {
+    if (RelativeDifference(a, b * factor) <= tolerance) return factor;
+  }
+  return 1;
+}
+
 Status LossDiff::Compare(RankStepFindings& at) {
   std::map<LossName, std::deque<double>> losses_b;
   for (const ScalarRecord& scalar : at.losses_b) {
@@ -141,8 +150,11 @@ Status LossDiff::Compare(RankStepFindings& at) {
 
 Status LossDiff::ComparePair(const ScalarRecord& a, double b, const ReportOrder& place,
                              RankStepFindings& at) {
+  const double factor = LossFactor(context_, a.value, b);
+  if (factor != 1) factor_ = factor;
   Comparison comparison;
-  comparison.distance = Distance{.value = RelativeDifference(a.value, b), .kind = DistanceKind::kStatistics};
+  comparison.distance =
+      Distance{.value = RelativeDifference(a.value, b * factor), .kind = DistanceKind::kStatistics};
   const double distance = comparison.distance->value;
   compared_.insert(a.name);
   ++at.tally.records;

@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_COMPARE_LOSS_DIFF_H_
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -20,6 +21,11 @@ bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRe
 // the step has one segment. `step`: all its records, in the order of execution.
 std::vector<Spot> SpotsOfLosses(std::span<const Observation> step, const std::vector<ScalarRecord>& losses);
 
+// What B's loss is to be multiplied by, since it may have been logged for one of the parts that B cuts a batch into: one of
+// the context's factors if the losses agree with it within rounding, else 1. A loss that is wrong by such a factor in
+// training, too, shows in the gradients.
+double LossFactor(const DiffContext& context, double a, double b);
+
 // Not thread-safe. Context is borrowed.
 class LossDiff {
  public:
@@ -33,6 +39,7 @@ class LossDiff {
   std::vector<std::string> OnlyInA() const;
   std::vector<std::string> OnlyInB() const;
   std::uint64_t alone() const { return alone_; }  // number of losses without counterpart in their step
+  std::optional<double> factor() const { return factor_; }             // by which losses of B were multiplied
   const std::set<std::string>& compared() const { return compared_; }  // names
 
  private:
@@ -42,6 +49,7 @@ class LossDiff {
   const DiffContext& context_;
   std::set<std::string> names_a_, names_b_, compared_;
   std::uint64_t alone_ = 0;
+  std::optional<double> factor_;
 };
 
 }  // namespace statcollect::query

@@ -139,7 +139,8 @@ struct DiffContext {
   NoiseFloor* noise = nullptr;  // null: none
   // Whole models that are cut differently: sizes in their modules differ for that reason.
   bool logical = false;
-  bool cells = false;  // also of the heat map; then hashes of equal blocks are read, too
+  std::vector<double> loss_factors;  // DiffRequest::loss_factors
+  bool cells = false;                // also of the heat map; then hashes of equal blocks are read, too
 };
 
 // Steps of one rank that both runs have, ascending, each run's from one attempt.

@@ -20,6 +20,7 @@
 #include "server/query/diff/heat_map.h"
 #include "server/query/diff/loaded_weights.h"
 #include "server/query/diff/map_notes.h"
+#include "server/query/number_text.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
 #include "server/query/settings/recording_policy.h"
@@ -438,6 +439,10 @@ void ReportBuilder::AddNotes() {
   if (cut_) notes.push_back("some lists were cut; narrow the query with --steps, --rank or --kinds");
   for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
   for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
+  if (losses_.factor())
+    notes.push_back("losses of " + b_.run() + " were multiplied by " + ShortNumber(*losses_.factor()) +
+                    ": it cuts a batch into other parts than " + a_.run() +
+                    ", and its losses are those of a part");
   if (losses_.alone() > 0) {
     notes.push_back(std::to_string(losses_.alone()) + " losses exist in only one run and were not compared");
   }
@@ -526,8 +531,8 @@ void TakeCells(StepResult& step, HeatMapBuilder& heat) {
 }  // namespace
 
 Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
-                            const IsStreamOpen& is_stream_open, NoiseFloor* noise, const OnProgress& progress,
-                            const std::stop_token& stop) {
+                            const IsStreamOpen& is_stream_open, NoiseFloor* noise, const Twins* twins,
+                            const OnProgress& progress, const std::stop_token& stop) {
   auto names = NameMap::Parse(request.map);
   if (!names.ok()) return names.status();
   auto plan = PlanDiff(a, b, request, is_stream_open);
@@ -545,6 +550,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .limits = limits,
                               .noise = noise,
                               .logical = request.logical,
+                              .loss_factors = request.loss_factors,
                               .cells = request.heat_map_columns > 0};
     if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, *plan, stop));
     ReportBuilder builder(a, b, request, *plan, context);
@@ -563,7 +569,8 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                                 .plan = *plan,
                                 .steps = builder.steps_to_judge(),
                                 .missing = builder.first_missing(),
-                                .last_step = last_step};
+                                .last_step = last_step,
+                                .twins = twins};
     STATCOLLECT_RETURN_IF_ERROR(JudgeReport(question, request, builder.tally(), report, stop));
     AddBracket(*plan, report);
     if (heat && report.verdict != Verdict::kIncomparable) report.heat_map = heat->Make(report);

@@ -125,6 +125,30 @@ class Measurement {
   NoiseProfile profile_;  // guarded by mutex_ while threads measure
 };
 
+// The twins of A that the request names or, if it names no runs, all of them.
+Result<std::vector<TwinOf>> WantedTwins(Store& store, const RunView& a, const DiffRequest& request) {
+  if (request.no_noise || request.exact) return std::vector<TwinOf>();
+  auto twins = Twins::Find(store, a.run());
+  if (!twins.ok() || request.noise.empty()) return twins;
+  std::erase_if(*twins, [&](const TwinOf& twin) {
+    return std::find(request.noise.begin(), request.noise.end(), twin.run) == request.noise.end();
+  });
+  return twins;
+}
+
+Status OpenTwins(std::vector<TwinOf> twins, RunView& a, const RepeatNoise::OpenRun& open, KnownNoise& known) {
+  auto opened = Twins::Open(open, a, std::move(twins), known.notes);
+  if (!opened.ok()) return opened.status();
+  known.twins = *std::move(opened);
+  if (known.twins == nullptr) return Status::Ok();
+  known.source = NoiseSource{};
+  for (const TwinOf& twin : known.twins->all()) {
+    known.source->runs.push_back(twin.run);
+    known.source->scale.push_back(twin.ulps);
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request) {
@@ -134,6 +158,12 @@ Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& reques
 Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest& request,
                                     const RepeatNoise::OpenRun& open, bool fold) {
   KnownNoise known;
+  auto twins = WantedTwins(store, a, request);
+  if (!twins.ok()) return twins.status();
+  if (!twins->empty() && twins->size() >= request.noise.size()) {
+    STATCOLLECT_RETURN_IF_ERROR(OpenTwins(*std::move(twins), a, open, known));
+    if (known.twins != nullptr) return known;
+  }
   if (!request.noise.empty()) {
     auto repeats = RepeatNoise::Open(open, a, request.noise);
     if (!repeats.ok()) return repeats.status();

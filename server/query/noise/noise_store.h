@@ -10,6 +10,7 @@
 #include "common/status.h"
 #include "server/query/compare/noise.h"
 #include "server/query/noise/noise_repeats.h"
+#include "server/query/pairs/twins.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/types.h"
@@ -19,10 +20,13 @@ namespace statcollect::query {
 
 struct KnownNoise {
   std::unique_ptr<NoiseFloor> floor;  // null: unknown
+  std::unique_ptr<Twins> twins;       // null: none
   std::optional<NoiseSource> source;
+  std::vector<std::string> notes;  // on twins that could not be used
 };
 
-// From the runs that a diff names, otherwise as stored for its run A. The floor borrows the view.
+// From the runs that a diff names, otherwise from A's twins, otherwise as stored for A. Twins take the place of a floor.
+// Both borrow the view.
 Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request);
 // The same where `a` is one model that was put together from its ranks: `open` does so with a repeat. The stored noise, which
 // is the largest over ranks, holds for whole tensors, too: relative to its size, a whole is never further apart than its

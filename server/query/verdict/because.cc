@@ -32,9 +32,10 @@ const char* WhatIsJudged(const Explained& one) {
   return "it differs by ";
 }
 
-std::string Measured(const Explained& one) {
-  return WhatIsJudged(one) + ShortNumber(one.observed) + ", " + Times(RatioOf(one)) +
-         " what its inputs and rounding explain (" + ShortNumber(one.expected) + ")";
+std::string SizeText(const Explained& one, bool measured) {
+  return WhatIsJudged(one) + ShortNumber(one.observed) + ", " + Times(RatioOf(one)) + " what " +
+         (measured ? "the noise of the twins explains" : "its inputs and rounding explain") + " (" +
+         ShortNumber(one.expected) + ")";
 }
 
 void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>& reasons) {
@@ -42,7 +43,7 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
     reasons.push_back("its values differ in more than size");
     return;
   }
-  reasons.push_back(Measured(one));
+  reasons.push_back(SizeText(one, jump.kind == JumpKind::kMeasured));
   if (jump.sisters > 0)
     reasons.push_back(Count(jump.sisters, "module of its kind stays", "modules of its kind stay") +
                       " at about " + Times(jump.usual));
@@ -53,6 +54,7 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
 }  // namespace
 
 Confidence ConfidenceIn(const Jump& jump, bool quiet) {
+  if (jump.confidence) return *jump.confidence;
   const bool endless = std::isinf(jump.ratio) && jump.ratio > 0;
   if (jump.kind == JumpKind::kInput || endless) return Confidence::kCertain;
   if (jump.kind == JumpKind::kSetting) {
@@ -109,6 +111,7 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
       reasons.push_back("it differs by " + ShortNumber(one.observed) + ", " + Times(jump.ratio - jump.usual) +
                         " as much as other gradients of the step");
       break;
+    case JumpKind::kMeasured:
     case JumpKind::kExcess:
       AddExcess(one, jump, reasons);
   }

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/query/pairs/tensor_pair.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/verdict/choices.h"
@@ -26,14 +27,6 @@
 #include "server/query/verdict/terms.h"
 
 namespace statcollect::query {
-
-// One tensor that both runs have, or a loss (then only `loss` and `distance` are set).
-struct TensorPair {
-  Observation a, b;
-  double distance = 0;  // relative L2; 0: equal bits; infinite: no finite measure
-  const std::string* loss = nullptr;
-  double loss_a = 0, loss_b = 0;
-};
 
 // One difference and what explains it. All distances are relative L2.
 struct Explained {

@@ -29,19 +29,21 @@ enum class JumpKind : std::uint8_t {
   kScale,      // all gradients are the other run's times the same factor
   kClipped,    // a gradient besides which all others have one factor, as clipping to a norm gives them
   kSetting,    // a recorded setting of the optimizer or of a module differs
+  kMeasured,   // larger than the noise of the run's twins explains
 };
 
 // One difference that its inputs and rounding do not explain. Logarithms are natural.
 struct Jump {
   std::size_t index = 0;  // of the Explained
   JumpKind kind = JumpKind::kExcess;
-  double ratio = 0;                   // log(observed / expected)
-  double usual = 0;                   // the ratio usual for similar tensors and its own earlier steps
-  double excess = 0;                  // above `usual` plus the threshold; > 0
-  std::size_t sisters = 0, past = 0;  // numbers of similar tensors and earlier steps compared with
-  double factor = 1;                  // kScale; kClipped: of the others
-  bool of_outer = false;              // kSetting: the setting belongs to an enclosing module
-  bool stands_out = false;            // kSetting: the tensor would be a jump without the setting
+  double ratio = 0;                      // log(observed / expected)
+  double usual = 0;                      // the ratio usual for similar tensors and its own earlier steps
+  double excess = 0;                     // above `usual` plus the threshold; > 0
+  std::size_t sisters = 0, past = 0;     // numbers of similar tensors and earlier steps compared with
+  double factor = 1;                     // kScale; kClipped: of the others
+  bool of_outer = false;                 // kSetting: the setting belongs to an enclosing module
+  bool stands_out = false;               // kSetting: the tensor would be a jump without the setting
+  std::optional<Confidence> confidence;  // set if it was measured from twins
 };
 
 // Finds the jumps of one rank. Steps must ascend; remembers the ratios of earlier steps. Not thread-safe.

@@ -1,10 +1,8 @@
 #include "server/query/verdict/loss_scale.h"
 
 #include <cmath>
-#include <limits>
 
 #include "server/query/cause/text.h"
-#include "server/query/compare/distance.h"
 
 namespace statcollect::query {
 namespace {
@@ -34,13 +32,6 @@ std::string LossScales::Text(const std::string& run_a, const std::string& run_b)
   return "the loss scale at step " + std::to_string(step) + " is " + (a ? text_a : "not set") + " in " +
          run_a + " and " + (b ? text_b : "not set") + " in " + run_b +
          "; gradients of outputs were divided by it before rounding was judged";
-}
-
-double DistanceBetween(const Observation& a, const Observation& b) {
-  const Comparison comparison = Compare(a, b, std::nullopt, /*exact=*/false, /*interval=*/false);
-  if (comparison.agreement == Agreement::kIdentical || comparison.agreement == Agreement::kIncomparable)
-    return 0;
-  return comparison.distance ? comparison.distance->value : std::numeric_limits<double>::infinity();
 }
 
 void DivideGradients(double ratio, std::vector<TensorPair>& pairs, std::deque<Divided>& storage) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/records.h"
-#include "server/query/verdict/explain.h"
+#include "server/query/pairs/tensor_pair.h"
 
 namespace statcollect::query {
 
@@ -32,9 +32,6 @@ struct Divided {
   TensorStats stats;
   std::vector<double> sketch;
 };
-
-// The distance of two records: 0 for equal bits, infinite if there is no finite measure.
-double DistanceBetween(const Observation& a, const Observation& b);
 
 // Divides B's gradients of outputs by `ratio` > 0 and measures them again. `storage` outlives the pairs.
 void DivideGradients(double ratio, std::vector<TensorPair>& pairs, std::deque<Divided>& storage);

@@ -8,14 +8,13 @@
 
 #include "common/names.h"
 #include "server/query/compare/distance.h"
-#include "server/query/compare/loss_diff.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
-#include "server/query/loss_names.h"
 #include "server/query/number_text.h"
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/optimizer_keys.h"
 #include "server/query/verdict/because.h"
+#include "server/query/verdict/measured_model.h"
 #include "server/query/verdict/optimizers.h"
 #include "server/query/verdict/setting_jumps.h"
 
@@ -59,9 +58,6 @@ std::optional<double> InForce(const Values& values, std::uint64_t step, bool hol
   return holds || next->first == step ? std::optional(next->second) : std::nullopt;
 }
 
-bool IsWeight(const TensorPair& pair) {
-  return pair.loss == nullptr && pair.a.def->key.kind == Kind::kWeight;
-}
 bool HasWeights(const std::vector<TensorPair>& pairs, Stage stage) {
   return std::any_of(pairs.begin(), pairs.end(), [&](const TensorPair& pair) {
     return IsWeight(pair) && StageOf(pair.a.def->key) == stage;
@@ -77,17 +73,6 @@ bool LeavesWeights(const std::vector<TensorPair>& pairs) {
   return !trained && HasWeights(pairs, Stage::kWeights);
 }
 
-// Then a loss that differs was logged after an update, by an evaluation say.
-bool OnlyUpdatesDiffer(const std::vector<TensorPair>& pairs) {
-  const auto differs_in = [&](auto... stages) {
-    return std::any_of(pairs.begin(), pairs.end(), [&](const TensorPair& pair) {
-      return pair.distance > 0 && pair.a.def->key.mode != Mode::kEval &&
-             ((StageOf(pair.a.def->key) == stages) || ...);
-    });
-  };
-  return differs_in(Stage::kOptimizer) && !differs_in(Stage::kForward, Stage::kBackward, Stage::kGrad);
-}
-
 // Copies the comparison with sisters and earlier steps from a record's excess jump to the setting jump that
 // explains it. Jumps of one record are adjacent, settings first.
 void ShareEvidence(std::vector<Jump>& jumps) {
@@ -95,7 +80,7 @@ void ShareEvidence(std::vector<Jump>& jumps) {
     Jump& setting = jumps[i - 1];
     const Jump& excess = jumps[i];
     if (setting.index != excess.index || setting.kind != JumpKind::kSetting ||
-        excess.kind != JumpKind::kExcess)
+        (excess.kind != JumpKind::kExcess && excess.kind != JumpKind::kMeasured))
       continue;
     setting.usual = excess.usual;
     setting.sisters = excess.sisters;
@@ -129,106 +114,6 @@ RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps
     }
   }
   return all;
-}
-
-Status RankJudge::Read(std::uint64_t step, StepPairs& to) {
-  const auto [attempt_a, attempt_b] = plan_.stored.at(step);
-  auto a = context_.a.Read(attempt_a, ranks_.a, step);
-  if (!a.ok()) return a.status();
-  auto b = context_.b.Read(attempt_b, ranks_.b, step);
-  if (!b.ok()) return b.status();
-  to = {.a = *std::move(a), .b = *std::move(b)};
-  if (context_.losses) {
-    const StepBounds only{.first = step, .last = step};
-    auto losses_a = context_.a.Scalars(attempt_a, ranks_.a, only);
-    if (!losses_a.ok()) return losses_a.status();
-    auto losses_b = context_.b.Scalars(attempt_b, ranks_.b, only);
-    if (!losses_b.ok()) return losses_b.status();
-    to.losses_a = *std::move(losses_a);
-    to.losses_b = *std::move(losses_b);
-  }
-  STATCOLLECT_RETURN_IF_ERROR(AddTensors(step, to));
-  const auto scales = LossScales::Of(step, to.losses_a, to.losses_b);
-  if (const auto ratio = scales.Ratio()) {
-    DivideGradients(*ratio, to.pairs, to.divided);
-    if (!loss_scales_) loss_scales_ = scales;
-  }
-  AddLosses(to);
-  return Status::Ok();
-}
-
-// Tensors without a counterpart are not judged.
-Status RankJudge::AddTensors(std::uint64_t step, StepPairs& to) const {
-  const auto [attempt_a, attempt_b] = plan_.stored.at(step);
-  auto a = context_.a.Catalogue(attempt_a, ranks_.a);
-  if (!a.ok()) return a.status();
-  auto b = context_.b.Catalogue(attempt_b, ranks_.b);
-  if (!b.ok()) return b.status();
-  const Alignment& alignment = context_.aligner.For(place_, **a, **b);
-  const auto by_id = [](const StepData& data, std::size_t size) {
-    std::vector<const Observation*> all(size, nullptr);
-    for (const Observation& seen : data.observations) all[seen.def->id] = &seen;
-    return all;
-  };
-  const auto of_a = by_id(to.a, alignment.a().activations.size());
-  const auto of_b = by_id(to.b, alignment.b().activations.size());
-  const auto add = [&](const Observation& x, const Observation& y) {
-    to.pairs.push_back({.a = x, .b = y, .distance = DistanceBetween(x, y)});
-  };
-  to.pairs.reserve(to.a.observations.size());
-  for (const Observation& seen : to.a.observations) {
-    const ActivationTraits& traits = alignment.traits_a(seen.def->id);
-    if (const AlignedGroup* const group = alignment.GroupAt(seen.def->id)) {
-      const auto parts_a = PartsOf(group->a, of_a), parts_b = PartsOf(group->b, of_b);
-      if (!traits.wanted || parts_a.size() < group->a.size() || parts_b.size() < group->b.size()) continue;
-      const FusedPair& fused = to.fused.emplace_back(Fuse(group->relation, parts_a, parts_b));
-      add(fused.a.observation(seen.order), fused.b.observation(parts_b.front().order));
-      continue;
-    }
-    const std::uint32_t other = alignment.b_of(seen.def->id);
-    if (!traits.wanted || traits.grouped || other == Alignment::kNone || of_b[other] == nullptr) continue;
-    add(seen, *of_b[other]);
-  }
-  return Status::Ok();
-}
-
-std::size_t RankJudge::PlaceOfLoss(const std::vector<TensorPair>& pairs, const StepOrder& order,
-                                   std::uint32_t segment) {
-  std::size_t place = 0;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const Stage stage = StageOf(pairs[i].a.def->key);
-    const std::uint32_t in = order.At(pairs[i].a.order).segment;
-    if (in > segment || (in == segment && (stage == Stage::kBackward || stage == Stage::kGrad))) break;
-    if (stage == Stage::kForward || in < segment) place = i + 1;
-  }
-  return place;
-}
-
-// Places losses after the last forward record before the first gradient. A loss that differs although only
-// updates differ is placed after those.
-void RankJudge::AddLosses(StepPairs& to) const {
-  std::erase_if(to.losses_a, [](const ScalarRecord& scalar) { return !IsLoss(scalar.name); });
-  const StepOrder order(to.a.observations);
-  const std::vector<Spot> spots = SpotsOfLosses(to.a.observations, to.losses_a);
-  const bool only_updates = OnlyUpdatesDiffer(to.pairs);
-  std::map<std::size_t, std::vector<TensorPair>> losses;  // by what they stand before
-  for (std::size_t i = 0; i < to.losses_a.size(); ++i) {
-    const ScalarRecord& a = to.losses_a[i];
-    const auto b = std::find_if(to.losses_b.begin(), to.losses_b.end(), [&](const ScalarRecord& other) {
-      return other.name == a.name && other.micro_batch == a.micro_batch;
-    });
-    if (b == to.losses_b.end()) continue;
-    const std::uint32_t segment = spots.empty() ? 0 : spots[i].segment;
-    const double distance = RelativeDifference(a.value, b->value);
-    const bool late = only_updates && distance > 0;
-    losses[late ? to.pairs.size() : PlaceOfLoss(to.pairs, order, segment)].push_back(
-        {.distance = distance, .loss = &a.name, .loss_a = a.value, .loss_b = b->value});
-    to.losses_b.erase(b);  // of several with that name each has its own counterpart
-  }
-  for (auto at = losses.rbegin(); at != losses.rend(); ++at) {
-    to.pairs.insert(to.pairs.begin() + static_cast<std::ptrdiff_t>(at->first), at->second.begin(),
-                    at->second.end());
-  }
 }
 
 Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() const {
@@ -411,9 +296,8 @@ Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherS
   return Status::Ok();
 }
 
-Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>& steps,
-                                                   std::optional<std::uint64_t> last_step,
-                                                   const std::stop_token& stop) {
+RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
+                                  std::optional<std::uint64_t> last_step, const std::stop_token& stop) {
   auto setting = FirstOtherSetting();
   if (!setting.ok()) return setting.status();
   std::set<std::uint64_t> wanted = steps;
@@ -421,34 +305,87 @@ Result<std::optional<JudgedRoot>> RankJudge::Judge(const std::set<std::uint64_t>
   auto settings = ReadSettings(plan_.steps.at(*steps.begin()));
   if (!settings.ok()) return settings.status();
   AddChanges(*settings, wanted);
-  Explainer explainer(MethodsAt(*steps.begin()));
-  JumpFinder finder(IdenticalStepsBefore(*steps.begin()));
+  Begin();
+  if (twins_ != nullptr) {
+    MeasuredModel model(*twins_, ranks_.a);
+    const Steps measured = model.StepsFor(plan_, wanted, last_step);
+    const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kReport);
+    auto found = JudgeSteps(model, reader, measured, *setting, *settings, stop);
+    if (!found.ok()) return found;
+    const std::uint64_t last = measured.empty() ? 0 : measured.rbegin()->first;
+    if (measured.empty() || !model.noise_arrived()) {
+      measured_ = measured.empty() ? Measured::kInPart : Measured::kUnmoved;
+      Begin();
+    } else {
+      measured_ = Measured::kWhole;
+      std::erase_if(wanted,
+                    [&](std::uint64_t step) { return step <= last || (last_step && step > *last_step); });
+      if (*found || wanted.empty()) return found;
+      measured_ = Measured::kInPart;
+    }
+  }
+  GuessedModel model(MethodsAt(*steps.begin()), IdenticalStepsBefore(*steps.begin()));
+  const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kExecution);
+  return JudgeSteps(model, reader, WithThoseBefore(wanted, last_step), *setting, *settings, stop);
+}
+
+void RankJudge::Begin() {
+  records_before_ = agreeing_;
+  quiet_ = true;
+  differ_before_.reset();
+  noise_driven_.clear();
+  loss_scales_.reset();
+  without_effect_.reset();
+}
+
+RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
+                                       const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
+                                       const std::stop_token& stop) {
   StepPairs now;
-  for (const auto& [step, judged] : WithThoseBefore(wanted, last_step)) {
+  for (const auto& [step, judged] : steps) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
-    STATCOLLECT_RETURN_IF_ERROR(Read(step, now));
-    const std::vector<Explained> explained = explainer.Step(now.pairs);
-    for (const auto& [name, whole] : explainer.noise_driven()) noise_driven_[std::string(name)] |= whole;
-    std::vector<Jump> jumps = finder.Find(explained);
+    STATCOLLECT_RETURN_IF_ERROR(reader.Read(step, now));
+    if (!loss_scales_ && now.loss_scales.Ratio()) loss_scales_ = now.loss_scales;
+    auto answer = model.Judge(step, now);
+    if (!answer.ok()) return answer.status();
+    auto& [explained, jumps, without_effect] = *answer;
+    if (judged && !without_effect.empty()) NoteWithoutEffect(step, explained, without_effect);
+    for (const auto& [name, whole] : model.noise_driven()) noise_driven_[std::string(name)] |= whole;
     if (judged) {
-      STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, *setting, *settings, explained, jumps));
+      STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, scalar, recorded, explained, jumps));
       Arrange(jumps);
       if (!jumps.empty()) {
-        const std::size_t chosen = ChooseRoot(explained, jumps);
-        auto caveat = CaveatOf(step, now, explained, jumps[chosen]);
+        const std::size_t chosen = model.ChooseRoot(explained, jumps);
+        auto caveat = CaveatOf(reader, step, now, explained, jumps[chosen]);
         if (!caveat.ok()) return caveat.status();
         return std::optional(MakeRoot(step, explained, jumps, chosen, *caveat));
       }
     }
-    if (plan_.steps.contains(step)) {
-      records_before_ += now.pairs.size();
-    } else {
+    if (!plan_.steps.contains(step)) {
       NoteBefore(step, now);
+    } else if (judged || !quiet_) {
+      records_before_ += now.pairs.size();
     }
     quiet_ = quiet_ && std::none_of(now.pairs.begin(), now.pairs.end(),
                                     [](const TensorPair& pair) { return pair.distance > 0; });
   }
   return std::optional<JudgedRoot>();
+}
+
+void RankJudge::NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,
+                                  const std::vector<std::size_t>& indices) {
+  if (!without_effect_) {
+    const TensorPair& first = *explained[indices.front()].pair;
+    without_effect_ = {.step = step, .name = first.a.def->key.name, .distance = first.distance};
+  }
+  without_effect_->records += indices.size();
+}
+
+std::string WithoutEffect::Text() const {
+  return std::to_string(records) + (records == 1 ? " output differs" : " outputs differ") +
+         " far more than noise explains, first " + Printable(name) + " by " + ShortNumber(distance) +
+         " at step " + std::to_string(step) +
+         ", but no loss, gradient or update does: they differ where nothing reads them, such as in padding";
 }
 
 std::string DifferBefore::Text() const {
@@ -469,23 +406,25 @@ void RankJudge::NoteBefore(std::uint64_t step, const StepPairs& now) {
   }
 }
 
-Result<bool> RankJudge::KnowsWeightsBefore(std::uint64_t step, const StepPairs& now) {
+Result<bool> RankJudge::KnowsWeightsBefore(const StepPairsReader& reader, std::uint64_t step,
+                                           const StepPairs& now) {
   if (HasWeights(now.pairs, Stage::kWeights)) return true;
   const auto at = plan_.stored.find(step);
   if (at == plan_.stored.begin() || std::prev(at)->first + 1 != step) return false;
   StepPairs before;
-  STATCOLLECT_RETURN_IF_ERROR(Read(std::prev(at)->first, before));
+  STATCOLLECT_RETURN_IF_ERROR(reader.Read(std::prev(at)->first, before));
   return LeavesWeights(before.pairs);
 }
 
 // Weights as loaded, batches and settings are not computed from weights.
-Result<std::optional<Caveat>> RankJudge::CaveatOf(std::uint64_t step, const StepPairs& now,
+Result<std::optional<Caveat>> RankJudge::CaveatOf(const StepPairsReader& reader, std::uint64_t step,
+                                                  const StepPairs& now,
                                                   const std::vector<Explained>& explained, const Jump& jump) {
   using Found = std::optional<Caveat>;
   const Stage stage = explained[jump.index].stage;
   if (stage == Stage::kWeights || stage == Stage::kBatch) return Found();
   if (differ_before_) return Found({.text = differ_before_->Text(), .most = Confidence::kLikely});
-  auto known = KnowsWeightsBefore(step, now);
+  auto known = KnowsWeightsBefore(reader, step, now);
   if (!known.ok()) return known.status();
   if (!*known) {
     // Other weights would show in every output.
@@ -560,7 +499,8 @@ JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>&
   if (quiet) root.agreeing = records_before_ + jump.index;
   root.confidence = ConfidenceIn(jump, quiet);
   const Explained& one = explained[jump.index];
-  const bool by_size = jump.kind == JumpKind::kExcess || (jump.kind == JumpKind::kSetting && !quiet);
+  const bool by_size = jump.kind == JumpKind::kExcess || jump.kind == JumpKind::kMeasured ||
+                       (jump.kind == JumpKind::kSetting && !quiet);
   if (by_size && std::isfinite(jump.ratio)) root.times_expected = one.observed / one.expected;
   root.because = Reasons(explained, jump, quiet);
   if (caveat) {

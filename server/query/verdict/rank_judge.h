@@ -3,7 +3,6 @@
 #define STATCOLLECT_SERVER_QUERY_VERDICT_RANK_JUDGE_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,14 +14,13 @@
 
 #include "common/status.h"
 #include "server/query/compare/diff_plan.h"
-#include "server/query/compare/fused_pair.h"
 #include "server/query/compare/rank_step_diff.h"
-#include "server/query/compare/step_order.h"
+#include "server/query/pairs/twins.h"
 #include "server/query/settings/other_settings.h"
 #include "server/query/settings/scheduled.h"
-#include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
-#include "server/query/verdict/loss_scale.h"
+#include "server/query/verdict/step_model.h"
+#include "server/query/verdict/step_pairs.h"
 
 namespace statcollect::query {
 
@@ -48,12 +46,35 @@ struct JudgedRoot {
   std::optional<Caveat> caveat;  // its text is also among the root's reasons
 };
 
+// Outputs that differ while nothing that training reads of them does.
+struct WithoutEffect {
+  std::uint64_t step = 0;  // the first one
+  std::string name;        // the first output's
+  double distance = 0;
+  std::uint64_t records = 0;
+  std::string Text() const;  // one sentence
+};
+
+// How far twins of A were of use. A later value is worse.
+enum class Measured : std::uint8_t {
+  kWhole,    // they have every step that was judged
+  kInPart,   // later steps were judged without them
+  kUnmoved,  // they are equal bit for bit: noise did not reach the model
+  kNot,      // there are none
+};
+
 class RankJudge {
  public:
   // `place`: the rank's position in the plan. `agreeing`: number of its records in the steps before the first
-  // one to judge. All references must outlive this.
-  RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place, std::uint64_t agreeing)
-      : context_(context), plan_(plan), place_(place), ranks_(plan.ranks[place]), records_before_(agreeing) {}
+  // one to judge. `twins`: of A; null: none, then rounding is guessed. All references must outlive this.
+  RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place, std::uint64_t agreeing,
+            const Twins* twins)
+      : context_(context),
+        plan_(plan),
+        place_(place),
+        ranks_(plan.ranks[place]),
+        twins_(twins),
+        agreeing_(agreeing) {}
 
   // `steps`: all steps before the first of them agree bit for bit.
   Result<std::optional<JudgedRoot>> Judge(const std::set<std::uint64_t>& steps,
@@ -65,31 +86,22 @@ class RankJudge {
   const std::map<std::string, bool>& noise_driven() const { return noise_driven_; }
   // After Judge: of the first step that was read in which they differ.
   const std::optional<LossScales>& loss_scales() const { return loss_scales_; }
+  // After Judge.
+  const std::optional<WithoutEffect>& without_effect() const { return without_effect_; }
+  // After Judge: how rounding was told from bugs.
+  Measured measured() const { return measured_; }
 
  private:
-  struct StepPairs {
-    StepData a, b;
-    std::vector<ScalarRecord> losses_a, losses_b;
-    std::vector<TensorPair> pairs;  // in A's order
-    std::deque<FusedPair> fused;    // what pairs of groups point to
-    std::deque<Divided> divided;    // what gradients point to if the loss scales differ
-  };
-
   // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to explain later
   // steps.
   using Steps = std::map<std::uint64_t, bool>;
   Steps WithThoseBefore(const std::set<std::uint64_t>& steps, std::optional<std::uint64_t> last_step) const;
-  Status Read(std::uint64_t step, StepPairs& to);
-  Status AddTensors(std::uint64_t step, StepPairs& to) const;
-  void AddLosses(StepPairs& to) const;
   // A learning rate or weight decay that the agents recorded.
   struct OtherSetting {
     std::uint64_t step = 0;
     std::string name;   // of the scalar
     double change = 0;  // relative
   };
-  static std::size_t PlaceOfLoss(const std::vector<TensorPair>& pairs, const StepOrder& order,
-                                 std::uint32_t segment);
   // The first one that differs.
   Result<std::optional<OtherSetting>> FirstOtherSetting() const;
   using Attempts = std::pair<std::size_t, std::size_t>;  // of A, of B
@@ -102,6 +114,12 @@ class RankJudge {
     std::uint64_t first_step[2] = {0, 0};
     std::optional<OtherSettings> in_all_steps;  // set if there are no events: the same in each step
   };
+  using Found = Result<std::optional<JudgedRoot>>;
+  void Begin();
+  // Judges the steps by a model; the differences that it leaves over, and settings.
+  Found JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
+                   const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
+                   const std::stop_token& stop);
   Result<RecordedSettings> ReadSettings(const Attempts& attempts) const;
   // The settings that differ in a step. `found`: leaves out those that may have been changed later.
   static OtherSettings SettingsAt(const RecordedSettings& recorded, std::uint64_t step, bool found);
@@ -117,12 +135,15 @@ class RankJudge {
   std::uint64_t IdenticalStepsBefore(std::uint64_t step) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
+  void NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,
+                         const std::vector<std::size_t>& indices);
   // Remembers the weights after a step that was not requested.
   void NoteBefore(std::uint64_t step, const StepPairs& now);
   // Whether the weights that `step` began with were compared.
-  Result<bool> KnowsWeightsBefore(std::uint64_t step, const StepPairs& now);
-  Result<std::optional<Caveat>> CaveatOf(std::uint64_t step, const StepPairs& now,
-                                         const std::vector<Explained>& explained, const Jump& jump);
+  Result<bool> KnowsWeightsBefore(const StepPairsReader& reader, std::uint64_t step, const StepPairs& now);
+  Result<std::optional<Caveat>> CaveatOf(const StepPairsReader& reader, std::uint64_t step,
+                                         const StepPairs& now, const std::vector<Explained>& explained,
+                                         const Jump& jump);
   bool IsQuietBefore(const std::vector<Explained>& explained, std::size_t index) const;
   JudgedRoot MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
                       const std::vector<Jump>& jumps, std::size_t chosen,
@@ -133,11 +154,15 @@ class RankJudge {
   const DiffPlan& plan_;
   const std::size_t place_;
   const RankPair ranks_;
+  const Twins* const twins_;
+  const std::uint64_t agreeing_;
+  Measured measured_ = Measured::kNot;
   std::uint64_t records_before_ = 0;  // in the steps before
   bool quiet_ = true;                 // none of these records differed
   std::optional<DifferBefore> differ_before_;
   std::map<std::string, bool> noise_driven_;
   std::optional<LossScales> loss_scales_;
+  std::optional<WithoutEffect> without_effect_;
 };
 
 }  // namespace statcollect::query

@@ -1,5 +1,6 @@
 #include "server/query/verdict/root_search.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -19,6 +20,8 @@ struct Rank {
   std::optional<DifferBefore> differ_before;
   std::map<std::string, bool> noise_driven;
   std::optional<LossScales> loss_scales;
+  Measured measured = Measured::kWhole;
+  std::optional<WithoutEffect> without_effect;
 };
 
 void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
@@ -27,7 +30,14 @@ void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
 
 }  // namespace
 
+bool IsIdle(const Divergence& row) {
+  const bool missing = row.reason == Reason::kMissingInA || row.reason == Reason::kMissingInB;
+  return missing && (row.kind == Kind::kGradOutput || row.kind == Kind::kGradInput ||
+                     row.kind == Kind::kInput || row.kind == Kind::kBatch);
+}
+
 void FirstMissing::Note(const PlacedRow& placed) {
+  if (IsIdle(placed.row)) ++idle;
   NoteFirst(placed, any);
   if (placed.row.stage == Stage::kGrad) NoteFirst(placed, gradient);
 }
@@ -37,12 +47,15 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   for (auto& [place, steps] : question.steps.Chosen()) ranks.push_back({.place = place, .steps = steps});
   InParallel(ranks.size(), [&](std::size_t i) {
     Rank& rank = ranks[i];
-    RankJudge judge(question.context, question.plan, rank.place, question.steps.AgreeingBefore(rank.place));
+    RankJudge judge(question.context, question.plan, rank.place, question.steps.AgreeingBefore(rank.place),
+                    question.twins);
     auto found = judge.Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
     rank.differ_before = judge.differ_before();
     rank.noise_driven = judge.noise_driven();
     rank.loss_scales = judge.loss_scales();
+    rank.measured = judge.measured();
+    rank.without_effect = judge.without_effect();
     if (found.ok()) rank.found = *std::move(found);
   });
   const Rank* first = nullptr;
@@ -53,6 +66,8 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   for (const Rank& rank : ranks) {
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
     for (const auto& [name, whole] : rank.noise_driven) answer.noise_driven[name] |= whole;
+    answer.measured = std::max(answer.measured, rank.measured);
+    if (!answer.without_effect) answer.without_effect = rank.without_effect;
     if (!answer.loss_scales) answer.loss_scales = rank.loss_scales;
     const auto& before = rank.differ_before;
     if (before && (!answer.differ_before || answer.differ_before->distance < before->distance))

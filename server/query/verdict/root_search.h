@@ -21,8 +21,14 @@ namespace statcollect::query {
 // many rows to list them. Rows are noted step by step.
 struct FirstMissing {
   std::optional<PlacedRow> any, gradient;
+  std::uint64_t idle = 0;  // rows that IsIdle
   void Note(const PlacedRow& placed);
 };
+
+// Whether a record that only one run has is of something that training need not depend on: a gradient of an activation,
+// which exists or not with a switch (enable_input_require_grads, checkpoints), or a given tensor, such as a mask of ones.
+// What it does shows elsewhere.
+bool IsIdle(const Divergence& row);
 
 // Borrowed.
 struct RootQuestion {
@@ -31,14 +37,17 @@ struct RootQuestion {
   const StepsToJudge& steps;
   const FirstMissing& missing;
   std::optional<std::uint64_t> last_step;  // later ones were not compared
+  const Twins* twins = nullptr;            // of A; null: none
 };
 
 struct RootAnswer {
   std::optional<Root> root;
-  std::optional<Caveat> caveat;               // of the root
-  std::optional<DifferBefore> differ_before;  // on the rank where the weights differ most
-  std::map<std::string, bool> noise_driven;   // as RankJudge::noise_driven
-  std::optional<LossScales> loss_scales;      // as RankJudge::loss_scales, of the first rank that has them
+  std::optional<Caveat> caveat;                 // of the root
+  std::optional<DifferBefore> differ_before;    // on the rank where the weights differ most
+  std::map<std::string, bool> noise_driven;     // as RankJudge::noise_driven
+  std::optional<LossScales> loss_scales;        // as RankJudge::loss_scales, of the first rank that has them
+  Measured measured = Measured::kWhole;         // the worst of all ranks
+  std::optional<WithoutEffect> without_effect;  // of the first rank that has them
 };
 
 // Without a root, rounding explains every difference that was judged. The caller fills in the root's `cause`;

@@ -104,7 +104,7 @@ class CauseTest : public ::testing::Test {
     }
     Alignment::Options options;
     options.wanted.fill(true);
-    const auto names = NameMap::Parse("");
+    const auto names = NameMap::Parse(map_);
     options.names = &*names;
     Aligner aligner(options);
     const CauseQuestion question{.a = *a,
@@ -126,6 +126,7 @@ class CauseTest : public ::testing::Test {
 
   std::unique_ptr<FakeStore> store_;
   std::optional<RunWriter> a_, b_;
+  std::string map_;
 };
 
 }  // namespace statcollect::query

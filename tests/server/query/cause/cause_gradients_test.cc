@@ -557,5 +557,20 @@ TEST_F(CauseBatchTest, AnotherSeedExplainsABatchThatIsNowhere) {
   EXPECT_EQ(Say(Root(3, kTokens)), "random_state: the seed is 1 in base and 2 in ort (random.torch.seed)");
 }
 
+TEST_F(CauseGradientsTest, ARootThatIsAFusedModuleHasACauseLikeAnyOther) {
+  map_ = "(.*)\\.q\\.(.*), \\1.k.\\2 -> \\1.qk.\\2";
+  const auto weight = [](const std::string& module) { return Key(module + ".weight", Kind::kWeightGrad); };
+  Tensor fused;
+  for (int part = 0; part < 2; ++part) {
+    const Tensor gradient = Gradient(part, 3);
+    a_->Observe(0, 3, weight(part == 0 ? "attn.q" : "attn.k"), gradient);
+    for (const double x : gradient.values) fused.values.push_back(2 * x);
+  }
+  b_->Observe(0, 3, weight("attn.qk"), fused);
+  for (int i = 2; i < kWeights; ++i)
+    Put(3, Key(WeightName(i), Kind::kWeightGrad), Gradient(i, 3), Times(Gradient(i, 3), 2));
+  EXPECT_THAT(Say(Root(3, weight("attn.q"))), HasSubstr("2 times"));
+}
+
 }  // namespace
 }  // namespace statcollect::query

@@ -162,6 +162,27 @@ class VerdictTest : public ::testing::Test {
     }
     ASSERT_EQ(store_->violation(), "");
   }
+  // A twin of "a" whose tensors differ by `level`, in its own way.
+  void WriteTwin(double ulps, int seed, const Level& level, const Edit& edit = {}) {
+    const std::string size = std::to_string(static_cast<int>(ulps));
+    RunWriter run(*store_, "a.twin-" + size + "-" + std::to_string(seed), options_.ranks, options_.sketch);
+    run.NarrowSketches();
+    salt_ = testing::MixBits(static_cast<std::uint64_t>(ulps) * 100 + static_cast<std::uint64_t>(seed));
+    for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
+      run.Config(rank, {{"recording.perturb", size},
+                        {"recording.perturb_seed", std::to_string(seed)},
+                        {"recording.perturb_mode", "leaf"},
+                        {"recording.perturb_base", "a"}});
+      WriteRank(run, rank, level, edit);
+    }
+    run.Commit();
+    salt_ = 0;
+  }
+  // Two of one unit and a ladder of three, by the noise of one unit.
+  void WriteTwins(const std::function<Level(double ulps)>& level) {
+    for (const int seed : {1, 2}) WriteTwin(1, seed, level(1));
+    for (const double ulps : {32.0, 1024.0, 32768.0}) WriteTwin(ulps, 1, level(ulps));
+  }
   void WriteRank(RunWriter& run, std::uint32_t rank, const Level& level, const Edit& edit = {}) {
     weights_.clear();
     for (std::uint64_t step = options_.first_step; step < options_.steps; ++step)
@@ -220,7 +241,7 @@ class VerdictTest : public ::testing::Test {
     };
     const auto put = [&](const TensorKey& key, Tensor tensor) {
       if (base_) tensor = *base_(step, key, std::move(tensor));
-      return put_as(key, Differing(std::move(tensor), level(step, key), SeedOf(key, step, 1 + rank)));
+      return put_as(key, Differing(std::move(tensor), level(step, key), SeedOf(key, step, 1 + rank + salt_)));
     };
     const auto plain = [&](const std::string& name, Kind kind) {
       const TensorKey key = Key(name, kind);
@@ -253,7 +274,7 @@ class VerdictTest : public ::testing::Test {
       const std::uint64_t source =
           linear ? SeedOf(Key(name, Kind::kWeightGrad), step) : SeedOf(key, step + 1);
       const Tensor update = Differing(Noise(source, options_.update, options_.elements), level(step, key),
-                                      SeedOf(key, step, 1 + rank));
+                                      SeedOf(key, step, 1 + rank + salt_));
       for (std::size_t i = 0; i < update.values.size(); ++i)
         weight.values[i] = static_cast<float>(weight.values[i] + update.values[i]);
       Tensor updated = put_as(key, weight);
@@ -273,6 +294,7 @@ class VerdictTest : public ::testing::Test {
   }
 
   bool is_b_ = false;
+  std::uint64_t salt_ = 0;  // of a twin's differences
   std::map<std::string, Tensor> weights_;
 };
 

@@ -1,0 +1,145 @@
+#include "server/query/pairs/twins.h"
+
+#include <algorithm>
+
+#include "common/names.h"
+#include "common/step_set.h"
+#include "server/query/compare/roundoff.h"
+#include "server/query/compare/step_order.h"
+#include "server/query/settings/dotted.h"
+
+namespace statcollect::query {
+namespace {
+
+Alignment::Options ByIdentity() {
+  Alignment::Options options;
+  options.wanted.fill(true);
+  return options;
+}
+
+std::optional<std::string> SettingOf(const RunView& view, const char* key) {
+  for (std::size_t attempt = view.attempts().size(); attempt-- > 0;) {
+    for (const auto& [rank, meta] : view.ranks(attempt)) {
+      const auto found = meta.info.config.find(key);
+      if (found != meta.info.config.end()) return found->second;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Twins::Opened::Opened(RunView opened) : view(std::move(opened)), aligner(ByIdentity()) {}
+
+Result<std::vector<TwinOf>> Twins::Find(RunReader& store, const std::string& base) {
+  auto runs = store.ListRuns();
+  if (!runs.ok()) return runs.status();
+  const std::string prefix = base + kTwinInfix;
+  std::vector<TwinOf> twins;
+  for (auto run = std::lower_bound(runs->begin(), runs->end(), prefix);
+       run != runs->end() && run->starts_with(prefix); ++run) {
+    auto view = RunView::Open(store, *run);
+    if (!view.ok()) return view.status();
+    const auto ulps = SettingOf(*view, kPerturbUlps);
+    const double size = ulps ? ParseDouble(*ulps).value_or(0) : 0;
+    if (SettingOf(*view, kPerturbBase) != base || !(size > 0)) continue;
+    twins.push_back({.run = *run, .ulps = size, .once = SettingOf(*view, kPerturbMode) == "once"});
+  }
+  return twins;
+}
+
+Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a, std::vector<TwinOf> twins,
+                                           std::vector<std::string>& notes) {
+  auto steps = a.Steps(StepSet());
+  if (!steps.ok()) return steps.status();
+  std::stable_sort(twins.begin(), twins.end(),
+                   [](const TwinOf& x, const TwinOf& y) { return x.ulps < y.ulps; });
+  std::unique_ptr<Twins> all(new Twins(a));
+  all->steps_ = *steps;
+  for (TwinOf& twin : twins) {
+    auto view = open(twin.run);
+    if (!view.ok()) return view.status();
+    auto opened = std::make_unique<Opened>(*std::move(view));
+    auto own = opened->view.Steps(StepSet());
+    if (!own.ok()) return own.status();
+    opened->steps = *std::move(own);
+    auto why = all->WhyNot(*opened, twin, *steps);
+    if (!why.ok()) return why.status();
+    if (!why->empty()) {
+      notes.push_back("the twin " + Printable(twin.run) + " " + *why + ", so it was not used");
+      continue;
+    }
+    std::erase_if(all->steps_, [&](const auto& step) { return !opened->steps.contains(step.first); });
+    all->twins_.push_back(std::move(twin));
+    all->opened_.push_back(std::move(opened));
+  }
+  if (all->twins_.empty() || all->steps_.empty()) return std::unique_ptr<Twins>();
+  return all;
+}
+
+// Noise leaves what was given untouched: batches of integers, and weights as loaded unless it was put there.
+Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
+                                  const std::map<std::uint64_t, std::size_t>& steps_a) const {
+  constexpr double kNoiseMax = 4;  // times its size
+  const auto common = std::find_if(steps_a.begin(), steps_a.end(),
+                                   [&](const auto& step) { return twin.steps.contains(step.first); });
+  if (common == steps_a.end()) return "has no step in common with " + Printable(a_.run());
+  const auto& [step, attempt] = *common;
+  const auto& ranks = a_.ranks(attempt);
+  const std::size_t others = twin.view.ranks(twin.steps.at(step)).size();
+  if (ranks.size() != others)
+    return "has " + std::to_string(others) + (others == 1 ? " rank" : " ranks") + " instead of " +
+           std::to_string(ranks.size());
+  const std::uint32_t rank = ranks.begin()->first;
+  Step read;
+  STATCOLLECT_RETURN_IF_ERROR(ReadOf(twin, attempt, rank, step, read));
+  auto a = a_.Read(attempt, rank, step);
+  if (!a.ok()) return a.status();
+  std::size_t shared = 0;
+  for (const Observation& seen : a->observations) {
+    const Observation* const other = seen.def->id < read.by_id.size() ? read.by_id[seen.def->id] : nullptr;
+    if (other == nullptr) continue;
+    ++shared;
+    const Stage stage = StageOf(seen.def->key);
+    if (stage != Stage::kWeights && stage != Stage::kBatch) continue;
+    const double unit = IsFloat(seen.layout->dtype) ? UnitRoundoff(seen.layout->dtype) : 0;
+    const double allowed = of.once && stage == Stage::kWeights ? kNoiseMax * of.ulps * unit : 0;
+    if (DistanceBetween(seen, *other) > allowed)
+      return std::string(stage == Stage::kBatch ? "was given another batch" : "began with other weights") +
+             " (" + Printable(seen.def->key.name) + ")";
+  }
+  if (shared * 2 < a->observations.size())
+    return "shares only " + std::to_string(shared) + " of " + std::to_string(a->observations.size()) +
+           " tensors with " + Printable(a_.run());
+  return std::string();
+}
+
+Status Twins::Read(std::size_t twin, std::uint32_t rank, std::uint64_t step, Step& to) const {
+  return ReadOf(*opened_[twin], steps_.at(step), rank, step, to);
+}
+
+Status Twins::ReadOf(Opened& twin, std::size_t attempt_a, std::uint32_t rank, std::uint64_t step,
+                     Step& to) const {
+  to = {};
+  auto of_a = a_.Catalogue(attempt_a, rank);
+  if (!of_a.ok()) return of_a.status();
+  to.by_id.assign((*of_a)->activations.size(), nullptr);
+  const std::size_t attempt = twin.steps.at(step);
+  if (!twin.view.ranks(attempt).contains(rank)) return Status::Ok();
+  auto data = twin.view.Read(attempt, rank, step);
+  if (!data.ok()) return data.status();
+  to.data = *std::move(data);
+  auto own = twin.view.Catalogue(attempt, rank);
+  if (!own.ok()) return own.status();
+  auto scalars = twin.view.Scalars(attempt, rank, {.first = step, .last = step});
+  if (!scalars.ok()) return scalars.status();
+  to.scalars = *std::move(scalars);
+  const Alignment& alignment = twin.aligner.For(rank, **of_a, **own);
+  for (const Observation& seen : to.data.observations) {
+    const std::uint32_t id = alignment.a_of(seen.def->id);
+    if (id != Alignment::kNone) to.by_id[id] = &seen;
+  }
+  return Status::Ok();
+}
+
+}  // namespace statcollect::query

@@ -1,0 +1,86 @@
+#include "server/query/verdict/measured_model.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace statcollect::query {
+namespace {
+
+std::vector<double> NoiseOf(const std::vector<TwinOf>& twins) {
+  std::vector<double> ulps;
+  ulps.reserve(twins.size());
+  for (const TwinOf& twin : twins) ulps.push_back(twin.ulps);
+  return ulps;
+}
+
+// Of each loss, the twin's value; of several with a name and micro-batch, in their order.
+std::vector<std::optional<double>> LossesOf(std::span<const TensorPair> pairs,
+                                            std::span<const ScalarRecord> of_a,
+                                            std::vector<ScalarRecord> scalars) {
+  std::vector<std::optional<double>> losses(pairs.size());
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    if (pairs[i].loss == nullptr) continue;
+    const auto own = std::find_if(of_a.begin(), of_a.end(),
+                                  [&](const ScalarRecord& scalar) { return &scalar.name == pairs[i].loss; });
+    const auto other = std::find_if(scalars.begin(), scalars.end(), [&](const ScalarRecord& scalar) {
+      return own != of_a.end() && scalar.name == own->name && scalar.micro_batch == own->micro_batch;
+    });
+    if (other == scalars.end()) continue;
+    losses[i] = other->value;
+    scalars.erase(other);
+  }
+  return losses;
+}
+
+}  // namespace
+
+MeasuredModel::MeasuredModel(const Twins& twins, std::uint32_t rank)
+    : twins_(twins), rank_(rank), rule_(NoiseOf(twins.all())) {}
+
+std::map<std::uint64_t, bool> MeasuredModel::StepsFor(const DiffPlan& plan,
+                                                      const std::set<std::uint64_t>& wanted,
+                                                      std::optional<std::uint64_t> last_step) const {
+  std::vector<std::uint64_t> shared;  // ascending
+  for (const auto& [step, attempts] : plan.stored) {
+    const auto of_twins = twins_.steps().find(step);
+    const bool usable = of_twins != twins_.steps().end() && of_twins->second == attempts.first;
+    if (usable && !(last_step && step > *last_step)) shared.push_back(step);
+  }
+  std::map<std::uint64_t, bool> steps;
+  const auto add = [&](std::uint64_t step) { steps[step] = plan.steps.contains(step); };
+  for (std::size_t i = 0; i < std::min(kStepsAtFirst, shared.size()); ++i) add(shared[i]);
+  const auto first = std::lower_bound(shared.begin(), shared.end(), *wanted.begin());
+  if (first != shared.begin()) add(*std::prev(first));
+  std::size_t in_a_row = 0;
+  for (auto step = first; step != shared.end() && in_a_row < kStepsInARow; ++step, ++in_a_row) add(*step);
+  for (const std::uint64_t one : wanted) {
+    const auto step = std::lower_bound(shared.begin(), shared.end(), one);
+    if (step == shared.end() || *step != one) continue;
+    add(one);
+    if (step != shared.begin()) add(*std::prev(step));
+  }
+  for (auto& [step, judged] : steps) judged = judged && step >= *wanted.begin();
+  return steps;
+}
+
+Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& now) {
+  std::vector<Twins::Step> twins(twins_.all().size());
+  MeasuredStep measured{.pairs = now.pairs};
+  for (std::size_t t = 0; t < twins.size(); ++t) {
+    STATCOLLECT_RETURN_IF_ERROR(twins_.Read(t, rank_, step, twins[t]));
+    measured.twins.push_back(now.paired.InPlaceOfA(now.pairs, twins[t].by_id));
+    measured.losses.push_back(LossesOf(now.pairs, now.losses_a, twins[t].scalars));
+  }
+  MeasuredRule::Answer answer = rule_.Judge(measured);
+  return Answer{.explained = std::move(answer.explained),
+                .jumps = std::move(answer.jumps),
+                .without_effect = std::move(answer.without_effect)};
+}
+
+std::size_t MeasuredModel::ChooseRoot(std::span<const Explained> /*step*/,
+                                      std::span<const Jump> jumps) const {
+  return rule_.ChooseRoot(jumps);
+}
+
+}  // namespace statcollect::query

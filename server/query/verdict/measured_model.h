@@ -1,0 +1,46 @@
+// Judges the steps of a rank by the noise that its run's twins show.
+#ifndef STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_MODEL_H_
+#define STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_MODEL_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "server/query/compare/diff_plan.h"
+#include "server/query/pairs/twins.h"
+#include "server/query/verdict/measured_rule.h"
+#include "server/query/verdict/step_model.h"
+
+namespace statcollect::query {
+
+// Borrows the twins. Cost: reads each step of every twin. Memory: a step of the rank of each.
+class MeasuredModel final : public StepModel {
+ public:
+  // `rank`: A's.
+  MeasuredModel(const Twins& twins, std::uint32_t rank);
+
+  // Which steps to read, and whether to judge them. The first steps show each tensor's own rounding, and the step before
+  // the first difference what it begins with; from there on every step counts, up to kStepsInARow, and later those of
+  // `wanted`, each with the step before it. All of them are steps of the plan and of all twins.
+  std::map<std::uint64_t, bool> StepsFor(const DiffPlan& plan, const std::set<std::uint64_t>& wanted,
+                                         std::optional<std::uint64_t> last_step) const;
+  static constexpr std::size_t kStepsInARow = 32, kStepsAtFirst = 2;
+
+  Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
+  std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override;
+  const std::unordered_map<std::string_view, bool>& noise_driven() const override {
+    return rule_.noise_driven();
+  }
+  // Whether any twin has differed from A so far.
+  bool noise_arrived() const { return rule_.noise_arrived(); }
+
+ private:
+  const Twins& twins_;
+  const std::uint32_t rank_;
+  MeasuredRule rule_;
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_MODEL_H_

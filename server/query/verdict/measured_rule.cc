@@ -1,0 +1,453 @@
+#include "server/query/verdict/measured_rule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "server/query/compare/roundoff.h"
+#include "server/query/compare/step_order.h"
+#include "server/query/verdict/measured_constants.h"
+#include "server/query/verdict/noise_threshold.h"
+
+namespace statcollect::query {
+namespace {
+
+using namespace measured;
+
+constexpr double kUnknown = std::numeric_limits<double>::infinity();
+
+double NormOf(const Apart::Sums& sums) {
+  double squares = 0;
+  for (const double sum : sums) squares += sum * sum;
+  return std::sqrt(squares);
+}
+
+// Without the sums that stand out, as if they were like the others.
+double TrimmedNorm(const Apart& apart) {
+  Apart::Sums squares = apart.change;
+  for (double& sum : squares) sum *= sum;
+  std::sort(squares.begin(), squares.end());
+  double rest = 0;
+  for (std::size_t i = 0; i + kTrimmed < squares.size(); ++i) rest += squares[i];
+  return std::min(std::sqrt(rest / kShareOfRest), apart.whole);
+}
+
+// Of a small tensor, a few large elements may make up nearly all of its noise, which is in proportion to them: the
+// effective number of terms (Satterthwaite). `own`: the sums of the tensor itself.
+std::size_t IndependentSums(std::uint64_t numel, const Apart::Sums& own) {
+  if (numel >= kTrimmedFrom) return Apart::kSums;
+  double squares = 0, fourths = 0;
+  for (const double sum : own) {
+    squares += sum * sum;
+    fourths += sum * sum * sum * sum;
+  }
+  const double terms = fourths > 0 ? squares * squares / fourths : 1;
+  return std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(terms)), 1, Apart::kSums);
+}
+
+bool HasSums(const Observation& seen) {
+  return seen.sketch.size() >= Apart::kSums && seen.sketch.size() % Apart::kSums == 0;
+}
+
+bool HaveHashes(const Observation& a, const Observation& b) {
+  return a.layout->Trusts(Statistic::kHash) && b.layout->Trusts(Statistic::kHash) &&
+         a.layout->hash_kind == b.layout->hash_kind;
+}
+
+bool AreInputs(Stage stage) { return stage == Stage::kWeights || stage == Stage::kBatch; }
+
+bool AreSimultaneous(Stage stage) {
+  return AreInputs(stage) || stage == Stage::kGrad || stage == Stage::kOptimizer;
+}
+
+// What the next step begins with.
+bool IsLeft(const TensorPair& pair, Stage stage) {
+  return stage == Stage::kOptimizer || (pair.loss == nullptr && pair.a.def->key.kind == Kind::kBuffer);
+}
+
+// A tensor in all its calls and micro-batches.
+MeasuredRule::Identity IdentityOf(const TensorPair& pair) {
+  if (pair.loss != nullptr) return {*pair.loss, Kind::kUnspecified, {}, Mode::kTrain};
+  const TensorKey& key = pair.a.def->key;
+  return {key.name, key.kind, key.output_path, key.mode};
+}
+
+// Of what a step leaves to the next, however it came about.
+MeasuredRule::Identity LeftIdentity(const TensorPair& pair) {
+  const TensorKey& key = pair.a.def->key;
+  return {key.name, key.kind, key.output_path, Mode::kTrain};
+}
+
+double UnitOf(const TensorPair& pair) {
+  if (pair.loss != nullptr) return UnitRoundoff(DType::kF32);
+  const DType a = pair.a.layout->dtype, b = pair.b.layout->dtype;
+  return IsFloat(a) && IsFloat(b) ? std::max(UnitRoundoff(a), UnitRoundoff(b)) : 0;
+}
+
+}  // namespace
+
+MeasuredRule::MeasuredRule(std::vector<double> ulps) : ulps_(std::move(ulps)) {
+  for (std::size_t i = 0; i < ulps_.size(); ++i) {
+    if (scales_.empty() || scales_.back().ulps != ulps_[i]) scales_.push_back({.ulps = ulps_[i], .first = i});
+    ++scales_.back().count;
+  }
+}
+
+Apart MeasuredRule::ApartIn(const TensorPair& pair, const Observation& other, std::size_t run) {
+  Apart apart;
+  if (other.def == nullptr) return apart;
+  apart.known = true;
+  const double distance = run == 0 ? pair.distance : DistanceBetween(pair.a, other);
+  apart.alike = std::isfinite(distance);
+  if (!apart.alike) return apart;
+  // A difference may be too small for the sums.
+  apart.same = HaveHashes(pair.a, other) ? HaveSameBits(pair.a, other) : distance == 0;
+  const double absolute = distance * std::max(pair.a.stats->l2, other.stats->l2);
+  if (HasSums(pair.a) && other.sketch.size() == pair.a.sketch.size()) {
+    for (std::size_t i = 0; i < pair.a.sketch.size() && !apart.same; ++i)
+      apart.value[i % Apart::kSums] += pair.a.sketch[i] - other.sketch[i];
+  }
+  apart.by_value = NormOf(apart.value);
+  if (apart.by_value == 0 && !apart.same) {
+    const double least = std::max(absolute, kUnseen * UnitRoundoff(pair.a.layout->dtype) * pair.a.stats->l2);
+    apart.value.fill(least / std::sqrt(static_cast<double>(Apart::kSums)));
+    apart.by_value = least;
+  }
+  apart.change = apart.value;
+  if (IsWeight(pair)) {
+    std::vector<Apart::Sums>& before = weights_[LeftIdentity(pair)];
+    const bool first = before.size() <= run;
+    if (first) before.resize(run + 1);
+    for (std::size_t i = 0; i < Apart::kSums && !first; ++i) apart.change[i] -= before[run][i];
+    before[run] = apart.value;
+  }
+  apart.whole = NormOf(apart.change);
+  return apart;
+}
+
+// Rung by rung: what one scale cannot show follows from the next.
+void MeasuredRule::SetNoise(std::span<const Apart> twins, Record& to) const {
+  std::vector<double> by_value(scales_.size());
+  to.noise.assign(scales_.size(), kUnknown);
+  for (std::size_t s = 0; s < scales_.size(); ++s) {
+    double squares = 0, squares_by_value = 0;
+    std::size_t count = 0;
+    for (const Apart& twin : twins.subspan(scales_[s].first, scales_[s].count)) {
+      to.reshaped = to.reshaped || (twin.known && !twin.alike);
+      if (!twin.alike) continue;
+      squares += twin.whole * twin.whole;
+      squares_by_value += twin.by_value * twin.by_value;
+      ++count;
+    }
+    if (count > 0) to.noise[s] = std::sqrt(squares / static_cast<double>(count));
+    by_value[s] = count > 0 ? std::sqrt(squares_by_value / static_cast<double>(count)) : kUnknown;
+  }
+  const auto from_next = [&](std::vector<double>& noise) {
+    if (noise.size() < 2 || !std::isfinite(noise[1])) return;
+    const double step = scales_[0].ulps / scales_[1].ulps, proportional = noise[1] * step;
+    if (noise[0] == 0 || noise[0] == kUnknown) {
+      noise[0] = proportional;
+    } else if (noise[0] < proportional * kRare) {
+      noise[0] = noise[1] * std::sqrt(step);
+    }
+  };
+  from_next(to.noise);
+  from_next(by_value);
+  for (double& noise : to.noise) noise = std::max(noise, kLeastNoise * to.unit * to.size);
+  for (double& noise : by_value) noise = std::max(noise, kLeastNoise * to.unit * to.size);
+  to.lost = std::isfinite(by_value[0]) && by_value[0] > kLost * to.size;
+  to.carried = std::move(by_value);
+}
+
+void MeasuredRule::MeasureTensor(const MeasuredStep& step, std::size_t i, Record& to) {
+  const TensorPair& pair = step.pairs[i];
+  to.size = pair.a.stats->l2;
+  to.b = ApartIn(pair, pair.b, 0);
+  Apart::Sums now{};
+  for (std::size_t k = 0; k < pair.a.sketch.size() && HasSums(pair.a); ++k)
+    now[k % Apart::kSums] += pair.a.sketch[k];
+  to.sums = IndependentSums(pair.a.stats->numel, now);
+  if (IsWeight(pair) && HasSums(pair.a)) {
+    Apart::Sums update{};
+    const auto [before, added] = own_.try_emplace(LeftIdentity(pair), now);
+    for (std::size_t k = 0; k < Apart::kSums; ++k) update[k] = now[k] - before->second[k];
+    before->second = now;
+    to.update = NormOf(update);
+  }
+  std::vector<Apart> twins(ulps_.size());
+  for (std::size_t t = 0; t < twins.size(); ++t) {
+    twins[t] = ApartIn(pair, step.twins[t][i], t + 1);
+    noise_arrived_ = noise_arrived_ || (twins[t].alike && !twins[t].same);
+  }
+  SetNoise(twins, to);
+}
+
+// One number has one degree of freedom, so all twins whose noise is still in proportion measure it.
+void MeasuredRule::MeasureLoss(const MeasuredStep& step, std::size_t i, Record& to) const {
+  const TensorPair& pair = step.pairs[i];
+  const auto apart_by = [&](double difference) {
+    Apart apart{.known = true, .alike = std::isfinite(difference), .same = difference == 0};
+    apart.value.fill(difference / std::sqrt(static_cast<double>(Apart::kSums)));
+    apart.change = apart.value;
+    apart.whole = apart.by_value = std::abs(difference);
+    return apart;
+  };
+  to.size = std::abs(pair.loss_a);
+  to.b = apart_by(pair.loss_a - pair.loss_b);
+  to.b.same = pair.distance == 0;
+  std::vector<Apart> twins(ulps_.size());
+  double squares = 0;
+  std::size_t count = 0;
+  for (std::size_t t = 0; t < twins.size(); ++t) {
+    if (!step.losses[t][i]) continue;
+    twins[t] = apart_by(pair.loss_a - *step.losses[t][i]);
+    const double times = ulps_[t] / ulps_.front();
+    if (!twins[t].alike || times > kOfScale) continue;
+    squares += twins[t].whole * twins[t].whole / (times * times);
+    ++count;
+  }
+  SetNoise(twins, to);
+  if (count > 0)
+    to.noise[0] = std::max(std::sqrt(squares / static_cast<double>(count)), kLeastNoise * to.unit * to.size);
+}
+
+// An update is computed from its gradient, its weight and its state, whatever else differs.
+void MeasuredRule::NoteOwnInputs(const TensorPair& pair, Record& record) {
+  const TensorKey& key = pair.a.def->key;
+  if (record.stage == Stage::kGrad) gradients_agree_[key.name] = record.b.same;
+  if (key.kind != Kind::kWeight && key.kind != Kind::kOptimizerState) return;
+  const auto gradient = gradients_agree_.find(key.name);
+  const auto agreed = [&](Kind kind) -> std::optional<bool> {
+    std::optional<bool> all;
+    auto at = left_.lower_bound({key.name, kind, {}, Mode::kUnspecified});
+    for (; at != left_.end() && std::get<0>(at->first) == key.name && std::get<1>(at->first) == kind; ++at)
+      all = all.value_or(true) && at->second.agrees;
+    return all;
+  };
+  record.own_inputs_agree = record.stage == Stage::kOptimizer && gradient != gradients_agree_.end() &&
+                            gradient->second && agreed(Kind::kWeight).value_or(false) &&
+                            agreed(Kind::kOptimizerState).value_or(true);
+}
+
+std::vector<MeasuredRule::Record> MeasuredRule::Measure(const MeasuredStep& step) {
+  lengths_.Step(step.pairs);
+  gradients_agree_.clear();
+  std::vector<Record> records(step.pairs.size());
+  groups_.assign(records.size(), 0);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const TensorPair& pair = step.pairs[i];
+    Record& record = records[i];
+    record.stage = pair.loss != nullptr ? Stage::kLoss : StageOf(pair.a.def->key);
+    record.unit = UnitOf(pair);
+    const bool joins = i > 0 && records[i - 1].stage == record.stage && AreSimultaneous(record.stage);
+    groups_[i] = record.group = i == 0 ? 0 : records[i - 1].group + (joins ? 0 : 1);
+    if (pair.loss != nullptr) {
+      MeasureLoss(step, i, record);
+    } else {
+      MeasureTensor(step, i, record);
+      NoteOwnInputs(pair, record);
+    }
+    const bool counts =
+        record.b.alike && !record.b.same && !record.lost && record.unit > 0 && pair.loss == nullptr;
+    record.ratios.assign(scales_.size(), 0);
+    for (std::size_t s = 0; s < scales_.size(); ++s) {
+      const double by_value = record.carried[s];
+      record.ratios[s] = counts && record.noise[s] > 0 ? record.b.whole / record.noise[s] : 0;
+      record.carried[s] =
+          counts && IsLeft(pair, record.stage) && by_value > 0 ? record.b.by_value / by_value : 0;
+    }
+    if (record.stage == Stage::kGrad && record.lost) noise_driven_[pair.a.def->key.name] = true;
+  }
+  return records;
+}
+
+// The smallest noise of a unit in the last place that the tensor has shown, in any step: its own rounding.
+double MeasuredRule::LeastNoise(const TensorPair& pair, const Record& record) {
+  const auto [at, added] = least_.try_emplace(IdentityOf(pair), Least{.noise = kUnknown, .since = steps_});
+  Least& least = at->second;
+  if (record.size > 0 && record.noise[0] > 0)
+    least.noise = std::min(least.noise, record.noise[0] / record.size);
+  return std::isfinite(least.noise) ? least.noise * record.size : 0;
+}
+
+double MeasuredRule::Expected(const TensorPair& pair, const Record& record, std::span<const double> before,
+                              bool after_lost, double least) const {
+  const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
+  double expected = std::max(1.0, kSumFactor * std::sqrt(length)) * least;
+  if (record.own_inputs_agree) return expected;
+  std::size_t scale = scales_.size() - 1;
+  for (std::size_t s = scale; s-- > 0;) {
+    if (before[s] <= kOfScale) scale = s;
+  }
+  if (before[scale] > 0 && std::isfinite(record.noise[scale]))
+    expected = std::max(expected, before[scale] * record.noise[scale]);
+  if (after_lost && std::isfinite(record.noise[0])) expected = std::max(expected, record.noise[0]);
+  return expected;
+}
+
+double MeasuredRule::JudgedNorm(const TensorPair& pair, const Record& record) {
+  const bool trimmed = pair.loss == nullptr && pair.a.stats->numel >= kTrimmedFrom;
+  return trimmed ? TrimmedNorm(record.b) : record.b.whole;
+}
+
+// Above 1: more than noise explains, by this factor.
+double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double expected,
+                            double before) const {
+  if (record.b.same) return 0;
+  if (!record.b.alike) return record.reshaped ? 0 : kUnknown;
+  const bool computed = record.stage == Stage::kBatch && record.unit > 0 && before > 0;
+  if (AreInputs(record.stage) && !computed)
+    return record.unit == 0 ? kUnknown : record.b.whole / (kInputRoundoffs * record.unit * record.size);
+  if (record.unit == 0 || record.lost || record.noise[0] == kUnknown) return 0;
+  const std::uint64_t numel = pair.loss == nullptr ? pair.a.stats->numel : 1;
+  std::size_t twins = scales_.front().count;
+  if (pair.loss != nullptr) {
+    while (twins < ulps_.size() && ulps_[twins] <= kOfScale * ulps_.front()) ++twins;
+  }
+  return JudgedNorm(pair, record) /
+         (NoiseThreshold(pair.loss == nullptr ? record.sums : 1, twins, numel >= kTrimmedFrom) * expected);
+}
+
+// Equal inputs gave another output: everything before agrees bit for bit, and so did this tensor in an earlier step, so it
+// is not another kernel. Of what differs first at once, the largest excess stays the largest.
+void MeasuredRule::FindFirst(std::span<const Record> records, const MeasuredStep& step,
+                             std::vector<double>& excess) const {
+  const auto differs = [](const Record& record) { return record.b.known && !record.b.same; };
+  const auto first = std::find_if(records.begin(), records.end(), differs);
+  if (any_difference_ || first == records.end()) return;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Record& record = records[i];
+    if (record.group != first->group || !differs(record) || AreInputs(record.stage)) continue;
+    if (step.pairs[i].loss != nullptr || least_.at(IdentityOf(step.pairs[i])).since == steps_) continue;
+    if (record.b.whole > kKernelRoundoffs * record.unit * record.size)
+      excess[i] = std::max(excess[i], kFirstExcess + kFirstExcessOrder * std::min(excess[i], 1.0));
+  }
+}
+
+void MeasuredRule::Remember(std::span<const Record> records, const MeasuredStep& step) {
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const TensorPair& pair = step.pairs[i];
+    const Record& record = records[i];
+    any_difference_ = any_difference_ || (record.b.known && !record.b.same);
+    if (!IsLeft(pair, record.stage) && record.stage != Stage::kWeights) continue;
+    left_[LeftIdentity(pair)] = {.agrees = record.b.same, .ratios = record.carried};
+  }
+}
+
+Explained MeasuredRule::Describe(const TensorPair& pair, const Record& record, double expected) {
+  const double other = pair.loss != nullptr ? std::abs(pair.loss_b) : pair.b.stats->l2;
+  const double norm = record.update > 0 ? record.update
+                      : record.size > 0 ? record.size
+                      : other > 0       ? other
+                                        : 1;
+  Explained one;
+  one.pair = &pair;
+  one.stage = record.stage;
+  one.unit = one.rounding = record.unit;
+  one.observed = record.b.same ? 0 : record.b.alike ? JudgedNorm(pair, record) / norm : kUnknown;
+  one.expected = std::max(expected / norm, std::numeric_limits<double>::min());
+  return one;
+}
+
+Confidence MeasuredRule::ConfidenceOf(const Jump& jump, double excess, std::uint64_t numel, bool first) {
+  if (jump.kind != JumpKind::kMeasured || std::isinf(excess)) return Confidence::kCertain;
+  if (first) return excess >= kLikelyFirst ? Confidence::kLikely : Confidence::kPossible;
+  if (excess >= kCertain && numel >= kCertainFrom) return Confidence::kCertain;
+  return excess >= kLikely ? Confidence::kLikely : Confidence::kPossible;
+}
+
+Jump MeasuredRule::JumpAt(std::size_t index, const Record& record, const Explained& one, double excess) {
+  Jump jump{.index = index, .kind = JumpKind::kMeasured, .ratio = RatioOf(one), .excess = std::log(excess)};
+  if (AreInputs(record.stage)) jump.kind = JumpKind::kInput;
+  return jump;
+}
+
+MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const Record> records, const MeasuredStep& step,
+                                                bool outputs_count) {
+  std::vector<double> before(scales_.size(), 0);  // the largest ratios before the record's group
+  for (const auto& [identity, left] : left_) {
+    for (std::size_t s = 0; s < left.ratios.size(); ++s) before[s] = std::max(before[s], left.ratios[s]);
+  }
+  std::vector<double> pending = before;
+  bool lost = false, lost_pending = false;
+  Judged judged;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const TensorPair& pair = step.pairs[i];
+    const Record& record = records[i];
+    if (i > 0 && record.group != records[i - 1].group) {
+      before = pending;
+      lost = lost_pending;
+    }
+    const double expected = Expected(pair, record, before, lost, LeastNoise(pair, record));
+    judged.expected.push_back(expected);
+    judged.excess.push_back(Excess(pair, record, expected, before.front()));
+    judged.first.push_back(before.front() == 0);
+    if (!outputs_count && record.stage == Stage::kForward && judged.excess.back() > 1) continue;
+    for (std::size_t s = 0; s < scales_.size(); ++s) pending[s] = std::max(pending[s], record.ratios[s]);
+    lost_pending =
+        lost_pending || (record.lost && !record.b.same && !AreInputs(record.stage) && pair.loss == nullptr);
+  }
+  return judged;
+}
+
+// Judges again as if the outputs that jump explained nothing. If everything that training reads of them is still
+// explained, and the first of them is so large that it would show, they have no effect.
+std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const Record> records,
+                                                     const MeasuredStep& step, const Judged& judged) {
+  const auto first =
+      std::find_if(judged.excess.begin(), judged.excess.end(), [](double one) { return one > 1; });
+  const auto index = static_cast<std::size_t>(first - judged.excess.begin());
+  if (first == judged.excess.end() || records[index].stage != Stage::kForward || !(*first > kOfScale))
+    return {};
+  const Judged again = JudgeRecords(records, step, /*outputs_count=*/false);
+  std::vector<std::size_t> outputs;
+  bool gradients = false;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    gradients = gradients || records[i].stage == Stage::kGrad;
+    if (!(again.excess[i] > 1)) continue;
+    if (records[i].stage != Stage::kForward || !records[i].b.alike) return {};
+    outputs.push_back(i);
+  }
+  return gradients ? outputs : std::vector<std::size_t>();
+}
+
+MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step) {
+  ++steps_;
+  std::vector<Record> records = Measure(step);
+  Judged judged = JudgeRecords(records, step, /*outputs_count=*/true);
+  Answer answer;
+  answer.without_effect = WithoutEffect(records, step, judged);
+  for (const std::size_t i : answer.without_effect)
+    std::fill(records[i].carried.begin(), records[i].carried.end(), 0.0);
+  const std::vector<double> by_noise = judged.excess;
+  if (answer.without_effect.empty()) FindFirst(records, step, judged.excess);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Record& record = records[i];
+    const double excess = judged.excess[i];
+    answer.explained.push_back(Describe(step.pairs[i], record, judged.expected[i]));
+    if (!(excess > 1) || !answer.without_effect.empty()) continue;
+    Jump jump = JumpAt(i, record, answer.explained[i], excess);
+    const std::uint64_t numel = step.pairs[i].loss == nullptr ? step.pairs[i].a.stats->numel : 1;
+    if (jump.kind == JumpKind::kMeasured && by_noise[i] != excess) {
+      jump.kind = JumpKind::kUnchanged;
+      jump.past = steps_ - 1;
+    }
+    jump.confidence = ConfidenceOf(jump, excess, numel, judged.first[i] != 0);
+    answer.jumps.push_back(jump);
+  }
+  Remember(records, step);
+  return answer;
+}
+
+std::size_t MeasuredRule::ChooseRoot(std::span<const Jump> jumps) const {
+  const std::uint32_t group = groups_[jumps.front().index];
+  std::size_t chosen = 0;
+  for (std::size_t i = 1; i < jumps.size() && groups_[jumps[i].index] == group; ++i) {
+    if (jumps[chosen].kind == JumpKind::kSetting) break;
+    if (jumps[i].kind == JumpKind::kSetting || jumps[i].excess > jumps[chosen].excess) chosen = i;
+  }
+  return chosen;
+}
+
+}  // namespace statcollect::query

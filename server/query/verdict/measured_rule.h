@@ -1,0 +1,150 @@
+// Which differences of two runs the noise of perturbed twins does not explain. docs/verdict.md has the rule and its
+// figures.
+//
+// A twin is the baseline A trained again with noise of a few units in the last place everywhere. To first order, the
+// ratio of B's distance from A to a twin's distance from A is, at each record, a weighted mean of the ratios of what the
+// record was computed from, whatever lies between. So it is at most the largest ratio before it, and a difference that B
+// computes by itself makes it jump. No rule knows an architecture, an optimizer or a loss.
+#ifndef STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_RULE_H_
+#define STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_RULE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "server/query/pairs/tensor_pair.h"
+#include "server/query/verdict/explain.h"
+#include "server/query/verdict/jumps.h"
+#include "server/query/verdict/sum_lengths.h"
+
+namespace statcollect::query {
+
+// How far a record of another run is from A's. Norms are absolute L2 norms.
+struct Apart {
+  static constexpr std::size_t kSums = 16;
+  using Sums = std::array<double, kSums>;
+
+  bool known = false;   // there is a record
+  bool alike = false;   // of the same dtype and shape, with a finite difference
+  bool same = false;    // equal bits
+  Sums value{};         // of the difference: each sum's square is a sixteenth of its own, on average
+  Sums change{};        // of a trained weight, that of its update; otherwise the same
+  double whole = 0;     // of `change`
+  double by_value = 0;  // of `value`
+};
+
+// One step: all pairs in the order of a report, and for each twin what it recorded in place of A's side.
+struct MeasuredStep {
+  std::span<const TensorPair> pairs;
+  std::vector<std::vector<Observation>> twins;             // by twin, then by pair
+  std::vector<std::vector<std::optional<double>>> losses;  // the same of losses
+};
+
+// Judges one rank. Steps must ascend; remembers weights, and the smallest noise of each tensor. Not thread-safe. Cost:
+// about a microsecond for each pair and twin. Memory: 32 sums for each weight, run and twin.
+class MeasuredRule {
+ public:
+  using Identity = std::tuple<std::string_view, Kind, std::string_view, Mode>;  // name, kind, path, mode
+
+  // `ulps`: the noise of each twin. Precondition: not empty, ascending, > 0.
+  explicit MeasuredRule(std::vector<double> ulps);
+
+  struct Answer {
+    std::vector<Explained> explained;  // one for each pair
+    std::vector<Jump> jumps;           // differences that are not explained, ascending
+    // Outputs that differ far beyond the noise while the losses, gradients and updates of the step do not: rows that
+    // nothing reads, such as padding under another attention. They are not among the jumps. Indices.
+    std::vector<std::size_t> without_effect;
+  };
+  // Names must outlive this.
+  Answer Judge(const MeasuredStep& step);
+  // Of the jumps of a step, not empty, the root: the first one; among what is computed at once, the largest.
+  std::size_t ChooseRoot(std::span<const Jump> jumps) const;
+
+  // Whether any twin has ever differed from A.
+  bool noise_arrived() const { return noise_arrived_; }
+  // Parameters whose gradient is noise alone, so far.
+  const std::unordered_map<std::string_view, bool>& noise_driven() const { return noise_driven_; }
+
+ private:
+  struct Scale {  // twins of the same noise
+    double ulps = 1;
+    std::size_t first = 0, count = 0;
+  };
+  // What is known of a pair before it is judged.
+  struct Record {
+    Stage stage = Stage::kUnspecified;
+    std::uint32_t group = 0;          // records of a group are computed at once, or in no known order
+    double unit = 0;                  // unit roundoff; 0: integers
+    double size = 0;                  // A's norm
+    double update = 0;                // norm of A's update of a trained weight; 0: unknown
+    std::size_t sums = Apart::kSums;  // how many independent ones its differences have
+    Apart b;
+    std::vector<double> noise;  // of `change`, by scale; infinite: not measured
+    double noise_of_value = 0;  // of the smallest scale
+    std::vector<double> ratios,
+        carried;            // of the change, and of the value that the next step begins with, by scale
+    bool lost = false;      // noise alone
+    bool reshaped = false;  // a twin has it in another shape, too
+    bool own_inputs_agree = false;  // an update from equal gradient, weight and state
+  };
+
+  std::vector<Record> Measure(const MeasuredStep& step);
+  void MeasureTensor(const MeasuredStep& step, std::size_t i, Record& to);
+  void MeasureLoss(const MeasuredStep& step, std::size_t i, Record& to) const;
+  void SetNoise(std::span<const Apart> twins, Record& to) const;
+  Apart ApartIn(const TensorPair& pair, const Observation& other, std::size_t run);
+  void NoteOwnInputs(const TensorPair& pair, Record& record);
+  static double JudgedNorm(const TensorPair& pair, const Record& record);
+  double LeastNoise(const TensorPair& pair, const Record& record);
+  double Expected(const TensorPair& pair, const Record& record, std::span<const double> before,
+                  bool after_lost, double least) const;
+  double Excess(const TensorPair& pair, const Record& record, double expected, double before) const;
+  // The excess of each record over its threshold. `outputs_count`: whether outputs that exceed it explain what follows.
+  struct Judged {
+    std::vector<double> excess, expected;
+    std::vector<char> first;  // nothing before it differs
+  };
+  Judged JudgeRecords(std::span<const Record> records, const MeasuredStep& step, bool outputs_count);
+  std::vector<std::size_t> WithoutEffect(std::span<const Record> records, const MeasuredStep& step,
+                                         const Judged& judged);
+  void FindFirst(std::span<const Record> records, const MeasuredStep& step,
+                 std::vector<double>& excess) const;
+  void Remember(std::span<const Record> records, const MeasuredStep& step);
+  static Explained Describe(const TensorPair& pair, const Record& record, double expected);
+  static Confidence ConfidenceOf(const Jump& jump, double excess, std::uint64_t numel, bool first);
+  static Jump JumpAt(std::size_t index, const Record& record, const Explained& one, double excess);
+
+  const std::vector<double> ulps_;
+  std::vector<Scale> scales_;
+  SumLengths lengths_;
+  std::uint64_t steps_ = 0;  // judged
+  // By weight, then by run: B, then the twins.
+  std::map<Identity, std::vector<Apart::Sums>> weights_;
+  std::map<Identity, Apart::Sums> own_;  // A's
+  struct Left {                          // by the step before, in this place
+    bool agrees = true;                  // equal bits in B
+    std::vector<double> ratios;          // by scale
+  };
+  std::map<Identity, Left> left_;
+  std::unordered_map<std::string_view, bool> gradients_agree_;  // of the step at hand
+  struct Least {
+    double noise = 0;  // the smallest relative one of a unit in the last place; infinite: none was measured
+    std::uint64_t since = 0;  // the first step that has the tensor
+  };
+  std::map<Identity, Least> least_;
+  bool any_difference_ = false, noise_arrived_ = false;
+  std::vector<std::uint32_t> groups_;  // of the step at hand, by pair
+  std::unordered_map<std::string_view, bool> noise_driven_;
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_RULE_H_

@@ -1,0 +1,63 @@
+// What tells, step by step, which differences of two runs rounding explains: measured from twins, or guessed.
+#ifndef STATCOLLECT_SERVER_QUERY_VERDICT_STEP_MODEL_H_
+#define STATCOLLECT_SERVER_QUERY_VERDICT_STEP_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/verdict/explain.h"
+#include "server/query/verdict/jumps.h"
+#include "server/query/verdict/step_pairs.h"
+
+namespace statcollect::query {
+
+// For one rank. Not thread-safe.
+class StepModel {
+ public:
+  struct Answer {
+    std::vector<Explained> explained;         // one for each pair, in their order
+    std::vector<Jump> jumps;                  // that are not explained, ascending
+    std::vector<std::size_t> without_effect;  // differences that nothing reads; indices
+  };
+
+  virtual ~StepModel() = default;
+  // Steps must ascend. The answer points into `now`; names must outlive the model.
+  virtual Result<Answer> Judge(std::uint64_t step, StepPairs& now) = 0;
+  // The jump that is the root. `jumps`: not empty, ascending; settings before others of the same record.
+  virtual std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const = 0;
+  // Parameters whose gradient was zero except for rounding in some step so far; false: only in some elements.
+  virtual const std::unordered_map<std::string_view, bool>& noise_driven() const = 0;
+};
+
+// Rules that say how much a kernel, an optimizer or a loss may enlarge a difference. docs/verdict-model.md.
+class GuessedModel final : public StepModel {
+ public:
+  // `identical_steps`: before the first one to judge, all of whose records are equal bit for bit.
+  GuessedModel(const RecordedMethods& methods, std::uint64_t identical_steps)
+      : explainer_(methods), finder_(identical_steps) {}
+
+  Result<Answer> Judge(std::uint64_t /*step*/, StepPairs& now) override {
+    Answer answer{.explained = explainer_.Step(now.pairs)};
+    answer.jumps = finder_.Find(answer.explained);
+    return answer;
+  }
+  std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override {
+    return query::ChooseRoot(step, jumps);
+  }
+  const std::unordered_map<std::string_view, bool>& noise_driven() const override {
+    return explainer_.noise_driven();
+  }
+
+ private:
+  Explainer explainer_;
+  JumpFinder finder_;
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_VERDICT_STEP_MODEL_H_

@@ -1,0 +1,39 @@
+// How many terms the sums have that a record was computed with, as far as shapes tell.
+#ifndef STATCOLLECT_SERVER_QUERY_VERDICT_SUM_LENGTHS_H_
+#define STATCOLLECT_SERVER_QUERY_VERDICT_SUM_LENGTHS_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "server/query/pairs/tensor_pair.h"
+
+namespace statcollect::query {
+
+// Steps must ascend. Not thread-safe. Cost: a look-up for each pair.
+class SumLengths {
+ public:
+  // Learns the step's shapes. Names must outlive this.
+  void Step(std::span<const TensorPair> pairs);
+  // Of an output and its gradients: the elements of a weight's row, or those that a norm averages over. Of a parameter's
+  // gradient and of running statistics: the rows of the batch. At least 1; 1 of everything else.
+  double Of(const TensorPair& pair) const;
+
+ private:
+  struct Module {
+    std::uint64_t step = 0;  // in which `elements` were counted
+    double row = 0;          // elements of the longest row of its matrices
+    double channels = 0;     // elements of its vectors
+    double elements = 0;     // of all its outputs in a step
+  };
+  const Module* Find(std::string_view name) const;
+
+  std::uint64_t step_ = 0;
+  std::unordered_map<std::string_view, Module> modules_;
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_VERDICT_SUM_LENGTHS_H_

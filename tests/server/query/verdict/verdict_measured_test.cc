@@ -1,0 +1,156 @@
+// The verdict from perturbed twins: what their noise explains, and what stands out of it.
+#include "server/query/verdict/measured_rule.h"
+#include "server/query/verdict/noise_threshold.h"
+#include "tests/server/query/verdict/verdict_fixture.h"
+
+namespace statcollect::query {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+class MeasuredVerdict : public VerdictTest {
+ protected:
+  // By how much the network enlarges one unit in the last place: a thousandfold behind blocks.2.ln, as a router or a
+  // hard threshold may, which no rule knows.
+  static Level Enlarged(double size) {
+    return [size](std::uint64_t step, const TensorKey& key) {
+      if (IsInitial(key) || key.kind == Kind::kBatch) return 0.0;
+      const bool forward = key.kind == Kind::kOutput;
+      const bool behind = step > 0 || !forward || OrderOf(key.name) > OrderOf("blocks.2.ln");
+      return behind ? 1000 * size : size;
+    };
+  }
+  void WriteTwinsOfNetwork() {
+    WriteTwins([](double ulps) { return Enlarged(kRounding * ulps); });
+  }
+};
+
+TEST_F(MeasuredVerdict, What_the_network_does_to_rounding_is_measured_where_no_rule_knows_it) {
+  Write(Enlarged(2 * kRounding));
+  EXPECT_NE(Say(Ask()), "none");  // guessed: a difference that grows a thousandfold
+  WriteTwinsOfNetwork();
+  const DiffReport report = Ask();
+  ExpectExplained(report);
+  ASSERT_TRUE(report.noise.has_value());
+  EXPECT_EQ(report.noise->runs.size(), 5u);
+  EXPECT_EQ(report.noise->scale, (std::vector<double>{1, 1, 32, 1024, 32768}));
+}
+
+TEST_F(MeasuredVerdict, A_bug_is_named_where_it_jumps_out_of_the_noise) {
+  Write(Sum(Enlarged(kRounding), BugAt("blocks.1.fc", 3e-6)));
+  WriteTwinsOfNetwork();
+  const DiffReport report = Ask();
+  EXPECT_EQ(Say(report), "0 forward blocks.1.fc");
+  EXPECT_EQ(report.verdict, Verdict::kDiverged);
+  EXPECT_THAT(report.root->because, Contains(HasSubstr("times what the noise of the twins explains")));
+}
+
+TEST_F(MeasuredVerdict, A_large_difference_is_judged_by_the_rung_of_the_ladder_that_has_its_size) {
+  // Gradients of weights enlarge large noise more than in proportion. Before them, B drifts to a hundred times the noise of a
+  // unit, a little at each tensor.
+  options_.steps = 1;
+  const auto noise = [](double ulps, bool drifts) {
+    return [=](std::uint64_t /*step*/, const TensorKey& key) {
+      if (IsInitial(key) || key.kind == Kind::kBatch) return 0.0;
+      const bool loss = key.name == "loss", forward = loss || key.kind == Kind::kOutput;
+      if (!forward && key.kind != Kind::kGradOutput)
+        return kRounding * std::pow(ulps * (drifts ? 100 : 1), 1.5);
+      const double last = static_cast<double>(2 * Modules().size() - 1);
+      const auto order = static_cast<double>(loss ? Modules().size() - 1 : OrderOf(key.name));
+      return kRounding * ulps * (drifts ? std::pow(100, (forward ? order : last - order) / last) : 1);
+    };
+  };
+  WriteTwins([&](double ulps) { return noise(ulps, false); });
+  Write(noise(1, true));
+  ExpectExplained(Ask());
+}
+
+TEST_F(MeasuredVerdict, Without_noise_twins_are_not_used) {
+  Write(Enlarged(2 * kRounding));
+  WriteTwinsOfNetwork();
+  DiffRequest request;
+  request.no_noise = true;
+  const DiffReport report = Ask(request);
+  EXPECT_NE(Say(report), "none");
+  EXPECT_FALSE(report.noise.has_value());
+}
+
+TEST_F(MeasuredVerdict, An_update_from_equal_gradient_weight_and_state_may_only_round) {
+  options_.adam = true;
+  options_.linear = false;
+  // Everything else differs by 100 times rounding; the bias's own gradient, weight and state are equal.
+  const auto level = [](double bug) {
+    return [bug](std::uint64_t step, const TensorKey& key) {
+      if (IsInitial(key) || key.kind == Kind::kBatch || step > 0) return 0.0;
+      if (key.name == "blocks.0.fc.bias") return key.kind == Kind::kWeight ? bug : 0.0;
+      return 100 * kRounding;
+    };
+  };
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  Write(level(0.3));
+  const DiffReport report = Ask();
+  // The first output differs by 100 times what nothing explains, so it is the root; the update is listed beside it.
+  EXPECT_EQ(report.root->at.step, 0u);
+  EXPECT_EQ(report.verdict, Verdict::kDiverged);
+}
+
+TEST_F(MeasuredVerdict, A_tensor_that_agreed_before_and_differs_from_equal_inputs_is_certain) {
+  Write(BugAt("blocks.2.fc", 6e-7, /*from=*/1));
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  const DiffReport report = Ask();
+  EXPECT_EQ(Say(report), "1 forward blocks.2.fc");
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+}
+
+TEST_F(MeasuredVerdict, Twins_that_are_equal_to_the_run_measure_nothing_and_it_is_said) {
+  Write(RoundingOf(kRounding));
+  WriteTwins([](double) { return Nothing(); });
+  const DiffReport report = Ask();
+  ExpectExplained(report);
+  EXPECT_THAT(report.notes, Contains(HasSubstr("equal to a bit for bit")));
+}
+
+TEST_F(MeasuredVerdict, Twins_of_another_model_are_left_out_and_named) {
+  Write(RoundingOf(kRounding));
+  const Edit other = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    return IsInitial(key) ? Scaled(std::move(tensor), 1.5) : tensor;
+  };
+  WriteTwin(1, 1, RoundingOf(kRounding), other);
+  const DiffReport report = Ask();
+  EXPECT_THAT(report.notes, Contains(HasSubstr("the twin a.twin-1-1 began with other weights")));
+  EXPECT_FALSE(report.noise.has_value());
+}
+
+TEST_F(MeasuredVerdict, Steps_behind_the_twins_are_judged_without_them_and_it_is_said) {
+  options_.steps = 2;
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  options_.steps = 4;
+  Write(Sum(RoundingOf(kRounding), BugAt("blocks.1.fc", 1e-2, /*from=*/3)));
+  const DiffReport report = Ask();
+  EXPECT_EQ(Say(report), "3 forward blocks.1.fc");
+  EXPECT_THAT(report.notes, Contains(HasSubstr("twins end at step 1")));
+}
+
+TEST_F(MeasuredVerdict, A_twin_that_is_not_finite_does_not_hide_a_bug) {
+  Write(Sum(RoundingOf(kRounding), BugAt("blocks.1.fc", 1e-3)));
+  const Edit broken = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    if (key.name == "blocks.1.fc" && key.kind == Kind::kOutput) tensor.values[0] = std::nan("");
+    return tensor;
+  };
+  WriteTwin(1, 1, RoundingOf(kRounding), broken);
+  WriteTwin(1, 2, RoundingOf(kRounding));
+  EXPECT_EQ(Say(Ask()), "0 forward blocks.1.fc");
+}
+
+TEST(NoiseThreshold, is_the_root_of_the_quantile_of_f) {
+  // Roots of quantiles of F at 1e-4, by an incomplete beta function of our own.
+  EXPECT_NEAR(NoiseThreshold(1, 2, false), 99.9925, 1e-3);
+  EXPECT_NEAR(NoiseThreshold(16, 2, false), 2.1656, 1e-3);
+  EXPECT_NEAR(NoiseThreshold(16, 2, true), 2.4513, 1e-3);
+  EXPECT_GT(NoiseThreshold(16, 2, true), NoiseThreshold(16, 2, false));
+  EXPECT_EQ(NoiseThreshold(0, 0, false), NoiseThreshold(1, 1, false));
+}
+
+}  // namespace
+}  // namespace statcollect::query
