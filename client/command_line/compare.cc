@@ -31,7 +31,9 @@ void AddRunsToCompare(CLI::App* app, DiffOptions& o) {
   app->add_option("--noise", o.noise,
                   "Repeats of run A, separated by commas: differences among them count as noise")
       ->excludes(app->get_option("--exact"));
-  app->add_flag("--no-noise", o.no_noise, "Do not use the noise saved for run A (statctl noise save)")
+  app->add_flag(
+         "--no-noise", o.no_noise,
+         "Do not use the twins of run A (statctl twins), nor the noise saved for it (statctl noise save)")
       ->excludes(app->get_option("--noise"));
   app->add_option(
       "--map", o.map,

@@ -204,8 +204,27 @@ void AppendGrowth(const v1::DiffReport& report, std::vector<std::string>& items)
   items.push_back(std::move(text));
 }
 
+// "rounding: measured from 5 twins of base, with noise of 1, 1, 32, 1024 and 32768 units in the last place"
+std::string TwinsText(const v1::DiffReport& report) {
+  const auto& scale = report.noise().scale();
+  std::string sizes;
+  for (int i = 0; i < scale.size(); ++i)
+    sizes += (i == 0 ? "" : i + 1 == scale.size() ? " and " : ", ") + fmt::format("{:g}", scale[i]);
+  return fmt::format("rounding: measured from {} {} of {}, with noise of {} units in the last place",
+                     scale.size(), scale.size() == 1 ? "twin" : "twins", Printable(report.run_a()), sizes);
+}
+
 void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) {
+  const bool uncertain = report.has_explained() ||
+                         (report.has_root() && report.root().confidence() != "certain");
+  if (!report.has_noise() && uncertain)
+    items.push_back(fmt::format("rounding: judged by rules; to measure it: statctl twins {} -- COMMAND",
+                                Printable(report.run_a())));
   if (!report.has_noise()) return;
+  if (report.noise().twins() > 0) {
+    items.push_back(TwinsText(report));
+    return;
+  }
   std::string runs;
   for (const std::string& run : report.noise().runs()) runs += (runs.empty() ? "" : ", ") + Printable(run);
   items.push_back(fmt::format("noise: {} {}; only differences of more than 10 times the noise diverge",

@@ -221,6 +221,8 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
   if (report.noise) {
     out.mutable_noise()->mutable_runs()->Add(report.noise->runs.begin(), report.noise->runs.end());
     out.mutable_noise()->set_stored(report.noise->stored);
+    out.mutable_noise()->set_twins(static_cast<std::uint32_t>(report.noise->scale.size()));
+    out.mutable_noise()->mutable_scale()->Add(report.noise->scale.begin(), report.noise->scale.end());
   }
   Copy(report.root, [&](const query::Root& root) { Fill(root, *out.mutable_root()); });
   out.set_without_hash(report.without_hash);
