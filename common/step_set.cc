@@ -7,6 +7,7 @@
 
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/saturating.h"
 #include "common/text.h"
 
 namespace statcollect {
@@ -64,13 +65,34 @@ Result<StepSet> StepSet::Parse(std::string_view text) {
   return set;
 }
 
+const StepSet::Range& StepSet::RangeUpTo(std::uint64_t step) const {
+  const auto next = std::upper_bound(ranges_.begin(), ranges_.end(), step,
+                                     [](std::uint64_t at, const Range& range) { return at < range.first; });
+  return next == ranges_.begin() ? *next : *(next - 1);
+}
+
+std::optional<std::uint64_t> StepSet::AtOrAfter(std::uint64_t step) const {
+  auto range = std::lower_bound(ranges_.begin(), ranges_.end(), step,
+                                [](const Range& each, std::uint64_t at) { return each.last < at; });
+  while (range != ranges_.end()) {
+    const std::uint64_t from = std::max(step, range->first);
+    const std::uint64_t missing = from % every_ == 0 ? 0 : every_ - from % every_;
+    if (missing <= range->last - from) return from + missing;
+    if (missing > kLastStep - from) return std::nullopt;
+    // The next ranges may be as short: go on where the multiple is.
+    range = std::lower_bound(range + 1, ranges_.end(), from + missing,
+                             [](const Range& each, std::uint64_t at) { return each.last < at; });
+    step = from + missing;
+  }
+  return std::nullopt;
+}
+
 std::vector<StepSet::Range> StepSet::Merged(std::vector<Range> ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
   std::vector<Range> merged;
   for (const Range& range : ranges) {
-    // Adjacent ranges join as well; last == kLastStep has no successor.
-    const bool joins =
-        !merged.empty() && (merged.back().last == kLastStep || range.first <= merged.back().last + 1);
+    // Adjacent ranges join as well.
+    const bool joins = !merged.empty() && range.first <= SaturatingAdd(merged.back().last, 1);
     if (joins) {
       merged.back().last = std::max(merged.back().last, range.last);
     } else {

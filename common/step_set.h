@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -20,14 +21,14 @@ class StepSet {
   // divisible by N; alone, it applies to all steps. kInvalidArgument names the invalid part and the grammar.
   static Result<StepSet> Parse(std::string_view text);
 
-  // Cost: one comparison for a single range.
+  // Cost: one comparison for a single range, and the logarithm of their number otherwise.
   bool Contains(std::uint64_t step) const {
     if (step % every_ != 0) return false;
-    for (const Range& r : ranges_) {
-      if (step >= r.first && step <= r.last) return true;
-    }
-    return false;
+    const Range& range = ranges_.size() == 1 ? ranges_.front() : RangeUpTo(step);
+    return step >= range.first && step <= range.last;
   }
+  // The lowest step of the set that is not below this one; absent: there is none.
+  std::optional<std::uint64_t> AtOrAfter(std::uint64_t step) const;
   std::uint64_t first() const { return ranges_.front().first; }  // lower bound of the set
   std::uint64_t last() const { return ranges_.back().last; }     // upper bound of the set
 
@@ -36,6 +37,7 @@ class StepSet {
     std::uint64_t first = 0, last = kLastStep;
   };
   static std::vector<Range> Merged(std::vector<Range> ranges);
+  const Range& RangeUpTo(std::uint64_t step) const;  // the last that begins no later, otherwise the first
 
   std::vector<Range> ranges_ = {Range{}};  // sorted, disjoint, never empty
   std::uint64_t every_ = 1;

@@ -87,6 +87,34 @@ TEST(StepSet, EqualsAPlainListOfRangesOnRandomInput) {
   }
 }
 
+TEST(StepSet, AtOrAfterIsTheFirstStepThatItContains) {
+  for (const char* const text :
+       {"", "5", "0-9,20,30-", "every=7", "3-5,12-13,20-40,every=10", "60-,every=9"}) {
+    const StepSet set = Parsed(text);
+    for (std::uint64_t step = 0; step < 64; ++step) {
+      std::uint64_t first = step;
+      while (first < 200 && !set.Contains(first)) ++first;
+      ASSERT_EQ(set.AtOrAfter(step), first == 200 ? std::nullopt : std::optional(first))
+          << text << " @" << step;
+    }
+  }
+}
+
+TEST(StepSet, GoesToTheLastStepThereIs) {
+  constexpr std::uint64_t kLast = StepSet::kLastStep, kMiddle = std::uint64_t{1} << 63;
+  EXPECT_EQ(StepSet().AtOrAfter(kLast), kLast);
+  EXPECT_EQ(Parsed("every=2").AtOrAfter(kLast), std::nullopt) << "the next multiple would be 2^64";
+  EXPECT_EQ(Parsed("every=18446744073709551615").AtOrAfter(1), kLast);
+  EXPECT_EQ(Parsed("every=9223372036854775808").AtOrAfter(1), kMiddle);
+  EXPECT_EQ(Parsed("every=9223372036854775808").AtOrAfter(kMiddle + 1), std::nullopt);
+  EXPECT_EQ(Parsed("0-18446744073709551615").AtOrAfter(kLast), kLast);
+  const StepSet joined = Parsed("18446744073709551615,0-18446744073709551614");
+  EXPECT_TRUE(joined.Contains(0));
+  EXPECT_TRUE(joined.Contains(kLast));
+  EXPECT_EQ(Parsed("5,18446744073709551615").AtOrAfter(6), kLast);
+  EXPECT_FALSE(Parsed("5,18446744073709551615").Contains(kLast - 1));
+}
+
 TEST(StepSet, RefusesWhatDoesNotParseNamingThePartAndTheGrammar) {
   const std::pair<const char*, const char*> cases[] = {
       {"5-3", "part '5-3' ends before it begins"},
