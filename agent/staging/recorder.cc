@@ -189,6 +189,10 @@ void Recorder::EndStep(Slot** gate) {
 }
 
 Status Recorder::SetStep(std::uint64_t step, Slot** gate) {
+  if (step > kStepMax) {
+    return Status(Code::kInvalidArgument,
+                  "set step " + std::to_string(step) + ": expected at most 2^63-1; count steps from 0");
+  }
   MutexLock lock(state_.mutex);
   if (step < state_.step) {
     return Status(Code::kInvalidArgument,

@@ -31,6 +31,8 @@ namespace statcollect {
 
 // Most records in a batch; the batcher is woken when this many wait.
 inline constexpr std::size_t kBatchRecords = 2048;
+// Of SetStep, so that the step after it is always another one.
+inline constexpr std::uint64_t kStepMax = (std::uint64_t{1} << 63) - 1;
 
 class Recorder {
  public:
@@ -65,6 +67,7 @@ class Recorder {
 
   // *gate, if not null, becomes a gate behind the step's last record, as from GraphTensors::Gate.
   void EndStep(Slot** gate = nullptr);
+  // kInvalidArgument: an earlier step, or one above kStepMax.
   Status SetStep(std::uint64_t step, Slot** gate = nullptr);
   std::uint64_t step() const;
   bool StepWanted() const;

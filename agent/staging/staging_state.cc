@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "common/saturating.h"
+
 namespace statcollect {
 
 bool StagingState::PushLocked(SideRecord record) {
@@ -32,7 +34,7 @@ bool StagingState::PushProducedLocked(SideRecord record) {
 }
 
 void StagingState::NoteMicroBatchLocked(std::uint32_t micro_batch) {
-  micro_batches = std::max(micro_batches, micro_batch == ~0u ? micro_batch : micro_batch + 1);
+  micro_batches = std::max(micro_batches, SaturatingAdd(micro_batch, 1));
 }
 
 }  // namespace statcollect

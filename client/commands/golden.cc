@@ -17,6 +17,7 @@
 #include "client/render/progress_bar.h"
 #include "client/rpc/ingest_sender.h"
 #include "common/names.h"
+#include "common/saturating.h"
 
 namespace statcollect::client {
 namespace {
@@ -122,8 +123,9 @@ SessionInfo InfoOf(const Checked& golden, SessionOf of) {
   info.launch = fmt::format("golden-{}", attempt);
   info.if_exists = attempt == golden.sessions.begin()->first ? IfExists::kError : IfExists::kAppend;
   info.rank = rank;
-  info.world_size = std::max(golden.run.summary().world_size(), golden.sessions.rbegin()->second + 1);
-  info.world_size = std::max(info.world_size, rank + 1);
+  info.world_size =
+      std::max(golden.run.summary().world_size(), SaturatingAdd(golden.sessions.rbegin()->second, 1));
+  info.world_size = std::max(info.world_size, SaturatingAdd(rank, 1));
   info.host = "golden";
   info.pid = 1;
   info.start_unix_nanos = golden.run.summary().start_unix_nanos();

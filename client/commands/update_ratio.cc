@@ -1,5 +1,7 @@
 #include "client/commands/update_ratio.h"
 
+#include "common/saturating.h"
+
 namespace statcollect::client {
 
 Status UpdateRatios::Write(const Observation& observation) {
@@ -12,7 +14,7 @@ Status UpdateRatios::Write(const Observation& observation) {
   const auto found = last_.find(observation.rank);
   if (found != last_.end() && key.mode != Mode::kInit) {
     const Last& before = found->second;
-    const bool follows = before.step + 1 == now.step || before.step == now.step;
+    const bool follows = now.step == before.step || now.step == SaturatingAdd(before.step, 1);
     const auto ratio = follows ? EstimateUpdateRatio(before.record, now.record) : std::nullopt;
     if (ratio) ratios_[{observation.rank, now.step}] = *ratio;
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/saturating.h"
 
 namespace statcollect::client {
 namespace {
@@ -94,7 +95,7 @@ Status RecordBatcher::DoTake(formats::Observation o) {
   columns.sample_count.push_back(static_cast<std::uint32_t>(o.samples.size()));
   columns.samples.insert(columns.samples.end(), o.samples.begin(), o.samples.end());
   batch_bytes_ += kRecordBytes + 8 * o.samples.size();
-  micro_batches_ = std::max(micro_batches_, o.def.key.micro_batch + 1);
+  micro_batches_ = std::max(micro_batches_, SaturatingAdd(o.def.key.micro_batch, 1));
   ++records_;
   if (progress_) progress_();
   return columns.size() >= kBatchRecords || batch_bytes_ >= kBatchBytes ? Flush() : Status::Ok();

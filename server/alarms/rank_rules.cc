@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/names.h"
+#include "common/saturating.h"
 
 namespace statcollect::alarms {
 namespace {
@@ -142,7 +143,7 @@ void RankRules::AddRecord(const StatColumns& columns, std::size_t i) {
   State& state = states_[activation];
   const std::uint64_t step = columns.step[i];
   if (step < state.next_step) return;
-  state.next_step = step + 1;
+  state.next_step = SaturatingAdd(step, 1);
   if (step > step_ || !any_) Advance(step);
   const TensorStats& stats = columns.stats[i];
   const std::uint32_t absent = absent_[columns.layout[i]];

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/names.h"
+#include "common/saturating.h"
 #include "server/alarms/event_writer.h"
 
 namespace statcollect::alarms {
@@ -86,8 +87,8 @@ Status StateLoader::LoadEvents(const AttemptRank& place, RankState* state,
 Result<std::uint64_t> StateLoader::ReplayFrom(const AttemptRank& place, std::uint64_t judged) {
   const std::uint64_t wanted =
       kAlarmWindowMax + std::max(settings_.vanishing_steps, settings_.dead_relu_steps);
-  for (std::uint64_t back = 2 * wanted;; back *= 16) {
-    const std::uint64_t first = judged > back ? judged - back : 0;
+  for (std::uint64_t back = SaturatingMul(wanted, 2);; back = SaturatingMul(back, 16)) {
+    const std::uint64_t first = SaturatingSub(judged, back);
     auto steps = store_.StatSteps(place.first, place.second, {.first = first, .last = judged});
     if (!steps.ok()) return steps.status();
     if (steps->size() >= wanted) return (*steps)[steps->size() - wanted];
@@ -96,7 +97,7 @@ Result<std::uint64_t> StateLoader::ReplayFrom(const AttemptRank& place, std::uin
 }
 
 Result<bool> StateLoader::Replay(const AttemptRank& place, std::uint64_t last_step, RankState* state) {
-  const std::uint64_t unknown = last_step > kReplayStepsMax ? last_step - kReplayStepsMax : 0;
+  const std::uint64_t unknown = SaturatingSub(last_step, kReplayStepsMax);
   auto first = ReplayFrom(place, state->silent_until.value_or(unknown));
   if (!first.ok()) return first.status();
   const StepBounds bounds{.first = *first};

@@ -256,10 +256,10 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* DeleteNoise(CallbackServerContext*, const v1::DeleteNoiseRequest* request,
                                   v1::DeleteNoiseResponse*) override {
-    return UnaryCall::Start(pool_, [this, of = Asked(engine_), request](const std::stop_token&) {
+    return UnaryCall::Start(pool_, [this, of = Asked(engine_), request](const std::stop_token& stop) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
       of.ForgetTiles(heat_tiles_, request->run());
-      return of.Explained(of->DeleteNoise(request->run()));
+      return of.Explained(of->DeleteNoise(request->run(), stop));
     });
   }
 
@@ -431,12 +431,12 @@ class AdminService final : public v1::Admin::CallbackService {
   ServerUnaryReactor* RequestCapture(CallbackServerContext*, const v1::RequestCaptureRequest* request,
                                      v1::RequestCaptureResponse* response) override {
     return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
-                                    response](const std::stop_token&) {
+                                    response](const std::stop_token& stop) {
       const auto spec = FromWire(*request);
       if (!spec.ok()) return spec.status();
       const auto ranks = api::RanksFromWire(request->ranks());
       if (!ranks.ok()) return ranks.status();
-      STATCOLLECT_RETURN_IF_ERROR(engine_.Of(project)->CheckCanBeCaptured(request->run(), *spec));
+      STATCOLLECT_RETURN_IF_ERROR(engine_.Of(project)->CheckCanBeCaptured(request->run(), *spec, stop));
       const auto asked = control_.RequestCapture(QualifiedRun(project, request->run()), *ranks, *spec);
       if (!asked.ok()) return asked.status();
       response->set_request(asked->request);

@@ -9,6 +9,7 @@
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/project.h"
+#include "common/saturating.h"
 #include "common/text.h"
 
 namespace statcollect {
@@ -392,7 +393,7 @@ Result<bool> SessionRegistry::HasSession(AttemptId older, const SessionInfo& inf
 void SessionRegistry::ForgetSessionsLocked(AttemptId attempt) {
   ++sessions_forgotten_;
   older_sessions_.erase(older_sessions_.lower_bound({attempt, 0}),
-                        older_sessions_.lower_bound({attempt + 1, 0}));
+                        older_sessions_.lower_bound({SaturatingAdd(attempt, 1), 0}));
 }
 
 Result<bool> SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta& attempt) {

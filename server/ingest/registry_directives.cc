@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/saturating.h"
 #include "common/step_set.h"
 #include "common/text.h"
 #include "server/ingest/registry.h"
@@ -33,7 +34,7 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
                     attempted + ": all of them have passed (rank " + std::to_string(rank) + " is at step " +
                         std::to_string(*meta.last_step) +
                         "), and no later one would be recorded; expected future steps, such as " +
-                        std::to_string(*meta.last_step + 10) + "-");
+                        std::to_string(SaturatingAdd(*meta.last_step, 10)) + "-");
     }
     if (!told.empty()) steps_[newest] = steps;
   }

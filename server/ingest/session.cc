@@ -7,8 +7,10 @@
 #include "common/byte_size.h"
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/saturating.h"
 #include "server/ingest/decoded_bytes.h"
 #include "server/ingest/trim.h"
+#include "server/store/newest_step.h"
 
 namespace statcollect {
 namespace {
@@ -18,8 +20,6 @@ constexpr std::size_t kCausesMax = 32;
 constexpr std::size_t kCauseBytesMax = 64;
 
 Status Invalid(std::string message) { return Status(Code::kInvalidArgument, "batch: " + std::move(message)); }
-
-std::uint64_t SaturatingAdd(std::uint64_t a, std::uint64_t b) { return a > kMax - b ? kMax : a + b; }
 
 std::string DefPlace(const char* field, std::uint32_t id) {
   return std::string(field) + " of id " + std::to_string(id);
@@ -81,17 +81,10 @@ void Extend(RankMeta* meta, std::uint64_t step) {
   meta->last_step = std::max(meta->last_step.value_or(step), step);
 }
 
-// The last step with statistics. The store lists steps upwards only, so look at growing windows below the
-// rank's last step: the first one nearly always has it.
+// The last step with statistics.
 Result<std::optional<std::uint64_t>> FindLastStatStep(Store& store, AttemptId attempt, const RankMeta& meta) {
-  const std::uint64_t last = meta.last_step.value_or(kMax);
-  for (std::uint64_t window = 64;; window = window > kMax / 16 ? kMax : window * 16) {
-    const std::uint64_t first = last > window ? last - window : 0;
-    auto steps = store.StatSteps(attempt, meta.info.rank, {.first = first, .last = last});
-    if (!steps.ok()) return steps.status();
-    if (!steps->empty()) return std::optional<std::uint64_t>(steps->back());
-    if (first == 0) return std::optional<std::uint64_t>();
-  }
+  return NewestStep(meta.last_step.value_or(kMax),
+                    [&](StepBounds steps) { return store.FirstStatStep(attempt, meta.info.rank, steps); });
 }
 
 }  // namespace

@@ -10,7 +10,8 @@ namespace {
 // Spends what the scan has read since it last looked.
 class LimitedScan final : public StatScan {
  public:
-  LimitedScan(std::unique_ptr<StatScan> scan, ReadBudget& budget) : scan_(std::move(scan)), budget_(budget) {}
+  LimitedScan(std::unique_ptr<StatScan> scan, ReadBudget& budget)
+      : scan_(std::move(scan)), budget_(budget), status_(budget.CheckStop()) {}
 
   bool NextHead() override { return status_.ok() && scan_->NextHead() && Spend(); }
   const BlockHead& head() const override { return scan_->head(); }
@@ -46,8 +47,10 @@ class LimitedScan final : public StatScan {
 
 }  // namespace
 
+Status ReadBudget::CheckStop() const { return stop_.stop_requested() ? Cancelled() : Status::Ok(); }
+
 Status ReadBudget::Spend(std::uint64_t bytes) {
-  if (stop_.stop_requested()) return Cancelled();
+  STATCOLLECT_RETURN_IF_ERROR(CheckStop());
   if (bytes_max_ == kNoLimit) return Status::Ok();
   const std::uint64_t total = bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   return total <= bytes_max_ ? Status::Ok() : TooManyBytes(bytes_max_);
@@ -59,6 +62,7 @@ std::unique_ptr<StatScan> LimitedStore::ScanStats(AttemptId attempt, std::uint32
 
 Result<std::string> LimitedStore::CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                                  std::uint32_t activation, std::uint32_t offset) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckStop());
   auto chunk = store_.CaptureChunkAt(attempt, rank, step, activation, offset);
   if (chunk.ok()) STATCOLLECT_RETURN_IF_ERROR(budget_.Spend(chunk->size()));
   return chunk;

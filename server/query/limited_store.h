@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "server/store/forwarding_store.h"
 
@@ -19,6 +22,8 @@ class ReadBudget {
 
   ReadBudget(std::uint64_t bytes_max, std::stop_token stop) : bytes_max_(bytes_max), stop_(std::move(stop)) {}
 
+  // kCancelled after a stop request.
+  Status CheckStop() const;
   // A value of so many stored bytes was read. kCancelled after a stop request; kResourceExhausted beyond the
   // limit.
   Status Spend(std::uint64_t bytes);
@@ -29,55 +34,101 @@ class ReadBudget {
   std::atomic<std::uint64_t> bytes_{0};
 };
 
-// Passes everything on. Reads of records spend from the budget value by value, or, in scans, block by block, so
-// a query that is cancelled stops after the value at hand. Definitions and documents are not counted.
+// Passes everything on, until the query is cancelled: then no call reaches the store. Reads of records spend from the
+// budget value by value, or, in scans, block by block, so a query that is cancelled stops after the value at hand.
+// Definitions and documents are not counted.
 class LimitedStore final : public ForwardingStore {
  public:
   // Borrows the store. `bytes_max`: of stored bytes, over all reads.
   LimitedStore(Store& store, std::uint64_t bytes_max, std::stop_token stop)
       : ForwardingStore(store), budget_(bytes_max, std::move(stop)) {}
 
+  Status CheckStop() const override { return budget_.CheckStop(); }
+  Result<std::vector<std::string>> ListRuns() override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.ListRuns();
+  }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.Attempts(run);
+  }
+  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.Ranks(attempt);
+  }
+  Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.Rank(attempt, rank);
+  }
+  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.Activations(attempt, rank);
+  }
+  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.Layouts(attempt, rank);
+  }
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.Definitions(attempt, rank);
+  }
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.PutDocument(run, name, content);
+  }
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.Document(run, name);
+  }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                const Visitor<ScalarRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, Limited(visitor));
+    return VisitLimited(attempt, rank, steps, visitor);
   }
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                const Visitor<EventRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, Limited(visitor));
+    return VisitLimited(attempt, rank, steps, visitor);
   }
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                const Visitor<StepRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, Limited(visitor));
+    return VisitLimited(attempt, rank, steps, visitor);
   }
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                const Visitor<MemoryRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, Limited(visitor));
+    return VisitLimited(attempt, rank, steps, visitor);
   }
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                const Visitor<DensityRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, Limited(visitor));
+    return VisitLimited(attempt, rank, steps, visitor);
   }
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                const Visitor<ExponentRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, Limited(visitor));
+    return VisitLimited(attempt, rank, steps, visitor);
   }
   Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                const Visitor<StoredCapture>& visitor) override {
-    return store_.Visit(attempt, rank, steps, Limited(visitor));
+    return VisitLimited(attempt, rank, steps, visitor);
   }
   Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
                      const Visitor<StatPoint>& visitor) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.VisitSeries(attempt, rank, activation, steps, Limited(visitor));
   }
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                         const Visitor<std::uint64_t>& visitor) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.VisitStatSteps(attempt, rank, steps, Limited(visitor));
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override;
 
  private:
+  template <typename T>
+  Status VisitLimited(AttemptId attempt, std::uint32_t rank, StepBounds steps, const Visitor<T>& visitor) {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return store_.Visit(attempt, rank, steps, Limited(visitor));
+  }
   // Valid as long as `visitor`.
   template <typename T>
   Visitor<T> Limited(const Visitor<T>& visitor) {

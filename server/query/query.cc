@@ -192,8 +192,9 @@ std::shared_ptr<const QueryEngine> QueryEngine::Of(const std::string& project) c
   return {owned, &owned->engine};
 }
 
-Result<std::vector<std::string>> QueryEngine::ListProjects() const {
-  const auto runs = store_.ListRuns();
+Result<std::vector<std::string>> QueryEngine::ListProjects(const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  const auto runs = store.ListRuns();
   if (!runs.ok()) return runs.status();
   std::set<std::string> projects;
   for (const std::string& run : *runs) projects.emplace(SplitRun(run).project);
@@ -356,8 +357,8 @@ Result<NoiseSummary> QueryEngine::GetNoise(const std::string& run, const std::st
   return StoredNoise(store, run);
 }
 
-Status QueryEngine::DeleteNoise(const std::string& run) const {
-  auto stored = GetNoise(run);
+Status QueryEngine::DeleteNoise(const std::string& run, const std::stop_token& stop) const {
+  auto stored = GetNoise(run, stop);
   if (!stored.ok()) return stored.status();
   return store_.PutDocument(run, kNoiseDocument, std::nullopt);
 }
@@ -502,8 +503,10 @@ Status QueryEngine::ReadCapture(const ReadCaptureRequest& request,
   return query::ReadCapture(store, request, head, data, stop);
 }
 
-Status QueryEngine::CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec) const {
-  return query::CheckCanBeCaptured(store_, run, spec);
+Status QueryEngine::CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec,
+                                       const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  return query::CheckCanBeCaptured(store, run, spec);
 }
 
 Result<std::vector<ExponentRow>> QueryEngine::ListExponents(const ExponentsRequest& request,

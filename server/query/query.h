@@ -7,7 +7,8 @@
 // kInvalidArgument for steps that do not parse, kCancelled after a stop request, kResourceExhausted for more rows
 // or more read bytes than allowed, and errors of the store (kDataLoss names the block).
 //
-// Stop requests are checked at each value and block that is read.
+// A stop request ends every query soon: nothing is read after it (limited_store.h), and what may go on for long without a
+// read asks for it.
 #ifndef STATCOLLECT_SERVER_QUERY_QUERY_H_
 #define STATCOLLECT_SERVER_QUERY_QUERY_H_
 
@@ -54,7 +55,7 @@ class QueryEngine {
   // The same for the runs of one project, by their plain names. Borrows what this one borrows. Cheap.
   std::shared_ptr<const QueryEngine> Of(const std::string& project) const;
   // The projects that have runs, sorted.
-  Result<std::vector<std::string>> ListProjects() const;
+  Result<std::vector<std::string>> ListProjects(const std::stop_token& stop = {}) const;
 
   Result<std::vector<RunSummary>> ListRuns(const std::stop_token& stop = {}) const;
   // One of them.
@@ -72,7 +73,7 @@ class QueryEngine {
                                  const std::stop_token& stop = {}) const;
   // kNotFound: no such run, or no noise is stored.
   Result<NoiseSummary> GetNoise(const std::string& run, const std::stop_token& stop = {}) const;
-  Status DeleteNoise(const std::string& run) const;
+  Status DeleteNoise(const std::string& run, const std::stop_token& stop = {}) const;
 
   // Sorted by kind, output path, rank, step, micro-batch, call. kNotFound: no such activation (gives the
   // closest names).
@@ -100,7 +101,8 @@ class QueryEngine {
   Result<CapturesReport> ListCaptures(const CapturesRequest& request, const std::stop_token& stop = {}) const;
   Status ReadCapture(const ReadCaptureRequest& request, const std::function<Status(const CaptureRow&)>& head,
                      const std::function<Status(std::string)>& data, const std::stop_token& stop = {}) const;
-  Status CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec) const;
+  Status CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec,
+                            const std::stop_token& stop = {}) const;
 
   // See exponents.h.
   Result<std::vector<ExponentRow>> ListExponents(const ExponentsRequest& request,

@@ -9,9 +9,20 @@
 #include "server/query/place_text.h"
 #include "server/query/rows.h"
 #include "server/query/suggest.h"
+#include "server/store/newest_step.h"
 
 namespace statcollect::query {
 namespace {
+
+constexpr std::uint64_t kStepsBetweenChecks = 1024;
+// Of a run, in memory: each takes a node of a map.
+constexpr std::size_t kStepsMax = kListBytesMax / 64;
+
+Status TooManySteps(const std::string& run) {
+  return {Code::kResourceExhausted, "list the steps of run '" + run + "': found more than " +
+                                        std::to_string(kStepsMax) +
+                                        "; expected no more at once; narrow the query with --steps"};
+}
 
 // Whether every step from the rank's first to its last has statistics: the tallies tell, nothing need be
 // read.
@@ -59,6 +70,20 @@ std::uint64_t RunView::Dropped(std::uint32_t rank) const {
   return dropped;
 }
 
+// A rank that was copied here has the tallies that its sender gave, so that there may be 2^64 of them.
+Status RunView::AddAll(StepBounds range, const StepSet& wanted, std::size_t attempt,
+                       std::map<std::uint64_t, std::size_t>& steps) const {
+  std::uint64_t added = 0;
+  for (auto step = wanted.AtOrAfter(range.first); step && *step <= range.last;
+       step = wanted.AtOrAfter(*step + 1)) {
+    if (added++ % kStepsBetweenChecks == 0) STATCOLLECT_RETURN_IF_ERROR(store_->CheckStop());
+    if (steps.size() >= kStepsMax) return TooManySteps(run_);
+    steps[*step] = attempt;
+    if (*step == StepSet::kLastStep) break;
+  }
+  return Status::Ok();
+}
+
 Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wanted) const {
   std::map<std::uint64_t, std::size_t> steps;
   const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
@@ -66,11 +91,12 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
     const auto add = [&](std::uint64_t step) {
       if (wanted.Contains(step)) steps[step] = attempt;  // newer attempts come later and win
     };
+    std::set<std::pair<std::uint64_t, std::uint64_t>> added;  // ranks mostly have the same steps
     for (const auto& [rank, meta] : ranks_[attempt]) {
       const bool lone = meta.steps == 1 && steps.contains(meta.first_step.value_or(0));
       if (IsGapless(meta) && !lone) {
-        const std::uint64_t last = std::min(*meta.last_step, bounds.last);
-        for (std::uint64_t step = std::max(*meta.first_step, bounds.first); step <= last; ++step) add(step);
+        if (!added.emplace(*meta.first_step, *meta.last_step).second) continue;
+        STATCOLLECT_RETURN_IF_ERROR(AddAll({*meta.first_step, *meta.last_step}, wanted, attempt, steps));
         continue;
       }
       auto with_stats = store_->StatSteps(attempts_[attempt].id, rank, bounds);
@@ -92,9 +118,11 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
 // Asked of the store and not of a window's steps: the answer is the same for every window.
 Result<bool> RunView::IsWhatWasFound(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
   if (step != ranks_[attempt].at(rank).first_step) return false;
-  auto next = store_->StatSteps(attempts_[attempt].id, rank, {.first = step + 1, .last = step + 1});
-  if (!next.ok()) return next.status();
-  if (!next->empty()) return false;
+  if (step != StepSet::kLastStep) {
+    auto next = store_->FirstStatStep(attempts_[attempt].id, rank, {.first = step + 1, .last = step + 1});
+    if (!next.ok()) return next.status();
+    if (*next) return false;
+  }
   return HasOnlyInitial(attempt, rank, step);
 }
 
@@ -117,15 +145,11 @@ Result<std::optional<std::uint64_t>> RunView::NewestStepWithStats() const {
   for (std::size_t attempt = 0; attempt < attempts_.size(); ++attempt) {
     for (const auto& [rank, meta] : ranks_[attempt]) {
       if (!meta.last_step || (newest && *meta.last_step <= *newest)) continue;
-      // Ordinarily the last step has some; otherwise the window grows.
-      for (std::uint64_t width = 0;; width = 4 * width + 16) {
-        const std::uint64_t first = *meta.last_step > width ? *meta.last_step - width : 0;
-        auto steps =
-            store_->StatSteps(attempts_[attempt].id, rank, {.first = first, .last = *meta.last_step});
-        if (!steps.ok()) return steps.status();
-        if (!steps->empty()) newest = std::max(newest.value_or(0), steps->back());
-        if (!steps->empty() || first == 0) break;
-      }
+      const auto of_rank = NewestStep(*meta.last_step, [&, of = rank](StepBounds steps) {
+        return store_->FirstStatStep(attempts_[attempt].id, of, steps);
+      });
+      if (!of_rank.ok()) return of_rank.status();
+      newest = std::max(newest, *of_rank);
     }
   }
   return newest;

@@ -54,7 +54,7 @@ class RunView {
   // Steps that have records, each with the index of its attempt. A step does not belong to an attempt that
   // has in it only the weights loaded before its first step was set.
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
-  // Over all attempts; absent if nothing was recorded. Cost: one seek per step after the newest statistics.
+  // Over all attempts; absent if nothing was recorded. Cost: that of NewestStep for each rank.
   Result<std::optional<std::uint64_t>> NewestStepWithStats() const;
   // As known so far; Read may extend it. Pointers stay valid as long as the view. Ranks with the same definitions may
   // share a catalogue.
@@ -97,6 +97,9 @@ class RunView {
   // Whether the step holds only the weights that a launch loaded before its first step was set.
   Result<bool> IsWhatWasFound(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<bool> HasOnlyInitial(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
+  // The wanted steps of a range without gaps.
+  Status AddAll(StepBounds range, const StepSet& wanted, std::size_t attempt,
+                std::map<std::uint64_t, std::size_t>& steps) const;
   Status DefineLayouts(const Series& series);
   Status Undefined(std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;

@@ -9,12 +9,17 @@ namespace statcollect::query {
 
 std::string Suggest(std::string_view wanted, std::vector<std::string> names, std::size_t count) {
   if (names.empty()) return "none";
-  constexpr std::size_t kComparedMax = 5000;  // bounds the work for a model of very many modules
+  std::size_t left =
+      100'000'000;  // of comparisons of two bytes: bounds the work for very many or very long names
   std::vector<std::pair<std::size_t, std::string>> ranked;
   for (std::string& name : names) {
     std::size_t distance =
         name.find(wanted) != std::string::npos && !wanted.empty() ? 1 : wanted.size() + name.size();
-    if (distance > 1 && ranked.size() < kComparedMax) distance = EditDistance(wanted, name);
+    const std::size_t cost = wanted.size() * name.size();
+    if (distance > 1 && cost <= left) {
+      left -= cost;
+      distance = EditDistance(wanted, name);
+    }
     ranked.emplace_back(distance, std::move(name));
   }
   std::sort(ranked.begin(), ranked.end());

@@ -200,6 +200,10 @@ class RunReader {
  public:
   virtual ~RunReader() = default;
 
+  // kCancelled: the query that reads here has to end. Every read says so by itself; a loop that may go on for long without
+  // one asks here.
+  virtual Status CheckStop() const { return Status::Ok(); }
+
   virtual Result<std::vector<std::string>> ListRuns() = 0;  // sorted
   // Oldest first; empty if there is no such run.
   virtual Result<std::vector<AttemptMeta>> Attempts(const std::string& run) = 0;
@@ -225,6 +229,9 @@ class RunReader {
   // Distinct steps with statistics, ascending. Cost: one seek per step.
   virtual Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
                                                        StepBounds steps) = 0;
+  // The first of them; absent: there is none. Cost: one seek.
+  virtual Result<std::optional<std::uint64_t>> FirstStatStep(AttemptId attempt, std::uint32_t rank,
+                                                             StepBounds steps) = 0;
   virtual Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
                                                     StepBounds steps) = 0;                     // by step
   virtual Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) = 0;  // by step
@@ -369,6 +376,18 @@ class Store : public RunReader {
     return Collect<std::uint64_t>("steps", rank, [&](const Visitor<std::uint64_t>& visitor) {
       return VisitStatSteps(attempt, rank, steps, visitor);
     });
+  }
+  Result<std::optional<std::uint64_t>> FirstStatStep(AttemptId attempt, std::uint32_t rank,
+                                                     StepBounds steps) final {
+    std::optional<std::uint64_t> first;
+    Visitor<std::uint64_t> visitor;
+    visitor.take = [&](std::uint64_t step) {
+      first = step;
+      return Status(Code::kAborted, "found");
+    };
+    Status read = VisitStatSteps(attempt, rank, steps, visitor);
+    if (!first && !read.ok()) return read;
+    return first;
   }
   // The chunk of a capture's values that begins at this byte. kNotFound: there is none.
   virtual Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,

@@ -165,7 +165,7 @@ class STATAGENT_API Agent {
 
   // Ends the current step and begins the next.
   void EndStep() noexcept;
-  // Jumps forward to a step, when resuming from a checkpoint.
+  // Jumps forward to a step, at most 2^63-1, when resuming from a checkpoint.
   Status SetStep(std::uint64_t step) noexcept;
   // CUDA graphs: sets the stream in which graphs are replayed on a device. Call it whenever that stream
   // changes, and before it is destroyed (with a different stream).

@@ -178,6 +178,7 @@ STATAGENT_C_API int statagent_log_memory(statagent_agent* agent, const statagent
 STATAGENT_C_API int statagent_log_density(statagent_agent* agent, const statagent_density* density,
                                           uint64_t step);
 STATAGENT_C_API void statagent_end_step(statagent_agent* agent);
+/* Jumps forward to a step, at most 2^63-1. */
 STATAGENT_C_API int statagent_set_step(statagent_agent* agent, uint64_t step);
 /* CUDA graphs. statagent_replays_in sets the stream in which they are replayed on a device;
    statagent_replay_devices has bit d set if device d has graphs that record something. See Agent::ReplaysIn

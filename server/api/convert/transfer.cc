@@ -101,6 +101,10 @@ Result<RankMeta> FromWire(const v1::CopiedRank& rank) {
   if (!info.ok()) return info.status();
   STATCOLLECT_RETURN_IF_ERROR(CheckConfig(rank));
   STATCOLLECT_RETURN_IF_ERROR(CheckDropped(rank));
+  if (rank.steps() > rank.stat_records()) {
+    return convert::Invalid("rank: steps is " + std::to_string(rank.steps()) + "; expected at most " +
+                            std::to_string(rank.stat_records()) + ", its records of statistics");
+  }
   RankMeta meta{.info = *std::move(info)};
   meta.info.config = {rank.config().begin(), rank.config().end()};
   meta.durable_seq = rank.durable_seq();

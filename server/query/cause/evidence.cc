@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/names.h"
+#include "common/saturating.h"
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/scheduled.h"
 
@@ -54,7 +55,7 @@ Status FillSide(const CauseQuestion& question, bool of_a, Side& side) {
   if (!events.ok()) return events.status();
   side.events = *std::move(events);
   for (const Observation& seen : side.at.observations)
-    side.micro_batches = std::max(side.micro_batches, seen.def->key.micro_batch + 1);
+    side.micro_batches = std::max(side.micro_batches, SaturatingAdd(seen.def->key.micro_batch, 1));
   const auto& ranks = side.view->ranks(side.attempt);
   if (const auto meta = ranks.find(side.rank); meta != ranks.end()) {
     side.config = meta->second.info.config;

@@ -107,6 +107,10 @@ Alignment::Alignment(const RankCatalogue& a, const RankCatalogue& b, const Optio
   if (same_ids_) return;
   if (options.names != nullptr) MatchByNames(*options.names);
   if (!by_order.empty()) MatchByOrder(by_order);
+  std::set<std::tuple<std::string, std::string, std::string, double>> noted;
+  std::erase_if(renamed_, [&](const AlignedNames& names) {
+    return !noted.emplace(names.a, names.b, names.method, names.confidence).second;
+  });
 }
 
 void Alignment::Match(std::uint32_t id_a, std::uint32_t id_b) {
@@ -227,7 +231,8 @@ void Alignment::MatchByOrder(const std::vector<OrderMatch>& by_order) {
 }
 
 void Alignment::NoteRenamed(const AlignedNames& names) {
-  if (std::find(renamed_.begin(), renamed_.end(), names) == renamed_.end()) renamed_.push_back(names);
+  // The definitions of a module follow each other; what is left is found at the end.
+  if (renamed_.empty() || renamed_.back() != names) renamed_.push_back(names);
 }
 
 bool Alignment::IsOpenOnBothSides() const {

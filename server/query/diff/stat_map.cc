@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "common/saturating.h"
 #include "common/step_set.h"
 #include "common/update_ratio.h"
 #include "server/query/compare/loaded_step.h"
@@ -28,7 +29,8 @@ class Movements {
     if (key.kind != Kind::kWeight) return kStatNoData;
     Last now{.step = step, .record = {.stats = *o.stats, .sketch = {o.sketch.begin(), o.sketch.end()}}};
     Last& last = last_[key.name];
-    const bool follows = !last.record.sketch.empty() && key.mode != Mode::kInit && last.step + 1 >= step;
+    const bool follows =
+        !last.record.sketch.empty() && key.mode != Mode::kInit && SaturatingAdd(last.step, 1) >= step;
     const auto ratio = follows ? EstimateUpdateRatio(last.record, now.record) : std::nullopt;
     last = std::move(now);
     return ratio ? StatLevel(ratio->value) : kStatNoData;

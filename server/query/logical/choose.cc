@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/saturating.h"
 #include "common/text.h"
 #include "server/query/logical/common_parts.h"
 #include "server/query/logical/cut.h"
@@ -31,7 +32,7 @@ void LookAt(const RankCatalogue& catalogue, std::set<std::string>* weights, std:
     if (def.key.kind == Kind::kWeight || def.key.kind == Kind::kOptimizerState)
       parameters->insert(std::string(Name(def.key.kind)) + " " + def.key.name);
     if (def.key.kind == Kind::kOutput && def.key.mode == Mode::kTrain)
-      *micro_batches = std::max(*micro_batches, def.key.micro_batch + 1);
+      *micro_batches = std::max(*micro_batches, SaturatingAdd(def.key.micro_batch, 1));
   }
 }
 

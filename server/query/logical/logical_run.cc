@@ -6,6 +6,7 @@
 
 #include "common/names.h"
 #include "common/placement.h"
+#include "common/saturating.h"
 #include "common/shape.h"
 #include "common/text.h"
 #include "server/query/logical/cut.h"
@@ -210,7 +211,7 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
                        std::set<std::string>* replicated) {
   const TensorName name = NameOf(def);
   if (IsOfBatch(def.key.kind) && def.key.mode == Mode::kTrain) {
-    cut_.micro_batches = std::max(cut_.micro_batches, def.key.micro_batch + 1);
+    cut_.micro_batches = std::max(cut_.micro_batches, SaturatingAdd(def.key.micro_batch, 1));
     const bool is_later = def.key.micro_batch > 0 && !IsGradientOfActivation(def.key.kind);
     const auto& place = parts.front().layout->placement;
     if (is_later && place && place->pieces <= 1 && MakePlan(parts).tiling == Tiling::kIncomplete)

@@ -85,6 +85,7 @@ class LogicalRun : public RunReader {
   // What was found while reading: replicas that differ, parts that are missing or overlap. One sentence each.
   std::vector<std::string> Notes() const { return findings_.Sentences(run_); }
 
+  Status CheckStop() const override { return store_.CheckStop(); }
   Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override;
@@ -95,6 +96,8 @@ class LogicalRun : public RunReader {
                                                   std::uint32_t activation, StepBounds steps) override;
   Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
                                                StepBounds steps) override;
+  Result<std::optional<std::uint64_t>> FirstStatStep(AttemptId attempt, std::uint32_t rank,
+                                                     StepBounds steps) override;
   Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override;
   Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/placement.h"
+#include "server/store/newest_step.h"
 
 namespace statcollect::query {
 namespace {
@@ -23,13 +24,8 @@ Result<std::optional<std::uint64_t>> NewestStepOfAll(LogicalRun& run, const RunV
     if (meta.last_step) last = std::min(last.value_or(*meta.last_step), *meta.last_step);
   }
   if (!last) return {std::nullopt};
-  for (std::uint64_t width = 0;; width = 4 * width + 16) {
-    const std::uint64_t first = *last > width ? *last - width : 0;
-    auto steps = run.StatSteps(by_rank.attempts()[newest].id, 0, {.first = first, .last = *last});
-    if (!steps.ok()) return steps.status();
-    if (!steps->empty()) return {steps->back()};
-    if (first == 0) return {std::nullopt};
-  }
+  return NewestStep(
+      *last, [&](StepBounds steps) { return run.FirstStatStep(by_rank.attempts()[newest].id, 0, steps); });
 }
 
 }  // namespace

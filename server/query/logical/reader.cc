@@ -126,6 +126,17 @@ Result<std::vector<std::uint64_t>> LogicalRun::StatSteps(AttemptId attempt, std:
   return std::vector<std::uint64_t>(all.begin(), all.end());
 }
 
+Result<std::optional<std::uint64_t>> LogicalRun::FirstStatStep(AttemptId attempt, std::uint32_t,
+                                                               StepBounds steps) {
+  std::optional<std::uint64_t> first;
+  for (const Member& member : MembersOf(attempt)) {
+    const auto of = store_.FirstStatStep(attempt, member.rank, steps);
+    if (!of.ok()) return of.status();
+    if (*of) first = std::min(first.value_or(**of), **of);
+  }
+  return first;
+}
+
 // A scalar that is the same on all ranks stays; losses are averaged over ranks and, if those are one batch,
 // micro-batches; others are each rank's own.
 Result<std::vector<ScalarRecord>> LogicalRun::Scalars(AttemptId attempt, std::uint32_t, StepBounds steps) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/saturating.h"
 #include "server/query/compare/distance.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
@@ -226,7 +227,7 @@ void RankJudge::AddChanges(const RecordedSettings& recorded, std::set<std::uint6
     for (std::size_t i = 0; i < std::min(recorded.events[side].size(), kChanges); ++i) {
       const std::uint64_t found = recorded.events[side][i].step;
       const std::uint64_t earliest = std::max(first, ChangedNotBefore(found, recorded.first_step[side]));
-      for (std::uint64_t step = earliest; step <= found && step < earliest + kJudged; ++step)
+      for (const std::uint64_t step : Closed(earliest, std::min(found, SaturatingAdd(earliest, kJudged - 1))))
         steps.insert(step);
       if (found >= first) steps.insert(found);
     }
@@ -410,7 +411,7 @@ Result<bool> RankJudge::KnowsWeightsBefore(const StepPairsReader& reader, std::u
                                            const StepPairs& now) {
   if (HasWeights(now.pairs, Stage::kWeights)) return true;
   const auto at = plan_.stored.find(step);
-  if (at == plan_.stored.begin() || std::prev(at)->first + 1 != step) return false;
+  if (at == plan_.stored.begin() || SaturatingAdd(std::prev(at)->first, 1) != step) return false;
   StepPairs before;
   STATCOLLECT_RETURN_IF_ERROR(reader.Read(std::prev(at)->first, before));
   return LeavesWeights(before.pairs);

@@ -357,6 +357,17 @@ TEST_F(RecorderTest, StepsNeverGoBack) {
   EXPECT_EQ(recorder.step(), 101u);
 }
 
+TEST_F(RecorderTest, AStepIsAlwaysFollowedByAnotherOne) {
+  Recorder& recorder = Make();
+  EXPECT_EQ(recorder.SetStep(~std::uint64_t{0}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(recorder.SetStep(kStepMax + 1).message(),
+            "set step 9223372036854775808: expected at most 2^63-1; count steps from 0");
+  EXPECT_EQ(recorder.step(), 0u);
+  EXPECT_TRUE(recorder.SetStep(kStepMax).ok());
+  recorder.EndStep();
+  EXPECT_EQ(recorder.step(), kStepMax + 1);
+}
+
 TEST_F(RecorderTest, RefusesHostileNamesAndValues) {
   Recorder& recorder = Make();
   for (const std::string& name :

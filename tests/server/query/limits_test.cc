@@ -1,5 +1,8 @@
 // Queries that are cancelled, that read too much, or that have too many rows: they end while they read.
 #include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -9,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "server/query/query.h"
+#include "server/store/forwarding_store.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
@@ -49,6 +53,15 @@ const std::vector<Query>& Queries() {
        [](auto& e, auto& stop) {
          return e.ProposeMap({.run_a = "wide", .run_b = "wide too"}, stop).status();
        }},
+      {"Curves",
+       [](auto& e, auto& stop) {
+         return e.GetCurves({.series = {.run = "a", .activation = "x"}}, stop).status();
+       }},
+      {"StatMap", [](auto& e, auto& stop) { return e.GetStatMap({.run = "a"}, stop).status(); }},
+      {"LossMap",
+       [](auto& e, auto& stop) {
+         return e.GetStatMap({.run = "a", .by = TopBy::kExponentLoss}, stop).status();
+       }},
       {"Records",
        [](auto& e, auto& stop) {
          return e.ReadRecords(
@@ -57,6 +70,55 @@ const std::vector<Query>& Queries() {
   };
   return all;
 }
+
+// These read little, whatever the run's length.
+const std::vector<Query>& ShortQueries() {
+  static const std::vector<Query> all = {
+      {"Projects", [](auto& e, auto& stop) { return e.ListProjects(stop).status(); }},
+      {"Runs", [](auto& e, auto& stop) { return e.ListRuns(stop).status(); }},
+      {"Summary", [](auto& e, auto& stop) { return e.Summary("a", stop).status(); }},
+      {"Losses", [](auto& e, auto& stop) { return e.ListLosses({.runs = {"a"}}, stop).status(); }},
+      {"Captures", [](auto& e, auto& stop) { return e.ListCaptures({.run = "a"}, stop).status(); }},
+      {"Capture",
+       [](auto& e, auto& stop) {
+         return e.ReadCapture(
+             {.run = "a", .activation = "x"}, [](const CaptureRow&) { return Status::Ok(); },
+             [](const std::string&) { return Status::Ok(); }, stop);
+       }},
+      {"CanBeCaptured",
+       [](auto& e, auto& stop) { return e.CheckCanBeCaptured("a", *CaptureSpec::Parse("x@3"), stop); }},
+      {"GetNoise", [](auto& e, auto& stop) { return e.GetNoise("a", stop).status(); }},
+      {"DeleteNoise", [](auto& e, auto& stop) { return e.DeleteNoise("a", stop); }},
+      {"Config", [](auto& e, auto& stop) { return e.CompareConfig({.run_a = "a"}, stop).status(); }},
+  };
+  return all;
+}
+
+// Counts every call that a query may make.
+class CountingStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  int calls() const { return calls_; }
+
+  Result<std::vector<std::string>> ListRuns() override { return Count().ListRuns(); }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return Count().Attempts(run); }
+  Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
+    return Count().Ranks(attempt);
+  }
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) override {
+    return Count().Definitions(attempt, rank);
+  }
+  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+    return Count().Document(run, name);
+  }
+
+ private:
+  Store& Count() {
+    ++calls_;
+    return store_;
+  }
+  int calls_ = 0;
+};
 
 class LimitsTest : public ::testing::TestWithParam<Query> {
  protected:
@@ -115,6 +177,23 @@ TEST_P(LimitsTest, AQueryThatReadsTooMuchEndsAndSaysWhatToDo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LimitsTest, ::testing::ValuesIn(Queries()),
+                         [](const auto& info) { return info.param.name; });
+
+using StoppedBeforeTest = LimitsTest;
+
+TEST_P(StoppedBeforeTest, AQueryWhoseClientHasLeftAsksTheStoreNothing) {
+  std::stop_source stop;
+  stop.request_stop();
+  CountingStore counting(store_);
+  const Status status = GetParam().ask(QueryEngine(counting), stop.get_token());
+  EXPECT_EQ(status.code(), Code::kCancelled) << status.message();
+  EXPECT_EQ(counting.calls(), 0);
+  EXPECT_EQ(store_.reads(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Long, StoppedBeforeTest, ::testing::ValuesIn(Queries()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Short, StoppedBeforeTest, ::testing::ValuesIn(ShortQueries()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(RowLimits, RowsAreCountedWhileTheyAreRead) {

@@ -1,5 +1,8 @@
 #include "server/query/suggest.h"
 
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "common/edit_distance.h"
@@ -19,6 +22,13 @@ TEST(Suggest, ClosestComesFirstAndTheRestIsCounted) {
   EXPECT_EQ(Suggest("bse", {"zzz", "ort", "base"}, 2), "base, ort, and 1 more");
   EXPECT_EQ(Suggest("ln_2", {"a", "h.0.ln_2"}, 1), "h.0.ln_2, and 1 more");
   EXPECT_EQ(Suggest("x", {}), "none");
+}
+
+TEST(Suggest, ManyLongNamesAreComparedOnlyForAWhile) {
+  std::vector<std::string> names = {std::string(1024, 'a') + "b"};
+  for (int i = 0; i < 20'000; ++i) names.push_back(std::to_string(i) + std::string(1000, 'c'));
+  const std::string text = Suggest(std::string(1024, 'a'), names, 1);
+  EXPECT_EQ(text.substr(0, 1026), names.front() + ",");
 }
 
 TEST(Suggest, HostileNamesArePrintable) { EXPECT_EQ(Suggest("x", {"a\x1b[31m"}), "a\\x1b[31m"); }
