@@ -56,6 +56,7 @@
 #include "server/daemon/grpc_listener.h"
 #include "server/daemon/grpc_tls.h"
 #include "server/daemon/http_names.h"
+#include "server/daemon/last_resort.h"
 #include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
@@ -184,12 +185,13 @@ void PrintReady(const DaemonConfig& config, const Store& store, const GrpcServer
 }
 
 // SIGTERM and SIGINT, taken by a thread of its own, so that nothing that the collector does delays them: the
-// first one stops `io`, a second one ends the process at once, also while it drains.
+// first one stops `io` and leaves the process kStopGrace to end, a second one ends it at once, also while it drains.
 class Signals {
  public:
   explicit Signals(boost::asio::io_context& io) : signals_(own_, SIGTERM, SIGINT) {
     signals_.async_wait([this, &io](const boost::system::error_code& error, int first) {
       if (error) return;
+      EndWithin(kStopGrace);
       spdlog::info("signal {}: draining; a second one ends at once", first);
       signals_.async_wait([](const boost::system::error_code& again, int second) {
         if (!again) std::_Exit(128 + second);
@@ -521,14 +523,19 @@ int Run(const DaemonConfig& config) {
   PrintReady(config, **store, *grpc, http->server.get());
   const CallbackHeartbeat heartbeat(io);
   io.run();
+  NowWaitingFor("answers over HTTP");
   if (http->server) EndHttp(io, *http->server, *http->api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
+  NowWaitingFor("records that had arrived to be written");
   collector.Drain();
+  NowWaitingFor("alarms");
   alarms.Drain();
   feed.Close();
   runs.Close();
   STATCOLLECT_FAILPOINT("stop.drained");
+  NowWaitingFor("calls, such as queries, to end");
   StopGrpc(*grpc);
+  NowWaitingFor("queries and the store to end");
   spdlog::info("drained; bye");
   return 0;
 }
