@@ -1,7 +1,9 @@
 // make_corpus DIR: writes one valid input of each sort for the fuzz targets, always the same.
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -13,7 +15,9 @@
 #include "server/store/codec/stat_block.h"
 #include "server/store/key.h"
 #include "statcollect/v1/ingest.pb.h"
+#include "statcollect/v1/query.pb.h"
 #include "tests/fuzz/blocks.h"
+#include "tests/fuzz/query_input.h"
 #include "tests/support/random_batch.h"
 
 namespace {
@@ -114,6 +118,48 @@ void WriteTexts(const Write& write) {
   write("config_file", "lists", "listen = [\"a\", \"b\"]\n[section]\nx = 1\n");
 }
 
+std::string QueryOp(fuzz::Op op, std::initializer_list<int> bytes) {
+  std::string text(1, static_cast<char>(op));
+  for (const int byte : bytes) text += static_cast<char>(byte);
+  return text;
+}
+
+// As QueryInput::Number reads it.
+int QueryNumber(std::uint64_t number) {
+  const auto end = std::find(fuzz::kEnds.begin(), fuzz::kEnds.end(), number);
+  return number < 16 ? static_cast<int>(number) : 0x40 + static_cast<int>(end - fuzz::kEnds.begin());
+}
+
+// Every question about two runs, whole and cut over ranks, with statistics in the first steps and around `last`, and a
+// scalar at `last`; its fields left out, and set to something.
+template <typename Write>
+void WriteQuestions(const Write& write) {
+  const auto world = [](fuzz::Op observe, std::uint64_t last) {
+    std::string text;
+    for (const int run : {0, 1}) {
+      text += QueryOp(fuzz::Op::kLaunch, {run, 2});
+      for (const int rank : {0, 1}) {
+        for (const std::uint64_t step : {std::uint64_t{0}, std::uint64_t{1}, last - 1})
+          text += QueryOp(observe, {rank, QueryNumber(step), 0, 0, 0, 0, 1, 2, 3 + run, 0, 0, 0});
+        text += QueryOp(fuzz::Op::kScalar, {rank, QueryNumber(last), 0, 2 + run, 0});
+      }
+    }
+    return text;
+  };
+  const auto& service = *v1::ListRunsRequest::descriptor()->file()->FindServiceByName("Query");
+  for (int i = 0; i < service.method_count(); ++i) {
+    const auto seed = [&](const char* of, const std::string& runs, const std::string& fields) {
+      write("queries", (service.method(i)->name() + of).c_str(),
+            runs + QueryOp(fuzz::Op::kAsk, {i, 3}) + fields);
+    };
+    seed("", world(fuzz::Op::kObserve, (std::uint64_t{1} << 63) - 1), "");
+    seed("_of_parts", world(fuzz::Op::kPart, ~std::uint64_t{0}), {0, 1});
+    std::string fields;
+    for (int field = 0; field < 48; ++field) fields += static_cast<char>(field % 3 == 0 ? 1 : field * 37);
+    seed("_with_fields", world(fuzz::Op::kObserve, ~std::uint64_t{0} - 1), fields);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -199,4 +245,5 @@ int main(int argc, char** argv) {
   WriteSessions(info, write);
   WriteAnswers(write);
   WriteTexts(write);
+  WriteQuestions(write);
 }
