@@ -43,6 +43,13 @@ Status CheckNotForkedAfterStart() {
       "the child with exec (in Python: multiprocessing's 'spawn'), or start the agent only after forking");
 }
 
+void SayWhyNothingIsRecorded(const statcollect::Launch& launch, statcollect::LogLevel level) {
+  const statcollect::SystemClock clock;
+  statcollect::LogLimiter(&clock, {}, level)
+      .LogInfo("rank " + std::to_string(launch.rank) + " records nothing: ranks is '" +
+               launch.recording.Text() + "'");
+}
+
 }  // namespace
 
 Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts, void* stream) {
@@ -129,6 +136,10 @@ Result<std::unique_ptr<Agent>> Agent::Start(Options options) {
     auto launch = statcollect::DetectLaunch(resolved->launch, statcollect::ProcessEnvironment(),
                                             statcollect::ReadParentIdentity);
     if (!launch.ok()) return launch.status();
+    if (!launch->recording.Contains(launch->rank)) {
+      SayWhyNothingIsRecorded(*launch, resolved->log);
+      return std::unique_ptr<Agent>(new Agent(std::make_unique<Impl>(*std::move(launch))));
+    }
     STATCOLLECT_RETURN_IF_ERROR(CheckNotForkedAfterStart());
     auto transport = statcollect::MakeGrpcTransport(resolved->collector, resolved->token_file,
                                                     resolved->project, resolved->tls);
@@ -280,6 +291,11 @@ Status Agent::CloseFailed(std::chrono::milliseconds timeout) noexcept {
   return Guarded([&] { return impl_->Close(timeout, /*goodbye=*/false); });
 }
 
+Status Agent::CloseUnused(std::chrono::milliseconds timeout) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->CloseUnused(timeout); });
+}
+
 Counters Agent::counters() const noexcept {
   Counters counters;
   if (impl_->Inert()) return counters;
@@ -295,5 +311,10 @@ Counters Agent::counters() const noexcept {
 std::uint32_t Agent::rank() const noexcept { return impl_->launch().rank; }
 
 std::uint32_t Agent::world_size() const noexcept { return impl_->launch().world_size; }
+
+std::optional<RecordingRank> Agent::recording_rank() const noexcept {
+  if (impl_->Inert()) return std::nullopt;
+  return impl_->recording_rank();
+}
 
 }  // namespace statagent

@@ -37,6 +37,19 @@ std::string HostName() {
   return Printable(name.data());
 }
 
+// So that two runs can be compared knowing which ranks recorded. A setting of the user stands.
+std::map<std::string, std::string> WithRanks(std::map<std::string, std::string> config,
+                                             const Launch& launch) {
+  const std::string ranks = launch.recording.Text();
+  if (!ranks.empty()) config.emplace("recording.ranks", ranks);
+  return config;
+}
+
+// Of the ranks that record, the first one says that the collector is away; the others would say the same.
+LogLevel LevelOfAway(const Launch& launch) {
+  return launch.recording.CountBelow(launch.rank) == 0 ? LogLevel::kWarning : LogLevel::kInfo;
+}
+
 SessionInfo MakeSession(const ResolvedOptions& options, const Launch& launch, const Clock& clock) {
   return {.run = options.run,
           .session = RandomSessionId(),
@@ -49,10 +62,11 @@ SessionInfo MakeSession(const ResolvedOptions& options, const Launch& launch, co
           .pid = getpid(),
           .start_unix_nanos = clock.UnixNanos(),
           .agent_version = STATCOLLECT_VERSION,
-          .config = options.config};
+          .config = WithRanks(options.config, launch),
+          .ranks = launch.recording.Text()};
 }
 
-ExporterOptions MakeExporterOptions(const ResolvedOptions& options,
+ExporterOptions MakeExporterOptions(const ResolvedOptions& options, const Launch& launch,
                                     const statcollect::Definitions& definitions,
                                     std::function<void(const Directive&)> on_directive,
                                     std::function<void(const char*, const std::string&)> on_event) {
@@ -63,6 +77,7 @@ ExporterOptions MakeExporterOptions(const ResolvedOptions& options,
           .welcome_timeout = std::chrono::seconds(20),
           .definitions = &definitions,
           .spill = options.spill,
+          .away = LevelOfAway(launch),
           .on_directive = std::move(on_directive),
           .on_event = std::move(on_event)};
 }
@@ -122,13 +137,14 @@ Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor) {
 
 Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
                           std::unique_ptr<Transport> own_transport)
-    : log(&clock),
+    : log(&clock, {}, options.log),
       recorder(MakeRecorderOptions(options), &clock, &ledger, &waker),
       workers(static_cast<int>(options.threads)),
       transport(std::move(own_transport)),
       exporter(MakeSession(options, launch, clock),
                MakeExporterOptions(
-                   options, recorder.definitions(), [this](const Directive& directive) { Apply(directive); },
+                   options, launch, recorder.definitions(),
+                   [this](const Directive& directive) { Apply(directive); },
                    [this](const char* kind, const std::string& text) {
                      (void)recorder.log().LogEvent(kind, text, {});
                    }),
@@ -217,12 +233,17 @@ Status Agent::Impl::Start() {
   parts_->batcher.Start();
   const Status welcome = parts_->exporter.WaitForWelcome(After(options_.connect_timeout), options_.required);
   AddClosedAtExit(this);
-  if (welcome.ok()) return welcome;
+  if (welcome.ok()) {
+    parts_->log.LogInfo("records run '" + options_.run + "' as rank " + std::to_string(launch_.rank) +
+                        " of " + std::to_string(launch_.world_size) + " at " + options_.collector);
+    return welcome;
+  }
   if (parts_->exporter.Failed() || options_.required) return welcome;
   parts_->log.Log("cannot " + welcome.message() + "; training continues, and the agent keeps trying; up to " +
-                  std::to_string(options_.buffer_records_max) + " records wait in memory, further ones " +
-                  (options_.spill.directory.empty() ? "are dropped and counted"
-                                                    : "in a file in " + options_.spill.directory));
+                      std::to_string(options_.buffer_records_max) + " records wait in memory, further ones " +
+                      (options_.spill.directory.empty() ? "are dropped and counted"
+                                                        : "in a file in " + options_.spill.directory),
+                  LevelOfAway(launch_));
   return Status::Ok();
 }
 
@@ -400,6 +421,11 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   }
   parts_->log.FlushLosses();
   return close_status_;
+}
+
+Status Agent::Impl::CloseUnused(std::chrono::milliseconds timeout) {
+  if (counters().produced == 0) parts_->exporter.MarkUnused();
+  return Close(timeout);
 }
 
 bool Agent::Impl::EndThreads(TimePoint deadline, std::chrono::milliseconds timeout, bool goodbye) {

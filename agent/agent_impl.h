@@ -37,8 +37,8 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
 
   Impl(statcollect::ResolvedOptions options, statcollect::Launch launch,
        std::unique_ptr<statcollect::Transport> transport);
-  // For STATAGENT_DISABLE: Inert() is true.
-  Impl() = default;
+  // For STATAGENT_DISABLE, and for ranks that do not record: Inert() is true.
+  explicit Impl(statcollect::Launch launch = {}) : launch_(std::move(launch)) {}
   ~Impl() override;
 
   Status Start();
@@ -57,12 +57,16 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   Status Flush(std::chrono::milliseconds timeout);
   // `goodbye`: as Exporter::Finish.
   Status Close(std::chrono::milliseconds timeout, bool goodbye = true);
+  Status CloseUnused(std::chrono::milliseconds timeout);
   void CloseAtExit() noexcept override;
 
   statcollect::Recorder& recorder() { return parts_->recorder; }
   statcollect::AgentCounters counters() const { return parts_->ledger.Snapshot(); }
   std::uint64_t spilled() const { return parts_->exporter.progress().spilled; }
   const statcollect::Launch& launch() const { return launch_; }
+  RecordingRank recording_rank() const {
+    return {.number = launch_.recording.CountBelow(launch_.rank), .count = launch_.recording.count()};
+  }
 
  private:
   // In the order of construction; destroyed backwards, threads first.

@@ -113,7 +113,11 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
   to->tls_ca = Text(from.tls_ca);
   to->tls_cert = Text(from.tls_cert);
   to->tls_key = Text(from.tls_key);
-  if (from.struct_size >= sizeof(from)) to->project = Text(from.project);
+  if (from.struct_size >= offsetof(statagent_options, ranks)) to->project = Text(from.project);
+  if (from.struct_size >= sizeof(from)) {
+    to->ranks = Text(from.ranks);
+    to->log = Text(from.log);
+  }
   STATCOLLECT_RETURN_IF_ERROR(
       ReadMap("statagent_start", from.config_keys, from.config_values, from.config_count, &to->config));
   if (from.required >= 0) to->required = from.required != 0;
@@ -285,6 +289,13 @@ int statagent_close_failed(statagent_agent* agent, int64_t timeout_ms) {
   return Guarded([&] {
     if (agent == nullptr) return Null("statagent_close_failed", "agent");
     return agent->agent->CloseFailed(std::chrono::milliseconds(timeout_ms));
+  });
+}
+
+int statagent_close_unused(statagent_agent* agent, int64_t timeout_ms) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_close_unused", "agent");
+    return agent->agent->CloseUnused(std::chrono::milliseconds(timeout_ms));
   });
 }
 
@@ -473,6 +484,14 @@ uint32_t statagent_rank(const statagent_agent* agent) { return agent == nullptr 
 
 uint32_t statagent_world_size(const statagent_agent* agent) {
   return agent == nullptr ? 1 : agent->agent->world_size();
+}
+
+int statagent_records(const statagent_agent* agent, uint32_t* number, uint32_t* count) {
+  const auto found = agent == nullptr ? std::nullopt : agent->agent->recording_rank();
+  if (!found) return 0;
+  if (number != nullptr) *number = found->number;
+  if (count != nullptr) *count = found->count;
+  return 1;
 }
 
 int statagent_flush(statagent_agent* agent, int64_t timeout_ms) {

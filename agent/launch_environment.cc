@@ -165,6 +165,10 @@ Result<Launch> DetectLaunch(const LaunchOptions& options, const GetEnv& getenv,
                    "; expected a rank below the size; set both RANK and WORLD_SIZE, or STATAGENT_RANK and "
                    "STATAGENT_WORLD_SIZE");
   }
+  auto recording = RankSet::Parse(options.ranks, launch.world_size);
+  if (!recording.ok())
+    return Status(recording.status().code(), "start the agent: " + recording.status().message());
+  launch.recording = *std::move(recording);
   launch.id = options.launch.empty() ? Printable(LaunchId(launch.launcher, getenv, parent), kLaunchIdBytesMax)
                                      : options.launch;
   return launch;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "common/rank_set.h"
 #include "common/status.h"
 
 namespace statcollect {
@@ -24,17 +25,19 @@ std::string ReadParentIdentity();
 struct LaunchOptions {
   std::optional<std::uint32_t> rank, local_rank, world_size;
   std::string launch;
+  std::string ranks;  // that record, a RankSet's text
 };
 
 struct Launch {
   std::uint32_t rank = 0, local_rank = 0, world_size = 1;
   std::string launcher;  // "torchrun", "openmpi", "pmi", "slurm"; "" if there is none
   std::string id;        // the same in every rank of a launch, different in the next; "" if unknown
+  RankSet recording;     // the ranks that record
 };
 
 // Explicit options win over RANK/LOCAL_RANK/WORLD_SIZE (torchrun), then OMPI_COMM_WORLD_*, PMI_*, SLURM_*,
-// then 0 of 1. kInvalidArgument: a variable is not a number, a size is missing, or the rank is not below the
-// size.
+// then 0 of 1. kInvalidArgument: a variable is not a number, a size is missing, the rank is not below the
+// size, or `ranks` are not ranks below it.
 Result<Launch> DetectLaunch(const LaunchOptions& options, const GetEnv& getenv, const ParentIdentity& parent);
 
 }  // namespace statcollect

@@ -82,6 +82,8 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
   environment.Fill("IF_EXISTS", &options->if_exists);
   environment.Fill("LAUNCH", &options->launch);
   environment.Fill("STEPS", &options->steps);
+  environment.Fill("RANKS", &options->ranks);
+  environment.Fill("LOG", &options->log);
   environment.Fill("SPILL_DIR", &options->spill_dir);
   environment.Fill("SPILL_LIMIT", &options->spill_limit);
   environment.Fill("CAPTURES", &options->captures);
@@ -274,10 +276,13 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   resolved.config = *std::move(config);
   resolved.required = options.required.value_or(false);
   STATCOLLECT_RETURN_IF_ERROR(CheckLaunchId(options.launch));
-  resolved.launch = {options.rank, options.local_rank, options.world_size, options.launch};
+  resolved.launch = {options.rank, options.local_rank, options.world_size, options.launch, options.ranks};
   auto steps = StepSet::Parse(options.steps);
   if (!steps.ok()) return steps.status();
   resolved.steps = *std::move(steps);
+  const auto level = ParseLogLevel(options.log);
+  if (!level) return Invalid("log", options.log, "'off', 'error', 'warning' or 'info'");
+  resolved.log = *level;
   STATCOLLECT_RETURN_IF_ERROR(CheckSpill(options, &resolved.spill));
   STATCOLLECT_RETURN_IF_ERROR(CheckTls(options, &resolved.tls));
   auto captures = ParseCaptureSpecs(options.captures);

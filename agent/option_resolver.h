@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/export/log_limiter.h"
 #include "agent/export/spill_file.h"
 #include "agent/export/transport.h"
 #include "agent/launch_environment.h"
@@ -32,6 +33,7 @@ struct ResolvedOptions {
   bool required = false;
   LaunchOptions launch;
   StepSet steps;
+  LogLevel log = LogLevel::kWarning;
   std::vector<CaptureSpec> captures;
   std::vector<ExponentSpec> exponents;
   std::uint32_t sketch = 16;

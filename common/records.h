@@ -234,6 +234,7 @@ struct RecordBatch {
 struct AgentCounters {
   std::uint64_t produced = 0, acked = 0, pending = 0;
   std::map<std::string, std::uint64_t> dropped_by_cause;  // buffer_full, closed, rejected, ...
+  bool unused = false;  // the program failed before it recorded anything: a run without records is not kept
   std::uint64_t dropped() const {
     std::uint64_t sum = 0;
     for (const auto& [cause, n] : dropped_by_cause) sum += n;
@@ -253,6 +254,7 @@ struct SessionInfo {
   std::int64_t start_unix_nanos = 0;
   std::string agent_version;
   std::map<std::string, std::string> config;  // flattened; the user's own and what the agent found
+  std::string ranks;  // that record in this launch, as RankSet::Text writes them; empty: all of the world
   // Of the attempt that the session was last welcomed to, as the collector's clock said; 0: none yet. Not
   // stored.
   std::int64_t attempt_start_unix_nanos = 0;

@@ -510,7 +510,8 @@ void Exporter::Pump(Stream* stream) {
     if (GoodbyeDueLocked()) {
       if (!say_goodbye_) return stream->Cancel();
       goodbye_sent_ = true;
-      const AgentCounters counters = LastCountersLocked();
+      AgentCounters counters = LastCountersLocked();
+      counters.unused = unused_;
       lock.unlock();
       stream->SendGoodbye(counters);
       lock.lock();
@@ -545,7 +546,7 @@ bool Exporter::HandleEnd(const Status& end) {
     Fail(end);
     return false;
   }
-  if (!quiet) log_->Log(text + "; training continues, and the agent keeps trying");
+  if (!quiet) log_->Log(text + "; training continues, and the agent keeps trying", options_.away);
   return true;
 }
 

@@ -45,6 +45,7 @@ struct ExporterOptions {
   std::chrono::milliseconds welcome_timeout{20000};  // for one attempt to connect
   const Definitions* definitions = nullptr;          // of the batches, to send them again after a loss
   SpillOptions spill = {};
+  LogLevel away = LogLevel::kWarning;  // of lines that say that the collector cannot be reached
   // From the transport's thread, without locks held; must not block. May be empty.
   std::function<void(const Directive&)> on_directive = {};
   // Receives events of the spill file, to be recorded in the run. From the thread that submits, without locks
@@ -91,6 +92,8 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // over. Nothing may be submitted afterwards. Idempotent. `goodbye`: false if the process failed; the
   // collector then shows the run as interrupted.
   Status Finish(TimePoint deadline, bool goodbye = true);
+  // The goodbye says that the program failed before it recorded anything. Before Finish.
+  void MarkUnused() { unused_ = true; }
   static constexpr std::chrono::milliseconds kLastWord{250};
   // Instead of waiting any longer for a Finish that hangs: nothing more is sent. The exporter must not be
   // destroyed.
@@ -171,6 +174,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Transport* const transport_;
   Ledger* const ledger_;
   LogLimiter* const log_;
+  std::atomic<bool> unused_ = false;
   const std::function<void()> on_room_;
 
   const std::unique_ptr<SpillFile> file_;  // nullptr: spilling is off

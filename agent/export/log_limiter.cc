@@ -52,11 +52,25 @@ LogLimiter::Sink ToStandardError() {
 
 }  // namespace
 
-LogLimiter::LogLimiter(const Clock* clock, Sink sink)
-    : clock_(clock), sink_(sink ? std::move(sink) : ToStandardError()) {}
+std::optional<LogLevel> ParseLogLevel(std::string_view text) {
+  if (text == "off") return LogLevel::kOff;
+  if (text == "error") return LogLevel::kError;
+  if (text == "warning" || text.empty()) return LogLevel::kWarning;
+  if (text == "info") return LogLevel::kInfo;
+  return std::nullopt;
+}
 
-void LogLimiter::Log(std::string_view text) {
+LogLimiter::LogLimiter(const Clock* clock, Sink sink, LogLevel level)
+    : clock_(clock), sink_(sink ? std::move(sink) : ToStandardError()), level_(level) {}
+
+void LogLimiter::LogInfo(std::string_view text) {
   MutexLock lock(mutex_);
+  if (level_ >= LogLevel::kInfo) sink_(Printable(text, kLineBytesMax));
+}
+
+void LogLimiter::Log(std::string_view text, LogLevel level) {
+  MutexLock lock(mutex_);
+  if (level > level_) return;
   if (last_ && clock_->Now() - *last_ < kInterval) {
     ++suppressed_;
     return;
@@ -66,6 +80,7 @@ void LogLimiter::Log(std::string_view text) {
 
 void LogLimiter::LogLoss(std::string_view text) {
   MutexLock lock(mutex_);
+  if (level_ < LogLevel::kError) return;
   if (!last_ || clock_->Now() - *last_ >= kInterval) return WriteLocked(text);
   if (losses_.size() < kLossesBytesMax) {
     losses_ += losses_.empty() ? "" : "; ";
@@ -82,6 +97,7 @@ void LogLimiter::FlushLosses() {
 
 void LogLimiter::LogFinal(std::string_view text) {
   MutexLock lock(mutex_);
+  if (level_ < LogLevel::kError) return;
   if (std::exchange(final_written_, true)) return;
   WriteLocked(text);
 }

@@ -15,6 +15,12 @@
 
 namespace statcollect {
 
+// What is written. kError: lost records and the end of a session; kWarning: what a user may want to change, too.
+enum class LogLevel { kOff, kError, kWarning, kInfo };
+
+// Of "off", "error", "warning" and "info"; "" is kWarning.
+std::optional<LogLevel> ParseLogLevel(std::string_view text);
+
 class LogLimiter {
  public:
   using Sink = std::function<void(const std::string& line)>;
@@ -22,9 +28,12 @@ class LogLimiter {
 
   // The default sink writes "statagent: <line>\n" to standard error in one call, and never waits for it: a line that
   // is not taken at once goes before the next one, or is tried again at the end.
-  explicit LogLimiter(const Clock* clock, Sink sink = {});
+  explicit LogLimiter(const Clock* clock, Sink sink = {}, LogLevel level = LogLevel::kWarning);
 
-  void Log(std::string_view text);
+  // Nothing is written, held back or counted above the limiter's level.
+  void Log(std::string_view text, LogLevel level = LogLevel::kWarning);
+  // For what is said once: written even within the minute, at the level kInfo.
+  void LogInfo(std::string_view text);
   // For lost records: a line that comes too soon is appended to the next one, or written by FlushLosses.
   void LogLoss(std::string_view text);
   // For the end of the agent: writes what LogLoss still holds back, even within the minute.
@@ -37,6 +46,7 @@ class LogLimiter {
 
   const Clock* const clock_;
   const Sink sink_;
+  const LogLevel level_;
   Mutex mutex_;
   std::optional<std::chrono::steady_clock::time_point> last_ STATCOLLECT_GUARDED_BY(mutex_);
   std::uint64_t suppressed_ STATCOLLECT_GUARDED_BY(mutex_) = 0;

@@ -534,6 +534,7 @@ std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_
   w.Bytes(13, session.agent_version);
   w.MapField(14, session.config);
   w.Signed(16, session.attempt_start_unix_nanos);
+  w.Bytes(18, session.ranks);
   return AgentMessage(1, w);
 }
 
@@ -566,6 +567,7 @@ std::string EncodeGoodbye(const AgentCounters& counters) {
   c.Number(2, counters.acked);
   c.Number(3, counters.pending);
   c.MapField(4, counters.dropped_by_cause);
+  c.Number(5, counters.unused ? 1 : 0);
   Writer w;
   w.Message(1, c.bytes());
   return AgentMessage(3, w);

@@ -10,8 +10,14 @@
 
 #include "client/commands/captures.h"
 #include "client/commands/session.h"
+#include "statcollect/v1/query.pb.h"
 
 namespace statcollect::client {
+
+// How many ranks of the newest attempt record. A collector of an earlier release does not say.
+inline std::uint32_t RanksExpected(const v1::RunSummary& run) {
+  return run.ranks_expected() > 0 ? run.ranks_expected() : run.world_size();
+}
 
 struct RunsOptions {
   std::string filter, state;  // a pattern; empty: all

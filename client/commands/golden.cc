@@ -17,6 +17,7 @@
 #include "client/render/progress_bar.h"
 #include "client/rpc/ingest_sender.h"
 #include "common/names.h"
+#include "common/rank_set.h"
 #include "common/saturating.h"
 
 namespace statcollect::client {
@@ -130,6 +131,11 @@ SessionInfo InfoOf(const Checked& golden, SessionOf of) {
   info.pid = 1;
   info.start_unix_nanos = golden.run.summary().start_unix_nanos();
   for (const auto& [key, value] : golden.run.config()) info.config[key] = value;
+  // A golden has no hello; the setting says which ranks of the world recorded.
+  if (const auto found = info.config.find("recording.ranks"); found != info.config.end()) {
+    const auto ranks = RankSet::Parse(found->second, info.world_size);
+    if (ranks.ok() && ranks->Contains(rank)) info.ranks = ranks->Text();
+  }
   if (const auto version = info.config.extract(kAgentVersion); !version.empty())
     info.agent_version = version.mapped();
   return info;

@@ -13,8 +13,8 @@ namespace statcollect::client {
 namespace {
 
 std::string RanksCell(const v1::RunSummary& run) {
-  return run.ranks() == run.world_size() ? std::to_string(run.ranks())
-                                         : fmt::format("{} of {}", run.ranks(), run.world_size());
+  return run.ranks() == RanksExpected(run) ? std::to_string(run.ranks())
+                                           : fmt::format("{} of {}", run.ranks(), RanksExpected(run));
 }
 
 Page Render(const v1::ListRunsResponse& response) {

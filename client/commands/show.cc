@@ -119,9 +119,13 @@ Page Render(const v1::GetRunResponse& run) {
   const v1::RunSummary& summary = run.summary();
   Page page;
   page.AddSentence(
-      fmt::format("is {}: {} of {} ranks, {}, {} records, {} dropped, started {}", summary.state(),
-                  summary.ranks(), summary.world_size(), ExtentText(run), FormatCount(summary.records()),
-                  FormatCount(summary.dropped()), FormatAgo(summary.start_unix_nanos(), NowUnixNanos())),
+      fmt::format("is {}: {} of {} ranks{}, {}, {} records, {} dropped, started {}", summary.state(),
+                  summary.ranks(), RanksExpected(summary),
+                  RanksExpected(summary) == summary.world_size()
+                      ? ""
+                      : fmt::format(" that record, in a world of {}", summary.world_size()),
+                  ExtentText(run), FormatCount(summary.records()), FormatCount(summary.dropped()),
+                  FormatAgo(summary.start_unix_nanos(), NowUnixNanos())),
       Printable(summary.run()));
   if (const std::string overhead = OverheadText(run.config()); !overhead.empty())
     page.AddSentence(overhead + "; scalars and batches every step");

@@ -230,7 +230,7 @@ class Watcher {
     std::string text =
         fmt::format("{:%H:%M:%S} {} {} step {}, {}, {}/{} ranks, lag {}", fmt::localtime(std::time(nullptr)),
                     Printable(s.run()), s.state(), s.has_last_step() ? std::to_string(s.last_step()) : "-",
-                    Speed(look), s.ranks(), s.world_size(), LargestLag(look));
+                    Speed(look), s.ranks(), RanksExpected(s), LargestLag(look));
     for (const auto& [name, values] : look.losses)
       text += fmt::format(", {} {}", Printable(name), FormatNumber(values.back()));
     if (look.grad_norm) text += ", grad norm " + FormatNumber(*look.grad_norm);
@@ -247,7 +247,7 @@ class Watcher {
     page.AddSentence(
         fmt::format("is {}: step {}, {}, {} of {} ranks, {} records, {} lost, {} alarms", s.state(),
                     s.has_last_step() ? std::to_string(s.last_step()) : "-", Speed(look), s.ranks(),
-                    s.world_size(), FormatCount(s.records()), FormatCount(s.dropped()), look.alarms),
+                    RanksExpected(s), FormatCount(s.records()), FormatCount(s.dropped()), look.alarms),
         Printable(s.run()), look.alarms > 0 ? Tone::kWarn : Tone::kGood);
     for (const auto& [name, values] : look.losses)
       page.AddSentence(fmt::format("{} {}", Sparkline(values), FormatNumber(values.back())), Printable(name));

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/names.h"
+#include "common/rank_set.h"
 #include "proto/convert/checks.h"
 
 namespace statcollect {
@@ -30,6 +31,7 @@ v1::Hello ToWire(const SessionInfo& info, std::uint64_t first_unacked_seq) {
   hello.set_agent_version(info.agent_version);
   hello.mutable_config()->insert(info.config.begin(), info.config.end());
   hello.set_attempt_start_unix_nanos(info.attempt_start_unix_nanos);
+  hello.set_ranks(info.ranks);
   return hello;
 }
 
@@ -50,6 +52,13 @@ Result<SessionInfo> FromWire(const v1::Hello& hello) {
   if (hello.rank() >= hello.world_size()) {
     return convert::Invalid("hello: rank is " + std::to_string(hello.rank()) + " of world_size " +
                             std::to_string(hello.world_size()) + "; expected rank < world_size");
+  }
+  const auto ranks = RankSet::Parse(hello.ranks(), hello.world_size());
+  if (!ranks.ok()) return convert::Within("hello", ranks.status());
+  if (!ranks->Contains(hello.rank())) {
+    return convert::Invalid("hello: rank " + std::to_string(hello.rank()) +
+                            " is not among the ranks that record, '" + ranks->Text() +
+                            "'; expected a rank that does");
   }
   if (hello.if_exists() < 0 || hello.if_exists() >= kIfExistsCount) {
     return convert::Invalid("hello: if_exists is " + std::to_string(hello.if_exists()) + "; expected 0.." +
@@ -77,6 +86,7 @@ Result<SessionInfo> FromWire(const v1::Hello& hello) {
   info.agent_version = hello.agent_version();
   info.config = convert::CopyMap(hello.config());
   info.attempt_start_unix_nanos = hello.attempt_start_unix_nanos();
+  info.ranks = ranks->Text();
   return info;
 }
 
@@ -86,6 +96,7 @@ v1::AgentCounters ToWire(const AgentCounters& counters) {
   wire.set_acked(counters.acked);
   wire.set_pending(counters.pending);
   wire.mutable_dropped()->insert(counters.dropped_by_cause.begin(), counters.dropped_by_cause.end());
+  wire.set_unused(counters.unused);
   return wire;
 }
 
@@ -95,6 +106,7 @@ AgentCounters FromWire(const v1::AgentCounters& wire) {
   counters.acked = wire.acked();
   counters.pending = wire.pending();
   counters.dropped_by_cause = {wire.dropped().begin(), wire.dropped().end()};
+  counters.unused = wire.unused();
   return counters;
 }
 

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "common/names.h"
+#include "server/store/tally.h"
 
 namespace statcollect::alarms {
 namespace {
@@ -169,6 +170,8 @@ RankState* Alarms::Find(const AttemptMeta& attempt, std::uint32_t number) {
   Attempt& of = attempts_[attempt.id];
   of.meta = attempt;
   ++of.ranks;
+  if (const auto meta = store_.Rank(attempt.id, number); meta.ok() && *meta)
+    of.ranks_expected = std::max<std::size_t>(of.ranks_expected, RanksExpected(**meta, attempt));
   if (const Status loaded = Load(place, &kept); !loaded.ok()) {
     if (loaded.code() != Code::kCancelled)
       options_.log(fmt::format("alarms: rank {} of run '{}' is not judged: {}", number, attempt.run,
@@ -214,12 +217,12 @@ void Alarms::CompareReplicas(std::uint32_t number, RankState* rank) {
   const AttemptMeta& meta = rank->attempt;
   if (digests.empty() || meta.world_size < 2 || !options_.settings.On(AlarmRule::kRankDisagreement)) return;
   Attempt& attempt = attempts_[meta.id];
-  // Digests wait until all ranks of the launch are known. If there are too many, the first ones are kept.
+  // Digests wait until all ranks of the launch that record are known. If there are too many, the first ones are kept.
   for (const StepDigest& digest : digests) {
     if (attempt.waiting.size() < ReplicaRule::kDigestsMax) attempt.waiting.emplace_back(number, digest);
   }
   if (!attempt.replicas) {
-    if (attempt.ranks < meta.world_size) return;
+    if (attempt.ranks < attempt.ranks_expected) return;
     const auto metas = store_.Ranks(meta.id);
     if (!metas.ok()) return;
     std::map<std::uint32_t, std::map<std::string, std::string>> configs;

@@ -78,6 +78,7 @@ class Alarms {
     std::deque<std::pair<std::uint32_t, StepDigest>> waiting;  // of ranks that were judged earlier
     std::optional<StepAndRank> nonfinite;                      // the first one
     std::size_t ranks = 0;                                     // with state in memory
+    std::size_t ranks_expected = 0;                            // that record, as they say
   };
 
   void Run();

@@ -290,6 +290,7 @@ void IngestStream::TakeGoodbye(const v1::Goodbye& goodbye) {
   {
     MutexLock lock(mutex_);
     phase_ = Phase::kLeaving;
+    unused_ = goodbye.counters().unused();
   }
   Submit(session_->Finish(FromWire(goodbye.counters()), context_.clock.UnixNanos()), {}, /*goodbye=*/true);
 }
@@ -424,9 +425,15 @@ void IngestStream::Advance(MutexLock& lock) STATCOLLECT_NO_THREAD_SAFETY_ANALYSI
   finished_ = true;
   const Status status = *end_;
   const std::optional<AttemptMeta> attempt = attempt_;
+  const bool unused = unused_ && status.ok();
   lock.unlock();
   // First, so that an agent that has been answered finds its stream closed.
   if (attempt) context_.registry.Close(attempt->id, rank_, this);
+  if (attempt && unused) {
+    context_.admit(attempt->run, rank_, [self = shared_from_this(), attempt = *attempt] {
+      self->context_.registry.RemoveUnused(attempt);
+    });
+  }
   transport_->Finish(status);
 }
 

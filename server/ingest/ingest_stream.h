@@ -134,6 +134,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   StreamTransport* const transport_;  // until finished_
   Phase phase_ STATCOLLECT_GUARDED_BY(mutex_) = Phase::kAwaitingHello;
   std::optional<AttemptMeta> attempt_ STATCOLLECT_GUARDED_BY(mutex_);  // set once admitted
+  bool unused_ STATCOLLECT_GUARDED_BY(mutex_) = false;  // the goodbye said that nothing was recorded
   std::uint32_t rank_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   // Definitions, at the welcome.

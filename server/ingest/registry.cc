@@ -11,6 +11,7 @@
 #include "common/project.h"
 #include "common/saturating.h"
 #include "common/text.h"
+#include "server/store/tally.h"
 
 namespace statcollect {
 namespace {
@@ -188,6 +189,7 @@ Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& pl
   } else {
     admission.meta.info = info;
     admission.meta.last_write_unix_nanos = clock_.UnixNanos();
+    admission.meta.ranks_expected = RanksExpected(info);
     STATCOLLECT_RETURN_IF_ERROR(store_.PutRank(place.first, place.second, admission.meta));
     STATCOLLECT_FAILPOINT("admission.rank_stored");
   }
@@ -329,6 +331,30 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
   changed_(run);
   return deleted;
+}
+
+void SessionRegistry::RemoveUnused(const AttemptMeta& attempt) {
+  Endings endings;
+  {
+    const Turn turn(turns_, {attempt.run, kWholeRun});
+    AwaitArrivals({attempt});
+    {
+      MutexLock lock(mutex_);
+      if (!StreamsOfLocked(attempt.id).empty()) return;
+    }
+    const auto ranks = store_.Ranks(attempt.id);
+    if (!ranks.ok() || ranks->empty()) return;
+    for (const auto& [rank, meta] : *ranks) {
+      if (meta.records > 0 || !meta.finished) return;
+    }
+    const auto kept = IsKept(attempt.run);
+    if (!kept.ok() || *kept) return;
+    const Status why(Code::kAborted,
+                     "run '" + attempt.run + "' was removed, because nothing was recorded in it");
+    if (!Drop({attempt}, why, &endings).ok()) return;  // then it stays, empty
+  }
+  for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
+  changed_(attempt.run);
 }
 
 Result<SessionRegistry::Plan> SessionRegistry::DecideInTurn(const SessionInfo& info,

@@ -108,8 +108,12 @@ class SessionRegistry final : public RunCopies {
   // Announces the steps to all ranks of the attempt: those that are connected, and, if they have no end, those
   // that connect later.
   void AnnounceFull(AttemptId attempt, const FullSteps& steps);
-  // Asks rank 0 of the run's newest attempt for steps in full soon, because of something in `step`.
+  // Asks the first rank of the run's newest attempt for steps in full soon, because of something in `step`.
   void RequestFull(const std::string& run, std::uint64_t step);
+
+  // Removes the attempt of a program that failed before it recorded anything, if none of its ranks has recorded anything, all
+  // have said goodbye, and the run is not kept. May wait, as Open.
+  void RemoveUnused(const AttemptMeta& attempt);
 
   // See CollectorControl.
   Result<RequestedCapture> RequestCapture(const std::string& run, const std::vector<std::uint32_t>& ranks,

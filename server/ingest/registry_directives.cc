@@ -72,8 +72,9 @@ void SessionRegistry::RequestFull(const std::string& run, std::uint64_t step) {
   std::shared_ptr<OpenStream> told;
   {
     MutexLock lock(mutex_);
-    const auto writer = writers_.find({attempts->back().id, 0});
-    if (writer != writers_.end()) told = writer->second.stream;
+    // The first of the ranks that record chooses for all.
+    const auto writer = writers_.lower_bound({attempts->back().id, 0});
+    if (writer != writers_.end() && writer->first.first == attempts->back().id) told = writer->second.stream;
   }
   if (told != nullptr) told->RecordFull({.first = step, .last = step});
 }

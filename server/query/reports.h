@@ -61,10 +61,11 @@ std::string_view Name(DistanceKind kind);
 struct RunSummary {
   std::string run;
   std::uint32_t attempts = 0;
-  std::uint32_t world_size = 0;  // of the newest attempt
-  std::uint32_t ranks = 0;       // seen in the newest attempt
-  std::uint64_t records = 0;     // stored, all kinds, all attempts
-  std::uint64_t steps = 0;       // distinct steps with statistics
+  std::uint32_t world_size = 0;      // of the newest attempt
+  std::uint32_t ranks_expected = 0;  // of it, that record: all of the world, unless init(ranks=) named some
+  std::uint32_t ranks = 0;           // seen in the newest attempt
+  std::uint64_t records = 0;         // stored, all kinds, all attempts
+  std::uint64_t steps = 0;           // distinct steps with statistics
   std::optional<std::uint64_t> first_step, last_step;
   std::int64_t start_unix_nanos = 0;  // first hello of the newest attempt
   std::int64_t end_unix_nanos = 0;    // last write

@@ -31,6 +31,15 @@ Status CountSteps(const RunView& view, RunSummary& summary) {
 
 }  // namespace
 
+RankSet RanksThatRecord(const AttemptMeta& attempt, const std::map<std::uint32_t, RankMeta>& ranks) {
+  RankSet all;
+  for (const auto& [rank, meta] : ranks) {
+    const auto of = RankSet::Parse(meta.info.ranks, attempt.world_size);
+    if (of.ok()) all.Add(*of);
+  }
+  return all.count() > 0 ? all : *RankSet::Parse("", attempt.world_size);
+}
+
 std::string StateOf(bool open, bool finished) {
   return open ? "running" : finished ? "finished" : "interrupted";
 }
@@ -43,7 +52,9 @@ Result<RunSummary> Summarise(const RunView& view, const IsStreamOpen& is_stream_
   summary.world_size = view.attempts()[newest].world_size;
   summary.ranks = static_cast<std::uint32_t>(view.ranks(newest).size());
   summary.start_unix_nanos = view.attempts()[newest].start_unix_nanos;
-  bool open = false, finished = summary.ranks >= summary.world_size;
+  const RankSet expected = RanksThatRecord(view.attempts()[newest], view.ranks(newest));
+  summary.ranks_expected = expected.count();
+  bool open = false, finished = summary.ranks >= summary.ranks_expected;
   for (std::size_t i = 0; i <= newest; ++i) {
     for (const auto& [rank, meta] : view.ranks(i)) {
       summary.records += meta.records;

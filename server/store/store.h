@@ -49,7 +49,8 @@ struct RankMeta {
   std::optional<std::uint64_t> first_step, last_step;  // of statistics, scalars and step ends
   std::map<std::string, std::uint64_t> dropped;        // reported by the agent
   std::int64_t last_write_unix_nanos = 0;
-  bool finished = false;  // it said goodbye
+  bool finished = false;             // it said goodbye
+  std::uint32_t ranks_expected = 0;  // of its launch, as its hello said; 0: all of the world
 };
 
 // A batch in its stored form.
@@ -173,11 +174,12 @@ struct StoreUsage {
 struct AttemptTally {
   AttemptMeta meta;
   std::uint32_t ranks = 0;
+  std::uint32_t ranks_expected = 0;  // as its ranks say
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;                       // on disk, approximate
   std::map<std::string, std::uint64_t> dropped;  // reported by the agents, by cause
   std::int64_t last_write_unix_nanos = 0;        // the start, if nothing was written
-  bool finished = false;                         // every rank of the launch said goodbye
+  bool finished = false;                         // every rank of the launch that records said goodbye
   bool kept = false;                             // its run is exempt from retention
 };
 

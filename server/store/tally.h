@@ -5,9 +5,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/rank_set.h"
 #include "server/store/store.h"
 
 namespace statcollect {
+
+// RankMeta::ranks_expected of a session.
+inline std::uint32_t RanksExpected(const SessionInfo& info) {
+  if (info.ranks.empty()) return 0;
+  const auto ranks = RankSet::Parse(info.ranks, info.world_size);
+  return ranks.ok() ? ranks->count() : 0;
+}
+
+// How many ranks the rank's launch has that record.
+inline std::uint32_t RanksExpected(const RankMeta& rank, const AttemptMeta& attempt) {
+  return rank.ranks_expected == 0 ? attempt.world_size : rank.ranks_expected;
+}
 
 inline AttemptTally EmptyTally(AttemptMeta attempt) {
   AttemptTally tally{.meta = std::move(attempt), .finished = true};
@@ -21,6 +34,7 @@ inline void AddRank(const RankMeta& rank, AttemptTally* tally) {
   for (const auto& [cause, count] : rank.dropped) tally->dropped[cause] += count;
   tally->last_write_unix_nanos = std::max(tally->last_write_unix_nanos, rank.last_write_unix_nanos);
   tally->finished = tally->finished && rank.finished;
+  tally->ranks_expected = std::max(tally->ranks_expected, RanksExpected(rank, tally->meta));
 }
 
 // Adds the ranks of another tally of the attempt.
@@ -31,11 +45,12 @@ inline void AddTally(const AttemptTally& other, AttemptTally* tally) {
   for (const auto& [cause, count] : other.dropped) tally->dropped[cause] += count;
   tally->last_write_unix_nanos = std::max(tally->last_write_unix_nanos, other.last_write_unix_nanos);
   tally->finished = tally->finished && other.finished;
+  tally->ranks_expected = std::max(tally->ranks_expected, other.ranks_expected);
 }
 
 // After all ranks were added.
 inline void FinishTally(AttemptTally* tally) {
-  tally->finished = tally->finished && tally->ranks >= tally->meta.world_size;
+  tally->finished = tally->finished && tally->ranks > 0 && tally->ranks >= tally->ranks_expected;
 }
 
 }  // namespace statcollect

@@ -80,6 +80,44 @@ TEST(CApi, AProgramOfBeforeTheNewestOptionStarts) {
   EXPECT_THAT(statagent_last_error(), HasSubstr("project 'not/read'"));
 }
 
+TEST(CApi, AnAgentOfARankThatDoesNotRecordDoesNothing) {
+  statagent_options options = Options();
+  options.world_size = 4;
+  options.ranks = "1,3";
+  std::uint32_t number = 9, count = 9;
+  options.rank = 2;
+  statagent_agent* agent = nullptr;
+  ASSERT_EQ(statagent_start(&options, &agent), 0) << statagent_last_error();
+  EXPECT_EQ(statagent_records(agent, &number, &count), 0);
+  EXPECT_EQ(statagent_rank(agent), 2u);
+  EXPECT_EQ(statagent_world_size(agent), 4u);
+  EXPECT_EQ(statagent_step_wanted(agent), 0);
+  EXPECT_EQ(statagent_log_scalar(agent, "loss", 1.0, 0), 0);
+  statagent_counts counts{.struct_size = sizeof counts};
+  EXPECT_EQ(statagent_counters(agent, &counts), 0);
+  EXPECT_EQ(counts.produced, 0u);
+  EXPECT_EQ(statagent_close_unused(agent, 0), 0);
+  statagent_free(agent);
+  options.rank = 3;
+  ASSERT_EQ(statagent_start(&options, &agent), 0) << statagent_last_error();
+  EXPECT_EQ(statagent_records(agent, &number, &count), 1);
+  EXPECT_EQ(number, 1u);
+  EXPECT_EQ(count, 2u);
+  EXPECT_EQ(statagent_records(nullptr, nullptr, nullptr), 0);
+  statagent_free(agent);
+  for (const char* wrong : {"4", "x", "3-", ","}) {
+    options.ranks = wrong;
+    agent = nullptr;
+    EXPECT_EQ(statagent_start(&options, &agent), kInvalidArgument) << wrong;
+    EXPECT_NE(std::string(statagent_last_error()).find("start the agent: read ranks"), std::string::npos);
+  }
+  options.ranks = nullptr;
+  options.log = "loud";
+  EXPECT_EQ(statagent_start(&options, &agent), kInvalidArgument);
+  EXPECT_EQ(std::string(statagent_last_error()),
+            "start the agent: log is 'loud'; expected 'off', 'error', 'warning' or 'info'");
+}
+
 TEST(CApi, ComputesStatistics) {
   Tensor tensor;
   const statagent_tensor view = tensor.Get();

@@ -41,6 +41,19 @@ TEST(LaunchEnvironment, IsRankZeroOfOneWithoutALauncher) {
   EXPECT_EQ(launch->id, "");
 }
 
+TEST(LaunchEnvironment, RanksThatRecordAreOfItsWorld) {
+  EXPECT_EQ(Detect(kTorchrun)->recording.count(), 4u);
+  const auto some = Detect(kTorchrun, {.ranks = "0,2-3"});
+  ASSERT_TRUE(some.ok());
+  EXPECT_EQ(some->recording.Text(), "0,2-3");
+  EXPECT_EQ(some->recording.CountBelow(some->rank), 2u);
+  const auto beyond = Detect(kTorchrun, {.ranks = "0,4"});
+  EXPECT_EQ(beyond.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(
+      beyond.status().message(),
+      HasSubstr("start the agent: read ranks '0,4': part '4' is beyond the last rank, 3 of a world of 4"));
+}
+
 TEST(LaunchEnvironment, ReadsTorchrun) {
   const auto launch = Detect(kTorchrun);
   ASSERT_TRUE(launch.ok());

@@ -59,6 +59,16 @@ TEST(ConvertHello, ComesBackAsItWas) {
   EXPECT_EQ(ToWire(Info(), 7).first_unacked_seq(), 7u);
 }
 
+TEST(ConvertHello, RanksThatRecordComeBackInOneSpelling) {
+  v1::Hello hello = ToWire(Info(), 1);
+  EXPECT_EQ(FromWire(hello)->ranks, "") << "all of the world, as from agents of earlier releases";
+  hello.set_ranks("3,0-1");
+  EXPECT_EQ(FromWire(hello)->ranks, "0-1,3");
+  SessionInfo info = Info();
+  info.ranks = "3";
+  EXPECT_EQ(FromWire(ToWire(info, 1))->ranks, "3");
+}
+
 TEST(ConvertHello, TakesUnspecifiedPolicyAsError) {
   v1::Hello hello = ToWire(Info(), 1);
   hello.set_if_exists(v1::IF_EXISTS_UNSPECIFIED);
@@ -88,6 +98,10 @@ TEST(ConvertHello, RefusesWhatIsNotAnIdentity) {
   ExpectHelloRefused([](auto* h) { h->set_first_unacked_seq(0); }, invalid, "first_unacked_seq");
   ExpectHelloRefused([](auto* h) { h->set_rank(4); }, invalid, "rank is 4 of world_size 4");
   ExpectHelloRefused([](auto* h) { h->set_world_size(0); }, invalid, "world_size 0");
+  ExpectHelloRefused([](auto* h) { h->set_ranks("x"); }, invalid, "hello: read ranks 'x'");
+  ExpectHelloRefused([](auto* h) { h->set_ranks("3-4"); }, invalid, "is beyond the last rank, 3");
+  ExpectHelloRefused([](auto* h) { h->set_ranks("0-2"); }, invalid,
+                     "rank 3 is not among the ranks that record, '0-2'");
   ExpectHelloRefused([](auto* h) { h->set_if_exists(static_cast<v1::IfExists>(4)); }, invalid,
                      "if_exists is 4");
   ExpectHelloRefused([](auto* h) { h->set_if_exists(static_cast<v1::IfExists>(-1)); }, invalid,

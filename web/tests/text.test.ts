@@ -72,7 +72,7 @@ test('lines share one axis, with gaps where a run has nothing', () => {
 
 test('runs are filtered by every word, newest first unless asked', () => {
   const run = (name: string, state: string, start: number): RunSummary => ({
-    run: name, state, attempts: 1, world_size: 1, ranks: 1, records: 1, steps: 1, first_step: 0, last_step: 0, start_unix_nanos: start, end_unix_nanos: start, dropped: 0,
+    run: name, state, attempts: 1, world_size: 1, ranks: 1, ranks_expected: 1, records: 1, steps: 1, first_step: 0, last_step: 0, start_unix_nanos: start, end_unix_nanos: start, dropped: 0,
   }); // prettier-ignore
   const runs = [run('base', 'finished', 1), run('ort', 'running', 2), run('base-2', 'running', 3)];
   expect(sorted(runs, '', '').map((one) => one.run)).toEqual(['base-2', 'ort', 'base']);

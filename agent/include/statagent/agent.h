@@ -94,6 +94,11 @@ STATAGENT_API Status CountExponents(const TensorView& tensor, int lowest, std::s
 STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch,
                                          std::uint32_t samples, void* stream);
 
+// Its number from 0 among the ranks that record, and how many they are.
+struct RecordingRank {
+  std::uint32_t number = 0, count = 1;
+};
+
 // Memory at one point in time; each quantity in bytes.
 struct MemoryUsage {
   MemoryPhase phase = MemoryPhase::kPostForward;
@@ -196,10 +201,15 @@ class STATAGENT_API Agent {
   Status Close(std::chrono::milliseconds timeout) noexcept;
   // Like Close, for a process that failed: without the goodbye, so the run is shown as interrupted.
   Status CloseFailed(std::chrono::milliseconds timeout) noexcept;
+  // Like Close, for a program that failed before it recorded anything: if no rank has recorded anything, the collector
+  // removes the run, so that its name is free. The same as Close if something was recorded.
+  Status CloseUnused(std::chrono::milliseconds timeout) noexcept;
 
   Counters counters() const noexcept;
   std::uint32_t rank() const noexcept;
   std::uint32_t world_size() const noexcept;
+  // This process among those of its launch that record; nothing if it does not record (STATAGENT_DISABLE, Options::ranks).
+  std::optional<RecordingRank> recording_rank() const noexcept;
 
  private:
   class Impl;

@@ -32,6 +32,12 @@ struct Options {
   // Steps in which tensors are recorded: "0-9,20,100-", "0-99,every=10". Default: all. Scalars, events, step
   // ends and the weights before the first step (Mode::kInit) are always recorded.
   std::string steps = {};
+  // Ranks that record: "0,8-15". The agent of any other rank does nothing. The same in all ranks of a launch: the
+  // collector then knows which ranks will come. Default: all.
+  std::string ranks = {};
+  // What is written to standard error: "off", "error" (lost records, the end of a session), "warning" (default) or "info". At
+  // "warning" only the first rank that records says that the collector is away; at "info" each rank does.
+  std::string log = {};
   // Tensors whose raw values are kept: "NAME@STEPS" separated by ';', such as
   // "blocks.1.ln2@3; blocks.0.mlp.fc1@3-5:kind=grad_output". See docs/capture.md.
   std::string captures = {};

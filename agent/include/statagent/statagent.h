@@ -47,7 +47,9 @@ typedef struct {
   const char* tls_ca;      /* PEM files; with tls_ca the connection uses TLS */
   const char* tls_cert;
   const char* tls_key;
-  const char* project; /* read if struct_size covers it */
+  const char* project; /* read if struct_size covers it, as the following */
+  const char* ranks;   /* "0,8-15": the agents of other ranks do nothing */
+  const char* log;     /* "off", "error", "warning", "info" */
 } statagent_options;
 
 /* dtype, kind, mode: numeric values of DType, Kind, Mode in statagent/types.h. */
@@ -144,6 +146,9 @@ STATAGENT_C_API int statagent_start(const statagent_options* options, statagent_
 STATAGENT_C_API int statagent_close(statagent_agent* agent, int64_t timeout_ms);
 /* Like statagent_close, for a process that failed: without the goodbye, so the run is shown as interrupted. */
 STATAGENT_C_API int statagent_close_failed(statagent_agent* agent, int64_t timeout_ms);
+/* Like statagent_close, for a program that failed before it recorded anything: if no rank has recorded anything,
+ * the collector removes the run, so that its name is free. */
+STATAGENT_C_API int statagent_close_unused(statagent_agent* agent, int64_t timeout_ms);
 /* Closes the agent (2 s) if it is open, and releases the handle. Null is allowed. */
 STATAGENT_C_API void statagent_free(statagent_agent* agent);
 
@@ -196,6 +201,9 @@ STATAGENT_C_API int statagent_next_full_steps(statagent_agent* agent, uint64_t* 
                                               uint64_t* every);
 STATAGENT_C_API uint32_t statagent_rank(const statagent_agent* agent);
 STATAGENT_C_API uint32_t statagent_world_size(const statagent_agent* agent);
+/* 1 if this process records, with its number from 0 among those of its launch that do, and how many they are. 0: it does
+   not, because of STATAGENT_DISABLE or `ranks`; the agent's functions then do nothing. */
+STATAGENT_C_API int statagent_records(const statagent_agent* agent, uint32_t* number, uint32_t* count);
 /* Blocks up to the timeout. 4: records are still pending. */
 STATAGENT_C_API int statagent_flush(statagent_agent* agent, int64_t timeout_ms);
 STATAGENT_C_API int statagent_counters(const statagent_agent* agent, statagent_counts* counts);

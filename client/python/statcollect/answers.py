@@ -602,8 +602,9 @@ class RunSummary:
     last_step: int | None
     start_unix_nanos: int  # first hello of the newest attempt, collector's clock
     end_unix_nanos: int  # last goodbye or last write
-    state: str  # "running" (a stream is open), "finished" (all ranks said goodbye), "interrupted"
+    state: str  # "running" (a stream is open), "finished" (all ranks that record said goodbye), "interrupted"
     dropped: int  # records that agents reported as lost
+    ranks_expected: int  # of the newest attempt, that record: all of world_size, unless init(ranks=) named some
 
 
 @dataclass(frozen=True)

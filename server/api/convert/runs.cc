@@ -35,6 +35,7 @@ void ToWire(const query::RunSummary& from, v1::RunSummary& to) {
   to.set_run(from.run);
   to.set_attempts(from.attempts);
   to.set_world_size(from.world_size);
+  to.set_ranks_expected(from.ranks_expected);
   to.set_ranks(from.ranks);
   to.set_records(from.records);
   to.set_steps(from.steps);

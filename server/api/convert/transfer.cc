@@ -6,6 +6,7 @@
 #include "common/names.h"
 #include "proto/convert.h"
 #include "proto/convert/checks.h"
+#include "server/store/tally.h"
 #include "statcollect/v1/stats.pb.h"
 
 namespace statcollect::api {
@@ -107,6 +108,7 @@ Result<RankMeta> FromWire(const v1::CopiedRank& rank) {
   }
   RankMeta meta{.info = *std::move(info)};
   meta.info.config = {rank.config().begin(), rank.config().end()};
+  meta.ranks_expected = RanksExpected(meta.info);
   meta.durable_seq = rank.durable_seq();
   meta.records = rank.records();
   meta.stat_records = rank.stat_records();

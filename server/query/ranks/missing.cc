@@ -5,6 +5,7 @@
 
 #include "common/names.h"
 #include "common/text.h"
+#include "server/query/run_summary.h"
 
 namespace statcollect::query {
 namespace {
@@ -23,10 +24,14 @@ void MissingCheck::CheckRanks(std::uint64_t step) {
   const std::size_t newest = view_.attempts().size() - 1;
   const AttemptMeta& attempt = view_.attempts()[newest];
   const auto& there = view_.ranks(newest);
+  const RankSet expected = RanksThatRecord(attempt, there);
   Ranks absent;
   for (std::uint32_t rank = 0; rank < attempt.world_size && absent.size() < kAbsentMax; ++rank) {
-    if (!there.contains(rank)) absent.push_back(rank);
+    if (expected.Contains(rank) && !there.contains(rank)) absent.push_back(rank);
   }
+  if (expected.count() < attempt.world_size)
+    findings_.Note("of a world of " + std::to_string(attempt.world_size) +
+                   " only these ranks record: " + expected.Text() + " (init(ranks=) or STATAGENT_RANKS)");
   if (absent.empty() || there.empty()) return;
   bool open = false;
   for (const auto& [rank, meta] : there) open = open || (is_open_ && is_open_(attempt.id, rank));

@@ -13,8 +13,15 @@ constexpr std::uint8_t kVersion = 1;
 // Of a layout with a placement, which builds before placements refuse by its version.
 constexpr std::uint8_t kPlacedVersion = 2;
 
+// Of a hello and a rank of a launch of which only some ranks record. Builds before that refuse it by its version.
+constexpr std::uint8_t kRanksVersion = 2;
+
 template <typename T>
 constexpr std::uint8_t kVersionMax = kVersion;
+template <>
+constexpr std::uint8_t kVersionMax<SessionInfo> = kRanksVersion;
+template <>
+constexpr std::uint8_t kVersionMax<RankMeta> = kRanksVersion;
 template <>
 constexpr std::uint8_t kVersionMax<Layout> = kPlacedVersion;
 
@@ -65,6 +72,7 @@ void Write(ByteWriter& out, const SessionInfo& s) {
   out.Signed(s.start_unix_nanos);
   out.Text(s.agent_version);
   Write(out, s.config);
+  if (!s.ranks.empty()) out.Text(s.ranks);
 }
 
 void Read(ByteReader& in, SessionInfo& s) {
@@ -80,6 +88,7 @@ void Read(ByteReader& in, SessionInfo& s) {
   s.start_unix_nanos = in.Signed();
   s.agent_version = in.Text();
   Read(in, s.config);
+  if (!in.done()) s.ranks = in.Text();
 }
 
 void Write(ByteWriter& out, const AttemptMeta& a) {
@@ -114,6 +123,7 @@ void Write(ByteWriter& out, const RankMeta& r) {
   }
   out.Signed(r.last_write_unix_nanos);
   out.U8(r.finished ? 1 : 0);
+  if (r.ranks_expected > 0) out.Varint(r.ranks_expected);
 }
 
 void Read(ByteReader& in, RankMeta& r) {
@@ -129,6 +139,7 @@ void Read(ByteReader& in, RankMeta& r) {
   }
   r.last_write_unix_nanos = in.Signed();
   r.finished = ReadBool(in);
+  if (!in.done()) r.ranks_expected = in.Varint32();
 }
 
 void Write(ByteWriter& out, const TensorDef& d) {
@@ -356,8 +367,12 @@ std::string EncodeSealed(const T& value, std::uint8_t version = kVersion) {
 }  // namespace
 
 std::string Encode(const AttemptMeta& attempt) { return EncodeSealed(attempt); }
-std::string Encode(const SessionInfo& info) { return EncodeSealed(info); }
-std::string Encode(const RankMeta& rank) { return EncodeSealed(rank); }
+std::string Encode(const SessionInfo& info) {
+  return EncodeSealed(info, info.ranks.empty() ? kVersion : kRanksVersion);
+}
+std::string Encode(const RankMeta& rank) {
+  return EncodeSealed(rank, rank.ranks_expected == 0 ? kVersion : kRanksVersion);
+}
 std::string Encode(const TensorDef& def) { return EncodeSealed(def); }
 std::string Encode(const Layout& layout) {
   return EncodeSealed(layout, layout.placement ? kPlacedVersion : kVersion);

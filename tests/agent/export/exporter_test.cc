@@ -820,6 +820,28 @@ TEST(LogLimiter, ALossIsSaidWithTheNextLineOrAtTheEnd) {
   EXPECT_EQ(lines.back(), "10 records lost") << "at once, where a line is due";
 }
 
+TEST(LogLimiter, WritesWhatItsLevelAllows) {
+  const auto lines_at = [](const char* level) {
+    testing::FakeClock clock;
+    std::vector<std::string> lines;
+    LogLimiter log(
+        &clock, [&](const std::string& line) { lines.push_back(line); }, *ParseLogLevel(level));
+    for (const auto& say : std::vector<std::function<void()>>{
+             [&] { log.LogInfo("once"); }, [&] { log.Log("detail", LogLevel::kInfo); },
+             [&] { log.Log("warning"); }, [&] { log.LogLoss("loss"); }, [&] { log.LogFinal("final"); }}) {
+      clock.Advance(LogLimiter::kInterval);
+      say();
+    }
+    return lines;
+  };
+  EXPECT_THAT(lines_at("off"), ElementsAre());
+  EXPECT_THAT(lines_at("error"), ElementsAre("loss", "final"));
+  EXPECT_THAT(lines_at("warning"), ElementsAre("warning", "loss", "final"));
+  EXPECT_THAT(lines_at(""), ElementsAre("warning", "loss", "final"));
+  EXPECT_THAT(lines_at("info"), ElementsAre("once", "detail", "warning", "loss", "final"));
+  EXPECT_EQ(ParseLogLevel("loud"), std::nullopt);
+}
+
 TEST(LogLimiter, WritesAtMostOneLineAMinuteAndSaysHowManyItSwallowed) {
   testing::FakeClock clock;
   std::vector<std::string> lines;

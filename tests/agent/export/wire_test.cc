@@ -149,6 +149,7 @@ TEST(Wire, HelloArrivesAsItWas) {
                    .start_unix_nanos = 1'700'000'000'000'000'000,
                    .agent_version = "0.1.0",
                    .config = {{"lr", "0.1"}, {"empty", ""}},
+                   .ranks = "0-3",
                    .attempt_start_unix_nanos = 1'700'000'000'000'000'007};
   const v1::AgentMessage message = Parse(wire::EncodeHello(info, 17));
   ASSERT_TRUE(message.has_hello());
@@ -167,6 +168,7 @@ TEST(Wire, HelloArrivesAsItWas) {
   EXPECT_EQ(decoded->start_unix_nanos, info.start_unix_nanos);
   EXPECT_EQ(decoded->agent_version, info.agent_version);
   EXPECT_EQ(decoded->config, info.config);
+  EXPECT_EQ(decoded->ranks, info.ranks);
   EXPECT_EQ(decoded->attempt_start_unix_nanos, info.attempt_start_unix_nanos);
 }
 
@@ -178,6 +180,8 @@ TEST(Wire, GoodbyeCarriesTheCounters) {
   EXPECT_EQ(decoded.produced, 10u);
   EXPECT_EQ(decoded.acked, 7u);
   EXPECT_EQ(decoded.dropped_by_cause, counters.dropped_by_cause);
+  EXPECT_FALSE(decoded.unused);
+  EXPECT_TRUE(FromWire(Parse(wire::EncodeGoodbye({.unused = true})).goodbye().counters()).unused);
 }
 
 TEST(Wire, ReadsWhatTheCollectorSays) {

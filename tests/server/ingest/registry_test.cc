@@ -74,6 +74,45 @@ class SessionRegistryTest : public ::testing::Test {
   SessionRegistry registry_{store_, clock_, committer_};
 };
 
+TEST_F(SessionRegistryTest, KeepsHowManyRanksOfTheLaunchRecord) {
+  SessionInfo hello = Hello(0, 7, "L", 4);
+  hello.ranks = "0,2-3";
+  EXPECT_EQ(Open(hello)->meta.ranks_expected, 3u);
+  EXPECT_EQ(Open(Hello(1, 8, "L", 4))->meta.ranks_expected, 0u);
+}
+
+TEST_F(SessionRegistryTest, RemovesARunInWhichNothingWasRecordedOnceAllRanksSaidSo) {
+  auto one = std::make_shared<FakeStream>(), two = std::make_shared<FakeStream>();
+  const auto first = Open(Hello(0, 7, "L"), one), second = Open(Hello(1, 8, "L"), two);
+  ASSERT_TRUE(first.ok() && second.ok());
+  const AttemptId id = first->attempt.id;
+  Put(*first, 0, true);
+  registry_.Close(id, 0, one.get());
+  registry_.RemoveUnused(first->attempt);
+  EXPECT_EQ(Attempts(), 1u) << "rank 1 is still there";
+  registry_.Close(id, 1, two.get());
+  registry_.RemoveUnused(first->attempt);
+  EXPECT_EQ(Attempts(), 1u) << "rank 1 may come back";
+  Put(*second, 0, true);
+  registry_.RemoveUnused(first->attempt);
+  EXPECT_EQ(Attempts(), 0u);
+  EXPECT_TRUE(Open(Hello(0, 9, "M")).ok()) << "the name is free";
+}
+
+TEST_F(SessionRegistryTest, NeverRemovesARunThatHasARecordOrIsKept) {
+  auto stream = std::make_shared<FakeStream>();
+  const auto admission = Open(Hello(0, 7, "L", 1), stream);
+  ASSERT_TRUE(admission.ok());
+  Put(*admission, 1, true);
+  registry_.Close(admission->attempt.id, 0, stream.get());
+  registry_.RemoveUnused(admission->attempt);
+  EXPECT_EQ(Attempts(), 1u);
+  Put(*admission, 0, true);
+  ASSERT_TRUE(registry_.KeepRun("base", true).ok());
+  registry_.RemoveUnused(admission->attempt);
+  EXPECT_EQ(Attempts(), 1u);
+}
+
 TEST_F(SessionRegistryTest, CreatesTheFirstAttempt) {
   const auto admission = Open(Hello(1, 7, "L"));
   ASSERT_TRUE(admission.ok());

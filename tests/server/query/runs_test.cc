@@ -63,6 +63,25 @@ TEST(Runs, StepsAreCountedOverRanksThatBeginApart) {
   EXPECT_EQ(QueryEngine(store).ListRuns()->front().steps, 6u);
 }
 
+TEST(Runs, AreCompleteWithTheRanksThatRecord) {
+  FakeStore store;
+  RunWriter run(store, "r", 4);
+  const AttemptId id = run.Observe(0, 0, Key("x"), kTensor).Commit();
+  const auto summary = [&] { return QueryEngine(store).ListRuns()->front(); };
+  EXPECT_EQ(summary().state, "interrupted");
+  EXPECT_EQ(summary().ranks_expected, 4u);
+  RankMeta meta = store.Ranks(id)->at(0);
+  meta.info.ranks = "0,2-3";
+  ASSERT_TRUE(store.PutRank(id, 0, meta).ok());
+  EXPECT_EQ(summary().ranks_expected, 3u);
+  EXPECT_EQ(summary().state, "interrupted") << "ranks 2 and 3 have not come";
+  meta.info.ranks = "0";
+  ASSERT_TRUE(store.PutRank(id, 0, meta).ok());
+  EXPECT_EQ(summary().ranks_expected, 1u);
+  EXPECT_EQ(summary().world_size, 4u);
+  EXPECT_EQ(summary().state, "finished");
+}
+
 TEST(Runs, StateIsRunningFinishedOrInterrupted) {
   FakeStore store;
   RunWriter live(store, "live", 1), done(store, "done", 2), broken(store, "broken", 2),

@@ -510,6 +510,23 @@ TEST(Catalogue, RoundTrips) {
   EXPECT_EQ(*Decode<StepRecord>("step", Encode(step)), step);
 }
 
+TEST(Catalogue, RanksThatRecordAreWrittenOnlyWhereTheyAreNotAll) {
+  RankMeta rank = SomeRank();
+  const std::string all = Encode(rank), hello = Encode(rank.info);
+  rank.ranks_expected = 200;
+  rank.info.ranks = "0,3";
+  const std::string some = Encode(rank), some_hello = Encode(rank.info);
+  EXPECT_EQ(Hex(all).substr(0, 2), "01");
+  EXPECT_EQ(Hex(some).substr(0, 2), "02") << "which builds before it refuse by its version";
+  EXPECT_EQ(Hex(hello).substr(0, 2), "01");
+  EXPECT_EQ(Hex(some_hello).substr(0, 2), "02");
+  EXPECT_EQ(Hex(some).size(), Hex(all).size() + 4) << "a varint of two bytes";
+  EXPECT_EQ(Decode<RankMeta>("rank", some)->ranks_expected, 200u);
+  EXPECT_EQ(Decode<SessionInfo>("hello", some_hello)->ranks, "0,3");
+  EXPECT_EQ(Decode<RankMeta>("rank", all)->ranks_expected, 0u) << "written by any build";
+  EXPECT_EQ(Decode<SessionInfo>("hello", hello)->ranks, "");
+}
+
 TEST(Catalogue, NanScalarKeepsItsBits) {
   const double nan = std::bit_cast<double>(0x7ff8000000001234u);
   const auto decoded = Decode<ScalarRecord>("scalar", Encode(ScalarRecord{.name = "loss", .value = nan}));

@@ -2033,12 +2033,14 @@ export interface components {
             last_step: number | null;
             /** @description ranks seen in the newest attempt */
             ranks: number;
+            /** @description of the newest attempt, that record: all of world_size, unless init(ranks=) named some */
+            ranks_expected: number;
             /** @description stored, all kinds, all attempts */
             records: number;
             run: string;
             /** @description first hello of the newest attempt, collector's clock */
             start_unix_nanos: number;
-            /** @description "running" (a stream is open), "finished" (all ranks said goodbye), "interrupted" */
+            /** @description "running" (a stream is open), "finished" (all ranks that record said goodbye), "interrupted" */
             state: string;
             /** @description distinct steps of the run's view */
             steps: number;

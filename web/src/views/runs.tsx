@@ -27,6 +27,12 @@ function keyOf(run: RunSummary, column: Column): string | number {
   return column === 'start' ? run.start_unix_nanos : run[column];
 }
 
+/** "1", or "1 of 2" while ranks are missing. A collector of an earlier release does not say how many record. */
+function rankCount(run: RunSummary): string {
+  const expected = run.ranks_expected || run.world_size;
+  return run.ranks === expected ? `${run.ranks}` : `${run.ranks} of ${expected}`;
+}
+
 export function sorted(runs: readonly RunSummary[], filter: string, sort: string): RunSummary[] {
   const wanted = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const kept = runs.filter((run) => wanted.every((word) => `${run.run} ${run.state}`.toLowerCase().includes(word)));
@@ -171,7 +177,7 @@ export function RunsView({ route }: { route: Route }) {
                     <span class="state-text">{run.state}</span>
                   </td>
                   <Loss run={run.run} known={losses.get(run.run)} />
-                  <td class="number c-ranks">{run.ranks === run.world_size ? run.ranks : `${run.ranks} of ${run.world_size}`}</td>
+                  <td class="number c-ranks">{rankCount(run)}</td>
                   <td class="number c-steps">
                     {count(run.steps)}
                     {run.first_step !== null && run.last_step !== null ? <span class="soft"> {run.first_step}–{run.last_step}</span> : null}

@@ -382,6 +382,22 @@ TEST_F(RanksTest, MissingRankStepAndWeightAreFindings) {
   EXPECT_THAT(alone->findings[0].ranks, ElementsAre(1));
 }
 
+TEST_F(RanksTest, RanksThatWereNotMeantToRecordAreNotMissing) {
+  RunWriter writer(store_, "some", 4);
+  writer.Observe(0, 0, Key("w", Kind::kWeight), {.values = {1, 2}});
+  const AttemptId id = writer.Observe(2, 0, Key("w", Kind::kWeight), {.values = {1, 2}}).Commit();
+  for (const auto& [rank, known] : *store_.Ranks(id)) {
+    RankMeta meta = known;
+    meta.info.ranks = "0,2";
+    ASSERT_TRUE(store_.PutRank(id, rank, meta).ok());
+  }
+  const auto report = engine_.CheckRanks({.run = "some"});
+  EXPECT_EQ(report->verdict, RanksVerdict::kConsistent);
+  EXPECT_THAT(Reasons(*report), ElementsAre());
+  EXPECT_THAT(report->notes,
+              Contains("of a world of 4 only these ranks record: 0,2 (init(ranks=) or STATAGENT_RANKS)"));
+}
+
 TEST_F(RanksTest, RankThatEndedEarlyIsAFinding) {
   Training training{.ranks = 3};
   training.recorded = [](auto rank, auto step, const auto&) { return rank != 2 || step < 4; };
