@@ -27,13 +27,16 @@ class Noted:
     """The part of an agent that observers use; keeps what they record. Anything that is refused fails the test."""
 
     def __init__(self) -> None:
-        self.wanted, self.closed, self.micro_batch, self.backward_seen, self.step = True, False, 0, False, 0
+        self.wanted, self.inputs_wanted, self.closed, self.micro_batch, self.step = True, True, False, 0, 0
         self.memory: list[tuple[str, str, dict[str, int], str]] = []
         self.densities: list[tuple[Any, ...]] = []
         self.deferred = Deferred(self.refuse)
 
     def current_step(self) -> int:
         return self.step
+
+    def next_micro_batch(self) -> int:
+        return self.micro_batch
 
     def log_memory(self, phase: str, quantities: Mapping[str, int], device: str, module: str = "") -> None:
         self.memory.append((phase, device, dict(quantities), module))

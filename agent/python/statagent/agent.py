@@ -65,6 +65,7 @@ def init(
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     project: str | None = None,
+    ranks: str | None = None,
 ) -> Agent:
     """Starts this process's agent. An argument that is None comes from the environment variable STATAGENT_<NAME>, else it has its default.
 
@@ -74,6 +75,7 @@ def init(
     config: nested mapping, stored flattened with dots; merged over STATAGENT_CONFIG, which is a JSON object or @FILE with one.
     required: True raises an error if the collector cannot be reached; by default training continues.
     rank, local_rank, world_size, launch: default to the launcher's variables.
+    ranks: the ranks that record, as "0,8-15" (default: all); in the others every call does nothing. The same in all ranks.
     steps: the steps to record, as "0-9,20,100-" (default: all).
     overhead: what recording may take of the step's time on average, as "2%": full statistics then only in every n-th step; n is measured.
     Default: every step in full. `steps` wins.
@@ -95,7 +97,7 @@ def init(
     CollectorUnavailableError if `required` and no collector answers, StatagentError if an agent is already running."""
     texts = {
         "run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps, "spill_limit": spill_limit,
-        "project": project,
+        "project": project, "ranks": ranks,
     }  # fmt: skip
     numbers = {
         "rank": rank, "local_rank": local_rank, "world_size": world_size, "sketch": sketch, "samples": samples,
@@ -116,9 +118,13 @@ def init(
         budget = find_budget(overhead)
         of_user, settings = _settings(config, steps)
         add_settings(options, settings)
-        agent = Agent(session.start(library.load(), options))
+        started = session.start(library.load(), options)
+        recorded = started.recording_rank() is not None  # not left out by `ranks`
+        agent = Agent(started) if recorded else Agent(None, (started.rank(), started.world_size()))
         agent.settings, agent.user_settings = settings, frozenset(of_user)
         agent.run = run or os.environ.get("STATAGENT_RUN", "")
+        if agent.idle:
+            return _become_current(agent)
         if budget is not None and not _asked_steps(steps):
             agent.keep_to_budget(budget)
         _become_current(agent)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._compile import tracing
 from ._layouts import megatron
 from ._layouts.layouts import layouts_of
-from ._layouts.sharded import Shards
+from ._layouts.sharded import Shards, Wrapper
 from ._layouts.slices import name_originals
 from ._runtime import process
 from ._runtime.agent import Agent
@@ -18,7 +18,17 @@ from ._runtime.log import warn_once
 from ._settings.environment import text
 from ._settings.recordings import report_recording
 from ._torch.modules import Named, Selection, name_buffers, name_modules, name_parameters, sharding, unwrap
-from ._watch.arguments import FORWARD_KINDS, KINDS, Kind, MemoryChoice, check_kinds, check_model, check_name, check_optimizers
+from ._watch.arguments import (
+    FORWARD_KINDS,
+    KINDS,
+    Kind,
+    MemoryChoice,
+    check_kinds,
+    check_model,
+    check_name,
+    check_optimizers,
+    check_updates,
+)
 from ._watch.density import check_density
 from ._watch.memory import check_memory
 from ._watch.steps import Steps
@@ -81,8 +91,11 @@ def watch(
 
     Raises InvalidArgumentError for an argument that cannot be used, and StatagentError if no agent is running."""
     if process.disabled():
-        return Watch(None)
+        return Watch()
     agent = _expect_running_agent()
+    if agent.idle:
+        return Watch()
+    agent.setup_failed = True  # until nothing can raise any more
     check_model(model)
     check_name(name)
     (optimizers, wrappers), scaler = check_optimizers(optimizer, model), check_scaler(scaler)
@@ -91,41 +104,51 @@ def watch(
     memory_choices, padding = check_memory(memory), check_density(density)
     selection = Selection(include, exclude)
     recorded_steps, recorded_parameters = Steps(steps, "steps"), Steps(parameter_steps, "parameter_steps")
-    parts = _select(model, name, selection, chosen)
-    shards = Shards(model, parts.all_parameters, wrappers, name)
-    places = layouts_of(model, parts.all_modules, parts.all_parameters, layouts, shards)
-
+    recorded_updates = check_updates(updates, bool(optimizers))
     tracing.prepare()
     attachment = Attachment(agent, unwrap(model))
+    parts = attachment.attempt("its parts", _select, model, name, selection, chosen)
+    if parts is None:
+        agent.setup_failed = False
+        return Watch()
+    shards = attachment.attempt("its shards", Shards, model, parts.all_parameters, wrappers, name) or Shards(model, [], [], name)
+    places = attachment.attempt("its layouts", layouts_of, model, parts.all_modules, parts.all_parameters, layouts, shards)
+    attempt = attachment.attempt
     try:
         _claim(attachment, parts, chosen)
-        attachment.place(places)
-        attachment.hook_modules(parts.modules, chosen, between)
-        attachment.observe_buffers(parts.buffers)
-        attachment.hook_optimizers(optimizers, wrappers, parts.parameters, shards, chosen)
-        attachment.observe_memory(parts.modules, optimizers, memory_choices)
-        attachment.observe_inputs(parts.all_parameters, padding, fingerprints)
+        attempt("layouts", attachment.place, places)
+        attempt("modules", attachment.hook_modules, parts.modules, chosen, between)
+        attempt("buffers", attachment.observe_buffers, parts.buffers)
+        attempt("the optimizer", attachment.hook_optimizers, optimizers, wrappers, parts.parameters, shards, chosen)
+        attempt("memory", attachment.observe_memory, parts.modules, optimizers, memory_choices)
+        attempt("inputs", attachment.observe_inputs, parts.all_parameters, padding, fingerprints)
         attachment.begin(eval, recorded_steps, recorded_parameters)
         attachment.accompany(model, optimizers, name, scaler, input_sizes)
-        attachment.record_updates(updates)
+        attachment.record_updates(recorded_updates)
         if random_states:
             attachment.log_random_states()
     except BaseException:
-        attachment.watch.remove()
+        attachment.hooks.remove()
         raise
-    agent.add_config(sharding(model) | (megatron.settings() if megatron.has_megatron(model) else {}))
-    for wrapper in wrappers:
-        agent.add_config(wrapper.settings())
+    agent.setup_failed = False
+    agent.add_config(attempt("how it is sharded", _sharding, model, wrappers) or {})
     requested = {
         "kinds": ", ".join(sorted(chosen)), "include": ", ".join(selection.include), "exclude": ", ".join(selection.exclude),
         "steps": steps or "", "parameter_steps": parameter_steps or "", "updates": updates or "", "eval": text(bool(eval)),
         "between": text(between), "optimizer": text(bool(optimizers)),
     }  # fmt: skip
     report_recording(agent, name, {option: value for option, value in requested.items() if value})
-    _record_initial_values(agent, parts, shards, chosen)
-    _report_foreign_parameters(agent, optimizers, parts.all_parameters, shards)
-    tracing.compiled.forget_graphs(parts.all_modules)
-    return attachment.watch
+    attempt("weights at the start", _record_initial_values, agent, parts, shards, chosen)
+    attempt("parameters", _report_foreign_parameters, agent, optimizers, parts.all_parameters, shards)
+    attempt("graphs", tracing.compiled.forget_graphs, parts.all_modules)
+    return Watch(attachment.hooks)
+
+
+def _sharding(model: Any, wrappers: list[Wrapper]) -> dict[str, str]:
+    found = sharding(model) | (megatron.settings() if megatron.has_megatron(model) else {})
+    for wrapper in wrappers:
+        found |= wrapper.settings()
+    return found
 
 
 @dataclass(frozen=True)
@@ -164,7 +187,7 @@ def _claim(attachment: Attachment, parts: _Parts, kinds: frozenset[str]) -> None
 
 def _expect_running_agent() -> Agent:
     agent = current_agent()
-    if agent is None or agent.closed:
+    if agent is None or not agent.running:
         found = "none" if agent is None else "one that is closed"
         raise StatagentError(f"watch: found {found} as this process's agent; expected a running one; call statagent.init() first")
     return agent

@@ -21,6 +21,7 @@ from statagent._layouts.samples import Batch, batch
 from statagent._layouts.user import replicate, shard
 
 from .layouts_ranks import Found
+from .layouts_watched import watched
 
 
 def _counted(shape: tuple[int, ...]) -> torch.Tensor:
@@ -176,6 +177,34 @@ def foreign_hooks(found: Found, rank: int, ranks: int) -> None:
     plain.register_forward_hook(lambda module, args, output: output if mesh is not None else None)
     assert dtensor.output_layout(plain) is None
     assert dtensor.output_layout(parallelize_module(nn.Linear(4, 4), mesh, ColwiseParallel(use_local_output=False))) is None
+    found.part("whole", _counted((3,)), whole_of((3,)))
+    found.whole("whole", _counted((3,)))
+
+
+class _Parallel(nn.Module):
+    """Layers of torch's tensor parallelism, and plain ones between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.act, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
+        self.drop, self.head = nn.Dropout(0.0), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(x + self.drop(self.down(self.act(self.up(self.norm(x))))))
+
+
+def tensor_parallel_watched(found: Found, rank: int, ranks: int) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(0)
+    model = parallelize_module(_Parallel(), _mesh(ranks), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with watched(found, "tensor parallel"):
+        statagent.watch(model, optimizer)
+        for _ in range(2):
+            model(torch.ones(3, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
     found.part("whole", _counted((3,)), whole_of((3,)))
     found.whole("whole", _counted((3,)))
 
@@ -359,7 +388,7 @@ def users(found: Found, rank: int, ranks: int) -> None:
 
 
 ALL = [
-    distributed_tensors, partial_sums, tensor_parallel_styles, foreign_hooks, fsdp2, fsdp2_over_tensor_parallel, fsdp1, fsdp1_flat,
+    distributed_tensors, partial_sums, tensor_parallel_styles, foreign_hooks, tensor_parallel_watched, fsdp2, fsdp2_over_tensor_parallel, fsdp1, fsdp1_flat,
     ddp, users, samplers,
 ]  # fmt: skip
 CHECKS = {2: ALL, 4: ALL}

@@ -24,3 +24,19 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parts_of_all_ranks_merge_to_the_whole(ranks: list[dict[str, Found]], name: str) -> None:
     layouts_ranks.check_merges(ranks, name)
+
+
+def test_tensor_parallelism_says_nothing_where_nothing_is_wrong(ranks: list[dict[str, Found]]) -> None:
+    found = [rank["tensor_parallel_watched"] for rank in ranks]
+    assert [each.error for each in found] == [""] * len(ranks)
+    for each in found:
+        facts = each.facts["tensor parallel"]
+        assert facts["refusals"] == []
+        assert [kind for _, kind, *_ in facts["events"]] == ["graph_transition"]
+    # What has no place is the same bits on all ranks, or a part that only the collector can tell from that.
+    unplaced = [
+        {(r.step, r.name, r.kind, r.path): r.hash for r in each.facts["tensor parallel"]["records"] if r.placement is None}
+        for each in found
+    ]
+    same = [key for key, value in unplaced[0].items() if all(rank.get(key) == value for rank in unplaced)]
+    assert {name for _, name, *_ in same} >= {"norm", "drop", "head", "_Parallel"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -116,16 +117,17 @@ class Tickets:
         return None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Entry:
     recorder: Recorder
     tickets: Tickets
 
 
-entries: dict[int, Entry] = {}
-roots: dict[int, Root] = {}
-inputs_of: dict[int, Inputs] = {}
-attendants: dict[int, Attendant] = {}
+# Each lives as long as the hooks that have its key.
+entries: weakref.WeakValueDictionary[int, Entry] = weakref.WeakValueDictionary()
+roots: weakref.WeakValueDictionary[int, Root] = weakref.WeakValueDictionary()
+inputs_of: weakref.WeakValueDictionary[int, Inputs] = weakref.WeakValueDictionary()
+attendants: weakref.WeakValueDictionary[int, Attendant] = weakref.WeakValueDictionary()
 _key_numbers = itertools.count(1)
 ticket_numbers = itertools.count(1)
 
@@ -143,7 +145,7 @@ class Key:
         self.number = next(_key_numbers)
         self.tensor = torch.tensor(self.number, dtype=torch.int64, device="cpu", requires_grad=False)
         if recorder is not None:
-            entries[self.number] = Entry(recorder, Tickets())
+            self._entry = entries[self.number] = Entry(recorder, Tickets())
         if root is not None:
             roots[self.number] = root
         if inputs is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._torch import parts
+
 
 def data_parallel(model: Any) -> tuple[int, int] | None:
     """This rank's number among those that have a part of the batch each, and how many they are. None: no wrapper shows it."""
-    for module in model.modules():
+    for module in parts.all_modules(model):
         classes = {base.__name__ for base in type(module).__mro__}
         if "DeepSpeedEngine" in classes:
             found = of_group(getattr(module, "data_parallel_group", None))
@@ -28,7 +30,7 @@ def cuts_sequences(model: Any) -> bool:
     """Whether DeepSpeed splits sequences over ranks, which its modules do not show."""
     return any(
         type(module).__name__ == "DeepSpeedEngine" and getattr(module, "sequence_parallel_size", 1) > 1
-        for module in model.modules()
+        for module in parts.all_modules(model)
     )
 
 
@@ -39,14 +41,14 @@ class Replicas:
 
     def __init__(self, model: Any) -> None:
         self._parameters: set[int] = set()
-        for module in model.modules():
+        for module in parts.all_modules(model):
             kind = type(module).__name__
             group = {"DistributedDataParallel": "process_group", "DeepSpeedEngine": "seq_data_parallel_group"}.get(kind)
             if group is None or not _covers_all(of_group(getattr(module, group, None))):
                 continue
             ignored = set(getattr(module, "parameters_to_ignore", ()))
             self._parameters.update(
-                id(p) for name, p in module.module.named_parameters() if name not in ignored and not hasattr(p, "group_name")
+                id(p) for name, p in parts.named_parameters(module.module) if name not in ignored and not hasattr(p, "group_name")
             )  # group_name: DeepSpeed's experts, which are not on all ranks
 
     def has(self, parameter: Any) -> bool:

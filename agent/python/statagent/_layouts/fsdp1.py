@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .._torch import parts
 from .placement import Placement, whole
 
 
@@ -14,7 +15,7 @@ class FlatShards:
 
     def __init__(self, model: Any) -> None:
         self._ranges: dict[int, tuple[tuple[int, ...], tuple[int, int]]] = {}  # id of a parameter -> shape, range
-        for module in model.modules():
+        for module in parts.all_modules(model):
             flat = getattr(getattr(module, "_handle", None), "flat_param", None)
             if flat is None or getattr(flat, "_params", None) is None:
                 continue

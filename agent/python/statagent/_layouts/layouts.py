@@ -6,6 +6,7 @@ What is not known is None; the collector takes tensors of unknown place that are
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -196,9 +197,10 @@ class Layouts:
     """Layouts of all watched models of an agent. `place` never raises."""
 
     def __init__(self, log_event: LogEvent) -> None:
-        self._models: dict[int, ModelLayouts] = {}
+        # Each lives as long as its watch.
+        self._models: weakref.WeakValueDictionary[int, ModelLayouts] = weakref.WeakValueDictionary()
         self.by_micro_batch = False  # whether tensors of micro-batches have places of their own
-        self._by_name: dict[str, ModelLayouts] = {}
+        self._by_name: weakref.WeakValueDictionary[str, ModelLayouts] = weakref.WeakValueDictionary()
         self._reports = Reports(log_event)
         self.changes = 0  # how often models were added and removed
 
@@ -211,25 +213,23 @@ class Layouts:
     def remove(self, key: int) -> None:
         gone = self._models.pop(key, None)
         self.changes += 1
-        self._by_name = {name: model for name, model in self._by_name.items() if model is not gone}
+        for name in [name for name, model in self._by_name.items() if model is gone]:
+            del self._by_name[name]
 
     def end_step(self) -> None:
-        """Reports layouts of the user that did not fit in this step, and what was not known for the first time."""
+        """Reports layouts of the user that did not fit in this step."""
         self._reports.end_step()
 
     def place(self, name: str, kind: str, path: str, micro_batch: int, tensor: Any) -> Placement | None:
         """None: not known, or the user's layout did not fit."""
         model = self._by_name.get(name)
         if model is None and kind == "batch" and len(self._models) == 1:
-            model = next(iter(self._models.values()))
+            model = next(iter(self._models.values()), None)
         try:
-            placed = None if model is None else model.place(name, kind, path, micro_batch, tensor)
+            return None if model is None else model.place(name, kind, path, micro_batch, tensor)
         except Exception as error:
             self._reports.refuse(name, kind, str(error))
             return None
-        if placed is None:
-            self._reports.unknown(name, kind)
-        return placed
 
 
 def layouts_of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from .._torch import parts
 from .cuts import Span, cut_along, equal_part, within, zigzag_part
 from .placement import Placement, whole
 
@@ -55,7 +56,7 @@ def settings() -> dict[str, str]:
 
 def has_megatron(model: Any) -> bool:
     """Whether parts of the model are Megatron's, so that what this module says holds for all of it."""
-    return state() is not None and any(_is_megatron(module) for module in model.modules())
+    return state() is not None and any(_is_megatron(module) for module in parts.all_modules(model))
 
 
 def _is_a(name: str, module: Any) -> bool:
@@ -128,16 +129,16 @@ class Activations:
         self._gated: set[int] = set()  # modules whose features are those of a gate and those of an input, each of which is cut
         self._positions: set[int] = set()  # embeddings (batch, sequence, features)
         self._embedding: Any = None
-        for module in model.modules():
+        for module in parts.all_modules(model):
             if getattr(module, "is_expert", False) or hasattr(module, "num_local_experts"):
-                self._unknown.update(id(each) for each in module.modules())
+                self._unknown.update(id(each) for each in parts.all_modules(module))
             if getattr(getattr(module, "config", None), "gated_linear_unit", False) and hasattr(module, "linear_fc1"):
                 self._gated.add(id(module.linear_fc1))
             if _is_a("LanguageModelEmbedding", module):
                 self._embedding = module
                 self._positions.update(id(getattr(module, key, None)) for key in ("position_embeddings", "tokentype_embeddings"))
         self._parallel_sequence = any(
-            bool(getattr(getattr(module, "config", None), "sequence_parallel", False)) for module in model.modules()
+            bool(getattr(getattr(module, "config", None), "sequence_parallel", False)) for module in parts.all_modules(model)
         )
 
     def parameter(self, parameter: Any, owner: Any, shape: tuple[int, ...]) -> Placement | None:
@@ -258,16 +259,16 @@ def keys(model: Any) -> dict[int, str]:
     """By id of a module, its key among all ranks' modules, where its parent has another: pipeline stages and ranks with other experts number
     theirs from 0 each."""
     found: dict[int, str] = {}
-    for module in model.modules():
+    for module in parts.all_modules(model):
         if not _is_megatron(module):
             continue
-        for container in module.children():
-            for key, child in container._modules.items():
+        for _, container in parts.children(module):
+            for key, child in parts.children(container):
                 number = getattr(child, "layer_number", None)
-                if child is not None and key.isdigit() and _is_megatron(child) and type(number) is int and number > 0:
+                if f"{key}".isdigit() and _is_megatron(child) and type(number) is int and number > 0:
                     found[id(child)] = str(number - 1)
         first = first_expert(module)
-        for key, child in module.local_experts._modules.items() if first else ():
+        for key, child in parts.children(module.local_experts) if first else ():
             found[id(child)] = str(first + int(key))
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .._torch import parts
 from .._torch.modules import Named
 from .cuts import part_of
 from .placement import Placement, whole
@@ -100,7 +101,7 @@ def flat_parameters(model: Any, prefix: str = "") -> Slices:
     """Slices of FullyShardedDataParallel with use_orig_params=False, whose optimizer updates flat parameters. The slices' parameters are the names
     of the originals within `model`, after `prefix` and without the wrappers' parts; empty slices are those of other ranks."""
     found: Slices = {}
-    for path, module in model.named_modules():
+    for path, module in parts.named_modules(model):
         flat = flat_of(module)
         if flat is None:
             continue
@@ -123,7 +124,7 @@ def flat_of(module: Any) -> Any | None:
 def name_originals(model: Any, modules: list[Named], parameters: list[Named], prefix: str = "") -> list[Named]:
     """The model's parameters, with the originals in place of the flat parameters that contain them; `value` is then the flat parameter."""
     found: dict[int, tuple[Any, list[str]]] = {}
-    for path, module in model.named_modules():
+    for path, module in parts.named_modules(model):
         flat = flat_of(module)
         if flat is not None:
             found[id(flat)] = flat, [plain_name(f"{prefix}.{path}.{name}") for name in flat._fqns]

@@ -71,6 +71,8 @@ class Options(_Structure):
         ("tls_cert", c_char_p),
         ("tls_key", c_char_p),
         ("project", c_char_p),
+        ("ranks", c_char_p),
+        ("log", c_char_p),
     ]
 
 
@@ -200,6 +202,7 @@ _HELD: dict[str, _Signature] = {
     "statagent_next_full_steps": (c_int, [c_void_p, POINTER(c_uint64), POINTER(c_uint64), POINTER(c_uint64)]),
     "statagent_rank": (c_uint32, [c_void_p]),
     "statagent_world_size": (c_uint32, [c_void_p]),
+    "statagent_records": (c_int, [c_void_p, POINTER(c_uint32), POINTER(c_uint32)]),
     "statagent_steps_parse": (c_int, [c_char_p, POINTER(c_void_p)]),
     "statagent_steps_contains": (c_int, [c_void_p, c_uint64]),
     "statagent_steps_free": (None, [c_void_p]),
@@ -208,6 +211,7 @@ _RELEASED: dict[str, _Signature] = {
     "statagent_start": (c_int, [POINTER(Options), POINTER(c_void_p)]),
     "statagent_close": (c_int, [c_void_p, c_int64]),
     "statagent_close_failed": (c_int, [c_void_p, c_int64]),
+    "statagent_close_unused": (c_int, [c_void_p, c_int64]),
     "statagent_free": (None, [c_void_p]),
     "statagent_observe_list": (
         c_int,

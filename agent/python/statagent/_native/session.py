@@ -145,9 +145,13 @@ class Session:
         """Whether everything so far became durable within the timeout."""
         return bool(self.library.statagent_flush(self.pointer, timeout_ms) == 0)
 
-    def close(self, timeout_ms: int, failed: bool) -> bool:
-        """Ends the session; whether everything was delivered. `failed`: the run is interrupted instead of finished."""
-        close = self.library.statagent_close_failed if failed else self.library.statagent_close
+    def close(self, timeout_ms: int, failed: bool, unused: bool = False) -> bool:
+        """Ends the session; whether everything was delivered. `failed`: the run is interrupted instead of finished. `unused`: the program
+        failed before it recorded anything, so that a run without records is removed."""
+        library = self.library
+        close = (
+            library.statagent_close_failed if failed else library.statagent_close_unused if unused else library.statagent_close
+        )
         return bool(close(self.pointer, timeout_ms) == 0)
 
     def counters(self) -> Counters:
@@ -169,6 +173,13 @@ class Session:
 
     def world_size(self) -> int:
         return int(self.library.statagent_world_size(self.pointer))
+
+    def recording_rank(self) -> tuple[int, int] | None:
+        """This process's number among those of its launch that record, and how many they are; None if it does not record."""
+        number, count = ctypes.c_uint32(), ctypes.c_uint32()
+        if not self.library.statagent_records(self.pointer, number, count):
+            return None
+        return number.value, count.value
 
 
 def start(library: Any, options: Options) -> Session:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from typing import Any, TypeVar
 
+from .. import errors
 from .._layouts.placement import Placement
 from .._native.arguments import milliseconds, number_of, whole_number
 from .._native.library import last_error
@@ -18,37 +18,42 @@ from .._torch.autograd import GradientHook, in_backward
 from ..errors import InvalidArgumentError
 from ..flatten import flatten
 from . import failures, process
-from .callbacks import discard, weakly
+from .callbacks import WeakList, weakly
 from .deferred import Deferred, on_gpu
 from .known_tensors import KnownTensors
 from .log import warn, warn_once
+from .numbering import Numbering
 from .placing import Placing
 from .refusals import Refusals
 from .thinning import Meter, Thinning, outside_of
 
 T = TypeVar("T")
+_OWN_ERRORS = frozenset(name for name in errors.__dict__ if name.endswith("Error"))
 
 
-class Agent:
+class Agent(Numbering):
     """Statistics of this process's tensors on their way to the collector. Made by `init`.
 
     Only `set_step`, `flush` and `close` raise, and only for wrong arguments. Whatever goes wrong in a training step is counted as
     `dropped_refused`, reported on standard error at most once a minute, and sent as an event `not_recorded`, once for each name and
     reason. Methods may be called from any thread."""
 
-    def __init__(self, session: Session | None) -> None:
-        """`session`: None for an agent that records nothing (STATAGENT_DISABLE)."""
+    def __init__(self, session: Session | None, place: tuple[int, int] | None = None) -> None:
+        """`session`: None for an agent that records nothing: STATAGENT_DISABLE, or a rank that `ranks` of `init` leaves out, whose rank
+        and world size are then its `place`."""
+        super().__init__()
         self.session = session
+        self._place = place
         # The library's most frequent function, called without a layer between; for small tensors, and for all others. Public: benchmarks
         # wrap them to measure them.
         self.native_observe: Any = None if session is None else session.library.statagent_observe_held
         self.native_observe_large: Any = None if session is None else session.library.statagent_observe
         self._pointer = c_void_p(0 if session is None else session.pointer)
         self.run = ""  # the run's name
-        self._lock = threading.Lock()
         self._refusals = Refusals(weakly(self.log_event))
         self._closed = session is None
         self._failed = False  # the process ends with an uncaught exception
+        self.setup_failed = False  # the last `watch` has raised
         self.closing = False  # close() has been called
         # Whether tensors of the current step are recorded: read by every hook, changes only with the step.
         self.wanted = False
@@ -58,29 +63,16 @@ class Agent:
         self._thinning: Thinning | None = None
         self._handles: dict[tuple[Any, ...], int] = {}
         self._identities: dict[int, tuple[str, str, str, int]] = {}  # handle -> name, kind, path and micro-batch
-        self._calls: dict[tuple[Any, ...], int] = {}  # next call index in this step
-        self._step_listeners: list[Callable[[], None]] = []
-        self._ending_listeners: list[Callable[[], None]] = []
-        self._flush_listeners: list[Callable[[], None]] = []
-        self._batch_listeners: list[Callable[[str, Any], None]] = []
-        self.batch_logged = (-1, -1)  # step and micro-batch of the last log_batch
         self._leaf_hooks: list[Any] = []
         # Scalars of this step by name and micro-batch; those of a step that an optimizer has just ended. See _late_step.
         self._scalars: set[tuple[str, str]] = set()
         self._ended_scalars: set[tuple[str, str]] | None = None
         self._ended_micro_batch = 0
-        # Set by the watches: the micro-batch, whether a backward pass has ended it, whether an unrecorded pass is running.
-        self.micro_batch = 0
-        self.backward_seen = False
-        self.muted = False
-        self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
-        self.optimizer_hooks: dict[int, list[Any]] = {}  # OptimizerHooks of each watched optimizer, by its id
-        self.optimizer_numbers: dict[int, int] = {}  # numbers of the optimizers of watches without a name, by id
         self.known = KnownTensors()  # inputs between modules; filled by the watches that record them
         self.random_states_of = -1  # the step whose random states were logged last
         self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
-        self.watched: dict[tuple[str, str], int] = {}  # (name, kind) -> id of the watch
-        self.watches: list[Any] = []  # removed by close
+        self.watched: dict[tuple[str, str], Any] = {}  # (name, kind) -> the claims of the watch
+        self.watches = WeakList()  # removed by close; each lives as long as its model
         self.placing: Placing | None = None  # where the watched models' tensors lie; None: this process is the only one
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
@@ -206,20 +198,15 @@ class Agent:
         self.begin_step()
         if not (self.wanted or (self.inputs_wanted and kind == "batch")):
             return
-        try:
-            placement = placement_of(f"observe '{name}'", tensor, global_shape, offset, boxes, flat, partial)
-            at = self.micro_batch if micro_batch is None else micro_batch
-            handle = self.intern(name, kind, path, at, self.next_call(name, kind, path, at))
-        except Exception as error:
-            self.refuse(str(error), str(name), kind)
-            return
-        self.observe_handle(handle, tensor, placement)
-
-    def next_call(self, *key: Any) -> int:
-        """The next call index of an identity in this step, from 0."""
-        call = self._calls.get(key, 0)
-        self._calls[key] = call + 1
-        return call
+        with self.gate.recording():  # no other thread ends the step between the numbering and the record
+            try:
+                placement = placement_of(f"observe '{name}'", tensor, global_shape, offset, boxes, flat, partial)
+                at = self.micro_batch if micro_batch is None else micro_batch
+                handle = self.intern(name, kind, path, at, self.next_call(name, kind, path, at))
+            except Exception as error:
+                self.refuse(str(error), str(name), kind)
+                return
+            self.observe_handle(handle, tensor, placement)
 
     def inspect(self, name: str, tensor: T) -> T:
         """Records a named intermediate tensor and its gradient; returns the tensor itself. Never raises."""
@@ -247,19 +234,28 @@ class Agent:
             self.meter.spent += time.perf_counter_ns() - begun
 
     def _inspect_with_gradient(self, name: str, tensor: Any) -> None:
-        at = self.micro_batch
-        call = self.next_call(name, "inspect", "", at)
-        self.observe_handle(self.intern(name, "inspect", "", at, call), tensor)
-        handle = self.intern(name, "inspect_grad", "", at, call)
-        removable = tensor.register_hook(GradientHook(lambda gradient: self._gradient(handle, gradient)))
+        with self.gate.recording():
+            at = self.micro_batch
+            call = self.next_call(name, "inspect", "", at)
+            self.observe_handle(self.intern(name, "inspect", "", at, call), tensor)
+            step = self.current_step()
+        removable = tensor.register_hook(GradientHook(lambda gradient: self._gradient(name, at, call, step, gradient)))
         if tensor.is_leaf:  # its hooks live as long as the leaf, not as long as a graph
             self._leaf_hooks.append(removable)
 
-    def _gradient(self, handle: int, gradient: Any) -> None:
-        if not self._closed:
-            begun = time.perf_counter_ns()
-            self.observe_handle(handle, gradient)
-            self.note_spent(begun)
+    def _gradient(self, name: str, micro_batch: int, call: int, step: int, gradient: Any) -> None:
+        """`step`: in which the tensor was recorded. A gradient of an earlier one takes a call index of the step that it comes in."""
+        if self._closed:
+            return
+        begun = time.perf_counter_ns()
+        with self.gate.recording():
+            try:
+                if self.current_step() != step:
+                    call = self.next_call(name, "inspect", "", micro_batch)
+                self.observe_handle(self.intern(name, "inspect_grad", "", micro_batch, call), gradient)
+            except Exception as error:
+                self.refuse(str(error), name, "inspect_grad")
+        self.note_spent(begun)
 
     def log_batch(self, **tensors: Any) -> None:
         """Records fingerprints of a batch's inputs: tensors, arrays, or nested values that contain some. Never raises."""
@@ -270,8 +266,9 @@ class Agent:
             return
         begun = time.perf_counter_ns()
         # It is logged before the forward pass, so it belongs to the micro-batch that begins.
-        at = self.micro_batch + 1 if self.backward_seen else self.micro_batch
-        self.batch_logged = (self.current_step(), at)
+        here = self._positions.of_batch()
+        at = here.next_micro_batch()
+        self._positions.batch_logged(here, self.current_step(), at)
         for name, value in tensors.items():
             try:
                 if value is not None:
@@ -364,8 +361,14 @@ class Agent:
 
     def note_exception(self, text: str, fields: Mapping[str, str], ends_process: bool) -> None:
         """Records an uncaught exception. One that ends the process leaves the run interrupted. Never raises."""
+        if ends_process and self._is_unused() and fields.get("type") in _OWN_ERRORS:
+            return  # a misspelled argument is no run
         self._failed = self._failed or ends_process
         self.log_event(failures.KIND, text, fields)
+
+    def _is_unused(self) -> bool:
+        """Whether the program's set-up has failed and nothing was recorded."""
+        return self.setup_failed and self.session is not None and self.session.counters().produced == 0
 
     def add_config(self, settings: Mapping[str, str]) -> None:
         """Flattened configuration that was not known at `init`. A later value of a key replaces an earlier one. Never raises."""
@@ -410,19 +413,22 @@ class Agent:
         try:
             begun = time.perf_counter_ns()
             self.deferred.collect()
-            for listener in list(self._ending_listeners):
+            for listener in self._ending_listeners:
                 listener()
             self.session.name_replay_streams()
             if self._thinning is not None:
                 self.note_spent(begun)
                 self._thinning.end_step()
-            self.session.end_step()
+            with self._changing_step():
+                self.session.end_step()
             ended = self._scalars, self.micro_batch
             self._step_changed()
             if by_optimizer:
                 self._ended_scalars, self._ended_micro_batch = ended
         except Exception as error:
             self.refuse(str(error))
+        finally:
+            self._step_ending = False
 
     def set_step(self, step: int) -> None:
         """Jumps forward to a step: call it after `init` when resuming from a checkpoint. Raises InvalidArgumentError for a step before
@@ -432,20 +438,17 @@ class Agent:
             return
         assert self.session is not None
         self.session.name_replay_streams()
-        self.session.set_step(number)
+        with self._changing_step():
+            self.session.set_step(number)
         self._step_changed()
 
     def _step_changed(self) -> None:
         self._choose_records()
-        self._calls.clear()
         self.known.clear()
         self._scalars, self._ended_scalars = set(), None
         self._remove_leaf_hooks()
-        self.micro_batch = 0
-        self.backward_seen = self.muted = False
-        for key in self.optimizers:
-            self.optimizers[key] = 0
-        for listener in list(self._step_listeners):
+        self._positions.step_changed()
+        for listener in self._step_listeners:
             listener()
 
     def _choose_records(self) -> None:
@@ -463,42 +466,12 @@ class Agent:
     def current_step(self) -> int:
         return self.session.step() if self.session is not None else 0
 
-    # --- listeners; none of them may raise -----------------------------------------------------------------------------------
-
-    def add_step_listener(self, listener: Callable[[], None]) -> None:
-        """Called when the step has changed, and when the agent has closed."""
-        self._step_listeners.append(listener)
-
-    def remove_step_listener(self, listener: Callable[[], None]) -> None:
-        discard(self._step_listeners, listener)
-
-    def add_ending_listener(self, listener: Callable[[], None]) -> None:
-        """Called before each end of a step."""
-        self._ending_listeners.append(listener)
-
-    def remove_ending_listener(self, listener: Callable[[], None]) -> None:
-        discard(self._ending_listeners, listener)
-
-    def add_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
-        """Called with the name and value of each tensor that log_batch is given."""
-        self._batch_listeners.append(listener)
-
-    def remove_batch_listener(self, listener: Callable[[str, Any], None]) -> None:
-        discard(self._batch_listeners, listener)
-
-    def add_flush_listener(self, listener: Callable[[], None]) -> None:
-        """Called at the beginning of each flush and of close, to record what was postponed."""
-        self._flush_listeners.append(listener)
-
-    def remove_flush_listener(self, listener: Callable[[], None]) -> None:
-        discard(self._flush_listeners, listener)
-
     # --- flush, close, counters --------------------------------------------------------------------------------------------
 
     def _about_to_flush(self, timeout_ms: int) -> int:
         """Records what was postponed; returns how many of the milliseconds that took."""
         started = time.monotonic()
-        for listener in list(self._flush_listeners):
+        for listener in self._flush_listeners:
             try:
                 listener()
             except Exception as error:
@@ -529,14 +502,15 @@ class Agent:
             self.deferred.drop()
             self.session.name_replay_streams()
         with self._lock:
+            self.closing = True
             if self._closed:
                 return True
             self._closed = True
             self.inputs_wanted = self.wanted = False
         assert self.session is not None
-        for listener in list(self._step_listeners):
+        for listener in self._step_listeners:
             listener()
-        delivered = self.session.close(remaining_ms, self._failed)
+        delivered = self.session.close(remaining_ms, self._failed, self.setup_failed)
         in_graphs = [watch for watch in self.watches if watch.in_graph]
         process.keep_until_next_init(in_graphs)
         for watch in [watch for watch in self.watches if watch not in in_graphs]:
@@ -547,6 +521,16 @@ class Agent:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def idle(self) -> bool:
+        """Whether it records nothing, from the start: every call does nothing."""
+        return self.session is None
+
+    @property
+    def running(self) -> bool:
+        """Whether `close` has not been called."""
+        return not (self.closing if self.idle else self._closed)
 
     def counters(self) -> dict[str, int]:
         """Records so far: {"produced", "acked", "pending", "dropped_<cause>"...}. At every moment, also after `close`, produced ==
@@ -565,10 +549,14 @@ class Agent:
 
     def rank(self) -> int:
         """This process's global rank."""
-        return self.session.rank() if self.session is not None else process.environment_rank()
+        if self.session is not None:
+            return self.session.rank()
+        return process.environment_rank() if self._place is None else self._place[0]
 
     def world_size(self) -> int:
-        return self.session.world_size() if self.session is not None else 1
+        if self.session is not None:
+            return self.session.world_size()
+        return 1 if self._place is None else self._place[1]
 
     # --- refusals ----------------------------------------------------------------------------------------------------------
 

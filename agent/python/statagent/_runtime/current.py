@@ -14,7 +14,7 @@ def current_agent() -> Agent | None:
 
 def running_agent() -> Agent | None:
     """This process's agent unless it is closed."""
-    return None if _current is None or _current.closed else _current
+    return None if _current is None or not _current.running else _current
 
 
 def set_current_agent(agent: Agent | None) -> None:

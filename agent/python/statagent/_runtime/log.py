@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -13,8 +14,11 @@ _last: dict[str, float] = {}
 
 
 def warn(topic: str, text: str, interval: float = INTERVAL_SECONDS) -> None:
-    """Writes "statagent: TEXT", unless a line of this topic was written within the interval, in seconds. Never raises."""
+    """Writes "statagent: TEXT", unless a line of this topic was written within the interval, in seconds, or STATAGENT_LOG leaves warnings
+    out. Never raises."""
     try:
+        if os.environ.get("STATAGENT_LOG") in ("off", "error"):
+            return
         now = time.monotonic()
         with _lock:
             last = _last.get(topic)

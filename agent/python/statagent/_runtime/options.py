@@ -10,6 +10,11 @@ from .._native.arguments import encode, encode_all, milliseconds, whole_number
 from .._native.library import Options
 from ..errors import InvalidArgumentError
 
+_NEVER_EMPTY = {
+    "run": "a name, as run='base', or None and STATAGENT_RUN",
+    "ranks": "the ranks that record, as ranks='0,8-15', or None for all",
+}
+
 
 def make_options(texts: Mapping[str, Any], numbers: Mapping[str, Any], connect_timeout: Any, required: Any) -> Options:
     """texts, numbers: arguments by name, None where the library reads STATAGENT_<NAME> or takes its default. connect_timeout: seconds.
@@ -17,8 +22,8 @@ def make_options(texts: Mapping[str, Any], numbers: Mapping[str, Any], connect_t
     options = Options()
     for name, text in texts.items():
         if text is not None:
-            if text == "" and name == "run":
-                raise InvalidArgumentError("init: run is ''; expected a name, as run='base', or None and STATAGENT_RUN")
+            if text == "" and name in _NEVER_EMPTY:
+                raise InvalidArgumentError(f"init: {name} is ''; expected {_NEVER_EMPTY[name]}")
             setattr(options, name, encode(f"init: {name}", text))
     for name, number in numbers.items():
         setattr(options, name, -1 if number is None else whole_number(f"init: {name}", number))

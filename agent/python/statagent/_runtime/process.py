@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from .callbacks import weak
 
 EXIT_SECONDS = 2.0  # how long `close` waits by default, and at exit
 _TRUE = ("1", "true", "yes", "on", "True", "TRUE")
 _RANK_VARIABLES = ("STATAGENT_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
-_kept_watches: list[Any] = []
+_kept_watches: list[Callable[[], Any]] = []
 
 
 def disabled() -> bool:
@@ -40,10 +42,12 @@ def close_with_process(agent: Any) -> None:
 
 def keep_until_next_init(watches: Iterable[Any]) -> None:
     """Watches of a closed agent whose hooks are part of compiled graphs: without the hooks, the graphs would be compiled again."""
-    _kept_watches.extend(watches)
+    _kept_watches.extend(map(weak, watches))
 
 
 def remove_kept_watches() -> None:
-    for watch in _kept_watches:
-        watch.remove()
+    for find in _kept_watches:
+        watch = find()
+        if watch is not None:
+            watch.remove()
     _kept_watches.clear()

@@ -18,7 +18,7 @@ class Refusals:
 
     def __init__(self, log_event: Callable[[str, str, Mapping[str, str]], None]) -> None:
         self._log_event = log_event
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a model that is freed meanwhile may report, too
         self._count = 0
         self._events = 0
         self._reported: set[tuple[str, str, str]] = set()

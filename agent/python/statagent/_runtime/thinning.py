@@ -31,7 +31,7 @@ class Meter:
 @dataclass(frozen=True)
 class Outside:
     """What the thinning asks of the agent. `announcements`: the steps in full that the collector has announced to all ranks since the last
-    call. `report`: an event's text and fields. `store`: settings of the run."""
+    call. `report`: an event's text and fields. `store`: settings of the run. Ranks are counted among those that record."""
 
     rank: int
     world_size: int
@@ -52,7 +52,8 @@ def outside_of(
     def report(text: str, fields: Mapping[str, str]) -> None:
         log_event(EVENT, text, fields)
 
-    return Outside(session.rank(), session.world_size(), announcements, report, store)
+    number, count = session.recording_rank() or (0, 1)
+    return Outside(number, count, announcements, report, store)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .._runtime.agent import Agent
+from .._runtime.callbacks import WeakList
+from .._torch import parts
 from .._torch.modules import Named, name_modules
 from .configuration import SETTINGS_MAX
 from .environment import gpus, library_versions, random_state, read_each, text, torch_state
@@ -90,7 +92,7 @@ def _guarded(entries: Entries, part: Callable[[Any], Mapping[str, Any]], argumen
 def _structure(modules: list[Named]) -> dict[str, Any]:
     classes = Counter(named.class_name for named in modules)
     found: dict[str, Any] = {"model.class": modules[0].class_name, "model.modules": len(modules)}
-    found["model.training"] = modules[0].value.training
+    found["model.training"] = _training(modules[0].value)
     activations = {name: count for name, count in classes.items() if _ACTIVATIONS.search(name)}
     if activations:
         found["model.activations"] = _counted(activations)
@@ -106,19 +108,19 @@ def _structure(modules: list[Named]) -> dict[str, Any]:
 
 def _length(named: Named) -> int | None:
     """The number of layers of a list of modules; None for other modules."""
-    children = named.value._modules
-    return len(children) if len(children) > 1 and all(key.isdecimal() for key in children) else None
+    keys = [f"{key}" for key, _ in parts.children(named.value)]
+    return len(keys) if len(keys) > 1 and all(key.isdecimal() for key in keys) else None
 
 
 def _sizes(modules: list[Named]) -> dict[str, Any]:
     """Numbers of elements. Lazy parameters count as 0."""
-    parameters = _distinct(modules, "_parameters")
+    parameters = _distinct(modules, parts.parameters)
     elements: Counter[str] = Counter()
     devices: Counter[str] = Counter()
     for parameter in parameters:
         elements[_dtype_text(parameter)] += _numel(parameter)
         devices[parameter.device.type] += 1
-    buffers = _distinct(modules, "_buffers")
+    buffers = _distinct(modules, parts.buffers)
     trainable = sum(_numel(parameter) for parameter in parameters if parameter.requires_grad)
     found: dict[str, Any] = {
         "model.parameters": sum(elements.values()),
@@ -133,12 +135,11 @@ def _sizes(modules: list[Named]) -> dict[str, Any]:
     return found
 
 
-def _distinct(modules: Iterable[Named], attribute: str) -> list[Any]:
+def _distinct(modules: Iterable[Named], tensors_of: Callable[[Any], list[tuple[Any, Any]]]) -> list[Any]:
     found: dict[int, Any] = {}
     for named in modules:
-        for value in getattr(named.value, attribute).values():
-            if value is not None:
-                found.setdefault(id(value), value)
+        for _, value in tensors_of(named.value):
+            found.setdefault(id(value), value)
     return list(found.values())
 
 
@@ -157,9 +158,8 @@ def _tied(modules: list[Named]) -> dict[str, str]:
     """Parameters that several modules share, as {"model.tied.tok.weight": "head.weight"}."""
     names: dict[int, list[str]] = {}
     for named in modules:
-        for key, parameter in named.value._parameters.items():
-            if parameter is not None:
-                names.setdefault(id(parameter), []).append(f"{named.name}.{key}")
+        for key, parameter in parts.parameters(named.value):
+            names.setdefault(id(parameter), []).append(f"{named.name}.{key}")
     tied = [same for same in names.values() if len(same) > 1]
     found = {f"model.tied.{same[0]}": ", ".join(same[1:])[:_TEXT_MAX] for same in tied[:TIED_MAX]}
     if tied:
@@ -171,10 +171,9 @@ def _frozen(modules: list[Named]) -> dict[str, str]:
     """Patterns of parameters that include frozen ones."""
     found: dict[str, list[tuple[str, str]]] = {}
     for named in modules:
-        for key, parameter in named.value._parameters.items():
-            if parameter is not None:
-                name = f"{named.name}.{key}"
-                found.setdefault(pattern_of(name), []).append((name, text(parameter.requires_grad)))
+        for key, parameter in parts.parameters(named.value):
+            name = f"{named.name}.{key}"
+            found.setdefault(pattern_of(name), []).append((name, text(parameter.requires_grad)))
     frozen = {pattern: values for pattern, values in found.items() if any(value == "false" for _, value in values)}
     return {f"module.{pattern}.requires_grad": _summary(values) for pattern, values in frozen.items()}
 
@@ -187,7 +186,7 @@ def module_settings(modules: list[Named]) -> dict[str, str]:
     value is "1e-05 x 3; 0.001 (blocks.1.ln1)"."""
     values: dict[tuple[str, str], list[tuple[str, str]]] = {}
     alike: Counter[str] = Counter()
-    training = modules[0].value.training
+    training = _training(modules[0].value)
     mixed = _mixed_patterns(modules)
     for named in modules:
         pattern = pattern_of(named.name)
@@ -210,21 +209,37 @@ def _mixed_patterns(modules: list[Named]) -> set[str]:
 def _settings_of(named: Named, root_training: bool) -> Iterator[tuple[str, str]]:
     module = named.value
     yield "class", named.class_name
-    if module.training != root_training:
-        yield "training", text(module.training)
-    dtypes = {_dtype_text(parameter) for parameter in module._parameters.values() if parameter is not None}
+    if _training(module) != root_training:
+        yield "training", text(_training(module))
+    dtypes = {_dtype_text(parameter) for _, parameter in parts.parameters(module)}
     if dtypes:
         yield "dtype", ", ".join(sorted(dtypes))
     numbers = {int(part) for part in named.name.split(".") if part.isdecimal()}
     for name, value in list(vars(module).items()):
+        if not isinstance(name, str):
+            continue
         own_number = type(value) is int and name.endswith(("idx", "index", "id")) and value in numbers
         found = None if name.startswith("_") or name in _NO_SETTINGS or own_number else _setting(value)
         if found is not None:
             yield name, found
 
 
+def _training(module: Any) -> Any:
+    try:
+        return module.training
+    except Exception:  # a property of the module's own
+        return None
+
+
 def _setting(value: Any) -> str | None:
     """A simple value or a function as text; None for other values."""
+    try:
+        return _simple(value)
+    except Exception:  # an object that does not say what it is
+        return None
+
+
+def _simple(value: Any) -> str | None:
     if isinstance(value, (bool, int, float, str)) or value is None:
         return text(value)[:_TEXT_MAX]
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
@@ -411,7 +426,7 @@ class Checklist:
     """The checklist of one watch, and its changes. Threads: the training thread."""
 
     def __init__(self, agent: Agent, model: Any, optimizers: list[Any], name: str = "") -> None:
-        self._agent, self._optimizers = agent, optimizers
+        self._agent, self._optimizers = agent, WeakList(optimizers)
         self._modules = name_modules(model)
         known = agent.settings if "model.class" not in agent.user_settings else {}
         self._name = name or self._name_beside(known.get("model.class"))
@@ -434,7 +449,7 @@ class Checklist:
         if self._updated:
             return
         self._updated = True
-        found = optimizer_checklist(self._optimizers)
+        found = optimizer_checklist(list(self._optimizers))
         self._send({self._key(key): value for key, value in found.items() if self._optimizer.get(key) != value})
 
     def step_ended(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from . import parts
 
 # Attribute under which a wrapper keeps the module that it wraps.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -31,7 +33,7 @@ class Named:
     depth: int  # the root is 1
     # The module that owns the parameter or buffer, and its name there.
     owner: Any = None
-    key: str = ""
+    key: Any = ""
 
     def current(self) -> Any:
         """The parameter that the module has now; `value` if it has none now (a wrapper may keep it elsewhere for a while)."""
@@ -43,7 +45,7 @@ class Named:
 
 
 def _wrapped_attribute(module: Any) -> str | None:
-    children = module._modules
+    children = dict(parts.children(module))
     for attribute in _WRAPPED:
         if attribute in children:
             return attribute
@@ -72,7 +74,7 @@ def sharding(model: Any) -> dict[str, str]:
     """Settings that describe how parameters are sharded over ranks; {} if each rank has whole parameters. This rank's shards are
     recorded. `statctl ranks` does not compare the weights of a run with a setting `fsdp`."""
     found: dict[str, str] = {}
-    for module in model.modules():
+    for module in parts.all_modules(model):
         classes = {base.__name__ for base in type(module).__mro__ if base.__module__.startswith("torch.distributed")}
         if "FullyShardedDataParallel" in classes:
             found["parallel.fsdp"] = "FullyShardedDataParallel"
@@ -80,7 +82,7 @@ def sharding(model: Any) -> dict[str, str]:
             found["parallel.fsdp"] = "fully_shard"
         elif type(module).__name__ == "DeepSpeedEngine" and callable(getattr(module, "zero_optimization_stage", None)):
             found["parallel.zero_stage"] = f"{module.zero_optimization_stage()}"
-    parameters = list(model.parameters())
+    parameters = parts.all_parameters(model)
     shards = sum(hasattr(parameter, "to_local") for parameter in parameters)
     if shards:
         found["parallel.sharded_parameters"] = f"{shards} of {len(parameters)}"
@@ -106,10 +108,9 @@ def name_modules(model: Any, prefix: str = "", keys: Mapping[int, str] | None = 
             name = raw
         taken.add(name)
         found.append(Named(name, module, parent, class_name(module), depth))
-        for key, child in module._modules.items():
-            if child is not None:
-                key = known.get(id(child), key)
-                visit(child, f"{path}.{key}" if path else key, f"{raw}.{key}", name, depth + 1)
+        for key, child in parts.children(module):
+            shown = known.get(id(child), f"{key}")
+            visit(child, f"{path}.{shown}" if path else shown, f"{raw}.{shown}", name, depth + 1)
 
     visit(root, prefix, prefix or class_name(root), "", 1)
     return found
@@ -121,10 +122,10 @@ def name_parameters(modules: Iterable[Named], prefix: str = "") -> list[Named]:
     seen: set[int] = set()
     for module in modules:
         base = "" if module.depth == 1 and not prefix else module.name
-        for key, parameter in module.value._parameters.items():
-            if parameter is not None and id(parameter) not in seen:
+        for key, parameter in parts.parameters(module.value):
+            if id(parameter) not in seen:
                 seen.add(id(parameter))
-                name = f"{base}.{key}" if base else key
+                name = f"{base}.{key}" if base else f"{key}"
                 at = module.depth + 1
                 found.append(Named(name, parameter, module.name, type(parameter).__name__, at, module.value, key))
     return found
@@ -136,20 +137,28 @@ def name_buffers(modules: Iterable[Named], prefix: str = "") -> list[Named]:
     seen: set[int] = set()
     for module in modules:
         base = "" if module.depth == 1 and not prefix else module.name
-        if not isinstance(module.value._buffers, dict):  # of a TorchScript module, whose tensors are new objects at each access
+        if is_script(module.value):  # its tensors are new objects at each access
             continue
-        for key, buffer in module.value._buffers.items():
-            if buffer is None or id(buffer) in seen or is_counter(buffer):
+        for key, buffer in parts.buffers(module.value):
+            if id(buffer) in seen or is_counter(buffer):
                 continue
             seen.add(id(buffer))
-            name = f"{base}.{key}" if base else key
+            name = f"{base}.{key}" if base else f"{key}"
             found.append(Named(name, buffer, module.name, type(buffer).__name__, module.depth + 1, module.value, key))
     return found
 
 
 def is_counter(buffer: Any) -> bool:
     """Whether a buffer is a single whole number, such as num_batches_tracked."""
-    return buffer is not None and buffer.dim() == 0 and not buffer.is_floating_point() and not buffer.is_complex()
+    try:
+        return buffer is not None and buffer.dim() == 0 and not buffer.is_floating_point() and not buffer.is_complex()
+    except Exception:  # of a lazy module, not initialised yet, or of a class of its own
+        return False
+
+
+def is_script(module: Any) -> bool:
+    """Whether the module is TorchScript, scripted or traced."""
+    return isinstance(module, sys.modules["torch"].jit.ScriptModule)
 
 
 class Selection:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 from .._layouts.sharded import Wrapper, wrapper_in, wrapper_of
 from .._torch.modules import unwrap
 from ..errors import InvalidArgumentError
+from .steps import Steps
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +95,15 @@ def _unwrap_optimizer(optimizer: Any) -> Any:
             break
         optimizer = inner
     return optimizer
+
+
+def check_updates(updates: str | None, optimizer: bool) -> Steps | None:
+    """The steps whose updates are recorded. `optimizer`: whether there is one."""
+    if updates is None:
+        return None
+    if not optimizer:
+        raise InvalidArgumentError("watch: updates needs the optimizer; found none; give optimizer=")
+    return Steps(updates, "updates")
 
 
 def check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]:

@@ -14,7 +14,6 @@ the same changes."""
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -22,6 +21,8 @@ from typing import Any
 from .._compile import tracing
 from .._native.tensors import Place, plain_tensor_types
 from .._runtime.agent import Agent
+from .._runtime.callbacks import weak
+from .._torch import parts
 from .._torch.autograd import in_backward
 from .._torch.modules import INERT_COPY, Named, is_counter
 from .optimizers import goes_in_list
@@ -53,11 +54,11 @@ class _Buffer:
             return False
         try:
             version = tensor._version
-        except RuntimeError:  # tensors made in inference mode have none
+        except Exception:  # tensors made in inference mode have none, nor may those of classes of their own
             version = -1
         if self._reference is not None and self._reference() is tensor and version == self._version:
             return False
-        self._reference, self._version = weakref.ref(tensor), version
+        self._reference, self._version = weak(tensor), version
         return True
 
     def expect_change(self) -> None:
@@ -91,11 +92,18 @@ class Position:
     """What the observer needs to know from its watch."""
 
     def __init__(
-        self, wanted: Callable[[], bool], training_pass: Callable[[Any], bool], epochs: Callable[[], tuple[int, int]]
+        self,
+        wanted: Callable[[], bool],
+        training_pass: Callable[[Any], bool],
+        epochs: Callable[[], tuple[int, int]],
+        elsewhere: Callable[[], bool],
+        recorded: Callable[[], None],
     ) -> None:
         self.wanted = wanted  # whether this step is recorded
         self.training_pass = training_pass  # whether the pass of this module is recorded as training
         self.epochs = epochs  # the micro-batch, and a number that grows with each micro-batch and step
+        self.elsewhere = elsewhere  # whether another thread runs the model
+        self.recorded = recorded  # to be called after records
 
 
 class BufferObserver:
@@ -111,12 +119,20 @@ class BufferObserver:
         for module in modules.values():
             buffers = [_Buffer(named) for named in found if named.owner is module]
             counters = [
-                _Buffer(Named(key, value, "", "", 0, module, key)) for key, value in module._buffers.items() if is_counter(value)
+                _Buffer(Named(f"{key}", value, "", "", 0, module, key))
+                for key, value in parts.buffers(module)
+                if is_counter(value)
             ]
             self._owners.append(_Owner(module, buffers, counters, isinstance(module, norm)))
         self._checked_at = -1  # the last step at whose end all were checked
         self._pass_in = -1  # step of the last pass of the model
-        self._removables = [each.module.register_forward_hook(_BufferHook(self, each)) for each in self._owners]
+        self._removables: list[Any] = []
+        for each in self._owners:
+            try:
+                self._removables.append(each.module.register_forward_hook(_BufferHook(self, each)))
+            except Exception as error:
+                name = each.buffers[0].named.name
+                agent.report_not_recorded(name, "buffer", f"its module does not accept hooks: {error}")
         if self._owners:
             agent.add_ending_listener(self.end_of_step)
 
@@ -160,7 +176,7 @@ class BufferObserver:
 
     def end_of_step(self) -> None:
         try:
-            if self._position.wanted():
+            if self._position.wanted() and not self._position.elsewhere():
                 self._checked_at = self._agent.current_step()
                 self._record_elsewhere(self._changed())
         except Exception as error:
@@ -198,6 +214,7 @@ class BufferObserver:
                 agent.observe_at(buffer.place, handle, tensor)
         if together:
             agent.observe_list(together)
+        self._position.recorded()
 
 
 def _in_process_group() -> bool:

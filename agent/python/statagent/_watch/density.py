@@ -9,11 +9,13 @@ asynchronously."""
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._compile import padded_inputs, tracing
 from .._runtime.agent import Agent
+from .._runtime.callbacks import WeakList
 from .._torch.autograd import in_backward
 from .._torch.modules import Named
 from ..errors import InvalidArgumentError
@@ -44,8 +46,16 @@ class DensityObserver:
     """Records the densities of one watched model's inputs. `training`: whether the current or last pass is recorded as training.
     Never raises while training. Threads: any."""
 
-    def __init__(self, agent: Agent, parameters: list[Named], given: Mapping[str, int], training: Callable[[], bool]) -> None:
-        self._agent, self._given, self._training = agent, given, training
+    def __init__(
+        self,
+        agent: Agent,
+        parameters: list[Named],
+        given: Mapping[str, int],
+        training: Callable[[], bool],
+        is_here: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_here`: whether the model was run last by the thread that asks."""
+        self._agent, self._given, self._training, self.is_here = agent, given, training, is_here
         self._weights = {id(named.value): named for named in parameters}
         self._names: dict[int, str] = {}  # address of an input's memory -> its name, in this micro-batch
         self._recorded: set[tuple[str, str]] = set()  # input and type, in this micro-batch
@@ -54,15 +64,14 @@ class DensityObserver:
         agent.add_step_listener(self._step_changed)
         _observers.append(self)
         _wrap()
+        weakref.finalize(self, _unwrap_unused).atexit = False
 
     def remove(self) -> None:
         """Stops observing. Counts that are still being copied from a GPU are recorded when they arrive."""
         self._agent.remove_batch_listener(self.note_input)
         self._agent.remove_step_listener(self._step_changed)
-        if self in _observers:
-            _observers.remove(self)
-        if not _observers:
-            _unwrap()
+        _observers.remove(self)
+        _unwrap_unused()
 
     def _step_changed(self) -> None:
         if self._agent.closed:
@@ -99,8 +108,7 @@ class DensityObserver:
     # --- inside ------------------------------------------------------------------------------------------------------------
 
     def _begin_micro_batch(self) -> None:
-        at = self._agent.micro_batch + 1 if self._agent.backward_seen else self._agent.micro_batch
-        place = (self._agent.current_step(), at)
+        place = (self._agent.current_step(), self._agent.next_micro_batch())
         if place != self._place:
             self._place = place
             self._names.clear()
@@ -155,7 +163,7 @@ def _is_index(tensor: Any) -> bool:
 
 # --- the wrapped functions -------------------------------------------------------------------------------------------------
 
-_observers: list[DensityObserver] = []
+_observers = WeakList()
 _wrapped: list[tuple[Any, str, Any, Any]] = []  # place, name, original, wrapper
 
 
@@ -168,8 +176,9 @@ def _seen(kind: str, tensor: Any, pad: Any, weight: Any = None) -> None:
 
 def seen(kind: str, tensor: Any, pad: int, weight: Any = None) -> None:
     """The tensor goes into an embedding or a loss of some model, in a pass with gradients that is not a recomputation."""
-    for observer in list(_observers):
-        observer.see(kind, tensor, pad, weight)
+    for observer in _observers:
+        if observer.is_here():
+            observer.see(kind, tensor, pad, weight)
 
 
 def _of_embedding(original: Any) -> Any:
@@ -230,6 +239,11 @@ def _wrap() -> None:
             continue
         _wrapped.append((place, name, original, made))
         setattr(place, name, made)
+
+
+def _unwrap_unused() -> None:
+    if not _observers:
+        _unwrap()
 
 
 def _unwrap() -> None:

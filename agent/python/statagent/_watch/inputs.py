@@ -52,7 +52,7 @@ class InputObserver:
 
     def _see(self, found: list[tuple[str, str, Any]]) -> None:
         agent = self._agent
-        logged = not self._fingerprints or agent.batch_logged == (agent.current_step(), agent.micro_batch)
+        logged = not self._fingerprints or agent.batch_is_logged()
         for name, path, tensor in found:
             if self._density is not None:
                 self._density.note_input(f"{name}.{path}" if path else name, tensor)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._runtime.agent import Agent
+from .._runtime.callbacks import WeakList, weak
+from .._torch import parts
 from .._torch.autograd import in_backward
 from .._torch.modules import Named
 from ..errors import InvalidArgumentError
@@ -46,7 +47,7 @@ class MemoryObserver:
     """Records the memory of one watched model. Never raises while training. Threads: the training thread and autograd's."""
 
     def __init__(self, agent: Agent, root: Any, optimizers: list[Any], choices: frozenset[str]) -> None:
-        self._agent, self._root, self._optimizers, self._choices = agent, root, optimizers, choices
+        self._agent, self._root, self._optimizers, self._choices = agent, root, WeakList(optimizers), choices
         self._process = _Process()
         self._step = -1
         self._fixed: dict[str, int] = {}  # bytes that rarely change, as last measured
@@ -139,14 +140,15 @@ class MemoryObserver:
 
     def _device(self) -> int | None:
         """The index of the GPU that the model is on now; None on a CPU."""
-        for parameter in self._root.parameters():
-            return int(parameter.get_device()) if getattr(parameter, "is_cuda", False) else None
+        for module in parts.all_modules(self._root):
+            for _, parameter in parts.parameters(module):
+                return int(parameter.get_device()) if getattr(parameter, "is_cuda", False) else None
         return None
 
     def _model(self, phase: str) -> dict[str, int]:
         """Bytes of the model's tensors on this rank: gradients at the end of each backward pass, the rest as last measured."""
         self._measure("parameter", self._parameters)
-        self._measure("buffer", self._root.buffers)
+        self._measure("buffer", lambda: parts.all_buffers(self._root))
         if phase == "post_backward" or (phase == "pre_optimizer" and self._gradients_of != self._step):
             self._gradients_of = self._step
             # A gradient is as large as its parameter.
@@ -158,8 +160,8 @@ class MemoryObserver:
         return self._fixed
 
     def _parameters(self) -> list[Any]:
-        found = list(self._root.parameters())
-        self._sizes = [(weakref.ref(parameter), _bytes_of([parameter])) for parameter in found]
+        found = parts.all_parameters(self._root)
+        self._sizes = [(weak(parameter), _bytes_of([parameter])) for parameter in found]
         return found
 
     def _measure(self, name: str, tensors: Callable[[], Iterable[Any]]) -> None:

@@ -90,7 +90,9 @@ class _ModuleHook:
             elif state == TRAIN:
                 self._record(found, self._passes.micro_batch, self._next_call(), state)
             else:
-                self._record(found, 0, self._next_eval_call(), state)
+                self._record(found, self._passes.eval_micro_batch, self._next_eval_call(), state)
+            if self._passes.steps != self._agent.steps_ending:
+                self._passes.straddled = True
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
         finally:
@@ -177,7 +179,7 @@ class _ModuleHook:
         if state == SKIP:
             return None
         if state != TRAIN:
-            return 0, self._next_eval_call(), state
+            return self._passes.eval_micro_batch, self._next_eval_call(), state
         micro_batch, call = self._passes.micro_batch, self._next_call()
         if self._gradients and not grad_enabled:
             self._unhooked.append((micro_batch, call))
@@ -188,6 +190,8 @@ class _ModuleHook:
         key = (path, *call)
         handle = (self._handles.get(key) or self._intern(*key))[0]
         self._agent.observe_at(self._places_of(path)[0], handle, tensor)
+        if self._passes.steps != self._agent.steps_ending:
+            self._passes.straddled = True
         self._agent.note_spent(begun)
 
     def gradient(self, call: tuple[int, int, int], path: str, gradient: Any) -> None:
@@ -249,6 +253,8 @@ class _GradientOf:
                 passes.agent.observe_at(self._place, self._handle, gradient)
             else:
                 passes.agent.observe_handle(self._handle, gradient)
+            if passes.steps != passes.agent.steps_ending:
+                passes.straddled = True
             if meter is not None:
                 meter.spent += perf_counter_ns() - begun
 
@@ -288,6 +294,8 @@ class OutputHook(_ModuleHook):
                         passes.hook_gradient(output, hook)
                     else:
                         hook_result(output, hook)
+            if passes.steps != passes.agent.steps_ending:
+                passes.straddled = True
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
         if meter is not None:
@@ -330,9 +338,12 @@ class BetweenHook(_ModuleHook):
                     return
             training = state == TRAIN
             call = self._next_call() if training else self._next_eval_call()
+            at = self._passes.micro_batch if training else self._passes.eval_micro_batch
             for index, tensor in enumerate(args):
                 if type(tensor) is self._tensor_type and not self._all.holds(tensor):
-                    self._see_unknown(tensor, str(index), self._passes.micro_batch if training else 0, call, state)
+                    self._see_unknown(tensor, str(index), at, call, state)
+            if self._passes.steps != self._agent.steps_ending:
+                self._passes.straddled = True
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
@@ -12,9 +13,12 @@ from typing import Any
 from .._layouts.sharded import Shards
 from .._native.tensors import Place, capturing, plain_tensor_types
 from .._runtime.agent import Agent
+from .._runtime.callbacks import WeakList, weak
 from .._runtime.log import warn_once
 from .._torch.modules import Named
 from ..flatten import flatten
+
+_DEPTH = 2  # frames between a hook and torch's step(): the function that is registered, and step() itself
 
 RUN_THE_WATCHED = (
     "expected a forward pass of it before each update; a copy that was made after watch(), or loaded from a file, is a different model: "
@@ -28,7 +32,8 @@ def goes_in_list(tensor: Any) -> bool:
 
 
 class OptimizerHooks:
-    """One watched optimizer. Updates within a step have call indexes 0, 1, ...
+    """One watched optimizer. Updates within a step have call indexes 0, 1, ... Belongs to the watch of the model; the optimizer and this keep
+    each other alive in no direction.
 
     `shards`: what of the parameters is in other tensors. `wanted`: whether this step is recorded. `parameters_wanted`: whether parameters, gradients and state are recorded in it. `trained`: whether
     the model has been run in it."""
@@ -44,11 +49,12 @@ class OptimizerHooks:
         trained: Callable[[], bool],
         parameters_wanted: Callable[[], bool],
     ) -> None:
-        self._agent, self._optimizer, self._kinds, self._wanted, self.trained = agent, optimizer, kinds, wanted, trained
+        self._agent, self._kinds, self._wanted, self.trained = agent, kinds, wanted, trained
+        self._find_optimizer, self._key = weak(optimizer), id(optimizer)
         self._parameters_wanted, self._shards = parameters_wanted, shards
         self._updating: FrameType | None = None  # the caller of the hooks while an update runs
         self._model_parameters = parameters
-        self._of_torch = [optimizer]
+        self._of_torch = WeakList([optimizer])
         self._updated: list[int] = []  # ids of what the optimizer updates
         self._parameters: list[Named] = []  # those of the model's parameters that it updates, as they are now
         self._follow_parameters()
@@ -60,12 +66,35 @@ class OptimizerHooks:
         self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
         self.updates_wanted: Callable[[], bool] | None = None  # whether this step's updates themselves are recorded
         self._before_update: list[tuple[Named, Any]] = []  # copies of the weights, while such an update runs
-        agent.optimizers.setdefault(id(optimizer), 0)
-        agent.optimizer_hooks.setdefault(id(optimizer), []).append(self)
+        agent.optimizers.setdefault(self._key, 0)
+        agent.optimizer_hooks.setdefault(self._key, WeakList()).append(self)
+        # Whichever goes first, the other one does not wait for updates that cannot come, and has no hooks left.
+        self._endings = [
+            weakref.finalize(self, _hooks_gone, weak(agent), self._key, self._removables),
+            *_when_gone(optimizer, _optimizer_gone, weak(agent), self._key),
+        ]
+        for ending in self._endings:
+            ending.atexit = False
 
     def _attach(self, optimizer: Any) -> list[Any]:
         """Registers hooks; returns what removes them."""
-        return [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
+        before, after = weakref.WeakMethod(self._before), weakref.WeakMethod(self._after)
+
+        def call_before(*arguments: Any) -> Any:
+            method = before()
+            return None if method is None else method(*arguments)
+
+        def call_after(*arguments: Any) -> None:
+            method = after()
+            if method is not None:
+                method(*arguments)
+
+        return [optimizer.register_step_pre_hook(call_before), optimizer.register_step_post_hook(call_after)]
+
+    @property
+    def _optimizer(self) -> Any:
+        """None if it is gone."""
+        return self._find_optimizer()
 
     def _follow_parameters(self) -> None:
         """Follows parameters that were replaced in a module since `watch`, and groups that were added to the optimizer or changed."""
@@ -90,21 +119,19 @@ class OptimizerHooks:
         self._parameters = [named for named in self._model_parameters if id(named.value) in own]
 
     def remove(self) -> None:
-        for removable in self._removables:
-            removable.remove()
-        others = self._agent.optimizer_hooks.get(id(self._optimizer), [])
-        if self in others:
+        for ending in self._endings:
+            ending.detach()
+        others = self._agent.optimizer_hooks.get(self._key)
+        if others is not None:
             others.remove(self)
-        if not others:
-            self._agent.optimizer_hooks.pop(id(self._optimizer), None)
-            self._agent.optimizers.pop(id(self._optimizer), None)
+        _hooks_gone(lambda: self._agent, self._key, self._removables)
 
     def _within_update(self) -> bool:
         """Whether a hook was called inside another update of the same optimizer. torch wraps the step() of each class, so the hooks run twice
         if a class's step() calls that of its base: that is one update. A failed update is no longer on the stack."""
         if self._updating is None:
             return False
-        frame = sys._getframe(2).f_back  # above the hook's caller
+        frame = sys._getframe(_DEPTH + 1).f_back  # above the hook's caller
         while frame is not None and frame is not self._updating:
             frame = frame.f_back
         return frame is not None
@@ -114,7 +141,7 @@ class OptimizerHooks:
         has one). Returns new arguments for step(), or None. torch passes the optimizer itself as the first argument."""
         if self._within_update():
             return None
-        self._updating = sys._getframe(1)
+        self._updating = sys._getframe(_DEPTH)
         self._agent.begin_step()
         first = 1 if args and args[0] is optimizer else 0
         if len(args) > first and callable(args[first]):
@@ -126,7 +153,8 @@ class OptimizerHooks:
 
     def _begin_update(self) -> None:
         begun = perf_counter_ns()
-        self._record_before()
+        with self._agent.gate.recording():  # no other thread ends the step, which would restart the call indexes
+            self._record_before()
         self._agent.note_spent(begun)
 
     def _record_before(self) -> None:
@@ -160,10 +188,11 @@ class OptimizerHooks:
 
     def _end_update(self) -> None:
         begun = perf_counter_ns()
-        self._record_updates()
-        if self._parameters_wanted():
-            self._record_after()
-            self._observe_list()
+        with self._agent.gate.recording():
+            self._record_updates()
+            if self._parameters_wanted():
+                self._record_after()
+                self._observe_list()
         if self.on_phase is not None:
             self.on_phase("post_optimizer")
         self._agent.note_spent(begun)
@@ -225,7 +254,7 @@ class OptimizerHooks:
     def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
         agent = self._agent
         try:
-            call = agent.optimizers.get(id(self._optimizer), 0)
+            call = agent.optimizers.get(self._key, 0)
             handle = agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
         except Exception as error:
             agent.refuse(str(error), named.name, kind)
@@ -249,16 +278,13 @@ class OptimizerHooks:
     def _end_step(self) -> None:
         """Ends the step if every watched optimizer has made its update, unless the update is being captured into a CUDA graph. If several
         watches have this optimizer, the hooks of the last one end the step, because torch calls hooks in the order of registration."""
-        hooks = self._agent.optimizer_hooks.get(id(self._optimizer), [self])
-        if hooks[-1] is not self:
+        hooks = list(self._agent.optimizer_hooks.get(self._key, [self]))
+        if hooks and hooks[-1] is not self:
             return
         if capturing():
             self._agent.updates_replayed = True
             return
-        updates = self._agent.optimizers
-        if id(self._optimizer) in updates:
-            updates[id(self._optimizer)] += 1
-        if all(updates.values()):
+        if self._agent.note_update(self._key):
             if self._wanted() and not any(each.trained() for each in hooks):
                 reason = (
                     f"optimizer.step() ended step {self._agent.current_step()}, in which the watched model was not run; {RUN_THE_WATCHED}; "
@@ -267,6 +293,29 @@ class OptimizerHooks:
                 warn_once("untrained step", reason)
                 self._agent.report_not_recorded("", "output", reason)
             self._agent.end_step(by_optimizer=True)
+
+
+def _hooks_gone(find_agent: Callable[[], Any], key: int, removables: list[Any]) -> None:
+    """Nothing watches the optimizer any more, or another watch still does."""
+    for removable in removables:
+        removable.remove()
+    agent = find_agent()
+    if agent is not None and not agent.optimizer_hooks.get(key):
+        agent.forget_optimizer(key)
+
+
+def _optimizer_gone(find_agent: Callable[[], Any], key: int) -> None:
+    agent = find_agent()
+    if agent is not None:
+        agent.forget_optimizer(key)
+
+
+def _when_gone(value: Any, call: Callable[..., None], *arguments: Any) -> list[Any]:
+    """Calls the function when the object is gone; nothing for one that allows no weak references."""
+    try:
+        return [weakref.finalize(value, call, *arguments)]
+    except TypeError:
+        return []
 
 
 class _ThenOnce:

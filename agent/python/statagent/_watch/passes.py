@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
 from .._runtime.agent import Agent
+from .._runtime.positions import Position
 from .._torch.autograd import GradientHook, in_backward
 from ..flatten import flatten
 from .buffers import BufferObserver
@@ -20,11 +22,38 @@ from .steps import Steps
 SKIP, TRAIN, EVAL, DECIDE = 0, 1, 2, 3
 
 
+class Seen:
+    """Whether a watched model was ever run. Outlives the model."""
+
+    ran = False
+
+
+def report_never_run(find_agent: Callable[[], Any], seen: Seen, class_name: str) -> None:
+    """Explains the missing records to those who trained a copy of the model, or one loaded from a file."""
+    agent = find_agent()
+    if agent is not None and not seen.ran:
+        agent.report_not_recorded("", "output", f"the watched {class_name} was never run; {RUN_THE_WATCHED}")
+
+
 class Passes:
-    """State of one watched model, read by its hooks. Threads: those that run the model, one at a time."""
+    """State of one watched model, read by its hooks. Threads: those that run the model, one at a time; any may end the step.
+
+    If another thread ends the step while a pass of this model runs (another model's optimizer does), the rest of that pass, and of its
+    backward pass, is recorded in the new step under its old micro-batch, which the model's next passes in that step leave out. Numbers count
+    from 0 again with the model's next pass. A hook compares `steps` with the agent's `steps_ending` after each record: if they differ, the
+    record may be in a later step than the pass began in."""
 
     def __init__(self, agent: Agent, root: Any) -> None:
         self.agent, self._root = agent, root
+        self.owner: Any = None  # what lives as long as the model's hooks
+        self._here = Position()  # of the thread that ran the model last
+        self._thread = 0  # that thread; 0: none
+        self._inside = False  # a pass has begun and not ended
+        self.steps = agent.steps_ended  # when the numbers counted from 0 last
+        self.straddled = False  # a record may be in a later step; set by hooks
+        self._straddled_from = -1  # the first micro-batch of which that is so
+        self._reserved = range(0)  # micro-batches of passes that began before this step
+        self.eval_micro_batch = 0  # of passes in evaluation: 1 while 0 is that of such a pass
         self.tensor_type: Any = _torch().Tensor
         self.state = SKIP  # of the pass that runs
         self.resting = SKIP  # the state while the root is not running: SKIP or DECIDE
@@ -43,7 +72,7 @@ class Passes:
         self._parameter_steps: Steps | None = None
         self._backward_seen = False
         self._pass_seen = False
-        self._ever_run = False
+        self.seen = Seen()
         self._trained_last = False  # whether the last pass of the root was recorded as training
         self._backward_began = False  # since then
         self._leaf_hooks: list[Any] = []
@@ -83,6 +112,19 @@ class Passes:
         """As `training`, where the step is recorded in full."""
         return self.resting != SKIP and self._trained_last
 
+    def recorded(self) -> None:
+        """Something of a pass has been recorded."""
+        if self.steps != self.agent.steps_ending:
+            self.straddled = True
+
+    def is_here(self) -> bool:
+        """Whether the model was run last by the thread that asks, or by none."""
+        return self._thread in (0, get_ident())
+
+    def elsewhere(self) -> bool:
+        """Whether another thread runs the model, as far as this one can tell."""
+        return not self.is_here()
+
     def trains(self, module: Any) -> bool:
         """Whether the pass of a module is recorded as training."""
         if self.state == DECIDE:
@@ -91,10 +133,10 @@ class Passes:
 
     def decide(self, module: Any, grad_enabled: bool) -> int:
         """The state of a pass of this module."""
-        self._ever_run = True  # also where a part of the model runs without the whole
+        self.seen.ran = True  # also where a part of the model runs without the whole
         if _is_rehearsal():
             state = SKIP
-        elif module.training and grad_enabled:
+        elif grad_enabled and _is_training(module):
             state = TRAIN
         else:
             state = EVAL if self._evaluations else SKIP
@@ -105,8 +147,11 @@ class Passes:
     # --- forward -----------------------------------------------------------------------------------------------------------
 
     def enter(self, root: Any, *_: Any) -> None:
-        """The root's forward pass begins."""
-        self._begin_pass(root, _torch().is_grad_enabled(), in_graph=False)
+        """The root's forward pass begins. Never raises."""
+        try:
+            self._begin_pass(root, _torch().is_grad_enabled(), in_graph=False)
+        except Exception as error:
+            self.agent.refuse(f"pass of the model: {error}", type(root).__name__, "output")
 
     def enter_compiled(self, grad_enabled: bool) -> None:
         """As `enter`, in a compiled graph, whose grad mode is that of the time when the graph was traced."""
@@ -114,7 +159,10 @@ class Passes:
         self._begin_pass(self._root, grad_enabled, in_graph=True)
 
     def _begin_pass(self, root: Any, grad_enabled: bool, in_graph: bool) -> None:
-        self._pass_seen = True
+        self._pass_seen = self.seen.ran = True
+        if not in_backward():
+            self._thread, self._here, self._inside = get_ident(), self.agent.own_position(), True
+            self._here.in_pass = True
         self.note_pass(root, grad_enabled)
         if self._light:
             self._begin_light_pass(root, grad_enabled)
@@ -122,8 +170,9 @@ class Passes:
         if self.resting == SKIP or self.state != DECIDE or in_backward():
             return
         begun = perf_counter_ns()
+        self._count_on()
         self.state = self.decide(root, grad_enabled)
-        self.agent.muted = self.state == SKIP
+        self._here.muted = self.state == SKIP
         self._trained_last, self._backward_began = self.state == TRAIN, False
         if self.state == TRAIN:
             if self.buffers is not None:
@@ -137,8 +186,9 @@ class Passes:
             return
         begun = perf_counter_ns()
         self._in_light_pass = True
+        self._count_on()
         state = self.decide(root, grad_enabled)
-        self.agent.muted, self._trained_last = state == SKIP, state == TRAIN
+        self._here.muted, self._trained_last = state == SKIP, state == TRAIN
         if self._trained_last:
             self._begin_micro_batch()
         self.agent.note_spent(begun)
@@ -149,14 +199,16 @@ class Passes:
             self._backward_seen = False
             self.micro_batch += 1
             self.epoch += 1
-        self.agent.backward_seen = False
-        self.agent.micro_batch = self.micro_batch
+        if self.micro_batch in self._reserved:
+            self.micro_batch = self._reserved.stop
+        self._here.backward_seen = self._here.stale = False
+        self._here.micro_batch = self.micro_batch
         if self.random_states is not None:
             self.random_states.log()
 
     def note_pass(self, module: Any, grad_enabled: bool) -> None:
         """A pass of the model, or a part of it, begins. A training pass begins the step, even if it is not recorded."""
-        if self.agent.between_steps and grad_enabled and module.training and not in_backward():
+        if self.agent.between_steps and grad_enabled and not in_backward() and _is_training(module):
             self.agent.begin_step()
 
     def leave(self, root: Any, _: Any, output: Any) -> None:
@@ -175,7 +227,9 @@ class Passes:
     def leave_compiled(self) -> None:
         """As `leave`, in a compiled graph, which hooks its outputs itself."""
         state, self.state = self.state, self.resting
-        self.agent.muted = self._in_light_pass = False
+        if not in_backward():
+            self._inside = self._here.in_pass = False
+        self._here.muted = self._in_light_pass = False
         if state == TRAIN:
             self._phase("post_forward")
 
@@ -189,7 +243,7 @@ class Passes:
 
     def note_gradient(self) -> None:
         """A gradient has been computed: the micro-batch's backward pass has begun."""
-        self._backward_seen = self.agent.backward_seen = True
+        self._backward_seen = self._here.backward_seen = True
 
     def note_backward(self, _: Any = None) -> None:
         """The backward pass has reached an output of the root."""
@@ -223,13 +277,35 @@ class Passes:
         steps = self._steps
         wanted = agent.inputs_wanted and steps is not None and agent.current_step() in steps
         full = wanted and (agent.wanted or (steps is not None and steps.asked))
-        self.state = self.resting = DECIDE if full else SKIP
-        self._light, self._in_light_pass = wanted and not full, False
+        self.resting = DECIDE if full else SKIP
+        self._light = wanted and not full
+        if self._inside and self.elsewhere():  # the rest of its pass is recorded as it began, or not at all
+            self.state = self.state if full else SKIP
+        else:
+            self.state, self._in_light_pass = self.resting, False
+        if self.is_here():
+            self.straddled, self._pass_seen = False, False
+            self._restart(agent.steps_ended)
+
+    def _count_on(self) -> None:
+        """A pass begins: numbers count from 0 if another thread has ended the step since they did last."""
+        steps = self.agent.steps_ended
+        if self.straddled and self._straddled_from < 0:
+            self._straddled_from = self.micro_batch
+        if steps != self.steps:
+            self._restart(steps)
+
+    def _restart(self, steps: int) -> None:
+        """Micro-batches and call indexes count from 0, in the step after so many have ended."""
+        if self.straddled:
+            self._reserved = range(self._straddled_from, self.micro_batch + 1)
+            self.eval_micro_batch = 1 - self.eval_micro_batch
+        else:
+            self._reserved, self.eval_micro_batch = range(0), 0
+        self.steps, self.straddled, self._straddled_from, self._backward_seen = steps, False, -1, False
         self.micro_batch = 0
         self.epoch += 1
         self.step_epoch += 1
-        self._ever_run = self._ever_run or self._pass_seen
-        self._backward_seen = self._pass_seen = False
         self._remove_leaf_hooks()
 
     def _remove_leaf_hooks(self) -> None:
@@ -238,10 +314,16 @@ class Passes:
         self._leaf_hooks.clear()
 
     def _report_if_never_run(self) -> None:
-        """At close: explains the missing records to those who trained a copy of the model, or one loaded from a file."""
-        if self.agent.closing and not self._ever_run and not self._pass_seen:
-            reason = f"the watched {type(self._root).__name__} was never run; {RUN_THE_WATCHED}"
-            self.agent.report_not_recorded("", "output", reason)
+        """At close."""
+        if self.agent.closing:
+            report_never_run(lambda: self.agent, self.seen, type(self._root).__name__)
+
+
+def _is_training(module: Any) -> bool:
+    try:
+        return bool(module.training)
+    except Exception:  # a property of the module's own
+        return False
 
 
 def _is_rehearsal() -> bool:

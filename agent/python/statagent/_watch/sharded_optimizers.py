@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from .._layouts.sharded import Shards, Wrapper
 from .._runtime.agent import Agent
+from .._runtime.callbacks import WeakList, weak, weakly
 from .._torch.modules import Named
 from .optimizers import OptimizerHooks
 
@@ -29,14 +32,15 @@ class ShardedOptimizerHooks(OptimizerHooks):
         self._wrapper = wrapper
         self._names = {id(named.value): named for named in parameters}
         super().__init__(agent, wrapper.outer, parameters, shards, kinds, wanted, trained, parameters_wanted)
-        self._of_torch = list(wrapper.inner)
+        self._of_torch = WeakList(wrapper.inner)
+        del self._wrapper  # which would keep it alive
 
     def _attach(self, optimizer: Any) -> list[Any]:
         inner = self._wrapper.inner
         return [
-            _AroundStep(optimizer, self._begin, self._end_update),
-            *(each.register_step_pre_hook(self._before_part) for each in inner),
-            *(each.register_step_post_hook(self._after_part) for each in inner),
+            _AroundStep(optimizer, weakly(self._begin), weakly(self._end_update)),
+            *(each.register_step_pre_hook(weakly(self._before_part)) for each in inner),
+            *(each.register_step_post_hook(weakly(self._after_part)) for each in inner),
         ]
 
     def _follow_parameters(self) -> None:
@@ -80,25 +84,30 @@ class _AroundStep:
     """Calls functions, which do not raise, before and after an object's step()."""
 
     def __init__(self, optimizer: Any, before: Callable[[], None], after: Callable[[], None]) -> None:
-        self._optimizer, self._calls = optimizer, (before, after)
+        self._find_optimizer, self._calls = weak(optimizer), (before, after)
         self._own = optimizer.__dict__.get("step")  # if another program has replaced the method
-        self._step, self._active = optimizer.step, True
+        step, self._active = optimizer.step, True
+        own = isinstance(step, types.MethodType) and step.__self__ is optimizer
+        self._find_step: Callable[[], Any] = weakref.WeakMethod(step) if own else lambda: step
         self._replacement: Any = self._call
         optimizer.step = self._replacement
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if self._active:
             self._calls[0]()
-        result = self._step(*args, **kwargs)
+        result = self._find_step()(*args, **kwargs)
         if self._active:
             self._calls[1]()
         return result
 
     def remove(self) -> None:
         self._active = False
-        if self._optimizer.__dict__.get("step") is not self._replacement:
+        optimizer = self._find_optimizer()
+        if optimizer is None:
+            return
+        if optimizer.__dict__.get("step") is not self._replacement:
             return  # replaced once more: what is there calls this
         if self._own is None:
-            del self._optimizer.step
+            del optimizer.step
         else:
-            self._optimizer.step = self._own
+            optimizer.step = self._own

@@ -25,6 +25,7 @@ from typing import Any
 
 from .._compile import tracing
 from .._runtime.agent import Agent
+from .._torch import parts
 from .._torch.modules import INERT_COPY, Named, name_modules
 from ..flatten import children_of
 
@@ -195,14 +196,14 @@ class Transitions:
     def _learn(self, modules: list[Named]) -> None:
         self._modules = [(named.name, named.class_name) for named in modules]
         # The live dictionaries of children, and copies of their contents. Modules compare by identity.
-        self._live = [named.value._modules for named in modules if named.value._modules]
-        self._leaves = [named.value._modules for named in modules if not named.value._modules]
+        dictionaries = [parts.live_children(named.value) for named in modules]
+        self._live = [children for children in dictionaries if children]
+        self._leaves = [children for children in dictionaries if not children]
         self._known = [dict(children) for children in self._live]
         named_parameters: dict[int, tuple[str, Any]] = {}
         for named in modules:
-            for key, parameter in named.value._parameters.items():
-                if parameter is not None:
-                    named_parameters.setdefault(id(parameter), (f"{named.name}.{key}", parameter))
+            for key, parameter in parts.parameters(named.value):
+                named_parameters.setdefault(id(parameter), (f"{named.name}.{key}", parameter))
         self._names = [name for name, _ in named_parameters.values()]
         self._parameters = [parameter for _, parameter in named_parameters.values()]
         self._gradients = list(map(_requires_grad, self._parameters))

@@ -1,27 +1,30 @@
-"""One watched model: everything that is attached to it, and how to remove it."""
+"""One watched model: everything that is attached to it, how to remove it, and that it goes with the model."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._compile import tracing
 from .._layouts.layouts import Layouts, ModelLayouts
 from .._layouts.sharded import Shards, Wrapper
 from .._runtime.agent import Agent
+from .._runtime.callbacks import weak
 from .._runtime.log import warn_once
 from .._runtime.placing import Placing
 from .._settings.checklist import Checklist
+from .._torch import parts
 from .._torch.modules import Named
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, StatagentError
 from .buffers import BufferObserver, Position
 from .density import DensityObserver
 from .inputs import InputObserver
 from .memory import MemoryObserver
 from .module_hooks import BetweenHook, InputHook, OutputHook
 from .optimizers import OptimizerHooks
-from .passes import Passes
+from .passes import Passes, report_never_run
 from .random_states import RandomStates
 from .root_hooks import InertHook, InputsHook, RootHook
 from .sharded_optimizers import ShardedOptimizerHooks
@@ -31,29 +34,18 @@ from .transitions import Transitions
 
 
 class Watch:
-    """A model's hooks. `remove` removes them. As a context manager, the watch does so at the end of the block."""
+    """What `watch` returns: `remove` removes the model's hooks. As a context manager, the watch does so at the end of the block. It keeps
+    neither the model nor the optimizers alive; the hooks go with the model."""
 
-    def __init__(self, agent: Agent | None, root: Any = None) -> None:
-        """`agent`: None for a watch that does nothing (STATAGENT_DISABLE). `root`: the watched module without wrappers."""
-        self._agent, self._root = agent, root
-        self._passes = None if agent is None else Passes(agent, root)
-        self._removables: list[Any] = []
-        self._optimizers: list[OptimizerHooks] = []
-        self._claimed: list[tuple[str, str]] = []
+    def __init__(self, hooks: Hooks | None = None) -> None:
+        """`hooks`: None for a watch that does nothing."""
+        self._find: Callable[[], Any] = weak(hooks) if hooks is not None else lambda: None
 
     def remove(self) -> None:
         """Removes all hooks. Later calls do nothing."""
-        if self._agent is None or self._passes is None:
-            return
-        self._passes.end()
-        for removable in [*self._removables, *self._optimizers]:
-            removable.remove()
-        self._removables, self._optimizers = [], []
-        for key in self._claimed:
-            self._agent.watched.pop(key, None)
-        self._claimed = []
-        if self in self._agent.watches:
-            self._agent.watches.remove(self)
+        hooks = self._find()
+        if hooks is not None:
+            hooks.remove()
 
     def __enter__(self) -> Watch:
         return self
@@ -64,44 +56,113 @@ class Watch:
     @property
     def in_graph(self) -> bool:
         """Whether hooks are part of a compiled graph that has run."""
-        return self._passes is not None and self._passes.in_graph
+        hooks = self._find()
+        return hooks is not None and hooks.in_graph
 
     # --- for frameworks that run parts of the model without calling the model ----------------------------------------------
 
     def begin_pass(self, model: Any) -> None:
         """A pass of the model begins."""
-        if self._passes is not None:
-            self._passes.enter(model)
+        hooks = self._find()
+        if hooks is not None:
+            hooks.passes.enter(model)
 
     def end_pass(self) -> None:
         """The pass of `begin_pass` has ended, unless the model's own hooks have already noticed that."""
-        if self._passes is not None:
-            self._passes.leave_compiled()
+        hooks = self._find()
+        if hooks is not None:
+            hooks.passes.leave_compiled()
 
     def note_backward(self) -> None:
         """The backward pass of the micro-batch has begun."""
-        if self._passes is not None:
-            self._passes.note_backward()
+        hooks = self._find()
+        if hooks is not None:
+            hooks.passes.note_backward()
+
+
+class Hooks:
+    """A model's hooks, and everything that they need. The model's own hooks keep it alive, nothing else does: it goes with the model."""
+
+    def __init__(self, agent: Agent, root: Any) -> None:
+        """`root`: the watched module without wrappers."""
+        self._agent, self.passes = agent, Passes(agent, root)
+        self.passes.owner = self
+        self.removables: list[Any] = []
+        self.optimizers: list[OptimizerHooks] = []
+        self.claims = _Claims(agent)
+        seen = self.passes.seen, type(root).__name__
+        self._endings = [
+            weakref.finalize(self, self.claims.give_back), weakref.finalize(self, report_never_run, weak(agent), *seen),
+        ]  # fmt: skip
+        for ending in self._endings:
+            ending.atexit = False
+
+    def remove(self) -> None:
+        """Removes all hooks. Later calls do nothing."""
+        for ending in self._endings:
+            ending.detach()
+        self.passes.end()
+        for removable in [*self.removables, *self.optimizers]:
+            removable.remove()
+        self.removables, self.optimizers = [], []
+        self.claims.give_back()
+        self._agent.watches.remove(self)
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether hooks are part of a compiled graph that has run."""
+        return self.passes.in_graph
+
+
+class _Claims:
+    """Names and kinds that one watch has taken. Keeps neither the agent nor the model alive."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent, self._taken = weak(agent), list[tuple[str, str]]()
+
+    def take(self, name: str, kind: str) -> bool:
+        """False: another watch has it."""
+        watched = self._agent().watched
+        if watched.setdefault((name, kind), self) is not self:
+            return False
+        self._taken.append((name, kind))
+        return True
+
+    def give_back(self) -> None:
+        agent = self._agent()
+        taken, self._taken = self._taken, []
+        for key in taken if agent is not None else ():
+            agent.watched.pop(key, None)
 
 
 class Attachment:
-    """Builds a Watch: each method attaches one kind of observer. After an error, call `remove` of the watch."""
+    """Builds the hooks of one watch: each method attaches one kind of observer. What fails because of the model is reported and left out; the
+    rest is attached. Raises only InvalidArgumentError; then call `hooks.remove`."""
 
     def __init__(self, agent: Agent, root: Any) -> None:
-        self.watch = Watch(agent, root)
-        passes = self.watch._passes
-        assert passes is not None
-        self._agent, self._root, self._passes, self._removables = agent, root, passes, self.watch._removables
+        self.hooks = Hooks(agent, root)
+        self._agent, self._root, self._passes, self._removables = agent, root, self.hooks.passes, self.hooks.removables
+
+    def attempt(self, what: str, attach: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's result; None if it failed, because of a model whose parts are unlike those of torch."""
+        try:
+            return attach(*arguments)
+        except StatagentError:
+            raise
+        except Exception as error:
+            reason = f"this model does not allow to record {what}: {type(error).__name__}: {error}"
+            warn_once(f"attach {what}", f"watch: {reason}")
+            self._agent.report_not_recorded("", "output", reason)
+            return None
 
     def claim(self, named: Named, kinds: Iterable[str]) -> None:
         """Reserves a name and kinds for this watch: call indexes of two watches would mix. Raises InvalidArgumentError."""
         for kind in sorted(kinds):
-            if self._agent.watched.setdefault((named.name, kind), id(self.watch)) != id(self.watch):
+            if not self.hooks.claims.take(named.name, kind):
                 raise InvalidArgumentError(
                     f"watch: '{named.name}' ({kind}) is already watched; expected each name once; "
                     "remove() the other watch, exclude the name with exclude=, or distinguish two models with name="
                 )
-            self.watch._claimed.append((named.name, kind))
 
     def place(self, layouts: ModelLayouts | None) -> None:
         """Says where the model's tensors lie in logical tensors; None: this process is the only one."""
@@ -111,14 +172,15 @@ class Attachment:
             self._agent.placing = Placing(Layouts(self._agent.log_event))
             self._agent.add_ending_listener(self._agent.placing.layouts.end_step)
         known = self._agent.placing.layouts
-        known.add(id(self.watch), layouts)
-        self._removables.append(_Placed(known, id(self.watch)))
+        known.add(id(self.hooks), layouts)
+        self._removables.append(_Placed(known, id(self.hooks), layouts))
 
     def hook_modules(self, modules: list[Named], kinds: frozenset[str], between: bool) -> None:
         """Values and gradients of these kinds. `between`: also inputs that no watched module has returned."""
         root, passes = self._root, self._passes
         key = tracing.compiled.Key(root=passes)
-        self._removables += [key, root.register_forward_pre_hook(RootHook(passes.enter, key, True))]
+        self._removables.append(key)
+        self._hook_root(lambda: root.register_forward_pre_hook(RootHook(passes.enter, key, True)))
         inside = _inside_script(root)
         for named in modules:
             if id(named.value) in inside:
@@ -128,11 +190,17 @@ class Attachment:
                 continue
             try:
                 self._hook_module(named, kinds, between)
-            except (RuntimeError, TypeError) as error:
+            except Exception as error:
                 reason = f"a {named.class_name} does not accept hooks: {error}"
                 warn_once(f"hook {named.name}", f"watch: '{named.name}': {reason}")
                 self._agent.report_not_recorded(named.name, "output", reason)
-        self._removables.append(root.register_forward_hook(RootHook(passes.leave, key, False), always_call=True))
+        self._hook_root(lambda: root.register_forward_hook(RootHook(passes.leave, key, False), always_call=True))
+
+    def _hook_root(self, register: Callable[[], Any]) -> None:
+        """Without hooks of its root, each module of a model decides for itself whether its pass is recorded."""
+        removable = self.attempt("its passes", register)
+        if removable is not None:
+            self._removables.append(removable)
 
     def _hook_module(self, named: Named, kinds: frozenset[str], between: bool) -> None:
         module, passes = named.value, self._passes
@@ -148,7 +216,9 @@ class Attachment:
 
     def observe_buffers(self, buffers: list[Named]) -> None:
         passes = self._passes
-        position = Position(passes.wanted, passes.trains, lambda: (passes.micro_batch, passes.epoch))
+        position = Position(
+            passes.wanted, passes.trains, lambda: (passes.micro_batch, passes.epoch), passes.elsewhere, passes.recorded
+        )
         passes.buffers = BufferObserver(self._agent, buffers, position)
         self._removables.append(passes.buffers)
 
@@ -156,7 +226,7 @@ class Attachment:
         self, optimizers: list[Any], wrappers: list[Wrapper], parameters: list[Named], shards: Shards, kinds: frozenset[str]
     ) -> None:
         """`optimizers`: of torch, including those inside of the wrappers."""
-        passes, hooks = self._passes, self.watch._optimizers
+        passes, hooks = self._passes, self.hooks.optimizers
         asks = passes.wanted, passes.trained, passes.parameters_wanted
         wrapped = {id(inner) for wrapper in wrappers for inner in wrapper.inner}
         for wrapper in wrappers:
@@ -170,17 +240,21 @@ class Attachment:
             return
         passes = self._passes
         passes.memory = memory = MemoryObserver(self._agent, self._root, optimizers, choices)
-        for hooks in self.watch._optimizers:
+        for hooks in self.hooks.optimizers:
             hooks.on_phase = passes.phase_of_optimizer
         for named in modules if memory.modules_wanted else ():
-            enter, leave = memory.module_hooks(named, passes.training_in_full)
-            self._removables.append(named.value.register_forward_pre_hook(InertHook(enter)))
-            self._removables.append(named.value.register_forward_hook(InertHook(leave), always_call=True))
+            self.attempt(f"the memory of '{named.name}'", self._measure_module, memory, named)
+
+    def _measure_module(self, memory: MemoryObserver, named: Named) -> None:
+        enter, leave = memory.module_hooks(named, self._passes.training_in_full)
+        self._removables.append(named.value.register_forward_pre_hook(InertHook(enter)))
+        self._removables.append(named.value.register_forward_hook(InertHook(leave), always_call=True))
 
     def observe_inputs(self, parameters: list[Named], padding: dict[str, int] | None, fingerprints: bool) -> None:
         """Densities of the inputs (`padding`: padding indexes by input; None: no densities) and fingerprints of the batch."""
         training = self._passes.training
-        density = None if padding is None else DensityObserver(self._agent, parameters, padding, training)
+        is_here = self._passes.is_here
+        density = None if padding is None else DensityObserver(self._agent, parameters, padding, training, is_here)
         if density is not None:
             self._removables.append(density)
         if density is not None or fingerprints:
@@ -192,37 +266,34 @@ class Attachment:
     def begin(self, evaluations: bool, steps: Steps, parameter_steps: Steps) -> None:
         """Records from now on."""
         self._passes.begin(evaluations, steps, parameter_steps)
-        self._agent.watches.append(self.watch)
+        self._agent.watches.append(self.hooks)
 
     def accompany(self, model: Any, optimizers: list[Any], name: str, scaler: Any, input_sizes: bool) -> None:
         """Sets up what is recorded besides tensors: the checklist, graph transitions and the optimizer's scalars."""
-        checklist = Checklist(self._agent, model, optimizers, name)
-        self._removables.append(checklist)
-        self._removables.append(Transitions(self._agent, model, input_sizes))
-        scalars = TrainingScalars(self._agent, optimizers, scaler, name)
-        self._removables.append(scalars)
-        for hooks in self.watch._optimizers:
-            hooks.before_update += [checklist.before_update, scalars.before_update]
+        observers = [
+            self.attempt("its settings", Checklist, self._agent, model, optimizers, name),
+            self.attempt("changes of its inputs and parts", Transitions, self._agent, model, input_sizes),
+            self.attempt("learning rates", TrainingScalars, self._agent, optimizers, scaler, name),
+        ]
+        self._removables += [each for each in observers if each is not None]
+        for hooks in self.hooks.optimizers:
+            hooks.before_update += [each.before_update for each in (observers[0], observers[2]) if each is not None]
 
-    def record_updates(self, steps: str | None) -> None:
-        """Sets up recording of the change that each update makes, in these steps. Raises InvalidArgumentError without an optimizer."""
-        if steps is None:
-            return
-        if not self.watch._optimizers:
-            raise InvalidArgumentError("watch: updates needs the optimizer; found none; give optimizer=")
-        recorded, agent, passes = Steps(steps, "updates"), self._agent, self._passes
-        for hooks in self.watch._optimizers:
-            hooks.updates_wanted = lambda: passes.wanted() and agent.current_step() in recorded
+    def record_updates(self, steps: Steps | None) -> None:
+        """Sets up recording of the change that each update makes, in these steps; None: in none."""
+        agent, passes = self._agent, self._passes
+        for hooks in self.hooks.optimizers if steps is not None else ():
+            hooks.updates_wanted = lambda: passes.wanted() and agent.current_step() in steps
 
     def log_random_states(self) -> None:
         self._passes.random_states = RandomStates(self._agent)
 
 
 class _Placed:
-    """Layouts of one watch, until it is removed."""
+    """Layouts of one watch, until it is removed or gone."""
 
-    def __init__(self, layouts: Layouts, key: int) -> None:
-        self._layouts, self._key = layouts, key
+    def __init__(self, layouts: Layouts, key: int, own: ModelLayouts) -> None:
+        self._layouts, self._key, self._own = layouts, key, own
 
     def remove(self) -> None:
         self._layouts.remove(self._key)
@@ -232,5 +303,9 @@ def _inside_script(root: Any) -> set[int]:
     """Ids of the modules within scripted or traced ones."""
     script = sys.modules["torch"].jit.ScriptModule
     return {
-        id(part) for module in root.modules() if isinstance(module, script) for part in module.modules() if part is not module
+        id(part)
+        for module in parts.all_modules(root)
+        if isinstance(module, script)
+        for part in parts.all_modules(module)
+        if part is not module
     }
