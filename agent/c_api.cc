@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/redact.h"
 #include "common/step_set.h"
 #include "statagent/agent.h"
 #include "statagent/statagent.h"
@@ -563,6 +564,21 @@ int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest, uint3
                      std::to_string(count) + "; expected exponents within -4096..4096");
     }
     return statagent::CountExponents(*view, lowest, {counts, count}, stream);
+  });
+}
+
+int statagent_redact(const char* name, const char* value, char* to, uint64_t* bytes) {
+  return Guarded([&] {
+    if (to == nullptr || bytes == nullptr) return Null("statagent_redact", to == nullptr ? "to" : "bytes");
+    const std::string shown = statcollect::RedactSetting(Text(name), Text(value));
+    const std::uint64_t room = std::exchange(*bytes, shown.size());
+    if (shown.size() >= room) {
+      return Status(Code::kResourceExhausted, "redact a text: the result has " +
+                                                  std::to_string(shown.size()) +
+                                                  " bytes; expected fewer than " + std::to_string(room));
+    }
+    std::memcpy(to, shown.c_str(), shown.size() + 1);
+    return Status::Ok();
   });
 }
 

@@ -121,19 +121,16 @@ Result<std::map<std::string, std::string>> CheckConfig(const std::map<std::strin
     return Invalid("config", std::to_string(config.size()) + " entries",
                    "at most " + std::to_string(kConfigEntriesMax));
   }
-  std::map<std::string, std::string> checked;
-  std::size_t bytes = 0;
-  for (const auto& [key, value] : config) {
+  for (const auto& [key, value] : config)
     STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("configuration key", key));
-    std::string printable = RedactSetting(key, Printable(value, kConfigValueBytesMax));
-    bytes += key.size() + printable.size();
-    checked.emplace(key, std::move(printable));
-  }
+  auto stored = StoredSettings(config, kConfigValueBytesMax);
+  std::size_t bytes = 0;
+  for (const auto& [key, value] : stored) bytes += key.size() + value.size();
   if (bytes > kConfigBytesMax) {
     return Invalid("config", std::to_string(bytes) + " bytes",
                    "at most " + std::to_string(kConfigBytesMax) + " in all");
   }
-  return checked;
+  return stored;
 }
 
 Status CheckNumbers(const statagent::Options& options, ResolvedOptions* resolved) {

@@ -41,12 +41,9 @@ Status SideRecorder::LogEvent(std::string_view kind, std::string_view text,
   EventRecord event{.kind = std::string(kind),
                     .step = 0,
                     .unix_nanos = state_.clock->UnixNanos(),
-                    .text = Printable(text, kEventTextBytesMax),
-                    .fields = {}};
-  for (const auto& [key, value] : fields) {
-    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("event field", key));
-    event.fields.emplace(key, Printable(value, kEventFieldBytesMax));
-  }
+                    .text = StoredText(text, kEventTextBytesMax),
+                    .fields = StoredSettings(fields, kEventFieldBytesMax)};
+  for (const auto& [key, value] : fields) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("event field", key));
   return PushAt("event", step, [&](std::uint64_t of) {
     event.step = of;
     return std::move(event);
@@ -99,7 +96,7 @@ Status SideRecorder::LogDensity(DensityRecord record, std::optional<std::uint64_
 Status SideRecorder::AddConfig(const std::map<std::string, std::string>& settings) {
   bool wake = false;
   Status status;
-  for (const auto& [name, value] : settings) {
+  for (const auto& [name, value] : StoredSettings(settings, kSettingBytesMax)) {
     STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("setting", name));
     MutexLock lock(state_.mutex);
     if (settings_.size() >= kAddedSettingsMax && !settings_.contains(name)) {
@@ -109,8 +106,7 @@ Status SideRecorder::AddConfig(const std::map<std::string, std::string>& setting
       break;
     }
     settings_.insert(name);
-    wake = state_.PushLocked(SettingRecord{name, RedactSetting(name, Printable(value, kSettingBytesMax))}) ||
-           wake;
+    wake = state_.PushLocked(SettingRecord{name, value}) || wake;
   }
   if (wake) state_.batcher->Wake();
   return status;

@@ -18,6 +18,7 @@
 #include "client/rpc/ingest_sender.h"
 #include "common/clock.h"
 #include "common/names.h"
+#include "common/redact.h"
 #include "common/text.h"
 #include "proto/json.h"
 
@@ -266,7 +267,7 @@ class Importer {
     info.pid = getpid();
     info.start_unix_nanos = clock_.UnixNanos();
     info.agent_version = "statctl " STATCOLLECT_VERSION;
-    info.config = {{"import.format", options_.format}, {"import.path", Printable(options_.path, 4000)}};
+    info.config = {{"import.format", options_.format}, {"import.path", StoredText(options_.path, 4000)}};
     if (!options_.rank_pattern.empty()) info.config["import.rank_pattern"] = options_.rank_pattern;
     if (format_ == DumpFormat::kOrt) info.config["import.untrusted"] = options_.trust_std ? "" : "std";
     return info;

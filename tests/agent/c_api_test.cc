@@ -202,6 +202,22 @@ TEST(CApi, RefusesPlacementsThatMakeNoSense) {
   EXPECT_EQ(statagent_compute(&old, 0, 0, &s, nullptr, nullptr), 0) << statagent_last_error();
 }
 
+TEST(CApi, ShowsATextAsItIsStored) {
+  std::vector<char> to(64);
+  std::uint64_t bytes = to.size();
+  EXPECT_EQ(statagent_redact("note", "--token abc --lr 1", to.data(), &bytes), 0) << statagent_last_error();
+  EXPECT_STREQ(to.data(), "--token (redacted) --lr 1");
+  EXPECT_EQ(bytes, 25u);
+  EXPECT_EQ(statagent_redact("password", "abc", to.data(), &(bytes = 11)), 0);
+  EXPECT_STREQ(to.data(), "(redacted)");
+  EXPECT_NE(statagent_redact("password", "abc", to.data(), &(bytes = 10)), 0)
+      << "no room for the terminating null";
+  EXPECT_EQ(bytes, 10u);
+  EXPECT_EQ(statagent_redact(nullptr, nullptr, to.data(), &(bytes = 1)), 0);
+  EXPECT_EQ(statagent_redact("a", "b", nullptr, &bytes), kInvalidArgument);
+  EXPECT_EQ(statagent_redact("a", "b", to.data(), nullptr), kInvalidArgument);
+}
+
 TEST(CApi, RefusesMisuseOfCompute) {
   Tensor tensor;
   const statagent_tensor good = tensor.Get();

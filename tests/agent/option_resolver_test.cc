@@ -138,6 +138,21 @@ TEST(OptionResolver, SaysWhatIsWrong) {
   EXPECT_THAT(Error({.run = "r", .config = {{"a\nb", "x"}}}), HasSubstr("configuration key"));
 }
 
+TEST(OptionResolver, LeavesSecretsOutOfTheConfiguration) {
+  const auto resolved = Resolve({.run = "r",
+                                 .config = {{"smtp_pass", "s3cret"},
+                                            {"args.0", "--password"},
+                                            {"args.1", "s3cret"},
+                                            {"note", "bearer s3cret-s3cret"},
+                                            {"max_tokens", "512"}}});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->config, (std::map<std::string, std::string>{{"smtp_pass", "(redacted)"},
+                                                                  {"args.0", "--password"},
+                                                                  {"args.1", "(redacted)"},
+                                                                  {"note", "bearer (redacted)"},
+                                                                  {"max_tokens", "512"}}));
+}
+
 TEST(OptionResolver, RefusesWhatIsNoAddress) {
   for (const char* bad : {"localhost", "localhost:", ":7433", "localhost:0", "localhost:65536", "localhost:x",
                           "http://localhost:7433", "a b:1", "::1:7433", "[::1:7433", "host:1:2"}) {

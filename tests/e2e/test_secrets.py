@@ -1,4 +1,4 @@
-"""Thirty and more planted secrets: none of them is in what the collector, the agent and statctl store, log, answer or show as arguments."""
+"""Forty and more planted secrets: none of them is in what the collector, the agent and statctl store, log, answer or show as arguments."""
 
 from __future__ import annotations
 
@@ -24,17 +24,24 @@ CONFIG = {
     "note6": f"stc_0123456789ab_{P}", "note7": f"eyJhbGciOiJIUzI1NiJ9.{P}.sig", "data": f"https://user:{P}@host/path",
     "bucket": f"s3://{P}@bucket/path", "blob": f"https://host/blob?sv=1&sig={P}&se=2", "link": f"https://host/x?access_token={P}",
     "headers": {"Authorization": f"Bearer {P}"}, "pem": f"-----BEGIN RSA PRIVATE KEY-----\n{P}\n-----END RSA PRIVATE KEY-----",
-    "seed_phrase": f"{P}aB3dE6gH9j",
+    "seed_phrase": f"{P}aB3dE6gH9j", "smtp_pass": P, "hftoken": P, "privatekey": P, "argv": ["--password", P, "--authtoken", P],
+    "note8": f"['--password', '{P}']", "note9": f'{{"api_key": "{P}"}}', "note10": f"bearer {P}", "note11": f"X-Api-Key: {P}",
+    "hook": f"https://hooks.slack.com/services/T0/B0/{P}", "chat": f"https://discord.com/api/webhooks/1/{P}",
+    "dsn": f"postgres://u:pa/{P}@h", "env": [{"name": "DB_PASSWORD", "value": P}],
 }  # fmt: skip
 TRAIN = """
 import json, numpy, statagent, sys
-statagent.init(run=sys.argv[1], required=sys.argv[1] == "planted", connect_timeout=5, config=json.load(open(sys.argv[2])))
+agent = statagent.init(run=sys.argv[1], required=sys.argv[1] == "planted", connect_timeout=5, config=json.load(open(sys.argv[2])))
 for step in range(6):
     value = numpy.full(16, float(step), dtype="float32")
     if step == 3:
         value[0] = float("nan")
     statagent.inspect("layer", value)
     statagent.step()
+agent.log_event("note", "token=" + sys.argv[4], {"api_key": sys.argv[4], "text": "Authorization: Basic " + sys.argv[4]})
+statagent.flush(10)
+if sys.argv[1] == "failed":
+    raise ConnectionError(f"cannot log in at postgres://me:{sys.argv[4]}@db with password='{sys.argv[4]}', " + "x" * 400 + f" token={sys.argv[4]}")
 statagent.close(timeout=10)
 """
 
@@ -86,13 +93,18 @@ def test_planted_secrets_are_nowhere(tmp_path: Path, hook: int) -> None:
         given.write_text(json.dumps(CONFIG))
         variables = {
             "STATAGENT_TOKEN_FILE": str(token_file), "STATCTL_TOKEN_FILE": str(token_file), "DB_PASSWORD": P, "WANDB_API_KEY": P,
-            "STATAGENT_SPILL_DIR": str(tmp_path / "spill"),
+            "STATAGENT_SPILL_DIR": str(tmp_path / "spill"), "TORCH_PASS": P, "VLLM_API_KEY": P, "NCCL_NET": f"http://u:{P}@proxy",
         }  # fmt: skip
         env = collector.environment(**variables)
-        arguments = [str(given), "--password", P, f"--api-key={P}", f"wandb.api_key={P}", f"https://u:{P}@host/x"]
+        arguments = [
+            str(given), "--password", P, f"--api-key={P}", f"wandb.api_key={P}", f"https://u:{P}@host/x", "--db-pass", f"a 'b' {P}",
+            "--header", f"Authorization: Basic {P}", "--header", f"X-Api-Key: {P}", "--extra", f'{{"api_key": "{P}"}}',
+        ]  # fmt: skip
         done = run_command([sys.executable, "-c", TRAIN, "planted", *arguments], env=env, cold=True)
         seen["training"] = done.out + done.err
         assert done.code == 0, done.err
+        failed = run_command([sys.executable, "-c", TRAIN, "failed", *arguments], env=env, cold=True)
+        assert failed.code == 1 and "ConnectionError: cannot log in" in failed.err, "what the program itself prints is its own"
         away = {**env, "STATAGENT_COLLECTOR": "127.0.0.1:1"}
         lost = run_command([sys.executable, "-c", TRAIN, "spilled", *arguments], env=away, cold=True)
         seen["training without a collector"] = lost.out + lost.err
@@ -105,11 +117,14 @@ def test_planted_secrets_are_nowhere(tmp_path: Path, hook: int) -> None:
 
         wait_until(lambda: json.loads(ask("status", "--format", "json"))["alarms"]["webhook_failed"] > 0, what="a failed webhook")
         for words in (
-            ("show", "planted"), ("config", "planted"), ("config", "planted", "--all"), ("events", "planted"), ("status",), ("audit",), ("runs",),
+            ("events", "failed"), ("show", "failed"), ("config", "failed", "--all"), ("show", "planted"), ("config", "planted"), ("config", "planted", "--all"), ("events", "planted"), ("status",), ("audit",), ("runs",),
         ):  # fmt: skip
             for form in ("table", "json", "csv"):
                 seen[f"{words} {form}"] = ask(*words, "--format", form)
         assert "(redacted)" in seen["('config', 'planted', '--all') json"], "the configuration is there"
+        assert "ConnectionError: cannot log in at postgres://(redacted)@db" in seen["('events', 'failed') json"], (
+            "the exception is there"
+        )
         assert f"http://127.0.0.1:{hook}/..." in seen["('status',) json"], "the webhook is there, without its path"
         for path in ("/metrics", "/api/v1/status", "/api/v1/show?run=planted", "/api/v1/config?run_a=planted", "/api/v1/audit"):
             curl = ["curl", "-s", "-H", f"@{tmp_path / 'header.token'}", f"http://{collector.http}{path}"]

@@ -231,6 +231,11 @@ STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t 
 STATAGENT_C_API int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest, uint32_t count,
                                            void* stream, uint64_t* counts);
 
+/* The text of a setting, or of anything else if `name` is null, as the agent stores it: without secrets. Writes it to
+   `to` with a terminating null, if it fits into *bytes, and its length to *bytes. Code 8 (resource exhausted) if it
+   does not fit. */
+STATAGENT_C_API int statagent_redact(const char* name, const char* value, char* to, uint64_t* bytes);
+
 /* A set of steps ("0-9,20,100-", "0-99,every=10"). */
 typedef struct statagent_steps statagent_steps;
 STATAGENT_C_API int statagent_steps_parse(const char* text, statagent_steps** steps);

@@ -43,6 +43,11 @@ class Record:
     placement: Placement | None = None
 
 
+def _stored(keys: Any, values: Any, count: int) -> dict[str, str]:
+    """Settings or fields as the library stores them."""
+    return {keys[i].decode(): _library.redact(keys[i].decode(), values[i].decode()) for i in range(count)}
+
+
 class Recording:
     """The library, with what was observed kept beside it. Calls go through, so that what the library refuses fails here as well."""
 
@@ -52,6 +57,7 @@ class Recording:
         self.refusals: list[str] = []
         self.scalars: list[tuple[int, str, float, int]] = []
         self.events: list[tuple[int, str, str, dict[str, str]]] = []
+        self.sent_texts: list[str] = []  # of the events as they reach the library, which leaves out secrets that it can recognise
         self.memory: list[tuple[int, str, int, str, str, dict[str, int]]] = []
         self.densities: list[tuple[int, str, int, int, int, int, tuple[int, ...]]] = []
         self.ended_steps: list[int] = []
@@ -64,7 +70,7 @@ class Recording:
         return getattr(self.real, name)
 
     def statagent_start(self, options: Any, pointer: Any) -> int:
-        self.config = {options.config_keys[i].decode(): options.config_values[i].decode() for i in range(options.config_count)}
+        self.config = _stored(options.config_keys, options.config_values, options.config_count)
         return int(self.real.statagent_start(options, pointer))
 
     def statagent_intern(self, agent: Any, identity: Any, handle: Any) -> int:
@@ -123,8 +129,8 @@ class Recording:
     def statagent_log_event_at(self, agent: Any, step: int, kind: bytes, text: bytes, keys: Any, values: Any, count: int) -> int:
         code = int(self.real.statagent_log_event_at(agent, step, kind, text, keys, values, count))
         if code == 0:
-            fields = {keys[i].decode(): values[i].decode() for i in range(count)}
-            self.events.append((step, kind.decode(), text.decode(), fields))
+            self.sent_texts.append(text.decode())
+            self.events.append((step, kind.decode(), _library.redact("", text.decode()), _stored(keys, values, count)))
         return code
 
     def statagent_log_scalar_at(self, agent: Any, name: bytes, value: float, micro_batch: int, step: int) -> int:
@@ -136,7 +142,7 @@ class Recording:
     def statagent_add_config(self, agent: Any, keys: Any, values: Any, count: int) -> int:
         code = int(self.real.statagent_add_config(agent, keys, values, count))
         if code == 0:
-            self.config.update({keys[i].decode(): values[i].decode() for i in range(count)})
+            self.config.update(_stored(keys, values, count))
         return code
 
     def statagent_log_memory(self, agent: Any, memory: Any) -> int:

@@ -280,28 +280,36 @@ def test_model_without_anything_can_be_watched(agent: Any, recording: Recording)
 @pytest.mark.parametrize(
     ("argument", "shown"),
     [
-        (["--api-key", "abc"], "--api-key '(redacted)'"),
-        (["--token=abc"], "'--token=(redacted)'"),
-        (["--password", "1234"], "--password '(redacted)'"),
-        (["--password=1234"], "'--password=(redacted)'"),
-        (["--hfToken", "abc"], "--hfToken '(redacted)'"),
-        (["wandb.api_key=abc"], "'wandb.api_key=(redacted)'"),
-        (["https://user:pw@host/x"], "'https://(redacted)@host/x'"),
-        (["--note", "hf_abcdefghijkl"], "--note '(redacted)'"),
+        (["--api-key", "abc"], "--api-key (redacted)"),
+        (["--token=abc"], "--token=(redacted)"),
+        (["--password", "1234"], "--password (redacted)"),
+        (["--password=1234"], "--password=(redacted)"),
+        (["--hfToken", "abc"], "--hfToken (redacted)"),
+        (["wandb.api_key=abc"], "wandb.api_key=(redacted)"),
+        (["https://user:pw@host/x"], "https://(redacted)@host/x"),
+        (["--note", "hf_aBcD1234eFgH"], "--note (redacted)"),
+        (["--db-pass", "it's 1 secret"], "--db-pass '(redacted)'"),
+        (["--authtoken", "abc", "privatekey=abc"], "--authtoken (redacted) privatekey=(redacted)"),
+        (["-H", "Authorization: Basic abc"], "-H 'Authorization: (redacted)'"),
+        (["--extra", '{"api_key": "abc", "lr": 1}'], """--extra '{"api_key": "(redacted)", "lr": 1}'"""),
         (["--max-tokens", "512"], "--max-tokens 512"),
         (["--num-key-value-heads=8", "--key-dim", "64"], "--num-key-value-heads=8 --key-dim 64"),
         (["--tokenizer", "gpt2", "--lr=0.1"], "--tokenizer gpt2 --lr=0.1"),
         (["--use-token", "--epochs", "3"], "--use-token --epochs 3"),
     ],
 )
-def test_secrets_in_the_command_line_are_left_out(argument: list[str], shown: str) -> None:
-    assert _environment.redact_command_line(["t.py", *argument]) == f"t.py {shown}"
+def test_secrets_in_the_command_line_are_left_out(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, argument: list[str], shown: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["t.py", *argument])
+    statagent.init(run="test", **NOWHERE)
+    assert recording.config["command_line"] == f"t.py {shown}"
 
 
 def test_only_listed_variables_are_recorded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "NCCL_ALGO": "Ring", "TORCH_NCCL_BLOCKING_WAIT": "1", "MY_SECRET": "s3cret", "HF_TOKEN": "s3cret", "TORCH_API_TOKEN": "s3cret",
-        "XLA_FLAGS": "--a", "PYTORCH_CUDA_ALLOC_CONF": "x", "NCCL_NET": "http://u:s3cret@proxy",
+        "XLA_FLAGS": "--a", "PYTORCH_CUDA_ALLOC_CONF": "x", "NCCL_NET": "http://u:s3cret@proxy", "TORCH_PASS": "s3cret",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["train.py", "--token", "s3cret"])
@@ -309,6 +317,7 @@ def test_only_listed_variables_are_recorded(recording: Recording, monkeypatch: p
     found = recording.config
     assert found["env.NCCL_ALGO"] == "Ring"
     assert {"env.XLA_FLAGS", "env.PYTORCH_CUDA_ALLOC_CONF", "env.TORCH_NCCL_BLOCKING_WAIT"} <= found.keys()
+    assert found["env.TORCH_PASS"] == "(redacted)", "that it is set is no secret"
     assert "s3cret" not in repr(found)
 
 
@@ -349,6 +358,18 @@ def test_looking_draws_no_random_numbers() -> None:
     random.seed(3)
     numpy.random.seed(3)
     assert drawn == (torch.rand(1).item(), random.random(), numpy.random.rand())
+
+
+def test_a_changed_secret_of_a_module_stays_one(agent: Any, recording: Recording) -> None:
+    model = Net()
+    model.api_token, model.note = "s3cret-one", "password=s3cret"
+    statagent.watch(model)
+    model.api_token, model.note = "s3cret-two", "password=s3crets"
+    model(data()).sum().backward()
+    statagent.step()
+    changed = [event for event in recording.events if event[1] == "setting_changed"]
+    assert {event[3]["key"] for event in changed} == {"module.Net.api_token", "module.Net.note"}
+    assert "s3cret" not in repr([recording.sent_texts, recording.config])
 
 
 def test_nothing_is_imported_to_know_its_version() -> None:

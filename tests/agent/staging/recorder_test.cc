@@ -394,6 +394,28 @@ TEST_F(RecorderTest, MakesEventTextsPrintableAndBounded) {
   EXPECT_EQ(event.fields.at("key").find('\n'), std::string::npos);
 }
 
+TEST_F(RecorderTest, LeavesSecretsOutOfEventsAndSettings) {
+  Recorder& recorder = Make();
+  ASSERT_TRUE(
+      recorder.log()
+          .LogEvent("exception", "OSError: postgres://u:s3cret@db and token=s3cret-1a",
+                    {{"message", "password='s3cret'"}, {"api_key", "s3cret"}, {"key", "module.a.eps"}})
+          .ok());
+  ASSERT_TRUE(recorder.log()
+                  .AddConfig({{"args.0", "--password"}, {"args.1", "s3cret"}, {"note", "--db-pass s3cret"}})
+                  .ok());
+  const std::vector<SideRecord> records = DrainSide();
+  ASSERT_EQ(records.size(), 4u);
+  const auto& event = std::get<EventRecord>(records[0]);
+  EXPECT_EQ(event.text, "OSError: postgres://(redacted)@db and token=(redacted)");
+  EXPECT_EQ(event.fields.at("message"), "password='(redacted)'");
+  EXPECT_EQ(event.fields.at("api_key"), "(redacted)");
+  EXPECT_EQ(event.fields.at("key"), "module.a.eps");
+  EXPECT_EQ(std::get<SettingRecord>(records[1]).value, "--password");
+  EXPECT_EQ(std::get<SettingRecord>(records[2]).value, "(redacted)");
+  EXPECT_EQ(std::get<SettingRecord>(records[3]).value, "--db-pass (redacted)");
+}
+
 TEST_F(RecorderTest, CountsEverythingHandedOverAfterClosingAsDropped) {
   Recorder& recorder = Make();
   EXPECT_TRUE(Observe(kFc1));

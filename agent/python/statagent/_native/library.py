@@ -203,6 +203,7 @@ _HELD: dict[str, _Signature] = {
     "statagent_rank": (c_uint32, [c_void_p]),
     "statagent_world_size": (c_uint32, [c_void_p]),
     "statagent_records": (c_int, [c_void_p, POINTER(c_uint32), POINTER(c_uint32)]),
+    "statagent_redact": (c_int, [c_char_p, c_char_p, c_char_p, POINTER(c_uint64)]),
     "statagent_steps_parse": (c_int, [c_char_p, POINTER(c_void_p)]),
     "statagent_steps_contains": (c_int, [c_void_p, c_uint64]),
     "statagent_steps_free": (None, [c_void_p]),
@@ -316,6 +317,20 @@ def load() -> Any:
             f"load {path}: {error}; expected the agent's shared library of this version of the package; "
             + (_advice(str(error)) or "rebuild it (scripts/build.sh), or set STATAGENT_LIBRARY to a matching one")
         ) from error
+
+
+def redact(name: str, value: str) -> str:
+    """The value of a setting as the library stores it, without secrets; `name` is "" for a text that is no setting."""
+    encoded = [text.replace("\0", " ").encode("utf-8", "replace") for text in (name, value)]
+    size = ctypes.c_uint64(len(encoded[1]) + 64)
+    shown = ctypes.create_string_buffer(size.value)
+    code = load().statagent_redact(*encoded, shown, size)
+    if code and size.value >= len(shown):  # longer than the value
+        size.value += 1
+        shown = ctypes.create_string_buffer(size.value)
+        code = load().statagent_redact(*encoded, shown, size)
+    check(code)
+    return shown.value.decode("utf-8", "replace")
 
 
 def last_error() -> str:

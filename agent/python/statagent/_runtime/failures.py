@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from .._native import library
+
 MESSAGE_MAX = 500  # characters
+_READ_MAX = 20 * MESSAGE_MAX
 KIND = "exception"
 
 # Arguments: a sentence, fields for programs, and whether the process ends.
@@ -18,6 +21,11 @@ Report = Callable[[str, Mapping[str, str], bool], None]
 
 _report: Report | None = None
 _installed = False
+
+
+def redact(name: str, value: str) -> str:
+    """A setting's value as it is stored, or a text if `name` is empty, for sentences that quote it."""
+    return library.redact(name, value)
 
 
 def report_to(report: Report) -> None:
@@ -44,7 +52,8 @@ def report_to(report: Report) -> None:
 
 def _send(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, thread: str) -> None:
     try:
-        message = str(error)[:MESSAGE_MAX]
+        # Without secrets before it is cut: half a secret may not look like one.
+        message = redact("", str(error)[:_READ_MAX])[:MESSAGE_MAX]
         fields = {"type": kind.__name__, "message": message}
         frames = traceback.extract_tb(trace)
         if frames:

@@ -18,6 +18,7 @@ from typing import Any
 
 from .._runtime.agent import Agent
 from .._runtime.callbacks import WeakList
+from .._runtime.failures import redact
 from .._torch import parts
 from .._torch.modules import Named, name_modules
 from .configuration import SETTINGS_MAX
@@ -469,7 +470,7 @@ class Checklist:
         self._restless.update(changed)
         for key in changed:
             self._changes += 1
-            before, now = self._settings.get(key, "not set"), changed[key]
+            before, now = (redact(key, value) for value in (self._settings.get(key, "not set"), changed[key]))
             self._agent.log_event(
                 "setting_changed",
                 f"{self._key(key)} was {before} and is {now}, as found at step {self._agent.current_step()}",

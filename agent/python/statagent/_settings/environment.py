@@ -1,6 +1,7 @@
 """The process's part of the configuration checklist: versions, variables, code, machine, seeds.
 
-Only reads: it does not start a CUDA context, import packages or draw random numbers. What cannot be read is left out."""
+Only reads: it does not start a CUDA context, import packages or draw random numbers. What cannot be read is left out. The library leaves
+secrets out of what is stored, as of everything else (common/redact.h)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-COMMAND_LINE_MAX = 4096
 VALUE_MAX = 512
 VARIABLES_MAX = 200
 GIT_SECONDS = 0.9  # all calls of git together
@@ -40,13 +40,6 @@ VARIABLE_FAMILIES = (
     "CUBLAS_", "CUBLASLT_", "CUDNN_", "NCCL_", "GLOO_", "NVTE_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "OMP_",
     "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "TRITON_", "FLASH_ATTENTION_", "FSDP_",
 )  # fmt: skip
-# Values of options with these words are not recorded. A plain number is recorded: it is not a secret, but a size.
-_SECRET_WORDS = frozenset(("password", "passwd", "passphrase", "secret", "credential", "credentials", "apikey", "auth", "pwd"))
-_SECRET_LAST_WORDS = frozenset(("key", "token", "tokens", "keys"))
-_SECRET_VALUE = re.compile(r"\b(hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_\-]{8,}")
-_URL_CREDENTIALS = re.compile(r"(\w+://)[^/@\s]+@")
-_PLAIN_NUMBER = re.compile(r"[+-]?[\d.]{1,8}(e[+-]?\d+)?", re.IGNORECASE)
-REDACTED = "(redacted)"
 # If the program sets no seed, torch draws one of at least this size; its older versions use 67280421310721.
 _DRAWN_SEED_MIN, _DEFAULT_SEED = 2**40, 67280421310721
 _COMMON_SEEDS = (0, 1, 42, 123, 1234, 1337, 2021)
@@ -57,7 +50,7 @@ def process_checklist(entries_max: int = 1000) -> dict[str, str]:
     found: dict[str, str] = {
         "python.version": platform.python_version(),
         "platform": platform.platform(),
-        "command_line": redact_command_line(sys.argv),
+        "command_line": shlex.join(sys.argv),
     }
     for part in (package_versions, variables, git_state, processor, torch_state, random_state, library_versions, gpus):
         found.update(_guarded(part))
@@ -134,43 +127,7 @@ def _torch_version() -> str:
 
 def variables() -> dict[str, str]:
     names = [name for name in sorted(os.environ) if name in VARIABLES or name.startswith(VARIABLE_FAMILIES)]
-    names = [name for name in names if not _is_secret(name)]
-    return {f"env.{name}": redact_value(os.environ[name])[:VALUE_MAX] for name in names[:VARIABLES_MAX]}
-
-
-def redact_command_line(arguments: list[str]) -> str:
-    """The command line without the values of options such as --api-key, --token and --password."""
-    shown: list[str] = []
-    hide_next = False
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if hide_next and not argument.startswith("--"):
-            shown.append(argument if _PLAIN_NUMBER.fullmatch(argument) and not _is_password(shown[-1]) else REDACTED)
-            hide_next = False
-            continue
-        hide_next = not equals and argument.startswith("-") and _is_secret(name)
-        if equals and _is_secret(name) and (_is_password(name) or not _PLAIN_NUMBER.fullmatch(value)):
-            value = REDACTED
-        shown.append(redact_value(name + equals + value))
-    return shlex.join(shown)[:COMMAND_LINE_MAX]
-
-
-def redact_value(value: str) -> str:
-    """The value without passwords in addresses and without access tokens."""
-    return _SECRET_VALUE.sub(REDACTED, _URL_CREDENTIALS.sub(rf"\1{REDACTED}@", value))
-
-
-def _words(name: str) -> list[str]:
-    return [word.lower() for word in re.split(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])", name) if word]
-
-
-def _is_password(name: str) -> bool:
-    return any(word in _SECRET_WORDS for word in _words(name))
-
-
-def _is_secret(name: str) -> bool:
-    words = _words(name)
-    return _is_password(name) or bool(words and words[-1] in _SECRET_LAST_WORDS)
+    return {f"env.{name}": os.environ[name] for name in names[:VARIABLES_MAX]}
 
 
 # --- code ------------------------------------------------------------------------------------------------------------------
