@@ -54,9 +54,9 @@ constexpr std::string_view kPrecisionWords[] = {
     "dtype", "dtypes", "precision", "amp",    "autocast", "fp16",         "bf16", "bfloat16", "fp8",
     "fp32",  "tf32",   "half",      "scaler", "quant",    "quantization", "sdp",  "sdpa"};
 constexpr std::string_view kParallelWords[] = {
-    "world",     "dp",       "tp",       "pp",     "cp",   "ep",    "ddp",     "fsdp",
-    "parallel",  "pipeline", "sharding", "nccl",   "gloo", "nodes", "rank",    "distributed",
-    "deepspeed", "stage",    "tensor",   "expert", "mpi",  "ranks", "replicas"};
+    "world",       "dp",        "tp",       "pp",     "cp",     "ep",   "ddp",   "fsdp",
+    "parallel",    "pipeline",  "sharding", "nccl",   "hccl",   "gloo", "nodes", "rank",
+    "distributed", "deepspeed", "stage",    "tensor", "expert", "mpi",  "ranks", "replicas"};
 constexpr std::string_view kOptimizerWords[] = {
     "lr",       "learning", "optimizer", "optim",    "adam",     "adamw",     "sgd",
     "lamb",     "lion",     "beta",      "betas",    "beta1",    "beta2",     "momentum",

@@ -310,6 +310,8 @@ def test_only_listed_variables_are_recorded(recording: Recording, monkeypatch: p
     for name, value in {
         "NCCL_ALGO": "Ring", "TORCH_NCCL_BLOCKING_WAIT": "1", "MY_SECRET": "s3cret", "HF_TOKEN": "s3cret", "TORCH_API_TOKEN": "s3cret",
         "XLA_FLAGS": "--a", "PYTORCH_CUDA_ALLOC_CONF": "x", "NCCL_NET": "http://u:s3cret@proxy", "TORCH_PASS": "s3cret",
+        "VLLM_API_KEY": "s3cret", "ORTMODULE_ALLOW_AUTOGRAD_CHECKPOINT": "1", "HCCL_DETERMINISTIC": "true", "ASCEND_LAUNCH_BLOCKING": "1",
+        "MS_ENABLE_NUMA": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NVTE_FLASH_ATTN": "0", "VLLM_ATTENTION_BACKEND": "FLASHINFER",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["train.py", "--token", "s3cret"])
@@ -317,6 +319,10 @@ def test_only_listed_variables_are_recorded(recording: Recording, monkeypatch: p
     found = recording.config
     assert found["env.NCCL_ALGO"] == "Ring"
     assert {"env.XLA_FLAGS", "env.PYTORCH_CUDA_ALLOC_CONF", "env.TORCH_NCCL_BLOCKING_WAIT"} <= found.keys()
+    assert {
+        "env.ORTMODULE_ALLOW_AUTOGRAD_CHECKPOINT", "env.HCCL_DETERMINISTIC", "env.ASCEND_LAUNCH_BLOCKING", "env.MS_ENABLE_NUMA",
+        "env.CUBLAS_WORKSPACE_CONFIG", "env.NVTE_FLASH_ATTN", "env.VLLM_ATTENTION_BACKEND",
+    } <= found.keys()  # fmt: skip
     assert found["env.TORCH_PASS"] == "(redacted)", "that it is set is no secret"
     assert "s3cret" not in repr(found)
 
@@ -358,6 +364,17 @@ def test_looking_draws_no_random_numbers() -> None:
     random.seed(3)
     numpy.random.seed(3)
     assert drawn == (torch.rand(1).item(), random.random(), numpy.random.rand())
+
+
+@pytest.mark.parametrize(
+    "package", ["onnxruntime-training", "onnx", "mindspore", "torch-npu", "transformer-engine", "vllm", "onnxruntime"]
+)
+def test_versions_of_frameworks_are_read_from_their_files(package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    folder = tmp_path / f"{package.replace('-', '_')}-7.8.9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 7.8.9\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert _environment.package_versions()[f"{package}.version"] == "7.8.9"
 
 
 def test_a_changed_secret_of_a_module_stays_one(agent: Any, recording: Recording) -> None:

@@ -195,6 +195,8 @@ TEST(CategoryOf, JudgesByTheWordsOfTheKey) {
       {"env.PYTHONHASHSEED", ConfigCategory::kDeterminism},
       {"env.OMP_NUM_THREADS", ConfigCategory::kEnvironment},
       {"env.CUBLAS_WORKSPACE_CONFIG", ConfigCategory::kDeterminism},
+      {"env.HCCL_DETERMINISTIC", ConfigCategory::kDeterminism},
+      {"env.HCCL_ALGO", ConfigCategory::kParallel},
       {"env.NVIDIA_TF32_OVERRIDE", ConfigCategory::kPrecision},
       {"torch.float32_matmul_precision", ConfigCategory::kPrecision},
       {"torch.deterministic_algorithms", ConfigCategory::kDeterminism},
