@@ -1,5 +1,5 @@
 // MindSpore's folders: rank_<id>/<net>/<graph>/<iteration>, the older <step>/<time>/<device>/<model>/<model
-// id>/<iteration>, or any part of them, with statistic.csv or raw CANN files at the bottom.
+// id>/<iteration>, or any part of them, with statistic.csv, raw CANN files or tensors at the bottom.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -8,16 +8,19 @@
 
 #include "client/formats/dump.h"
 #include "client/formats/mindspore_csv.h"
+#include "client/formats/mindspore_tensor.h"
 #include "common/names.h"
 
 namespace statcollect::client::formats {
 namespace {
 
 constexpr char kTable[] = "statistic.csv";
+constexpr char kConstants[] = "constants";
 constexpr char kMindSporeForm[] =
-    "rank_<id>/<net>/<graph>/<iteration>/statistic.csv, <step>/<time>/<device>/<model>/<model "
-    "id>/<iteration> with it or with "
-    "raw files '{op type}.{op name}.{task}.{stream}.{timestamp}.csv', or one of those folders";
+    "rank_<id>/<net>/<graph>/<iteration> or <step>/<time>/<device>/<model>/<model id>/<iteration> with "
+    "statistic.csv, "
+    "raw files '{op type}.{op name}.{task}.{stream}.{timestamp}.csv' or tensors '{op type}.{op "
+    "name}.{task}.{stream}.{timestamp}.{input|output}.{slot}.{format}.npy', or one of those folders";
 constexpr std::size_t kFolderDepthMax = 12;
 constexpr std::uint64_t kLeafRankMax = 1'000'000;
 
@@ -76,7 +79,8 @@ class MindSporeDump final : public Dump {
     const auto entries = folder.List();
     if (!entries.ok()) return entries.status();
     const bool has_statistics = std::any_of(entries->begin(), entries->end(), [](const Entry& e) {
-      return e.type == EntryType::kFile && (e.name == kTable || ParseRawCannName(e.name));
+      return e.type == EntryType::kFile &&
+             (e.name == kTable || ParseRawCannName(e.name) || ParseMindSporeTensorName(e.name));
     });
     if (has_statistics) {
       auto leaf = Place(*path);
@@ -86,6 +90,10 @@ class MindSporeDump final : public Dump {
     for (const Entry& entry : *entries) {
       if (entry.type == EntryType::kLink) reading_.tally.Skip("symbolic link");
       if (entry.type != EntryType::kFolder || path->size() >= kFolderDepthMax) continue;
+      if (entry.name == kConstants) {  // they belong to no step
+        reading_.tally.Skip("folder of constants");
+        continue;
+      }
       const auto sub = folder.Sub(entry.name);
       if (!sub.ok()) return sub.status();
       path->push_back(entry.name);
@@ -164,22 +172,60 @@ class MindSporeDump final : public Dump {
     const auto entries = folder.List();
     if (!entries.ok()) return entries.status();
     std::vector<std::pair<RawCannFile, std::string>> raw;
+    std::vector<std::pair<MindSporeTensorFile, std::string>> tensors;
+    bool table = false;
     for (const Entry& entry : *entries) {
       if (entry.type != EntryType::kFile) continue;
       if (entry.name == kTable) {
-        STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadFile(folder, kTable, nullptr, step, sink), sink));
+        table = true;
+      } else if (auto tensor = ParseMindSporeTensorName(entry.name)) {
+        tensors.emplace_back(*std::move(tensor), entry.name);
       } else if (auto file = ParseRawCannName(entry.name)) {
         raw.emplace_back(*std::move(file), entry.name);
       } else {
         reading_.tally.Skip("other file or folder");
       }
     }
+    if (table && !tensors.empty()) {
+      reading_.tally.Skip("statistic.csv beside the tensors that it describes");
+    } else if (table) {
+      STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadFile(folder, kTable, nullptr, step, sink), sink));
+    }
+    STATCOLLECT_RETURN_IF_ERROR(ReadTensors(folder, &tensors, step, sink));
     std::stable_sort(raw.begin(), raw.end(), [](const auto& a, const auto& b) {
       return std::tie(a.first.timestamp, a.first.task) < std::tie(b.first.timestamp, b.first.task);
     });
     for (const auto& [file, name] : raw)
       STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadFile(folder, name, &file, step, sink), sink));
     return Status::Ok();
+  }
+
+  // Inputs and outputs of an operator may have the same time.
+  Status ReadTensors(const Folder& folder, std::vector<std::pair<MindSporeTensorFile, std::string>>* tensors,
+                     std::uint64_t step, ObservationSink& sink) {
+    std::stable_sort(tensors->begin(), tensors->end(), [](const auto& a, const auto& b) {
+      const bool output_a = a.first.kind == Kind::kOutput, output_b = b.first.kind == Kind::kOutput;
+      return std::tie(a.first.timestamp, a.first.task, output_a, a.first.slot) <
+             std::tie(b.first.timestamp, b.first.task, output_b, b.first.slot);
+    });
+    for (const auto& [tensor, name] : *tensors) {
+      const auto open = [&, &file = name] { return folder.OpenFile(file, &reading_.tally.bytes); };
+      STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadTensor(tensor, open, step, sink), sink));
+    }
+    return Status::Ok();
+  }
+
+  Status ReadTensor(const MindSporeTensorFile& tensor, const std::function<Result<FileSource>()>& open,
+                    std::uint64_t step, ObservationSink& sink) {
+    auto read = ReadMindSporeTensor(tensor, open, &reading_.tally);
+    if (!read.ok()) return read.status();
+    return *read ? Take(**std::move(read), step, sink) : Status::Ok();
+  }
+
+  Status Take(Observation o, std::uint64_t step, ObservationSink& sink) {
+    o.step = step;
+    o.def.key.call = calls_[{o.def.key.name, o.def.key.kind, o.def.key.output_path}]++;
+    return sink.Take(std::move(o));
   }
 
   Status ReadFile(const Folder& folder, const std::string& name, const RawCannFile* raw, std::uint64_t step,
@@ -190,9 +236,16 @@ class MindSporeDump final : public Dump {
 
   Status ReadNamedFile(ObservationSink& sink) {
     if (!reading_.options.steps.Contains(0)) return Status::Ok();
-    auto file = OpenNamedFile(reading_.options.path, &reading_.tally.bytes);
+    const std::string& path = reading_.options.path;
+    const std::string name = path.substr(path.rfind('/') + 1);
+    const auto open = [&] { return OpenNamedFile(path, &reading_.tally.bytes); };
+    if (const auto tensor = ParseMindSporeTensorName(name)) {
+      STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadTensor(*tensor, open, 0, sink), sink));
+      return sink.EndStep(0);
+    }
+    auto file = open();
     if (!file.ok()) return file.status();
-    const auto raw = ParseRawCannName(reading_.options.path.substr(reading_.options.path.rfind('/') + 1));
+    const auto raw = ParseRawCannName(name);
     STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadTable(*file, raw ? &*raw : nullptr, 0, sink), sink));
     return sink.EndStep(0);
   }
@@ -201,15 +254,13 @@ class MindSporeDump final : public Dump {
     lines_.Reset(file);
     ++reading_.tally.files;
     return ReadMindSporeCsv(lines_, raw, &reading_.tally, [&](Observation o) {
-      o.step = step;
-      o.def.key.call = calls_[{o.def.key.name, o.def.key.kind, o.def.key.output_path}]++;
       const auto some = [&](Statistic statistic, std::uint64_t count) {
         if ((o.layout.untrusted & BitOf(statistic)) != 0 && count > 0)
           ++reading_.tally.untrusted[std::string(Name(statistic)) + " (number not known)"];
       };
       some(Statistic::kNan, o.stats.nan);
       some(Statistic::kInf, o.stats.pos_inf + o.stats.neg_inf);
-      return sink.Take(std::move(o));
+      return Take(std::move(o), step, sink);
     });
   }
 

@@ -88,6 +88,17 @@ Status BadInput(const std::string& path, std::uint64_t line, std::string_view fo
                                       expected};
 }
 
+Result<std::size_t> ByteSource::ReadUpTo(char* to, std::size_t size) {
+  std::size_t done = 0;
+  while (done < size) {
+    const auto read = Read(to + done, size - done);
+    if (!read.ok()) return read.status();
+    if (*read == 0) break;
+    done += *read;
+  }
+  return done;
+}
+
 Result<std::size_t> MemorySource::Read(char* to, std::size_t size) {
   const std::size_t count = std::min(size, rest_.size());
   std::memcpy(to, rest_.data(), count);

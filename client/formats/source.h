@@ -30,6 +30,8 @@ class ByteSource {
   virtual Result<std::size_t> Read(char* to, std::size_t size) = 0;
   // For messages.
   virtual const std::string& path() const = 0;
+  // `size` bytes, or as many as there are.
+  Result<std::size_t> ReadUpTo(char* to, std::size_t size);
 };
 
 // Text in memory, also for tests.

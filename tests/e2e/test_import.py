@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from conftest import ROOT, STATCTL, Collector, run_command, wait_until
 
@@ -252,6 +253,46 @@ def test_mindspore_statistics_are_compared_by_iteration_and_rank(shared_collecto
     assert report["compared"]["diverged"] == 1
     points = shared_collector.json("series", "ms-a", "Default_Sub-op0", "--kind", "input", "--rank", "1")["records"]
     assert [(p["step"], p["call"], p["stats"]["l2"]) for p in points] == [(0, 0, 4.0), (0, 1, 5.0), (3, 0, 4.0), (3, 1, 5.0)]
+
+
+def test_mindspore_tensors_are_what_the_agent_would_have_recorded(shared_collector: Collector, tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    shutil.copytree(GOLDEN / "mindspore" / "tensors" / "dump", dump)
+    answer = shared_collector.json("import", "mindspore", str(dump), "--run", "npy-a")
+    assert (answer["ranks"], answer["steps"]) == ([0, 1], {"count": 2, "first": 3, "last": 4})
+    assert answer["skipped"]["statistic.csv beside the tensors that it describes"] == 1
+    shared_collector.json("import", "mindspore", str(dump), "--run", "npy-b")
+    assert shared_collector.diff("npy-a", "npy-b")["verdict"] == "identical"
+
+    file = next((dump / "rank_1/Net/0/4").glob("MatMul.*.output.0.*.npy"))
+    array = numpy.load(file)
+    array[1, 2] = numpy.nextafter(array[1, 2], numpy.float32(100))
+    numpy.save(file, array)
+    shared_collector.json("import", "mindspore", str(dump), "--run", "npy-c")
+    first = shared_collector.diff("npy-a", "npy-c", "--exact")["first"]
+    assert (first["step"], first["rank"], first["activation"], first["reason"]) == (4, 1, "Default_fc1_MatMul-op2", "bitwise")
+
+    recorded = numpy.load(file)
+    shared_collector.python(
+        "import numpy, statagent, sys; statagent.init(run='npy-agent', sketch=0); "
+        f"statagent.inspect('x', numpy.ascontiguousarray(numpy.load({str(file)!r}))); statagent.close()"
+    )
+    point = shared_collector.json("series", "npy-c", "Default_fc1_MatMul-op2", "--rank", "1", "--step", "4")["records"][0]
+    same = shared_collector.json("series", "npy-agent", "x")["records"][0]
+    assert point["stats"] == same["stats"] and point["stats"]["numel"] == recorded.size
+
+
+def test_an_array_of_objects_is_refused_and_not_unpickled(shared_collector: Collector, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "executed",))
+
+    folder = tmp_path / "dump" / "rank_0" / "Net" / "0" / "0"
+    folder.mkdir(parents=True)
+    numpy.save(folder / "Add.A-op1.0.0.1.output.0.ND.npy", numpy.array([Evil()], dtype=object), allow_pickle=True)
+    done = shared_collector.statctl("import", "mindspore", str(tmp_path / "dump"), "--run", "evil")
+    assert done.code == 2 and "found an array of Python objects; expected" in done.err
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(

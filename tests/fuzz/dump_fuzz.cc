@@ -6,6 +6,7 @@
 
 #include "client/formats/mindspore_csv.h"
 #include "client/formats/msprobe_json.h"
+#include "client/formats/npy.h"
 #include "client/formats/ort_text.h"
 #include "proto/convert.h"
 
@@ -52,6 +53,18 @@ void ReadMindSpore(std::string_view text, const RawCannFile* raw) {
   (void)ReadMindSporeCsv(lines, raw, &tally, &MustBeTaken);
 }
 
+void ReadNpy(std::string_view text) {
+  MemorySource source("f", text);
+  const auto header = ReadNpyHeader(source);
+  if (!header.ok()) return;
+  Observation o;
+  o.def.key = {.name = "x", .kind = Kind::kOutput};
+  o.layout.dtype = header->dtype == DType::kUnspecified ? DType::kF32 : header->dtype;
+  o.layout.shape = header->shape;
+  o.stats.numel = header->elements;
+  (void)MustBeTaken(o);
+}
+
 // A construct.json up to the first byte 0, then a dump.json.
 void ReadMsProbe(std::string_view text) {
   const std::size_t cut = text.find('\0');
@@ -91,6 +104,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case 'p':
       ReadMsProbe(text);
+      break;
+    case 'n':
+      ReadNpy(text);
       break;
     default:
       (void)ParseMsProbeEntry(text);

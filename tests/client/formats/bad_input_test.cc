@@ -115,6 +115,23 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+TEST_F(BadInputTest, DamagedTensorOfMindSporeIsNamedAndTheOthersAreRead) {
+  const auto tensor = [](const std::string& descr, const std::string& data) {
+    const std::string header = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (1,), }\n";
+    return std::string("\x93NUMPY\1\0", 8) + static_cast<char>(header.size()) + '\0' + header + data;
+  };
+  const std::string folder = "rank_0/Net/0/2/";
+  Write(folder + "Add.A-op1.0.0.1.output.0.ND.npy", tensor("|O", "1234"));
+  Write(folder + "Add.A-op2.0.0.2.output.0.ND.npy", tensor("<f4", "12"));
+  Write(folder + "Add.A-op3.0.0.3.output.0.ND.npy", tensor("<f4", std::string(4, '\0')));
+  EXPECT_THAT(Read(DumpFormat::kMindSpore),
+              AllOf(HasSubstr("Add.A-op1.0.0.1.output.0.ND.npy: found an array of Python objects; expected"),
+                    Not(HasSubstr("A-op3"))));
+  EXPECT_THAT(Read(DumpFormat::kMindSpore, {.keep_going = true}),
+              AllOf(HasSubstr("Add.A-op2.0.0.2.output.0.ND.npy: found 2 bytes of elements; expected 4"),
+                    HasSubstr("step 2 output 'A-op3' path 0 class 'Add'")));
+}
+
 TEST_F(BadInputTest, LineWithoutEndIsRefusedWithoutBeingHeld) {
   fs::create_directories(path_ / "step_0");
   const fs::path file = path_ / "step_0/Linear_1_0th_output_forward";

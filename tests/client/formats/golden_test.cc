@@ -66,6 +66,7 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"ranks", DumpFormat::kMindSpore, {}}, Golden{"counts", DumpFormat::kMindSpore, {}},
         Golden{"old_host", DumpFormat::kMindSpore, {}}, Golden{"device_2024", DumpFormat::kMindSpore, {}},
         Golden{"older", DumpFormat::kMindSpore, {}}, Golden{"raw", DumpFormat::kMindSpore, {}},
+        Golden{"tensors", DumpFormat::kMindSpore, {}},
         Golden{"ranks", DumpFormat::kMindSpore, {}, "expected_part.txt", "rank_1/Net/0/3"},
         Golden{"counts", DumpFormat::kMindSpore, {.rank = 3}, "expected_file.txt", "Net/0/7/statistic.csv"}));
 

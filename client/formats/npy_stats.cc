@@ -1,0 +1,138 @@
+#include "client/formats/npy_stats.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "agent/stats/cpu/engine.h"
+#include "agent/stats/stats.h"
+#include "common/names.h"
+
+namespace statcollect::client::formats {
+namespace {
+
+constexpr std::uint64_t kWholeBytesMax = std::uint64_t{4} << 30;
+constexpr std::size_t kBytesAtOnce = std::size_t{1} << 20;
+
+// Elements as they come from the file, made what the engine reads.
+class ElementReader {
+ public:
+  ElementReader(ByteSource& file, const NpyHeader& header, DType as)
+      : file_(file), header_(header), as_(as), stored_bytes_(DTypeBytes(header.dtype)) {}
+
+  std::uint64_t stored_bytes() const { return stored_bytes_; }
+
+  // Reads `count` more into `to`, which has room for them as they are stored.
+  Status Read(std::uint64_t count, char* to) {
+    const auto wanted = static_cast<std::size_t>(count * stored_bytes_);
+    const auto read = file_.ReadUpTo(to, wanted);
+    if (!read.ok()) return read.status();
+    bytes_ += *read;
+    if (*read < wanted) return WrongSize(std::to_string(bytes_) + " bytes of elements");
+    return Convert(count, to);
+  }
+
+  Status End() {
+    char more = 0;
+    const auto read = file_.Read(&more, 1);
+    if (!read.ok()) return read.status();
+    return *read == 0 ? Status::Ok()
+                      : WrongSize("more than " + std::to_string(bytes_) + " bytes of elements");
+  }
+
+ private:
+  Status WrongSize(const std::string& found) const {
+    return BadInput(file_.path(), 0, found,
+                    std::to_string(header_.elements * stored_bytes_) + ", as shape and dtype '" +
+                        header_.dtype_text +
+                        "' say; the file is damaged, or the tool was ended while it wrote");
+  }
+
+  Status Convert(std::uint64_t count, char* elements) const {
+    const std::size_t component = IsComplex(header_.dtype) ? stored_bytes_ / 2 : stored_bytes_;
+    if (header_.big_endian && component > 1) {
+      for (std::size_t at = 0; at < count * stored_bytes_; at += component)
+        std::reverse(elements + at, elements + at + component);
+    }
+    if (as_ == header_.dtype) return Status::Ok();
+    bool fits = true;
+    for (std::size_t i = 0; i < count && as_ == DType::kBool; ++i) fits = fits && (elements[i] & ~1) == 0;
+    for (std::size_t i = 0; i < count && as_ == DType::kBf16; ++i) {  // the upper half of float32
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, elements + 4 * i, 4);
+      fits = fits && (bits & 0xffff) == 0;
+      const auto upper = static_cast<std::uint16_t>(bits >> 16);
+      std::memcpy(elements + 2 * i, &upper, 2);
+    }
+    return fits ? Status::Ok()
+                : Status(Code::kFailedPrecondition, Printable(file_.path(), 4000) +
+                                                        ": found other numbers than " +
+                                                        std::string(Name(as_)) + " has; expected only such");
+  }
+
+  ByteSource& file_;
+  const NpyHeader& header_;
+  const DType as_;
+  const std::size_t stored_bytes_;
+  std::uint64_t bytes_ = 0;
+};
+
+// From front to back, in the stripes that the engine would take.
+Result<TensorStats> OfRows(ElementReader& elements, const NpyHeader& header, DType as) {
+  const std::uint64_t components = IsComplex(as) ? 2 : 1;
+  const std::uint64_t stripe = stats::kStripeComponents / components;
+  std::string buffer(static_cast<std::size_t>(std::min(stripe, header.elements) * elements.stored_bytes()),
+                     '\0');
+  stats::Partial partial;
+  for (std::uint64_t done = 0; done < header.elements;) {
+    const std::uint64_t count = std::min(stripe, header.elements - done);
+    STATCOLLECT_RETURN_IF_ERROR(elements.Read(count, buffer.data()));
+    const std::int64_t shape[] = {static_cast<std::int64_t>(count)};
+    stats::Accumulate({.data = buffer.data(), .dtype = as, .shape = shape, .strides = {}},
+                      {.begin = 0, .count = count * components, .first = done * components}, 0,
+                      stats::BestKernels(), partial);
+    done += count;
+  }
+  STATCOLLECT_RETURN_IF_ERROR(elements.End());
+  return stats::Finished(partial, header.elements, {});
+}
+
+Result<TensorStats> OfColumns(ElementReader& elements, const NpyHeader& header, DType as,
+                              const std::string& path) {
+  if (header.elements > kWholeBytesMax / elements.stored_bytes()) {
+    return BadInput(path, 0, std::to_string(header.elements) + " elements in Fortran's order",
+                    "at most 4 GiB of them; save numpy.ascontiguousarray of the array");
+  }
+  std::string whole;
+  const std::uint64_t at_once = kBytesAtOnce / elements.stored_bytes();
+  const std::size_t used = DTypeBytes(as);
+  for (std::uint64_t done = 0; done < header.elements;) {
+    const std::uint64_t count = std::min(at_once, header.elements - done);
+    const std::size_t end = static_cast<std::size_t>(done) * used;
+    whole.resize(end + static_cast<std::size_t>(count) * elements.stored_bytes());
+    STATCOLLECT_RETURN_IF_ERROR(elements.Read(count, whole.data() + end));
+    done += count;
+    whole.resize(static_cast<std::size_t>(done) * used);
+  }
+  STATCOLLECT_RETURN_IF_ERROR(elements.End());
+  std::vector<std::int64_t> strides;
+  std::int64_t stride = 1;
+  for (const std::int64_t size : header.shape) {
+    strides.push_back(stride);
+    stride *= std::max<std::int64_t>(size, 1);
+  }
+  std::uint32_t samples = 0;
+  return stats::ComputeCpu({.data = whole.data(), .dtype = as, .shape = header.shape, .strides = strides}, {},
+                           {}, &samples);
+}
+
+}  // namespace
+
+Result<TensorStats> ReadNpyStats(ByteSource& file, const NpyHeader& header, DType as) {
+  ElementReader elements(file, header, as);
+  const bool rows = !header.fortran_order || header.shape.size() < 2;
+  return rows ? OfRows(elements, header, as) : OfColumns(elements, header, as, file.path());
+}
+
+}  // namespace statcollect::client::formats
