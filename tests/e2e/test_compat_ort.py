@@ -56,6 +56,21 @@ for name, model in (("single", Single()), ("multiple", Multiple()), ("annotated"
     train(model)
 """
 
+PLANTED = f"""
+import sys, torch
+{OURS}
+torch.manual_seed(1)
+block = lambda: torch.nn.Sequential(torch.nn.LayerNorm(8, eps=1e-5), torch.nn.Linear(8, 8), torch.nn.ReLU())
+model = torch.nn.ModuleDict(dict(blocks=torch.nn.Sequential(*[block() for _ in range(4)])))["blocks"]
+if sys.argv[2] == "eps":
+    model[2][0].eps = 0.05
+if sys.argv[2] == "weights":
+    model[1][1].weight.data[0, 0] += 0.5
+GlobalSubscriberManager.subscribe(model, [StatisticsSubscriber(sys.argv[1])])
+for _ in range(2):
+    model(torch.randn(4, 8)).square().sum().backward()
+"""
+
 SINGLE = {"Linear_1_0th_output", "ReLU_2_0th_output", "Linear_3_0th_output"}
 EXPECTED = {
     "single": SINGLE | {"Single_0_0th_output"},
@@ -144,6 +159,20 @@ def test_an_imported_folder_matches_by_name_and_step(replayed: tuple[Collector, 
     # Tensors that cannot match are reported.
     report = collector.diff("single", "annotated.imported", "--no-alignment")
     assert report["verdict"] == "diverged"
+
+
+def test_a_planted_setting_is_named_as_the_cause(collector: Collector) -> None:
+    for run, plant in (("plain", ""), ("again", ""), ("other_eps", "eps"), ("other_weights", "weights")):
+        collector.python(PLANTED, run, plant)
+    assert collector.diff("plain", "again")["verdict"] == "identical"
+    report = collector.diff("plain", "other_eps")
+    assert (report["first"]["activation"], report["first"]["stage"]) == ("LayerNorm_9_0th_output", "forward")
+    cause = report["first"]["cause"]
+    assert (cause["rule"], cause["confidence"]) == ("module_setting", "certain"), cause
+    assert "eps is 1e-05 in plain and 0.05 in other_eps (2.0)" in cause["text"]
+    assert collector.json("config", "plain", "again")["same"]
+    weights = collector.diff("plain", "other_weights")["first"]
+    assert (weights["activation"], weights["stage"]) == ("1.1.weight", "weights")
 
 
 def test_a_folder_that_is_there_is_refused_or_replaced(collector: Collector) -> None:

@@ -30,6 +30,7 @@ from ._watch.arguments import (
     check_updates,
 )
 from ._watch.density import check_density
+from ._watch.initial import record_initial
 from ._watch.memory import check_memory
 from ._watch.steps import Steps
 from ._watch.training_scalars import check_scaler
@@ -195,20 +196,8 @@ def _expect_running_agent() -> Agent:
 
 def _record_initial_values(agent: Agent, parts: _Parts, shards: Shards, kinds: frozenset[str]) -> None:
     if "weight" in kinds:
-        _record_initial(agent, [(named, shards.weight(named)) for named in parts.parameters], "weight")
-    _record_initial(agent, [(named, named.value) for named in parts.buffers], "buffer")
-
-
-def _record_initial(agent: Agent, tensors: list[tuple[Named, Any]], kind: Kind) -> None:
-    for named, tensor in tensors:
-        if tensor is None:
-            continue
-        try:
-            handle = agent.intern(named.name, kind, "", 0, 0, "init", named.parent, named.class_name, named.depth)
-        except StatagentError as error:
-            agent.refuse(str(error), named.name, kind)
-            continue
-        agent.observe_handle(handle, tensor)
+        record_initial(agent, [(named, shards.weight(named)) for named in parts.parameters], "weight")
+    record_initial(agent, [(named, named.value) for named in parts.buffers], "buffer")
 
 
 def _report_foreign_parameters(agent: Agent, optimizers: list[Any], parameters: list[Named], shards: Shards) -> None:

@@ -2,6 +2,7 @@
 // * for the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -19,9 +20,15 @@ namespace {
 // Part of a module's state or made for it, not computed by its forward pass.
 bool IsOfState(Kind kind) { return IsOfParameter(kind) || kind == Kind::kBuffer; }
 
+// The path of the module that an activation is named after.
+std::string PathOf(const Evidence& evidence, const std::string& activation) {
+  const std::string path = ModuleOf(evidence.a.config, activation);
+  return path == activation ? ModuleOf(evidence.b.config, activation) : path;
+}
+
 bool IsRecorded(const Side& side, const std::string& module) {
   return std::any_of(side.at.observations.begin(), side.at.observations.end(), [&](const Observation& seen) {
-    return seen.def->key.kind == Kind::kOutput && seen.def->key.name == module;
+    return seen.def->key.kind == Kind::kOutput && ModuleOf(side.config, seen.def->key.name) == module;
   });
 }
 
@@ -71,15 +78,16 @@ bool ChangedSinceBefore(const Evidence& evidence, const std::string& key) {
 bool RanBefore(const Evidence& evidence, const ChangedSetting& changed) {
   const auto is_one = [&](const Pair& pair) {
     return pair.key().kind == Kind::kOutput &&
-           HasSameSetting(evidence.a.config, evidence.b.config, changed, pair.key().name);
+           HasSameSetting(evidence.a.config, evidence.b.config, changed, PathOf(evidence, pair.key().name));
   };
   if (evidence.step_before && !ChangedSinceBefore(evidence, changed.key) &&
       std::any_of(evidence.before.begin(), evidence.before.end(), is_one))
     return true;
   if (evidence.root.stage != Stage::kForward || evidence.a.root == nullptr) return false;
+  const std::string root = PathOf(evidence, evidence.root.activation);
   return std::any_of(evidence.at.begin(), evidence.at.end(), [&](const Pair& pair) {
-    const bool other =
-        pair.key().name != changed.module && !evidence.root.activation.starts_with(pair.key().name);
+    const std::string name = PathOf(evidence, pair.key().name);
+    const bool other = name != changed.module && !root.starts_with(name);
     return pair.a->order < evidence.a.root->order && other && is_one(pair);
   });
 }
@@ -107,20 +115,20 @@ Found FromAround(const Evidence& evidence, std::string_view module, bool forward
 // The model itself, whose settings are listed under its class. A module inside a named model belongs to no
 // other model.
 Found FromModel(const Evidence& evidence, std::string_view module) {
-  const std::string* model = nullptr;
+  std::optional<std::string> model;
   for (const Observation& seen : evidence.a.at.observations) {
-    const std::string& name = seen.def->key.name;
     if (seen.def->key.kind != Kind::kOutput || seen.def->depth != 1) continue;
+    const std::string name = PathOf(evidence, seen.def->key.name);
     if (module == name || module.starts_with(name + ".")) return std::nullopt;
-    if (model == nullptr) model = &name;
+    if (!model) model = name;
   }
-  return model != nullptr ? FirstOf(evidence, *model, Confidence::kPossible) : std::nullopt;
+  return model ? FirstOf(evidence, *model, Confidence::kPossible) : std::nullopt;
 }
 
 // A module that is not recorded itself, inside the root's or beside it under one parent.
 Found FromUnrecorded(const Evidence& evidence, std::string_view module) {
   for (const std::string& name :
-       NamedModules(evidence.a.config, evidence.b.config, evidence.root.activation)) {
+       NamedModules(evidence.a.config, evidence.b.config, PathOf(evidence, evidence.root.activation))) {
     const bool inside = name.starts_with(std::string(module) + ".");
     const std::string_view around = ParentOf(name);
     const bool beside = !around.empty() && module.starts_with(std::string(around) + ".");
@@ -147,7 +155,8 @@ Found FindModuleSetting(const Evidence& evidence) {
   if (IsOfState(root.kind)) {
     if (auto found = FirstOf(evidence, root.activation, Confidence::kCertain)) return found;  // requires_grad
   }
-  const std::string module(IsOfState(root.kind) ? ParentOf(root.activation) : root.activation);
+  const std::string module(IsOfState(root.kind) ? std::string(ParentOf(root.activation))
+                                                : PathOf(evidence, root.activation));
   if (auto found = FirstOf(evidence, module, forward ? Confidence::kCertain : Confidence::kLikely))
     return found;
   auto around = FromAround(evidence, module, forward);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/parse.h"
+#include "server/query/settings/module_keys.h"
 
 namespace statcollect::query {
 namespace {
@@ -50,6 +51,7 @@ std::optional<double> NumberOf(const std::string& text) { return ParseNumber<dou
 }  // namespace
 
 bool IsVolatileSetting(const std::string& key) {
+  if (key.starts_with(kModuleOf)) return true;  // names, and no settings
   if (std::find(kVolatileKeys.begin(), kVolatileKeys.end(), key) != kVolatileKeys.end()) return true;
   const std::string leaf = Lower(key.substr(key.rfind('.') + 1));
   return std::find(kVolatile.begin(), kVolatile.end(), leaf) != kVolatile.end();

@@ -169,6 +169,20 @@ bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& chan
   return has(a, changed.a) && has(b, changed.b);
 }
 
+std::string ModuleOf(const Config& config, std::string_view activation) {
+  constexpr std::string_view kEnd = "th_output";
+  std::string_view name = activation;
+  if (name.ends_with(kEnd)) {
+    name.remove_suffix(kEnd.size());
+    const std::size_t mark = name.rfind('_');
+    if (mark != std::string_view::npos && IsNumber(name.substr(mark + 1))) {
+      const auto found = config.find(std::string(kModuleOf) + std::string(name.substr(0, mark)));
+      if (found != config.end()) return found->second;
+    }
+  }
+  return std::string(activation);
+}
+
 std::string WithStars(std::string_view module) {
   std::string stars;
   for (const std::string_view part : Components(module)) {

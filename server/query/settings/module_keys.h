@@ -28,6 +28,11 @@ std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, co
 // Whether a different module has both values, under the same key.
 bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& changed, std::string_view module);
 
+// "blocks.7.ln1" for "LayerNorm_19_0th_output", if the run recorded which module such a name of ONNX Runtime's hooks
+// stands for ("module_of.LayerNorm_19"); otherwise the name itself.
+inline constexpr std::string_view kModuleOf = "module_of.";
+std::string ModuleOf(const Config& config, std::string_view activation);
+
 // The names under which to look up a key's modules: the pattern itself or, if it contains *, the pattern with
 // * for every number. Two if the pattern may begin with a class; none if the key is not a module's.
 std::vector<std::string> LookupNames(std::string_view key);

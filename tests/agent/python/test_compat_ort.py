@@ -73,6 +73,11 @@ def seen(recording: Recording, kind: str, name: str = FC) -> list[tuple[int, int
     return [(r.step, r.call) for r in recording.of(kind) if r.name == name]
 
 
+def of_passes(recording: Recording) -> list[Any]:
+    """What forward and backward passes recorded: everything but the weights as loaded."""
+    return [r for r in recording.records if r.mode != "init"]
+
+
 # --- names
 
 
@@ -155,6 +160,46 @@ def test_the_model_inside_an_ortmodule_is_the_root(subscribe: Subscribe, recordi
     assert recording.names("output") == ["Linear_1_0th_output", "Calls_0_0th_output"]
 
 
+# --- the model
+
+
+def test_the_model_is_described_and_its_weights_are_recorded_once(subscribe: Subscribe, recording: Recording) -> None:
+    block = nn.Sequential(OrderedDict(ln=nn.LayerNorm(8, eps=1e-3), bn=nn.BatchNorm1d(8)))
+    model = nn.Sequential(OrderedDict(block=block, fc=nn.Linear(8, 8)))
+    subscribe(model)
+    subscribe(model)
+    train(model)
+    config = recording.config
+    assert (config["module.block.ln.eps"], config["model.class"]) == ("0.001", "Sequential")
+    assert {key: config[key] for key in config if key.startswith("module_of.")} == {
+        "module_of.Sequential_0": "Sequential", "module_of.Sequential_1": "block", "module_of.LayerNorm_2": "block.ln",
+        "module_of.BatchNorm1d_3": "block.bn", "module_of.Linear_4": "fc",
+    }  # fmt: skip
+    loaded = [(r.kind, r.name, r.step) for r in recording.records if r.mode == "init"]
+    assert loaded == [
+        ("weight", "block.ln.weight", 0), ("weight", "block.ln.bias", 0), ("weight", "block.bn.weight", 0),
+        ("weight", "block.bn.bias", 0), ("weight", "fc.weight", 0), ("weight", "fc.bias", 0),
+        ("buffer", "block.bn.running_mean", 0), ("buffer", "block.bn.running_var", 0),
+    ]  # fmt: skip
+    assert recording.refusals == []
+
+
+def test_a_watch_beside_the_subscription_records_no_weight_twice(subscribe: Subscribe, recording: Recording) -> None:
+    model = one_layer()
+    subscribe(model)
+    statagent.watch(model, kinds={"weight"})
+    assert sorted(r.name for r in recording.records if r.mode == "init") == ["fc.bias", "fc.weight"]
+    assert recording.refusals == []
+
+
+def test_weights_are_left_out_of_a_window_that_begins_later(subscribe: Subscribe, recording: Recording) -> None:
+    model = one_layer()
+    subscribe(model, start_step=1)
+    train(model, 2)
+    assert [r for r in recording.records if r.mode == "init"] == []
+    assert recording.config["module_of.Linear_1"] == "fc"
+
+
 # --- steps
 
 
@@ -169,7 +214,7 @@ def test_each_root_forward_is_a_step_without_an_optimizer(subscribe: Subscribe, 
     train(model)
     assert seen(recording, "output") == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert seen(recording, "grad_output") == [(0, 0), (1, 0), (3, 0)]
-    assert {r.mode for r in recording.records} == {"train"}
+    assert {r.mode for r in of_passes(recording)} == {"train"}
     assert GlobalSubscriberManager.get_run_context().global_states.execution_step == 4
 
 
@@ -256,8 +301,8 @@ def test_recomputation_shifts_nothing(subscribe: Subscribe, recording: Recording
         for _ in range(2):
             x = data().requires_grad_()
             model(x).square().mean().backward()
-        first = min(r.step for r in recording.records)
-        found.append({(r.step - first, r.name, r.kind, r.call, r.hash) for r in recording.records})
+        first = min(r.step for r in of_passes(recording))
+        found.append({(r.step - first, r.name, r.kind, r.call, r.hash) for r in of_passes(recording)})
         statagent.step()
     assert found[0] == found[1]
     assert len(found[0]) == 2 * 16
@@ -393,7 +438,7 @@ def test_copies_have_no_subscribers(subscribe: Subscribe, recording: Recording) 
     torch.save(model, io.BytesIO())
     train(copied)
     train(unpickled)
-    assert recording.records == []
+    assert of_passes(recording) == []
     train(model)
     assert len(recording.of("output")) == 3
 
@@ -703,7 +748,7 @@ def test_tracing_is_no_step(subscribe: Subscribe, recording: Recording) -> None:
     subscribe(model)
     torch.jit.trace(model, data(), check_trace=False)  # checking would run the model as it is
     torch.export.export(model, (data(),), strict=False)
-    assert recording.records == [] and recording.refusals == []
+    assert of_passes(recording) == [] and recording.refusals == []
     train(model)
     assert seen(recording, "output") == [(0, 0)]
     assert GlobalSubscriberManager.get_run_context().global_states.execution_step == 1
@@ -725,7 +770,7 @@ def test_a_replica_raises_nothing(subscribe: Subscribe, agent: statagent.Agent, 
     x = data()
     context = GlobalSubscriberManager.get_run_context()
     assert statistics.post_forward_tensor_apply(context, nn.Linear(8, 8), 0, x) is x
-    assert recording.records == [] and agent.counters()["dropped_refused"] == 1
+    assert of_passes(recording) == [] and agent.counters()["dropped_refused"] == 1
 
 
 @pytest.mark.parametrize("odd", [None, "text", 3, (), {}, object(), [None, {"a": None}]])
@@ -733,7 +778,7 @@ def test_outputs_without_tensors_are_no_trouble(subscribe: Subscribe, recording:
     model = Calls(lambda self, x: odd)
     subscribe(model, Log(factor=2.0))
     assert model(data()) is odd
-    assert recording.records == [] and recording.refusals == []
+    assert of_passes(recording) == [] and recording.refusals == []
 
 
 def test_in_place_operations_on_outputs_keep_their_gradients_apart(subscribe: Subscribe, recording: Recording) -> None:
@@ -776,7 +821,7 @@ def test_compiled_models_are_recorded_as_they_are_eager(
         statagent.step()
         GlobalSubscriberManager._unsubscribe()
         assert recording.refusals == []
-        return {(r.step - first, r.name, r.kind, r.call, r.hash) for r in recording.records}
+        return {(r.step - first, r.name, r.kind, r.call, r.hash) for r in of_passes(recording)}
 
     inspecting = when == "after"
     eager = records(False)

@@ -423,6 +423,22 @@ def _fsdp2(model: Any) -> dict[str, str]:
 # --- sending ---------------------------------------------------------------------------------------------------------------
 
 
+def send(agent: Agent, entries: Mapping[str, str]) -> None:
+    """Sends new and changed entries, except those that the user has set."""
+    settings = agent.settings
+    new = {key: value for key, value in entries.items() if settings.get(key) != value and key not in agent.user_settings}
+    room = max(0, SETTINGS_MAX - len(settings))
+    sent = {key: value for index, (key, value) in enumerate(new.items()) if key in settings or index < room}
+    settings.update(sent)
+    if sent:
+        agent.add_config(sent)
+
+
+def send_model(agent: Agent, model: Any) -> None:
+    """The checklist of a model as it is now. Never raises."""
+    send(agent, {**model_checklist(model), **_safely(parallel_checklist, model), **_now()})
+
+
 class Checklist:
     """The checklist of one watch, and its changes. Threads: the training thread."""
 
@@ -489,16 +505,7 @@ class Checklist:
         return f"{section}.{self._name}.{rest}" if self._name else key
 
     def _send(self, entries: Mapping[str, str]) -> None:
-        """Sends new and changed entries, except those that the user has set."""
-        settings = self._agent.settings
-        new = {
-            key: value for key, value in entries.items() if settings.get(key) != value and key not in self._agent.user_settings
-        }
-        room = max(0, SETTINGS_MAX - len(settings))
-        sent = {key: value for index, (key, value) in enumerate(new.items()) if key in settings or index < room}
-        settings.update(sent)
-        if sent:
-            self._agent.add_config(sent)
+        send(self._agent, entries)
 
 
 def _now() -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from ..._compile import tracing
 from ..._runtime.log import warn_once
 from ..._torch.modules import INERT_COPY, name_modules
+from ._model import describe
 from ._recorder import Recorder, aside
 from ._statistics import StatisticsSubscriber, recorder_of
 from ._structure import tensors_of, with_tensors
@@ -53,6 +54,7 @@ class SubscriberManager:
             recorder = recorder_of(subscriber)
             if recorder is not None:
                 recorder.start()
+                describe(recorder.agent, root, self._run_ctx.global_states.module_to_module_index, recorder.recording)
 
     def get_subscriber(self, subscriber_type: type[S]) -> S:
         """The first subscriber of that type. Raises RuntimeError if there is none."""
