@@ -90,6 +90,31 @@ Page RowPage(const v1::ListDensityResponse& response) {
   return page;
 }
 
+// Why token ids have no density: the run's embeddings do not say which index is padding. Empty if some have one, or
+// if there are none.
+std::string WithoutPadding(Session& session, const std::string& run,
+                           const v1::ListDensityResponse& response) {
+  constexpr std::string_view kSection = "module.", kSetting = ".padding_idx";
+  const auto is_embed = [](const v1::DensityRow& row) { return row.type() == "embed"; };
+  if (std::any_of(response.records().begin(), response.records().end(), is_embed)) return "";
+  v1::CompareConfigRequest request;
+  request.set_run_a(run);
+  const auto config = session.collector().CompareConfig(request);
+  if (!config.ok()) return "";
+  std::string names;
+  for (const v1::ConfigItem& item : config->items()) {
+    if (!item.key().starts_with(kSection) || !item.key().ends_with(kSetting)) continue;
+    if (item.a() != "null") return "";
+    const std::string_view name =
+        std::string_view(item.key())
+            .substr(kSection.size(), item.key().size() - kSection.size() - kSetting.size());
+    names += (names.empty() ? "" : ", ") + Printable(name, 100);
+  }
+  if (names.empty()) return "";
+  return "Token ids have no density: no padding_idx is set in " + names +
+         ". statagent.watch(model, density={\"input_ids\": 0}) says which index of an input is padding.";
+}
+
 // As ONNX Runtime prints it.
 void PrintOrt(const Session& session, const v1::ListDensityResponse& response) {
   session.PrintLine(fmt::format(">>>Valid token/label density (e.g. valid/total) in passing {} steps:",
@@ -126,12 +151,18 @@ int Density(Session& session, const DensityOptions& options) {
   session.Print(
       *response, [&] { return FlattenRecords(response->records()); },
       [&] {
-        if (!response->records().empty()) return RowPage(*response);
+        const std::string why = WithoutPadding(session, options.run, *response);
+        if (!response->records().empty()) {
+          Page page = RowPage(*response);
+          if (!why.empty()) page.AddSentence(why);
+          return page;
+        }
         Page page;
         page.AddSentence(
             "No density records in " + Printable(options.run) +
             " for this selection: statagent.watch(model, density=True) or density={\"input_ids\": 0} "
             "records them.");
+        if (!why.empty()) page.AddSentence(why);
         return page;
       });
   return kExitSame;

@@ -141,6 +141,18 @@ def test_only_these_two_have_the_reference_form(recorded: Collector) -> None:
     assert done.code == 2 and "only memory and density" in done.err
 
 
+def test_an_embedding_without_a_padding_index_is_named(recorded: Collector) -> None:
+    recorded.python(
+        "import statagent, torch; statagent.init(run='unpadded')\n"
+        "model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 3)); statagent.watch(model)\n"
+        "x = torch.arange(6); torch.nn.functional.cross_entropy(model(x), x % 3).backward(); statagent.step(); statagent.close()"
+    )
+    page = " ".join(recorded.statctl("density", "unpadded").out.split())
+    assert "labels (label): 100.0 %" in page
+    assert 'Token ids have no density: no padding_idx is set in 0. statagent.watch(model, density={"input_ids": 0})' in page
+    assert "no padding_idx" not in recorded.statctl("density", "tagger").out
+
+
 def test_a_run_without_says_how_to_record_them(recorded: Collector) -> None:
     recorded.python(
         "import statagent; statagent.init(run='bare'); statagent.log_scalar('a', 1); statagent.step(); statagent.close()"
@@ -149,3 +161,4 @@ def test_a_run_without_says_how_to_record_them(recorded: Collector) -> None:
     assert (
         'statagent.watch(model, density=True) or density={"input_ids": 0} records them' in recorded.statctl("density", "bare").out
     )
+    assert "padding_idx" not in recorded.statctl("density", "bare").out
