@@ -8,6 +8,7 @@
 #include "client/render/flatten.h"
 #include "client/render/plot.h"
 #include "common/names.h"
+#include "common/text.h"
 
 namespace statcollect::client {
 namespace {
@@ -104,7 +105,11 @@ std::string WithoutPadding(Session& session, const std::string& run,
   std::string names;
   for (const v1::ConfigItem& item : config->items()) {
     if (!item.key().starts_with(kSection) || !item.key().ends_with(kSetting)) continue;
-    if (item.a() != "null") return "";
+    // "null", or of several modules "null x 2; not set x 3", "null (tok); 0 (target)".
+    for (const std::string_view part : PartsOf(item.a(), ';')) {
+      const std::string_view value = Trimmed(part);
+      if (value != "null" && !value.starts_with("null ") && !value.starts_with("not set")) return "";
+    }
     const std::string_view name =
         std::string_view(item.key())
             .substr(kSection.size(), item.key().size() - kSection.size() - kSetting.size());

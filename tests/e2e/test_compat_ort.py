@@ -57,15 +57,19 @@ for name, model in (("single", Single()), ("multiple", Multiple()), ("annotated"
 """
 
 PLANTED = f"""
-import sys, torch
+import collections, sys, torch
 {OURS}
 torch.manual_seed(1)
-block = lambda: torch.nn.Sequential(torch.nn.LayerNorm(8, eps=1e-5), torch.nn.Linear(8, 8), torch.nn.ReLU())
-model = torch.nn.ModuleDict(dict(blocks=torch.nn.Sequential(*[block() for _ in range(4)])))["blocks"]
+
+def block():
+    parts = dict(ln=torch.nn.LayerNorm(8, eps=1e-5), fc=torch.nn.Linear(8, 8), act=torch.nn.ReLU())
+    return torch.nn.Sequential(collections.OrderedDict(parts))
+
+model = torch.nn.Sequential(*[block() for _ in range(4)])
 if sys.argv[2] == "eps":
-    model[2][0].eps = 0.05
+    model[2].ln.eps = 0.05
 if sys.argv[2] == "weights":
-    model[1][1].weight.data[0, 0] += 0.5
+    model[1].fc.weight.data[0, 0] += 0.5
 GlobalSubscriberManager.subscribe(model, [StatisticsSubscriber(sys.argv[1])])
 for _ in range(2):
     model(torch.randn(4, 8)).square().sum().backward()
@@ -168,12 +172,12 @@ def test_a_planted_setting_is_named_as_the_cause(collector: Collector) -> None:
     assert collector.diff("plain", "again")["verdict"] == "identical"
     report = collector.diff("plain", "other_eps")
     assert (report["first"]["activation"], report["first"]["stage"]) == ("LayerNorm_10_0th_output", "forward")
-    cause = report["first"]["cause"]
+    cause = report["root"]["cause"]
     assert (cause["rule"], cause["confidence"]) == ("module_setting", "certain"), cause
-    assert "eps is 1e-05 in plain and 0.05 in other_eps (2.0)" in cause["text"]
+    assert "eps is 1e-05 in plain and 0.05 in other_eps (2.ln)" in cause["text"]
     assert collector.json("config", "plain", "again")["same"]
     weights = collector.diff("plain", "other_weights")["first"]
-    assert (weights["activation"], weights["stage"]) == ("1.1.weight", "weights")
+    assert (weights["activation"], weights["stage"]) == ("1.fc.weight", "weights")
 
 
 def test_a_folder_that_is_there_is_refused_or_replaced(collector: Collector) -> None:

@@ -277,7 +277,7 @@ def test_mindspore_tensors_are_what_the_agent_would_have_recorded(shared_collect
         "import numpy, statagent, sys; statagent.init(run='npy-agent', sketch=0); "
         f"statagent.inspect('x', numpy.ascontiguousarray(numpy.load({str(file)!r}))); statagent.close()"
     )
-    point = shared_collector.json("series", "npy-c", "Default_fc1_MatMul-op2", "--rank", "1", "--step", "4")["records"][0]
+    point = shared_collector.json("series", "npy-c", "Default_fc1_MatMul-op2", "--rank", "1", "--steps", "4")["records"][0]
     same = shared_collector.json("series", "npy-agent", "x")["records"][0]
     assert point["stats"] == same["stats"] and point["stats"]["numel"] == recorded.size
 

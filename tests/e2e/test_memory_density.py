@@ -144,12 +144,13 @@ def test_only_these_two_have_the_reference_form(recorded: Collector) -> None:
 def test_an_embedding_without_a_padding_index_is_named(recorded: Collector) -> None:
     recorded.python(
         "import statagent, torch; statagent.init(run='unpadded')\n"
-        "model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 3)); statagent.watch(model)\n"
+        "import collections; parts = dict(tok=torch.nn.Embedding(10, 4), head=torch.nn.Linear(4, 3))\n"
+        "model = torch.nn.Sequential(collections.OrderedDict(parts)); statagent.watch(model)\n"
         "x = torch.arange(6); torch.nn.functional.cross_entropy(model(x), x % 3).backward(); statagent.step(); statagent.close()"
     )
     page = " ".join(recorded.statctl("density", "unpadded").out.split())
     assert "labels (label): 100.0 %" in page
-    assert 'Token ids have no density: no padding_idx is set in 0. statagent.watch(model, density={"input_ids": 0})' in page
+    assert 'Token ids have no density: no padding_idx is set in tok. statagent.watch(model, density={"input_ids": 0})' in page
     assert "no padding_idx" not in recorded.statctl("density", "tagger").out
 
 
