@@ -476,6 +476,23 @@ void SetUpProcess(const DaemonConfig& config) {
   if (!config.tls_1_2) RequireTls13();
 }
 
+// What ends after the first signal, in this order.
+void WindDown(boost::asio::io_context& io, const HttpFront& http, IngestServer& collector,
+              alarms::Alarms& alarms, EventFeed& feed, RunFeed& runs, const GrpcServer& grpc) {
+  NowWaitingFor("answers over HTTP");
+  if (http.server) EndHttp(io, *http.server, *http.api);
+  STATCOLLECT_FAILPOINT("stop.before_drain");
+  NowWaitingFor("records that had arrived to be written");
+  collector.Drain();
+  NowWaitingFor("alarms");
+  alarms.Drain();
+  feed.Close();
+  runs.Close();
+  STATCOLLECT_FAILPOINT("stop.drained");
+  NowWaitingFor("calls, such as queries, to end");
+  StopGrpc(grpc);
+}
+
 int Run(const DaemonConfig& config) {
   SetUpProcess(config);
   const DescriptorBudget budget = TakeDescriptors([](const std::string& line) { spdlog::warn("{}", line); });
@@ -523,18 +540,7 @@ int Run(const DaemonConfig& config) {
   PrintReady(config, **store, *grpc, http->server.get());
   const CallbackHeartbeat heartbeat(io);
   io.run();
-  NowWaitingFor("answers over HTTP");
-  if (http->server) EndHttp(io, *http->server, *http->api);
-  STATCOLLECT_FAILPOINT("stop.before_drain");
-  NowWaitingFor("records that had arrived to be written");
-  collector.Drain();
-  NowWaitingFor("alarms");
-  alarms.Drain();
-  feed.Close();
-  runs.Close();
-  STATCOLLECT_FAILPOINT("stop.drained");
-  NowWaitingFor("calls, such as queries, to end");
-  StopGrpc(*grpc);
+  WindDown(io, *http, collector, alarms, feed, runs, *grpc);
   NowWaitingFor("queries and the store to end");
   spdlog::info("drained; bye");
   return 0;
