@@ -71,7 +71,7 @@ def test_structure_and_settings_of_a_model_are_found() -> None:
         (lambda m: setattr(m.layers[7].norm, "eps", 1e-3), "module.layers.*.norm.eps", "1e-05 x 47; 0.001 (layers.7.norm)"),
         (lambda m: setattr(m.layers[3].drop, "p", 0.2), "module.layers.*.drop.p", "0.1 x 47; 0.2 (layers.3.drop)"),
         (lambda m: m.layers[3].fc.bfloat16(), "module.layers.*.fc.dtype", "float32 x 47; bfloat16 (layers.3.fc)"),
-        (lambda m: m.layers[3].norm.eval(), "module.layers.*.norm.training", "false (layers.3.norm); not set x 47"),
+        (lambda m: m.layers[3].norm.eval(), "module.layers.*.norm.training", "true x 47; false (layers.3.norm)"),
         (
             lambda m: m.layers[3].norm.requires_grad_(False),
             "module.layers.*.norm.weight.requires_grad",

@@ -139,12 +139,13 @@ def test_events_are_bounded_and_say_so(takes: Any, told: list[dict[str, str]]) -
         (lambda m: delattr(m.blocks[1], "ln"), ("modules", "blocks.1.ln", "LayerNorm", "absent")),
         (
             lambda m: setattr(m, "head", nn.Linear(8, 3)),
-            ("modules", "modules", "a module", "a different one of the same name and class"),
+            ("modules", "head", "Linear", "another Linear"),
         ),
+        (lambda m: setattr(m.blocks[1], "ln", nn.LayerNorm(8)), ("modules", "blocks.1.ln", "LayerNorm", "another LayerNorm")),
         (lambda m: m.head.weight.requires_grad_(False), ("requires_grad", "head.weight", "True", "False")),
         (lambda m: m.blocks.requires_grad_(False), ("requires_grad", "blocks.0.ln.weight and 7 more", "True", "False")),
     ],
-    ids=["replaced", "added", "removed", "replaced by its like", "frozen", "blocks frozen"],
+    ids=["replaced", "added", "removed", "replaced by its like", "replaced inside", "frozen", "blocks frozen"],
 )
 def test_changed_model_is_named_at_the_next_step(agent: Agent, told: list[dict[str, str]], change: Any, expected: Any) -> None:
     model = seeded(Net)

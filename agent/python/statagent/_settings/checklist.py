@@ -187,15 +187,16 @@ def module_settings(modules: list[Named]) -> dict[str, str]:
     value is "1e-05 x 3; 0.001 (blocks.1.ln1)"."""
     values: dict[tuple[str, str], list[tuple[str, str]]] = {}
     alike: Counter[str] = Counter()
-    training = _training(modules[0].value)
     mixed = _mixed_patterns(modules)
     for named in modules:
         pattern = pattern_of(named.name)
         if pattern in mixed:
             pattern = named.name
         alike[pattern] += 1
-        for name, value in _settings_of(named, training):
+        for name, value in _settings_of(named):
             values.setdefault((pattern, name), []).append((named.name, value))
+    mode = text(_training(modules[0].value))  # said of modules only where some are in another mode
+    values = {key: found for key, found in values.items() if key[1] != "training" or any(value != mode for _, value in found)}
     return {f"module.{pattern}.{name}": _summary(found, alike[pattern]) for (pattern, name), found in values.items()}
 
 
@@ -207,11 +208,10 @@ def _mixed_patterns(modules: list[Named]) -> set[str]:
     return {pattern for pattern, found in classes.items() if len(found) > 2 and 3 * len(set(found)) > 2 * len(found)}
 
 
-def _settings_of(named: Named, root_training: bool) -> Iterator[tuple[str, str]]:
+def _settings_of(named: Named) -> Iterator[tuple[str, str]]:
     module = named.value
     yield "class", named.class_name
-    if _training(module) != root_training:
-        yield "training", text(_training(module))
+    yield "training", text(_training(module))
     dtypes = {_dtype_text(parameter) for _, parameter in parts.parameters(module)}
     if dtypes:
         yield "dtype", ", ".join(sorted(dtypes))
@@ -453,6 +453,7 @@ class Checklist:
         self._optimizer = optimizer_checklist(optimizers)
         found = {**model_checklist(model), **self._optimizer, **_safely(parallel_checklist, model)}
         self._settings = {key: value for key, value in found.items() if key.startswith("module.")}
+        self._mode = text(_training(self._modules[0].value))  # of modules about which nothing else is said
         self._send({**{self._key(key): value for key, value in found.items()}, **_now()})
         agent.add_step_listener(self.step_ended)
         agent.add_flush_listener(self.look_again)
@@ -486,13 +487,15 @@ class Checklist:
         self._restless.update(changed)
         for key in changed:
             self._changes += 1
-            before, now = (redact(key, value) for value in (self._settings.get(key, "not set"), changed[key]))
+            before = self._settings.get(key, self._mode if key.endswith(".training") else "not set")
+            before, now = redact(key, before), redact(key, changed[key])
             self._agent.log_event(
                 "setting_changed",
                 f"{self._key(key)} was {before} and is {now}, as found at step {self._agent.current_step()}",
                 {"key": self._key(key), "from": before, "to": now},
             )
         self._settings.update(found)
+        self._mode = text(_training(self._modules[0].value))
         self._send({self._key(key): value for key, value in changed.items()})
 
     def _name_beside(self, other: str | None) -> str:

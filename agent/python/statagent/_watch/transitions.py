@@ -26,7 +26,7 @@ from typing import Any
 from .._compile import tracing
 from .._runtime.agent import Agent
 from .._torch import parts
-from .._torch.modules import INERT_COPY, Named, name_modules
+from .._torch.modules import INERT_COPY, Named, name_modules, unwrap
 from ..flatten import children_of
 
 EVENTS_MAX = 16  # of one reason a run
@@ -213,14 +213,21 @@ class Transitions:
     def _check_modules(self) -> None:
         if self._live == self._known and not any(self._leaves):
             return
-        before = dict(self._modules)
+        before, others = dict(self._modules), self._replaced()
         gradients = dict(zip(self._names, self._gradients))
-        self._learn(name_modules(self._model))
-        after = dict(self._modules)
-        changes = list(schema_changes(before, after)) or [("modules", "a module", "a different one of the same name and class")]
-        for name, then, now in changes:
+        modules = name_modules(self._model)
+        self._learn(modules)
+        changes = list(schema_changes(before, dict(self._modules)))
+        changed = {name for name, _, _ in changes}
+        alike = [named for named in modules if id(named.value) in others and named.name not in changed]
+        for name, then, now in [*changes, *((named.name, named.class_name, f"another {named.class_name}") for named in alike)]:
             self._report(self._mode(), "modules", name, then, now)
         self._gradients = [gradients.get(name, now) for name, now in zip(self._names, self._gradients)]
+
+    def _replaced(self) -> set[int]:
+        """The modules that have taken the place of others."""
+        pairs = zip(self._live, self._known)
+        return {id(unwrap(child)) for now, then in pairs for key, child in now.items() if then.get(key) not in (None, child)}
 
     def _check_gradients(self) -> None:
         now = list(map(_requires_grad, self._parameters))
