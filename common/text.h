@@ -3,7 +3,9 @@
 #define STATCOLLECT_COMMON_TEXT_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +33,11 @@ inline std::vector<std::string_view> PartsOf(std::string_view text, char separat
 // "1 record", "2 records". For nouns whose plural is an s.
 inline std::string Counted(std::uint64_t n, std::string_view noun) {
   return std::to_string(n) + " " + std::string(noun) + (n == 1 ? "" : "s");
+}
+
+// To be printed: a NaN without its sign, which means nothing and would be printed as "-nan".
+inline double Unsigned(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
 
 // "0-3, 7" for 0 1 2 3 7; "none" for nothing. The first eight ranges, then "and others".

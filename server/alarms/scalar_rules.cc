@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/names.h"
+#include "common/text.h"
 #include "server/query/loss_names.h"
 
 namespace statcollect::alarms {
@@ -31,7 +32,7 @@ Finding About(AlarmRule rule, const ScalarRecord& scalar, std::string text) {
           .text = std::move(text),
           .fields = {{"scalar", scalar.name},
                      {"micro_batch", std::to_string(scalar.micro_batch)},
-                     {"value", fmt::format("{:.6g}", scalar.value)}}};
+                     {"value", fmt::format("{:.6g}", Unsigned(scalar.value))}}};
 }
 
 Finding ClearedOf(AlarmRule rule, const ScalarRecord& scalar) {
@@ -72,7 +73,7 @@ void ScalarRules::AddLoss(const ScalarRecord& scalar, State* state, std::vector<
     findings->push_back(finite ? ClearedOf(AlarmRule::kLossNotFinite, scalar)
                                : About(AlarmRule::kLossNotFinite, scalar,
                                        fmt::format("'{}' is {} at step {}", Printable(scalar.name),
-                                                   scalar.value, scalar.step)));
+                                                   Unsigned(scalar.value), scalar.step)));
   }
   if (finite && settings_.On(AlarmRule::kLossSpike)) AddFiniteLoss(scalar, state, findings);
 }

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdio>
 
+#include "common/text.h"
+
 namespace statcollect::query {
 
 std::string ShortNumber(double value) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2g", value);
+  std::snprintf(text.data(), text.size(), "%.2g", Unsigned(value));
   const std::string number = text.data();
   const std::size_t exponent = number.find('e');
   if (exponent == std::string::npos) return number;

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "common/names.h"
+#include "common/text.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -14,7 +15,7 @@ constexpr std::size_t kValueBytesMax = 80;
 
 std::string WithDigits(double value, int digits) {
   std::array<char, 40> text{};
-  const int length = std::snprintf(text.data(), text.size(), "%.*g", digits, value);
+  const int length = std::snprintf(text.data(), text.size(), "%.*g", digits, Unsigned(value));
   return {text.data(), static_cast<std::size_t>(length)};
 }
 

@@ -44,6 +44,13 @@ TEST_F(ScalarRulesTest, ALossThatIsNoNumberIsToldOnceUntilItIsOneAgain) {
   EXPECT_EQ(Of("loss_not_finite").size(), 2u);
 }
 
+TEST_F(ScalarRulesTest, ANanIsSaidWithoutTheSignThatItsBitsHave) {
+  Add("loss", -kNan);
+  ASSERT_EQ(Of("loss_not_finite").size(), 1u);
+  EXPECT_EQ(Of("loss_not_finite")[0].text, "'loss' is nan at step 0");
+  EXPECT_EQ(Of("loss_not_finite")[0].fields.at("value"), "nan");
+}
+
 TEST_F(ScalarRulesTest, AJumpOfTheLossIsASpikeUntilItSettles) {
   for (int n = 0; n < 30; ++n) Add("loss", Healthy(2, step_));
   Add("loss", 20);
