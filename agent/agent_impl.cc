@@ -413,7 +413,7 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
         "close: " + std::to_string(lost) + " records were not stored within " +
         std::to_string(timeout.count()) + " ms and are counted as dropped; check that the collector at " +
         options_.collector +
-        " is reachable, give close more time (close(timeout=...)), or set a local folder for such records "
+        " is reachable, give close a longer timeout, or set a local folder for such records "
         "(STATAGENT_SPILL_DIR)";
     parts_->log.LogLoss(text);
     close_status_ = Status(Code::kDeadlineExceeded,

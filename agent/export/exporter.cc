@@ -374,7 +374,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
     result_ = Status(Code::kDeadlineExceeded,
                      "close: " + std::to_string(lost) +
                          " records were sent but not acknowledged in time and are counted as "
-                         "dropped; give close() more time");
+                         "dropped; give close a longer timeout");
   }
   return result_;
 }

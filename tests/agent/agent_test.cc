@@ -32,9 +32,11 @@ using statcollect::testing::MemoryStore;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Key;
+using ::testing::Not;
 
 constexpr std::array<std::int64_t, 2> kShape = {4, 8};
 
@@ -178,7 +180,10 @@ TEST(Agent, FailsToStartWithoutACollectorOnlyIfItIsRequired) {
   auto agent = StartOrDie(options);
   Step(agent.get(), {}, 0);
   EXPECT_EQ(agent->counters().pending, 3u);
-  EXPECT_EQ(agent->Close(milliseconds(100)).code(), Code::kDeadlineExceeded);
+  const Status closed = agent->Close(milliseconds(100));
+  EXPECT_EQ(closed.code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(closed.message(), AllOf(HasSubstr("give close a longer timeout"), Not(HasSubstr("close("))))
+      << "C, C++ and Python read it";
   EXPECT_EQ(agent->counters().dropped.at("closed"), 3u);
   EXPECT_TRUE(Balanced(agent->counters()));
 }
