@@ -24,7 +24,7 @@ Result<std::string> ReadMap(const std::string& path) {
   if (!file.is_open() && LooksLikeKnownMap(path)) {
     const auto known = KnownMap(path);
     return known.ok() ? Result<std::string>(path)
-                      : Status(known.status().code(), "--map: " + known.status().message());
+                      : Status(known.status().code(), "--" + known.status().message());
   }
   std::string text(kMapBytesMax + 1, '\0');
   if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));

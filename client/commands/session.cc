@@ -28,11 +28,29 @@ int Interrupted() {
   return kExitInterrupted;
 }
 
+// Whether the message begins with what was attempted: "keep run 'x': there is no such run". Then all that its first clause
+// quotes is named in `attempted`.
+bool SaysWhatWasAttempted(const std::string& message, const std::string& attempted) {
+  const std::size_t end = message.find(": ");
+  if (end == std::string::npos) return false;
+  const std::string clause = message.substr(0, end);
+  std::size_t open = clause.find('\'');
+  if (open == std::string::npos || clause.find(';') != std::string::npos) return false;
+  for (; open != std::string::npos;) {
+    const std::size_t close = clause.find('\'', open + 1);
+    if (close == std::string::npos) return false;
+    if (attempted.find(clause.substr(open + 1, close - open - 1)) == std::string::npos) return false;
+    open = clause.find('\'', close + 1);
+  }
+  return true;
+}
+
 }  // namespace
 
 int Session::Fail(const std::string& attempted, const Status& status) const {
   if (status.code() == Code::kCancelled) return Interrupted();
-  return UsageError(attempted + ": " + status.message());
+  const bool itself = SaysWhatWasAttempted(status.message(), attempted);
+  return UsageError(itself ? status.message() : attempted + ": " + status.message());
 }
 
 void Session::PrintJson(const google::protobuf::Message& message) const {
