@@ -80,7 +80,7 @@ void AddConfiguration(const v1::GetRunResponse& run, Page& page) {
     page.AddSentence(fmt::format("statctl config {} lists all.", Printable(run.summary().run())));
 }
 
-// "6 steps (0..5)"
+// "6 steps (0..5)", "tensors in 2 of the steps 0..4"
 std::string ExtentText(const v1::GetRunResponse& run) {
   const v1::RunSummary& summary = run.summary();
   const bool tensors =
@@ -90,6 +90,8 @@ std::string ExtentText(const v1::GetRunResponse& run) {
       });
   if (!tensors)
     return summary.has_first_step() ? "no tensors, other records in steps " + StepsText(summary) : "no steps";
+  if (summary.steps() < summary.last_step() - summary.first_step() + 1)
+    return fmt::format("tensors in {} of the steps {}", FormatCount(summary.steps()), StepsText(summary));
   return fmt::format("{} step{} ({})", FormatCount(summary.steps()), summary.steps() == 1 ? "" : "s",
                      StepsText(summary));
 }
