@@ -33,7 +33,9 @@ group('levels', () => {
     expect(ratioOf(255)).toBe(Infinity);
     expect(ratioOf(127)).toBeNull();
     expect(describe(144)).toBe('diverged, 10 times the tolerance');
-    expect(describe(255)).toBe('diverged, distance not measurable');
+    expect(describe(126)).toBe('just within tolerance, or explained by rounding or noise');
+    // Also of an integer's difference: its tolerance is 0, and its distance is known.
+    expect(describe(255)).toBe('diverged, far beyond the tolerance');
   });
 
   test('darken away from a light page and brighten away from a dark one', () => {

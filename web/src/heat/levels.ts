@@ -28,8 +28,10 @@ export function ratioOf(level: number): number | null {
 export function describe(level: number): string {
   const ratio = ratioOf(level);
   if (ratio === null) return stateOf(level);
-  if (ratio === Infinity) return 'diverged, distance not measurable';
-  if (ratio === 1) return level <= WITHIN_MAX ? 'just within tolerance' : 'just beyond the tolerance';
+  // Also where the tolerance is 0, as of integers, and where the distance has no finite measure.
+  if (ratio === Infinity) return 'diverged, far beyond the tolerance';
+  // All that rounding or noise explains is in the highest level within tolerance.
+  if (ratio === 1) return level <= WITHIN_MAX ? 'just within tolerance, or explained by rounding or noise' : 'just beyond the tolerance';
   const times = ratio >= 100 || ratio < 0.01 ? ratio.toExponential(0).replace('e+', 'e') : String(Number(ratio.toPrecision(2)));
   return `${stateOf(level)}, ${times} times the tolerance`;
 }
