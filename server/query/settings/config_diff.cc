@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "common/parse.h"
 #include "server/query/settings/module_keys.h"
@@ -74,6 +75,19 @@ bool SameSetting(const std::string& a, const std::string& b) {
   return (lower == "true" || lower == "false") && lower == Lower(b);
 }
 
+std::optional<std::string> Implied(const std::string& key, const std::map<std::string, std::string>& config) {
+  constexpr std::string_view kModule = "module.", kMode = ".training";
+  if (!key.starts_with(kModule) || !key.ends_with(kMode)) return std::nullopt;
+  const std::string module = key.substr(0, key.size() - kMode.size());
+  if (!config.contains(module + ".class")) return std::nullopt;  // the run has no such module
+  // Of a watch with a name, its settings begin with that.
+  const std::string first = module.substr(kModule.size(), module.find('.', kModule.size()) - kModule.size());
+  for (const std::string& model : {"model." + first + ".training", std::string("model.training")}) {
+    if (const auto found = config.find(model); found != config.end()) return found->second;
+  }
+  return std::nullopt;
+}
+
 std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::string>& a,
                                             const std::map<std::string, std::string>& b) {
   std::set<std::string> keys;
@@ -83,8 +97,10 @@ std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::str
   for (const std::string& key : keys) {
     if (!IsCompared(key, a, b)) continue;
     ConfigDifference difference{.key = key, .a = {}, .b = {}};
-    if (const auto found = a.find(key); found != a.end()) difference.a = found->second;
-    if (const auto found = b.find(key); found != b.end()) difference.b = found->second;
+    for (const auto& [config, value] : {std::pair(&a, &difference.a), std::pair(&b, &difference.b)}) {
+      const auto found = config->find(key);
+      *value = found != config->end() ? std::optional(found->second) : Implied(key, *config);
+    }
     if (!difference.a || !difference.b || !SameSetting(*difference.a, *difference.b))
       differences.push_back(std::move(difference));
   }

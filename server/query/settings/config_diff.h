@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_DIFF_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ bool IsVolatileSetting(const std::string& key);
 // does only if both runs set the same seed: then one of them has drawn more numbers than the other.
 bool IsCompared(const std::string& key, const std::map<std::string, std::string>& a,
                 const std::map<std::string, std::string>& b);
+// The value of a setting in a run that recorded it by leaving it out: a module of which no mode is recorded is in the mode of its
+// model. Empty: not set, or not known.
+std::optional<std::string> Implied(const std::string& key, const std::map<std::string, std::string>& config);
 // Equal text, numbers of equal value ("1e-3", "0.001"), or the same of "true" and "false" in any case.
 bool SameSetting(const std::string& a, const std::string& b);
 

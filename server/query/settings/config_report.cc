@@ -117,7 +117,7 @@ ConfigItem MakeItem(const std::string& key, std::optional<std::string> a, std::o
 
 std::optional<std::string> Find(const std::map<std::string, std::string>& settings, const std::string& key) {
   const auto found = settings.find(key);
-  return found == settings.end() ? std::nullopt : std::optional(found->second);
+  return found == settings.end() ? Implied(key, settings) : std::optional(found->second);
 }
 
 void AddNotes(const RunView& view, std::vector<std::string>& notes) {

@@ -143,14 +143,11 @@ std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, co
   for (const std::string& name : names) {
     const auto in_a = of_a.find(name), in_b = of_b.find(name);
     if ((in_a != of_a.end() && !in_a->second.known) || (in_b != of_b.end() && !in_b->second.known)) continue;
-    const std::string value_a = in_a == of_a.end() ? absent : in_a->second.value;
-    const std::string value_b = in_b == of_b.end() ? absent : in_b->second.value;
+    const std::string& key = in_b == of_b.end() ? in_a->second.key : in_b->second.key;
+    const std::string value_a = in_a == of_a.end() ? Implied(key, a).value_or(absent) : in_a->second.value;
+    const std::string value_b = in_b == of_b.end() ? Implied(key, b).value_or(absent) : in_b->second.value;
     if (SameSetting(value_a, value_b)) continue;
-    changed.push_back({.module = module,
-                       .setting = name,
-                       .key = in_b == of_b.end() ? in_a->second.key : in_b->second.key,
-                       .a = value_a,
-                       .b = value_b});
+    changed.push_back({.module = module, .setting = name, .key = key, .a = value_a, .b = value_b});
   }
   // A class brings other attributes with it; a dtype follows from it.
   const auto is_class = [](const ChangedSetting& one) { return one.setting == "class"; };
@@ -164,7 +161,8 @@ bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& chan
   if (!key || !Matches(key->pattern, module)) return false;
   const auto has = [&](const Config& config, const std::string& value) {
     const auto found = config.find(changed.key);
-    return found == config.end() ? value == kNotSet : ValueFor(found->second, key->pattern, module) == value;
+    return found == config.end() ? value == Implied(changed.key, config).value_or(std::string(kNotSet))
+                                 : ValueFor(found->second, key->pattern, module) == value;
   };
   return has(a, changed.a) && has(b, changed.b);
 }

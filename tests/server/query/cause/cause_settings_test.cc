@@ -232,6 +232,16 @@ TEST_F(CauseSettingsTest, ASettingThatChangedAfterTheRootSaysNothing) {
   EXPECT_EQ(Say(Root(3, key)), "nothing");
 }
 
+TEST_F(CauseSettingsTest, AModuleOfWhichNoModeIsRecordedIsInThatOfItsModel) {
+  const auto key = Key("blocks.1.ln2");
+  Put(3, key, Noise(1), Noise(2));
+  Configure({{"model.training", "true"}, {"module.blocks.*.ln2.class", "LayerNorm"}},
+            {{"model.training", "true"},
+             {"module.blocks.*.ln2.class", "LayerNorm"},
+             {"module.blocks.*.ln2.training", "true x 3; false (blocks.1.ln2)"}});
+  EXPECT_EQ(Say(Root(3, key)), "module_setting: training is true in base and false in ort (blocks.1.ln2)");
+}
+
 TEST_F(CauseSettingsTest, ASettingOfTheParentExplainsWhatIsBetweenItsModules) {
   const auto key = Key("blocks.0.attn.proj");
   Put(0, key, Noise(1), Noise(2));
