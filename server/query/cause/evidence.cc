@@ -59,7 +59,8 @@ Status FillSide(const CauseQuestion& question, bool of_a, Side& side) {
   const auto& ranks = side.view->ranks(side.attempt);
   if (const auto meta = ranks.find(side.rank); meta != ranks.end()) {
     side.config = meta->second.info.config;
-    TakeBackLaterChanges(question.root.step, meta->second.first_step.value_or(0), side.events, side.config);
+    side.first_step = meta->second.first_step.value_or(0);
+    TakeBackLaterChanges(question.root.step, side.first_step, side.events, side.config);
   }
   return Status::Ok();
 }

@@ -27,6 +27,7 @@ struct Side {
   std::uint32_t world_size = 0;
   std::uint32_t micro_batches = 0;            // of the root's step
   bool launched_here = false;                 // the root's step is the first one after a resume
+  std::uint64_t first_step = 0;               // of the root's attempt
   std::map<std::string, std::string> config;  // as it was in the root's step, as far as known
   std::vector<ScalarRecord> scalars;          // up to the root's step, ascending
   std::vector<EventRecord> events;            // of the root's attempt

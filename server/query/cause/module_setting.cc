@@ -11,6 +11,7 @@
 #include "common/text.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
+#include "server/query/settings/config_at.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/module_keys.h"
 
@@ -53,7 +54,12 @@ Cause MakeCause(const Evidence& evidence, const ChangedSetting& changed, Confide
       const auto key = event.fields.find("key");
       if (event.kind != "setting_changed" || key == event.fields.end() || key->second != changed.key)
         continue;
-      cause.text += "; it changed while " + side->name() + " ran, as seen " + Evidence::AtStep(event.step);
+      // The agent looks at the settings after 1, 2, 4, 8, ... steps.
+      const std::uint64_t earliest = ChangedNotBefore(event.step, side->first_step);
+      cause.text += "; it changed while " + side->name() + " ran, " +
+                    (earliest == event.step ? Evidence::AtStep(event.step)
+                                            : "between steps " + std::to_string(earliest) + " and " +
+                                                  std::to_string(event.step));
       return cause;
     }
   }

@@ -227,7 +227,7 @@ TEST_F(CauseSettingsTest, ASettingThatChangedAfterTheRootSaysNothing) {
   write(4);  // looked at after 1, 2, 4 steps: it changed in step 2, 3 or 4
   EXPECT_EQ(Say(Root(3, key)),
             "module_setting: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2); it changed while ort ran, "
-            "as seen at step 4");
+            "between steps 2 and 4");
   write(8);  // it had not changed after step 4
   EXPECT_EQ(Say(Root(3, key)), "nothing");
 }
