@@ -216,7 +216,9 @@ Found FindTieBroken(const Evidence& evidence) {
     Cause cause = About(evidence, "tie_broken", "", apart > 0 ? Confidence::kLikely : Confidence::kPossible);
     cause.text = TensorText(evidence.root) + " differs " + evidence.AtStep() + " while " +
                  Printable(pair.key().name) + ", computed just before it, " +
-                 (apart > 0 ? "agrees to " + WithFewDigits(apart) : "agrees bit for bit") +
+                 (apart > 0         ? "agrees to " + WithFewDigits(apart)
+                  : pair.SameBits() ? "agrees bit for bit"
+                                    : "agrees in every recorded statistic") +
                  ": a choice between nearly equal values";
     return cause;
   }
