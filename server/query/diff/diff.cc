@@ -19,6 +19,7 @@
 #include "server/query/diff/growth.h"
 #include "server/query/diff/heat_map.h"
 #include "server/query/diff/loaded_weights.h"
+#include "server/query/diff/lone_tensors.h"
 #include "server/query/diff/map_notes.h"
 #include "server/query/number_text.h"
 #include "server/query/settings/config_diff.h"
@@ -82,7 +83,7 @@ class ReportBuilder {
   void NoteUnmatched(const std::string& label, bool only_a);
   void CountSpread();
   void AddNotes();
-  void ConcludeIncomparable();
+  void ConcludeIncomparable(std::string message);
 
   RunView& a_;
   RunView& b_;
@@ -100,6 +101,7 @@ class ReportBuilder {
   std::unordered_set<std::string> missing_counted_;  // side, rank and label
   std::set<std::string> missing_names_, diverged_losses_;
   std::set<std::uint32_t> diverged_ranks_, diverged_ranks_b_;
+  LoneTensors lone_;
   std::set<std::string> incomplete_;  // notes
   struct UnpairedSteps {
     std::uint64_t count = 0, last = 0;
@@ -272,6 +274,7 @@ Status ReportBuilder::TakeMissing(RankStepFindings& at) {
     first_missing_.Note(missing.placed);
     missing_names_.insert(SpreadName(row.kind, row.activation, row.output_path));
     at.rows.push_back(std::move(missing.placed));
+    lone_.Add(missing);
   }
   return Status::Ok();
 }
@@ -474,8 +477,13 @@ DiffReport ReportBuilder::Conclude() {
   report_.growth = SummariseGrowth(growth_);
   const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
   const bool compared = tally_.records > missing_counted_.size();
-  if (!compared) {
-    ConcludeIncomparable();
+  if (const std::string other = lone_.WhyOtherModels(context_.aligner, a_.run(), b_.run()); !other.empty()) {
+    ConcludeIncomparable(other);
+  } else if (!compared) {
+    ConcludeIncomparable(unmatched
+                             ? "no activation in common: nothing that the runs recorded has the same name, "
+                               "kind and position in both"
+                             : "no record in common in the requested ranks, steps and kinds");
   } else if (report_.first) {
     report_.verdict = Verdict::kDiverged;
   } else if (report_.compared.identical == report_.compared.records && !unmatched &&
@@ -488,8 +496,7 @@ DiffReport ReportBuilder::Conclude() {
 }
 
 // Nothing was compared: unmatched tensors stay listed but are not a divergence.
-void ReportBuilder::ConcludeIncomparable() {
-  const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
+void ReportBuilder::ConcludeIncomparable(std::string message) {
   report_.verdict = Verdict::kIncomparable;
   report_.first.reset();
   report_.first_bitwise.reset();
@@ -498,9 +505,7 @@ void ReportBuilder::ConcludeIncomparable() {
   report_.compared = {};
   report_.spread = {};
   report_.growth = {};
-  report_.message = unmatched ? "no activation in common: nothing that the runs recorded has the same name, "
-                                "kind and position in both"
-                              : "no record in common in the requested ranks, steps and kinds";
+  report_.message = std::move(message);
 }
 
 void CompareConfiguration(const RunView& a, const RunView& b, DiffReport& report) {

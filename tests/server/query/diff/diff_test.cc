@@ -755,6 +755,39 @@ TEST_F(DiffTest, MissingActivationIsListedOnceAndCountsAsDiverged) {
   EXPECT_EQ(r.compared.records, r.compared.identical + r.compared.within_tolerance + r.compared.diverged);
 }
 
+// Of each model so many outputs, and as many of both; the batch agrees.
+void WriteModel(RunWriter run, const std::string& own, int alone, int shared) {
+  run.Observe(0, 0, Key("x", Kind::kBatch), Wave(1));
+  for (int i = 0; i < alone + shared; ++i)
+    run.Observe(0, 0, Key((i < shared ? "shared" : own) + std::to_string(i)), Wave(2 + i));
+  run.Commit();
+}
+
+TEST_F(DiffTest, TwoModelsAreNotCompared) {
+  WriteModel(RunWriter(store_, "a"), "a", 20, 1);
+  WriteModel(RunWriter(store_, "b"), "b", 11, 1);
+  const DiffReport r = *QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .no_alignment = true});
+  EXPECT_EQ(r.verdict, Verdict::kIncomparable);
+  EXPECT_FALSE(r.first || r.root || r.first_bitwise);
+  EXPECT_THAT(r.diverged, IsEmpty());
+  EXPECT_THAT(r.message, HasSubstr("they are different models: of 21 tensors of a and 12 of b, only one has a "
+                                   "counterpart in the other run"));
+  EXPECT_THAT(r.unmatched.only_a, ::testing::SizeIs(20));
+}
+
+TEST_F(DiffTest, AModelWithAPartOfAnotherIsCompared) {
+  WriteModel(RunWriter(store_, "a"), "a", 20, 2);
+  WriteModel(RunWriter(store_, "b"), "b", 11, 2);
+  const DiffReport r = *QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .no_alignment = true});
+  EXPECT_EQ(r.verdict, Verdict::kDiverged);
+  EXPECT_EQ(r.compared.diverged, 31u);
+  WriteModel(RunWriter(store_, "larger"), "c", 100, 0);
+  RunWriter inside(store_, "inside");
+  inside.Observe(0, 0, Key("c0"), Wave(2)).Commit();
+  EXPECT_EQ(QueryEngine(store_).Diff({.run_a = "inside", .run_b = "larger"})->verdict, Verdict::kDiverged)
+      << "all of the smaller one has a counterpart";
+}
+
 TEST_F(DiffTest, MissingInAComesAfterWhatPrecedesItInB) {
   RunWriter a(store_, "a"), b(store_, "b");
   a.Observe(0, 0, Key("x"), Wave(1)).Observe(0, 0, Key("z"), Wave(1)).Commit();
