@@ -326,6 +326,7 @@ struct HeatMap {
 
 struct DiffReport {
   std::string run_a, run_b;
+  std::string source_a, source_b;  // as of SourceOf()
   Verdict verdict = Verdict::kUnspecified;
   std::optional<Divergence> first;  // present if and only if diverged
   std::vector<Divergence> diverged;

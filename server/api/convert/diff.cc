@@ -196,6 +196,8 @@ void ToWire(const query::Progress& progress, v1::Progress& out) {
 void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
   out.set_run_a(report.run_a);
   out.set_run_b(report.run_b);
+  out.set_source_a(report.source_a);
+  out.set_source_b(report.source_b);
   out.set_verdict(static_cast<v1::Verdict>(report.verdict));
   Copy(report.first, [&](const auto& row) { Fill(row, *out.mutable_first()); });
   for (const query::Divergence& row : report.diverged) Fill(row, *out.add_diverged());

@@ -10,6 +10,7 @@
 #include "common/names.h"
 #include "common/step_set.h"
 #include "server/query/settings/recording_policy.h"
+#include "server/query/settings/source.h"
 
 namespace statcollect::query {
 namespace {
@@ -123,15 +124,6 @@ void ReadCataloguesOf(RunView& a, RunView& b, const DiffPlan& plan) {
   for (const auto& [view, attempt, rank] : wanted)
     all.push_back({.view = view, .attempt = attempt, .rank = rank});
   ReadCatalogues(all);
-}
-
-// Whose dump a run was imported from; empty if an agent recorded it.
-std::string ToolOf(const RunView& view) {
-  const auto& ranks = view.ranks(view.attempts().size() - 1);
-  if (ranks.empty()) return {};
-  const auto& config = ranks.begin()->second.info.config;
-  const auto format = config.find("import.format");
-  return format == config.end() ? std::string() : Printable(format->second);
 }
 
 Status FindKinds(RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side,

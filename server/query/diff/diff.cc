@@ -25,6 +25,7 @@
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
 #include "server/query/settings/recording_policy.h"
+#include "server/query/settings/source.h"
 #include "server/query/verdict/verdict.h"
 
 namespace statcollect::query {
@@ -100,8 +101,8 @@ class ReportBuilder {
   std::set<std::string> unmatched_a_, unmatched_b_;
   std::unordered_set<std::string> missing_counted_;  // side, rank and label
   std::set<std::string> missing_names_, diverged_losses_;
-  std::set<std::uint32_t> diverged_ranks_, diverged_ranks_b_;
   LoneTensors lone_;
+  std::set<std::uint32_t> diverged_ranks_, diverged_ranks_b_;
   std::set<std::string> incomplete_;  // notes
   struct UnpairedSteps {
     std::uint64_t count = 0, last = 0;
@@ -273,8 +274,8 @@ Status ReportBuilder::TakeMissing(RankStepFindings& at) {
     const Divergence& row = missing.placed.row;
     first_missing_.Note(missing.placed);
     missing_names_.insert(SpreadName(row.kind, row.activation, row.output_path));
-    at.rows.push_back(std::move(missing.placed));
     lone_.Add(missing);
+    at.rows.push_back(std::move(missing.placed));
   }
   return Status::Ok();
 }
@@ -586,6 +587,8 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
   }
   report.run_a = a.run();
   report.run_b = b.run();
+  report.source_a = SourceOf(a);
+  report.source_b = SourceOf(b);
   CompareConfiguration(a, b, report);
   AddPlan(*plan, request.merge_ranks, report);
   if (request.first_only && report.first) {

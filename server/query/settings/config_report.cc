@@ -12,6 +12,7 @@
 #include "common/text.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
+#include "server/query/settings/source.h"
 
 namespace statcollect::query {
 namespace {
@@ -171,10 +172,6 @@ ConfigCategory CategoryOf(std::string_view key) {
 
 namespace {
 
-bool IsImport(const RunView& view) {
-  const auto& ranks = view.ranks(view.attempts().size() - 1);
-  return !ranks.empty() && ranks.begin()->second.info.config.contains("import.format");
-}
 // Facts of where and by what a dump was imported, not of its training.
 bool IsOfTheImporter(const std::pair<const std::string, std::string>& fact) {
   return fact.first == "host" || fact.first == "agent.version";
@@ -214,7 +211,7 @@ Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all) 
     report.notes = std::move(configs.notes);
     AddFacts(a, of_a);
     AddFacts(*b, of_b);
-    if (IsImport(a) || IsImport(*b)) {
+    if (!ToolOf(a).empty() || !ToolOf(*b).empty()) {
       for (auto* facts : {&of_a, &of_b}) std::erase_if(*facts, IsOfTheImporter);
     }
   }
