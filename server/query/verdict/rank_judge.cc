@@ -354,6 +354,9 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
     for (const auto& [name, whole] : model.noise_driven()) noise_driven_[std::string(name)] |= whole;
     if (judged) {
       STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, scalar, recorded, explained, jumps));
+      auto noise = LeaveOutNoise(context_, {plan_.steps.at(step).first, ranks_.a, step}, explained, jumps);
+      if (!noise.ok()) return noise.status();
+      noise_ = *std::move(noise);
       Arrange(jumps);
       if (!jumps.empty()) {
         const std::size_t chosen = model.ChooseRoot(explained, jumps);
@@ -468,9 +471,10 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
   }
   Divergence row = MakeRow(*pair.a.def, step, ranks_.a);
   if (ranks_.a != ranks_.b) row.rank_b = ranks_.b;
-  const Comparison comparison =
-      Compare(pair.a, pair.b, context_.tolerance, context_.exact, /*interval=*/true);
+  Comparison comparison = Compare(pair.a, pair.b, context_.tolerance, context_.exact, /*interval=*/true);
+  if (comparison.agreement == Agreement::kDiverged) WeighByNoise(noise_.Of(pair), comparison);
   SetComparison(row, comparison);
+  if (!row.times_noise) row.times_noise = noise_.TimesOf(pair);
   if (row.reason == Reason::kUnspecified) row.reason = Reason::kNumeric;
   row.a = MakeSide(pair.a);
   row.b = MakeSide(pair.b);

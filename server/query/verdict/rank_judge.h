@@ -19,6 +19,7 @@
 #include "server/query/settings/other_settings.h"
 #include "server/query/settings/scheduled.h"
 #include "server/query/verdict/jumps.h"
+#include "server/query/verdict/noise_jumps.h"
 #include "server/query/verdict/step_model.h"
 #include "server/query/verdict/step_pairs.h"
 
@@ -163,6 +164,7 @@ class RankJudge {
   std::map<std::string, bool> noise_driven_;
   std::optional<LossScales> loss_scales_;
   std::optional<WithoutEffect> without_effect_;
+  NoiseOfStep noise_;  // of the judged step
 };
 
 }  // namespace statcollect::query

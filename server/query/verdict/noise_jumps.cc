@@ -1,0 +1,41 @@
+#include "server/query/verdict/noise_jumps.h"
+
+#include <cmath>
+#include <utility>
+
+#include "server/query/compare/noise.h"
+
+namespace statcollect::query {
+
+double NoiseOfStep::Of(const TensorPair& pair) const {
+  return pair.loss == nullptr && pair.a.def->id < by_id.size() ? by_id[pair.a.def->id] : 0;
+}
+
+std::optional<double> NoiseOfStep::TimesOf(const TensorPair& pair) const {
+  const double noise = Of(pair);
+  return noise > 0 && std::isfinite(noise) ? std::optional(pair.distance / noise) : std::nullopt;
+}
+
+Result<NoiseOfStep> LeaveOutNoise(const DiffContext& context, const NoisePlace& place,
+                                  std::span<const Explained> step, std::vector<Jump>& jumps) {
+  NoiseOfStep noise;
+  if (context.noise == nullptr || context.exact || jumps.empty()) return noise;
+  auto by_id = context.noise->At(place.attempt_a, place.rank_a, place.step);
+  if (!by_id.ok()) return by_id.status();
+  noise.by_id = *std::move(by_id);
+  std::vector<Jump> left;
+  for (const Jump& jump : jumps) {
+    const TensorPair& pair = *step[jump.index].pair;
+    double of_repeats = noise.Of(pair);
+    if (pair.loss != nullptr) {
+      const auto of_loss = context.noise->OfLoss(place.rank_a, place.step, /*micro_batch=*/0, *pair.loss);
+      if (!of_loss.ok()) return of_loss.status();
+      of_repeats = *of_loss;
+    }
+    if (!(pair.distance <= kNoiseFactor * of_repeats)) left.push_back(jump);
+  }
+  jumps = std::move(left);
+  return noise;
+}
+
+}  // namespace statcollect::query

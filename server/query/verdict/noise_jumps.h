@@ -1,0 +1,38 @@
+// Keeps differences that repeats of A show as well from becoming roots.
+#ifndef STATCOLLECT_SERVER_QUERY_VERDICT_NOISE_JUMPS_H_
+#define STATCOLLECT_SERVER_QUERY_VERDICT_NOISE_JUMPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/compare/rank_step_diff.h"
+#include "server/query/verdict/explain.h"
+#include "server/query/verdict/jumps.h"
+
+namespace statcollect::query {
+
+// The noise of one rank's tensors in a step; empty if there are no repeats.
+struct NoiseOfStep {
+  std::vector<double> by_id;                // A's
+  double Of(const TensorPair& pair) const;  // 0: unknown, or a loss
+  // How many times the noise it differs; empty: the noise is not known.
+  std::optional<double> TimesOf(const TensorPair& pair) const;
+};
+
+struct NoisePlace {
+  std::size_t attempt_a = 0;
+  std::uint32_t rank_a = 0;
+  std::uint64_t step = 0;
+};
+
+// Removes the jumps of at most kNoiseFactor times the noise, except in an exact comparison.
+Result<NoiseOfStep> LeaveOutNoise(const DiffContext& context, const NoisePlace& place,
+                                  std::span<const Explained> step, std::vector<Jump>& jumps);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_VERDICT_NOISE_JUMPS_H_
