@@ -67,7 +67,9 @@ GoldenVerdict JudgeGolden(Session& session, const v1::DiffReport& report, const 
   const std::string run = Printable(report.run_b()), golden = Printable(file, 1000);
   switch (report.verdict()) {
     case v1::VERDICT_IDENTICAL:
-      return {"SAME", fmt::format("{} equals {} bit for bit.", run, golden)};
+      return {"SAME",
+              fmt::format("{} equals {} {}.", run, golden,
+                          report.without_hash() == 0 ? "bit for bit" : "in every recorded statistic")};
     case v1::VERDICT_WITHIN_TOLERANCE: {
       v1::CompareConfigRequest request;
       request.set_run_a(report.run_a());

@@ -157,11 +157,12 @@ void AddDiverged(const v1::DiffReport& report, Page& page) {
                {"distance", Align::kRight},
                {"tolerance", Align::kRight},
                {"cause"}});
-  for (const v1::Divergence& d : report.diverged()) {
+  const std::vector<std::string> causes = CausesOf(report);
+  for (int i = 0; i < report.diverged_size(); ++i) {
+    const v1::Divergence& d = report.diverged(i);
     table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), RankText(d), StageText(d),
                   PlaceText(d), ReasonText(d, report), DistanceText(d),
-                  d.has_tolerance() ? FormatShort(d.tolerance()) : "-",
-                  d.origin() ? "origin" : "propagated"});
+                  d.has_tolerance() ? FormatShort(d.tolerance()) : "-", causes[static_cast<std::size_t>(i)]});
   }
   const auto shown = static_cast<std::uint64_t>(report.diverged_size());
   const std::uint64_t total = std::max(report.compared().diverged(), shown);

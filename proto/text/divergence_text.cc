@@ -1,6 +1,7 @@
 #include "proto/text/divergence_text.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,6 +13,8 @@
 
 namespace statcollect {
 namespace {
+
+constexpr char kGolden[] = "golden", kImport[] = "import";  // DiffReport.source_a
 
 // The kind that goes without saying in a stage.
 v1::Kind UsualKind(v1::Stage stage) {
@@ -70,12 +73,45 @@ std::string DifferenceText(const v1::Divergence& d, const v1::DiffReport& report
   }
 }
 
+bool SamePlace(const v1::Divergence& x, const v1::Divergence& y) {
+  return x.step() == y.step() && x.micro_batch() == y.micro_batch() && x.rank() == y.rank() &&
+         x.stage() == y.stage() && x.kind() == y.kind() && x.activation() == y.activation() &&
+         x.output_path() == y.output_path() && x.call() == y.call() && x.mode() == y.mode();
+}
+
+// Missing, of another shape, or in another place: not compared by value.
+bool IsStructural(const v1::Divergence& row) {
+  return IsMissing(row) || row.reason() == v1::REASON_SHAPE ||
+         (row.reason() == v1::REASON_ORDER && !row.has_distance());
+}
+
+// Whether a record differs in its bits that certainly comes before the row.
+bool DiffersBefore(const v1::Divergence& row, const v1::DiffReport& report) {
+  if (!report.has_first_bitwise() || SamePlace(report.first_bitwise(), row)) return false;
+  const v1::Divergence& bitwise = report.first_bitwise();
+  if (bitwise.step() != row.step()) return bitwise.step() < row.step();
+  if (bitwise.stage() != row.stage()) return bitwise.stage() < row.stage();
+  return !IsStructural(row);  // the row differs in its bits as well, and is not the first that does
+}
+
+// " up to rounding", " within tolerance": how exactly what comes before the focus agrees; empty: exactly.
+std::string Closeness(const v1::DiffReport& report) {
+  switch (WhatIsBefore(report)) {
+    case Before::kWithinRounding:
+      return " up to rounding";
+    case Before::kWithinTolerance:
+      return " within tolerance";
+    default:
+      return "";
+  }
+}
+
 // "agrees bit for bit", "agrees to 3e-8"; empty if nothing is known to agree before it.
-std::string PreviousText(const v1::Divergence& first) {
+std::string PreviousText(const v1::Divergence& first, const v1::DiffReport& report) {
   if (first.previous().empty() || first.previous() == first.activation()) return "";
-  return "agrees" + (first.has_previous_distance() && first.previous_distance() > 0
-                         ? " to " + FormatShort(first.previous_distance())
-                         : std::string(" bit for bit"));
+  if (first.has_previous_distance() && first.previous_distance() > 0)
+    return "agrees to " + FormatShort(first.previous_distance());
+  return report.without_hash() == 0 ? "agrees bit for bit" : "agrees in every recorded statistic";
 }
 
 // Whether the run that lacks the activation in training has it in evaluation.
@@ -118,8 +154,8 @@ std::string MissingAdvice(const v1::DiffReport& report) {
   }
 }
 
-std::string ForwardAdvice(const v1::Divergence& first) {
-  const std::string agrees = PreviousText(first), place = PlaceText(first);
+std::string ForwardAdvice(const v1::Divergence& first, const v1::DiffReport& report) {
+  const std::string agrees = PreviousText(first, report), place = PlaceText(first);
   if (first.reason() == v1::REASON_ORDER) return fmt::format("look at the order of calls around {}", place);
   if (agrees.empty()) return "look at " + place;
   return fmt::format("look at {}, and at what is computed between it and {}, which {}", place,
@@ -128,18 +164,17 @@ std::string ForwardAdvice(const v1::Divergence& first) {
 
 // The gradient of a tensor comes from what used the tensor, so that it is not the named module's own backward
 // pass that is wrong.
-std::string BackwardAdvice(const v1::Divergence& first) {
-  const std::string agrees = PreviousText(first), place = PlaceText(first);
+std::string BackwardAdvice(const v1::Divergence& first, const v1::DiffReport& report) {
+  const std::string agrees = PreviousText(first, report), place = PlaceText(first);
   if (agrees.empty()) {
     return fmt::format(
         "look at how the gradient of the loss reaches {} (scaling, division by micro-batches, hooks): "
-        "forward pass "
-        "and loss agree",
-        place);
+        "forward pass and loss agree{}",
+        place, Closeness(report));
   }
   return fmt::format(
-      "look at the backward pass between {}, whose gradient {}, and {}: forward pass and loss agree",
-      Printable(first.previous()), agrees, place);
+      "look at the backward pass between {}, whose gradient {}, and {}: forward pass and loss agree{}",
+      Printable(first.previous()), agrees, place, Closeness(report));
 }
 
 }  // namespace
@@ -153,6 +188,43 @@ v1::Divergence RowOf(const v1::Root& root) {
 
 v1::Divergence Focus(const v1::DiffReport& report) {
   return report.has_root() ? RowOf(report.root()) : report.first();
+}
+
+Before WhatIsBefore(const v1::DiffReport& report) {
+  const v1::Divergence focus = Focus(report);
+  const bool differs = DiffersBefore(focus, report);
+  if (!report.has_root()) return focus.origin() && !differs ? Before::kAgrees : Before::kWithinTolerance;
+  const v1::Root& root = report.root();
+  if (root.has_agreeing()) return root.agreeing() > 0 ? Before::kAgrees : Before::kNothing;
+  const bool only_first = report.has_first() && SamePlace(focus, report.first());
+  if (root.confidence() == "possible" && only_first) return Before::kWithinTolerance;
+  // Of a difference in size that something computed, all that comes before it is counted, unless some of it differs.
+  const bool in_size = focus.reason() == v1::REASON_NUMERIC || focus.reason() == v1::REASON_BITWISE;
+  return differs || (in_size && focus.stage() > v1::STAGE_BATCH) ? Before::kWithinRounding : Before::kAgrees;
+}
+
+std::vector<std::string> CausesOf(const v1::DiffReport& report) {
+  const auto& rows = report.diverged();
+  const v1::Divergence root = report.has_root() ? RowOf(report.root()) : v1::Divergence();
+  const auto carries = [](const v1::Divergence& row) {
+    return row.stage() != v1::STAGE_LOSS && !IsStructural(row);
+  };
+  const bool listed =
+      std::any_of(rows.begin(), rows.end(), [&](const v1::Divergence& row) { return SamePlace(row, root); });
+  const bool before = report.has_root() && !rows.empty() &&
+                      std::pair(root.step(), root.stage()) <= std::pair(rows[0].step(), rows[0].stage());
+  bool carried = before && !listed && carries(root);
+  bool by_models = carried && root.stage() > v1::STAGE_BATCH;
+  std::vector<std::string> causes;
+  for (const v1::Divergence& row : rows) {
+    const bool given = row.stage() == v1::STAGE_WEIGHTS || (row.stage() == v1::STAGE_BATCH && !by_models);
+    causes.emplace_back(row.origin()                             ? "origin"
+                        : given || !carried || IsStructural(row) ? "-"
+                                                                 : "propagated");
+    carried = carried || carries(row);
+    by_models = by_models || (carries(row) && row.stage() > v1::STAGE_BATCH);
+  }
+  return causes;
 }
 
 std::string StageText(const v1::Divergence& d) { return EnumText(*v1::Stage_descriptor(), d.stage()); }
@@ -203,21 +275,22 @@ std::string DistanceText(const v1::Divergence& d) {
 
 std::string Headline(const v1::Divergence& first, const v1::DiffReport& report) {
   return fmt::format("at {}: {}", WhereText(first), ReasonText(first, report)) +
-         DifferenceText(first, report) +
-         (first.origin() ? "; origin: everything observed before it agrees." : ".");
+         DifferenceText(first, report);
 }
 
 std::string NextStep(const v1::DiffReport& report) {
   const v1::Divergence first = Focus(report);
-  const std::string agrees = PreviousText(first);
+  const std::string agrees = PreviousText(first, report);
   const std::string after =
       agrees.empty() ? "" : fmt::format("; {}, before it, {}", Printable(first.previous()), agrees);
   if (IsMissing(first)) return MissingAdvice(report);
   if (report.has_bracket() && report.bracket().has_last_agreeing()) {
+    const bool golden = report.source_a() == kGolden || report.source_b() == kGolden;
     return fmt::format(
-        "run both again with steps={}-{}: an overhead budget left tensors of these steps out, and the "
+        "run {} again with steps={}-{}: an overhead budget left tensors of these steps out, and the "
         "difference may have begun in any of them",
-        report.bracket().last_agreeing(), report.bracket().first_seen());
+        golden ? "the golden's training and the other one" : "both", report.bracket().last_agreeing(),
+        report.bracket().first_seen());
   }
   switch (first.stage()) {
     case v1::STAGE_WEIGHTS:
@@ -234,11 +307,11 @@ std::string NextStep(const v1::DiffReport& report) {
              after;
     case v1::STAGE_LOSS:
       return fmt::format(
-          "look at how {} is computed: every activation before it agrees. Other targets look the same unless "
+          "look at how {} is computed: every activation before it agrees{}. Other targets look the same unless "
           "both runs record them, with statagent.log_batch(labels=...)",
-          PlaceText(first));
+          PlaceText(first), Closeness(report));
     case v1::STAGE_BACKWARD:
-      return BackwardAdvice(first);
+      return BackwardAdvice(first, report);
     case v1::STAGE_GRAD:
       if (!report.ranks_b().empty()) {
         return "check first whether the ranks of both runs divide the same batch in this step: data, "
@@ -250,19 +323,17 @@ std::string NextStep(const v1::DiffReport& report) {
       }
       return fmt::format(
                  "look at how the gradient of {} is computed (reduction over ranks, accumulation, scaling, "
-                 "clipping): "
-                 "forward and backward agree",
-                 PlaceText(first)) +
+                 "clipping): forward and backward agree{}",
+                 PlaceText(first), Closeness(report)) +
              after;
     case v1::STAGE_OPTIMIZER:
       return fmt::format(
-                 "look at the optimizer (learning rate, weight decay, settings): the gradient of {} agrees, "
-                 "its update "
-                 "does not",
-                 Printable(first.activation())) +
+                 "look at the optimizer (learning rate, weight decay, settings): the gradient of {} agrees{}, "
+                 "its update does not",
+                 Printable(first.activation()), Closeness(report)) +
              after;
     default:
-      return ForwardAdvice(first);
+      return ForwardAdvice(first, report);
   }
 }
 
@@ -288,13 +359,19 @@ std::string NextName(const std::string& run) {
   return counted ? run.substr(0, dash + 1) + std::to_string(std::stoi(run.substr(dash + 1)) + 1) : run + "-2";
 }
 
+// A golden's own name says nothing about the training that it was saved from: that gets `other`.
+std::string NameOfNextLaunch(const std::string& source, const std::string& run, const char* other) {
+  return source == kGolden ? other : Quoted(NextName(run));
+}
+
 }  // namespace
 
 std::string ValuesAdvice(const v1::DiffReport& report) {
   const v1::Divergence first = Focus(report);
   const bool same_tensor = first.reason() == v1::REASON_NUMERIC || first.reason() == v1::REASON_NONFINITE ||
                            first.reason() == v1::REASON_BITWISE;
-  if (first.kind() == v1::KIND_UNSPECIFIED || !same_tensor) return {};
+  const bool imported = report.source_a() == kImport || report.source_b() == kImport;
+  if (first.kind() == v1::KIND_UNSPECIFIED || !same_tensor || imported) return {};
   CaptureSpec spec{.activation = first.activation(),
                    .micro_batch = first.micro_batch(),
                    .call = first.call(),
@@ -326,13 +403,15 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
   if (first.has_rank_b()) add("--rank-b", std::to_string(first.rank_b()));
   const bool renamed = !first.activation_b().empty() && first.activation_b() != spec.activation;
   if (renamed) add("--activation-b", first.activation_b());
-  const std::string a = Quoted(NextName(report.run_a())), b = Quoted(NextName(report.run_b()));
+  const std::string a = NameOfNextLaunch(report.source_a(), report.run_a(), "values-a"),
+                    b = NameOfNextLaunch(report.source_b(), report.run_b(), "values-b");
+  const bool golden = report.source_a() == kGolden || report.source_b() == kGolden;
   return fmt::format(
-      "launch both again under new names (STATAGENT_RUN={}, STATAGENT_RUN={}) with STATAGENT_CAPTURES={}{}, "
-      "then "
+      "{} under new names (STATAGENT_RUN={}, STATAGENT_RUN={}) with STATAGENT_CAPTURES={}{}, then "
       "statctl diff-values {} {} {}{}",
-      a, b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b,
-      Quoted(spec.activation), options);
+      golden ? "a golden has no values: launch its training and the other run again" : "launch both again", a,
+      b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b, Quoted(spec.activation),
+      options);
 }
 
 }  // namespace statcollect

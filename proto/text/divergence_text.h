@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "statcollect/v1/query.pb.h"
 
@@ -35,8 +36,8 @@ std::string ShapeText(const Sizes& shape) {
   return text.empty() ? "0-d" : text;
 }
 
-// The answer in one sentence: where, and what differs (distance and tolerance, or both shapes, dtypes or
-// counts), with the names of the report's runs.
+// Where, and what differs (distance and tolerance, or both shapes, dtypes or counts), with the names of the report's
+// runs. Without a full stop.
 std::string Headline(const v1::Divergence& first, const v1::DiffReport& report);
 
 // A root as a row: the two messages number their common fields alike.
@@ -44,6 +45,20 @@ v1::Divergence RowOf(const v1::Root& root);
 
 // The root, otherwise the first divergence. Precondition: the report has one of them.
 v1::Divergence Focus(const v1::DiffReport& report);
+
+// What is known of the records that come before the focus.
+enum class Before {
+  kNothing,          // there are none
+  kAgrees,           // all agree
+  kWithinRounding,   // some differ, and rounding explains it
+  kWithinTolerance,  // they agree within their tolerances; more is not known
+};
+// Precondition: as for Focus.
+Before WhatIsBefore(const v1::DiffReport& report);
+
+// Of each diverged row: "origin", "propagated" from a row before it, or "-": no row before it can have caused it. A logged
+// loss causes nothing, nor does what only one run has.
+std::vector<std::string> CausesOf(const v1::DiffReport& report);
 
 // Suggests what to look at next. Precondition: as for Focus.
 std::string NextStep(const v1::DiffReport& report);

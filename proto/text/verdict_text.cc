@@ -35,20 +35,26 @@ bool IsOnlyPossible(const v1::DiffReport& report) {
   return report.has_root() && report.root().confidence() == "possible";
 }
 
+// What is known of what comes before it, as the rest of a headline.
+std::string BeforeText(const v1::DiffReport& report) {
+  switch (WhatIsBefore(report)) {
+    case Before::kNothing:
+      return "; origin: nothing observed comes before it.";
+    case Before::kAgrees:
+      return "; origin: everything observed before it agrees.";
+    case Before::kWithinRounding:
+      // Not of a root of which an earlier one cannot be excluded.
+      return IsOnlyPossible(report) || !report.root().origin() ? "."
+                                                               : ". Rounding explains everything before it.";
+    case Before::kWithinTolerance:
+      break;
+  }
+  return ".";
+}
+
 // The headline of the root, or of the first divergence if there is no root.
 std::string RootHeadline(const v1::DiffReport& report) {
-  v1::Divergence row = Focus(report);
-  if (IsOnlyPossible(report)) {
-    row.set_origin(report.root().has_agreeing());
-    return "(possible) " + Headline(row, report);
-  }
-  // Without records above their tolerance, or with a difference in an earlier step, what is before it differs.
-  const bool differs_before = !report.has_first() || (report.has_first_bitwise() &&
-                                                      report.first_bitwise().step() < report.root().step());
-  const bool after_rounding = report.has_root() && !report.root().has_agreeing() && row.origin() &&
-                              (report.root().has_times_expected() || differs_before);
-  if (after_rounding) row.set_origin(false);
-  return Headline(row, report) + (after_rounding ? " Rounding explains everything before it." : "");
+  return (IsOnlyPossible(report) ? "(possible) " : "") + Headline(Focus(report), report) + BeforeText(report);
 }
 
 // " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."
@@ -63,27 +69,29 @@ std::string CauseText(const v1::DiffReport& report) {
 // Describes differences that rounding or tolerances explain.
 v1::DiffText WithinText(const std::string& runs, const v1::DiffReport& report) {
   const v1::Compared& compared = report.compared();
+  const bool noisy = report.has_noise();
   const std::uint64_t differ = compared.within_tolerance() + compared.diverged();
   const std::string of =
       fmt::format("{} of {} records differ", FormatCount(differ), FormatCount(compared.records()));
   if (report.explained() == "rounding" && report.has_first()) {
     return Words(
         "SAME UP TO ROUNDING",
-        fmt::format(
-            "{}: {}, and rounding explains all of them: no tensor differs by more than its inputs and "
-            "usual rounding explain.",
-            runs, of));
+        fmt::format("{}: {}, and {} all of them: no tensor differs by more than its inputs and {} explain.",
+                    runs, of, noisy ? "rounding and the noise of the repeats explain" : "rounding explains",
+                    noisy ? "these" : "usual rounding"));
   }
   if (report.has_root()) {
-    return Words(
-        "WITHIN TOLERANCE",
-        fmt::format(
-            "{}: {}, none by more than its tolerance. But rounding does not explain them: they begin {}{}",
-            runs, of, RootHeadline(report), CauseText(report)));
+    return Words("WITHIN TOLERANCE",
+                 fmt::format("{}: {}, none by more than its tolerance{}. But {} them: they begin {}{}", runs,
+                             of, noisy ? " or ten times the noise of the repeats" : "",
+                             noisy ? "neither rounding nor the noise explains" : "rounding does not explain",
+                             RootHeadline(report), CauseText(report)));
   }
   return Words("WITHIN TOLERANCE",
                fmt::format("{}: {}, none by more than its tolerance{}.", runs, of,
-                           report.explained() == "rounding" ? "; rounding explains all of them" : ""));
+                           report.explained() != "rounding" ? ""
+                           : noisy ? "; rounding and the noise of the repeats explain all of them"
+                                   : "; rounding explains all of them"));
 }
 
 }  // namespace
@@ -92,7 +100,8 @@ v1::DiffText VerdictText(const v1::DiffReport& report) {
   const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
   switch (report.verdict()) {
     case v1::VERDICT_IDENTICAL:
-      return Words("IDENTICAL", fmt::format("{}: {}.", runs, EqualText(report)));
+      return Words(report.without_hash() == 0 ? "IDENTICAL" : "EQUAL",
+                   fmt::format("{}: {}.", runs, EqualText(report)));
     case v1::VERDICT_WITHIN_TOLERANCE:
       // Rounding and a loss scale also explain records above their tolerance.
       if (report.compared().within_tolerance() + report.compared().diverged() > 0)

@@ -230,7 +230,7 @@ struct Root {
   std::vector<Divergence> alternatives;   // at most two, most likely first
   std::optional<Cause> cause;             // absent: no rule fits
   std::optional<double> times_expected;   // the distance divided by what inputs and rounding explain
-  std::optional<std::uint64_t> agreeing;  // records before it in causal order, if all are equal bit for bit
+  std::optional<std::uint64_t> agreeing;  // records before it in causal order, if all are equal
   std::optional<std::uint64_t> above_tolerance;  // first step in which a record exceeds its tolerance
 };
 
@@ -338,7 +338,7 @@ struct DiffReport {
   std::optional<StepRange> steps;      // compared
   std::string message;                 // if incomparable: why
   std::optional<Divergence> first_bitwise;
-  std::vector<Divergence> origins;  // independent ones, `first` first
+  std::vector<Divergence> origins;  // the root, or without one `first`; then independent ones
   Spread spread;
   std::vector<std::string> notes;  // one sentence each
   std::vector<AlignedNames> aligned;

@@ -55,7 +55,7 @@ TEST(DivergenceText, HeadlineTellsMicroBatchAndDistance) {
   EXPECT_EQ(Headline(row, Runs()),
             "at step 3, micro-batch 1, rank 0, forward, h.1.proj (Linear): numeric, distance 1.1e-2 (8e-3 to "
             "2e-2), "
-            "tolerance 1e-4; origin: everything observed before it agrees.");
+            "tolerance 1e-4");
 }
 
 TEST(RankText, NamesTheRanksOfBOnlyIfTheyAreOthers) {
@@ -95,13 +95,13 @@ TEST(DivergenceText, HeadlineTellsWhatDiffersWhereNoDistanceDoes) {
   row.mutable_a()->add_shape(4);
   row.mutable_a()->add_shape(16);
   EXPECT_THAT(Headline(row, Runs()),
-              AllOf(HasSubstr("shape, 4x16 in base and 0-d in port;"), Not(HasSubstr("tolerance"))));
+              AllOf(HasSubstr("shape, 4x16 in base and 0-d in port"), Not(HasSubstr("tolerance"))));
 
   row = Forward(v1::REASON_DTYPE);
   row.mutable_a()->set_dtype("f32");
   row.mutable_b()->set_dtype("bf16");
   row.set_distance(2e-3);
-  EXPECT_THAT(Headline(row, Runs()), HasSubstr("dtype, f32 in base and bf16 in port, distance 2e-3;"));
+  EXPECT_THAT(Headline(row, Runs()), HasSubstr("dtype, f32 in base and bf16 in port, distance 2e-3"));
 
   row = Forward(v1::REASON_NONFINITE);
   row.set_distance(std::numeric_limits<double>::infinity());
@@ -109,18 +109,18 @@ TEST(DivergenceText, HeadlineTellsWhatDiffersWhereNoDistanceDoes) {
   row.mutable_b()->set_pos_inf(1000);
   row.mutable_b()->set_neg_inf(24);
   EXPECT_THAT(Headline(row, Runs()),
-              HasSubstr("nonfinite, 0 NaN and 0 infinite in base and 2 NaN and 1,024 infinite in port;"));
+              HasSubstr("nonfinite, 0 NaN and 0 infinite in base and 2 NaN and 1,024 infinite in port"));
 
   row = Row(v1::STAGE_LOSS, v1::KIND_UNSPECIFIED, "loss", v1::REASON_NONFINITE);
   row.mutable_a()->set_value(2.5);
   row.mutable_b()->set_value(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_THAT(Headline(row, Runs()), HasSubstr("nonfinite, 2.5 in base and nan in port;"));
+  EXPECT_THAT(Headline(row, Runs()), HasSubstr("nonfinite, 2.5 in base and nan in port"));
 }
 
 TEST(DivergenceText, WhatIsMissingIsSaidWithTheNameOfTheRun) {
   EXPECT_EQ(ReasonText(Forward(v1::REASON_MISSING_IN_A), Runs()), "missing in base");
   EXPECT_EQ(ReasonText(Forward(v1::REASON_MISSING_IN_B), Runs()), "missing in port");
-  EXPECT_THAT(Headline(Forward(v1::REASON_MISSING_IN_B), Runs()), HasSubstr("h.1.proj: missing in port;"));
+  EXPECT_THAT(Headline(Forward(v1::REASON_MISSING_IN_B), Runs()), HasSubstr("h.1.proj: missing in port"));
   EXPECT_EQ(ReasonText(Forward(v1::REASON_NUMERIC), Runs()), "numeric");
 }
 
@@ -140,8 +140,100 @@ TEST(DivergenceText, BackwardPointsAtWhatUsedTheTensor) {
   row.set_previous("h.1.mlp.fc1");
   EXPECT_EQ(Next(row),
             "look at the backward pass between h.1.mlp.fc1, whose gradient agrees bit for bit, and h.1.ln2: "
-            "forward "
-            "pass and loss agree");
+            "forward pass and loss agree");
+}
+
+TEST(DivergenceText, EqualBitsAreSaidOnlyWhereHashesTell) {
+  v1::DiffReport report = Runs();
+  v1::Divergence& first = *report.mutable_first();
+  first = Forward(v1::REASON_NUMERIC);
+  first.set_previous("h.1.qkv");
+  report.set_without_hash(1);
+  EXPECT_THAT(NextStep(report), AllOf(HasSubstr("which agrees in every recorded statistic"), Not(HasSubstr("bit"))));
+}
+
+class BeforeTheRoot : public ::testing::Test {
+ protected:
+  BeforeTheRoot() : report_(Runs()) {
+    const v1::Divergence row = Row(v1::STAGE_BACKWARD, v1::KIND_GRAD_OUTPUT, "h.1.ln2", v1::REASON_NUMERIC);
+    *report_.mutable_first() = row;
+    report_.mutable_root()->ParseFromString(row.SerializeAsString());
+    report_.mutable_root()->set_confidence("certain");
+  }
+  v1::Divergence& Bitwise(v1::Stage stage, const std::string& activation) {
+    *report_.mutable_first_bitwise() = Row(stage, v1::KIND_OUTPUT, activation, v1::REASON_BITWISE);
+    return *report_.mutable_first_bitwise();
+  }
+  v1::DiffReport report_;
+};
+
+TEST_F(BeforeTheRoot, IsKnownToAgreeIfItWasCounted) {
+  report_.mutable_root()->set_agreeing(7);
+  EXPECT_EQ(WhatIsBefore(report_), Before::kAgrees);
+  report_.mutable_root()->set_agreeing(0);
+  EXPECT_EQ(WhatIsBefore(report_), Before::kNothing);
+}
+
+TEST_F(BeforeTheRoot, IsOtherwiseExplainedByRounding) {
+  EXPECT_EQ(WhatIsBefore(report_), Before::kWithinRounding);
+  EXPECT_THAT(NextStep(report_), ::testing::EndsWith("forward pass and loss agree up to rounding"));
+}
+
+TEST_F(BeforeTheRoot, OfWhatDiffersInMoreThanSizeTheFirstDifferenceTells) {
+  report_.mutable_root()->set_reason(v1::REASON_NONFINITE);
+  EXPECT_EQ(WhatIsBefore(report_), Before::kAgrees) << "nothing else differs";
+  EXPECT_THAT(NextStep(report_), ::testing::EndsWith("forward pass and loss agree"));
+  Bitwise(v1::STAGE_FORWARD, "h.0");
+  EXPECT_EQ(WhatIsBefore(report_), Before::kWithinRounding);
+  EXPECT_THAT(NextStep(report_), ::testing::EndsWith("forward pass and loss agree up to rounding"));
+  Bitwise(v1::STAGE_OPTIMIZER, "h.0.w");
+  EXPECT_EQ(WhatIsBefore(report_), Before::kAgrees) << "it comes later";
+  Bitwise(v1::STAGE_OPTIMIZER, "h.0.w").set_step(2);
+  EXPECT_EQ(WhatIsBefore(report_), Before::kWithinRounding) << "in an earlier step";
+}
+
+TEST_F(BeforeTheRoot, OfTheFirstAboveItsToleranceNothingElseIsKnown) {
+  report_.mutable_root()->set_confidence("possible");
+  EXPECT_EQ(WhatIsBefore(report_), Before::kWithinTolerance);
+  EXPECT_THAT(NextStep(report_), ::testing::EndsWith("forward pass and loss agree within tolerance"));
+}
+
+TEST(CausesOf, ARowIsPropagatedOnlyFromOneThatCanCauseIt) {
+  v1::DiffReport report = Runs();
+  const auto add = [&](v1::Stage stage, v1::Kind kind, const std::string& name, v1::Reason reason, bool origin) {
+    v1::Divergence row = Row(stage, kind, name, reason);
+    row.set_origin(origin);
+    *report.add_diverged() = row;
+  };
+  add(v1::STAGE_BATCH, v1::KIND_BATCH, "mask", v1::REASON_NUMERIC, true);
+  add(v1::STAGE_BATCH, v1::KIND_BATCH, "ids", v1::REASON_NUMERIC, false);  // no batch is computed from another
+  add(v1::STAGE_FORWARD, v1::KIND_OUTPUT, "h.0", v1::REASON_NUMERIC, false);
+  add(v1::STAGE_FORWARD, v1::KIND_OUTPUT, "h.1", v1::REASON_MISSING_IN_A, false);
+  add(v1::STAGE_BATCH, v1::KIND_BATCH, "rollout", v1::REASON_NUMERIC, false);  // what a model computed
+  EXPECT_THAT(CausesOf(report), ::testing::ElementsAre("origin", "-", "propagated", "-", "propagated"));
+  report.clear_diverged();
+  add(v1::STAGE_LOSS, v1::KIND_UNSPECIFIED, "loss", v1::REASON_NUMERIC, true);
+  add(v1::STAGE_LOSS, v1::KIND_UNSPECIFIED, "loss", v1::REASON_NUMERIC, false);
+  EXPECT_THAT(CausesOf(report), ::testing::ElementsAre("origin", "-"));
+  // From a root below its tolerance, which is no row.
+  report.mutable_root()->ParseFromString(Forward(v1::REASON_NUMERIC).SerializeAsString());
+  EXPECT_THAT(CausesOf(report), ::testing::ElementsAre("origin", "propagated"));
+}
+
+TEST(DivergenceText, WhatIsNotOfAnAgentIsNotLaunchedAgain) {
+  v1::DiffReport report = Runs();
+  *report.mutable_first() = Forward(v1::REASON_NUMERIC);
+  report.set_source_a("golden");
+  report.set_source_b("agent");
+  EXPECT_EQ(ValuesAdvice(report),
+            "a golden has no values: launch its training and the other run again under new names "
+            "(STATAGENT_RUN=values-a, STATAGENT_RUN=port-2) with STATAGENT_CAPTURES=h.1.proj@3, then statctl "
+            "diff-values values-a port-2 h.1.proj --step 3");
+  report.set_source_b("import");
+  EXPECT_EQ(ValuesAdvice(report), "");
+  report.mutable_bracket()->set_last_agreeing(1);
+  report.mutable_bracket()->set_first_seen(3);
+  EXPECT_THAT(NextStep(report), HasSubstr("run the golden's training and the other one again with steps=1-3"));
 }
 
 TEST(DivergenceText, OptimizerNamesTheWeightNotItsState) {

@@ -72,7 +72,7 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
   switch (jump.kind) {
     case JumpKind::kInput:
       reasons.push_back(quiet || one.stage == Stage::kWeights
-                            ? "nothing that was recorded comes before it"
+                            ? std::string(kOfInput)
                             : "neither rounding nor the weights before it explain that it differs by " +
                                   ShortNumber(one.observed));
       break;
@@ -115,7 +115,7 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
     case JumpKind::kExcess:
       AddExcess(one, jump, reasons);
   }
-  if (quiet && jump.kind != JumpKind::kInput) reasons.push_back("everything before it agrees bit for bit");
+  if (quiet && jump.kind != JumpKind::kInput) reasons.emplace_back(kAllBitsAgree);
   return reasons;
 }
 

@@ -11,6 +11,11 @@
 
 namespace statcollect::query {
 
+// Reasons that others share, or that are said otherwise where bits are not known.
+inline constexpr char kOfInput[] = "it is an input: nothing that was recorded computes it";
+inline constexpr char kAllBitsAgree[] = "everything before it agrees bit for bit";
+inline constexpr char kAllStatisticsAgree[] = "everything before it is equal in every recorded statistic";
+
 // `quiet`: everything before the jump agrees bit for bit.
 Confidence ConfidenceIn(const Jump& jump, bool quiet);
 

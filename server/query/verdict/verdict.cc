@@ -9,6 +9,7 @@
 #include "common/names.h"
 #include "server/query/cause/cause.h"
 #include "server/query/compare/roundoff.h"
+#include "server/query/verdict/because.h"
 
 namespace statcollect::query {
 namespace {
@@ -150,9 +151,11 @@ void PreferHardRow(bool order_counts, const FirstMissing& missing, RootAnswer& a
   }
   const bool same = report.root && SameTensor(*hard, report.root->at);
   if (same && IsInput(*hard)) return;
-  report.root = RootOf(*hard, Confidence::kCertain,
-                       IsInput(*hard) ? "nothing that was recorded comes before it"
-                                      : "it differs in more than the size of its values");
+  const auto agreeing = same ? report.root->agreeing : std::nullopt;
+  report.root =
+      RootOf(*hard, Confidence::kCertain,
+             IsInput(*hard) ? std::string(kOfInput) : "it differs in more than the size of its values");
+  report.root->agreeing = agreeing;
   if (!same) answer.caveat.reset();
   if (!answer.caveat) return;
   report.root->confidence = std::max(report.root->confidence, answer.caveat->most);
@@ -216,6 +219,34 @@ void NoteTwins(const RootQuestion& question, const RootAnswer& answer, DiffRepor
   }
 }
 
+// What comes before the root differs by rounding or not at all, and what comes after a root below its tolerance is computed
+// from it: neither is an origin. The root is the first one.
+void BeginOriginsAtRoot(DiffReport& report) {
+  if (!report.root) return;
+  const Divergence& root = report.root->at;
+  const Divergence* const at = RowAmong(report, root);
+  const auto comes_before = [&](const Divergence& one) {
+    if (at == nullptr) return true;
+    const Divergence* const listed = RowAmong(report, one);
+    return listed == nullptr ? one.step < root.step : listed < at;
+  };
+  std::erase_if(report.origins, comes_before);
+  if (report.origins.empty() || !SameTensor(report.origins.front(), root))
+    report.origins.insert(report.origins.begin(), root);
+  for (Divergence& row : report.diverged) {
+    if (at == nullptr || &row < at) row.origin = false;
+    if (&row == at) row.origin = true;
+  }
+  if (report.first) report.first->origin = report.first->origin && !comes_before(*report.first);
+}
+
+// Without content hashes equal statistics are all that is known of what comes before.
+void SayWhatIsKnownOfBits(const Tally& tally, Root& root) {
+  if (tally.without_hash == 0) return;
+  std::replace(root.because.begin(), root.because.end(), std::string(kAllBitsAgree),
+               std::string(kAllStatisticsAgree));
+}
+
 }  // namespace
 
 Status JudgeReport(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
@@ -255,6 +286,8 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     report.root =
         RootOf(*report.first, Confidence::kPossible, "some later differences are not in the size of values");
   if (report.root) {
+    BeginOriginsAtRoot(report);
+    SayWhatIsKnownOfBits(tally, *report.root);
     if (report.first) report.root->above_tolerance = report.first->step;
     return AddCause(question, *report.root, stop);
   }

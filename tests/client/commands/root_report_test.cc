@@ -135,9 +135,10 @@ TEST_F(RootReport, WhatDiffersBeforeARootIsNotSaidToAgree) {
   before.set_activation("embed");
   before.set_step(2);
   before.set_distance(0);
-  EXPECT_THAT(Text(), AllOf(HasSubstr("everything observed before it agrees"),
+  EXPECT_THAT(Text(), AllOf(HasSubstr("Rounding explains everything before it."),
                             HasSubstr("first difference of any size: step 2"),
-                            HasSubstr("smaller than its sketch resolves")));
+                            HasSubstr("smaller than its sketch resolves"),
+                            Not(HasSubstr("everything observed before it agrees"))));
   before.set_step(1);
   before.set_distance(1e-7);
   EXPECT_THAT(Text(), AllOf(HasSubstr("Rounding explains everything before it."), HasSubstr("distance 1e-7"),
@@ -148,6 +149,18 @@ TEST_F(RootReport, WhatDiffersBeforeARootIsNotSaidToAgree) {
   EXPECT_THAT(Text(), HasSubstr("Rounding explains everything before it."));
   report_.mutable_root()->set_agreeing(7);
   EXPECT_THAT(Text(), HasSubstr("everything observed before it agrees"));
+}
+
+TEST_F(RootReport, WhatRepeatsDoNotExplainIsSaid) {
+  AddRoot();
+  report_.clear_first();
+  report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
+  report_.mutable_noise()->add_runs("repeat");
+  EXPECT_THAT(Text(), HasSubstr("none by more than its tolerance or ten times the noise of the repeats. But neither "
+                                "rounding nor the noise explains them: they begin at step 2"));
+  report_.clear_root();
+  report_.set_explained("rounding");
+  EXPECT_THAT(Text(), HasSubstr("rounding and the noise of the repeats explain all of them"));
 }
 
 TEST_F(RootReport, RoundingBeyondTheToleranceIsSaid) {

@@ -4,6 +4,7 @@ import { count, shown } from '../text';
 
 const TONES: Record<string, string> = {
   IDENTICAL: 'good',
+  EQUAL: 'good',
   'SAME UP TO ROUNDING': 'good',
   'WITHIN TOLERANCE': 'good',
   DIVERGED: 'bad',
