@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import ROOT, Collector
-from fault_catalogue import alarms
+from contradictions.ask import ask as read
+from contradictions.check import contradictions
+from fault_catalogue import alarms, noise
 from fault_catalogue import faults as _faults  # enters the faults
 from fault_catalogue.catalogue import WORLDS, ask_clean, names_of, record, short_selection
 from fault_catalogue.check import ask
@@ -41,6 +44,21 @@ def test_run_without_a_fault_is_no_alarm(recorded: Collector, name: str, world: 
     assert repeat.verdict in ("identical", "within_tolerance")
     assert repeat.verdict == "identical" or not name.startswith("repeat_")
     assert repeat.largest < 3e-5, "six steps of Adam must not bring rounding near the tolerance of 1e-4"
+
+
+def test_no_answer_contradicts_itself(recorded: Collector) -> None:
+    """About all that the catalogue has, clean runs and noise included; test_contradictions.py has more pairs."""
+    record(recorded, noise.names(), 1)
+    pairs = [(f"base-{FAULTS[name].base}.{world}", f"{name}.{world}") for name, world in PLACES]
+    pairs += [(f"base-{CLEAN[name].base}.{world}", f"{name}.{world}") for name, world in REPEATS]
+    asked: list[tuple[str, ...]] = [*pairs]
+    learned = ",".join(f"{repeat}.1" for repeat in noise.LEARNED)
+    for name in noise.ASKED:
+        asked += [(f"base-{noise.BASE}.1", f"{name}.1"), (f"base-{noise.BASE}.1", f"{name}.1", "--noise", learned)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda question: contradictions(read(recorded, *question)), asked))
+    wrong = [f"{' '.join(question)}: {text}" for question, texts in zip(asked, found) for text in texts]
+    assert not wrong, "\n".join(wrong[:40])
 
 
 @pytest.mark.parametrize("name", ["permuted_features", "transposed_weight"])
