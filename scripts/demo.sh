@@ -112,8 +112,11 @@ if [ "$agent" = 0 ]; then
   exit 0
 fi
 
+# Links to the page are printed only where its collector stays until Enter is pressed.
+http=off
+if [ -n "$open" ] || { [ -z "$keep" ] && [ -t 0 ] && [ -t 1 ]; }; then http=127.0.0.1:0; fi
 step "collector"
-"$bin/statcollectord" --data-dir "$work/data" --listen 127.0.0.1:0 --http 127.0.0.1:0 >"$work/collector.out" 2>"$work/collector.err" &
+"$bin/statcollectord" --data-dir "$work/data" --listen 127.0.0.1:0 --http "$http" >"$work/collector.out" 2>"$work/collector.err" &
 collector_pid=$!
 for _ in $(seq 100); do
   [ -s "$work/collector.out" ] && break
@@ -151,7 +154,7 @@ if [ "$bug" = none ]; then verdict 0 base ort; else verdict 1 base ort; fi
 step "statctl diff --run-a base --run-b base2"
 verdict 0 base base2
 page="/?view=compare&a=base&b=ort"
-url="http://$(grep -oE 'http [0-9.]+:[0-9]+' "$work/collector.out" | cut -d' ' -f2)$page"
+url="http://$(grep -oE 'http [0-9.]+:[0-9]+' "$work/collector.out" | cut -d' ' -f2 || true)$page"
 step "done"
 if [ -n "$open" ]; then # printed first: a browser may stay in the foreground until it is closed
   echo "Where they diverge, in a browser: $url"
@@ -162,7 +165,7 @@ if [ -n "$keep" ]; then
   echo "Kept in $keep. To look around: build/release/bin/statcollectord --data-dir $keep/data"
   echo "Then in a browser: http://127.0.0.1:7434$page"
 fi
-if [ -n "$open" ] || { [ -z "$keep" ] && [ -t 0 ] && [ -t 1 ]; }; then
+if [ "$http" != off ]; then
   [ -n "$open" ] || echo "Where they diverge, in a browser: $url"
   read -r -p "Press Enter to stop the collector. " _ || true
 elif [ -z "$keep" ]; then

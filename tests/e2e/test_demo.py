@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -151,3 +152,64 @@ def test_open_needs_a_terminal_and_the_collector(checkout: Path, terminal: bool)
     os.close(its)
     assert done.returncode == 2 and "--open: found no terminal, or --no-agent" in done.stderr
     assert "==>" not in done.stdout, "before anything is installed or built"
+
+
+def test_no_link_to_a_collector_that_is_stopped_is_printed(checkout: Path, programs: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(checkout / "scripts" / "demo.sh")],
+        env=agent_environment(TMPDIR=str(tmp_path), PATH=str(programs)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "DIVERGED" in done.stdout and "http://" not in done.stdout, done.stdout
+
+
+PACKAGE = [sys.executable, "-m", "statcollect", "demo"]
+
+
+def package_environment() -> dict[str, str]:
+    return {**agent_environment(), "PYTHONPATH": f"{ROOT / 'client' / 'python'}{os.pathsep}{ROOT / 'agent' / 'python'}"}
+
+
+def test_the_packages_demo_names_the_cause_and_links_to_nothing_that_is_gone() -> None:
+    done = subprocess.run(
+        PACKAGE, env=package_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = re.sub(r"\s+", " ", done.stdout)
+    assert "DIVERGED at step 3, rank 0, forward, blocks.1.norm" in verdict
+    assert "Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.norm); it changed while ort ran" in verdict
+    assert "http://" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_the_packages_demo_keeps_its_page_in_a_terminal_until_enter(wait: bool) -> None:
+    ours, its = pty.openpty()
+    running = subprocess.Popen([*PACKAGE, *([] if wait else ["--no-wait"])], env=package_environment(), stdin=its, stdout=its)
+    os.close(its)
+    text = ""
+    try:
+        while "Press Enter" not in text and select.select([ours], [], [], 120)[0]:
+            try:
+                text += os.read(ours, 4096).decode(errors="replace")
+            except OSError:  # it has ended
+                break
+        links = set(re.findall(r"http://[\w.:/?=&]+", text))
+        assert bool(links) == ("Press Enter" in text) == wait, text
+        for link in links:
+            with urllib.request.urlopen(link, timeout=10) as page:
+                assert page.status == 200
+        if wait:
+            os.write(ours, b"\n")
+        assert running.wait(timeout=60) == 0
+        for link in links:
+            with pytest.raises(urllib.error.URLError):
+                urllib.request.urlopen(link, timeout=10)
+    finally:
+        running.kill()
+        running.wait()
+        os.close(ours)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-USAGE = """Usage: python -m statcollect demo [--steps N] [--bug-step N] [--keep DIR]
+USAGE = """Usage: python -m statcollect demo [--steps N] [--bug-step N] [--keep DIR] [--no-wait]
 
   demo   trains a small network on two ranks three times, once with a mistake, and finds it: a few seconds
 

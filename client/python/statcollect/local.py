@@ -25,7 +25,7 @@ class Local:
     """Where a collector listens."""
 
     grpc: str  # HOST:PORT, for agents and statctl
-    http: str  # HOST:PORT, for statcollect.connect and the page
+    http: str  # HOST:PORT, for statcollect.connect and the page; "off" if there is none
     ready_line: str
 
 
@@ -46,14 +46,14 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def collector(work: Path, *options: str) -> Iterator[Local]:
+def collector(work: Path, *options: str, http: str = "127.0.0.1:0") -> Iterator[Local]:
     """Starts statcollectord with its data in work/data and its messages in work/collector.log, and stops it at the end.
 
-    options: further ones of statcollectord. Raises ProgramNotFoundError, or CollectorUnavailableError with its messages if it does
+    options: further ones of statcollectord; http: as its --http. Raises ProgramNotFoundError, or CollectorUnavailableError with its messages if it does
     not get ready within 30 s."""
     log = work / "collector.log"
     command = [
-        str(programs.find("statcollectord")), "--data-dir", str(work / "data"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+        str(programs.find("statcollectord")), "--data-dir", str(work / "data"), "--listen", "127.0.0.1:0", "--http", http,
         *options,
     ]  # fmt: skip
     with log.open("w") as errors:
@@ -62,7 +62,7 @@ def collector(work: Path, *options: str) -> Iterator[Local]:
         assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], READY_SECONDS)
         line = process.stdout.readline() if readable else ""
-        found = re.search(r"grpc (\S+:\d+), http (\S+:\d+)", line)
+        found = re.search(r"grpc (\S+:\d+), http (\S+:\d+|off)", line)
         if not found:
             stop(process)
             raise CollectorUnavailableError(f"start a collector: it did not get ready; its messages:\n{log.read_text()}")

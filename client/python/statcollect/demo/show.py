@@ -89,6 +89,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="steps of each training (default 12)")
     parser.add_argument("--bug-step", type=int, default=3, help="the first step with the mistake (default 3)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the collector's data and the logs in DIR")
+    parser.add_argument(
+        "--no-wait", action="store_true", help="end after the verdicts; otherwise, in a terminal, the page stays until Enter"
+    )
     options = parser.parse_args(arguments)
     if not 0 <= options.bug_step < options.steps <= 1000:
         parser.error(f"found --steps {options.steps} --bug-step {options.bug_step}; expected 0 <= bug step < steps <= 1000")
@@ -103,8 +106,10 @@ def run(options: argparse.Namespace, work: Path) -> None:
     def heading(text: str) -> None:
         print(f"\n==> {text}  ({time.monotonic() - started:.0f} s)", flush=True)
 
+    # Links to the page are printed only where its collector stays.
+    waits = not (options.no_wait or options.keep) and sys.stdin.isatty() and sys.stdout.isatty()
     heading("collector")
-    with local.collector(work) as own:
+    with local.collector(work, http="127.0.0.1:0" if waits else "off") as own:
         address = own.grpc
         print(own.ready_line, end="")
         heading(f"run base: two ranks, {options.steps} steps")
@@ -117,7 +122,11 @@ def run(options: argparse.Namespace, work: Path) -> None:
         compare(address, "base", "ort", 1)
         heading("statctl diff --run-a base --run-b base2")
         compare(address, "base", "base2", 0)
-    heading("done")
+        heading("done")
+        if waits:
+            print(f"Where they diverge, in a browser: http://{own.http}/?view=compare&a=base&b=ort")
+            print("Press Enter to stop the collector. ", end="", flush=True)
+            sys.stdin.readline()
     if options.keep:
         print(f"Kept in {work}. To look around: statcollectord --data-dir {work}/data")
     print(

@@ -49,10 +49,25 @@ def averaged(gradients: dict[str, Matrix], rank: int, other: Connection) -> dict
     return {name: [[value / 2 for value in row] for row in added(first[name], second[name])] for name in gradients}
 
 
+def settings(network: Network) -> dict[str, str]:
+    """Those of the modules, under the keys that statagent.watch gives them in PyTorch."""
+    return {f"module.blocks.{block}.norm.eps": str(eps) for block, eps in enumerate(network.eps)}
+
+
+def note_changes(agent: Any, before: dict[str, str], now: dict[str, str]) -> None:
+    """What statagent.watch does of itself."""
+    changed = {key: value for key, value in now.items() if before[key] != value}
+    for key, value in changed.items():
+        agent.log_event(
+            "setting_changed", f"{key} was {before[key]} and is {value}", {"key": key, "from": before[key], "to": value}
+        )
+    agent.add_config(changed)
+
+
 def train(steps: int, bug_step: int, place: str) -> None:
-    agent = statagent.init(required=True, config={"lr": LEARNING_RATE, "blocks.0.norm.eps": 1e-5, "blocks.1.norm.eps": 1e-5})
-    rank = statagent.rank()
     network = Network()
+    agent = statagent.init(required=True, config={"lr": LEARNING_RATE, **settings(network)})
+    rank = statagent.rank()
 
     def observe(name: str, matrix: Matrix, kind: str) -> None:
         agent.observe(name, numbers(matrix), kind)
@@ -60,7 +75,9 @@ def train(steps: int, bug_step: int, place: str) -> None:
     with meet(rank, place) as other:
         for step in range(steps):
             if step == bug_step:
+                before = settings(network)
                 network.eps[WRONG_BLOCK] = WRONG_EPS  # the mistake
+                note_changes(agent, before, settings(network))
             x, target = batch(step, rank)
             statagent.log_batch(x=numbers(x), target=numbers(target))
             if step == 0:
