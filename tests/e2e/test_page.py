@@ -83,11 +83,11 @@ torch.manual_seed(1)
 model = nn.Sequential(nn.Embedding(32, 64, padding_idx=0), nn.Linear(64, 8))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 statagent.init(run="tagger")
-statagent.watch(model, optimizer=optimizer, memory="modules", density={"input_ids": 0})
+statagent.watch(model, optimizer=optimizer, memory="modules", density={"input_ids": 0, "targets": -100})
 for step in range(6):
     ids = torch.randint(1, 32, (4, 10))
-    ids[:, 5 + step % 3:] = 0
-    statagent.log_batch(input_ids=ids)
+    ids[:, 4 + step % 3:] = 0
+    statagent.log_batch(input_ids=ids, targets=ids % 8)
     nn.functional.cross_entropy(model(ids).flatten(0, 1), (ids % 8).flatten()).backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -384,7 +384,10 @@ def test_memory_and_padding_are_those_of_statctl(recorded: Collector, open_page:
     assert {row[0] for row in modules} == set(raised) and len(raised) == 3
     density = [record for record in recorded.json("density", "tagger")["records"] if record["input"] == "input_ids"]
     share = sum(record["valid"] for record in density) / sum(record["total"] for record in density)
-    assert table_of(page, "Density of the inputs")[0][:3] == ["input_ids (embed)", "0", f"{100 * share:.1f} %"]
+    inputs = {row[0]: row[1:] for row in table_of(page, "Density of the inputs")}
+    assert inputs["input_ids (embed)"] == ["0", f"{100 * share:.1f} %", "step 0: 60.0 %"]
+    (full,) = (row for name, row in inputs.items() if name.startswith("targets"))
+    assert full == ["-100", "100 %", "none"], "neither a share of padding nor 100 % of it"
     page.get_by_role("combobox", name="Phase").select_option("post_backward")
     until(page, "location.search.includes('stage=post_backward')")
     assert {row[1] for row in table_of(page, "Memory by step and phase")} == {"post backward"}

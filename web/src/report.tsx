@@ -1,7 +1,7 @@
 // The report file: the comparison of two runs with its data in it, to look at without a collector.
 import { render } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
-import type { DiffReport, Divergence, HeatMap, ScalarPoint } from './api/types';
+import type { DiffReport, HeatMap, ScalarPoint } from './api/types';
 import { rowText } from './heat/heat_map';
 import { describe } from './heat/levels';
 import { heatOf, levelAt, stepsText, whole, type Heat } from './heat/model';
@@ -12,7 +12,8 @@ import './style.css';
 import { command, shown } from './text';
 import { lossLine } from './views/losses';
 import { HeatPicture, type CellPlace } from './views/picture';
-import { StatsTable } from './views/stats';
+import { foundIn } from './views/places';
+import { placeText, StatsTable } from './views/stats';
 import { Reasons, Verdict } from './views/verdict';
 
 interface Data {
@@ -23,19 +24,8 @@ interface Data {
   made_unix_nanos: number;
 }
 
-/** What the report has of both runs at a cell: of its ranks, micro-batches and calls, the one with the largest distance. */
-export function sidesOf(report: DiffReport, heat: Heat, cell: CellPlace): Divergence | null {
-  const row = heat.rows[cell.row];
-  const first = heat.first[cell.column] ?? 0;
-  const last = heat.last[cell.column] ?? 0;
-  const known = [...(report.root ? [report.root as unknown as Divergence] : []), ...(report.first ? [report.first] : []), ...report.diverged];
-  return (
-    known.find((one) => one.activation === row?.activation && one.kind === row.kind && one.output_path === row.output_path && one.mode === row.mode && one.step >= first && one.step <= last) ?? null
-  );
-}
-
 function Chosen({ report, heat, cell }: { report: DiffReport; heat: Heat; cell: CellPlace }) {
-  const sides = sidesOf(report, heat, cell);
+  const sides = foundIn(report, heat.rows[cell.row], heat.first[cell.column] ?? 0, heat.last[cell.column] ?? 0);
   return (
     <section class="cell" aria-label="The chosen cell">
       <h2>
@@ -47,8 +37,7 @@ function Chosen({ report, heat, cell }: { report: DiffReport; heat: Heat; cell: 
       {sides ? (
         <>
           <p class="note">
-            Step {sides.step}, rank {sides.rank}
-            {sides.micro_batch > 0 ? `, micro-batch ${sides.micro_batch}` : ''}
+            Step {sides.step}, {placeText({ ...sides, ranks: sides.ranks_a })}
           </p>
           <StatsTable a={sides.a} b={sides.b} runA={report.run_a} runB={report.run_b} />
         </>

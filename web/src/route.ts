@@ -16,6 +16,7 @@ export interface Route {
   path: string; // place in a nested output
   mode: string;
   step: string;
+  place: string; // of the tensor: "RANK/MICRO_BATCH/CALL"
   stat: string;
   sort: string;
   filter: string;
@@ -37,7 +38,7 @@ export interface Route {
 }
 
 const EMPTY: Route = {
-  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', path: '', mode: '', step: '', stat: '', sort: '', filter: '', window: '',
+  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', path: '', mode: '', step: '', place: '', stat: '', sort: '', filter: '', window: '',
   tolerance: '', ranks: '', steps: '', kinds: '', noise: '', map: '', exact: '', no_alignment: '', first_only: '', no_noise: '', merge_ranks: '', logical: '', by_rank: '',
 }; // prettier-ignore
 
@@ -53,6 +54,7 @@ export function parseRoute(search: string): Route {
   route.view = VIEWS.includes(view) ? view : 'runs';
   if (!/^\d*$/.test(route.rank)) route.rank = '';
   if (!/^\d*$/.test(route.step)) route.step = '';
+  if (!/^\d+\/\d+\/\d+$/.test(route.place)) route.place = '';
   return route;
 }
 

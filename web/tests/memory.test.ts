@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import type { DensityRow, MemoryRow } from '../src/api/types';
 import { byteTicks } from '../src/parts/lines';
-import { defaultSteps, densities, peaksByModule, stackOf, usedBytes } from '../src/views/memory_model';
+import { defaultSteps, densities, peaksByModule, percent, stackOf, usedBytes } from '../src/views/memory_model';
 
 function memory(step: number, phase: string, given: Partial<MemoryRow>): MemoryRow {
   return {
@@ -44,6 +44,10 @@ test('density by input, micro-batches together, empty batches left out', () => {
   const [ids, other] = densities([row(0, 1, 4), row(0, 3, 4), row(1, 1, 4), row(2, 0, 0), row(0, 4, 4, 'labels')]);
   expect(ids).toMatchObject({ valid: 5, total: 12, least: { step: 1, share: 0.25 }, points: [[0, 0.5], [1, 0.25]] }); // prettier-ignore
   expect(other?.points).toEqual([[0, 1]]);
+});
+
+test('only nothing is 0 %, and only everything 100 %', () => {
+  expect([0, 0.0004, 0.5, 0.9996, 1].map(percent)).toEqual(['0 %', '<0.1 %', '50.0 %', '>99.9 %', '100 %']);
 });
 
 test('long runs begin with their last steps', () => {

@@ -9,6 +9,8 @@ import { LINES, useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
 import { bytes as bytesText, command, count, short, shown } from '../text';
 import { binsOf, differencesOf, numbersOf } from './capture_model';
+import { pairAt } from './places';
+import { placeText } from './stats';
 
 const BYTES_MAX = 16 << 20; // that the page reads by itself
 const HEIGHT = 130;
@@ -138,9 +140,8 @@ export function Captures({ route }: { route: Route }) {
   const rows = [kept(a.data?.records), kept(b.data?.records)] as const;
   const steps = [...new Set(rows.flat().map((row) => row.step))].sort((p, q) => p - q);
   const step = route.step !== '' && steps.includes(Number(route.step)) ? Number(route.step) : steps.at(-1);
-  const at = (side: readonly CaptureRow[]) => side.find((row) => row.step === step) ?? null;
-  const rowA = at(rows[0]);
-  const rowB = at(rows[1]);
+  const [ofA, ofB] = rows.map((side) => side.filter((row) => row.step === step)) as [CaptureRow[], CaptureRow[]];
+  const [rowA, rowB] = pairAt(ofA, ofB, route.place);
   const first = useCapture(rowA);
   const second = useCapture(rowB);
   const lists = useMemo(() => [first.values?.numbers, second.values?.numbers].filter((one): one is Float64Array => one instanceof Float64Array), [first.values, second.values]);
@@ -165,7 +166,7 @@ export function Captures({ route }: { route: Route }) {
         <Choice label="Step" value={String(step)} options={steps.map((one) => [String(one), String(one)] as const)} onChange={(next) => go({ ...route, step: next }, true)} />
         <span class="grow" />
         <span class="note">
-          {row.elements < row.numel ? `the first ${count(row.elements)} of ${count(row.numel)}` : count(row.numel)} elements, {row.dtype}, {bytesText(row.bytes)}
+          {row.elements < row.numel ? `the first ${count(row.elements)} of ${count(row.numel)}` : count(row.numel)} elements, {row.dtype}, {bytesText(row.bytes)}, {placeText({ ...row, ranks: [] })}
         </span>
       </div>
       {error ? (

@@ -1,7 +1,7 @@
 // One tensor at one step: both sides, its series, its neighbours in the order of execution.
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useMemo, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
-import type { CurvePlace, SeriesPoint } from '../api/types';
+import type { DiffReport, SeriesPoint } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { describe } from '../heat/levels';
 import { rowText } from '../heat/heat_map';
@@ -11,45 +11,55 @@ import type { Line } from '../parts/lines';
 import { Choice, Commands, Link, waiting } from '../parts/parts';
 import { command } from '../text';
 import { pointsOf } from './curves';
+import { comparesParts, firstPlace, foundIn, placeKey, placesOf, pointAt } from './places';
 import { placeText, STAT_NAMES, STATS, StatsTable, type Stat } from './stats';
 
 interface Props {
   runA: string;
   runB: string;
+  report: DiffReport;
   rank: string;
   heat: Heat;
   row: number;
   column: number;
+  step: number; // one of the column's
+  place: string; // "" if the URL says none
   onMove: (row: number) => void;
+  onPlace: (place: string) => void;
 }
 
 const PLACES_MAX = 256;
-const placeKey = (place: CurvePlace) => `${place.rank}/${place.micro_batch}/${place.call}`;
 
-export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
+export function Cell({ runA, runB, report, rank, heat, row, column, step, place, onMove, onPlace }: Props) {
   const at = heat.rows[row];
   const [stat, setStat] = useState<Stat>('l2');
   const [log, setLog] = useState(false);
-  const [place, setPlace] = useState('');
-  useEffect(() => setPlace(''), [row]);
-  const step = heat.first[column] ?? 0;
+  const parts = comparesParts(report);
   const of = (run: string, activation: string) => ({
     run,
     activation,
     ...(at?.kind ? { kind: at.kind } : {}),
     ...(at?.output_path ? { output_path: at.output_path } : {}),
     ...(rank === '' ? {} : { ranks: [Number(rank)] }),
+    ...(parts ? { by_rank: true } : {}),
   });
   const askA = at ? of(runA, at.activation) : null;
   const askB = at ? of(runB, at.activation_b || at.activation) : null;
-  const drawn = { ...(at ? { mode: at.mode } : {}), ...(place === '' ? {} : { place }) };
-  const curvesA = useQuery('/api/v1/curves', askA && { ...askA, ...drawn });
-  const curvesB = useQuery('/api/v1/curves', askB && { ...askB, ...drawn });
   const a = useQuery('/api/v1/series', askA && { ...askA, steps: String(step) });
   const b = useQuery('/api/v1/series', askB && { ...askB, steps: String(step) });
   const kept = (points: readonly SeriesPoint[] | undefined) => (points ?? []).filter((point) => point.mode === at?.mode);
   const pointsA = useMemo(() => kept(a.data?.records), [a.data, at]);
   const pointsB = useMemo(() => kept(b.data?.records), [b.data, at]);
+  const found = foundIn(report, at, step, step);
+  const foundPlaces = found ? placesOf(found) : null;
+  const seen = place || foundPlaces?.a || firstPlace(pointsA, pointsB);
+  const others = !parts || report.ranks_b.length > 0;
+  const shownA = pointAt(pointsA, seen, others);
+  const shownB = pointAt(pointsB, seen === foundPlaces?.a ? foundPlaces.b : seen, others);
+  const drawn = (point: SeriesPoint | null) => ({ ...(at ? { mode: at.mode } : {}), ...(point ? { place: placeKey(point) } : seen === '' ? {} : { place: seen }) });
+  const read = (query: typeof a) => query.data !== null || query.error !== null;
+  const curvesA = useQuery('/api/v1/curves', read(a) ? askA && { ...askA, ...drawn(shownA) } : null);
+  const curvesB = useQuery('/api/v1/curves', read(b) ? askB && { ...askB, ...drawn(shownB) } : null);
   const places = useMemo(() => {
     const found = new Map<string, string>();
     for (const one of [...(curvesA.data?.places ?? []), ...(curvesB.data?.places ?? [])]) if (found.size < PLACES_MAX) found.set(placeKey(one), placeText(one));
@@ -63,20 +73,18 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
     [curvesA.data, curvesB.data, stat],
   );
   if (!at) return null;
-  // Of both sides the same rank, micro-batch and call.
-  const first = pointsA[0] ?? pointsB[0];
-  const seen = place !== '' ? place : first ? placeKey(first) : '';
-  const pointAt = (points: readonly SeriesPoint[]) => points.find((point) => placeKey(point) === seen) ?? null;
   const wait = [a, b, curvesA, curvesB].some((query) => query.error) ? null : (waiting(a, 'Reading the tensor') ?? waiting(b, 'Reading the tensor') ?? waiting(curvesA, 'Reading the tensor') ?? waiting(curvesB, 'Reading the tensor'));
   const [seenRank = '0', seenMicro = '0', seenCall = '0'] = seen === '' ? [] : seen.split('/');
+  const cut = parts && (shownA ?? shownB)?.stats?.place;
   const values = ['statctl', 'diff-values', runA, runB, at.activation, '--step', String(step), ...(at.kind ? ['--kind', at.kind] : [])];
   if (at.output_path && at.output_path !== '0') values.push('--path', at.output_path);
   if (seenMicro !== '0') values.push('--micro-batch', seenMicro);
   if (seenCall !== '0') values.push('--call', seenCall);
   if (at.mode !== 'train') values.push('--mode', at.mode);
   if (seenRank !== '0') values.push('--rank', seenRank);
+  if (shownA && shownB && shownA.rank !== shownB.rank) values.push('--rank-b', String(shownB.rank));
   if (at.activation_b) values.push('--activation-b', at.activation_b);
-  const series = ['statctl', 'series', runA, at.activation, ...(at.kind ? ['--kind', at.kind] : []), '--stat', stat, ...(rank === '' ? [] : ['--rank', rank])];
+  const series = ['statctl', 'series', runA, at.activation, ...(at.kind ? ['--kind', at.kind] : []), '--stat', stat, ...(rank === '' ? (cut ? ['--by-rank'] : []) : ['--rank', rank])];
   return (
     <section class="cell" aria-label="The chosen cell">
       <header>
@@ -86,10 +94,16 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
         <p class="lead">
           {stepsText(heat, column)}: {describe(levelAt(heat, row, column))}
         </p>
+        {shownA || shownB ? (
+          <p class="note">
+            Step {step}, {placeText((shownA ?? shownB)!)}
+            {shownA && shownB && shownA.rank !== shownB.rank ? `; of B, ${placeText(shownB)}` : ''}
+          </p>
+        ) : null}
       </header>
       <div class="bar">
         <Choice label="Statistic" value={stat} onChange={(value) => setStat(value as Stat)} options={STATS.map((one) => [one, STAT_NAMES[one]] as const)} />
-        {places.length > 1 ? <Choice label="Where" value={place} onChange={setPlace} options={[['', 'first with data'], ...places]} /> : null}
+        {places.length > 1 ? <Choice label="Where" value={seen} onChange={onPlace} options={places.some(([one]) => one === seen) ? places : [[seen, 'elsewhere'], ...places]} /> : null}
         <label class="choice check">
           <input type="checkbox" checked={log} onChange={(event) => setLog(event.currentTarget.checked)} />
           <span>Log axis</span>
@@ -107,7 +121,7 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
           {a.error ? <p class="note">A: {a.error.message}</p> : null}
           {b.error ? <p class="note">B: {b.error.message}</p> : null}
           <div class="two">
-            <StatsTable a={pointAt(pointsA)?.stats ?? null} b={pointAt(pointsB)?.stats ?? null} runA={runA} runB={runB} />
+            <StatsTable a={shownA?.stats ?? null} b={shownB?.stats ?? null} runA={runA} runB={runB} />
             <div>
               <Chart label={`${STAT_NAMES[stat]} over the steps`} lines={lines} height={250} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && lines.every((line) => line.points.every(([, y]) => y === null || y > 0))} />
             </div>
@@ -115,7 +129,7 @@ export function Cell({ runA, runB, rank, heat, row, column, onMove }: Props) {
         </>
       )}
       <p class="note">
-        <Link to={{ view: 'tensor', a: runA, b: runB, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank }}>All statistics of this tensor</Link>
+        <Link to={{ view: 'tensor', a: runA, b: runB, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank: cut ? seenRank : rank, step: String(step), place: seen }}>All statistics of this tensor</Link>
       </p>
       <Commands statctl={command(...series)} url={urlOf('/api/v1/series', askA ?? {})} />
       <p class="note">To compare element by element, if both runs captured it at this step:</p>

@@ -13,6 +13,7 @@ import { command, shown, words } from '../text';
 import { Cell } from './cell';
 import { lossLine } from './losses';
 import { HeatPicture } from './picture';
+import { foundIn, placesOf } from './places';
 import { argumentsOf, comparisonOf, optionTexts, questionOf } from './question';
 import { Reasons, Verdict } from './verdict';
 
@@ -68,7 +69,7 @@ export function CompareView({ route }: { route: Route }) {
         {live ? <span class="live">live</span> : null}
         <span class="grow" />
         <Link to={{ view: 'config', a: route.a, b: route.b }}>Configuration</Link>
-        <Link to={{ ...route, a: route.b, b: route.a, tensor: '', step: '', window: '' }}>Swap</Link>
+        <Link to={{ ...route, a: route.b, b: route.a, tensor: '', step: '', place: '', window: '' }}>Swap</Link>
       </header>
       {options.length > 0 ? (
         <p class="options">
@@ -150,7 +151,9 @@ function Picture({ route, report, merged }: { route: Route; report: DiffReport; 
   const chosen = row >= 0 && route.step !== '' ? { row, column: columnOf(heat, Number(route.step)) } : null;
   const choose = (cell: { row: number; column: number }, replace = false) => {
     const at = heat.rows[cell.row];
-    if (at) go({ ...route, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, step: String(heat.first[cell.column] ?? 0) }, replace);
+    const first = heat.first[cell.column] ?? 0;
+    const found = foundIn(report, at, first, heat.last[cell.column] ?? first); // what the verdict and the cell's colour are about
+    if (at) go({ ...route, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, step: String(found?.step ?? first), place: found ? placesOf(found).a : '' }, replace);
   };
   return (
     <HeatPicture
@@ -164,7 +167,21 @@ function Picture({ route, report, merged }: { route: Route; report: DiffReport; 
       onChoose={choose}
       onWindow={(next) => go({ ...route, window: windowText(heat, next) }, true)}
     >
-      {chosen ? <Cell runA={route.a} runB={route.b} rank={route.rank} heat={heat} row={chosen.row} column={chosen.column} onMove={(next) => choose({ row: next, column: chosen.column }, true)} /> : null}
+      {chosen ? (
+        <Cell
+          runA={route.a}
+          runB={route.b}
+          report={report}
+          rank={route.rank}
+          heat={heat}
+          row={chosen.row}
+          column={chosen.column}
+          step={Number(route.step)}
+          place={route.place}
+          onMove={(next) => choose({ row: next, column: chosen.column }, true)}
+          onPlace={(place) => go({ ...route, place }, true)}
+        />
+      ) : null}
     </HeatPicture>
   );
 }

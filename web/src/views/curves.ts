@@ -16,6 +16,7 @@ export function curvesOf(route: Route, run: string): Asked {
     ...(route.path ? { output_path: route.path } : {}),
     ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }),
     ...(route.mode ? { mode: route.mode } : {}),
+    ...(route.place ? { place: route.place } : {}),
   };
 }
 

@@ -26,8 +26,3 @@ export function spanOf(rows: readonly ExponentRow[]): [low: number, high: number
 export function sharesOf(row: ExponentRow, low: number, high: number): number[] {
   return Array.from({ length: high - low }, (_, i) => (row.counts[low + i - row.lowest] ?? 0) / Math.max(1, row.components));
 }
-
-/** The rows of one step; the first rank that has it. */
-export function rowAt(rows: readonly ExponentRow[], step: number): ExponentRow | null {
-  return rows.find((row) => row.step === step) ?? null;
-}

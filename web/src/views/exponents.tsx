@@ -8,7 +8,9 @@ import { powerOfTwo } from '../parts/plain_axis';
 import { LINES, useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
 import { command, count, short, shown } from '../text';
-import { FORMATS, rowAt, sharesOf, spanOf } from './exponent_model';
+import { FORMATS, sharesOf, spanOf } from './exponent_model';
+import { pairAt } from './places';
+import { placeText } from './stats';
 
 const HEIGHT = 150;
 const ROW = 20; // of a format below the histogram
@@ -135,7 +137,8 @@ export function Exponents({ route }: { route: Route }) {
     );
   }
   const step = route.step !== '' && steps.includes(Number(route.step)) ? Number(route.step) : steps.at(-1)!;
-  const at = [rowAt(rows[0], step), rowAt(rows[1], step)] as const;
+  const [ofA, ofB] = rows.map((side) => side.filter((row) => row.step === step)) as [ExponentRow[], ExponentRow[]];
+  const at = pairAt(ofA, ofB, route.place);
   const listed = steps.length > STEPS_MAX ? steps.slice(-STEPS_MAX) : steps;
   return (
     <section aria-label="Exponents">
@@ -146,6 +149,7 @@ export function Exponents({ route }: { route: Route }) {
           {at[0] ? `A: ${count(at[0].components)} elements other than 0` : ''}
           {at[0] && at[1] ? ', ' : ''}
           {at[1] ? `B: ${count(at[1].components)}` : ''}
+          {`, ${placeText({ ...(at[0] ?? at[1])!, ranks: [] })}`}
         </span>
       </div>
       <Histogram a={at[0]} b={at[1]} />

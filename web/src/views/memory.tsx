@@ -8,7 +8,7 @@ import { RunPair } from '../parts/run_pair';
 import { StackChart } from '../parts/stack';
 import { go, type Route } from '../route';
 import { bytes, command, count, shown, words } from '../text';
-import { defaultSteps, densities, peakOf, peaksByModule, PHASES, stackOf, usedBytes, type InputDensity, type ModulePeak, type Stack } from './memory_model';
+import { defaultSteps, densities, peakOf, peaksByModule, percent, PHASES, stackOf, usedBytes, type InputDensity, type ModulePeak, type Stack } from './memory_model';
 
 const LIVE_MS = 15000;
 const STEPS_SHOWN = 1000;
@@ -212,7 +212,6 @@ function Modules({ peaks, steps, given, host }: { peaks: readonly ModulePeak[]; 
   );
 }
 
-const percent = (share: number) => `${(100 * share).toFixed(share === 1 ? 0 : 1)} %`;
 
 function Density({ inputs, loading }: { inputs: readonly InputDensity[]; loading: boolean }) {
   if (inputs.length === 0) {
@@ -241,7 +240,7 @@ function Density({ inputs, loading }: { inputs: readonly InputDensity[]; loading
                 Not padding
               </th>
               <th scope="col" class="number">
-                Most padding
+                Most padding in a step
               </th>
             </tr>
           </thead>
@@ -256,7 +255,7 @@ function Density({ inputs, loading }: { inputs: readonly InputDensity[]; loading
                   {one.total > 0 ? percent(one.valid / one.total) : '–'}
                 </td>
                 <td class="number">
-                  {one.least ? `step ${one.least.step}: ${percent(one.least.share)}` : '–'}
+                  {one.least ? (one.least.share === 1 ? 'none' : `step ${one.least.step}: ${percent(1 - one.least.share)}`) : '–'}
                 </td>
               </tr>
             ))}

@@ -117,6 +117,12 @@ export function densities(records: readonly DensityRow[]): InputDensity[] {
   });
 }
 
+/** "0 %" and "100 %" are exact: nothing, and everything. */
+export function percent(share: number): string {
+  if (share === 0 || share === 1) return `${100 * share} %`;
+  return share < 0.001 ? '<0.1 %' : share > 0.999 ? '>99.9 %' : `${(100 * share).toFixed(1)} %`;
+}
+
 /** Which steps are asked for unless the URL says: a training may have a million. */
 export function defaultSteps(first: number | null, last: number | null, longest: number): string {
   if (first === null || last === null || last - first < longest) return '';

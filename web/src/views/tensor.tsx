@@ -14,16 +14,17 @@ import { command, count, short, shown, words } from '../text';
 import { Captures } from './captures';
 import { curvesOf, pointsOf } from './curves';
 import { Exponents } from './exponents';
+import { placeKey } from './places';
 import { placeText, STAT_NAMES, STATS, statOf, type Stat } from './stats';
 
 const CHARTED: readonly Stat[] = ['l2', 'l1', 'mean', 'std', 'min', 'max', 'nan', 'zero'];
 const TABLE_MAX = 1000;
 
-/** One value per step: of the selected rank, or of the first one that has the step. */
-export function firstOfEachStep(points: readonly SeriesPoint[], kind: string, mode: string): SeriesPoint[] {
+/** One value per step: of the selected place, or of the first one that has the step. */
+export function firstOfEachStep(points: readonly SeriesPoint[], { kind, mode, place }: Pick<Route, 'kind' | 'mode' | 'place'>): SeriesPoint[] {
   const found = new Map<number, SeriesPoint>();
   for (const point of points) {
-    if ((kind !== '' && point.kind !== kind) || (mode !== '' && point.mode !== mode)) continue;
+    if ((kind !== '' && point.kind !== kind) || (mode !== '' && point.mode !== mode) || (place !== '' && placeKey(point) !== place)) continue;
     if (!found.has(point.step)) found.set(point.step, point);
   }
   return [...found.values()].sort((x, y) => x.step - y.step);
@@ -48,7 +49,7 @@ function Section({ route, name, title, children }: { route: Route; name: string;
 
 /** The records behind the charts: of all ranks, micro-batches and calls. */
 function seriesOf(route: Route, run: string): Parameters<'/api/v1/series'> {
-  const { mode: _, ...asked } = curvesOf(route, run);
+  const { mode: _, place: __, ...asked } = curvesOf(route, run);
   return asked;
 }
 
@@ -91,8 +92,8 @@ function Table({ route, first, curves }: { route: Route; first: number; curves: 
   const steps = `${first}-${Math.min(last, first + TABLE_MAX * each - 1)}`;
   const a = useQuery('/api/v1/series', { ...seriesOf(route, route.a), steps });
   const b = useQuery('/api/v1/series', route.b ? { ...seriesOf(route, route.b), steps } : null);
-  const pointsA = useMemo(() => firstOfEachStep(a.data?.records ?? [], route.kind, route.mode).slice(0, TABLE_MAX), [a.data, route.kind, route.mode]);
-  const byStepB = useMemo(() => new Map(firstOfEachStep(b.data?.records ?? [], route.kind, route.mode).map((point) => [point.step, point])), [b.data, route.kind, route.mode]);
+  const pointsA = useMemo(() => firstOfEachStep(a.data?.records ?? [], route).slice(0, TABLE_MAX), [a.data, route]);
+  const byStepB = useMemo(() => new Map(firstOfEachStep(b.data?.records ?? [], route).map((point) => [point.step, point])), [b.data, route]);
   const wait = waiting(a, 'Reading the steps') ?? (route.b && !b.error ? waiting(b, 'Reading the steps') : null);
   if (wait) return wait;
   return (
@@ -155,6 +156,8 @@ export function TensorView({ route }: { route: Route }) {
   }
   const wait = waiting(a, 'Reading the tensor');
   const rankOptions = [['', 'first with data'] as const, ...(route.rank !== '' && !ranks.includes(Number(route.rank)) ? [Number(route.rank)] : []).concat(ranks).map((rank) => [String(rank), `rank ${rank}`] as const)];
+  const places = new Map([...(a.data?.places ?? []), ...(b.data?.places ?? [])].map((one) => [placeKey(one), placeText(one)] as const));
+  const chooses = route.place !== '' || places.size > ranks.length; // more than a rank says
   const linesOf = (stat: Stat) => lines.get(stat) ?? [];
   const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && linesOf(stat).every((line) => line.points.every(([, y]) => y === 0));
   const first = a.data?.first;
@@ -172,7 +175,11 @@ export function TensorView({ route }: { route: Route }) {
         </p>
       </header>
       <div class="bar">
-        <Choice label="Rank" value={route.rank} options={rankOptions} onChange={(rank) => go({ ...route, rank })} />
+        {chooses ? (
+          <Choice label="Where" value={route.place} options={[['', 'first with data'], ...(route.place === '' || places.has(route.place) ? [] : [[route.place, 'elsewhere'] as const]), ...places]} onChange={(place) => go({ ...route, place, rank: place === '' ? '' : route.rank })} />
+        ) : (
+          <Choice label="Rank" value={route.rank} options={rankOptions} onChange={(rank) => go({ ...route, rank })} />
+        )}
         <label class="choice check">
           <input type="checkbox" checked={log} onChange={(event) => setLog(event.currentTarget.checked)} />
           <span>Log axis</span>
