@@ -1,13 +1,16 @@
 #include "common/text.h"
 
 namespace statcollect {
+namespace {
 
-std::string RanksText(const std::vector<std::uint32_t>& ascending) {
+// The first eight ranges; `end` is what follows if there are more.
+template <typename Number>
+std::string RangesText(const std::vector<Number>& ascending, const std::string& end) {
   constexpr int kShown = 8;
   std::string text;
   int shown = 0;
   for (std::size_t i = 0; i < ascending.size();) {
-    if (shown++ == kShown) return text + " and others";
+    if (shown++ == kShown) return text + end;
     std::size_t last = i;
     while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
     text += (text.empty() ? "" : ", ") + std::to_string(ascending[i]);
@@ -15,6 +18,18 @@ std::string RanksText(const std::vector<std::uint32_t>& ascending) {
     i = last + 1;
   }
   return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+std::string RanksText(const std::vector<std::uint32_t>& ascending) {
+  return RangesText(ascending, " and others");
+}
+
+std::string StepsNamed(const std::set<std::uint64_t>& steps) {
+  const std::vector<std::uint64_t> ascending(steps.begin(), steps.end());
+  const std::string end = steps.empty() ? "" : " and others up to " + std::to_string(*steps.rbegin());
+  return (steps.size() == 1 ? "step " : "steps ") + RangesText(ascending, end);
 }
 
 std::string RanksNamed(const char* noun, const std::vector<std::uint32_t>& ascending) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,9 @@ template <typename Ranks>  // a field of a message
 std::string RanksText(const Ranks& ascending) {
   return RanksText(std::vector<std::uint32_t>(ascending.begin(), ascending.end()));
 }
+
+// "step 3", "steps 0-3, 7"; of many "steps 0, 100, 200, 300, 400, 500, 600, 700 and others up to 9900".
+std::string StepsNamed(const std::set<std::uint64_t>& steps);
 
 // "rank 3", "ranks 0-3, 7" for the noun "rank".
 std::string RanksNamed(const char* noun, const std::vector<std::uint32_t>& ascending);

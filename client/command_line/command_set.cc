@@ -1,9 +1,13 @@
 #include "client/command_line/command_set.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "client/commands/selection.h"
+#include "common/choice.h"
 #include "common/parse.h"
 
 namespace statcollect::client {
@@ -30,6 +34,13 @@ CLI::Validator Between(double low, double high) {
 CLI::Validator StepNumber() { return Whole(std::numeric_limits<std::int64_t>::max()); }
 CLI::Validator Index() { return Whole(std::numeric_limits<std::uint32_t>::max()); }
 
+void TakesOneOf(CLI::Option* option, const std::string& word, std::vector<std::string> values) {
+  const auto check = [values = std::move(values)](const std::string& text) {
+    return std::find(values.begin(), values.end(), text) != values.end() ? "" : NotOneOf(text, values);
+  };
+  option->type_name(word)->check(CLI::Validator(check, ""));
+}
+
 void AddRunName(CLI::App* app, std::string& run) {
   app->add_option("run", run, "Name of the run")->required();
 }
@@ -40,8 +51,8 @@ void AddStepFilter(CLI::App* app, std::string& steps) {
   app->add_option("--steps,--step", steps, "Only these steps, such as 0-9,20");
 }
 
-void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such) {
-  app->add_option("--kinds", kinds, "Only these kinds, such as " + such);
+void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such, const std::string& names) {
+  TakesParsed(app->add_option(names, kinds, "Only these kinds, such as " + such), "KINDS", ParseKinds);
 }
 
 }  // namespace statcollect::client

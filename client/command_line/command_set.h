@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -71,12 +72,23 @@ CLI::Validator Between(double low, double high);
 CLI::Validator StepNumber();
 CLI::Validator Index();  // a rank, micro-batch or call
 
+// An option with a fixed set of values. `word` stands for a value in the help, as STATE; another value is refused before the
+// command runs, with the nearest one and all of them.
+void TakesOneOf(CLI::Option* option, const std::string& word, std::vector<std::string> values);
+// The same, where `parse` (text -> Result) knows the values and says what is wrong.
+template <typename Parse>
+void TakesParsed(CLI::Option* option, const std::string& word, const Parse& parse) {
+  const auto check = [parse](const std::string& text) { return parse(text).status().message(); };
+  option->type_name(word)->check(CLI::Validator(check, ""));
+}
+
 // Options that many commands share, each with one wording.
 inline constexpr char kRankFilter[] = "Only these ranks, such as 0,2-3";
-void AddRunName(CLI::App* app, std::string& run);                                // RUN, required
-void AddRankFilter(CLI::App* app, std::string& ranks);                           // --rank
-void AddStepFilter(CLI::App* app, std::string& steps);                           // --steps, --step
-void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such);  // --kinds; `such`: examples
+void AddRunName(CLI::App* app, std::string& run);       // RUN, required
+void AddRankFilter(CLI::App* app, std::string& ranks);  // --rank
+void AddStepFilter(CLI::App* app, std::string& steps);  // --steps, --step
+void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such,
+                   const std::string& names = "--kinds");  // `such`: examples
 template <typename Number>
 void AddRowLimit(CLI::App* app, Number& top, const std::string& description) {  // --top
   app->add_option("--top", top, description)->check(CLI::Range(1, 1'000'000))->capture_default_str();

@@ -1,5 +1,6 @@
 #include "client/command_line/declarations.h"
 #include "client/commands/commands.h"
+#include "common/known_maps.h"
 
 namespace statcollect::client {
 namespace {
@@ -110,7 +111,8 @@ void AddMap(CommandSet& commands) {
   map->require_subcommand(1);
   commands.AddSub(map, "list", "Lists the built-in maps", ListMaps);
   const auto [show, of_show] = commands.AddSub(map, "show", "Prints the rules of a built-in map", ShowMap);
-  show->add_option("name", of_show.name, "Such as hf:megatron")->required();
+  TakesOneOf(show->add_option("name", of_show.name, "Such as hf:megatron")->required(), "MAP",
+             KnownMapNames());
   const auto [propose, of_propose] =
       commands.AddSub(map, "propose",
                       "Pairs names that only one run has by their tensors' values in the first steps.\n"

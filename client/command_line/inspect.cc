@@ -1,5 +1,6 @@
 #include "client/command_line/declarations.h"
 #include "client/commands/commands.h"
+#include "client/commands/selection.h"
 
 namespace statcollect::client {
 
@@ -31,10 +32,12 @@ void AddSeries(CommandSet& commands) {
       Series);
   AddRunName(app, o.run);
   app->add_option("activation", o.activation, "Name of the activation, as diff prints it")->required();
-  app->add_option("--stat", o.stats,
+  TakesParsed(app->add_option(
+                  "--stat", o.stats,
                   "Only these statistics: min, max, mean, std, l1, l2, nan, pos_inf, neg_inf, zero, numel; "
-                  "one alone is plotted. update_ratio, alone: how far each update moved a weight, estimated");
-  app->add_option("--kind", o.kind, "Only this kind, such as output");
+                  "one alone is plotted. update_ratio, alone: how far each update moved a weight, estimated"),
+              "STATS", ParseSeriesStatistics);
+  TakesParsed(app->add_option("--kind", o.kind, "Only this kind, such as output"), "KIND", ParseOneKind);
   AddRankFilter(app, o.ranks);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100-");
   app->add_option("--path", o.output_path, "Only this position in a nested output, such as 0");
@@ -50,14 +53,14 @@ void AddTop(CommandSet& commands) {
       "  statctl top base --by absmax --kinds output --rank 0 --count 5\n",
       Top);
   AddRunName(app, o.run);
-  app->add_option("--by", o.by,
-                  "Order by l2, l1, absmax, rms, std, mean (largest |mean|), max, min (smallest "
-                  "first), nan, inf, zero_fraction, numel")
-      ->capture_default_str();
+  TakesParsed(app->add_option("--by", o.by,
+                              "Order by l2, l1, absmax, rms, std, mean (largest |mean|), max, min (smallest "
+                              "first), nan, inf, zero_fraction, numel")
+                  ->capture_default_str(),
+              "STAT", ParseTopBy);
   app->add_option("--step", o.step, "Which step (default: the newest)")->check(StepNumber());
   AddRankFilter(app, o.ranks);
-  app->add_option("--kinds", o.kinds,
-                  "Only these kinds, such as output,grad_output (default: all, except integer tensors)");
+  AddKindFilter(app, o.kinds, "output,grad_output (default: all, except integer tensors)");
   app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
   app->add_flag("--by-rank", o.by_rank,
                 "Show each rank's part of tensors that are split over ranks (also with --rank)");
@@ -79,6 +82,9 @@ void AddScalars(CommandSet& commands) {
   app->add_option("--steps", o.steps, "Only these steps");
   app->add_flag("--by-rank", o.by_rank,
                 "With --name grad_norm: show that of each rank's part (also with --rank)");
+  app->add_flag(
+      "--all", o.all,
+      "Also the states of random generators (rng/...), which diff compares; json and csv have them always");
 }
 
 void AddMemory(CommandSet& commands) {
@@ -118,11 +124,12 @@ void AddExponents(CommandSet& commands) {
       Exponents);
   AddRunName(app, o.run);
   app->add_option("activation", o.activation, "Only this activation, with its histogram");
-  app->add_option("--dtype", o.dtype,
-                  "f16, bf16, e4m3 or e5m2 (default: f16; all four for a single activation)");
+  TakesParsed(app->add_option("--dtype", o.dtype,
+                              "f16, bf16, e4m3 or e5m2 (default: f16; all four for a single activation)"),
+              "DTYPE", ParseNarrowFormat);
   AddRankFilter(app, o.ranks);
   AddStepFilter(app, o.steps);
-  app->add_option("--kinds,--kind", o.kinds, "Only these kinds, such as output,weight_grad");
+  AddKindFilter(app, o.kinds, "output,weight_grad", "--kinds,--kind");
   AddRowLimit(app, o.top, "How many tensors to list");
 }
 

@@ -1,5 +1,6 @@
 #include "client/command_line/declarations.h"
 #include "client/commands/commands.h"
+#include "client/commands/selection.h"
 
 namespace statcollect::client {
 namespace {
@@ -8,9 +9,11 @@ namespace {
 void AddPlace(CLI::App* app, CapturePlace& place) {
   app->add_option("activation", place.activation, "Name of the activation, as diff prints it")->required();
   app->add_option("--step", place.step, "The step")->required()->check(StepNumber());
-  app->add_option(
-      "--kind", place.kind,
-      "Its kind, such as grad_output (default: output, inspect, weight or batch, whichever exists)");
+  TakesParsed(
+      app->add_option(
+          "--kind", place.kind,
+          "Its kind, such as grad_output (default: output, inspect, weight or batch, whichever exists)"),
+      "KIND", ParseOneKind);
   app->add_option("--path", place.output_path, "Its position in a nested output, such as 0 (default: all)");
   app->add_option("--micro-batch", place.micro_batch, "Its micro-batch")
       ->check(Index())
@@ -18,7 +21,8 @@ void AddPlace(CLI::App* app, CapturePlace& place) {
   app->add_option("--call", place.call, "Which call of the module in the micro-batch")
       ->check(Index())
       ->capture_default_str();
-  app->add_option("--mode", place.mode, "train, eval or init (default: train)");
+  TakesParsed(app->add_option("--mode", place.mode, "train, eval or init (default: train)"), "MODE",
+              ParseCaptureMode);
 }
 
 }  // namespace

@@ -11,10 +11,11 @@ void AddRuns(CommandSet& commands) {
                                 "  statctl runs --state running --format json\n",
                                 ListRuns);
   app->add_option("--filter", o.filter, "Only runs with these names, such as 'gpt-*' (*, ?, [abc])");
-  app->add_option("--sort", o.sort, "By name, start (newest first), steps or records (most first)")
-      ->check(CLI::IsMember({"name", "start", "steps", "records"}))
-      ->capture_default_str();
-  app->add_option("--state", o.state, "Only runs in this state, such as running");
+  TakesOneOf(app->add_option("--sort", o.sort, "By name, start (newest first), steps or records (most first)")
+                 ->capture_default_str(),
+             "ORDER", {"name", "start", "steps", "records"});
+  TakesOneOf(app->add_option("--state", o.state, "Only runs in this state: running, finished or interrupted"),
+             "STATE", {"running", "finished", "interrupted"});
 }
 
 void AddShow(CommandSet& commands) {
@@ -80,7 +81,9 @@ void AddAudit(CommandSet& commands) {
                   "Not older than this: 30min, 2h, 7d, or a UTC time 2026-01-31[T12:00[:00]]");
   app->add_option("--principal", o.principal, "Only of this one, or a part of it, such as a token's id");
   app->add_option("--method", o.method, "Only of this method, or a part of it, such as DeleteRun");
-  app->add_option("--outcome", o.outcome, "Only these: ok, error, unauthenticated, permission_denied");
+  TakesOneOf(app->add_option("--outcome", o.outcome,
+                             "Only these: ok, error, unauthenticated, permission_denied, invalid_argument"),
+             "OUTCOME", {"ok", "error", "unauthenticated", "permission_denied", "invalid_argument"});
   app->add_option("--limit", o.limit, "The newest so many")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();

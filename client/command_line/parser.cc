@@ -142,7 +142,11 @@ int Parser::Run(Session& session) const {
 }
 
 GlobalOptions Parser::global() const {
-  return {.format = kFormats.at(format_), .quiet = quiet_, .timeout_seconds = timeout_seconds_};
+  const CLI::App* command = app_.get_subcommands().front();
+  std::string name = command->get_name();
+  if (!command->get_subcommands().empty()) name += " " + command->get_subcommands().front()->get_name();
+  return {
+      .command = name, .format = kFormats.at(format_), .quiet = quiet_, .timeout_seconds = timeout_seconds_};
 }
 
 CollectorOptions Parser::collector() const {
@@ -196,9 +200,9 @@ void Parser::AddGlobals() {
   file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities, "ca.pem of the collector; turns TLS on");
   file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate, "PEM file of your own certificate");
   file("--tls-key", "STATCTL_TLS_KEY", tls_files_.key, "PEM file of its private key");
-  app_.add_option("--format", format_, "Output format (ort: memory and density only)")
-      ->check(CLI::IsMember({"table", "json", "csv", "markdown", "ort"}))
-      ->capture_default_str();
+  TakesOneOf(app_.add_option("--format", format_, "Output format (ort: memory and density only)")
+                 ->capture_default_str(),
+             "FORMAT", {"table", "json", "csv", "markdown", "ort"});
   app_.add_option("--timeout", timeout_seconds_, "Seconds to wait for an answer (0: no limit)")
       ->check(Between(0, kTimeoutSecondsMax))
       ->capture_default_str();

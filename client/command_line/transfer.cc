@@ -12,7 +12,8 @@ void AddExport(CommandSet& commands) {
       "  statctl export parquet base base.parquet --sketch\n"
       "  statctl export tensorboard base logs/base --stat l2,max\n",
       Export);
-  app->add_option("to", o.format, "csv, json, ort, parquet or tensorboard")->required();
+  TakesOneOf(app->add_option("to", o.format, "csv, json, ort, parquet or tensorboard")->required(), "FORMAT",
+             {"csv", "json", "ort", "parquet", "tensorboard"});
   AddRunName(app, o.run);
   app->add_option("path", o.path,
                   "File (csv, json, parquet) or folder to make; '-': standard output (csv, json)")
@@ -25,14 +26,15 @@ void AddExport(CommandSet& commands) {
       ->excludes(whole);
   whole->excludes(ranks);
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
-  app->add_option("--kinds", o.kinds,
-                  "Only tensors of these kinds, such as output,grad_output; no scalars or events");
+  AddKindFilter(app, o.kinds, "output,grad_output; no scalars or events");
   app->add_flag("--sketch", o.sketches, "csv, json, parquet: include the sketches");
   app->add_flag("--samples", o.samples, "csv, json, parquet: include the first elements, where recorded");
-  app->add_option(
-      "--stat", o.statistics,
-      "tensorboard: only these statistics (default: min, max, mean, std, l2, and nonzero counts of NaN "
-      "and infinities)");
+  TakesParsed(
+      app->add_option(
+          "--stat", o.statistics,
+          "tensorboard: only these statistics (default: min, max, mean, std, l2, and nonzero counts of NaN "
+          "and infinities)"),
+      "STATS", ParseExportStatistics);
   app->add_flag("--overwrite", o.overwrite, "Replace the output of an earlier export");
 }
 
@@ -50,11 +52,13 @@ void AddImport(CommandSet& commands) {
       "removes it). --keep-going skips bad files and counts them; --strict reads everything first and\n"
       "stores nothing if any of it is bad. Formats and mapping: docs/import-export.md.\n",
       Import);
-  app->add_option(
-         "dump", o.format,
-         "ort (ONNX Runtime statistics), mindspore (statistic.csv), msprobe (dump.json), spill (files that "
-         "the agent left in its spill_dir)")
-      ->required();
+  TakesOneOf(
+      app->add_option(
+             "dump", o.format,
+             "ort (ONNX Runtime statistics), mindspore (statistic.csv), msprobe (dump.json), spill (files "
+             "that the agent left in its spill_dir)")
+          ->required(),
+      "DUMP", {"ort", "mindspore", "msprobe", "spill"});
   app->add_option("path", o.path, "Folder of the dump")->required();
   app->add_option("--run", o.run, "Name of the new run (spill: default is the recorded name)");
   app->add_option("--rank", o.rank, "The folder's rank (default: from the dump, otherwise 0)")
@@ -68,9 +72,10 @@ void AddImport(CommandSet& commands) {
                   "When importing rank by rank: imports with the same text and --world-size join the same "
                   "attempt of the run");
   app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
-  app->add_option("--if-exists", o.if_exists, "If the run has data: error, replace it, append a launch to it")
-      ->check(CLI::IsMember({"error", "replace", "append"}))
-      ->capture_default_str();
+  TakesOneOf(app->add_option("--if-exists", o.if_exists,
+                             "If the run has data: error, replace it, append a launch to it")
+                 ->capture_default_str(),
+             "POLICY", {"error", "replace", "append"});
   app->add_flag(
       "--trust-std", o.trust_std,
       "ort: trust the printed std (right in the first version and with run_on_cpu); otherwise it is not compared");

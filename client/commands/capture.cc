@@ -54,7 +54,7 @@ class Capturer {
   Capturer(Session& session, const CaptureOptions& options) : session_(session), options_(options) {}
 
   Status Run() {
-    auto kind = ParseCaptureKind(options_.place.kind);
+    auto kind = ParseOneKind(options_.place.kind);
     if (!kind.ok()) return kind.status();
     auto mode = ParseCaptureMode(options_.place.mode);
     if (!mode.ok()) return mode.status();

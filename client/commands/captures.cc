@@ -8,6 +8,7 @@
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
 #include "common/capture_spec.h"
+#include "common/choice.h"
 #include "common/names.h"
 #include "proto/json.h"
 #include "proto/text/divergence_text.h"
@@ -45,19 +46,10 @@ Table RequestTable(const v1::ListCapturesResponse& response) {
 
 }  // namespace
 
-Result<v1::Kind> ParseCaptureKind(const std::string& text) {
-  if (text.empty()) return v1::KIND_UNSPECIFIED;
-  const auto kinds = ParseKinds(text);
-  if (!kinds.ok()) return kinds.status();
-  if (kinds->size() != 1)
-    return Status(Code::kInvalidArgument, "--kind: '" + Printable(text) + "' are several; expected one");
-  return kinds->front();
-}
-
 Result<v1::Mode> ParseCaptureMode(const std::string& text) {
   if (text.empty()) return v1::MODE_UNSPECIFIED;
   if (const auto mode = ParseMode(text)) return static_cast<v1::Mode>(*mode);
-  return Status(Code::kInvalidArgument, "--mode: '" + Printable(text) + "'; expected train, eval or init");
+  return Status(Code::kInvalidArgument, NotOneOf(text, {"train", "eval", "init"}));
 }
 
 std::string CaptureShapeText(const v1::CaptureRow& row) {
@@ -98,7 +90,7 @@ Table CaptureTable(const google::protobuf::RepeatedPtrField<v1::CaptureRow>& row
 
 Result<TensorValues> FetchCapture(Session& session, const std::string& run, const CapturePlace& place,
                                   std::uint32_t rank) {
-  const auto kind = ParseCaptureKind(place.kind);
+  const auto kind = ParseOneKind(place.kind);
   if (!kind.ok()) return kind.status();
   v1::ReadCaptureRequest request;
   request.set_run(run);
@@ -130,9 +122,8 @@ int ListCaptures(Session& session, const CapturesOptions& options) {
   request.set_activation(options.activation);
   if (const Status wrong = Select(options.ranks, options.steps, request); !wrong.ok())
     return session.Fail(attempted, wrong);
-  const auto kinds = ParseKinds(options.kinds);
-  if (!kinds.ok()) return session.Fail(attempted, kinds.status());
-  for (const v1::Kind kind : *kinds) request.add_kinds(kind);
+  if (const Status wrong = SelectKinds(options.kinds, request); !wrong.ok())
+    return session.Fail(attempted, wrong);
   const auto response = session.collector().ListCaptures(request);
   if (!response.ok()) return session.Fail(attempted, response.status());
   session.Print(

@@ -22,9 +22,7 @@ struct CapturePlace {
   std::uint32_t micro_batch = 0, call = 0;
 };
 
-// kInvalidArgument: unknown kind or mode.
-Result<v1::Kind> ParseCaptureKind(const std::string& text);
-Result<v1::Mode> ParseCaptureMode(const std::string& text);
+Result<v1::Mode> ParseCaptureMode(const std::string& text);  // empty: unspecified
 
 // "16x64x128", "0-d"; "16x64x128 of 32x64x128" if only a part was kept.
 std::string CaptureShapeText(const v1::CaptureRow& row);

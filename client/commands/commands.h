@@ -74,11 +74,14 @@ struct SeriesOptions {
   bool by_rank = false;
 };
 int Series(Session& session, const SeriesOptions& options);
+// The statistics of --stat, in the words of the option. kInvalidArgument names the first that is none, and all.
+Result<std::vector<std::string>> ParseSeriesStatistics(const std::string& text);
 
 struct ScalarsOptions {
   std::string run, name, ranks, steps;
   std::string against;  // empty: only `run`
   bool by_rank = false;
+  bool all = false;  // tables also have what is recorded for diff alone
 };
 int Scalars(Session& session, const ScalarsOptions& options);
 
@@ -99,6 +102,8 @@ struct ExponentsOptions {
   std::uint32_t top = 40;
 };
 int Exponents(Session& session, const ExponentsOptions& options);
+// "f16", "bf16", "e4m3", "e5m2", also "f8e4m3"; unspecified: empty.
+Result<v1::DType> ParseNarrowFormat(const std::string& text);
 
 struct MapOptions {
   std::string name, run_a, run_b;
@@ -114,6 +119,7 @@ struct TopOptions {
   bool by_rank = false;
 };
 int Top(Session& session, const TopOptions& options);
+Result<v1::TopBy> ParseTopBy(const std::string& text);  // the name used in JSON: "zero_fraction"
 
 struct ConfigOptions {
   std::string run_a, run_b;  // b empty: a alone
@@ -208,6 +214,7 @@ struct ExportOptions {
        by_rank = false;  // neither: whole tensors where the format cannot say where a part lies
 };
 int Export(Session& session, const ExportOptions& options);
+Result<std::vector<std::string>> ParseExportStatistics(const std::string& text);  // of --stat
 
 struct SummaryOptions {
   std::string run, like, out;  // like, out: empty if not given

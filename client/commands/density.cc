@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "client/commands/commands.h"
+#include "client/commands/elsewhere.h"
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
 #include "client/render/plot.h"
@@ -163,10 +164,9 @@ int Density(Session& session, const DensityOptions& options) {
           return page;
         }
         Page page;
-        page.AddSentence(
-            "No density records in " + Printable(options.run) +
-            " for this selection: statagent.watch(model, density=True) or density={\"input_ids\": 0} "
-            "records them.");
+        page.AddSentence(NothingSelected(
+            "density records", request, [&](const auto& all) { return session.collector().ListDensity(all); },
+            "statagent.watch(model, density=True) or density={\"input_ids\": 0} records them."));
         if (!why.empty()) page.AddSentence(why);
         return page;
       });

@@ -79,9 +79,7 @@ Status MakeRequest(const DiffOptions& options, v1::DiffRequest& request) {
   }
   request.set_top(options.top);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
-  const auto kinds = ParseKinds(options.kinds);
-  if (!kinds.ok()) return {kinds.status().code(), "--kinds: " + kinds.status().message()};
-  for (const v1::Kind kind : *kinds) request.add_kinds(kind);
+  STATCOLLECT_RETURN_IF_ERROR(SelectKinds(options.kinds, request));
   return Status::Ok();
 }
 

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include "client/commands/commands.h"
+#include "client/commands/elsewhere.h"
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
+#include "common/choice.h"
 #include "common/names.h"
 #include "common/records.h"
 #include "proto/json.h"
@@ -18,17 +20,6 @@ constexpr int kBarColumns = 40;
 constexpr int kBarsMax = 36;      // lines of a histogram; more exponents than that share lines
 constexpr int kTensorsShown = 6;  // histograms on a page
 constexpr int kStepsShown = 30;   // of a tensor: the last ones
-
-// Accepts the usual names: "f16", "bf16", "e4m3", "e5m2", also "f8e4m3".
-Result<v1::DType> ParseFormat(const std::string& text) {
-  if (text.empty()) return v1::DTYPE_UNSPECIFIED;
-  for (const v1::DType dtype : {v1::DTYPE_F16, v1::DTYPE_BF16, v1::DTYPE_F8E4M3, v1::DTYPE_F8E5M2}) {
-    const std::string name = EnumText(*v1::DType_descriptor(), dtype);
-    if (text == name || "f8" + text == name) return dtype;
-  }
-  return Status(Code::kInvalidArgument,
-                "--dtype: '" + Printable(text) + "'; expected f16, bf16, e4m3 or e5m2");
-}
 
 std::string NameText(const v1::ExponentRow& row) {
   std::string name = row.activation();
@@ -194,10 +185,8 @@ Status MakeRequest(const ExponentsOptions& options, v1::ListExponentsRequest& re
   request.set_run(options.run);
   request.set_activation(options.activation);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
-  const auto kinds = ParseKinds(options.kinds);
-  if (!kinds.ok()) return kinds.status();
-  for (const v1::Kind kind : *kinds) request.add_kinds(kind);
-  const auto format = ParseFormat(options.dtype);
+  STATCOLLECT_RETURN_IF_ERROR(SelectKinds(options.kinds, request));
+  const auto format = ParseNarrowFormat(options.dtype);
   if (!format.ok()) return format.status();
   request.set_format(*format);
   if (!options.activation.empty()) return Status::Ok();
@@ -207,6 +196,15 @@ Status MakeRequest(const ExponentsOptions& options, v1::ListExponentsRequest& re
 }
 
 }  // namespace
+
+Result<v1::DType> ParseNarrowFormat(const std::string& text) {
+  if (text.empty()) return v1::DTYPE_UNSPECIFIED;
+  for (const v1::DType dtype : {v1::DTYPE_F16, v1::DTYPE_BF16, v1::DTYPE_F8E4M3, v1::DTYPE_F8E5M2}) {
+    const std::string name = EnumText(*v1::DType_descriptor(), dtype);
+    if (text == name || "f8" + text == name) return dtype;
+  }
+  return Status(Code::kInvalidArgument, NotOneOf(text, {"f16", "bf16", "e4m3", "e5m2"}));
+}
 
 int Exponents(Session& session, const ExponentsOptions& options) {
   const std::string attempted = "exponents " + Printable(options.run);
@@ -220,9 +218,13 @@ int Exponents(Session& session, const ExponentsOptions& options) {
         if (!response->records().empty())
           return request.summary() ? SummaryPage(options.run, *response, options.top) : TensorPage(*response);
         Page page;
+        const auto ask = [&](v1::ListExponentsRequest all) {
+          all.set_summary(false);  // each step that has some
+          return session.collector().ListExponents(all);
+        };
         page.AddSentence(
-            "No histograms of exponents in " + Printable(options.run) +
-            " for that: STATAGENT_EXPONENTS='*@0-,every=100' or init(exponents=...) records them.");
+            NothingSelected("histograms of exponents", request, ask,
+                            "STATAGENT_EXPONENTS='*@0-,every=100' or init(exponents=...) records them."));
         return page;
       });
   return kExitSame;

@@ -18,12 +18,10 @@ Status MakeRequest(const ExportOptions& options, ExportFormat format, v1::ReadRe
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   request.set_run(options.run);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
-  const auto kinds = ParseKinds(options.kinds);
-  if (!kinds.ok()) return {kinds.status().code(), "--kinds: " + kinds.status().message()};
-  for (const v1::Kind kind : *kinds) request.add_kinds(kind);
+  STATCOLLECT_RETURN_IF_ERROR(SelectKinds(options.kinds, request));
   // Formats of tensors alone: without scalars and events.
   const bool with_others = format == ExportFormat::kJson || format == ExportFormat::kTensorBoard;
-  for (int kind = 1; kinds->empty() && !with_others && kind < kKindCount; ++kind)
+  for (int kind = 1; options.kinds.empty() && !with_others && kind < kKindCount; ++kind)
     request.add_kinds(static_cast<v1::Kind>(kind));
   request.set_sketches(options.sketches);
   request.set_samples(options.samples || format == ExportFormat::kOrt);
@@ -74,10 +72,7 @@ std::string Summary(const RecordsDecoder& decoder, const ExportOptions& options,
 
 Status DoExport(Session& session, const ExportOptions& options) {
   const auto format = ParseExportFormat(options.format);
-  if (!format) {
-    return {Code::kInvalidArgument, "'" + Printable(options.format) +
-                                        "' is not a format; expected csv, json, ort, parquet or tensorboard"};
-  }
+  if (!format) return {Code::kInternal, "no exporter of this format"};
   v1::ReadRecordsRequest request;
   STATCOLLECT_RETURN_IF_ERROR(Check(options, *format));
   STATCOLLECT_RETURN_IF_ERROR(MakeRequest(options, *format, request));
@@ -112,11 +107,15 @@ Status DoExport(Session& session, const ExportOptions& options) {
 
 }  // namespace
 
+Result<std::vector<std::string>> ParseExportStatistics(const std::string& text) {
+  std::vector<std::string> names = SplitCommas(text);
+  STATCOLLECT_RETURN_IF_ERROR(CheckTensorBoardStatistics(names));
+  return names;
+}
+
 int Export(Session& session, const ExportOptions& options) {
   const Status status = DoExport(session, options);
-  return status.ok()
-             ? kExitSame
-             : session.Fail("export " + Printable(options.format) + " " + Printable(options.run), status);
+  return status.ok() ? kExitSame : session.Fail("export " + Printable(options.run), status);
 }
 
 }  // namespace statcollect::client

@@ -151,20 +151,11 @@ class Importer {
 
  private:
   Status Prepare() {
-    const auto format = formats::ParseDumpFormat(options_.format);
-    if (!format) {
-      return {Code::kInvalidArgument,
-              "no format '" + Printable(options_.format) + "'; expected ort, mindspore, msprobe or spill"};
-    }
-    format_ = *format;
+    format_ = formats::ParseDumpFormat(options_.format).value();
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options_.run));
     const auto steps = StepSet::Parse(options_.steps);
     if (!steps.ok()) return {steps.status().code(), "--steps: " + steps.status().message()};
-    const auto policy = ParseIfExists(options_.if_exists);
-    if (!policy)
-      return {Code::kInvalidArgument,
-              "--if-exists: '" + Printable(options_.if_exists) + "'; expected error, replace or append"};
-    policy_ = *policy;
+    policy_ = ParseIfExists(options_.if_exists).value();
     if (!options_.launch.empty())
       STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("--launch", options_.launch));
     read_options_ = {.path = options_.path,

@@ -15,7 +15,7 @@ int ListMaps(Session&, const MapOptions&) {
 
 int ShowMap(Session& session, const MapOptions& options) {
   const auto rules = KnownMap(options.name);
-  if (!rules.ok()) return session.Fail("map show", rules.status());
+  if (!rules.ok()) return session.Fail("map show " + Printable(options.name), rules.status());
   std::cout << *rules;
   return kExitSame;
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "client/commands/commands.h"
+#include "client/commands/elsewhere.h"
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
 #include "client/render/plot.h"
@@ -210,9 +211,10 @@ int Memory(Session& session, const MemoryOptions& options) {
         if (!response->records().empty())
           return options.modules ? ModulePage(*response, options) : PhasePage(*response, options);
         Page page;
-        page.AddSentence(
-            "No memory records in " + Printable(options.run) + " for that: statagent.watch(model, " +
-            (options.modules ? "memory=\"modules\") records them." : "memory=True) records them."));
+        page.AddSentence(NothingSelected(
+            "memory records", request, [&](const auto& all) { return session.collector().ListMemory(all); },
+            std::string("statagent.watch(model, ") +
+                (options.modules ? "memory=\"modules\") records them." : "memory=True) records them.")));
         return page;
       });
   return kExitSame;

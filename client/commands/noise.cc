@@ -58,29 +58,36 @@ int Print(Session& session, const std::string& attempted, const Result<v1::Noise
 }  // namespace
 
 int SaveNoise(Session& session, const std::string& run, const std::string& repeats) {
+  const std::string attempted = "noise save " + Printable(run);
   v1::SaveNoiseRequest request;
   request.set_run(run);
   for (const std::string& repeat : SplitCommas(repeats)) {
-    if (const Status named = ValidateRunName(repeat); !named.ok()) return session.Fail("save noise", named);
+    if (const Status named = ValidateRunName(repeat); !named.ok()) return session.Fail(attempted, named);
     request.add_repeats(repeat);
   }
   ProgressBar bar("measuring", session.terminal().err && !session.options().quiet);
   const auto profile = session.collector().SaveNoise(
       request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
-  return Print(session, "save the noise of " + Printable(run), profile);
+  return Print(session, attempted, profile);
 }
 
 int ShowNoise(Session& session, const std::string& run) {
   v1::GetNoiseRequest request;
   request.set_run(run);
-  return Print(session, "show the noise of " + Printable(run), session.collector().GetNoise(request));
+  return Print(session, "noise show " + Printable(run), session.collector().GetNoise(request));
 }
 
 int RemoveNoise(Session& session, const std::string& run) {
   v1::DeleteNoiseRequest request;
   request.set_run(run);
   const auto removed = session.collector().DeleteNoise(request);
-  return removed.ok() ? kExitSame : session.Fail("remove the noise of " + Printable(run), removed.status());
+  if (!removed.ok()) return session.Fail("noise rm " + Printable(run), removed.status());
+  if (session.options().format == Format::kJson) {
+    session.PrintJson(*removed);
+  } else {
+    session.Remark(fmt::format("removed the noise saved for run '{}'", Printable(run)));
+  }
+  return kExitSame;
 }
 
 }  // namespace statcollect::client

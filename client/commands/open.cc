@@ -41,16 +41,31 @@ Status NoPage(const std::string& http, const std::string& collector) {
                   Printable(http), Printable(collector))};
 }
 
+// A link to a run that does not exist would lead to an empty view.
+Status CheckRuns(Session& session, const DiffOptions& options) {
+  for (const std::string& run : {options.run_a, options.run_b}) {
+    if (run.empty()) continue;
+    v1::GetRunRequest question;
+    question.set_run(run);
+    STATCOLLECT_RETURN_IF_ERROR(session.collector().GetRun(question).status());
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 int OpenPage(Session& session, const DiffOptions& options) {
+  std::string attempted = "open";
+  for (const std::string& run : {options.run_a, options.run_b})
+    attempted += run.empty() ? "" : " " + Printable(run);
   const auto path = PathOf(options);
-  if (!path.ok()) return session.Fail("open", path.status());
+  if (!path.ok()) return session.Fail(attempted, path.status());
+  if (const Status known = CheckRuns(session, options); !known.ok()) return session.Fail(attempted, known);
   const auto link = session.collector().CreateLink();
-  if (!link.ok()) return session.Fail("open", link.status());
+  if (!link.ok()) return session.Fail(attempted, link.status());
   const std::string origin = PageOrigin(link->http_address(), session.collector().address(), link->tls());
   if (origin.empty())
-    return session.Fail("open", NoPage(link->http_address(), session.collector().address()));
+    return session.Fail(attempted, NoPage(link->http_address(), session.collector().address()));
   // Browsers keep what is behind # to themselves: it is in no log of a server or proxy.
   const std::string url = origin + *path + (link->secret().empty() ? "" : "#login=" + link->secret());
   if (session.options().format == Format::kJson) {

@@ -106,9 +106,7 @@ Status MakeRequest(const RanksOptions& options, v1::CheckRanksRequest& request) 
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   request.set_run(options.run);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
-  const auto kinds = ParseKinds(options.kinds);
-  if (!kinds.ok()) return {kinds.status().code(), "--kinds: " + kinds.status().message()};
-  for (const v1::Kind kind : *kinds) request.add_kinds(kind);
+  STATCOLLECT_RETURN_IF_ERROR(SelectKinds(options.kinds, request));
   if (options.tolerance) request.set_tolerance(*options.tolerance);
   request.set_top(options.top);
   return Status::Ok();

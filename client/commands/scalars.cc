@@ -4,13 +4,17 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "client/commands/commands.h"
+#include "client/commands/elsewhere.h"
 #include "client/commands/scalars_against.h"
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
+#include "client/render/plot.h"
 #include "common/names.h"
 #include "common/text.h"
 #include "proto/json.h"
@@ -20,6 +24,7 @@ namespace statcollect::client {
 namespace {
 
 constexpr std::size_t kColumnsMax = 6;
+constexpr std::size_t kPlotsMax = 6, kPlottedLinesMax = 6;
 constexpr std::size_t kNameBytesMax = 4096, kNameWidth = 48, kHeadWidth = 24;
 
 using Series = std::tuple<std::string, std::uint32_t, std::string>;  // name, first rank, RanksOf
@@ -34,6 +39,67 @@ std::string Shown(const std::string& name, std::size_t width) {
 std::string RanksOf(const v1::ScalarRow& row) {
   return row.ranks_size() > 0 ? RanksText(row.ranks()) : std::to_string(row.rank());
 }
+
+// Fingerprints of generators' states, for diff: nobody reads their values.
+bool IsInternal(const std::string& name) { return name.starts_with("rng/"); }
+
+// Whether tables and plots leave a scalar out.
+bool IsHidden(const ScalarsOptions& options, const std::string& name) {
+  return !options.all && options.name.empty() && IsInternal(name);
+}
+
+// "rng/cpu and rng/python are left out; --all shows them." Nothing if none is.
+void AddHidden(const std::set<std::string>& hidden, Page& page) {
+  if (hidden.empty()) return;
+  std::string names;
+  for (const std::string& name : hidden) names += (names.empty() ? "" : ", ") + Shown(name, kNameWidth);
+  page.AddSentence(fmt::format("Left out, as only diff reads {}: {}. --all shows {}.",
+                               hidden.size() == 1 ? "it" : "them", names,
+                               hidden.size() == 1 ? "it" : "them"));
+}
+
+// A plot for each name, a line for each rank or run. Of micro-batches, the mean of the step.
+class Plots {
+ public:
+  void Add(const std::string& name, const std::string& label, std::uint64_t step, double value) {
+    auto& [sum, count] = values_[name][label][step];
+    sum += value;
+    ++count;
+  }
+
+  void AddTo(Page& page) const {
+    std::size_t drawn = 0;
+    for (const auto& [name, labels] : values_) {
+      std::vector<PlotLine> lines;
+      for (const auto& [label, steps] : labels) {
+        if (lines.size() == kPlottedLinesMax) break;
+        PlotLine line{.label = label, .points = {}};
+        for (const auto& [step, mean] : steps)
+          line.points.emplace_back(static_cast<double>(step), mean.first / static_cast<double>(mean.second));
+        lines.push_back(std::move(line));
+      }
+      if (std::none_of(lines.begin(), lines.end(), [](const auto& line) { return line.points.size() > 1; }))
+        continue;
+      std::string plot = Plot(lines);
+      if (plot.empty()) continue;
+      if (drawn++ == kPlotsMax) {
+        page.AddSentence(fmt::format("These are plots of {} of {} scalars; --name chooses one.", kPlotsMax,
+                                     values_.size()));
+        return;
+      }
+      page.AddHeading(Shown(name, kNameWidth) +
+                      (lines.size() < labels.size()
+                           ? fmt::format(" ({} of {} lines)", lines.size(), labels.size())
+                           : ""));
+      page.AddPlot(std::move(plot));
+    }
+  }
+
+ private:
+  using Steps =
+      std::map<std::uint64_t, std::pair<double, std::uint64_t>>;  // sum and number of the step's values
+  std::map<std::string, std::map<std::string, Steps>> values_;    // by name and label
+};
 
 Table LongTable(const v1::ListScalarsResponse& response) {
   Table table({{"name", Align::kLeft, true},
@@ -85,13 +151,18 @@ Table MakeTable(const v1::ListScalarsResponse& response) {
   return fits && series.size() <= kColumnsMax ? WideTable(lines, series, micro_batches) : LongTable(response);
 }
 
-Result<v1::ListScalarsResponse> Ask(Session& session, const ScalarsOptions& options, const std::string& run) {
+Result<v1::ListScalarsRequest> MakeRequest(const ScalarsOptions& options, const std::string& run) {
   v1::ListScalarsRequest request;
   request.set_run(run);
   request.set_name(options.name);
   request.set_by_rank(options.by_rank);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
-  return session.collector().ListScalars(request);
+  return request;
+}
+
+Result<v1::ListScalarsResponse> Ask(Session& session, const ScalarsOptions& options, const std::string& run) {
+  const auto request = MakeRequest(options, run);
+  return request.ok() ? session.collector().ListScalars(*request) : request.status();
 }
 
 // --- two runs
@@ -170,18 +241,27 @@ std::string AgreementText(const ScalarAgreement& at) {
   return alone == 0 ? text : text + fmt::format("; {} in one run only", FormatCount(alone));
 }
 
-Page Render(const ScalarsOptions& options, const ScalarComparison& comparison) {
+Page Render(const ScalarsOptions& options, ScalarComparison comparison) {
   Page page;
   const std::string runs = fmt::format("{} and {}", Printable(options.run), Printable(options.against));
   if (comparison.pairs.empty()) {
-    page.AddSentence("No scalars in " + runs + " for that.");
+    page.AddSentence("No scalars in " + runs + " for this selection.");
     return page;
   }
   page.AddSentence(runs, comparison.same() ? "SAME" : "DIFFERENT",
                    comparison.same() ? Tone::kGood : Tone::kWarn);
+  std::set<std::string> hidden;
   std::vector<std::string> items;
-  for (const ScalarAgreement& at : comparison.series) items.push_back(AgreementText(at));
+  for (const ScalarAgreement& at : comparison.series) {
+    // One that differs is part of the answer.
+    if (IsHidden(options, at.name) && !at.first && at.only_a + at.only_b == 0) {
+      hidden.insert(at.name);
+    } else {
+      items.push_back(AgreementText(at));
+    }
+  }
   page.AddItems(std::move(items));
+  std::erase_if(comparison.pairs, [&](const ScalarPair& pair) { return IsHidden(options, pair.name); });
   const bool micro_batches = std::any_of(comparison.pairs.begin(), comparison.pairs.end(),
                                          [](const auto& p) { return p.micro_batch > 0; });
   std::vector<Column> columns = {
@@ -200,7 +280,42 @@ Page Render(const ScalarsOptions& options, const ScalarComparison& comparison) {
                                pair.both() ? FormatChange(*pair.a, *pair.b) : ""});
     table.AddRow(std::move(cells));
   }
-  page.AddTable(std::move(table));
+  if (!comparison.pairs.empty()) page.AddTable(std::move(table));
+  Plots plots;
+  for (const ScalarPair& pair : comparison.pairs) {
+    const std::string label = fmt::format(" rank {}", pair.rank);
+    if (pair.a) plots.Add(pair.name, Printable(options.run) + label, pair.step, *pair.a);
+    if (pair.b) plots.Add(pair.name, Printable(options.against) + label, pair.step, *pair.b);
+  }
+  plots.AddTo(page);
+  AddHidden(hidden, page);
+  return page;
+}
+
+Page Render(Session& session, const ScalarsOptions& options, v1::ListScalarsResponse response) {
+  std::set<std::string> hidden;
+  auto& records = *response.mutable_records();
+  records.erase(std::remove_if(records.begin(), records.end(),
+                               [&](const v1::ScalarRow& row) {
+                                 if (!IsHidden(options, row.name())) return false;
+                                 hidden.insert(row.name());
+                                 return true;
+                               }),
+                records.end());
+  Page page;
+  if (records.empty() && hidden.empty()) {
+    page.AddSentence(NothingSelected(
+        "scalars", MakeRequest(options, options.run).value(),
+        [&](const auto& all) { return session.collector().ListScalars(all); },
+        "statagent.log_scalar(\"loss\", loss) records one."));
+  } else if (!records.empty()) {
+    page.AddTable(MakeTable(response));
+    Plots plots;
+    for (const v1::ScalarRow& row : records)
+      plots.Add(row.name(), "rank " + RanksOf(row), row.step(), row.value());
+    plots.AddTo(page);
+  }
+  AddHidden(hidden, page);
   return page;
 }
 
@@ -234,20 +349,9 @@ int Scalars(Session& session, const ScalarsOptions& options) {
   const std::string attempted = "scalars " + Printable(options.run);
   const auto response = Ask(session, options, options.run);
   if (!response.ok()) return session.Fail(attempted, response.status());
-  if (session.options().format == Format::kJson) {
-    session.PrintJson(*response);
-  } else if (session.options().format == Format::kCsv) {
-    session.PrintCsv(FlattenRecords(response->records()));
-  } else {
-    Page page;
-    if (response->records().empty()) {
-      page.AddSentence("No scalars in " + Printable(options.run) +
-                       " for that: statagent.log_scalar(\"loss\", loss) records one.");
-    } else {
-      page.AddTable(MakeTable(*response));
-    }
-    session.PrintPage(page);
-  }
+  session.Print(
+      *response, [&] { return FlattenRecords(response->records()); },
+      [&] { return Render(session, options, *response); });
   return kExitSame;
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/choice.h"
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/step_set.h"
@@ -23,11 +24,9 @@ std::optional<std::pair<std::uint32_t, std::uint32_t>> ParseRange(std::string_vi
   return std::pair(*first, *last);
 }
 
-std::string KnownKinds() {
-  std::string known;
-  for (int kind = 1; kind < kKindCount; ++kind) {
-    known.append(known.empty() ? "" : ", ").append(Name(static_cast<Kind>(kind)));
-  }
+std::vector<std::string> KnownKinds() {
+  std::vector<std::string> known;
+  for (int kind = 1; kind < kKindCount; ++kind) known.emplace_back(Name(static_cast<Kind>(kind)));
   return known;
 }
 
@@ -64,12 +63,19 @@ Result<std::vector<v1::Kind>> ParseKinds(const std::string& text) {
   std::vector<v1::Kind> kinds;
   for (const std::string& part : SplitCommas(text)) {
     const auto kind = ParseKind(part);
-    if (!kind)
-      return Status(Code::kInvalidArgument,
-                    "'" + Printable(part) + "' is not a kind; expected " + KnownKinds());
+    if (!kind) return Status(Code::kInvalidArgument, NotOneOf(part, KnownKinds()));
     kinds.push_back(static_cast<v1::Kind>(*kind));
   }
   return kinds;
+}
+
+Result<v1::Kind> ParseOneKind(const std::string& text) {
+  if (text.empty()) return v1::KIND_UNSPECIFIED;
+  const auto kinds = ParseKinds(text);
+  if (!kinds.ok()) return kinds.status();
+  if (kinds->size() != 1)
+    return Status(Code::kInvalidArgument, "found several kinds, '" + Printable(text) + "'; expected one");
+  return kinds->front();
 }
 
 Status CheckSteps(const std::string& text) {

@@ -20,6 +20,7 @@ Result<std::vector<std::uint32_t>> ParseRanks(const std::string& text);
 // "output,grad_output"; empty: none, which means all. kInvalidArgument names the invalid part and the valid
 // kinds.
 Result<std::vector<v1::Kind>> ParseKinds(const std::string& text);
+Result<v1::Kind> ParseOneKind(const std::string& text);  // empty: unspecified
 // kInvalidArgument unless StepSet can parse it, as the collector will.
 Status CheckSteps(const std::string& text);
 
@@ -31,6 +32,15 @@ Status Select(const std::string& ranks, const std::string& steps, Request& reque
   if (!parsed.ok()) return parsed.status();
   request.mutable_ranks()->Add(parsed->begin(), parsed->end());
   request.set_steps(steps);
+  return Status::Ok();
+}
+
+// Sets the kinds of a request.
+template <typename Request>
+Status SelectKinds(const std::string& text, Request& request) {
+  const auto kinds = ParseKinds(text);
+  if (!kinds.ok()) return kinds.status();
+  for (const v1::Kind kind : *kinds) request.add_kinds(kind);
   return Status::Ok();
 }
 

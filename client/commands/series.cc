@@ -12,6 +12,7 @@
 #include "client/exports/records_decoder.h"
 #include "client/render/flatten.h"
 #include "client/render/plot.h"
+#include "common/choice.h"
 #include "common/names.h"
 #include "common/step_set.h"
 #include "common/text.h"
@@ -50,21 +51,17 @@ constexpr Statistic kStatistics[] = {
 
 using Chosen = std::vector<const Statistic*>;
 
-// kInvalidArgument names the unknown statistic and lists the known ones.
-Result<Chosen> Choose(const std::string& text) {
+constexpr std::string_view kUpdateRatio = "update_ratio";
+
+const Statistic* FindStatistic(const std::string& name) {
+  const auto found = std::find_if(std::begin(kStatistics), std::end(kStatistics),
+                                  [&](const auto& s) { return s.name == name; });
+  return found == std::end(kStatistics) ? nullptr : found;
+}
+
+Chosen Choose(const std::vector<std::string>& names) {
   Chosen chosen;
-  for (const std::string& name : SplitCommas(text)) {
-    const auto found = std::find_if(std::begin(kStatistics), std::end(kStatistics),
-                                    [&](const auto& s) { return s.name == name; });
-    if (found == std::end(kStatistics)) {
-      std::string known;
-      for (const Statistic& s : kStatistics) known.append(known.empty() ? "" : ", ").append(s.name);
-      return Status(Code::kInvalidArgument, "--stat: '" + Printable(name) +
-                                                "' is not a statistic; expected " + known +
-                                                ", or update_ratio alone");
-    }
-    chosen.push_back(found);
-  }
+  for (const std::string& name : names) chosen.push_back(FindStatistic(name));
   return chosen;
 }
 
@@ -182,14 +179,11 @@ Status MakeRequest(const SeriesOptions& options, v1::GetSeriesRequest& request) 
   request.set_output_path(options.output_path);
   request.set_by_rank(options.by_rank);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
-  const auto kinds = ParseKinds(options.kind);
-  if (!kinds.ok()) return {kinds.status().code(), "--kind: " + kinds.status().message()};
-  if (kinds->size() > 1) return {Code::kInvalidArgument, "--kind: takes one kind; leave it out for all"};
-  if (!kinds->empty()) request.set_kind(kinds->front());
+  const auto kind = ParseOneKind(options.kind);
+  if (!kind.ok()) return kind.status();
+  request.set_kind(*kind);
   return Status::Ok();
 }
-
-constexpr std::string_view kUpdateRatio = "update_ratio";
 
 v1::ListScalarsResponse ToScalars(const SeriesOptions& options, const UpdateRatios& ratios,
                                   const StepSet& wanted) {
@@ -271,6 +265,20 @@ Status ShowUpdateRatios(Session& session, const SeriesOptions& options) {
 
 }  // namespace
 
+Result<std::vector<std::string>> ParseSeriesStatistics(const std::string& text) {
+  std::vector<std::string> names = SplitCommas(text);
+  std::vector<std::string> known;
+  for (const Statistic& s : kStatistics) known.emplace_back(s.name);
+  known.emplace_back(kUpdateRatio);
+  for (const std::string& name : names) {
+    if (name == kUpdateRatio && names.size() > 1)
+      return Status(Code::kInvalidArgument, "found update_ratio beside others; expected it alone");
+    if (name != kUpdateRatio && FindStatistic(name) == nullptr)
+      return Status(Code::kInvalidArgument, NotOneOf(name, known));
+  }
+  return names;
+}
+
 int Series(Session& session, const SeriesOptions& options) {
   const std::string attempted = "series " + Printable(options.run) + " " + Printable(options.activation);
   if (options.stats == kUpdateRatio) {
@@ -279,13 +287,13 @@ int Series(Session& session, const SeriesOptions& options) {
   }
   v1::GetSeriesRequest request;
   if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
-  const auto statistics = Choose(options.stats);
-  if (!statistics.ok()) return session.Fail(attempted, statistics.status());
+  const auto names = ParseSeriesStatistics(options.stats);
+  if (!names.ok()) return session.Fail(attempted, names.status());
   const auto response = session.collector().GetSeries(request);
   if (!response.ok()) return session.Fail(attempted, response.status());
   session.Print(
       *response, [&] { return FlattenRecords(response->records(), kIdentityColumns); },
-      [&] { return Render(*response, options, *statistics); });
+      [&] { return Render(*response, options, Choose(*names)); });
   return kExitSame;
 }
 

@@ -3,13 +3,16 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <string_view>
 #include <thread>
 
 #include "common/clock.h"
+#include "common/text.h"
 #include "proto/json.h"
 
 namespace statcollect::client {
@@ -28,29 +31,37 @@ int Interrupted() {
   return kExitInterrupted;
 }
 
-// Whether the message begins with what was attempted: "keep run 'x': there is no such run". Then all that its first clause
-// quotes is named in `attempted`.
-bool SaysWhatWasAttempted(const std::string& message, const std::string& attempted) {
-  const std::size_t end = message.find(": ");
-  if (end == std::string::npos) return false;
-  const std::string clause = message.substr(0, end);
-  std::size_t open = clause.find('\'');
-  if (open == std::string::npos || clause.find(';') != std::string::npos) return false;
-  for (; open != std::string::npos;) {
-    const std::size_t close = clause.find('\'', open + 1);
-    if (close == std::string::npos) return false;
-    if (attempted.find(clause.substr(open + 1, close - open - 1)) == std::string::npos) return false;
-    open = clause.find('\'', close + 1);
+// Whether the text has the word, and not as a part of a longer one.
+bool HasWord(std::string_view text, std::string_view word) {
+  const auto is_end = [&](std::size_t at) {
+    return at >= text.size() || text[at] == ' ' || text[at] == '\'' || text[at] == ',' || text[at] == ';';
+  };
+  for (std::size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    if ((at == 0 || is_end(at - 1)) && is_end(at + word.size())) return true;
   }
-  return true;
+  return false;
+}
+
+// Whether the message says itself what was attempted, as "top of run 'base': ...", or names all of its objects first, as
+// "no run 'base'; ...". Objects: the words of `attempted` that are not the command's.
+bool SaysItself(std::string_view message, std::string_view attempted, std::string_view command) {
+  const std::string_view subject = message.substr(0, std::min(message.find(": "), message.find(';')));
+  std::size_t objects = 0, named = 0;
+  for (const std::string_view word : PartsOf(attempted, ' ')) {
+    if (HasWord(command, word)) continue;
+    ++objects;
+    named += HasWord(subject, word) ? 1 : 0;
+  }
+  const bool is_attempt = subject.size() < message.size() && message[subject.size()] == ':';
+  return named > 0 && (is_attempt || named == objects);
 }
 
 }  // namespace
 
 int Session::Fail(const std::string& attempted, const Status& status) const {
   if (status.code() == Code::kCancelled) return Interrupted();
-  const bool itself = SaysWhatWasAttempted(status.message(), attempted);
-  return UsageError(itself ? status.message() : attempted + ": " + status.message());
+  const bool says_itself = SaysItself(status.message(), attempted, options_.command);
+  return UsageError(says_itself ? status.message() : attempted + ": " + status.message());
 }
 
 void Session::PrintJson(const google::protobuf::Message& message) const {

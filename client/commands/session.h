@@ -26,6 +26,7 @@ inline constexpr int kExitInterrupted = 130;
 enum class Format { kTable, kJson, kCsv, kMarkdown, kOrt };
 
 struct GlobalOptions {
+  std::string command;  // "diff", "golden save"
   Format format = Format::kTable;
   bool quiet = false;  // no progress, no remarks; diff: the verdict only
   // Of an answer; 0: no limit. import: how long to wait for a lost collector; 0: 30 s.
@@ -42,8 +43,9 @@ class Session {
   const Terminal& terminal() const { return terminal_; }
   Collector& collector() { return collector_; }
 
-  // Prints on standard error why there is no answer, and returns the exit code. `attempted`: "diff base ort".
-  // kCancelled (Ctrl-C) returns kExitInterrupted.
+  // Prints on standard error why there is no answer, and returns the exit code. `attempted`: "diff base ort"; left out if
+  // the message says it itself, as "top of run 'base': ..." does. kCancelled (Ctrl-C) returns
+  // kExitInterrupted.
   int Fail(const std::string& attempted, const Status& status) const;
 
   // --- answers, on standard output

@@ -119,7 +119,6 @@ Status WriteSummary(const SummaryOptions& options, const std::string& text) {
   const std::string path = fmt::format("{}/step_{}_.txt", options.out, options.step);
   auto partial = Partial::File(path, options.overwrite);
   if (!partial.ok()) return partial.status();
-  if (access(options.out.c_str(), F_OK) != 0) STATCOLLECT_RETURN_IF_ERROR(MakeFolder(options.out));
   STATCOLLECT_RETURN_IF_ERROR(WriteNewFile(partial->path(), text));
   return partial->Commit();
 }

@@ -5,6 +5,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
+#include "common/choice.h"
 #include "common/names.h"
 #include "common/text.h"
 #include "proto/json.h"
@@ -12,19 +13,6 @@
 
 namespace statcollect::client {
 namespace {
-
-// Parses the name used in JSON: "zero_fraction".
-Result<v1::TopBy> ParseBy(const std::string& text) {
-  std::string known;
-  for (int number = v1::TopBy_MIN + 1; number <= v1::TopBy_MAX; ++number) {
-    if (number == v1::TOP_BY_UPDATE_RATIO || number == v1::TOP_BY_EXPONENT_LOSS) continue;  // of maps
-    const std::string name = EnumText(*v1::TopBy_descriptor(), number);
-    if (name == text) return static_cast<v1::TopBy>(number);
-    known += (known.empty() ? "" : ", ") + name;
-  }
-  return Status(Code::kInvalidArgument,
-                "--by: '" + Printable(text) + "' is not a statistic; expected " + known);
-}
 
 std::string ValueText(v1::TopBy by, double value) {
   const bool count = by == v1::TOP_BY_NAN || by == v1::TOP_BY_INF || by == v1::TOP_BY_NUMEL;
@@ -124,22 +112,30 @@ Page Render(const v1::GetTopResponse& response) {
 Status MakeRequest(const TopOptions& options, v1::GetTopRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   request.set_run(options.run);
-  const auto by = ParseBy(options.by);
+  const auto by = ParseTopBy(options.by);
   if (!by.ok()) return by.status();
   request.set_by(*by);
   if (options.step) request.set_step(*options.step);
   const auto ranks = ParseRanks(options.ranks);
   if (!ranks.ok()) return ranks.status();
   request.mutable_ranks()->Add(ranks->begin(), ranks->end());
-  const auto kinds = ParseKinds(options.kinds);
-  if (!kinds.ok()) return {kinds.status().code(), "--kinds: " + kinds.status().message()};
-  for (const v1::Kind kind : *kinds) request.add_kinds(kind);
+  STATCOLLECT_RETURN_IF_ERROR(SelectKinds(options.kinds, request));
   request.set_count(options.count);
   request.set_by_rank(options.by_rank);
   return Status::Ok();
 }
 
 }  // namespace
+
+Result<v1::TopBy> ParseTopBy(const std::string& text) {
+  std::vector<std::string> known;
+  for (int number = v1::TopBy_MIN + 1; number <= v1::TopBy_MAX; ++number) {
+    if (number == v1::TOP_BY_UPDATE_RATIO || number == v1::TOP_BY_EXPONENT_LOSS) continue;  // of maps
+    known.push_back(EnumText(*v1::TopBy_descriptor(), number));
+    if (known.back() == text) return static_cast<v1::TopBy>(number);
+  }
+  return Status(Code::kInvalidArgument, NotOneOf(text, known));
+}
 
 int Top(Session& session, const TopOptions& options) {
   const std::string attempted = "top " + Printable(options.run);

@@ -83,6 +83,8 @@ Result<std::unique_ptr<Exporter>> MakeJsonExporter(const ExportTarget& target);
 std::unique_ptr<Exporter> MakeJsonExporter(const ExportTarget& target, FileWriter out);
 Result<std::unique_ptr<Exporter>> MakeOrtExporter(const ExportTarget& target);
 Result<std::unique_ptr<Exporter>> MakeTensorBoardExporter(const ExportTarget& target);
+// kInvalidArgument names the first that it does not write, and those that it does.
+Status CheckTensorBoardStatistics(const std::vector<std::string>& names);
 Result<std::unique_ptr<Exporter>> MakeParquetExporter(const ExportTarget& target);
 
 }  // namespace statcollect::client

@@ -41,7 +41,7 @@ std::string NextStep(int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
-      return "; create its parent folder first";
+      return "; choose a path whose folders exist or can be made";
     case EACCES:
     case EPERM:
     case EROFS:
@@ -133,11 +133,26 @@ Partial::Partial(std::string path, bool overwrite)
 Partial::Partial(Partial&& other) noexcept
     : path_(std::move(other.path_)),
       partial_(std::exchange(other.partial_, {})),
+      made_(std::move(other.made_)),
       overwrite_(other.overwrite_) {}
 
 Partial::~Partial() {
+  if (partial_.empty()) return;
   std::error_code ignored;
-  if (!partial_.empty()) fs::remove_all(partial_, ignored);
+  fs::remove_all(partial_, ignored);
+  for (fs::path folder = fs::path(path_).parent_path(); !made_.empty(); folder = folder.parent_path()) {
+    fs::remove(folder, ignored);  // unless something else is in it by now
+    if (folder == made_) break;
+  }
+}
+
+Status Partial::MakeParents() {
+  const fs::path parent = fs::path(path_).parent_path();
+  for (fs::path folder = parent; !folder.empty() && TypeOf(folder) == 0; folder = folder.parent_path())
+    made_ = folder;
+  std::error_code error;
+  if (!made_.empty()) fs::create_directories(parent, error);
+  return error ? Failure("create the folder", parent, error.value()) : Status::Ok();
 }
 
 Result<Partial> Partial::File(const std::string& path, bool overwrite) {
@@ -150,7 +165,9 @@ Result<Partial> Partial::File(const std::string& path, bool overwrite) {
     return Exists(path,
                   "--overwrite replaces only files; choose a different file, or '-' for standard "
                   "output");
-  return Partial(path, overwrite);
+  Partial partial(path, overwrite);
+  STATCOLLECT_RETURN_IF_ERROR(partial.MakeParents());
+  return partial;
 }
 
 Result<Partial> Partial::Folder(const std::string& path, bool overwrite,
@@ -175,6 +192,7 @@ Result<Partial> Partial::Folder(const std::string& path, bool overwrite,
   }
   if (type == S_IFDIR && error) return Failure("read", place, error.value());
   Partial partial(place, overwrite);
+  STATCOLLECT_RETURN_IF_ERROR(partial.MakeParents());
   STATCOLLECT_RETURN_IF_ERROR(MakeFolder(partial.path()));
   return partial;
 }

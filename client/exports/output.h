@@ -50,12 +50,12 @@ Status WriteNewFile(const std::string& path, std::string_view text);
 // Creates the folder; its parent must exist.
 Status MakeFolder(const std::string& path);
 
-// "PATH.partial-PID" until Commit; the destructor removes it if it was not committed.
+// "PATH.partial-PID" until Commit; the destructor removes it if it was not committed, with the parent folders that were made.
 class Partial {
  public:
-  // kAlreadyExists without `overwrite`; with it, only a regular file is replaced. Creates nothing.
+  // kAlreadyExists without `overwrite`; with it, only a regular file is replaced. Creates missing parent folders only.
   static Result<Partial> File(const std::string& path, bool overwrite);
-  // Creates the partial folder. With `overwrite`, a folder is replaced only if `is_ours` is true for the name
+  // Creates missing parent folders and the partial folder. With `overwrite`, a folder is replaced only if `is_ours` is true for the name
   // of each entry, so only exports are ever removed.
   static Result<Partial> Folder(const std::string& path, bool overwrite,
                                 const std::function<bool(std::string_view)>& is_ours,
@@ -70,8 +70,10 @@ class Partial {
 
  private:
   Partial(std::string path, bool overwrite);
+  Status MakeParents();
 
   std::string path_, partial_;
+  std::string made_;  // the highest of the parent folders that were made; empty: none was
   bool overwrite_ = false;
 };
 

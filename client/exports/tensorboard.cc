@@ -14,6 +14,7 @@
 #include "client/exports/output.h"
 #include "client/exports/tensorboard_event.pb.h"
 #include "common/checksum.h"
+#include "common/choice.h"
 #include "common/endian.h"
 #include "common/names.h"
 
@@ -255,10 +256,9 @@ Result<std::vector<const Statistic*>> Choose(const std::vector<std::string>& nam
     const auto found = std::find_if(kStatistics.begin(), kStatistics.end(),
                                     [&](const Statistic& s) { return s.name == name; });
     if (found == kStatistics.end()) {
-      std::string known;
-      for (const Statistic& s : kStatistics) known.append(known.empty() ? "" : ", ").append(s.name);
-      return Status(Code::kInvalidArgument,
-                    "--stat: '" + Printable(name) + "' is not a statistic; expected " + known);
+      std::vector<std::string> known;
+      for (const Statistic& s : kStatistics) known.emplace_back(s.name);
+      return Status(Code::kInvalidArgument, NotOneOf(name, known));
     }
     chosen.push_back(&*found);
   }
@@ -270,6 +270,8 @@ bool IsEventFileOrRank(std::string_view name) {
 }
 
 }  // namespace
+
+Status CheckTensorBoardStatistics(const std::vector<std::string>& names) { return Choose(names).status(); }
 
 Result<std::unique_ptr<Exporter>> MakeTensorBoardExporter(const ExportTarget& target) {
   auto chosen = Choose(target.statistics);

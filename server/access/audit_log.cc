@@ -17,6 +17,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/choice.h"
 #include "common/names.h"
 
 namespace statcollect::access {
@@ -80,6 +81,16 @@ bool Matches(const AuditRecord& record, const AuditQuery& query, const std::stri
 std::string Rotated(const std::string& path, int number) { return path + "." + std::to_string(number); }
 
 }  // namespace
+
+Status CheckOutcome(const std::string& beginning) {
+  const std::vector<std::string> known = {"ok", "error", "unauthenticated", "permission_denied",
+                                          "invalid_argument"};
+  const auto fits = [&](const std::string& one) {
+    return one.starts_with(beginning) || beginning.starts_with(one);
+  };
+  if (std::any_of(known.begin(), known.end(), fits)) return Status::Ok();
+  return {Code::kInvalidArgument, "audit: outcome: " + NotOneOf(beginning, known)};
+}
 
 AuditLog::AuditLog(std::string path, const Clock& clock, std::function<void(const std::string&)> log,
                    std::size_t file_bytes_max)

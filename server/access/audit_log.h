@@ -23,6 +23,9 @@ struct AuditEntry {
   std::uint64_t left_out = 0;  // refused calls that were not written since the line before
 };
 
+// kInvalidArgument unless a line's outcome may begin so: "ok", "error", "error 5: no run 'x'", "permission_denied", ...
+Status CheckOutcome(const std::string& beginning);
+
 // Which lines to find; empty fields match all.
 struct AuditQuery {
   std::int64_t since_unix_nanos = 0;

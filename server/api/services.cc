@@ -471,6 +471,7 @@ class AdminService final : public v1::Admin::CallbackService {
         return Status(Code::kInvalidArgument, "audit: limit: found " + std::to_string(request->limit()) +
                                                   "; expected 1.." + std::to_string(kAuditRecordsMax));
       }
+      STATCOLLECT_RETURN_IF_ERROR(access::CheckOutcome(request->outcome()));
       const auto found =
           options_.audit->Find({.since_unix_nanos = request->since_unix_nanos(),
                                 .principal = request->principal(),

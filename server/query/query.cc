@@ -6,6 +6,7 @@
 
 #include "common/names.h"
 #include "common/project.h"
+#include "common/text.h"
 #include "server/query/diff/diff.h"
 #include "server/query/event_kinds.h"
 #include "server/query/logical/choose.h"
@@ -140,6 +141,33 @@ Status ForEachRecord(Store& store, const Request& request, const Take& take) {
     }
   }
   return Status::Ok();
+}
+
+// Why a selection has nothing of a name: where the run has some, or the closest names.
+template <typename Record, typename Request>
+Status NothingNamed(Store& store, Request request, const std::string& query, const std::string& what,
+                    const std::string& wanted, std::string Record::*name) {
+  request.steps.clear();
+  request.ranks.clear();
+  std::set<std::string> names;
+  std::set<std::uint64_t> steps;
+  std::set<std::uint32_t> ranks;
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<Record>(store, request, [&](std::uint32_t rank, Record& record) {
+    if (record.*name == wanted) {
+      steps.insert(record.step);
+      ranks.insert(rank);
+    } else if (names.size() < kNamesMax) {
+      names.insert(std::move(record.*name));
+    }
+    return Status::Ok();
+  }));
+  const std::string found =
+      query + " of run '" + request.run + "': no " + what + " '" + Printable(wanted) + "'";
+  if (steps.empty() && names.empty()) return {Code::kNotFound, found + ", nor any other"};
+  if (steps.empty())
+    return {Code::kNotFound, found + " there; closest: " + Suggest(wanted, {names.begin(), names.end()})};
+  return {Code::kNotFound, found + " at these steps and ranks; there are some at " + StepsNamed(steps) +
+                               ", of " + RanksNamed("rank", {ranks.begin(), ranks.end()})};
 }
 
 // Rows that came from several attempts.
@@ -396,23 +424,16 @@ Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& re
     if (*whole) return **std::move(whole);
   }
   std::vector<ScalarRow> rows;
-  std::set<std::string> names;
   STATCOLLECT_RETURN_IF_ERROR(
       ForEachRecord<ScalarRecord>(store, request, [&](std::uint32_t rank, ScalarRecord& scalar) {
-        if (!request.name.empty() && scalar.name != request.name) {
-          if (names.size() < kNamesMax) names.insert(std::move(scalar.name));
-          return Status::Ok();
-        }
+        if (!request.name.empty() && scalar.name != request.name) return Status::Ok();
         if (rows.size() >= kRowsMax) return TooManyRows("scalars");
         rows.push_back(
             {request.run, rank, scalar.step, scalar.micro_batch, std::move(scalar.name), scalar.value});
         return Status::Ok();
       }));
-  if (rows.empty() && !request.name.empty()) {
-    return Status(Code::kNotFound,
-                  "scalars of run '" + request.run + "': no scalar '" + Printable(request.name) +
-                      "' there; closest: " + Suggest(request.name, {names.begin(), names.end()}));
-  }
+  if (rows.empty() && !request.name.empty())
+    return NothingNamed(store, request, "scalars", "scalar", request.name, &ScalarRecord::name);
   const auto key = [](const ScalarRow& r) { return std::tie(r.name, r.rank, r.step, r.micro_batch); };
   std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
   return rows;
@@ -442,23 +463,16 @@ Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& requ
 Result<std::vector<DensityRow>> QueryEngine::ListDensity(const DensityRequest& request,
                                                          const std::stop_token& stop) const {
   std::vector<DensityRow> rows;
-  std::set<std::string> inputs;
   LimitedStore store = Limited(stop);
   STATCOLLECT_RETURN_IF_ERROR(
       ForEachRecord<DensityRecord>(store, request, [&](std::uint32_t rank, DensityRecord& record) {
-        if (!request.input.empty() && record.input != request.input) {
-          if (inputs.size() < kNamesMax) inputs.insert(std::move(record.input));
-          return Status::Ok();
-        }
+        if (!request.input.empty() && record.input != request.input) return Status::Ok();
         if (rows.size() >= kRowsMax) return TooManyRows("density");
         rows.push_back({request.run, rank, std::move(record)});
         return Status::Ok();
       }));
-  if (rows.empty() && !request.input.empty()) {
-    return Status(Code::kNotFound,
-                  "density of run '" + request.run + "': no input '" + Printable(request.input) +
-                      "' there; closest: " + Suggest(request.input, {inputs.begin(), inputs.end()}));
-  }
+  if (rows.empty() && !request.input.empty())
+    return NothingNamed(store, request, "density", "input", request.input, &DensityRecord::input);
   SortByStep(rows);
   return rows;
 }

@@ -17,6 +17,15 @@ TEST(RanksText, IsShortForAThousandRanks) {
   EXPECT_EQ(RanksText(even), "0, 2, 4, 6, 8, 10, 12, 14 and others");
 }
 
+TEST(StepsNamed, SaysTheLastOfMany) {
+  EXPECT_EQ(StepsNamed({}), "steps none");
+  EXPECT_EQ(StepsNamed({3}), "step 3");
+  EXPECT_EQ(StepsNamed({0, 1, 2, 7}), "steps 0-2, 7");
+  std::set<std::uint64_t> hundreds;
+  for (std::uint64_t step = 0; step < 10'000; step += 100) hundreds.insert(step);
+  EXPECT_EQ(StepsNamed(hundreds), "steps 0, 100, 200, 300, 400, 500, 600, 700 and others up to 9900");
+}
+
 TEST(RanksNamed, AgreesInNumber) {
   EXPECT_EQ(RanksNamed("rank", {3}), "rank 3");
   EXPECT_EQ(RanksNamed("rank", {3, 4, 5}), "ranks 3-5");

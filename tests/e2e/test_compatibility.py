@@ -7,6 +7,7 @@ added (`python tests/e2e/test_compatibility.py FOLDER` writes one), and the old 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import re
 import shutil
@@ -255,6 +256,21 @@ def test_a_store_of_the_format_is_read_as_it_was(tmp_path: Path) -> None:
     finally:
         assert started.stop() == 0
     shutil.rmtree(tmp_path / "store")
+
+
+def test_a_store_of_the_format_is_exported_in_every_form(tmp_path: Path) -> None:
+    with tarfile.open(FOLDER / "store.tar.xz") as archive:
+        archive.extractall(tmp_path)
+    started = Collector(tmp_path / "store").start()
+    try:
+        for form in ("csv", "json", "ort", "tensorboard", *(["parquet"] if importlib.util.find_spec("pyarrow") else [])):
+            done = started.statctl("export", form, RUN, str(tmp_path / "out" / form))
+            assert done.code == 0 and (tmp_path / "out" / form).exists(), done.err
+        golden = str(tmp_path / "out" / "recorded.scg")
+        assert started.statctl("golden", "save", RUN, golden).code == 0
+        assert started.statctl("diff", "--golden", golden, "--run-b", RUN).code == 0
+    finally:
+        assert started.stop() == 0
 
 
 def write(to: Path) -> None:

@@ -89,6 +89,11 @@ def test_only_what_was_asked_for_is_there(recorded: tuple[Collector, dict[int, i
     assert not [row for row in rows if row["activation"] == "weak"]
     wrong = collector.statctl("exponents", "shrinking", "weak")
     assert wrong.code == 2 and "closest" not in wrong.err and "the run has those of" in wrong.err
+    for elsewhere in (["--step", "300"], ["--rank", "7"], ["--kind", "batch"]):
+        missing = collector.statctl("exponents", "shrinking", "weak.weight", *elsewhere)
+        assert missing.code == 2 and "none were recorded" not in missing.err, missing.err
+        assert "there are some at steps 0-5, of rank 0, kind " in missing.err, missing.err
+        assert "it has some at steps 0-5, of rank 0." in collector.statctl("exponents", "shrinking", *elsewhere).out
     wrong = collector.statctl("exponents", "shrinking", "--dtype", "f32")
     assert wrong.code == 2 and "expected f16, bf16, e4m3 or e5m2" in wrong.err
     collector.python(SCRIPT.replace("RUN", "'plain'").replace("EXPONENTS", "None"))

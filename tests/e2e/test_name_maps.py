@@ -125,7 +125,7 @@ def test_http_proposes_the_same(runs: Collector) -> None:
             "no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, megatron:hf",
         ),
         (["diff", "hf", "mcore", "--map", "nowhere.txt"], "expected a file of lines PATTERN -> NAME, or a built-in map"),
-        (["map", "show", "hf"], "known are hf:megatron"),
+        (["map", "show", "hf"], "did you mean 'hf:megatron'?"),
         (["map", "propose", "hf", "nobody"], "nobody"),
         (["map", "propose", "hf"], "run_b is required"),
         (["map"], "subcommand is required"),

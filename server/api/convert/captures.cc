@@ -1,5 +1,6 @@
 #include "server/api/convert.h"
 
+#include "common/choice.h"
 #include "common/names.h"
 #include "server/api/convert/parts.h"
 #include "server/api/tensor_row.h"
@@ -51,8 +52,7 @@ Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request
   if (request.has_output_path()) wanted.output_path = request.output_path();
   if (!request.mode().empty()) {
     const auto mode = ParseMode(request.mode());
-    if (!mode)
-      return Invalid("query: mode is '" + Printable(request.mode()) + "'; expected train, eval or init");
+    if (!mode) return Invalid("query: mode: " + NotOneOf(request.mode(), {"train", "eval", "init"}));
     wanted.mode = *mode;
   }
   return wanted;

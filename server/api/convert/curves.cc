@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/choice.h"
 #include "common/names.h"
 #include "server/api/convert.h"
 #include "server/api/convert/parts.h"
@@ -48,8 +49,7 @@ Result<query::CurvesRequest> FromWire(const v1::GetCurvesRequest& request) {
   const bool known =
       request.mode().empty() || std::any_of(std::begin(kModes), std::end(kModes),
                                             [&](Mode mode) { return request.mode() == Name(mode); });
-  if (!known)
-    return Invalid("curves: mode is '" + Printable(request.mode()) + "'; expected train, eval or init");
+  if (!known) return Invalid("curves: mode: " + NotOneOf(request.mode(), {"train", "eval", "init"}));
   query::CurvesRequest wanted{.series = *std::move(of), .mode = request.mode()};
   if (request.points() > 0) wanted.points = request.points();
   if (!request.place().empty()) {

@@ -1,6 +1,8 @@
 #include "server/api/convert_checks.h"
 
+#include "common/choice.h"
 #include "common/names.h"
+#include "proto/json.h"
 #include "server/api/convert/parts.h"
 #include "server/api/tensor_row.h"
 
@@ -38,8 +40,9 @@ Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request
   const auto format = static_cast<DType>(request.format());
   if (request.format() != v1::DTYPE_UNSPECIFIED &&
       (request.format() < 0 || request.format() >= kDTypeCount || !IsNarrowFloat(format))) {
-    return Status(Code::kInvalidArgument, "exponents: the format is " + std::to_string(request.format()) +
-                                              "; expected f16, bf16, f8e4m3 or f8e5m2");
+    return Status(Code::kInvalidArgument,
+                  "exponents: format: " + NotOneOf(EnumText(*v1::DType_descriptor(), request.format()),
+                                                   {"f16", "bf16", "f8e4m3", "f8e5m2"}));
   }
   if (!(request.lost_min() >= 0 && request.lost_min() <= 1)) {
     return Status(Code::kInvalidArgument, "exponents: lost_min is " + std::to_string(request.lost_min()) +

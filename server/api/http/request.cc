@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/choice.h"
 #include "common/names.h"
 #include "common/parse.h"
 #include "proto/json.h"
@@ -79,12 +80,11 @@ std::optional<int> EnumOf(const FieldDescriptor& field, const std::string& text)
   return std::nullopt;
 }
 
-std::string EnumTexts(const FieldDescriptor& field) {
+std::vector<std::string> EnumTexts(const FieldDescriptor& field) {
   const auto& type = *field.enum_type();
-  std::string known;
+  std::vector<std::string> known;
   for (int i = 0; i < type.value_count(); ++i) {
-    if (type.value(i)->number() != 0)
-      known += (known.empty() ? "" : ", ") + EnumText(type, type.value(i)->number());
+    if (type.value(i)->number() != 0) known.push_back(EnumText(type, type.value(i)->number()));
   }
   return known;
 }
@@ -118,8 +118,9 @@ class Setter {
       case FieldDescriptor::CPPTYPE_BOOL:
         return Take(Flag(text), text, "true or false", &Reflection::SetBool, &Reflection::AddBool);
       case FieldDescriptor::CPPTYPE_ENUM:
-        return Take(EnumOf(field_, text), text, EnumTexts(field_), &Reflection::SetEnumValue,
-                    &Reflection::AddEnumValue);
+        if (!EnumOf(field_, text))
+          return Wrong("parameter '" + field_.name() + "': " + NotOneOf(text, EnumTexts(field_)));
+        return Take(EnumOf(field_, text), text, "", &Reflection::SetEnumValue, &Reflection::AddEnumValue);
       case FieldDescriptor::CPPTYPE_STRING:
         return SetText(text);
       default:

@@ -10,6 +10,7 @@
 
 #include "common/names.h"
 #include "common/step_set.h"
+#include "common/text.h"
 #include "server/query/reports.h"
 #include "server/query/rows.h"
 #include "server/query/run_view.h"
@@ -55,6 +56,9 @@ class Lister {
         owners_(std::move(owners)) {}
 
   Result<std::vector<ExponentRow>> Run(const std::stop_token& stop);
+  const std::set<std::string>& names() const {
+    return names_;
+  }  // that have any, in the steps that were asked for
 
  private:
   Status AddRank(std::size_t attempt, std::uint32_t rank, const RankMeta& meta, const std::stop_token& stop);
@@ -78,7 +82,7 @@ class Lister {
   const StepSet wanted_;
   const DType worst_by_;
   const StepOwners owners_;
-  std::set<std::string> names_;    // that have any
+  std::set<std::string> names_;
   std::vector<ExponentRow> rows_;  // of a listing
   std::map<RankTensor, ExponentRow>
       worst_;  // of a summary: a tensor's row that loses most, for all of its rows
@@ -214,14 +218,41 @@ Result<std::vector<ExponentRow>> Lister::Run(const std::stop_token& stop) {
       STATCOLLECT_RETURN_IF_ERROR(AddRank(attempt, rank, meta, stop));
     }
   }
-  if (rows_.empty() && worst_.empty() && !request_.activation.empty() &&
-      !names_.contains(request_.activation)) {
-    return Status(Code::kNotFound, "exponents of '" + Printable(request_.activation) + "' in run '" +
-                                       request_.run + "': none were recorded; the run has those of: " +
-                                       Suggest(request_.activation, {names_.begin(), names_.end()}) +
-                                       "; STATAGENT_EXPONENTS says which are");
-  }
   return request_.summary ? SortedSummary() : Sorted();
+}
+
+// Why a selection has nothing of its activation: where the run has some, or of which activations.
+Status NothingOf(Store& store, RunView& view, const ExponentsRequest& asked, const std::stop_token& stop) {
+  const ExponentsRequest request{.run = asked.run, .activation = asked.activation};
+  const StepSet every = StepSet::Parse("").value();
+  auto owners = StepOwners::Of(view, every);
+  if (!owners.ok()) return owners.status();
+  Lister lister(store, view, request, every, *std::move(owners));
+  const auto rows = lister.Run(stop);
+  if (!rows.ok()) return rows.status();
+  const std::string attempted =
+      "exponents of '" + Printable(asked.activation) + "' in run '" + Printable(asked.run) + "': ";
+  if (!rows->empty()) {
+    std::set<std::uint64_t> steps;
+    std::set<std::string> kinds;
+    std::set<std::uint32_t> ranks;
+    for (const ExponentRow& row : *rows) {
+      steps.insert(row.record.step);
+      kinds.emplace(Name(row.def.key.kind));
+      ranks.insert(row.rank);
+    }
+    std::string known;
+    for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
+    return {Code::kNotFound, attempted + "none of these steps, ranks and kinds; there are some at " +
+                                 StepsNamed(steps) + ", of " +
+                                 RanksNamed("rank", {ranks.begin(), ranks.end()}) + ", kind " + known};
+  }
+  const std::set<std::string>& names = lister.names();
+  return {Code::kNotFound, attempted +
+                               (names.empty() ? "none were recorded, of no activation"
+                                              : "none were recorded; the run has those of: " +
+                                                    Suggest(asked.activation, {names.begin(), names.end()})) +
+                               "; STATAGENT_EXPONENTS says which are"};
 }
 
 }  // namespace
@@ -252,7 +283,10 @@ Result<std::vector<ExponentRow>> ListExponents(Store& store, const ExponentsRequ
   if (!wanted.ok()) return wanted.status();
   auto owners = StepOwners::Of(*view, *wanted);
   if (!owners.ok()) return owners.status();
-  return Lister(store, *view, request, *std::move(wanted), *std::move(owners)).Run(stop);
+  auto rows = Lister(store, *view, request, *std::move(wanted), *std::move(owners)).Run(stop);
+  if (rows.ok() && rows->empty() && !request.activation.empty())
+    return NothingOf(store, *view, request, stop);
+  return rows;
 }
 
 }  // namespace statcollect::query

@@ -52,8 +52,8 @@ FormatLoss LossIn(DType format, const ExponentRecord& record);
 
 // A step's histograms come from the newest launch that has the step. Sorted by activation, kind, path, rank,
 // step; a summary by the share lost, largest first, then as above. Memory: the rows of the answer, and a
-// rank's records of some steps. kNotFound: no such run, or the activation has none (gives the closest names
-// that have); kResourceExhausted: more than kRowsMax rows; kCancelled: `stop`, checked between reads of some
+// rank's records of some steps. kNotFound: no such run, or the selection has none of the activation (says where there are some, or gives
+// the closest names that have); kResourceExhausted: more than kRowsMax rows; kCancelled: `stop`, checked between reads of some
 // steps.
 Result<std::vector<ExponentRow>> ListExponents(Store& store, const ExponentsRequest& request,
                                                const std::stop_token& stop);

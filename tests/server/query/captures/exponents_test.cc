@@ -203,7 +203,16 @@ TEST_F(ExponentsTest, AnActivationWithoutAnySuggestsThoseThatHaveSome) {
   const Tensor tensor{.values = {1, 2}};
   writer.Observe(0, 0, Key("fd"), tensor);
   Shrinking(writer, 0, 0, 0).Commit();
-  EXPECT_TRUE(List({.activation = "fc", .kinds = {Kind::kBatch}}).empty());
+  const auto elsewhere = [&](const ExponentsRequest& request) {
+    return QueryEngine(store_).ListExponents(request).status().message();
+  };
+  for (const ExponentsRequest& request :
+       {ExponentsRequest{.run = "base", .activation = "fc", .kinds = {Kind::kBatch}},
+        ExponentsRequest{.run = "base", .activation = "fc", .ranks = {7}},
+        ExponentsRequest{.run = "base", .activation = "fc", .steps = "300"}}) {
+    EXPECT_THAT(elsewhere(request),
+                HasSubstr("none of these steps, ranks and kinds; there are some at step 0, of rank 0, kind "));
+  }
   const auto none = QueryEngine(store_).ListExponents({.run = "base", .activation = "fd"});
   EXPECT_EQ(none.status().code(), Code::kNotFound);
   EXPECT_THAT(none.status().message(), HasSubstr("the run has those of: fc"));

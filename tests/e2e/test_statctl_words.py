@@ -1,0 +1,253 @@
+"""What statctl, and the same questions over HTTP, say of words that they do not know, of runs that do not exist, and of selections that
+find nothing; and what commands print that print little."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from conftest import BUILD, STATCTL, Collector, Finished, run_command
+
+MAKE_RUNS = BUILD / "tests" / "make_runs"
+FREE = {"TEXT", "NUMBER", "INT", "UINT", "FLOAT"}  # placeholders of options that take anything of a type
+STEPS = 6
+
+
+def launch(run: str, wrong: float = 0.0) -> str:
+    records: list[dict[str, Any]] = []
+    for step in range(STEPS):
+        for rank in range(2):
+            at = {"rank": rank, "step": step}
+            records.append({**at, "name": "embed", "values": [1.0, 2.0, 3.0 + wrong]})
+            records.append({**at, "scalar": "loss", "value": 2 / (1 + step) + wrong})
+            records += [{**at, "scalar": f"rng/{name}", "value": 1e9 + step} for name in ("cpu", "python")]
+    return json.dumps({"run": run, "world_size": 2, "records": records})
+
+
+@pytest.fixture(scope="module")
+def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    folder = tmp_path_factory.mktemp("words")
+    lines = "\n".join([launch("base"), launch("ort", 0.5), launch("same")])
+    subprocess.run([str(MAKE_RUNS), str(folder / "data")], input=lines, text=True, check=True, timeout=60)
+    started = Collector(folder / "data").start()
+    yield started
+    started.stop()
+
+
+def statctl(*arguments: str) -> Finished:
+    return run_command([str(STATCTL), *arguments])
+
+
+def commands() -> Iterator[list[str]]:
+    """Every command with its subcommands, as the help lists them."""
+    for name in re.findall(r"^  (\w[\w-]*)  +\S", statctl("--help").out.split("Subcommands:")[1], re.M):
+        within = statctl(name, "--help").out.partition("Subcommands:")[2]
+        found = [[name, sub] for sub in re.findall(r"^  (\w[\w-]*)  +\S", within.split("\n\n")[0], re.M)]
+        yield from found or [[name]]
+
+
+def fixed_options() -> dict[tuple[str, str], list[str]]:
+    """(command, option) -> how to give it, of every option whose help has a word for its fixed set of values."""
+    found = {}
+    for command in commands():
+        text = statctl(*command, "--help").out
+        for option, word in re.findall(r"^  (?:-\w,)?(-?-?[\w-]+)(?:,[\w-]+)* ([A-Z]+)\b", text, re.M):
+            if word not in FREE:
+                found[" ".join(command), option] = [*command, option] if option.startswith("-") else command
+    found["runs", "--format"] = ["runs", "--format"]
+    return found
+
+
+def test_every_option_with_a_fixed_set_of_values_refuses_others_and_suggests_one() -> None:
+    options = fixed_options()
+    expected = {
+        ("runs", "--sort"), ("runs", "--state"), ("runs", "--format"), ("audit", "--outcome"), ("top", "--by"), ("top", "--kinds"),
+        ("series", "--stat"), ("series", "--kind"), ("exponents", "--dtype"), ("exponents", "--kinds"), ("capture", "--kind"),
+        ("capture", "--mode"), ("diff-values", "--kind"), ("diff-values", "--mode"), ("captures", "--kinds"), ("diff", "--kinds"),
+        ("report", "--kinds"), ("open", "--kinds"), ("ranks", "--kinds"), ("export", "to"), ("export", "--kinds"), ("export", "--stat"),
+        ("import", "dump"), ("import", "--if-exists"), ("map show", "name"),
+    }  # fmt: skip
+    assert set(options) == expected
+    for (command, option), given in options.items():
+        done = statctl(*given, "zzzz")
+        assert (done.code, done.out) == (2, ""), (command, option)
+        assert re.match(rf"statctl: {option}: found 'zzzz'; expected \S.*; see statctl help {given[0]}\n$", done.err), done.err
+        known = re.split(r", | or ", done.err.split("expected ")[1].split(";")[0])
+        for word in known:
+            nearly = word + "z" if len(word) > 3 else word[:-1] or "z"
+            done = statctl(*given, nearly)
+            assert done.code == 2 and f"found '{nearly}' (did you mean '" in done.err, (command, option, done.err)
+    assert "(did you mean 'output'?)" in statctl("diff", "a", "b", "--kinds", "weight,outptu").err
+
+
+def test_no_option_lists_its_values_in_words_only() -> None:
+    for command in commands():
+        text = re.sub(r"\n {20,}", " ", statctl(*command, "--help").out.partition("Examples:")[0])
+        for line in text.splitlines():
+            free = re.match(r"^  (?:-\w,)?(-?-?[\w-]+)(?:,[\w-]+)* TEXT", line)
+            assert not (free and re.search(r"\b[a-z0-9]+(, [a-z0-9]+)+ or [a-z0-9]+\b(?! -)", line)), (command, line)
+
+
+def get(collector: Collector, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{collector.http}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_parameters_with_a_fixed_set_of_values_refuse_others_and_suggest_one(collector: Collector) -> None:
+    described = json.loads(collector.get("/api/v1/openapi.json"))
+    seen = set()
+    for path, methods in described["paths"].items():
+        for parameter in methods.get("get", {}).get("parameters", []):
+            schema = parameter["schema"].get("items", parameter["schema"])
+            values = [value for value in schema.get("enum", []) if value]
+            if not values:
+                continue
+            seen.add((path, parameter["name"]))
+            code, text = get(collector, f"{path}?{parameter['name']}={values[0]}z")
+            assert code == 400 and "(did you mean '" in text and "expected " in text, (path, text)
+    assert {("/api/v1/diff", "kinds"), ("/api/v1/top", "by"), ("/api/v1/exponents", "format")} <= seen
+    for question in (
+        "curves?run=base&activation=embed&mode=trian", "capture?run=base&activation=embed&mode=trian", "audit?outcome=oka",
+        "events?run=base&kinds=nan_first", "exponents?run=base&format=f32",
+    ):  # fmt: skip
+        code, text = get(collector, f"/api/v1/{question}")
+        assert code == 400 and "expected " in text, (question, text)
+        assert "did you mean" in text or "f32" in question, text
+
+
+# Commands about a run that does not exist. Those that wait for a run to appear are not here.
+UNKNOWN = [
+    "show nope", "diff base nope", "diff nope base", "diff base ort --noise nope", "report base nope --out OUT", "open nope",
+    "open --run-a nope", "open base nope", "export csv nope OUT", "export json nope OUT", "summary nope --step 1",
+    "summary base --step 1 --like nope", "map propose base nope", "noise save nope --runs base", "noise save base --runs nope",
+    "noise show nope", "noise rm nope", "golden save nope OUT", "rm nope --yes", "record nope --steps 1", "series nope embed", "top nope",
+    "config nope", "config base nope", "ranks nope", "capture nope embed --step 1", "captures nope", "diff-values base nope embed --step 1",
+    "scalars nope", "scalars base --against nope", "memory nope", "density nope", "exponents nope", "events nope", "watch nope --once",
+    "keep nope",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", UNKNOWN)
+def test_an_unknown_run_is_an_error_that_names_it(collector: Collector, tmp_path: Path, command: str) -> None:
+    done = collector.statctl(*command.replace("OUT", str(tmp_path / "out")).split())
+    assert (done.code, done.out) == (2, ""), done
+    assert re.match(r"statctl: .*'nope'", done.err) and done.err.count("\n") == 1, done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "begins"),
+    [
+        ("show nope", "no run 'nope'; runs there: "),
+        ("series base nope", "series of run 'base': no activation 'nope'; "),
+        ("scalars base --name los", "scalars of run 'base': no scalar 'los' there; closest: loss"),
+        ("density base --input x", "density of run 'base': no input 'x', nor any other"),
+        ("exponents base embed", "exponents of 'embed' in run 'base': none were recorded, of no activation; "),
+        ("top base --step 900", "top of run 'base': no statistics in step 900; "),
+        ("events base --kind nan_first", "events of run 'base': no kind 'nan_first' "),
+        ("capture base nope --step 1", "capture nope of run 'base': "),
+        ("keep nope", "keep run 'nope': "),
+        ("record base --steps 7", "record steps '7' of run 'base': "),
+        ("noise show base", "noise of run 'base': none is stored; "),
+        ("noise rm base", "noise of run 'base': none is stored; "),
+        ("diff-values base ort embed --step 1", "read capture 'embed' of run 'base': "),
+        ("checkpoint here", "checkpoint to 'here': "),
+        ("diff base nope", "diff base nope: no run 'nope'; "),  # which of the two
+        ("top base --steps 1", "The following argument was not expected: --steps"),
+    ],
+)
+def test_an_error_says_what_was_attempted_once(collector: Collector, command: str, begins: str) -> None:
+    done = collector.statctl(*command.split())
+    assert done.code == 2 and done.err.startswith("statctl: " + begins), done.err
+
+
+def test_a_selection_that_finds_nothing_says_where_there_is_something(collector: Collector) -> None:
+    found = collector.statctl("scalars", "base", "--steps", "900")
+    assert (found.code, found.out) == (0, "No scalars in base for this selection: it has some at steps 0-5, of ranks 0, 1.\n")
+    assert "log_scalar" not in found.out and "STATAGENT" not in found.out
+    named = collector.statctl("scalars", "base", "--name", "loss", "--rank", "7")
+    assert (
+        named.code == 2 and "no scalar 'loss' at these steps and ranks; there are some at steps 0-5, of ranks 0, 1" in named.err
+    )
+    for what, how in (("memory", "memory=True"), ("density", "density=True"), ("exponents", "STATAGENT_EXPONENTS")):
+        assert how in collector.statctl(what, "base", "--steps", "900").out, "the run has none at all"
+
+
+def test_scalars_are_plotted_and_states_of_generators_are_left_out(collector: Collector) -> None:
+    done = collector.statctl("scalars", "base")
+    assert done.code == 0
+    table, _, rest = done.out.partition("\n\n")
+    assert table.splitlines()[0].split("  ") == ["", "step", "loss (rank 0)", "loss (rank 1)"]
+    assert rest.startswith("loss\n") and "step 0" in rest and "* rank 0" in rest and "+ rank 1" in rest
+    assert done.out.endswith("Left out, as only diff reads them: rng/cpu, rng/python. --all shows them.\n")
+    everything = collector.statctl("scalars", "base", "--all").out
+    assert "rng/cpu (rank 1)" in everything and "Left out" not in everything
+    assert "rng/cpu" in collector.statctl("scalars", "base", "--name", "rng/cpu").out
+    assert {row["name"] for row in collector.json("scalars", "base")["records"]} == {"loss", "rng/cpu", "rng/python"}
+    # Only one step has nothing to plot.
+    assert "* rank" not in collector.statctl("scalars", "base", "--steps", "1").out
+
+
+def test_scalars_of_two_runs_are_plotted_together(collector: Collector) -> None:
+    done = collector.statctl("scalars", "base", "--against", "ort")
+    assert done.code == 1 and done.out.startswith("DIFFERENT base and ort\n")
+    assert "* base rank 0" in done.out and "ort rank 1" in done.out
+    assert "rng/cpu, rank" not in done.out and "--all shows them" in done.out
+    assert "rng/cpu, rank 0: 6 values, none differs" in collector.statctl("scalars", "base", "--against", "ort", "--all").out
+
+
+def test_removing_noise_says_so(collector: Collector) -> None:
+    assert collector.statctl("noise", "save", "base", "--runs", "same").code == 0
+    assert collector.statctl("noise", "rm", "base").err == "removed the noise saved for run 'base'\n"
+    assert collector.statctl("noise", "save", "base", "--runs", "same").code == 0
+    assert collector.json("noise", "rm", "base") == {}
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "ort", "tensorboard", "parquet"])
+def test_an_export_makes_the_folders_that_it_needs(collector: Collector, tmp_path: Path, form: str) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / "not" / "yet" / "there"
+    done = collector.statctl("export", form, "base", str(path))
+    assert done.code == 0 and path.exists(), done.err
+    refused = collector.statctl("export", form, "nope", str(tmp_path / "other" / "place"))
+    assert refused.code == 2 and not (tmp_path / "other").exists()
+    (tmp_path / "file").touch()
+    blocked = collector.statctl("export", form, "base", str(tmp_path / "file" / "below"))
+    assert blocked.code == 2 and "file" in blocked.err and "create" in blocked.err, blocked.err
+
+
+def test_whatever_else_writes_a_file_makes_its_folders_too(collector: Collector, tmp_path: Path) -> None:
+    written = {
+        "golden": ["golden", "save", "base", "OUT/base.scg"],
+        "report": ["report", "base", "ort", "--out", "OUT/report.html"],
+        "summary": ["summary", "base", "--step", "1", "--out", "OUT/texts"],
+        "junit": ["diff", "base", "ort", "--junit", "OUT/diff.xml"],
+    }
+    for name, command in written.items():
+        folder = tmp_path / name / "deeper"
+        done = collector.statctl(*(word.replace("OUT", str(folder)) for word in command))
+        assert done.code in (0, 1) and list(folder.iterdir()), done.err
+
+
+def test_an_export_that_fails_leaves_no_folders(collector: Collector, tmp_path: Path) -> None:
+    done = collector.statctl("export", "tensorboard", "base", str(tmp_path / "logs" / "base"), "--steps", "900", "--rank", "x")
+    assert done.code == 2 and list(tmp_path.iterdir()) == []
+
+
+def test_open_links_to_runs_that_exist(collector: Collector) -> None:
+    for runs in (["base"], ["base", "ort"], []):
+        done = collector.statctl("open", *runs)
+        assert done.code == 0 and done.out.startswith(f"http://{collector.http}/"), done.err
+    assert quote("base") in collector.statctl("open", "base").out
