@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/stats/noise.h"
 #include "common/redact.h"
 #include "common/step_set.h"
 #include "statagent/agent.h"
@@ -578,6 +579,29 @@ int statagent_redact(const char* name, const char* value, char* to, uint64_t* by
                                                   " bytes; expected fewer than " + std::to_string(room));
     }
     std::memcpy(to, shown.c_str(), shown.size() + 1);
+    return Status::Ok();
+  });
+}
+
+int statagent_add_noise(const statagent_noise* noise, const void* from, void* to, uint64_t key, uint64_t step,
+                        int32_t difference) {
+  return Guarded([&] {
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_add_noise", noise));
+    const bool scalar = noise->ndim == 0;
+    if (!scalar && (noise->shape == nullptr || noise->from_strides == nullptr ||
+                    noise->to_strides == nullptr || noise->index_strides == nullptr))
+      return Null("statagent_add_noise", "shape or strides");
+    const std::size_t dims = noise->ndim;
+    const statcollect::stats::NoiseLayout layout{.dtype = ReadEnum<statcollect::DType>(noise->dtype),
+                                                 .shape = {noise->shape, dims},
+                                                 .from_strides = {noise->from_strides, dims},
+                                                 .to_strides = {noise->to_strides, dims},
+                                                 .index_strides = {noise->index_strides, dims},
+                                                 .first_index = noise->first_index};
+    STATCOLLECT_RETURN_IF_ERROR(Validate(layout));
+    const bool empty = std::find(layout.shape.begin(), layout.shape.end(), 0) != layout.shape.end();
+    if (!empty && (from == nullptr || to == nullptr)) return Null("statagent_add_noise", "from or to");
+    AddNoise(layout, from, to, {.key = key, .step = step, .ulps = noise->ulps}, difference != 0);
     return Status::Ok();
   });
 }

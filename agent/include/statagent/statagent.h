@@ -236,6 +236,27 @@ STATAGENT_C_API int statagent_exponents_on(const statagent_tensor* tensor, int32
    does not fit. */
 STATAGENT_C_API int statagent_redact(const char* name, const char* value, char* to, uint64_t* bytes);
 
+/* Two tensors of one shape, in components (a complex element is two, in an innermost dimension of their own).
+ * dtype: float64, float32, float16 or bfloat16. Strides in components; those of the index say where a component
+ * lies in the logical tensor. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t dtype;
+  uint32_t ndim;
+  uint32_t reserved; /* 0 */
+  const int64_t* shape;
+  const int64_t* from_strides;
+  const int64_t* to_strides;
+  const int64_t* index_strides;
+  uint64_t first_index; /* of the first component */
+  double ulps;          /* noise is uniform within this many units in the last place, at most a quarter of a value */
+} statagent_noise;
+/* Writes `from`, a CPU tensor, with noise in its last places to `to`; with difference = 1, what it differs by. The
+ * noise is a function of key, step, index and the value's bits: docs/decisions/0055-twins.md. Both tensors are the
+ * same or do not overlap. */
+STATAGENT_C_API int statagent_add_noise(const statagent_noise* noise, const void* from, void* to, uint64_t key,
+                                        uint64_t step, int32_t difference);
+
 /* A set of steps ("0-9,20,100-", "0-99,every=10"). */
 typedef struct statagent_steps statagent_steps;
 STATAGENT_C_API int statagent_steps_parse(const char* text, statagent_steps** steps);

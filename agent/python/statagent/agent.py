@@ -12,10 +12,12 @@ from ._compile import tracing
 from ._native import library, session
 from ._runtime import failures, process, variables
 from ._runtime.agent import Agent
+from ._runtime.callbacks import weakly
 from ._runtime.current import current_agent, running_agent, set_current_agent
 from ._runtime.log import warn_once
 from ._runtime.options import add_settings, join_requests, make_options
 from ._runtime.overhead import find_budget
+from ._runtime.perturbation import Perturbation, find_perturbation
 from ._settings import configuration, environment
 from .errors import StatagentError
 
@@ -66,6 +68,7 @@ def init(
     tls_key: str | os.PathLike[str] | None = None,
     project: str | None = None,
     ranks: str | None = None,
+    perturb: str | None = None,
 ) -> Agent:
     """Starts this process's agent. An argument that is None comes from the environment variable STATAGENT_<NAME>, else it has its default.
 
@@ -92,6 +95,8 @@ def init(
     tls_ca: PEM file of the authority of the collector's certificate (its ca.pem); the connection then uses TLS.
     tls_cert, tls_key: PEM files of a certificate of this client, if the collector asks for one.
     project: project of the run, on a collector that several share (default: the token's, else "default").
+    perturb: "ULPS[,SEED][,once]" records a twin of the run, as NAME.twin-ULPS-SEED: the same training with noise of up to that many units in
+    the last place, from which a diff with NAME learns what rounding does to it; docs/twins.md.
 
     Raises InvalidArgumentError for an argument that cannot be used, RunExistsError if the run has data and if_exists is "error",
     CollectorUnavailableError if `required` and no collector answers, StatagentError if an agent is already running."""
@@ -115,19 +120,23 @@ def init(
         texts["captures"] = join_requests("captures", captures, "blocks.1.ln2@3")
         texts["exponents"] = join_requests("exponents", exponents, "*@0-,every=100")
         options = make_options(texts, numbers, connect_timeout, required)
-        budget = find_budget(overhead)
-        of_user, settings = _settings(config, steps)
+        budget, perturbation = find_budget(overhead), find_perturbation(perturb, run)
+        if perturbation is not None:
+            run, options.run = perturbation.run, perturbation.run.encode()
+        of_user, settings = _settings(config, steps, perturbation)
         add_settings(options, settings)
         started = session.start(library.load(), options)
         recorded = started.recording_rank() is not None  # not left out by `ranks`
         agent = Agent(started) if recorded else Agent(None, (started.rank(), started.world_size()))
         agent.settings, agent.user_settings = settings, frozenset(of_user)
-        agent.run = run or os.environ.get("STATAGENT_RUN", "")
+        agent.run, agent.perturbation = run or os.environ.get("STATAGENT_RUN", ""), perturbation
         if agent.idle:
             return _become_current(agent)
         if budget is not None and not _asked_steps(steps):
             agent.keep_to_budget(budget)
         _become_current(agent)
+        if perturbation is not None:
+            agent.add_flush_listener(weakly(agent.report_unperturbed))
         process.close_with_process(agent)
         failures.report_to(_note_exception)
         tracing.prepare_if_torch()
@@ -148,13 +157,16 @@ def _check_none_is_running(run: str | None) -> None:
         )
 
 
-def _settings(config: Mapping[str, Any] | None, steps: str | None) -> tuple[dict[str, str], dict[str, str]]:
+def _settings(
+    config: Mapping[str, Any] | None, steps: str | None, perturbation: Perturbation | None
+) -> tuple[dict[str, str], dict[str, str]]:
     """The user's settings, and all settings of the process, of which the user's override the checklist's. `steps`: of init."""
     of_user = {**configuration.environment_configuration(), **configuration.flatten_configuration(config)}
     recorded = _asked_steps(steps)
     asked = {"recording.agent_steps": recorded} if recorded else {}
-    room = max(0, configuration.SETTINGS_MAX - len(of_user) - len(asked))
-    return of_user, {**environment.process_checklist(room), **asked, **of_user}
+    twin = {} if perturbation is None else perturbation.settings()
+    room = max(0, configuration.SETTINGS_MAX - len(of_user) - len(asked) - len(twin))
+    return of_user, {**environment.process_checklist(room), **asked, **of_user, **twin}
 
 
 def _asked_steps(steps: str | None) -> str:

@@ -118,6 +118,7 @@ def watch(
     try:
         _claim(attachment, parts, chosen)
         attempt("layouts", attachment.place, places)
+        attempt("noise", attachment.perturb, parts.all_modules, parts.all_parameters, places, shards, wrappers)
         attempt("modules", attachment.hook_modules, parts.modules, chosen, between)
         attempt("buffers", attachment.observe_buffers, parts.buffers)
         attempt("the optimizer", attachment.hook_optimizers, optimizers, wrappers, parts.parameters, shards, chosen)

@@ -101,10 +101,26 @@ struct DTypeKernels {
   void (*finish_quads)(ChunkState& state);
 };
 
+inline constexpr std::uint32_t kNoiseIndexFactor = 0x9e3779b1u;
+inline constexpr std::uint32_t kNoiseFactors[] = {0x7feb352du, 0x846ca68bu};  // of lowbias32, by C. Wellons
+
+// What the noise of a tensor (noise.h) has in common. `scale`: of the odd whole numbers, up to 2^24.
+struct NoiseWords {
+  std::uint32_t first, second;
+  double scale;
+};
+// `count` components one after the other; the first one's index is `index`, that of each next one `step` more.
+using NoiseFunction = void (*)(const void* from, void* to, std::size_t count, std::uint32_t index,
+                               std::uint32_t step, const NoiseWords& words);
+struct NoiseFunctions {
+  NoiseFunction differences, values;
+};
+
 struct CpuKernels {
   DTypeKernels of[kDTypeCount];
   // Moments and sketch again, at state.level; for float64 components only. The rest of the state stays.
   BlockFunction scaled;
+  NoiseFunctions noise_f64, noise_f32, noise_f16, noise_bf16;
 };
 
 enum class InstructionSet { kBaseline, kAvx2, kAvx512 };

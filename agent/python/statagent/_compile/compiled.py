@@ -9,7 +9,7 @@ import torch
 from .dynamo import exporting, forget_graphs, new_site
 from .operators import available
 from .registry import Key
-from .traced import read_schema, trace, trace_inputs, trace_inspect, trace_mark, trace_padded, trace_schema
+from .traced import read_schema, trace, trace_inputs, trace_inspect, trace_mark, trace_noise, trace_padded, trace_schema
 
 __all__ = [
     "Key",
@@ -23,6 +23,7 @@ __all__ = [
     "trace_inputs",
     "trace_inspect",
     "trace_mark",
+    "trace_noise",
     "trace_padded",
     "trace_schema",
 ]

@@ -11,10 +11,11 @@ operators instead; their Python code runs each time the graph runs:
     inputs(values, key, names)               the inputs of the root
     attend(key, training, schema)            the root is called with inputs of this schema
     padded(value, kind, pad)                 whole numbers go into an embedding or a loss that ignores one of them
+    noise(value, key, path, of_gradient)     what a module of a twin returns, or a gradient of it, with noise; pure within a step
 
 `key` is a tensor with the number of the hook, and an input of the graph: a graph that is shared by similar modules records each under its
 own name, and nothing that changes from step to step is guarded. `site` is a constant that differs for each place where a hook was traced.
-All operators but the first are declared to have an ordered effect, so that no pass of the compiler drops, repeats or reorders them.
+All operators but the first and the last are declared to have an ordered effect, so that no pass of the compiler drops, repeats or reorders them.
 """
 
 from __future__ import annotations
@@ -132,6 +133,11 @@ def _padded(value: Any, kind: str, pad: int) -> None:
         padded_inputs.notify(kind, value, pad)
 
 
+def _noise(value: Any, key: Any, path: str, of_gradient: bool) -> Any:
+    noisy = registry.noises.get(key.item())
+    return value.clone() if noisy is None else noisy.perturb(value, path, of_gradient)
+
+
 # --- in graphs ---------------------------------------------------------------------------------------------------------------
 
 _library: Any = None
@@ -170,11 +176,28 @@ def _define() -> Any:
         torch.library.register_vmap(f"statagent::{name}", _vmap_ticket if name == "ticket" else _vmap_nothing, lib=library)
         if name != "ticket":
             library._register_effectful_op(f"statagent::{name}", EffectType.ORDERED)
+    library.define("noise(Tensor value, Tensor key, str path, bool of_gradient) -> Tensor")
+    library.impl("noise", _noise, "CompositeExplicitAutograd")
+    torch.library.register_fake("statagent::noise", _fake_noise, lib=library)
+    torch.library.register_autograd("statagent::noise", _gradient_of_noise, lib=library)
+    torch.library.register_vmap("statagent::noise", _vmap_noise, lib=library)
     return library
 
 
 def _fake_ticket(key: Any, site: int, hooked: str) -> Any:
     return torch.empty((), dtype=torch.int64, device="cpu")
+
+
+def _fake_noise(value: Any, key: Any, path: str, of_gradient: bool) -> Any:
+    return torch.empty_like(value)
+
+
+def _gradient_of_noise(_: Any, gradient: Any) -> Any:
+    return gradient, None, None, None
+
+
+def _vmap_noise(info: Any, in_dims: Any, value: Any, key: Any, path: str, of_gradient: bool) -> Any:
+    return torch.ops.statagent.noise(value, key, path, of_gradient), in_dims[0]
 
 
 def _vmap_ticket(info: Any, in_dims: Any, key: Any, site: int, hooked: str) -> Any:

@@ -63,6 +63,13 @@ class Attendant(Protocol):
         """`schema` is equal for equal schemas; `read_schema` reads it."""
 
 
+class Noisy(Protocol):
+    """Puts noise into what a module of a twin returns."""
+
+    def perturb(self, tensor: Any, path: str, gradient: bool) -> Any:
+        """A new tensor, of the same layout. A function of the arguments and the step. Must not raise."""
+
+
 @dataclasses.dataclass
 class _Open:
     """A call whose gradients are still expected."""
@@ -128,6 +135,7 @@ entries: weakref.WeakValueDictionary[int, Entry] = weakref.WeakValueDictionary()
 roots: weakref.WeakValueDictionary[int, Root] = weakref.WeakValueDictionary()
 inputs_of: weakref.WeakValueDictionary[int, Inputs] = weakref.WeakValueDictionary()
 attendants: weakref.WeakValueDictionary[int, Attendant] = weakref.WeakValueDictionary()
+noises: dict[int, Noisy] = {}  # until the run ends
 _key_numbers = itertools.count(1)
 ticket_numbers = itertools.count(1)
 
@@ -141,6 +149,7 @@ class Key:
         root: Root | None = None,
         inputs: Inputs | None = None,
         attendant: Attendant | None = None,
+        noise: Noisy | None = None,
     ) -> None:
         self.number = next(_key_numbers)
         self.tensor = torch.tensor(self.number, dtype=torch.int64, device="cpu", requires_grad=False)
@@ -152,6 +161,8 @@ class Key:
             inputs_of[self.number] = inputs
         if attendant is not None:
             attendants[self.number] = attendant
+        if noise is not None:
+            noises[self.number] = noise
 
     def remove(self) -> None:
         """From now on, graphs that still carry the number record nothing."""
@@ -159,3 +170,4 @@ class Key:
         roots.pop(self.number, None)
         inputs_of.pop(self.number, None)
         attendants.pop(self.number, None)
+        noises.pop(self.number, None)

@@ -52,6 +52,45 @@ def _trace_found(key: Any, found: list[tuple[str, Any]], given: list[Any], value
         _hook(tensor, ticket, key, site, path)
 
 
+def trace_noise(key: Any, value: Any, args: Any, kwargs: Any) -> Any:
+    """The value with the noise of a twin in its tensors, whose gradients are hooked, too. `args`, `kwargs`: what the module was called with."""
+    if torch.compiler.is_exporting():
+        return None
+    given: list[tuple[str, Any]] = []
+    _flatten("", args, 0, given)
+    _flatten("", kwargs, 0, given)
+    return _noisy("", value, key, [tensor for _, tensor in given], 0)
+
+
+def _noisy(path: str, value: Any, key: Any, given: list[Any], depth: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        passed_on = any(value is other for other in given)
+        floating = value.dtype.is_floating_point or value.dtype.is_complex
+        return value if passed_on or not floating or _plain(value) is None else _noisy_tensor(path or "0", value, key)
+    if depth >= _DEPTH_MAX:
+        return value
+    prefix = path + "." if path else ""
+    if isinstance(value, (tuple, list)):
+        items = [_noisy(prefix + str(index), child, key, given, depth + 1) for index, child in enumerate(value)]
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict) and type(value) is dict:
+        return {name: _noisy(prefix + str(name), child, key, given, depth + 1) for name, child in value.items()}
+    return value
+
+
+def _noisy_tensor(path: str, tensor: Any, key: Any) -> Any:
+    made = torch.ops.statagent.noise(tensor, key, path, False)
+    if torch.is_grad_enabled() and made.requires_grad and gradients_can_be_hooked():
+
+        def hook(gradient: Any) -> Any:  # properties of the gradient must not be read here
+            return torch.ops.statagent.noise(gradient, key, path, True)
+
+        made.register_hook(hook)
+    return made
+
+
 def trace_inspect(name: str, tensor: Any) -> None:
     """Observes one tensor under a name, and its gradient."""
     if not torch.compiler.is_exporting() and isinstance(tensor, torch.Tensor):

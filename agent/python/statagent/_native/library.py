@@ -134,6 +134,23 @@ class Tensor(_Structure):
         self.entries, self.placed, self.held, self.stream = None, None, False, None
 
 
+class Noise(_Structure):
+    __slots__ = ("entries",)
+    entries: Any  # what shape and strides point to
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("dtype", c_uint32),
+        ("ndim", c_uint32),
+        ("reserved", c_uint32),
+        ("shape", c_void_p),
+        ("from_strides", c_void_p),
+        ("to_strides", c_void_p),
+        ("index_strides", c_void_p),
+        ("first_index", c_uint64),
+        ("ulps", c_double),
+    ]
+
+
 class Statistics(_Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -238,6 +255,7 @@ _BY_SIZE: dict[str, _Signature] = {
         c_int,
         [POINTER(Tensor), c_uint32, c_uint32, c_void_p, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],
     ),
+    "statagent_add_noise": (c_int, [POINTER(Noise), c_void_p, c_void_p, c_uint64, c_uint64, c_int32]),
     "statagent_exponents_on": (c_int, [POINTER(Tensor), c_int32, c_uint32, c_void_p, POINTER(c_uint64)]),
 }
 

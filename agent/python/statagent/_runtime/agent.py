@@ -23,6 +23,7 @@ from .deferred import Deferred, on_gpu
 from .known_tensors import KnownTensors
 from .log import warn, warn_once
 from .numbering import Numbering
+from .perturbation import Perturbation
 from .placing import Placing
 from .refusals import Refusals
 from .thinning import Meter, Thinning, outside_of
@@ -79,6 +80,8 @@ class Agent(Numbering):
         self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
         self.deferred = Deferred(weakly(self.refuse))  # values that are being copied from a GPU
+        self.perturbation: Perturbation | None = None  # what makes this run a twin of another
+        self.noise_hooks: Any = None  # NoiseHooks of a twin's models, once one is watched
         if session is not None:
             self._step_changed()
 
@@ -509,13 +512,16 @@ class Agent(Numbering):
             self._closed = True
             self.inputs_wanted = self.wanted = False
         assert self.session is not None
-        for listener in self._step_listeners:
+        if self.noise_hooks is not None:
+            self.noise_hooks.active = False
+        for listener in list(self._step_listeners):
             listener()
         delivered = self.session.close(remaining_ms, self._failed, self.setup_failed)
-        in_graphs = [watch for watch in self.watches if watch.in_graph]
+        hooked = [*self.watches, *([] if self.noise_hooks is None else [self.noise_hooks])]
+        in_graphs = [each for each in hooked if each.in_graph]
         process.keep_until_next_init(in_graphs)
-        for watch in [watch for watch in self.watches if watch not in in_graphs]:
-            watch.remove()
+        for each in [each for each in hooked if each not in in_graphs]:
+            each.remove()
         self._remove_leaf_hooks()
         return delivered
 
@@ -573,6 +579,13 @@ class Agent(Numbering):
     def report_not_recorded(self, name: str, kind: str, reason: str) -> None:
         """Sends an event `not_recorded`, once for each name and reason and a limited number of times; counts nothing. Never raises."""
         self._refusals.report(name, kind, reason)
+
+    def report_unperturbed(self) -> None:
+        """At close: says so if nothing of this twin was perturbed. Never raises."""
+        if self.closing and self.noise_hooks is None:
+            reason = "no model was watched, so nothing of this twin is perturbed; expected statagent.watch(model)"
+            warn_once("not perturbed", f"twin '{self.run}': {reason}")
+            self.log_event("not_perturbed", reason)
 
     def _refuse_handle(self, handle: int, message: str) -> None:
         self.refuse(message, *self._identities.get(handle, ("", "", "", 0))[:2])

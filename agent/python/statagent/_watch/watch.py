@@ -23,6 +23,7 @@ from .density import DensityObserver
 from .inputs import InputObserver
 from .memory import MemoryObserver
 from .module_hooks import BetweenHook, InputHook, OutputHook
+from .noise import NoiseHooks
 from .optimizers import OptimizerHooks
 from .passes import Passes, report_never_run
 from .random_states import RandomStates
@@ -175,6 +176,17 @@ class Attachment:
         known.add(id(self.hooks), layouts)
         self._removables.append(_Placed(known, id(self.hooks), layouts))
 
+    def perturb(
+        self, modules: list[Named], parameters: list[Named], places: ModelLayouts | None, shards: Shards, wrappers: list[Wrapper],
+    ) -> None:  # fmt: skip
+        """Puts the noise of a twin into the model. Call it before everything that hooks or records."""
+        agent = self._agent
+        if agent.perturbation is None:
+            return
+        if agent.noise_hooks is None:
+            agent.noise_hooks = NoiseHooks(agent, agent.perturbation)
+        agent.noise_hooks.attach(modules, _inside_script(self._root), parameters, places, shards, wrappers)
+
     def hook_modules(self, modules: list[Named], kinds: frozenset[str], between: bool) -> None:
         """Values and gradients of these kinds. `between`: also inputs that no watched module has returned."""
         root, passes = self._root, self._passes
@@ -276,8 +288,9 @@ class Attachment:
             self.attempt("learning rates", TrainingScalars, self._agent, optimizers, scaler, name),
         ]
         self._removables += [each for each in observers if each is not None]
+        noise = [] if self._agent.noise_hooks is None else [self._agent.noise_hooks.before_update]
         for hooks in self.hooks.optimizers:
-            hooks.before_update += [each.before_update for each in (observers[0], observers[2]) if each is not None]
+            hooks.before_update += noise + [each.before_update for each in (observers[0], observers[2]) if each is not None]
 
     def record_updates(self, steps: Steps | None) -> None:
         """Sets up recording of the change that each update makes, in these steps; None: in none."""
