@@ -390,8 +390,11 @@ def test_a_compiled_model_is_perturbed_in_its_graph(recording: Recording, backen
     assert twin.keys() == base.keys()
     kinds = {key[2] for key in base if base[key] != twin[key]}
     assert {"output", "grad_output", "weight_grad", "weight"} <= kinds
-    if backend == "aot_eager":
-        assert twin == trained(recording, "1", Net), "the graph's noise is that of eager mode"
+    if (
+        backend == "aot_eager"
+    ):  # the noise is that of eager mode; the root's hooks are outside of the graph, whose gradient comes in later
+        eager = trained(recording, "1", Net)
+        assert [key for key in eager if eager[key] != twin[key] and key[1:3] != ("Net", "grad_output")] == []
     torch._dynamo.reset()
 
 
