@@ -231,6 +231,17 @@ Status CheckTls(const statagent::Options& options, TlsOptions* tls) {
   return Status::Ok();
 }
 
+// Of the Python package's init, which puts this key into the configuration. A run without noise must not be
+// taken for a twin.
+Status CheckPerturbation(const statagent::Options& options, const GetEnv& getenv) {
+  const std::string asked = getenv("STATAGENT_PERTURB").value_or("");
+  if (asked.empty() || options.config.contains("recording.perturb")) return Status::Ok();
+  return Invalid(
+      "STATAGENT_PERTURB", asked,
+      "nothing, because only Python programs with statagent.watch(model) can put noise into a model; "
+      "unset it");
+}
+
 Status CheckLaunchId(const std::string& launch) {
   return launch.empty() ? Status::Ok() : ValidateTensorName("launch", launch);
 }
@@ -256,6 +267,7 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   }
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   resolved.run = options.run;
+  STATCOLLECT_RETURN_IF_ERROR(CheckPerturbation(options, getenv));
   if (!options.project.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(options.project));
   resolved.project = options.project;
   if (!options.collector.empty()) resolved.collector = options.collector;

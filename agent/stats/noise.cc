@@ -98,13 +98,13 @@ Status Validate(const NoiseLayout& layout) {
   if (layout.dtype != DType::kF64 && layout.dtype != DType::kF32 && layout.dtype != DType::kF16 &&
       layout.dtype != DType::kBf16) {
     return RefuseNoise("dtype is " + std::to_string(static_cast<int>(layout.dtype)),
-                   "float64, float32, float16 or bfloat16");
+                       "float64, float32, float16 or bfloat16");
   }
   const std::size_t dims = layout.shape.size();
   if (dims > kDimsMax || layout.from_strides.size() != dims || layout.to_strides.size() != dims ||
       layout.index_strides.size() != dims) {
     return RefuseNoise(std::to_string(dims) + " dimensions",
-                   "at most " + std::to_string(kDimsMax) + ", and as many strides");
+                       "at most " + std::to_string(kDimsMax) + ", and as many strides");
   }
   for (const std::int64_t size : layout.shape) {
     if (size < 0) return RefuseNoise("a size of " + std::to_string(size), "sizes from 0");

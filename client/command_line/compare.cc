@@ -122,6 +122,24 @@ void AddMap(CommandSet& commands) {
   propose->add_option("run_b", of_propose.run_b, "The run with other names")->required();
 }
 
+void AddTwins(CommandSet& commands) {
+  const auto [app, o] = commands.Add<TwinsOptions>(
+      "twins", "Records a run again with noise in the last places, so that diff can measure its rounding",
+      "  statctl twins base -- python train.py --lr 3e-4        # 2 twins of 1 ulp, and 32, 1024, 32768 ulp\n"
+      "  statctl twins base --quick -- torchrun --nproc-per-node 2 train.py\n"
+      "  statctl twins base --steps 0-20 -- python train.py     # stops nothing: only fewer records\n"
+      "  statctl twins base --once -- python train.py           # compiled graphs, CUDA graphs\n"
+      "  statctl diff base ort\n"
+      "The command must train what base trained, and call statagent.init() without run=, or with that name.\n",
+      RecordTwins);
+  AddRunName(app, o.run);
+  app->add_option("command", o.command, "What trains the run, with its arguments, after --")->required();
+  app->add_option("--steps", o.steps, "Record only these steps, such as 0-20");
+  app->add_flag("--quick", o.quick, "Only the two twins of 1 ulp");
+  app->add_flag("--once", o.once, "Noise in the weights as loaded only, and none later");
+  app->add_flag("--again", o.again, "Record twins that exist again, in place of the old ones");
+}
+
 void AddNoise(CommandSet& commands) {
   struct NoiseOptions {
     std::string run, repeats;

@@ -16,6 +16,7 @@ void AddRuns(CommandSet& commands) {
              "ORDER", {"name", "start", "steps", "records"});
   TakesOneOf(app->add_option("--state", o.state, "Only runs in this state: running, finished or interrupted"),
              "STATE", {"running", "finished", "interrupted"});
+  app->add_flag("--twins", o.twins, "Also list the twins of runs (statctl twins), each below its run");
 }
 
 void AddShow(CommandSet& commands) {
@@ -33,12 +34,14 @@ void AddRemove(CommandSet& commands) {
       commands.Add<RemoveOptions>("rm", "Removes runs and all their data",
                                   "  statctl rm old-run\n"
                                   "  statctl rm old-run 'try-*'          # lists them and asks\n"
-                                  "  statctl rm 'try-*' --yes            # from a script\n",
+                                  "  statctl rm 'try-*' --yes            # from a script\n"
+                                  "  statctl rm base --twins             # with all its twins\n",
                                   RemoveRuns);
   app->add_option("run", o.runs, "Names of runs, or patterns such as 'try-*'")->required();
   app->add_flag("--yes,-y", o.yes, "Do not ask for confirmation");
   app->add_flag("--force", o.force,
                 "Remove runs even while they are being written; their streams are ended first");
+  app->add_flag("--twins", o.twins, "Remove their twins (statctl twins), too");
 }
 
 void AddKeep(CommandSet& commands) {

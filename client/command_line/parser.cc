@@ -64,6 +64,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   AddExport(commands_);
   AddSummary(commands_);
   AddMap(commands_);
+  AddTwins(commands_);
   AddNoise(commands_);
   AddGolden(commands_);
   AddRuns(commands_);

@@ -22,6 +22,7 @@ inline std::uint32_t RanksExpected(const v1::RunSummary& run) {
 struct RunsOptions {
   std::string filter, state;  // a pattern; empty: all
   std::string sort = "name";  // or start, steps, records
+  bool twins = false;         // also twins, each below its base
 };
 int ListRuns(Session& session, const RunsOptions& options);
 int ShowRun(Session& session, const std::string& run);
@@ -64,6 +65,16 @@ struct GoldenOptions {
   bool overwrite = false;
 };
 int SaveGolden(Session& session, const GoldenOptions& options);
+
+struct TwinsOptions {
+  std::string run;                   // the base
+  std::vector<std::string> command;  // what trains it
+  std::string steps;                 // to record; empty: as the program has it
+  bool quick = false;                // two twins, without the ladder
+  bool once = false;                 // noise in the loaded weights only
+  bool again = false;                // replaces twins that exist
+};
+int RecordTwins(Session& session, const TwinsOptions& options);
 
 int SaveNoise(Session& session, const std::string& run, const std::string& repeats);
 int ShowNoise(Session& session, const std::string& run);
@@ -173,6 +184,7 @@ int Watch(Session& session, const WatchOptions& options);
 struct RemoveOptions {
   std::vector<std::string> runs;  // names and patterns
   bool yes = false, force = false;
+  bool twins = false;  // also those of these runs
 };
 int RemoveRuns(Session& session, const RemoveOptions& options);
 // Exempts the run from retention, or ends the exemption.

@@ -67,6 +67,22 @@ Result<Runs> Expand(Session& session, const std::vector<std::string>& wanted) {
   return runs;
 }
 
+// Twins of these runs that are not among them, each behind its run. None if the runs cannot be listed.
+Runs TwinsOf(Session& session, const Runs& runs) {
+  Runs twins;
+  const auto all = session.collector().ListRuns();
+  if (!all.ok()) return twins;
+  for (const v1::RunSummary& run : all->runs()) {
+    const auto is = [](const std::string& name) {
+      return [&name](const v1::RunSummary& other) { return other.run() == name; };
+    };
+    if (std::any_of(runs.begin(), runs.end(), is(run.twin_of())) &&
+        std::none_of(runs.begin(), runs.end(), is(run.run())))
+      twins.push_back(run);
+  }
+  return twins;
+}
+
 std::string Joined(const Runs& runs) {
   std::string text;
   for (const v1::RunSummary& run : runs) text += (text.empty() ? "" : ", ") + Describe(run);
@@ -104,15 +120,24 @@ int Remove(Session& session, const std::string& attempted, const Runs& runs, boo
 int RemoveRuns(Session& session, const RemoveOptions& options) {
   std::string attempted = "rm";
   for (const std::string& run : options.runs) attempted += " " + Printable(run);
-  const auto runs = Expand(session, options.runs);
+  auto runs = Expand(session, options.runs);
   if (!runs.ok()) return session.Fail(attempted, runs.status());
+  const Runs twins = TwinsOf(session, *runs);
+  if (options.twins) runs->insert(runs->end(), twins.begin(), twins.end());
   if (!options.yes) {
     if (!session.terminal().in)
       return UsageError(attempted + ": cannot ask without a terminal; add --yes to remove " + Joined(*runs));
     if (!Confirm(*runs)) return UsageError(attempted + ": not confirmed; nothing was removed");
   }
-  const bool several = options.runs.size() > 1 || IsGlob(options.runs.front());
-  return Remove(session, attempted, *runs, options.force, several);
+  const bool several = options.runs.size() > 1 || IsGlob(options.runs.front()) || options.twins;
+  const int code = Remove(session, attempted, *runs, options.force, several);
+  if (code == kExitSame && !twins.empty() && !options.twins) {
+    session.Remark(fmt::format("{} twin{} of {} stay{}, such as '{}'; rm --twins removes them with their run",
+                               twins.size(), twins.size() == 1 ? "" : "s",
+                               runs->size() == 1 ? "it" : "these runs", twins.size() == 1 ? "s" : "",
+                               Printable(twins.front().run())));
+  }
+  return code;
 }
 
 }  // namespace statcollect::client

@@ -49,6 +49,13 @@ TEST(OptionResolver, TakesAProject) {
   EXPECT_THAT(Error({.run = "r", .project = "a/b"}), HasSubstr("project 'a/b'"));
 }
 
+TEST(OptionResolver, ATwinNeedsAProgramThatPutsNoiseIntoIt) {
+  const std::map<std::string, std::string> variables = {{"STATAGENT_PERTURB", "1"}};
+  EXPECT_THAT(Error({.run = "r"}, variables), HasSubstr("STATAGENT_PERTURB is '1'; expected nothing"));
+  EXPECT_EQ(Error({.run = "r.twin-1-1", .config = {{"recording.perturb", "1"}}}, variables), "");
+  EXPECT_EQ(Error({.run = "r"}, {{"STATAGENT_PERTURB", ""}}), "");
+}
+
 TEST(OptionResolver, TakesASpillFolderAndItsLimit) {
   auto r = Resolve({.run = "r", .spill_dir = "/scratch"});
   ASSERT_TRUE(r.ok()) << r.status().message();

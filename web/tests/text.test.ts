@@ -3,7 +3,7 @@ import { joined, tickTexts } from '../src/parts/lines';
 import { hrefOf, parseRoute } from '../src/route';
 import { ago, bytes, command, duration, quoted, short, shown } from '../src/text';
 import { isLoss, lossName, meanBySteps } from '../src/views/losses';
-import { sorted } from '../src/views/runs';
+import { sorted, withoutTwins } from '../src/views/runs';
 import type { RunSummary, ScalarPoint } from '../src/api/types';
 
 test('invisible and turning characters are shown', () => {
@@ -70,9 +70,18 @@ test('lines share one axis, with gaps where a run has nothing', () => {
   expect(data).toEqual([[0, 1, 2], [1, undefined, 3], [undefined, 5, null]]);
 });
 
+test('twins are counted with their run, and listed if it is gone', () => {
+  const run = (name: string, twin_of: string): RunSummary => ({
+    run: name, state: 'finished', attempts: 1, world_size: 1, ranks: 1, ranks_expected: 1, records: 1, steps: 1, first_step: 0, last_step: 0, start_unix_nanos: 1, end_unix_nanos: 1, dropped: 0, twin_of,
+  }); // prettier-ignore
+  const found = withoutTwins([run('base', ''), run('base.twin-1-1', 'base'), run('base.twin-1-2', 'base'), run('gone.twin-1-1', 'gone')]);
+  expect(found.runs.map((one) => one.run)).toEqual(['base', 'gone.twin-1-1']);
+  expect([...found.twins]).toEqual([['base', 2]]);
+});
+
 test('runs are filtered by every word, newest first unless asked', () => {
   const run = (name: string, state: string, start: number): RunSummary => ({
-    run: name, state, attempts: 1, world_size: 1, ranks: 1, ranks_expected: 1, records: 1, steps: 1, first_step: 0, last_step: 0, start_unix_nanos: start, end_unix_nanos: start, dropped: 0,
+    run: name, state, attempts: 1, world_size: 1, ranks: 1, ranks_expected: 1, records: 1, steps: 1, first_step: 0, last_step: 0, start_unix_nanos: start, end_unix_nanos: start, dropped: 0, twin_of: '',
   }); // prettier-ignore
   const runs = [run('base', 'finished', 1), run('ort', 'running', 2), run('base-2', 'running', 3)];
   expect(sorted(runs, '', '').map((one) => one.run)).toEqual(['base-2', 'ort', 'base']);

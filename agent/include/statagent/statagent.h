@@ -249,13 +249,13 @@ typedef struct {
   const int64_t* to_strides;
   const int64_t* index_strides;
   uint64_t first_index; /* of the first component */
-  double ulps;          /* noise is uniform within this many units in the last place, at most a quarter of a value */
+  double ulps; /* noise is uniform within this many units in the last place, at most a quarter of a value */
 } statagent_noise;
 /* Writes `from`, a CPU tensor, with noise in its last places to `to`; with difference = 1, what it differs by. The
  * noise is a function of key, step, index and the value's bits: docs/decisions/0055-twins.md. Both tensors are the
  * same or do not overlap. */
-STATAGENT_C_API int statagent_add_noise(const statagent_noise* noise, const void* from, void* to, uint64_t key,
-                                        uint64_t step, int32_t difference);
+STATAGENT_C_API int statagent_add_noise(const statagent_noise* noise, const void* from, void* to,
+                                        uint64_t key, uint64_t step, int32_t difference);
 
 /* A set of steps ("0-9,20,100-", "0-99,every=10"). */
 typedef struct statagent_steps statagent_steps;

@@ -605,6 +605,7 @@ class RunSummary:
     state: str  # "running" (a stream is open), "finished" (all ranks that record said goodbye), "interrupted"
     dropped: int  # records that agents reported as lost
     ranks_expected: int  # of the newest attempt, that record: all of world_size, unless init(ranks=) named some
+    twin_of: str  # the run that this one is a twin of (docs/twins.md), by its name; empty: it is none
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 #include "server/api/convert.h"
 
 #include "common/names.h"
+#include "common/twin_name.h"
 #include "server/api/convert/parts.h"
 
 namespace statcollect::api {
@@ -45,6 +46,7 @@ void ToWire(const query::RunSummary& from, v1::RunSummary& to) {
   to.set_end_unix_nanos(from.end_unix_nanos);
   to.set_state(from.state);
   to.set_dropped(from.dropped);
+  to.set_twin_of(std::string(BaseOfTwin(from.run)));
 }
 
 Result<std::string> FromWire(const v1::GetRunRequest& request) {

@@ -2044,6 +2044,8 @@ export interface components {
             state: string;
             /** @description distinct steps of the run's view */
             steps: number;
+            /** @description the run that this one is a twin of (docs/twins.md), by its name; empty: it is none */
+            twin_of: string;
             /** @description of the newest attempt */
             world_size: number;
         };

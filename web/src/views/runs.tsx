@@ -33,6 +33,14 @@ function rankCount(run: RunSummary): string {
   return run.ranks === expected ? `${run.ranks}` : `${run.ranks} of ${expected}`;
 }
 
+/** The runs without the twins of others among them, and how many twins each has. Twins measure rounding; nobody compares with them. */
+export function withoutTwins(runs: readonly RunSummary[]): { runs: RunSummary[]; twins: ReadonlyMap<string, number> } {
+  const names = new Set(runs.map((run) => run.run));
+  const twins = new Map<string, number>();
+  for (const run of runs) if (names.has(run.twin_of)) twins.set(run.twin_of, (twins.get(run.twin_of) ?? 0) + 1);
+  return { runs: runs.filter((run) => !names.has(run.twin_of)), twins };
+}
+
 export function sorted(runs: readonly RunSummary[], filter: string, sort: string): RunSummary[] {
   const wanted = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const kept = runs.filter((run) => wanted.every((word) => `${run.run} ${run.state}`.toLowerCase().includes(word)));
@@ -76,7 +84,7 @@ export function RunsView({ route }: { route: Route }) {
   const kept = useMemo(() => new Set(status.data?.retention?.kept ?? []), [status.data]);
   const [picked, setPicked] = useState<string[]>([]);
   useEffect(() => setPicked([route.a, route.b].filter(Boolean)), [route.a, route.b]);
-  const all = query.data?.runs ?? [];
+  const { runs: all, twins } = useMemo(() => withoutTwins(query.data?.runs ?? []), [query.data]);
   const runs = useMemo(() => sorted(all, route.filter, route.sort), [query.data, route.filter, route.sort]);
   const slice = useSlice(runs.length);
   const visible = runs.slice(slice.first, slice.end);
@@ -169,6 +177,7 @@ export function RunsView({ route }: { route: Route }) {
                     <Link to={{ view: 'run', a: run.run }}>
                       <Name name={run.run} longest={60} />
                     </Link>
+                    {twins.has(run.run) ? <span class="soft"> +{twins.get(run.run)} {twins.get(run.run) === 1 ? 'twin' : 'twins'}</span> : null}
                     {kept.has(run.run) ? <span class="kept">kept</span> : null}
                     {place >= 0 ? <span class={`key ${place === 0 ? 'a' : 'b'}`}>{place === 0 ? 'A' : 'B'}</span> : null}
                   </td>

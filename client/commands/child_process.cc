@@ -1,0 +1,116 @@
+#include "client/commands/child_process.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string_view>
+
+#include "common/names.h"
+
+extern char** environ;  // NOLINT: POSIX declares it nowhere
+
+namespace statcollect::client {
+namespace {
+
+constexpr std::size_t kTailBytes = 64u << 10;
+
+std::vector<std::string> Environment(const Variables& variables) {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const bool replaced = std::any_of(variables.begin(), variables.end(), [&](const auto& variable) {
+      return text.starts_with(variable.first + "=");
+    });
+    if (!replaced) entries.emplace_back(text);
+  }
+  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+std::vector<char*> Pointers(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Signals as a program expects them: statctl blocks SIGINT in all of its threads, and ignores SIGPIPE.
+class ProgramAttributes {
+ public:
+  ProgramAttributes() {
+    posix_spawnattr_init(&attributes_);
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigemptyset(&all);
+    for (const int signal : {SIGINT, SIGPIPE, SIGTERM, SIGQUIT}) sigaddset(&all, signal);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setsigdefault(&attributes_, &all);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  }
+  ~ProgramAttributes() { posix_spawnattr_destroy(&attributes_); }
+  ProgramAttributes(const ProgramAttributes&) = delete;
+  ProgramAttributes& operator=(const ProgramAttributes&) = delete;
+  const posix_spawnattr_t* get() const { return &attributes_; }
+
+ private:
+  posix_spawnattr_t attributes_;
+};
+
+// Reads to the end, and keeps the last kTailBytes.
+std::string ReadTail(int fd) {
+  std::string text;
+  std::array<char, 4096> part;
+  while (true) {
+    const ssize_t got = read(fd, part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(part.data(), static_cast<std::size_t>(got));
+    if (text.size() > 2 * kTailBytes) text.erase(0, text.size() - kTailBytes);
+  }
+  if (text.size() > kTailBytes) text.erase(0, text.size() - kTailBytes);
+  return text;
+}
+
+Status CannotStart(const std::string& program, int error) {
+  return {error == ENOENT ? Code::kNotFound : Code::kUnknown,
+          "start '" + Printable(program) + "': " + std::strerror(error) +
+              "; expected the command that trains the run, after --"};
+}
+
+}  // namespace
+
+Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
+                          bool keep_output) {
+  std::array<int, 2> pipe = {-1, -1};
+  if (keep_output && pipe2(pipe.data(), O_CLOEXEC) != 0) return CannotStart(command.front(), errno);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, keep_output ? pipe[1] : STDERR_FILENO, STDOUT_FILENO);
+  if (keep_output) posix_spawn_file_actions_adddup2(&actions, pipe[1], STDERR_FILENO);
+  const ProgramAttributes attributes;
+  std::vector<std::string> words = command, entries = Environment(variables);
+  const std::vector<char*> argv = Pointers(words), envp = Pointers(entries);
+  pid_t pid = 0;
+  const int error =
+      posix_spawnp(&pid, command.front().c_str(), &actions, attributes.get(), argv.data(), envp.data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (keep_output) close(pipe[1]);
+  ChildEnd end;
+  if (error == 0 && keep_output) end.tail = ReadTail(pipe[0]);
+  if (keep_output) close(pipe[0]);
+  if (error != 0) return CannotStart(command.front(), error);
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return end;
+}
+
+}  // namespace statcollect::client

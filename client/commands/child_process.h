@@ -1,0 +1,29 @@
+// A program that statctl runs for the user, in the foreground.
+#ifndef STATCOLLECT_CLIENT_COMMANDS_CHILD_PROCESS_H_
+#define STATCOLLECT_CLIENT_COMMANDS_CHILD_PROCESS_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/status.h"
+
+namespace statcollect::client {
+
+// Names and values that the program gets beside statctl's own environment, whose entries they replace.
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+struct ChildEnd {
+  int code = 0;      // as a shell has it: 128 + the signal that ended it
+  std::string tail;  // the end of what it wrote, if that was kept
+};
+
+// Runs `command`, found in PATH, to its end. It has the terminal: statctl's standard input, and Ctrl-C; its output goes to
+// statctl's standard error, because standard output is for statctl's answer. keep_output: it is kept instead, the last
+// 64 KiB of it. kNotFound, kUnknown: it cannot be started. Precondition: the command has a word.
+Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
+                          bool keep_output);
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_COMMANDS_CHILD_PROCESS_H_

@@ -1,0 +1,200 @@
+// statctl twins: runs a training again, with noise in the last places, so that a diff can measure what rounding does.
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "client/commands/child_process.h"
+#include "client/commands/commands.h"
+#include "common/names.h"
+#include "common/step_set.h"
+#include "common/twin_name.h"
+#include "proto/json.h"
+
+namespace statcollect::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Kind {
+  std::uint64_t ulps, seed;
+};
+// Two twins of one unit in the last place, and a ladder: larger ones are compared with where a run departs further.
+constexpr std::array<Kind, 5> kTwins = {{{1, 1}, {1, 2}, {32, 1}, {1024, 1}, {32768, 1}}};
+constexpr std::size_t kQuickTwins = 2;
+constexpr std::size_t kTailLines = 20;
+
+struct Twin {
+  Kind kind;
+  std::string run;
+  bool skipped = false;
+  double seconds = 0;
+  v1::RunSummary summary = {};
+};
+
+std::string Text(const Kind& kind) {
+  return fmt::format("{} ulp, seed {}", FormatCount(kind.ulps), kind.seed);
+}
+
+void SetUnlessSet(const char* name, const std::string& value, Variables& variables) {
+  if (!value.empty() && std::getenv(name) == nullptr) variables.emplace_back(name, value);
+}
+
+// The program records to the collector that statctl asks, unless its own environment says another.
+Variables VariablesFor(Session& session, const TwinsOptions& options, const Kind& kind) {
+  Variables variables = {
+      {"STATAGENT_RUN", options.run},
+      {"STATAGENT_PERTURB", fmt::format("{},{}{}", kind.ulps, kind.seed, options.once ? ",once" : "")}};
+  if (!options.steps.empty()) variables.emplace_back("STATAGENT_STEPS", options.steps);
+  SetUnlessSet("STATAGENT_COLLECTOR", session.collector().address(), variables);
+  SetUnlessSet("STATAGENT_TOKEN_FILE", session.collector().token_file(), variables);
+  SetUnlessSet("STATAGENT_PROJECT", session.collector().project(), variables);
+  return variables;
+}
+
+std::string LastLines(const std::string& text) {
+  std::size_t at = text.size(), lines = 0;
+  while (at > 0 && (text[at - 1] != '\n' || at == text.size() || ++lines < kTailLines)) --at;
+  return text.substr(at);
+}
+
+// Nothing if there is no such run.
+Result<std::optional<v1::RunSummary>> Find(Session& session, const std::string& run) {
+  v1::GetRunRequest question;
+  question.set_run(run);
+  auto found = session.collector().GetRun(question);
+  if (found.ok()) return std::optional(found->summary());
+  if (found.status().code() == Code::kNotFound) return std::optional<v1::RunSummary>();
+  return found.status();
+}
+
+Status CheckOptions(const TwinsOptions& options) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
+  if (const auto base = BaseOfTwin(options.run); !base.empty()) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("'{}' is a twin itself; expected the run that it is a twin of: '{}'", options.run, base));
+  }
+  if (const auto steps = StepSet::Parse(options.steps); !steps.ok()) return steps.status();
+  return ValidateRunName(TwinName(options.run, kTwins.back().ulps, kTwins.back().seed));
+}
+
+// Trains once. The error says which twin, and why.
+Status Train(Session& session, const TwinsOptions& options, Twin& twin) {
+  const auto begun = Clock::now();
+  const auto end =
+      RunChild(options.command, VariablesFor(session, options, twin.kind), session.options().quiet);
+  if (!end.ok()) return end.status();
+  twin.seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+  if (!session.collector().WaitUnlessCancelled(std::chrono::milliseconds(0)))
+    return Status(Code::kCancelled, "interrupted");
+  if (end->code != 0) {
+    std::cerr << LastLines(end->tail);
+    return Status(
+        Code::kUnknown,
+        fmt::format("the command ended with exit code {} while it trained '{}'; expected 0; its last output "
+                    "is above; mend it and run this again: twins that exist are skipped",
+                    end->code, twin.run));
+  }
+  const auto found = Find(session, twin.run);
+  if (!found.ok()) return found.status();
+  if (!*found) {
+    return Status(
+        Code::kNotFound,
+        fmt::format(
+            "the command ended well, but no run '{}' has been recorded; expected statagent.init() without "
+            "run=, or with run='{}', and statagent.watch(model), at this collector",
+            twin.run, options.run));
+  }
+  twin.summary = **found;
+  return Status::Ok();
+}
+
+// Records the twin, unless it exists.
+Status Record(Session& session, const TwinsOptions& options, const std::string& which, Twin& twin) {
+  auto existing = Find(session, twin.run);
+  if (!existing.ok()) return existing.status();
+  if (*existing && !options.again) {
+    twin.skipped = true;
+    twin.summary = **existing;
+    session.Remark(fmt::format("{}: '{}' exists ({}, {} records); --again records it again", which, twin.run,
+                               twin.summary.state(), FormatCount(twin.summary.records())));
+    return Status::Ok();
+  }
+  if (*existing) {
+    v1::DeleteRunRequest request;
+    request.set_run(twin.run);
+    if (const auto removed = session.collector().DeleteRun(request); !removed.ok()) return removed.status();
+  }
+  session.Remark(fmt::format("{}: '{}' ({}) is being recorded", which, twin.run, Text(twin.kind)));
+  STATCOLLECT_RETURN_IF_ERROR(Train(session, options, twin));
+  session.Remark(fmt::format("{}: '{}' has {} records of {} steps, in {:.1f} s", which, twin.run,
+                             FormatCount(twin.summary.records()), FormatCount(twin.summary.steps()),
+                             twin.seconds));
+  return Status::Ok();
+}
+
+void Print(Session& session, const TwinsOptions& options, const std::vector<Twin>& twins) {
+  if (session.options().format == Format::kJson) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const Twin& twin : twins) {
+      list.push_back({{"run", twin.run},
+                      {"ulps", twin.kind.ulps},
+                      {"seed", twin.kind.seed},
+                      {"recorded", !twin.skipped},
+                      {"seconds", twin.seconds},
+                      {"state", twin.summary.state()},
+                      {"steps", twin.summary.steps()},
+                      {"records", twin.summary.records()}});
+    }
+    session.PrintLine(DumpJson({{"run", options.run}, {"once", options.once}, {"twins", list}}));
+    return;
+  }
+  Table table({{"twin", Align::kLeft, true},
+               {"ulp", Align::kRight},
+               {"seed", Align::kRight},
+               {"steps", Align::kRight},
+               {"records", Align::kRight},
+               {"seconds", Align::kRight}});
+  for (const Twin& twin : twins) {
+    table.AddRow({twin.run, FormatCount(twin.kind.ulps), std::to_string(twin.kind.seed),
+                  FormatCount(twin.summary.steps()), FormatCount(twin.summary.records()),
+                  twin.skipped ? "existed" : fmt::format("{:.1f}", twin.seconds)});
+  }
+  if (session.options().format == Format::kCsv) return session.PrintCsv(table);
+  Page page;
+  page.AddTable(std::move(table));
+  page.AddSentence(fmt::format("statctl diff {} OTHER measures the rounding of '{}' with {} from now on.",
+                               options.run, options.run, twins.size() == 1 ? "this twin" : "these twins"));
+  session.PrintPage(page);
+}
+
+}  // namespace
+
+int RecordTwins(Session& session, const TwinsOptions& options) {
+  const std::string attempted = "twins " + Printable(options.run);
+  const Collector::Task task(session.collector());  // Ctrl-C is the program's as well: both end
+  if (const Status fit = CheckOptions(options); !fit.ok()) return session.Fail(attempted, fit);
+  v1::GetRunRequest question;
+  question.set_run(options.run);
+  if (const auto base = session.collector().GetRun(question); !base.ok())
+    return session.Fail(attempted, base.status());
+  std::vector<Twin> twins;
+  for (const Kind& kind : std::span(kTwins).first(options.quick ? kQuickTwins : kTwins.size()))
+    twins.push_back({.kind = kind, .run = TwinName(options.run, kind.ulps, kind.seed)});
+  for (std::size_t i = 0; i < twins.size(); ++i) {
+    const std::string which = fmt::format("twin {} of {}", i + 1, twins.size());
+    if (const Status recorded = Record(session, options, which, twins[i]); !recorded.ok())
+      return session.Fail(attempted + ": " + which, recorded);
+  }
+  Print(session, options, twins);
+  return kExitSame;
+}
+
+}  // namespace statcollect::client
