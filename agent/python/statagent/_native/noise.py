@@ -49,6 +49,7 @@ class NoiseWriter:
         loaded = library.load()
         self._held, self._released, self._check = loaded.statagent_add_noise_held, loaded.statagent_add_noise, library.check
         self._layouts: dict[tuple[Any, ...], Any] = {}
+        self._plain: dict[tuple[Any, int], tuple[Any, Any]] = {}  # dtype, elements -> layout and function
 
     def takes(self, tensor: Any) -> bool:
         """Whether there is noise for the tensor's type: not for whole numbers, bool and 8 bits."""
@@ -58,12 +59,35 @@ class NoiseWriter:
         """A new tensor: the values with noise, or what they differ by. `tensor`: plain, takes(tensor); its history is ignored. `parts`: where it
         lies in the logical tensor; default: it is the whole. Raises StatagentError for tensors without memory."""
         to = self._torch.empty_like(tensor)
-        self._write(tensor, to, key, step, parts, difference)
+        if parts or not self._write_plain(tensor, to, key, step, difference):
+            self._write(tensor, to, key, step, parts, difference)
         return to
 
     def add(self, tensor: Any, key: int, step: int, parts: Sequence[Part] = ()) -> None:
         """The same in place, unseen by autograd. The tensor must not overlap itself."""
-        self._write(tensor, tensor, key, step, parts, False)
+        if parts or not self._write_plain(tensor, tensor, key, step, False):
+            self._write(tensor, tensor, key, step, parts, False)
+
+    def _write_plain(self, source: Any, to: Any, key: int, step: int, difference: bool) -> bool:
+        """As _write for the most frequent tensors, with fewer calls. False: these are others."""
+        if not (source.is_cpu and source.is_contiguous() and to.is_contiguous()) or source.storage_offset() & 1:
+            return False
+        numel = source.numel()
+        layout, function = self._plain.get((source.dtype, numel)) or self._learn_plain(source.dtype, numel)
+        here, there = source.data_ptr(), to.data_ptr()
+        if function is None or not (here and there):
+            return False
+        self._check(function(layout, here, there, key, step, difference))
+        return True
+
+    def _learn_plain(self, dtype: Any, numel: int) -> tuple[Any, Any]:
+        number, pairs = self._types[dtype]
+        held = numel * dtype.itemsize <= HELD_BYTES_MAX
+        found = (None, None) if pairs else (self._flat(number, False, numel), self._held if held else self._released)
+        if len(self._plain) >= _CACHED_LAYOUTS_MAX:
+            self._plain.clear()
+        self._plain[(dtype, numel)] = found
+        return found
 
     def _write(self, source: Any, to: Any, key: int, step: int, parts: Sequence[Part], difference: bool) -> None:
         for part in parts:

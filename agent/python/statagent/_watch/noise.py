@@ -126,7 +126,9 @@ class NoiseHooks:
 
     def _perturbed_sparse(self, tensor: Any, key: int) -> Any:
         values = self.noise.noisy(tensor._values(), key)
-        return _torch().sparse_coo_tensor(tensor._indices(), values, tensor.shape, check_invariants=False, is_coalesced=tensor.is_coalesced())
+        return _torch().sparse_coo_tensor(
+            tensor._indices(), values, tensor.shape, check_invariants=False, is_coalesced=tensor.is_coalesced()
+        )
 
     # --- parameters
 

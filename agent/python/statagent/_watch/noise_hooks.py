@@ -31,7 +31,7 @@ class NoiseHook:
 
     def __init__(self, perturber: Perturber, named: Named) -> None:
         self._perturber, self._name = perturber, named.name
-        self._tensor_type = perturber.tensor_type
+        self._tensor_type, self._dispatch_modes = perturber.tensor_type, sys.modules["torch"]._C._len_torch_dispatch_stack
         self._keys: dict[str, tuple[int, int]] = {}  # by path: of the value and of its gradient
         self._key, self._gradient_key = self._keys_of("0")
         self.key = tracing.compiled.Key(noise=self)
@@ -57,14 +57,34 @@ class NoiseHook:
     def _value(self, tensor: Any, key: int, gradient_key: int, given: Iterable[Any]) -> Any:
         if not (tensor.is_floating_point() or tensor.is_complex()) or _is_passed_on(tensor, given):
             return tensor
-        made = self._perturber.perturbed(tensor, key)
-        if made is not tensor and made.requires_grad:
+        if self._is_fresh(tensor):
+            self._perturber.noise.add(tensor, key)
+            made = tensor
+        else:
+            made = self._perturber.perturbed(tensor, key)
+            if made is tensor:
+                return tensor
+        if made.requires_grad:
             hook = GradientNoise(self._perturber, self._name, gradient_key)
             if type(made) is self._tensor_type and made.grad_fn is not None:
                 hook_result(made, hook)
             else:
                 made.register_hook(hook)
         return made
+
+    def _is_fresh(self, tensor: Any) -> bool:
+        """Whether an operator has just computed the tensor into memory that nothing else has, so that the noise may be added in place: an
+        operator that has saved its result for the backward pass then uses it with noise, too. A dispatch mode may keep results, and hand them
+        out when a checkpoint computes them again."""
+        return (
+            type(tensor) is self._tensor_type
+            and tensor.is_cpu
+            and tensor.grad_fn is not None
+            and tensor._base is None
+            and tensor.is_contiguous()
+            and self._perturber.noise.takes(tensor)
+            and not self._dispatch_modes()
+        )
 
     def _keys_of(self, path: str) -> tuple[int, int]:
         found = self._keys.get(path)
@@ -130,13 +150,16 @@ class ParameterNoise(GradientNoise):
 def _is_passed_on(tensor: Any, given: Iterable[Any]) -> bool:
     """Whether a tensor is one of the arguments, or begins in the same memory: Identity, Flatten, whatever works in place."""
     types = sys.modules["torch"].Tensor
-    memory = _memory(tensor)
-    return any(each is tensor or (isinstance(each, types) and _memory(each) == memory) for each in given)
+    memory = _memory(tensor, types)
+    return any(each is tensor or (isinstance(each, types) and _memory(each, types) == memory) for each in given)
 
 
-def _memory(tensor: Any) -> int:
-    local = getattr(tensor, "_local_tensor", tensor)
-    return int(local.data_ptr()) if local.layout is sys.modules["torch"].strided else id(local)
+def _memory(tensor: Any, plain: Any) -> int:
+    local = tensor if type(tensor) is plain else getattr(tensor, "_local_tensor", tensor)
+    try:
+        return int(local.data_ptr())
+    except RuntimeError:  # a layout without memory of its own
+        return id(local)
 
 
 def mapped(value: Any, function: Callable[[str, Any], Any], path: str = "", depth: int = 0) -> Any:
