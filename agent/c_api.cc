@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/stats/noise.h"
+#include "agent/stats/cpu/noise.h"
 #include "common/redact.h"
 #include "common/step_set.h"
 #include "statagent/agent.h"

@@ -335,6 +335,7 @@ PYTHON_TABLE: dict[str, set[str]] = {
         "statagent._settings",
         "statagent._compile",
         "statagent._layouts",
+        "statagent._layouts.placement",
     },
     "statagent.compute": {"statagent.errors", "statagent._native", "statagent._layouts.placement"},
 }

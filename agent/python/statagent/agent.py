@@ -12,12 +12,11 @@ from ._compile import tracing
 from ._native import library, session
 from ._runtime import failures, process, variables
 from ._runtime.agent import Agent
-from ._runtime.callbacks import weakly
 from ._runtime.current import current_agent, running_agent, set_current_agent
 from ._runtime.log import warn_once
 from ._runtime.options import add_settings, join_requests, make_options
 from ._runtime.overhead import find_budget
-from ._runtime.perturbation import Perturbation, find_perturbation
+from ._runtime.perturbation import Perturbation, find_perturbation, report_unperturbed
 from ._settings import configuration, environment
 from .errors import StatagentError
 
@@ -136,7 +135,7 @@ def init(
             agent.keep_to_budget(budget)
         _become_current(agent)
         if perturbation is not None:
-            agent.add_flush_listener(weakly(agent.report_unperturbed))
+            agent.add_flush_listener(report_unperturbed(agent))
         process.close_with_process(agent)
         failures.report_to(_note_exception)
         tracing.prepare_if_torch()

@@ -1,4 +1,4 @@
-"""The noise of agent/stats/noise.h in operators of torch, for tensors that are not in memory of the CPU; bit for bit the same, and no
+"""The noise of agent/stats/cpu/noise.h in operators of torch, for tensors that are not in memory of the CPU; bit for bit the same, and no
 random numbers. Imports torch."""
 
 from __future__ import annotations

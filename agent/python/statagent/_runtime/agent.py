@@ -580,13 +580,6 @@ class Agent(Numbering):
         """Sends an event `not_recorded`, once for each name and reason and a limited number of times; counts nothing. Never raises."""
         self._refusals.report(name, kind, reason)
 
-    def report_unperturbed(self) -> None:
-        """At close: says so if nothing of this twin was perturbed. Never raises."""
-        if self.closing and self.noise_hooks is None:
-            reason = "no model was watched, so nothing of this twin is perturbed; expected statagent.watch(model)"
-            warn_once("not perturbed", f"twin '{self.run}': {reason}")
-            self.log_event("not_perturbed", reason)
-
     def _refuse_handle(self, handle: int, message: str) -> None:
         self.refuse(message, *self._identities.get(handle, ("", "", "", 0))[:2])
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .._native.noise import NoiseWriter, Part
 from ..errors import InvalidArgumentError
+from .log import warn_once
 
+EVENT = "not_perturbed"
 ULPS_MAX = 1 << 20
 SEED_MAX = (1 << 32) - 1
 VARIABLE = "STATAGENT_PERTURB"
@@ -72,6 +76,20 @@ def _parse(source: str, value: Any) -> tuple[int, int, bool]:
     if not 1 <= ulps <= ULPS_MAX or seed > SEED_MAX:
         raise InvalidArgumentError(f"init: {source} is {value!r:.80}; {expected}")
     return ulps, seed, once
+
+
+def report_unperturbed(agent: Any) -> Callable[[], None]:
+    """A flush listener that says at close if nothing of a twin has been perturbed. It does not keep the agent alive."""
+    reference = weakref.ref(agent)
+
+    def report() -> None:
+        found = reference()
+        if found is not None and found.closing and found.noise_hooks is None:
+            reason = "no model was watched, so nothing of this twin is perturbed; expected statagent.watch(model)"
+            warn_once("not perturbed", f"twin '{found.run}': {reason}")
+            found.log_event(EVENT, reason)
+
+    return report
 
 
 class Noise:

@@ -14,13 +14,12 @@ from .._layouts.slices import Slice
 from .._native.noise import Part
 from .._runtime.agent import Agent
 from .._runtime.log import warn_once
-from .._runtime.perturbation import Noise, Perturbation
+from .._runtime.perturbation import EVENT, Noise, Perturbation
 from .._torch.modules import Named
 from ..errors import TensorTypeError
 from .noise_hooks import NoiseHook, ParameterNoise
 from .noise_parts import parts_of
 
-EVENT = "not_perturbed"
 _REFUSED_MAX = 20
 _RANK_FACTOR = 0x9E3779B97F4A7C15
 
@@ -125,10 +124,9 @@ class NoiseHooks:
         return tensor + type(tensor)(difference, tensor._spec, requires_grad=False)
 
     def _perturbed_sparse(self, tensor: Any, key: int) -> Any:
-        values = self.noise.noisy(tensor._values(), key)
-        return _torch().sparse_coo_tensor(
-            tensor._indices(), values, tensor.shape, check_invariants=False, is_coalesced=tensor.is_coalesced()
-        )
+        tensor = tensor.coalesce()
+        values = self.noise.noisy(tensor.values(), key)
+        return _torch().sparse_coo_tensor(tensor.indices(), values, tensor.shape, check_invariants=False, is_coalesced=True)
 
     # --- parameters
 

@@ -1,4 +1,4 @@
-#include "agent/stats/noise.h"
+#include "agent/stats/cpu/noise.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // The noise against its definition in noise.h, element by element, for every instruction set, type and layout.
-#include "agent/stats/noise.h"
+#include "agent/stats/cpu/noise.h"
 
 #include <gtest/gtest.h>
 

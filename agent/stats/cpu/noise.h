@@ -11,8 +11,8 @@
 // float16 and bfloat16 are computed in float32. What is not finite, or would become so, stays. Complex numbers are
 // two components with the indexes 2 i and 2 i + 1. agent/python/statagent/_native/torch_noise.py is the same in
 // operators of torch, bit for bit.
-#ifndef STATCOLLECT_AGENT_STATS_NOISE_H_
-#define STATCOLLECT_AGENT_STATS_NOISE_H_
+#ifndef STATCOLLECT_AGENT_STATS_CPU_NOISE_H_
+#define STATCOLLECT_AGENT_STATS_CPU_NOISE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -51,4 +51,4 @@ void AddNoise(const NoiseLayout& layout, const void* from, void* to, const Noise
 
 }  // namespace statcollect::stats
 
-#endif  // STATCOLLECT_AGENT_STATS_NOISE_H_
+#endif  // STATCOLLECT_AGENT_STATS_CPU_NOISE_H_
