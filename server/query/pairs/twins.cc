@@ -4,6 +4,7 @@
 
 #include "common/names.h"
 #include "common/step_set.h"
+#include "common/twin_name.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
@@ -34,10 +35,11 @@ Twins::Opened::Opened(RunView opened) : view(std::move(opened)), aligner(ByIdent
 Result<std::vector<TwinOf>> Twins::Find(RunReader& store, const std::string& base) {
   auto runs = store.ListRuns();
   if (!runs.ok()) return runs.status();
-  const std::string prefix = base + kTwinInfix;
+  const std::string prefix = base + ".";
   std::vector<TwinOf> twins;
   for (auto run = std::lower_bound(runs->begin(), runs->end(), prefix);
        run != runs->end() && run->starts_with(prefix); ++run) {
+    if (BaseOfTwin(*run) != base) continue;
     auto view = RunView::Open(store, *run);
     if (!view.ok()) return view.status();
     const auto ulps = SettingOf(*view, kPerturbUlps);

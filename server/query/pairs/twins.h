@@ -1,5 +1,5 @@
 // Perturbed twins of a run: the same training with noise of some units in the last place everywhere, from which the
-// verdict measures how rounding grows. docs/python.md says how they are recorded.
+// verdict measures how rounding grows. docs/twins.md says how they are recorded.
 #ifndef STATCOLLECT_SERVER_QUERY_PAIRS_TWINS_H_
 #define STATCOLLECT_SERVER_QUERY_PAIRS_TWINS_H_
 
@@ -24,8 +24,6 @@ namespace statcollect::query {
 inline constexpr char kPerturbUlps[] = "recording.perturb";
 inline constexpr char kPerturbMode[] = "recording.perturb_mode";
 inline constexpr char kPerturbBase[] = "recording.perturb_base";
-// Between the name of a run and what tells its twins apart.
-inline constexpr char kTwinInfix[] = ".twin-";
 
 struct TwinOf {
   std::string run;
