@@ -86,7 +86,7 @@ Status CheckOutcome(const std::string& beginning) {
   const std::vector<std::string> known = {"ok", "error", "unauthenticated", "permission_denied",
                                           "invalid_argument"};
   const auto fits = [&](const std::string& one) {
-    return one.starts_with(beginning) || beginning.starts_with(one);
+    return one.starts_with(beginning) || beginning.starts_with(one + " ") || beginning.starts_with(one + ":");
   };
   if (std::any_of(known.begin(), known.end(), fits)) return Status::Ok();
   return {Code::kInvalidArgument, "audit: outcome: " + NotOneOf(beginning, known)};

@@ -329,8 +329,9 @@ TEST_F(Statctl, RunsAreFilteredAndSorted) {
   EXPECT_THAT(names({"--filter", "base?"}), ElementsAre("base2"));
   EXPECT_THAT(names({"--filter", "gpt-*", "--state", "finished"}), ElementsAre("gpt-1"));
   EXPECT_THAT(names({"--sort", "records"}), ElementsAre("base", "base2", "ort", "gpt-2", "gpt-1"));
-  EXPECT_EQ(Run({"runs", "--state", "gone", "--filter", "g*"}).out,
-            "None of the 5 runs is named 'g*' and is gone; there are finished, interrupted.\n");
+  EXPECT_EQ(Run({"runs", "--state", "running", "--filter", "g*"}).out,
+            "None of the 5 runs is named 'g*' and is running; there are finished, interrupted.\n");
+  EXPECT_EQ(Run({"runs", "--state", "runing"}).code, 2);
   EXPECT_EQ(Run({"runs", "--sort", "size"}).code, 2);
 }
 
