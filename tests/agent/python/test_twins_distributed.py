@@ -27,6 +27,21 @@ rank, world, way = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.en
 if world > 1:
     torch.distributed.init_process_group("gloo", init_method="file://" + os.environ["MEETING"], rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
+def check_distributed_tensors(hooks):
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+    whole = data(rows=6, width=5)
+    for placement in (Shard(0), Shard(1), Replicate()):
+        for needs_gradient in (False, True):
+            cut = distribute_tensor(whole, mesh, [placement]).requires_grad_(needs_gradient)
+            made = hooks.perturbed(cut, 7)
+            assert made.placements == cut.placements and made.requires_grad == needs_gradient
+            assert torch.equal(made.full_tensor(), hooks.noise.noisy(whole, 7)), placement
+    parts = DTensor.from_local(whole, mesh, [Partial()])
+    made = hooks.perturbed(parts, 7)
+    other = made.to_local() - whole
+    assert made.placements == (Partial(),) and other.abs().max() > 0
+    torch.testing.assert_close(made.full_tensor(), 2 * whole)
+    assert not torch.equal(made.full_tensor() - 2 * whole, 2 * other), "each rank has a sum, and noise, of its own"
 def trained(perturb):
     recording.records.clear(), recording.events.clear(), recording._identities.clear()
     net = seeded(Net)
@@ -64,6 +79,8 @@ def trained(perturb):
         optimizer.zero_grad()
     assert recording.refusals == [], recording.refusals
     assert not [e for e in recording.events if e[1] == "not_perturbed"], recording.events
+    if perturb == "1" and way == "ddp":
+        check_distributed_tensors(statagent.agent.current().noise_hooks)
     statagent.close(timeout=0)
     return {"weights": weights, "hashes": {
         "/".join(map(str, (r.step, r.mode, r.name, r.kind, r.path, r.micro_batch, r.call))): r.hash for r in recording.records}}
@@ -114,7 +131,9 @@ def test_replicas_and_parts_get_the_noise_of_the_whole(tmp_path: Path, way: str,
         assert not [key for key in changed if "/init/" in key], "the loaded weights are those of the base"
         for kind in ("output", "grad_output", "weight_grad", "weight"):
             of_kind = [key for key in base if f"/{kind}/" in key and "/init/" not in key]
-            assert len([key for key in of_kind if key in changed]) > 0.25 * len(of_kind) > 0, kind  # Adam hides noise from some weights
+            assert len([key for key in of_kind if key in changed]) > 0.25 * len(of_kind) > 0, (
+                kind
+            )  # Adam hides noise from some weights
     (base, twin, *_), (_, other, *_) = hashes
     if way == "ddp":
         assert [key for key in twin if "/weight" in key and twin[key] != other[key]] == []
