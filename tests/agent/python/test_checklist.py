@@ -378,7 +378,7 @@ def test_versions_of_frameworks_are_read_from_their_files(package: str, monkeypa
 
 
 def test_a_changed_secret_of_a_module_stays_one(agent: Any, recording: Recording) -> None:
-    model = Net()
+    model: Any = Net()
     model.api_token, model.note = "s3cret-one", "password=s3cret"
     statagent.watch(model)
     model.api_token, model.note = "s3cret-two", "password=s3crets"
