@@ -133,6 +133,22 @@ def activation(path: str, step: int = 0) -> Bug:
     return Bug(f"activation_{path}", plant, step, FORWARD, ((path, "output"),))
 
 
+def feature(path: str, step: int, dim: int = -1) -> Bug:
+    """The last feature of a module's output, and only that, times 1 - size."""
+
+    def plant(training: Training, size: float) -> None:
+        def forward(original: Callable[..., Any], x: torch.Tensor) -> Any:
+            out = original(x)
+            if training.step < step:
+                return out
+            last = out.narrow(dim, out.shape[dim] - 1, 1)
+            return torch.cat([out.narrow(dim, 0, out.shape[dim] - 1), last * (1 - size)], dim)
+
+        wrap(training.module(path), forward)
+
+    return Bug(f"feature_of_{path}", plant, step, FORWARD, ((path, "output"),))
+
+
 def permuted(path: str, step: int, dim: int = -1) -> Bug:
     def plant(training: Training, _: float) -> None:
         def forward(original: Callable[..., Any], x: torch.Tensor) -> Any:
@@ -226,13 +242,14 @@ def label_smoothing(last: str) -> Bug:
     return Bug("label_smoothing", plant, 0, ("loss", "backward"), (("loss", "*"), *_gradients_of(last)))
 
 
-def loss_factor(last: str, step: int) -> Bug:
-    """The backward pass starts from the logged loss times 1 + size."""
+def loss_factor(*last: str, step: int) -> Bug:
+    """The backward pass starts from the logged loss times 1 + size. `last`: the modules whose outputs enter the loss."""
 
     def plant(training: Training, size: float) -> None:
         training.loss_factor = lambda: 1 + size if training.step >= step else 1.0
 
-    return Bug("loss_factor", plant, step, BACKWARD, _gradients_of(last), ("gradient_scale", "loss_scale"))
+    names = tuple(name for path in last for name in _gradients_of(path))
+    return Bug("loss_factor", plant, step, BACKWARD, names, ("gradient_scale", "loss_scale"))
 
 
 # --- of gradients
@@ -244,6 +261,21 @@ def gradient(path: str, step: int) -> Bug:
 
     causes = ("tensor_scale",)
     return Bug(f"gradient_of_{path}", plant, step, GRAD, ((path, "weight_grad"),), causes, later=lambda at: gradient(path, at))
+
+
+def gradient_term(path: str, step: int) -> Bug:
+    """A gradient plus size times the weight, as long as the gradient is: a term too many."""
+
+    def plant(training: Training, size: float) -> None:
+        weight = training.parameter(path)
+
+        def more(grad: torch.Tensor) -> torch.Tensor:
+            held = weight.detach()
+            return grad + size * grad.norm() / held.norm() * held if training.step >= step else grad
+
+        weight.register_hook(more)
+
+    return Bug(f"term_of_{path}", plant, step, GRAD, ((path, "weight_grad"),))
 
 
 def sign_flip(path: str, step: int) -> Bug:
@@ -323,11 +355,22 @@ def beta(index: int, optimizer: str = "") -> Bug:
     return _setting("betas", change, 0, 0, optimizer)
 
 
-def momentum(optimizer: str = "") -> Bug:
+def momentum(optimizer: str = "", first: int = 1) -> Bug:
+    """`first`: the step in which it shows; the first momentum is the gradient itself."""
+
     def change(group: dict[str, Any], size: float) -> None:
         group["momentum"] *= 1 - size
 
-    return _setting("momentum", change, 0, 1, optimizer)
+    return _setting("momentum", change, 0, first, optimizer)
+
+
+def smoothing(optimizer: str = "") -> Bug:
+    """RMSprop's 1 - alpha times 1 + size."""
+
+    def change(group: dict[str, Any], size: float) -> None:
+        group["alpha"] = 1 - (1 - group["alpha"]) * (1 + size)
+
+    return _setting("alpha", change, 0, 0, optimizer)
 
 
 def weight_decay(optimizer: str = "") -> Bug:

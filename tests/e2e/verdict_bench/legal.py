@@ -219,8 +219,24 @@ def unrolled(training: Training) -> None:
 
 @legal("bags of embeddings summed by hand", "bag")
 def bags_by_hand(training: Training) -> None:
+    def forward(ids: torch.Tensor, bag: Any) -> torch.Tensor:
+        total = functional.embedding(ids.flip(1), bag.weight).sum(1)
+        return total / ids.shape[1] if bag.mode == "mean" else total
+
     for module in training.modules(nn.EmbeddingBag):
-        module.forward = partial(lambda ids, bag: functional.embedding(ids.flip(1), bag.weight).sum(1), bag=module)
+        module.forward = partial(forward, bag=module)
+
+
+@legal("activations by hand", "activation")
+def activations_by_hand(training: Training) -> None:
+    ways: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
+        nn.Tanh: lambda x: 2 * torch.sigmoid(2 * x) - 1,
+        nn.SiLU: lambda x: x * torch.sigmoid(x),
+        nn.Softplus: lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    }
+    for kind, way in ways.items():
+        for module in training.modules(kind):
+            module.forward = way
 
 
 # --- losses and optimizers
@@ -249,12 +265,12 @@ def loss_in_parts(training: Training) -> None:
     training.compute_loss = compute
 
 
-@legal("the optimizer's foreach form", "adam", "sgd")
+@legal("the optimizer's foreach form", "adam", "sgd", "adagrad", "rmsprop", "adafactor")
 def foreach(training: Training) -> None:
     training.optimizer_options["foreach"] = True
 
 
-@legal("the optimizer's fused form", "adam", "sgd")
+@legal("the optimizer's fused form", "adam", "sgd", "adagrad")
 def fused(training: Training) -> None:
     training.optimizer_options.pop("foreach", None)
     training.optimizer_options["fused"] = True
