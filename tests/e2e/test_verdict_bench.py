@@ -4,16 +4,24 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from conftest import Collector
-from verdict_bench import curves, effects, families, launch, legal, pairs, report, score
+from verdict_bench import curves, effects, families, launch, legal, pairs, record, report, score
+from verdict_bench.__main__ import RESULTS, kept_pairs, read_manifest, read_results, write_manifest
 from verdict_bench.pairs import Pair
 from verdict_bench.score import Result
+from verdict_bench.training import Training
+
+import statagent
 
 FAMILIES = ("cnn", "gpt", "gan")
 
@@ -85,10 +93,39 @@ def test_the_cause_of_an_exact_root_is_right(bench: Bench) -> None:
 
 def test_every_family_has_ten_legal_changes_or_so_and_a_half() -> None:
     assert set(families.FITTED) | set(families.REPORTED) == set(families.NAMES) and len(families.NAMES) >= 10
-    for name in families.NAMES:
+    assert not set(families.UNSEEN) & set(families.NAMES) and len(families.UNSEEN) >= 6
+    assert {families.half(name) for name in families.UNSEEN} == {"unseen"}
+    for name in families.ALL:
         module = families.load(name)
+        assert module.FAMILY.name == name
         assert len(legal.of_family(module.FAMILY)) >= 9, name
         assert len({bug.name for bug in module.BUGS}) == len(module.BUGS) >= 18, name
+
+
+@pytest.mark.parametrize("name", families.UNSEEN)
+def test_legal_changes_of_an_unseen_family_only_round_differently(name: str) -> None:
+    """Held against each other without any collector: a change that computes something else would count as a false alarm of the product."""
+    family = families.load(name).FAMILY
+    first = losses(name, [])
+    assert first[0] != losses(name, [], seed=1)[0] and min(first) < first[0], "the model must depend on its seed, and learn"
+    for change in legal.of_family(family):
+        if not change.idle:  # with a process group of its own
+            assert losses(name, [change.plant]) == pytest.approx(first, rel=2e-5), change.name
+
+
+def losses(name: str, changes: list[Callable[[Training], None]], seed: int = 0) -> list[float]:
+    """What four steps log."""
+    family = copy(families.load(name).FAMILY)
+    family.seed += seed
+    training = Training(family, optimizer_options={"foreach": False})
+    training.build(changes)
+    logged: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statagent, "log_scalar", lambda _, value: logged.append(float(value.detach())))
+        patch.setattr(statagent, "log_batch", lambda **_: None)
+        for training.step in range(4):
+            training.train_step()
+    return logged
 
 
 def test_runs_of_a_plan_have_one_meaning_each() -> None:
@@ -98,6 +135,37 @@ def test_runs_of_a_plan_have_one_meaning_each() -> None:
     named = {job["run"]: (job["legal"], job["bug"], job["size"]) for job in jobs}
     own = [pair for pair in planned if "~" not in pair.legal]  # the others compare two legal changes
     assert all(named[pair.run_b] == (pair.legal, pair.bug, pair.size) for pair in own)
+
+
+def test_every_baseline_has_its_twins_behind_it() -> None:
+    planned = pairs.plan("gan", "medium")
+    names = [job["run"] for job in pairs.jobs_of(planned, twins=True)]
+    plain = [job["run"] for job in pairs.jobs_of(planned)]
+    for base in ("gan-plain", f"gan-plain-{families.LONG}steps"):
+        at = names.index(base)
+        assert names[at + 1 : at + 6] == [f"{base}.twin-{noise}" for noise in ("1-1", "1-2", "32-1", "1024-1", "32768-1")]
+    assert [name for name in names if ".twin-" not in name] == plain and len(names) == len(plain) + 10
+    twin = next(job for job in pairs.jobs_of(planned, twins=True) if job["run"] == "gan-plain.twin-32-1")
+    assert (twin["twin_of"], twin["perturb"], twin["legal"], twin["bug"]) == ("gan-plain", [32, 1], "", "")
+
+
+def test_a_twin_is_asked_for_while_it_trains_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(record.PERTURB, raising=False)
+    with record.perturbed({"run": "a.twin-32-1", "twin_of": "a", "perturb": [32, 1]}):
+        assert os.environ[record.PERTURB] == "32,1"
+    with pytest.raises(ZeroDivisionError), record.perturbed({"perturb": [1, 2]}):
+        raise ZeroDivisionError
+    assert record.PERTURB not in os.environ
+    with record.perturbed({"run": "a"}):
+        assert record.PERTURB not in os.environ
+
+
+def test_a_pair_is_kept_with_its_twins_only_if_they_were_asked_for() -> None:
+    planned = [replace(PAIR, bug=""), replace(PAIR, bug="", legal="threads~split_k", run_a="c", run_b="b")]
+    kept = partial(kept_pairs, planned)
+    assert kept({"a", "b", "c"}, twins=False) == planned
+    assert kept({"a", "b", "c", *pairs.twins_of("a")}, twins=True) == planned
+    assert kept({"a", "b", "c", *pairs.twins_of("a")[1:]}, twins=True) == planned[1:]
 
 
 ROW = {"step": 3, "stage": "forward", "kind": "output", "activation": "b.2.ln2"}
@@ -133,9 +201,61 @@ def test_a_cause_is_right_by_its_rule() -> None:
     assert answered(replace(PAIR, causes=[]), "diverged", first=ROW, root={**ROW, "cause": cause}).cause_right is None
 
 
-def test_data_of_a_benchmark_can_be_kept_in_a_manifest(tmp_path: Path) -> None:
-    from verdict_bench.__main__ import read_manifest, write_manifest
+def test_an_answer_says_from_how_many_twins_it_was_measured() -> None:
+    noise = {"twins": ["a.twin-1-1", "a.twin-1-2"], "scale": 1}
+    assert answered(PAIR, "diverged", first=ROW, noise=noise).twins == 2
+    assert answered(PAIR, "diverged", first=ROW, noise=None).twins == 0
+    assert answered(PAIR, "diverged", first=ROW).twins == 0, "of a build that knows no twins"
 
+
+def family_results(alarms: int, exact: int, twins: bool) -> list[Result]:
+    """Of flow: four clean pairs, four bugs of 20 times rounding and one of 5; one pair of two legal changes."""
+    noise = {"twins": ["t"]} if twins else None
+    root = {**ROW, "cause": {"rule": "module_setting"}}
+    own = replace(PAIR, family="flow", half="unseen", run_a="flow-plain")
+    found = [answered(replace(own, bug=""), "diverged" if i < alarms else "identical", first=ROW, noise=noise) for i in range(4)]
+    for i in range(4):
+        place = root if i < exact else {**root, "step": 5}
+        found.append(answered(replace(own, effect=20.0), "diverged", root=place, noise=noise))
+    found.append(answered(replace(own, effect=5.0), "within_tolerance", explained="rounding", noise=noise))
+    return [*found, answered(replace(own, bug="", legal="threads~split_k"), "diverged", first=ROW)]
+
+
+def test_the_headline_has_each_family_with_and_without_twins() -> None:
+    runs = {"with twins": family_results(0, 4, twins=True), "without twins": family_results(3, 2, twins=False)}
+    table = report.headline(runs)
+    assert [row[0] for row in table] == ["family", "all", "unseen", "flow", "between two legal changes"]
+    clean, large, small, cause = (("0.0 % (0/4)", "75.0 % (3/4)"), ("100.0 % (4/4)", "50.0 % (2/4)"),
+                                  ("0.0 % (0/1)", "0.0 % (0/1)"), ("100.0 % (4/4)", "100.0 % (2/2)"))  # fmt: skip
+    assert table[1] == ("all", *clean, *large, *small, *cause) and table[3][1:] == table[1][1:]
+    assert table[-1][1:3] == ("100.0 % (1/1)", "100.0 % (1/1)"), "no twins of the first run: not among the others"
+    assert table[0][1:3] == ("clean called a bug, with twins", "clean called a bug, without twins")
+    assert report.measured(runs).splitlines() == [
+        "with twins: rounding was measured from twins in 100.0 % (9/9)",
+        "without twins: rounding was measured from twins in 0.0 % (0/9)",
+    ]
+
+
+def test_the_cost_of_a_twin_is_its_time_beside_the_baselines_own() -> None:
+    twins = dict.fromkeys(pairs.twins_of("flow-plain"), 1.2)
+    seconds = {"flow-plain": 3.0, "flow-plain-again": 1.0, **twins}  # the first run also started torch
+    results = family_results(0, 4, twins=True)
+    assert report.cost(results, seconds)[1:] == [("all", "1.00", "1.20", "1.20 times"), ("flow", "1.00", "1.20", "1.20 times")]
+    assert len(report.cost(results, {"flow-plain": 3.0})) == 1, "recorded without twins"
+
+
+def test_results_with_and_without_twins_are_read_side_by_side(tmp_path: Path) -> None:
+    for asked, name in RESULTS.items():
+        (tmp_path / name).write_text(score.as_json(family_results(1, 4, asked == "with twins")), encoding="utf-8")
+    assert list(read_results(tmp_path, None)) == ["with twins", "without twins"]
+    (tmp_path / RESULTS["with twins"]).unlink()
+    found = read_results(tmp_path, None)
+    assert list(found) == ["without twins"] and found["without twins"] == family_results(1, 4, twins=False)
+    with pytest.raises(SystemExit, match="run `score` first"):
+        read_results(tmp_path / "nowhere", None)
+
+
+def test_data_of_a_benchmark_can_be_kept_in_a_manifest(tmp_path: Path) -> None:
     write_manifest(tmp_path, [PAIR, replace(PAIR, effect=12.5)])
     assert read_manifest(tmp_path) == [PAIR, replace(PAIR, effect=12.5)]
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,20 +14,24 @@ from conftest import Collector
 
 from verdict_bench import curves, effects, families, launch, pairs, report, score
 
+RESULTS = {"with twins": "results.json", "without twins": "results-without-twins.json"}
+Runs = dict[str, Sequence[score.Result]]
+
 
 def record(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.data)
     folder.mkdir(parents=True, exist_ok=True)
     planned = [pair for name in arguments.families for pair in pairs.plan(name, arguments.subset, arguments.optional)]
     before = launch.recorded_in(folder / "jobs")
-    jobs = [{**job, "seed": arguments.seed} for job in pairs.jobs_of(planned) if job["run"] not in before]
+    wanted = pairs.jobs_of(planned, twins=not arguments.no_twins)
+    jobs = [{**job, "seed": arguments.seed} for job in wanted if job["run"] not in before]
     started = time.monotonic()
     print(f"{len(planned)} pairs; {len(before)} runs are recorded already, {len(jobs)} to do", file=sys.stderr, flush=True)
     collector = Collector(folder / "data").start()
     try:
         forget_unfinished(collector, before)
         recorded = launch.record_all(collector.address, jobs, folder / "jobs", arguments.jobs)
-        kept = kept_pairs(planned, before | recorded)
+        kept = kept_pairs(planned, before | recorded, twins=not arguments.no_twins)
         write_manifest(folder, kept)
         effects.measure_all(kept, collector)
         write_manifest(folder, kept)
@@ -44,10 +49,14 @@ def forget_unfinished(collector: Collector, recorded: set[str]) -> None:
             collector.statctl("rm", run["run"], "--yes", "--force")
 
 
-def kept_pairs(planned: list[pairs.Pair], recorded: set[str]) -> list[pairs.Pair]:
-    """The pairs whose runs were all recorded."""
-    needed = [{pair.run_a, pair.run_b, *([effects.alone_of(pair)] if pair.bug else [])} for pair in planned]
-    return [pair for pair, names in zip(planned, needed) if names <= recorded]
+def kept_pairs(planned: list[pairs.Pair], recorded: set[str], twins: bool) -> list[pairs.Pair]:
+    """The pairs whose runs were all recorded, with the baseline's twins if these were asked for."""
+
+    def needed(pair: pairs.Pair) -> set[str]:
+        noise = pairs.twins_of(pair.run_a) if twins and pairs.has_baseline(pair) else []
+        return {pair.run_a, pair.run_b, *([effects.alone_of(pair)] if pair.bug else []), *noise}
+
+    return [pair for pair in planned if needed(pair) <= recorded]
 
 
 def write_manifest(folder: Path, kept: list[pairs.Pair]) -> None:
@@ -77,18 +86,29 @@ def ask(arguments: argparse.Namespace) -> int:
     chosen = [pair for pair in read_manifest(folder) if pair.family in arguments.families]
     collector = Collector(folder / "data").start()
     try:
-        results = score.ask_all(collector, chosen, arguments.jobs)
+        results = score.ask_all(collector, chosen, arguments.jobs, ["--no-noise"] if arguments.without_twins else [])
     finally:
         collector.stop()
-    Path(arguments.results or folder / "results.json").write_text(score.as_json(results), encoding="utf-8")
-    print(report.text(results))
+    asked = "without twins" if arguments.without_twins else "with twins"
+    Path(arguments.results or folder / RESULTS[asked]).write_text(score.as_json(results), encoding="utf-8")
+    print(report.text({asked: results}, launch.seconds_in(folder / "jobs")))
     return 0
 
 
+def read_results(folder: Path, chosen: str | None) -> Runs:
+    """The chosen file, or those with and without twins, as far as they exist."""
+    files = {"results": Path(chosen)} if chosen else {asked: folder / name for asked, name in RESULTS.items()}
+    found = {asked: path for asked, path in files.items() if path.exists()}
+    if not found:
+        sys.exit(f"report: found none of {', '.join(map(str, files.values()))}; run `score` first")
+    return {asked: [score.Result(**row) for row in json.loads(path.read_text(encoding="utf-8"))] for asked, path in found.items()}
+
+
 def show(arguments: argparse.Namespace) -> int:
-    path = Path(arguments.results or Path(arguments.data) / "results.json")
-    results = [score.Result(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
-    print(report.text(results, report.markdown if arguments.markdown else report.aligned))
+    folder = Path(arguments.data)
+    runs = read_results(folder, arguments.results)
+    print(report.text(runs, launch.seconds_in(folder / "jobs"), report.markdown if arguments.markdown else report.aligned))
+    results = next(iter(runs.values()))
     if arguments.wrong is not None:
         print(f"\n{report.wrong(results, arguments.wrong)}")
     if arguments.curves:
@@ -104,12 +124,16 @@ def parse_arguments() -> argparse.Namespace:
     recording.add_argument("--subset", choices=sorted(pairs.SUBSETS), default="small")
     recording.add_argument("--optional", action="store_true", help="also legal changes that take long: compiled models")
     recording.add_argument("--seed", type=int, default=0, help="other weights, data and masks than those of seed 0 (default)")
+    recording.add_argument("--no-twins", action="store_true", help="leave out the twins of the baselines: five runs of each")
     recording.set_defaults(run=record)
     measuring = commands.add_parser("effects", help="measure again how large each bug is beside rounding")
     measuring.set_defaults(run=measure)
-    asking = commands.add_parser("score", help="ask for the verdict of each pair, write DIR/results.json and print the tables")
+    asking = commands.add_parser(
+        "score", help="ask for the verdict of each pair, write the results into DIR and print the tables"
+    )
+    asking.add_argument("--without-twins", action="store_true", help="judge without measured noise, into results of their own")
     asking.set_defaults(run=ask)
-    showing = commands.add_parser("report", help="print the tables of results")
+    showing = commands.add_parser("report", help="print the tables of results, with and without twins side by side")
     showing.add_argument("--markdown", action="store_true")
     showing.add_argument("--wrong", type=float, metavar="TIMES", help="list what is wrong of bugs from so many times rounding")
     showing.add_argument("--curves", metavar="FOLDER", help="write pictures of the results there, as SVG")
@@ -117,10 +141,10 @@ def parse_arguments() -> argparse.Namespace:
     for command in (recording, measuring, asking, showing):
         command.add_argument("--data", required=True, metavar="DIR")
     for command in (recording, asking):
-        command.add_argument("--families", type=lambda text: text.split(","), default=list(families.NAMES))
+        command.add_argument("--families", type=lambda text: text.split(","), default=list(families.ALL))
         command.add_argument("--jobs", type=int, default=2, help="processes or questions at a time (default 2)")
     for command in (asking, showing):
-        command.add_argument("--results", metavar="FILE", help="instead of DIR/results.json")
+        command.add_argument("--results", metavar="FILE", help="instead of those in DIR")
     return parser.parse_args()
 
 

@@ -33,11 +33,20 @@ def record_all(address: str, jobs: list[dict[str, Any]], folder: Path, processes
 
 def recorded_in(folder: Path) -> set[str]:
     """Names of the runs that earlier launches recorded."""
-    return set().union(*(_listed(path) for path in folder.glob("*.done")))
+    return set(seconds_in(folder))
+
+
+def seconds_in(folder: Path) -> dict[str, float]:
+    """How long each run took that earlier launches recorded."""
+    return {row["run"]: row["seconds"] for path in folder.glob("*.done") for row in _rows(path)}
+
+
+def _rows(done: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.read_text(encoding="utf-8").splitlines()]
 
 
 def _listed(done: Path) -> set[str]:
-    return {json.loads(line)["run"] for line in done.read_text(encoding="utf-8").splitlines()} if done.exists() else set()
+    return {row["run"] for row in _rows(done)} if done.exists() else set()
 
 
 def _record_chunk(address: str, jobs: list[dict[str, Any]], path: Path) -> set[str]:

@@ -11,6 +11,7 @@ from verdict_bench import families, legal
 from verdict_bench.bugs import Bug
 from verdict_bench.training import Family
 
+TWINS = ((1, 1), (1, 2), (32, 1), (1024, 1), (32768, 1))  # of every baseline: noise in units in the last place, seed
 LATE_SIZES = (1e-5, 1e-3, 1e-1)
 LATE_SIZES_BFLOAT16 = (1e-2, 1e-1)
 
@@ -44,7 +45,7 @@ class Pair:
     """Two runs, and what the verdict must be: clean without a bug."""
 
     family: str
-    half: str
+    half: str  # fitted, reported or unseen
     precision: str
     run_a: str
     run_b: str
@@ -69,6 +70,15 @@ def run_name(family: str, legal_change: str = "", bug: str = "", size: float = 0
         *([f"{steps}steps"] if steps else []),
     ]
     return "-".join(parts)
+
+
+def twin_name(base: str, ulps: int, seed: int) -> str:
+    """The name under which the agent stores a twin of a run."""
+    return f"{base}.twin-{ulps}-{seed}"
+
+
+def twins_of(base: str) -> list[str]:
+    return [twin_name(base, *noise) for noise in TWINS]
 
 
 @cache
@@ -142,13 +152,23 @@ def between(one: str, other: str, like: Pair) -> Pair:
     return Pair(like.family, like.half, like.precision, *runs, f"{one}~{other}", "")
 
 
-def jobs_of(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
-    """The runs to record for these pairs, each once, baselines first."""
+def has_baseline(pair: Pair) -> bool:
+    """Whether the first run is the family's baseline, which has twins; else it is another legal change."""
+    return "~" not in pair.legal
+
+
+def jobs_of(pairs: Iterable[Pair], twins: bool = False) -> list[dict[str, Any]]:
+    """The runs to record for these pairs, each once, baselines first. `twins`: behind each baseline its twins, which have `perturb` and
+    `twin_of`."""
     jobs: dict[str, dict[str, Any]] = {}
     for pair in pairs:
-        if "~" in pair.legal:
+        if not has_baseline(pair):
             continue
         common = {"family": pair.family, "steps": pair.steps}
-        jobs.setdefault(pair.run_a, {**common, "run": pair.run_a, "legal": "", "bug": "", "size": 0.0})
+        plain = {**common, "legal": "", "bug": "", "size": 0.0}
+        jobs.setdefault(pair.run_a, {**plain, "run": pair.run_a})
+        for noise in TWINS if twins else ():
+            twin = twin_name(pair.run_a, *noise)
+            jobs.setdefault(twin, {**plain, "run": twin, "twin_of": pair.run_a, "perturb": list(noise)})
         jobs.setdefault(pair.run_b, {**common, "run": pair.run_b, "legal": pair.legal, "bug": pair.bug, "size": pair.size})
     return list(jobs.values())

@@ -1,16 +1,19 @@
 """Records runs one after another in one process: `python -m verdict_bench.record JOBS.json`, with the collector's address in the environment.
 
-A job is {"run", "family", "legal", "bug", "size", "steps", "seed"}; what was recorded is appended to JOBS.json.done, a line each."""
+A job is {"run", "family", "legal", "bug", "size", "steps", "seed"}, and "twin_of" and "perturb" ([ulps, seed]) of a twin; what was recorded is
+appended to JOBS.json.done, a line each."""
 
 from __future__ import annotations
 
 import copy
 import gc
 import json
+import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ import torch
 from verdict_bench import families
 from verdict_bench.legal import LEGAL
 from verdict_bench.training import Training
+
+PERTURB = "STATAGENT_PERTURB"
 
 
 def changes_of(job: dict[str, Any]) -> list[Callable[[Training], None]]:
@@ -34,13 +39,25 @@ def _plant(plant: Callable[[Training, float], None], size: float, training: Trai
     plant(training, size)
 
 
+@contextmanager
+def perturbed(job: dict[str, Any]) -> Iterator[None]:
+    """With the noise that makes a run a twin, if the job is one."""
+    if "perturb" in job:
+        os.environ[PERTURB] = ",".join(map(str, job["perturb"]))
+    try:
+        yield
+    finally:
+        os.environ.pop(PERTURB, None)
+
+
 def record(job: dict[str, Any]) -> dict[str, Any]:
     family = copy.copy(families.load(job["family"]).FAMILY)
     family.seed += job.get("seed", 0)
     started = time.monotonic()
     options = {} if "fused" in (job["legal"] or "") or family.name == "vit" else {"foreach": False}
     training = Training(family, steps=job.get("steps", 0), optimizer_options=options)
-    counts = training.run(job["run"], changes_of(job))
+    with perturbed(job):
+        counts = training.run(job.get("twin_of", job["run"]), changes_of(job), stored_as=job["run"])
     return {"run": job["run"], "seconds": round(time.monotonic() - started, 3), "records": counts["produced"]}
 
 

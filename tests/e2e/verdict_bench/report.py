@@ -1,14 +1,17 @@
-"""Tables of a scored benchmark: false alarms, roots by size of the bug, causes, times."""
+"""Tables of a scored benchmark: each family with and without twins, false alarms, roots by size of the bug, causes, times.
+
+No constant of the rule that measures rounding from twins was fitted on a family, so its figures of each family are those of a family left out."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from verdict_bench.pairs import twins_of
 from verdict_bench.score import Result
 
 BUCKETS = (0.0, 1e-9, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3)
-HALVES = ("fitted", "reported")
+HALVES = ("fitted", "reported", "unseen")
 Table = list[tuple[str, ...]]
 
 
@@ -48,10 +51,66 @@ def typical_of(result: Result) -> float:
     return float(result.pair["typical"] or 0.0)
 
 
+def headline(runs: Mapping[str, Sequence[Result]]) -> Table:
+    """Each family, by each way of asking. Pairs whose baseline has twins, and the others in a row of their own."""
+    figures: dict[str, tuple[Callable[[Result], bool], Callable[[Result], bool]]] = {
+        "clean called a bug": (is_clean, lambda r: r.alarm),
+        "exact, 10 times or more": (lambda r: _large(r, 10), lambda r: r.exact),
+        "exact, 3 to 10 times": (lambda r: _large(r, 3) and not _large(r, 10), lambda r: r.exact),
+        "cause right": (lambda r: _has_rule(r) and _large(r, 10), _cause_right),
+    }
+    named = {asked: f", {asked}" if len(runs) > 1 else "" for asked in runs}
+    rows: Table = [("family", *(f"{figure}{named[asked]}" for figure in figures for asked in runs))]
+    groups = {asked: grouped(results) for asked, results in runs.items()}
+    for name in dict.fromkeys(name for mine in groups.values() for name in mine):
+        shares = [share(filter(chosen, groups[a].get(name, [])), test) for chosen, test in figures.values() for a in runs]
+        rows.append((name, *shares))
+    return rows
+
+
+def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """All, by half and by family; and what was not compared with a baseline."""
+    mine = [each for each in results if _has_baseline(each)]
+    found = {"all": mine}
+    for half in halves_of(mine):
+        found[half] = [each for each in mine if each.pair["half"] == half]
+    for family in families_of(mine):
+        found[family] = [each for each in mine if each.pair["family"] == family]
+    others = [each for each in results if not _has_baseline(each)]
+    return {**found, **({"between two legal changes": others} if others else {})}
+
+
+def _has_baseline(result: Result) -> bool:
+    return "~" not in result.pair["legal"]
+
+
+def measured(runs: Mapping[str, Sequence[Result]]) -> str:
+    """How many answers say that they come from twins: none of a build or of a recording without."""
+    lines = []
+    for asked, results in runs.items():
+        mine = [each for each in results if _has_baseline(each)]
+        lines.append(f"{asked}: rounding was measured from twins in {share(mine, lambda r: r.twins > 0)}")
+    return "\n".join(lines)
+
+
+def cost(results: Sequence[Result], seconds: Mapping[str, float]) -> Table:
+    """What recording a twin takes, beside its baseline: the faster of that and its repeat, because the first run of a process also starts torch."""
+    rows: Table = [("family", "seconds of a baseline", "of a twin", "a twin takes")]
+    pairs = [each.pair for each in results if _has_baseline(each)]
+    bases = {pair["run_a"]: pair["family"] for pair in pairs if set(twins_of(pair["run_a"])) <= seconds.keys()}
+    for name in ("all", *dict.fromkeys(bases.values())):
+        mine = [base for base, family in bases.items() if name in ("all", family)]
+        alone = sum(min(seconds[base], seconds.get(f"{base}-again", seconds[base])) for base in mine)
+        twin = sum(statistics.mean(seconds[run] for run in twins_of(base)) for base in mine)
+        if alone:
+            rows.append((name, f"{alone / len(mine):.2f}", f"{twin / len(mine):.2f}", f"{twin / alone:.2f} times"))
+    return rows
+
+
 def false_alarms(results: Sequence[Result]) -> Table:
     rows: Table = [("clean pairs", "today", "with roots")]
     clean = [each for each in results if is_clean(each)]
-    groups = [(half, [each for each in clean if each.pair["half"] == half]) for half in HALVES]
+    groups = [(half, [each for each in clean if each.pair["half"] == half]) for half in halves_of(clean)]
     groups += [(family, [each for each in clean if each.pair["family"] == family]) for family in families_of(clean)]
     groups += [(change or "repeat", [each for each in clean if each.pair["legal"] == change]) for change in changes_of(clean)]
     for name, mine in [("all", clean), *groups]:
@@ -61,6 +120,11 @@ def false_alarms(results: Sequence[Result]) -> Table:
 
 def families_of(results: Iterable[Result]) -> list[str]:
     return list(dict.fromkeys(each.pair["family"] for each in results))
+
+
+def halves_of(results: Iterable[Result]) -> list[str]:
+    found = {each.pair["half"] for each in results}
+    return [half for half in HALVES if half in found]
 
 
 def changes_of(results: Iterable[Result]) -> list[str]:
@@ -88,10 +152,11 @@ def _shares(mine: Sequence[Result]) -> tuple[str, ...]:
 
 def goals(results: Sequence[Result]) -> Table:
     """The figures that the benchmark is about, by half."""
-    rows: Table = [("goal", "wanted", *HALVES)]
+    halves = halves_of(results)
+    rows: Table = [("goal", "wanted", *halves)]
 
     def row(name: str, wanted: str, chosen: Callable[[Result], bool], test: Callable[[Result], bool]) -> None:
-        found = [[r for r in results if chosen(r) and r.pair["half"] == half] for half in HALVES]
+        found = [[r for r in results if chosen(r) and r.pair["half"] == half] for half in halves]
         rows.append((name, wanted, *(share(each, test) for each in found)))
 
     row("false alarms", "<= 1 %", is_clean, lambda r: r.alarm)
@@ -163,10 +228,16 @@ def markdown(table: Table) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(table[0]), *lines[1:]])
 
 
-def text(results: Sequence[Result], form: Callable[[Table], str] = aligned) -> str:
-    return "\n\n".join(
-        form(table) for table in (goals(results), false_alarms(results), roots(results), by_bug(results), times(results))
-    )
+def text(
+    runs: Mapping[str, Sequence[Result]], seconds: Mapping[str, float] | None = None, form: Callable[[Table], str] = aligned
+) -> str:
+    """`runs`: results by how they were asked for; `seconds`: of each recorded run."""
+    costs = cost(next(iter(runs.values())), seconds or {})
+    parts = [form(headline(runs)), measured(runs), *([form(costs)] if len(costs) > 1 else [])]
+    for asked, results in runs.items():
+        tables = (goals(results), false_alarms(results), roots(results), by_bug(results), times(results))
+        parts += [*([f"== {asked}"] if len(runs) > 1 else []), *map(form, tables)]
+    return "\n\n".join(parts)
 
 
 def wrong(results: Sequence[Result], at_least: float = 10.0) -> str:

@@ -40,6 +40,7 @@ class Result:
     first_exact: bool
     first_found: str
     because: list[str] = field(default_factory=list)
+    twins: int = 0  # from how many the report measured rounding
 
 
 def place_of(row: Row | None) -> str:
@@ -68,8 +69,13 @@ def judge(pair: Pair, report: Row, seconds: float) -> Result:
         alternative=any(is_exact(each, pair) for each in (root or {}).get("alternatives") or []),
         explained=report.get("explained") or "", times_expected=(root or {}).get("times_expected"),
         first_alarm=first is not None, first_exact=is_exact(first, pair), first_found=place_of(first),
-        because=list((root or {}).get("because") or []),
+        because=list((root or {}).get("because") or []), twins=twins_in(report),
     )  # fmt: skip
+
+
+def twins_in(report: Row) -> int:
+    noise = report.get("noise")
+    return len(noise.get("twins") or []) if isinstance(noise, dict) else 0
 
 
 def ask(collector: Collector, pair: Pair, options: Sequence[str] = ()) -> Result:
@@ -78,9 +84,9 @@ def ask(collector: Collector, pair: Pair, options: Sequence[str] = ()) -> Result
     return judge(pair, report, round(time.monotonic() - started, 4))
 
 
-def ask_all(collector: Collector, pairs: Sequence[Pair], at_a_time: int = 2) -> list[Result]:
+def ask_all(collector: Collector, pairs: Sequence[Pair], at_a_time: int = 2, options: Sequence[str] = ()) -> list[Result]:
     with ThreadPoolExecutor(at_a_time) as pool:
-        return list(pool.map(lambda pair: ask(collector, pair), pairs))
+        return list(pool.map(lambda pair: ask(collector, pair, options), pairs))
 
 
 def as_json(results: Sequence[Result]) -> str:

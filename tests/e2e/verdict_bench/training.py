@@ -129,12 +129,14 @@ class Training:
         self.schedules = self.family.schedulers(self)
         torch.manual_seed(1000 + self.family.seed)  # dropout
 
-    def run(self, name: str, changes: list[Callable[[Training], None]]) -> dict[str, int]:
-        """Trains under this name and waits until every record is stored. Returns the agent's counters."""
+    def run(self, name: str, changes: list[Callable[[Training], None]], stored_as: str = "") -> dict[str, int]:
+        """Trains under this name and waits until every record is stored. Returns the agent's counters. `stored_as`: the name of the run, if it
+        is a twin of the named one."""
         self.build(changes)
         torch.set_num_threads(self.threads)
         torch.backends.mkldnn.set_flags(self.mkldnn)
-        statagent.init(run=name, required=True, connect_timeout=20)
+        agent = statagent.init(run=name, required=True, connect_timeout=20)
+        assert agent.run == (stored_as or name), f"stored as {agent.run}; expected {stored_as or name}: this agent makes no twins"
         watches = [statagent.watch(model, optimizer=self.optimizers[watch], name=watch) for watch, model in self.trained.items()]
         for step in range(self.steps):
             self.step = step
