@@ -239,7 +239,7 @@ def test_the_headline_has_each_family_with_and_without_twins() -> None:
                                   ("0.0 % (0/1)", "0.0 % (0/1)"), ("100.0 % (4/4)", "100.0 % (2/2)"))  # fmt: skip
     assert table[1] == ("all", *clean, *large, *small, *cause) and table[3][1:] == table[1][1:]
     assert table[-1][1:3] == ("100.0 % (1/1)", "100.0 % (1/1)"), "no twins of the first run: not among the others"
-    assert table[0][1:3] == ("clean called a bug, with twins", "clean called a bug, without twins")
+    assert table[0][1:3] == ("clean = bug, with twins", "clean = bug, without twins")
     assert report.measured(runs).splitlines() == [
         "with twins: rounding was measured from twins in 100.0 % (9/9)",
         "without twins: rounding was measured from twins in 0.0 % (0/9)",

@@ -52,11 +52,12 @@ def typical_of(result: Result) -> float:
 
 
 def headline(runs: Mapping[str, Sequence[Result]]) -> Table:
-    """Each family, by each way of asking. Pairs whose baseline has twins, and the others in a row of their own."""
+    """Each family, by each way of asking: clean pairs called a bug, roots that are exact by the bug's size in multiples of rounding, causes.
+    Of pairs whose baseline has twins; the others have a row of their own."""
     figures: dict[str, tuple[Callable[[Result], bool], Callable[[Result], bool]]] = {
-        "clean called a bug": (is_clean, lambda r: r.alarm),
-        "exact, 10 times or more": (lambda r: _large(r, 10), lambda r: r.exact),
-        "exact, 3 to 10 times": (lambda r: _large(r, 3) and not _large(r, 10), lambda r: r.exact),
+        "clean = bug": (is_clean, lambda r: r.alarm),
+        "exact >= 10x": (lambda r: _large(r, 10), lambda r: r.exact),
+        "exact 3-10x": (lambda r: _large(r, 3) and not _large(r, 10), lambda r: r.exact),
         "cause right": (lambda r: _has_rule(r) and _large(r, 10), _cause_right),
     }
     named = {asked: f", {asked}" if len(runs) > 1 else "" for asked in runs}
@@ -94,13 +95,13 @@ def measured(runs: Mapping[str, Sequence[Result]]) -> str:
 
 
 def cost(results: Sequence[Result], seconds: Mapping[str, float]) -> Table:
-    """What recording a twin takes, beside its baseline: the faster of that and its repeat, because the first run of a process also starts torch."""
+    """What recording a twin takes, beside the baseline's repeat: the baseline itself is the first run of its process and also starts torch."""
     rows: Table = [("family", "seconds of a baseline", "of a twin", "a twin takes")]
     pairs = [each.pair for each in results if _has_baseline(each)]
     bases = {pair["run_a"]: pair["family"] for pair in pairs if set(twins_of(pair["run_a"])) <= seconds.keys()}
     for name in ("all", *dict.fromkeys(bases.values())):
         mine = [base for base, family in bases.items() if name in ("all", family)]
-        alone = sum(min(seconds[base], seconds.get(f"{base}-again", seconds[base])) for base in mine)
+        alone = sum(seconds.get(f"{base}-again", seconds[base]) for base in mine)
         twin = sum(statistics.mean(seconds[run] for run in twins_of(base)) for base in mine)
         if alone:
             rows.append((name, f"{alone / len(mine):.2f}", f"{twin / len(mine):.2f}", f"{twin / alone:.2f} times"))
