@@ -233,6 +233,7 @@ void BeginOriginsAtRoot(DiffReport& report) {
   std::erase_if(report.origins, comes_before);
   if (report.origins.empty() || !SameTensor(report.origins.front(), root))
     report.origins.insert(report.origins.begin(), root);
+  report.origins.resize(std::min<std::size_t>(report.origins.size(), kTopDefault));
   for (Divergence& row : report.diverged) {
     if (at == nullptr || &row < at) row.origin = false;
     if (&row == at) row.origin = true;
