@@ -247,7 +247,9 @@ TEST(NewestStep, IsFoundWithFewQuestionsWhereverItIs) {
       ASSERT_TRUE(found.ok());
       EXPECT_EQ(*found, expected) << "up to " << last;
       EXPECT_LE(asked, 130);
-      if (steps.contains(last)) EXPECT_EQ(asked, 1);
+      if (steps.contains(last)) {
+        EXPECT_EQ(asked, 1);
+      }
     }
   }
 }

@@ -394,8 +394,9 @@ TEST_F(RanksTest, RanksThatWereNotMeantToRecordAreNotMissing) {
   const auto report = engine_.CheckRanks({.run = "some"});
   EXPECT_EQ(report->verdict, RanksVerdict::kConsistent);
   EXPECT_THAT(Reasons(*report), ElementsAre());
-  EXPECT_THAT(report->notes,
-              Contains("of a world of 4 only these ranks record: 0,2 (init(ranks=) or STATAGENT_RANKS)"));
+  EXPECT_THAT(
+      report->notes,
+      ::testing::Contains("of a world of 4 only these ranks record: 0,2 (init(ranks=) or STATAGENT_RANKS)"));
 }
 
 TEST_F(RanksTest, RankThatEndedEarlyIsAFinding) {
