@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
@@ -25,6 +26,7 @@ from verdict_bench.training import Training
 import statagent
 
 FAMILIES = ("cnn", "gpt", "gan")
+TWINNED = ("cnn", "gpt")  # the other is judged without twins
 
 
 @dataclass
@@ -44,11 +46,30 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     planned = [pair for name in FAMILIES for pair in pairs.plan(name, "tiny")]
-    jobs = pairs.jobs_of(planned)
+    jobs = [job for name in FAMILIES for job in jobs_of(name, planned)]
     recorded = launch.record_all(shared_collector.address, jobs, tmp_path_factory.mktemp("jobs"), processes=2)
     assert recorded == {job["run"] for job in jobs}
     effects.measure_all(planned, shared_collector)
     return Bench(planned, score.ask_all(shared_collector, planned))
+
+
+def jobs_of(name: str, planned: list[Pair]) -> list[dict[str, Any]]:
+    return pairs.jobs_of([pair for pair in planned if pair.family == name], twins=name in TWINNED)
+
+
+def test_twins_of_a_baseline_are_stored_beside_it_and_differ_by_their_noise(bench: Bench, shared_collector: Collector) -> None:
+    stored = {row["run"] for row in shared_collector.json("runs")["runs"]}
+    for name in FAMILIES:
+        assert stored.issuperset(pairs.twins_of(f"{name}-plain")) == (name in TWINNED), name
+    distances = effects.Distances(shared_collector)
+    for name in TWINNED:
+        first = [distances.of(f"{name}-plain", twin, 0).values() for twin in pairs.twins_of(f"{name}-plain")]
+        middle = [median(row["distance"] for row in rows if row["stage"] == "forward") for rows in first]
+        one, other, _, _, largest = middle
+        assert 1e-8 < one < 3e-6 and other == pytest.approx(one, rel=0.5), (
+            f"{name}: twins of one unit in the last place differ by {middle}"
+        )
+        assert middle[1:] == sorted(middle[1:]) and largest > 1000 * one, f"{name}: more noise must move more: {middle}"
 
 
 def test_a_repeat_is_identical_and_legal_changes_change_bits(bench: Bench) -> None:
