@@ -194,8 +194,8 @@ class DiffInputs:
 class DiffReport(TableMixin):
     run_a: str
     run_b: str
-    # identical: every compared record is bit-identical, and nothing is unmatched; incomparable: nothing to compare; `message`
-    # says why
+    # identical: every compared record is equal (bit for bit, if without_hash is 0), and nothing is unmatched; incomparable:
+    # nothing to compare; `message` says why
     verdict: Verdict | None
     first: Divergence | None  # absent unless diverged
     diverged: Rows[Divergence]  # in order of execution, first `top`
@@ -206,7 +206,7 @@ class DiffReport(TableMixin):
     steps: StepRange | None  # compared; absent if none
     message: str  # why the runs are incomparable, or a remark
     first_bitwise: Divergence | None  # first record that is not bit-identical, if any
-    origins: Rows[Divergence]  # all independent origins, first included
+    origins: Rows[Divergence]  # the root, or without one the first; then those that are independent of it
     spread: Spread | None
     notes: list[str]  # one sentence each
     aligned: Rows[AlignedNames]
@@ -221,6 +221,8 @@ class DiffReport(TableMixin):
     bracket: Bracket | None
     heat_map: HeatMap | None  # only if requested
     text: DiffText | None
+    source_a: str  # "agent": an agent recorded it; "import": from another tool's dump; "golden": loaded from a file
+    source_b: str
 
     def table(self) -> Rows[Divergence]:
         return self.diverged
@@ -230,7 +232,7 @@ class DiffReport(TableMixin):
 class DiffText:
     """The answer in words, as statctl diff prints it."""
 
-    verdict: str  # "DIVERGED", "WITHIN TOLERANCE", "SAME UP TO ROUNDING", "IDENTICAL", "INCOMPARABLE"
+    verdict: str  # "DIVERGED", "WITHIN TOLERANCE", "SAME UP TO ROUNDING", "IDENTICAL", "EQUAL", "INCOMPARABLE"
     sentence: str  # where and what, and the cause
     next: str  # what to look at next; empty: nothing
     values: str  # how to see the raw values; empty: not of this difference
@@ -574,7 +576,7 @@ class Root:
     alternatives: Rows[Divergence]  # at most two, most likely first
     cause: Cause | None  # absent: no rule fits
     times_expected: float | None  # the distance divided by what inputs and rounding explain
-    agreeing: int | None  # records before it in causal order, if all agree bit for bit
+    agreeing: int | None  # records before it in causal order, if all are equal
     above_tolerance: int | None  # the first step in which a record exceeds its tolerance; absent: none does
 
 

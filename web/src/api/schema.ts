@@ -872,7 +872,7 @@ export interface components {
             noise: components["schemas"]["NoiseSource"] | null;
             /** @description one sentence each */
             notes: string[];
-            /** @description all independent origins, first included */
+            /** @description the root, or without one the first; then those that are independent of it */
             origins: components["schemas"]["Divergence"][];
             /** @description compared ranks of A */
             ranks: number[];
@@ -882,13 +882,16 @@ export interface components {
             root: components["schemas"]["Root"] | null;
             run_a: string;
             run_b: string;
+            /** @description "agent": an agent recorded it; "import": from another tool's dump; "golden": loaded from a file */
+            source_a: string;
+            source_b: string;
             spread: components["schemas"]["Spread"] | null;
             /** @description compared; absent if none */
             steps: components["schemas"]["StepRange"] | null;
             text: components["schemas"]["DiffText"] | null;
             unmatched: components["schemas"]["Unmatched"] | null;
             /**
-             * @description identical: every compared record is bit-identical, and nothing is unmatched; incomparable: nothing to compare; `message` says why
+             * @description identical: every compared record is equal (bit for bit, if without_hash is 0), and nothing is unmatched; incomparable: nothing to compare; `message` says why
              * @enum {unknown}
              */
             verdict: "identical" | "within_tolerance" | "diverged" | "incomparable" | null;
@@ -940,7 +943,7 @@ export interface components {
             sentence: string;
             /** @description how to see the raw values; empty: not of this difference */
             values: string;
-            /** @description "DIVERGED", "WITHIN TOLERANCE", "SAME UP TO ROUNDING", "IDENTICAL", "INCOMPARABLE" */
+            /** @description "DIVERGED", "WITHIN TOLERANCE", "SAME UP TO ROUNDING", "IDENTICAL", "EQUAL", "INCOMPARABLE" */
             verdict: string;
         };
         /** @description One activation of one rank and step that differs. */
@@ -1950,7 +1953,7 @@ export interface components {
             above_tolerance: number | null;
             activation: string;
             activation_b: string;
-            /** @description records before it in causal order, if all agree bit for bit */
+            /** @description records before it in causal order, if all are equal */
             agreeing: number | null;
             /** @description at most two, most likely first */
             alternatives: components["schemas"]["Divergence"][];
