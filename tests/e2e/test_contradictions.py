@@ -200,7 +200,7 @@ def test_every_check_can_fail(runs: Collector) -> None:
             fine, heat_map={**(fine.heat_map or {}), "cells": bytes(len((fine.heat_map or {})["cells"]))}
         ),
         "steps_are_in_the_window": replace(fine, report={**report, "steps": {"first": 0, "last": 1}}),
-        "names_of_the_runs": with_root(cause={**root["cause"], "text": "eps is 1 in x and 2 in y"}),
+        "names_of_the_runs": with_root(cause={**root["cause"], "text": "p is 1 in x and 2 in y"}),
         "settings_have_values": replace(fine, text=fine.text + "\ntraining is not set in mlp"),
         "advice_fits_the_source": replace(fine, sources={"mlp": "golden"}, text=fine.text + "\nSTATAGENT_RUN=mlp-2"),
     }
