@@ -5,6 +5,7 @@
 #include "client/exports/exporter.h"
 #include "client/exports/output.h"
 #include "client/exports/text.h"
+#include "common/csv.h"
 #include "common/names.h"
 
 namespace statcollect::client {

@@ -80,19 +80,6 @@ void AppendJsonString(std::string_view text, std::string& to) {
   to += '"';
 }
 
-void AppendCsvField(std::string_view text, std::string& to) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
-    to += text;
-    return;
-  }
-  to += '"';
-  for (const char c : text) {
-    if (c == '"') to += '"';
-    to += c;
-  }
-  to += '"';
-}
-
 void AppendList(std::span<const std::int64_t> values, std::string& to) {
   char separator = '[';
   for (const std::int64_t value : values) {

@@ -19,8 +19,6 @@ void AppendJsonDouble(double value, std::string& to);
 void AppendHash(std::uint64_t hash, std::string& to);
 // A JSON string, ASCII only. `text` is valid UTF-8.
 void AppendJsonString(std::string_view text, std::string& to);
-// A CSV field (RFC 4180), in quotes if it contains a comma, a quote or an end of line.
-void AppendCsvField(std::string_view text, std::string& to);
 // "[4,16]".
 void AppendList(std::span<const std::int64_t> values, std::string& to);
 // "[0.5,\"NaN\"]".

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "common/csv.h"
 #include "common/names.h"
 #include "common/utf8.h"
 
@@ -79,21 +80,11 @@ void TrimRight(std::string& line) {
   line.erase(end == std::string::npos ? 0 : end + 1);
 }
 
-std::string CsvCell(const std::string& cell) {
-  if (cell.find_first_of(",\"\r\n") == std::string::npos) return cell;
-  std::string quoted = "\"";
-  for (const char c : cell) {
-    if (c == '"') quoted += '"';
-    quoted += c;
-  }
-  return quoted + '"';
-}
-
 std::string CsvLine(const std::vector<std::string>& cells) {
   std::string line;
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (i > 0) line += ',';
-    line += CsvCell(cells[i]);
+    AppendCsvField(cells[i], line);
   }
   return line + "\r\n";
 }

@@ -398,3 +398,30 @@ statagent.step(); statagent.close(timeout=10)
     report = shared_collector.diff("marks", "marks-again", "--kinds", "inspect")
     assert report["unmatched"] == {"only_a": [], "only_b": []}
     assert report["compared"]["records"] == report["compared"]["within_tolerance"] + report["compared"]["identical"] == 7
+
+
+def test_no_name_becomes_a_formula_in_a_spreadsheet(shared_collector: Collector, tmp_path: Path) -> None:
+    names = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "'=1", "plain", "-"]
+    shared_collector.python(f"""
+import statagent, torch
+statagent.init(run="formulas", required=True)
+for name in {names!r}:
+    statagent.inspect(name, torch.tensor([-1.0, -2.0]))
+    statagent.log_scalar(name, -1.5)
+statagent.step(); statagent.close(timeout=10)
+""")
+    export(shared_collector, "csv", "formulas", tmp_path / "formulas.csv")
+    table = {"export": (tmp_path / "formulas.csv").read_text()}
+    for command in (["series", "formulas", "=cmd|' /C calc'!A0"], ["scalars", "formulas", "--all"], ["events", "formulas"],
+                    ["show", "formulas"], ["top", "formulas", "--by", "l2"], ["diff", "formulas", "formulas"]):  # fmt: skip
+        done = shared_collector.statctl(*command, "--format", "csv")
+        table[command[0]] = done.out
+    for command, text in table.items():
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+        for cell in (cell for row in rows for cell in row):
+            if cell[:1] in "=+-@\t\r" and len(cell) > 1:
+                float(cell)  # a number, or this raises
+    rows = rows_of(table["export"])
+    back = [re.sub(r"^'('*[=+\-@\t\r])", r"\1", row["activation"]) for row in rows if row["kind"] == "inspect"]
+    assert back == names
+    assert {float(row["min"]) for row in rows if row["kind"] == "inspect"} == {-2.0}

@@ -19,6 +19,7 @@
 #include "client/exports/output.h"
 #include "client/exports/records_decoder.h"
 #include "client/exports/text.h"
+#include "common/csv.h"
 
 namespace statcollect::client {
 namespace {
