@@ -59,6 +59,20 @@ std::optional<std::string_view> TokenId(std::string_view token) {
   return id;
 }
 
+bool HoldsToken(std::string_view text) {
+  std::string
+      plain;  // with the underscores that a URL may encode; everything else in a token is never encoded
+  while (!text.empty()) {
+    const bool encoded = text.starts_with("%5F") || text.starts_with("%5f");
+    plain += encoded ? '_' : text.front();
+    text.remove_prefix(encoded ? 3 : 1);
+  }
+  for (std::size_t at = plain.find(kPrefix); at != std::string::npos; at = plain.find(kPrefix, at + 1)) {
+    if (TokenId(std::string_view(plain).substr(at, kTokenBytes))) return true;
+  }
+  return false;
+}
+
 Digest DigestOf(std::string_view token) {
   Digest digest{};
   SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), digest.data());

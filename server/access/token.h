@@ -28,6 +28,9 @@ Result<std::string> MakeToken();
 // The id in a token that is well formed; absent otherwise. Reads kTokenBytes at most.
 std::optional<std::string_view> TokenId(std::string_view token);
 
+// Whether a whole token is anywhere in the text, also with '_' as "%5F". Names may begin like a token.
+bool HoldsToken(std::string_view text);
+
 // SHA-256 of the whole token.
 Digest DigestOf(std::string_view token);
 // Takes equally long for all digests.

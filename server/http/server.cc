@@ -27,6 +27,14 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
 
+// Whether the body is as long as Content-Length says, or in chunks, and encoded in no other way.
+bool HasPlainBody(const http::request_header<>& request) {
+  const auto encodings = request.count(http::field::transfer_encoding);
+  if (encodings == 0) return true;
+  return encodings == 1 && request.version() == 11 &&
+         beast::iequals(request[http::field::transfer_encoding], "chunked");
+}
+
 // What all connections share.
 struct Shared {
   std::map<std::string, HttpHandler> handlers;
@@ -198,6 +206,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error) return void(IsRefused(error));
     const auto& request = parser_->get();
     const std::string target(request.target());
+    // What the parser takes for no body, a proxy in front may take for one: the two would disagree where the next
+    // request begins.
+    if (!HasPlainBody(request)) {
+      return Refuse(
+          ErrorResponse(400, "found Transfer-Encoding '" +
+                                 Printable(std::string(request[http::field::transfer_encoding]), 100) +
+                                 "'; expected one such field, 'chunked', in HTTP/1.1, or none"));
+    }
     if (shared_->gate) {
       if (auto refused = shared_->gate(HeadOf(request))) return Refuse(*std::move(refused));
     }

@@ -258,6 +258,65 @@ def test_hostile_connections_do_no_harm(collector: Collector) -> None:
     assert status == 400, text
 
 
+def raw(collector: Collector, request: bytes) -> tuple[bytes, bool]:
+    """What comes back, and whether the collector has closed the connection."""
+    host, port = collector.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(request)
+        answer = b""
+        try:
+            while part := connection.recv(65536):
+                answer += part
+        except TimeoutError:
+            return answer, False
+    return answer, True
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["identity", "xchunked", "chunked, identity", "gzip, chunked", "chunked\r\nTransfer-Encoding: chunked", "\tchunkedx", ""],
+)
+def test_a_body_in_another_transfer_encoding_is_refused_and_the_connection_closed(collector: Collector, field: str) -> None:
+    smuggled = b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = f"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: {field}\r\n\r\n"
+    answer, closed = raw(collector, head.encode() + smuggled)
+    assert closed and answer.count(b"HTTP/1.1 ") == 1, answer
+    assert answer.startswith(b"HTTP/1.1 400") and b"expected" in answer, answer
+
+
+def test_chunks_are_taken_and_only_in_http_1_1(collector: Collector) -> None:
+    head = "POST /api/v1/runs HTTP/{}\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    body = "Transfer-Encoding: CHUNKED\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    assert raw(collector, (head.format("1.1") + body).encode())[0].startswith(b"HTTP/1.1 200")
+    assert b" 400 " in raw(collector, (head.format("1.0") + body).encode())[0].splitlines()[0]
+
+
+def test_text_that_is_no_utf_8_is_refused_with_a_reason(collector: Collector) -> None:
+    for bad in ("%ff%0a", "%ff", "a%0a%c3", "%ed%a0%80%0a", "%00", "a%07%0a", "%ff" * 3000, "x" * 3000 + "%ff"):
+        for path in (f"/api/v1/show?run={bad}", f"/api/v1/series?run=base&activation={bad}", f"/api/v1/diff?run_a=base&run_b={bad}"):
+            status, text, _ = ask(collector, path)
+            assert status == 400 and len(json.loads(text)["error"]) > 20, (path[:60], status, text)
+    status, text, _ = ask(collector, "/api/v1/show?run=base%0a")
+    assert status == 400 and json.loads(text)["error"], "the query says what a name may have"
+
+
+def test_names_may_look_like_the_beginning_of_a_token_and_a_token_in_a_url_is_refused(collector: Collector) -> None:
+    collector.python("""
+import statagent, torch
+statagent.init(run="stc_run", required=True)
+statagent.inspect("stc_0123456789ab_layer", torch.arange(4.0))
+statagent.log_scalar("loss", 1.0)
+statagent.step(); statagent.close(timeout=10)
+""")
+    assert get(collector, "show", {"run": "stc_run"})["run"] == "stc_run"
+    series = get(collector, "series", {"run": "stc_run", "activation": "stc_0123456789ab_layer"})
+    assert len(series["records"]) == 1
+    token = "stc_0123456789ab_" + "0f" * 32
+    for text in (token, "x" + token + "f", token.replace("_", "%5F")):
+        status, answer, _ = ask(collector, f"/api/v1/show?run={text}")
+        assert status == 400 and "token in the URL" in answer, answer
+
+
 def test_daemon_stops_at_once_although_clients_hold_connections(collector: Collector, tmp_path: Any) -> None:
     own = Collector(tmp_path / "data").start()
     host, port = own.http.split(":")

@@ -9,6 +9,7 @@
 
 #include "common/names.h"
 #include "proto/json.h"
+#include "server/access/token.h"
 #include "server/api/http/routes.h"
 #include "server/api/http/session.h"
 
@@ -46,7 +47,7 @@ HttpGate MakeHttpGate(access::AccessControl& access, ForeignCheck* foreign) {
       access.AuditRefusal({.authorization = {}, .method = head.path, .address = head.address}, why);
       return Refusal(refusal->status, why.code(), why.message());
     }
-    if (head.query.find("stc_") != std::string::npos) {
+    if (access::HoldsToken(head.query)) {
       return Refusal(400, Code::kInvalidArgument,
                      "found a token in the URL, where logs and histories keep it; expected it in the field "
                      "'Authorization: Bearer stc_...'; revoke that token: statcollectord token revoke");

@@ -14,6 +14,7 @@
 #include "common/choice.h"
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/utf8.h"
 #include "proto/json.h"
 
 namespace statcollect::api {
@@ -56,6 +57,19 @@ std::optional<std::string> Decode(std::string_view text) {
     i += 2;
   }
   return decoded;
+}
+
+// Valid UTF-8, whose control characters separate words and lines.
+bool IsPlainText(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Character character = DecodeUtf8(text);
+    const char first = text.front();
+    const bool separates = first == '\n' || first == '\t' || first == '\r';
+    const bool control = (static_cast<unsigned char>(first) < 0x20 && !separates) || first == 0x7f;
+    if (character.bytes == 0 || control) return false;
+    text.remove_prefix(character.bytes);
+  }
+  return true;
 }
 
 template <typename T>
@@ -141,9 +155,8 @@ class Setter {
     return Status::Ok();
   }
   Status SetText(const std::string& text) {
-    // Messages must contain valid UTF-8; the query checks the names.
-    if (ValidateTensorName("parameter", "x" + text).ok() || text.find('\n') != std::string::npos ||
-        text.size() >= kTensorNameBytesMax) {
+    // A message with anything else cannot be read at its other end; the query checks the names.
+    if (IsPlainText(text)) {
       if (field_.is_repeated()) {
         r_.AddString(&message_, &field_, text);
       } else {

@@ -19,6 +19,7 @@ namespace {
 
 using access::BearerToken;
 using access::ChangeTokens;
+using access::HoldsToken;
 using access::ParseTokens;
 using access::ReadTokens;
 using access::TokenId;
@@ -171,6 +172,16 @@ TEST_F(TokenFileTest, AClientsFileMustHoldOneWholeTokenAndBelongToItsOwnerAlone)
   EXPECT_THAT(message(Write(std::string(1 << 20, 'x'))), HasSubstr("something else"));
   EXPECT_THAT(message(folder_), HasSubstr("not a plain file"));
   EXPECT_THAT(message(folder_ + "/none"), HasSubstr("No such file"));
+}
+
+TEST(HoldsToken, FindsWholeTokensAndNoNamesThatBeginLikeOne) {
+  EXPECT_TRUE(HoldsToken(kGood));
+  EXPECT_TRUE(HoldsToken("run=a&x=stc_" + kGood + "0"));
+  EXPECT_TRUE(HoldsToken("stc%5F0123456789ab%5f" + std::string(64, 'c')));
+  for (const char* name :
+       {"", "stc_", "run=stc_run", "stc_0123456789ab_layer", "stc_0123456789ab", "%5F%5", "stc%"})
+    EXPECT_FALSE(HoldsToken(name)) << name;
+  EXPECT_FALSE(HoldsToken(kGood.substr(0, kGood.size() - 1)));
 }
 
 TEST(ContainsToken, FindsWholeAndCutOffTokensAndNothingElse) {
