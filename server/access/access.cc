@@ -45,6 +45,13 @@ Status ChooseProject(const Caller& caller, Principal* principal) {
                                         std::string(kProjectField)};
   }
   const std::string& only = principal->only_project;
+  if (const MethodRule* rule = FindRule(caller.method);
+      rule != nullptr && rule->all_projects && !only.empty()) {
+    return {Code::kPermissionDenied,
+            Shown(caller.method) + ": " + principal->Name() + " is for project '" + only +
+                "', and the call is about the runs of all projects; expected a token for "
+                "all: statcollectord token create, without --project"};
+  }
   if (caller.project.empty()) {
     if (!only.empty()) principal->project = only;
     return Status::Ok();
@@ -83,7 +90,7 @@ Result<std::unique_ptr<AccessControl>> AccessControl::Open(Options options, cons
         tokens.status().message() + (absent ? "; statcollectord token create --token-file makes it" : ""));
   }
   MutexLock lock(access->mutex_);
-  access->on_ = true;
+  access->TurnOn();
   access->tokens_ = *std::move(tokens);
   access->stamp_ = stamp;
   return access;
@@ -102,6 +109,10 @@ AccessControl::Stamp AccessControl::StampOf(const std::string& path) {
           .changed_nanos = found.st_ctim.tv_sec * 1'000'000'000 + found.st_ctim.tv_nsec};
 }
 
+void AccessControl::TurnOn() {
+  if (!std::exchange(on_, true) && options_.tokens_found) options_.tokens_found();
+}
+
 // A file that cannot be used leaves the tokens as they were; one that is gone leaves none.
 void AccessControl::LookAgain() {
   looked_ = clock_.Now();
@@ -112,13 +123,13 @@ void AccessControl::LookAgain() {
   if (tokens.ok()) {
     options_.log((on_ ? "tokens: read again, " : "tokens: authorization is on from now on, ") +
                  std::to_string(tokens->size()) + " tokens");
-    on_ = true;
+    TurnOn();
     tokens_ = *std::move(tokens);
   } else if (tokens.status().code() == Code::kNotFound) {
     if (on_) options_.log("tokens: the file is gone; every token is refused until it is back");
     tokens_.clear();
   } else {
-    on_ = true;  // someone wants authorization
+    TurnOn();  // someone wants authorization
     options_.log(tokens.status().message() + "; the tokens known so far stay");
   }
 }
@@ -241,22 +252,45 @@ Status AccessControl::StillValid(const Principal& principal) {
   return CheckRecord(found->first, found->second);
 }
 
-std::string AccessControl::NameOf(const Caller& caller) const {
+const TokenRecords::value_type* AccessControl::FindToken(const Caller& caller) const {
   const auto token =
       caller.authorization.size() == 1 ? BearerToken(caller.authorization.front()) : std::nullopt;
   const auto id = token ? TokenId(*token) : std::nullopt;
+  const auto session = on_ && caller.authorization.empty() ? sessions_.Find(caller.session, clock_.Now())
+                                                           : std::optional<TokenReference>();
+  const auto found = id ? tokens_.find(*id) : session ? tokens_.find(session->id) : tokens_.end();
+  return found == tokens_.end() ? nullptr : &*found;
+}
+
+std::string AccessControl::NameOf(const Caller& caller) const {
   {
     // Only an id that the collector knows: the rest is whatever a stranger has sent.
     MutexLock lock(mutex_);
-    if (id && tokens_.find(*id) != tokens_.end()) return "token " + std::string(*id);
-    const auto session =
-        on_ && caller.authorization.empty() ? sessions_.Find(caller.session, clock_.Now()) : std::nullopt;
-    if (session) return "token " + session->id + " (browser)";
+    if (const auto* token = FindToken(caller))
+      return "token " + token->first + (caller.authorization.empty() ? " (browser)" : "");
   }
   if (caller.certificate.empty()) return "nobody";
   const auto known = std::find_if(caller.certificate.begin(), caller.certificate.end(),
                                   [&](const auto& name) { return options_.certificates.contains(name); });
   return "certificate " + Printable(known != caller.certificate.end() ? *known : caller.certificate.front());
+}
+
+std::string AccessControl::ProjectOf(const Caller& caller) const {
+  const MethodRule* const rule = FindRule(caller.method);
+  if (rule != nullptr && rule->all_projects) return {};
+  if (caller.project.size() == 1 && ValidateProjectName(std::string(caller.project.front())).ok())
+    return std::string(caller.project.front());
+  const auto of = [](const std::string& only) { return only.empty() ? std::string(kDefaultProject) : only; };
+  {
+    MutexLock lock(mutex_);
+    if (const auto* token = FindToken(caller)) return of(token->second.project);
+    if (!on_ && options_.certificates.empty()) return std::string(kDefaultProject);
+  }
+  for (const std::string& name : caller.certificate) {
+    const auto found = options_.certificates.find(name);
+    if (found != options_.certificates.end()) return of(found->second.project);
+  }
+  return {};
 }
 
 Result<std::string> AccessControl::MakeLink(const Caller& caller) {
@@ -295,20 +329,22 @@ Result<SessionSecrets> AccessControl::LogIn(std::string_view link, std::string_v
     AuditRefusal(caller, session.status());
     return session;
   }
-  audit_.Write({.principal = NameOf({.authorization = {},
-                                     .method = caller.method,
-                                     .address = address,
-                                     .session = {.cookie = session->cookie, .page = session->page}}),
+  const Caller browser{.authorization = {},
+                       .method = caller.method,
+                       .address = address,
+                       .session = {.cookie = session->cookie, .page = session->page}};
+  audit_.Write({.principal = NameOf(browser),
                 .address = std::string(address),
                 .method = std::string(caller.method),
                 .object = {},
+                .project = ProjectOf(browser),
                 .outcome = "ok"});
   return session;
 }
 
 void AccessControl::LogOut(const SessionCredential& session, std::string_view address) {
-  const std::string name =
-      NameOf({.authorization = {}, .method = {}, .address = address, .session = session});
+  const Caller browser{.authorization = {}, .method = {}, .address = address, .session = session};
+  const std::string name = NameOf(browser), project = ProjectOf(browser);
   {
     MutexLock lock(mutex_);
     if (!sessions_.Find(session, clock_.Now())) return;
@@ -318,6 +354,7 @@ void AccessControl::LogOut(const SessionCredential& session, std::string_view ad
                 .address = std::string(address),
                 .method = "/session/logout",
                 .object = {},
+                .project = project,
                 .outcome = "ok"});
 }
 
@@ -343,6 +380,7 @@ void AccessControl::AuditRefusal(const Caller& caller, const Status& why) {
                 .address = std::string(caller.address),
                 .method = std::string(caller.method),
                 .object = {},
+                .project = ProjectOf(caller),
                 .outcome = std::string(OutcomeName(why.code())) + ": " + why.message(),
                 .left_out = *left_out});
 }

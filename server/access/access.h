@@ -57,6 +57,8 @@ class AccessControl {
     bool required = false;     // the file must exist
     Grants certificates = {};  // by a name in a client's certificate
     std::function<void(const std::string&)> log;
+    // Called when tokens are first read, at the start or later: from then on they are expected. Must not call back.
+    std::function<void()> tokens_found = {};
   };
   // Authorization is on if certificates have grants, or from the moment the file exists, until the process ends.
   // A call with a token has what the token allows; one without it what its certificate does. Errors: those of
@@ -71,6 +73,9 @@ class AccessControl {
   // Who says to make the call, for the audit log: "token 0123456789ab", with " (browser)" behind it, "certificate rank7",
   // or "nobody".
   std::string NameOf(const Caller& caller) const;
+  // For the audit log, also of a call that was refused: the project that it names, else the one that its token or
+  // certificate is for, else the default. Empty: nobody's, since the caller is not known.
+  std::string ProjectOf(const Caller& caller) const;
 
   // A secret that logs a browser in as the caller, who has a token and passes Check. Empty: authorization is off.
   Result<std::string> MakeLink(const Caller& caller);
@@ -103,6 +108,9 @@ class AccessControl {
     bool operator==(const Stamp&) const = default;
   };
   static Stamp StampOf(const std::string& path);
+  // The token that the caller shows, without a look at its secret; null: none that is known.
+  const TokenRecords::value_type* FindToken(const Caller& caller) const STATCOLLECT_REQUIRES(mutex_);
+  void TurnOn() STATCOLLECT_REQUIRES(mutex_);
   void LookAgain() STATCOLLECT_REQUIRES(mutex_);
   Result<Principal> Decide(const Caller& caller, const MethodRule* rule);
   // Fills all but the project.

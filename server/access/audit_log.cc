@@ -45,6 +45,7 @@ std::string LineOf(const AuditEntry& entry, std::int64_t unix_nanos) {
                                  {"method", Printable(entry.method, kFieldBytesMax)},
                                  {"object", Printable(entry.object, kFieldBytesMax)},
                                  {"outcome", Printable(entry.outcome, kFieldBytesMax)}};
+  if (!entry.project.empty()) line["project"] = Printable(entry.project, kFieldBytesMax);
   if (entry.left_out > 0) line["left_out"] = entry.left_out;
   return line.dump() + "\n";
 }
@@ -64,6 +65,7 @@ std::optional<AuditRecord> ParseLine(const std::string& text) {
                                .address = field("address"),
                                .method = field("method"),
                                .object = field("object"),
+                               .project = field("project"),
                                .outcome = field("outcome")}};
   const auto left_out = line.find("left_out");
   if (left_out != line.end() && left_out->is_number_unsigned())
@@ -75,7 +77,8 @@ std::optional<AuditRecord> ParseLine(const std::string& text) {
 bool Matches(const AuditRecord& record, const AuditQuery& query, const std::string& since) {
   const AuditEntry& entry = record.entry;
   return record.time >= since && entry.principal.find(query.principal) != std::string::npos &&
-         entry.method.find(query.method) != std::string::npos && entry.outcome.starts_with(query.outcome);
+         entry.method.find(query.method) != std::string::npos && entry.outcome.starts_with(query.outcome) &&
+         (query.only_project.empty() || entry.project == query.only_project);
 }
 
 std::string Rotated(const std::string& path, int number) { return path + "." + std::to_string(number); }

@@ -19,6 +19,7 @@ struct AuditEntry {
   std::string address;         // of the caller, "ipv4:127.0.0.1:40000"
   std::string method;          // "/statcollect.v1.Admin/DeleteRun"
   std::string object;          // what the call is about: a run, or empty
+  std::string project = {};    // of the object, or that the call names, or of the token; empty: nobody's
   std::string outcome;         // "ok", or the code and the reason
   std::uint64_t left_out = 0;  // refused calls that were not written since the line before
 };
@@ -31,7 +32,9 @@ struct AuditQuery {
   std::int64_t since_unix_nanos = 0;
   std::string principal, method;  // a part of it
   std::string outcome;            // how it begins
-  std::size_t limit = 100;        // the newest so many
+  std::string only_project =
+      {};  // those of one project, and no others; lines of before there were projects are of none
+  std::size_t limit = 100;  // the newest so many
 };
 
 struct AuditRecord {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array<std::string_view, kScopes> kScopeNames = {"ingest",  "read",   "capture",
                                                                "control", "delete", "admin"};
-constexpr bool kAudited = true;
+constexpr bool kAudited = true, kAllProjects = true;
 
 // docs/security.md is written from it (access_test).
 constexpr MethodRule kRules[] = {
@@ -46,7 +46,7 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Admin/KeepRun", Scope::kControl, kAudited},
     {"/statcollect.v1.Admin/RecordSteps", Scope::kControl, kAudited},
     {"/statcollect.v1.Admin/DeleteRun", Scope::kDelete, kAudited},
-    {"/statcollect.v1.Admin/Checkpoint", Scope::kAdmin, kAudited},
+    {"/statcollect.v1.Admin/Checkpoint", Scope::kAdmin, kAudited, kAllProjects},
     {"/statcollect.v1.Admin/ListAudit", Scope::kAdmin, kAudited},
     {"/statcollect.v1.Login/CreateLink", Scope::kRead},
     {"/statcollect.v1.Transfer/DescribeStore", Scope::kAdmin, kAudited},

@@ -41,7 +41,8 @@ struct MethodRule {
   // "/statcollect.v1.Query/Diff"; "/metrics" of HTTP; "/assets/": all that is below it
   std::string_view method;
   std::optional<Scope> scope;
-  bool audited = false;  // also when it succeeds
+  bool audited = false;       // also when it succeeds
+  bool all_projects = false;  // about the runs of all: refused to who is for one project
 };
 
 // All methods of gRPC, then all pages of HTTP that are not calls of gRPC. What is below /api/v1/ is a call of

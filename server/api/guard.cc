@@ -345,10 +345,12 @@ class Auditor final : public grpc::experimental::Interceptor {
     if (status.error_code() == grpc::UNAUTHENTICATED || status.error_code() == grpc::PERMISSION_DENIED)
       return;
     const std::string address = AddressOf(context_);
-    access_.audit().Write({.principal = access_.NameOf(CallerOf(context_, method_, address)),
+    const access::Caller caller = CallerOf(context_, method_, address);
+    access_.audit().Write({.principal = access_.NameOf(caller),
                            .address = address,
                            .method = method_,
                            .object = object_,
+                           .project = access_.ProjectOf(caller),
                            .outcome = status.ok() ? "ok"
                                                   : "error " + std::to_string(status.error_code()) + ": " +
                                                         status.error_message()});

@@ -464,7 +464,8 @@ class AdminService final : public v1::Admin::CallbackService {
 
   ServerUnaryReactor* ListAudit(CallbackServerContext*, const v1::ListAuditRequest* request,
                                 v1::ListAuditResponse* response) override {
-    return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {
+    return UnaryCall::Start(slow_, [this, only = access::CurrentPrincipal().only_project, request,
+                                    response](const std::stop_token&) {
       if (options_.audit == nullptr)
         return Status(Code::kUnimplemented, "audit: this collector keeps no audit log");
       if (request->limit() > kAuditRecordsMax) {
@@ -477,6 +478,7 @@ class AdminService final : public v1::Admin::CallbackService {
                                 .principal = request->principal(),
                                 .method = request->method(),
                                 .outcome = request->outcome(),
+                                .only_project = only,
                                 .limit = request->limit() > 0 ? request->limit() : kAuditRecords});
       ToWire(found, *response);
       return Status::Ok();

@@ -61,3 +61,38 @@ def test_the_audit_log_is_read_with_scope_admin_and_filtered(tmp_path: Path) -> 
         assert http(collector, "/api/v1/audit")[0] == 401
     finally:
         collector.stop()
+
+
+def test_an_admin_of_one_project_reads_its_own_lines_and_makes_no_checkpoint(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "data")
+    whole = {"STATCTL_TOKEN_FILE": str(tokens.file("whole.token", tokens.create("admin,control,delete")))}
+    audio_token = tokens.create("admin,control,read", "--project", "audio")
+    audio = {"STATCTL_TOKEN_FILE": str(tokens.file("audio.token", audio_token))}
+    (tmp_path / "backup").mkdir()
+    collector = Collector(tokens.data_dir, extra=["--checkpoint-root", str(tmp_path / "backup")]).start()
+    try:
+        for project, run in (("video", "secret-run"), ("audio", "own-run"), ("default", "plain-run")):
+            assert statctl(collector, "--project", project, "keep", run, **whole).code == 2  # no such run; audited
+        assert statctl(collector, "--project", "audio", "runs").code == 2  # nobody, about audio
+        assert statctl(collector, "--project", "video", "runs").code == 2
+        assert statctl(collector, "--project", "video", "runs", **audio).code == 2  # a token for audio, about video
+
+        refused = statctl(collector, "checkpoint", "stolen", **audio)
+        assert refused.code == 2 and "is for project 'audio'" in refused.err and "without --project" in refused.err
+        assert list((tmp_path / "backup").iterdir()) == []
+        made = statctl(collector, "checkpoint", "whole", **whole)
+        assert made.code == 0, made.err
+
+        def seen(**who: str) -> set[tuple[str, str]]:
+            done = statctl(collector, "audit", "--format", "json", **who)
+            assert done.code == 0, done.err
+            return {(row["method"].rsplit("/", 1)[1], row["object"]) for row in done.json()["records"]}
+
+        assert seen(**audio) <= {("KeepRun", "own-run"), ("ListRuns", ""), ("ListAudit", "")}
+        assert ("KeepRun", "own-run") in seen(**audio) and ("ListRuns", "") in seen(**audio)
+        assert {("KeepRun", "secret-run"), ("KeepRun", "plain-run"), ("Checkpoint", "whole")} <= seen(**whole)
+        assert "secret-run" not in http(collector, "/api/v1/audit", audio_token)[1]
+        refusals = statctl(collector, "audit", "--format", "json", "--outcome", "permission_denied", **audio).json()["records"]
+        assert refusals == [], "the refused call was about video, the refused checkpoint about all"
+    finally:
+        collector.stop()

@@ -189,6 +189,69 @@ TEST_F(AccessTest, ATokenForOneProjectReachesNoOther) {
   EXPECT_EQ(check(all, {"vision", "vision"}).status().code(), Code::kInvalidArgument);
 }
 
+TEST_F(AccessTest, WhatIsAboutTheRunsOfAllIsRefusedToATokenForOneProject) {
+  const std::string all = folder_.Create("admin"), vision = folder_.Create("admin", {}, "vision");
+  Open();
+  for (const MethodRule& rule : MethodRules()) {
+    if (rule.scope != Scope::kAdmin) continue;
+    EXPECT_TRUE(CheckToken(all, std::string(rule.method)).ok()) << rule.method;
+    const auto checked = CheckToken(vision, std::string(rule.method));
+    EXPECT_EQ(checked.ok(), !rule.all_projects) << rule.method;
+    if (rule.all_projects) {
+      EXPECT_EQ(checked.status().code(), Code::kPermissionDenied);
+      EXPECT_THAT(checked.status().message(), HasSubstr("is for project 'vision'"));
+    }
+  }
+  EXPECT_FALSE(CheckToken(vision, "/statcollect.v1.Admin/Checkpoint").ok());
+}
+
+TEST_F(AccessTest, EachLineOfTheAuditLogHasTheProjectThatItIsAbout) {
+  const std::string all = "Bearer " + folder_.Create("read"),
+                    vision = "Bearer " + folder_.Create("read", {}, "vision");
+  Open();
+  const auto project = [&](const std::string& field, std::vector<std::string_view> named,
+                           std::string_view method = kRuns) {
+    Caller caller{.authorization = {}, .method = method, .address = "x", .project = std::move(named)};
+    if (!field.empty()) caller.authorization.push_back(field);
+    return access_->ProjectOf(caller);
+  };
+  EXPECT_EQ(project(all, {}), "default");
+  EXPECT_EQ(project(vision, {}), "vision");
+  EXPECT_EQ(project(vision, {"speech"}), "speech") << "refused, and about speech";
+  EXPECT_EQ(project("", {"speech"}), "speech");
+  EXPECT_EQ(project("", {}), "") << "who is not known says nothing";
+  EXPECT_EQ(project(all, {"a/b"}), "default");
+  EXPECT_EQ(project(all, {}, "/statcollect.v1.Admin/Checkpoint"), "");
+  for (const auto& [field, named] :
+       {std::pair(vision, "speech"), std::pair(std::string("Bearer x"), "vision")})
+    (void)access_->Check({.authorization = {field}, .method = kRuns, .address = "x", .project = {named}});
+  EXPECT_EQ(folder_.audit.Find({.only_project = "speech"}).records.size(), 1U);
+  EXPECT_EQ(folder_.audit.Find({.only_project = "vision"}).records.size(), 1U);
+  EXPECT_EQ(folder_.audit.Find({.only_project = "other"}).records.size(), 0U);
+  EXPECT_EQ(folder_.audit.Find({}).records.size(), 2U);
+}
+
+TEST_F(AccessTest, TokensAreFoundOnceAtTheStartOrWhenTheyCome) {
+  int found = 0;
+  const auto open = [&] {
+    auto opened = AccessControl::Open(
+        {.token_file = folder_.path, .log = [](const std::string&) {}, .tokens_found = [&] { ++found; }},
+        folder_.clock, folder_.audit);
+    ASSERT_TRUE(opened.ok());
+    access_ = *std::move(opened);
+  };
+  open();
+  EXPECT_EQ(found, 0);
+  const std::string token = folder_.Create("read");
+  EXPECT_TRUE(CheckToken(token).ok());
+  EXPECT_EQ(found, 1);
+  (void)folder_.Create("read");
+  EXPECT_TRUE(CheckToken(token).ok());
+  EXPECT_EQ(found, 1);
+  open();
+  EXPECT_EQ(found, 2);
+}
+
 TEST_F(AccessTest, AnOpenCallEndsWhenTheProjectOfItsTokenChanges) {
   const std::string token = folder_.Create("read", {}, "vision");
   Open();

@@ -43,7 +43,8 @@ std::string TableText() {
     const std::string path = grpc ? http[method] : method;
     text += "| " + (grpc ? "`" + method.substr(16) + "`" : std::string()) + " | " +
             (path.empty() ? "" : "`" + path + "`") + " | " +
-            (rule.scope ? "`" + std::string(ScopeName(*rule.scope)) + "`" : "none needed") + " | " +
+            (rule.scope ? "`" + std::string(ScopeName(*rule.scope)) + "`" : "none needed") +
+            (rule.all_projects ? ", for all projects" : "") + " | " +
             (rule.audited ? "always"
              : rule.scope ? "if refused"
                           : "") +
