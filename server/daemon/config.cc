@@ -113,6 +113,10 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                    : std::string();
       })
       ->configurable(false);
+  app.add_flag("--accept-loss", config.accept_loss,
+               "Open the store although logs, or parts of files, are missing, without what they held; copy "
+               "--data-dir first")
+      ->configurable(false);
   app.add_option(
          "--listen", raw.listen,
          "gRPC address, HOST:PORT (port 0: any free port) or unix:/PATH of a socket; may be given twice, for both")
@@ -331,6 +335,11 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "--token-file", config.token_file,
       "File of tokens made by statcollectord token create (default: <data-dir>/tokens, if it exists). "
       "If there is one, every call needs a token");
+  app.add_flag(
+         "--no-tokens", config.no_tokens,
+         "Serve a store without tokens that was used with them; otherwise the collector does not start if "
+         "their file is gone")
+      ->configurable(false);
 }
 
 Status CheckCheckpointRoot(DaemonConfig& config) {
@@ -368,8 +377,16 @@ Status CheckProjectLimits(const RawFlags& raw, DaemonConfig& config) {
 }
 
 Status CheckStore(const DaemonConfig& config) {
+  if (config.no_tokens && config.HasTokens())
+    return {Code::kInvalidArgument, "--no-tokens: found tokens in '" + Printable(config.TokenPath()) +
+                                        "'; expected no such file; remove it, or leave out --no-tokens"};
   if (!config.UsesClickHouse()) return Status::Ok();
   STATCOLLECT_RETURN_IF_ERROR(ParseClickHouseDsn(config.store).status());
+  if (config.accept_loss)
+    return {
+        Code::kInvalidArgument,
+        "--accept-loss: found --store clickhouse:// as well; expected --store rocksdb, whose files it is about; "
+        "leave it out"};
   if (config.restore_from.empty()) return Status::Ok();
   return {
       Code::kInvalidArgument,

@@ -57,10 +57,12 @@ struct DaemonConfig {
   AddressList alarm_webhook_allow;        // networks that it may be in; empty: all
   std::vector<std::string>
       tls_principals;      // what names in client certificates allow, as ParseGrants takes it
+  bool no_tokens = false;  // serve a store without tokens that was used with them
   std::string token_file;  // of tokens; empty: <data_dir>/tokens, if it exists
   std::string TokenPath() const;
   bool HasTokens() const;       // looks whether the file exists, unless it is named
   std::string restore_from;     // checkpoint to start from; empty: none
+  bool accept_loss = false;     // open a store of which something is missing
   std::string checkpoint_root;  // folder of checkpoints that clients ask for, absolute; empty: none
 };
 

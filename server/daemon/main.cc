@@ -57,6 +57,7 @@
 #include "server/daemon/grpc_tls.h"
 #include "server/daemon/http_names.h"
 #include "server/daemon/last_resort.h"
+#include "server/daemon/open_access.h"
 #include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
@@ -325,6 +326,7 @@ Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const Descr
   const RocksDbStoreOptions options{.fsync = config.fsync,
                                     .memtable_bytes = STATCOLLECT_TEST_SETTING(
                                         "STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
+                                    .accept_loss = config.accept_loss,
                                     .open_files_max = budget.store_files,
                                     .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (config.UsesClickHouse()) {
@@ -423,19 +425,6 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
   STATCOLLECT_RETURN_IF_ERROR(front.server->Start(*config.http));
   collector.SetHttpAddress(front.server->endpoint().ToString());
   return front;
-}
-
-// The check of tokens; `clock` and `audit` must outlive it.
-Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& config, const Clock& clock,
-                                                          access::AuditLog& audit) {
-  const bool named = !config.token_file.empty();
-  auto grants = access::ParseGrants(config.tls_principals);
-  if (!grants.ok()) return grants.status();
-  return access::AccessControl::Open({.token_file = config.TokenPath(),
-                                      .required = named,
-                                      .certificates = *std::move(grants),
-                                      .log = [](const std::string& line) { spdlog::warn("{}", line); }},
-                                     clock, audit);
 }
 
 // A client may name a path of this machine only where every client is its user.

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "common/parse.h"
+
 namespace statcollect {
 namespace {
 
@@ -16,6 +18,25 @@ constexpr int kOldestRead = 2;
 Status CannotWrite(const std::string& path) {
   return {Code::kUnavailable, "write '" + path + "': " + std::strerror(errno) +
                                   "; expected a disk with space and a folder this user may write"};
+}
+
+// What the file says; version 0: there is none, or it is damaged.
+struct Format {
+  int version = 0;
+  std::set<std::string> words;
+};
+
+Format ReadFormat(const std::string& directory) {
+  std::ifstream in(directory + "/FORMAT");
+  std::string word1, word2, version;
+  in >> word1 >> word2 >> version;
+  Format format{.version = ParseNumber<int>(version).value_or(0)};
+  if (word1 != "statcollect" || word2 != "store" || format.version < 1) return {};
+  for (std::string word; in >> word;) {
+    if (word != kSyncedWord && word != kTokensWord) return {};
+    format.words.insert(word);
+  }
+  return format;
 }
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
@@ -32,14 +53,28 @@ bool SyncPath(const std::string& path) {
   return synced;
 }
 
-Status WriteFormatFile(const std::string& directory, int version) {
+Status WriteFormatFile(const std::string& directory, int version, const std::set<std::string>& words) {
   const std::string path = directory + "/FORMAT", temporary = path + ".new";
   std::ofstream out(temporary, std::ios::trunc);
-  out << "statcollect store " << version << "\n";
+  out << "statcollect store " << version;
+  for (const std::string& word : words) out << ' ' << word;
+  out << "\n";
   out.close();
   if (!out || !SyncPath(temporary)) return CannotWrite(temporary);
   if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory)) return CannotWrite(path);
   return Status::Ok();
+}
+
+bool FormatFileSays(const std::string& directory, const std::string& word) {
+  return ReadFormat(directory).words.contains(word);
+}
+
+Status SetFormatWord(const std::string& directory, int version, const std::string& word, bool present) {
+  Format format = ReadFormat(directory);
+  if (format.words.contains(word) == present) return Status::Ok();
+  if (present) format.words.insert(word);
+  if (!present) format.words.erase(word);
+  return WriteFormatFile(directory, format.version > 0 ? format.version : version, format.words);
 }
 
 bool HasFormatFile(const std::string& directory) { return Exists(directory + "/FORMAT"); }
@@ -53,11 +88,8 @@ Status CheckFormatFile(const std::string& directory, int version) {
                 "': found a RocksDB without a FORMAT file; expected an empty folder or one created by "
                 "statcollectord; choose a different one with --data-dir"};
   }
-  std::string word1, word2;
-  int found = 0;
-  std::ifstream in(path);
-  in >> word1 >> word2 >> found;
-  if (!in || word1 != "statcollect" || word2 != "store" || found < 1) {
+  const int found = ReadFormat(directory).version;
+  if (found < 1) {
     return {Code::kDataLoss, "open store '" + directory +
                                  "': the file FORMAT does not say 'statcollect store <version>'; "
                                  "restore it from a backup of this store"};

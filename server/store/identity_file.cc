@@ -83,6 +83,11 @@ Result<StoreIdentity> OpenIdentityFile(const std::string& directory) {
   return identity;
 }
 
+Result<StoreIdentity> RenewIdentityFile(const std::string& directory) {
+  STATCOLLECT_RETURN_IF_ERROR(WriteCheckpointIdentity(directory, Read(directory + kName)));
+  return OpenIdentityFile(directory);
+}
+
 Status WriteCheckpointIdentity(const std::string& directory, const StoreIdentity& of) {
   return Write(directory, {.id = of.id, .epoch = 0});
 }

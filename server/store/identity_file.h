@@ -15,6 +15,8 @@ namespace statcollect {
 // yet, or none since a restore. A damaged file is replaced by a new identity: agents then treat the store as
 // one that they have not met, which loses nothing. kUnavailable: the file cannot be read or written.
 Result<StoreIdentity> OpenIdentityFile(const std::string& directory);
+// The same store after it has lost records: the id stays, the epoch is new.
+Result<StoreIdentity> RenewIdentityFile(const std::string& directory);
 // Writes the file of a checkpoint of this store.
 Status WriteCheckpointIdentity(const std::string& directory, const StoreIdentity& of);
 

@@ -310,3 +310,59 @@ def test_the_first_token_turns_authorization_on_in_a_running_collector(tokens: T
         assert statctl(collector, "--token-file", str(reader), "runs").code == 0
     finally:
         collector.stop()
+
+
+def start_fails(data_dir: Path, *extra: str) -> str:
+    """What a collector says that does not start."""
+    arguments = [str(STATCOLLECTORD), "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--http", "off", *extra]
+    done = run_command(arguments, timeout=60)
+    assert done.code == 2, done.out
+    return done.err
+
+
+def test_a_store_that_had_tokens_is_not_served_without_them(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "data")
+    (tmp_path / "backup").mkdir()
+    collector = Collector(tokens.data_dir, extra=["--checkpoint-root", str(tmp_path / "backup")]).start()
+    assert statctl(collector, "runs").code == 0
+    admin = tokens.file("admin.token", tokens.create("admin,read"))  # while it runs
+    wait_until(lambda: statctl(collector, "runs").code == 2, what="the collector to know of the token")
+    assert statctl(collector, "--token-file", str(admin), "checkpoint", "monday").code == 0
+    collector.stop()
+
+    saved = (tokens.data_dir / "tokens").read_bytes()
+    (tokens.data_dir / "tokens").unlink()
+    said = start_fails(tokens.data_dir)
+    for word in (str(tokens.data_dir / "tokens"), "was used with tokens", "token create", "--token-file", "--no-tokens"):
+        assert word in said, said
+
+    restored = tmp_path / "restored"
+    said = start_fails(restored, "--restore-from", str(tmp_path / "backup" / "monday"))
+    assert "was used with tokens" in said and "without --restore-from" in said, said
+    again = Tokens(restored)
+    reader = again.file("reader.token", again.create("read"))
+    collector = Collector(restored).start()
+    assert statctl(collector, "runs").code == 2
+    assert statctl(collector, "--token-file", str(reader), "runs").code == 0
+    collector.stop()
+
+    # A file elsewhere serves in one go, and is missed as well.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(saved)
+    elsewhere.chmod(0o600)
+    collector = Collector(tmp_path / "second", extra=["--restore-from", str(tmp_path / "backup" / "monday")])
+    collector.extra += ["--token-file", str(elsewhere)]
+    collector.start()
+    assert statctl(collector, "--token-file", str(admin), "runs").code == 0
+    collector.stop()
+    assert "was used with tokens" in start_fails(tmp_path / "second")
+
+    # Whoever wants it, says so once.
+    collector = Collector(tmp_path / "second", extra=["--no-tokens"]).start()
+    assert statctl(collector, "runs").code == 0
+    collector.stop()
+    collector.extra = []
+    collector.start()
+    assert statctl(collector, "runs").code == 0
+    collector.stop()
+    assert "--no-tokens: found tokens" in start_fails(restored, "--no-tokens")

@@ -86,6 +86,25 @@ class SimulatedDisk::WritableFile final : public rocksdb::FSWritableFile {
   const Handle handle_;
 };
 
+class SimulatedDisk::ReadWriteFile final : public rocksdb::FSRandomRWFile {
+ public:
+  ReadWriteFile(SimulatedDisk& disk, Handle handle) : disk_(disk), handle_(std::move(handle)) {}
+  IOStatus Write(std::uint64_t at, const Slice& data, const IOOptions&, IODebugContext*) override {
+    return disk_.WriteOver(handle_, at, data);
+  }
+  IOStatus Read(std::uint64_t at, std::size_t n, const IOOptions&, Slice* result, char* scratch,
+                IODebugContext*) const override {
+    return disk_.ReadAt(handle_, at, n, result, scratch);
+  }
+  IOStatus Flush(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
+  IOStatus Sync(const IOOptions&, IODebugContext*) override { return disk_.Sync(handle_); }
+  IOStatus Close(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
+
+ private:
+  SimulatedDisk& disk_;
+  const Handle handle_;
+};
+
 class SimulatedDisk::Directory final : public rocksdb::FSDirectory {
  public:
   explicit Directory(SimulatedDisk& disk) : disk_(disk) {}
@@ -144,6 +163,7 @@ void SimulatedDisk::Restart(std::mt19937_64& random) {
     std::size_t left = file->synced + (random() % 3 == 0 ? 0 : random() % (loose + 1));
     const bool zeros = random() % 4 == 0;
     if (zeros) left = std::max(left / kSectorBytes * kSectorBytes, file->synced);
+    UndoSome(*file, random);
     file->bytes.resize(left);
     if (zeros) file->bytes.resize(size, '\0');
     file->synced = file->bytes.size();
@@ -276,7 +296,34 @@ IOStatus SimulatedDisk::Sync(const Handle& handle) {
   std::lock_guard lock(mutex_);
   IOStatus status = CheckLocked(handle.path, DiskOperation::kSync);
   if (status.ok()) handle.file->synced = handle.file->bytes.size();
+  if (status.ok()) handle.file->overwrites.clear();
   return status;
+}
+
+// Within a sector, and within what the file has.
+IOStatus SimulatedDisk::WriteOver(const Handle& handle, std::uint64_t at, const Slice& data) {
+  std::lock_guard lock(mutex_);
+  IOStatus status = CheckLocked(handle.path, DiskOperation::kAppend);
+  if (!status.ok()) return status;
+  File& file = *handle.file;
+  if (at / kSectorBytes != (at + data.size() - 1) / kSectorBytes || at + data.size() > file.bytes.size())
+    return IOStatus::NotSupported(handle.path, "writes over more than a sector");
+  file.overwrites.push_back({.at = at, .before = file.bytes.substr(at, data.size())});
+  file.bytes.replace(at, data.size(), data.data(), data.size());
+  return status;
+}
+
+// Each sector loses its newest writes, from a random one on.
+void SimulatedDisk::UndoSome(File& file, std::mt19937_64& random) {
+  std::map<std::size_t, std::vector<Overwrite>> by_sector;
+  for (Overwrite& overwrite : file.overwrites)
+    by_sector[overwrite.at / kSectorBytes].push_back(std::move(overwrite));
+  file.overwrites.clear();
+  for (auto& [sector, overwrites] : by_sector) {
+    for (std::size_t kept = random() % (overwrites.size() + 1); overwrites.size() > kept;
+         overwrites.pop_back())
+      file.bytes.replace(overwrites.back().at, overwrites.back().before.size(), overwrites.back().before);
+  }
 }
 
 IOStatus SimulatedDisk::ReadAt(const Handle& handle, std::uint64_t offset, std::size_t n, Slice* result,
@@ -338,6 +385,14 @@ IOStatus SimulatedDisk::NewWritableFile(const std::string& path, const FileOptio
   Handle handle{.path = path, .file = std::make_shared<File>()};
   ChangeLocked({.from = {}, .to = path, .file = handle.file});
   *result = std::make_unique<WritableFile>(*this, std::move(handle));
+  return status;
+}
+
+IOStatus SimulatedDisk::NewRandomRWFile(const std::string& path, const FileOptions&,
+                                        std::unique_ptr<rocksdb::FSRandomRWFile>* result, IODebugContext*) {
+  Handle handle;
+  IOStatus status = OpenHandle(path, &handle);
+  if (status.ok()) *result = std::make_unique<ReadWriteFile>(*this, std::move(handle));
   return status;
 }
 

@@ -22,7 +22,8 @@ enum class FileKind { kLog, kTable, kManifest, kOther };
 enum class DiskOperation { kCreate, kAppend, kSync, kSyncDirectory, kRename, kRead };
 
 // Invariants: (1) A file's first `synced` bytes survive a power cut; of the rest a prefix may, or whole
-// sectors with zeros in the place of the others. (2) Creations, deletions and renames since the last sync of
+// sectors with zeros in the place of the others. Of what was written over since the last sync, each sector is as it
+// was after any of its writes. (2) Creations, deletions and renames since the last sync of
 // the directory survive as a prefix of their order. Thread-safe.
 class SimulatedDisk final : public rocksdb::FileSystem {
  public:
@@ -76,6 +77,9 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* result,
                                     rocksdb::IODebugContext* debug) override;
+  rocksdb::IOStatus NewRandomRWFile(const std::string& path, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSRandomRWFile>* result,
+                                    rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus ReuseWritableFile(const std::string& path, const std::string& old_path,
                                       const rocksdb::FileOptions& options,
                                       std::unique_ptr<rocksdb::FSWritableFile>* result,
@@ -117,9 +121,14 @@ class SimulatedDisk final : public rocksdb::FileSystem {
                                 rocksdb::IODebugContext* debug) override;
 
  private:
+  struct Overwrite {
+    std::size_t at = 0;
+    std::string before;
+  };
   struct File {
     std::string bytes;
     std::size_t synced = 0;
+    std::vector<Overwrite> overwrites = {};  // since the last sync
   };
   using FilePointer = std::shared_ptr<File>;
   using Names = std::map<std::string, FilePointer>;
@@ -138,6 +147,8 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   // OK, or what the fault that strikes says. `flip` is set where a read is to be spoiled.
   rocksdb::IOStatus CheckLocked(const std::string& path, DiskOperation operation, bool* flip = nullptr);
   rocksdb::IOStatus Append(const Handle& handle, const rocksdb::Slice& data);
+  rocksdb::IOStatus WriteOver(const Handle& handle, std::uint64_t at, const rocksdb::Slice& data);
+  static void UndoSome(File& file, std::mt19937_64& random);
   rocksdb::IOStatus Sync(const Handle& handle);
   rocksdb::IOStatus ReadAt(const Handle& handle, std::uint64_t offset, std::size_t n, rocksdb::Slice* result,
                            char* scratch);
@@ -147,6 +158,7 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   class SequentialFile;
   class RandomAccessFile;
   class WritableFile;
+  class ReadWriteFile;
   class Directory;
 
   mutable std::mutex mutex_;

@@ -8,16 +8,21 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <system_error>
+#include <vector>
 
+#include <rocksdb/file_system.h>
 #include <rocksdb/utilities/checkpoint.h>
 
 #include "server/store/checkpoint_files.h"
 #include "server/store/format_file.h"
 #include "server/store/identity_file.h"
 #include "server/store/rocksdb/database_opener.h"
+#include "server/store/rocksdb/journal_check.h"
 #include "server/store/rocksdb/remove_attempts.h"
 #include "server/store/rocksdb/rocksdb_store.h"
+#include "server/store/rocksdb/synced_mark.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/write_health.h"
 
@@ -36,10 +41,26 @@ Status WriteTables(const std::string& attempted, const Database& database, const
                 written.message() + "; expected a folder that the collector's user may write; name another");
 }
 
+// What the copy's logs and MANIFEST have now is all there will be; a log may end within a record that was being written.
+Status MarkAsWhole(const std::string& directory) {
+  rocksdb::FileSystem& files = *rocksdb::FileSystem::Default();
+  SyncedLengths lengths;
+  std::vector<std::string> names;
+  STATCOLLECT_RETURN_IF_ERROR(
+      FromRocks("list '" + directory + "'", files.GetChildren(directory, {}, &names, nullptr)));
+  for (const std::string& name : names) {
+    if (!IsJournal(name)) continue;
+    const auto whole = WholeBytes(files, directory + "/" + name);
+    if (!whole.ok()) return whole.status();
+    if (*whole > 0) lengths[name] = *whole;
+  }
+  return WriteSyncedMark(files, directory, lengths);
+}
+
 // Reads every block of every table.
 Status VerifyTables(const std::string& directory, const RocksDbStoreOptions& options) {
-  const auto database =
-      DatabaseOpener(directory, options, nullptr).Open(/*read_only=*/true, std::make_shared<WriteHealth>());
+  const auto database = DatabaseOpener(directory, options, nullptr)
+                            .Open(DatabaseOpener::Access::kReadOnly, std::make_shared<WriteHealth>());
   if (!database.ok()) return database.status();
   return FromRocks("verify '" + directory + "'", (*database)->db->VerifyChecksum());
 }
@@ -109,7 +130,10 @@ Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::s
   if (database == nullptr) return store.Closed();
   StagedDirectory staged(*target);
   STATCOLLECT_RETURN_IF_ERROR(WriteTables(attempted, *database, staged.path()));
-  STATCOLLECT_RETURN_IF_ERROR(WriteFormatFile(staged.path(), kStoreFormatVersion));
+  STATCOLLECT_RETURN_IF_ERROR(MarkAsWhole(staged.path()));
+  std::set<std::string> words = {kSyncedWord};
+  if (FormatFileSays(data_dir, kTokensWord)) words.insert(kTokensWord);
+  STATCOLLECT_RETURN_IF_ERROR(WriteFormatFile(staged.path(), kStoreFormatVersion, words));
   STATCOLLECT_RETURN_IF_ERROR(WriteCheckpointIdentity(staged.path(), identity));
   auto report = MeasureCheckpoint(staged.path());
   if (!report.ok()) return report.status();

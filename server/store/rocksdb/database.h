@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/wal_filter.h>
 
 #include "server/store/rocksdb/definition_cache.h"
@@ -20,7 +21,11 @@ namespace statcollect {
 
 // Closes when its last user releases it.
 struct Database {
-  std::unique_ptr<rocksdb::WalFilter> log_filter;  // of the logs that were recovered; RocksDB keeps a pointer
+  std::shared_ptr<rocksdb::Env> env;               // that it was opened with; RocksDB keeps pointers to both
+  std::unique_ptr<rocksdb::WalFilter> log_filter;  // of the logs that were recovered
+  bool lost =
+      false;  // what had been synced was missing, and it was opened without (RocksDbStoreOptions::accept_loss)
+  bool unsynced = false;  // its log is synced when it is closed, and not with each write
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;  // by Family
   std::atomic<bool> closing{false};                    // asks running scans to end early
@@ -30,6 +35,8 @@ struct Database {
   Database(const Database&) = delete;
   ~Database() {
     if (db == nullptr) return;
+    // What a store that was closed must have is known then, as with syncs (SyncedMark).
+    if (unsynced) (void)db->SyncWAL();
     for (auto* family : families) (void)db->DestroyColumnFamilyHandle(family);
     (void)db->Close();
   }

@@ -5,6 +5,8 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <regex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,14 +15,18 @@
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 
+#include "common/parse.h"
+#include "common/thread_annotations.h"
 #include "server/store/direct_io.h"
+#include "server/store/format_file.h"
 #include "server/store/rocksdb/contents_filter.h"
 #include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/journal_check.h"
 #include "server/store/rocksdb/log_gap_filter.h"
+#include "server/store/rocksdb/orphan_tables.h"
+#include "server/store/rocksdb/synced_files.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/zero_tail.h"
-
-#include "common/thread_annotations.h"
 
 namespace statcollect {
 namespace {
@@ -63,10 +69,9 @@ class WarningLog final : public rocksdb::Logger {
   std::string about_logs_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
-rocksdb::DBOptions MakeDbOptions(const std::string& directory, bool fsync, rocksdb::Env* env,
-                                 std::shared_ptr<rocksdb::Logger> log, std::shared_ptr<WriteHealth> health) {
+rocksdb::DBOptions MakeDbOptions(bool whole_logs, std::shared_ptr<rocksdb::Logger> log,
+                                 std::shared_ptr<WriteHealth> health) {
   rocksdb::DBOptions options;
-  if (env != nullptr) options.env = env;
   options.listeners.push_back(std::make_shared<BackgroundErrors>(std::move(health)));
   options.info_log = std::move(log);
   options.create_if_missing = true;
@@ -74,15 +79,13 @@ rocksdb::DBOptions MakeDbOptions(const std::string& directory, bool fsync, rocks
   options.db_host_id = "";  // checkpoints may be given to others and must not contain the host's name
   options.max_background_jobs = 2;
   options.max_total_wal_size = 256 << 20;
-  // Tables are written once and read much later, if at all: copying them through the page cache costs more
-  // than the rest of a flush. Where the file system cannot do without (tmpfs), it is used.
-  options.use_direct_io_for_flush_and_compaction = env == nullptr && SupportsDirectIo(directory);
   // A crash may tear the log's last record; nothing in it was acknowledged, so it is dropped. Damage anywhere
   // else could hide acknowledged records: then opening fails, where point-in-time recovery would silently
   // roll back.
-  // Without syncs a power cut may damage any log, and only the beginning up to there is sound (LogGapFilter).
-  options.wal_recovery_mode = fsync ? rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords
-                                    : rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  // Without syncs a power cut may damage any log, and only the beginning up to there is sound (LogGapFilter). So it is
+  // where a loss is accepted.
+  options.wal_recovery_mode = whole_logs ? rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords
+                                         : rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   return options;
 }
 
@@ -124,6 +127,36 @@ rocksdb::ColumnFamilyOptions MakeFamilyOptions(Family family, const std::shared_
   return options;
 }
 
+// Each opening makes a MANIFEST, and deletes the older ones after their lines in the mark. So where those that the mark
+// names are all gone, and there is a newer one, who has opened the store since keeps no mark.
+bool WrittenByAnEarlierBuild(const SyncedLengths& lengths, const std::vector<std::string>& names) {
+  constexpr std::string_view kManifest = "MANIFEST-";
+  const auto number = [&](const std::string& name) {
+    return ParseNumber<std::uint64_t>(std::string_view(name).substr(kManifest.size())).value_or(0);
+  };
+  std::uint64_t marked = 0, newest = 0;
+  for (const auto& [name, bytes] : lengths) {
+    if (name.starts_with(kManifest)) marked = std::max(marked, number(name));
+  }
+  for (const std::string& name : names) {
+    if (!name.starts_with(kManifest)) continue;
+    if (lengths.contains(name)) return false;
+    newest = std::max(newest, number(name));
+  }
+  return marked > 0 && newest > marked;
+}
+
+Result<std::vector<std::string>> NoLosses() { return std::vector<std::string>(); }
+
+// The name in the file CURRENT; empty: it is missing or damaged.
+std::string ManifestOf(rocksdb::FileSystem& files, const std::string& directory) {
+  std::string text;
+  if (!rocksdb::ReadFileToString(&files, directory + "/CURRENT", &text).ok()) return {};
+  if (!text.starts_with("MANIFEST-") || text.back() != '\n') return {};
+  text.pop_back();
+  return text;
+}
+
 // What to do when the store does not open.
 std::string AfterOpen(Code code) {
   if (code == Code::kDataLoss) {
@@ -135,9 +168,9 @@ std::string AfterOpen(Code code) {
 
 }  // namespace
 
-DatabaseOpener::DatabaseOpener(std::string directory, const RocksDbStoreOptions& options,
+DatabaseOpener::DatabaseOpener(const std::string& directory, const RocksDbStoreOptions& options,
                                std::shared_ptr<LiveAttempts> live)
-    : directory_(std::move(directory)),
+    : directory_(directory.substr(0, directory.find_last_not_of('/') + 1)),  // RocksDB puts the slashes
       log_(options.log),
       fsync_(options.fsync),
       memtable_bytes_(options.memtable_bytes),
@@ -146,22 +179,125 @@ DatabaseOpener::DatabaseOpener(std::string directory, const RocksDbStoreOptions&
       live_(std::move(live)),
       cache_(rocksdb::NewLRUCache(kBlockCacheBytes)) {}
 
-Result<std::shared_ptr<Database>> DatabaseOpener::Open(bool read_only,
+Result<std::shared_ptr<Database>> DatabaseOpener::Open(Access access,
                                                        const std::shared_ptr<WriteHealth>& health) const {
-  const auto log = std::make_shared<WarningLog>(log_);
-  rocksdb::DBOptions options = MakeDbOptions(directory_, fsync_, env_.get(), log, health);
-  options.max_open_files = open_files_max_;
   const auto database = std::make_shared<Database>();
-  rocksdb::Status opened = TryOpen(read_only, options, *database);
-  if (opened.IsCorruption() && !read_only && CutZeroTails(*options.env->GetFileSystem(), directory_, log_))
-    opened = TryOpen(read_only, options, *database);
+  rocksdb::Env& base = env_ != nullptr ? *env_ : *rocksdb::Env::Default();
+  const auto lengths = CheckJournals(*base.GetFileSystem(), access, *database);
+  if (!lengths.ok()) return lengths.status();
+  if (access != Access::kReadOnly) STATCOLLECT_RETURN_IF_ERROR(Watch(base, *lengths, *database));
+  const auto log = std::make_shared<WarningLog>(log_);
+  rocksdb::DBOptions options = MakeDbOptions(fsync_ && !database->lost, log, health);
+  options.env = database->env != nullptr ? database->env.get() : &base;
+  // Tables are written once and read much later, if at all: copying them through the page cache costs more
+  // than the rest of a flush. Where the file system cannot do without (tmpfs), it is used.
+  options.use_direct_io_for_flush_and_compaction = env_ == nullptr && SupportsDirectIo(directory_);
+  options.max_open_files = open_files_max_;
+  rocksdb::Status opened = TryOpen(access, options, *database);
+  if (opened.IsCorruption() && access != Access::kReadOnly &&
+      CutZeroTails(*options.env->GetFileSystem(), directory_, *lengths, log_))
+    opened = TryOpen(access, options, *database);
+  if (opened.IsCorruption() && database->lost) {  // newer tables exist than the logs lead up to
+    options.wal_recovery_mode = rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
+    opened = TryOpen(access, options, *database);
+  }
   if (opened.ok()) {
     STATCOLLECT_RETURN_IF_ERROR(CheckProperties(*database));
     return database;
   }
   const std::string hint = log->about_logs().empty() ? "" : " (" + log->about_logs() + ")";
   const Status status = FromRocks("open store '" + directory_ + "'", opened);
-  return Status(status.code(), status.message() + hint + AfterOpen(status.code()));
+  // Of a table that is missing RocksDB names the other ending, which it tries last.
+  const std::string message = std::regex_replace(status.message(), std::regex("([0-9])\\.ldb\\b"), "$1.sst");
+  return Status(status.code(), message + hint + AfterOpen(status.code()));
+}
+
+// Before RocksDB sees the directory: it would take what is missing for the traces of a crash, and delete the tables
+// that the rest of a MANIFEST does not name. The lengths that hold.
+Result<SyncedLengths> DatabaseOpener::CheckJournals(rocksdb::FileSystem& files, Access access,
+                                                    Database& database) const {
+  SyncedLengths lengths;
+  const auto losses = FindMissing(files, access, lengths);
+  if (!losses.ok()) return losses.status();
+  if (losses->empty()) return lengths;
+  std::string found;
+  for (const std::string& loss : *losses) found += (found.empty() ? "" : "; ") + loss;
+  if (access != Access::kAcceptLoss) {
+    return Status(
+        Code::kDataLoss,
+        "open store '" + directory_ + "': " + found +
+            "; records that were acknowledged may be lost. Expected the files as they were when the "
+            "collector stopped: copy all of them again, or restore a checkpoint (--restore-from). "
+            "Nothing was changed. To go on without what is missing: copy the directory, then start with "
+            "--accept-loss");
+  }
+  log_("accept the loss: " + found);
+  database.lost = true;
+  lengths.clear();
+  return lengths;
+}
+
+Result<std::vector<std::string>> DatabaseOpener::FindMissing(rocksdb::FileSystem& files, Access access,
+                                                             SyncedLengths& lengths) const {
+  std::vector<std::string> names;
+  (void)files.GetChildren(directory_, {}, &names, nullptr);
+  const auto has = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const bool has_data = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.ends_with(".sst") || name.ends_with(".log");
+  });
+  if (const std::string named = ManifestOf(files, directory_); has_data && !has(named)) {
+    return Status(
+        Code::kDataLoss,
+        "open store '" + directory_ + "': the file 'CURRENT' " +
+            (has("CURRENT") ? "does not name a MANIFEST that is there" : "is missing") +
+            "; RocksDB might take the directory for an empty one and delete its tables. Nothing was changed. "
+            "Copy the files of the directory again, or restore a checkpoint (--restore-from), or write the "
+            "name of the newest MANIFEST and a line end into CURRENT");
+  }
+  auto read = ReadSyncedMark(files, directory_);
+  const Code code = read.status().code();
+  if (code == Code::kDataLoss) return std::vector<std::string>{read.status().message()};
+  if (code == Code::kNotFound) {
+    if (!FormatFileSays(directory_, kSyncedWord)) return has_data ? FindLostTables(access) : NoLosses();
+    return std::vector<std::string>{"the file '" + std::string(kSyncedName) +
+                                    "' is missing, which says which logs there must be"};
+  }
+  if (!read.ok()) return read.status();
+  lengths = *std::move(read);
+  if (WrittenByAnEarlierBuild(lengths, names)) {
+    log_("'" + directory_ + "' was written by a build that does not keep the file " + kSyncedName +
+         ": whether its logs are complete is not known this time");
+    lengths.clear();
+    return FindLostTables(access);
+  }
+  return FindLosses(files, directory_, lengths);
+}
+
+// Of a store of an earlier build, which says nothing of its logs: what RocksDB would delete although it is needed. A
+// store that cannot be read is left to the opening that follows. Without syncs, a power cut leaves such tables, too.
+Result<std::vector<std::string>> DatabaseOpener::FindLostTables(Access access) const {
+  if (access == Access::kReadOnly || !fsync_) return NoLosses();
+  const auto readable = Open(Access::kReadOnly, std::make_shared<WriteHealth>());
+  if (!readable.ok()) return NoLosses();
+  rocksdb::Env& base = env_ != nullptr ? *env_ : *rocksdb::Env::Default();
+  auto orphans = FindOrphanTables(**readable, base, directory_);
+  if (!orphans.ok()) return orphans.status();
+  for (std::string& orphan : *orphans)
+    orphan =
+        "the table '" + orphan + "' holds records that the MANIFEST does not know, which was cut, it seems";
+  return orphans;
+}
+
+Status DatabaseOpener::Watch(rocksdb::Env& base, const SyncedLengths& lengths, Database& database) const {
+  rocksdb::FileSystem& files = *base.GetFileSystem();
+  STATCOLLECT_RETURN_IF_ERROR(WriteSyncedMark(files, directory_, lengths));
+  auto mark = SyncedMark::Open(base.GetFileSystem(), directory_, lengths, log_);
+  if (!mark.ok()) return mark.status();
+  database.env = WatchJournals(base, directory_, *std::move(mark));
+  database.unsynced = !fsync_;
+  return Status::Ok();
 }
 
 // RocksDB opens a table whose properties it cannot read with a warning, and then takes its index for one of
@@ -181,9 +317,9 @@ Status DatabaseOpener::CheckProperties(const Database& database) const {
   return Status::Ok();
 }
 
-rocksdb::Status DatabaseOpener::TryOpen(bool read_only, rocksdb::DBOptions options,
-                                        Database& database) const {
-  if (!fsync_) database.log_filter = std::make_unique<LogGapFilter>(log_);
+rocksdb::Status DatabaseOpener::TryOpen(Access access, rocksdb::DBOptions options, Database& database) const {
+  const bool read_only = access == Access::kReadOnly;
+  if (!fsync_ || database.lost) database.log_filter = std::make_unique<LogGapFilter>(log_);
   options.wal_filter = database.log_filter.get();
   // A store of an earlier build lacks the newer families. Opening creates them. If nothing may be changed,
   // `default` is used for them, because it contains none of their keys either.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
@@ -16,6 +17,7 @@
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/database.h"
 #include "server/store/rocksdb/rocksdb_store.h"
+#include "server/store/rocksdb/synced_mark.h"
 #include "server/store/rocksdb/write_health.h"
 
 namespace statcollect {
@@ -23,15 +25,24 @@ namespace statcollect {
 // Opens the RocksDB of one directory, possibly several times. The caller holds the directory's lock.
 class DatabaseOpener {
  public:
-  DatabaseOpener(std::string directory, const RocksDbStoreOptions& options,
+  DatabaseOpener(const std::string& directory, const RocksDbStoreOptions& options,
                  std::shared_ptr<LiveAttempts> live);
 
-  // `read_only`: changes no file and accepts no writes.
-  Result<std::shared_ptr<Database>> Open(bool read_only, const std::shared_ptr<WriteHealth>& health) const;
+  enum class Access {
+    kReadOnly,    // changes no file and accepts no writes
+    kWrite,       // kDataLoss if something that was synced is missing; nothing was changed
+    kAcceptLoss,  // like kWrite, and goes on without what is missing (Database::lost)
+  };
+  Result<std::shared_ptr<Database>> Open(Access access, const std::shared_ptr<WriteHealth>& health) const;
 
  private:
+  Result<SyncedLengths> CheckJournals(rocksdb::FileSystem& files, Access access, Database& database) const;
+  Result<std::vector<std::string>> FindMissing(rocksdb::FileSystem& files, Access access,
+                                               SyncedLengths& lengths) const;
+  Result<std::vector<std::string>> FindLostTables(Access access) const;
+  Status Watch(rocksdb::Env& base, const SyncedLengths& lengths, Database& database) const;
   Status CheckProperties(const Database& database) const;
-  rocksdb::Status TryOpen(bool read_only, rocksdb::DBOptions options, Database& database) const;
+  rocksdb::Status TryOpen(Access access, rocksdb::DBOptions options, Database& database) const;
 
   const std::string directory_;
   const std::function<void(const std::string&)> log_;

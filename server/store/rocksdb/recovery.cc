@@ -16,11 +16,13 @@ RecoverableDatabase::RecoverableDatabase(const std::string& directory, const Roc
                                          std::shared_ptr<LiveAttempts> live, OnOpened on_opened)
     : directory_(directory),
       log_(options.log),
+      accept_loss_(options.accept_loss),
       opener_(directory, options, std::move(live)),
       on_opened_(std::move(on_opened)) {}
 
 Status RecoverableDatabase::Open() {
-  auto opened = opener_.Open(/*read_only=*/false, health_);
+  using Access = DatabaseOpener::Access;
+  auto opened = opener_.Open(accept_loss_ ? Access::kAcceptLoss : Access::kWrite, health_);
   if (!opened.ok()) return opened.status();
   MutexLock lock(mutex_);
   database_ = *std::move(opened);
@@ -68,7 +70,7 @@ Status RecoverableDatabase::Recover(const Status& failure) {
 Status RecoverableDatabase::ReopenLocked(const Status& failure) {
   database_.reset();
   health_->Clear();
-  auto opened = opener_.Open(/*read_only=*/false, health_);
+  auto opened = opener_.Open(DatabaseOpener::Access::kWrite, health_);
   if (opened.ok()) {
     database_ = *std::move(opened);
     if (const Status loaded = on_opened_(*database_); !loaded.ok()) return health_->Fail(loaded);
@@ -77,7 +79,7 @@ Status RecoverableDatabase::ReopenLocked(const Status& failure) {
   }
   log_("open '" + directory_ + "' again: " + opened.status().message());
   (void)health_->Fail(Status(Code::kResourceExhausted, opened.status().message()));
-  auto readable = opener_.Open(/*read_only=*/true, health_);
+  auto readable = opener_.Open(DatabaseOpener::Access::kReadOnly, health_);
   if (readable.ok()) database_ = *std::move(readable);
   return failure;
 }

@@ -63,6 +63,7 @@ class RecoverableDatabase {
 
   const std::string directory_;
   const std::function<void(const std::string&)> log_;
+  const bool accept_loss_;  // of the first opening
   const DatabaseOpener opener_;
   const OnOpened on_opened_;
   const std::shared_ptr<WriteHealth> health_ = std::make_shared<WriteHealth>();

@@ -54,7 +54,8 @@ class RocksDbStore final : public Store {
     auto identity = OpenIdentityFile(directory_);
     if (!identity.ok()) return identity.status();
     identity_ = *identity;
-    return database_.Open();
+    STATCOLLECT_RETURN_IF_ERROR(database_.Open());
+    return SetFormatWord(directory_, kStoreFormatVersion, kSyncedWord, true);
   }
 
   Result<std::vector<std::string>> ListRuns() override { return catalogue_.ListRuns(); }
@@ -199,6 +200,11 @@ class RocksDbStore final : public Store {
   Status Load(const Database& opened) {
     aliases_.Forget();
     appender_.Forget();
+    if (opened.lost) {  // only of Open
+      auto renewed = RenewIdentityFile(directory_);
+      if (!renewed.ok()) return renewed.status();
+      identity_ = *renewed;
+    }
     return Catalogue::LoadAttempts(opened, *live_);
   }
 

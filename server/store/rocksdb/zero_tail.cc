@@ -54,13 +54,13 @@ rocksdb::IOStatus FindZeroTail(rocksdb::FileSystem& files, const std::string& pa
   return status;
 }
 
-bool CutZeroTail(rocksdb::FileSystem& files, const std::string& path,
+bool CutZeroTail(rocksdb::FileSystem& files, const std::string& path, std::uint64_t synced,
                  const std::function<void(const std::string&)>& log) {
   constexpr std::uint64_t kSectorBytes = 512;
   std::uint64_t size = 0, zeros_from = 0;
   if (!files.GetFileSize(path, {}, &size, nullptr).ok()) return false;
   if (!FindZeroTail(files, path, size, &zeros_from).ok()) return false;
-  const std::uint64_t left = (zeros_from + kSectorBytes - 1) / kSectorBytes * kSectorBytes;
+  const std::uint64_t left = std::max(synced, (zeros_from + kSectorBytes - 1) / kSectorBytes * kSectorBytes);
   if (left >= size) return false;
   const rocksdb::IOStatus cut = files.Truncate(path, left, {}, nullptr);
   log("'" + path + "' ends in zeros from byte " + std::to_string(left) + ", as after a power cut; " +
@@ -70,10 +70,13 @@ bool CutZeroTail(rocksdb::FileSystem& files, const std::string& path,
 
 }  // namespace
 
-bool CutZeroTails(rocksdb::FileSystem& files, const std::string& directory,
+bool CutZeroTails(rocksdb::FileSystem& files, const std::string& directory, const SyncedLengths& synced,
                   const std::function<void(const std::string&)>& log) {
   bool cut = false;
-  for (const std::string& path : NewestJournals(files, directory)) cut |= CutZeroTail(files, path, log);
+  for (const std::string& path : NewestJournals(files, directory)) {
+    const auto length = synced.find(path.substr(directory.size() + 1));
+    cut |= CutZeroTail(files, path, length == synced.end() ? 0 : length->second, log);
+  }
   return cut;
 }
 

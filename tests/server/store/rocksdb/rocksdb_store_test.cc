@@ -20,11 +20,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <rocksdb/file_system.h>
 #include <rocksdb/perf_context.h>
 #include <rocksdb/perf_level.h>
 
 #include "server/store/rocksdb/asked_before.h"
+#include "server/store/rocksdb/journal_check.h"
 #include "server/store/rocksdb/stream_writer.h"
+#include "server/store/rocksdb/synced_mark.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
 #include "tests/support/random_batch.h"
@@ -472,11 +475,23 @@ class WriteAheadLogTest : public RocksDbStoreTest {
   std::string copy_, log_;
 };
 
-TEST_F(WriteAheadLogTest, TornLastWriteIsDroppedAndEarlierOnesStay) {
+TEST_F(WriteAheadLogTest, WhatWasTornBehindTheLastSyncIsDroppedAndWhatWasSyncedIsMissed) {
   const auto size = fs::file_size(directory_ + "/" + log_);
+  const auto files = rocksdb::FileSystem::Default();
   std::uint64_t last = 0;
   for (std::uintmax_t cut = size / 2; cut <= size; cut += size / 24) {
     fs::resize_file(FreshCopy(), cut);
+    {
+      const auto refused = OpenRocksDbStore(copy_);
+      EXPECT_EQ(refused.ok(), cut >= size);
+      if (!refused.ok()) {
+        EXPECT_THAT(refused.status().message(), HasSubstr(log_));
+      }
+    }
+    fs::resize_file(FreshCopy(), cut);
+    auto synced = *ReadSyncedMark(*files, copy_);
+    synced[log_] = *WholeBytes(*files, copy_ + "/" + log_);  // the write after it was torn
+    ASSERT_TRUE(WriteSyncedMark(*files, copy_, synced).ok());
     auto opened = OpenRocksDbStore(copy_);
     ASSERT_TRUE(opened.ok()) << cut << ": " << opened.status().message();
     const std::uint64_t steps = StepsIn(**opened);
