@@ -462,7 +462,7 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
     row.reason = std::isfinite(pair.distance) ? Reason::kNumeric : Reason::kNonfinite;
     row.distance = pair.distance;
     row.distance_kind = DistanceKind::kStatistics;
-    row.tolerance = DefaultTolerance(DType::kF32, DType::kF32);
+    row.tolerance = context_.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
     row.mode = Name(Mode::kTrain);
     row.a = ObservationSide{.value = pair.loss_a};
     row.b = ObservationSide{.value = pair.loss_b};

@@ -247,16 +247,22 @@ def origins_and_root(answer: Answer) -> Iterator[str]:
 @check
 def propagated_from_something(answer: Answer) -> Iterator[str]:
     """A row is 'propagated' only if a row before it can carry the difference to it: a logged loss carries nothing, nor does what one run lacks."""
-    carrier = False
+    rows, root = answer.report["diverged"], answer.root
+    # A root below its tolerance is no row.
+    unlisted = root is not None and rows and root["step"] <= rows[0]["step"] and not any(same_place(row, root) for row in rows)
+    carrier = bool(unlisted and root is not None and root["stage"] != "loss" and is_value(root))
+    computing = carrier and root is not None and root["stage"] not in GIVEN  # then a batch may be what a model computed
     cells = answer.cells()
-    for row, cell in zip(answer.report["diverged"], cells):
-        if cell == "propagated" and (not carrier or row["stage"] in GIVEN):
+    for row, cell in zip(rows, cells):
+        given = row["stage"] == "weights" or (row["stage"] == "batch" and not computing)
+        if cell == "propagated" and (not carrier or given):
             yield f"{name_of(row)} is propagated, but no row before it can have caused it"
         if (cell == "origin") != row["origin"]:
             yield f"{name_of(row)} has the cell '{cell}', and origin is {row['origin']}"
-        carrier = carrier or (row["stage"] != "loss" and is_value(row))
-    if cells and len(cells) != len(answer.report["diverged"]):
-        yield f"{len(cells)} rows are printed of {len(answer.report['diverged'])}"
+        carries = row["stage"] != "loss" and is_value(row)
+        carrier, computing = carrier or carries, computing or (carries and row["stage"] not in GIVEN)
+    if cells and len(cells) != len(rows):
+        yield f"{len(cells)} rows are printed of {len(rows)}"
 
 
 @check
@@ -314,7 +320,9 @@ def heat_map_and_rows(answer: Answer) -> Iterator[str]:
     for (place, column), rows in rows_of.items():
         level = heat["cells"][place * len(heat["first_steps"]) + column]
         worst = max((_times_tolerance(row) for row in rows), default=0.0)
-        if all(row["reason"].startswith("missing") for row in rows):
+        if answer.report["explained"] == "rounding":  # shown as within tolerance, whatever the distance
+            wrong = level > MISSING
+        elif all(row["reason"].startswith("missing") for row in rows):
             wrong = level < MISSING
         elif all(is_value(row) for row in rows):
             wrong = level <= MISSING or (level == BEYOND_SCALE and worst < 1e7)
