@@ -20,25 +20,25 @@
 namespace statcollect::client {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Stopwatch = std::chrono::steady_clock;
 
-struct Kind {
+struct TwinKind {
   std::uint64_t ulps, seed;
 };
 // Two twins of one unit in the last place, and a ladder: larger ones are compared with where a run departs further.
-constexpr std::array<Kind, 5> kTwins = {{{1, 1}, {1, 2}, {32, 1}, {1024, 1}, {32768, 1}}};
+constexpr std::array<TwinKind, 5> kTwins = {{{1, 1}, {1, 2}, {32, 1}, {1024, 1}, {32768, 1}}};
 constexpr std::size_t kQuickTwins = 2;
 constexpr std::size_t kTailLines = 20;
 
 struct Twin {
-  Kind kind;
+  TwinKind kind;
   std::string run;
   bool skipped = false;
   double seconds = 0;
   v1::RunSummary summary = {};
 };
 
-std::string Text(const Kind& kind) {
+std::string SizeText(const TwinKind& kind) {
   return fmt::format("{} ulp, seed {}", FormatCount(kind.ulps), kind.seed);
 }
 
@@ -47,7 +47,7 @@ void SetUnlessSet(const char* name, const std::string& value, Variables& variabl
 }
 
 // The program records to the collector that statctl asks, unless its own environment says another.
-Variables VariablesFor(Session& session, const TwinsOptions& options, const Kind& kind) {
+Variables VariablesFor(Session& session, const TwinsOptions& options, const TwinKind& kind) {
   Variables variables = {
       {"STATAGENT_RUN", options.run},
       {"STATAGENT_PERTURB", fmt::format("{},{}{}", kind.ulps, kind.seed, options.once ? ",once" : "")}};
@@ -65,7 +65,7 @@ std::string LastLines(const std::string& text) {
 }
 
 // Nothing if there is no such run.
-Result<std::optional<v1::RunSummary>> Find(Session& session, const std::string& run) {
+Result<std::optional<v1::RunSummary>> FindRun(Session& session, const std::string& run) {
   v1::GetRunRequest question;
   question.set_run(run);
   auto found = session.collector().GetRun(question);
@@ -74,7 +74,7 @@ Result<std::optional<v1::RunSummary>> Find(Session& session, const std::string& 
   return found.status();
 }
 
-Status CheckOptions(const TwinsOptions& options) {
+Status CheckTwins(const TwinsOptions& options) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   if (const auto base = BaseOfTwin(options.run); !base.empty()) {
     return Status(
@@ -86,12 +86,12 @@ Status CheckOptions(const TwinsOptions& options) {
 }
 
 // Trains once. The error says which twin, and why.
-Status Train(Session& session, const TwinsOptions& options, Twin& twin) {
-  const auto begun = Clock::now();
+Status TrainTwin(Session& session, const TwinsOptions& options, Twin& twin) {
+  const auto begun = Stopwatch::now();
   const auto end =
       RunChild(options.command, VariablesFor(session, options, twin.kind), session.options().quiet);
   if (!end.ok()) return end.status();
-  twin.seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+  twin.seconds = std::chrono::duration<double>(Stopwatch::now() - begun).count();
   if (!session.collector().WaitUnlessCancelled(std::chrono::milliseconds(0)))
     return Status(Code::kCancelled, "interrupted");
   if (end->code != 0) {
@@ -102,7 +102,7 @@ Status Train(Session& session, const TwinsOptions& options, Twin& twin) {
                     "is above; mend it and run this again: twins that exist are skipped",
                     end->code, twin.run));
   }
-  const auto found = Find(session, twin.run);
+  const auto found = FindRun(session, twin.run);
   if (!found.ok()) return found.status();
   if (!*found) {
     return Status(
@@ -117,8 +117,8 @@ Status Train(Session& session, const TwinsOptions& options, Twin& twin) {
 }
 
 // Records the twin, unless it exists.
-Status Record(Session& session, const TwinsOptions& options, const std::string& which, Twin& twin) {
-  auto existing = Find(session, twin.run);
+Status RecordTwin(Session& session, const TwinsOptions& options, const std::string& which, Twin& twin) {
+  auto existing = FindRun(session, twin.run);
   if (!existing.ok()) return existing.status();
   if (*existing && !options.again) {
     twin.skipped = true;
@@ -132,15 +132,15 @@ Status Record(Session& session, const TwinsOptions& options, const std::string& 
     request.set_run(twin.run);
     if (const auto removed = session.collector().DeleteRun(request); !removed.ok()) return removed.status();
   }
-  session.Remark(fmt::format("{}: '{}' ({}) is being recorded", which, twin.run, Text(twin.kind)));
-  STATCOLLECT_RETURN_IF_ERROR(Train(session, options, twin));
+  session.Remark(fmt::format("{}: '{}' ({}) is being recorded", which, twin.run, SizeText(twin.kind)));
+  STATCOLLECT_RETURN_IF_ERROR(TrainTwin(session, options, twin));
   session.Remark(fmt::format("{}: '{}' has {} records of {} steps, in {:.1f} s", which, twin.run,
                              FormatCount(twin.summary.records()), FormatCount(twin.summary.steps()),
                              twin.seconds));
   return Status::Ok();
 }
 
-void Print(Session& session, const TwinsOptions& options, const std::vector<Twin>& twins) {
+void PrintTwins(Session& session, const TwinsOptions& options, const std::vector<Twin>& twins) {
   if (session.options().format == Format::kJson) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const Twin& twin : twins) {
@@ -180,20 +180,20 @@ void Print(Session& session, const TwinsOptions& options, const std::vector<Twin
 int RecordTwins(Session& session, const TwinsOptions& options) {
   const std::string attempted = "twins " + Printable(options.run);
   const Collector::Task task(session.collector());  // Ctrl-C is the program's as well: both end
-  if (const Status fit = CheckOptions(options); !fit.ok()) return session.Fail(attempted, fit);
+  if (const Status fit = CheckTwins(options); !fit.ok()) return session.Fail(attempted, fit);
   v1::GetRunRequest question;
   question.set_run(options.run);
   if (const auto base = session.collector().GetRun(question); !base.ok())
     return session.Fail(attempted, base.status());
   std::vector<Twin> twins;
-  for (const Kind& kind : std::span(kTwins).first(options.quick ? kQuickTwins : kTwins.size()))
+  for (const TwinKind& kind : std::span(kTwins).first(options.quick ? kQuickTwins : kTwins.size()))
     twins.push_back({.kind = kind, .run = TwinName(options.run, kind.ulps, kind.seed)});
   for (std::size_t i = 0; i < twins.size(); ++i) {
     const std::string which = fmt::format("twin {} of {}", i + 1, twins.size());
-    if (const Status recorded = Record(session, options, which, twins[i]); !recorded.ok())
+    if (const Status recorded = RecordTwin(session, options, which, twins[i]); !recorded.ok())
       return session.Fail(attempted + ": " + which, recorded);
   }
-  Print(session, options, twins);
+  PrintTwins(session, options, twins);
   return kExitSame;
 }
 
