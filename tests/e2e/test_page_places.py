@@ -23,7 +23,7 @@ agent = statagent.init(required=True)
 rank, ranks = statagent.rank(), int(sys.argv[2])
 
 def numbers(*values):
-    return array.array("f", values)
+    return memoryview(array.array("f", values))
 
 for step in range(3):
     agent.set_step(step)
@@ -114,6 +114,8 @@ def test_show_the_origin_has_the_numbers_of_the_root(recorded: Collector, open_p
     # The link has all of it.
     other = open_page(recorded, page.url.split(recorded.http)[1])
     assert_shows(other, root)
+    if root["rank_b"] is not None:
+        return  # the view of a tensor shows one rank of both runs
     # So have the view of the tensor and its table.
     page.get_by_role("link", name="All statistics of this tensor").click()
     page.wait_for_selector(".grid .chart canvas")
