@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/c_guard.h"
 #include "agent/stats/cpu/noise.h"
 #include "common/redact.h"
 #include "common/step_set.h"
@@ -32,50 +33,16 @@ namespace {
 using statcollect::Code;
 using statcollect::Result;
 using statcollect::Status;
+using statcollect::c_api::CheckSize;
+using statcollect::c_api::Guarded;
+using statcollect::c_api::Invalid;
+using statcollect::c_api::LastError;
+using statcollect::c_api::Null;
+using statcollect::c_api::Report;
+using statcollect::c_api::Text;
 
 constexpr std::uint32_t kDimsMax = 64;
 constexpr std::uint64_t kEntriesMax = 1u << 20;
-
-std::string& LastError() {
-  thread_local std::string message;
-  return message;
-}
-
-int Report(const Status& status) {
-  if (status.ok()) return 0;
-  LastError() = status.message();
-  return static_cast<int>(status.code());
-}
-
-Status Invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
-
-Status Null(const char* function, const char* argument) {
-  return Invalid(std::string(function) + ": " + argument + " is null");
-}
-
-// Runs a function that returns a Status; nothing thrown leaves it.
-template <typename F>
-int Guarded(F&& function) noexcept {
-  try {
-    return Report(function());
-  } catch (const std::exception&) {
-    return static_cast<int>(Code::kResourceExhausted);
-  }
-}
-
-// A structure of an older version of this header lacks fields that are read here; one of a newer version has
-// more.
-template <typename T>
-Status CheckSize(const char* function, const T* structure, std::size_t least = sizeof(T)) {
-  if (structure == nullptr) return Null(function, "a structure");
-  if (structure->struct_size >= least) return Status::Ok();
-  return Invalid(std::string(function) + ": struct_size is " + std::to_string(structure->struct_size) +
-                 "; expected " + std::to_string(least) + " or more; set it to sizeof the structure");
-}
-
-std::string_view Text(const char* text) {
-  return text == nullptr ? std::string_view() : std::string_view(text);
-}
 
 // Empty for negative numbers.
 template <typename T>

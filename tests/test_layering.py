@@ -68,9 +68,15 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/logical": (QUERY | {"server/query/compare"}, {"xxhash"}),  # digests of merged steps
     "server/query/ranks": (QUERY | {"server/query/compare", "server/query/logical", "server/query/settings"}, set()),
     "server/query/cause": (QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings"}, set()),
-    "server/query/verdict": (QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings", "server/query/cause"}, set()),
+    "server/query/verdict": (
+        QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings", "server/query/cause"},
+        set(),
+    ),
     "server/query/verdict/noise_threshold.cc": (QUERY | {"server/query/verdict"}, {"boost"}),
-    "server/query/diff": (QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings", "server/query/verdict"}, set()),
+    "server/query/diff": (
+        QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings", "server/query/verdict"},
+        set(),
+    ),
     "server/query/records": (QUERY | {"server/query/logical"}, set()),
     "server/query/query.h": (QUERY_ROOMS, set()),
     "server/query/query.cc": (QUERY_ROOMS | {"server/query/query.h"}, set()),

@@ -216,8 +216,8 @@ std::string TwinsText(const v1::DiffReport& report) {
 }
 
 void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) {
-  const bool uncertain = report.has_explained() ||
-                         (report.has_root() && report.root().confidence() != "certain");
+  const bool uncertain =
+      report.has_explained() || (report.has_root() && report.root().confidence() != "certain");
   if (!report.has_noise() && uncertain)
     items.push_back(fmt::format("rounding: judged by rules; to measure it: statctl twins {} -- COMMAND",
                                 Printable(report.run_a())));

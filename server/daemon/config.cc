@@ -113,10 +113,6 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
                    : std::string();
       })
       ->configurable(false);
-  app.add_flag("--accept-loss", config.accept_loss,
-               "Open the store although logs, or parts of files, are missing, without what they held; copy "
-               "--data-dir first")
-      ->configurable(false);
   app.add_option(
          "--listen", raw.listen,
          "gRPC address, HOST:PORT (port 0: any free port) or unix:/PATH of a socket; may be given twice, for both")
@@ -335,6 +331,10 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "--token-file", config.token_file,
       "File of tokens made by statcollectord token create (default: <data-dir>/tokens, if it exists). "
       "If there is one, every call needs a token");
+  app.add_flag("--accept-loss", config.accept_loss,
+               "Open the store although logs, or parts of files, are missing, without what they held; copy "
+               "--data-dir first")
+      ->configurable(false);
   app.add_flag(
          "--no-tokens", config.no_tokens,
          "Serve a store without tokens that was used with them; otherwise the collector does not start if "

@@ -61,17 +61,6 @@ AttemptInfo Describe(const AttemptMeta& attempt, const std::map<std::uint32_t, R
   return info;
 }
 
-// How many times as many parts of a batch B has: micro-batches, or those of all ranks. Only what differs.
-std::vector<double> PartsInB(const RunCut& a, const RunCut& b) {
-  const double micro = static_cast<double>(b.micro_batches) / a.micro_batches;
-  const double all = micro * b.pieces / a.pieces;
-  std::vector<double> factors;
-  for (const double factor : {micro, all}) {
-    if (factor != 1) factors.push_back(factor);
-  }
-  return factors;
-}
-
 // Adds notes about the alarms of a run's newest launch: the first NaN, and the rest.
 Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* notes) {
   const std::size_t newest = view.attempts().size() - 1;
@@ -336,7 +325,7 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   if (!view_b.ok()) return view_b.status();
   DiffRequest as_models = request;
   as_models.logical = true;
-  if (pair.a->folds_micro_batches()) as_models.loss_factors = PartsInB(pair.a->cut(), pair.b->cut());
+  as_models.loss_factors = LossFactors(pair);
   std::vector<std::unique_ptr<LogicalRun>> repeats;
   const auto open = OpenAs(store, *pair.a, repeats);
   auto noise = OpenNoiseOfWhole(store, *view_a, request, open, pair.a->folds_micro_batches());
@@ -424,14 +413,14 @@ Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& re
     if (*whole) return **std::move(whole);
   }
   std::vector<ScalarRow> rows;
-  STATCOLLECT_RETURN_IF_ERROR(
-      ForEachRecord<ScalarRecord>(store, request, [&](std::uint32_t rank, ScalarRecord& scalar) {
-        if (!request.name.empty() && scalar.name != request.name) return Status::Ok();
-        if (rows.size() >= kRowsMax) return TooManyRows("scalars");
-        rows.push_back(
-            {request.run, rank, scalar.step, scalar.micro_batch, std::move(scalar.name), scalar.value});
-        return Status::Ok();
-      }));
+  const auto take = [&](std::uint32_t rank, ScalarRecord& scalar) {
+    if (!request.name.empty() && scalar.name != request.name) return Status::Ok();
+    if (rows.size() >= kRowsMax) return TooManyRows("scalars");
+    rows.push_back(
+        {request.run, rank, scalar.step, scalar.micro_batch, std::move(scalar.name), scalar.value});
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<ScalarRecord>(store, request, take));
   if (rows.empty() && !request.name.empty())
     return NothingNamed(store, request, "scalars", "scalar", request.name, &ScalarRecord::name);
   const auto key = [](const ScalarRow& r) { return std::tie(r.name, r.rank, r.step, r.micro_batch); };
@@ -449,13 +438,13 @@ Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& requ
                                                        const std::stop_token& stop) const {
   std::vector<MemoryRow> rows;
   LimitedStore store = Limited(stop);
-  STATCOLLECT_RETURN_IF_ERROR(
-      ForEachRecord<MemoryRecord>(store, request, [&](std::uint32_t rank, MemoryRecord& record) {
-        if (record.module.empty() == request.modules) return Status::Ok();
-        if (rows.size() >= kRowsMax) return TooManyRows("memory");
-        rows.push_back({request.run, rank, std::move(record)});
-        return Status::Ok();
-      }));
+  const auto take = [&](std::uint32_t rank, MemoryRecord& record) {
+    if (record.module.empty() == request.modules) return Status::Ok();
+    if (rows.size() >= kRowsMax) return TooManyRows("memory");
+    rows.push_back({request.run, rank, std::move(record)});
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<MemoryRecord>(store, request, take));
   SortByStep(rows);
   return rows;
 }
@@ -464,13 +453,13 @@ Result<std::vector<DensityRow>> QueryEngine::ListDensity(const DensityRequest& r
                                                          const std::stop_token& stop) const {
   std::vector<DensityRow> rows;
   LimitedStore store = Limited(stop);
-  STATCOLLECT_RETURN_IF_ERROR(
-      ForEachRecord<DensityRecord>(store, request, [&](std::uint32_t rank, DensityRecord& record) {
-        if (!request.input.empty() && record.input != request.input) return Status::Ok();
-        if (rows.size() >= kRowsMax) return TooManyRows("density");
-        rows.push_back({request.run, rank, std::move(record)});
-        return Status::Ok();
-      }));
+  const auto take = [&](std::uint32_t rank, DensityRecord& record) {
+    if (!request.input.empty() && record.input != request.input) return Status::Ok();
+    if (rows.size() >= kRowsMax) return TooManyRows("density");
+    rows.push_back({request.run, rank, std::move(record)});
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<DensityRecord>(store, request, take));
   if (rows.empty() && !request.input.empty())
     return NothingNamed(store, request, "density", "input", request.input, &DensityRecord::input);
   SortByStep(rows);

@@ -416,7 +416,7 @@ statagent.step(); statagent.close(timeout=10)
                     ["show", "formulas"], ["top", "formulas", "--by", "l2"], ["diff", "formulas", "formulas"]):  # fmt: skip
         done = shared_collector.statctl(*command, "--format", "csv")
         table[command[0]] = done.out
-    for command, text in table.items():
+    for text in table.values():
         rows = list(csv.reader(io.StringIO(text, newline="")))
         for cell in (cell for row in rows for cell in row):
             if cell[:1] in "=+-@\t\r" and len(cell) > 1:

@@ -278,7 +278,9 @@ def raw(collector: Collector, request: bytes) -> tuple[bytes, bool]:
 )
 def test_a_body_in_another_transfer_encoding_is_refused_and_the_connection_closed(collector: Collector, field: str) -> None:
     smuggled = b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    head = f"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: {field}\r\n\r\n"
+    head = (
+        f"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: {field}\r\n\r\n"
+    )
     answer, closed = raw(collector, head.encode() + smuggled)
     assert closed and answer.count(b"HTTP/1.1 ") == 1, answer
     assert answer.startswith(b"HTTP/1.1 400") and b"expected" in answer, answer
@@ -293,7 +295,11 @@ def test_chunks_are_taken_and_only_in_http_1_1(collector: Collector) -> None:
 
 def test_text_that_is_no_utf_8_is_refused_with_a_reason(collector: Collector) -> None:
     for bad in ("%ff%0a", "%ff", "a%0a%c3", "%ed%a0%80%0a", "%00", "a%07%0a", "%ff" * 3000, "x" * 3000 + "%ff"):
-        for path in (f"/api/v1/show?run={bad}", f"/api/v1/series?run=base&activation={bad}", f"/api/v1/diff?run_a=base&run_b={bad}"):
+        for path in (
+            f"/api/v1/show?run={bad}",
+            f"/api/v1/series?run=base&activation={bad}",
+            f"/api/v1/diff?run_a=base&run_b={bad}",
+        ):
             status, text, _ = ask(collector, path)
             assert status == 400 and len(json.loads(text)["error"]) > 20, (path[:60], status, text)
     status, text, _ = ask(collector, "/api/v1/show?run=base%0a")

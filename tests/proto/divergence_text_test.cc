@@ -149,7 +149,8 @@ TEST(DivergenceText, EqualBitsAreSaidOnlyWhereHashesTell) {
   first = Forward(v1::REASON_NUMERIC);
   first.set_previous("h.1.qkv");
   report.set_without_hash(1);
-  EXPECT_THAT(NextStep(report), AllOf(HasSubstr("which agrees in every recorded statistic"), Not(HasSubstr("bit"))));
+  EXPECT_THAT(NextStep(report),
+              AllOf(HasSubstr("which agrees in every recorded statistic"), Not(HasSubstr("bit"))));
 }
 
 class BeforeTheRoot : public ::testing::Test {
@@ -200,13 +201,15 @@ TEST_F(BeforeTheRoot, OfTheFirstAboveItsToleranceNothingElseIsKnown) {
 
 TEST(CausesOf, ARowIsPropagatedOnlyFromOneThatCanCauseIt) {
   v1::DiffReport report = Runs();
-  const auto add = [&](v1::Stage stage, v1::Kind kind, const std::string& name, v1::Reason reason, bool origin) {
+  const auto add = [&](v1::Stage stage, v1::Kind kind, const std::string& name, v1::Reason reason,
+                       bool origin) {
     v1::Divergence row = Row(stage, kind, name, reason);
     row.set_origin(origin);
     *report.add_diverged() = row;
   };
   add(v1::STAGE_BATCH, v1::KIND_BATCH, "mask", v1::REASON_NUMERIC, true);
-  add(v1::STAGE_BATCH, v1::KIND_BATCH, "ids", v1::REASON_NUMERIC, false);  // no batch is computed from another
+  add(v1::STAGE_BATCH, v1::KIND_BATCH, "ids", v1::REASON_NUMERIC,
+      false);  // no batch is computed from another
   add(v1::STAGE_FORWARD, v1::KIND_OUTPUT, "h.0", v1::REASON_NUMERIC, false);
   add(v1::STAGE_FORWARD, v1::KIND_OUTPUT, "h.1", v1::REASON_MISSING_IN_A, false);
   add(v1::STAGE_BATCH, v1::KIND_BATCH, "rollout", v1::REASON_NUMERIC, false);  // what a model computed
@@ -233,7 +236,8 @@ TEST(DivergenceText, WhatIsNotOfAnAgentIsNotLaunchedAgain) {
   EXPECT_EQ(ValuesAdvice(report), "");
   report.mutable_bracket()->set_last_agreeing(1);
   report.mutable_bracket()->set_first_seen(3);
-  EXPECT_THAT(NextStep(report), HasSubstr("run the golden's training and the other one again with steps=1-3"));
+  EXPECT_THAT(NextStep(report),
+              HasSubstr("run the golden's training and the other one again with steps=1-3"));
 }
 
 TEST(DivergenceText, OptimizerNamesTheWeightNotItsState) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "server/query/number_text.h"
 
 namespace statcollect::query {
 namespace {
@@ -90,6 +91,11 @@ class LossSpots {
 
 std::vector<std::string> LossDiff::OnlyInA() const { return Minus(names_a_, names_b_); }
 std::vector<std::string> LossDiff::OnlyInB() const { return Minus(names_b_, names_a_); }
+
+std::string LossDiff::FactorText(const std::string& run_a, const std::string& run_b) const {
+  return "losses of " + run_b + " were multiplied by " + ShortNumber(*factor_) +
+         ": it cuts a batch into other parts than " + run_a + ", and its losses are those of a part";
+}
 
 bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRecord>& b) {
   if (a == b) return false;

@@ -21,7 +21,6 @@
 #include "server/query/diff/loaded_weights.h"
 #include "server/query/diff/lone_tensors.h"
 #include "server/query/diff/map_notes.h"
-#include "server/query/number_text.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/recorded_config.h"
 #include "server/query/settings/recording_policy.h"
@@ -410,8 +409,7 @@ void ReportBuilder::AddNotes() {
   }
   if (tally_.definitions_differ) {
     notes.push_back(
-        "the runs have hashes of different kinds or definitions, which were not compared, and neither were "
-        "their "
+        "the runs have hashes of different kinds or definitions, which were not compared, and neither were their "
         "sketches: identical means here that every recorded statistic is equal");
   }
   if (uncertain_missing_) {
@@ -424,8 +422,7 @@ void ReportBuilder::AddNotes() {
   }
   if (tally_.weights_unproven && !tally_.weights_differ) {
     notes.push_back(
-        "the initial weights agree within their tolerance; without content hashes of both runs it is not "
-        "known "
+        "the initial weights agree within their tolerance; without content hashes of both runs it is not known "
         "whether they are equal");
   }
   if (tally_.without_hash > 0) {
@@ -443,10 +440,7 @@ void ReportBuilder::AddNotes() {
   if (cut_) notes.push_back("some lists were cut; narrow the query with --steps, --rank or --kinds");
   for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
   for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
-  if (losses_.factor())
-    notes.push_back("losses of " + b_.run() + " were multiplied by " + ShortNumber(*losses_.factor()) +
-                    ": it cuts a batch into other parts than " + a_.run() +
-                    ", and its losses are those of a part");
+  if (losses_.factor()) notes.push_back(losses_.FactorText(a_.run(), b_.run()));
   if (losses_.alone() > 0) {
     notes.push_back(std::to_string(losses_.alone()) + " losses exist in only one run and were not compared");
   }
@@ -527,6 +521,12 @@ void AddPlan(const DiffPlan& plan, bool merged, DiffReport& report) {
     report.steps = StepRange{.first = plan.steps.begin()->first, .last = plan.steps.rbegin()->first};
 }
 
+void NoteEnd(const DiffRequest& request, DiffReport& report) {
+  if (!request.first_only || !report.first) return;
+  report.notes.push_back("ended at the first step that diverged; later steps were not compared");
+  report.steps->last = report.first->step;
+}
+
 void TakeCells(StepResult& step, HeatMapBuilder& heat) {
   for (RankStepFindings& at : step.ranks) {
     heat.Take(at);
@@ -591,10 +591,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
   report.source_b = SourceOf(b);
   CompareConfiguration(a, b, report);
   AddPlan(*plan, request.merge_ranks, report);
-  if (request.first_only && report.first) {
-    report.notes.push_back("ended at the first step that diverged; later steps were not compared");
-    report.steps->last = report.first->step;
-  }
+  NoteEnd(request, report);
   return report;
 }
 

@@ -200,6 +200,16 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   return {MakePair(a, b, *std::move(whole_a), *std::move(whole_b))};
 }
 
+std::vector<double> LossFactors(const LogicalPair& pair) {
+  const RunCut &a = pair.a->cut(), &b = pair.b->cut();
+  const double micro = static_cast<double>(b.micro_batches) / a.micro_batches;
+  std::vector<double> factors;
+  for (const double factor : {micro, micro * b.pieces / a.pieces}) {
+    if (factor != 1 && pair.a->folds_micro_batches()) factors.push_back(factor);
+  }
+  return factors;
+}
+
 Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report) {
   const auto describe = [&](Divergence& row) {
     const TensorName in_a{row.kind, row.activation, row.output_path};

@@ -25,6 +25,10 @@ struct LogicalPair {
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
                                                  const DiffRequest& request);
 
+// How many times as many parts of a batch B has, whose losses may be those of a part: micro-batches, and those of all ranks.
+// Only where a batch is cut, and only factors other than 1.
+std::vector<double> LossFactors(const LogicalPair& pair);
+
 // Adds the ranks that hold each tensor, which of their parts differ in the first divergence and at the root, and what
 // was found while reading. `a`, `b`: the runs as they are. Cost: reads a step of all ranks for each of the two.
 Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report);

@@ -156,8 +156,9 @@ TEST_F(RootReport, WhatRepeatsDoNotExplainIsSaid) {
   report_.clear_first();
   report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
   report_.mutable_noise()->add_runs("repeat");
-  EXPECT_THAT(Text(), HasSubstr("none by more than its tolerance or ten times the noise of the repeats. But neither "
-                                "rounding nor the noise explains them: they begin at step 2"));
+  EXPECT_THAT(Text(),
+              HasSubstr("none by more than its tolerance or ten times the noise of the repeats. But neither "
+                        "rounding nor the noise explains them: they begin at step 2"));
   report_.clear_root();
   report_.set_explained("rounding");
   EXPECT_THAT(Text(), HasSubstr("rounding and the noise of the repeats explain all of them"));

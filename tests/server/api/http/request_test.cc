@@ -56,8 +56,8 @@ TEST(HttpRequest, EncodedCommasSeparateNumbersAndNamesToo) {
 TEST(HttpRequest, SaysWhatIsWrongAndWhatThereIs) {
   EXPECT_THAT(Refusal("rum_a=x"),
               AllOf(HasSubstr("no parameter 'rum_a'"), HasSubstr("run_a, run_b, tolerance")));
-  EXPECT_THAT(Refusal("kinds=outputs"), AllOf(HasSubstr("'outputs'"), HasSubstr("grad_output"),
-                                              HasSubstr("(did you mean 'output'?)")));
+  EXPECT_THAT(Refusal("kinds=outputs"),
+              AllOf(HasSubstr("'outputs'"), HasSubstr("grad_output"), HasSubstr("(did you mean 'output'?)")));
   EXPECT_THAT(Refusal("kinds=1"), HasSubstr("expected output")) << "numbers are no names";
   EXPECT_THAT(Refusal("ranks=-1"), HasSubstr("0..4294967295"));
   EXPECT_THAT(Refusal("ranks=0,,1"), HasSubstr("''"));

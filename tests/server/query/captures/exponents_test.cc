@@ -210,8 +210,9 @@ TEST_F(ExponentsTest, AnActivationWithoutAnySuggestsThoseThatHaveSome) {
        {ExponentsRequest{.run = "base", .activation = "fc", .kinds = {Kind::kBatch}},
         ExponentsRequest{.run = "base", .activation = "fc", .ranks = {7}},
         ExponentsRequest{.run = "base", .activation = "fc", .steps = "300"}}) {
-    EXPECT_THAT(elsewhere(request),
-                HasSubstr("none of these steps, ranks and kinds; there are some at step 0, of rank 0, kind "));
+    EXPECT_THAT(
+        elsewhere(request),
+        HasSubstr("none of these steps, ranks and kinds; there are some at step 0, of rank 0, kind "));
   }
   const auto none = QueryEngine(store_).ListExponents({.run = "base", .activation = "fd"});
   EXPECT_EQ(none.status().code(), Code::kNotFound);

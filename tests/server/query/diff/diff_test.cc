@@ -770,8 +770,9 @@ TEST_F(DiffTest, TwoModelsAreNotCompared) {
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
   EXPECT_FALSE(r.first || r.root || r.first_bitwise);
   EXPECT_THAT(r.diverged, IsEmpty());
-  EXPECT_THAT(r.message, HasSubstr("they are different models: of 21 tensors of a and 12 of b, only one has a "
-                                   "counterpart in the other run"));
+  EXPECT_THAT(r.message,
+              HasSubstr("they are different models: of 21 tensors of a and 12 of b, only one has a "
+                        "counterpart in the other run"));
   EXPECT_THAT(r.unmatched.only_a, ::testing::SizeIs(20));
 }
 

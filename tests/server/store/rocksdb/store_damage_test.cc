@@ -266,7 +266,8 @@ TEST_F(StoreDamageTest, AManifestCutToHalfInAStoreThatWasKilledIsRefusedBeforeAT
 // A store of before the file SYNCED: only its tables can tell.
 TEST_F(StoreDamageTest, AManifestCutInAStoreOfAnEarlierBuildIsSeenByTheTablesThatItHasLost) {
   Fill(150);
-  ASSERT_TRUE(store_->Checkpoint(root_ / "any").ok());  // what was in logs is in tables now, and the logs are gone
+  ASSERT_TRUE(
+      store_->Checkpoint(root_ / "any").ok());  // what was in logs is in tables now, and the logs are gone
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(ledger_.AppendGroup(*store_).ok());
   store_.reset();
   const std::string manifest = Matching("MANIFEST-.*").back();
