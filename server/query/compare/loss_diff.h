@@ -39,7 +39,9 @@ class LossDiff {
   std::vector<std::string> OnlyInA() const;
   std::vector<std::string> OnlyInB() const;
   std::uint64_t alone() const { return alone_; }  // number of losses without counterpart in their step
-  std::optional<double> factor() const { return factor_; }             // by which losses of B were multiplied
+  std::optional<double> factor() const { return factor_; }  // by which losses of B were multiplied
+  // One sentence about it. Precondition: there is one.
+  std::string FactorText(const std::string& run_a, const std::string& run_b) const;
   const std::set<std::string>& compared() const { return compared_; }  // names
 
  private:
