@@ -124,7 +124,7 @@ void AddMap(CommandSet& commands) {
 
 void AddTwins(CommandSet& commands) {
   const auto [app, o] = commands.Add<TwinsOptions>(
-      "twins", "Records a run again with noise in the last places, so that diff can measure its rounding",
+      "twins", "Trains twins of a run, to measure its rounding",
       "  statctl twins base -- python train.py --lr 3e-4        # 2 twins of 1 ulp, and 32, 1024, 32768 ulp\n"
       "  statctl twins base --quick -- torchrun --nproc-per-node 2 train.py\n"
       "  statctl twins base --steps 0-20 -- python train.py     # stops nothing: only fewer records\n"

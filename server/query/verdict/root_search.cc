@@ -36,8 +36,8 @@ bool IsIdle(const Divergence& row) {
                      row.kind == Kind::kInput || row.kind == Kind::kBatch);
 }
 
-void FirstMissing::Note(const PlacedRow& placed) {
-  if (IsIdle(placed.row)) ++idle;
+void FirstMissing::Note(const PlacedRow& placed, bool defined) {
+  if (!defined && IsIdle(placed.row)) ++idle;
   NoteFirst(placed, any);
   if (placed.row.stage == Stage::kGrad) NoteFirst(placed, gradient);
 }

@@ -21,8 +21,9 @@ namespace statcollect::query {
 // many rows to list them. Rows are noted step by step.
 struct FirstMissing {
   std::optional<PlacedRow> any, gradient;
-  std::uint64_t idle = 0;  // rows that IsIdle
-  void Note(const PlacedRow& placed);
+  std::uint64_t idle = 0;  // rows that IsIdle, of tensors that the other run never has
+  // `defined`: the run that lacks it has it in some other step.
+  void Note(const PlacedRow& placed, bool defined);
 };
 
 // Whether a record that only one run has is of something that training need not depend on: a gradient of an activation,

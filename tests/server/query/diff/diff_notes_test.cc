@@ -84,7 +84,7 @@ TEST_F(DiffNotesTest, RunsWithNothingInCommonAreIncomparable) {
   b.Observe(0, 0, Key("q"), Wave(1)).Commit();
   DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
-  EXPECT_THAT(r.message, HasSubstr("no activation in common"));
+  EXPECT_THAT(r.message, HasSubstr("none has a counterpart in the other run"));
   EXPECT_FALSE(r.first);
   EXPECT_THAT(r.diverged, IsEmpty());
   EXPECT_THAT(r.origins, IsEmpty());

@@ -386,7 +386,8 @@ TEST_F(RanksTest, RanksThatWereNotMeantToRecordAreNotMissing) {
   RunWriter writer(store_, "some", 4);
   writer.Observe(0, 0, Key("w", Kind::kWeight), {.values = {1, 2}});
   const AttemptId id = writer.Observe(2, 0, Key("w", Kind::kWeight), {.values = {1, 2}}).Commit();
-  for (const auto& [rank, known] : *store_.Ranks(id)) {
+  const auto ranks = *store_.Ranks(id);
+  for (const auto& [rank, known] : ranks) {
     RankMeta meta = known;
     meta.info.ranks = "0,2";
     ASSERT_TRUE(store_.PutRank(id, rank, meta).ok());
