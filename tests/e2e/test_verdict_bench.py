@@ -233,7 +233,7 @@ def test_a_cause_is_right_by_its_rule() -> None:
 
 
 def test_an_answer_says_from_how_many_twins_it_was_measured() -> None:
-    noise = {"twins": ["a.twin-1-1", "a.twin-1-2"], "scale": 1}
+    noise = {"twins": 2, "scale": [1, 1]}
     assert answered(PAIR, "diverged", first=ROW, noise=noise).twins == 2
     assert answered(PAIR, "diverged", first=ROW, noise=None).twins == 0
     assert answered(PAIR, "diverged", first=ROW).twins == 0, "of a build that knows no twins"
@@ -241,7 +241,7 @@ def test_an_answer_says_from_how_many_twins_it_was_measured() -> None:
 
 def family_results(alarms: int, exact: int, twins: bool) -> list[Result]:
     """Of flow: four clean pairs, four bugs of 20 times rounding and one of 5; one pair of two legal changes."""
-    noise = {"twins": ["t"]} if twins else None
+    noise = {"twins": 1} if twins else None
     root = {**ROW, "cause": {"rule": "module_setting"}}
     own = replace(PAIR, family="flow", half="unseen", run_a="flow-plain")
     found = [answered(replace(own, bug=""), "diverged" if i < alarms else "identical", first=ROW, noise=noise) for i in range(4)]

@@ -75,7 +75,7 @@ def judge(pair: Pair, report: Row, seconds: float) -> Result:
 
 def twins_in(report: Row) -> int:
     noise = report.get("noise")
-    return len(noise.get("twins") or []) if isinstance(noise, dict) else 0
+    return int(noise.get("twins") or 0) if isinstance(noise, dict) else 0
 
 
 def ask(collector: Collector, pair: Pair, options: Sequence[str] = ()) -> Result:
