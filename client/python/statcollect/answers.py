@@ -397,8 +397,10 @@ class MemoryRow:
 class NoiseSource:
     """Source of the noise."""
 
-    runs: list[str]  # repeats of A
+    runs: list[str]  # repeats of A, or its perturbed twins
     stored: bool  # from a saved profile, not from runs read now
+    twins: int  # how many of the runs are perturbed twins: all or none
+    scale: list[float]  # the noise of each twin, in units in the last place
 
 
 @dataclass(frozen=True)

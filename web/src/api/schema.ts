@@ -1660,10 +1660,14 @@ export interface components {
         };
         /** @description Source of the noise. */
         NoiseSource: {
-            /** @description repeats of A */
+            /** @description repeats of A, or its perturbed twins */
             runs: string[];
+            /** @description the noise of each twin, in units in the last place */
+            scale: (number | ("NaN" | "Infinity" | "-Infinity"))[];
             /** @description from a saved profile, not from runs read now */
             stored: boolean;
+            /** @description how many of the runs are perturbed twins: all or none */
+            twins: number;
         };
         /** @description One side of a comparison. Statistics are absent if the tensor has no finite element, or if the tool that wrote the records did not provide them. */
         ObservationSide: {
