@@ -91,7 +91,12 @@ bool DiffersBefore(const v1::Divergence& row, const v1::DiffReport& report) {
   const v1::Divergence& bitwise = report.first_bitwise();
   if (bitwise.step() != row.step()) return bitwise.step() < row.step();
   if (bitwise.stage() != row.stage()) return bitwise.stage() < row.stage();
-  return !IsStructural(row);  // the row differs in its bits as well, and is not the first that does
+  if (!IsStructural(row)) return true;  // the row differs in its bits as well, and is not the first that does
+  for (const v1::Divergence& listed : report.diverged()) {
+    if (SamePlace(listed, row)) return false;
+    if (!IsStructural(listed)) return true;
+  }
+  return false;
 }
 
 // " up to rounding", " within tolerance": how exactly what comes before the focus agrees; empty: exactly.

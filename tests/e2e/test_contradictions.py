@@ -144,7 +144,7 @@ def test_of_imports_no_bits_are_known(imports: Collector) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("keep", "nope"), ("noise", "show", "mlp"), ("noise", "rm", "mlp"), ("series", "mlp", "none"), ("exponents", "mlp", "none"),
+        ("keep", "nope"), ("noise", "show", "mlp"), ("noise", "rm", "mlp"), ("series", "mlp", "none"), ("exponents", "mlp", "nope"),
         ("diff", "--golden", "/nope.scg", "--run-b", "mlp"), ("diff", "mlp", "again", "--noise", "mlp"), ("diff", "mlp", "again", "--map", "hf:none"),
         ("checkpoint", "/nope/x"), ("import", "ort", "/nope", "--run", "x"), ("diff-values", "mlp", "eps", "norm", "--step", "0"),
     ],

@@ -283,7 +283,8 @@ def test_a_body_in_another_transfer_encoding_is_refused_and_the_connection_close
     )
     answer, closed = raw(collector, head.encode() + smuggled)
     assert closed and answer.count(b"HTTP/1.1 ") == 1, answer
-    assert answer.startswith(b"HTTP/1.1 400") and b"expected" in answer, answer
+    assert answer.startswith(b"HTTP/1.1 400"), answer
+    assert b"expected" in answer or b"bad Transfer-Encoding" in answer, answer  # ours, or the parser's of a field that comes twice
 
 
 def test_chunks_are_taken_and_only_in_http_1_1(collector: Collector) -> None:
@@ -314,7 +315,7 @@ statagent.inspect("stc_0123456789ab_layer", torch.arange(4.0))
 statagent.log_scalar("loss", 1.0)
 statagent.step(); statagent.close(timeout=10)
 """)
-    assert get(collector, "show", {"run": "stc_run"})["run"] == "stc_run"
+    assert get(collector, "show", {"run": "stc_run"})["summary"]["run"] == "stc_run"
     series = get(collector, "series", {"run": "stc_run", "activation": "stc_0123456789ab_layer"})
     assert len(series["records"]) == 1
     token = "stc_0123456789ab_" + "0f" * 32

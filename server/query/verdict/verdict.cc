@@ -146,6 +146,7 @@ void PreferHardRow(bool order_counts, const FirstMissing& missing, RootAnswer& a
     const Divergence* row = RowAmong(report, report.root->at);
     if (row == nullptr) return;
     report.root->at.times_noise = row->times_noise;
+    report.root->at.tolerance = row->tolerance;
     if (row->reason == Reason::kOrder) report.root->at.reason = Reason::kOrder;
     return;
   }

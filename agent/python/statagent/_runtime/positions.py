@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 
 class Position:
@@ -82,38 +81,63 @@ class Positions:
 
 class StepGate:
     """A thread that numbers a record and then makes it holds off threads that end the step, and these hold off new ones. No code of the
-    program runs inside, except how a foreign array gives its memory."""
+    program runs inside, except how a foreign array gives its memory. Its contexts are no generators: those of a hook in front of a graph
+    with fullgraph=True would be refused by torch.compile."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._recording = 0
         self._ending = False
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> AbstractContextManager[None]:
+        return _Recording(self)
+
+    def ending(self) -> AbstractContextManager[None]:
+        return _Ending(self)
+
+    def begin_record(self) -> None:
         with self._changed:
             while self._ending:
                 self._changed.wait()
             self._recording += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._recording -= 1
-                if not self._recording:
-                    self._changed.notify_all()
 
-    @contextmanager
-    def ending(self) -> Iterator[None]:
+    def end_record(self) -> None:
+        with self._changed:
+            self._recording -= 1
+            if not self._recording:
+                self._changed.notify_all()
+
+    def begin_end(self) -> None:
         with self._changed:
             while self._ending:
                 self._changed.wait()
             self._ending = True
             while self._recording:
                 self._changed.wait()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._ending = False
-                self._changed.notify_all()
+
+    def end_end(self) -> None:
+        with self._changed:
+            self._ending = False
+            self._changed.notify_all()
+
+
+class _Recording(AbstractContextManager[None]):
+    def __init__(self, gate: StepGate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        self._gate.begin_record()
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.end_record()
+
+
+class _Ending(AbstractContextManager[None]):
+    def __init__(self, gate: StepGate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        self._gate.begin_end()
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.end_end()
