@@ -109,7 +109,8 @@ def test_what_repeats_show_as_well_is_no_root(runs: Collector) -> None:
 
 
 def test_a_window_of_steps_is_no_whole_run(runs: Collector) -> None:
-    assert "tensors in 2 of the steps 0..4" in runs.statctl("show", "window").out
+    # The weights as loaded are in step 0.
+    assert "tensors in 3 of the steps 0..4" in runs.statctl("show", "window").out
     assert "20 steps (0..19)" in runs.statctl("show", "long").out
 
 

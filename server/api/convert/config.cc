@@ -1,3 +1,4 @@
+#include "common/names.h"
 #include "server/api/convert_checks.h"
 
 namespace statcollect::api {

@@ -234,7 +234,7 @@ class RunWriter {
     for (auto& [rank, r] : ranks_) {
       for (const std::uint64_t step : r.open_steps) {
         if (!r.without_end.contains(step))
-          r.batch.steps.push_back({step, static_cast<std::int64_t>(step) * 1000, 1});
+          r.batch.steps.push_back({step, static_cast<std::int64_t>(step % 1000000 * 1000), 1});
       }
       r.open_steps.clear();
       r.batch.first_seq = r.meta.durable_seq + 1;
