@@ -1153,7 +1153,7 @@ def test_runs_that_are_odd_are_shown_and_explained(collector: Collector, open_pa
     page.wait_for_selector(".sentence >> text=The run has one rank")
     page = open_page(collector, "/?view=compare&a=apples&b=pears")
     page.wait_for_selector(".badge >> text=incomparable")
-    assert "no activation in common" in page.inner_text("main")
+    assert "none has a counterpart in the other run" in page.inner_text("main")
     page = open_page(collector, "/?view=compare&a=empty&b=apples", quiet=False)
     page.wait_for_selector(".badge >> text=incomparable")
     for path in ("/?view=run&a=nan", "/?view=compare&a=nan&b=nan2"):

@@ -58,7 +58,7 @@ def jobs_of(name: str, planned: list[Pair]) -> list[dict[str, Any]]:
 
 
 def test_twins_of_a_baseline_are_stored_beside_it_and_differ_by_their_noise(bench: Bench, shared_collector: Collector) -> None:
-    stored = {row["run"] for row in shared_collector.json("runs")["runs"]}
+    stored = {row["run"] for row in shared_collector.json("runs", "--twins")["runs"]}
     for name in FAMILIES:
         assert stored.issuperset(pairs.twins_of(f"{name}-plain")) == (name in TWINNED), name
     distances = effects.Distances(shared_collector)

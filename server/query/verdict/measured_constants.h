@@ -34,6 +34,8 @@ inline constexpr double kKernelRoundoffs = 3;
 inline constexpr double kFirstExcess = 1.01, kFirstExcessOrder = 1e-3;
 // What was loaded or given may have been rounded on the way.
 inline constexpr double kInputRoundoffs = 4;
+// Rows that nothing reads differ entirely, so a tensor of which at least a hundredth are such rows differs by this share.
+inline constexpr double kUnread = 0.1;
 // Other bits that the sums do not show, in unit roundoffs.
 inline constexpr double kUnseen = 1e-3;
 // A record whose noise is this share of its own size says nothing.

@@ -398,15 +398,17 @@ std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const Record> rec
   const auto first =
       std::find_if(judged.excess.begin(), judged.excess.end(), [](double one) { return one > 1; });
   const auto index = static_cast<std::size_t>(first - judged.excess.begin());
-  if (first == judged.excess.end() || records[index].stage != Stage::kForward || !(*first > kOfScale))
-    return {};
+  if (first == judged.excess.end() || records[index].stage != Stage::kForward) return {};
+  if (!(*first > kOfScale) || records[index].b.by_value < kUnread * records[index].size) return {};
   const Judged again = JudgeRecords(records, step, /*outputs_count=*/false);
   std::vector<std::size_t> outputs;
   bool gradients = false;
   for (std::size_t i = 0; i < records.size(); ++i) {
     gradients = gradients || records[i].stage == Stage::kGrad;
     if (!(again.excess[i] > 1)) continue;
-    if (records[i].stage != Stage::kForward || !records[i].b.alike) return {};
+    // Running statistics are an effect, although a norm hides from everything else what its inputs' size and mean are.
+    const bool left = IsLeft(step.pairs[i], records[i].stage);
+    if (records[i].stage != Stage::kForward || !records[i].b.alike || left) return {};
     outputs.push_back(i);
   }
   return gradients ? outputs : std::vector<std::size_t>();
