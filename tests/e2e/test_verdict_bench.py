@@ -26,7 +26,7 @@ from verdict_bench.training import Training
 import statagent
 
 FAMILIES = ("cnn", "gpt", "gan")
-TWINNED = ("cnn", "gpt")  # the other is judged without twins
+TWINNED = ("gpt",)  # the others are judged without twins
 
 
 @dataclass
