@@ -271,7 +271,7 @@ Status ReportBuilder::TakeMissing(RankStepFindings& at) {
     ++at.tally.records;
     ++at.tally.diverged;
     const Divergence& row = missing.placed.row;
-    first_missing_.Note(missing.placed, missing.defined);
+    first_missing_.Note(missing.placed);
     missing_names_.insert(SpreadName(row.kind, row.activation, row.output_path));
     lone_.Add(missing);
     at.rows.push_back(std::move(missing.placed));

@@ -116,22 +116,6 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
-// Whether nothing differs but what rounding explains and records that only one run has of what training need not depend
-// on: then all losses, outputs and gradients of weights agree.
-bool OnlyIdleIsMissing(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
-                       const DiffReport& report) {
-  const std::uint64_t idle = question.missing.idle;
-  return idle > 0 && !report.root && !request.exact && tally.diverged == tally.numeric + idle;
-}
-
-void NoteIdle(const FirstMissing& missing, DiffReport& report) {
-  const Divergence& first = missing.any->row;
-  report.notes.push_back(
-      std::to_string(missing.idle) + (missing.idle == 1 ? " record exists" : " records exist") +
-      " in one run only (the first: " + std::string(Name(first.kind)) + " " + Printable(first.activation) +
-      "). Losses, outputs and gradients of weights agree, so nothing depends on it");
-}
-
 // A row that no rounding explains (an input, or more than values) is the root if it comes first.
 void PreferHardRow(bool order_counts, const FirstMissing& missing, RootAnswer& answer, DiffReport& report) {
   const Divergence* hard = FirstHard(report, order_counts);
@@ -265,12 +249,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     report.root = answer.root;
   }
   if (report.root) PassOverNoise(answer.noise_driven, report);
-  const bool only_idle = unknown == nullptr && OnlyIdleIsMissing(question, request, tally, report);
-  if (only_idle) {
-    NoteIdle(question.missing, report);
-  } else {
-    PreferHardRow(request.exact || unknown != nullptr, question.missing, answer, report);
-  }
+  PreferHardRow(request.exact || unknown != nullptr, question.missing, answer, report);
   NoteCaveats(answer, report);
   if (unknown == nullptr) NoteTwins(question, answer, report);
   if (answer.without_effect && !answer.root) report.notes.push_back(answer.without_effect->Text());
@@ -282,7 +261,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
       report.root =
           RootOf(*report.first, Confidence::kPossible, "it is the first difference above its tolerance");
   }
-  const bool values_only = tally.diverged == tally.numeric || only_idle;
+  const bool values_only = tally.diverged == tally.numeric;
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
   if (!report.root && report.first && !values_only && !request.exact && unknown == nullptr)
     report.root =
@@ -294,7 +273,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     return AddCause(question, *report.root, stop);
   }
   if (hard || unknown != nullptr || !values_only || answer.differ_before) return Status::Ok();
-  report.explained_by_rounding = tally.numeric > 0 || !only_idle;
+  report.explained_by_rounding = true;
   report.verdict = Verdict::kWithinTolerance;
   return Status::Ok();
 }
