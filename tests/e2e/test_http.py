@@ -284,7 +284,9 @@ def test_a_body_in_another_transfer_encoding_is_refused_and_the_connection_close
     answer, closed = raw(collector, head.encode() + smuggled)
     assert closed and answer.count(b"HTTP/1.1 ") == 1, answer
     assert answer.startswith(b"HTTP/1.1 400"), answer
-    assert b"expected" in answer or b"bad Transfer-Encoding" in answer, answer  # ours, or the parser's of a field that comes twice
+    assert b"expected" in answer or b"bad Transfer-Encoding" in answer, (
+        answer
+    )  # ours, or the parser's of a field that comes twice
 
 
 def test_chunks_are_taken_and_only_in_http_1_1(collector: Collector) -> None:

@@ -210,7 +210,8 @@ def test_updates_leave_nothing_behind_and_training_as_it_is(agent: Agent) -> Non
         for _ in range(3):
             step(net, optimizer)
         if watch is not None:
-            assert watch._optimizers and all(not hooks._before_update for hooks in watch._optimizers)
+            found = watch._find().optimizers
+            assert found and all(not hooks._before_update for hooks in found)
         return [p.detach().clone() for p in net.parameters()]
 
     assert all(torch.equal(a, b) for a, b in zip(train(False), train(True)))

@@ -369,7 +369,8 @@ def test_sparse_gradients_are_perturbed(recording: Recording) -> None:
     net = Calls(lambda self, x: self.table(x).sum(), table=nn.Embedding(9, 4, sparse=True))
     statagent.watch(net)
     net(torch.tensor([1, 3, 3])).backward()  # type: ignore[no-untyped-call]
-    gradient = net.table.weight.grad
+    table: Any = net.table
+    gradient = table.weight.grad
     assert gradient.is_sparse and not torch.equal(gradient.coalesce().values(), gradient.coalesce().values().round())
 
 
