@@ -368,7 +368,7 @@ def test_sparse_gradients_are_perturbed(recording: Recording) -> None:
     statagent.init(run="base", collector="127.0.0.1:1", connect_timeout=0, perturb="1000")
     net = Calls(lambda self, x: self.table(x).sum(), table=nn.Embedding(9, 4, sparse=True))
     statagent.watch(net)
-    net(torch.tensor([1, 3, 3])).backward()  # type: ignore[no-untyped-call]
+    net(torch.tensor([1, 3, 3])).backward()
     table: Any = net.table
     gradient = table.weight.grad
     assert gradient.is_sparse and not torch.equal(gradient.coalesce().values(), gradient.coalesce().values().round())

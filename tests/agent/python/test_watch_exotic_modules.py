@@ -98,7 +98,7 @@ class Raising(Base):
 
 class RaisingTraining(Base):
     @property
-    def training(self) -> bool:  # type: ignore[override]
+    def training(self) -> bool:
         raise ValueError("training")
 
     @training.setter
@@ -231,7 +231,7 @@ def odd_names() -> nn.Module:
 
 def _identity(module: nn.Module) -> None:
     if isinstance(module, nn.ModuleDict):
-        module.forward = lambda x: x  # type: ignore[method-assign]
+        module.forward = lambda x: x
 
 
 # --- TorchScript, quantised and traced modules, parametrisations
@@ -256,8 +256,8 @@ def quantised_child() -> nn.Module:
 @maker
 def prepared_for_quantisation() -> nn.Module:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
-    model.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")  # type: ignore[assignment]
-    return torch.ao.quantization.prepare_qat(model)  # type: ignore[no-any-return]
+    model.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")
+    return torch.ao.quantization.prepare_qat(model)
 
 
 @maker
