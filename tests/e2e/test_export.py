@@ -421,7 +421,7 @@ statagent.step(); statagent.close(timeout=10)
         for cell in (cell for row in rows for cell in row):
             if cell[:1] in "=+-@\t\r" and len(cell) > 1:
                 float(cell)  # a number, or this raises
-    rows = rows_of(table["export"])
-    back = [re.sub(r"^'('*[=+\-@\t\r])", r"\1", row["activation"]) for row in rows if row["kind"] == "inspect"]
+    exported = rows_of(table["export"])
+    back = [re.sub(r"^'('*[=+\-@\t\r])", r"\1", row["activation"]) for row in exported if row["kind"] == "inspect"]
     assert back == names
-    assert {float(row["min"]) for row in rows if row["kind"] == "inspect"} == {-2.0}
+    assert {float(row["min"]) for row in exported if row["kind"] == "inspect"} == {-2.0}

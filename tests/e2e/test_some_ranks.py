@@ -51,7 +51,7 @@ def train(collector: Collector, folder: Path, run: str, ranks: str, world: int =
 def test_a_run_is_complete_with_the_ranks_that_record(shared_collector: Collector, tmp_path: Path, given: str) -> None:
     run = f"rank-0-{given}"
     variables = {"STATAGENT_RANKS": "0"} if given == "variable" else {}
-    done = train(shared_collector, tmp_path, run, "" if variables else "0", **variables)
+    done = train(shared_collector, tmp_path, run, "" if variables else "0", **variables)  # type: ignore[arg-type]
     assert "rank 1 produced 0" in done.out and "rank 0 produced 0" not in done.out
     assert "statagent:" not in done.err, "the other rank is quiet"
     summary = shared_collector.json("show", run)["summary"]
@@ -101,7 +101,7 @@ def test_an_empty_text_is_an_error_and_an_empty_variable_means_all(shared_collec
 def test_one_rank_says_that_the_collector_is_away(shared_collector: Collector, tmp_path: Path) -> None:
     def lines(level: str) -> list[str]:
         variables = {"STATAGENT_COLLECTOR": "127.0.0.1:9", "WAIT": "0.2", **({"STATAGENT_LOG": level} if level else {})}
-        done = train(shared_collector, tmp_path, "away", "", **variables)
+        done = train(shared_collector, tmp_path, "away", "", **variables)  # type: ignore[arg-type]
         return [line for line in done.err.splitlines() if "statagent: cannot reach" in line]
 
     assert len(lines("")) == 1

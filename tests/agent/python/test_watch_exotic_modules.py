@@ -113,7 +113,7 @@ class RaisingGetattr(Base):
 
 
 class RaisingIterators(Base):
-    def modules(self) -> Any:
+    def modules(self, remove_duplicate: bool = True) -> Any:
         raise ValueError("modules")
 
     named_modules = parameters = named_parameters = buffers = named_buffers = children = state_dict = modules  # type: ignore[assignment]

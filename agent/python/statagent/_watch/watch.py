@@ -92,7 +92,7 @@ class Hooks:
         self.optimizers: list[OptimizerHooks] = []
         self.claims = _Claims(agent)
         seen = self.passes.seen, type(root).__name__
-        self._endings = [
+        self._endings: list[Any] = [
             weakref.finalize(self, self.claims.give_back), weakref.finalize(self, report_never_run, weak(agent), *seen),
         ]  # fmt: skip
         for ending in self._endings:
@@ -295,8 +295,11 @@ class Attachment:
     def record_updates(self, steps: Steps | None) -> None:
         """Sets up recording of the change that each update makes, in these steps; None: in none."""
         agent, passes = self._agent, self._passes
-        for hooks in self.hooks.optimizers if steps is not None else ():
-            hooks.updates_wanted = lambda: passes.wanted() and agent.current_step() in steps
+        if steps is None:
+            return
+        recorded = steps
+        for hooks in self.hooks.optimizers:
+            hooks.updates_wanted = lambda: passes.wanted() and agent.current_step() in recorded
 
     def log_random_states(self) -> None:
         self._passes.random_states = RandomStates(self._agent)
