@@ -74,7 +74,7 @@ class Agent(Numbering):
         self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
         self.watched: dict[tuple[str, str], Any] = {}  # (name, kind) -> the claims of the watch
         self.watches = WeakList()  # removed by close; each lives as long as its model
-        self.initial: set[tuple[str, str]] = set()  # (name, kind) of the values as loaded that have been recorded
+        self.initial: set[tuple[str, str, int]] = set()  # (name, kind, id) of the values as loaded that have been recorded
         self.placing: Placing | None = None  # where the watched models' tensors lie; None: this process is the only one
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings

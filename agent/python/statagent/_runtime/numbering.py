@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from .callbacks import WeakList, listeners
@@ -35,18 +35,20 @@ class Numbering:
         """The next call index of an identity in this step, from 0."""
         return next(self._calls.setdefault(key, itertools.count()))  # one step of the interpreter: threads get different ones
 
-    @contextmanager
-    def _changing_step(self) -> Iterator[None]:
+    def _changing_step(self) -> AbstractContextManager[None]:
         """The library's step changes inside; call indexes count from 0 in the new one."""
-        with self.gate.ending():
-            self.steps_ending += 1
-            try:
-                yield
-            finally:
-                self._calls.clear()
-                for key in list(self.optimizers):
-                    self.optimizers[key] = 0
-                self.steps_ended = self.steps_ending
+        return _ChangingStep(self)
+
+    def begin_step_change(self) -> None:
+        self.gate.begin_end()
+        self.steps_ending += 1
+
+    def end_step_change(self) -> None:
+        self._calls.clear()
+        for key in list(self.optimizers):
+            self.optimizers[key] = 0
+        self.steps_ended = self.steps_ending
+        self.gate.end_end()
 
     def note_update(self, optimizer: int) -> bool:
         """A watched optimizer, by its id, has made an update. True: each of them has in this step, so that the caller ends it."""
@@ -118,3 +120,16 @@ class Numbering:
 
     def remove_flush_listener(self, listener: Callable[[], None]) -> None:
         self._flush_listeners.remove(listener)
+
+
+class _ChangingStep(AbstractContextManager[None]):
+    """No generator: torch.compile refuses one in an update that it compiles."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        self._numbering = numbering
+
+    def __enter__(self) -> None:
+        self._numbering.begin_step_change()
+
+    def __exit__(self, *_: object) -> None:
+        self._numbering.end_step_change()
