@@ -41,7 +41,7 @@ def train(collector: Collector, folder: Path, run: str, ranks: str, world: int =
     script = folder / "some_ranks.py"
     script.write_text(SCRIPT)
     done = run_command(
-        torchrun(world, str(script), ranks), env=collector.environment(STATAGENT_RUN=run, **variables), timeout=240
+        torchrun(world, str(script), ranks), env={**collector.environment(STATAGENT_RUN=run), **variables}, timeout=240
     )
     assert (done.code == 0) == (code == 0), done.out + done.err
     return done
@@ -71,7 +71,7 @@ def test_the_middle_of_a_world_records(shared_collector: Collector, tmp_path: Pa
     summary = shared_collector.json("show", "middle")["summary"]
     assert (summary["state"], summary["ranks"], summary["ranks_expected"], summary["world_size"]) == ("finished", 2, 2, 4)
     report = shared_collector.json("ranks", "middle", codes=(0, 1, 2))
-    assert report["verdict"] == "CONSISTENT" and report["findings"] == []
+    assert report["verdict"] == "consistent" and report["findings"] == []
 
 
 @pytest.mark.parametrize(
