@@ -7,6 +7,7 @@
 #include "client/formats/mindspore_csv.h"
 #include "client/formats/msprobe_json.h"
 #include "client/formats/npy.h"
+#include "client/formats/npy_stats.h"
 #include "client/formats/ort_text.h"
 #include "proto/convert.h"
 
@@ -59,9 +60,12 @@ void ReadNpy(std::string_view text) {
   if (!header.ok()) return;
   Observation o;
   o.def.key = {.name = "x", .kind = Kind::kOutput};
-  o.layout.dtype = header->dtype == DType::kUnspecified ? DType::kF32 : header->dtype;
+  if (header->dtype == DType::kUnspecified) return;
+  o.layout.dtype = header->dtype;
   o.layout.shape = header->shape;
-  o.stats.numel = header->elements;
+  const auto stats = ReadNpyStats(source, *header, header->dtype);
+  if (!stats.ok()) return;
+  o.stats = *stats;
   (void)MustBeTaken(o);
 }
 

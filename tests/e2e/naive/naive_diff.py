@@ -166,6 +166,7 @@ class Model:
         self.kinds_b: set[str] = set()
         self.missing: set[tuple[str, int, Identity]] = set()
         self.extra: set[tuple[str, int, Identity]] = set()  # returned beside others
+        self.paired: set[Identity] = set()
         self.order_reported = self.order_noted = False
         self.bitwise: list[Row] = []
         self.answer = Answer()
@@ -203,12 +204,18 @@ class Model:
         answer.first = answer.rows[0] if answer.rows else None
         if self.bitwise:
             answer.first_bitwise = min(self.bitwise, key=lambda row: row.place)
-        if answer.records == len(self.missing):  # nothing had a counterpart
+        if answer.records == len(self.missing) or self.are_other_models():
             return Answer(verdict="incomparable")
         unmatched = answer.only_a or answer.only_b or self.lonely
         clean = answer.identical == answer.records and not unmatched
         answer.verdict = "diverged" if answer.rows else "identical" if clean else "within_tolerance"
         return answer
+
+    def are_other_models(self) -> bool:
+        """Fewer than one in ten tensors of the smaller model, batches aside, have a counterpart."""
+        alone = {side: {i for lacking, _, i in self.missing if lacking == side and i[1] != "batch"} for side in "ab"}
+        fewest = min(len(alone["a"]), len(alone["b"]))
+        return fewest > 0 and 10 * len(self.paired) < len(self.paired) + fewest
 
     def compare_rank(self, step: int, rank: int, rows: list[Row]) -> None:
         if not self.a.get((step, rank)) or not self.b.get((step, rank)):
@@ -251,6 +258,8 @@ class Model:
         answer, stage = self.answer, stage_of(a.identity)
         result, distance, noise = self.judge(a, b, a.identity)
         answer.records += 1
+        if stage != "batch":
+            self.paired.add(a.identity)
         if stage in ("weights", "batch"):
             which = "weights" if stage == "weights" else "batches"
             if getattr(answer, which) != "differ":
@@ -323,6 +332,7 @@ class Model:
         known = any((r.rank, r.identity) == (loaded.rank, again) for r in having)
         result, distance, noise = self.judge(a, b, again if known else None)
         self.answer.records += 1
+        self.paired.add(a.identity)
         if self.answer.weights != "differ":
             self.answer.weights = "identical" if result == "identical" else "differ"
         row = Row(place, loaded.step, loaded.rank, "weights", loaded.identity, result, distance, times(distance, noise))
