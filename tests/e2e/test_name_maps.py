@@ -65,7 +65,7 @@ def test_a_wrong_conversion_is_named(runs: Collector, run: str, stage: str, tens
 
 def test_without_a_map_they_are_not_the_same_model(runs: Collector) -> None:
     report = runs.diff("hf", "mcore", "--no-alignment")
-    assert report["verdict"] == "diverged" and report["first"]["reason"].startswith("missing")
+    assert report["verdict"] == "incomparable" and "statctl map propose hf mcore" in report["message"]
 
 
 def test_the_rules_of_a_built_in_map_can_be_changed(runs: Collector, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_hostile_file_is_refused(runs: Collector, tmp_path: Path, text: str, m
 
 def test_a_map_that_matches_nothing_says_so(runs: Collector, tmp_path: Path) -> None:
     report = runs.diff("hf", "mcore", "--map", "torchtitan:hf", "--no-alignment")
-    assert report["verdict"] == "diverged"
+    assert report["verdict"] == "incomparable"
     assert any("map torchtitan:hf has no effect" in note for note in report["notes"])
 
 

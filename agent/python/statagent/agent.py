@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from ._native import library, session
 from ._runtime import failures, process, variables
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent, running_agent, set_current_agent
+from ._runtime.forking import SharedLock
 from ._runtime.log import warn_once
 from ._runtime.options import add_settings, join_requests, make_options
 from ._runtime.overhead import find_budget
@@ -38,7 +38,7 @@ __all__ = [
 
 current = current_agent
 
-_starting = threading.Lock()
+_starting = SharedLock()
 
 
 def init(

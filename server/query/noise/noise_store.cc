@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -125,22 +126,32 @@ class Measurement {
   NoiseProfile profile_;  // guarded by mutex_ while threads measure
 };
 
-// The twins of A that the request names or, if it names no runs, all of them.
+// The twins of A or, if the request names runs, these: twins, and repeats as twins of the smallest noise.
 Result<std::vector<TwinOf>> WantedTwins(Store& store, const RunView& a, const DiffRequest& request) {
-  if (request.no_noise || request.exact) return std::vector<TwinOf>();
+  if (request.noise.empty() && (request.no_noise || request.exact)) return std::vector<TwinOf>();
   auto twins = Twins::Find(store, a.run());
   if (!twins.ok() || request.noise.empty()) return twins;
-  std::erase_if(*twins, [&](const TwinOf& twin) {
-    return std::find(request.noise.begin(), request.noise.end(), twin.run) == request.noise.end();
-  });
-  return twins;
+  std::vector<TwinOf> named;
+  for (const std::string& run : std::set<std::string>(request.noise.begin(), request.noise.end())) {
+    const auto twin = std::find_if(twins->begin(), twins->end(), [&](const TwinOf& one) { return one.run == run; });
+    named.push_back(twin != twins->end() ? *twin : TwinOf{.run = run, .perturbed = false});
+  }
+  return named;
+}
+
+std::vector<std::string> RepeatsAmong(const std::vector<TwinOf>& runs) {
+  std::vector<std::string> repeats;
+  for (const TwinOf& run : runs) {
+    if (!run.perturbed) repeats.push_back(run.run);
+  }
+  return repeats;
 }
 
 Status OpenTwins(std::vector<TwinOf> twins, RunView& a, const RepeatNoise::OpenRun& open, KnownNoise& known) {
   auto opened = Twins::Open(open, a, std::move(twins), known.notes);
   if (!opened.ok()) return opened.status();
   known.twins = *std::move(opened);
-  if (known.twins == nullptr) return Status::Ok();
+  if (known.twins == nullptr || known.source) return Status::Ok();
   known.source = NoiseSource{};
   for (const TwinOf& twin : known.twins->all()) {
     known.source->runs.push_back(twin.run);
@@ -160,23 +171,20 @@ Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest&
   KnownNoise known;
   auto twins = WantedTwins(store, a, request);
   if (!twins.ok()) return twins.status();
-  if (!twins->empty() && twins->size() >= request.noise.size()) {
-    STATCOLLECT_RETURN_IF_ERROR(OpenTwins(*std::move(twins), a, open, known));
-    if (known.twins != nullptr) return known;
-  }
-  if (!request.noise.empty()) {
-    auto repeats = RepeatNoise::Open(open, a, request.noise);
-    if (!repeats.ok()) return repeats.status();
-    known.floor = *std::move(repeats);
+  if (const auto repeats = RepeatsAmong(*twins); !repeats.empty()) {
+    auto floor = RepeatNoise::Open(open, a, repeats);
+    if (!floor.ok()) return floor.status();
+    known.floor = *std::move(floor);
     known.source = NoiseSource{.runs = request.noise, .stored = false};
-  } else if (!request.no_noise && !request.exact) {
-    auto profile = Load(store, a.run());
-    if (!profile.ok()) return profile.status();
-    if (!*profile) return known;
-    if (fold) (*profile)->FoldMicroBatches();
-    known.source = NoiseSource{.runs = (*profile)->runs, .stored = true};
-    known.floor = std::make_unique<ProfileNoise>(a, **std::move(profile));
   }
+  if (!twins->empty() && !request.exact) STATCOLLECT_RETURN_IF_ERROR(OpenTwins(*std::move(twins), a, open, known));
+  if (known.source || request.no_noise || request.exact) return known;
+  auto profile = Load(store, a.run());
+  if (!profile.ok()) return profile.status();
+  if (!*profile) return known;
+  if (fold) (*profile)->FoldMicroBatches();
+  known.source = NoiseSource{.runs = (*profile)->runs, .stored = true};
+  known.floor = std::make_unique<ProfileNoise>(a, **std::move(profile));
   return known;
 }
 

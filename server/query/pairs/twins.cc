@@ -68,7 +68,8 @@ Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a, std:
     auto why = all->WhyNot(*opened, twin, *steps);
     if (!why.ok()) return why.status();
     if (!why->empty()) {
-      notes.push_back("the twin " + Printable(twin.run) + " " + *why + ", so it was not used");
+      notes.push_back((twin.perturbed ? "the twin " : "the repeat ") + Printable(twin.run) + " " + *why +
+                      (twin.perturbed ? ", so it was not used" : ", so only its distances were used"));
       continue;
     }
     std::erase_if(all->steps_, [&](const auto& step) { return !opened->steps.contains(step.first); });

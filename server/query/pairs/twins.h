@@ -27,8 +27,9 @@ inline constexpr char kPerturbBase[] = "recording.perturb_base";
 
 struct TwinOf {
   std::string run;
-  double ulps = 1;    // size of its noise, in units in the last place
-  bool once = false;  // in its weights as loaded only
+  double ulps = 1;        // size of its noise, in units in the last place
+  bool once = false;      // in its weights as loaded only
+  bool perturbed = true;  // false: a repeat, whose kernels alone make noise
 };
 
 // Thread-safe. Borrows A's view.

@@ -28,6 +28,7 @@ class MeasuredModel final : public StepModel {
   static constexpr std::size_t kStepsInARow = 32, kStepsAtFirst = 2;
 
   Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
+  bool measures_noise() const override { return true; }
   std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override;
   const std::unordered_map<std::string_view, bool>& noise_driven() const override {
     return rule_.noise_driven();

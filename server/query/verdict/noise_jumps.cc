@@ -16,13 +16,18 @@ std::optional<double> NoiseOfStep::TimesOf(const TensorPair& pair) const {
   return noise > 0 && std::isfinite(noise) ? std::optional(pair.distance / noise) : std::nullopt;
 }
 
-Result<NoiseOfStep> LeaveOutNoise(const DiffContext& context, const NoisePlace& place,
-                                  std::span<const Explained> step, std::vector<Jump>& jumps) {
+Result<NoiseOfStep> ReadNoise(const DiffContext& context, const NoisePlace& place) {
   NoiseOfStep noise;
-  if (context.noise == nullptr || context.exact || jumps.empty()) return noise;
+  if (context.noise == nullptr || context.exact) return noise;
   auto by_id = context.noise->At(place.attempt_a, place.rank_a, place.step);
   if (!by_id.ok()) return by_id.status();
   noise.by_id = *std::move(by_id);
+  return noise;
+}
+
+Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const NoiseOfStep& noise,
+                     std::span<const Explained> step, std::vector<Jump>& jumps) {
+  if (context.noise == nullptr || context.exact) return Status::Ok();
   std::vector<Jump> left;
   for (const Jump& jump : jumps) {
     const TensorPair& pair = *step[jump.index].pair;
@@ -35,7 +40,7 @@ Result<NoiseOfStep> LeaveOutNoise(const DiffContext& context, const NoisePlace& 
     if (!(pair.distance <= kNoiseFactor * of_repeats)) left.push_back(jump);
   }
   jumps = std::move(left);
-  return noise;
+  return Status::Ok();
 }
 
 }  // namespace statcollect::query

@@ -29,9 +29,11 @@ struct NoisePlace {
   std::uint64_t step = 0;
 };
 
+// Reads nothing, and is empty, without repeats and in an exact comparison.
+Result<NoiseOfStep> ReadNoise(const DiffContext& context, const NoisePlace& place);
 // Removes the jumps of at most kNoiseFactor times the noise, except in an exact comparison.
-Result<NoiseOfStep> LeaveOutNoise(const DiffContext& context, const NoisePlace& place,
-                                  std::span<const Explained> step, std::vector<Jump>& jumps);
+Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const NoiseOfStep& noise,
+                     std::span<const Explained> step, std::vector<Jump>& jumps);
 
 }  // namespace statcollect::query
 

@@ -354,9 +354,7 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
     for (const auto& [name, whole] : model.noise_driven()) noise_driven_[std::string(name)] |= whole;
     if (judged) {
       STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, scalar, recorded, explained, jumps));
-      auto noise = LeaveOutNoise(context_, {plan_.steps.at(step).first, ranks_.a, step}, explained, jumps);
-      if (!noise.ok()) return noise.status();
-      noise_ = *std::move(noise);
+      STATCOLLECT_RETURN_IF_ERROR(WeighByRepeats(model, step, explained, jumps));
       Arrange(jumps);
       if (!jumps.empty()) {
         const std::size_t chosen = model.ChooseRoot(explained, jumps);
@@ -374,6 +372,16 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
                                     [](const TensorPair& pair) { return pair.distance > 0; });
   }
   return std::optional<JudgedRoot>();
+}
+
+Status RankJudge::WeighByRepeats(const StepModel& model, std::uint64_t step,
+                                 const std::vector<Explained>& explained, std::vector<Jump>& jumps) {
+  if (jumps.empty()) return Status::Ok();
+  const NoisePlace place{plan_.steps.at(step).first, ranks_.a, step};
+  auto noise = ReadNoise(context_, place);
+  if (!noise.ok()) return noise.status();
+  noise_ = *std::move(noise);
+  return model.measures_noise() ? Status::Ok() : LeaveOutNoise(context_, place, noise_, explained, jumps);
 }
 
 void RankJudge::NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,

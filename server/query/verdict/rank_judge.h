@@ -136,6 +136,9 @@ class RankJudge {
   std::uint64_t IdenticalStepsBefore(std::uint64_t step) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
+  // Reads what repeats of A say of the step, and leaves out the jumps that they show, too, unless the model has done so.
+  Status WeighByRepeats(const StepModel& model, std::uint64_t step, const std::vector<Explained>& explained,
+                        std::vector<Jump>& jumps);
   void NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,
                          const std::vector<std::size_t>& indices);
   // Remembers the weights after a step that was not requested.

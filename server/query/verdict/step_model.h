@@ -28,6 +28,8 @@ class StepModel {
   virtual ~StepModel() = default;
   // Steps must ascend. The answer points into `now`; names must outlive the model.
   virtual Result<Answer> Judge(std::uint64_t step, StepPairs& now) = 0;
+  // Whether it has judged by repeats or twins of A.
+  virtual bool measures_noise() const = 0;
   // The jump that is the root. `jumps`: not empty, ascending; settings before others of the same record.
   virtual std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const = 0;
   // Parameters whose gradient was zero except for rounding in some step so far; false: only in some elements.
@@ -46,6 +48,7 @@ class GuessedModel final : public StepModel {
     answer.jumps = finder_.Find(answer.explained);
     return answer;
   }
+  bool measures_noise() const override { return false; }
   std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override {
     return query::ChooseRoot(step, jumps);
   }

@@ -192,13 +192,14 @@ void PassOverNoise(const std::map<std::string, bool>& noise_driven, DiffReport& 
 // Where twins exist: how far they were of use.
 void NoteTwins(const RootQuestion& question, const RootAnswer& answer, DiffReport& report) {
   if (question.twins == nullptr) return;
-  const std::string& run = question.context.a.run();
+  const bool repeats = !question.twins->all().front().perturbed;
+  const std::string them = repeats ? "the repeats" : "the twins";
   if (answer.measured == Measured::kUnmoved) {
-    report.notes.push_back(
-        "the twins are equal to " + run +
-        " bit for bit, so noise did not reach the model; rounding was judged without them");
+    report.notes.push_back(them + " are equal to " + question.context.a.run() + " bit for bit, so " +
+                           (repeats ? "they show no noise" : "noise did not reach the model") +
+                           "; rounding was judged without them");
   } else if (answer.measured == Measured::kInPart) {
-    report.notes.push_back("the twins end at step " +
+    report.notes.push_back(them + " end at step " +
                            std::to_string(question.twins->steps().rbegin()->first) +
                            "; later steps were judged without them");
   }

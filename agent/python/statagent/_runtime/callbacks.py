@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from .forking import make_locks_of
+
 
 def weak(value: Any) -> Callable[[], Any]:
     """A function that returns the object, or None once it is gone. One that allows no weak references (a class with __slots__) is kept."""
@@ -28,6 +30,9 @@ class WeakList:
     def __init__(self, values: Iterable[Any] = (), reference: Callable[[Any], Callable[[], Any]] = weak) -> None:
         self._reference = reference
         self._references = [reference(value) for value in values]
+        make_locks_of(self)
+
+    def _make_locks(self) -> None:
         self._changing = threading.RLock()  # what is freed meanwhile may remove itself
 
     def append(self, value: Any) -> None:

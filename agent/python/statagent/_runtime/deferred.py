@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from .forking import make_locks_of
+
 PENDING_MAX = 512
 ELEMENTS_MAX = 65536  # of one tensor
 LOOKED_AT_MAX = 16  # values collected in one call of a training step
@@ -38,6 +40,9 @@ class Deferred:
     def __init__(self, lost: Callable[[str], None], copy: Copy | None = None, pending_max: int = PENDING_MAX) -> None:
         self._copy, self._lost, self._pending_max = copy or start_copy, lost, pending_max
         self._pending: deque[tuple[str, Callable[[Any], None], Pending]] = deque()
+        make_locks_of(self)
+
+    def _make_locks(self) -> None:
         self._lock = threading.RLock()
 
     def __len__(self) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
+
+from .forking import SharedLock
 
 INTERVAL_SECONDS = 60.0
 
-_lock = threading.Lock()
+_lock = SharedLock()
 _last: dict[str, float] = {}
 
 

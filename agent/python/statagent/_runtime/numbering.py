@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .callbacks import WeakList, listeners
+from .forking import make_locks_of
 from .positions import Position, Positions, StepGate
 
 
@@ -16,7 +17,7 @@ class Numbering:
     """The part of an agent that counts calls, micro-batches and updates, and keeps listeners. Threads: any."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        make_locks_of(self)
         self._step_listeners, self._ending_listeners = listeners(), listeners()
         self._flush_listeners, self._batch_listeners = listeners(), listeners()
         self._calls: dict[tuple[Any, ...], Iterator[int]] = {}  # call indexes of this step
@@ -27,6 +28,9 @@ class Numbering:
         self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
         self.optimizer_hooks: dict[int, WeakList] = {}  # OptimizerHooks of each watched optimizer, by its id
         self.optimizer_numbers: dict[int, int] = {}  # numbers of the optimizers of watches without a name, by id
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
 
     def current_step(self) -> int:
         raise NotImplementedError

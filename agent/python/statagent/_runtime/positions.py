@@ -6,6 +6,8 @@ import threading
 import weakref
 from contextlib import AbstractContextManager
 
+from .forking import make_locks_of
+
 
 class Position:
     """Of one thread that runs watched models. Written by it, and by autograd's threads on its behalf."""
@@ -85,6 +87,9 @@ class StepGate:
     with fullgraph=True would be refused by torch.compile."""
 
     def __init__(self) -> None:
+        make_locks_of(self)
+
+    def _make_locks(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._recording = 0
         self._ending = False

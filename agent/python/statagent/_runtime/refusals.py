@@ -6,6 +6,8 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 
+from .forking import make_locks_of
+
 EVENTS_MAX = 20  # a process
 EVENTS_OF_REASON_MAX = 5
 REASON_MAX = 400  # characters
@@ -18,11 +20,14 @@ class Refusals:
 
     def __init__(self, log_event: Callable[[str, str, Mapping[str, str]], None]) -> None:
         self._log_event = log_event
-        self._lock = threading.RLock()  # a model that is freed meanwhile may report, too
+        make_locks_of(self)
         self._count = 0
         self._events = 0
         self._reported: set[tuple[str, str, str]] = set()
         self._reasons: dict[str, int] = {}
+
+    def _make_locks(self) -> None:
+        self._lock = threading.RLock()  # a model that is freed meanwhile may report, too
 
     @property
     def count(self) -> int:
