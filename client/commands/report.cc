@@ -7,6 +7,7 @@
 #include "client/commands/commands.h"
 #include "common/names.h"
 #include "common/text.h"
+#include "common/twin_name.h"
 #include "proto/json.h"
 #include "proto/text/divergence_text.h"
 #include "proto/text/verdict_text.h"
@@ -206,13 +207,21 @@ void AppendGrowth(const v1::DiffReport& report, std::vector<std::string>& items)
 }
 
 // "rounding: measured from 5 twins of base, with noise of 1, 1, 32, 1024 and 32768 units in the last place"
-std::string TwinsText(const v1::DiffReport& report) {
-  const auto& scale = report.noise().scale();
-  std::string sizes;
-  for (int i = 0; i < scale.size(); ++i)
-    sizes += (i == 0 ? "" : i + 1 == scale.size() ? " and " : ", ") + fmt::format("{:g}", scale[i]);
+// "rounding: measured from the repeats base2 and base3"
+std::string MeasuredText(const v1::DiffReport& report) {
+  const v1::NoiseSource& noise = report.noise();
+  const auto list = [](int count, const auto& item) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += (i == 0 ? "" : i + 1 == count ? " and " : ", ") + item(i);
+    return all;
+  };
+  if (BaseOfTwin(noise.runs(0)) != report.run_a())
+    return fmt::format("rounding: measured from the {} {}", noise.runs_size() == 1 ? "repeat" : "repeats",
+                       list(noise.runs_size(), [&](int i) { return Printable(noise.runs(i)); }));
   return fmt::format("rounding: measured from {} {} of {}, with noise of {} units in the last place",
-                     scale.size(), scale.size() == 1 ? "twin" : "twins", Printable(report.run_a()), sizes);
+                     noise.scale_size(), noise.scale_size() == 1 ? "twin" : "twins",
+                     Printable(report.run_a()),
+                     list(noise.scale_size(), [&](int i) { return fmt::format("{:g}", noise.scale(i)); }));
 }
 
 void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) {
@@ -223,7 +232,7 @@ void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) 
                                 Printable(report.run_a())));
   if (!report.has_noise()) return;
   if (report.noise().twins() > 0) {
-    items.push_back(TwinsText(report));
+    items.push_back(MeasuredText(report));
     return;
   }
   std::string runs;

@@ -285,9 +285,6 @@ std::string Headline(const v1::Divergence& first, const v1::DiffReport& report) 
 
 std::string NextStep(const v1::DiffReport& report) {
   const v1::Divergence first = Focus(report);
-  const std::string agrees = PreviousText(first, report);
-  const std::string after =
-      agrees.empty() ? "" : fmt::format("; {}, before it, {}", Printable(first.previous()), agrees);
   if (IsMissing(first)) return MissingAdvice(report);
   if (report.has_bracket() && report.bracket().has_last_agreeing()) {
     const bool golden = report.source_a() == kGolden || report.source_b() == kGolden;
@@ -300,16 +297,18 @@ std::string NextStep(const v1::DiffReport& report) {
   switch (first.stage()) {
     case v1::STAGE_WEIGHTS:
       if (first.reason() == v1::REASON_SHAPE) {
-        return fmt::format("the models are built differently: {} has a different shape", PlaceText(first)) +
-               after;
+        return fmt::format("the models are built differently: {} has a different shape", PlaceText(first));
       }
       return "the runs begin with different weights; check seed, checkpoint and initialisation before "
-             "anything else" +
-             after;
-    case v1::STAGE_BATCH:
+             "anything else";
+    case v1::STAGE_BATCH: {
+      const std::string agrees = PreviousText(first, report);
+      if (!agrees.empty())
+        return fmt::format("look at how {} is made: {}, of the same batch, {}", PlaceText(first),
+                           Printable(first.previous()), agrees);
       return "the runs were fed different data; check the data loader, its seed and its sharding before "
-             "anything else" +
-             after;
+             "anything else";
+    }
     case v1::STAGE_LOSS:
       return fmt::format(
           "look at how {} is computed: every activation before it agrees{}. Other targets look the same unless "
@@ -323,20 +322,17 @@ std::string NextStep(const v1::DiffReport& report) {
                "forward and "
                "backward passes cannot be compared across numbers of ranks; then look at the reduction over "
                "ranks, "
-               "accumulation, scaling and clipping" +
-               after;
+               "accumulation, scaling and clipping";
       }
       return fmt::format(
-                 "look at how the gradient of {} is computed (reduction over ranks, accumulation, scaling, "
-                 "clipping): forward and backward agree{}",
-                 PlaceText(first), Closeness(report)) +
-             after;
+          "look at how the gradient of {} is computed (reduction over ranks, accumulation, scaling, "
+          "clipping): forward and backward agree{}",
+          PlaceText(first), Closeness(report));
     case v1::STAGE_OPTIMIZER:
       return fmt::format(
-                 "look at the optimizer (learning rate, weight decay, settings): the gradient of {} agrees{}, "
-                 "its update does not",
-                 Printable(first.activation()), Closeness(report)) +
-             after;
+          "look at the optimizer (learning rate, weight decay, settings): the gradient of {} agrees{}, "
+          "its update does not",
+          Printable(first.activation()), Closeness(report));
     default:
       return ForwardAdvice(first, report);
   }

@@ -69,7 +69,7 @@ std::string CauseText(const v1::DiffReport& report) {
 // Describes differences that rounding or tolerances explain.
 v1::DiffText WithinText(const std::string& runs, const v1::DiffReport& report) {
   const v1::Compared& compared = report.compared();
-  const bool noisy = report.has_noise();
+  const bool measured = report.noise().twins() > 0, noisy = report.has_noise() && !measured;
   const std::uint64_t differ = compared.within_tolerance() + compared.diverged();
   const std::string of =
       fmt::format("{} of {} records differ", FormatCount(differ), FormatCount(compared.records()));

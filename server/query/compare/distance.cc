@@ -310,9 +310,10 @@ std::optional<double> MeasuredDistance(const Comparison& comparison) {
   return comparison.distance->value;
 }
 
-void WeighByNoise(double noise, Comparison& comparison) {
+void WeighByNoise(double noise, bool allows, Comparison& comparison) {
   if (!(noise > 0) || !comparison.distance) return;
   if (std::isfinite(noise)) comparison.times_noise = comparison.distance->value / noise;
+  if (!allows) return;
   comparison.tolerance = std::max(comparison.tolerance, kNoiseFactor * noise);
   if (comparison.distance->value > comparison.tolerance) return;
   comparison.agreement = Agreement::kWithinTolerance;

@@ -64,9 +64,9 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
 // That of records which are not identical, if it is finite.
 std::optional<double> MeasuredDistance(const Comparison& comparison);
 
-// Takes back a divergence in size that is at most kNoiseFactor times the noise, the distance between
-// equivalent runs (0: unknown).
-void WeighByNoise(double noise, Comparison& comparison);
+// Notes how many times the noise, the distance between equivalent runs (0: unknown), a difference is. `allows`: takes back
+// a divergence in size that is at most kNoiseFactor times the noise.
+void WeighByNoise(double noise, bool allows, Comparison& comparison);
 
 }  // namespace statcollect::query
 

@@ -173,7 +173,7 @@ Status LossDiff::ComparePair(const ScalarRecord& a, double b, const ReportOrder&
   if (comparison.agreement == Agreement::kDiverged && context_.noise != nullptr && !context_.exact) {
     auto noise = context_.noise->OfLoss(at.ranks.a, at.step, a.micro_batch, a.name);
     if (!noise.ok()) return noise.status();
-    WeighByNoise(*noise, comparison);
+    WeighByNoise(*noise, context_.noise_allows, comparison);
   }
   const bool diverged = comparison.agreement == Agreement::kDiverged;
   Divergence row{.step = at.step,

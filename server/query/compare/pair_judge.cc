@@ -9,7 +9,7 @@ Comparison PairJudge::operator()(const Observation& a, const Observation& b, std
   Comparison comparison = Compare(a, b, context_.tolerance, context_.exact, interval);
   const bool by_size = comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
   if (context_.noise != nullptr && by_size && comparison.agreement == Agreement::kDiverged && !context_.exact)
-    WeighByNoise(NoiseOf(id_a), comparison);
+    WeighByNoise(NoiseOf(id_a), context_.noise_allows, comparison);
   return comparison;
 }
 

@@ -137,6 +137,7 @@ struct DiffContext {
   Aligner& aligner;
   DetailLimits& limits;
   NoiseFloor* noise = nullptr;  // null: none
+  bool noise_allows = true;     // a multiple of it; false: the verdict measures rounding from the repeats
   // Whole models that are cut differently: sizes in their modules differ for that reason.
   bool logical = false;
   std::vector<double> loss_factors;  // DiffRequest::loss_factors

@@ -555,6 +555,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .aligner = aligner,
                               .limits = limits,
                               .noise = noise,
+                              .noise_allows = twins == nullptr || !MayExplain(request),
                               .logical = request.logical,
                               .loss_factors = request.loss_factors,
                               .cells = request.heat_map_columns > 0};

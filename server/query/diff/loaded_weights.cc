@@ -156,7 +156,7 @@ Status LoadedWeights::Weigh(std::uint32_t id_a, RankStepFindings& at, Comparison
     return Status::Ok();
   auto noise = context_.noise->At(at.attempt_a, at.ranks.a, at.step);
   if (!noise.ok()) return noise.status();
-  if (id_a < noise->size()) WeighByNoise((*noise)[id_a], comparison);
+  if (id_a < noise->size()) WeighByNoise((*noise)[id_a], context_.noise_allows, comparison);
   return Status::Ok();
 }
 

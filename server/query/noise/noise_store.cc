@@ -133,7 +133,8 @@ Result<std::vector<TwinOf>> WantedTwins(Store& store, const RunView& a, const Di
   if (!twins.ok() || request.noise.empty()) return twins;
   std::vector<TwinOf> named;
   for (const std::string& run : std::set<std::string>(request.noise.begin(), request.noise.end())) {
-    const auto twin = std::find_if(twins->begin(), twins->end(), [&](const TwinOf& one) { return one.run == run; });
+    const auto twin =
+        std::find_if(twins->begin(), twins->end(), [&](const TwinOf& one) { return one.run == run; });
     named.push_back(twin != twins->end() ? *twin : TwinOf{.run = run, .perturbed = false});
   }
   return named;
@@ -150,8 +151,17 @@ std::vector<std::string> RepeatsAmong(const std::vector<TwinOf>& runs) {
 Status OpenTwins(std::vector<TwinOf> twins, RunView& a, const RepeatNoise::OpenRun& open, KnownNoise& known) {
   auto opened = Twins::Open(open, a, std::move(twins), known.notes);
   if (!opened.ok()) return opened.status();
+  if (*opened == nullptr) return Status::Ok();
+  auto steps = a.Steps(StepSet());
+  if (!steps.ok()) return steps.status();
+  // What repeats last showed holds for later steps only as a multiple of it.
+  if (known.floor != nullptr && (*opened)->steps().size() < steps->size()) {
+    known.notes.push_back(
+        "the repeats do not have every step of " + Printable(a.run()) +
+        ", so ten times their distance was allowed instead of measuring rounding from them");
+    return Status::Ok();
+  }
   known.twins = *std::move(opened);
-  if (known.twins == nullptr || known.source) return Status::Ok();
   known.source = NoiseSource{};
   for (const TwinOf& twin : known.twins->all()) {
     known.source->runs.push_back(twin.run);
@@ -177,7 +187,8 @@ Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest&
     known.floor = *std::move(floor);
     known.source = NoiseSource{.runs = request.noise, .stored = false};
   }
-  if (!twins->empty() && !request.exact) STATCOLLECT_RETURN_IF_ERROR(OpenTwins(*std::move(twins), a, open, known));
+  if (!twins->empty() && !request.exact)
+    STATCOLLECT_RETURN_IF_ERROR(OpenTwins(*std::move(twins), a, open, known));
   if (known.source || request.no_noise || request.exact) return known;
   auto profile = Load(store, a.run());
   if (!profile.ok()) return profile.status();

@@ -98,11 +98,14 @@ Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
   STATCOLLECT_RETURN_IF_ERROR(ReadOf(twin, attempt, rank, step, read));
   auto a = a_.Read(attempt, rank, step);
   if (!a.ok()) return a.status();
+  constexpr std::size_t kSums = 16;
   std::size_t shared = 0;
+  bool sketched = false;
   for (const Observation& seen : a->observations) {
     const Observation* const other = seen.def->id < read.by_id.size() ? read.by_id[seen.def->id] : nullptr;
     if (other == nullptr) continue;
     ++shared;
+    sketched = sketched || (seen.sketch.size() >= kSums && other->sketch.size() == seen.sketch.size());
     const Stage stage = StageOf(seen.def->key);
     if (stage != Stage::kWeights && stage != Stage::kBatch) continue;
     const double unit = IsFloat(seen.layout->dtype) ? UnitRoundoff(seen.layout->dtype) : 0;
@@ -114,7 +117,8 @@ Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
   if (shared * 2 < a->observations.size())
     return "shares only " + std::to_string(shared) + " of " + std::to_string(a->observations.size()) +
            " tensors with " + Printable(a_.run());
-  return std::string();
+  return sketched ? std::string()
+                  : "has no sketches of " + std::to_string(kSums) + " sums to measure noise from";
 }
 
 Status Twins::Read(std::size_t twin, std::uint32_t rank, std::uint64_t step, Step& to) const {

@@ -1,6 +1,7 @@
 #include "server/query/verdict/measured_rule.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -79,8 +80,16 @@ MeasuredRule::Identity LeftIdentity(const TensorPair& pair) {
   return {key.name, key.kind, key.output_path, Mode::kTrain};
 }
 
+// A loss is logged as a double. One with few digits was computed in a short type.
+double UnitOfLoss(double value) {
+  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  if ((bits & 0xffff) == 0) return UnitRoundoff(DType::kBf16);
+  if ((bits & 0x1fff) == 0) return UnitRoundoff(DType::kF16);
+  return UnitRoundoff(DType::kF32);
+}
+
 double UnitOf(const TensorPair& pair) {
-  if (pair.loss != nullptr) return UnitRoundoff(DType::kF32);
+  if (pair.loss != nullptr) return UnitOfLoss(pair.loss_a);
   const DType a = pair.a.layout->dtype, b = pair.b.layout->dtype;
   return IsFloat(a) && IsFloat(b) ? std::max(UnitRoundoff(a), UnitRoundoff(b)) : 0;
 }
@@ -271,18 +280,18 @@ double MeasuredRule::LeastNoise(const TensorPair& pair, const Record& record) {
   return std::isfinite(least.noise) ? least.noise * record.size : 0;
 }
 
-double MeasuredRule::Expected(const TensorPair& pair, const Record& record, std::span<const double> before,
-                              bool after_lost, double least) const {
+double MeasuredRule::Expected(const TensorPair& pair, const Record& record, const Before& before,
+                              double least) const {
   const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
   double expected = std::max(1.0, kSumFactor * std::sqrt(length)) * least;
   if (record.own_inputs_agree) return expected;
   std::size_t scale = scales_.size() - 1;
   for (std::size_t s = scale; s-- > 0;) {
-    if (before[s] <= kOfScale) scale = s;
+    if (before.ratios[s] <= kOfScale) scale = s;
   }
-  if (before[scale] > 0 && std::isfinite(record.noise[scale]))
-    expected = std::max(expected, before[scale] * record.noise[scale]);
-  if (after_lost && std::isfinite(record.noise[0])) expected = std::max(expected, record.noise[0]);
+  if (before.ratios[scale] > 0 && std::isfinite(record.noise[scale]))
+    expected = std::max(expected, before.ratios[scale] * record.noise[scale]);
+  if (before.lost && std::isfinite(record.noise[0])) expected = std::max(expected, record.noise[0]);
   return expected;
 }
 
@@ -291,15 +300,21 @@ double MeasuredRule::JudgedNorm(const TensorPair& pair, const Record& record) {
   return trimmed ? TrimmedNorm(record.b) : record.b.whole;
 }
 
+// What is computed from equal bits may round in another order, whatever its noise: one number tells little of that.
+double MeasuredRule::RoundingOfLoss(const Record& record, double terms) {
+  return std::max(kKernelRoundoffs, kSumFactor * std::sqrt(terms)) * record.unit * record.size;
+}
+
 // Above 1: more than noise explains, by this factor.
 double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double expected,
-                            double before) const {
+                            const Before& before) const {
   if (record.b.same) return 0;
   if (!record.b.alike) return record.reshaped ? 0 : kUnknown;
-  const bool computed = record.stage == Stage::kBatch && record.unit > 0 && before > 0;
+  const bool computed = record.stage == Stage::kBatch && record.unit > 0 && before.ratios.front() > 0;
   if (AreInputs(record.stage) && !computed)
     return record.unit == 0 ? kUnknown : record.b.whole / (kInputRoundoffs * record.unit * record.size);
   if (record.unit == 0 || record.lost || record.noise[0] == kUnknown) return 0;
+  if (pair.loss != nullptr && before.same_bits) return record.b.whole / expected;
   const std::uint64_t numel = pair.loss == nullptr ? pair.a.stats->numel : 1;
   std::size_t twins = scales_.front().count;
   if (pair.loss != nullptr) {
@@ -350,8 +365,10 @@ Explained MeasuredRule::Describe(const TensorPair& pair, const Record& record, d
   return one;
 }
 
-Confidence MeasuredRule::ConfidenceOf(const Jump& jump, double excess, std::uint64_t numel, bool first) {
+Confidence MeasuredRule::ConfidenceOf(const Jump& jump, const Record& record, double excess,
+                                      std::uint64_t numel, bool first) {
   if (jump.kind != JumpKind::kMeasured || std::isinf(excess)) return Confidence::kCertain;
+  if (record.own_inputs_agree && excess >= kCertain) return Confidence::kCertain;
   if (first) return excess >= kLikelyFirst ? Confidence::kLikely : Confidence::kPossible;
   if (excess >= kCertain && numel >= kCertainFrom) return Confidence::kCertain;
   return excess >= kLikely ? Confidence::kLikely : Confidence::kPossible;
@@ -365,28 +382,31 @@ Jump MeasuredRule::JumpAt(std::size_t index, const Record& record, const Explain
 
 MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const Record> records, const MeasuredStep& step,
                                                 bool outputs_count) {
-  std::vector<double> before(scales_.size(), 0);  // the largest ratios before the record's group
+  Before before{.ratios = std::vector<double>(scales_.size(), 0), .same_bits = !any_difference_};
   for (const auto& [identity, left] : left_) {
-    for (std::size_t s = 0; s < left.ratios.size(); ++s) before[s] = std::max(before[s], left.ratios[s]);
+    for (std::size_t s = 0; s < left.ratios.size(); ++s)
+      before.ratios[s] = std::max(before.ratios[s], left.ratios[s]);
   }
-  std::vector<double> pending = before;
-  bool lost = false, lost_pending = false;
+  Before pending = before;  // with the record's own group
   Judged judged;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const TensorPair& pair = step.pairs[i];
     const Record& record = records[i];
-    if (i > 0 && record.group != records[i - 1].group) {
-      before = pending;
-      lost = lost_pending;
-    }
-    const double expected = Expected(pair, record, before, lost, LeastNoise(pair, record));
+    if (i > 0 && record.group != records[i - 1].group) before = pending;
+    double expected = Expected(pair, record, before, LeastNoise(pair, record));
+    if (pair.loss != nullptr && before.same_bits)
+      expected = std::max(expected, RoundingOfLoss(record, before.largest));
     judged.expected.push_back(expected);
-    judged.excess.push_back(Excess(pair, record, expected, before.front()));
-    judged.first.push_back(before.front() == 0);
+    judged.excess.push_back(Excess(pair, record, expected, before));
+    judged.first.push_back(before.ratios.front() == 0);
+    pending.same_bits = pending.same_bits && (!record.b.known || record.b.same);
+    if (pair.loss == nullptr)
+      pending.largest = std::max(pending.largest, static_cast<double>(pair.a.stats->numel));
     if (!outputs_count && record.stage == Stage::kForward && judged.excess.back() > 1) continue;
-    for (std::size_t s = 0; s < scales_.size(); ++s) pending[s] = std::max(pending[s], record.ratios[s]);
-    lost_pending =
-        lost_pending || (record.lost && !record.b.same && !AreInputs(record.stage) && pair.loss == nullptr);
+    for (std::size_t s = 0; s < scales_.size(); ++s)
+      pending.ratios[s] = std::max(pending.ratios[s], record.ratios[s]);
+    pending.lost =
+        pending.lost || (record.lost && !record.b.same && !AreInputs(record.stage) && pair.loss == nullptr);
   }
   return judged;
 }
@@ -435,7 +455,7 @@ MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step) {
       jump.kind = JumpKind::kUnchanged;
       jump.past = steps_ - 1;
     }
-    jump.confidence = ConfidenceOf(jump, excess, numel, judged.first[i] != 0);
+    jump.confidence = ConfidenceOf(jump, record, excess, numel, judged.first[i] != 0);
     answer.jumps.push_back(jump);
   }
   Remember(records, step);

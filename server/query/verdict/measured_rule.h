@@ -104,9 +104,16 @@ class MeasuredRule {
   void NoteOwnInputs(const TensorPair& pair, Record& record);
   static double JudgedNorm(const TensorPair& pair, const Record& record);
   double LeastNoise(const TensorPair& pair, const Record& record);
-  double Expected(const TensorPair& pair, const Record& record, std::span<const double> before,
-                  bool after_lost, double least) const;
-  double Excess(const TensorPair& pair, const Record& record, double expected, double before) const;
+  // What stands before a record, its own group left out.
+  struct Before {
+    std::vector<double> ratios;  // the largest, by scale
+    bool lost = false;           // something that is noise alone differs
+    bool same_bits = true;       // in this step and all earlier ones
+    double largest = 1;          // elements of the step's largest tensor
+  };
+  double Expected(const TensorPair& pair, const Record& record, const Before& before, double least) const;
+  static double RoundingOfLoss(const Record& record, double terms);
+  double Excess(const TensorPair& pair, const Record& record, double expected, const Before& before) const;
   // The excess of each record over its threshold. `outputs_count`: whether outputs that exceed it explain what follows.
   struct Judged {
     std::vector<double> excess, expected;
@@ -119,7 +126,8 @@ class MeasuredRule {
                  std::vector<double>& excess) const;
   void Remember(std::span<const Record> records, const MeasuredStep& step);
   static Explained Describe(const TensorPair& pair, const Record& record, double expected);
-  static Confidence ConfidenceOf(const Jump& jump, double excess, std::uint64_t numel, bool first);
+  static Confidence ConfidenceOf(const Jump& jump, const Record& record, double excess, std::uint64_t numel,
+                                 bool first);
   static Jump JumpAt(std::size_t index, const Record& record, const Explained& one, double excess);
 
   const std::vector<double> ulps_;

@@ -480,7 +480,8 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
   Divergence row = MakeRow(*pair.a.def, step, ranks_.a);
   if (ranks_.a != ranks_.b) row.rank_b = ranks_.b;
   Comparison comparison = Compare(pair.a, pair.b, context_.tolerance, context_.exact, /*interval=*/true);
-  if (comparison.agreement == Agreement::kDiverged) WeighByNoise(noise_.Of(pair), comparison);
+  if (comparison.agreement == Agreement::kDiverged)
+    WeighByNoise(noise_.Of(pair), context_.noise_allows, comparison);
   SetComparison(row, comparison);
   if (!row.times_noise) row.times_noise = noise_.TimesOf(pair);
   if (row.reason == Reason::kUnspecified) row.reason = Reason::kNumeric;
@@ -488,7 +489,10 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
   row.b = MakeSide(pair.b);
   row.origin = true;
   if (pair.b.def->key.name != pair.a.def->key.name) row.activation_b = pair.b.def->key.name;
-  for (std::size_t i = index; i > 0; --i) {
+  // What is computed at once has no order.
+  const bool in_order =
+      one.stage == Stage::kForward || one.stage == Stage::kBackward || one.stage == Stage::kBatch;
+  for (std::size_t i = index; i > 0 && in_order; --i) {
     const Explained& before = explained[i - 1];
     if (before.stage != one.stage || before.pair->loss != nullptr) continue;
     row.previous = before.pair->a.def->key.name;

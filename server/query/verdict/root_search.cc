@@ -30,7 +30,14 @@ void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
 
 }  // namespace
 
+bool IsIdle(const Divergence& row) {
+  const bool missing = row.reason == Reason::kMissingInA || row.reason == Reason::kMissingInB;
+  return missing && (row.kind == Kind::kGradOutput || row.kind == Kind::kGradInput ||
+                     row.kind == Kind::kInput || row.kind == Kind::kBatch);
+}
+
 void FirstMissing::Note(const PlacedRow& placed) {
+  if (IsIdle(placed.row)) ++idle;
   NoteFirst(placed, any);
   if (placed.row.stage == Stage::kGrad) NoteFirst(placed, gradient);
 }

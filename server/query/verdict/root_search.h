@@ -21,8 +21,14 @@ namespace statcollect::query {
 // many rows to list them. Rows are noted step by step.
 struct FirstMissing {
   std::optional<PlacedRow> any, gradient;
+  std::uint64_t idle = 0;  // rows that IsIdle
   void Note(const PlacedRow& placed);
 };
+
+// Whether a record that only one run has is of something that training need not depend on: a gradient of an activation,
+// which exists or not with a switch (enable_input_require_grads, checkpoints), or a given tensor, such as a mask of ones.
+// What it does shows in the gradients of the weights.
+bool IsIdle(const Divergence& row);
 
 // Borrowed.
 struct RootQuestion {

@@ -44,6 +44,14 @@ const SumLengths::Module* SumLengths::Find(std::string_view name) const {
   return found == modules_.end() ? nullptr : &found->second;
 }
 
+const SumLengths::Module* SumLengths::OwnerOfParameters(std::string_view name) const {
+  for (const std::string_view one : {name, ParentOf(name)}) {
+    const Module* const module = Find(one);
+    if (module != nullptr && (module->row > 0 || module->channels > 0)) return module;
+  }
+  return nullptr;
+}
+
 double SumLengths::Of(const TensorPair& pair) const {
   const TensorKey& key = pair.a.def->key;
   const std::vector<std::int64_t>& shape = pair.a.layout->shape;
@@ -52,10 +60,9 @@ double SumLengths::Of(const TensorPair& pair) const {
     case Kind::kOutput:
     case Kind::kGradOutput:
     case Kind::kGradInput:
-      if (const Module* const module = Find(key.name)) {
+      if (const Module* const module = OwnerOfParameters(key.name)) {
         length = module->row;
-        if (module->row == 0 && module->channels > 0 && shape.size() > 1)
-          length = Elements(pair.a) / module->channels;
+        if (module->row == 0 && shape.size() > 1) length = Elements(pair.a) / module->channels;
       }
       break;
     case Kind::kWeightGrad:

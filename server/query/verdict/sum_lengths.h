@@ -17,8 +17,9 @@ class SumLengths {
  public:
   // Learns the step's shapes. Names must outlive this.
   void Step(std::span<const TensorPair> pairs);
-  // Of an output and its gradients: the elements of a weight's row, or those that a norm averages over. Of a parameter's
-  // gradient and of running statistics: the rows of the batch. At least 1; 1 of everything else.
+  // Of an output and its gradients: the elements of a weight's row, or those that a norm averages over; of a module without
+  // parameters that is part of one with own parameters, the same of that one, which may compute with them itself what the
+  // part passes on. Of a parameter's gradient and of running statistics: the rows of the batch. At least 1; 1 of everything else.
   double Of(const TensorPair& pair) const;
 
  private:
@@ -29,6 +30,8 @@ class SumLengths {
     double elements = 0;     // of all its outputs in a step
   };
   const Module* Find(std::string_view name) const;
+  // The module whose parameters an output was computed with; null: none.
+  const Module* OwnerOfParameters(std::string_view name) const;
 
   std::uint64_t step_ = 0;
   std::unordered_map<std::string_view, Module> modules_;

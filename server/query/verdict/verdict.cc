@@ -116,6 +116,26 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
+// Whether nothing differs but what rounding explains and records that only one run has of what training need not depend
+// on. Then whatever both have agrees, the gradients of the weights among it.
+bool OnlyIdleIsMissing(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
+                       const DiffReport& report) {
+  const std::uint64_t idle = question.missing.idle;
+  constexpr auto kGradients = static_cast<std::size_t>(Kind::kWeightGrad);
+  return idle > 0 && !report.root && !request.exact && !request.tolerance &&
+         question.plan.kinds_a[kGradients] && question.plan.kinds_b[kGradients] &&
+         tally.diverged == tally.numeric + idle;
+}
+
+void NoteIdle(const FirstMissing& missing, DiffReport& report) {
+  const Divergence& first = missing.any->row;
+  report.notes.push_back(
+      std::to_string(missing.idle) + (missing.idle == 1 ? " record exists" : " records exist") +
+      " in one run only (the first: " + std::string(Name(first.kind)) + " " + Printable(first.activation) +
+      "), and everything that both have agrees, so nothing depends on " +
+      (missing.idle == 1 ? "it" : "them"));
+}
+
 // A row that no rounding explains (an input, or more than values) is the root if it comes first.
 void PreferHardRow(bool order_counts, const FirstMissing& missing, RootAnswer& answer, DiffReport& report) {
   const Divergence* hard = FirstHard(report, order_counts);
@@ -199,8 +219,7 @@ void NoteTwins(const RootQuestion& question, const RootAnswer& answer, DiffRepor
                            (repeats ? "they show no noise" : "noise did not reach the model") +
                            "; rounding was judged without them");
   } else if (answer.measured == Measured::kInPart) {
-    report.notes.push_back(them + " end at step " +
-                           std::to_string(question.twins->steps().rbegin()->first) +
+    report.notes.push_back(them + " end at step " + std::to_string(question.twins->steps().rbegin()->first) +
                            "; later steps were judged without them");
   }
 }
@@ -250,7 +269,12 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     report.root = answer.root;
   }
   if (report.root) PassOverNoise(answer.noise_driven, report);
-  PreferHardRow(request.exact || unknown != nullptr, question.missing, answer, report);
+  const bool only_idle = unknown == nullptr && OnlyIdleIsMissing(question, request, tally, report);
+  if (only_idle) {
+    NoteIdle(question.missing, report);
+  } else {
+    PreferHardRow(request.exact || unknown != nullptr, question.missing, answer, report);
+  }
   NoteCaveats(answer, report);
   if (unknown == nullptr) NoteTwins(question, answer, report);
   if (answer.without_effect && !answer.root) report.notes.push_back(answer.without_effect->Text());
@@ -262,7 +286,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
       report.root =
           RootOf(*report.first, Confidence::kPossible, "it is the first difference above its tolerance");
   }
-  const bool values_only = tally.diverged == tally.numeric;
+  const bool values_only = tally.diverged == tally.numeric || only_idle;
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
   if (!report.root && report.first && !values_only && !request.exact && unknown == nullptr)
     report.root =
@@ -274,7 +298,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     return AddCause(question, *report.root, stop);
   }
   if (hard || unknown != nullptr || !values_only || answer.differ_before) return Status::Ok();
-  report.explained_by_rounding = true;
+  report.explained_by_rounding = tally.numeric > 0 || !only_idle;
   report.verdict = Verdict::kWithinTolerance;
   return Status::Ok();
 }

@@ -10,6 +10,12 @@
 
 namespace statcollect::query {
 
+// Whether rounding may explain what a request finds: not if it sets its own limits, or leaves out what tensors are
+// computed from.
+inline bool MayExplain(const DiffRequest& request) {
+  return !request.tolerance && !request.exact && !request.merge_ranks && request.kinds.empty();
+}
+
 // Sets the report's root, its cause and `explained_by_rounding`, and revokes a divergence that rounding
 // explains. `tally`: of the whole scan. A report that cannot be judged (statistics only, some kinds only,
 // merged ranks) gets only a note. With a tolerance of the user or `exact`, rounding never overrides the

@@ -122,10 +122,10 @@ def run_of(exported: tuple[Path, Path], launches: list[dict[str, Any]]) -> Run:
     return Run(read_records(observations), read_losses(scalars), places_of_scalars(scalars), begun_by(launches))
 
 
-def model_of(a: Run, b: Run, repeats: list[Run], question: list[str]) -> Answer:
+def model_of(a: Run, b: Run, repeats: list[Run], question: list[str], noise_allows: bool) -> Answer:
     tolerance = float(question[1]) if "--tolerance" in question else None
     kinds = set(question[1].split(",")) if "--kinds" in question else None
-    return Model(a, b, tolerance, kinds, "--exact" in question, repeats).run()
+    return Model(a, b, tolerance, kinds, "--exact" in question, repeats, noise_allows).run()
 
 
 def row_of(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -141,7 +141,9 @@ def may_be_explained(naive: Answer, question: list[str]) -> bool:
     """Whether rounding may explain the answer: something differs, in size only, and the question sets no limit of its own."""
     hard = any(option in question for option in ("--tolerance", "--exact", "--kinds"))
     return (
-        not hard and naive.first_bitwise is not None and all(row.reason == "numeric" and not is_hard(row) for row in naive.rows)
+        not hard
+        and naive.first_bitwise is not None
+        and all((row.reason == "numeric" and not is_hard(row)) or naive.is_idle(row) for row in naive.rows)
     )
 
 
@@ -246,7 +248,8 @@ def check_seed(collector: Collector, seed: int, folder: Path, root: bool = False
     report = done.json()
     launches = launches_of(seed)
     a, b, *others = [run_of(paths, launches[run]) for run, paths in zip(runs, exported, strict=True)]
-    naive = model_of(a, b, others, question)
+    measured = (report["noise"] or {"twins": 0})["twins"] > 0
+    naive = model_of(a, b, others, question, noise_allows=not measured)
     search = RootSearch(a, b, *(read_settings(scalars) for _, scalars in exported[:2]))
     if "--kinds" not in question:
         pass_over_noise(search, naive)

@@ -59,6 +59,12 @@ class Answer:
     spread_ranks: set[int] = field(default_factory=set)
     weights: str = "unknown"
     batches: str = "unknown"
+    gradients: bool = False  # both runs have some of weights
+
+    def is_idle(self, row: Row) -> bool:
+        """Of one run only, and nothing that training need depend on: it would show in the gradients of weights."""
+        missing = row.reason.startswith("missing_in_")
+        return self.gradients and missing and row.identity[1] in ("grad_output", "grad_input", "input", "batch")
 
 
 # --- one pair
@@ -126,12 +132,6 @@ def compare(a: Record, b: Record, tolerance: float | None) -> tuple[str, float |
     return ("numeric" if never_rounded or distance > allowed else "within"), distance
 
 
-def weighed(reason: str, distance: float | None, allowed: float, noise: float) -> str:
-    """A difference in size must be more than ten times the noise."""
-    assert distance is not None
-    return "within" if noise > 0 and distance <= max(allowed, 10 * noise) else reason
-
-
 def times(distance: float | None, noise: float) -> float | None:
     return distance / noise if distance is not None and 0 < noise < math.inf else None
 
@@ -154,9 +154,10 @@ class Run:
 class Model:
     def __init__(
         self, a: Run, b: Run, tolerance: float | None = None, kinds: set[str] | None = None, exact: bool = False,
-        repeats: Sequence[Run] = (),
+        repeats: Sequence[Run] = (), noise_allows: bool = True,
     ) -> None:  # fmt: skip
         self.run_a, self.run_b, self.repeats, self.exact = a, b, repeats, exact
+        self.noise_allows = noise_allows  # a multiple of it; else rounding is measured from the repeats
         self.a, self.b = a.by_place, b.by_place
         self.losses_a, self.losses_b = a.losses, b.losses
         self.places_a, self.places_b = a.places, b.places
@@ -208,7 +209,10 @@ class Model:
             return Answer(verdict="incomparable")
         unmatched = answer.only_a or answer.only_b or self.lonely
         clean = answer.identical == answer.records and not unmatched
-        answer.verdict = "diverged" if answer.rows else "identical" if clean else "within_tolerance"
+        answer.gradients = "weight_grad" in self.kinds_a & self.kinds_b
+        lenient = not self.exact and self.tolerance is None and self.kinds is None
+        different = [row for row in answer.rows if not (lenient and answer.is_idle(row))]
+        answer.verdict = "diverged" if different else "identical" if clean else "within_tolerance"
         return answer
 
     def are_other_models(self) -> bool:
@@ -276,7 +280,7 @@ class Model:
         noise = 0.0
         if result in ("numeric", "nonfinite") and not self.exact and identity is not None:
             noise = self.noise_of(a.rank, max(a.step, b.step), identity)
-            result = weighed(result, distance, allowed_for(a, b, self.tolerance), noise)
+            result = self.weigh(result, distance, allowed_for(a, b, self.tolerance), noise)
         elif result == "within" and self.exact:
             result = "bitwise"
         return result, distance, noise
@@ -386,7 +390,7 @@ class Model:
                 reason = "bitwise" if reason == "within" else reason
             elif reason != "within":
                 noise = self.noise_of_loss(step, rank, name, micro_batch)
-                reason = weighed(reason, distance, allowed, noise)
+                reason = self.weigh(reason, distance, allowed, noise)
             identity: Identity = (name, "", "", micro_batch, 0, "train")
             both = self.a.get((step, rank)) and self.b.get((step, rank))
             segment, number = Course(self.a[step, rank] if both else []).spot_of_loss(name, micro_batch)
@@ -404,6 +408,11 @@ class Model:
         """Each repeat, with the last step up to `step` that it and A have."""
         common = [(repeat, [s for s in repeat.steps & self.run_a.steps if s <= step]) for repeat in self.repeats]
         return [(repeat, max(steps)) for repeat, steps in common if steps]
+
+    def weigh(self, reason: str, distance: float | None, allowed: float, noise: float) -> str:
+        """A difference in size must be more than ten times the noise."""
+        assert distance is not None
+        return "within" if self.noise_allows and noise > 0 and distance <= max(allowed, 10 * noise) else reason
 
     def noise_of(self, rank: int, step: int, identity: Identity) -> float:
         noise = 0.0

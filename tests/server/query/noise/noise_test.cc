@@ -36,9 +36,9 @@ class NoiseTest : public ::testing::Test {
     Write(
         "base3", [](std::uint64_t step) { return 0.5e-5 * std::exp2(step); }, 0);
     Write(
-        "same", [](std::uint64_t step) { return -2e-5 * std::exp2(step); }, 0);
+        "same", [](std::uint64_t step) { return -1e-5 * std::exp2(step); }, 0);
     Write(
-        "fault", [](std::uint64_t step) { return -2e-5 * std::exp2(step); }, 0.05);
+        "fault", [](std::uint64_t step) { return -1e-5 * std::exp2(step); }, 0.05);
   }
   template <typename Noise>
   void Write(const std::string& run, const Noise& noise, double fault) {
@@ -47,6 +47,7 @@ class NoiseTest : public ::testing::Test {
       writer.Observe(0, step, Key("ln"), Wave(noise(step)));
       writer.Observe(0, step, Key("fc"), Wave(noise(step) + (step == 6 ? fault : 0)));
       writer.Observe(0, step, Key("head"), Wave(noise(step)));
+      writer.Observe(0, step, Key("fc.weight", Kind::kWeight), Wave(noise(step)));
       writer.Scalar(0, step, "loss", 2 * (1 + noise(step)));
     }
     writer.Commit();
@@ -69,8 +70,18 @@ TEST_F(NoiseTest, WhatRepeatsDifferByIsNoDivergence) {
   EXPECT_EQ(r.noise->runs.size(), 2u);
 }
 
-TEST_F(NoiseTest, WhatIsFarBeyondItIsFoundWhereItIsWithTimesNoise) {
+TEST_F(NoiseTest, WhatIsFarBeyondItIsTheRootWithTimesNoise) {
   const DiffReport r = Ask({.run_a = "base", .run_b = "fault", .noise = {"base2", "base3"}});
+  ASSERT_TRUE(r.root);
+  EXPECT_EQ(r.root->at.step, 6u);
+  EXPECT_EQ(r.root->at.activation, "fc");
+  EXPECT_GT(*r.root->at.times_noise, 40);
+}
+
+// With a tolerance of the user, rounding explains nothing, but ten times the noise is allowed.
+TEST_F(NoiseTest, NoiseRaisesATolerance) {
+  const DiffReport r =
+      Ask({.run_a = "base", .run_b = "fault", .tolerance = 1e-5, .noise = {"base2", "base3"}});
   ASSERT_TRUE(r.first);
   EXPECT_EQ(r.first->step, 6u);
   EXPECT_EQ(r.first->activation, "fc");
@@ -90,8 +101,8 @@ TEST_F(NoiseTest, StoredNoiseIsUsedUnlessItIsDeclined) {
   EXPECT_EQ(done, 8u);
   EXPECT_EQ(saved->steps, 8u);
   EXPECT_EQ(saved->last_step, 7u);
-  EXPECT_EQ(saved->activations, 3u);
-  ASSERT_EQ(saved->records.size(), 4u);  // three activations and the loss
+  EXPECT_EQ(saved->activations, 4u);
+  ASSERT_EQ(saved->records.size(), 5u);  // four tensors and the loss
   EXPECT_NEAR(saved->records[0].last, 1e-5 * 128, 1e-5 * 40);
   EXPECT_NEAR(saved->records[0].first, 1e-5, 0.3e-5);
 
@@ -134,7 +145,7 @@ TEST_F(NoiseTest, RepeatsMustShareActivations) {
   EXPECT_EQ(saved.status().code(), Code::kNotFound);
   EXPECT_EQ(
       saved.status().message(),
-      "noise of run 'base': 'gan' has none of its 3 activations, such as 'ln', but others, such as 'dis.0'; "
+      "noise of run 'base': 'gan' has none of its 4 activations, such as 'ln', but others, such as 'dis.0'; "
       "expected a repeat of the same training: name its runs");
   EXPECT_EQ(engine.GetNoise("base").status().code(), Code::kNotFound) << "nothing was saved";
   EXPECT_THAT(engine.SaveNoise({.run = "base", .repeats = {"late"}}, {}, {}).status().message(),
@@ -147,6 +158,7 @@ TEST_F(NoiseTest, StepsThatARepeatLacksTakeItsLastNoise) {
   RunWriter shorter(store_, "short");
   for (std::uint64_t step = 0; step < 4; ++step) {
     for (const char* name : {"ln", "fc", "head"}) shorter.Observe(0, step, Key(name), Wave(1e-2));
+    shorter.Observe(0, step, Key("fc.weight", Kind::kWeight), Wave(1e-2));
     shorter.Scalar(0, step, "loss", 2.02);
   }
   shorter.Commit();

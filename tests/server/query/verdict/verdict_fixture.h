@@ -178,6 +178,15 @@ class VerdictTest : public ::testing::Test {
     run.Commit();
     salt_ = 0;
   }
+  // The same training once more under another name; its tensors differ by `level`, in their own way.
+  void WriteRepeat(const std::string& name, const Level& level) {
+    RunWriter run(*store_, name, options_.ranks, options_.sketch);
+    run.NarrowSketches();
+    salt_ = testing::MixBits(std::hash<std::string>()(name));
+    for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) WriteRank(run, rank, level);
+    run.Commit();
+    salt_ = 0;
+  }
   // Two of one unit and a ladder of three, by the noise of one unit.
   void WriteTwins(const std::function<Level(double ulps)>& level) {
     for (const int seed : {1, 2}) WriteTwin(1, seed, level(1));
@@ -262,7 +271,7 @@ class VerdictTest : public ::testing::Test {
       std::swap(modules[OrderOf("blocks.2.ln")], modules[OrderOf("blocks.2.fc")]);
     for (const std::string& name : modules) plain(name, Kind::kOutput);
     if (options_.losses)
-      run.Scalar(rank, step, "loss", 2 * (1 + level(step, Key("loss", Kind::kUnspecified))));
+      run.Scalar(rank, step, "loss", 2.3 * (1 + level(step, Key("loss", Kind::kUnspecified))));
     if (options_.losses_twice) run.Scalar(rank, step, "loss", 30);
     if (!options_.gradients) return;
     for (auto it = modules.rbegin(); it != modules.rend(); ++it) plain(*it, Kind::kGradOutput);

@@ -66,6 +66,44 @@ TEST_F(MeasuredVerdict, A_large_difference_is_judged_by_the_rung_of_the_ladder_t
   ExpectExplained(Ask());
 }
 
+// Ten times the distance of repeats was allowed everywhere before, which hid half of all bugs.
+TEST_F(MeasuredVerdict, Repeats_that_are_named_measure_the_noise_as_twins_do) {
+  Write(Sum(Enlarged(kRounding), BugAt("blocks.1.fc", 3e-6)));
+  DiffRequest request;
+  request.noise = {"a2", "a3"};
+  for (const std::string& repeat : request.noise) WriteRepeat(repeat, Enlarged(kRounding));
+  const DiffReport report = Ask(request);
+  EXPECT_EQ(Say(report), "0 forward blocks.1.fc");
+  EXPECT_EQ(report.verdict, Verdict::kDiverged);
+  EXPECT_TRUE(report.root->at.times_noise.has_value());
+  EXPECT_EQ(report.noise->runs, request.noise);
+  EXPECT_EQ(report.noise->scale, (std::vector<double>{1, 1}));
+}
+
+TEST_F(MeasuredVerdict, What_repeats_show_is_explained) {
+  Write(Enlarged(2 * kRounding));
+  DiffRequest request;
+  request.noise = {"a2", "a3"};
+  for (const std::string& repeat : request.noise) WriteRepeat(repeat, Enlarged(kRounding));
+  ExpectExplained(Ask(request));
+}
+
+TEST_F(MeasuredVerdict, A_loss_of_equal_outputs_may_only_round) {
+  const auto only_loss = [](double size) {
+    return [size](std::uint64_t, const TensorKey& key) { return key.name == "loss" ? size : 0.0; };
+  };
+  WriteTwins([](double ulps) { return RoundingOf(100 * kRounding * ulps); });
+  Write(only_loss(1e-3));
+  EXPECT_EQ(Say(Ask()), "0 loss loss");
+}
+
+TEST_F(MeasuredVerdict, A_loss_of_equal_outputs_may_be_summed_in_another_order) {
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  Write(
+      [](std::uint64_t step, const TensorKey& key) { return step == 0 && key.name == "loss" ? 1e-7 : 0.0; });
+  ExpectExplained(Ask());
+}
+
 TEST_F(MeasuredVerdict, Without_noise_twins_are_not_used) {
   Write(Enlarged(2 * kRounding));
   WriteTwinsOfNetwork();

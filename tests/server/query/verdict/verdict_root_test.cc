@@ -240,8 +240,8 @@ TEST_F(VerdictRootTest, OnlyALoss) {
   EXPECT_EQ(Say(report), "1 loss loss");
   EXPECT_EQ(report.verdict, Verdict::kDiverged);
   ASSERT_TRUE(report.root->at.a && report.root->at.b);
-  EXPECT_EQ(*report.root->at.a->value, 2);
-  EXPECT_NE(*report.root->at.b->value, 2);
+  EXPECT_EQ(*report.root->at.a->value, 2.3);
+  EXPECT_NE(*report.root->at.b->value, 2.3);
 }
 
 TEST_F(VerdictRootTest, OnlyARoundedLoss) {
