@@ -65,7 +65,7 @@ def test_two_models_cannot_be_compared(runs: Collector) -> None:
 def test_an_input_differs_though_others_come_before_it(runs: Collector) -> None:
     answer = judged(runs, "mask", "mask_full")
     assert answer.root is not None and answer.root["because"] == ["it is an input: nothing that was recorded computes it"]
-    assert answer.says("input_ids, before it, agrees bit for bit")
+    assert answer.says("input_ids, of the same batch, agrees bit for bit")
 
 
 def test_nothing_is_propagated_from_a_logged_loss(runs: Collector) -> None:
@@ -102,7 +102,7 @@ def test_what_repeats_show_as_well_is_no_root(runs: Collector) -> None:
     assert without.root is not None and without.report["verdict"] == "within_tolerance"
     answer = judged(runs, "mlp", "shade", "--noise", "shade_repeat")
     assert answer.root is None and answer.code == 0
-    assert answer.headline.endswith("none by more than its tolerance; rounding and the noise of the repeats explain all of them.")
+    assert answer.headline.endswith("none by more than its tolerance; rounding explains all of them.")
     # The repeat of a smaller noise leaves the root, and says how much larger it is.
     smaller = judged(runs, "mlp", "eps", "--noise", "shade_repeat")
     assert smaller.root is not None and smaller.root["times_noise"] > 1000

@@ -42,9 +42,10 @@ def open_link(collector: Collector, token: Path | None, *arguments: str) -> Fini
 def guarded(tmp_path: Path) -> Iterator[tuple[Collector, Path]]:
     """A collector with a run, that has tokens, and the file of one that may read."""
     collector = Collector(tmp_path / "data").start()
-    collector.python(
-        "import array, statagent; statagent.init(run='base'); statagent.inspect('x', array.array('f', [1.0])); statagent.step(); statagent.close()"
-    )
+    for run in ("base", "ort"):
+        collector.python(
+            f"import array, statagent; statagent.init(run='{run}'); statagent.inspect('x', array.array('f', [1.0])); statagent.step(); statagent.close()"
+        )
     reader = make_token(collector, "read")
     yield collector, reader
     collector.stop()

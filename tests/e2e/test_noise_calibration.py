@@ -56,13 +56,13 @@ def test_noise_that_training_amplifies_parts_runs_at_the_first_updates(recorded:
 @pytest.mark.parametrize("run", noise.ASKED)
 def test_learned_noise_hides_repeats_and_only_them(recorded: Collector, run: str) -> None:
     report = diff(recorded, run, "--noise", LEARNED)
-    assert place(report) == noise.ASKED[run], report["first"]
-    if noise.ASKED[run] is None:
+    root = report["root"]
+    assert (root and (root["step"], root["stage"], root["activation"])) == noise.ASKED[run]
+    if root is None:
         assert report["verdict"] in ("identical", "within_tolerance")
         return
-    first = report["first"]
-    assert report["verdict"] == "diverged" and first["origin"] and first["reason"] == "numeric"
-    assert first["times_noise"] > 10
+    assert report["verdict"] == "diverged" and root["origin"] and root["reason"] == "numeric"
+    assert root["times_noise"] > 10
     assert {row["step"] for row in report["origins"]} == {noise.LATE}
     headline = recorded.statctl("diff", f"base-{noise.BASE}.1", f"{run}.1", "--noise", LEARNED).out.splitlines()[0]
     assert f"step {noise.LATE}" in headline and "times noise" in headline

@@ -63,9 +63,8 @@ def test_two_twins_are_recorded_listed_skipped_recorded_again_and_removed(base: 
     assert runs["base.twin-1-1"]["records"] == runs["base"]["records"] and runs["base.twin-1-1"]["state"] == "finished"
     assert not [name for name in names(base) if "twin" in name]
     assert "base (+2 twins)" in base.statctl("runs").out
-    listed = [line.split("  ")[0:2] for line in base.statctl("runs", "--twins").out.splitlines()]
-    at = next(i for i, line in enumerate(listed) if line[0] == "base")
-    assert [line[1].split()[0] for line in listed[at + 1 : at + 3]] == ["base.twin-1-1", "base.twin-1-2"]
+    listed = [line.split()[0] for line in base.statctl("runs", "--twins").out.splitlines() if line]
+    assert listed[listed.index("base") + 1 :][:2] == ["base.twin-1-1", "base.twin-1-2"]
     config = base.json("show", "base.twin-1-2")["config"]
     assert {key: config[f"recording.{key}"] for key in ("perturb", "perturb_seed", "perturb_mode", "perturb_base")} == {
         "perturb": "1", "perturb_seed": "2", "perturb_mode": "leaf", "perturb_base": "base",

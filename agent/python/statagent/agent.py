@@ -94,7 +94,7 @@ def init(
     tls_ca: PEM file of the authority of the collector's certificate (its ca.pem); the connection then uses TLS.
     tls_cert, tls_key: PEM files of a certificate of this client, if the collector asks for one.
     project: project of the run, on a collector that several share (default: the token's, else "default").
-    perturb: "ULPS[,SEED][,once]" records a twin of the run, as NAME.twin-ULPS-SEED: the same training with noise of up to that many units in
+    perturb: `"ULPS[,SEED][,once]"` records a twin of the run, as NAME.twin-ULPS-SEED: the same training with noise of up to that many units in
     the last place, from which a diff with NAME learns what rounding does to it; docs/twins.md.
 
     Raises InvalidArgumentError for an argument that cannot be used, RunExistsError if the run has data and if_exists is "error",

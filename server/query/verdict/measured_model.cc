@@ -35,8 +35,8 @@ std::vector<std::optional<double>> LossesOf(std::span<const TensorPair> pairs,
 
 }  // namespace
 
-MeasuredModel::MeasuredModel(const Twins& twins, std::uint32_t rank)
-    : twins_(twins), rank_(rank), rule_(NoiseOf(twins.all())) {}
+MeasuredModel::MeasuredModel(const Twins& twins, std::uint32_t rank, Others others)
+    : twins_(twins), rank_(rank), others_(std::move(others)), rule_(NoiseOf(twins.all())) {}
 
 std::map<std::uint64_t, bool> MeasuredModel::StepsFor(const DiffPlan& plan,
                                                       const std::set<std::uint64_t>& wanted,
@@ -64,15 +64,31 @@ std::map<std::uint64_t, bool> MeasuredModel::StepsFor(const DiffPlan& plan,
   return steps;
 }
 
-Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& now) {
-  std::vector<Twins::Step> twins(twins_.all().size());
+Result<MeasuredStep> MeasuredModel::Measure(std::uint64_t step, StepPairs& now,
+                                            std::vector<Twins::Step>& twins) const {
+  twins.resize(twins_.all().size());
   MeasuredStep measured{.pairs = now.pairs};
   for (std::size_t t = 0; t < twins.size(); ++t) {
     STATCOLLECT_RETURN_IF_ERROR(twins_.Read(t, rank_, step, twins[t]));
     measured.twins.push_back(now.paired.InPlaceOfA(now.pairs, twins[t].by_id));
     measured.losses.push_back(LossesOf(now.pairs, now.losses_a, twins[t].scalars));
   }
-  MeasuredRule::Answer answer = rule_.Judge(measured);
+  return measured;
+}
+
+Result<RankTrail> MeasuredModel::Follow(std::uint64_t step, StepPairs& now) {
+  std::vector<Twins::Step> twins;
+  const auto measured = Measure(step, now, twins);
+  if (!measured.ok()) return measured.status();
+  return rule_.Follow(*measured);
+}
+
+Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& now) {
+  std::vector<Twins::Step> twins;
+  const auto measured = Measure(step, now, twins);
+  if (!measured.ok()) return measured.status();
+  const std::vector<const RankTrail*> others = others_ ? others_(step) : std::vector<const RankTrail*>();
+  MeasuredRule::Answer answer = rule_.Judge(*measured, others);
   return Answer{.explained = std::move(answer.explained),
                 .jumps = std::move(answer.jumps),
                 .without_effect = std::move(answer.without_effect)};

@@ -3,9 +3,11 @@
 #define STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "server/query/compare/diff_plan.h"
 #include "server/query/pairs/twins.h"
@@ -17,8 +19,9 @@ namespace statcollect::query {
 // Borrows the twins. Cost: reads each step of every twin. Memory: a step of the rank of each.
 class MeasuredModel final : public StepModel {
  public:
-  // `rank`: A's.
-  MeasuredModel(const Twins& twins, std::uint32_t rank);
+  // `rank`: A's. `others`: what other ranks have seen in a step.
+  using Others = std::function<std::vector<const RankTrail*>(std::uint64_t step)>;
+  MeasuredModel(const Twins& twins, std::uint32_t rank, Others others = {});
 
   // Which steps to read, and whether to judge them. The first steps show each tensor's own rounding, and the step before
   // the first difference what it begins with; from there on every step counts, up to kStepsInARow, and later those of
@@ -27,6 +30,8 @@ class MeasuredModel final : public StepModel {
                                          std::optional<std::uint64_t> last_step) const;
   static constexpr std::size_t kStepsInARow = 32, kStepsAtFirst = 2;
 
+  // Takes a step without judging it. Steps must ascend.
+  Result<RankTrail> Follow(std::uint64_t step, StepPairs& now);
   Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
   bool measures_noise() const override { return true; }
   std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override;
@@ -37,8 +42,12 @@ class MeasuredModel final : public StepModel {
   bool noise_arrived() const { return rule_.noise_arrived(); }
 
  private:
+  // `twins`: keeps what the result points to.
+  Result<MeasuredStep> Measure(std::uint64_t step, StepPairs& now, std::vector<Twins::Step>& twins) const;
+
   const Twins& twins_;
   const std::uint32_t rank_;
+  const Others others_;
   MeasuredRule rule_;
 };
 

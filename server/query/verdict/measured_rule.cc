@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
 #include <utility>
 
+#include "common/mix_bits.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/verdict/measured_constants.h"
@@ -62,6 +65,26 @@ bool AreSimultaneous(Stage stage) {
   return AreInputs(stage) || stage == Stage::kGrad || stage == Stage::kOptimizer;
 }
 
+// Before gradients of weights are complete.
+bool IsOfPasses(Stage stage) { return stage != Stage::kGrad && stage != Stage::kOptimizer; }
+
+std::size_t HashOfKeys(std::span<const TensorPair> pairs) {
+  std::size_t hash = pairs.size();
+  const auto mix = [&hash](std::uint64_t value) { hash = MixBits(hash ^ value); };
+  for (const TensorPair& pair : pairs) {
+    if (pair.loss != nullptr) {
+      mix(std::hash<std::string>()(*pair.loss));
+      continue;
+    }
+    const TensorKey& key = pair.a.def->key;
+    mix(std::hash<std::string>()(key.name));
+    mix(std::hash<std::string>()(key.output_path));
+    mix((static_cast<std::uint64_t>(key.kind) << 56) ^ (static_cast<std::uint64_t>(key.call) << 28) ^
+        key.micro_batch);
+  }
+  return hash;
+}
+
 // What the next step begins with.
 bool IsLeft(const TensorPair& pair, Stage stage) {
   return stage == Stage::kOptimizer || (pair.loss == nullptr && pair.a.def->key.kind == Kind::kBuffer);
@@ -95,6 +118,13 @@ double UnitOf(const TensorPair& pair) {
 }
 
 }  // namespace
+
+void SeenBefore::Merge(const SeenBefore& other) {
+  for (std::size_t s = 0; s < ratios.size(); ++s) ratios[s] = std::max(ratios[s], other.ratios[s]);
+  lost = lost || other.lost;
+  same_bits = same_bits && other.same_bits;
+  largest = std::max(largest, other.largest);
+}
 
 MeasuredRule::MeasuredRule(std::vector<double> ulps) : ulps_(std::move(ulps)) {
   for (std::size_t i = 0; i < ulps_.size(); ++i) {
@@ -280,7 +310,7 @@ double MeasuredRule::LeastNoise(const TensorPair& pair, const Record& record) {
   return std::isfinite(least.noise) ? least.noise * record.size : 0;
 }
 
-double MeasuredRule::Expected(const TensorPair& pair, const Record& record, const Before& before,
+double MeasuredRule::Expected(const TensorPair& pair, const Record& record, const SeenBefore& before,
                               double least) const {
   const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
   double expected = std::max(1.0, kSumFactor * std::sqrt(length)) * least;
@@ -307,7 +337,7 @@ double MeasuredRule::RoundingOfLoss(const Record& record, double terms) {
 
 // Above 1: more than noise explains, by this factor.
 double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double expected,
-                            const Before& before) const {
+                            const SeenBefore& before) const {
   if (record.b.same) return 0;
   if (!record.b.alike) return record.reshaped ? 0 : kUnknown;
   const bool computed = record.stage == Stage::kBatch && record.unit > 0 && before.ratios.front() > 0;
@@ -327,16 +357,18 @@ double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double
 // Equal inputs gave another output: everything before agrees bit for bit, and so did this tensor in an earlier step, so it
 // is not another kernel. Of what differs first at once, the largest excess stays the largest.
 void MeasuredRule::FindFirst(std::span<const Record> records, const MeasuredStep& step,
-                             std::vector<double>& excess) const {
+                             Judged& judged) const {
   const auto differs = [](const Record& record) { return record.b.known && !record.b.same; };
   const auto first = std::find_if(records.begin(), records.end(), differs);
-  if (any_difference_ || first == records.end()) return;
+  if (first == records.end() || judged.same_bits[static_cast<std::size_t>(first - records.begin())] == 0)
+    return;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Record& record = records[i];
     if (record.group != first->group || !differs(record) || AreInputs(record.stage)) continue;
     if (step.pairs[i].loss != nullptr || least_.at(IdentityOf(step.pairs[i])).since == steps_) continue;
     if (record.b.whole > kKernelRoundoffs * record.unit * record.size)
-      excess[i] = std::max(excess[i], kFirstExcess + kFirstExcessOrder * std::min(excess[i], 1.0));
+      judged.excess[i] =
+          std::max(judged.excess[i], kFirstExcess + kFirstExcessOrder * std::min(judged.excess[i], 1.0));
   }
 }
 
@@ -380,33 +412,70 @@ Jump MeasuredRule::JumpAt(std::size_t index, const Record& record, const Explain
   return jump;
 }
 
-MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const Record> records, const MeasuredStep& step,
-                                                bool outputs_count) {
-  Before before{.ratios = std::vector<double>(scales_.size(), 0), .same_bits = !any_difference_};
+SeenBefore MeasuredRule::SeenAtStart() const {
+  SeenBefore seen{.ratios = std::vector<double>(scales_.size(), 0), .same_bits = !any_difference_};
   for (const auto& [identity, left] : left_) {
     for (std::size_t s = 0; s < left.ratios.size(); ++s)
-      before.ratios[s] = std::max(before.ratios[s], left.ratios[s]);
+      seen.ratios[s] = std::max(seen.ratios[s], left.ratios[s]);
   }
-  Before pending = before;  // with the record's own group
+  return seen;
+}
+
+void MeasuredRule::Add(const Record& record, const TensorPair& pair, bool ratio_counts, SeenBefore& seen) {
+  seen.same_bits = seen.same_bits && (!record.b.known || record.b.same);
+  if (pair.loss == nullptr) seen.largest = std::max(seen.largest, static_cast<double>(pair.a.stats->numel));
+  if (!ratio_counts) return;
+  for (std::size_t s = 0; s < seen.ratios.size(); ++s)
+    seen.ratios[s] = std::max(seen.ratios[s], record.ratios[s]);
+  seen.lost =
+      seen.lost || (record.lost && !record.b.same && !AreInputs(record.stage) && pair.loss == nullptr);
+}
+
+RankTrail MeasuredRule::Follow(const MeasuredStep& step) {
+  ++steps_;
+  const std::vector<Record> records = Measure(step);
+  RankTrail trail{.tensors = HashOfKeys(step.pairs), .start = SeenAtStart()};
+  SeenBefore seen = trail.start;
+  trail.passes = seen;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (i == 0 || records[i].group != records[i - 1].group) trail.groups.push_back(seen);
+    Add(records[i], step.pairs[i], /*ratio_counts=*/true, seen);
+    if (IsOfPasses(records[i].stage)) trail.passes = seen;
+  }
+  Remember(records, step);
+  return trail;
+}
+
+MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const Record> records, const MeasuredStep& step,
+                                                std::span<const RankTrail* const> others,
+                                                bool outputs_count) {
+  SeenBefore before = SeenAtStart();
+  for (const RankTrail* const other : others) before.Merge(other->start);
+  SeenBefore pending = before;  // with the record's own group
+  const std::size_t tensors = others.empty() ? 0 : HashOfKeys(step.pairs);
   Judged judged;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const TensorPair& pair = step.pairs[i];
     const Record& record = records[i];
-    if (i > 0 && record.group != records[i - 1].group) before = pending;
+    if (i > 0 && record.group != records[i - 1].group) {
+      before = pending;
+      for (const RankTrail* const other : others) {
+        if (other->tensors == tensors) {
+          before.Merge(other->groups[record.group]);
+        } else if (!IsOfPasses(record.stage)) {
+          before.Merge(other->passes);
+        }
+      }
+    }
     double expected = Expected(pair, record, before, LeastNoise(pair, record));
     if (pair.loss != nullptr && before.same_bits)
       expected = std::max(expected, RoundingOfLoss(record, before.largest));
     judged.expected.push_back(expected);
     judged.excess.push_back(Excess(pair, record, expected, before));
     judged.first.push_back(before.ratios.front() == 0);
-    pending.same_bits = pending.same_bits && (!record.b.known || record.b.same);
-    if (pair.loss == nullptr)
-      pending.largest = std::max(pending.largest, static_cast<double>(pair.a.stats->numel));
-    if (!outputs_count && record.stage == Stage::kForward && judged.excess.back() > 1) continue;
-    for (std::size_t s = 0; s < scales_.size(); ++s)
-      pending.ratios[s] = std::max(pending.ratios[s], record.ratios[s]);
-    pending.lost =
-        pending.lost || (record.lost && !record.b.same && !AreInputs(record.stage) && pair.loss == nullptr);
+    judged.same_bits.push_back(before.same_bits);
+    const bool without_effect = !outputs_count && record.stage == Stage::kForward && judged.excess.back() > 1;
+    Add(record, pair, !without_effect, pending);
   }
   return judged;
 }
@@ -414,13 +483,15 @@ MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const Record> records,
 // Judges again as if the outputs that jump explained nothing. If everything that training reads of them is still
 // explained, and the first of them is so large that it would show, they have no effect.
 std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const Record> records,
-                                                     const MeasuredStep& step, const Judged& judged) {
+                                                     const MeasuredStep& step,
+                                                     std::span<const RankTrail* const> others,
+                                                     const Judged& judged) {
   const auto first =
       std::find_if(judged.excess.begin(), judged.excess.end(), [](double one) { return one > 1; });
   const auto index = static_cast<std::size_t>(first - judged.excess.begin());
   if (first == judged.excess.end() || records[index].stage != Stage::kForward) return {};
   if (!(*first > kOfScale) || records[index].b.by_value < kUnread * records[index].size) return {};
-  const Judged again = JudgeRecords(records, step, /*outputs_count=*/false);
+  const Judged again = JudgeRecords(records, step, others, /*outputs_count=*/false);
   std::vector<std::size_t> outputs;
   bool gradients = false;
   for (std::size_t i = 0; i < records.size(); ++i) {
@@ -434,16 +505,16 @@ std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const Record> rec
   return gradients ? outputs : std::vector<std::size_t>();
 }
 
-MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step) {
+MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step, std::span<const RankTrail* const> others) {
   ++steps_;
   std::vector<Record> records = Measure(step);
-  Judged judged = JudgeRecords(records, step, /*outputs_count=*/true);
+  Judged judged = JudgeRecords(records, step, others, /*outputs_count=*/true);
   Answer answer;
-  answer.without_effect = WithoutEffect(records, step, judged);
+  answer.without_effect = WithoutEffect(records, step, others, judged);
   for (const std::size_t i : answer.without_effect)
     std::fill(records[i].carried.begin(), records[i].carried.end(), 0.0);
   const std::vector<double> by_noise = judged.excess;
-  if (answer.without_effect.empty()) FindFirst(records, step, judged.excess);
+  if (answer.without_effect.empty()) FindFirst(records, step, judged);
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Record& record = records[i];
     const double excess = judged.excess[i];

@@ -47,6 +47,25 @@ struct MeasuredStep {
   std::vector<std::vector<std::optional<double>>> losses;  // the same of losses
 };
 
+// What has been seen before a record. Merged, it is that of several ranks.
+struct SeenBefore {
+  std::vector<double> ratios;  // the largest, by scale of the twins
+  bool lost = false;           // something that is noise alone differs
+  bool same_bits = true;       // in the step so far, and in all earlier ones
+  double largest = 1;          // elements of the step's largest tensor
+
+  void Merge(const SeenBefore& other);
+};
+
+// What one rank has seen in a step. Reduced gradients, and whatever else ranks exchange, are computed from the records of
+// all of them.
+struct RankTrail {
+  std::size_t tensors = 0;  // a hash of their keys: ranks with equal ones run the same program
+  SeenBefore start;
+  std::vector<SeenBefore> groups;  // before each group of records that are computed at once
+  SeenBefore passes;               // before the gradients of weights
+};
+
 // Judges one rank. Steps must ascend; remembers weights, and the smallest noise of each tensor. Not thread-safe. Cost:
 // about a microsecond for each pair and twin. Memory: 32 sums for each weight, run and twin.
 class MeasuredRule {
@@ -63,8 +82,10 @@ class MeasuredRule {
     // nothing reads, such as padding under another attention. They are not among the jumps. Indices.
     std::vector<std::size_t> without_effect;
   };
-  // Names must outlive this.
-  Answer Judge(const MeasuredStep& step);
+  // Names must outlive this. `others`: the trails of other ranks in the step.
+  Answer Judge(const MeasuredStep& step, std::span<const RankTrail* const> others = {});
+  // Takes a step without judging it.
+  RankTrail Follow(const MeasuredStep& step);
   // Of the jumps of a step, not empty, the root: the first one; among what is computed at once, the largest.
   std::size_t ChooseRoot(std::span<const Jump> jumps) const;
 
@@ -104,26 +125,23 @@ class MeasuredRule {
   void NoteOwnInputs(const TensorPair& pair, Record& record);
   static double JudgedNorm(const TensorPair& pair, const Record& record);
   double LeastNoise(const TensorPair& pair, const Record& record);
-  // What stands before a record, its own group left out.
-  struct Before {
-    std::vector<double> ratios;  // the largest, by scale
-    bool lost = false;           // something that is noise alone differs
-    bool same_bits = true;       // in this step and all earlier ones
-    double largest = 1;          // elements of the step's largest tensor
-  };
-  double Expected(const TensorPair& pair, const Record& record, const Before& before, double least) const;
+  double Expected(const TensorPair& pair, const Record& record, const SeenBefore& before, double least) const;
   static double RoundingOfLoss(const Record& record, double terms);
-  double Excess(const TensorPair& pair, const Record& record, double expected, const Before& before) const;
+  double Excess(const TensorPair& pair, const Record& record, double expected,
+                const SeenBefore& before) const;
   // The excess of each record over its threshold. `outputs_count`: whether outputs that exceed it explain what follows.
   struct Judged {
     std::vector<double> excess, expected;
-    std::vector<char> first;  // nothing before it differs
+    std::vector<char> first;      // nothing before it differs
+    std::vector<char> same_bits;  // everything before it has equal bits
   };
-  Judged JudgeRecords(std::span<const Record> records, const MeasuredStep& step, bool outputs_count);
+  Judged JudgeRecords(std::span<const Record> records, const MeasuredStep& step,
+                      std::span<const RankTrail* const> others, bool outputs_count);
+  SeenBefore SeenAtStart() const;
+  static void Add(const Record& record, const TensorPair& pair, bool ratio_counts, SeenBefore& seen);
   std::vector<std::size_t> WithoutEffect(std::span<const Record> records, const MeasuredStep& step,
-                                         const Judged& judged);
-  void FindFirst(std::span<const Record> records, const MeasuredStep& step,
-                 std::vector<double>& excess) const;
+                                         std::span<const RankTrail* const> others, const Judged& judged);
+  void FindFirst(std::span<const Record> records, const MeasuredStep& step, Judged& judged) const;
   void Remember(std::span<const Record> records, const MeasuredStep& step);
   static Explained Describe(const TensorPair& pair, const Record& record, double expected);
   static Confidence ConfidenceOf(const Jump& jump, const Record& record, double excess, std::uint64_t numel,

@@ -20,6 +20,7 @@
 #include "server/query/settings/scheduled.h"
 #include "server/query/verdict/jumps.h"
 #include "server/query/verdict/noise_jumps.h"
+#include "server/query/verdict/rank_trails.h"
 #include "server/query/verdict/step_model.h"
 #include "server/query/verdict/step_pairs.h"
 
@@ -67,14 +68,16 @@ enum class Measured : std::uint8_t {
 class RankJudge {
  public:
   // `place`: the rank's position in the plan. `agreeing`: number of its records in the steps before the first
-  // one to judge. `twins`: of A; null: none, then rounding is guessed. All references must outlive this.
+  // one to judge. `twins`: of A; null: none, then rounding is guessed. `trails`: of other ranks; null: there are none. All
+  // references must outlive this.
   RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place, std::uint64_t agreeing,
-            const Twins* twins)
+            const Twins* twins, const RankTrails* trails)
       : context_(context),
         plan_(plan),
         place_(place),
         ranks_(plan.ranks[place]),
         twins_(twins),
+        trails_(trails),
         agreeing_(agreeing) {}
 
   // `steps`: all steps before the first of them agree bit for bit.
@@ -159,6 +162,7 @@ class RankJudge {
   const std::size_t place_;
   const RankPair ranks_;
   const Twins* const twins_;
+  const RankTrails* const trails_;
   const std::uint64_t agreeing_;
   Measured measured_ = Measured::kNot;
   std::uint64_t records_before_ = 0;  // in the steps before

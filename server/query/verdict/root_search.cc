@@ -28,6 +28,20 @@ void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
   if (!first || (placed.row.step == first->row.step && placed.place < first->place)) first = placed;
 }
 
+// Only twins show how ranks depend on each other.
+Result<RankTrails> FollowRanks(const RootQuestion& question, const std::vector<Rank>& ranks,
+                               const std::stop_token& stop) {
+  if (question.twins == nullptr || question.plan.ranks.size() < 2 || ranks.empty()) return RankTrails();
+  std::set<std::size_t> places;
+  std::set<std::uint64_t> wanted;
+  for (const Rank& rank : ranks) {
+    places.insert(rank.place);
+    wanted.insert(rank.steps.begin(), rank.steps.end());
+  }
+  return RankTrails::Follow(question.context, question.plan, *question.twins, std::move(places), wanted,
+                            question.last_step, stop);
+}
+
 }  // namespace
 
 bool IsIdle(const Divergence& row) {
@@ -45,10 +59,12 @@ void FirstMissing::Note(const PlacedRow& placed) {
 Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop) {
   std::vector<Rank> ranks;
   for (auto& [place, steps] : question.steps.Chosen()) ranks.push_back({.place = place, .steps = steps});
+  auto trails = FollowRanks(question, ranks, stop);
+  if (!trails.ok()) return trails.status();
   InParallel(ranks.size(), [&](std::size_t i) {
     Rank& rank = ranks[i];
     RankJudge judge(question.context, question.plan, rank.place, question.steps.AgreeingBefore(rank.place),
-                    question.twins);
+                    question.twins, &*trails);
     auto found = judge.Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
     rank.differ_before = judge.differ_before();

@@ -227,6 +227,7 @@ class VerdictTest : public ::testing::Test {
   Options options_;
   std::function<void(RunWriter&, bool is_b)> before_;
   Edit base_;                                       // of both runs
+  std::function<void(std::uint32_t rank, const TensorKey& key, Tensor&)> of_rank_;  // of B
   std::uint64_t swapped_from_ = ~std::uint64_t{0};  // B runs blocks.2.fc before blocks.2.ln
 
  private:
@@ -240,6 +241,7 @@ class VerdictTest : public ::testing::Test {
       const bool matrix = key.name.ends_with(".weight") && tensor.values.size() % 16 == 0;
       if (matrix) tensor.shape = {16, static_cast<std::int64_t>(tensor.values.size() / 16)};
       if (options_.dtype == DType::kBf16 && key.kind != Kind::kBatch) tensor = AsBf16(std::move(tensor));
+      if (of_rank_ && is_b_) of_rank_(rank, key, tensor);
       if (edit) {
         auto edited = edit(step, key, std::move(tensor));
         if (!edited) return Tensor();

@@ -104,6 +104,27 @@ TEST_F(MeasuredVerdict, A_loss_of_equal_outputs_may_be_summed_in_another_order) 
   ExpectExplained(Ask());
 }
 
+// An element of a ReLU flips on rank 1, which its sums show and which is trimmed there. The gradients of both ranks are the
+// mean of both, and nothing on rank 0 explains them.
+TEST_F(MeasuredVerdict, What_one_rank_has_seen_explains_the_reduced_gradients_of_all) {
+  options_.ranks = 2;
+  options_.steps = 1;
+  const auto reduced = [](std::uint64_t, const TensorKey& key) {
+    if (IsInitial(key) || key.kind == Kind::kBatch || key.name == "loss") return 0.0;
+    return key.kind == Kind::kWeightGrad || key.kind == Kind::kWeight ? 100 * kRounding : kRounding;
+  };
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  Write(reduced);
+  EXPECT_NE(Say(Ask()), "none");
+  store_ = std::make_unique<testing::FakeStore>();
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  of_rank_ = [](std::uint32_t rank, const TensorKey& key, Tensor& tensor) {
+    if (rank == 1 && key.kind == Kind::kOutput && key.name == "blocks.1.ln") tensor.values[3] += 1e-3;
+  };
+  Write(reduced);
+  ExpectExplained(Ask());
+}
+
 TEST_F(MeasuredVerdict, Without_noise_twins_are_not_used) {
   Write(Enlarged(2 * kRounding));
   WriteTwinsOfNetwork();

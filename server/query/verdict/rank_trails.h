@@ -1,0 +1,43 @@
+// What the ranks of two runs have shown of each other by the time that a record is computed: reduced gradients, and what
+// else ranks exchange, are computed from the records of all of them.
+#ifndef STATCOLLECT_SERVER_QUERY_VERDICT_RANK_TRAILS_H_
+#define STATCOLLECT_SERVER_QUERY_VERDICT_RANK_TRAILS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <stop_token>
+#include <vector>
+
+#include "common/status.h"
+#include "server/query/compare/diff_plan.h"
+#include "server/query/compare/rank_step_diff.h"
+#include "server/query/pairs/twins.h"
+#include "server/query/verdict/measured_rule.h"
+
+namespace statcollect::query {
+
+// Immutable once it is there. Memory: about 100 bytes for each record of a step, of kRanksMax ranks and the steps that are
+// judged.
+class RankTrails {
+ public:
+  static constexpr std::size_t kRanksMax = 16;
+
+  // Reads the steps that are judged by twins. `places`: of the ranks that will be judged; others are added up to kRanksMax.
+  // `wanted`: of all of them, not empty. Cost: reads each step of these ranks of both runs and all twins.
+  static Result<RankTrails> Follow(const DiffContext& context, const DiffPlan& plan, const Twins& twins,
+                                   std::set<std::size_t> places, const std::set<std::uint64_t>& wanted,
+                                   std::optional<std::uint64_t> last_step, const std::stop_token& stop);
+
+  // Of a step; empty if there are none.
+  std::vector<const RankTrail*> OfOthers(std::size_t place, std::uint64_t step) const;
+
+ private:
+  std::map<std::size_t, std::map<std::uint64_t, RankTrail>> trails_;  // by place, then by step
+};
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_VERDICT_RANK_TRAILS_H_
