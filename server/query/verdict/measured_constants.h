@@ -22,6 +22,9 @@ inline constexpr double kShareOfRest = 0.537;
 inline constexpr int kTrimmedFreedom = 8;
 // Tensors of fewer elements are not trimmed: a wrong element of theirs would be lost.
 inline constexpr std::uint64_t kTrimmedFrom = 32;
+// Winograd's convolution rounds by up to 74 unit roundoffs (Barabasz et al., arXiv:1803.10986; measured alike), of which
+// the threshold is a factor. It counts only where recorded settings say that one run may use it and the other may not.
+inline constexpr double kWinograd = 30;
 // A difference of up to so many times a scale's noise is judged by that scale; a larger one by the next rung of the
 // ladder, which is as far away again.
 inline constexpr double kOfScale = 32;

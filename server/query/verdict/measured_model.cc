@@ -35,8 +35,9 @@ std::vector<std::optional<double>> LossesOf(std::span<const TensorPair> pairs,
 
 }  // namespace
 
-MeasuredModel::MeasuredModel(const Twins& twins, std::uint32_t rank, Others others)
-    : twins_(twins), rank_(rank), others_(std::move(others)), rule_(NoiseOf(twins.all())) {}
+MeasuredModel::MeasuredModel(const Twins& twins, std::uint32_t rank, OtherConvolutions convolutions,
+                             Others others)
+    : twins_(twins), rank_(rank), others_(std::move(others)), rule_(NoiseOf(twins.all()), convolutions) {}
 
 std::map<std::uint64_t, bool> MeasuredModel::StepsFor(const DiffPlan& plan,
                                                       const std::set<std::uint64_t>& wanted,

@@ -21,7 +21,8 @@ class MeasuredModel final : public StepModel {
  public:
   // `rank`: A's. `others`: what other ranks have seen in a step.
   using Others = std::function<std::vector<const RankTrail*>(std::uint64_t step)>;
-  MeasuredModel(const Twins& twins, std::uint32_t rank, Others others = {});
+  MeasuredModel(const Twins& twins, std::uint32_t rank,
+                OtherConvolutions convolutions = OtherConvolutions::kNone, Others others = {});
 
   // Which steps to read, and whether to judge them. The first steps show each tensor's own rounding, and the step before
   // the first difference what it begins with; from there on every step counts, up to kStepsInARow, and later those of

@@ -126,7 +126,8 @@ void SeenBefore::Merge(const SeenBefore& other) {
   largest = std::max(largest, other.largest);
 }
 
-MeasuredRule::MeasuredRule(std::vector<double> ulps) : ulps_(std::move(ulps)) {
+MeasuredRule::MeasuredRule(std::vector<double> ulps, OtherConvolutions convolutions)
+    : ulps_(std::move(ulps)), convolutions_(convolutions) {
   for (std::size_t i = 0; i < ulps_.size(); ++i) {
     if (scales_.empty() || scales_.back().ulps != ulps_[i]) scales_.push_back({.ulps = ulps_[i], .first = i});
     ++scales_.back().count;
@@ -185,7 +186,7 @@ void MeasuredRule::SetNoise(std::span<const Apart> twins, Record& to) const {
   const auto from_next = [&](std::vector<double>& noise) {
     if (noise.size() < 2 || !std::isfinite(noise[1])) return;
     const double step = scales_[0].ulps / scales_[1].ulps, proportional = noise[1] * step;
-    if (noise[0] == 0 || noise[0] == kUnknown) {
+    if (noise[0] == kUnknown) {
       noise[0] = proportional;
     } else if (noise[0] < proportional * kRare) {
       noise[0] = noise[1] * std::sqrt(step);
@@ -247,8 +248,7 @@ void MeasuredRule::MeasureLoss(const MeasuredStep& step, std::size_t i, Record& 
     ++count;
   }
   SetNoise(twins, to);
-  if (count > 0)
-    to.noise[0] = std::max(std::sqrt(squares / static_cast<double>(count)), kLeastNoise * to.unit * to.size);
+  if (count > 0) to.noise[0] = std::max(to.noise[0], std::sqrt(squares / static_cast<double>(count)));
 }
 
 // An update is computed from its gradient, its weight and its state, whatever else differs.
@@ -310,10 +310,19 @@ double MeasuredRule::LeastNoise(const TensorPair& pair, const Record& record) {
   return std::isfinite(least.noise) ? least.noise * record.size : 0;
 }
 
+bool MeasuredRule::IsOtherConvolution(const TensorPair& pair, const Record& record) const {
+  if (convolutions_ == OtherConvolutions::kNone || pair.loss != nullptr || !lengths_.HasWinograd(pair))
+    return false;
+  return record.stage == Stage::kForward ||
+         (convolutions_ == OtherConvolutions::kAll &&
+          (record.stage == Stage::kBackward || record.stage == Stage::kGrad));
+}
+
 double MeasuredRule::Expected(const TensorPair& pair, const Record& record, const SeenBefore& before,
                               double least) const {
   const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
   double expected = std::max(1.0, kSumFactor * std::sqrt(length)) * least;
+  if (IsOtherConvolution(pair, record)) expected = std::max(expected, kWinograd * record.unit * record.size);
   if (record.own_inputs_agree) return expected;
   std::size_t scale = scales_.size() - 1;
   for (std::size_t s = scale; s-- > 0;) {

@@ -22,6 +22,7 @@
 #include "server/query/pairs/tensor_pair.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
+#include "server/query/verdict/kernels.h"
 #include "server/query/verdict/sum_lengths.h"
 
 namespace statcollect::query {
@@ -72,8 +73,9 @@ class MeasuredRule {
  public:
   using Identity = std::tuple<std::string_view, Kind, std::string_view, Mode>;  // name, kind, path, mode
 
-  // `ulps`: the noise of each twin. Precondition: not empty, ascending, > 0.
-  explicit MeasuredRule(std::vector<double> ulps);
+  // `ulps`: the noise of each twin. Precondition: not empty, ascending, > 0. `convolutions`: that the runs' settings may
+  // make different.
+  explicit MeasuredRule(std::vector<double> ulps, OtherConvolutions convolutions = OtherConvolutions::kNone);
 
   struct Answer {
     std::vector<Explained> explained;  // one for each pair
@@ -125,6 +127,7 @@ class MeasuredRule {
   void NoteOwnInputs(const TensorPair& pair, Record& record);
   static double JudgedNorm(const TensorPair& pair, const Record& record);
   double LeastNoise(const TensorPair& pair, const Record& record);
+  bool IsOtherConvolution(const TensorPair& pair, const Record& record) const;
   double Expected(const TensorPair& pair, const Record& record, const SeenBefore& before, double least) const;
   static double RoundingOfLoss(const Record& record, double terms);
   double Excess(const TensorPair& pair, const Record& record, double expected,
@@ -149,6 +152,7 @@ class MeasuredRule {
   static Jump JumpAt(std::size_t index, const Record& record, const Explained& one, double excess);
 
   const std::vector<double> ulps_;
+  const OtherConvolutions convolutions_;
   std::vector<Scale> scales_;
   SumLengths lengths_;
   std::uint64_t steps_ = 0;  // judged

@@ -308,9 +308,10 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
   AddChanges(*settings, wanted);
   Begin();
   if (twins_ != nullptr) {
-    MeasuredModel model(*twins_, ranks_.a, [this](std::uint64_t step) {
-      return trails_ == nullptr ? std::vector<const RankTrail*>() : trails_->OfOthers(place_, step);
-    });
+    MeasuredModel model(
+        *twins_, ranks_.a, MethodsAt(*steps.begin()).other_convolutions, [this](std::uint64_t step) {
+          return trails_ == nullptr ? std::vector<const RankTrail*>() : trails_->OfOthers(place_, step);
+        });
     const Steps measured = model.StepsFor(plan_, wanted, last_step);
     const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kReport);
     auto found = JudgeSteps(model, reader, measured, *setting, *settings, stop);

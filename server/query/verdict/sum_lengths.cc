@@ -27,6 +27,8 @@ void SumLengths::Step(std::span<const TensorPair> pairs) {
       }
       case Kind::kWeight: {
         Module& module = modules_[ParentOf(name)];
+        module.winograd =
+            module.winograd || (shape.size() >= 4 && shape.back() >= 3 && shape[shape.size() - 2] >= 3);
         if (shape.size() > 1 && shape.front() > 0)
           module.row = std::max(module.row, Elements(pair.a) / static_cast<double>(shape.front()));
         else
@@ -78,6 +80,12 @@ double SumLengths::Of(const TensorPair& pair) const {
       break;
   }
   return std::max(1.0, length);
+}
+
+bool SumLengths::HasWinograd(const TensorPair& pair) const {
+  const TensorKey& key = pair.a.def->key;
+  const Module* const module = Find(key.kind == Kind::kWeightGrad ? ParentOf(key.name) : key.name);
+  return module != nullptr && module->winograd;
 }
 
 }  // namespace statcollect::query

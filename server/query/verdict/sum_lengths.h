@@ -21,6 +21,8 @@ class SumLengths {
   // parameters that is part of one with own parameters, the same of that one, which may compute with them itself what the
   // part passes on. Of a parameter's gradient and of running statistics: the rows of the batch. At least 1; 1 of everything else.
   double Of(const TensorPair& pair) const;
+  // Whether a Winograd algorithm exists for what the record was computed with.
+  bool HasWinograd(const TensorPair& pair) const;
 
  private:
   struct Module {
@@ -28,6 +30,7 @@ class SumLengths {
     double row = 0;          // elements of the longest row of its matrices
     double channels = 0;     // elements of its vectors
     double elements = 0;     // of all its outputs in a step
+    bool winograd = false;   // its matrix is a filter of 3x3 and more
   };
   const Module* Find(std::string_view name) const;
   // The module whose parameters an output was computed with; null: none.
