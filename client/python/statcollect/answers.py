@@ -399,8 +399,8 @@ class NoiseSource:
 
     runs: list[str]  # repeats of A, or its perturbed twins
     stored: bool  # from a saved profile, not from runs read now
-    twins: int  # how many of the runs are perturbed twins: all or none
-    scale: list[float]  # the noise of each twin, in units in the last place
+    twins: int  # of how many of the runs rounding was measured, perturbed twins or repeats: all or none
+    scale: list[float]  # the noise of each of them, in units in the last place; of a repeat 1
 
 
 @dataclass(frozen=True)

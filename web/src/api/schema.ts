@@ -1662,11 +1662,11 @@ export interface components {
         NoiseSource: {
             /** @description repeats of A, or its perturbed twins */
             runs: string[];
-            /** @description the noise of each twin, in units in the last place */
+            /** @description the noise of each of them, in units in the last place; of a repeat 1 */
             scale: (number | ("NaN" | "Infinity" | "-Infinity"))[];
             /** @description from a saved profile, not from runs read now */
             stored: boolean;
-            /** @description how many of the runs are perturbed twins: all or none */
+            /** @description of how many of the runs rounding was measured, perturbed twins or repeats: all or none */
             twins: number;
         };
         /** @description One side of a comparison. Statistics are absent if the tensor has no finite element, or if the tool that wrote the records did not provide them. */
