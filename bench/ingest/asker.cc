@@ -41,12 +41,13 @@ Result<Answer> Asker::Series(const std::string& run, const TensorDef& activation
 }
 
 Result<Answer> Asker::Diff(const std::string& a, const std::string& b, const std::string& steps,
-                           Expect expected) const {
+                           Expect expected, bool noise) const {
   const std::string what = "diff " + a + " and " + b;
   v1::DiffRequest request;
   request.set_run_a(a);
   request.set_run_b(b);
   request.set_steps(steps);
+  request.set_no_noise(!noise);
   grpc::ClientContext context;
   SetDeadline(&context);
   const auto reader = stub_->Diff(&context, request);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@ using nlohmann::json;
 
 constexpr std::chrono::seconds kQuestionTime{30};
 constexpr char kBase[] = "queries-base", kSame[] = "queries-same", kOther[] = "queries-other";
+constexpr std::uint32_t kUlps[] = {1, 1, 32, 1024, 32768};  // of the twins
 constexpr char kCut[] = "queries-cut", kCutOther[] = "queries-cut-other", kWhole[] = "queries-whole";
 
 struct QueriesOptions {
@@ -39,19 +41,37 @@ struct QueriesOptions {
   int rounds = 5;
   bool load = true;
   bool layouts = false;
+  std::uint32_t twins = 0;
   std::string only;  // part of the names of the questions to ask
 };
 
 struct RunToLoad {
-  const char* name;
-  bool differs;
-  std::uint32_t ranks, shards;
+  std::string name;
+  bool differs = false;
+  std::uint32_t ranks = 1, shards = 1;
+  std::uint32_t twin = 0;  // its number from 1; 0: none
 };
 
 std::vector<RunToLoad> RunsOf(const QueriesOptions& o) {
   const std::uint32_t ranks = o.send.streams;
   if (o.layouts) return {{kCut, false, ranks, ranks}, {kCutOther, true, ranks, ranks}, {kWhole, false, 1, 1}};
-  return {{kBase, false, ranks, 1}, {kSame, false, ranks, 1}, {kOther, true, ranks, 1}};
+  std::vector<RunToLoad> runs = {{kBase, false, ranks}, {kSame, false, ranks}, {kOther, true, ranks}};
+  for (std::uint32_t twin = 1; twin <= o.twins; ++twin) {
+    const std::string name =
+        std::string(kBase) + ".twin-" + std::to_string(kUlps[twin - 1]) + "-" + std::to_string(twin);
+    runs.push_back({.name = name, .differs = true, .ranks = ranks, .twin = twin});
+  }
+  return runs;
+}
+
+// A twin differs everywhere by as much as its tensors are large, so that noise explains everything and every step that a
+// verdict may look at is looked at.
+std::map<std::string, std::string> ConfigOf(const RunToLoad& run) {
+  if (run.twin == 0) return {};
+  return {{"recording.perturb", std::to_string(kUlps[run.twin - 1])},
+          {"recording.perturb_seed", std::to_string(run.twin)},
+          {"recording.perturb_mode", "leaf"},
+          {"recording.perturb_base", kBase}};
 }
 
 // One run; leaves the daemon stopped, with all of it in tables, so that its size counts.
@@ -61,11 +81,13 @@ Result<json> Load(QueriesOptions& o, const Network& network, const RunToLoad& ru
   MakerOptions maker_options = o.maker;
   if (run.differs) maker_options.differ_from = 0;
   maker_options.shards = run.shards;
+  maker_options.salt = run.twin;
   const RecordMaker maker(network, maker_options);
   SendOptions send = o.send;
   send.collector = o.target.address();
   send.run = run.name;
   send.streams = run.ranks;
+  send.config = ConfigOf(run);
   Progress progress(send.streams);
   const auto sent = Send(send, maker, &progress);
   if (!sent.ok()) return sent.status();
@@ -74,7 +96,7 @@ Result<json> Load(QueriesOptions& o, const Network& network, const RunToLoad& ru
     STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
     STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
   }
-  std::fprintf(stderr, "loaded %s: %.0f records/s\n", run.name,
+  std::fprintf(stderr, "loaded %s: %.0f records/s\n", run.name.c_str(),
                static_cast<double>(sent->stat_records) / sent->seconds);
   return json{{"run", run.name},
               {"records_per_second", static_cast<double>(sent->stat_records) / sent->seconds},
@@ -158,7 +180,7 @@ std::vector<Question> Questions(const QueriesOptions& o, const Network& network)
              [](const Asker& asker) { return asker.Diff(kCut, kCutOther, "", Expect::kDiverged); }, all}};
   }
   const TensorDef& middle = network.activations()[o.activations / 2];
-  return {
+  std::vector<Question> questions = {
       {"series of one activation (P11)", [middle](const Asker& asker) { return asker.Series(kBase, middle); },
        o.send.streams * o.send.steps},
       {"diff of step 0, all differ (P10)",
@@ -168,6 +190,18 @@ std::vector<Question> Questions(const QueriesOptions& o, const Network& network)
       {"diff of all steps, all differ (P9)",
        [](const Asker& asker) { return asker.Diff(kBase, kOther, "", Expect::kDiverged); }, all},
   };
+  if (o.twins > 0) {
+    const std::string with = ", " + std::to_string(o.twins) + " twins (P9)";
+    questions.push_back(
+        {"diff of all steps, identical" + with,
+         [](const Asker& asker) { return asker.Diff(kBase, kSame, "", Expect::kIdentical, /*noise=*/true); },
+         all});
+    questions.push_back(
+        {"diff of all steps, all differ" + with,
+         [](const Asker& asker) { return asker.Diff(kBase, kOther, "", Expect::kAgree, /*noise=*/true); },
+         all});
+  }
+  return questions;
 }
 
 Result<json> Measure(QueriesOptions& o) {
@@ -215,6 +249,11 @@ Command AddQueries(CLI::App& app) {
   command->add_flag(
       "--layouts", o->layouts,
       "Instead: two runs cut over --ranks (which divide 8) and one on a single rank; time diffs of them");
+  command
+      ->add_option(
+          "--twins", o->twins,
+          "Also load so many perturbed twins of the run, and time diffs that measure rounding from them")
+      ->check(CLI::Range(0u, 5u));
   command->add_option("--ranks", o->send.streams, "Ranks of a run")
       ->check(CLI::Range(1u, 4096u))
       ->capture_default_str();

@@ -62,7 +62,7 @@ void RecordMaker::Make(std::uint32_t rank, std::uint64_t step, std::uint32_t fir
                        std::size_t at, MadeColumns* out) const {
   const bool differs = step >= options_.differ_from;
   const std::size_t begin = at;
-  const std::uint64_t stream = Mix(options_.seed + (differs ? 0x10000000000u : 0)) ^
+  const std::uint64_t stream = Mix(options_.seed + (differs ? 0x10000000000u + options_.salt : 0)) ^
                                Mix(~std::uint64_t{options_.shards > 1 ? 0 : rank});
   const std::uint64_t moving = Mix(stream + step + 1), fixed = Mix(stream);
   // All tensors drift together by a few per cent, each step adds noise of its own.

@@ -27,6 +27,7 @@ struct MakerOptions {
   std::uint32_t sketch = 16;  // k: 0, 16, 32 or 64
   // From this step on every record differs from those of the same seed without it.
   std::uint64_t differ_from = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t salt = 0;  // another difference from that step on
   // Of tensor parallelism: the ranks hold parts of rank 0's tensors, whose statistics add up to those (the hash
   // exactly). Divides 8, at most as many as there are ranks.
   std::uint32_t shards = 1;

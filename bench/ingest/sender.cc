@@ -136,6 +136,7 @@ class Rank {
     info.world_size = shared_.options.streams;
     info.host = "bench";
     info.agent_version = STATCOLLECT_VERSION;
+    info.config = shared_.options.config;
     v1::AgentMessage message;
     *message.mutable_hello() = ToWire(info, 1);
     return ToBuffer(message);

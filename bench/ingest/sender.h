@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct SendOptions {
   std::string collector;  // HOST:PORT
   std::string run = "bench";
   IfExists if_exists = IfExists::kError;
+  std::map<std::string, std::string> config;  // of every rank
   std::uint32_t streams = 1;
   std::uint32_t threads = 2;
   std::uint64_t steps = 100;
