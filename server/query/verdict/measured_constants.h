@@ -46,6 +46,9 @@ inline constexpr double kLost = 0.3;
 // Twins of one unit that see less than this share of what the next scale predicts met rare flips: their number grows in
 // proportion to the noise, and the distance with its root.
 inline constexpr double kRare = 1.0 / 3;
+// Noise that grows by less than this power of its size comes from such events: half way between its root and itself, as
+// logarithms go a little below.
+inline constexpr double kGrowth = 2.0 / 3;
 
 // Confidence (of the excess over the threshold).
 inline constexpr double kCertain = 3, kLikely = 1.5, kLikelyFirst = 10;

@@ -318,6 +318,13 @@ bool MeasuredRule::IsOtherConvolution(const TensorPair& pair, const Record& reco
           (record.stage == Stage::kBackward || record.stage == Stage::kGrad));
 }
 
+// Whether the noise grows by far less than in proportion from one rung to the next: single events make it, such as an
+// element that is rounded to the next bfloat16 inside of an optimizer. However small a difference is, one may happen.
+bool MeasuredRule::HasRareEvents(const Record& record) const {
+  if (scales_.size() < 2 || !std::isfinite(record.noise[1])) return false;
+  return record.noise[1] < record.noise[0] * std::pow(scales_[1].ulps / scales_[0].ulps, kGrowth);
+}
+
 double MeasuredRule::Expected(const TensorPair& pair, const Record& record, const SeenBefore& before,
                               double least) const {
   const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
@@ -330,7 +337,9 @@ double MeasuredRule::Expected(const TensorPair& pair, const Record& record, cons
   }
   if (before.ratios[scale] > 0 && std::isfinite(record.noise[scale]))
     expected = std::max(expected, before.ratios[scale] * record.noise[scale]);
-  if (before.lost && std::isfinite(record.noise[0])) expected = std::max(expected, record.noise[0]);
+  const bool jumps = before.ratios.front() > 0 && HasRareEvents(record);
+  if ((before.lost || jumps) && std::isfinite(record.noise[0]))
+    expected = std::max(expected, record.noise[0]);
   return expected;
 }
 
@@ -350,8 +359,11 @@ double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double
   if (record.b.same) return 0;
   if (!record.b.alike) return record.reshaped ? 0 : kUnknown;
   const bool computed = record.stage == Stage::kBatch && record.unit > 0 && before.ratios.front() > 0;
-  if (AreInputs(record.stage) && !computed)
-    return record.unit == 0 ? kUnknown : record.b.whole / (kInputRoundoffs * record.unit * record.size);
+  if (AreInputs(record.stage)) {
+    const double given =
+        record.unit == 0 ? kUnknown : record.b.whole / (kInputRoundoffs * record.unit * record.size);
+    if (!computed || given <= 1) return given;
+  }
   if (record.unit == 0 || record.lost || record.noise[0] == kUnknown) return 0;
   if (pair.loss != nullptr && before.same_bits) return record.b.whole / expected;
   const std::uint64_t numel = pair.loss == nullptr ? pair.a.stats->numel : 1;

@@ -128,6 +128,7 @@ class MeasuredRule {
   static double JudgedNorm(const TensorPair& pair, const Record& record);
   double LeastNoise(const TensorPair& pair, const Record& record);
   bool IsOtherConvolution(const TensorPair& pair, const Record& record) const;
+  bool HasRareEvents(const Record& record) const;
   double Expected(const TensorPair& pair, const Record& record, const SeenBefore& before, double least) const;
   static double RoundingOfLoss(const Record& record, double terms);
   double Excess(const TensorPair& pair, const Record& record, double expected,
