@@ -119,6 +119,7 @@ def watch(
         _claim(attachment, parts, chosen)
         attempt("layouts", attachment.place, places)
         attempt("noise", attachment.perturb, parts.all_modules, parts.all_parameters, places, shards, wrappers)
+        attempt("passes of its parts", attachment.hook_parts, parts.all_modules)
         attempt("modules", attachment.hook_modules, parts.modules, chosen, between)
         attempt("buffers", attachment.observe_buffers, parts.buffers)
         attempt("the optimizer", attachment.hook_optimizers, optimizers, wrappers, parts.parameters, shards, chosen)

@@ -25,6 +25,23 @@ def in_backward() -> bool:
     return _graph_task_id is not None and _graph_task_id() != -1
 
 
+def gradients_follow() -> bool:
+    """Whether what this thread computes now gets gradients. forward(ctx, ...) of an autograd.Function, such as a reentrant checkpoint, runs with
+    gradients switched off; its node has edges in the graph if a gradient is wanted. Cost, where they are off: one look at the stack."""
+    torch = sys.modules["torch"]
+    if torch.is_grad_enabled():
+        return True
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward" and code.co_varnames[:1] == ("ctx",):
+            node = frame.f_locals.get("ctx")
+            if isinstance(node, torch._C._FunctionBase) and any(edge is not None for edge, _ in node.next_functions):
+                return True
+        frame = frame.f_back
+    return False
+
+
 def current_node() -> int:
     """The node of the graph that a backward pass runs in this thread; 0 if torch does not say. Precondition: in_backward()."""
     current = getattr(sys.modules["torch"]._C, "_current_autograd_node", None)

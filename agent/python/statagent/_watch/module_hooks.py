@@ -10,7 +10,7 @@ from typing import Any
 
 from .._compile import tracing
 from .._native.tensors import Place
-from .._torch.autograd import GradientHook, current_node, hook_result, in_backward
+from .._torch.autograd import GradientHook, current_node, gradients_follow, hook_result, in_backward
 from .._torch.modules import INERT_COPY, Named
 from ..flatten import flatten
 from .passes import DECIDE, EVAL, SKIP, TRAIN, Passes
@@ -79,9 +79,11 @@ class _ModuleHook:
                 return
             recomputing = in_backward()
             if state == DECIDE and not recomputing:
-                state = self._passes.decide(module, self._grad_enabled())
+                state = self._passes.decide(module, gradients_follow())
                 if state == SKIP:
                     return
+                if state == TRAIN and self._kind == "output":
+                    self._passes.expect_backward(value)
             found = [("0", value)] if isinstance(value, self._tensor_type) else flatten(value)
             if not found and not self._reported_empty:
                 self._report_empty(value)
@@ -271,6 +273,8 @@ class OutputHook(_ModuleHook):
         if state != TRAIN or type(output) is not self._tensor_type or in_backward():
             if state:
                 self._see(state, module, output)
+            elif passes.uncounted:
+                self._count(module, output)
             elif self._agent.between_steps:
                 passes.note_pass(module, self._grad_enabled())
             return
@@ -300,6 +304,14 @@ class OutputHook(_ModuleHook):
             self._agent.refuse(str(error), self._named.name, self._kind)
         if meter is not None:
             meter.spent += perf_counter_ns() - begun
+
+    def _count(self, module: Any, output: Any) -> None:
+        begun = perf_counter_ns()
+        try:
+            self._passes.note_uncounted(module, output)
+        except Exception as error:
+            self._agent.refuse(str(error), self._named.name, self._kind)
+        self._agent.note_spent(begun)
 
 
 class InputHook(_ModuleHook):
@@ -333,7 +345,7 @@ class BetweenHook(_ModuleHook):
             if tracing.exporting():
                 return
             if state == DECIDE:
-                state = self._passes.decide(module, self._grad_enabled())
+                state = self._passes.decide(module, gradients_follow())
                 if state == SKIP:
                     return
             training = state == TRAIN

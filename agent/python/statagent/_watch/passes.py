@@ -10,7 +10,7 @@ from typing import Any
 
 from .._runtime.agent import Agent
 from .._runtime.positions import Position
-from .._torch.autograd import GradientHook, in_backward
+from .._torch.autograd import GradientHook, gradients_follow, in_backward
 from ..flatten import flatten
 from .buffers import BufferObserver
 from .memory import MemoryObserver, queue_after_backward
@@ -18,7 +18,7 @@ from .optimizers import RUN_THE_WATCHED
 from .random_states import RandomStates
 from .steps import Steps
 
-# What a module's hook does. DECIDE: no pass of the root is running, so the module's own mode decides.
+# What a module's hook does. DECIDE: no pass is running, so the module's own mode decides.
 SKIP, TRAIN, EVAL, DECIDE = 0, 1, 2, 3
 
 
@@ -38,6 +38,10 @@ def report_never_run(find_agent: Callable[[], Any], seen: Seen, class_name: str)
 class Passes:
     """State of one watched model, read by its hooks. Threads: those that run the model, one at a time; any may end the step.
 
+    A pass is a call of the root. Outside of these, a training call of a part that has parts itself is a pass, too, until it returns; any
+    other module that runs then decides for itself whether it is recorded. Passes and modules without a backward pass between them share a
+    micro-batch.
+
     If another thread ends the step while a pass of this model runs (another model's optimizer does), the rest of that pass, and of its
     backward pass, is recorded in the new step under its old micro-batch, which the model's next passes in that step leave out. Numbers count
     from 0 again with the model's next pass. A hook compares `steps` with the agent's `steps_ending` after each record: if they differ, the
@@ -49,6 +53,8 @@ class Passes:
         self._here = Position()  # of the thread that ran the model last
         self._thread = 0  # that thread; 0: none
         self._inside = False  # a pass has begun and not ended
+        # What the thread's position said before: whether another watch's pass runs, whether it is muted, and its micro-batch.
+        self._outside = (False, False, 0)
         self.steps = agent.steps_ended  # when the numbers counted from 0 last
         self.straddled = False  # a record may be in a later step; set by hooks
         self._straddled_from = -1  # the first micro-batch of which that is so
@@ -59,6 +65,7 @@ class Passes:
         self.resting = SKIP  # the state while the root is not running: SKIP or DECIDE
         self.micro_batch = 0
         self.epoch = 0  # grows when call indexes start from 0 again: with each micro-batch and step
+        self._begun_epoch = -1  # the epoch in which something trained last
         self.step_epoch = 0  # grows with each step
         self.in_graph = False  # hooks are part of a compiled graph that has run
         # Observers that follow the passes, if any.
@@ -67,14 +74,16 @@ class Passes:
         self.random_states: RandomStates | None = None
         # The step is not recorded in full, but its scalars and batches are: micro-batches are counted, modules are not looked at.
         self._light = self._in_light_pass = False
+        self.uncounted = False  # the step is such a one, and no pass runs
         self._evaluations = False
         self._steps: Steps | None = None
         self._parameter_steps: Steps | None = None
         self._backward_seen = False
         self._pass_seen = False
         self.seen = Seen()
-        self._trained_last = False  # whether the last pass of the root was recorded as training
-        self._backward_began = False  # since then
+        self._trained_last = False  # whether the last pass was recorded as training
+        self._part_last = False  # whether that was a pass of a part: the phases of memory are those of the root's
+        self._backward_began = True  # since the root's last pass
         self._leaf_hooks: list[Any] = []
 
     def begin(self, evaluations: bool, steps: Steps, parameter_steps: Steps) -> None:
@@ -86,6 +95,7 @@ class Passes:
 
     def end(self) -> None:
         self.state = self.resting = SKIP
+        self.uncounted = False
         self._remove_leaf_hooks()
         self.agent.remove_step_listener(self._step_changed)
         self.agent.remove_flush_listener(self._report_if_never_run)
@@ -105,12 +115,12 @@ class Passes:
         return self._pass_seen or self._backward_seen
 
     def training(self) -> bool:
-        """Whether the root's current or last pass is recorded as training."""
+        """Whether the current or last pass is recorded as training."""
         return (self.resting != SKIP or self._light) and self._trained_last
 
     def training_in_full(self) -> bool:
-        """As `training`, where the step is recorded in full."""
-        return self.resting != SKIP and self._trained_last
+        """As `training`, of the root itself, where the step is recorded in full."""
+        return self.resting != SKIP and self._trained_last and not self._part_last
 
     def recorded(self) -> None:
         """Something of a pass has been recorded."""
@@ -128,15 +138,26 @@ class Passes:
     def trains(self, module: Any) -> bool:
         """Whether the pass of a module is recorded as training."""
         if self.state == DECIDE:
-            return self.decide(module, _torch().is_grad_enabled()) == TRAIN
+            return self.decide(module, gradients_follow()) == TRAIN
         return self.state == TRAIN
 
-    def decide(self, module: Any, grad_enabled: bool) -> int:
+    def decide(self, module: Any, gradients: bool) -> int:
+        """The state of a module that runs, or has just run, while no pass does. `gradients`: whether they follow."""
+        state = self._state_of(module, gradients)
+        if state == TRAIN and not in_backward():
+            self._pass_seen = True
+            self._take_place()
+            self._count_on()
+            self._begin_micro_batch()
+            self._leave_place()
+        return state
+
+    def _state_of(self, module: Any, gradients: bool) -> int:
         """The state of a pass of this module."""
         self.seen.ran = True  # also where a part of the model runs without the whole
         if _is_rehearsal():
             state = SKIP
-        elif grad_enabled and _is_training(module):
+        elif gradients and _is_training(module):
             state = TRAIN
         else:
             state = EVAL if self._evaluations else SKIP
@@ -149,7 +170,7 @@ class Passes:
     def enter(self, root: Any, *_: Any) -> None:
         """The root's forward pass begins. Never raises."""
         try:
-            self._begin_pass(root, _torch().is_grad_enabled(), in_graph=False)
+            self._begin_pass(root, gradients_follow(), in_graph=False)
         except Exception as error:
             self.agent.refuse(f"pass of the model: {error}", type(root).__name__, "output")
 
@@ -158,40 +179,66 @@ class Passes:
         self.in_graph = True
         self._begin_pass(self._root, grad_enabled, in_graph=True)
 
-    def _begin_pass(self, root: Any, grad_enabled: bool, in_graph: bool) -> None:
+    def enter_part(self, part: Any) -> bool:
+        """A part of the root is called; whether that begins a pass, which `leave` ends. May raise."""
+        if not (self.state == DECIDE or self.uncounted) or in_backward() or not _is_training(part) or not gradients_follow():
+            return False
+        self._begin_pass(part, True, in_graph=False, part=True)
+        return True
+
+    def _begin_pass(self, module: Any, gradients: bool, in_graph: bool, part: bool = False) -> None:
         self._pass_seen = self.seen.ran = True
         if not in_backward():
-            self._thread, self._here, self._inside = get_ident(), self.agent.own_position(), True
-            self._here.in_pass = True
-        self.note_pass(root, grad_enabled)
+            self._take_place()
+        self.note_pass(module, gradients)
         if self._light:
-            self._begin_light_pass(root, grad_enabled)
+            self._begin_light_pass(module, gradients)
             return
         if self.resting == SKIP or self.state != DECIDE or in_backward():
             return
         begun = perf_counter_ns()
         self._count_on()
-        self.state = self.decide(root, grad_enabled)
+        self.state = self._state_of(module, gradients)
         self._here.muted = self.state == SKIP
-        self._trained_last, self._backward_began = self.state == TRAIN, False
+        self._trained_last, self._part_last = self.state == TRAIN, part
         if self.state == TRAIN:
-            if self.buffers is not None:
+            goes_on = part and self._begun_epoch == self.epoch and not self._backward_seen
+            if self.buffers is not None and not goes_on:
                 self.buffers.before_pass(in_graph)
             self._begin_micro_batch()
-            self._phase("pre_forward")
+        if not part:
+            self._backward_began = False
+            if self.state == TRAIN:
+                self._phase("pre_forward")
         self.agent.note_spent(begun)
 
-    def _begin_light_pass(self, root: Any, grad_enabled: bool) -> None:
+    def _begin_light_pass(self, module: Any, gradients: bool) -> None:
         if self._in_light_pass or in_backward():
             return
         begun = perf_counter_ns()
-        self._in_light_pass = True
+        self._in_light_pass, self.uncounted = True, False
         self._count_on()
-        state = self.decide(root, grad_enabled)
+        state = self._state_of(module, gradients)
         self._here.muted, self._trained_last = state == SKIP, state == TRAIN
         if self._trained_last:
             self._begin_micro_batch()
         self.agent.note_spent(begun)
+
+    def _take_place(self) -> None:
+        """This thread runs the model now."""
+        if not self._inside or self.elsewhere():
+            here = self.agent.own_position()
+            self._thread, self._here, self._inside = get_ident(), here, True
+            self._outside = here.in_pass, here.muted, here.micro_batch
+        self._here.in_pass = True
+
+    def _leave_place(self) -> None:
+        """What runs now in this thread is what ran before."""
+        if self._inside:
+            here, self._inside = self._here, False
+            here.in_pass, here.muted, micro_batch = self._outside
+            if here.in_pass:
+                here.micro_batch = micro_batch
 
     def _begin_micro_batch(self) -> None:
         """A training pass begins: a new micro-batch if a backward pass has ended the one before."""
@@ -201,39 +248,49 @@ class Passes:
             self.epoch += 1
         if self.micro_batch in self._reserved:
             self.micro_batch = self._reserved.stop
+        self._begun_epoch = self.epoch
         self._here.backward_seen = self._here.stale = False
         self._here.micro_batch = self.micro_batch
         if self.random_states is not None:
             self.random_states.log()
 
-    def note_pass(self, module: Any, grad_enabled: bool) -> None:
+    def note_pass(self, module: Any, gradients: bool) -> None:
         """A pass of the model, or a part of it, begins. A training pass begins the step, even if it is not recorded."""
-        if self.agent.between_steps and grad_enabled and not in_backward() and _is_training(module):
+        if self.agent.between_steps and gradients and not in_backward() and _is_training(module):
             self.agent.begin_step()
 
-    def leave(self, root: Any, _: Any, output: Any) -> None:
-        """The root's forward pass has ended or failed."""
+    def note_uncounted(self, module: Any, output: Any) -> None:
+        """A module without parts has run while no pass does, in a step that is not recorded in full."""
+        if not in_backward() and self.decide(module, gradients_follow()) == TRAIN:
+            self.expect_backward(output)
+
+    def leave(self, module: Any, _: Any, output: Any) -> None:
+        """A pass has ended or failed."""
         training = self.state == TRAIN or (self._in_light_pass and self._trained_last)
         self.leave_compiled()
         if not training:
             return
         try:
-            for _path, tensor in flatten(output):
-                if tensor.requires_grad:
-                    self.hook_gradient(tensor, GradientHook(self.note_backward))
+            self.expect_backward(output)
         except Exception as error:
-            self.agent.refuse(str(error), type(root).__name__, "output")
+            self.agent.refuse(str(error), type(module).__name__, "output")
 
     def leave_compiled(self) -> None:
         """As `leave`, in a compiled graph, which hooks its outputs itself."""
         state, self.state = self.state, self.resting
+        self._in_light_pass, self.uncounted = False, self._light
         if not in_backward():
-            self._inside = self._here.in_pass = False
-        self._here.muted = self._in_light_pass = False
-        if state == TRAIN:
+            self._leave_place()
+        if state == TRAIN and not self._part_last:
             self._phase("post_forward")
 
     # --- backward ----------------------------------------------------------------------------------------------------------
+
+    def expect_backward(self, output: Any) -> None:
+        """Notes the backward pass when it reaches what a pass has returned."""
+        for _path, tensor in flatten(output):
+            if tensor.requires_grad:
+                self.hook_gradient(tensor, GradientHook(self.note_backward))
 
     def hook_gradient(self, tensor: Any, hook: Callable[[Any], None]) -> None:
         """Calls the hook with the tensor's gradient, once it is known."""
@@ -246,7 +303,7 @@ class Passes:
         self._backward_seen = self._here.backward_seen = True
 
     def note_backward(self, _: Any = None) -> None:
-        """The backward pass has reached an output of the root."""
+        """The backward pass has reached what a pass returned."""
         if self.memory is not None and not self._backward_began and self.resting != SKIP:
             begun = perf_counter_ns()
             self._backward_began = True
@@ -280,9 +337,9 @@ class Passes:
         self.resting = DECIDE if full else SKIP
         self._light = wanted and not full
         if self._inside and self.elsewhere():  # the rest of its pass is recorded as it began, or not at all
-            self.state = self.state if full else SKIP
+            self.state, self.uncounted = self.state if full else SKIP, False
         else:
-            self.state, self._in_light_pass = self.resting, False
+            self.state, self._in_light_pass, self.uncounted = self.resting, False, self._light
         if self.is_here():
             self.straddled, self._pass_seen = False, False
             self._restart(agent.steps_ended)

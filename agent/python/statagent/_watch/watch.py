@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ from .noise import NoiseHooks
 from .optimizers import OptimizerHooks
 from .passes import Passes, report_never_run
 from .random_states import RandomStates
-from .root_hooks import InertHook, InputsHook, RootHook
+from .root_hooks import InertHook, InputsHook, PartHook, RootHook
 from .sharded_optimizers import ShardedOptimizerHooks
 from .steps import Steps
 from .training_scalars import TrainingScalars
@@ -207,6 +208,16 @@ class Attachment:
                 warn_once(f"hook {named.name}", f"watch: '{named.name}': {reason}")
                 self._agent.report_not_recorded(named.name, "output", reason)
         self._hook_root(lambda: root.register_forward_hook(RootHook(passes.leave, key, False), always_call=True))
+
+    def hook_parts(self, modules: list[Named]) -> None:
+        """The passes of parts that have parts, whether their output is recorded or not. Call it before everything that records."""
+        inside = _inside_script(self._root)
+        for named in modules:
+            part = named.value
+            if part is self._root or id(part) in inside or not parts.children(part):
+                continue
+            with contextlib.suppress(Exception):  # hook_modules reports that a module accepts no hooks
+                self._removables.append(PartHook(self._passes, part))
 
     def _hook_root(self, register: Callable[[], Any]) -> None:
         """Without hooks of its root, each module of a model decides for itself whether its pass is recorded."""
