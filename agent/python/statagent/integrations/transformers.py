@@ -10,6 +10,7 @@ from typing import Any
 
 from .._runtime.agent import Agent
 from .._runtime.process import disabled
+from .._settings.trainer import send_trainer
 from ..watch import Watch, watch
 from ._training import log_numbers, missing, start
 
@@ -30,7 +31,8 @@ class StatagentCallback(TrainerCallback):
 
     A step is an update of the optimizer. With gradient accumulation it has several micro-batches. Evaluation is not recorded unless `watch` has
     eval=True. Values that the Trainer logs (loss, learning_rate, eval_loss, ...; grad_norm as grad_norm_before_clipping) become scalars of the
-    last step, except timings. `train()` raises the errors of `init` and `watch` when it begins; nothing is raised later."""
+    last step, except timings. The Trainer's arguments become configuration (`trainer.*`): numbers, switches and choices. `train()` raises the
+    errors of `init` and `watch` when it begins; nothing is raised later."""
 
     def __init__(self, watch: Mapping[str, Any] | None = None, **init: Any) -> None:
         self._watch_options, self._init = dict(watch or {}), init
@@ -42,6 +44,7 @@ class StatagentCallback(TrainerCallback):
         if disabled():
             return
         self._agent = start(self._init, int(state.global_step))
+        send_trainer(self._agent, args)
         self._watch = watch(model, optimizer=optimizer, **self._watch_options)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
