@@ -349,7 +349,10 @@ def test_seeds_are_recognised_and_states_hashed() -> None:
     random.random()
     later = _environment.random_state()
     assert later["random.torch.seed"] == "7" and later["random.torch.state"] != found["random.torch.state"]
-    assert later["random.python.seed"] == "unknown"
+    assert later["random.python.seed"] == "7" and later["random.python.state"] != found["random.python.state"]
+    for _ in range(2000):
+        random.random()
+    assert _environment.random_state()["random.python.seed"] == "unknown"
 
 
 def test_looking_draws_no_random_numbers() -> None:

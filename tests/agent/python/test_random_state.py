@@ -95,3 +95,51 @@ print([*found, _numpy()])
 """
     one, two = (python(script, PYTHONHASHSEED=number).stdout for number in "12")
     assert one == two and one.count("rng/") == 3
+
+
+# --- whether the program has seeded the generators ---------------------------------------------------------------------------
+
+SEEDED = """
+import random, sys
+import numpy.random, torch
+from statagent._settings.environment import random_state
+exec(PROGRAM)
+print(" ".join(random_state()[f"random.{name}.seeded"] for name in ("torch", "numpy", "python")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("", "false false unknown"),
+        ("numpy.random.rand(5000), random.random(), torch.rand(9)", "false false unknown"),
+        ("torch.manual_seed(7)", "true false unknown"),
+        ("numpy.random.seed(123456789); numpy.random.rand(5000)", "false true unknown"),
+        ("numpy.random.set_state(numpy.random.RandomState(5).get_state())", "false unknown unknown"),
+        ("random.seed(42); [random.random() for _ in range(99)]", "false false true"),
+        ("torch.manual_seed(3); numpy.random.seed(3); random.seed(3)", "true true true"),
+    ],
+)
+def test_whether_the_program_has_seeded_its_generators_is_told_where_it_can_be(program: str, expected: str) -> None:
+    assert python(f"PROGRAM = {program!r}\n{SEEDED}").stdout.strip() == expected
+
+
+def test_seeds_that_are_set_after_the_watch_and_before_the_first_step_are_recorded(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    statagent.watch(net)
+    seed(5)
+    net(data()).sum().backward()
+    found = {name: recording.config[f"random.{name}.seed"] for name in ("torch", "numpy", "python")}
+    assert found == {"torch": "5", "numpy": "5", "python": "5"}
+    assert {recording.config[f"random.{name}.seeded"] for name in found} == {"true"}
+
+
+def test_a_seed_that_was_known_stays_known_after_many_draws(agent: Agent, recording: Recording) -> None:
+    net = seeded(Net)
+    seed(42)
+    statagent.watch(net)
+    for _ in range(5000):
+        random.random(), np.random.rand()
+    net(data()).sum().backward()
+    assert {recording.config[f"random.{name}.seed"] for name in ("torch", "numpy", "python")} == {"42"}
+    assert {recording.config[f"random.{name}.seeded"] for name in ("torch", "numpy", "python")} == {"true"}

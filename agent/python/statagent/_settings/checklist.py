@@ -436,7 +436,12 @@ def send(agent: Agent, entries: Mapping[str, str]) -> None:
 
 def send_model(agent: Agent, model: Any) -> None:
     """The checklist of a model as it is now. Never raises."""
-    send(agent, {**model_checklist(model), **_safely(parallel_checklist, model), **_now()})
+    send(agent, {**model_checklist(model), **_safely(parallel_checklist, model), **_now(agent)})
+
+
+def send_seeds(agent: Agent) -> None:
+    """How the generators are seeded now. Call it before the first step draws from them. Never raises."""
+    send(agent, _seeds(agent.settings))
 
 
 class Checklist:
@@ -454,7 +459,7 @@ class Checklist:
         found = {**model_checklist(model), **self._optimizer, **_safely(parallel_checklist, model)}
         self._settings = {key: value for key, value in found.items() if key.startswith("module.")}
         self._mode = text(_training(self._modules[0].value))  # of modules about which nothing else is said
-        self._send({**{self._key(key): value for key, value in found.items()}, **_now()})
+        self._send({**{self._key(key): value for key, value in found.items()}, **_now(agent)})
         agent.add_step_listener(self.step_ended)
         agent.add_flush_listener(self.look_again)
 
@@ -511,14 +516,20 @@ class Checklist:
         send(self._agent, entries)
 
 
-def _now() -> dict[str, str]:
+def _now(agent: Agent) -> dict[str, str]:
     """The part of the process's checklist that may have changed since init: switches, seeds, devices in use."""
     found: dict[str, str] = {}
     for part in (torch_state, library_versions, gpus):
         found.update(_safely(part))
-    seeds = _safely(random_state)
-    found.update((key, value) for key, value in seeds.items() if key.endswith(".seed") and value not in ("unknown", "none"))
-    return found
+    return {**found, **_seeds(agent.settings)}
+
+
+def _seeds(known: Mapping[str, str]) -> dict[str, str]:
+    """Seeds, and whether the program has set them. What was `known` before the generators drew numbers stands."""
+    found = _safely(random_state)
+    seeds = {key: value for key, value in found.items() if key.endswith(".seed") and value not in ("unknown", "none")}
+    seeded = {key: value for key, value in found.items() if key.endswith(".seeded")}
+    return {**seeds, **{key: value for key, value in seeded.items() if value != "unknown" or known.get(key) != "true"}}
 
 
 def _safely(part: Callable[..., dict[str, str]], *arguments: Any) -> dict[str, str]:

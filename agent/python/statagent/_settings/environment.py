@@ -45,6 +45,9 @@ VARIABLE_FAMILIES = (
 # If the program sets no seed, torch draws one of at least this size; its older versions use 67280421310721.
 _DRAWN_SEED_MIN, _DEFAULT_SEED = 2**40, 67280421310721
 _COMMON_SEEDS = (0, 1, 42, 123, 1234, 1337, 2021)
+# A generator of Python or NumPy keeps 624 words, and makes new ones once these are drawn. How often that may have happened since a common
+# seed, and since NumPy's own one, for the seed to be recognised.
+_WORDS, _ROUNDS, _OWN_ROUNDS = 624, 4, 64
 
 
 def process_checklist(entries_max: int = 1000) -> dict[str, str]:
@@ -289,14 +292,16 @@ def _autocast(torch: Any) -> Iterable[tuple[str, Callable[[], Any]]]:
 
 
 def random_state() -> dict[str, str]:
-    """Seeds, and hashes of the generators' states. torch stores its seed. Those of Python and NumPy are found only if nothing has been
-    drawn yet and the seed is torch's own or a common one; otherwise they are "unknown", as without a seed."""
+    """Seeds, whether the program has set them, and hashes of the generators' states. torch stores its seed. Those of Python and NumPy are found
+    only if few numbers have been drawn and the seed is torch's own or a common one; otherwise they are "unknown", as without a seed."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy.random")
     found: dict[str, str] = {}
     candidates = list(_COMMON_SEEDS)
     if torch is not None:
         seed = int(torch.initial_seed())
-        found["random.torch.seed"] = "none" if seed >= _DRAWN_SEED_MIN or seed == _DEFAULT_SEED else str(seed)
+        drawn = seed >= _DRAWN_SEED_MIN or seed == _DEFAULT_SEED
+        found["random.torch.seed"] = "none" if drawn else str(seed)
+        found["random.torch.seeded"] = text(not drawn)
         found["random.torch.state"] = _hash(bytes(torch.get_rng_state().tolist()))
         if torch.cuda.is_initialized():
             seed = int(torch.cuda.initial_seed())
@@ -309,20 +314,46 @@ def random_state() -> dict[str, str]:
 
 
 def _python_random(candidates: list[int]) -> dict[str, str]:
+    """Nothing shows that Python's generator was not seeded."""
     import random
 
     state = random.getstate()
-    seeds = [seed for seed in candidates if random.Random(seed).getstate() == state]
-    return {"random.python.seed": str(seeds[0]) if seeds else "unknown", "random.python.state": _hash(repr(state).encode())}
+
+    def descends(seed: int) -> bool:
+        generator = random.Random(seed)
+        for _ in range(_ROUNDS):
+            if generator.getstate()[1][:_WORDS] == state[1][:_WORDS]:
+                return True
+            generator.getrandbits(32 * _WORDS)
+        return False
+
+    seed = next((str(seed) for seed in candidates if descends(seed)), "unknown")
+    return {
+        "random.python.seed": seed,
+        "random.python.seeded": "unknown" if seed == "unknown" else "true",
+        "random.python.state": _hash(repr(state).encode()),
+    }
 
 
-def _numpy_random(generator: Any, candidates: list[int]) -> dict[str, str]:
-    """NumPy's global generator, which older code uses."""
+def _numpy_random(module: Any, candidates: list[int]) -> dict[str, str]:
+    """NumPy's global generator, which older code uses. It keeps the sequence from which it was seeded at first until seed() is called."""
+    state = module.get_state()
 
-    def content(state: Any) -> bytes:
-        return bytes(state[1].tobytes()) + repr(state[2:]).encode() + str(state[0]).encode()
+    def descends(generator: Any, rounds: int) -> bool:
+        for _ in range(rounds):
+            if generator.get_state()[1].tobytes() == state[1].tobytes():
+                return True
+            generator.bytes(4 * _WORDS)
+        return False
 
-    state = content(generator.get_state())
     legal = [seed for seed in candidates if 0 <= seed < 2**32]
-    seeds = [seed for seed in legal if content(generator.RandomState(seed).get_state()) == state]
-    return {"random.numpy.seed": str(seeds[0]) if seeds else "unknown", "random.numpy.state": _hash(state)}
+    seed = next((str(seed) for seed in legal if descends(module.RandomState(seed), _ROUNDS)), "unknown")
+    seeded = "unknown"
+    if hasattr(module, "get_bit_generator"):  # from NumPy 1.24 on
+        own = getattr(module.get_bit_generator(), "_seed_seq", ...)
+        if own is None:
+            seeded = "true"
+        elif isinstance(own, module.SeedSequence) and descends(module.RandomState(module.MT19937(own)), _OWN_ROUNDS):
+            seeded = "false"  # and its state was not set either
+    content = state[1].tobytes() + repr(state[2:]).encode() + str(state[0]).encode()
+    return {"random.numpy.seed": seed, "random.numpy.seeded": seeded, "random.numpy.state": _hash(content)}

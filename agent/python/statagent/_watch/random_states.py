@@ -4,6 +4,7 @@
     rng/python           random, rng/numpy  numpy.random: if the program has imported them
 
 A value is 53 bits of a hash of the state, as a whole number. Equal states have equal values; values of different states cannot be compared.
+With the first ones, the settings `random.*.seeded` say whether the program has seeded the generators.
 Nothing is imported or drawn, and nothing waits for a device."""
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from .._native.tensors import capturing
 from .._runtime.agent import Agent
+from .._settings.checklist import send_seeds
 
 _MASK = 2**53 - 1  # what a double holds exactly
 
@@ -70,6 +72,8 @@ class RandomStates:
         step = agent.current_step()
         if agent.random_states_of == step:
             return
+        if agent.random_states_of < 0:
+            send_seeds(agent)
         agent.random_states_of = step
         for source in list(self._sources):
             try:
