@@ -44,6 +44,7 @@ struct Tally {
   std::uint64_t incomparable = 0;  // pairs without a statistic in common; not counted in records
   std::uint64_t without_hash = 0;  // identical ones: equal in what was recorded, without hashes
   std::uint64_t numeric = 0;       // diverged ones: only in the size of values, and not given
+  std::uint64_t reshaped = 0;      // diverged ones: of another shape
   bool by_sketch = false;          // a pair of different bits was judged by sketches
   bool weights_unproven = false;  // weights within tolerance, without hashes that show whether they are equal
   bool batches_unproven = false;  // the same of batches

@@ -140,6 +140,10 @@ std::string Label(const TensorKey& key) {
   return label;
 }
 
+std::string SpreadName(Kind kind, const std::string& name, const std::string& output_path) {
+  return std::string(Name(kind)) + " " + name + " " + output_path;
+}
+
 Divergence MakeRow(const TensorDef& def, std::uint64_t step, std::uint32_t rank) {
   Divergence row;
   row.step = step;

@@ -85,6 +85,8 @@ class StepOrder {
 // "output blocks.1.attn[0] micro-batch 1 call 0 (eval)": the micro-batch only if it is not 0, the mode only
 // if it is not train.
 std::string Label(const TensorKey& key);
+// The same, whatever its call, micro-batch and mode.
+std::string SpreadName(Kind kind, const std::string& name, const std::string& output_path);
 
 // Sets only the identity; reason, distance and sides are unset.
 Divergence MakeRow(const TensorDef& def, std::uint64_t step, std::uint32_t rank);

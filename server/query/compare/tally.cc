@@ -30,6 +30,7 @@ void Tally::CountAgreement(const Comparison& comparison, Stage stage, bool given
   const bool in_size =
       comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !given;
   numeric += in_size ? 1 : 0;
+  reshaped += comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kShape ? 1 : 0;
   by_sketch |= !same && comparison.distance && comparison.distance->kind == DistanceKind::kSketch;
   weights_seen |= stage == Stage::kWeights;
   batches_seen |= stage == Stage::kBatch;
@@ -70,6 +71,7 @@ void Tally::Add(const Tally& other) {
   incomparable += other.incomparable;
   without_hash += other.without_hash;
   numeric += other.numeric;
+  reshaped += other.reshaped;
   by_sketch |= other.by_sketch;
   weights_unproven |= other.weights_unproven;
   weights_seen |= other.weights_seen;

@@ -32,11 +32,6 @@ namespace {
 
 constexpr std::size_t kUnmatchedMax = 10'000;
 
-// The name under which `spread` counts a tensor once, whatever its step, rank, call and micro-batch.
-std::string SpreadName(Kind kind, const std::string& name, const std::string& output_path) {
-  return std::string(Name(kind)) + " " + name + " " + output_path;
-}
-
 std::uint64_t RowsMax(const DiffRequest& request) {
   return request.all ? kDivergedRowsMax : request.top > 0 ? request.top : kTopDefault;
 }

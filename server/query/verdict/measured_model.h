@@ -34,6 +34,7 @@ class MeasuredModel final : public StepModel {
   // Takes a step without judging it. Steps must ascend.
   Result<RankTrail> Follow(std::uint64_t step, StepPairs& now);
   Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
+  const std::set<std::string>& data_dependent() const override { return rule_.rows().varying(); }
   bool measures_noise() const override { return true; }
   std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override;
   const std::unordered_map<std::string_view, bool>& noise_driven() const override {

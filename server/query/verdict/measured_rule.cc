@@ -271,6 +271,7 @@ void MeasuredRule::NoteOwnInputs(const TensorPair& pair, Record& record) {
 
 std::vector<MeasuredRule::Record> MeasuredRule::Measure(const MeasuredStep& step) {
   lengths_.Step(step.pairs);
+  rows_.Step(step.pairs, step.twins);
   gradients_agree_.clear();
   std::vector<Record> records(step.pairs.size());
   groups_.assign(records.size(), 0);
@@ -296,6 +297,10 @@ std::vector<MeasuredRule::Record> MeasuredRule::Measure(const MeasuredStep& step
       record.carried[s] =
           counts && IsLeft(pair, record.stage) && by_value > 0 ? record.b.by_value / by_value : 0;
     }
+    record.regrouped = rows_.Differ(pair);
+    // By how much that moves what follows is not known; at least as far as the next rung.
+    for (std::size_t s = 0; s < scales_.size() && record.regrouped; ++s)
+      record.ratios[s] = kOfScale * scales_[0].ulps / scales_[s].ulps;
     if (record.stage == Stage::kGrad && record.lost) noise_driven_[pair.a.def->key.name] = true;
   }
   return records;
@@ -357,7 +362,7 @@ double MeasuredRule::RoundingOfLoss(const Record& record, double terms) {
 double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double expected,
                             const SeenBefore& before) const {
   if (record.b.same) return 0;
-  if (!record.b.alike) return record.reshaped ? 0 : kUnknown;
+  if (!record.b.alike) return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : kUnknown;
   const bool computed = record.stage == Stage::kBatch && record.unit > 0 && before.ratios.front() > 0;
   if (AreInputs(record.stage)) {
     const double given =

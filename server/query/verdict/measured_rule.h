@@ -13,7 +13,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -23,6 +25,7 @@
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
 #include "server/query/verdict/kernels.h"
+#include "server/query/verdict/row_counts.h"
 #include "server/query/verdict/sum_lengths.h"
 
 namespace statcollect::query {
@@ -91,6 +94,7 @@ class MeasuredRule {
   // Of the jumps of a step, not empty, the root: the first one; among what is computed at once, the largest.
   std::size_t ChooseRoot(std::span<const Jump> jumps) const;
 
+  const RowCounts& rows() const { return rows_; }
   // Whether any twin has ever differed from A.
   bool noise_arrived() const { return noise_arrived_; }
   // Parameters whose gradient is noise alone, so far.
@@ -113,9 +117,10 @@ class MeasuredRule {
     std::vector<double> noise;  // of `change`, by scale; infinite: not measured
     double noise_of_value = 0;  // of the smallest scale
     std::vector<double> ratios,
-        carried;            // of the change, and of the value that the next step begins with, by scale
-    bool lost = false;      // noise alone
-    bool reshaped = false;  // a twin has it in another shape, too
+        carried;             // of the change, and of the value that the next step begins with, by scale
+    bool lost = false;       // noise alone
+    bool reshaped = false;   // a twin has it in another shape, too
+    bool regrouped = false;  // B has other rows, of a tensor whose rows depend on the data
     bool own_inputs_agree = false;  // an update from equal gradient, weight and state
   };
 
@@ -172,6 +177,7 @@ class MeasuredRule {
   };
   std::map<Identity, Least> least_;
   bool any_difference_ = false, noise_arrived_ = false;
+  RowCounts rows_;
   std::vector<std::uint32_t> groups_;  // of the step at hand, by pair
   std::unordered_map<std::string_view, bool> noise_driven_;
 };

@@ -338,6 +338,7 @@ void RankJudge::Begin() {
   quiet_ = true;
   differ_before_.reset();
   noise_driven_.clear();
+  data_dependent_.clear();
   loss_scales_.reset();
   without_effect_.reset();
 }
@@ -353,6 +354,7 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
     auto answer = model.Judge(step, now);
     if (!answer.ok()) return answer.status();
     auto& [explained, jumps, without_effect] = *answer;
+    data_dependent_ = model.data_dependent();
     if (judged && !without_effect.empty()) NoteWithoutEffect(step, explained, without_effect);
     for (const auto& [name, whole] : model.noise_driven()) noise_driven_[std::string(name)] |= whole;
     if (judged) {

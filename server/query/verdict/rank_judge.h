@@ -92,6 +92,8 @@ class RankJudge {
   const std::optional<LossScales>& loss_scales() const { return loss_scales_; }
   // After Judge.
   const std::optional<WithoutEffect>& without_effect() const { return without_effect_; }
+  // After Judge: tensors that may have other rows without a bug, as StepModel::data_dependent.
+  const std::set<std::string>& data_dependent() const { return data_dependent_; }
   // After Judge: how rounding was told from bugs.
   Measured measured() const { return measured_; }
 
@@ -171,6 +173,7 @@ class RankJudge {
   std::map<std::string, bool> noise_driven_;
   std::optional<LossScales> loss_scales_;
   std::optional<WithoutEffect> without_effect_;
+  std::set<std::string> data_dependent_;
   NoiseOfStep noise_;  // of the judged step
 };
 

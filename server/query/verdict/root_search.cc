@@ -19,6 +19,7 @@ struct Rank {
   std::optional<JudgedRoot> found;
   std::optional<DifferBefore> differ_before;
   std::map<std::string, bool> noise_driven;
+  std::set<std::string> data_dependent;
   std::optional<LossScales> loss_scales;
   Measured measured = Measured::kWhole;
   std::optional<WithoutEffect> without_effect;
@@ -69,6 +70,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
     rank.status = found.status();
     rank.differ_before = judge.differ_before();
     rank.noise_driven = judge.noise_driven();
+    rank.data_dependent = judge.data_dependent();
     rank.loss_scales = judge.loss_scales();
     rank.measured = judge.measured();
     rank.without_effect = judge.without_effect();
@@ -82,6 +84,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   for (const Rank& rank : ranks) {
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
     for (const auto& [name, whole] : rank.noise_driven) answer.noise_driven[name] |= whole;
+    answer.data_dependent.insert(rank.data_dependent.begin(), rank.data_dependent.end());
     answer.measured = std::max(answer.measured, rank.measured);
     if (!answer.without_effect) answer.without_effect = rank.without_effect;
     if (!answer.loss_scales) answer.loss_scales = rank.loss_scales;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 
@@ -47,6 +48,7 @@ struct RootAnswer {
   std::map<std::string, bool> noise_driven;     // as RankJudge::noise_driven
   std::optional<LossScales> loss_scales;        // as RankJudge::loss_scales, of the first rank that has them
   Measured measured = Measured::kWhole;         // the worst of all ranks
+  std::set<std::string> data_dependent;         // as RankJudge::data_dependent
   std::optional<WithoutEffect> without_effect;  // of the first rank that has them
 };
 

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -28,6 +30,8 @@ class StepModel {
   virtual ~StepModel() = default;
   // Steps must ascend. The answer points into `now`; names must outlive the model.
   virtual Result<Answer> Judge(std::uint64_t step, StepPairs& now) = 0;
+  // SpreadName of tensors whose rows depend on the data, as far as known: other rows are judged with the step.
+  virtual const std::set<std::string>& data_dependent() const = 0;
   // Whether it has judged by repeats or twins of A.
   virtual bool measures_noise() const = 0;
   // The jump that is the root. `jumps`: not empty, ascending; settings before others of the same record.
@@ -47,6 +51,10 @@ class GuessedModel final : public StepModel {
     Answer answer{.explained = explainer_.Step(now.pairs)};
     answer.jumps = finder_.Find(answer.explained);
     return answer;
+  }
+  const std::set<std::string>& data_dependent() const override {
+    static const std::set<std::string> kNone;
+    return kNone;
   }
   bool measures_noise() const override { return false; }
   std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "common/names.h"
 #include "server/query/cause/cause.h"
 #include "server/query/compare/roundoff.h"
+#include "server/query/compare/step_order.h"
 #include "server/query/verdict/because.h"
 
 namespace statcollect::query {
@@ -45,11 +47,14 @@ bool MayFollow(const DiffReport& report, const Divergence& row) {
          report.first_bitwise && report.first_bitwise->step < row.step;
 }
 
-// The first row that no rounding explains: an input, or one that differs in more than values. Values of
-// modules that ran in another order were judged like others, unless `order_counts`.
-const Divergence* FirstHard(const DiffReport& report, bool order_counts) {
+// The first row that no rounding explains: an input, or one that differs in more than values. Values of modules that ran
+// in another order were judged like others, unless `order_counts`, and so were other rows of `data_dependent` tensors.
+const Divergence* FirstHard(const DiffReport& report, bool order_counts,
+                            const std::set<std::string>& data_dependent) {
   const auto row = std::find_if(report.diverged.begin(), report.diverged.end(), [&](const Divergence& one) {
-    const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise ||
+    const bool rows = one.reason == Reason::kShape &&
+                      data_dependent.contains(SpreadName(one.kind, one.activation, one.output_path));
+    const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise || rows ||
                         (one.reason == Reason::kOrder && !order_counts);
     return (IsInput(one) && (order_counts || !MayFollow(report, one))) || !values;
   });
@@ -138,7 +143,7 @@ void NoteIdle(const FirstMissing& missing, DiffReport& report) {
 
 // A row that no rounding explains (an input, or more than values) is the root if it comes first.
 void PreferHardRow(bool order_counts, const FirstMissing& missing, RootAnswer& answer, DiffReport& report) {
-  const Divergence* hard = FirstHard(report, order_counts);
+  const Divergence* hard = FirstHard(report, order_counts, answer.data_dependent);
   if (hard == nullptr && missing.any) hard = &missing.any->row;
   bool first = hard != nullptr && (!report.root || ComesFirst(report, *hard, report.root->at));
   if (!first && report.root && missing.gradient && ClippingSpreads(missing.gradient->row, report.root->at)) {
@@ -286,7 +291,8 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
       report.root =
           RootOf(*report.first, Confidence::kPossible, "it is the first difference above its tolerance");
   }
-  const bool values_only = tally.diverged == tally.numeric || only_idle;
+  const std::uint64_t of_values = tally.numeric + (answer.data_dependent.empty() ? 0 : tally.reshaped);
+  const bool values_only = tally.diverged == of_values || only_idle;
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
   if (!report.root && report.first && !values_only && !request.exact && unknown == nullptr)
     report.root =
