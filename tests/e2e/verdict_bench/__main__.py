@@ -21,7 +21,7 @@ Runs = dict[str, Sequence[score.Result]]
 def record(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.data)
     folder.mkdir(parents=True, exist_ok=True)
-    planned = [pair for name in arguments.families for pair in pairs.plan(name, arguments.subset, arguments.optional)]
+    planned = [pair for name in installed(arguments.families) for pair in pairs.plan(name, arguments.subset, arguments.optional)]
     before = launch.recorded_in(folder / "jobs")
     wanted = pairs.jobs_of(planned, twins=not arguments.no_twins)
     jobs = [{**job, "seed": arguments.seed} for job in wanted if job["run"] not in before]
@@ -40,6 +40,14 @@ def record(arguments: argparse.Namespace) -> int:
     seconds = time.monotonic() - started
     print(f"recorded {len(recorded)} of {len(jobs)} runs in {seconds:.0f} s, {len(kept)} pairs", file=sys.stderr)
     return 0 if len(recorded) == len(jobs) else 1
+
+
+def installed(names: Sequence[str]) -> list[str]:
+    """The families whose packages are there; the others are said to be skipped."""
+    for name in names:
+        if families.missing(name):
+            print(f"{name} is skipped: {families.missing(name)} is not installed", file=sys.stderr)
+    return [name for name in names if not families.missing(name)]
 
 
 def forget_unfinished(collector: Collector, recorded: set[str]) -> None:

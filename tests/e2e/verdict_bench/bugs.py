@@ -70,6 +70,11 @@ def attribute(path: str, name: str, shown: Sequence[tuple[str, str]] = (), step:
     return Bug(f"{name}_of_{path or 'root'}", plant, step, FORWARD, tuple(shown) or ((path, "output"),), ("module_setting",))
 
 
+def scaled_gradients(bug: Bug, names: Sequence[tuple[str, str]]) -> Bug:
+    """The bug of a factor on what is zero at first: only gradients show it, of the tensors with these names."""
+    return replace(bug, stages=BACKWARD, names=tuple(names))
+
+
 def norm_eps(path: str, step: int = 0) -> Bug:
     return attribute(path, "eps", step=step, add=2.0)
 
@@ -336,6 +341,34 @@ def learning_rate(step: int, optimizer: str = "") -> Bug:
 
     made = _setting("learning_rate", change, step, step, optimizer)
     return replace(made, later=lambda at: learning_rate(at, optimizer))
+
+
+def update(
+    change: Callable[[torch.Tensor, float], torch.Tensor], name: str, first: int = 0, sizes: tuple[float, ...] = ()
+) -> Bug:
+    """What every update adds to a weight is replaced, while all gradients and states agree."""
+
+    def plant(training: Training, size: float) -> None:
+        def after(_: Training) -> None:
+            for optimizer in training.optimizers.values():
+                held: dict[nn.Parameter, torch.Tensor] = {}
+                parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+                def remember(*_: Any, held: Any = held, parameters: Any = parameters) -> None:
+                    held.update((p, p.detach().clone()) for p in parameters)
+
+                def replace_update(*_: Any, held: Any = held, parameters: Any = parameters) -> None:
+                    with torch.no_grad():
+                        for p in parameters:
+                            if training.step >= first:
+                                p.copy_(held[p] + change(p - held[p], size))
+
+                optimizer.register_step_pre_hook(remember)
+                optimizer.register_step_post_hook(replace_update)
+
+        training.on_optimizers.append(after)
+
+    return Bug(name, plant, first, OPTIMIZER, (("*", "weight"),), (), sizes)
 
 
 def late(bugs: Sequence[Bug], step: int) -> list[Bug]:

@@ -9,7 +9,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from conftest import agent_environment, start_python
+from conftest import agent_environment, start_python, torchrun
+
+from verdict_bench import families
 
 CHUNK = 60  # runs a process
 
@@ -54,11 +56,13 @@ def _record_chunk(address: str, jobs: list[dict[str, Any]], path: Path) -> set[s
     here = Path(__file__).resolve().parents[1]
     env = agent_environment(STATAGENT_COLLECTOR=address)
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{here}"
+    ranks = families.load(jobs[0]["family"]).FAMILY.ranks
+    launcher = torchrun(ranks)[1:] if ranks > 1 else []
     done = Path(f"{path}.done")
     left, recorded = jobs, set[str]()
     while left:
         path.write_text(json.dumps(left), encoding="utf-8")
-        start_python(["-m", "verdict_bench.record", str(path)], env=env, cwd=here).wait()
+        start_python([*launcher, "-m", "verdict_bench.record", str(path)], env=env, cwd=here).wait()
         recorded = _listed(done)
         behind = [job["run"] for job in left]
         last = max((behind.index(job["run"]) for job in left if job["run"] in recorded), default=-1)

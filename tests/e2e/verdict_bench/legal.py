@@ -58,6 +58,44 @@ def attention_kernel(training: Training) -> None:
         module.kernel = "manual" if module.kernel == "fused" else "fused"
 
 
+@legal("Transformers' attention by scaled_dot_product_attention", "hf_attention")
+def hf_attention(training: Training) -> None:
+    model: Any = training.models[""]
+    model.set_attn_implementation("sdpa")
+
+
+@legal("Transformers' experts one after the other", "experts")
+def hf_experts(training: Training) -> None:
+    model: Any = training.models[""]
+    model.set_experts_implementation("eager")
+
+
+# --- passes
+
+
+@legal("two micro-batches", "micro")
+def micro_batches(training: Training) -> None:
+    training.micro = 2
+
+
+def _recomputed(training: Training, reentrant: bool) -> None:
+    model: Any = training.models[""]
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    else:
+        model.checkpointing = reentrant
+
+
+@legal("activations computed again in the backward pass", "checkpoint")
+def checkpointed(training: Training) -> None:
+    _recomputed(training, reentrant=False)
+
+
+@legal("activations computed again in the backward pass, reentrant", "checkpoint")
+def checkpointed_reentrant(training: Training) -> None:
+    _recomputed(training, reentrant=True)
+
+
 # --- products
 
 
@@ -117,7 +155,8 @@ def f64_products(training: Training) -> None:
 
     def convolution(x: torch.Tensor, conv: nn.Conv2d) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
-            return functional.conv2d(wide(x), wide(conv.weight), wide(conv.bias), conv.stride, conv.padding).to(coarse)
+            made = functional.conv2d(wide(x), wide(conv.weight), wide(conv.bias), conv.stride, conv.padding, groups=conv.groups)
+            return made.to(coarse)
 
     _on_linears(training, product)
     for module in training.modules(nn.Conv2d):
@@ -141,7 +180,8 @@ def unfolded(training: Training) -> None:
         return (out if conv.bias is None else out + conv.bias[:, None]).view(x.shape[0], -1, height, width)
 
     for module in training.modules(nn.Conv2d):
-        module.forward = partial(convolution, conv=module)
+        if module.groups == 1:
+            module.forward = partial(convolution, conv=module)
 
 
 @legal("without oneDNN")

@@ -1,5 +1,7 @@
 """Records runs one after another in one process: `python -m verdict_bench.record JOBS.json`, with the collector's address in the environment.
 
+With ranks, torchrun runs it, and the first writes.
+
 A job is {"run", "family", "legal", "bug", "size", "steps", "seed"}, and "twin_of" and "perturb" ([ulps, seed]) of a twin; what was recorded is
 appended to JOBS.json.done, a line each."""
 
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from verdict_bench import families
 from verdict_bench.legal import LEGAL
@@ -66,7 +69,10 @@ def main() -> int:
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # what torch brought stays: collecting it again after each run took a third of the time
-    with Path(f"{path}.done").open("a", buffering=1, encoding="utf-8") as done:
+    if "WORLD_SIZE" in os.environ:
+        distributed.init_process_group("gloo")
+    first = os.environ.get("RANK", "0") == "0"
+    with Path(f"{path}.done" if first else os.devnull).open("a", buffering=1, encoding="utf-8") as done:
         for job in json.loads(path.read_text(encoding="utf-8")):
             try:
                 done.write(json.dumps(record(job)) + "\n")

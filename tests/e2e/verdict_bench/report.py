@@ -11,7 +11,7 @@ from verdict_bench.pairs import twins_of
 from verdict_bench.score import Result
 
 BUCKETS = (0.0, 1e-9, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3)
-HALVES = ("fitted", "reported", "unseen")
+HALVES = ("fitted", "reported", "unseen", "set-up", "case")
 Table = list[tuple[str, ...]]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import statagent
 
@@ -25,7 +25,10 @@ class Family:
     seed = 17
     bfloat16 = False  # autocast of forward passes and losses
     clip: float | None = None
+    summed_loss = False  # the loss of a part of a batch is a summand of the whole's, not a mean
     kinds_of_legal: frozenset[str] = frozenset()  # "attention", "convolution", ...: what legal changes apply to
+    ranks = 1  # processes, each with its part of every batch
+    wrap: Callable[[nn.Module], nn.Module] | None = None  # of each model, before the optimizers are built
 
     def models(self) -> dict[str, nn.Module]:
         """By name of the watch; "" for the only one."""
@@ -42,6 +45,10 @@ class Family:
     def loss(self, training: Training, batch: Batch) -> torch.Tensor:
         raise NotImplementedError
 
+    def evaluated(self, training: Training) -> dict[str, nn.Module]:
+        """Models that are only evaluated, by name of the watch."""
+        return {}
+
     def schedulers(self, training: Training) -> list[Any]:
         return []
 
@@ -53,12 +60,15 @@ class Family:
         (model,), (optimizer,) = training.models.values(), training.optimizers.values()
         if training.step not in training.keep_gradients:
             optimizer.zero_grad()
-        with training.autocast():
-            loss = training.compute_loss(training, batch)
-        (loss * training.loss_factor()).backward()
+        for part in training.micro_batches(batch):
+            with training.autocast():
+                loss = training.compute_loss(training, part)
+                if training.micro > 1 and not self.summed_loss:
+                    loss = loss / training.micro
+            (loss * training.loss_factor()).backward()
+            statagent.log_scalar("loss", loss)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), self.clip * training.clip_factor())
-        statagent.log_scalar("loss", loss)
         optimizer.step()
 
 
@@ -70,6 +80,7 @@ class Training:
     threads: int = 1
     channels_last: bool = False
     mkldnn: bool = True
+    micro: int = 1  # micro-batches a step
     steps: int = 0
     optimizer_options: dict[str, Any] = field(default_factory=dict)  # of every optimizer: fused, foreach
     on_optimizers: list[Callable[[Training], None]] = field(default_factory=list)
@@ -89,7 +100,7 @@ class Training:
         self.clip_factor: Callable[[], float] = lambda: 1.0
         self.label_smoothing: Callable[[], float] = lambda: 0.0
         self.scheduler_offset = 0
-        self.wrap: Callable[[nn.Module], nn.Module] = lambda model: model
+        self.wrap: Callable[[nn.Module], nn.Module] = self.family.wrap or (lambda model: model)
         self.at_end: list[Callable[[], None]] = []
 
     def autocast(self) -> Any:
@@ -124,6 +135,7 @@ class Training:
                 model.to(memory_format=torch.channels_last)
         self.trained = {watch: self.wrap(model) for watch, model in self.models.items()}
         self.optimizers = self.family.optimizers(self)
+        self.evaluated = self.family.evaluated(self)
         for after in self.on_optimizers:
             after(self)
         self.schedules = self.family.schedulers(self)
@@ -138,6 +150,7 @@ class Training:
         agent = statagent.init(run=name, required=True, connect_timeout=20)
         assert agent.run == (stored_as or name), f"stored as {agent.run}; expected {stored_as or name}: this agent makes no twins"
         watches = [statagent.watch(model, optimizer=self.optimizers[watch], name=watch) for watch, model in self.trained.items()]
+        watches += [statagent.watch(model, eval=True, name=watch) for watch, model in self.evaluated.items()]
         for step in range(self.steps):
             self.step = step
             self.train_step()
@@ -156,13 +169,28 @@ class Training:
     def train_step(self) -> None:
         for action in self.at_step.get(self.step, []):
             action()
-        batch = {key: self.laid_out(value) for key, value in self.batch(self.step).items()}
-        statagent.log_batch(**batch)
+        batch = {key: self.laid_out(self.part_of(value)) for key, value in self.batch(self.step).items()}
+        if self.micro == 1:
+            statagent.log_batch(**batch)
         self.family.step(self, batch)
         self.family.after_step(self)
         if self.step + self.scheduler_offset >= 0:
             for schedule in self.schedules:
                 schedule.step()
+
+    def micro_batches(self, batch: Batch) -> Iterator[Batch]:
+        """One after the other, each logged before it is trained on."""
+        if self.micro == 1:
+            yield batch
+            return
+        for index in range(self.micro):
+            part = {key: value.chunk(self.micro)[index] for key, value in batch.items()}
+            statagent.log_batch(**part)
+            yield part
+
+    def part_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's."""
+        return tensor.chunk(self.family.ranks)[distributed.get_rank()] if self.family.ranks > 1 else tensor
 
     def laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous(memory_format=torch.channels_last) if self.channels_last and tensor.dim() == 4 else tensor

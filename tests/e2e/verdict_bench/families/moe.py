@@ -26,7 +26,8 @@ class Experts(nn.Module):
         out = torch.zeros_like(tokens)
         for index, expert in enumerate(self.experts):
             token, place = (chosen == index).nonzero(as_tuple=True)
-            out = out.index_add(0, token, expert(tokens[token]) * weights[token, place, None])
+            part = expert(tokens[token]) * weights[token, place, None]
+            out = out.index_add(0, token, part.to(out.dtype))
         return out.view_as(x) * self.share
 
 
