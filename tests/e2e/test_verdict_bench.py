@@ -141,6 +141,11 @@ def test_a_family_in_another_set_up_is_the_same_family_trained_otherwise() -> No
     assert {families.half(name) for name in families.SET_UP} == {"set-up"} and families.half("hf_llama") == "case"
 
 
+def test_families_are_chosen_by_name_or_by_half() -> None:
+    assert families.chosen("gpt,unseen,lora") == ["gpt", *families.UNSEEN, "lora"]
+    assert sorted(families.chosen("fitted,reported,unseen,set-up,case")) == sorted(families.ALL)
+
+
 def test_a_family_whose_package_is_not_installed_is_skipped_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,7 +149,12 @@ def parse_arguments() -> argparse.Namespace:
     for command in (recording, measuring, asking, showing):
         command.add_argument("--data", required=True, metavar="DIR")
     for command in (recording, asking):
-        command.add_argument("--families", type=lambda text: text.split(","), default=list(families.ALL))
+        command.add_argument(
+            "--families",
+            type=families.chosen,
+            default=list(families.ALL),
+            help="names, or fitted, reported, unseen, set-up, case",
+        )
         command.add_argument("--jobs", type=int, default=2, help="processes or questions at a time (default 2)")
     for command in (asking, showing):
         command.add_argument("--results", metavar="FILE", help="instead of those in DIR")

@@ -41,6 +41,14 @@ def load(name: str) -> Loaded:
     return Loaded(*ways[setup](module.FAMILY, module.BUGS))
 
 
+def chosen(text: str) -> list[str]:
+    """Families by name or by half, separated by commas."""
+    halves = {half(name) for name in ALL}
+    return [
+        name for word in text.split(",") for name in (filter(lambda name: half(name) == word, ALL) if word in halves else [word])
+    ]
+
+
 def missing(name: str) -> str:
     """The package that this family needs and that is not installed, if any."""
     needed = getattr(import_module(f"verdict_bench.families.{name.partition('_')[0]}"), "NEEDS", "")
