@@ -18,7 +18,7 @@ import pytest
 import torch
 from conftest import Collector
 from verdict_bench import curves, effects, families, launch, legal, pairs, record, report, score
-from verdict_bench.__main__ import RESULTS, installed, kept_pairs, read_manifest, read_results, write_manifest
+from verdict_bench.__main__ import RESULTS, forget_unfinished, installed, kept_pairs, read_manifest, read_results, write_manifest
 from verdict_bench.pairs import Pair
 from verdict_bench.score import Result
 from verdict_bench.training import Training
@@ -242,6 +242,14 @@ def test_a_twin_is_asked_for_while_it_trains_and_no_longer(monkeypatch: pytest.M
     assert record.PERTURB not in os.environ
     with record.perturbed({"run": "a"}):
         assert record.PERTURB not in os.environ
+
+
+def test_runs_that_an_earlier_recording_did_not_finish_are_forgotten_twins_too(collector: Collector) -> None:
+    script = "import statagent; statagent.init(required=True); statagent.log_scalar('loss', 1.0); statagent.close(timeout=20)"
+    for perturb in ({}, {"STATAGENT_PERTURB": "1"}, {"STATAGENT_PERTURB": "32"}):
+        collector.python(script, env={"STATAGENT_RUN": "gan-plain", **perturb})
+    forget_unfinished(collector, {"gan-plain", "gan-plain.twin-1-1"})
+    assert {run["run"] for run in collector.json("runs", "--twins")["runs"]} == {"gan-plain", "gan-plain.twin-1-1"}
 
 
 def test_a_pair_is_kept_with_its_twins_only_if_they_were_asked_for() -> None:

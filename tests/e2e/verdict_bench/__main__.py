@@ -52,7 +52,7 @@ def installed(names: Sequence[str]) -> list[str]:
 
 def forget_unfinished(collector: Collector, recorded: set[str]) -> None:
     """Removes runs that were under way when an earlier recording ended."""
-    for run in collector.json("runs")["runs"]:
+    for run in collector.json("runs", "--twins")["runs"]:
         if run["run"] not in recorded:
             collector.statctl("rm", run["run"], "--yes", "--force")
 
