@@ -169,11 +169,11 @@ def test_legal_changes_of_an_unseen_family_only_round_differently(name: str) -> 
     if families.missing(name):
         pytest.skip(f"{families.missing(name)} is not installed")
     family = families.load(name).FAMILY
-    first = losses(name, [])
+    first, rounding = losses(name, []), 2e-5 if family.precision == "f32" else 1e-3
     assert first != losses(name, [], seed=1), "weights and data must depend on the seed"
     for change in legal.of_family(family):
         if not change.idle:  # with a process group of its own
-            assert losses(name, [change.plant]) == pytest.approx(first, rel=2e-5), change.name
+            assert losses(name, [change.plant]) == pytest.approx(first, rel=rounding), change.name
 
 
 def losses(name: str, changes: list[Callable[[Training], None]], seed: int = 0) -> list[float]:

@@ -36,8 +36,8 @@ class Bug:
     sizes: tuple[float, ...] = ()  # empty: the sweep of the family's precision
     later: Callable[[int], Bug] | None = None  # the same from another step on; only where that is another bug
 
-    def swept(self, bfloat16: bool) -> tuple[float, ...]:
-        return self.sizes or (SWEEP_BFLOAT16 if bfloat16 else SWEEP)
+    def swept(self, coarse: bool) -> tuple[float, ...]:
+        return self.sizes or (SWEEP_BFLOAT16 if coarse else SWEEP)
 
 
 # --- of modules

@@ -60,7 +60,7 @@ def _short(row: Row) -> Row:
         "stage": row["stage"],
         "kind": row["kind"],
         "activation": row["activation"],
-        "dtype": row["a"]["dtype"],
+        "dtype": (row["a"] or row["b"])["dtype"],
         "distance": distance,
     }
 

@@ -144,7 +144,7 @@ def row_blocks(training: Training) -> None:
 
 @legal("products of linear layers and convolutions summed in f64", "linear", "convolution")
 def f64_products(training: Training) -> None:
-    coarse = torch.bfloat16 if training.family.bfloat16 else torch.float32
+    coarse = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[training.family.precision]
 
     def wide(tensor: torch.Tensor | None) -> Any:
         return None if tensor is None else tensor.to(coarse).double()

@@ -100,8 +100,8 @@ def expected_of(family: str, bug: Bug) -> dict[str, Any]:
 def chosen_sizes(bug: Bug, family: Family, subset: Subset) -> Sequence[float]:
     if len(bug.sizes) == 1:
         return bug.sizes
-    chosen = subset.factors if bug.sizes else subset.sizes_bfloat16 if family.bfloat16 else subset.sizes
-    return chosen or bug.swept(family.bfloat16)
+    chosen = subset.factors if bug.sizes else subset.sizes if family.precision == "f32" else subset.sizes_bfloat16
+    return chosen or bug.swept(family.precision != "f32")
 
 
 def plan(name: str, subset: str, optional: bool = False) -> list[Pair]:
@@ -127,7 +127,7 @@ def plan_long(name: str, changes: Sequence[str], subset: Subset) -> list[Pair]:
     """Clean pairs, and a few bugs that begin when rounding has grown."""
     kept = [change for change in changes if change != "threads"][: subset.long]
     found = [_pair(name, change, steps=families.LONG) for change in kept]
-    sizes = LATE_SIZES_BFLOAT16 if families.load(name).FAMILY.bfloat16 else LATE_SIZES
+    sizes = LATE_SIZES if families.load(name).FAMILY.precision == "f32" else LATE_SIZES_BFLOAT16
     for index, bug in enumerate(families.bugs_of(name)[len(families.load(name).BUGS) :][: subset.late]):
         for turn, size in enumerate(sizes):
             on_top = kept[(index + turn) % len(kept)]
@@ -139,7 +139,7 @@ def _pair(name: str, change: str, bug: Bug | None = None, size: float = 0.0, ste
     """With the baseline; clean without a bug."""
     planted = bug.name if bug else ""
     runs = run_name(name, steps=steps), run_name(name, change, planted, size, steps)
-    precision = "bf16" if families.load(name).FAMILY.bfloat16 else "f32"
+    precision = families.load(name).FAMILY.precision
     made = Pair(name, families.half(name), precision, *runs, change, planted, size, steps=steps)
     if bug is not None:
         made.step, made.expected, made.causes = bug.step, expected_of(name, bug), list(bug.causes)

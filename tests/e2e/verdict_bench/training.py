@@ -24,11 +24,16 @@ class Family:
     steps = STEPS
     seed = 17
     bfloat16 = False  # autocast of forward passes and losses
+    float16 = False  # the family's own autocast
     clip: float | None = None
     summed_loss = False  # the loss of a part of a batch is a summand of the whole's, not a mean
     kinds_of_legal: frozenset[str] = frozenset()  # "attention", "convolution", ...: what legal changes apply to
     ranks = 1  # processes, each with its part of every batch
     wrap: Callable[[nn.Module], nn.Module] | None = None  # of each model, before the optimizers are built
+
+    @property
+    def precision(self) -> str:
+        return "bf16" if self.bfloat16 else "f16" if self.float16 else "f32"
 
     def models(self) -> dict[str, nn.Module]:
         """By name of the watch; "" for the only one."""
@@ -47,6 +52,10 @@ class Family:
 
     def evaluated(self, training: Training) -> dict[str, nn.Module]:
         """Models that are only evaluated, by name of the watch."""
+        return {}
+
+    def watch_options(self) -> dict[str, Any]:
+        """For the watch of what is trained."""
         return {}
 
     def schedulers(self, training: Training) -> list[Any]:
@@ -149,7 +158,10 @@ class Training:
         torch.backends.mkldnn.set_flags(self.mkldnn)
         agent = statagent.init(run=name, required=True, connect_timeout=20)
         assert agent.run == (stored_as or name), f"stored as {agent.run}; expected {stored_as or name}: this agent makes no twins"
-        watches = [statagent.watch(model, optimizer=self.optimizers[watch], name=watch) for watch, model in self.trained.items()]
+        watches = [
+            statagent.watch(model, optimizer=self.optimizers[watch], name=watch, **self.family.watch_options())
+            for watch, model in self.trained.items()
+        ]
         watches += [statagent.watch(model, eval=True, name=watch) for watch, model in self.evaluated.items()]
         for step in range(self.steps):
             self.step = step

@@ -20,7 +20,17 @@ HF = ("llama", "mistral", "qwen2", "qwen3", "granite", "olmo2", "smollm3", "gemm
 SET_UP = (
     "gpt_bf16", "moe_bf16", "gpt_50steps", "flow_50steps", "gpt_ddp2", "cnn_ddp2", "gpt_fsdp2", "flow_fsdp2",
 )  # fmt: skip
-CASES = ("lora", "optimizers_muon", "optimizers_lion", "optimizers_adam", "mobile", "dpo", *(f"hf_{each}" for each in HF))
+CASES = (
+    "lora",
+    "optimizers_muon",
+    "optimizers_lion",
+    "optimizers_adam",
+    "mobile",
+    "dpo",
+    "grpo",
+    "scaled",
+    *(f"hf_{each}" for each in HF),
+)
 ALL = (*NAMES, *UNSEEN, *SET_UP, *CASES)
 LONG = 48  # steps of a run that shows how rounding grows
 LATE = 32  # the step in which bugs of such a run begin
