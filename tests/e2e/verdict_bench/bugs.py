@@ -72,7 +72,7 @@ def attribute(path: str, name: str, shown: Sequence[tuple[str, str]] = (), step:
 
 def scaled_gradients(bug: Bug, names: Sequence[tuple[str, str]]) -> Bug:
     """The bug of a factor on what is zero at first: only gradients show it, of the tensors with these names."""
-    return replace(bug, stages=BACKWARD, names=tuple(names))
+    return replace(bug, stages=(*BACKWARD, *GRAD), names=tuple(names))
 
 
 def norm_eps(path: str, step: int = 0) -> Bug:

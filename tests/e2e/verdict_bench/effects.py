@@ -14,6 +14,7 @@ from verdict_bench.pairs import Pair, run_name
 
 FLOORS = {"bf16": 4e-3, "f16": 5e-4, "f64": 1e-16}
 LARGEST = 1e12
+UNSEEN = 0.01  # of the rounding of its dtype: two statistics that agree, not two tensors that were compared
 FLOOR = 6e-8  # of f32 and of everything that is not rounded
 
 Row = dict[str, Any]
@@ -81,7 +82,7 @@ def measure(pair: Pair, distances: Distances, changes: Sequence[str]) -> None:
         others = [found for found in (distance_at(rows, place) for rows in rounded.values()) if found > 0]
         typical = max(floor, noise, statistics.median(others) if others else 0.0)
         pair.typical = max(pair.typical, min(row["distance"] / typical, LARGEST))
-        effect = row["distance"] / (noise or floor)
+        effect = row["distance"] / (noise if noise > UNSEEN * floor else floor)
         if effect > pair.effect:
             pair.effect, pair.distance, pair.rounding = min(effect, LARGEST), min(row["distance"], LARGEST), noise
 

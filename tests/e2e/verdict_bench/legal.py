@@ -64,12 +64,6 @@ def hf_attention(training: Training) -> None:
     model.set_attn_implementation("sdpa")
 
 
-@legal("Transformers' experts one after the other", "experts")
-def hf_experts(training: Training) -> None:
-    model: Any = training.models[""]
-    model.set_experts_implementation("eager")
-
-
 # --- passes
 
 

@@ -40,14 +40,15 @@ class DpoFamily(Family):
     kinds_of_legal = frozenset(("one_model", "attention", "linear", "norm", "adam", "micro"))
 
     def models(self) -> dict[str, nn.Module]:
-        return {"": Policy()}
+        policy = Policy()
+        self.reference = copy.deepcopy(policy).eval().requires_grad_(False)  # before anything is planted
+        return {"": policy}
 
     def optimizers(self, training: Training) -> dict[str, torch.optim.Optimizer]:
         parameters = training.models[""].parameters()
         return {"": torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01, **training.optimizer_options)}
 
     def evaluated(self, training: Training) -> dict[str, nn.Module]:
-        self.reference = copy.deepcopy(training.models[""]).eval().requires_grad_(False)
         return {"reference": self.reference}
 
     def batch(self, step: int) -> Batch:

@@ -72,7 +72,10 @@ class LoraFamily(Family):
 
 FAMILY = LoraFamily()
 BUGS = [
-    bugs.scaled_gradients(bugs.attribute("blocks.1.attn.v", "scaling"), [("blocks.1.attn.v.b", "grad_output")]),
+    bugs.scaled_gradients(
+        bugs.attribute("blocks.1.attn.v", "scaling"),
+        [("blocks.1.attn.v.b", "grad_output"), ("blocks.1.attn.v.b.weight", "weight_grad")],
+    ),
     bugs.module_output("blocks.1.attn.q.b", step=3),
     bugs.norm_eps("blocks.2.ln2"),
     bugs.gradient("blocks.0.attn.v.a.weight", step=2),

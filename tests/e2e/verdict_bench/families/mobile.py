@@ -99,7 +99,7 @@ def buffers_not_copied() -> Bug:
 FAMILY = MobileFamily()
 BUGS = [
     buffers_not_copied(),
-    bugs.norm_eps("blocks.1.bn2"),
+    bugs.attribute("blocks.1.bn2", "eps", shown=[("blocks.1.bn2", "output"), ("blocks.1.bn2.drop", "output")], add=2.0),
     bugs.module_output("blocks.2.depth", step=2),
     bugs.gradient("blocks.0.expand.weight", step=1),
     bugs.label_smoothing("fc"),

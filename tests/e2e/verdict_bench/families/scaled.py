@@ -41,7 +41,7 @@ class ScaledFamily(Family):
     clip = 1.0
     float16 = True
     unscales = True  # before clipping
-    kinds_of_legal = frozenset(("linear", "norm", "sgd", "batched_loss"))
+    kinds_of_legal = frozenset(("linear", "sgd", "batched_loss"))
 
     def models(self) -> dict[str, nn.Module]:
         return {"": Mlp()}
