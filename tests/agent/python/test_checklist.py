@@ -92,6 +92,30 @@ def test_one_changed_module_is_named(change: Any, key: str, value: str | None) -
     assert differences[key][1] == value
 
 
+class Adapted(nn.Linear):
+    """As PEFT's layers: a number for each adapter, by its name."""
+
+    def __init__(self, alpha: int = 16) -> None:
+        super().__init__(4, 4)
+        self.r, self.lora_alpha, self.scaling = {"default": 8}, {"default": alpha}, {"default": alpha / 8}
+        self.use_rslora = {"default": False}
+        self.lora_dropout = nn.ModuleDict({"default": nn.Dropout(0.1)})
+        self.cache = {"a.b": 1, 3: 2, "tensor": torch.zeros(2), "text": "x", "nested": {"a": 1}}
+
+
+def test_settings_of_adapters_are_found_by_their_names() -> None:
+    found = model_checklist(nn.Sequential(Adapted(), Adapted(), Adapted(alpha=128)))
+    expected = {
+        "module.*.r[default]": "8",
+        "module.*.lora_alpha[default]": "16 (0, 1); 128 (2)",
+        "module.*.scaling[default]": "2.0 (0, 1); 16.0 (2)",
+        "module.*.use_rslora[default]": "false",
+        "module.*.lora_dropout.default.p": "0.1",
+    }
+    assert {key: found.get(key) for key in expected} == expected
+    assert not [key for key in found if ".cache" in key]
+
+
 def test_parts_of_a_sequential_are_told_apart() -> None:
     found = model_checklist(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8, eps=1e-6)))
     assert found["module.0.in_features"] == "8" and found["module.2.eps"] == "1e-06"

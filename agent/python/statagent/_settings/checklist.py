@@ -36,6 +36,7 @@ _TEXT_MAX = 120
 _ITEMS_MAX = 8
 _NO_SETTINGS = frozenset(("training", "call_super_init", "dump_patches", "T_destination"))
 _ACTIVATIONS = re.compile(r"(GELU|ReLU|SiLU|Swish|Mish|Tanh|Sigmoid|Softplus|ELU|SELU|CELU|GLU|Hardswish|Softmax|Activation)\w*$")
+_KEY = re.compile(r"\w{1,40}$")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -220,9 +221,19 @@ def _settings_of(named: Named) -> Iterator[tuple[str, str]]:
         if not isinstance(name, str):
             continue
         own_number = type(value) is int and name.endswith(("idx", "index", "id")) and value in numbers
-        found = None if name.startswith("_") or name in _NO_SETTINGS or own_number else _setting(value)
-        if found is not None:
+        if name.startswith("_") or name in _NO_SETTINGS or own_number:
+            continue
+        if type(value) is dict:
+            yield from ((f"{name}[{key}]", found) for key, found in _numbers_by_name(value))
+        elif (found := _setting(value)) is not None:
             yield name, found
+
+
+def _numbers_by_name(value: dict[Any, Any]) -> Iterator[tuple[str, str]]:
+    """Numbers and switches that a module has for each part of it, such as PEFT's for each adapter: scaling = {"default": 2.0}."""
+    for key, item in list(value.items())[:_ITEMS_MAX]:
+        if isinstance(key, str) and _KEY.match(key) and isinstance(item, (bool, int, float)):
+            yield key, text(item)
 
 
 def _training(module: Any) -> Any:
