@@ -283,6 +283,21 @@ std::string Headline(const v1::Divergence& first, const v1::DiffReport& report) 
          DifferenceText(first, report);
 }
 
+namespace {
+
+// Where another part of the batch agrees, the loader is not the reason.
+std::string BatchAdvice(const v1::Divergence& first, const v1::DiffReport& report) {
+  for (const v1::Cause& cause : report.root().causes()) {
+    if (cause.rule() == "same_samples")
+      return fmt::format(
+          "both runs have the same samples; look at how {} is made of them (tokenizer, collator, shift, mask)",
+          PlaceText(first));
+  }
+  return "the runs were fed different data; check the data loader, its seed and its sharding before anything else";
+}
+
+}  // namespace
+
 std::string NextStep(const v1::DiffReport& report) {
   const v1::Divergence first = Focus(report);
   if (IsMissing(first)) return MissingAdvice(report);
@@ -303,11 +318,10 @@ std::string NextStep(const v1::DiffReport& report) {
              "anything else";
     case v1::STAGE_BATCH: {
       const std::string agrees = PreviousText(first, report);
-      if (!agrees.empty())
-        return fmt::format("look at how {} is made: {}, of the same batch, {}", PlaceText(first),
-                           Printable(first.previous()), agrees);
-      return "the runs were fed different data; check the data loader, its seed and its sharding before "
-             "anything else";
+      return BatchAdvice(first, report) +
+             (agrees.empty()
+                  ? ""
+                  : fmt::format("; {}, of the same batch, {}", Printable(first.previous()), agrees));
     }
     case v1::STAGE_LOSS:
       return fmt::format(

@@ -57,13 +57,18 @@ std::string RootHeadline(const v1::DiffReport& report) {
   return (IsOnlyPossible(report) ? "(possible) " : "") + Headline(Focus(report), report) + BeforeText(report);
 }
 
-// " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."
+// " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."; of several " Causes: (1) ...; (2) ...."
 std::string CauseText(const v1::DiffReport& report) {
   if (!report.has_root() || !report.root().has_cause()) return {};
-  const v1::Cause& cause = report.root().cause();
-  const bool sure = cause.confidence() == "certain";
-  return fmt::format(" {}: {}.", sure ? "Cause" : fmt::format("Cause ({})", Printable(cause.confidence())),
-                     Printable(cause.text(), 1000));
+  const v1::Cause& first = report.root().cause();
+  const auto& causes = report.root().causes();
+  const bool several = causes.size() > 1;
+  std::string text = several ? " Causes" : " Cause";
+  if (first.confidence() != "certain") text += fmt::format(" ({})", Printable(first.confidence()));
+  if (!several) return text + ": " + Printable(first.text(), 1000) + ".";
+  for (int i = 0; i < causes.size(); ++i)
+    text += fmt::format("{} ({}) {}", i == 0 ? ":" : ";", i + 1, Printable(causes[i].text(), 1000));
+  return text + ".";
 }
 
 // Describes differences that rounding or tolerances explain.

@@ -228,7 +228,7 @@ struct Root {
   Confidence confidence = Confidence::kPossible;
   std::vector<std::string> because;              // one sentence each, strongest first
   std::vector<Divergence> alternatives;          // at most two, most likely first
-  std::optional<Cause> cause;                    // absent: no rule fits
+  std::vector<Cause> causes;                     // most specific first; empty: no rule fits
   std::optional<double> times_expected;          // the distance divided by what inputs and rounding explain
   std::optional<std::uint64_t> agreeing;         // records before it in causal order, if all are equal
   std::optional<std::uint64_t> above_tolerance;  // first step in which a record exceeds its tolerance

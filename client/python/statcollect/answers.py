@@ -576,10 +576,11 @@ class Root:
     confidence: str  # "certain", "likely", "possible"
     because: list[str]  # one sentence each, strongest first
     alternatives: Rows[Divergence]  # at most two, most likely first
-    cause: Cause | None  # absent: no rule fits
+    cause: Cause | None  # the first of causes; absent: no rule fits
     times_expected: float | None  # the distance divided by what inputs and rounding explain
     agreeing: int | None  # records before it in causal order, if all are equal
     above_tolerance: int | None  # the first step in which a record exceeds its tolerance; absent: none does
+    causes: Rows[Cause]  # all that hold, most specific first; an older collector has only `cause`
 
 
 @dataclass(frozen=True)

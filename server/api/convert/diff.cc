@@ -71,7 +71,8 @@ void Fill(const query::Root& from, v1::Root& to) {
   to.set_confidence(std::string(query::Name(from.confidence)));
   to.mutable_because()->Add(from.because.begin(), from.because.end());
   for (const query::Divergence& row : from.alternatives) Fill(row, *to.add_alternatives());
-  Copy(from.cause, [&](const query::Cause& cause) { Fill(cause, *to.mutable_cause()); });
+  if (!from.causes.empty()) Fill(from.causes.front(), *to.mutable_cause());
+  for (const query::Cause& cause : from.causes) Fill(cause, *to.add_causes());
   Copy(from.times_expected, [&](double value) { to.set_times_expected(value); });
   Copy(from.agreeing, [&](std::uint64_t value) { to.set_agreeing(value); });
   Copy(from.above_tolerance, [&](std::uint64_t value) { to.set_above_tolerance(value); });

@@ -102,6 +102,40 @@ Cause MakeCause(const Evidence& evidence, const Batch& found, bool is_of_a) {
 
 }  // namespace
 
+Result<const Pair*> FindAgreeingPart(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (root.stage != Stage::kBatch || !evidence.HasRootPair()) return nullptr;
+  for (const Pair& pair : evidence.at) {
+    const TensorKey& key = pair.key();
+    const bool other = key.kind == Kind::kBatch && pair.a != evidence.a.root &&
+                       key.micro_batch == root.micro_batch && Name(key.mode) == root.mode;
+    if (!other || !TellsBatches(*pair.a) || !pair.SameBits()) continue;
+    // Positions are the same in every step.
+    std::vector<RunView::Series> series;
+    STATCOLLECT_RETURN_IF_ERROR(AddSeries(evidence.a, evidence.a.rank, key, Around(root.step), series));
+    STATCOLLECT_RETURN_IF_ERROR(evidence.a.view->ReadSeries(series));
+    for (const RunView::Series& one : series) {
+      const bool changes = std::any_of(one.points.begin(), one.points.end(), [&](const StatPoint& point) {
+        return point.stats.hash != pair.a->stats->hash;
+      });
+      if (changes) return &pair;
+    }
+  }
+  return nullptr;
+}
+
+Found FindSameSamples(const Evidence& evidence) {
+  if (evidence.agreeing_part == nullptr) return std::nullopt;
+  const auto name = [](const TensorKey& key) {
+    return Printable(key.output_path.empty() ? key.name : key.name + "[" + key.output_path + "]");
+  };
+  const std::string differs = name(evidence.a.root->def->key);
+  return Make("same_samples",
+              differs + " differs " + evidence.AtStep() + " while " + name(evidence.agreeing_part->key()) +
+                  " of the same batch agrees bit for bit: the same samples, prepared differently",
+              Confidence::kLikely, differs);
+}
+
 Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token&) {
   const Divergence& root = evidence.root;
   if (root.stage != Stage::kBatch || !evidence.HasRootPair()) return Found();

@@ -3,8 +3,8 @@
 #define STATCOLLECT_SERVER_QUERY_CAUSE_CAUSE_H_
 
 #include <cstddef>
-#include <optional>
 #include <stop_token>
+#include <vector>
 
 #include "common/status.h"
 #include "server/query/compare/alignment.h"
@@ -25,13 +25,17 @@ struct CauseQuestion {
   RankPair ranks;             // the root's
 };
 
-// The likeliest cause of the root; empty if no rule applies. At equal confidence the more specific rule wins.
-// Cost: from both runs, on the root's rank, reads the root's step and the one before it, the scalars of up to
-// kScalarStepsMax steps, and the events. If the root is in a batch, also its fingerprints in up to
+// Why the runs differ at the root, as far as the records show: all causes that are at least likely, most
+// certain first, then the most specific rule; otherwise the best one. Empty if no rule applies. Cost: from
+// both runs, on the root's rank, reads the root's step and the one before it, the scalars of up to
+// kScalarStepsMax steps, and the events. If the root is in a batch, also fingerprints of the batch in up to
 // kBatchStepsMax steps around it; if the root is a weight's gradient, also that tensor on up to
-// kOtherRanksMax other ranks. Errors: those of store reads, and kCancelled.
-Result<std::optional<Cause>> FindCause(const CauseQuestion& question, const std::stop_token& stop);
+// kOtherRanksMax other ranks, and both steps on up to kNormRanksMax. Errors: those of store reads, and
+// kCancelled.
+Result<std::vector<Cause>> FindCauses(const CauseQuestion& question, const std::stop_token& stop);
 
+inline constexpr std::size_t kCausesMax = 5;
+inline constexpr std::size_t kNormRanksMax = 64;
 inline constexpr std::uint64_t kScalarStepsMax = 1024;
 inline constexpr std::uint64_t kBatchStepsMax = 4096;
 inline constexpr std::size_t kOtherRanksMax = 8;

@@ -1,6 +1,8 @@
 #include "server/query/cause/evidence.h"
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
 
 #include "common/names.h"
 #include "common/saturating.h"
@@ -33,6 +35,53 @@ Result<std::vector<ScalarRecord>> ReadScalars(const CauseQuestion& question, con
   return all;
 }
 
+// Ranks that hold the same part of a tensor, or a tensor of which nothing says that it is one, have
+// replicas of it.
+Result<std::optional<double>> NormOfModel(const Side& side, std::size_t attempt, std::uint64_t step,
+                                          const StepData& own) {
+  constexpr double kSame = 1e-5;
+  using Part = std::tuple<TensorKey, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  const auto& ranks = side.view->ranks(attempt);
+  if (ranks.size() > kNormRanksMax) return std::optional<double>();
+  std::map<Part, double> norms;
+  for (const auto& [rank, meta] : ranks) {
+    StepData of_rank;
+    if (rank != side.rank) {
+      auto complete = side.view->IsComplete(attempt, rank, step);
+      if (!complete.ok()) return complete.status();
+      if (!*complete) return std::optional<double>();
+      auto data = side.view->Read(attempt, rank, step);
+      if (!data.ok()) return data.status();
+      of_rank = *std::move(data);
+    }
+    for (const Observation& seen : (rank == side.rank ? own : of_rank).observations) {
+      if (seen.def->key.kind != Kind::kWeightGrad || !seen.stats->has_finite) continue;
+      const Placement place = seen.layout->placement.value_or(Placement());
+      if (place.partial || place.pieces > 1) return std::optional<double>();
+      const auto [known, added] =
+          norms.try_emplace({seen.def->key, place.boxes, place.ranges}, seen.stats->l2);
+      if (!added && std::abs(known->second - seen.stats->l2) > kSame * known->second)
+        return std::optional<double>();
+    }
+  }
+  double squares = 0;
+  for (const auto& [part, norm] : norms) squares += norm * norm;
+  return std::optional(std::sqrt(squares));
+}
+
+// One step of a side, and the norm of its gradients where a rule may ask for it.
+Status ReadStep(const CauseQuestion& question, std::size_t attempt, std::uint64_t step, const Side& side,
+                StepData& data, std::optional<double>& norm) {
+  auto read = side.view->Read(attempt, side.rank, step);
+  if (!read.ok()) return read.status();
+  data = *std::move(read);
+  if (question.root.stage != Stage::kGrad) return Status::Ok();
+  auto found = NormOfModel(side, attempt, step, data);
+  if (!found.ok()) return found.status();
+  norm = *found;
+  return Status::Ok();
+}
+
 Status FillSide(const CauseQuestion& question, bool of_a, Side& side) {
   side.view = of_a ? &question.a : &question.b;
   side.rank = of_a ? question.ranks.a : question.ranks.b;
@@ -40,13 +89,11 @@ Status FillSide(const CauseQuestion& question, bool of_a, Side& side) {
   const auto attempt_of = [&](const auto& step) { return of_a ? step->second.first : step->second.second; };
   side.attempt = attempt_of(here);
   side.world_size = side.view->attempts()[side.attempt].world_size;
-  auto at = side.view->Read(side.attempt, side.rank, question.root.step);
-  if (!at.ok()) return at.status();
-  side.at = *std::move(at);
+  STATCOLLECT_RETURN_IF_ERROR(ReadStep(question, side.attempt, here->first, side, side.at, side.norm));
   if (here != question.steps.begin()) {
-    auto before = side.view->Read(attempt_of(std::prev(here)), side.rank, std::prev(here)->first);
-    if (!before.ok()) return before.status();
-    side.before = *std::move(before);
+    const auto before = std::prev(here);
+    STATCOLLECT_RETURN_IF_ERROR(
+        ReadStep(question, attempt_of(before), before->first, side, side.before, side.norm_before));
   }
   auto scalars = ReadScalars(question, side, of_a);
   if (!scalars.ok()) return scalars.status();
@@ -141,6 +188,23 @@ void SetRoot(Evidence& evidence) {
 }
 
 }  // namespace
+
+const Observation* Find(const StepData& step, Kind kind, std::string_view name, Mode mode) {
+  for (const Observation& seen : step.observations) {
+    const TensorKey& key = seen.def->key;
+    if (key.kind == kind && key.mode == mode && (name.empty() || key.name == name)) return &seen;
+  }
+  return nullptr;
+}
+
+double NormOfRank(const StepData& step) {
+  double squares = 0;
+  for (const Observation& seen : step.observations) {
+    if (seen.def->key.kind == Kind::kWeightGrad && seen.stats->has_finite)
+      squares += seen.stats->l2 * seen.stats->l2;
+  }
+  return std::sqrt(squares);
+}
 
 std::optional<double> Side::LatestScalar(std::string_view scalar, std::uint64_t step) const {
   std::optional<double> value;

@@ -32,7 +32,10 @@ struct Side {
   std::vector<ScalarRecord> scalars;          // up to the root's step, ascending
   std::vector<EventRecord> events;            // of the root's attempt
   StepData at, before;                        // the root's step and the compared one before it
-  const Observation* root = nullptr;          // the root's record; null: this run has none
+  // Of a root that is a weight's gradient: the norm of all weight gradients of the model in both steps,
+  // each counted once however ranks share it. Absent: not known.
+  std::optional<double> norm, norm_before;
+  const Observation* root = nullptr;  // the root's record; null: this run has none
 
   const std::string& name() const { return view->run(); }
   // The newest value at a step not after `step`.
@@ -61,6 +64,7 @@ struct Evidence {
   std::optional<std::uint64_t> step_before;  // the compared step before the root's
   bool launched_together = false;            // both launches of the root's step begin at the same step
   bool first_update = false;                 // the root's step is the first of both runs
+  const Pair* agreeing_part = nullptr;       // of a root in a batch: FindAgreeingPart
 
   bool HasRootPair() const { return a.root != nullptr && b.root != nullptr; }
   std::vector<Pair> PairsOf(Kind kind) const;  // of the root's step, in training
@@ -68,6 +72,11 @@ struct Evidence {
   std::string AtStep() const { return AtStep(root.step); }
   static std::string AtStep(std::uint64_t step) { return "at step " + std::to_string(step); }
 };
+
+// The tensor of that kind and name; any name if it is empty. Null if the step has none.
+const Observation* Find(const StepData& step, Kind kind, std::string_view name, Mode mode = Mode::kTrain);
+// The norm of the weight gradients that a rank holds.
+double NormOfRank(const StepData& step);
 
 Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& stop);
 

@@ -1,6 +1,7 @@
 // One factor on all gradients, and gradients that were not set to zero.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "server/query/cause/linear.h"
@@ -16,6 +17,12 @@ constexpr double kMost = 0.9;         // of the tensors, for "all"
 constexpr double kFarFromCommon = 4;  // times the change that all tensors share
 constexpr double kNormsAgree = 0.3;   // of the change that all tensors share
 constexpr double kTinyShare = 1e-6;   // root mean square, of the largest one's: rounding noise
+
+// All but one, or nearly all.
+bool AreMost(std::size_t some, std::size_t all) {
+  constexpr double kNearlyAll = 0.85;
+  return some + 1 >= all || static_cast<double>(some) >= kNearlyAll * static_cast<double>(all);
+}
 
 double MeanSquareRoot(const Observation& seen) {
   return seen.stats->numel > 0 ? seen.stats->l2 / std::sqrt(static_cast<double>(seen.stats->numel)) : 0;
@@ -53,15 +60,15 @@ double SlackOf(double factor) {
   return std::min(kSlackMax, std::abs(factor - 1) / kOfChange);
 }
 
-// The one factor between most of them, if there is one other than 1.
+// The one factor between nearly all of them, if there is one other than 1. A gradient that has the same
+// bits has none.
 std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
-  constexpr double kEnough = 0.7;
   std::vector<Fit> fits;
   for (const Pair& pair : pairs) {
+    if (pair.SameBits()) return std::nullopt;
     if (const auto fit = FitFactor(*pair.a, *pair.b)) fits.push_back(*fit);
   }
-  if (fits.size() < 2 || static_cast<double>(fits.size()) < kEnough * static_cast<double>(pairs.size()))
-    return std::nullopt;
+  if (fits.size() < 2 || !AreMost(fits.size(), pairs.size())) return std::nullopt;
   const auto middle = fits.begin() + static_cast<std::ptrdiff_t>(fits.size() / 2);
   std::nth_element(fits.begin(), middle, fits.end(),
                    [](const Fit& x, const Fit& y) { return x.factor < y.factor; });
@@ -73,17 +80,12 @@ std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
     ++common.tensors;
     common.from_sketches = common.from_sketches && fit.from_sketch;
   }
-  const bool most = static_cast<double>(common.tensors) >= kEnough * static_cast<double>(pairs.size());
-  return most && common.tensors >= 2 ? std::optional(common) : std::nullopt;
+  return common.tensors >= 2 && AreMost(common.tensors, common.of) ? std::optional(common) : std::nullopt;
 }
 
-double TotalNorm(const StepData& step) {
-  double squares = 0;
-  for (const Observation& seen : step.observations) {
-    if (seen.def->key.kind == Kind::kWeightGrad && seen.stats->has_finite)
-      squares += seen.stats->l2 * seen.stats->l2;
-  }
-  return std::sqrt(squares);
+// Not a number where it is not known: then it is near nothing.
+double NormOf(const std::optional<double>& norm) {
+  return norm.value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
 // Whether the root's gradient does not have the factor that clipping to the same norm gave the others.
@@ -91,15 +93,11 @@ bool IsException(const Evidence& evidence, const CommonFactor& common) {
   if (evidence.root.stage != Stage::kGrad || !evidence.HasRootPair()) return false;
   const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
   return own && std::abs(own->factor / common.factor - 1) > SlackOf(common.factor) &&
-         Near(TotalNorm(evidence.a.at), TotalNorm(evidence.b.at), kNormsAgree * std::abs(common.factor - 1));
+         Near(NormOf(evidence.a.norm), NormOf(evidence.b.norm), kNormsAgree * std::abs(common.factor - 1));
 }
 
-// The meaning of the factor.
-struct Meaning {
-  std::string rule, text, key, a, b;
-  bool guessed = false;  // from the number alone
-};
-using Meant = std::optional<Meaning>;
+// What the factor means: as likely as that is, if it is known from the number alone.
+using Meant = Found;
 
 constexpr double kMatches = 2e-3;
 
@@ -108,12 +106,15 @@ Meant AsUnknownLossScale(double factor) {
   constexpr double kScaleMin = 256;
   const double larger = std::max(factor, 1 / factor), power = std::exp2(std::round(std::log2(larger)));
   if (power < kScaleMin || !Near(larger, power, 1e-4)) return std::nullopt;
-  return Meaning{.rule = "loss_scale",
-                 .text = "a power of two, as loss scales are: the gradients are unscaled in one run only",
-                 .key = {},
-                 .a = {},
-                 .b = {},
-                 .guessed = true};
+  return Make("loss_scale", "a power of two, as loss scales are: the gradients are unscaled in one run only",
+              Confidence::kLikely);
+}
+
+// How far the norm of all gradients is from that of the step before, as a ratio's logarithm: the run that
+// departs is the one whose norm has changed more. 0: not known.
+double ChangeOf(const Side& side) {
+  const double change = std::abs(std::log(NormOf(side.norm) / NormOf(side.norm_before)));
+  return std::isfinite(change) ? change : 0;
 }
 
 Meant AsLossScale(const Evidence& evidence, double factor) {
@@ -123,20 +124,18 @@ Meant AsLossScale(const Evidence& evidence, double factor) {
   if (!a && !b) return AsUnknownLossScale(factor);
   const auto [text_a, text_b] = NumberTexts(scale(a), scale(b));
   if (scale(a) != scale(b) && Near(factor, scale(b) / scale(a), kMatches))
-    return Meaning{
-        .rule = "loss_scale",
-        .text = "the loss scale is " + InBoth(evidence, a ? text_a : "not set", b ? text_b : "not set"),
-        .key = "loss_scale",
-        .a = a ? text_a : "",
-        .b = b ? text_b : ""};
+    return Make("loss_scale",
+                "the loss scale is " + InBoth(evidence, a ? text_a : "not set", b ? text_b : "not set"),
+                Confidence::kCertain, "loss_scale", a ? text_a : "", b ? text_b : "");
   const bool in_b = b && Near(factor, *b, kMatches), in_a = a && Near(1 / factor, *a, kMatches);
   if ((!in_a && !in_b) || scale(in_b ? b : a) == 1) return std::nullopt;
-  return Meaning{.rule = "loss_scale",
-                 .text = "that is the loss scale: the gradients of " +
-                         (in_b ? evidence.b : evidence.a).name() + " are not unscaled",
-                 .key = "loss_scale",
-                 .a = a ? text_a : "",
-                 .b = b ? text_b : ""};
+  const Side &larger = in_b ? evidence.b : evidence.a, &smaller = in_b ? evidence.a : evidence.b;
+  const bool smaller_departs = ChangeOf(smaller) > ChangeOf(larger);
+  return Make("loss_scale",
+              "that is the loss scale: the gradients of " + (smaller_departs
+                                                                 ? smaller.name() + " are divided by it twice"
+                                                                 : larger.name() + " are not unscaled"),
+              Confidence::kCertain, "loss_scale", a ? text_a : "", b ? text_b : "");
 }
 
 // The recorded scales of the losses, which the verdict takes into account.
@@ -146,29 +145,43 @@ bool AreLossScales(const Evidence& evidence, double factor) {
   return (a || b) && Near(factor, b.value_or(1) / a.value_or(1), kMatches);
 }
 
-// A number with two significant digits at most, as people choose a largest norm.
-bool IsRound(double value) {
-  if (!(value > 0)) return false;
-  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 1);
-  return Near(value, std::round(value / unit) * unit, 2e-5);
+// Clipped gradients have a norm that somebody chose: a round one, or the same as in the step before.
+bool IsClipped(const Side& side) {
+  return IsRound(NormOf(side.norm)) || Near(NormOf(side.norm), NormOf(side.norm_before), 1e-5);
 }
 
-// Clipped gradients have a norm that somebody chose: a round one, or the same as in the step before.
-bool IsClipped(double norm, const Side& side) {
-  return IsRound(norm) || Near(norm, TotalNorm(side.before), 1e-5);
+// A norm that somebody chose, divided by the loss scale.
+Meant AsClippedBeforeUnscaling(const Evidence& evidence) {
+  const auto scale_of = [&](const Side& side) {
+    return side.LatestScalar("loss_scale", evidence.root.step).value_or(1);
+  };
+  const auto early = [&](const Side& side) {
+    const double norm = NormOf(side.norm);
+    return scale_of(side) > 1 && !IsRound(norm) && IsRound(norm * scale_of(side));
+  };
+  if (early(evidence.a) == early(evidence.b)) return std::nullopt;
+  const Side& side = early(evidence.a) ? evidence.a : evidence.b;
+  const double scale = scale_of(side);
+  const auto [text_a, text_b] = NumberTexts(NormOf(evidence.a.norm), NormOf(evidence.b.norm));
+  return Make("clip_norm",
+              "those of " + side.name() + " have a norm of " + WithFewDigits(NormOf(side.norm) * scale) +
+                  " times 1 / " + NumberText(scale) +
+                  ", the loss scale: they are clipped before they are unscaled",
+              Confidence::kCertain, "grad_norm", text_a, text_b);
 }
 
 Meant AsClipping(const Evidence& evidence, double factor) {
-  const double a = TotalNorm(evidence.a.at), b = TotalNorm(evidence.b.at);
-  const bool clipped_a = IsClipped(a, evidence.a), clipped_b = IsClipped(b, evidence.b);
+  const double a = NormOf(evidence.a.norm), b = NormOf(evidence.b.norm);
+  const bool clipped_a = IsClipped(evidence.a), clipped_b = IsClipped(evidence.b);
+  if (std::isnan(a) || std::isnan(b)) return std::nullopt;
   if (!clipped_a && !clipped_b) return std::nullopt;
   // To the same norm: another gradient is larger, and all of them make room for it.
   if (clipped_a && clipped_b && Near(a, b, kNormsAgree * std::abs(factor - 1))) return std::nullopt;
   auto [text_a, text_b] = NumberTexts(a, b);
   if (clipped_a) text_a = WithFewDigits(a);
   if (clipped_b) text_b = WithFewDigits(b);
-  Meaning meaning{.rule = "clip_norm", .text = {}, .key = "grad_norm", .a = text_a, .b = text_b};
-  meaning.text = "the norm of all of them is " + InBoth(evidence, text_a, text_b);
+  Cause meaning = Make("clip_norm", "the norm of all of them is " + InBoth(evidence, text_a, text_b),
+                       Confidence::kCertain, "grad_norm", text_a, text_b);
   if (clipped_a && clipped_b) {
     meaning.text += ": they are clipped to different norms";
   } else {
@@ -185,12 +198,10 @@ Meant AsCountRatio(const Evidence& evidence, double factor, const char* what, co
   if (a == b || b == 0 || (!Near(factor, ratio, kMatches) && !Near(1 / factor, ratio, kMatches)))
     return std::nullopt;
   const std::string text_a = std::to_string(a), text_b = std::to_string(b);
-  return Meaning{.rule = "gradient_scale",
-                 .text = std::string("the number of ") + what + " is " + InBoth(evidence, text_a, text_b) +
-                         ", in the same ratio",
-                 .key = key,
-                 .a = text_a,
-                 .b = text_b};
+  return Make("gradient_scale",
+              std::string("the number of ") + what + " is " + InBoth(evidence, text_a, text_b) +
+                  ", in the same ratio",
+              Confidence::kCertain, key, text_a, text_b);
 }
 
 Meant AsCount(const Evidence& evidence, double factor) {
@@ -203,19 +214,15 @@ Meant AsCount(const Evidence& evidence, double factor) {
   const Side &larger = factor > 1 ? evidence.b : evidence.a, &smaller = factor > 1 ? evidence.a : evidence.b;
   // Activations' gradients are not summed over ranks.
   if (grad && world_a == world_b && is(world_a))
-    return Meaning{.rule = "gradient_scale",
-                   .text = "there are " + std::to_string(world_a) + " ranks: " + larger.name() +
-                           " sums gradients over them where " + smaller.name() + " averages",
-                   .key = "world_size",
-                   .a = std::to_string(world_a),
-                   .b = std::to_string(world_b)};
+    return Make("gradient_scale",
+                "there are " + std::to_string(world_a) + " ranks: " + larger.name() +
+                    " sums gradients over them where " + smaller.name() + " averages",
+                Confidence::kCertain, "world_size", std::to_string(world_a), std::to_string(world_b));
   if (micro_a == micro_b && is(micro_a))
-    return Meaning{.rule = "gradient_scale",
-                   .text = "there are " + std::to_string(micro_a) + " micro-batches: " + smaller.name() +
-                           " divides the loss by their number, " + larger.name() + " does not",
-                   .key = "micro_batches",
-                   .a = std::to_string(micro_a),
-                   .b = std::to_string(micro_b)};
+    return Make("gradient_scale",
+                "there are " + std::to_string(micro_a) + " micro-batches: " + smaller.name() +
+                    " divides the loss by their number, " + larger.name() + " does not",
+                Confidence::kCertain, "micro_batches", std::to_string(micro_a), std::to_string(micro_b));
   if (auto ranks = grad ? AsCountRatio(evidence, factor, "ranks", "world_size", world_a, world_b) : Meant())
     return ranks;
   return AsCountRatio(evidence, factor, "micro-batches", "micro_batches", micro_a, micro_b);
@@ -231,18 +238,16 @@ Meant AsSetting(const Evidence& evidence, double factor) {
     const auto a = ParseDouble(*setting.a), b = ParseDouble(*setting.b);
     if (!a || !b || *a == 0 || *b == 0) continue;
     if (!Near(factor, *b / *a, kMatches) && !Near(factor, *a / *b, kMatches)) continue;
-    return Meaning{
-        .rule = "gradient_scale",
-        .text = setting.key + " is " + InBoth(evidence, *setting.a, *setting.b) + ", in the same ratio",
-        .key = setting.key,
-        .a = *setting.a,
-        .b = *setting.b};
+    return Make("gradient_scale",
+                setting.key + " is " + InBoth(evidence, *setting.a, *setting.b) + ", in the same ratio",
+                Confidence::kCertain, setting.key, *setting.a, *setting.b);
   }
   return std::nullopt;
 }
 
 Meant FindMeaning(const Evidence& evidence, double factor) {
   if (factor < 0) return std::nullopt;
+  if (auto meant = AsClippedBeforeUnscaling(evidence)) return meant;
   if (auto meant = AsLossScale(evidence, factor)) return meant;
   if (auto meant = AsCount(evidence, factor)) return meant;
   if (auto meant = evidence.root.stage == Stage::kGrad ? AsClipping(evidence, factor) : Meant()) return meant;
@@ -270,8 +275,8 @@ Previous PreviousOf(const Side& side, const Observation& gradient) {
   return found;
 }
 
-// Counts the gradients that include the previous step's gradient. An optimizer that cleared its own gradients
-// has none of these, so agreement says nothing about other optimizers.
+// Counts the gradients that include the previous step's gradient. An optimizer that cleared its own
+// gradients has none of these, so agreement says nothing about other optimizers.
 struct OnTop {
   std::size_t seen = 0, considered = 0, on_top = 0, without = 0;
   bool root = false;         // the root's is one of them
@@ -283,7 +288,8 @@ struct OnTop {
   }
 };
 
-// How much of each a sum has. Clipping divides the sum by its norm, and the other run's gradient by its own.
+// How much of each a sum has. Clipping divides the sum by its norm, and the other run's gradient by its
+// own.
 struct Shares {
   double plain = 1, previous = 1;
 };
@@ -306,7 +312,7 @@ std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
   const Observation& summed = summed_is_b ? *reference.b : *reference.a;
   const Observation& plain = summed_is_b ? *reference.a : *reference.b;
   const Side& side = summed_is_b ? evidence.b : evidence.a;
-  if (!IsClipped(TotalNorm(side.at), side)) return std::nullopt;
+  if (!IsClipped(side)) return std::nullopt;
   const Observation* const previous = PreviousOf(side, summed).gradient;
   if (previous == nullptr || !HaveSketches(summed, plain) || !HaveSketches(summed, *previous))
     return std::nullopt;
@@ -368,20 +374,14 @@ Found FindGradientScale(const Evidence& evidence) {
     if (own && std::abs(own->factor - 1) > kFarFromCommon * std::abs(common->factor - 1)) return std::nullopt;
   }
   const auto meaning = FindMeaning(evidence, common->factor);
-  Cause cause{.rule = meaning ? meaning->rule : "gradient_scale",
-              .confidence = common->from_sketches && !(meaning && meaning->guessed) ? Confidence::kCertain
-                                                                                    : Confidence::kLikely};
+  Cause cause = meaning.value_or(Make("gradient_scale", "", Confidence::kCertain));
+  if (!common->from_sketches) cause.confidence = Confidence::kLikely;
   const std::string count = std::to_string(common->tensors);
   cause.text =
       (common->tensors == common->of ? "all " + count : count + " of " + std::to_string(common->of)) +
       " gradients of " + (of_weights ? "weights" : "outputs") + " in " + evidence.b.name() + " are " +
-      FactorText(common->factor) + " those in " + evidence.a.name() + " " + evidence.AtStep();
-  if (meaning) {
-    cause.text += "; " + meaning->text;
-    cause.key = meaning->key;
-    cause.a = meaning->a;
-    cause.b = meaning->b;
-  }
+      FactorText(common->factor) + " those in " + evidence.a.name() + " " + evidence.AtStep() +
+      (meaning ? "; " + meaning->text : "");
   return cause;
 }
 

@@ -108,4 +108,10 @@ bool Near(double x, double y, double relative) {
   return std::abs(x - y) <= relative * std::max(std::abs(x), std::abs(y));
 }
 
+bool IsRound(double value) {
+  if (!(value > 0)) return false;
+  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 1);
+  return Near(value, std::round(value / unit) * unit, 2e-5);
+}
+
 }  // namespace statcollect::query::cause

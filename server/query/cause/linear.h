@@ -37,6 +37,8 @@ std::optional<double> FactorBetween(const Sketch& x, const Sketch& y);
 
 // |x - y| <= relative * max(|x|, |y|)
 bool Near(double x, double y, double relative);
+// A number with two significant digits at most, as people choose a largest norm.
+bool IsRound(double value);
 
 }  // namespace statcollect::query::cause
 

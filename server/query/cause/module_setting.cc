@@ -1,5 +1,5 @@
-// Settings of modules: keys `module.PATTERN.NAME` of the configuration (docs/python.md), where a pattern has
-// * for the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
+// Settings of modules: keys `module.PATTERN.NAME` of the configuration (docs/python.md), where a pattern
+// has * for the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -98,41 +98,48 @@ bool RanBefore(const Evidence& evidence, const ChangedSetting& changed) {
   });
 }
 
-Found FirstOf(const Evidence& evidence, const std::string& module, Confidence confidence) {
+// All settings of the module that differ; of another class only that, because a class brings its own.
+Causes Of(const Evidence& evidence, const std::string& module, Confidence confidence) {
+  Causes causes;
   for (const ChangedSetting& changed : ChangedSettings(evidence.a.config, evidence.b.config, module)) {
     // A parameter that is not trained changes gradients only.
     const Stage stage = evidence.root.stage;
     if (changed.setting == kRequiresGrad && (stage == Stage::kForward || stage == Stage::kLoss)) continue;
-    return MakeCause(evidence, changed, RanBefore(evidence, changed) ? Confidence::kPossible : confidence);
+    causes.push_back(
+        MakeCause(evidence, changed, RanBefore(evidence, changed) ? Confidence::kPossible : confidence));
+    if (changed.setting == "class") break;
   }
-  return std::nullopt;
+  return causes;
 }
 
-// Modules around the tensor's own, from the inside.
-Found FromAround(const Evidence& evidence, std::string_view module, bool forward) {
+// Modules around the tensor's own, from the inside. What the parent computes between its modules acts on
+// their outputs and gradients; a list of modules computes nothing.
+Causes FromAround(const Evidence& evidence, std::string_view module) {
   bool parent = true;
-  for (std::string_view outer = ParentOf(module); !outer.empty(); outer = ParentOf(outer), parent = false) {
-    const Confidence confidence = forward && parent ? Confidence::kLikely : Confidence::kPossible;
-    if (auto found = FirstOf(evidence, std::string(outer), confidence)) return found;
+  for (std::string_view outer = ParentOf(module); !outer.empty(); outer = ParentOf(outer)) {
+    const std::string name(outer);
+    auto found = Of(evidence, name, parent ? Confidence::kLikely : Confidence::kPossible);
+    if (!found.empty()) return found;
+    parent = parent && !IsRecorded(evidence.a, name) && !IsRecorded(evidence.b, name);
   }
-  return std::nullopt;
+  return {};
 }
 
 // The model itself, whose settings are listed under its class. A module inside a named model belongs to no
 // other model.
-Found FromModel(const Evidence& evidence, std::string_view module) {
+Causes FromModel(const Evidence& evidence, std::string_view module) {
   std::optional<std::string> model;
   for (const Observation& seen : evidence.a.at.observations) {
     if (seen.def->key.kind != Kind::kOutput || seen.def->depth != 1) continue;
     const std::string name = PathOf(evidence, seen.def->key.name);
-    if (module == name || module.starts_with(name + ".")) return std::nullopt;
+    if (module == name || module.starts_with(name + ".")) return {};
     if (!model) model = name;
   }
-  return model ? FirstOf(evidence, *model, Confidence::kPossible) : std::nullopt;
+  return model ? Of(evidence, *model, Confidence::kPossible) : Causes();
 }
 
 // A module that is not recorded itself, inside the root's or beside it under one parent.
-Found FromUnrecorded(const Evidence& evidence, std::string_view module) {
+Causes FromUnrecorded(const Evidence& evidence, std::string_view module) {
   for (const std::string& name :
        NamedModules(evidence.a.config, evidence.b.config, PathOf(evidence, evidence.root.activation))) {
     const bool inside = name.starts_with(std::string(module) + ".");
@@ -140,35 +147,36 @@ Found FromUnrecorded(const Evidence& evidence, std::string_view module) {
     const bool beside = !around.empty() && module.starts_with(std::string(around) + ".");
     if (name == module || (!inside && !beside)) continue;
     if (IsRecorded(evidence.a, name) || IsRecorded(evidence.b, name)) continue;
-    if (auto found = FirstOf(evidence, name, Confidence::kLikely)) return found;
+    if (auto found = Of(evidence, name, Confidence::kLikely); !found.empty()) return found;
   }
-  return std::nullopt;
+  return {};
 }
 
 }  // namespace
 
-Found FindModuleSetting(const Evidence& evidence) {
+Causes FindModuleSettings(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   const bool computed = root.stage == Stage::kForward || root.stage == Stage::kBackward ||
                         root.stage == Stage::kGrad || root.kind == Kind::kBuffer;
   // An optimizer does not move a parameter that is not trained.
   if (root.stage == Stage::kOptimizer && IsOfState(root.kind))
-    return FirstOf(evidence, root.activation, Confidence::kCertain);
+    return Of(evidence, root.activation, Confidence::kCertain);
   const bool of_other_form = root.reason == Reason::kShape || root.reason == Reason::kDType ||
                              root.reason == Reason::kMissingInA || root.reason == Reason::kMissingInB;
-  if (!computed && !(root.stage == Stage::kWeights && of_other_form)) return std::nullopt;
+  if (!computed && !(root.stage == Stage::kWeights && of_other_form)) return {};
   const bool forward = root.stage == Stage::kForward || root.kind == Kind::kBuffer || of_other_form;
   if (IsOfState(root.kind)) {
-    if (auto found = FirstOf(evidence, root.activation, Confidence::kCertain)) return found;  // requires_grad
+    auto found = Of(evidence, root.activation, Confidence::kCertain);  // requires_grad
+    if (!found.empty()) return found;
   }
   const std::string module(IsOfState(root.kind) ? std::string(ParentOf(root.activation))
                                                 : PathOf(evidence, root.activation));
-  if (auto found = FirstOf(evidence, module, forward ? Confidence::kCertain : Confidence::kLikely))
-    return found;
-  auto around = FromAround(evidence, module, forward);
-  if (around && around->confidence == Confidence::kLikely) return around;
+  auto own = Of(evidence, module, forward ? Confidence::kCertain : Confidence::kLikely);
+  if (!own.empty()) return own;
+  auto around = FromAround(evidence, module);
+  if (!around.empty() && around.front().confidence == Confidence::kLikely) return around;
   auto unrecorded = FromUnrecorded(evidence, module);
-  if (unrecorded || around) return unrecorded ? unrecorded : around;
+  if (!unrecorded.empty() || !around.empty()) return unrecorded.empty() ? around : unrecorded;
   return FromModel(evidence, module);
 }
 

@@ -1,12 +1,14 @@
 // Settings of parameter groups, in the root's step or, where updates were not recorded, before it.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
 #include <tuple>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -193,6 +195,68 @@ std::optional<Confidence> ConfidenceOf(const Evidence& evidence, const Different
   return matches ? std::optional(Confidence::kCertain) : std::nullopt;
 }
 
+// A group of the optimizer that has another number of tensors (or elements) in B.
+struct Counted {
+  std::int64_t a = 0, b = 0;
+  std::map<std::string, std::string> settings;  // of A
+};
+
+// Nothing if the numbers do not add up to the same in both runs: then some parameters are in no group of
+// one of them.
+std::map<Group, Counted> CountGroups(const Evidence& evidence, std::string_view unit) {
+  std::map<Group, Counted> groups;
+  std::int64_t surplus = 0;
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    const bool of_a = side == &evidence.a;
+    for (const auto& [key, value] : side->config) {
+      const auto parsed = ParseOptimizerKey(key);
+      if (!parsed || parsed->first.group.empty()) continue;
+      Counted& counted = groups[parsed->first];
+      if (parsed->second == unit) {
+        const std::int64_t count = ParseNumber<std::int64_t>(value).value_or(0);
+        (of_a ? counted.a : counted.b) = count;
+        surplus += of_a ? count : -count;
+      }
+      if (of_a && !IsWithoutEffect(parsed->second)) counted.settings.emplace(parsed->second, value);
+    }
+  }
+  std::erase_if(groups, [&](const auto& one) { return surplus != 0 || one.second.a == one.second.b; });
+  return groups;
+}
+
+// Parameters that one run has in another group, with other settings: norms, for example, that are not
+// exempt from weight decay.
+Found FromGroups(const Evidence& evidence) {
+  constexpr std::size_t kShown = 3;
+  std::string unit(kTensorsOfGroup);
+  auto groups = CountGroups(evidence, unit);
+  if (groups.empty()) groups = CountGroups(evidence, unit = "elements");
+  if (groups.size() < 2) return std::nullopt;
+  const auto &first = groups.begin()->second.settings, &second = std::next(groups.begin())->second.settings;
+  std::string setting;
+  for (const auto& [name, value] : first) {
+    const auto other = second.find(name);
+    const bool differs = other != second.end() && !SameSetting(other->second, value);
+    if (differs && (setting.empty() || name == "weight_decay")) setting = name;
+  }
+  if (setting.empty()) return std::nullopt;
+  std::string text;
+  std::size_t shown = 0;
+  for (const auto& [group, counted] : groups) {
+    if (shown == kShown) break;
+    const auto value = counted.settings.find(setting);
+    const std::string a = std::to_string(counted.a), b = std::to_string(counted.b);
+    text += (shown == 0 ? "group " : ", group ") + group.group + (shown == 0 ? " of the optimizer" : "") +
+            " (" + setting + " " + Printable(value == counted.settings.end() ? "not set" : value->second) +
+            ") has " + (shown == 0 ? InBoth(evidence, a + " " + unit, b) : a + " and " + b);
+    ++shown;
+  }
+  const auto& [group, counted] = *groups.begin();
+  return Make("group_tensors", text + ": parameters are in another group", Confidence::kLikely,
+              "optimizer.group" + group.group + "." + unit, std::to_string(counted.a),
+              std::to_string(counted.b));
+}
+
 Cause MakeCause(const Evidence& evidence, const Different& one, Confidence confidence) {
   Cause cause{.rule = RuleOf(one.setting), .confidence = confidence, .key = one.key, .a = one.a, .b = one.b};
   const auto [text_a, text_b] = ValueTexts(one.a, one.b);
@@ -206,18 +270,28 @@ Cause MakeCause(const Evidence& evidence, const Different& one, Confidence confi
   return cause;
 }
 
-Found AtRoot(const Evidence& evidence) {
+// The best cause of each setting.
+Causes AtRoot(const Evidence& evidence) {
   auto differences = DifferencesIn(evidence, evidence.root.step);
   std::erase_if(differences, [&](const Different& one) { return !Concerns(evidence, one); });
-  Found best;
+  Causes causes;
   for (const Different& one : differences) {
     const auto of_setting = static_cast<std::size_t>(
         std::count_if(differences.begin(), differences.end(),
                       [&](const Different& other) { return other.setting == one.setting; }));
     const auto confidence = ConfidenceOf(evidence, one, of_setting);
-    if (confidence && (!best || *confidence < best->confidence)) best = MakeCause(evidence, one, *confidence);
+    if (!confidence) continue;
+    Cause cause = MakeCause(evidence, one, *confidence);
+    const auto same = std::find_if(causes.begin(), causes.end(),
+                                   [&](const Cause& other) { return other.rule == cause.rule; });
+    if (same == causes.end()) {
+      causes.push_back(std::move(cause));
+    } else if (cause.confidence < same->confidence) {
+      *same = std::move(cause);
+    }
   }
-  return best;
+  if (auto moved = FromGroups(evidence)) causes.push_back(*std::move(moved));
+  return causes;
 }
 
 bool HasWeights(const std::vector<Pair>& pairs) {
@@ -249,17 +323,19 @@ Found Before(const Evidence& evidence) {
 
 }  // namespace
 
-Found FindOptimizerSetting(const Evidence& evidence) {
+Causes FindOptimizerSettings(const Evidence& evidence) {
   switch (evidence.root.stage) {
     case Stage::kOptimizer:
-      return evidence.root.kind == Kind::kBuffer ? std::nullopt : AtRoot(evidence);
+      return evidence.root.kind == Kind::kBuffer ? Causes() : AtRoot(evidence);
     case Stage::kForward:
     case Stage::kLoss:
     case Stage::kBackward:
-    case Stage::kGrad:
-      return Before(evidence);
+    case Stage::kGrad: {
+      auto before = Before(evidence);
+      return before ? Causes{*std::move(before)} : Causes();
+    }
     default:
-      return std::nullopt;
+      return {};
   }
 }
 

@@ -11,20 +11,10 @@
 namespace statcollect::query::cause {
 namespace {
 
-const Observation* Find(const StepData& step, Kind kind, const std::string& name, Mode mode) {
-  for (const Observation& seen : step.observations) {
-    const TensorKey& key = seen.def->key;
-    if (key.kind == kind && key.name == name && key.mode == mode) return &seen;
-  }
-  return nullptr;
-}
-
-bool SameBits(const Observation& x, const Observation& y) { return Pair{.a = &x, .b = &y}.SameBits(); }
-
 // As it was before the step's update.
 const Observation* OldWeight(const Side& side, const std::string& name) {
   const Observation* loaded = Find(side.at, Kind::kWeight, name, Mode::kInit);
-  return loaded != nullptr ? loaded : Find(side.before, Kind::kWeight, name, Mode::kTrain);
+  return loaded != nullptr ? loaded : Find(side.before, Kind::kWeight, name);
 }
 
 struct Updates {
@@ -38,17 +28,17 @@ Updates CountUpdates(const Side& side) {
     const TensorKey& key = seen.def->key;
     if (key.kind != Kind::kWeight || key.mode != Mode::kTrain) continue;
     const Observation* old = OldWeight(side, key.name);
-    const Observation* gradient = Find(side.at, Kind::kWeightGrad, key.name, Mode::kTrain);
+    const Observation* gradient = Find(side.at, Kind::kWeightGrad, key.name);
     if (old == nullptr || gradient == nullptr || !(gradient->stats->l2 > 0)) continue;
     ++updates.weights;
-    if (SameBits(*old, seen)) ++updates.unchanged;
+    if (HaveSameBits(*old, seen)) ++updates.unchanged;
   }
   return updates;
 }
 
 bool KeptItsValue(const Side& side, const std::string& name) {
   const Observation* old = OldWeight(side, name);
-  return old != nullptr && side.root != nullptr && SameBits(*old, *side.root);
+  return old != nullptr && side.root != nullptr && HaveSameBits(*old, *side.root);
 }
 
 // "of 3 of the 14 parameters with gradients" begins at 0: it is a multiple of this step's gradient.
@@ -64,7 +54,7 @@ Fresh CountFreshState(const StepData& step) {
     const TensorKey& key = seen.def->key;
     const bool linear = key.output_path == "exp_avg" || key.output_path == "momentum_buffer";
     if (key.kind != Kind::kOptimizerState || !linear || seen.stats->numel < 16) continue;
-    const Observation* gradient = Find(step, Kind::kWeightGrad, key.name, Mode::kTrain);
+    const Observation* gradient = Find(step, Kind::kWeightGrad, key.name);
     if (gradient == nullptr) continue;
     const auto fit = FitFactor(*gradient, seen);
     if (!fit) continue;
@@ -145,12 +135,7 @@ Found FindResume(const Evidence& evidence) {
   const std::string what = NotRestored(root);
   if (what.empty()) return std::nullopt;
   const Side& side = evidence.a.launched_here ? evidence.a : evidence.b;
-  return Cause{.rule = "resume",
-               .text = Launched(side, evidence) + ": " + what,
-               .confidence = Confidence::kLikely,
-               .key = {},
-               .a = {},
-               .b = {}};
+  return Make("resume", Launched(side, evidence) + ": " + what, Confidence::kLikely);
 }
 
 }  // namespace statcollect::query::cause

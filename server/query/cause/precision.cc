@@ -18,11 +18,8 @@ struct Format {
   std::string_view name;
   int bits;         // of the significand, with the leading one
   double rounding;  // typical relative size of its errors
-  bool stored;      // values lie on its grid; TF32 rounds only what is multiplied
 };
-constexpr std::array<Format, 3> kFormats = {Format{"bfloat16", 8, 0x1p-9, true},
-                                            Format{"float16", 11, 0x1p-12, true},
-                                            Format{"TF32", 11, 0x1p-12, false}};
+constexpr std::array<Format, 2> kFormats = {Format{"bfloat16", 8, 0x1p-9}, Format{"float16", 11, 0x1p-12}};
 
 constexpr double kRoundingsMax = 16;
 
@@ -84,16 +81,6 @@ Found AsDType(const Evidence& evidence, const ConfigDifference* setting) {
   return cause;
 }
 
-// Rounding errors have no direction: norm and mean change far less than the distance.
-bool LooksLikeRounding(const Observation& a, const Observation& b, double distance) {
-  const double count = FiniteCount(a);
-  if (count < 64 || !(a.stats->l2 > 0)) return false;
-  const double chance = 6 / std::sqrt(count);
-  const double size = a.stats->l2 / std::sqrt(count);
-  return std::abs(b.stats->l2 / a.stats->l2 - 1) <= distance * (chance + distance) &&
-         std::abs(b.stats->mean - a.stats->mean) <= distance * chance * size;
-}
-
 std::string Narrowed(const Evidence& evidence, const Side& side) {
   return TensorText(evidence.root) + " in " + side.name() + " " + evidence.AtStep();
 }
@@ -101,7 +88,6 @@ std::string Narrowed(const Evidence& evidence, const Side& side) {
 Found AsGrid(const Evidence& evidence, const ConfigDifference* setting) {
   const Observation &a = *evidence.a.root, &b = *evidence.b.root;
   for (const Format& format : kFormats) {
-    if (!format.stored) continue;
     const bool in_b = OnGrid(b, format.bits) && OffGrid(a, format.bits);
     const bool in_a = OnGrid(a, format.bits) && OffGrid(b, format.bits);
     if (!in_a && !in_b) continue;
@@ -122,16 +108,15 @@ Found AsGrid(const Evidence& evidence, const ConfigDifference* setting) {
   return std::nullopt;
 }
 
+// Of the size of a format's errors; a setting says that one of the runs may use it. TF32 rounds only what
+// is multiplied, so that no value lies on its grid.
 Found AsRounding(const Evidence& evidence, const ConfigDifference* setting) {
   const Observation &a = *evidence.a.root, &b = *evidence.b.root;
-  if (a.stats->numel != b.stats->numel || !HaveSketches(a, b)) return std::nullopt;
+  if (setting == nullptr || a.stats->numel != b.stats->numel || !HaveSketches(a, b)) return std::nullopt;
   const double distance = Measure(a, b, /*interval=*/false).value;
-  if (!std::isfinite(distance) || !LooksLikeRounding(a, b, distance)) return std::nullopt;
   for (const Format& format : kFormats) {
-    if (distance < format.rounding / 2 || distance > format.rounding * 2) continue;
-    Cause cause{.rule = "cast",
-                .confidence = setting != nullptr ? Confidence::kLikely : Confidence::kPossible,
-                .key = evidence.root.activation};
+    if (!(distance >= format.rounding / 2 && distance <= format.rounding * 2)) continue;
+    Cause cause{.rule = "cast", .confidence = Confidence::kLikely, .key = evidence.root.activation};
     cause.text = TensorText(evidence.root) + " differs by " + WithFewDigits(distance) + " " +
                  evidence.AtStep() + ", about what rounding to " +
                  std::string(format.name == "float16" ? "float16 or TF32" : format.name) + " does";

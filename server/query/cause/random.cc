@@ -26,29 +26,54 @@ bool IsOfTorch(std::string_view scalar) {
   return scalar.starts_with("rng/cpu") || scalar.starts_with("rng/cuda");
 }
 
-// A generator whose fingerprints differ, and the first step in which they do. One that had differed before
-// the step before the root's has changed nothing until then: a program that does not use it does not seed it.
+// Without a seed a generator's state differs in every process, and says nothing.
+bool IsSeeded(const Side& side, std::string_view scalar) {
+  std::string generator(scalar.substr(kState.size()));
+  if (generator == "cpu") generator = "torch";
+  if (generator.starts_with("cuda")) generator = "cuda";
+  const auto seed = side.config.find("random." + generator + ".seed");
+  return seed != side.config.end() && seed->second != "unknown" && seed->second != "none";
+}
+
+// A generator whose fingerprints differ, and the first step in which they do: of those that agreed before,
+// or were seeded in both runs. One that had differed before the step before the root's has changed nothing
+// until then.
 std::optional<StateDifference> FindStateDifference(const Evidence& evidence, bool of_torch = false) {
-  std::map<std::string, std::uint64_t> first;
+  struct Generator {
+    bool agreed = false;
+    std::optional<std::uint64_t> differs;
+  };
+  std::map<std::string, Generator> generators;
   for (const ScalarRecord& scalar : evidence.b.scalars) {
     if (!scalar.name.starts_with(kState) || (of_torch && !IsOfTorch(scalar.name))) continue;
     const auto a = evidence.a.ScalarAt(scalar.name, scalar.step);
-    if (a && *a != scalar.value) first.try_emplace(scalar.name, scalar.step);
+    if (!a) continue;
+    Generator& generator = generators[scalar.name];
+    if (*a == scalar.value) {
+      generator.agreed = generator.agreed || !generator.differs;
+    } else if (!generator.differs) {
+      generator.differs = scalar.step;
+    }
   }
   std::optional<StateDifference> found;
-  for (const auto& [name, step] : first) {
-    if (step < evidence.step_before.value_or(0) || (found && found->step <= step)) continue;
-    found = {.scalar = name, .step = step};
+  for (const auto& [name, generator] : generators) {
+    if (generator.differs.value_or(0) < evidence.step_before.value_or(0) || !generator.differs) continue;
+    const bool known = generator.agreed || (IsSeeded(evidence.a, name) && IsSeeded(evidence.b, name));
+    if (known && (!found || *generator.differs < found->step))
+      found = {.scalar = name, .step = *generator.differs};
   }
   return found;
 }
 
 bool StatesAgree(const Evidence& evidence) {
-  return !FindStateDifference(evidence, /*of_torch=*/true) &&
-         std::any_of(evidence.b.scalars.begin(), evidence.b.scalars.end(), [&](const ScalarRecord& scalar) {
-           return IsOfTorch(scalar.name) && scalar.step == evidence.root.step &&
-                  evidence.a.ScalarAt(scalar.name, scalar.step);
-         });
+  bool known = false;
+  for (const ScalarRecord& scalar : evidence.b.scalars) {
+    if (!IsOfTorch(scalar.name) || scalar.step != evidence.root.step) continue;
+    const auto a = evidence.a.ScalarAt(scalar.name, scalar.step);
+    if (a && *a != scalar.value) return false;
+    known = known || a;
+  }
+  return known;
 }
 
 double ZeroShare(const Observation& seen) {
@@ -143,26 +168,21 @@ Found FindRandomState(const Evidence& evidence) {
   if (root.stage != Stage::kWeights && root.stage != Stage::kBatch && root.stage != Stage::kForward)
     return std::nullopt;
   if (root.reason != Reason::kNumeric && root.reason != Reason::kBitwise) return std::nullopt;
+  if (evidence.agreeing_part != nullptr) return std::nullopt;  // of the same draw
   // One weight that differs was not drawn from another state.
   if (root.stage == Stage::kWeights && !MostWeightsDiffer(evidence)) return std::nullopt;
   const auto seed = FindSeed(evidence);
   if (seed && root.stage != Stage::kForward) {
-    return Cause{.rule = "random_state",
-                 .text = "the seed is " + InBoth(evidence, *seed->a, *seed->b) + " (" + seed->key + ")",
-                 .confidence = Confidence::kLikely,
-                 .key = seed->key,
-                 .a = *seed->a,
-                 .b = *seed->b};
+    return Make("random_state",
+                "the seed is " + InBoth(evidence, *seed->a, *seed->b) + " (" + seed->key + ")",
+                Confidence::kLikely, seed->key, *seed->a, *seed->b);
   }
   const auto state = FindStateDifference(evidence, /*of_torch=*/root.stage == Stage::kForward);
   if (!state) return std::nullopt;
-  return Cause{.rule = "random_state",
-               .text = "the state of the random numbers differs from step " + std::to_string(state->step) +
-                       " on (" + state->scalar + ")",
-               .confidence = root.stage == Stage::kBatch ? Confidence::kLikely : Confidence::kPossible,
-               .key = state->scalar,
-               .a = {},
-               .b = {}};
+  return Make("random_state",
+              "the state of the random numbers differs from step " + std::to_string(state->step) + " on (" +
+                  state->scalar + ")",
+              root.stage == Stage::kBatch ? Confidence::kLikely : Confidence::kPossible, state->scalar);
 }
 
 }  // namespace statcollect::query::cause

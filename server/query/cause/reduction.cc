@@ -1,5 +1,6 @@
-// Gradients that ranks did not reduce.
+// Gradients that ranks did not reduce, or that each of them scaled by itself.
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,22 +13,10 @@ namespace {
 
 constexpr double kSameNorm = 1e-5;
 
-// The root's gradient on other ranks of a run.
-struct OtherRanks {
-  std::size_t seen = 0, same = 0;
-  std::optional<std::uint32_t> different;  // the first rank with a different gradient
-  bool scaled = false;                     // one of them is this rank's times a factor
-};
+// The root's tensor on the other ranks of a run.
+using OtherRanks = std::map<std::uint32_t, TensorStats>;
 
-// Ranks have different samples, so gradients that are proportional were reduced, and scaled after that.
-bool AreProportional(const Observation& ours, const TensorStats& theirs) {
-  const Observation other{.def = ours.def, .layout = ours.layout, .stats = &theirs};
-  const auto fit = FitFactor(ours, other);
-  return fit && fit->Explains();
-}
-
-Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step) {
-  OtherRanks ranks;
+Result<OtherRanks> ReadOtherRanks(const Side& side, std::uint64_t step) {
   std::vector<RunView::Series> series;
   for (const auto& [rank, meta] : side.view->ranks(side.attempt)) {
     if (rank == side.rank || series.size() >= kOtherRanksMax) continue;
@@ -43,46 +32,120 @@ Result<OtherRanks> LookAtOtherRanks(const Side& side, std::uint64_t step) {
     }
   }
   STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(series));
+  OtherRanks ranks;
   for (const RunView::Series& one : series) {
-    if (one.points.empty()) continue;
-    const TensorStats &theirs = one.points.front().stats, &ours = *side.root->stats;
-    const bool hash = side.root->layout->Trusts(Statistic::kHash) && theirs.hash == ours.hash;
-    const bool same = hash || Near(theirs.l2, ours.l2, kSameNorm);
-    ++ranks.seen;
-    if (same) ++ranks.same;
-    if (same) continue;
-    if (!ranks.different) ranks.different = one.rank;
-    ranks.scaled = ranks.scaled || AreProportional(*side.root, theirs);
+    if (!one.points.empty()) ranks.emplace(one.rank, one.points.front().stats);
   }
   return ranks;
+}
+
+bool IsSame(const Observation& ours, const TensorStats& theirs) {
+  return (ours.layout->Trusts(Statistic::kHash) && theirs.hash == ours.stats->hash) ||
+         Near(theirs.l2, ours.stats->l2, kSameNorm);
+}
+
+Observation With(const Observation& like, const TensorStats& stats) {
+  return {.def = like.def, .layout = like.layout, .stats = &stats};
+}
+
+// Ranks have different samples, so gradients that are proportional were reduced, and scaled after that.
+bool HasProportional(const Side& side, const OtherRanks& others) {
+  return std::any_of(others.begin(), others.end(), [&](const auto& other) {
+    const auto fit = FitFactor(*side.root, With(*side.root, other.second));
+    return fit && fit->Explains();
+  });
+}
+
+// The first rank whose gradient is not this rank's; nothing if all are.
+std::optional<std::uint32_t> FirstApart(const Side& side, const OtherRanks& others) {
+  for (const auto& [rank, stats] : others) {
+    if (!IsSame(*side.root, stats)) return rank;
+  }
+  return std::nullopt;
+}
+
+Found AsReduction(const Evidence& evidence, const OtherRanks& of_a, const OtherRanks& of_b) {
+  const auto apart_a = FirstApart(evidence.a, of_a), apart_b = FirstApart(evidence.b, of_b);
+  if (of_a.empty() || of_b.empty() || apart_a.has_value() == apart_b.has_value()) return std::nullopt;
+  const Side &reduced = apart_a ? evidence.b : evidence.a, &apart = apart_a ? evidence.a : evidence.b;
+  if (HasProportional(apart, apart_a ? of_a : of_b)) return std::nullopt;
+  const std::uint32_t other = apart_a ? *apart_a : *apart_b;
+  const auto [first, second] = std::minmax(apart.rank, other);
+  return Make("reduction",
+              "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " + apart.name() +
+                  " have different gradients " + evidence.AtStep() + ", those of " + reduced.name() +
+                  " agree: in " + apart.name() + " they were not reduced over the ranks (all-reduce)",
+              Confidence::kCertain, evidence.root.activation);
+}
+
+// The factor between the runs on each rank; nothing if one rank's tensor is no multiple of the other run's.
+std::optional<std::map<std::uint32_t, double>> FactorsByRank(const Evidence& evidence, const OtherRanks& of_a,
+                                                             const OtherRanks& of_b) {
+  constexpr double kResidual = 1e-3;
+  std::map<std::uint32_t, double> factors;
+  const auto add = [&](std::uint32_t rank, const Observation& a, const Observation& b) {
+    const auto fit = FitFactor(a, b);
+    if (fit && fit->residual <= kResidual) factors[rank] = fit->factor;
+    return factors.contains(rank);
+  };
+  if (!add(evidence.a.rank, *evidence.a.root, *evidence.b.root)) return std::nullopt;
+  for (const auto& [rank, stats] : of_a) {
+    const auto other = of_b.find(rank);
+    if (other == of_b.end()) continue;
+    if (!add(rank, With(*evidence.a.root, stats), With(*evidence.b.root, other->second))) return std::nullopt;
+  }
+  return factors;
+}
+
+// "the norm of its own part is 1 in ort", if that was chosen and is not the model's.
+std::string OwnNormText(const Evidence& evidence) {
+  for (const Side* side : {&evidence.b, &evidence.a}) {
+    const double own = NormOfRank(side->at);
+    if (IsRound(own) && side->norm && !Near(own, *side->norm, kSameNorm))
+      return ": the norm of its own part is " + WithFewDigits(own) + " in " + side->name();
+  }
+  return {};
+}
+
+Found AsFactorByRank(const Evidence& evidence, const OtherRanks& of_a, const OtherRanks& of_b) {
+  constexpr double kApart = 0.01;
+  constexpr std::size_t kShown = 4;
+  if (evidence.a.rank != evidence.b.rank) return std::nullopt;
+  const auto factors = FactorsByRank(evidence, of_a, of_b);
+  if (!factors) return std::nullopt;
+  const auto [least, most] = std::minmax_element(
+      factors->begin(), factors->end(), [](const auto& x, const auto& y) { return x.second < y.second; });
+  if (Near(least->second, most->second, kApart)) return std::nullopt;
+  Cause cause{.rule = "gradient_scale", .confidence = Confidence::kCertain, .key = evidence.root.activation};
+  cause.text = TensorText(evidence.root) + " in " + evidence.b.name() + " is ";
+  std::size_t shown = 0;
+  for (const auto& [rank, factor] : *factors) {
+    if (shown == kShown) break;
+    const std::string times = WithFewDigits(factor) + " times";
+    const std::string on = " on rank " + std::to_string(rank);
+    const bool last = shown + 1 == std::min(kShown, factors->size());
+    cause.text +=
+        shown++ == 0 ? times + " that in " + evidence.a.name() + on : (last ? " and " : ", ") + times + on;
+  }
+  cause.text += " " + evidence.AtStep() + ": each rank scales by itself" + OwnNormText(evidence);
+  return cause;
 }
 
 }  // namespace
 
 Result<Found> FindReduction(const Evidence& evidence, const std::stop_token&) {
-  const bool applies = evidence.root.stage == Stage::kGrad && evidence.root.kind == Kind::kWeightGrad &&
-                       evidence.HasRootPair() && evidence.a.world_size > 1 && evidence.b.world_size > 1;
+  const Kind kind = evidence.root.kind;
+  const bool applies = (kind == Kind::kWeightGrad || kind == Kind::kGradOutput) && evidence.HasRootPair() &&
+                       evidence.a.world_size > 1 && evidence.b.world_size > 1;
   if (!applies) return Found();
-  auto a = LookAtOtherRanks(evidence.a, evidence.root.step);
+  auto a = ReadOtherRanks(evidence.a, evidence.root.step);
   if (!a.ok()) return a.status();
-  auto b = LookAtOtherRanks(evidence.b, evidence.root.step);
+  auto b = ReadOtherRanks(evidence.b, evidence.root.step);
   if (!b.ok()) return b.status();
-  const bool agree_a = a->seen > 0 && a->same == a->seen, agree_b = b->seen > 0 && b->same == b->seen;
-  if (a->seen == 0 || b->seen == 0 || agree_a == agree_b) return Found();
-  const Side &reduced = agree_a ? evidence.a : evidence.b, &apart = agree_a ? evidence.b : evidence.a;
-  const OtherRanks& others = *(agree_a ? b : a);
-  if (others.scaled) return Found();
-  const std::uint32_t other = *others.different;
-  const auto [first, second] = std::minmax(apart.rank, other);
-  return Found(Cause{.rule = "reduction",
-                     .text = "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " +
-                             apart.name() + " have different gradients " + evidence.AtStep() + ", those of " +
-                             reduced.name() + " agree: in " + apart.name() +
-                             " they were not reduced over the ranks (all-reduce)",
-                     .confidence = Confidence::kCertain,
-                     .key = evidence.root.activation,
-                     .a = {},
-                     .b = {}});
+  if (evidence.root.stage == Stage::kGrad) {
+    if (auto found = AsReduction(evidence, *a, *b)) return found;
+  }
+  return AsFactorByRank(evidence, *a, *b);
 }
 
 }  // namespace statcollect::query::cause

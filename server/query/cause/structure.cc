@@ -16,40 +16,8 @@ std::string FieldOf(const EventRecord& event, const char* name) {
   return field == event.fields.end() ? std::string() : field->second;
 }
 
-// A transition of this kind not after the root, newest first, that the other run has not made as well.
-const EventRecord* FindTransition(const Evidence& evidence, const Side& side, const Side& other,
-                                  std::string_view reason) {
-  const auto is_wanted = [&](const EventRecord& event) {
-    return event.kind == "graph_transition" && FieldOf(event, "reason") == reason &&
-           event.step <= evidence.root.step;
-  };
-  for (auto event = side.events.rbegin(); event != side.events.rend(); ++event) {
-    if (!is_wanted(*event)) continue;
-    const bool in_both =
-        std::any_of(other.events.begin(), other.events.end(), [&](const EventRecord& theirs) {
-          return is_wanted(theirs) && FieldOf(theirs, "element") == FieldOf(*event, "element") &&
-                 FieldOf(theirs, "to") == FieldOf(*event, "to");
-        });
-    if (!in_both) return &*event;
-  }
-  return nullptr;
-}
-
-Found FromTransition(const Evidence& evidence, const Side& side, const Side& other, std::string_view reason) {
-  const EventRecord* event = FindTransition(evidence, side, other, reason);
-  if (event == nullptr) return std::nullopt;
-  const std::string element = FieldOf(*event, "element");
-  const bool near = !element.empty() && (Encloses(element, evidence.root.activation) ||
-                                         Encloses(evidence.root.activation, element));
-  const bool replaced = reason == "modules";
-  if (!replaced && !near) return std::nullopt;
-  Cause cause{.rule = replaced ? "module_replaced" : "requires_grad", .key = element};
-  cause.text = Printable(element) + (replaced ? " was replaced in " : " was frozen or unfrozen in ") +
-               side.name() + " " + Evidence::AtStep(event->step) + ": it was " +
-               Printable(FieldOf(*event, "from")) + " and is " + Printable(FieldOf(*event, "to"));
-  cause.confidence = near ? Confidence::kLikely : Confidence::kPossible;
-  (&side == &evidence.a ? cause.a : cause.b) = FieldOf(*event, "to");
-  return cause;
+bool IsTransition(const EventRecord& event, std::string_view reason, std::uint64_t until) {
+  return event.kind == "graph_transition" && FieldOf(event, "reason") == reason && event.step <= until;
 }
 
 // Calls of the root's module in evaluation.
@@ -61,40 +29,60 @@ std::ptrdiff_t EvaluatedCalls(const Side& side, const Divergence& root) {
       });
 }
 
-bool RanInTraining(const Side& side) {
-  return std::any_of(side.at.observations.begin(), side.at.observations.end(), [](const Observation& seen) {
-    return seen.def->key.mode == Mode::kTrain && seen.def->key.kind == Kind::kOutput;
-  });
+// The step in which the model changed to evaluation, if it has not changed back.
+std::optional<std::uint64_t> EvaluatesSince(const Side& side, std::uint64_t until) {
+  std::optional<std::uint64_t> since;
+  for (const EventRecord& event : side.events) {
+    if (!IsTransition(event, "train_eval", until)) continue;
+    since = FieldOf(event, "to") == "eval" ? std::optional(event.step) : std::nullopt;
+  }
+  return since;
 }
 
 }  // namespace
 
-// The pass is there in the other mode, beside the evaluations of both.
+// The pass is not there in training, and the model evaluates, beside the evaluations of both.
 Found FindEvaluationMode(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   const bool in_a = root.reason == Reason::kMissingInB;
   if ((!in_a && root.reason != Reason::kMissingInA) || root.mode != Name(Mode::kTrain)) return std::nullopt;
-  if (root.kind != Kind::kOutput && root.kind != Kind::kInput) return std::nullopt;
+  if (root.kind != Kind::kOutput && root.kind != Kind::kInput && root.kind != Kind::kBatch)
+    return std::nullopt;
   const Side &has = in_a ? evidence.a : evidence.b, &lacks = in_a ? evidence.b : evidence.a;
-  if (RanInTraining(lacks) || EvaluatedCalls(lacks, root) <= EvaluatedCalls(has, root)) return std::nullopt;
+  if (Find(lacks.at, Kind::kOutput, {}) != nullptr) return std::nullopt;
+  const auto since = EvaluatesSince(lacks, root.step);
+  if (!since && EvaluatedCalls(lacks, root) <= EvaluatedCalls(has, root)) return std::nullopt;
   const std::string a = in_a ? "training" : "evaluation", b = in_a ? "evaluation" : "training";
-  return Cause{.rule = "evaluation_mode",
-               .text = "the model is in " + a + " mode in " + evidence.a.name() + " and in " + b +
-                       " mode in " + evidence.b.name() + " " + evidence.AtStep(),
-               .confidence = Confidence::kCertain,
-               .key = {},
-               .a = a,
-               .b = b};
+  Cause cause{.rule = "evaluation_mode", .confidence = Confidence::kCertain, .a = a, .b = b};
+  if (since && root.step > 0) {
+    cause.text = lacks.name() + " was left in evaluation mode after step " +
+                 std::to_string(std::min(*since, root.step - 1)) + " (eval() without train())";
+  } else {
+    cause.text = "the model is in " + a + " mode in " + evidence.a.name() + " and in " + b + " mode in " +
+                 evidence.b.name() + " " + evidence.AtStep();
+  }
+  return cause;
 }
 
+// In one run only, around the root or inside it.
 Found FindModuleReplaced(const Evidence& evidence) {
-  if (evidence.root.stage == Stage::kBatch) return std::nullopt;
-  const Stage stage = evidence.root.stage;
+  const Divergence& root = evidence.root;
   for (const auto& [side, other] : {std::pair{&evidence.a, &evidence.b}, {&evidence.b, &evidence.a}}) {
-    if (auto found = FromTransition(evidence, *side, *other, "modules")) return found;
-    const bool trained = stage == Stage::kBackward || stage == Stage::kGrad || stage == Stage::kOptimizer;
-    if (!trained) continue;
-    if (auto found = FromTransition(evidence, *side, *other, "requires_grad")) return found;
+    for (auto event = side->events.rbegin(); event != side->events.rend(); ++event) {
+      const std::string element = FieldOf(*event, "element");
+      const bool near = Encloses(element, root.activation) || Encloses(root.activation, element);
+      if (!near || !IsTransition(*event, "modules", root.step)) continue;
+      const bool in_both =
+          std::any_of(other->events.begin(), other->events.end(), [&](const EventRecord& theirs) {
+            return IsTransition(theirs, "modules", root.step) && FieldOf(theirs, "element") == element;
+          });
+      if (in_both) continue;
+      return Make("module_replaced",
+                  Printable(element) + " was replaced in " + side->name() + " " +
+                      Evidence::AtStep(event->step) + ": it was " + Printable(FieldOf(*event, "from")) +
+                      " and is " + Printable(FieldOf(*event, "to")),
+                  Confidence::kLikely, element);
+    }
   }
   return std::nullopt;
 }
@@ -129,26 +117,6 @@ Found FindModelStructure(const Evidence& evidence) {
     if (!best || cause.confidence < best->confidence) best = std::move(cause);
   }
   return best;
-}
-
-Found FindEvaluationOnly(const Evidence& evidence) {
-  if (evidence.root.mode != Name(Mode::kEval)) return std::nullopt;
-  bool trained = false;
-  for (const std::vector<Pair>* pairs : {&evidence.before, &evidence.at}) {
-    for (const Pair& pair : *pairs) {
-      if (pair.key().mode != Mode::kTrain || pair.key().kind == Kind::kBatch) continue;
-      if (!pair.SameBits()) return std::nullopt;
-      trained = true;
-    }
-  }
-  if (!trained) return std::nullopt;
-  return Cause{.rule = "evaluation_only",
-               .text = "only evaluation differs " + evidence.AtStep() +
-                       ": training agrees bit for bit in this step and the one before",
-               .confidence = Confidence::kLikely,
-               .key = {},
-               .a = {},
-               .b = {}};
 }
 
 }  // namespace statcollect::query::cause

@@ -1,4 +1,4 @@
-// How one tensor is made from its counterpart: times a factor, plus a constant, in another order.
+// How one tensor is made from its counterpart: times a factor, or in another order.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -100,21 +100,6 @@ Found AsOrder(const Evidence& evidence, const Observation& a, const Observation&
   return cause;
 }
 
-Found AsShift(const Evidence& evidence, const Observation& a, const Observation& b) {
-  const TensorStats &x = *a.stats, &y = *b.stats;
-  const bool known = TellAll(a) && TellAll(b) && x.has_finite && y.has_finite && x.numel == y.numel;
-  if (!known || x.numel < kElementsMin || !(x.min < x.max)) return std::nullopt;
-  const double shift = y.mean - x.mean;
-  const double largest = std::max({std::abs(x.min), std::abs(x.max), std::abs(y.min), std::abs(y.max)});
-  const double rounding = std::max(4 * UnitRoundoff(b.layout->dtype), 1e-7) * largest;
-  const bool all = std::abs(y.min - x.min - shift) <= rounding &&
-                   std::abs(y.max - x.max - shift) <= rounding && std::abs(y.std - x.std) <= rounding;
-  if (!all || std::abs(shift) < 50 * rounding) return std::nullopt;
-  const std::string text = NumberText(std::abs(shift)) + (shift > 0 ? " more" : " less");
-  auto cause = About(evidence, "constant_added", text + " in every element than", Confidence::kLikely);
-  return cause;
-}
-
 bool IsWeightLike(const Divergence& root) {
   return root.kind == Kind::kWeight || root.stage == Stage::kBatch || root.kind == Kind::kBuffer;
 }
@@ -136,17 +121,6 @@ const Observation* FindEqual(const std::vector<const StepData*>& steps, const Di
   return nullptr;
 }
 
-const Observation* BeforeIn(const std::vector<Observation>& all, const Observation& root) {
-  const Observation* before = nullptr;
-  for (const Observation& seen : all) {
-    const TensorKey &key = seen.def->key, &own = root.def->key;
-    const bool same_pass = key.mode == own.mode && key.micro_batch == own.micro_batch;
-    const bool forward = key.kind == Kind::kOutput || key.kind == Kind::kInput || key.kind == Kind::kInspect;
-    if (seen.order < root.order && same_pass && forward && IsFloat(seen.layout->dtype)) before = &seen;
-  }
-  return before;
-}
-
 }  // namespace
 
 Found FindOtherTensor(const Evidence& evidence) {
@@ -156,17 +130,14 @@ Found FindOtherTensor(const Evidence& evidence) {
   if (b.stats->numel < kElementsMin || !(b.stats->min < b.stats->max)) return std::nullopt;
   const Observation* equal = FindEqual({&evidence.a.at, &evidence.a.before}, root, b);
   if (equal == nullptr) return std::nullopt;
-  return Cause{.rule = "other_tensor",
-               .text = TensorText(root) + " in " + evidence.b.name() + " equals " +
-                       Printable(equal->def->key.name) + " in " + evidence.a.name() + " bit for bit " +
-                       evidence.AtStep(),
-               .confidence = Confidence::kCertain,
-               .key = root.activation,
-               .a = {},
-               .b = equal->def->key.name};
+  return Make("other_tensor",
+              TensorText(root) + " in " + evidence.b.name() + " equals " + Printable(equal->def->key.name) +
+                  " in " + evidence.a.name() + " bit for bit " + evidence.AtStep(),
+              Confidence::kCertain, root.activation, {}, equal->def->key.name);
 }
 
-// A gradient that was lost, or a module that was switched off. Others may follow from it, by clipping for one.
+// A gradient that was lost, or a module that was switched off. Others may follow from it, by clipping for
+// one.
 Found FindAllZero(const Evidence& evidence) {
   const Stage stage = evidence.root.stage;
   if (!evidence.HasRootPair() || stage == Stage::kLoss || stage == Stage::kBatch) return std::nullopt;
@@ -177,14 +148,11 @@ Found FindAllZero(const Evidence& evidence) {
   const bool in_a = a.zero == a.numel && 2 * b.zero < b.numel,
              in_b = b.zero == b.numel && 2 * a.zero < a.numel;
   if (!in_a && !in_b) return std::nullopt;
-  return Cause{.rule = "all_zero",
-               .text = TensorText(evidence.root) + " is zero in every element in " +
-                       (in_a ? evidence.a : evidence.b).name() + " " + evidence.AtStep() + ", and not in " +
-                       (in_a ? evidence.b : evidence.a).name(),
-               .confidence = Confidence::kCertain,
-               .key = evidence.root.activation,
-               .a = {},
-               .b = {}};
+  return Make("all_zero",
+              TensorText(evidence.root) + " is zero in every element in " +
+                  (in_a ? evidence.a : evidence.b).name() + " " + evidence.AtStep() + ", and not in " +
+                  (in_a ? evidence.b : evidence.a).name(),
+              Confidence::kCertain, evidence.root.activation);
 }
 
 Found FindTensorRelation(const Evidence& evidence) {
@@ -195,34 +163,7 @@ Found FindTensorRelation(const Evidence& evidence) {
   const Observation &a = *evidence.a.root, &b = *evidence.b.root;
   if (auto found = AsOrder(evidence, a, b)) return found;
   if (a.layout->shape != b.layout->shape) return std::nullopt;
-  if (auto found = AsFactor(evidence, a, b)) return found;
-  return AsShift(evidence, a, b);
-}
-
-Found FindTieBroken(const Evidence& evidence) {
-  if (evidence.root.stage != Stage::kForward || !evidence.HasRootPair()) return std::nullopt;
-  const Observation &a = *evidence.a.root, &b = *evidence.b.root;
-  if (IsFloat(a.layout->dtype) || a.layout->dtype != b.layout->dtype || a.layout->shape != b.layout->shape)
-    return std::nullopt;
-  const Observation* computed_from = BeforeIn(evidence.a.at.observations, a);
-  if (computed_from == nullptr) return std::nullopt;
-  for (const Pair& pair : evidence.at) {
-    if (pair.a->def != computed_from->def) continue;
-    if (pair.a->stats->numel != pair.b->stats->numel || pair.b->layout->dtype != pair.a->layout->dtype)
-      return std::nullopt;
-    const double apart = pair.SameBits() ? 0 : Measure(*pair.a, *pair.b, /*interval=*/false).value;
-    const double rounding = 200 * UnitRoundoff(pair.a->layout->dtype);
-    if (!(apart <= rounding)) return std::nullopt;
-    Cause cause = About(evidence, "tie_broken", "", apart > 0 ? Confidence::kLikely : Confidence::kPossible);
-    cause.text = TensorText(evidence.root) + " differs " + evidence.AtStep() + " while " +
-                 Printable(pair.key().name) + ", computed just before it, " +
-                 (apart > 0         ? "agrees to " + WithFewDigits(apart)
-                  : pair.SameBits() ? "agrees bit for bit"
-                                    : "agrees in every recorded statistic") +
-                 ": a choice between nearly equal values";
-    return cause;
-  }
-  return std::nullopt;
+  return AsFactor(evidence, a, b);
 }
 
 }  // namespace statcollect::query::cause

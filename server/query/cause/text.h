@@ -11,6 +11,16 @@
 
 namespace statcollect::query::cause {
 
+inline Cause Make(std::string rule, std::string text, Confidence confidence, std::string key = {},
+                  std::string a = {}, std::string b = {}) {
+  return {.rule = std::move(rule),
+          .text = std::move(text),
+          .confidence = confidence,
+          .key = std::move(key),
+          .a = std::move(a),
+          .b = std::move(b)};
+}
+
 // "0.025", "1e-05": six significant digits at most.
 std::string NumberText(double value);
 // "2 times", "1.003 times"; close to 1, as a difference from 1: "(1 + 3e-07) times".

@@ -19,15 +19,6 @@ struct Lack {
   bool in_b = false;
 };
 
-const Observation* Find(const Side& side, Kind kind, std::string_view name) {
-  const auto& all = side.at.observations;
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Observation& seen) {
-    const TensorKey& key = seen.def->key;
-    return key.kind == kind && key.mode == Mode::kTrain && (name.empty() || key.name == name);
-  });
-  return found == all.end() ? nullptr : &*found;
-}
-
 // An output has a gradient where something before it is trained.
 Found AsFrozen(const Evidence& evidence, const Lack& lack) {
   const std::string_view frozen = "false";
@@ -74,9 +65,9 @@ std::optional<double> TensorsOfOptimizers(const Side& side) {
 Found AsLeftOut(const Evidence& evidence, const Lack& lack) {
   const std::string& name = evidence.root.activation;
   for (const Kind kind : {Kind::kWeight, Kind::kWeightGrad, Kind::kOptimizerState}) {
-    if (Find(lack.lacks, kind, name) != nullptr) return std::nullopt;
+    if (Find(lack.lacks.at, kind, name) != nullptr) return std::nullopt;
   }
-  if (Find(lack.lacks, evidence.root.kind, {}) == nullptr) return std::nullopt;
+  if (Find(lack.lacks.at, evidence.root.kind, {}) == nullptr) return std::nullopt;
   const auto has = TensorsOfOptimizers(lack.has), lacks = TensorsOfOptimizers(lack.lacks);
   if (!has || !lacks || *lacks >= *has) return std::nullopt;
   Cause cause{.rule = "not_in_optimizer",
@@ -90,14 +81,20 @@ Found AsLeftOut(const Evidence& evidence, const Lack& lack) {
   return cause;
 }
 
-bool Ran(const Side& side, std::string_view module) { return Find(side, Kind::kOutput, module) != nullptr; }
+bool Ran(const Side& side, std::string_view module) {
+  return Find(side.at, Kind::kOutput, module) != nullptr;
+}
 
 // The optimizer has the parameter and found no gradient of it.
 Found AsWithoutGradient(const Evidence& evidence, const Lack& lack) {
   const std::string& name = evidence.root.activation;
-  if (evidence.root.kind != Kind::kWeightGrad || Find(lack.lacks, Kind::kWeight, name) == nullptr ||
-      Find(lack.lacks, Kind::kWeightGrad, {}) == nullptr)
+  if (evidence.root.kind != Kind::kWeightGrad || Find(lack.lacks.at, Kind::kWeight, name) == nullptr ||
+      Find(lack.lacks.at, Kind::kWeightGrad, {}) == nullptr)
     return std::nullopt;
+  const auto changed = ChangedSettings(evidence.a.config, evidence.b.config, name);
+  const bool frozen = std::any_of(changed.begin(), changed.end(),
+                                  [](const ChangedSetting& one) { return one.setting == kRequiresGrad; });
+  if (frozen) return std::nullopt;  // FindModuleSettings says so
   const std::string_view module = ParentOf(name);
   Cause cause{.rule = "no_gradient", .confidence = Confidence::kLikely, .key = name};
   cause.text = Printable(name) + " has no gradient in " + lack.lacks.name() + " " + evidence.AtStep() + ": ";

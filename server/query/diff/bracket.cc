@@ -29,8 +29,8 @@ void AddBracket(const DiffPlan& plan, DiffReport& report) {
   if (report.root) {
     report.root->because.push_back(text);
     // A guess from the values of a step that only carries the difference on.
-    if (report.root->cause && report.root->cause->confidence == Confidence::kPossible)
-      report.root->cause.reset();
+    if (!report.root->causes.empty() && report.root->causes.front().confidence == Confidence::kPossible)
+      report.root->causes.clear();
   }
   report.notes.push_back(std::move(text));
 }

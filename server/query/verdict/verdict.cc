@@ -108,7 +108,7 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
     return pair.a == root.at.rank && pair.b == root.at.rank_b.value_or(root.at.rank);
   });
   if (place == ranks.end()) return Status::Ok();
-  auto cause = FindCause({.a = question.context.a,
+  auto causes = FindCauses({.a = question.context.a,
                           .b = question.context.b,
                           .root = root.at,
                           .steps = question.plan.steps,
@@ -116,8 +116,8 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
                           .place = static_cast<std::size_t>(place - ranks.begin()),
                           .ranks = *place},
                          stop);
-  if (!cause.ok()) return cause.status();
-  root.cause = *std::move(cause);
+  if (!causes.ok()) return causes.status();
+  root.causes = *std::move(causes);
   return Status::Ok();
 }
 

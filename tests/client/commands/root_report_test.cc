@@ -101,6 +101,31 @@ TEST_F(RootReport, SaysTheCause) {
   EXPECT_THAT(Text(), HasSubstr("Cause (likely): eps is 1e-05"));
 }
 
+TEST_F(RootReport, ListsSeveralCauses) {
+  v1::Root& root = AddRoot();
+  for (const char* text :
+       {"eps is 1e-05 in base and 2e-05 in ort", "momentum is 0.1 in base and 0.2 in ort"}) {
+    v1::Cause& cause = *root.add_causes();
+    cause.set_text(text);
+    cause.set_confidence("certain");
+  }
+  *root.mutable_cause() = root.causes(0);
+  EXPECT_THAT(Text(), HasSubstr("Causes: (1) eps is 1e-05 in base and 2e-05 in ort; (2) momentum is 0.1 in"));
+  root.mutable_causes()->RemoveLast();
+  EXPECT_THAT(Text(), HasSubstr("Cause: eps is 1e-05"));
+}
+
+TEST_F(RootReport, DataOfTheSameSamplesAreNotTheLoaders) {
+  v1::Root& root = AddRoot();
+  root.set_stage(v1::STAGE_BATCH);
+  root.set_kind(v1::KIND_BATCH);
+  root.set_activation("labels");
+  EXPECT_THAT(NextStep(report_), HasSubstr("check the data loader"));
+  root.add_causes()->set_rule("same_samples");
+  EXPECT_THAT(NextStep(report_),
+              HasSubstr("both runs have the same samples; look at how labels is made"));
+}
+
 TEST_F(RootReport, WhatIsOnlyPossibleIsSaidInTheHeadline) {
   v1::Root& root = AddRoot();
   const auto headline = [&] { return RenderVerdict(report_).ToText({}); };

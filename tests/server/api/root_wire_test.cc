@@ -69,12 +69,13 @@ TEST(RootWire, FillsEveryField) {
   root.because = {"it differs", "its sisters do not"};
   root.alternatives = {Row()};
   root.alternatives[0].activation = "head";
-  root.cause = query::Cause{.rule = "learning_rate",
-                            .text = "the learning rate differs",
-                            .confidence = query::Confidence::kCertain,
-                            .key = "lr/group0",
-                            .a = "0.1",
-                            .b = "0.2"};
+  root.causes = {{.rule = "learning_rate",
+                  .text = "the learning rate differs",
+                  .confidence = query::Confidence::kCertain,
+                  .key = "lr/group0",
+                  .a = "0.1",
+                  .b = "0.2"},
+                 {.rule = "betas", .text = "betas differ", .confidence = query::Confidence::kCertain}};
   root.times_expected = 13;
   root.agreeing = 17;
   root.above_tolerance = 9;
@@ -114,6 +115,9 @@ TEST(RootWire, FillsEveryField) {
   EXPECT_EQ(wire.cause().key(), "lr/group0");
   EXPECT_EQ(wire.cause().a(), "0.1");
   EXPECT_EQ(wire.cause().b(), "0.2");
+  ASSERT_EQ(wire.causes_size(), 2);
+  EXPECT_EQ(wire.causes(0).SerializeAsString(), wire.cause().SerializeAsString());
+  EXPECT_EQ(wire.causes(1).rule(), "betas");
   EXPECT_EQ(wire.times_expected(), 13);
   EXPECT_EQ(wire.agreeing(), 17u);
   EXPECT_EQ(wire.above_tolerance(), 9u);

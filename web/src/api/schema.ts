@@ -1965,8 +1965,10 @@ export interface components {
             /** @description one sentence each, strongest first */
             because: string[];
             call: number;
-            /** @description absent: no rule fits */
+            /** @description the first of causes; absent: no rule fits */
             cause: components["schemas"]["Cause"] | null;
+            /** @description all that hold, most specific first; an older collector has only `cause` */
+            causes: components["schemas"]["Cause"][];
             class_name: string;
             /** @description "certain", "likely", "possible" */
             confidence: string;

@@ -13,6 +13,7 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/query/cause/cause.h"
 #include "server/query/compare/name_map.h"
@@ -89,7 +90,7 @@ class CauseTest : public ::testing::Test {
     return root;
   }
 
-  std::optional<Cause> Ask(const Divergence& root) {
+  std::vector<Cause> AskAll(const Divergence& root) {
     a_->Commit();
     b_->Commit();
     EXPECT_EQ(store_->violation(), "");
@@ -114,9 +115,14 @@ class CauseTest : public ::testing::Test {
                                  .aligner = aligner,
                                  .place = 0,
                                  .ranks = {.a = root.rank, .b = root.rank}};
-    auto cause = FindCause(question, {});
-    EXPECT_TRUE(cause.ok()) << cause.status().message();
-    return cause.ok() ? *cause : std::nullopt;
+    auto causes = FindCauses(question, {});
+    EXPECT_TRUE(causes.ok()) << causes.status().message();
+    return causes.ok() ? *causes : std::vector<Cause>();
+  }
+  // The first of them.
+  std::optional<Cause> Ask(const Divergence& root) {
+    const auto causes = AskAll(root);
+    return causes.empty() ? std::nullopt : std::optional(causes.front());
   }
   // "rule: text", or "nothing".
   std::string Say(const Divergence& root) {

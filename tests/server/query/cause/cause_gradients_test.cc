@@ -95,7 +95,8 @@ TEST_F(CauseGradientsTest, OneOldGradientOnTopIsNotAMissingZeroGrad) {
   EXPECT_EQ(Say(GradientRoot(4)), "nothing");
 }
 
-// Two models, each with an optimizer of its own, that are trained in turn. B keeps the gradients of the first.
+// Two models, each with an optimizer of its own, that are trained in turn. B keeps the gradients of the
+// first.
 class CauseTwoModelsTest : public CauseGradientsTest {
  protected:
   enum Update { kPlain, kKept, kOther };
@@ -291,8 +292,8 @@ TEST_F(CauseGradientsTest, ARoundNormIsClipping) {
 
 class CauseClippedTest : public CauseGradientsTest {
  protected:
-  // Base clips to a norm of 1, ort to `norm_b`, after its second gradient, which is `size` times as large as the
-  // others, was multiplied by 1.5: all others make room for it.
+  // Base clips to a norm of 1, ort to `norm_b`, after its second gradient, which is `size` times as large
+  // as the others, was multiplied by 1.5: all others make room for it.
   void Write(double norm_b, double size = 1) {
     Reset();
     const auto factor_of = [](int i) { return i == 1 ? 1.5 : 1.0; };
@@ -365,14 +366,125 @@ TEST_F(CauseGradientsTest, RanksThatDifferInOneRunOnlyWereNotReduced) {
 }
 
 // One rank clips or scales by itself.
-TEST_F(CauseGradientsTest, RanksThatDifferByAFactorWereReduced) {
+TEST_F(CauseGradientsTest, AFactorThatDiffersByRankIsTheFinding) {
   const auto key = Key("w", Kind::kWeightGrad);
+  for (const std::uint32_t rank : {0u, 1u}) {
+    Reset(/*world_size=*/2);
+    Put(3, key, Noise(1), Noise(1), 0);
+    Put(3, key, Noise(1), Times(Noise(1), 0.5), 1);
+    Divergence root = Root(3, key);
+    root.rank = rank;
+    EXPECT_EQ(
+        Say(root),
+        "gradient_scale: weight grad w in ort is 1 times that in base on rank 0 and 0.5 times on rank 1 at "
+        "step 3: each rank scales by itself")
+        << rank;
+  }
   Reset(/*world_size=*/2);
-  Put(3, key, Noise(1), Noise(1), 0);
-  Put(3, key, Noise(1), Times(Noise(1), 0.5), 1);
-  Divergence root = Root(3, key);
-  root.rank = 1;
-  EXPECT_THAT(Say(root), HasSubstr("tensor_scale: "));
+  for (const std::uint32_t rank : {0u, 1u}) Put(3, key, Noise(1), Times(Noise(1), 0.5), rank);
+  EXPECT_THAT(Say(Root(3, key)), HasSubstr("tensor_scale: ")) << "the same factor on all ranks";
+}
+
+// Each of two ranks holds half of every weight. Base clips all of them together to a norm of 1.
+class CauseShardsTest : public CauseGradientsTest {
+ protected:
+  void Write(std::uint64_t step, const std::function<double(double whole, double own)>& norm_of_b,
+             std::uint64_t seed = 3) {
+    double own[2] = {0, 0};
+    for (int i = 0; i < kWeights; ++i) {
+      for (const int rank : {0, 1}) own[rank] += std::pow(testing::StatsOf(Half(i, rank, seed)).l2, 2);
+    }
+    const double whole = std::sqrt(own[0] + own[1]);
+    for (int i = 0; i < kWeights; ++i) {
+      for (const int rank : {0, 1}) {
+        const Tensor half = Half(i, rank, seed);
+        Shard(*a_, rank, step, i, Times(half, 1 / whole));
+        Shard(*b_, rank, step, i, Times(half, norm_of_b(whole, std::sqrt(own[rank])) / whole));
+      }
+    }
+  }
+
+ private:
+  static Tensor Half(int i, int rank, std::uint64_t seed) {
+    return Times(Gradient(i, seed + 100 * static_cast<std::uint64_t>(rank)), 1 + rank);
+  }
+  static void Shard(RunWriter& run, int rank, std::uint64_t step, int i, const Tensor& half) {
+    const auto size = static_cast<std::int64_t>(half.values.size());
+    Placement placement;
+    placement.global_shape = {2 * size};
+    placement.boxes = {rank * size, size};
+    Layout layout{.dtype = DType::kF32, .shape = {size}, .placement = placement};
+    run.Record(static_cast<std::uint32_t>(rank), step, Key(WeightName(i), Kind::kWeightGrad), layout,
+               testing::StatsOf(half), testing::SketchOf(half, 16));
+  }
+};
+
+TEST_F(CauseShardsTest, ClippingIsReadFromTheNormOfTheWholeModel) {
+  Reset(/*world_size=*/2);
+  Write(3, [](double, double) { return 0.7; });
+  EXPECT_THAT(
+      Say(GradientRoot(3)),
+      HasSubstr("the norm of all of them is 1 in base and 0.7 in ort: they are clipped to different norms"));
+  Reset(/*world_size=*/2);
+  Write(3, [](double whole, double) { return whole; });
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("those of base are clipped, those of ort are not"));
+}
+
+TEST_F(CauseShardsTest, ARankThatClipsItsOwnPartIsFound) {
+  Reset(/*world_size=*/2);
+  Write(3, [](double whole, double own) { return whole / own; });
+  const std::string said = Say(GradientRoot(3));
+  EXPECT_THAT(said, HasSubstr("gradient_scale: weight grad layers.0.weight in ort is "));
+  EXPECT_THAT(said, HasSubstr("each rank scales by itself: the norm of its own part is 1 in ort"));
+}
+
+// Experts, most of the tensors, are scaled; what agrees bit for bit has no factor.
+TEST_F(CauseClippedTest, AFactorOfSomeGradientsIsNotOneOfAllOthers) {
+  for (int i = 0; i < 10; ++i)
+    Put(3, Key("w" + std::to_string(i), Kind::kWeightGrad), Gradient(i, 3),
+        Times(Gradient(i, 3), i < 8 ? 2 : 1));
+  EXPECT_EQ(Say(Root(3, Key("w0", Kind::kWeightGrad))),
+            "tensor_scale: weight grad w0 in ort is 2 times that in base at step 3");
+}
+
+TEST_F(CauseGradientsTest, GradientsThatAreClippedBeforeTheyAreUnscaledAreOfTheRunThatDoes) {
+  double squares = 0;
+  for (int i = 0; i < kWeights; ++i) squares += std::pow(testing::StatsOf(Gradient(i, 3)).l2, 2);
+  const double norm = std::sqrt(squares);
+  // 0.7123: base need not clip at all.
+  for (const double norm_a : {1.0, 0.7123}) {
+    for (const bool in_b : {true, false}) {
+      Reset();
+      const double wrong = 1.0 / 1024;
+      for (int i = 0; i < kWeights; ++i) {
+        Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(Gradient(i, 3), (in_b ? norm_a : wrong) / norm),
+            Times(Gradient(i, 3), (in_b ? wrong : norm_a) / norm));
+      }
+      Scalars(3, "loss_scale", 1024, 1024);
+      const std::string said = Say(GradientRoot(3));
+      EXPECT_THAT(said, HasSubstr("clip_norm: all 6 gradients of weights in ort are "));
+      EXPECT_THAT(said,
+                  HasSubstr(std::string("; those of ") + (in_b ? "ort" : "base") +
+                            " have a norm of 1 times 1 / 1024, the loss scale: they are clipped before they "
+                            "are unscaled"));
+    }
+  }
+}
+
+// In the step before, both unscaled: the run whose norm has changed by the scale is the one that departs.
+TEST_F(CauseGradientsTest, TheRunThatDepartsIsNotUnscaledOrIsUnscaledTwice) {
+  const auto say = [&](double a, double b) {
+    Reset();
+    Gradients(2, Same);
+    for (int i = 0; i < kWeights; ++i)
+      Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(Gradient(i, 3), a), Times(Gradient(i, 3), b));
+    for (const std::uint64_t step : {2u, 3u}) Scalars(step, "loss_scale", 1024, 1024);
+    return Say(GradientRoot(3));
+  };
+  EXPECT_THAT(say(1, 1024), HasSubstr("that is the loss scale: the gradients of ort are not unscaled"));
+  EXPECT_THAT(say(1024, 1), HasSubstr("that is the loss scale: the gradients of base are not unscaled"));
+  EXPECT_THAT(say(1, 1.0 / 1024),
+              HasSubstr("that is the loss scale: the gradients of ort are divided by it twice"));
 }
 
 TEST_F(CauseGradientsTest, RanksThatDifferInBothRunsSayNothing) {
@@ -555,6 +667,63 @@ TEST_F(CauseBatchTest, AnotherSeedExplainsABatchThatIsNowhere) {
   Put(3, kTokens, Tokens(1), Tokens(2));
   Configure({{"random.torch.seed", "1"}}, {{"random.torch.seed", "2"}});
   EXPECT_EQ(Say(Root(3, kTokens)), "random_state: the seed is 1 in base and 2 in ort (random.torch.seed)");
+}
+
+// Most programs seed neither Python's nor NumPy's generator: their states differ in any two processes.
+TEST_F(CauseBatchTest, RandomNumbersThatNeverAgreedAreNotBlamed) {
+  const auto say = [&](bool agreed, const std::string& seed_a, const std::string& seed_b) {
+    Reset();
+    Put(3, kTokens, Tokens(1), Tokens(2));
+    Scalars(2, "rng/python", 5, agreed ? 5 : 6);
+    Scalars(3, "rng/python", 7, 8);
+    Configure({{"random.python.seed", seed_a}}, {{"random.python.seed", seed_b}});
+    return Say(Root(3, kTokens));
+  };
+  const std::string differs = "random_state: the state of the random numbers differs from step ";
+  EXPECT_EQ(say(false, "unknown", "unknown"), "nothing");
+  EXPECT_EQ(say(false, "0", "unknown"), "nothing");
+  EXPECT_EQ(say(false, "none", "none"), "nothing");
+  EXPECT_EQ(say(false, "0", "0"), differs + "2 on (rng/python)");
+  EXPECT_EQ(say(true, "unknown", "unknown"), differs + "3 on (rng/python)");
+}
+
+TEST_F(CauseBatchTest, ABatchOfWhichAnotherPartAgreesHasTheSameSamples) {
+  const auto say = [&](const Tensor& other) {
+    Reset();
+    Put(3, Key("labels", Kind::kBatch), Tokens(1), Tokens(2));
+    Put(2, kTokens, Changed(other, [](double x) { return x + 1; }), Tokens(9));
+    Put(3, kTokens, other, other);
+    Scalars(2, "rng/cpu", 5, 5);
+    Scalars(3, "rng/cpu", 7, 8);
+    Configure({{"random.torch.seed", "1"}}, {{"random.torch.seed", "2"}});
+    return Say(Root(3, Key("labels", Kind::kBatch)));
+  };
+  EXPECT_EQ(
+      say(Tokens(3)),
+      "same_samples: labels differs at step 3 while tokens of the same batch agrees bit for bit: the same "
+      "samples, prepared differently");
+  Tensor ones = Tokens(1);
+  std::fill(ones.values.begin(), ones.values.end(), 1);
+  EXPECT_THAT(say(ones), HasSubstr("random_state: ")) << "a mask of ones agrees with any other";
+}
+
+TEST_F(CauseBatchTest, APartThatIsTheSameInEveryStepSaysNothing) {
+  const auto labels = Key("labels", Kind::kBatch);
+  for (const std::uint64_t step : {2u, 3u}) Both(step, Key("positions", Kind::kBatch), Tokens(5));
+  Put(3, labels, Tokens(1), Tokens(2));
+  EXPECT_EQ(Say(Root(3, labels)), "nothing");
+}
+
+TEST_F(CauseBatchTest, WhatWasDoneToAPartOfABatchIsSaidFirst) {
+  Tensor reversed = Tokens(1);
+  std::reverse(reversed.values.begin(), reversed.values.end());
+  Put(3, Key("labels", Kind::kBatch), Tokens(1), reversed);
+  Both(2, kTokens, Tokens(2));
+  Both(3, kTokens, Tokens(3));
+  const auto causes = AskAll(Root(3, Key("labels", Kind::kBatch)));
+  ASSERT_EQ(causes.size(), 2u);
+  EXPECT_EQ(causes[0].rule, "permuted");
+  EXPECT_EQ(causes[1].rule, "same_samples");
 }
 
 TEST_F(CauseGradientsTest, ARootThatIsAFusedModuleHasACauseLikeAnyOther) {

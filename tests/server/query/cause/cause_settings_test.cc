@@ -253,6 +253,27 @@ TEST_F(CauseSettingsTest, ASettingOfTheParentExplainsWhatIsBetweenItsModules) {
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
 }
 
+// As of PEFT: the layer scales what its adapter's modules compute; ModuleDicts run by themselves never.
+TEST_F(CauseSettingsTest, AnAdaptersScalingExplainsTheGradientInsideIt) {
+  const std::string layer = "layers.1.v_proj";
+  for (const Kind kind : {Kind::kGradOutput, Kind::kOutput}) {
+    Reset();
+    for (const std::string& name : {layer, layer + ".lora_B.default"}) Both(0, Key(name), Noise(3));
+    const auto key = Key(layer + ".lora_B.default", kind);
+    Put(kind == Kind::kOutput ? 1 : 0, key, Noise(1), Times(Noise(1), 8));
+    Configure({{"module.layers.*.v_proj.scaling[default]", "2.0"}},
+              {{"module.layers.*.v_proj.scaling[default]", "16.0"}});
+    const auto cause = Ask(Root(kind == Kind::kOutput ? 1 : 0, key));
+    ASSERT_TRUE(cause);
+    if (kind == Kind::kGradOutput) {
+      EXPECT_EQ(cause->text, "scaling[default] is 2.0 in base and 16.0 in ort (layers.1.v_proj)");
+      EXPECT_EQ(cause->confidence, Confidence::kLikely);
+    } else {
+      EXPECT_EQ(cause->rule, "tensor_scale") << "the layer agreed before with the same settings";
+    }
+  }
+}
+
 TEST_F(CauseSettingsTest, ALikelySettingIsWorthMoreThanACertainDescription) {
   const auto key = Key("blocks.0.attn.proj");
   const auto write = [&](const std::string& b) {
@@ -275,6 +296,7 @@ TEST_F(CauseSettingsTest, ALikelySettingIsWorthMoreThanACertainDescription) {
 TEST_F(CauseSettingsTest, ACertainDescriptionIsWorthMoreThanAPossibleSetting) {
   const auto key = Key("blocks.0.attn.proj");
   Put(0, key, Noise(1), Times(Noise(1), 1.5));
+  Put(0, Key("blocks.0.attn"), Noise(3), Noise(4));
   Put(0, Key("blocks.0"), Noise(3), Noise(4));
   Configure({{"module.blocks.*.scale", "0.25"}}, {{"module.blocks.*.scale", "0.25 x 3; 0.125 (blocks.0)"}});
   const auto cause = Ask(Root(0, key));
@@ -396,8 +418,12 @@ TEST_F(CauseSettingsTest, AFrozenParameterExplainsItsMissingGradient) {
     Configure({}, {{"module.blocks.*.mlp.fc1.weight.requires_grad", "true x 3; false (" + frozen + ")"}});
   };
   write("blocks.1.mlp.fc1.weight");
-  EXPECT_EQ(Say(Root(0, key, Reason::kMissingInB)),
-            "module_setting: requires_grad is true in base and false in ort (blocks.1.mlp.fc1.weight)");
+  Both(0, Key("blocks.1.mlp.fc1.weight", Kind::kWeight), Noise(3));
+  Both(0, Key("fc2.weight", Kind::kWeightGrad), Noise(4));
+  const auto causes = AskAll(Root(0, key, Reason::kMissingInB));
+  ASSERT_EQ(causes.size(), 1u) << "said once";
+  EXPECT_EQ(causes[0].text, "requires_grad is true in base and false in ort (blocks.1.mlp.fc1.weight)");
+  EXPECT_EQ(causes[0].rule, "module_setting");
   write("blocks.0.mlp.fc1.weight");
   EXPECT_EQ(Say(Root(0, key, Reason::kMissingInB)), "nothing");
 }
@@ -506,6 +532,62 @@ TEST_F(CauseSettingsTest, OtherParameterGroupsAreCounted) {
       "(optimizer.groups)");
 }
 
+TEST_F(CauseSettingsTest, ParametersThatMovedToAnotherGroupAreCounted) {
+  const auto key = Key("norm.weight", Kind::kWeight);
+  const auto say = [&](const std::string& decay, const std::string& of_b_0, const std::string& of_b_1) {
+    Reset();
+    Put(0, key, Noise(1), Noise(2));
+    Config a = {{"optimizer.group0.tensors", "16"},
+                {"optimizer.group1.tensors", "5"},
+                {"optimizer.group0.weight_decay", "0.1"},
+                {"optimizer.group1.weight_decay", decay}};
+    Config b = a;
+    b["optimizer.group0.tensors"] = of_b_0;
+    b["optimizer.group1.tensors"] = of_b_1;
+    Configure(a, b);
+    return Say(Root(0, key));
+  };
+  EXPECT_EQ(
+      say("0.0", "20", "1"),
+      "group_tensors: group 0 of the optimizer (weight_decay 0.1) has 16 tensors in base and 20 in ort, group 1 "
+      "(weight_decay 0.0) has 5 and 1: parameters are in another group");
+  EXPECT_EQ(say("0.1", "20", "1"), "nothing") << "groups with the same settings";
+  EXPECT_EQ(say("0.0", "16", "5"), "nothing");
+  EXPECT_EQ(say("0.0", "16", "4"), "nothing") << "in no group";
+}
+
+TEST_F(CauseSettingsTest, EverySettingThatHoldsIsListed) {
+  const auto key = Key("fc.weight", Kind::kWeight);
+  Put(3, key, Noise(1), Noise(2));
+  Scalars(3, "lr/group0", 0.1, 0.2);
+  Scalars(3, "weight_decay/group0", 0.01, 0.1);
+  std::vector<Cause> causes = AskAll(Root(3, key));
+  ASSERT_EQ(causes.size(), 2u);
+  EXPECT_EQ(causes[0].rule, "learning_rate");
+  EXPECT_EQ(causes[1].rule, "weight_decay");
+  Reset();
+  Put(3, Key("norm"), Noise(1), Noise(2));
+  Configure({{"module.norm.eps", "1e-05"}, {"module.norm.momentum", "0.1"}},
+            {{"module.norm.eps", "1e-03"}, {"module.norm.momentum", "0.2"}});
+  causes = AskAll(Root(3, Key("norm")));
+  ASSERT_EQ(causes.size(), 2u);
+  EXPECT_EQ(causes[0].key, "module.norm.eps");
+  EXPECT_EQ(causes[1].key, "module.norm.momentum");
+  Reset();  // of two groups, only one of which has another weight decay
+  Put(3, key, Noise(1), Noise(2));
+  for (const char* group : {"0", "1"}) Scalars(3, std::string("lr/group") + group, 0.1, 0.2);
+  Scalars(3, "weight_decay/group0", 0.01, 0.1);
+  causes = AskAll(Root(3, key));
+  ASSERT_EQ(causes.size(), 2u);
+  EXPECT_EQ(causes[0].confidence, Confidence::kCertain);
+  EXPECT_EQ(causes[1].rule, "weight_decay");
+  EXPECT_EQ(causes[1].confidence, Confidence::kLikely);
+  Reset();  // a description is no second cause
+  Put(3, Key("norm"), Noise(1), Times(Noise(1), 2));
+  Configure({{"module.norm.eps", "1e-05"}}, {{"module.norm.eps", "1e-03"}});
+  EXPECT_EQ(AskAll(Root(3, Key("norm"))).size(), 1u);
+}
+
 TEST_F(CauseSettingsTest, AModulesSettingDoesNotExplainItsUpdate) {
   const auto key = Key("blocks.1.ln2.weight", Kind::kWeight);
   Put(0, key, Noise(1), Noise(2));
@@ -564,49 +646,36 @@ TEST_F(CauseSettingsTest, AModelLeftInEvaluationModeIsSeen) {
   EXPECT_EQ(Say(Root(3, train, Reason::kMissingInB)), "nothing");
 }
 
-TEST_F(CauseSettingsTest, OnlyEvaluationDiffersIfTrainingHasTheSameBits) {
-  const auto eval = Key("tok", Kind::kOutput, "", 0, 0, Mode::kEval);
-  Both(2, Key("tok"), Noise(1));
-  Both(3, Key("tok"), Noise(2));
-  Put(3, eval, Noise(3), Noise(4));
-  EXPECT_THAT(Say(Root(3, eval)), HasSubstr("evaluation_only: only evaluation differs at step 3"));
-  Reset();
-  Put(3, Key("tok"), Noise(2), Times(Noise(2), 1 + 1e-6));
-  Put(3, eval, Noise(3), Noise(4));
-  EXPECT_EQ(Say(Root(3, eval)), "nothing");
-}
-
-TEST_F(CauseSettingsTest, AnotherLibraryForConvolutionsIsNamedAtAConvolution) {
-  const auto key = Key("stem");
-  const auto say = [&](const std::string& class_name, double distance, const std::string& of_b = "false") {
-    Reset();
-    Put(0, key, Noise(1), Noise(2));
-    Configure({{"torch.mkldnn.enabled", "true"}}, {{"torch.mkldnn.enabled", of_b}});
-    Divergence root = Root(0, key);
-    root.class_name = class_name;
-    root.distance = distance;
-    return Say(root);
+// The agent reports when the model changes between training and evaluation; of the batch it records the
+// model's mode.
+TEST_F(CauseSettingsTest, EvaluationWithoutTrainAfterItIsNamed) {
+  const auto mode = [](RunWriter& run, std::uint64_t step, const std::string& from, const std::string& to) {
+    run.Event(0, step, "graph_transition", "",
+              {{"reason", "train_eval"}, {"element", "root"}, {"from", from}, {"to", to}});
   };
-  EXPECT_EQ(say("Conv2d", 1e-5),
-            "convolution_library: torch.mkldnn.enabled is true in base and false in ort: convolutions may be "
-            "computed by a different algorithm, which rounds more coarsely");
-  EXPECT_EQ(say("Linear", 1e-5), "nothing");
-  EXPECT_EQ(say("Conv2d", 1e-2), "nothing") << "no algorithm is that coarse";
-  EXPECT_EQ(say("Conv2d", 1e-5, "true"), "nothing");
-}
-
-TEST_F(CauseSettingsTest, TheOnlyOtherSettingOfTheStageIsPossible) {
-  const auto key = Key("tok.weight", Kind::kWeightGrad);
-  Put(0, key, Noise(1), Noise(2));
-  Configure({{"clip", "0.5"}}, {{"clip", "0.6"}});
-  const auto cause = Ask(Root(0, key));
-  ASSERT_TRUE(cause);
-  EXPECT_EQ(cause->text, "clip is 0.5 in base and 0.6 in ort");
-  EXPECT_EQ(cause->confidence, Confidence::kPossible);
-  Reset();
-  Put(0, key, Noise(1), Noise(2));
-  Configure({{"clip", "0.5"}, {"accumulation", "1"}}, {{"clip", "0.6"}, {"accumulation", "2"}});
-  EXPECT_EQ(Say(Root(0, key)), "nothing") << "either of two";
+  for (const Kind kind : {Kind::kBatch, Kind::kOutput}) {
+    for (const bool recorded : {true, false}) {  // passes in evaluation mode
+      Reset();
+      const auto train = Key("tok", kind), eval = Key("tok", kind, "", 0, 0, Mode::kEval);
+      Both(2, train, Noise(1));
+      a_->Observe(0, 3, train, Noise(1));
+      if (recorded) b_->Observe(0, 3, eval, Noise(1));
+      if (!recorded) b_->Scalar(0, 3, "loss", 1);
+      for (RunWriter* run : {&*a_, &*b_}) mode(*run, 2, "train", "eval");
+      mode(*a_, 3, "eval", "train");
+      const auto cause = Ask(Root(3, train, Reason::kMissingInB));
+      ASSERT_TRUE(cause);
+      EXPECT_EQ(cause->rule, "evaluation_mode");
+      EXPECT_EQ(cause->text, "ort was left in evaluation mode after step 2 (eval() without train())");
+      EXPECT_EQ(cause->confidence, Confidence::kCertain);
+    }
+  }
+  Reset();  // trained in both modes
+  a_->Observe(0, 3, Key("tok", Kind::kBatch), Noise(1));
+  b_->Observe(0, 3, Key("tok"), Noise(1));
+  mode(*b_, 2, "train", "eval");
+  mode(*b_, 3, "eval", "train");
+  EXPECT_EQ(Say(Root(3, Key("tok", Kind::kBatch), Reason::kMissingInB)), "nothing");
 }
 
 }  // namespace

@@ -75,6 +75,16 @@ TEST_F(CauseTensorsTest, AFactorNear1IsPrintedByWhatItIsApart) {
   EXPECT_EQ(cause::FactorText(-1), "-1 times");
 }
 
+TEST_F(CauseTensorsTest, WhatIsAsSmallAsRoundingIsNotDescribed) {
+  Put(3, kOutput, Noise(1, 4096), Times(Noise(1, 4096), 1 + 2.4e-7));
+  Divergence root = Root(3, kOutput);
+  EXPECT_THAT(Say(root), HasSubstr("tensor_scale: "));
+  root.distance = 9.6e-8;
+  EXPECT_EQ(Say(root), "nothing");
+  root.distance = 3e-7;
+  EXPECT_THAT(Say(root), HasSubstr("tensor_scale: "));
+}
+
 TEST_F(CauseTensorsTest, NearlyEqualValuesThatChangedPlacesAreNotPermuted) {
   Tensor swapped = Noise(1);
   std::vector<std::size_t> order(swapped.values.size());
@@ -111,17 +121,6 @@ TEST_F(CauseTensorsTest, DimensionsInAnotherOrderAreTransposed) {
   EXPECT_EQ(SayOf(a, b), "nothing") << "reshaped";
 }
 
-TEST_F(CauseTensorsTest, AConstantInEveryElementIsNamed) {
-  const auto plus = [](double shift) { return Changed(Noise(1), [=](double x) { return x + shift; }); };
-  EXPECT_EQ(
-      SayOf(Noise(1), plus(0.5)),
-      "constant_added: output blocks.1.mlp in ort is 0.5 more in every element than that in base at step 3");
-  Tensor some = plus(0.5);
-  some.values[9] -= 0.5;
-  some.values[12] -= 0.5;
-  EXPECT_EQ(SayOf(Noise(1), some), "nothing") << "two elements have none";
-}
-
 TEST_F(CauseTensorsTest, AWeightThatIsAnotherLayersIsFound) {
   const auto fc1 = Key("blocks.0.fc1.weight", Kind::kWeight, "", 0, 0, Mode::kInit),
              other = Key("blocks.1.fc1.weight", Kind::kWeight, "", 0, 0, Mode::kInit);
@@ -134,25 +133,6 @@ TEST_F(CauseTensorsTest, AWeightThatIsAnotherLayersIsFound) {
   Put(0, fc1, Noise(1), Times(Noise(2), 1 + 1e-6));
   Both(0, other, Noise(2));
   EXPECT_EQ(Say(Root(0, fc1)), "nothing");
-}
-
-TEST_F(CauseTensorsTest, AnIntegerThatDiffersBehindScoresThatNearlyAgreeIsABrokenTie) {
-  const auto scores = Key("router.scores"), choice = Key("router.topk", Kind::kOutput, "1");
-  const auto write = [&](double factor) {
-    Reset();
-    Tensor chosen{.values = {1, 2, 3, 4, 5, 6, 7, 9}, .dtype = DType::kI64}, other = chosen;
-    other.values[2] = 8;
-    Put(3, scores, Noise(1), Times(Noise(1), factor));
-    Put(3, choice, chosen, other);
-  };
-  write(1 + 3e-7);
-  const auto cause = Ask(Root(3, choice));
-  ASSERT_TRUE(cause);
-  EXPECT_EQ(cause->rule, "tie_broken");
-  EXPECT_EQ(cause->confidence, Confidence::kLikely);
-  EXPECT_THAT(cause->text, HasSubstr("while router.scores, computed just before it, agrees to "));
-  write(1.01);
-  EXPECT_EQ(Say(Root(3, choice)), "nothing");
 }
 
 Tensor RoundedTo(const Tensor& tensor, int bits) {
@@ -208,32 +188,23 @@ TEST_F(CauseTensorsTest, AGridThatAChangeOfAnotherSizeLeftIsNoLikelyCast) {
   EXPECT_EQ(cause->confidence, Confidence::kPossible);
 }
 
-TEST_F(CauseTensorsTest, ErrorsOfTheSizeOfAFormatAreLikelyWithASettingAndPossibleWithout) {
+TEST_F(CauseTensorsTest, ErrorsOfTheSizeOfAFormatAreACastWithASetting) {
   const auto write = [&](int bits) {
     Reset();
     Put(3, kOutput, Noise(1, 4096), RoundedWithin(Noise(1, 4096), bits));
   };
-  write(8);
-  auto cause = Ask(Root(3, kOutput));
-  ASSERT_TRUE(cause);
-  EXPECT_EQ(cause->confidence, Confidence::kPossible);
-  EXPECT_THAT(cause->text, HasSubstr("about what rounding to bfloat16 does"));
+  write(11);
+  EXPECT_EQ(Say(Root(3, kOutput)), "nothing") << "without a setting";
   write(11);
   Configure({{"torch.cuda.matmul.allow_tf32", "false"}}, {{"torch.cuda.matmul.allow_tf32", "true"}});
-  cause = Ask(Root(3, kOutput));
+  const auto cause = Ask(Root(3, kOutput));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
   EXPECT_THAT(cause->text,
               HasSubstr("float16 or TF32 does; torch.cuda.matmul.allow_tf32 is false in base and true"));
   write(15);
+  Configure({{"torch.cuda.matmul.allow_tf32", "false"}}, {{"torch.cuda.matmul.allow_tf32", "true"}});
   EXPECT_EQ(Say(Root(3, kOutput)), "nothing") << "far smaller";
-}
-
-TEST_F(CauseTensorsTest, AnErrorOfThatSizeWithADirectionIsNotRounding) {
-  // Every second one 0.4 % larger: half of what bfloat16 does in size, and the norm grows.
-  Tensor grown = Noise(1, 4096);
-  for (std::size_t i = 0; i < grown.values.size(); i += 2) grown.values[i] *= 1.004;
-  EXPECT_EQ(SayOf(Noise(1, 4096), grown), "nothing");
 }
 
 class CauseDropoutTest : public CauseTest {
@@ -278,6 +249,15 @@ TEST_F(CauseDropoutTest, WithEqualStatesItIsNotTheRandomNumbers) {
   EXPECT_EQ(Say(DropRoot()), "nothing");
 }
 
+TEST_F(CauseDropoutTest, WithoutASeedTheElementsDifferAndNoStateIsBlamed) {
+  for (const std::uint64_t step : {2u, 3u}) Scalars(step, "rng/cpu", 2, 3);
+  Put(3, kDrop, Dropped(1, 0.1), Dropped(2, 0.1));
+  const auto cause = Ask(DropRoot());
+  ASSERT_TRUE(cause);
+  EXPECT_THAT(cause->text, HasSubstr("and not the same ones: the random numbers differ"));
+  EXPECT_EQ(cause->key, "blocks.0.drop");
+}
+
 TEST_F(CauseDropoutTest, GeneratorsThatTorchDoesNotUseAreNotBlamed) {
   Scalars(3, "rng/cpu", 2, 2);
   Scalars(3, "rng/python", 5, 6);
@@ -317,6 +297,7 @@ TEST_F(CauseDropoutTest, DropoutThatIsOnInEvaluationIsCertain) {
 TEST_F(CauseDropoutTest, AStateThatDiffersBeforeTheRootIsPossible) {
   const auto key = Key("blocks.0.attn");
   Put(3, key, Noise(1), Noise(2));
+  Scalars(1, "rng/cpu", 0, 0);
   Scalars(2, "rng/cpu", 1, 5);
   Scalars(3, "rng/cpu", 2, 3);
   const auto cause = Ask(Root(3, key));
@@ -338,6 +319,7 @@ TEST_F(CauseDropoutTest, OneWeightThatDiffersWasNotDrawnFromAnotherState) {
     Reset();
     for (int i = 0; i < 5; ++i) Put(0, weight(i), Noise(i), Noise(i < different ? i + 90 : i));
     Scalars(0, "rng/numpy", 1, 2);
+    Configure({{"random.numpy.seed", "1"}}, {{"random.numpy.seed", "1"}});
   };
   write(1);
   EXPECT_EQ(Say(Root(0, weight(0))), "nothing");
