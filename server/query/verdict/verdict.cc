@@ -109,13 +109,13 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   });
   if (place == ranks.end()) return Status::Ok();
   auto causes = FindCauses({.a = question.context.a,
-                          .b = question.context.b,
-                          .root = root.at,
-                          .steps = question.plan.steps,
-                          .aligner = question.context.aligner,
-                          .place = static_cast<std::size_t>(place - ranks.begin()),
-                          .ranks = *place},
-                         stop);
+                            .b = question.context.b,
+                            .root = root.at,
+                            .steps = question.plan.steps,
+                            .aligner = question.context.aligner,
+                            .place = static_cast<std::size_t>(place - ranks.begin()),
+                            .ranks = *place},
+                           stop);
   if (!causes.ok()) return causes.status();
   root.causes = *std::move(causes);
   return Status::Ok();

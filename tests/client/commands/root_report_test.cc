@@ -122,8 +122,7 @@ TEST_F(RootReport, DataOfTheSameSamplesAreNotTheLoaders) {
   root.set_activation("labels");
   EXPECT_THAT(NextStep(report_), HasSubstr("check the data loader"));
   root.add_causes()->set_rule("same_samples");
-  EXPECT_THAT(NextStep(report_),
-              HasSubstr("both runs have the same samples; look at how labels is made"));
+  EXPECT_THAT(NextStep(report_), HasSubstr("both runs have the same samples; look at how labels is made"));
 }
 
 TEST_F(RootReport, WhatIsOnlyPossibleIsSaidInTheHeadline) {
