@@ -6,6 +6,7 @@
 
 #include "common/names.h"
 #include "common/saturating.h"
+#include "common/shape.h"
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/scheduled.h"
 
@@ -57,7 +58,9 @@ Result<std::optional<double>> NormOfModel(const Side& side, std::size_t attempt,
     for (const Observation& seen : (rank == side.rank ? own : of_rank).observations) {
       if (seen.def->key.kind != Kind::kWeightGrad || !seen.stats->has_finite) continue;
       const Placement place = seen.layout->placement.value_or(Placement());
-      if (place.partial || place.pieces > 1) return std::optional<double>();
+      const bool whole =
+          seen.stats->numel == NumelOf(seen.layout->shape);  // not of merged parts of which one is missing
+      if (!whole || place.partial || place.pieces > 1) return std::optional<double>();
       const auto [known, added] =
           norms.try_emplace({seen.def->key, place.boxes, place.ranges}, seen.stats->l2);
       if (!added && std::abs(known->second - seen.stats->l2) > kSame * known->second)
