@@ -27,8 +27,8 @@ class VerdictRootTest : public VerdictTest {
     ASSERT_TRUE(report.root);
     EXPECT_EQ(report.root->at.step, 4u);
     EXPECT_EQ(report.root->at.stage, Stage::kOptimizer);
-    ASSERT_TRUE(report.root->cause);
-    EXPECT_EQ(report.root->cause->rule, "learning_rate");
+    ASSERT_FALSE(report.root->causes.empty());
+    EXPECT_EQ(report.root->causes[0].rule, "learning_rate");
   }
   static Level RoundingEverywhere() { return RoundingOf(kRounding); }
   // A setting of the optimizer, `b` from step `from` on.
@@ -147,8 +147,8 @@ TEST_F(VerdictRootTest, AnotherLearningRate) {
   const DiffReport report = DiffWith(OfUpdates(0.5, 4));
   EXPECT_EQ(Say(report), "4 optimizer embed.weight");
   EXPECT_EQ(report.root->confidence, Confidence::kCertain);
-  ASSERT_TRUE(report.root->cause);
-  EXPECT_EQ(report.root->cause->rule, "learning_rate");
+  ASSERT_FALSE(report.root->causes.empty());
+  EXPECT_EQ(report.root->causes[0].rule, "learning_rate");
 }
 
 TEST_F(VerdictRootTest, AnotherLearningRateOnTopOfRounding) {
@@ -171,8 +171,8 @@ TEST_F(VerdictRootTest, AWeightDecayThatOneRunChangedIsFound) {
   };
   const DiffReport report = DiffWith(Sum(RoundingEverywhere(), OfUpdates(1e-6, 4)));
   EXPECT_EQ(Say(report), "4 optimizer embed.weight");
-  ASSERT_TRUE(report.root->cause);
-  EXPECT_EQ(report.root->cause->rule, "weight_decay");
+  ASSERT_FALSE(report.root->causes.empty());
+  EXPECT_EQ(report.root->causes[0].rule, "weight_decay");
 }
 
 // Of a group of biases, say.

@@ -32,8 +32,8 @@ class VerdictSettingsTest : public VerdictTest {
     return Ask(std::move(request));
   }
   static std::string CauseOf(const DiffReport& report) {
-    if (!report.root || !report.root->cause) return "none";
-    return report.root->cause->rule + ": " + report.root->cause->text;
+    if (!report.root || report.root->causes.empty()) return "none";
+    return report.root->causes[0].rule + ": " + report.root->causes[0].text;
   }
 
   const Config ln_ = {{"module.blocks.*.ln.eps", "1e-05"}};
