@@ -318,10 +318,9 @@ std::string NextStep(const v1::DiffReport& report) {
              "anything else";
     case v1::STAGE_BATCH: {
       const std::string agrees = PreviousText(first, report);
-      return BatchAdvice(first, report) +
-             (agrees.empty()
-                  ? ""
-                  : fmt::format("; {}, of the same batch, {}", Printable(first.previous()), agrees));
+      return BatchAdvice(first, report) + (agrees.empty() ? ""
+                                                          : fmt::format("; {}, of the same batch, {}",
+                                                                        Printable(first.previous()), agrees));
     }
     case v1::STAGE_LOSS:
       return fmt::format(

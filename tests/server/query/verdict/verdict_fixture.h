@@ -226,7 +226,7 @@ class VerdictTest : public ::testing::Test {
   std::unique_ptr<FakeStore> store_ = std::make_unique<FakeStore>();
   Options options_;
   std::function<void(RunWriter&, bool is_b)> before_;
-  Edit base_;                                       // of both runs
+  Edit base_;                                                                       // of both runs
   std::function<void(std::uint32_t rank, const TensorKey& key, Tensor&)> of_rank_;  // of B
   std::uint64_t swapped_from_ = ~std::uint64_t{0};  // B runs blocks.2.fc before blocks.2.ln
 
