@@ -78,7 +78,7 @@ Found AsReduction(const Evidence& evidence, const OtherRanks& of_a, const OtherR
               Confidence::kCertain, evidence.root.activation);
 }
 
-// The factor between the runs on each rank; nothing if one rank's tensor is no multiple of the other run's.
+// By rank, the factor between the tensors of the two runs. Nothing if there is none on some rank.
 std::optional<std::map<std::uint32_t, double>> FactorsByRank(const Evidence& evidence, const OtherRanks& of_a,
                                                              const OtherRanks& of_b) {
   constexpr double kResidual = 1e-3;

@@ -46,6 +46,13 @@ class Alignment {
   struct Options {
     std::array<bool, kKindCount> wanted{};  // kinds
     const NameMap* names = nullptr;         // the user's map; may be null
+
+    // All kinds, without a map: for runs of one training.
+    static Options OfEveryKind() {
+      Options options;
+      options.wanted.fill(true);
+      return options;
+    }
   };
 
   // `by_order`: matches for activations that identity and names leave over.

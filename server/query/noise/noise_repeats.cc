@@ -11,12 +11,6 @@
 namespace statcollect::query {
 namespace {
 
-Alignment::Options ByIdentity() {
-  Alignment::Options options;
-  options.wanted.fill(true);
-  return options;
-}
-
 // How far apart two observations of the same thing are; 0 where that cannot be said.
 double ApartBy(const Observation& a, const Observation& b) {
   const Comparison comparison =
@@ -27,9 +21,10 @@ double ApartBy(const Observation& a, const Observation& b) {
 
 }  // namespace
 
-RepeatNoise::RepeatNoise(RunView& a) : a_(a), self_(ByIdentity()) {}
+RepeatNoise::RepeatNoise(RunView& a) : a_(a), self_(Alignment::Options::OfEveryKind()) {}
 
-RepeatNoise::Repeat::Repeat(RunView opened) : view(std::move(opened)), aligner(ByIdentity()) {}
+RepeatNoise::Repeat::Repeat(RunView opened)
+    : view(std::move(opened)), aligner(Alignment::Options::OfEveryKind()) {}
 
 Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(const OpenRun& open, RunView& a,
                                                        const std::vector<std::string>& runs) {

@@ -12,12 +12,6 @@
 namespace statcollect::query {
 namespace {
 
-Alignment::Options ByIdentity() {
-  Alignment::Options options;
-  options.wanted.fill(true);
-  return options;
-}
-
 std::optional<std::string> SettingOf(const RunView& view, const char* key) {
   for (std::size_t attempt = view.attempts().size(); attempt-- > 0;) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
@@ -30,7 +24,7 @@ std::optional<std::string> SettingOf(const RunView& view, const char* key) {
 
 }  // namespace
 
-Twins::Opened::Opened(RunView opened) : view(std::move(opened)), aligner(ByIdentity()) {}
+Twins::Opened::Opened(RunView opened) : view(std::move(opened)), aligner(Alignment::Options::OfEveryKind()) {}
 
 Result<std::vector<TwinOf>> Twins::Find(RunReader& store, const std::string& base) {
   auto runs = store.ListRuns();

@@ -62,6 +62,10 @@ OtherConvolutions ConvolutionsThatMayDiffer(const Config& a, const Config& b) {
   return without(a) || without(b) ? OtherConvolutions::kForward : OtherConvolutions::kNone;
 }
 
+bool AllowsWinograd(std::span<const std::int64_t> shape) {
+  return shape.size() >= 4 && shape[shape.size() - 1] >= 3 && shape[shape.size() - 2] >= 3;
+}
+
 bool HasKink(std::string_view class_name) {
   constexpr std::array kKinked = {"ReLU", "SELU", "Hard", "shrink", "Threshold", "MaxPool"};
   return std::any_of(kKinked.begin(), kKinked.end(),
@@ -91,8 +95,7 @@ void Kernels::Note(const TensorDef& def, const Layout& layout) {
   const double elements = ElementsOf(layout);
   module.by_first = std::max(module.by_first, elements / static_cast<double>(shape[0]));
   module.by_second = std::max(module.by_second, elements / static_cast<double>(shape[1]));
-  const std::size_t dims = shape.size();
-  module.winograd = module.winograd || (dims >= 4 && shape[dims - 1] >= 3 && shape[dims - 2] >= 3);
+  module.winograd = module.winograd || AllowsWinograd(shape);
 }
 
 const Kernels::Module* Kernels::Find(std::string_view module) const {

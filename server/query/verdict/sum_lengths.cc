@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/query/settings/dotted.h"
+#include "server/query/verdict/kernels.h"
 
 namespace statcollect::query {
 namespace {
@@ -27,8 +28,7 @@ void SumLengths::Step(std::span<const TensorPair> pairs) {
       }
       case Kind::kWeight: {
         Module& module = modules_[ParentOf(name)];
-        module.winograd =
-            module.winograd || (shape.size() >= 4 && shape.back() >= 3 && shape[shape.size() - 2] >= 3);
+        module.winograd = module.winograd || AllowsWinograd(shape);
         if (shape.size() > 1 && shape.front() > 0)
           module.row = std::max(module.row, Elements(pair.a) / static_cast<double>(shape.front()));
         else

@@ -1,4 +1,5 @@
-"""A lock that another thread holds while the process forks would never be free in the child: each is made anew there."""
+"""Locks that a forked child can use. Of the parent's threads only the one that forks goes on in the child, so a lock that another one held
+would stay locked there for ever. The child therefore gets new ones."""
 
 from __future__ import annotations
 

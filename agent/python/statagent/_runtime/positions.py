@@ -97,9 +97,6 @@ class StepGate:
     def recording(self) -> AbstractContextManager[None]:
         return _Recording(self)
 
-    def ending(self) -> AbstractContextManager[None]:
-        return _Ending(self)
-
     def begin_record(self) -> None:
         with self._changed:
             while self._ending:
@@ -135,14 +132,3 @@ class _Recording(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         self._gate.end_record()
-
-
-class _Ending(AbstractContextManager[None]):
-    def __init__(self, gate: StepGate) -> None:
-        self._gate = gate
-
-    def __enter__(self) -> None:
-        self._gate.begin_end()
-
-    def __exit__(self, *_: object) -> None:
-        self._gate.end_end()
