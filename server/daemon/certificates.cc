@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <iostream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "common/unix_address.h"
 #include "server/access/token.h"
 #include "server/access/token_file.h"
+#include "server/daemon/say_error.h"
 #include "tls/authority.h"
 
 namespace statcollect {
@@ -71,15 +71,15 @@ Status MakeTokens(const DaemonConfig& config, const AutoFiles& files) {
   });
 }
 
-void PrintVariables(std::FILE* to, const char* prefix, const std::string& collector,
-                    const tls::AuthorityFiles& files, bool mutual, const std::string& token_file) {
-  std::fprintf(to, "  export %s_COLLECTOR=%s %s_TLS_CA=%s", prefix, collector.c_str(), prefix,
-               files.ca.c_str());
+// The line that sets a client's variables.
+std::string VariablesLine(const std::string& prefix, const std::string& collector,
+                          const tls::AuthorityFiles& files, bool mutual, const std::string& token_file) {
+  std::string line = "  export " + prefix + "_COLLECTOR=" + collector + ' ' + prefix + "_TLS_CA=" + files.ca;
   if (mutual)
-    std::fprintf(to, " %s_TLS_CERT=%s %s_TLS_KEY=%s", prefix, files.client_certificate.c_str(), prefix,
-                 files.client_key.c_str());
-  if (!token_file.empty()) std::fprintf(to, " %s_TOKEN_FILE=%s", prefix, token_file.c_str());
-  std::fprintf(to, "\n");
+    line += ' ' + prefix + "_TLS_CERT=" + files.client_certificate + ' ' + prefix +
+            "_TLS_KEY=" + files.client_key;
+  if (!token_file.empty()) line += ' ' + prefix + "_TOKEN_FILE=" + token_file;
+  return line + '\n';
 }
 
 // The first name that other machines may know; behind the three of the loopback interface.
@@ -117,15 +117,14 @@ void PrintClientVariables(const DaemonConfig& config, const Endpoint* listen) {
   const bool mutual = !config.tls.authorities.empty();
   const std::string address =
       listen != nullptr ? NameForClients(*listen) : std::string(kUnixScheme) + config.socket.path;
-  const auto print = [&](const char* prefix, const std::string& token) {
-    PrintVariables(stderr, prefix, address, own.certificates, mutual, Exists(token) ? token : "");
+  const auto line = [&](const char* prefix, const std::string& token) {
+    return VariablesLine(prefix, address, own.certificates, mutual, Exists(token) ? token : "");
   };
-  std::fprintf(stderr, "Ranks need these variables, and on other machines copies of the files:\n");
-  print("STATAGENT", own.agents_token);
-  std::fprintf(stderr, "statctl needs:\n");
-  print("STATCTL", own.statctl_token);
-  if (!Exists(own.agents_token))
-    std::fprintf(stderr, "and tokens; statcollectord token create makes more of them.\n");
+  std::string text = "Ranks need these variables, and on other machines copies of the files:\n" +
+                     line("STATAGENT", own.agents_token) + "statctl needs:\n" +
+                     line("STATCTL", own.statctl_token);
+  if (!Exists(own.agents_token)) text += "and tokens; statcollectord token create makes more of them.\n";
+  std::fputs(text.c_str(), stderr);  // one write: other output of a terminal must not land inside of a line
 }
 
 int RunTlsCommand(int argc, const char* const* argv) {
@@ -145,14 +144,14 @@ int RunTlsCommand(int argc, const char* const* argv) {
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    std::cerr << "statcollectord tls: " << error.what() << "; see statcollectord tls init --help\n";
+    SayError("statcollectord tls", std::string(error.what()) + "; see statcollectord tls init --help");
     return 2;
   }
   const bool named = !hosts.empty();
   if (!named) hosts = tls::OwnHosts();
   directory = std::filesystem::absolute(directory).string();
   if (const Status made = tls::MakeCertificates(directory, {.hosts = hosts}); !made.ok()) {
-    std::cerr << "statcollectord tls: " << made.message() << '\n';
+    SayError("statcollectord tls", made.message());
     return 2;
   }
   const tls::AuthorityFiles files = tls::FilesIn(directory);
@@ -165,7 +164,7 @@ int RunTlsCommand(int argc, const char* const* argv) {
               files.ca.c_str());
   std::printf("Ranks need these variables, and on other machines copies of the files; then statctl:\n");
   for (const char* prefix : {"STATAGENT", "STATCTL"})
-    PrintVariables(stdout, prefix, address, files, true, "");
+    std::fputs(VariablesLine(prefix, address, files, true, "").c_str(), stdout);
   std::printf("Keep %s: it signs certificates that all of them trust.\n", files.ca_key.c_str());
   return 0;
 }

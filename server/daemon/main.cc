@@ -58,6 +58,7 @@
 #include "server/daemon/http_names.h"
 #include "server/daemon/last_resort.h"
 #include "server/daemon/open_access.h"
+#include "server/daemon/say_error.h"
 #include "server/daemon/token_command.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
@@ -90,7 +91,7 @@ void SetUpLog(const DaemonConfig& config) {
 }
 
 int Fail(const std::string& message) {
-  std::cerr << "statcollectord: " << message << '\n';
+  SayError("statcollectord", message);
   return kExitCannotStart;
 }
 
@@ -550,7 +551,6 @@ int main(int argc, char** argv) {
   try {
     return statcollect::Run(parsed.config);
   } catch (const std::exception& failure) {
-    std::cerr << "statcollectord: " << failure.what() << '\n';
-    return 2;
+    return statcollect::Fail(failure.what());
   }
 }

@@ -23,6 +23,7 @@
 #include "server/access/token.h"
 #include "server/access/token_file.h"
 #include "server/daemon/config.h"
+#include "server/daemon/say_error.h"
 #include "server/daemon/units.h"
 #include "tls/files.h"
 
@@ -124,11 +125,13 @@ Status CreateToken(const TokenOptions& o) {
     return kept;
   }
   STATCOLLECT_RETURN_IF_ERROR(WriteToken(o, *token));
-  std::cerr << "token " << *access::TokenId(*token) << " with scope " << record.scopes.ToString()
-            << (record.project.empty() ? " for all projects" : " for project " + record.project)
-            << (record.expires ? ", expires " + DateText(*record.expires) : ", never expires")
-            << (o.out.empty() ? "; it is shown only this once: keep it in a file with mode 0600\n"
-                              : "; it is in " + Printable(o.out) + ", and nowhere else\n");
+  const std::string said =
+      "token " + std::string(*access::TokenId(*token)) + " with scope " + record.scopes.ToString() +
+      (record.project.empty() ? " for all projects" : " for project " + record.project) +
+      (record.expires ? ", expires " + DateText(*record.expires) : ", never expires") +
+      (o.out.empty() ? "; it is shown only this once: keep it in a file with mode 0600\n"
+                     : "; it is in " + Printable(o.out) + ", and nowhere else\n");
+  std::fputs(said.c_str(), stderr);
   return Status::Ok();
 }
 
@@ -196,12 +199,12 @@ int RunTokenCommand(int argc, const char* const* argv) {
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    std::cerr << "statcollectord token: " << error.what() << "; see statcollectord token --help\n";
+    SayError("statcollectord token", std::string(error.what()) + "; see statcollectord token --help");
     return kTokenFailed;
   }
   const Status done = create->parsed() ? CreateToken(o) : list->parsed() ? ListTokens(o) : RevokeToken(o);
   if (done.ok()) return 0;
-  std::cerr << "statcollectord token: " << done.message() << '\n';
+  SayError("statcollectord token", done.message());
   return kTokenFailed;
 }
 

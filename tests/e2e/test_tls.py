@@ -377,6 +377,27 @@ def test_tls_auto_makes_all_that_ranks_and_statctl_need(tmp_path: Path) -> None:
             assert collector.stop() == 0
 
 
+@pytest.mark.parametrize("arguments", [
+    ["--tls-auto", "--listen", "127.0.0.1:0", "--http", "off", "--data-dir", "data"], ["--listen", "256.0.0.1:1"],
+    ["tls", "init"], ["tls", "init", "/proc/none"], ["token", "list", "--wrong"], ["token", "revoke", "none"],
+    ["token", "create", "--scope", "ingest"],
+])  # fmt: skip
+def test_a_line_is_written_at_once(arguments: list[str], tmp_path: Path) -> None:
+    """Other output of the terminal could land between its parts. A pipe of packets keeps writes apart."""
+    output, errors = os.pipe2(os.O_DIRECT)
+    writes = []
+    with subprocess.Popen([STATCOLLECTORD, *arguments], stdout=subprocess.PIPE, stderr=errors, cwd=tmp_path) as process:
+        os.close(errors)
+        assert process.stdout is not None
+        if "--tls-auto" in arguments:
+            process.stdout.readline()  # the ready line, behind what the clients need
+            process.terminate()
+        while written := os.read(output, 1 << 16):
+            writes.append(written.decode())
+    os.close(output)
+    assert writes and all(written.endswith("\n") for written in writes), writes
+
+
 def test_tls_auto_between_two_machines(machines: Machines, tmp_path: Path) -> None:
     collector = Collector(tmp_path / "data", address=machines.listen, extra=["--tls-auto"], wrapper=machines.here)
     collector.start()
