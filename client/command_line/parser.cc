@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "client/command_line/declarations.h"
+#include "client/rpc/own_collector.h"
 #include "common/edit_distance.h"
 #include "common/names.h"
 #include "common/project.h"
@@ -150,8 +151,23 @@ GlobalOptions Parser::global() const {
       .command = name, .format = kFormats.at(format_), .quiet = quiet_, .timeout_seconds = timeout_seconds_};
 }
 
+// Whether the command may make a data folder.
+bool Parser::MayRecord() const {
+  static const std::set<std::string> kCommands = {"run", "ab", "bisect", "import"};
+  return kCommands.contains(app_.get_subcommands().front()->get_name());
+}
+
 CollectorOptions Parser::collector() const {
+  Locate locate;
+  if (app_.get_option("--collector")->count() == 0)
+    locate = LocateOwn({.folder = data_dir_,
+                        .named = app_.get_option("--data-dir")->count() > 0,
+                        .make_folder = MayRecord(),
+                        .remark = [quiet = quiet_](const std::string& sentence) {
+                          if (!quiet) std::cerr << sentence + '\n';
+                        }});
   return {.address = collector_,
+          .locate = std::move(locate),
           .token_file = token_file_,
           .project = project_,
           .tls = tls_,
@@ -188,9 +204,16 @@ int Parser::Help() const {
 }
 
 void Parser::AddGlobals() {
-  app_.add_option("--collector", collector_, "Collector's gRPC address, HOST:PORT or unix:/PATH")
-      ->envname("STATCTL_COLLECTOR")
-      ->capture_default_str();
+  CLI::Option* collector =
+      app_.add_option("--collector", collector_, "Collector's gRPC address, HOST:PORT or unix:/PATH")
+          ->envname("STATCTL_COLLECTOR")
+          ->capture_default_str();
+  app_.add_option("--data-dir", data_dir_,
+                  "Folder of the runs, if no collector is named and none answers there: statctl then\n"
+                  "starts its own for as long as it needs one")
+      ->envname("STATCTL_DATA_DIR")
+      ->capture_default_str()
+      ->excludes(collector);
   app_.add_option("--token-file", token_file_, "File with the token, if the collector requires one")
       ->envname("STATCTL_TOKEN_FILE");
   app_.add_option("--project", project_, "Project of the runs (default: the token's)")

@@ -9,6 +9,7 @@
 
 #include "client/command_line/command_set.h"
 #include "client/commands/session.h"
+#include "common/data_folder.h"
 
 namespace statcollect::client {
 
@@ -25,6 +26,7 @@ class Parser {
   CollectorOptions collector() const;
 
  private:
+  bool MayRecord() const;
   void AddGlobals();
   void AddHelp();
   int Help() const;
@@ -33,7 +35,7 @@ class Parser {
 
   CLI::App app_;
   CommandSet commands_{app_};
-  std::string collector_ = "127.0.0.1:7433", token_file_, project_, format_ = "table";
+  std::string collector_ = kDefaultAddress, data_dir_ = std::string("./") + kDataFolder, token_file_, project_, format_ = "table";
   tls::Files tls_files_;
   tls::Material tls_;  // what Parse read from them
   double timeout_seconds_ = 0;

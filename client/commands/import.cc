@@ -223,6 +223,7 @@ class Importer {
 
   // Records read before an error are stored, too; the caller reports that.
   Status SendRank(Dump& dump, std::uint32_t rank, Tally& tally, Totals& totals) {
+    STATCOLLECT_RETURN_IF_ERROR(session_.collector().Locate());
     IngestSender sender({.address = session_.collector().address(),
                          .token_file = session_.collector().token_file(),
                          .project = session_.collector().project(),

@@ -99,6 +99,7 @@ class SpillImporter {
     if (!options_.run.empty()) info.run = options_.run;
     sent.run = info.run;
     sent.rank = info.rank;
+    if (!options_.dry_run) STATCOLLECT_RETURN_IF_ERROR(session_.collector().Locate());
     IngestSender sender({.address = session_.collector().address(),
                          .token_file = session_.collector().token_file(),
                          .project = session_.collector().project(),

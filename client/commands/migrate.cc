@@ -84,6 +84,7 @@ class Migration {
         {.certificate = options_.to_tls_cert, .key = options_.to_tls_key, .authorities = options_.to_tls_ca},
         {.certificate = "--to-tls-cert", .key = "--to-tls-key", .authorities = "--to-tls-ca"});
     if (!tls.ok()) return tls.status();
+    STATCOLLECT_RETURN_IF_ERROR(session_.collector().Locate());
     const Collector& from = session_.collector();
     // Without a time limit: copying takes as long as it does.
     source_ = std::make_unique<Collector>(CollectorOptions{.address = from.address(),

@@ -1,3 +1,5 @@
+#include <chrono>
+#include <iostream>
 #include <string>
 
 #include <fmt/format.h>
@@ -76,6 +78,12 @@ int OpenPage(Session& session, const DiffOptions& options) {
   session.PrintLine(url);
   if (!link->secret().empty())
     session.Remark("The link logs one browser in, once, within 5 minutes; the log-in lasts 12 hours.");
+  if (session.collector().passing()) {
+    std::cout.flush();
+    session.Remark("The page is served until Ctrl-C.");
+    const Collector::Task task(session.collector());
+    while (session.collector().WaitUnlessCancelled(std::chrono::seconds(60))) continue;
+  }
   return kExitSame;
 }
 

@@ -52,6 +52,8 @@ Result<tls::Material> LoadTls(const tls::Files& files, const tls::Names& names) 
 Collector::Collector(CollectorOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Collector::~Collector() = default;
 
+Status Collector::Locate() { return impl_->Locate(); }
+
 Result<v1::ListRunsResponse> Collector::ListRuns() {
   return impl_->Ask<v1::ListRunsResponse>(
       [&](auto& context, auto& response) { return impl_->query().ListRuns(&context, {}, &response); });
@@ -284,6 +286,7 @@ bool Collector::Cancel() { return impl_->Cancel(); }
 Collector::Task::Task(Collector& collector) : collector_(collector) { collector_.impl_->CountTask(1); }
 Collector::Task::~Task() { collector_.impl_->CountTask(-1); }
 const std::string& Collector::address() const { return impl_->address(); }
+bool Collector::passing() const { return impl_->passing(); }
 const std::string& Collector::token_file() const { return impl_->token_file(); }
 const std::string& Collector::project() const { return impl_->project(); }
 const tls::Material& Collector::tls() const { return impl_->tls(); }

@@ -19,8 +19,18 @@
 
 namespace statcollect::client {
 
+inline constexpr char kDefaultAddress[] = "127.0.0.1:7433";
+
+struct Located {
+  std::string address;
+  bool passing = false;  // it ends with this process, and so do links to it
+};
+// Finds a collector, and may start one. Asks its argument whether it is to give up.
+using Locate = std::function<Result<Located>(const std::function<bool()>& cancelled)>;
+
 struct CollectorOptions {
-  std::string address = "127.0.0.1:7433";           // HOST:PORT or unix:/PATH
+  std::string address = kDefaultAddress;            // HOST:PORT or unix:/PATH
+  Locate locate = {};                               // asked for the address once, before the first query
   std::string token_file = {};                      // read for each query; empty: no token
   std::string project = {};                         // a valid name; empty: the token's, or the default one
   tls::Material tls = {};                           // TLS is used if it has authorities
@@ -56,6 +66,9 @@ class Collector {
   // Does not connect yet. Precondition: ValidateAddress(options.address).ok().
   explicit Collector(CollectorOptions options);
   ~Collector();
+
+  // Finds the collector, so that address() is its. Every query does so.
+  Status Locate();
 
   Result<v1::ListRunsResponse> ListRuns();
   Result<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request);
@@ -137,7 +150,8 @@ class Collector {
    private:
     Collector& collector_;
   };
-  const std::string& address() const;
+  const std::string& address() const;  // as given, until it is located
+  bool passing() const;                // see Located; after the first query
   const std::string& token_file() const;
   const std::string& project() const;
   const tls::Material& tls() const;

@@ -33,35 +33,36 @@ std::shared_ptr<grpc::Channel> MakeCollectorChannel(const std::string& address, 
 
 class Collector::Impl {
  public:
-  explicit Impl(CollectorOptions options)
-      : options_(std::move(options)),
-        channel_(MakeCollectorChannel(options_.address, options_.tls)),
-        query_(v1::Query::NewStub(channel_)),
-        admin_(v1::Admin::NewStub(channel_)),
-        login_(v1::Login::NewStub(channel_)),
-        ingest_(v1::Ingest::NewStub(channel_)),
-        transfer_(v1::Transfer::NewStub(channel_)) {}
+  explicit Impl(CollectorOptions options) : options_(std::move(options)) {}
 
+  // Precondition of the stubs: within Run.
   v1::Query::Stub& query() { return *query_; }
   v1::Admin::Stub& admin() { return *admin_; }
   v1::Login::Stub& login() { return *login_; }
   v1::Ingest::Stub& ingest() { return *ingest_; }
   v1::Transfer::Stub& transfer() { return *transfer_; }
   const std::string& address() const { return options_.address; }
+  bool passing() const { return passing_; }
   const std::string& token_file() const { return options_.token_file; }
   const std::string& project() const { return options_.project; }
   const tls::Material& tls() const { return options_.tls; }
 
+  // Finds the collector, unless that is done.
+  Status Locate() {
+    SetBusy(true);
+    Status status = LocateOnce();
+    SetBusy(false);
+    return status;
+  }
+
   // Connects, sets deadline and cancellation, makes the call.
   template <typename Call>
   Status Run(Call&& call) {
-    {
-      MutexLock lock(mutex_);
-      busy_ = true;
-    }
-    const auto begin = system_clock::now();
+    SetBusy(true);
     grpc::ClientContext context;
     Status status = AddCaller(options_.token_file, options_.project, &context);
+    if (status.ok()) status = LocateOnce();
+    const auto begin = system_clock::now();
     if (status.ok()) status = Connect(begin);
     if (status.ok()) {
       if (options_.timeout.count() > 0) context.set_deadline(begin + options_.timeout);
@@ -121,6 +122,26 @@ class Collector::Impl {
   static std::string Seconds(milliseconds time) {
     return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
   }
+  void SetBusy(bool busy) {
+    MutexLock lock(mutex_);
+    busy_ = busy;
+  }
+  Status LocateOnce() {
+    if (channel_ != nullptr) return Status::Ok();
+    if (options_.locate) {
+      auto located = options_.locate([this] { return cancelled(); });
+      if (!located.ok()) return located.status();
+      options_.address = std::move(located->address);
+      passing_ = located->passing;
+    }
+    channel_ = MakeCollectorChannel(options_.address, options_.tls);
+    query_ = v1::Query::NewStub(channel_);
+    admin_ = v1::Admin::NewStub(channel_);
+    login_ = v1::Login::NewStub(channel_);
+    ingest_ = v1::Ingest::NewStub(channel_);
+    transfer_ = v1::Transfer::NewStub(channel_);
+    return Status::Ok();
+  }
   void SetContext(grpc::ClientContext* context) {
     MutexLock lock(mutex_);
     context_ = context;
@@ -175,13 +196,14 @@ class Collector::Impl {
     return {code, fmt::format("{} (collector {})", message, address)};
   }
 
-  const CollectorOptions options_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::Query::Stub> query_;
-  const std::unique_ptr<v1::Admin::Stub> admin_;
-  const std::unique_ptr<v1::Login::Stub> login_;
-  const std::unique_ptr<v1::Ingest::Stub> ingest_;
-  const std::unique_ptr<v1::Transfer::Stub> transfer_;
+  CollectorOptions options_;
+  bool passing_ = false;
+  std::shared_ptr<grpc::Channel> channel_;  // null: not located yet
+  std::unique_ptr<v1::Query::Stub> query_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+  std::unique_ptr<v1::Login::Stub> login_;
+  std::unique_ptr<v1::Ingest::Stub> ingest_;
+  std::unique_ptr<v1::Transfer::Stub> transfer_;
   Mutex mutex_;  // guards everything below
   grpc::ClientContext* context_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
   std::function<void()> on_cancel_ STATCOLLECT_GUARDED_BY(mutex_);

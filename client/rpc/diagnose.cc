@@ -101,17 +101,42 @@ Diagnosis Answering(const std::string& address, const std::string& answer,
                   address, kNameIt));
 }
 
+// Where a unix:/PATH address leads.
+struct SocketPlace {
+  explicit SocketPlace(const std::string& address) {
+    const std::string path = SocketPath("--collector", address).value();
+    name.sun_family = AF_UNIX;
+    std::copy_n(path.data(), std::min(path.size(), sizeof name.sun_path - 1), name.sun_path);
+    info.ai_family = AF_UNIX;
+    info.ai_socktype = SOCK_STREAM;
+    info.ai_addr = reinterpret_cast<sockaddr*>(&name);
+    info.ai_addrlen = sizeof name;
+  }
+  sockaddr_un name{};
+  addrinfo info{};
+};
+
+// Where a HOST:PORT address leads; on failure `error` says why.
+struct HostPlaces {
+  explicit HostPlaces(const std::string& address) {
+    const std::size_t colon = address.rfind(':');
+    host = address.substr(0, colon);
+    if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
+    places.reset(found);
+  }
+  std::string host;
+  int error = 0;
+  std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> places{nullptr, freeaddrinfo};
+};
+
 // As below, for unix:/PATH.
 Diagnosis DiagnoseSocket(const std::string& address, std::chrono::milliseconds patience) {
-  const std::string path = SocketPath("--collector", address).value();
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  std::copy_n(path.data(), std::min(path.size(), sizeof to.sun_path - 1), to.sun_path);
-  addrinfo info{};
-  info.ai_family = AF_UNIX;
-  info.ai_socktype = SOCK_STREAM;
-  info.ai_addr = reinterpret_cast<sockaddr*>(&to);
-  info.ai_addrlen = sizeof to;
+  const SocketPlace place(address);
+  const addrinfo& info = place.info;
   const Socket socket(info);
   const std::string shown = Printable(address);
   switch (const int error = socket.Connect(info)) {
@@ -136,24 +161,31 @@ Diagnosis DiagnoseSocket(const std::string& address, std::chrono::milliseconds p
 
 }  // namespace
 
+bool NothingListens(const std::string& address) {
+  if (IsUnixAddress(address)) {
+    const SocketPlace place(address);
+    const int error = Socket(place.info).Connect(place.info);
+    return error == ENOENT || error == ENOTDIR || error == ECONNREFUSED;
+  }
+  const HostPlaces found(address);
+  if (found.error != 0) return false;
+  for (const addrinfo* to = found.places.get(); to != nullptr; to = to->ai_next) {
+    if (Socket(*to).Connect(*to) != ECONNREFUSED) return false;
+  }
+  return true;
+}
+
 Diagnosis DiagnoseConnection(const std::string& address, const tls::Material& tls,
                              std::chrono::milliseconds patience) {
   if (IsUnixAddress(address)) return DiagnoseSocket(address, patience);
   const std::string shown = Printable(address);
-  const std::size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int failed = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  if (failed != 0) {
+  const HostPlaces found(address);
+  if (found.error != 0) {
     return Unavailable(fmt::format("no collector at {}: host '{}' is unknown ({}); check its name; {}", shown,
-                                   Printable(host), gai_strerror(failed), kNameIt));
+                                   Printable(found.host), gai_strerror(found.error), kNameIt));
   }
   int error = 0;
-  for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
+  for (const addrinfo* to = found.places.get(); to != nullptr; to = to->ai_next) {
     const Socket socket(*to);
     error = socket.Connect(*to);
     if (error == 0) {

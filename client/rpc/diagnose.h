@@ -20,6 +20,9 @@ struct Diagnosis {
 Diagnosis DiagnoseConnection(const std::string& address, const tls::Material& tls,
                              std::chrono::milliseconds patience);
 
+// Whether the machine of this valid address says at once that no program listens there. Silence is not that.
+bool NothingListens(const std::string& address);
+
 }  // namespace statcollect::client
 
 #endif  // STATCOLLECT_CLIENT_RPC_DIAGNOSE_H_

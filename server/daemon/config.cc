@@ -323,6 +323,9 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->capture_default_str();
   app.add_option("--ingest-rate-max", raw.ingest_rate_max, "The same of all agents together")
       ->capture_default_str();
+  app.add_flag("--until-unused", config.until_unused,
+               "End once no statctl and no agent uses it: how statctl starts a collector for itself")
+      ->configurable(false);
   app.add_option("--log-level", config.log_level,
                  "debug, info, warn or error; the log goes to standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))

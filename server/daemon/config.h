@@ -63,6 +63,7 @@ struct DaemonConfig {
   bool HasTokens() const;       // looks whether the file exists, unless it is named
   std::string restore_from;     // checkpoint to start from; empty: none
   bool accept_loss = false;     // open a store of which something is missing
+  bool until_unused = false;    // end once no statctl uses it (server/daemon/users.h)
   std::string checkpoint_root;  // folder of checkpoints that clients ask for, absolute; empty: none
 };
 

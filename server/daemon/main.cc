@@ -30,6 +30,7 @@
 #include <boost/asio/signal_set.hpp>
 
 #include "common/clock.h"
+#include "common/data_folder.h"
 #include "common/failpoint.h"
 #include "common/thread_annotations.h"
 #include "common/unix_address.h"
@@ -60,6 +61,7 @@
 #include "server/daemon/open_access.h"
 #include "server/daemon/say_error.h"
 #include "server/daemon/token_command.h"
+#include "server/daemon/users.h"
 #include "server/http/server.h"
 #include "server/ingest/grpc_service.h"
 #include "server/ingest/ingest_server.h"
@@ -173,6 +175,24 @@ std::string AddressesOf(const DaemonConfig& config, const GrpcServer& grpc, cons
   const std::string local = grpc.socket ? std::string(kUnixScheme) + config.socket.path : "";
   return tcp + (tcp.empty() || local.empty() ? "" : separator) + local;
 }
+
+// Says in the data folder where the collector answers, for statctl. Other users of the machine may read it as far as the folder
+// lets them.
+class AddressFile {
+ public:
+  AddressFile(const DaemonConfig& config, const GrpcServer& grpc)
+      : path_(config.data_dir + '/' + kAddressFile) {
+    const std::string all = AddressesOf(config, grpc, "\n");
+    const Status written = tls::ReplaceFile(path_, all.substr(0, all.find('\n')) + '\n', 0644);
+    if (!written.ok()) spdlog::warn("statctl will not find this collector by its folder: {}", written.message());
+  }
+  ~AddressFile() { (void)unlink(path_.c_str()); }
+  AddressFile(const AddressFile&) = delete;
+  AddressFile& operator=(const AddressFile&) = delete;
+
+ private:
+  const std::string path_;
+};
 
 void PrintReady(const DaemonConfig& config, const Store& store, const GrpcServer& grpc,
                 const HttpServer* http) {
@@ -527,6 +547,12 @@ int Run(const DaemonConfig& config) {
   const auto work = boost::asio::make_work_guard(io);  // without --http, too
   const Signals signals(io);  // before the ready line: who reads that may send one at once
   PrintClientVariables(config, grpc->listener ? &grpc->listener->endpoint() : nullptr);
+  const AddressFile address(config, *grpc);
+  const auto users = config.until_unused
+                         ? Users::Watch(io, config.data_dir,
+                                        [&collector] { return collector.GetStatus().streams_open > 0; })
+                         : Result<std::unique_ptr<Users>>(nullptr);
+  if (!users.ok()) return Fail(users.status().message());
   PrintReady(config, **store, *grpc, http->server.get());
   const CallbackHeartbeat heartbeat(io);
   io.run();

@@ -1,0 +1,52 @@
+// A collector that statctl starts where none answers, for as long as it runs.
+#ifndef STATCOLLECT_CLIENT_RPC_OWN_COLLECTOR_H_
+#define STATCOLLECT_CLIENT_RPC_OWN_COLLECTOR_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "client/rpc/collector.h"
+#include "common/status.h"
+
+namespace statcollect::client {
+
+// The use of the collector that has a data folder open. Whoever serves the folder is found by its address in there, whether it
+// is a team's statcollectord or one that another statctl has started; only if nobody answers, one is started, as a process of its
+// own session, with its log in the folder. It ends by itself when the last user has gone, however that ended.
+class OwnCollector {
+ public:
+  // Waits until it is ready: as long as the store takes to open. The folder is made if it is missing. Asks `cancelled` ten times
+  // a second, and then returns kCancelled. kNotFound: no statcollectord beside statctl or on PATH; kFailedPrecondition: it does
+  // not start, with its reason; kPermissionDenied: the folder cannot be used.
+  static Result<std::unique_ptr<OwnCollector>> Use(const std::string& folder,
+                                                   const std::function<bool()>& cancelled);
+  ~OwnCollector();
+  OwnCollector(const OwnCollector&) = delete;
+  OwnCollector& operator=(const OwnCollector&) = delete;
+
+  const std::string& address() const { return address_; }
+  bool started() const { return started_; }  // by this object
+
+ private:
+  OwnCollector(int users, std::string address, bool started)
+      : users_(users), address_(std::move(address)), started_(started) {}
+
+  const int users_;  // the lock
+  const std::string address_;
+  const bool started_;
+};
+
+struct OwnCollectorOptions {
+  std::string folder;        // of the data
+  bool named = false;        // by the user: no other collector is looked for
+  bool make_folder = false;  // a folder that is missing is made; else nothing is started without one
+  std::function<void(const std::string&)> remark;  // told in a sentence what was started
+};
+// The collector at the default address if one answers there, else the one that has the folder open, else one that is started.
+// The use lasts as long as the function.
+Locate LocateOwn(const OwnCollectorOptions& options);
+
+}  // namespace statcollect::client
+
+#endif  // STATCOLLECT_CLIENT_RPC_OWN_COLLECTOR_H_
