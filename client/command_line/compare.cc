@@ -122,6 +122,31 @@ void AddMap(CommandSet& commands) {
   propose->add_option("run_b", of_propose.run_b, "The run with other names")->required();
 }
 
+void AddRun(CommandSet& commands) {
+  const auto [app, o] = commands.Add<RunOptions>(
+      "run", "Records a training, without a line in its script",
+      "  statctl run base -- python train.py\n"
+      "  statctl run ort -- torchrun --nproc-per-node 2 train.py --backend ort\n"
+      "  statctl run base --steps 0-99 -- mpirun -n 2 python train.py\n"
+      "  statctl run base --if-exists append -- python train.py --resume last.pt\n"
+      "  statctl run base --perturb 1 -- python train.py    # a twin of base: see statctl help twins\n"
+      "  statctl diff base ort\n"
+      "Output and exit code are the command's. Models and optimizers of PyTorch are found by themselves; a script that\n"
+      "calls statagent.watch is left alone. Without a collector, the records go to --data-dir.\n",
+      RunTraining);
+  AddRunName(app, o.run);
+  app->add_option("command", o.command, "What trains, with its arguments, after --")->required();
+  app->add_option("--steps", o.steps, "Record only these steps, such as 0-20");
+  app->add_option("--perturb", o.seed, "Record a twin of RUN with noise of this seed, as RUN.twin-1-SEED")
+      ->type_name("SEED");
+  TakesOneOf(app->add_option("--if-exists", o.if_exists, "What to do if there is a run of that name")
+                 ->capture_default_str(),
+             "WHAT", {"error", "replace", "append"});
+  TakesOneOf(app->add_option("--watch", o.watch, "off: record only what the script itself watches")
+                 ->capture_default_str(),
+             "WHAT", {"auto", "off"});
+}
+
 void AddTwins(CommandSet& commands) {
   const auto [app, o] = commands.Add<TwinsOptions>(
       "twins", "Trains twins of a run, to measure its rounding",
@@ -130,7 +155,7 @@ void AddTwins(CommandSet& commands) {
       "  statctl twins base --steps 0-20 -- python train.py     # stops nothing: only fewer records\n"
       "  statctl twins base --once -- python train.py           # compiled graphs, CUDA graphs\n"
       "  statctl diff base ort\n"
-      "The command must train what base trained, and call statagent.init() without run=, or with that name.\n",
+      "The command must train what base trained. A script that calls the agent itself gives init() no name, or that one.\n",
       RecordTwins);
   AddRunName(app, o.run);
   app->add_option("command", o.command, "What trains the run, with its arguments, after --")->required();

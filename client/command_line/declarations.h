@@ -11,6 +11,7 @@ namespace statcollect::client {
 void AddDiff(CommandSet& commands);
 void AddReport(CommandSet& commands);
 void AddOpen(CommandSet& commands);
+void AddRun(CommandSet& commands);
 void AddTwins(CommandSet& commands);
 void AddNoise(CommandSet& commands);
 void AddGolden(CommandSet& commands);

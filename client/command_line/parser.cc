@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <set>
@@ -59,6 +60,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   app_.require_subcommand(0, 1);
   AddGlobals();
   // In the order of `statctl help`.
+  AddRun(commands_);
   AddDiff(commands_);
   AddReport(commands_);
   AddOpen(commands_);
@@ -151,18 +153,25 @@ GlobalOptions Parser::global() const {
       .command = name, .format = kFormats.at(format_), .quiet = quiet_, .timeout_seconds = timeout_seconds_};
 }
 
-// Whether the command may make a data folder.
-bool Parser::MayRecord() const {
-  static const std::set<std::string> kCommands = {"run", "ab", "bisect", "import"};
+// Whether the command runs programs that record, to the collector that their own environment may name.
+bool Parser::RunsTrainings() const {
+  static const std::set<std::string> kCommands = {"run", "ab", "bisect", "twins"};
   return kCommands.contains(app_.get_subcommands().front()->get_name());
 }
 
 CollectorOptions Parser::collector() const {
   Locate locate;
-  if (app_.get_option("--collector")->count() == 0)
+  const char* const of_agents = std::getenv("STATAGENT_COLLECTOR");
+  const bool named = app_.get_option("--collector")->count() > 0, trains = RunsTrainings();
+  if (!named && trains && of_agents != nullptr && *of_agents != '\0')
+    locate = [address = std::string(of_agents)](const auto&) -> Result<Located> {
+      if (const Status valid = ValidateAddress(address, "STATAGENT_COLLECTOR"); !valid.ok()) return valid;
+      return Located{.address = address};
+    };
+  else if (!named)
     locate = LocateOwn({.folder = data_dir_,
                         .named = app_.get_option("--data-dir")->count() > 0,
-                        .make_folder = MayRecord(),
+                        .make_folder = (trains && !app_.got_subcommand("twins")) || app_.got_subcommand("import"),
                         .remark = [quiet = quiet_](const std::string& sentence) {
                           if (!quiet) std::cerr << sentence + '\n';
                         }});

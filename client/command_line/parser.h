@@ -26,7 +26,7 @@ class Parser {
   CollectorOptions collector() const;
 
  private:
-  bool MayRecord() const;
+  bool RunsTrainings() const;
   void AddGlobals();
   void AddHelp();
   int Help() const;

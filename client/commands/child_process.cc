@@ -49,7 +49,7 @@ class ProgramAttributes {
     sigset_t none, all;
     sigemptyset(&none);
     sigemptyset(&all);
-    for (const int signal : {SIGINT, SIGPIPE, SIGTERM, SIGQUIT}) sigaddset(&all, signal);
+    for (const int signal : {SIGINT, SIGPIPE, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&all, signal);
     posix_spawnattr_setsigmask(&attributes_, &none);
     posix_spawnattr_setsigdefault(&attributes_, &all);
     posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
@@ -61,6 +61,33 @@ class ProgramAttributes {
 
  private:
   posix_spawnattr_t attributes_;
+};
+
+// While it exists, SIGTERM and SIGHUP go to the program, which may want to end well; statctl ends behind it.
+class PassedOn {
+ public:
+  PassedOn() {
+    struct sigaction pass {};
+    pass.sa_handler = [](int signal) {
+      if (child_ > 0) kill(child_, signal);
+    };
+    pass.sa_flags = SA_RESTART;
+    sigaction(SIGTERM, &pass, &term_);
+    sigaction(SIGHUP, &pass, &hang_up_);
+  }
+  ~PassedOn() {
+    child_ = 0;
+    sigaction(SIGTERM, &term_, nullptr);
+    sigaction(SIGHUP, &hang_up_, nullptr);
+  }
+  PassedOn(const PassedOn&) = delete;
+  PassedOn& operator=(const PassedOn&) = delete;
+  static void To(pid_t child) { child_ = child; }
+
+ private:
+  static inline volatile std::sig_atomic_t child_ = 0;
+  struct sigaction term_ {
+  }, hang_up_{};
 };
 
 // Reads to the end, and keeps the last kTailBytes.
@@ -87,19 +114,23 @@ Status CannotStart(const std::string& program, int error) {
 }  // namespace
 
 Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
-                          bool keep_output) {
+                          ChildOutput output) {
+  const bool keep_output = output == ChildOutput::kKept;
   std::array<int, 2> pipe = {-1, -1};
   if (keep_output && pipe2(pipe.data(), O_CLOEXEC) != 0) return CannotStart(command.front(), errno);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, keep_output ? pipe[1] : STDERR_FILENO, STDOUT_FILENO);
+  if (output != ChildOutput::kAsIs)
+    posix_spawn_file_actions_adddup2(&actions, keep_output ? pipe[1] : STDERR_FILENO, STDOUT_FILENO);
   if (keep_output) posix_spawn_file_actions_adddup2(&actions, pipe[1], STDERR_FILENO);
   const ProgramAttributes attributes;
   std::vector<std::string> words = command, entries = Environment(variables);
   const std::vector<char*> argv = Pointers(words), envp = Pointers(entries);
+  const PassedOn signals;
   pid_t pid = 0;
   const int error =
       posix_spawnp(&pid, command.front().c_str(), &actions, attributes.get(), argv.data(), envp.data());
+  if (error == 0) PassedOn::To(pid);
   posix_spawn_file_actions_destroy(&actions);
   if (keep_output) close(pipe[1]);
   ChildEnd end;

@@ -13,16 +13,21 @@ namespace statcollect::client {
 // Names and values that the program gets beside statctl's own environment, whose entries they replace.
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
+enum class ChildOutput {
+  kAsIs,      // statctl's own streams
+  kToErrors,  // both to statctl's standard error, because standard output is for statctl's answer
+  kKept,      // the last 64 KiB are kept instead
+};
+
 struct ChildEnd {
   int code = 0;      // as a shell has it: 128 + the signal that ended it
   std::string tail;  // the end of what it wrote, if that was kept
 };
 
-// Runs `command`, found in PATH, to its end. It has the terminal: statctl's standard input, and Ctrl-C; its output goes to
-// statctl's standard error, because standard output is for statctl's answer. keep_output: it is kept instead, the last
-// 64 KiB of it. kNotFound, kUnknown: it cannot be started. Precondition: the command has a word.
+// Runs `command`, found in PATH, to its end. It has the terminal: statctl's standard input, and Ctrl-C. A SIGTERM or SIGHUP of
+// statctl is passed on to it. kNotFound, kUnknown: it cannot be started. Precondition: the command has a word; one at a time.
 Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
-                          bool keep_output);
+                          ChildOutput output);
 
 }  // namespace statcollect::client
 

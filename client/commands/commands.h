@@ -66,6 +66,17 @@ struct GoldenOptions {
 };
 int SaveGolden(Session& session, const GoldenOptions& options);
 
+struct RunOptions {
+  std::string run;
+  std::vector<std::string> command;
+  std::optional<std::uint64_t> seed;  // a twin of one unit in the last place, with this seed
+  std::string steps;                  // to record; empty: as the program has it
+  std::string if_exists = "error";    // or replace, append
+  std::string watch = "auto";         // or off: the program calls the agent itself
+};
+// Runs the command and returns its exit code; kExitNoAnswer if it could not be started.
+int RunTraining(Session& session, const RunOptions& options);
+
 struct TwinsOptions {
   std::string run;                   // the base
   std::vector<std::string> command;  // what trains it

@@ -1,7 +1,6 @@
 // statctl twins: runs a training again, with noise in the last places, so that a diff can measure what rounding does.
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <optional>
 #include <span>
@@ -10,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "client/commands/child_process.h"
 #include "client/commands/commands.h"
+#include "client/commands/training.h"
 #include "common/names.h"
 #include "common/step_set.h"
 #include "common/twin_name.h"
@@ -42,36 +41,10 @@ std::string SizeText(const TwinKind& kind) {
   return fmt::format("{} ulp, seed {}", FormatCount(kind.ulps), kind.seed);
 }
 
-void SetUnlessSet(const char* name, const std::string& value, Variables& variables) {
-  if (!value.empty() && std::getenv(name) == nullptr) variables.emplace_back(name, value);
-}
-
-// The program records to the collector that statctl asks, unless its own environment says another.
-Variables VariablesFor(Session& session, const TwinsOptions& options, const TwinKind& kind) {
-  Variables variables = {
-      {"STATAGENT_RUN", options.run},
-      {"STATAGENT_PERTURB", fmt::format("{},{}{}", kind.ulps, kind.seed, options.once ? ",once" : "")}};
-  if (!options.steps.empty()) variables.emplace_back("STATAGENT_STEPS", options.steps);
-  SetUnlessSet("STATAGENT_COLLECTOR", session.collector().address(), variables);
-  SetUnlessSet("STATAGENT_TOKEN_FILE", session.collector().token_file(), variables);
-  SetUnlessSet("STATAGENT_PROJECT", session.collector().project(), variables);
-  return variables;
-}
-
 std::string LastLines(const std::string& text) {
   std::size_t at = text.size(), lines = 0;
   while (at > 0 && (text[at - 1] != '\n' || at == text.size() || ++lines < kTailLines)) --at;
   return text.substr(at);
-}
-
-// Nothing if there is no such run.
-Result<std::optional<v1::RunSummary>> FindRun(Session& session, const std::string& run) {
-  v1::GetRunRequest question;
-  question.set_run(run);
-  auto found = session.collector().GetRun(question);
-  if (found.ok()) return std::optional(found->summary());
-  if (found.status().code() == Code::kNotFound) return std::optional<v1::RunSummary>();
-  return found.status();
 }
 
 Status CheckTwins(const TwinsOptions& options) {
@@ -88,8 +61,13 @@ Status CheckTwins(const TwinsOptions& options) {
 // Trains once. The error says which twin, and why.
 Status TrainTwin(Session& session, const TwinsOptions& options, Twin& twin) {
   const auto begun = Stopwatch::now();
+  const Training training{
+      .run = options.run,
+      .command = options.command,
+      .perturb = fmt::format("{},{}{}", twin.kind.ulps, twin.kind.seed, options.once ? ",once" : ""),
+      .steps = options.steps};
   const auto end =
-      RunChild(options.command, VariablesFor(session, options, twin.kind), session.options().quiet);
+      Train(session, training, session.options().quiet ? ChildOutput::kKept : ChildOutput::kToErrors);
   if (!end.ok()) return end.status();
   twin.seconds = std::chrono::duration<double>(Stopwatch::now() - begun).count();
   if (!session.collector().WaitUnlessCancelled(std::chrono::milliseconds(0)))
