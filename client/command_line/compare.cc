@@ -147,6 +147,29 @@ void AddRun(CommandSet& commands) {
              "WHAT", {"auto", "off"});
 }
 
+void AddAb(CommandSet& commands) {
+  const auto [app, o] = commands.Add<AbOptions>(
+      "ab", "Trains twice, and says where the trainings part ways",
+      "  statctl ab --steps 20 -- python train.py --- python train.py --backend ort\n"
+      "  statctl ab --steps 20 --env-b OMP_NUM_THREADS=2 -- python train.py\n"
+      "  statctl ab -- torchrun --nproc-per-node 2 train.py --- torchrun --nproc-per-node 2 train.py --fused\n"
+      "  statctl ab --steps 20 --reuse -- python train.py --- python train.py --lr 1e-3    # A as it was last time\n"
+      "Without a second command, B is A's with --env-b. If the two differ, A is trained again with noise in the last places\n"
+      "(twins), which shows what rounding may do. Exit code: as diff.\n",
+      CompareTrainings);
+  app->add_option("commands", o.commands, "Command A, and after --- command B")->required();
+  app->add_option("--steps", o.steps, "End each training after so many steps")->check(StepNumber());
+  app->add_option("--env-a", o.env_a, "NAME=VALUE for A; may be repeated")->allow_extra_args(false);
+  app->add_option("--env-b", o.env_b, "NAME=VALUE for B; may be repeated")->allow_extra_args(false);
+  app->add_option("--names", o.names, "Names of the two runs, which are replaced")->capture_default_str();
+  CLI::Option* quick = app->add_flag("--quick", o.quick, "Two twins instead of five");
+  app->add_flag("--no-twins", o.no_twins, "No twins: rounding is guessed")->excludes(quick);
+  app->add_flag("--no-stop", o.no_stop, "Train to the end, and record only --steps");
+  app->add_flag("--reuse", o.reuse,
+                "Take A and its twins from last time if command, environment and code have not changed");
+  app->add_flag("--show", o.show, "Show what the trainings print");
+}
+
 void AddTwins(CommandSet& commands) {
   const auto [app, o] = commands.Add<TwinsOptions>(
       "twins", "Trains twins of a run, to measure its rounding",
@@ -157,9 +180,9 @@ void AddTwins(CommandSet& commands) {
       "  statctl diff base ort\n"
       "The command must train what base trained. A script that calls the agent itself gives init() no name, or that one.\n",
       RecordTwins);
-  AddRunName(app, o.run);
-  app->add_option("command", o.command, "What trains the run, with its arguments, after --")->required();
-  app->add_option("--steps", o.steps, "Record only these steps, such as 0-20");
+  AddRunName(app, o.training.run);
+  app->add_option("command", o.training.command, "What trains the run, with its arguments, after --")->required();
+  app->add_option("--steps", o.training.steps, "Record only these steps, such as 0-20");
   app->add_flag("--quick", o.quick, "Only the two twins of 1 ulp");
   app->add_flag("--once", o.once, "Noise in the weights as loaded only, and none later");
   app->add_flag("--again", o.again, "Record twins that exist again, in place of the old ones");

@@ -12,6 +12,7 @@ void AddDiff(CommandSet& commands);
 void AddReport(CommandSet& commands);
 void AddOpen(CommandSet& commands);
 void AddRun(CommandSet& commands);
+void AddAb(CommandSet& commands);
 void AddTwins(CommandSet& commands);
 void AddNoise(CommandSet& commands);
 void AddGolden(CommandSet& commands);

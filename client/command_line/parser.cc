@@ -61,6 +61,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   AddGlobals();
   // In the order of `statctl help`.
   AddRun(commands_);
+  AddAb(commands_);
   AddDiff(commands_);
   AddReport(commands_);
   AddOpen(commands_);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
 
@@ -90,8 +91,8 @@ class PassedOn {
   }, hang_up_{};
 };
 
-// Reads to the end, and keeps the last kTailBytes.
-std::string ReadTail(int fd) {
+// Reads to the end, and keeps the last bytes.
+std::string ReadTail(int fd, std::size_t bytes_max) {
   std::string text;
   std::array<char, 4096> part;
   while (true) {
@@ -99,9 +100,9 @@ std::string ReadTail(int fd) {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     text.append(part.data(), static_cast<std::size_t>(got));
-    if (text.size() > 2 * kTailBytes) text.erase(0, text.size() - kTailBytes);
+    if (text.size() / 2 > bytes_max) text.erase(0, text.size() - bytes_max);
   }
-  if (text.size() > kTailBytes) text.erase(0, text.size() - kTailBytes);
+  if (text.size() > bytes_max) text.erase(0, text.size() - bytes_max);
   return text;
 }
 
@@ -115,14 +116,16 @@ Status CannotStart(const std::string& program, int error) {
 
 Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
                           ChildOutput output) {
-  const bool keep_output = output == ChildOutput::kKept;
+  const bool keep_output = output == ChildOutput::kKept || output == ChildOutput::kRead;
   std::array<int, 2> pipe = {-1, -1};
   if (keep_output && pipe2(pipe.data(), O_CLOEXEC) != 0) return CannotStart(command.front(), errno);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   if (output != ChildOutput::kAsIs)
     posix_spawn_file_actions_adddup2(&actions, keep_output ? pipe[1] : STDERR_FILENO, STDOUT_FILENO);
-  if (keep_output) posix_spawn_file_actions_adddup2(&actions, pipe[1], STDERR_FILENO);
+  if (output == ChildOutput::kKept) posix_spawn_file_actions_adddup2(&actions, pipe[1], STDERR_FILENO);
+  if (output == ChildOutput::kRead)
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   const ProgramAttributes attributes;
   std::vector<std::string> words = command, entries = Environment(variables);
   const std::vector<char*> argv = Pointers(words), envp = Pointers(entries);
@@ -134,7 +137,7 @@ Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variabl
   posix_spawn_file_actions_destroy(&actions);
   if (keep_output) close(pipe[1]);
   ChildEnd end;
-  if (error == 0 && keep_output) end.tail = ReadTail(pipe[0]);
+  if (error == 0 && keep_output) end.tail = ReadTail(pipe[0], output == ChildOutput::kKept ? kTailBytes : SIZE_MAX);
   if (keep_output) close(pipe[0]);
   if (error != 0) return CannotStart(command.front(), error);
   int status = 0;
@@ -142,6 +145,12 @@ Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variabl
   }
   end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return end;
+}
+
+std::optional<std::string> OutputOf(const std::vector<std::string>& command) {
+  auto end = RunChild(command, {}, ChildOutput::kRead);
+  if (!end.ok() || end->code != 0) return std::nullopt;
+  return std::move(end->tail);
 }
 
 }  // namespace statcollect::client

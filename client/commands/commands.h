@@ -10,6 +10,7 @@
 
 #include "client/commands/captures.h"
 #include "client/commands/session.h"
+#include "client/commands/training.h"
 #include "statcollect/v1/query.pb.h"
 
 namespace statcollect::client {
@@ -78,14 +79,30 @@ struct RunOptions {
 int RunTraining(Session& session, const RunOptions& options);
 
 struct TwinsOptions {
-  std::string run;                   // the base
-  std::vector<std::string> command;  // what trains it
-  std::string steps;                 // to record; empty: as the program has it
-  bool quick = false;                // two twins, without the ladder
-  bool once = false;                 // noise in the loaded weights only
-  bool again = false;                // replaces twins that exist
+  Training training;   // of the base
+  bool quick = false;  // two twins, without the ladder
+  bool once = false;   // noise in the loaded weights only
+  bool again = false;  // replaces twins that exist
+  bool show = true;    // the output of the trainings
 };
 int RecordTwins(Session& session, const TwinsOptions& options);
+// The same for another command: tells of each twin, and prints no answer.
+Status MakeTwins(Session& session, const TwinsOptions& options);
+// Those that these commands have made.
+Status RemoveTwins(Session& session, const std::string& run);
+
+// A whole comparison of two trainings: see docs/run.md.
+struct AbOptions {
+  std::vector<std::string> commands;          // A, or A --- B
+  std::vector<std::string> env_a, env_b;      // NAME=VALUE
+  std::string names = "ab-a,ab-b";            // of the runs
+  std::optional<std::uint64_t> steps;         // that are trained and recorded
+  bool quick = false, no_twins = false;       // two twins; none
+  bool no_stop = false;                       // record `steps` steps, but train to the end
+  bool reuse = false;                         // A as it was recorded last time, if nothing has changed
+  bool show = false;                          // the output of the trainings
+};
+int CompareTrainings(Session& session, const AbOptions& options);
 
 int SaveNoise(Session& session, const std::string& run, const std::string& repeats);
 int ShowNoise(Session& session, const std::string& run);

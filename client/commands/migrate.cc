@@ -19,7 +19,7 @@
 namespace statcollect::client {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{60'000};
+constexpr std::chrono::milliseconds kCopyPatience{60'000};
 
 // What became of one run.
 struct Migrated {
@@ -189,7 +189,7 @@ class Migration {
   bool Shown() const { return session_.terminal().err && !session_.options().quiet; }
   std::chrono::milliseconds Patience() const {
     const double seconds = session_.options().timeout_seconds;
-    return seconds > 0 ? std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)) : kPatience;
+    return seconds > 0 ? std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)) : kCopyPatience;
   }
 
   // "3 runs, 8 525 640 records copied; both sides hold the same".

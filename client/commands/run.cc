@@ -13,22 +13,13 @@
 namespace statcollect::client {
 namespace {
 
-// The noise as STATAGENT_PERTURB takes it, and the run's own name.
-struct Recorded {
-  std::string run, perturb;
-};
-
-Result<Recorded> Check(const RunOptions& options) {
+Status Check(const RunOptions& options) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   if (const auto base = BaseOfTwin(options.run); !base.empty())
     return Status(Code::kInvalidArgument,
                   fmt::format("'{}' is the name of a twin; expected that of the run, '{}', with --perturb",
                               options.run, base));
-  if (const auto steps = StepSet::Parse(options.steps); !steps.ok()) return steps.status();
-  if (!options.seed) return Recorded{.run = options.run};
-  Recorded twin{.run = TwinName(options.run, 1, *options.seed), .perturb = fmt::format("1,{}", *options.seed)};
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(twin.run));
-  return twin;
+  return StepSet::Parse(options.steps).status();
 }
 
 // A program that went well would otherwise seem to be recorded.
@@ -45,27 +36,32 @@ void RemarkOnNothing(Session& session, const RunOptions& options, const std::str
 int RunTraining(Session& session, const RunOptions& options) {
   const std::string attempted = "run " + Printable(options.run);
   const Collector::Task task(session.collector());  // Ctrl-C is the program's: statctl ends behind it
-  const auto recorded = Check(options);
-  if (!recorded.ok()) return session.Fail(attempted, recorded.status());
-  const auto before = FindRun(session, recorded->run);
+  if (const Status fit = Check(options); !fit.ok()) return session.Fail(attempted, fit);
+  const Training training{
+      .run = options.run,
+      .command = options.command,
+      .noise = options.seed ? std::optional(Noise{.seed = *options.seed}) : std::nullopt,
+      .steps = options.steps,
+      .if_exists = options.if_exists,
+      .instrument = options.watch == "auto"};
+  const std::string run = RunNameOf(training);
+  if (const Status fit = ValidateRunName(run); !fit.ok()) return session.Fail(attempted, fit);
+  const auto before = FindRun(session, run);
   if (!before.ok()) return session.Fail(attempted, before.status());
   if (*before && options.if_exists == "error")
     return session.Fail(attempted,
                         {Code::kAlreadyExists,
                          fmt::format("run '{}' exists, with {} steps; expected a new name; choose another, or "
                                      "--if-exists replace, or append to go on with it",
-                                     recorded->run, FormatCount((*before)->steps()))});
-  const auto end = Train(session,
-                         {.run = options.run,
-                          .command = options.command,
-                          .perturb = recorded->perturb,
-                          .steps = options.steps,
-                          .if_exists = options.if_exists,
-                          .instrument = options.watch == "auto"},
-                         ChildOutput::kAsIs);
+                                     run, FormatCount((*before)->steps()))});
+  // Noise of an earlier recording says nothing about a new one.
+  if (*before && !training.noise && options.if_exists == "replace") {
+    if (const Status removed = RemoveTwins(session, run); !removed.ok()) return session.Fail(attempted, removed);
+  }
+  const auto end = Train(session, training, ChildOutput::kAsIs);
   if (!end.ok()) return session.Fail(attempted, end.status());
-  const auto after = FindRun(session, recorded->run);
-  if (after.ok() && !*after) RemarkOnNothing(session, options, recorded->run);
+  const auto after = FindRun(session, run);
+  if (after.ok() && !*after) RemarkOnNothing(session, options, run);
   return end->code;
 }
 

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
+#include <iostream>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -16,6 +19,7 @@
 #include "client/commands/page_link.h"
 #include "client/exports/python_process.h"
 #include "common/names.h"
+#include "common/twin_name.h"
 
 namespace statcollect::client {
 namespace {
@@ -74,7 +78,8 @@ Variables VariablesFor(Session& session, const Training& training) {
   };
   set("STATAGENT_RUN", training.run);
   set("STATAGENT_COLLECTOR", session.collector().address());
-  set("STATAGENT_PERTURB", training.perturb);
+  if (const auto& noise = training.noise)
+    set("STATAGENT_PERTURB", fmt::format("{},{}{}", noise->ulps, noise->seed, noise->once ? ",once" : ""));
   set("STATAGENT_STEPS", training.steps);
   set("STATAGENT_IF_EXISTS", training.if_exists);
   if (training.stop_after) set("STATAGENT_STOP_AFTER", std::to_string(*training.stop_after));
@@ -93,6 +98,32 @@ Variables VariablesFor(Session& session, const Training& training) {
   return variables;
 }
 
+constexpr std::size_t kTailLines = 20;
+
+std::string LastLines(const std::string& text) {
+  std::size_t at = text.size(), lines = 0;
+  while (at > 0 && (text[at - 1] != '\n' || at == text.size() || ++lines < kTailLines)) --at;
+  return text.substr(at);
+}
+
+// Runs it while a line says how far it is.
+Result<ChildEnd> RunWatched(Session& session, const Training& training, const Variables& variables) {
+  constexpr std::chrono::milliseconds kLook{500};
+  const auto begun = std::chrono::steady_clock::now();
+  auto end = std::async(std::launch::async,
+                        [&] { return RunChild(training.command, variables, ChildOutput::kKept); });
+  const bool shown = session.terminal().err && !session.options().quiet;
+  while (end.wait_for(kLook) != std::future_status::ready) {
+    if (!shown) continue;
+    const auto run = FindRun(session, RunNameOf(training));
+    const std::string steps = run.ok() && *run && (*run)->has_last_step() ? fmt::format("step {}, ", (*run)->last_step()) : "";
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begun;
+    std::cerr << fmt::format("\r  {}{:.0f} s\x1b[K", steps, time.count()) << std::flush;
+  }
+  if (shown) std::cerr << "\r\x1b[K" << std::flush;
+  return end.get();
+}
+
 bool IsPython(const std::string& word) { return fs::path(word).filename().string().starts_with("python"); }
 
 }  // namespace
@@ -100,6 +131,42 @@ bool IsPython(const std::string& word) { return fs::path(word).filename().string
 Result<ChildEnd> Train(Session& session, const Training& training, ChildOutput output) {
   STATCOLLECT_RETURN_IF_ERROR(session.collector().Locate());
   return RunChild(training.command, VariablesFor(session, training), output);
+}
+
+std::string RunNameOf(const Training& training) {
+  return training.noise ? TwinName(training.run, training.noise->ulps, training.noise->seed) : training.run;
+}
+
+Result<Recorded> Record(Session& session, const Training& training, bool show) {
+  const auto begun = std::chrono::steady_clock::now();
+  const std::string run = RunNameOf(training);
+  STATCOLLECT_RETURN_IF_ERROR(session.collector().Locate());
+  const Variables variables = VariablesFor(session, training);
+  const auto end = show ? RunChild(training.command, variables, ChildOutput::kToErrors)
+                        : RunWatched(session, training, variables);
+  if (!end.ok()) return end.status();
+  Recorded recorded;
+  recorded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  if (!session.collector().WaitUnlessCancelled(std::chrono::milliseconds(0)))
+    return Status(Code::kCancelled, "interrupted");
+  if (end->code != 0) {
+    std::cerr << LastLines(end->tail);
+    return Status(Code::kUnknown, fmt::format("the command ended with exit code {} while it trained '{}'; expected 0; its "
+                                              "last output is above",
+                                              end->code, run));
+  }
+  auto found = FindRun(session, run);
+  if (!found.ok()) return found.status();
+  if (!*found) {
+    const std::string why = WhyNotInstrumented(training.command);
+    return Status(Code::kNotFound,
+                  fmt::format("the command ended well, but no run '{}' has been recorded{}; expected a training with "
+                              "PyTorch, or a script that calls statagent.init() without run=, or with run='{}', and "
+                              "statagent.watch(model)",
+                              run, why.empty() ? "" : ": " + why, training.run));
+  }
+  recorded.summary = *std::move(*found);
+  return recorded;
 }
 
 std::string WhyNotInstrumented(const std::vector<std::string>& command) {

@@ -13,10 +13,16 @@
 
 namespace statcollect::client {
 
+// Of a twin: up to so many units in the last place.
+struct Noise {
+  std::uint64_t ulps = 1, seed = 1;
+  bool once = false;  // in the loaded weights only
+};
+
 struct Training {
   std::string run;                   // without the suffix of a twin
   std::vector<std::string> command;  // found in PATH
-  std::string perturb;               // STATAGENT_PERTURB; empty: no noise
+  std::optional<Noise> noise;        // a twin
   std::string steps;                 // to record; empty: as the program has it
   std::string if_exists;             // empty: as the program has it
   std::optional<std::uint64_t> stop_after;  // so many steps
@@ -26,6 +32,17 @@ struct Training {
 
 // Runs it to its end, with everything that it needs to record to the session's collector. Errors of Collector::Locate and RunChild.
 Result<ChildEnd> Train(Session& session, const Training& training, ChildOutput output);
+
+// The name under which it is stored: that of a twin, if there is noise.
+std::string RunNameOf(const Training& training);
+
+struct Recorded {
+  v1::RunSummary summary;
+  double seconds = 0;
+};
+// Runs it as Train does. `show`: its output goes to standard error, else a line there says how far it is. kUnknown: it ended with
+// an exit code, whose output has been shown; kNotFound: it recorded nothing; kCancelled.
+Result<Recorded> Record(Session& session, const Training& training, bool show);
 
 // Why a command of this kind cannot be instrumented, as "python -I ignores PYTHONPATH"; empty if nothing is known.
 std::string WhyNotInstrumented(const std::vector<std::string>& command);

@@ -1,0 +1,110 @@
+#include "client/commands/code_state.h"
+
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "common/text.h"
+
+extern char** environ;  // NOLINT: POSIX declares it nowhere
+
+namespace statcollect::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kFileBytesMax = 4 << 20;  // of a file that git does not know; of a larger one its size and time count
+
+// Of a terminal or a session, or statctl's own.
+constexpr std::array<std::string_view, 14> kNotOfTheTraining = {
+    "_=", "COLUMNS=", "DBUS_", "LINES=", "LS_COLORS=", "OLDPWD=", "PS1=", "SHLVL=", "SSH_", "STATCTL_", "TERM", "WINDOWID=", "XDG_", "STATAGENT_COLLECTOR="};
+
+// Names and contents, each with its length, so that nothing can be taken for something else.
+class Digest {
+ public:
+  void Add(std::string_view text) {
+    text_ += fmt::format("{}:", text.size());
+    text_ += text;
+  }
+  std::string Hex() const {
+    std::array<unsigned char, SHA256_DIGEST_LENGTH> bytes{};
+    SHA256(reinterpret_cast<const unsigned char*>(text_.data()), text_.size(), bytes.data());
+    std::string hex;
+    for (const unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
+    return hex;
+  }
+
+ private:
+  std::string text_;
+};
+
+void AddFile(const fs::path& path, Digest& digest) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return;
+  digest.Add(path.string());
+  const auto size = fs::file_size(path, error);
+  if (size > kFileBytesMax) {
+    digest.Add(fmt::format("{} {}", size, fs::last_write_time(path, error).time_since_epoch().count()));
+    return;
+  }
+  std::ifstream file(path, std::ios::binary);
+  digest.Add(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+void AddEnvironment(Digest& digest) {
+  std::vector<std::string_view> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (std::none_of(kNotOfTheTraining.begin(), kNotOfTheTraining.end(),
+                     [text](std::string_view name) { return text.starts_with(name); }))
+      entries.push_back(text);
+  }
+  std::sort(entries.begin(), entries.end());
+  for (const std::string_view entry : entries) digest.Add(entry);
+}
+
+// False where git does not know the working directory.
+bool AddCommit(const std::string& data_folder, Digest& digest) {
+  const auto commit = OutputOf({"git", "rev-parse", "HEAD"});
+  if (!commit) return false;
+  const bool inside = !data_folder.starts_with("/") && !data_folder.starts_with("..");
+  const std::string rest = inside ? ":(exclude)" + data_folder : ":/";
+  const auto changed = OutputOf({"git", "diff", "HEAD", "--binary", "--", ":/", rest});
+  const auto unknown = OutputOf({"git", "ls-files", "--others", "--exclude-standard", "-z", "--", ":/", rest});
+  if (!changed || !unknown) return false;
+  digest.Add(*commit);
+  digest.Add(*changed);
+  for (const std::string_view name : PartsOf(*unknown, '\0')) AddFile(fs::path(name), digest);
+  return true;
+}
+
+}  // namespace
+
+std::string CodeState(const Training& training, const std::string& data_folder) {
+  Digest digest;
+  std::error_code error;
+  digest.Add(STATCOLLECT_VERSION);
+  digest.Add(fs::current_path(error).string());
+  for (const std::string& word : training.command) digest.Add(word);
+  for (const auto& [name, value] : training.environment) digest.Add(name + "=" + value);
+  digest.Add(training.steps);
+  digest.Add(training.stop_after ? std::to_string(*training.stop_after) : "");
+  AddEnvironment(digest);
+  const std::string folder = fs::path(data_folder).lexically_normal().string();
+  if (!AddCommit(folder, digest)) {
+    for (const std::string& word : training.command) AddFile(word, digest);
+  }
+  return digest.Hex();
+}
+
+}  // namespace statcollect::client
