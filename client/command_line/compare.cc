@@ -170,6 +170,23 @@ void AddAb(CommandSet& commands) {
   app->add_flag("--show", o.show, "Show what the trainings print");
 }
 
+void AddBisect(CommandSet& commands) {
+  const auto [app, o] = commands.Add<BisectOptions>(
+      "bisect", "Finds the commit that changed the numbers, and where",
+      "  statctl bisect --good v1.2 --bad HEAD --steps 20 -- python train.py\n"
+      "  statctl bisect --good HEAD~30 --bad HEAD --steps 5 -- torchrun --nproc-per-node 2 train.py\n"
+      "Trains the good commit, its twins, and then as git bisect chooses. It checks out commits in this working tree,\n"
+      "which must have no uncommitted changes, and restores it. Exit code: 0 found, 2 no answer.\n",
+      Bisect);
+  app->add_option("--good", o.good, "A commit whose numbers are right")->required();
+  app->add_option("--bad", o.bad, "A later one whose numbers differ")->required();
+  app->add_option("command", o.command, "What trains, with its arguments, after --")->required();
+  app->add_option("--steps", o.steps, "End each training after so many steps")->check(StepNumber());
+  CLI::Option* quick = app->add_flag("--quick", o.quick, "Two twins instead of five");
+  app->add_flag("--no-twins", o.no_twins, "No twins: rounding is guessed")->excludes(quick);
+  app->add_flag("--show", o.show, "Show what the trainings print");
+}
+
 void AddTwins(CommandSet& commands) {
   const auto [app, o] = commands.Add<TwinsOptions>(
       "twins", "Trains twins of a run, to measure its rounding",

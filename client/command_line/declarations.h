@@ -13,6 +13,7 @@ void AddReport(CommandSet& commands);
 void AddOpen(CommandSet& commands);
 void AddRun(CommandSet& commands);
 void AddAb(CommandSet& commands);
+void AddBisect(CommandSet& commands);
 void AddTwins(CommandSet& commands);
 void AddNoise(CommandSet& commands);
 void AddGolden(CommandSet& commands);

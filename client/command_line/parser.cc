@@ -62,6 +62,7 @@ Parser::Parser() : app_(kDescription, "statctl") {
   // In the order of `statctl help`.
   AddRun(commands_);
   AddAb(commands_);
+  AddBisect(commands_);
   AddDiff(commands_);
   AddReport(commands_);
   AddOpen(commands_);

@@ -104,6 +104,16 @@ struct AbOptions {
 };
 int CompareTrainings(Session& session, const AbOptions& options);
 
+struct BisectOptions {
+  std::string good, bad;  // revisions of git
+  std::vector<std::string> command;
+  std::optional<std::uint64_t> steps;    // that are trained; absent: all
+  bool quick = false, no_twins = false;  // of the good one: two twins; none
+  bool show = false;                     // the output of the trainings
+};
+// Checks out commits in the working tree, and restores it.
+int Bisect(Session& session, const BisectOptions& options);
+
 int SaveNoise(Session& session, const std::string& run, const std::string& repeats);
 int ShowNoise(Session& session, const std::string& run);
 int RemoveNoise(Session& session, const std::string& run);
