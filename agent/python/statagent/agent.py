@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ._compile import tracing
 from ._native import library, session
-from ._runtime import failures, process, variables
+from ._runtime import by_hand, failures, process, variables
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent, running_agent, set_current_agent
 from ._runtime.forking import SharedLock
@@ -107,9 +107,13 @@ def init(
         "rank": rank, "local_rank": local_rank, "world_size": world_size, "sketch": sketch, "samples": samples,
         "buffer_records_max": buffer_records_max, "threads": threads,
     }  # fmt: skip
+    by_hand.note()
     with _starting:
         if process.disabled():
             return _become_current(Agent(None))
+        begun = _begun_for_the_program(run, config)
+        if begun is not None:
+            return begun
         _check_none_is_running(run)
         variables.warn_about_unknown()
         process.remove_kept_watches()
@@ -144,6 +148,18 @@ def init(
 
 def _become_current(agent: Agent) -> Agent:
     set_current_agent(agent)
+    return agent
+
+
+def _begun_for_the_program(run: str | None, config: Mapping[str, Any] | None) -> Agent | None:
+    """The agent that has begun without a call of the program (statctl run), now the program's own; None if there is none."""
+    agent = running_agent()
+    if agent is None or not agent.automatic:
+        return None
+    agent.automatic = False
+    agent.add_config(configuration.flatten_configuration(config))
+    if run is not None and run != agent.run:
+        warn_once("begun", f"init(run={run!r}): this process records run '{agent.run}' already, from before this call; it goes on")
     return agent
 
 

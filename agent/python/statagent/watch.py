@@ -11,7 +11,7 @@ from ._layouts import megatron
 from ._layouts.layouts import layouts_of
 from ._layouts.sharded import Shards, Wrapper
 from ._layouts.slices import name_originals
-from ._runtime import process
+from ._runtime import by_hand, process
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent
 from ._runtime.log import warn_once
@@ -91,6 +91,7 @@ def watch(
     Patterns are of modules, for their outputs, and of parameters; with statagent.batch also of the model's inputs.
 
     Raises InvalidArgumentError for an argument that cannot be used, and StatagentError if no agent is running."""
+    by_hand.note()
     if process.disabled():
         return Watch()
     agent = _expect_running_agent()

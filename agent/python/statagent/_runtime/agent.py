@@ -26,6 +26,7 @@ from .numbering import Numbering
 from .perturbation import Perturbation
 from .placing import Placing
 from .refusals import Refusals
+from .stopping import Stopping
 from .thinning import Meter, Thinning, outside_of
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class Agent(Numbering):
         self.native_observe_large: Any = None if session is None else session.library.statagent_observe
         self._pointer = c_void_p(0 if session is None else session.pointer)
         self.run = ""  # the run's name
+        self.automatic = False  # begun without a call of the program (statctl run)
         self._refusals = Refusals(weakly(self.log_event))
         self._closed = session is None
         self._failed = False  # the process ends with an uncaught exception
@@ -79,6 +81,7 @@ class Agent(Numbering):
         self.settings: dict[str, str] = {}  # the run's configuration as sent
         self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
+        self.stopping = Stopping()
         self.deferred = Deferred(weakly(self.refuse))  # values that are being copied from a GPU
         self.perturbation: Perturbation | None = None  # what makes this run a twin of another
         self.noise_hooks: Any = None  # NoiseHooks of a twin's models, once one is watched
@@ -425,6 +428,7 @@ class Agent(Numbering):
                 self._thinning.end_step()
             with self._changing_step():
                 self.session.end_step()
+            self.stopping.step_ended()
             ended = self._scalars, self.micro_batch
             self._step_changed()
             if by_optimizer:

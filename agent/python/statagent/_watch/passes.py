@@ -143,6 +143,7 @@ class Passes:
 
     def decide(self, module: Any, gradients: bool) -> int:
         """The state of a module that runs, or has just run, while no pass does. `gradients`: whether they follow."""
+        self._stop_if_due(module, gradients)
         state = self._state_of(module, gradients)
         if state == TRAIN and not in_backward():
             self._pass_seen = True
@@ -187,6 +188,7 @@ class Passes:
         return True
 
     def _begin_pass(self, module: Any, gradients: bool, in_graph: bool, part: bool = False) -> None:
+        self._stop_if_due(module, gradients)
         self._pass_seen = self.seen.ran = True
         if not in_backward():
             self._take_place()
@@ -211,6 +213,11 @@ class Passes:
             if self.state == TRAIN:
                 self._phase("pre_forward")
         self.agent.note_spent(begun)
+
+    def _stop_if_due(self, module: Any, gradients: bool) -> None:
+        """Ends the program at the training pass that begins after the last step asked for."""
+        if self.agent.stopping.due and gradients and _is_training(module) and not in_backward() and not _is_rehearsal():
+            self.agent.stopping.check()
 
     def _begin_light_pass(self, module: Any, gradients: bool) -> None:
         if self._in_light_pass or in_backward():

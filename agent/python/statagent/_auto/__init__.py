@@ -1,0 +1,1 @@
+"""Records trainings that do not call this package: `statctl run`. Python finds start/sitecustomize.py by PYTHONPATH."""

@@ -1,0 +1,211 @@
+"""Which modules hold the parameters of the program's optimizers, and what the program calls them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from .._layouts.sharded import wrapper_in
+from .._torch import parts
+from .._torch.modules import unwrap
+
+_FRAMES_MAX = 40
+_ITEMS_MAX = 64  # of a list or dictionary in which a model is looked for
+_FOREIGN = ("torch.", "statagent.", "accelerate.", "lightning.", "transformers.", "deepspeed.")
+
+
+@dataclass
+class Root:
+    """A module to watch, and the optimizers that have some of its parameters."""
+
+    model: Any
+    optimizers: list[Any] = field(default_factory=list)
+    name: str = ""
+
+
+def parameters_of(optimizer: Any) -> dict[int, Any]:
+    """By id; none of an optimizer that is not complete yet, or of another kind."""
+    try:
+        return {id(each): each for group in optimizer.param_groups for each in group["params"]}
+    except Exception:
+        return {}
+
+
+def holds(module: Any, optimizer: Any, own: set[int]) -> bool:
+    """Whether the optimizer updates parameters of the module, whose ids are `own`; also where DeepSpeed has replaced them by its own."""
+    return not own.isdisjoint(parameters_of(optimizer)) or wrapper_in(module, optimizer) is not None
+
+
+def own_parameters(module: Any) -> set[int]:
+    return {id(each) for each in parts.all_parameters(module)}
+
+
+def outermost(optimizers: Iterable[Any]) -> list[Any]:
+    """Without those that are inside of others, as in ZeroRedundancyOptimizer; and without those that only pass calls on to one inside, as
+    Accelerate's, which were never initialised as optimizers of torch."""
+    found = list(optimizers)
+    complete = [each for each in found if "_optimizer_step_pre_hooks" in vars(each)]
+    inside = {id(inner) for each in complete for inner in _values(vars(each)) if inner is not each}
+    return [each for each in complete if id(each) not in inside]
+
+
+def find_roots(called: Any, optimizers: list[Any]) -> list[Root]:
+    """The modules to watch when `called` begins a training pass (None: another kind of pass has begun), in the order of their optimizers.
+    Normally that is `called` alone: then nothing else is looked at."""
+    own = set() if called is None else own_parameters(called)
+    mine = [each for each in optimizers if called is not None and holds(called, each, own)]
+    if len(mine) == len(optimizers) and all(own.issuperset(parameters_of(each)) or wrapper_in(called, each) for each in mine):
+        return [Root(called, mine)]
+    known = _Modules()
+    chosen: list[Any] = []
+    if called is not None:
+        needed = {key for each in mine if wrapper_in(called, each) is None for key in parameters_of(each)}
+        whole = None if needed <= own else known.smallest_with(needed | own)  # the program calls parts of it
+        chosen.append(called if whole is None else whole)
+    for each in optimizers:
+        chosen += known.cover(set(parameters_of(each)), chosen)
+    roots = [Root(module) for module in chosen]
+    for root in roots:
+        ids = own_parameters(root.model)
+        root.optimizers = [each for each in optimizers if holds(root.model, each, ids)]
+    order = {id(each): place for place, each in enumerate(optimizers)}
+    return sorted(roots, key=lambda root: min([order[id(each)] for each in root.optimizers], default=len(order)))
+
+
+class _Modules:
+    """All modules that are alive. Built only where the module that is called does not hold everything; then nothing keeps them."""
+
+    def __init__(self) -> None:
+        module = sys.modules["torch"].nn.Module
+        self._all = [each for each in gc.get_objects() if issubclass(type(each), module)]
+        self._own: dict[int, set[int]] = {}
+
+    def _parameters(self, module: Any) -> set[int]:
+        found = self._own.get(id(module))
+        if found is None:
+            try:
+                found = own_parameters(module)
+            except Exception:  # of a module that is not complete
+                found = set()
+            self._own[id(module)] = found
+        return found
+
+    def smallest_with(self, needed: set[int]) -> Any | None:
+        """The module with the fewest parameters that has all of these; with the wrappers around it."""
+        found = [each for each in self._all if needed <= self._parameters(each)]
+        return self._wrapped(min(found, key=self._size)) if found else None
+
+    def cover(self, needed: set[int], taken: list[Any]) -> list[Any]:
+        """Modules that share no parameters with those that are taken, and that have as many as possible of the needed ones."""
+        used = {key for module in taken for key in self._parameters(module)}
+        needed, found = needed - used, []
+        while needed:
+            fitting = [each for each in self._all if needed & self._parameters(each) and not used & self._parameters(each)]
+            if not fitting:
+                break
+            best = min(fitting, key=lambda each: (-len(needed & self._parameters(each)), *self._size(each)))
+            found.append(self._wrapped(best))
+            used |= self._parameters(best)
+            needed -= used
+        return found
+
+    def _size(self, module: Any) -> tuple[int, int]:
+        return len(self._parameters(module)), _count(module)
+
+    def _wrapped(self, module: Any) -> Any:
+        """The outermost wrapper of the module, as DistributedDataParallel; of several, the one that holds the others."""
+        inner = unwrap(module)
+        around = [each for each in self._all if unwrap(each) is inner]
+        return max(around, key=_count, default=module)
+
+
+def _count(module: Any) -> int:
+    return sum(1 for _ in parts.all_modules(module))
+
+
+# --- names -----------------------------------------------------------------------------------------------------------------
+
+
+def name_roots(roots: list[Root], taken: Iterable[str], frame: FrameType | None) -> None:
+    """Gives each root the name of the variable or attribute that holds it, as seen from the frame outwards; else model, model_2, ..."""
+    used = set(taken)
+    for root in roots:
+        wanted = _variable_of(root.model, frame) or "model"
+        name, number = wanted, 2
+        while name in used:
+            name, number = f"{wanted}_{number}", number + 1
+        used.add(name)
+        root.name = name
+
+
+def variable_of(value: Any, frame: FrameType | None) -> str:
+    """The local variable of the innermost frame of the program that holds the object; "" if none does."""
+    for each in _frames(frame):
+        for name, found in list(each.f_locals.items()):
+            if found is value and name != "self":
+                return name
+    return ""
+
+
+def _variable_of(model: Any, frame: FrameType | None) -> str:
+    inner = unwrap(model)
+    for each in _frames(frame):
+        names = list(each.f_locals.items())
+        if each.f_locals is not each.f_globals:
+            names += [item for item in each.f_globals.items() if _is_module(item[1])]
+        for name, value in names:
+            if name != "self" and _is(value, inner):
+                return name
+        owner = each.f_locals.get("self")
+        for name, value in _attributes(owner) if owner is not None and owner is not inner else ():
+            if _is(value, inner):
+                return name.lstrip("_")
+        for name, value in names:
+            for key, item in _items(value):
+                if _is(item, inner):
+                    return key if isinstance(key, str) else f"{name}_{key}"
+    return ""
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Frames of the program itself, innermost first."""
+    for _ in range(_FRAMES_MAX):
+        if frame is None:
+            return
+        module = str(frame.f_globals.get("__name__", ""))
+        if not f"{module}.".startswith(_FOREIGN):
+            yield frame
+        frame = frame.f_back
+
+
+def _attributes(owner: Any) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    with contextlib.suppress(Exception):
+        found = list(vars(owner).items())
+        found += list(vars(owner).get("_modules", {}).items())
+    return found
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    if type(value) is dict and len(value) <= _ITEMS_MAX:
+        return list(value.items())
+    return list(enumerate(value)) if type(value) in (list, tuple) and len(value) <= _ITEMS_MAX else []
+
+
+def _values(attributes: dict[str, Any]) -> Iterator[Any]:
+    for value in list(attributes.values()):
+        yield value
+        yield from (item for _, item in _items(value))
+
+
+def _is_module(value: Any) -> bool:
+    return issubclass(type(value), sys.modules["torch"].nn.Module)
+
+
+def _is(value: Any, inner: Any) -> bool:
+    return _is_module(value) and unwrap(value) is inner
