@@ -135,7 +135,11 @@ def init(
         agent.run, agent.perturbation = run or os.environ.get("STATAGENT_RUN", ""), perturbation
         if agent.idle:
             return _become_current(agent)
-        if budget is not None and not _asked_steps(steps):
+        asked = _asked_steps(steps)
+        if asked:
+            agent.steps_in_words = f"steps {asked}"
+        elif budget is not None:
+            agent.steps_in_words = f"as many steps as {100 * budget:g}% of the time allow"
             agent.keep_to_budget(budget)
         _become_current(agent)
         if perturbation is not None:

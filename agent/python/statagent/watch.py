@@ -15,9 +15,11 @@ from ._runtime import by_hand, process
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent
 from ._runtime.log import warn_once
+from ._runtime.messages import Model as ModelInWords
 from ._settings.environment import text
 from ._settings.recordings import report_recording
-from ._torch.modules import Named, Selection, name_buffers, name_modules, name_parameters, sharding, unwrap
+from ._torch.modules import Named, Selection, class_name, name_buffers, name_modules, name_parameters, sharding, unwrap
+from ._torch.parts import children
 from ._watch.arguments import (
     FORWARD_KINDS,
     KINDS,
@@ -141,11 +143,25 @@ def watch(
         "steps": steps or "", "parameter_steps": parameter_steps or "", "updates": updates or "", "eval": text(bool(eval)),
         "between": text(between), "optimizer": text(bool(optimizers)),
     }  # fmt: skip
+    agent.messages.add(_in_words(name, model, parts, optimizers))
     report_recording(agent, name, {option: value for option, value in requested.items() if value})
     attempt("weights at the start", _record_initial_values, agent, parts, shards, chosen)
     attempt("parameters", _report_foreign_parameters, agent, optimizers, parts.all_parameters, shards)
     attempt("graphs", tracing.compiled.forget_graphs, parts.all_modules)
     return Watch(attachment.hooks)
+
+
+def _in_words(name: str, model: Any, parts: _Parts, optimizers: list[Any]) -> ModelInWords:
+    layers = sum(not children(named.value) for named in parts.all_modules)
+    elements = sum(getattr(named.value, "ds_numel", None) or _elements(named.value) for named in parts.all_parameters)
+    return ModelInWords(name, class_name(unwrap(model)), layers, elements, tuple(type(each).__name__ for each in optimizers))
+
+
+def _elements(parameter: Any) -> int:
+    try:
+        return int(parameter.numel())
+    except Exception:  # of a lazy module, not initialised yet
+        return 0
 
 
 def _sharding(model: Any, wrappers: list[Wrapper]) -> dict[str, str]:

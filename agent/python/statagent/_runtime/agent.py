@@ -22,6 +22,7 @@ from .callbacks import WeakList, weakly
 from .deferred import Deferred, on_gpu
 from .known_tensors import KnownTensors
 from .log import warn, warn_once
+from .messages import Messages
 from .numbering import Numbering
 from .perturbation import Perturbation
 from .placing import Placing
@@ -82,6 +83,8 @@ class Agent(Numbering):
         self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
         self.stopping = Stopping()
+        self.messages = Messages(session is not None and (session.recording_rank() or (1, 0))[0] == 0)
+        self.steps_in_words = "every step"  # that are recorded
         self.deferred = Deferred(weakly(self.refuse))  # values that are being copied from a GPU
         self.perturbation: Perturbation | None = None  # what makes this run a twin of another
         self.noise_hooks: Any = None  # NoiseHooks of a twin's models, once one is watched
@@ -96,6 +99,10 @@ class Agent(Numbering):
         self.meter = self._thinning.meter
         self.add_flush_listener(self._thinning.store_measured)
         self._choose_records()
+
+    def say_begin(self) -> None:
+        """Writes what is recorded, at the first training pass or end of a step."""
+        self.messages.begin(self.run, self.steps_in_words)
 
     # --- tensors -----------------------------------------------------------------------------------------------------------
 
@@ -419,6 +426,8 @@ class Agent(Numbering):
         assert self.session is not None
         try:
             begun = time.perf_counter_ns()
+            if self.messages.waiting:
+                self.say_begin()
             self.deferred.collect()
             for listener in self._ending_listeners:
                 listener()
@@ -527,6 +536,7 @@ class Agent(Numbering):
         for each in [each for each in hooked if each not in in_graphs]:
             each.remove()
         self._remove_leaf_hooks()
+        self.messages.end(self.run, self.stopping.steps, self.counters())
         return delivered
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -26,10 +27,17 @@ def warn(topic: str, text: str, interval: float = INTERVAL_SECONDS) -> None:
             if last is not None and now - last < interval:
                 return
             _last[topic] = now
-        sys.stderr.write(f"statagent: {text}\n")
+        write(text)
     except Exception:
         # A closed or absent stderr must not stop the training.
         return
+
+
+def write(text: str) -> None:
+    """Writes "statagent: TEXT" at once. Never raises."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"statagent: {text}\n")
+        sys.stderr.flush()
 
 
 def warn_once(topic: str, text: str) -> None:

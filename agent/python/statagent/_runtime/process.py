@@ -18,7 +18,12 @@ _kept_watches: list[Callable[[], Any]] = []
 
 def disabled() -> bool:
     """Whether STATAGENT_DISABLE makes everything a no-op."""
-    return os.environ.get("STATAGENT_DISABLE", "") in _TRUE
+    return is_set("STATAGENT_DISABLE")
+
+
+def is_set(switch: str) -> bool:
+    """Whether an environment variable that is a switch is on."""
+    return os.environ.get(switch, "") in _TRUE
 
 
 def environment_rank() -> int:

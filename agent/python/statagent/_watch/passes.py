@@ -249,6 +249,8 @@ class Passes:
 
     def _begin_micro_batch(self) -> None:
         """A training pass begins: a new micro-batch if a backward pass has ended the one before."""
+        if self.agent.messages.waiting:
+            self.agent.say_begin()
         if self._backward_seen:
             self._backward_seen = False
             self.micro_batch += 1

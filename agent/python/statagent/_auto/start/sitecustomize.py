@@ -1,6 +1,8 @@
 """Python imports this at its start, because `statctl run` puts this folder first on PYTHONPATH. Imports nothing early: it waits until the
 program imports torch and builds an optimizer, and then imports statagent. Must be readable by old versions of Python, too."""
 
+# mypy: disable-error-code="no-untyped-def, attr-defined"
+# ruff: noqa: UP031
 import os
 import sys
 
