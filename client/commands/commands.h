@@ -245,6 +245,8 @@ struct ImportOptions {
   std::string if_exists = "error";
   bool trust_std = false, samples = false;
   bool dry_run = false, strict = false, keep_going = false;
+  bool keep_files = false;  // spill: also those that have been sent
+  bool silent = false;      // nothing is printed but errors
 };
 int Import(Session& session, const ImportOptions& options);
 

@@ -4,6 +4,7 @@
 
 #include "client/commands/commands.h"
 #include "client/commands/golden.h"
+#include "client/commands/operands.h"
 #include "client/commands/page_link.h"
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
@@ -180,7 +181,10 @@ Result<v1::DiffRequest> DiffRequestOf(const DiffOptions& options) {
 }
 
 int Diff(Session& session, const DiffOptions& given) {
+  if (given.golden.empty() && IsPath(given.run_a) && IsPath(given.run_b))
+    return WithFiles(session, given, Diff);
   DiffOptions options = given;
+  if (IsGoldenFile(options.run_a) && options.golden.empty()) options.golden.swap(options.run_a);
   if (!options.golden.empty() && options.run_b.empty()) options.run_b.swap(options.run_a);
   const std::string a = options.golden.empty() ? options.run_a : options.golden;
   const std::string attempted = "diff " + Printable(a) + " " + Printable(options.run_b);

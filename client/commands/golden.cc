@@ -187,12 +187,13 @@ Result<bool> IsThere(Session& session, const Checked& golden) {
 
 }  // namespace
 
-Result<std::string> LoadGolden(Session& session, const std::string& path) {
+Result<std::string> LoadGolden(Session& session, const std::string& path, const std::string& name) {
   const auto wrong = [&path](const Status& status) {
     return Status(status.code(), "golden '" + Printable(path, 1000) + "': " + status.message());
   };
-  const auto golden = Check(path);
+  auto golden = Check(path);
   if (!golden.ok()) return wrong(golden.status());
+  if (!name.empty()) golden->name = name;
   if (golden->sessions.empty()) return wrong({Code::kDataLoss, "it has no records"});
   const Collector::Task task(session.collector());
   const auto there = IsThere(session, *golden);

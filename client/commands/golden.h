@@ -10,9 +10,9 @@
 
 namespace statcollect::client {
 
-// Loads the file as a run of the collector, unless it is there already, and returns the run's name, which depends on the
-// file's bytes only. Errors name the file.
-Result<std::string> LoadGolden(Session& session, const std::string& path);
+// Loads the file as a run of the collector, unless it is there already, and returns the run's name: that given, else one which
+// depends on the file's bytes only. Errors name the file.
+Result<std::string> LoadGolden(Session& session, const std::string& path, const std::string& name = {});
 
 // What a comparison with a golden says.
 struct GoldenVerdict {

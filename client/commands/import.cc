@@ -145,7 +145,7 @@ class Importer {
     progress.Erase();
     if (status.ok() && totals.records == 0) status = Nothing(tally);
     if (!status.ok()) return Stopped(status, totals);
-    Report(tally, totals);
+    if (!options_.silent) Report(tally, totals);
     return kExitSame;
   }
 

@@ -70,7 +70,7 @@ class SpillImporter {
       all.back().result = status.message();
       all.back().failed = true;
     }
-    Report(all);
+    if (!options_.silent) Report(all);
     const bool failed = std::any_of(all.begin(), all.end(), [](const Sent& sent) { return sent.failed; });
     return failed ? kExitNoAnswer : kExitSame;
   }
@@ -128,7 +128,7 @@ class SpillImporter {
                   read.message(), FormatCount(sent.records))};
     }
     sent.result = "sent" + TornText(file);
-    if (unlink(sent.path.c_str()) != 0)
+    if (!options_.keep_files && unlink(sent.path.c_str()) != 0)
       sent.result += "; the file could not be removed: " + std::generic_category().message(errno);
     return Status::Ok();
   }

@@ -38,6 +38,7 @@ using Cancelled = std::function<bool()>;
 
 constexpr milliseconds kSlice{100};
 constexpr milliseconds kHolderTime{30'000};  // for another collector that opens the folder, or leaves it
+constexpr milliseconds kEndTime{10'000};
 constexpr char kLogFile[] = "statcollectord.messages";  // not .log: that is the store's
 constexpr std::size_t kSaidBytes = 2000;  // of its log, in an error
 constexpr std::uintmax_t kLogBytesMax = 1 << 20;  // a longer one is begun anew
@@ -201,13 +202,12 @@ Status AwaitReady(int output, const std::string& log, std::uintmax_t log_before,
 }
 
 // Starts one on the folder, and waits until it is ready. Its address.
-Result<std::string> Start(const std::string& folder, const Cancelled& cancelled) {
-  const auto socket = SocketFor(folder);
-  if (!socket.ok()) return socket.status();
+Result<std::string> Start(const std::string& folder, const std::string& socket, const Cancelled& cancelled,
+                          pid_t& started) {
   std::array<int, 2> pipe = {-1, -1};
   if (pipe2(pipe.data(), O_CLOEXEC) != 0) return CannotUse(folder, std::strerror(errno));
   Descriptor output(pipe[0]), input(pipe[1]);
-  const std::string log = folder + '/' + kLogFile, address = std::string(kUnixScheme) + *socket;
+  const std::string log = folder + '/' + kLogFile, address = std::string(kUnixScheme) + socket;
   const std::string program = Program();
   if (SizeOf(log) > kLogBytesMax) (void)unlink(log.c_str());
   const std::uintmax_t log_before = SizeOf(log);
@@ -226,6 +226,7 @@ Result<std::string> Start(const std::string& folder, const Cancelled& cancelled)
     if (ready.code() != Code::kCancelled) waitpid(pid, nullptr, 0);
     return ready;
   }
+  started = pid;
   return address;
 }
 
@@ -234,24 +235,41 @@ Result<std::string> Start(const std::string& folder, const Cancelled& cancelled)
 Result<std::unique_ptr<OwnCollector>> OwnCollector::Use(const std::string& given, const Cancelled& cancelled) {
   const auto folder = Folder(given);
   if (!folder.ok()) return folder.status();
+  const auto socket = SocketFor(*folder);
+  if (!socket.ok()) return socket.status();
   const auto users = TakeLock(*folder, cancelled);
   if (!users.ok()) return users.status();
   Descriptor lock(*users);
   // Another program may open the folder at the same time, or be about to leave it.
   const auto end = std::chrono::steady_clock::now() + kHolderTime;
   while (true) {
-    if (std::string address = FindAddress(*folder); !address.empty())
-      return std::unique_ptr<OwnCollector>(new OwnCollector(lock.Release(), std::move(address), false));
-    auto address = Start(*folder, cancelled);
+    if (std::string address = FindAddress(*folder); !address.empty()) {
+      const bool passing = address == std::string(kUnixScheme) + *socket;
+      return std::unique_ptr<OwnCollector>(new OwnCollector(lock.Release(), std::move(address), 0, passing));
+    }
+    pid_t started = 0;
+    auto address = Start(*folder, *socket, cancelled, started);
     if (address.ok())
-      return std::unique_ptr<OwnCollector>(new OwnCollector(lock.Release(), *std::move(address), true));
+      return std::unique_ptr<OwnCollector>(new OwnCollector(lock.Release(), *std::move(address), started, true));
     const bool held = address.status().message().find(" holds it") != std::string::npos;
     if (!held || std::chrono::steady_clock::now() > end) return address.status();
     std::this_thread::sleep_for(kSlice);
   }
 }
 
-OwnCollector::~OwnCollector() { close(users_); }
+OwnCollector::~OwnCollector() {
+  if (users_ >= 0) close(users_);
+}
+
+void OwnCollector::End() {
+  if (users_ < 0) return;
+  const bool alone = flock(users_, LOCK_EX | LOCK_NB) == 0;
+  close(std::exchange(users_, -1));
+  if (started_ == 0 || !alone) return;
+  const auto end = std::chrono::steady_clock::now() + kEndTime;
+  while (waitpid(started_, nullptr, WNOHANG) == 0 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(kSlice / 10);
+}
 
 Locate LocateOwn(const OwnCollectorOptions& options) {
   const auto own = std::make_shared<std::unique_ptr<OwnCollector>>();
@@ -265,11 +283,10 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
     auto used = OwnCollector::Use(options.folder, cancelled);
     if (!used.ok()) return used.status();
     *own = *std::move(used);
-    const bool started = (*own)->started();
-    if (options.remark && started && !options.named)
-      options.remark(fmt::format("statctl: nothing answers at {}; a collector of its own serves {} meanwhile",
+    if (options.remark && (*own)->started() && !options.named)
+      options.remark(fmt::format("statctl: no collector runs at {}; this command uses its own, on {}",
                                  kDefaultAddress, Printable(options.folder)));
-    return Located{.address = (*own)->address(), .passing = started};
+    return Located{.address = (*own)->address(), .passing = (*own)->passing()};
   };
 }
 

@@ -2,6 +2,8 @@
 #ifndef STATCOLLECT_CLIENT_RPC_OWN_COLLECTOR_H_
 #define STATCOLLECT_CLIENT_RPC_OWN_COLLECTOR_H_
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,16 +27,21 @@ class OwnCollector {
   OwnCollector(const OwnCollector&) = delete;
   OwnCollector& operator=(const OwnCollector&) = delete;
 
+  // Ends the use, and waits up to 10 s for the collector's end if this object has started it and nobody else uses it.
+  void End();
+
   const std::string& address() const { return address_; }
-  bool started() const { return started_; }  // by this object
+  bool started() const { return started_ != 0; }  // by this object
+  bool passing() const { return passing_; }       // it ends with its users, whoever of them has started it
 
  private:
-  OwnCollector(int users, std::string address, bool started)
-      : users_(users), address_(std::move(address)), started_(started) {}
+  OwnCollector(int users, std::string address, pid_t started, bool passing)
+      : users_(users), address_(std::move(address)), started_(started), passing_(passing) {}
 
-  const int users_;  // the lock
+  int users_;  // the lock
   const std::string address_;
-  const bool started_;
+  const pid_t started_;  // 0: by somebody else
+  const bool passing_;
 };
 
 struct OwnCollectorOptions {

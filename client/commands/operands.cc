@@ -1,0 +1,140 @@
+#include "client/commands/operands.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "client/commands/golden.h"
+#include "client/formats/dump.h"
+#include "client/rpc/own_collector.h"
+#include "common/names.h"
+#include "common/spill_format.h"
+
+namespace statcollect::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kGoldenSuffix[] = ".scg";
+constexpr char kSpill[] = "spill", kGolden[] = "golden";
+
+// A folder that is removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::error_code error;
+    std::string path = (fs::temp_directory_path(error) / "statctl-XXXXXX").string();
+    if (mkdtemp(path.data()) != nullptr) path_ = path;
+  }
+  ~TemporaryFolder() {
+    std::error_code error;
+    if (!path_.empty()) fs::remove_all(path_, error);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }  // empty: it could not be made
+
+ private:
+  std::string path_;
+};
+
+bool HasSpills(const fs::path& folder) {
+  std::error_code error;
+  const fs::directory_iterator files(folder, error);
+  return !error && std::any_of(begin(files), end(files),
+                               [](const auto& file) { return file.path().extension() == spill::kSuffix; });
+}
+
+// Of which kind a path is, as import calls it.
+Result<std::string> FormatOf(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error))
+    return Status(Code::kNotFound, fmt::format("'{}': there is no such file or folder", Printable(path)));
+  if (path.ends_with(kGoldenSuffix)) return std::string(kGolden);
+  if (path.ends_with(spill::kSuffix) || HasSpills(path)) return std::string(kSpill);
+  formats::Tally tally;
+  const formats::ReadOptions options{.path = path};
+  const formats::Reading reading{.options = options, .tally = tally, .warn = {}};
+  for (const auto format :
+       {formats::DumpFormat::kMsProbe, formats::DumpFormat::kMindSpore, formats::DumpFormat::kOrt}) {
+    if (formats::OpenDump(format, reading).ok()) return std::string(formats::Name(format));
+  }
+  return Status(Code::kInvalidArgument,
+                fmt::format("'{}': found no dump in it; expected a golden ({}), a spill file ({}), or a folder of spill files "
+                            "or of a dump of msprobe, mindspore or ort; statctl import FORMAT says what it misses",
+                            Printable(path), kGoldenSuffix, spill::kSuffix));
+}
+
+// A run's name after the path, and after the other operand's if they would be equal.
+std::string NameAfter(const std::string& path, const std::string& taken) {
+  fs::path stem = fs::path(path).lexically_normal();
+  if (!stem.has_filename()) stem = stem.parent_path();
+  std::string name = stem.stem().string();
+  for (char& c : name) {
+    if (!ValidateRunName("x" + std::string(1, c)).ok()) c = '-';
+  }
+  if (!ValidateRunName(name).ok()) name = "run-" + name.substr(0, 100);
+  return name == taken ? name + "-b" : name;
+}
+
+// The name of the run that it is loaded as.
+Result<std::string> Load(Session& session, const std::string& path, const std::string& taken) {
+  const auto format = FormatOf(path);
+  if (!format.ok()) return format.status();
+  if (*format == kGolden) return LoadGolden(session, path, NameAfter(path, taken));
+  const ImportOptions options{
+      .format = *format, .path = path, .run = NameAfter(path, taken), .keep_files = true, .silent = true};
+  if (const int code = Import(session, options); code != kExitSame)
+    return Status(Code::kUnknown, fmt::format("'{}' cannot be read", Printable(path)));
+  return options.run;
+}
+
+}  // namespace
+
+bool IsPath(const std::string& operand) {
+  return operand.find('/') != std::string::npos || IsGoldenFile(operand) || operand.ends_with(spill::kSuffix);
+}
+
+bool IsGoldenFile(const std::string& operand) { return operand.ends_with(kGoldenSuffix); }
+
+int WithFiles(Session& session, const DiffOptions& options,
+              const std::function<int(Session&, const DiffOptions&)>& compare) {
+  const std::string attempted = fmt::format("diff {} {}", Printable(options.run_a), Printable(options.run_b));
+  const TemporaryFolder folder;
+  if (folder.path().empty())
+    return session.Fail(attempted, {Code::kPermissionDenied,
+                                    "make a temporary folder; expected one this user may write; TMPDIR names another"});
+  const auto own = std::make_shared<std::unique_ptr<OwnCollector>>();
+  Collector collector({.locate = [&](const std::function<bool()>& cancelled) -> Result<Located> {
+    auto used = OwnCollector::Use(folder.path(), cancelled);
+    if (!used.ok()) return used.status();
+    *own = *std::move(used);
+    return Located{.address = (*own)->address(), .passing = true};
+  }});
+  const auto cancel = session.collector().OnCancel([&collector] { (void)collector.Cancel(); });
+  Session files(session.options(), session.terminal(), collector);
+  const Collector::Task task(collector);
+  DiffOptions loaded = options;
+  std::string* const operands[] = {&loaded.run_a, &loaded.run_b};
+  int code = kExitSame;
+  for (std::string* operand : operands) {
+    auto run = Load(files, *operand, loaded.run_a);
+    if (!run.ok()) {
+      code = session.Fail(attempted, run.status());
+      break;
+    }
+    *operand = *std::move(run);
+  }
+  if (code == kExitSame) code = compare(files, loaded);
+  if (*own != nullptr) (*own)->End();
+  return code;
+}
+
+}  // namespace statcollect::client
