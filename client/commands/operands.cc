@@ -84,16 +84,21 @@ std::string NameAfter(const std::string& path, const std::string& taken) {
   return name == taken ? name + "-b" : name;
 }
 
-// The name of the run that it is loaded as.
-Result<std::string> Load(Session& session, const std::string& path, const std::string& taken) {
-  const auto format = FormatOf(path);
-  if (!format.ok()) return format.status();
-  if (*format == kGolden) return LoadGolden(session, path, NameAfter(path, taken));
-  const ImportOptions options{
-      .format = *format, .path = path, .run = NameAfter(path, taken), .keep_files = true, .silent = true};
-  if (const int code = Import(session, options); code != kExitSame)
-    return Status(Code::kUnknown, fmt::format("'{}' cannot be read", Printable(path)));
-  return options.run;
+// Replaces the path by the name of the run that it is loaded as. Returns the exit code, with a message if that is not kExitSame.
+int Load(Session& session, const std::string& attempted, const std::string& taken, std::string& operand) {
+  const auto format = FormatOf(operand);
+  if (!format.ok()) return session.Fail(attempted, format.status());
+  const std::string name = NameAfter(operand, taken);
+  if (*format == kGolden) {
+    const auto run = LoadGolden(session, operand, name);
+    if (!run.ok()) return session.Fail(attempted, run.status());
+  } else {
+    const ImportOptions options{
+        .format = *format, .path = operand, .run = name, .keep_files = true, .silent = true};
+    if (const int code = Import(session, options); code != kExitSame) return code;
+  }
+  operand = name;
+  return kExitSame;
 }
 
 }  // namespace
@@ -122,16 +127,8 @@ int WithFiles(Session& session, const DiffOptions& options,
   Session files(session.options(), session.terminal(), collector);
   const Collector::Task task(collector);
   DiffOptions loaded = options;
-  std::string* const operands[] = {&loaded.run_a, &loaded.run_b};
-  int code = kExitSame;
-  for (std::string* operand : operands) {
-    auto run = Load(files, *operand, loaded.run_a);
-    if (!run.ok()) {
-      code = session.Fail(attempted, run.status());
-      break;
-    }
-    *operand = *std::move(run);
-  }
+  int code = Load(files, attempted, {}, loaded.run_a);
+  if (code == kExitSame) code = Load(files, attempted, loaded.run_a, loaded.run_b);
   if (code == kExitSame) code = compare(files, loaded);
   if (*own != nullptr) (*own)->End();
   return code;

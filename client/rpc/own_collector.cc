@@ -99,12 +99,15 @@ Result<int> TakeLock(const std::string& folder, const Cancelled& cancelled) {
   return fd.Release();
 }
 
-// Where the folder's collector answers; empty if none does.
-std::string FindAddress(const std::string& folder) {
+// Where the folder's collector answers: as it says itself, or `own`, where statctl's listens; empty if none does.
+std::string FindAddress(const std::string& folder, const std::string& own) {
   std::ifstream file(folder + '/' + kAddressFile);
-  std::string address;
-  if (!std::getline(file, address) || !ValidateAddress(address).ok() || NothingListens(address)) return {};
-  return address;
+  std::string said;
+  std::getline(file, said);
+  for (const std::string& address : {said, own}) {
+    if (ValidateAddress(address).ok() && !NothingListens(address)) return address;
+  }
+  return {};
 }
 
 // A socket in the folder. Where its path would be too long, in a folder of this user's below /tmp; kPermissionDenied if another
@@ -202,12 +205,12 @@ Status AwaitReady(int output, const std::string& log, std::uintmax_t log_before,
 }
 
 // Starts one on the folder, and waits until it is ready. Its address.
-Result<std::string> Start(const std::string& folder, const std::string& socket, const Cancelled& cancelled,
+Result<std::string> Start(const std::string& folder, const std::string& address, const Cancelled& cancelled,
                           pid_t& started) {
   std::array<int, 2> pipe = {-1, -1};
   if (pipe2(pipe.data(), O_CLOEXEC) != 0) return CannotUse(folder, std::strerror(errno));
   Descriptor output(pipe[0]), input(pipe[1]);
-  const std::string log = folder + '/' + kLogFile, address = std::string(kUnixScheme) + socket;
+  const std::string log = folder + '/' + kLogFile;
   const std::string program = Program();
   if (SizeOf(log) > kLogBytesMax) (void)unlink(log.c_str());
   const std::uintmax_t log_before = SizeOf(log);
@@ -240,15 +243,16 @@ Result<std::unique_ptr<OwnCollector>> OwnCollector::Use(const std::string& given
   const auto users = TakeLock(*folder, cancelled);
   if (!users.ok()) return users.status();
   Descriptor lock(*users);
+  const std::string own = std::string(kUnixScheme) + *socket;
   // Another program may open the folder at the same time, or be about to leave it.
   const auto end = std::chrono::steady_clock::now() + kHolderTime;
   while (true) {
-    if (std::string address = FindAddress(*folder); !address.empty()) {
-      const bool passing = address == std::string(kUnixScheme) + *socket;
+    if (std::string address = FindAddress(*folder, own); !address.empty()) {
+      const bool passing = address == own;
       return std::unique_ptr<OwnCollector>(new OwnCollector(lock.Release(), std::move(address), 0, passing));
     }
     pid_t started = 0;
-    auto address = Start(*folder, *socket, cancelled, started);
+    auto address = Start(*folder, own, cancelled, started);
     if (address.ok())
       return std::unique_ptr<OwnCollector>(new OwnCollector(lock.Release(), *std::move(address), started, true));
     const bool held = address.status().message().find(" holds it") != std::string::npos;
@@ -280,6 +284,8 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
       if (!options.named) return Located{.address = kDefaultAddress};  // whose absence is explained there
       return CannotUse(options.folder, "there is none");
     }
+    if (struct stat found {}; !options.named && stat(options.folder.c_str(), &found) == 0 && found.st_uid != geteuid())
+      return CannotUse(options.folder, "it is another user's, and was not named");
     auto used = OwnCollector::Use(options.folder, cancelled);
     if (!used.ok()) return used.status();
     *own = *std::move(used);
