@@ -62,9 +62,10 @@ Result<std::string> FormatOf(const std::string& path) {
   formats::Tally tally;
   const formats::ReadOptions options{.path = path};
   const formats::Reading reading{.options = options, .tally = tally, .warn = {}};
+  const bool readable = fs::is_directory(path, error) || path.ends_with(".json");  // the one file that is a dump
   for (const auto format :
        {formats::DumpFormat::kMsProbe, formats::DumpFormat::kMindSpore, formats::DumpFormat::kOrt}) {
-    if (formats::OpenDump(format, reading).ok()) return std::string(formats::Name(format));
+    if (readable && formats::OpenDump(format, reading).ok()) return std::string(formats::Name(format));
   }
   return Status(Code::kInvalidArgument,
                 fmt::format("'{}': found no dump in it; expected a golden ({}), a spill file ({}), or a folder of spill files "
