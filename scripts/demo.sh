@@ -14,7 +14,8 @@ usage() {
 Usage: scripts/demo.sh [--bug NAME] [--bug-step N] [--steps N] [--no-agent] [--keep DIR] [--open]
 
 Installs missing packages, builds, and starts statcollectord. Trains a small transformer on two ranks (torchrun, CPU) as run `base`, again
-with one subtle mistake as run `ort`, and once more unchanged as run `base2`. Then asks where the runs diverge.
+with noise in the last places (twins), with one subtle mistake as run `ort`, and once more unchanged as run `base2`. Then asks where the
+runs diverge.
 
   --bug NAME     the mistake (default ln_eps); examples/gpt_torch/train.py --help lists them
   --bug-step N   the first step with the mistake (default 3)
@@ -135,6 +136,12 @@ export PYTHONPATH="$PWD/agent/python${PYTHONPATH:+:$PYTHONPATH}" STATAGENT_LIBRA
 
 step "run base: two ranks, $steps steps"
 train base
+step "run base's twins: the same with noise in the last places, which shows what rounding does to it"
+"$bin/statctl" --quiet twins base --quick -- "$python" -m torch.distributed.run --standalone --nproc_per_node=2 \
+  examples/gpt_torch/train.py --steps "$steps" &
+trainer_pid=$!
+wait "$trainer_pid"
+trainer_pid=""
 step "run ort: the same, with the mistake '$bug' from step $bug_step on"
 train ort --bug "$bug" --bug-step "$bug_step"
 step "run base2: base once more, unchanged"

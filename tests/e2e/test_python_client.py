@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -186,6 +187,35 @@ def test_polars_keeps_what_is_absent(client: statcollect.Collector) -> None:
     frame = client.records("base").to_polars()
     assert frame.schema["shape"] == polars.List(polars.Int64)
     assert frame.filter(polars.col("activation") == "none")["l2"].null_count() == 5
+
+
+def test_notebooks_show_answers(client: statcollect.Collector) -> None:
+    class Page(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tags: list[str] = []
+            self.text = ""
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.tags.append(tag)
+
+        def handle_data(self, data: str) -> None:
+            self.text += data
+
+    def parsed(answer: object) -> Page:
+        page = Page()
+        page.feed(answer._repr_html_())  # type: ignore[attr-defined]
+        return page
+
+    report = client.diff("base", "ort")
+    page = parsed(report)
+    assert report.text is not None and page.text.startswith(f"{report.text.verdict} {report.text.sentence}")
+    assert page.tags.count("tr") == 1 + min(20, len(report.diverged)) and "activation" in page.text
+    assert parsed(client.runs()).tags.count("tr") == 1 + len(client.runs())
+    row = dataclasses.replace(report.diverged[0], activation="<script>alert(1)</script>&")
+    hostile = parsed(type(report.diverged)([row] * 30, type(row)))
+    assert "script" not in hostile.tags and row.activation in hostile.text and "10 more" in hostile.text
+    assert parsed(type(report.diverged)([], type(row))).text == "nothing"
 
 
 def test_a_missing_library_is_named(client: statcollect.Collector, monkeypatch: pytest.MonkeyPatch) -> None:

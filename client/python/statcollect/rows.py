@@ -39,6 +39,11 @@ class Rows(list[T], Generic[T]):
 
         return tables.to_arrow(self, self.row_type)
 
+    def _repr_html_(self) -> str:
+        from . import notebook
+
+        return notebook.rows_html(self, self.row_type)
+
 
 class TableMixin:
     """An answer whose most important part is one list."""
@@ -57,3 +62,8 @@ class TableMixin:
     def to_arrow(self) -> pyarrow.Table:
         """The answer's list as `Rows.to_arrow` gives it."""
         return self.table().to_arrow()
+
+    def _repr_html_(self) -> str:
+        from . import notebook
+
+        return notebook.answer_html(self)

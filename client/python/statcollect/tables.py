@@ -49,7 +49,8 @@ def _column(field: FieldType, path: tuple[str, ...], optional: bool) -> Column:
     return Column(path, field.kind, optional, field.item or "")
 
 
-def _at(row: Any, column: Column) -> Any:
+def value_at(row: Any, column: Column) -> Any:
+    """What the row has there; None if it is absent."""
     for name in column.path:
         row = getattr(row, name)
         if row is None:
@@ -65,7 +66,7 @@ def _text(value: Any) -> str:
 
 
 def _values(rows: Sequence[Any], row_type: type) -> list[tuple[Column, list[Any]]]:
-    return [(column, [_at(row, column) for row in rows]) for column in columns(row_type)]
+    return [(column, [value_at(row, column) for row in rows]) for column in columns(row_type)]
 
 
 def _library(name: str, package: str) -> Any:

@@ -129,9 +129,7 @@ def run(options: argparse.Namespace, work: Path) -> None:
             sys.stdin.readline()
     if options.keep:
         print(f"Kept in {work}. To look around: statcollectord --data-dir {work}/data")
-    print(
-        "Your own training: statcollectord &, then `import statagent; statagent.init(run=...); statagent.watch(model, optimizer=...)`"
-    )
+    print("Your own training, without a line in it: statctl run base -- python train.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
