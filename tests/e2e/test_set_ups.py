@@ -38,6 +38,13 @@ batches = [torch.randn(2, 4) for _ in range(3)]
 def compute_loss(model, batch):
     return model(batch).square().mean()
 """
+# The loop of somebody who does not know of statcollect.
+PLAIN = """
+for batch in batches:
+    compute_loss(model, batch).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 
 
 class Terminal:
@@ -113,9 +120,9 @@ def block(start: str) -> str:
     return re.sub(r"^    ", "", found[0], flags=re.MULTILINE)
 
 
-def script(folder: Path) -> None:
+def script(folder: Path, loop: str = "") -> None:
     folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(TRAINING + snippet("README.md", "python", "statagent.watch"))
+    (folder / "train.py").write_text(TRAINING + (loop or snippet("README.md", "python", "statagent.watch")))
 
 
 def as_nobody(machines: Machines, folder: Path, *command: str) -> Finished:
@@ -142,10 +149,10 @@ def neighbour() -> Iterator[Path]:
 def test_a_laptop(machines: Machines, tmp_path: Path) -> None:
     start = block("**A laptop.**")
     assert start == "statcollectord\n"
-    train_and_compare = snippet("README.md", "bash", "--backend ort").replace("--nproc_per_node=8", "--nproc_per_node=2")
+    train_and_compare = snippet("README.md", "bash", "statctl run base").replace("--nproc_per_node=8", "--nproc_per_node=2")
     base, ort, diff = train_and_compare.splitlines()
     work = tmp_path / "work"
-    script(work)
+    script(work, PLAIN)
     with terminal(tmp_path / "empty", machines.here) as collector, terminal(work, machines.here) as shell:
         collector.type_ok(f"{start.strip()} &")  # stays in the foreground as printed; here the terminal is needed to end it
         wait_until(lambda: shell.type("statctl status").code == 0, what="the collector")
@@ -156,7 +163,20 @@ def test_a_laptop(machines: Machines, tmp_path: Path) -> None:
         assert shell.type("statctl runs").out.count("finished") >= 2
         assert "statcollect" in shell.type_ok("curl -s --noproxy '*' http://127.0.0.1:7434/")
         assert sorted(path.name for path in (tmp_path / "empty").iterdir()) == ["statcollect-data"]
-        assert not (set(os.listdir(work)) - {"train.py", "__pycache__"}), "the agent writes no files"
+        assert not (set(os.listdir(work)) - {"train.py", "__pycache__"}), "where a collector answers, nothing is written here"
+
+
+def test_without_a_collector(machines: Machines, tmp_path: Path) -> None:
+    """The README's first command, at the default address, where nothing listens."""
+    work = tmp_path / "work"
+    script(work, PLAIN)
+    with terminal(work, machines.here) as shell:
+        found = shell.type(snippet("README.md", "bash", "statctl ab").replace("--steps 20", "--steps 3 --quick"))
+        assert found.code == 1 and "DIVERGED at step 0, rank 0, forward, 1 (LayerNorm)" in found.out, found.out
+        assert "Cause: eps is 1e-05 in ab-a and 0.1 in ab-b" in found.out
+        assert found.out.count("no collector runs at 127.0.0.1:7433; this command uses its own, on ./statcollect-data") == 1
+        assert "ab-a (+2 twins)" in shell.type_ok("statctl runs")
+        wait_until(lambda: not (work / "statcollect-data/statcollectord.address").exists(), what="its collector to end")
 
 
 def test_a_shared_host(machines: Machines, neighbour: Path, tmp_path: Path) -> None:
