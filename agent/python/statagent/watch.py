@@ -222,6 +222,7 @@ def _record_initial_values(agent: Agent, parts: _Parts, shards: Shards, kinds: f
 def _report_foreign_parameters(agent: Agent, optimizers: list[Any], parameters: list[Named], shards: Shards) -> None:
     known = {id(named.value) for named in parameters}
     updated = [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
+    known |= agent.known_elsewhere
     foreign = sum(id(parameter) not in known and not shards.in_tensor(parameter) for parameter in updated)
     if foreign:
         reason = f"the optimizer has {len(updated)} parameters, {foreign} of them outside of the model"

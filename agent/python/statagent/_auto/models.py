@@ -96,9 +96,9 @@ class _Modules:
         return found
 
     def smallest_with(self, needed: set[int]) -> Any | None:
-        """The module with the fewest parameters that has all of these; with the wrappers around it."""
+        """The outermost of the modules with the fewest parameters that have all of these."""
         found = [each for each in self._all if needed <= self._parameters(each)]
-        return self._wrapped(min(found, key=self._size)) if found else None
+        return min(found, key=self._size) if found else None
 
     def cover(self, needed: set[int], taken: list[Any]) -> list[Any]:
         """Modules that share no parameters with those that are taken, and that have as many as possible of the needed ones."""
@@ -109,19 +109,13 @@ class _Modules:
             if not fitting:
                 break
             best = min(fitting, key=lambda each: (-len(needed & self._parameters(each)), *self._size(each)))
-            found.append(self._wrapped(best))
+            found.append(best)
             used |= self._parameters(best)
             needed -= used
         return found
 
     def _size(self, module: Any) -> tuple[int, int]:
-        return len(self._parameters(module)), _count(module)
-
-    def _wrapped(self, module: Any) -> Any:
-        """The outermost wrapper of the module, as DistributedDataParallel; of several, the one that holds the others."""
-        inner = unwrap(module)
-        around = [each for each in self._all if unwrap(each) is inner]
-        return max(around, key=_count, default=module)
+        return len(self._parameters(module)), -_count(module)
 
 
 def _count(module: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
 import threading
@@ -21,7 +22,8 @@ from .launch import launch_arguments
 from .losses import Losses
 from .models import Root, find_roots, holds, name_roots, outermost, own_parameters
 
-_LATE_MAX = 3  # backward passes after which an optimizer without a model is given up
+_LATE_MAX = 3  # backward passes for which an optimizer may wait for its model's training pass, once another model is watched
+_BY_HAND = "add statagent.init(), statagent.watch(model)"
 _training: Training | None = None
 
 
@@ -57,9 +59,12 @@ class Training:
         self._others: dict[int, Callable[[], Any]] = {}  # modules, by id, that hold no parameters of the pending optimizers
         self._busy = threading.local()
         self._late = 0  # backward passes since an optimizer was made, without a training pass of its model
+        self._made = False  # whether an optimizer was
         self._paused = False  # a framework's callback does it
         self.left_alone = False  # the program, or a trainer's callback, does it all
-        self.unwatched = ""  # why something that trains is not recorded
+        self.recorded = False  # a run has begun
+        self.unwatched = ""  # why something that trains is not recorded, and what to do
+        atexit.register(self._explain)
         by_hand.on_use(self.leave_alone)
 
     # --- what the program does ---------------------------------------------------------------------------------------------
@@ -67,8 +72,10 @@ class Training:
     def optimizer_made(self, optimizer: Any) -> None:
         if self.left_alone or self._paused:
             return
-        if not self._pending and not self._watched:
+        if not self._made:
+            self._made = True
             self._note("optimizer")
+            self.unwatched = "an optimizer was made, but nothing was trained with it"
         self._pending.append(weak(optimizer))
         self._late = 0
         self._others.clear()
@@ -76,8 +83,8 @@ class Training:
 
     def backward_without_optimizer(self) -> None:
         """The first backward pass of the process."""
-        if not (self._pending or self._watched or self.left_alone or self._paused):
-            self.unwatched = "backward() was called, but no torch.optim.Optimizer was made"
+        if not (self._made or self.left_alone or self._paused):
+            self.unwatched = f"backward() was called, but no torch.optim.Optimizer was made; {_BY_HAND}, and statagent.step() after each update"
 
     def leave_alone(self) -> None:
         """The program calls the package itself, or a framework's callback does it: nothing is watched or logged from here."""
@@ -117,8 +124,9 @@ class Training:
         try:
             optimizers = self._waiting()
             self._late += 1
-            if optimizers and self._late >= _LATE_MAX:
+            if optimizers and self._late >= (_LATE_MAX if self._watched else 1):
                 self._watch(None, optimizers, sys._getframe(2))
+                self._report_evaluation_mode()
         except Exception as error:
             self._give_up(error)
         finally:
@@ -132,7 +140,7 @@ class Training:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """A framework's callback watches what is trained inside; optimizers that are made meanwhile, or were made for it, are its own."""
-        self._pending, before, self._paused = [], self._paused, True
+        self._pending, before, self._paused, self.unwatched = [], self._paused, True, ""
         self._uninstall()
         self._losses.remove()
         try:
@@ -152,14 +160,29 @@ class Training:
             if fresh and (len(fresh) > 1 or before):
                 name_roots(fresh, [each.name for each in self._watched], frame)
             self._losses.several = several
+            agent = running_agent()
+            if agent is not None:
+                agent.known_elsewhere |= {key for root in roots for key in own_parameters(root.model)}
             with by_hand.ours():
                 for root, known in again:
                     self._watch_root(root, known)
             self._losses.install()
-        elif not roots:
-            self.unwatched = f"no module was found that holds the parameters of {type(optimizers[0]).__name__}" if optimizers else ""
+        elif not roots and optimizers:
+            self.unwatched = (
+                f"no torch.nn.Module has the parameters of the {type(optimizers[0]).__name__} that was made; add statagent.init(), "
+                "statagent.inspect(name, tensor) for what is of interest, and statagent.step() after each update"
+            )
         self._pending = []
         self._uninstall()
+
+    def _report_evaluation_mode(self) -> None:
+        for each in self._watched:
+            model = each.find()
+            if model is not None and not model.training:
+                warn_once(
+                    "evaluation mode", f"{type(model).__name__} is trained in evaluation mode (model.eval()): its passes are not recorded, "
+                    "only its weights; to record them, call statagent.init() and statagent.watch(model, optimizer=optimizer, eval=True)",
+                )  # fmt: skip
 
     def _watch_root(self, root: Root, known: _Watched | None) -> None:
         if known is not None:  # it has got another optimizer
@@ -180,15 +203,23 @@ class Training:
             agent = _agent.init(**launch_arguments())
         agent.automatic = True
         self._note("recording")
+        self.recorded = True
         return agent
 
     def _give_up(self, error: Exception) -> None:
-        self.unwatched = f"{type(error).__name__}: {error}"
-        self._note(f"failed {self.unwatched}")
+        self.unwatched = ""
+        self._note(f"failed {type(error).__name__}: {error}")
         warn_once("auto", f"cannot record without a line: {error}; training goes on")
         self.left_alone, self._pending = True, []
         self._uninstall()
         self._losses.remove()
+
+    def _explain(self) -> None:
+        """At the end of a process that has trained without being recorded. Those that train nothing, such as launchers, say nothing."""
+        if self.unwatched and not (self.recorded or self.left_alone):
+            self._note(f"nothing {self.unwatched}")
+            if process.environment_rank() == 0 and not process.is_set("STATAGENT_QUIET"):
+                warn_once("auto", f"nothing was recorded: {self.unwatched}")
 
     # --- Module.__call__ ---------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ class Agent(Numbering):
         self.native_observe_large: Any = None if session is None else session.library.statagent_observe
         self._pointer = c_void_p(0 if session is None else session.pointer)
         self.run = ""  # the run's name
+        self.known_elsewhere: set[int] = set()  # ids of parameters that other watches have, or will have
         self.automatic = False  # begun without a call of the program (statctl run)
         self._refusals = Refusals(weakly(self.log_event))
         self._closed = session is None

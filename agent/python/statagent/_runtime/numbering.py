@@ -11,6 +11,7 @@ from typing import Any
 from .callbacks import WeakList, listeners
 from .forking import make_locks_of
 from .positions import Position, Positions, StepGate
+from .updates import Facts, Updates
 
 
 class Numbering:
@@ -27,6 +28,7 @@ class Numbering:
         self._step_ending = False  # a thread ends the step; the updates of others until then count in it
         self.optimizers: dict[int, int] = {}  # watched optimizers by id, with their updates in this step
         self.optimizer_hooks: dict[int, WeakList] = {}  # OptimizerHooks of each watched optimizer, by its id
+        self._updates = Updates()
         self.optimizer_numbers: dict[int, int] = {}  # numbers of the optimizers of watches without a name, by id
 
     def _make_locks(self) -> None:
@@ -55,20 +57,26 @@ class Numbering:
         self.gate.end_end()
 
     def note_update(self, optimizer: int) -> bool:
-        """A watched optimizer, by its id, has made an update. True: each of them has in this step, so that the caller ends it."""
+        """A watched optimizer, by its id, has made an update. True: no other is waited for in this step, so that the caller ends it."""
         with self._lock:
             if optimizer in self.optimizers:
                 self.optimizers[optimizer] += 1
-            if self._step_ending or not all(list(self.optimizers.values())):
+            if self._step_ending or not self._updates.complete(optimizer, dict(self.optimizers), self._facts):
                 return False
             self._step_ending = True
             return True
+
+    def _facts(self, optimizer: int) -> Facts:
+        hooks = list(self.optimizer_hooks.get(optimizer, ()))
+        parameters = frozenset(key for each in hooks for key in each.updated)
+        return Facts(parameters, any(each.ran() for each in hooks), any(each.trained() for each in hooks))
 
     def forget_optimizer(self, optimizer: int) -> None:
         """The optimizer is gone, or no longer watched: a step does not wait for its update."""
         self.optimizer_hooks.pop(optimizer, None)
         self.optimizers.pop(optimizer, None)
         self.optimizer_numbers.pop(optimizer, None)
+        self._updates.forget(optimizer)
 
     # --- the pass of the thread that asks
 

@@ -55,7 +55,8 @@ class OptimizerHooks:
         self._updating: FrameType | None = None  # the caller of the hooks while an update runs
         self._model_parameters = parameters
         self._of_torch = WeakList([optimizer])
-        self._updated: list[int] = []  # ids of what the optimizer updates
+        self.updated: list[int] = []  # ids of what the optimizer updates
+        self.ran: Callable[[], bool] = lambda: True  # whether the watched model has ever run
         self._parameters: list[Named] = []  # those of the model's parameters that it updates, as they are now
         self._follow_parameters()
         self._removables = self._attach(optimizer)
@@ -100,9 +101,9 @@ class OptimizerHooks:
         """Follows parameters that were replaced in a module since `watch`, and groups that were added to the optimizer or changed."""
         updated = [id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]]
         assigned = [index for index, named in enumerate(self._model_parameters) if named.current() is not named.value]
-        if not assigned and updated == self._updated:
+        if not assigned and updated == self.updated:
             return
-        self._updated, own = updated, set(updated)
+        self.updated, own = updated, set(updated)
         if assigned:
             self._model_parameters = list(self._model_parameters)
         for index in assigned:
@@ -276,7 +277,7 @@ class OptimizerHooks:
             self._agent.observe_list(items)
 
     def _end_step(self) -> None:
-        """Ends the step if every watched optimizer has made its update, unless the update is being captured into a CUDA graph. If several
+        """Ends the step if no other watched optimizer is waited for, unless the update is being captured into a CUDA graph. If several
         watches have this optimizer, the hooks of the last one end the step, because torch calls hooks in the order of registration."""
         hooks = list(self._agent.optimizer_hooks.get(self._key, [self]))
         if hooks and hooks[-1] is not self:

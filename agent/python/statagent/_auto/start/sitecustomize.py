@@ -69,6 +69,8 @@ def _attend_torch(torch):
     def new(cls, *args, **kwargs):
         following = super(optimizer_class, cls).__new__
         made = following(cls) if following is object.__new__ else following(cls, *args, **kwargs)
+        if torch.autograd.backward is first_backward:
+            torch.autograd.backward = backward
         training = _room.get()
         if training is not None:
             training.optimizer_made(made)
