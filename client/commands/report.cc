@@ -1,6 +1,8 @@
 // The report of a diff for people: verdict, first origin, what diverged, what was compared, what could not
 // be, what to do next.
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -206,7 +208,7 @@ void AppendGrowth(const v1::DiffReport& report, std::vector<std::string>& items)
   items.push_back(std::move(text));
 }
 
-// "rounding: measured from 5 twins of base, with noise of 1, 1, 32, 1024 and 32768 units in the last place"
+// "rounding: measured from 5 twins of base, with noise of 1, 32, 1024 and 32768 units in the last place"
 // "rounding: measured from the repeats base2 and base3"
 std::string MeasuredText(const v1::DiffReport& report) {
   const v1::NoiseSource& noise = report.noise();
@@ -218,10 +220,12 @@ std::string MeasuredText(const v1::DiffReport& report) {
   if (BaseOfTwin(noise.runs(0)) != report.run_a())
     return fmt::format("rounding: measured from the {} {}", noise.runs_size() == 1 ? "repeat" : "repeats",
                        list(noise.runs_size(), [&](int i) { return Printable(noise.runs(i)); }));
-  return fmt::format("rounding: measured from {} {} of {}, with noise of {} units in the last place",
+  const std::set<double> sizes(noise.scale().begin(), noise.scale().end());
+  const std::string units = list(static_cast<int>(sizes.size()),
+                                 [&](int i) { return fmt::format("{:g}", *std::next(sizes.begin(), i)); });
+  return fmt::format("rounding: measured from {} {} of {}, with noise of {} {} in the last place",
                      noise.scale_size(), noise.scale_size() == 1 ? "twin" : "twins",
-                     Printable(report.run_a()),
-                     list(noise.scale_size(), [&](int i) { return fmt::format("{:g}", noise.scale(i)); }));
+                     Printable(report.run_a()), units, units == "1" ? "unit" : "units");
 }
 
 void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) {
