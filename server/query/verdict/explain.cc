@@ -23,9 +23,7 @@ constexpr double kLargestLogarithm = 64;     // unit roundoffs that a large loss
 constexpr double kSparseParameters = 3;      // flipped elements reach an output more than their norm tells
 constexpr double kRounded = 1e-6;            // from here on parameters differ by more than rounding
 constexpr double kCancelled = 0.3;           // a sum this small against its terms is judged against them
-constexpr double kCancelledEstimate = 0.05;  // where the size of the terms is an estimate
 constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
-constexpr double kNoiseElements = 64;  // unit roundoffs: an element's gradient against those of the others
 constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
 constexpr double kFlipsInFewSums = 4,
@@ -49,22 +47,6 @@ double SpreadOf(const TensorPair& pair, double sketches = 1) {
 double Quantised(double difference, double unit) {
   if (!(difference > 0) || difference >= unit) return difference;
   return std::max(difference, std::min(std::sqrt(unit * difference), unit));
-}
-
-enum class NoiseElements : std::uint8_t { kNone, kPossible, kSome };
-
-// Whether, by its squares, some of a parameter's gradients are zero except for rounding while others are not.
-// An example is the key's part of a bias that query, key and value share. Elements that are exactly zero in
-// both runs, such as those of a dead unit, are none; where both runs have equally many, they may be either.
-NoiseElements NoiseElementsOf(const TensorPair& squares) {
-  const TensorStats &a = *squares.a.stats, &b = *squares.b.stats;
-  const auto some = [](const TensorStats& of) {
-    const double noise = kNoiseElements * UnitRoundoff(DType::kF32);
-    return of.min >= 0 && of.min < noise * noise * of.mean;
-  };
-  if (squares.a.layout->shape.size() != 1 || !some(a) || !some(b)) return NoiseElements::kNone;
-  const bool beyond_zero = a.min > 0 || b.min > 0 || a.zero != b.zero;
-  return beyond_zero ? NoiseElements::kSome : NoiseElements::kPossible;
 }
 
 template <typename Map, typename Key>
@@ -98,7 +80,6 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   batch_ = last_forward_ = updated_ = loss_ = 0;
   loss_agrees_ = false;
   largest_forward_ = coarsest_forward_ = largest_backward_ = coarsest_backward_ = 0;
-  choices_.Clear();
   passes_.clear();
   models_.clear();
   inputs_level_.clear();
@@ -108,7 +89,6 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   backward_.clear();
   all_backward_.clear();
   gradients_.clear();
-  perhaps_noise_.clear();
   root_ = {};
   for (const TensorPair& pair : pairs) {
     if (pair.loss != nullptr) {
@@ -126,51 +106,14 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
         return pair.loss == nullptr && pair.a.def->key.name.starts_with(below);
       }))
     root_ = {};
-  linearity_.Step(pairs, normalised_);
-  terms_.Step(pairs);
-  shadows_.Step(pairs);
-  for (const TensorPair* const squares : linearity_.squares()) {
-    const TensorKey& key = squares->a.def->key;
-    squares_.insert({key.name, key.output_path});
-    NoteSecondMoment(*squares);
-  }
-  // What the same parameter of another layer is.
-  for (const std::string_view name : perhaps_noise_) {
-    if (noise_patterns_.contains(PatternOf(name))) NotePartlyNoise(name);
-  }
 }
 
 void Explainer::NoteState(const TensorPair& pair) {
   const TensorKey& key = pair.a.def->key;
   const StateRole role = RoleOf(key.output_path);
-  const bool squares = AreSquares(key);
-  if (squares) return NoteSecondMoment(pair);
   if (role == StateRole::kOther) return;
   normalised_.insert(key.name);
   if (role == StateRole::kSecondMoment) second_.insert(key.name);
-  // Rprop has no squares to look at: any bias may be such a sum.
-  const bool unknown = key.output_path == "step_size" && pair.a.layout->shape.size() == 1;
-  if (unknown) partly_noise_.insert(pair.a.def->key.name);
-}
-
-void Explainer::NoteSecondMoment(const TensorPair& squares) {
-  const std::string_view name = squares.a.def->key.name;
-  normalised_.insert(name);
-  second_.insert(name);
-  const NoiseElements noise = NoiseElementsOf(squares);
-  if (noise == NoiseElements::kPossible) perhaps_noise_.push_back(name);
-  if (noise != NoiseElements::kSome) return;
-  NotePartlyNoise(name);
-  noise_patterns_.insert(PatternOf(name));
-}
-
-void Explainer::NotePartlyNoise(std::string_view name) {
-  partly_noise_.insert(name);
-  noise_driven_.try_emplace(name, false);
-}
-
-bool Explainer::AreSquares(const TensorKey& state) const {
-  return IsSquares(state.output_path) || squares_.contains({state.name, state.output_path});
 }
 
 void Explainer::Explain(const TensorPair& pair, Explained& to) {
@@ -225,9 +168,9 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   Level inputs = OfInputs(pass, owner);
   inputs.Add(batch_);
   inputs.unit = std::max(inputs.unit, to.unit);
-  const double of_parameters = std::max(OfOwnParameters(owner, pair), OfParameters(shadows_.Of(key.name)));
+  const double of_parameters = OfOwnParameters(owner, pair);
   double level = std::hypot(inputs.distance, of_parameters);
-  double distance = Capped(pair.distance);
+  const double distance = Capped(pair.distance);
   if (is_buffer) {
     // Running statistics follow the module's input and what they were; not judged by the module's output.
     State& before = states_[{key.name, {}}];
@@ -239,15 +182,6 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   double& of_inputs = inputs_level_[key.name];
   of_inputs = std::max(of_inputs, level);
   double& output = outputs_[key.name];
-  if (IsChoice(pair)) {
-    choices_.Note(pair);
-    level = std::max(level, MovedByRounding(pair, std::max(level, output)));
-    distance = std::min(distance, std::max(of_inputs, output));
-  } else if (const auto moved = choices_.On(pair); moved.distance > 0) {
-    if (moved.in_other_rows) to.observed = std::min(to.observed, DistanceOfNorms(pair));
-    level = std::max(level, moved.distance);
-    distance = Capped(to.observed);
-  }
   output = std::max(output, distance);
   last_forward_ = distance;
   const bool fragile = fragile_.contains(key.name);
@@ -313,10 +247,9 @@ double Explainer::OfCoarseParts(const Pass& pass, std::string_view module) {
 // --- parameters as inputs
 
 double Explainer::OfParameters(double distance) const {
-  const bool flips = !normalised_.empty() || linearity_.any_nonlinear();
   // What an SGD makes of a gradient whose element has moved lies along the inputs of one sample, and so does more to
   // outputs than rounding, which has no direction.
-  const double factor = flips ? kSparseParameters : std::clamp(distance / kRounded, 1.0, kSparseParameters);
+  const double factor = !normalised_.empty() ? kSparseParameters : std::clamp(distance / kRounded, 1.0, kSparseParameters);
   return Capped(factor * distance);
 }
 
@@ -407,10 +340,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
       level.Add(all_backward_[all_backward_.size() - 1 - i]);
   }
   if (Flipped(pair) > kFlippedElements) to.observed = WithoutMoved(pair);
-  const auto moved = choices_.On(pair);
-  level.Add(moved.distance);
-  if (moved.in_other_rows) to.observed = std::min(to.observed, DistanceOfNorms(pair));
-  const double distance = Capped(moved.in_other_rows ? to.observed : pair.distance);
+  const double distance = Capped(pair.distance);
   before.push_back({.module = key.name,
                     .distance = distance,
                     .unit = to.unit,
@@ -477,7 +407,7 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   to.unit = std::max(to.unit, before.unit);
   const double norm = Norm(pair);
   const bool is_sum = pair.a.layout->shape.size() < 2 && norm > 0 && std::isfinite(pair.distance);
-  double terms_summed = gradient == grad_outputs_.end() ? 1 : gradient->second.numel;
+  const double terms_summed = gradient == grad_outputs_.end() ? 1 : gradient->second.numel;
   if (gradient != grad_outputs_.end()) {
     const Gradient& terms = gradient->second;
     level = std::max(terms.distance, ValueOr0(of_terms_, module));
@@ -487,20 +417,15 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
       if (to.cancelled) scale = std::max(scale, terms.l1 / std::sqrt(Numel(pair)));
       to.observed = pair.distance * norm / scale;
     }
-  } else if (const auto terms = is_sum ? terms_.Of(key.name, Numel(pair)) : std::nullopt) {
-    terms_summed = terms->rows * Numel(pair);
-    to.cancelled = norm < kCancelledEstimate * terms->l2;
-    if (to.cancelled) to.observed = pair.distance * norm / (terms->l2 * std::sqrt(terms->rows));
   }
   to.rounding = kernels_.OfParameterGradient(module, *pair.a.layout, to.unit, terms_summed);
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;
-  level = std::max(level, choices_.AroundParameter(key.name));
   to.inherited = level;
   known.noise_driven =
       to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance;
-  if (known.noise_driven) noise_driven_[key.name] = true;
+  if (known.noise_driven) noise_driven_.insert(key.name);
   return Quantised(level, to.unit);
 }
 

@@ -20,11 +20,7 @@
 #include "server/query/pairs/tensor_pair.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
-#include "server/query/verdict/choices.h"
 #include "server/query/verdict/kernels.h"
-#include "server/query/verdict/linearity.h"
-#include "server/query/verdict/shadows.h"
-#include "server/query/verdict/terms.h"
 
 namespace statcollect::query {
 
@@ -62,8 +58,8 @@ class Explainer {
   // `pairs`: all pairs of the step, in A's order of execution. The result has one entry for each, in that
   // order, and points into `pairs`. Their names must outlive the explainer.
   std::vector<Explained> Step(std::span<const TensorPair> pairs);
-  // Parameters whose gradient was zero except for rounding in some step so far; false: only in some elements.
-  const std::unordered_map<std::string_view, bool>& noise_driven() const { return noise_driven_; }
+  // Parameters whose gradient was zero except for rounding in some step so far.
+  const std::unordered_set<std::string_view>& noise_driven() const { return noise_driven_; }
 
  private:
   struct Parameter {
@@ -125,16 +121,12 @@ class Explainer {
 
   void BeginStep(std::span<const TensorPair> pairs);
   void NoteState(const TensorPair& pair);
-  void NoteSecondMoment(const TensorPair& squares);
-  void NotePartlyNoise(std::string_view name);
-  bool AreSquares(const TensorKey& state) const;
   void Explain(const TensorPair& pair, Explained& to);
   double ExplainForward(const TensorPair& pair, Explained& to);
   double ExplainBackward(const TensorPair& pair, Explained& to);
   double ExplainGradient(const TensorPair& pair, Explained& to);
   double ExplainState(const TensorPair& pair);
   double ExplainUpdate(const TensorPair& pair, Explained& to);
-  double FlippedSigns(std::string_view name, double gradient) const;
   double OfMomentum(std::string_view name) const;
   bool IsOrthogonal(const TensorPair& pair) const;
   Level OfInputs(const Pass& pass, std::string_view module) const;
@@ -156,24 +148,16 @@ class Explainer {
   const RecordedMethods methods_;
   // Carried from step to step.
   Kernels kernels_;
-  Linearity linearity_;
-  Terms terms_;
-  Shadows shadows_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
   std::unordered_set<std::string_view> fragile_;                                       // modules
   std::unordered_set<std::string_view> normalised_;  // parameters whose update is divided by its own size
   std::unordered_set<std::string_view> second_;      // those of them that have a second moment
-  std::set<std::pair<std::string_view, std::string_view>> squares_;  // states that are, whatever their name
-  std::unordered_map<std::string_view, bool> noise_driven_;          // parameters
-  std::unordered_set<std::string_view> partly_noise_;  // biases that are noise-driven in some elements
-  std::unordered_set<std::string> noise_patterns_;     // PatternOf their names
+  std::unordered_set<std::string_view> noise_driven_;  // parameters
   // The current step.
-  std::vector<std::string_view> perhaps_noise_;  // biases like those, by what is recorded of them
-  std::string_view root_;                        // the outermost module's name
+  std::string_view root_;  // the outermost module's name
   double batch_ = 0;
-  Choices choices_;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
   std::vector<Child> models_;  // newest outputs of watches with names, which may be given to one another
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules

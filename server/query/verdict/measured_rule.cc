@@ -301,7 +301,7 @@ std::vector<MeasuredRule::Record> MeasuredRule::Measure(const MeasuredStep& step
     // By how much that moves what follows is not known; at least as far as the next rung.
     for (std::size_t s = 0; s < scales_.size() && record.regrouped; ++s)
       record.ratios[s] = kOfScale * scales_[0].ulps / scales_[s].ulps;
-    if (record.stage == Stage::kGrad && record.lost) noise_driven_[pair.a.def->key.name] = true;
+    if (record.stage == Stage::kGrad && record.lost) noise_driven_.insert(pair.a.def->key.name);
   }
   return records;
 }

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "server/query/pairs/tensor_pair.h"
@@ -98,7 +99,7 @@ class MeasuredRule {
   // Whether any twin has ever differed from A.
   bool noise_arrived() const { return noise_arrived_; }
   // Parameters whose gradient is noise alone, so far.
-  const std::unordered_map<std::string_view, bool>& noise_driven() const { return noise_driven_; }
+  const std::unordered_set<std::string_view>& noise_driven() const { return noise_driven_; }
 
  private:
   struct Scale {  // twins of the same noise
@@ -179,7 +180,7 @@ class MeasuredRule {
   bool any_difference_ = false, noise_arrived_ = false;
   RowCounts rows_;
   std::vector<std::uint32_t> groups_;  // of the step at hand, by pair
-  std::unordered_map<std::string_view, bool> noise_driven_;
+  std::unordered_set<std::string_view> noise_driven_;
 };
 
 }  // namespace statcollect::query

@@ -356,7 +356,7 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
     auto& [explained, jumps, without_effect] = *answer;
     data_dependent_ = model.data_dependent();
     if (judged && !without_effect.empty()) NoteWithoutEffect(step, explained, without_effect);
-    for (const auto& [name, whole] : model.noise_driven()) noise_driven_[std::string(name)] |= whole;
+    noise_driven_.insert(model.noise_driven().begin(), model.noise_driven().end());
     if (judged) {
       STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, scalar, recorded, explained, jumps));
       STATCOLLECT_RETURN_IF_ERROR(WeighByRepeats(model, step, explained, jumps));

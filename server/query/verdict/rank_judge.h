@@ -86,8 +86,8 @@ class RankJudge {
                                           const std::stop_token& stop);
   // After Judge; empty if no weight differs by more than rounding, or none was recorded.
   const std::optional<DifferBefore>& differ_before() const { return differ_before_; }
-  // After Judge: parameters whose gradient is zero except for rounding; false: only in some elements.
-  const std::map<std::string, bool>& noise_driven() const { return noise_driven_; }
+  // After Judge: parameters whose gradient is zero except for rounding.
+  const std::set<std::string>& noise_driven() const { return noise_driven_; }
   // After Judge: of the first step that was read in which they differ.
   const std::optional<LossScales>& loss_scales() const { return loss_scales_; }
   // After Judge.
@@ -170,7 +170,7 @@ class RankJudge {
   std::uint64_t records_before_ = 0;  // in the steps before
   bool quiet_ = true;                 // none of these records differed
   std::optional<DifferBefore> differ_before_;
-  std::map<std::string, bool> noise_driven_;
+  std::set<std::string> noise_driven_;
   std::optional<LossScales> loss_scales_;
   std::optional<WithoutEffect> without_effect_;
   std::set<std::string> data_dependent_;

@@ -1,7 +1,6 @@
 #include "server/query/verdict/root_search.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -18,7 +17,7 @@ struct Rank {
   Status status;
   std::optional<JudgedRoot> found;
   std::optional<DifferBefore> differ_before;
-  std::map<std::string, bool> noise_driven;
+  std::set<std::string> noise_driven;
   std::set<std::string> data_dependent;
   std::optional<LossScales> loss_scales;
   Measured measured = Measured::kWhole;
@@ -83,7 +82,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   RootAnswer answer;
   for (const Rank& rank : ranks) {
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
-    for (const auto& [name, whole] : rank.noise_driven) answer.noise_driven[name] |= whole;
+    answer.noise_driven.insert(rank.noise_driven.begin(), rank.noise_driven.end());
     answer.data_dependent.insert(rank.data_dependent.begin(), rank.data_dependent.end());
     answer.measured = std::max(answer.measured, rank.measured);
     if (!answer.without_effect) answer.without_effect = rank.without_effect;

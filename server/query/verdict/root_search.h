@@ -3,7 +3,6 @@
 #define STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -45,7 +44,7 @@ struct RootAnswer {
   std::optional<Root> root;
   std::optional<Caveat> caveat;                 // of the root
   std::optional<DifferBefore> differ_before;    // on the rank where the weights differ most
-  std::map<std::string, bool> noise_driven;     // as RankJudge::noise_driven
+  std::set<std::string> noise_driven;           // as RankJudge::noise_driven
   std::optional<LossScales> loss_scales;        // as RankJudge::loss_scales, of the first rank that has them
   Measured measured = Measured::kWhole;         // the worst of all ranks
   std::set<std::string> data_dependent;         // as RankJudge::data_dependent

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "common/status.h"
@@ -36,8 +36,8 @@ class StepModel {
   virtual bool measures_noise() const = 0;
   // The jump that is the root. `jumps`: not empty, ascending; settings before others of the same record.
   virtual std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const = 0;
-  // Parameters whose gradient was zero except for rounding in some step so far; false: only in some elements.
-  virtual const std::unordered_map<std::string_view, bool>& noise_driven() const = 0;
+  // Parameters whose gradient was zero except for rounding in some step so far.
+  virtual const std::unordered_set<std::string_view>& noise_driven() const = 0;
 };
 
 // Rules that say how much a kernel, an optimizer or a loss may enlarge a difference. docs/verdict-model.md.
@@ -60,7 +60,7 @@ class GuessedModel final : public StepModel {
   std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override {
     return query::ChooseRoot(step, jumps);
   }
-  const std::unordered_map<std::string_view, bool>& noise_driven() const override {
+  const std::unordered_set<std::string_view>& noise_driven() const override {
     return explainer_.noise_driven();
   }
 

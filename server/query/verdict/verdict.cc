@@ -1,7 +1,6 @@
 #include "server/query/verdict/verdict.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <string>
 #include <tuple>
@@ -184,11 +183,10 @@ void NoteCaveats(const RootAnswer& answer, DiffReport& report) {
 
 // Gradients that are zero except for rounding, and Adam's updates from them, are neither the first divergence
 // nor an origin if there is a different one. Precondition: there is a root.
-void PassOverNoise(const std::map<std::string, bool>& noise_driven, DiffReport& report) {
+void PassOverNoise(const std::set<std::string>& noise_driven, DiffReport& report) {
   const auto is_noise = [&](const Divergence& row) {
-    const auto found = noise_driven.find(row.activation);
-    if (found == noise_driven.end() || row.reason != Reason::kNumeric) return false;
-    return row.stage == Stage::kOptimizer || (row.kind == Kind::kWeightGrad && found->second);
+    return row.reason == Reason::kNumeric && noise_driven.contains(row.activation) &&
+           (row.stage == Stage::kOptimizer || row.kind == Kind::kWeightGrad);
   };
   const auto other = std::find_if_not(report.diverged.begin(), report.diverged.end(), is_noise);
   if (noise_driven.empty() || !report.first || other == report.diverged.end()) return;
@@ -204,13 +202,12 @@ void PassOverNoise(const std::map<std::string, bool>& noise_driven, DiffReport& 
   constexpr std::size_t kNamed = 3;
   std::string names;
   std::size_t named = 0;
-  for (const auto& [name, whole] : noise_driven) {
+  for (const std::string& name : noise_driven) {
     if (++named <= kNamed) names += (names.empty() ? "" : ", ") + Printable(name);
   }
   if (noise_driven.size() > kNamed) names += " and " + std::to_string(noise_driven.size() - kNamed) + " more";
   report.notes.push_back(
-      "these gradients are zero except for rounding, in all or some elements; they and their updates are noise, "
-      "not an origin: " +
+      "these gradients are zero except for rounding; they and their updates are noise, not an origin: " +
       names);
 }
 

@@ -110,9 +110,7 @@ class Memory:
     states: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)  # distance and norm
     fragile: set[str] = field(default_factory=set)  # modules
     normalised: set[str] = field(default_factory=set)  # parameters with a running mean of squares
-    models: dict[str, bool] = field(default_factory=dict)  # by the name of the watch: whether an optimizer updates it
     noise_driven: set[str] = field(default_factory=set)  # parameters whose gradient was zero except for rounding in some step
-    largest: float = 0.0  # difference of updated weights so far
 
 
 class StepModel:
@@ -124,17 +122,6 @@ class StepModel:
         memory.normalised |= {
             p.a.identity[0] for p in pairs if p.a and p.a.identity[1] == "optimizer_state" and p.a.identity[2] == "exp_avg_sq"
         }
-        for p in pairs:
-            if p.a and p.a.depth == 1:
-                memory.models.setdefault(p.a.identity[0], False)
-        for p in pairs:
-            if (
-                p.a
-                and p.a.identity[1] == "weight"
-                and stage_of(p.a.identity) == "optimizer"
-                and p.name.split(".")[0] in memory.models
-            ):
-                memory.models[p.name.split(".")[0]] = True
         self.seen: list[Pair] = []  # of this step, before the one that is explained
         self.batch = 0.0
         self.levels: dict[str, float] = defaultdict(float)  # of modules' inputs
@@ -193,7 +180,7 @@ class StepModel:
         inputs = self.inputs_of(owner, scopes)
         distance = max([self.batch, *(i.distance for i in inputs)])
         unit = max([pair.unit, *(i.unit for i in inputs)])
-        own = max(self.of_parameters(self.own_parameters(owner, pair)), self.of_parameters(self.shadow(name)))
+        own = self.of_parameters(self.own_parameters(owner, pair))
         level = math.hypot(distance, own)
         if kind == "buffer":
             before, norm = self.memory.states.get((name, ""), (0.0, 0.0))
@@ -230,11 +217,6 @@ class StepModel:
         return [
             output if output is group[-1] else replace(output, distance=output.inherited) for group in groups for output in group
         ]
-
-    def shadow(self, module: str) -> float:
-        """How far apart weights may be that no watched optimizer updates, such as a moving average of those that one does."""
-        updated = self.memory.models.get(module.split(".")[0], True)
-        return 0.0 if updated or not any(self.memory.models.values()) else max(self.memory.largest, 4 * F32)
 
     def of_parameters(self, distance: float) -> float:
         return capped(distance * (3 if self.memory.normalised else min(3.0, max(1.0, distance / 1e-6))))
@@ -321,7 +303,6 @@ class StepModel:
         normalised = name in self.memory.normalised
         if normalised and self.noise_driven.get(name):
             self.memory.fragile.add(parent(name))
-        self.memory.largest = max(self.memory.largest, capped(pair.distance))
         before = self.memory.weights.get(name)
         self.memory.weights[name] = pair
         sketches = [r.sketch for p in (before, pair) if p for r in p.records]

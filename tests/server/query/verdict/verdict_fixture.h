@@ -92,9 +92,6 @@ class VerdictTest : public ::testing::Test {
     bool adam = false;          // records its state
     bool losses_twice = false;  // a second value of that name in each step
     bool lion = false;          // records its state: no second moment
-    bool linear = true;         // updates are gradients times a rate; not with adam or lion
-    bool own_squares = false;   // a mean of squares of another name
-    bool own_copy = false;      // a copy of the weight of another name
     std::uint64_t empty_step = ~std::uint64_t{0};  // with a scalar only
     std::size_t elements = kElements;
     double update = 0.01;  // of a weight in a step, relative
@@ -281,7 +278,7 @@ class VerdictTest : public ::testing::Test {
     for (const std::string& name : Parameters()) {
       Tensor& weight = weights_[name];
       const TensorKey key = Key(name, Kind::kWeight);
-      const bool linear = options_.linear && !options_.adam && !options_.lion;
+      const bool linear = !options_.adam && !options_.lion;
       const std::uint64_t source =
           linear ? SeedOf(Key(name, Kind::kWeightGrad), step) : SeedOf(key, step + 1);
       const Tensor update = Differing(Noise(source, options_.update, options_.elements), level(step, key),
@@ -290,12 +287,6 @@ class VerdictTest : public ::testing::Test {
         weight.values[i] = static_cast<float>(weight.values[i] + update.values[i]);
       Tensor updated = put_as(key, weight);
       if (!updated.values.empty()) weight = std::move(updated);
-      if (options_.own_squares) {
-        Tensor squares = Noise(SeedOf(Key(name, Kind::kWeightGrad), step), 0.01, options_.elements);
-        for (double& x : squares.values) x = static_cast<float>(x * x);
-        put(Key(name, Kind::kOptimizerState, "v"), squares);
-      }
-      if (options_.own_copy) put(Key(name, Kind::kOptimizerState, "z"), weight);
       for (const char* state : {"exp_avg", "exp_avg_sq"}) {
         if (!options_.adam && !(options_.lion && state == std::string_view("exp_avg"))) continue;
         const TensorKey of_state = Key(name, Kind::kOptimizerState, state);

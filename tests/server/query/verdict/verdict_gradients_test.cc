@@ -75,27 +75,6 @@ TEST_F(VerdictGradientsTest, NoiseIsNeitherTheFirstDivergenceNorAnOrigin) {
   EXPECT_THAT(report.notes, Contains(HasSubstr(std::string("are noise, not an origin: ") + kBias)));
 }
 
-TEST_F(VerdictGradientsTest, WhatAdamMakesOfTheNoisePartOfAFusedBiasIsNoise) {
-  options_.adam = true;
-  const auto second_moment = [](double of_keys) {
-    return [=](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
-      if (key != Key(kBias, Kind::kOptimizerState, "exp_avg_sq")) return tensor;
-      const std::size_t third = tensor.values.size() / 3;
-      for (std::size_t i = 0; i < tensor.values.size(); ++i)
-        tensor.values[i] =
-            (i >= third && i < 2 * third ? of_keys : 1e-6) * (1 + 1e-3 * static_cast<double>(i));
-      return tensor;
-    };
-  };
-  // Half of its size: the key's third has another sign here and there.
-  const Level level = Sum(Rounding(), OfBias(Kind::kWeight, 0.5));
-  base_ = second_moment(1e-20);
-  ExpectExplained(DiffWith(level));
-  store_ = std::make_unique<FakeStore>();
-  base_ = second_moment(1e-8);
-  EXPECT_EQ(Say(DiffWith(level)), std::string("0 optimizer ") + kBias) << "small, and no noise";
-}
-
 TEST_F(VerdictGradientsTest, AnUpdateThatNoGradientExplainsIsARoot) {
   options_.adam = true;
   GradientOfSize(1e-2);
@@ -113,54 +92,6 @@ TEST_F(VerdictGradientsTest, SignsThatFlipAreRoundingForLionAndNotForOthers) {
   EXPECT_EQ(Say(DiffWith(flips)), std::string("0 optimizer ") + kBias);
   options_.lion = true;
   EXPECT_EQ(Say(DiffWith(flips)), "none");
-}
-
-// --- updates of own optimizers, by what they compute
-
-class VerdictOwnOptimizerTest : public VerdictGradientsTest {
- protected:
-  VerdictOwnOptimizerTest() { options_.linear = false; }
-  std::string BiasDiffersBy(double size, Kind kind = Kind::kWeight, const std::string& state = "") {
-    store_ = std::make_unique<FakeStore>();
-    return Say(DiffWith(Sum(Rounding(), OfBias(kind, size, state))));
-  }
-  const std::string root_ = std::string("0 optimizer ") + kBias;
-};
-
-// No name says so, but no combination of gradient and weight is the update.
-TEST_F(VerdictOwnOptimizerTest, SignsMayFlipIfTheUpdateIsNotLinear) {
-  EXPECT_EQ(BiasDiffersBy(0.12), "none") << "two elements";
-  EXPECT_EQ(BiasDiffersBy(0.5), root_);
-}
-
-TEST_F(VerdictOwnOptimizerTest, SignsDoNotFlipIfTheUpdateIsLinear) {
-  options_.linear = true;
-  EXPECT_EQ(BiasDiffersBy(0.006), root_);
-}
-
-TEST_F(VerdictOwnOptimizerTest, AnotherOptimizerInOneRunIsABug) {
-  options_.linear = true;
-  options_.elements = 512;
-  const auto signs = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
-    if (key != Key(kBias, Kind::kWeight)) return tensor;
-    for (double& x : tensor.values) x = static_cast<float>(x + (x > 0 ? 0.003 : -0.003));
-    return tensor;
-  };
-  EXPECT_EQ(Say(DiffWith(Rounding(), signs)), root_);
-}
-
-TEST_F(VerdictOwnOptimizerTest, AMeanOfSquaresIsKnownByWhatItIs) {
-  options_.own_squares = true;
-  EXPECT_EQ(BiasDiffersBy(0.006), "none");
-  EXPECT_EQ(BiasDiffersBy(0.12), root_) << "signs flip where the gradient is small, not at any time";
-  EXPECT_EQ(BiasDiffersBy(0.01, Kind::kOptimizerState, "v"), root_)
-      << "at most twice the gradient's difference";
-}
-
-TEST_F(VerdictOwnOptimizerTest, ACopyOfTheWeightDiffersLikeItsUpdate) {
-  options_.own_copy = true;
-  EXPECT_EQ(BiasDiffersBy(3e-5, Kind::kOptimizerState, "z"), "none");
-  EXPECT_EQ(BiasDiffersBy(1e-3, Kind::kOptimizerState, "z"), root_) << "0.1 of the update";
 }
 
 // --- loss scales

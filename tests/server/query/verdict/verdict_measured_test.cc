@@ -162,7 +162,6 @@ TEST_F(MeasuredVerdict, Without_noise_twins_are_not_used) {
 
 TEST_F(MeasuredVerdict, An_update_from_equal_gradient_weight_and_state_may_only_round) {
   options_.adam = true;
-  options_.linear = false;
   // Everything else differs by 100 times rounding; the bias's own gradient, weight and state are equal.
   const auto level = [](double bug) {
     return [bug](std::uint64_t step, const TensorKey& key) {

@@ -1,8 +1,5 @@
 // What is expected of updates, by what the optimizer keeps and by its class.
-#include <array>
 #include <cmath>
-#include <deque>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,38 +24,17 @@ class Update {
     methods_ = methods;
     return *this;
   }
-  // Of the state, in A and B: the smallest element, the number of zeros.
-  Update& Smallest(double a, double b, std::uint64_t zeros_a = 0, std::uint64_t zeros_b = 0) {
-    smallest_ = std::array<Side, 2>{Side{.min = a, .zero = zeros_a}, Side{.min = b, .zero = zeros_b}};
-    return *this;
-  }
 
   double ExpectedOfWeight() { return Judge().back().expected; }
   double ExpectedOfState() { return Judge()[1].expected; }
 
  private:
-  struct Side {
-    double min = 0;
-    std::uint64_t zero = 0;
-  };
-
   std::vector<Explained> Judge() {
     Explainer explainer(methods_);
     before_.Add(Key("fc.weight", Kind::kWeight), 0, {.l2 = 1, .shape = shape_});
     explainer.Step(before_.pairs);
     after_.Add(Gradient("fc.weight"), kGradientDistance, {.shape = shape_});
     after_.Add(Key("fc.weight", Kind::kOptimizerState, state_), kGradientDistance, {.shape = shape_});
-    if (smallest_) {
-      auto& state = after_.pairs.back();
-      stats_ = {*state.a.stats, *state.b.stats};
-      for (int side = 0; side < 2; ++side) {
-        stats_[side].mean = 1;
-        stats_[side].min = (*smallest_)[side].min;
-        stats_[side].zero = (*smallest_)[side].zero;
-      }
-      state.a.stats = &stats_[0];
-      state.b.stats = &stats_[1];
-    }
     after_.Add(Key("fc.weight", Kind::kWeight), 1e-7, {.l2 = 2, .shape = shape_});
     return explainer.Step(after_.pairs);
   }
@@ -66,8 +42,6 @@ class Update {
   const std::string state_;
   const std::vector<std::int64_t> shape_;
   RecordedMethods methods_;
-  std::optional<std::array<Side, 2>> smallest_;
-  std::array<TensorStats, 2> stats_;
   Step before_, after_;
 };
 
@@ -123,45 +97,6 @@ TEST(Optimizers, SquaresMayDifferTwiceAsMuch) {
 }
 
 TEST(Optimizers, StepSizesFollowSigns) { EXPECT_NEAR(Update("step_size").ExpectedOfState(), 12e-3, 1e-4); }
-
-TEST(Optimizers, ABiasMayBeNoiseInSomeElements) {
-  constexpr double kNoise = 1e-14;
-  EXPECT_NEAR(Update("sum", {2048}).Smallest(kNoise, kNoise).ExpectedOfWeight(), 0.7, 0.01);
-  EXPECT_NEAR(Update("sum", {2048}).Smallest(0, kNoise, 2, 0).ExpectedOfWeight(), 0.7, 0.01);
-  EXPECT_NEAR(Update("sum", {2048}).Smallest(0, 0, 2, 1).ExpectedOfWeight(), 0.7, 0.01);
-}
-
-TEST(Optimizers, DeadUnitsAreNoNoise) {
-  EXPECT_LT(Update("sum", {2048}).Smallest(0, 0, 5, 5).ExpectedOfWeight(), 0.1);
-}
-
-// Both runs have as many zeros as the other: by chance, or because units are dead. Another layer's bias tells.
-TEST(Optimizers, ABiasIsWhatThatOfAnotherLayerIs) {
-  Step before, after;
-  std::deque<TensorStats> stats;
-  const auto add = [&](const std::string& name, double smallest, std::uint64_t zeros) {
-    before.Add(Key(name, Kind::kWeight), 0, {.shape = {2048}});
-    after.Add(Gradient(name), kGradientDistance, {.shape = {2048}});
-    after.Add(Key(name, Kind::kOptimizerState, "sum"), kGradientDistance, {.shape = {2048}});
-    for (Observation* const side : {&after.pairs.back().a, &after.pairs.back().b}) {
-      TensorStats& own = stats.emplace_back(*side->stats);
-      own.mean = 1;
-      own.min = smallest;
-      own.zero = zeros;
-      side->stats = &own;
-    }
-    after.Add(Key(name, Kind::kWeight), 1e-7, {.l2 = 2, .shape = {2048}});
-  };
-  add("b.0.qkv.bias", 0, 5);
-  add("b.1.qkv.bias", 1e-14, 0);
-  add("b.2.fc.bias", 0, 5);
-  Explainer explainer;
-  explainer.Step(before.pairs);
-  const auto explained = explainer.Step(after.pairs);
-  EXPECT_NEAR(explained[2].expected, 0.7, 0.01);
-  EXPECT_NEAR(explained[5].expected, 0.7, 0.01);
-  EXPECT_LT(explained[8].expected, 0.1) << "of another module";
-}
 
 TEST(Optimizers, AnOrthogonalUpdateOfALowRankIsNoise) {
   EXPECT_NEAR(Update("momentum_buffer").Methods({.orthogonal_updates = true}).ExpectedOfWeight(), 0.7, 0.01);

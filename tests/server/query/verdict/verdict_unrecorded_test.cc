@@ -78,56 +78,6 @@ TEST_F(RolloutTest, BatchesThatFollowTheWeightsAreRounding) {
 
 TEST_F(RolloutTest, OtherBatchesAreTheRoot) { EXPECT_EQ(Say(DiffWithBatches(1e-2)), "1 batch ids"); }
 
-// --- models whose weights change without an optimizer
-
-// What is expected of the outputs of two models after a step in which weights of one of them were updated.
-std::pair<double, double> ExpectedOfModels(double of_weights, bool both_updated = false) {
-  Explainer explainer;
-  Step before, now;
-  for (Step* step : {&before, &now}) {
-    for (const char* model : {"ema", "net"}) {
-      step->Add(Key(std::string(model) + ".fc"), 0);
-      step->Add(Key(model), 0, {.depth = 1});
-    }
-    if (both_updated) step->Add(Key("ema.fc.weight", Kind::kWeight), 0);
-    step->Add(Key("net.fc.weight", Kind::kWeight), of_weights);
-    step->Add(Key("net.norm.weight", Kind::kWeight), 0);
-  }
-  explainer.Step(before.pairs);
-  const auto explained = explainer.Step(now.pairs);
-  return {explained[0].expected, explained[2].expected};
-}
-
-TEST(Shadows, DifferAsTheWeightsThatTheyMayFollow) {
-  EXPECT_NEAR(ExpectedOfModels(1e-5).first, 3e-5, 1e-6);
-  EXPECT_NEAR(ExpectedOfModels(0).first, 4 * 0x1p-24, 1e-8) << "an average may be rounded differently";
-}
-
-TEST(Shadows, AreNotModelsWhoseUpdatesAreRecorded) {
-  EXPECT_NEAR(ExpectedOfModels(1e-5, /*both_updated=*/true).first, 0x1p-24, 1e-9);
-  EXPECT_NEAR(ExpectedOfModels(0).second, 0x1p-24, 1e-9);
-}
-
-TEST(Shadows, AreNoModulesOfOneModel) {
-  Explainer explainer;
-  Step step;
-  step.Add(Key("frozen"), 0);
-  step.Add(Key("fc"), 0);
-  step.Add(Key("Net"), 0, {.depth = 1});
-  step.Add(Key("fc.weight", Kind::kWeight), 1e-5);
-  explainer.Step(step.pairs);
-  EXPECT_NEAR(explainer.Step(step.pairs)[0].expected, 0x1p-24, 1e-9);
-}
-
-TEST(Shadows, ThatFirstDifferInLaterStepsAreNoKernel) {
-  Step step;
-  step.Add(Key("ema.fc"), 4e-7);
-  step.Add(Key("ema"), 4e-7, {.depth = 1});
-  step.Add(Key("net"), 0, {.depth = 1});
-  step.Add(Key("net.fc.weight", Kind::kWeight), 0);
-  EXPECT_THAT(JumpFinder(/*identical_steps=*/3).Find(Explainer().Step(step.pairs)), SizeIs(0));
-}
-
 // --- losses with bends
 
 constexpr double kOutput = 1e-7;  // difference of the output
