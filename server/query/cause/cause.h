@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "server/query/compare/alignment.h"
 #include "server/query/compare/merge_ranks.h"
+#include "server/query/pairs/twins.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 
@@ -23,11 +24,12 @@ struct CauseQuestion {
   Aligner& aligner;           // of the diff
   std::size_t place = 0;      // of the root's ranks in the aligner
   RankPair ranks;             // the root's
+  const Twins* twins = nullptr;  // of A; null: none
 };
 
 // Why the runs differ at the root, as far as the records show: all causes that are at least likely, most
 // certain first, then the most specific rule; otherwise the best one. Empty if no rule applies. Cost: from
-// both runs, on the root's rank, reads the root's step and the one before it, the scalars of up to
+// both runs, on the root's rank, reads the root's step (of one twin, too) and the one before it, the scalars of up to
 // kScalarStepsMax steps, and the events. If the root is in a batch, also fingerprints of the batch in up to
 // kBatchStepsMax steps around it; if the root is a weight's gradient, also that tensor on up to
 // kOtherRanksMax other ranks, and both steps on up to kNormRanksMax. Errors: those of store reads, and

@@ -7,6 +7,8 @@
 #include "common/names.h"
 #include "common/saturating.h"
 #include "common/shape.h"
+#include "server/query/compare/roundoff.h"
+#include "server/query/compare/step_order.h"
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/scheduled.h"
 
@@ -166,6 +168,37 @@ Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_
   return pairs;
 }
 
+void NoteRounding(Evidence& evidence) {
+  const std::uint64_t end = evidence.a.root != nullptr ? evidence.a.root->order : ~std::uint64_t{0};
+  const Stage stage = evidence.root.stage;
+  for (const TensorPair& pair : evidence.paired_at.pairs) {
+    const DType a = pair.a.layout->dtype, b = pair.b.layout->dtype;
+    if (!IsFloat(a) || !IsFloat(b)) continue;
+    evidence.rounding = std::max({evidence.rounding, UnitRoundoff(a), UnitRoundoff(b)});
+    const bool before = pair.a.order < end && StageOf(pair.a.def->key) <= stage;
+    if (before && pair.a.def->key.kind == Kind::kOutput && std::isfinite(pair.distance))
+      evidence.rounding = std::max(evidence.rounding, pair.distance);
+  }
+}
+
+// Of the twin of the least noise.
+Status NoteNoise(const CauseQuestion& question, Evidence& evidence) {
+  if (question.twins == nullptr) return Status::Ok();
+  const std::uint64_t step = evidence.root.step;
+  const auto shared = question.twins->steps().find(step);
+  if (shared == question.twins->steps().end() || shared->second != question.steps.at(step).first)
+    return Status::Ok();
+  Twins::Step twin;
+  STATCOLLECT_RETURN_IF_ERROR(question.twins->Read(0, question.ranks.a, step, twin));
+  const std::vector<TensorPair>& pairs = evidence.paired_at.pairs;
+  const auto of_twin = evidence.paired_at.step.InPlaceOfA(pairs, twin.by_id);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const double distance = of_twin[i].def == nullptr ? 0 : DistanceBetween(pairs[i].a, of_twin[i]);
+    if (std::isfinite(distance)) evidence.noise[&pairs[i].a] = distance;
+  }
+  return Status::Ok();
+}
+
 bool IsRoot(const Divergence& root, const TensorKey& key) {
   return key.kind == root.kind && key.name == root.activation && key.output_path == root.output_path &&
          key.micro_batch == root.micro_batch && key.call == root.call && Name(key.mode) == root.mode;
@@ -233,6 +266,13 @@ std::vector<Pair> Evidence::PairsOf(Kind kind) const {
   return found;
 }
 
+double Evidence::RemainderOf(const Observation& of_a) const {
+  // Backward passes and sums enlarge rounding by up to one order of magnitude or two; so much was seen.
+  constexpr double kEnlarged = 32;
+  const auto of_twin = noise.find(&of_a);
+  return kEnlarged * std::max(rounding, of_twin == noise.end() ? 0 : of_twin->second);
+}
+
 Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& stop) {
   Evidence evidence{.question = question, .root = question.root};
   STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/true, evidence.a));
@@ -252,6 +292,8 @@ Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& st
     evidence.before = *std::move(before);
   }
   SetRoot(evidence);
+  NoteRounding(evidence);
+  STATCOLLECT_RETURN_IF_ERROR(NoteNoise(question, evidence));
   return evidence;
 }
 

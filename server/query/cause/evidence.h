@@ -66,6 +66,11 @@ struct Evidence {
   bool first_update = false;                 // the root's step is the first of both runs
   const Pair* agreeing_part = nullptr;       // of a root in a batch: FindAgreeingPart
 
+  double rounding = 0;  // the coarsest roundoff in the step, or how far outputs before the root are apart
+  std::map<const Observation*, double> noise;  // how far one of A's twins is from A's records of the step
+
+  // The relative distance that rounding may leave in what is otherwise a multiple of A's record.
+  double RemainderOf(const Observation& of_a) const;
   bool HasRootPair() const { return a.root != nullptr && b.root != nullptr; }
   std::vector<Pair> PairsOf(Kind kind) const;  // of the root's step, in training
   // "at step 4"

@@ -62,11 +62,16 @@ double SlackOf(double factor) {
 
 // The one factor between nearly all of them, if there is one other than 1. A gradient that has the same
 // bits has none.
-std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
-  std::vector<Fit> fits;
+std::optional<CommonFactor> FindCommonFactor(const Evidence& evidence) {
+  struct Explained : Fit {
+    bool explains = false;
+  };
+  const std::vector<Pair> pairs = GradientsOf(evidence);
+  std::vector<Explained> fits;
   for (const Pair& pair : pairs) {
     if (pair.SameBits()) return std::nullopt;
-    if (const auto fit = FitFactor(*pair.a, *pair.b)) fits.push_back(*fit);
+    if (const auto fit = FitFactor(*pair.a, *pair.b))
+      fits.push_back({*fit, fit->Explains(evidence.RemainderOf(*pair.a))});
   }
   if (fits.size() < 2 || !AreMost(fits.size(), pairs.size())) return std::nullopt;
   const auto middle = fits.begin() + static_cast<std::ptrdiff_t>(fits.size() / 2);
@@ -75,8 +80,8 @@ std::optional<CommonFactor> FindCommonFactor(const std::vector<Pair>& pairs) {
   CommonFactor common{.factor = middle->factor, .of = pairs.size(), .from_sketches = true};
   if (common.factor == 0) return std::nullopt;
   const double slack = SlackOf(common.factor);
-  for (const Fit& fit : fits) {
-    if (!fit.Explains() || std::abs(fit.factor / common.factor - 1) > slack) continue;
+  for (const Explained& fit : fits) {
+    if (!fit.explains || std::abs(fit.factor / common.factor - 1) > slack) continue;
     ++common.tensors;
     common.from_sketches = common.from_sketches && fit.from_sketch;
   }
@@ -358,7 +363,7 @@ OnTop CountOnTop(const Evidence& evidence, bool summed_is_b, const Shares& share
 }  // namespace
 
 std::optional<double> FactorOfOthers(const Evidence& evidence) {
-  const auto common = FindCommonFactor(GradientsOf(evidence));
+  const auto common = FindCommonFactor(evidence);
   return common && IsException(evidence, *common) ? std::optional(common->factor) : std::nullopt;
 }
 
@@ -366,7 +371,7 @@ Found FindGradientScale(const Evidence& evidence) {
   const Stage stage = evidence.root.stage;
   const bool of_weights = stage == Stage::kGrad;
   if (!of_weights && stage != Stage::kBackward && stage != Stage::kLoss) return std::nullopt;
-  const auto common = FindCommonFactor(GradientsOf(evidence));
+  const auto common = FindCommonFactor(evidence);
   if (!common || (!of_weights && AreLossScales(evidence, common->factor))) return std::nullopt;
   if (IsException(evidence, *common)) return std::nullopt;
   if (evidence.HasRootPair()) {  // it has a factor of its own, and the others follow from it

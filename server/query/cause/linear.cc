@@ -51,9 +51,9 @@ double FactorOfStatistics(const Observation& x, const Observation& y) {
 
 }  // namespace
 
-bool Fit::Explains() const {
+bool Fit::Explains(double rounding) const {
   const double change = std::abs(factor - 1);
-  return change > kChangeMin && residual <= kResidualMax && residual * kExplainedTimes <= change;
+  return change > kChangeMin && residual <= std::min(kResidualMax, rounding) && residual * kExplainedTimes <= change;
 }
 
 bool HaveSketches(const Observation& x, const Observation& y) {

@@ -16,8 +16,8 @@ struct Fit {
   double residual = 0;
   bool from_sketch = false;  // otherwise from statistics alone, which do not notice permutations
   // Whether the factor explains the difference from x: it is not 1, and the residual is small compared with
-  // it.
-  bool Explains() const;
+  // it, and at most what rounding leaves.
+  bool Explains(double rounding = 1) const;
 };
 
 // Empty if it is undefined: different numbers of elements, zeros, infinities.

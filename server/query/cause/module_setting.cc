@@ -104,6 +104,7 @@ Causes Of(const Evidence& evidence, const std::string& module, Confidence confid
   for (const ChangedSetting& changed : ChangedSettings(evidence.a.config, evidence.b.config, module)) {
     // A parameter that is not trained changes gradients only.
     const Stage stage = evidence.root.stage;
+    if (NamesFiles(changed.setting, changed.a) || NamesFiles(changed.setting, changed.b)) continue;
     if (changed.setting == kRequiresGrad && (stage == Stage::kForward || stage == Stage::kLoss)) continue;
     causes.push_back(
         MakeCause(evidence, changed, RanBefore(evidence, changed) ? Confidence::kPossible : confidence));

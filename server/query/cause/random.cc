@@ -26,11 +26,13 @@ bool IsOfTorch(std::string_view scalar) {
   return scalar.starts_with("rng/cpu") || scalar.starts_with("rng/cuda");
 }
 
-// Without a seed a generator's state differs in every process, and says nothing.
+// Without a seed a generator's state differs in every process, and says nothing. Older recordings know a seed only.
 bool IsSeeded(const Side& side, std::string_view scalar) {
   std::string generator(scalar.substr(kState.size()));
   if (generator == "cpu") generator = "torch";
   if (generator.starts_with("cuda")) generator = "cuda";
+  const auto seeded = side.config.find("random." + generator + ".seeded");
+  if (seeded != side.config.end()) return seeded->second == "true";
   const auto seed = side.config.find("random." + generator + ".seed");
   return seed != side.config.end() && seed->second != "unknown" && seed->second != "none";
 }

@@ -98,6 +98,7 @@ Found FindModelStructure(const Evidence& evidence) {
     const bool layers = key.starts_with("model.layers."), tied = key == "model.tied";
     const bool described = key.starts_with("model.config.");
     if (!layers && !tied && !described) continue;
+    if (NamesFiles(key, setting.a.value_or("")) || NamesFiles(key, setting.b.value_or(""))) continue;
     // The number of layers of the list that the tensor belongs to, or of any other.
     const bool near =
         layers && Encloses(key.substr(std::string_view("model.layers.").size()), evidence.root.activation);

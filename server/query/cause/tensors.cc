@@ -36,11 +36,13 @@ Found AsFactor(const Evidence& evidence, const Observation& a, const Observation
   if (!fit || !fit->Explains()) return std::nullopt;
   const double slack = std::max(8 * UnitRoundoff(b.layout->dtype), 1e-6);
   const double change = std::abs(fit->factor - 1);
+  const bool flipped = std::abs(fit->factor + 1) <= slack + 3 * fit->residual;
+  if (!flipped && !fit->Explains(evidence.RemainderOf(a))) return std::nullopt;
   const bool certain = fit->from_sketch && fit->residual * 100 <= change;
   const Confidence confidence = certain                        ? Confidence::kCertain
                                 : fit->residual * 20 <= change ? Confidence::kLikely
                                                                : Confidence::kPossible;
-  if (std::abs(fit->factor + 1) <= slack + 3 * fit->residual) {
+  if (flipped) {
     auto cause = About(evidence, "sign_flip", "", confidence);
     cause.text = TensorText(evidence.root) + " in " + evidence.b.name() +
                  " has the opposite sign of that in " + evidence.a.name() + " " + evidence.AtStep();

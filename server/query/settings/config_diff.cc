@@ -67,6 +67,11 @@ bool IsCompared(const std::string& key, const std::map<std::string, std::string>
          seed_a->second == seed_b->second && seed_a->second != kNoSeed;
 }
 
+bool NamesFiles(std::string_view key, const std::string& value) {
+  const bool code = value.starts_with("function ");  // that replaces a module's own
+  return key.ends_with("name_or_path") || (!code && value.find('/') != std::string::npos);
+}
+
 bool SameSetting(const std::string& a, const std::string& b) {
   if (a == b) return true;
   const auto number_a = NumberOf(a), number_b = NumberOf(b);

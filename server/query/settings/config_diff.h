@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/query/reports.h"
@@ -27,6 +28,8 @@ bool IsCompared(const std::string& key, const std::map<std::string, std::string>
 std::optional<std::string> Implied(const std::string& key, const std::map<std::string, std::string>& config);
 // Equal text, numbers of equal value ("1e-3", "0.001"), or the same of "true" and "false" in any case.
 bool SameSetting(const std::string& a, const std::string& b);
+// Whether it is a text that names files or a model, and so says where numbers come from and not what is computed.
+bool NamesFiles(std::string_view key, const std::string& value);
 
 }  // namespace statcollect::query
 

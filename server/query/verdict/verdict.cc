@@ -113,7 +113,8 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
                             .steps = question.plan.steps,
                             .aligner = question.context.aligner,
                             .place = static_cast<std::size_t>(place - ranks.begin()),
-                            .ranks = *place},
+                            .ranks = *place,
+                            .twins = question.twins},
                            stop);
   if (!causes.ok()) return causes.status();
   root.causes = *std::move(causes);

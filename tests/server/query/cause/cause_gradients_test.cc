@@ -184,6 +184,19 @@ TEST_F(CauseGradientsTest, OneFactorOnAllGradientsIsNamed) {
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
+// As label smoothing makes them: about the same factor on all, and what remains is far more than rounding.
+TEST_F(CauseGradientsTest, AFactorThatLeavesMoreThanRoundingIsNotOneOfAll) {
+  const auto about = [](int i, const Tensor& tensor) {
+    return Sum(Times(tensor, 1.107), Noise(70 + static_cast<std::uint64_t>(i), tensor.values.size(), 0.01 * (0.1 + i)));
+  };
+  Gradients(3, about);
+  EXPECT_EQ(Say(GradientRoot(3)), "nothing");
+  Reset();
+  Put(3, Key("layers.0"), Noise(7), Sum(Noise(7), Noise(8, 256, 1e-3)));
+  Gradients(3, about);
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: ")) << "as far apart as what was before";
+}
+
 TEST_F(CauseGradientsTest, DifferentFactorsSayNothingAboutAllGradients) {
   Gradients(3, [](int i, const Tensor& tensor) { return Times(tensor, i % 2 == 0 ? 1.7 : 1.5); });
   const auto cause = Ask(GradientRoot(3));
@@ -685,6 +698,24 @@ TEST_F(CauseBatchTest, RandomNumbersThatNeverAgreedAreNotBlamed) {
   EXPECT_EQ(say(false, "none", "none"), "nothing");
   EXPECT_EQ(say(false, "0", "0"), differs + "2 on (rng/python)");
   EXPECT_EQ(say(true, "unknown", "unknown"), differs + "3 on (rng/python)");
+}
+
+// A program may seed with a number that the agent does not guess, and a guess may be of a generator that was not seeded.
+TEST_F(CauseBatchTest, WhetherAGeneratorWasSeededIsAsRecorded) {
+  const auto say = [&](const std::string& generator, const std::string& seed, const std::string& seeded_a,
+                       const std::string& seeded_b) {
+    Reset();
+    Put(3, kTokens, Tokens(1), Tokens(2));
+    Scalars(3, "rng/" + (generator == "torch" ? "cpu" : generator), 7, 8);
+    const std::string of = "random." + generator + ".";
+    Configure({{of + "seed", seed}, {of + "seeded", seeded_a}}, {{of + "seed", seed}, {of + "seeded", seeded_b}});
+    return Say(Root(3, kTokens));
+  };
+  for (const std::string generator : {"torch", "numpy", "python"}) {
+    EXPECT_THAT(say(generator, "unknown", "true", "true"), HasSubstr("random_state: ")) << generator;
+    EXPECT_EQ(say(generator, "42", "true", "false"), "nothing") << generator;
+    EXPECT_EQ(say(generator, "42", "unknown", "true"), "nothing") << generator;
+  }
 }
 
 TEST_F(CauseBatchTest, ABatchOfWhichAnotherPartAgreesHasTheSameSamples) {

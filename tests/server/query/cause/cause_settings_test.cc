@@ -191,6 +191,29 @@ TEST_F(CauseSettingsTest, AModulesSettingIsNamedWithItsModule) {
   EXPECT_EQ(cause->key, "module.blocks.*.ln2.eps");
 }
 
+// A model that is loaded from another folder is another only if its numbers are.
+TEST_F(CauseSettingsTest, ATextThatNamesFilesOrModelsIsNoCause) {
+  const auto say = [&](const std::string& setting, const std::string& a, const std::string& b) {
+    Reset();
+    Put(0, Key("blocks.1.ln2"), Noise(1), Noise(2));
+    const std::string key = "module.blocks.*.ln2." + setting;
+    Configure({{key, a}}, {{key, b}});
+    return Say(Root(0, Key("blocks.1.ln2")));
+  };
+  EXPECT_EQ(say("cache", "/tmp/a", "/tmp/b"), "nothing");
+  EXPECT_EQ(say("cache", "/tmp/a", "not a file"), "nothing");
+  EXPECT_EQ(say("name_or_path", "gpt2", "gpt2-medium"), "nothing");
+  EXPECT_THAT(say("norm", "before", "after"), HasSubstr("module_setting: norm is before in base and after in ort"));
+  EXPECT_THAT(say("forward", "function f (src/a.py:3)", "not set"), HasSubstr("module_setting: "));
+}
+
+TEST_F(CauseSettingsTest, AnotherNameOfAModelDoesNotExplainWhatOneRunLacks) {
+  a_->Observe(0, 0, Key("blocks.1.ln2"), Noise(1));
+  Both(0, Key("blocks.1.ln1"), Noise(3));
+  Configure({{"model.config._name_or_path", "/tmp/a"}}, {{"model.config._name_or_path", "/tmp/b"}});
+  EXPECT_EQ(Say(Root(0, Key("blocks.1.ln2"), Reason::kMissingInB)), "nothing");
+}
+
 TEST_F(CauseSettingsTest, ASettingOfAnotherModuleSaysNothing) {
   const auto key = Key("blocks.1.ln2");
   Put(0, key, Noise(1), Noise(2));

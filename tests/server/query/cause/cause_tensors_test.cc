@@ -42,6 +42,18 @@ TEST_F(CauseTensorsTest, AFactorWithoutSketchesIsLikely) {
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
 }
 
+// Label smoothing, buffers that an average leaves out: about a factor, but what remains is far more than rounding.
+TEST_F(CauseTensorsTest, AFactorThatLeavesMoreThanRoundingSaysNothing) {
+  const Tensor about = Sum(Times(Noise(1), 0.97), Noise(2, 256, 5e-3));
+  EXPECT_EQ(SayOf(Noise(1), about), "nothing");
+}
+
+TEST_F(CauseTensorsTest, AFactorMayLeaveWhatDifferedBefore) {
+  Put(3, Key("blocks.0.mlp"), Noise(7), Sum(Noise(7), Noise(8, 256, 1e-3)));
+  Put(3, kOutput, Noise(1), Sum(Times(Noise(1), 0.97), Noise(2, 256, 5e-3)));
+  EXPECT_THAT(Say(Root(3, kOutput)), HasSubstr("tensor_scale: "));
+}
+
 TEST_F(CauseTensorsTest, TheOppositeSignIsASignFlip) {
   EXPECT_EQ(SayOf(Noise(1), Times(Noise(1), -1)),
             "sign_flip: output blocks.1.mlp in ort has the opposite sign of that in base at step 3");
