@@ -98,10 +98,10 @@ def send(collector: Collector, run: str, **options: object) -> dict[str, Any]:
 
 
 def bundle_bytes(collector: Collector) -> int:
-    """Of all files of the page, as they are sent to a browser."""
+    """Of all files of the page, as they are sent to a browser; without the template of a report, which is read when one saves it."""
     total = 0
     files = (Path(__file__).parent.parent / "web" / "dist" / "page" / "assets").iterdir()
-    for path in ("/", *(f"/assets/{file.name}" for file in files)):
+    for path in ("/", *(f"/assets/{file.name}" for file in files if file.name != "report.html")):
         asked = urllib.request.Request(f"http://{collector.http}{path}", headers={"Accept-Encoding": "gzip"})
         with urllib.request.urlopen(asked, timeout=10) as answer:
             body = answer.read()

@@ -68,7 +68,7 @@ case "$command" in
     out="$(in_caller "${2:-}" dist)"
     tool tsc --noEmit
     tool vite build --outDir "$out/page" --emptyOutDir --logLevel warn
-    tool vite build --config vite.report.config.ts --outDir "$out/report" --emptyOutDir --logLevel warn
+    tool vite build --config vite.report.config.ts --outDir "$out/page/assets" --emptyOutDir false --logLevel warn
     ;;
   check) tool tsc --noEmit ;;
   test) tool vitest run ;;

@@ -114,8 +114,6 @@ def test_show_the_origin_has_the_numbers_of_the_root(recorded: Collector, open_p
     # The link has all of it.
     other = open_page(recorded, page.url.split(recorded.http)[1])
     assert_shows(other, root)
-    if root["rank_b"] is not None:
-        return  # the view of a tensor shows one rank of both runs
     # So have the view of the tensor and its table.
     page.get_by_role("link", name="All statistics of this tensor").click()
     page.wait_for_selector(".grid .chart canvas")
@@ -151,15 +149,66 @@ def test_every_cell_has_the_numbers_of_its_row_in_the_diff(recorded: Collector, 
         assert_shows(other, row)
 
 
-def test_a_place_can_be_chosen_and_is_in_the_url(recorded: Collector, open_page: Open) -> None:
+def choices(page: Any, below: str = "main") -> dict[str, str]:
+    """What is chosen of rank, micro-batch and call."""
+    found = {}
+    for part in ("Rank", "Micro-batch", "Call"):
+        box = page.locator(below).get_by_role("combobox", name=part, exact=True)
+        if box.count():
+            found[part] = box.input_value()
+    return found
+
+
+def test_rank_micro_batch_and_call_can_be_chosen_and_are_in_the_url(recorded: Collector, open_page: Open) -> None:
     page = open_page(recorded, "/?view=compare&a=calls&b=calls2")
     painted(page)
     page.get_by_role("button", name="Show the origin").click()
-    where = page.get_by_role("combobox", name="Where")
-    where.wait_for()
-    assert where.input_value() == "1/1/1"
-    where.select_option("0/1/0")
-    test_page.until(page, "new URLSearchParams(location.search).get('place') === '0/1/0'")
+    page.locator(".cell").get_by_role("combobox", name="Call").wait_for()
+    assert choices(page, ".cell") == {"Rank": "1", "Micro-batch": "1", "Call": "1"}
+    page.locator(".cell").get_by_role("combobox", name="Rank").select_option("0")
+    test_page.until(page, "new URLSearchParams(location.search).get('place') === '0/1/1'")
     numbers = shown(page)
     assert all(a == b for a, b in numbers.values()), "nothing differs there"
-    assert "rank 0, micro-batch 1" in page.inner_text(".cell")
+    assert "rank 0, micro-batch 1, call 1" in page.inner_text(".cell")
+
+
+def test_the_view_of_a_tensor_begins_at_the_origin_and_chooses_rank_micro_batch_and_call(
+    recorded: Collector, open_page: Open
+) -> None:
+    page = open_page(recorded, "/?view=compare&a=calls&b=calls2")
+    painted(page)
+    page.get_by_role("button", name="Show the origin").click()
+    page.get_by_role("link", name="All statistics of this tensor").click()
+    page.wait_for_selector(".grid .chart canvas")
+    page.get_by_role("combobox", name="Call").wait_for()
+    assert choices(page) == {"Rank": "1", "Micro-batch": "1", "Call": "1"}
+    assert (
+        page.locator(".grid .chart .key.origin").all_inner_texts()
+        == ["step 1, the origin"] * page.locator(".grid .chart").count()
+    )
+
+    def norms() -> list[float]:
+        """Of both runs at step 1."""
+        region = page.locator("[aria-label='Statistics by step']")
+        if not region.count():
+            page.locator(".behind summary").first.click()
+        row = region.locator("tbody tr").filter(has=page.get_by_role("rowheader", name="1", exact=True))
+        return [float(number) for number in re.findall(r"[\d.e-]+", row.locator("td").first.inner_text())]
+
+    a, b = norms()
+    assert a != b
+    for part, chosen, place in (("Call", "0", "1/1/0"), ("Rank", "0", "0/1/0"), ("Micro-batch", "0", "0/0/0")):
+        page.get_by_role("combobox", name=part).select_option(chosen)
+        test_page.until(page, f"new URLSearchParams(location.search).get('place') === '{place}'")
+        rank, micro_batch, call = map(int, place.split("/"))
+        points = recorded.json("series", "calls2", "fc", "--rank", str(rank))["records"]
+        (expected,) = (
+            point["stats"]["l2"]
+            for point in points
+            if (point["step"], point["micro_batch"], point["call"]) == (1, micro_batch, call)
+        )
+        test_page.wait_until(lambda wanted=expected: norms() == [pytest.approx(wanted, rel=1e-3)] * 2, what=place)
+    # An old bookmark, without a place, shows the first one, and says which.
+    other = open_page(recorded, "/?view=tensor&a=calls&b=calls2&tensor=fc&kind=output&mode=train&rank=1")
+    other.wait_for_selector(".grid .chart canvas")
+    assert choices(other)["Call"] == "0" and "rank 1" in other.inner_text(".lead")

@@ -11,7 +11,7 @@ export function askFirst(): void {
   const route = parseRoute(location.search);
   if (route.view === 'compare' && route.a !== '' && route.b !== '') askEarly('/api/v1/diff', comparisonOf(route));
   if (route.view !== 'tensor' || route.a === '' || route.tensor === '') return;
-  for (const run of route.b === '' ? [route.a] : [route.a, route.b]) askEarly('/api/v1/curves', curvesOf(route, run));
+  for (const side of route.b === '' ? (['a'] as const) : (['a', 'b'] as const)) askEarly('/api/v1/curves', curvesOf(route, side));
 }
 
 // A link that logs in comes first (main.tsx).

@@ -6,7 +6,7 @@ import { rowText } from './heat/heat_map';
 import { describe } from './heat/levels';
 import { heatOf, levelAt, stepsText, whole, type Heat } from './heat/model';
 import type { Window } from './heat/paint';
-import { Copy } from './parts/parts';
+import { copying, Menu } from './parts/parts';
 import { RunPair } from './parts/run_pair';
 import './style.css';
 import { command, shown } from './text';
@@ -14,7 +14,7 @@ import { lossLine } from './views/losses';
 import { HeatPicture, type CellPlace } from './views/picture';
 import { foundIn } from './views/places';
 import { placeText, StatsTable } from './views/stats';
-import { Reasons, Verdict } from './views/verdict';
+import { Remarks, Verdict } from './views/verdict';
 
 interface Data {
   report: DiffReport;
@@ -52,7 +52,7 @@ function Map({ data, map }: { data: Data; map: HeatMap }) {
   const heat = useMemo(() => heatOf(map), [map]);
   const [window, setWindow] = useState<Window>(() => whole(heat));
   const [chosen, setChosen] = useState<CellPlace | null>(null);
-  const lines = useMemo(() => [lossLine(data.scalars_a, 'a', 'A', heat, ''), lossLine(data.scalars_b, 'b', 'B', heat, '')], [heat]);
+  const lines = useMemo(() => [lossLine(data.scalars_a, 'a', shown(data.report.run_a, 40), heat, ''), lossLine(data.scalars_b, 'b', shown(data.report.run_b, 40), heat, '')], [heat]);
   return (
     <HeatPicture report={data.report} heat={heat} lines={lines} reading={false} window={window} chosen={chosen} onChoose={setChosen} onWindow={setWindow}>
       {chosen ? <Chosen report={data.report} heat={heat} cell={chosen} /> : null}
@@ -73,12 +73,12 @@ function Report({ data }: { data: Data }) {
       </header>
       <Verdict report={report} />
       {report.heat_map && report.heat_map.rows.length > 0 ? <Map data={data} map={report.heat_map} /> : null}
-      <Reasons report={report} />
+      <Remarks report={report} />
       <div class="commands">
         <code tabIndex={0} aria-label="The same in a terminal">
           {asked}
         </code>
-        <Copy text={asked} label="Copy as statctl command" />
+        <Menu label="Copy" items={[copying('statctl command', asked)]} />
       </div>
     </main>
   );

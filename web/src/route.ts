@@ -13,10 +13,13 @@ export interface Route {
   only: string; // their kind
   kind: string; // of the tensor
   tensor: string;
+  tensor_b: string; // its name in run B, if different
   path: string; // place in a nested output
   mode: string;
   step: string;
   place: string; // of the tensor: "RANK/MICRO_BATCH/CALL"
+  place_b: string; // in run B, if different
+  origin: string; // the step at which the runs begin to differ
   stat: string;
   sort: string;
   filter: string;
@@ -38,7 +41,7 @@ export interface Route {
 }
 
 const EMPTY: Route = {
-  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', path: '', mode: '', step: '', place: '', stat: '', sort: '', filter: '', window: '',
+  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', tensor_b: '', path: '', mode: '', step: '', place: '', place_b: '', origin: '', stat: '', sort: '', filter: '', window: '',
   tolerance: '', ranks: '', steps: '', kinds: '', noise: '', map: '', exact: '', no_alignment: '', first_only: '', no_noise: '', merge_ranks: '', logical: '', by_rank: '',
 }; // prettier-ignore
 
@@ -54,7 +57,8 @@ export function parseRoute(search: string): Route {
   route.view = VIEWS.includes(view) ? view : 'runs';
   if (!/^\d*$/.test(route.rank)) route.rank = '';
   if (!/^\d*$/.test(route.step)) route.step = '';
-  if (!/^\d+\/\d+\/\d+$/.test(route.place)) route.place = '';
+  for (const place of ['place', 'place_b'] as const) if (!/^\d+\/\d+\/\d+$/.test(route[place])) route[place] = '';
+  if (!/^\d*$/.test(route.origin)) route.origin = '';
   return route;
 }
 

@@ -32,7 +32,7 @@ group('levels', () => {
     expect(ratioOf(160)).toBeCloseTo(100);
     expect(ratioOf(255)).toBe(Infinity);
     expect(ratioOf(127)).toBeNull();
-    expect(describe(144)).toBe('diverged, 10 times the tolerance');
+    expect(describe(144)).toBe('diverged, about 10 times the tolerance');
     expect(describe(126)).toBe('just within tolerance, or explained by rounding or noise');
     // Also of an integer's difference: its tolerance is 0, and its distance is known.
     expect(describe(255)).toBe('diverged, far beyond the tolerance');

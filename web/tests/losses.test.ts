@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { toAsk } from '../src/api/losses';
 import type { RunLoss, RunSummary } from '../src/api/types';
-import { logTicks, needsLog } from '../src/parts/lines';
+import { differenceOf, logTicks, needsLog } from '../src/parts/lines';
 import { powerOfTwo } from '../src/parts/plain_axis';
 import { pathOf } from '../src/parts/spark';
 
@@ -48,4 +48,11 @@ test('a logarithmic axis has a handful of ticks', () => {
 test('powers of two are written as such', () => {
   expect(powerOfTwo(-24)).toBe('2⁻²⁴');
   expect(powerOfTwo(0)).toBe('2⁰');
+});
+
+test('the difference of two losses is relative to the first and has gaps where they are equal', () => {
+  const line = (run: 'a' | 'b', points: [number, number | null][]) => ({ label: run, run, points });
+  const a = line('a', [[0, 4], [1, 4], [2, -2], [3, 0], [4, NaN], [5, 1]]);
+  const b = line('b', [[0, 4], [1, 5], [2, -1], [3, 1], [4, 1], [6, 1]]);
+  expect(differenceOf(a, b).points).toEqual([[0, null], [1, 0.25], [2, 0.5], [3, null], [4, null]]);
 });

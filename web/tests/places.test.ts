@@ -1,3 +1,4 @@
+import { nearest } from '../src/views/place_choice';
 import { expect, test } from 'vitest';
 import type { DiffReport, Divergence, HeatMapRow, SeriesPoint } from '../src/api/types';
 import { hrefOf, parseRoute } from '../src/route';
@@ -57,4 +58,13 @@ test('the place is in the URL', () => {
   expect(parseRoute('?view=compare&a=x&b=y&place=3%2F1%2F2').place).toBe('3/1/2');
   expect(parseRoute('?place=3/1').place).toBe('');
   expect(hrefOf({ view: 'compare', place: '3/1/2' })).toBe('/?view=compare&place=3%2F1%2F2');
+});
+
+test('of a place one part changes, and the others stay if they can', () => {
+  const at = (rank: number, micro_batch: number, call: number) => ({ rank, micro_batch, call });
+  const places = [at(0, 0, 0), at(0, 0, 1), at(0, 1, 0), at(1, 1, 0), at(1, 1, 1)];
+  expect(nearest(places, at(0, 1, 0), 'rank', 1)).toEqual(at(1, 1, 0));
+  expect(nearest(places, at(0, 0, 1), 'rank', 1)).toEqual(at(1, 1, 1));
+  expect(nearest(places, at(0, 0, 1), 'micro_batch', 1), 'there is no such call').toEqual(at(0, 1, 0));
+  expect(nearest([], at(0, 0, 0), 'call', 2)).toEqual(at(0, 0, 2));
 });

@@ -3,6 +3,7 @@ import type { components, paths } from './schema';
 
 type Schemas = components['schemas'];
 export type DiffReport = Schemas['DiffReport'];
+export type Cause = Schemas['Cause'];
 export type Divergence = Schemas['Divergence'];
 export type HeatMap = Schemas['HeatMap'];
 export type HeatMapRow = Schemas['HeatMapRow'];

@@ -23,6 +23,7 @@ interface Props {
   colours?: (theme: Theme) => readonly Rgb[]; // of the 256 levels; without it those of distances
   levelText?: (cell: Cell) => string;
   marks?: readonly Cell[];
+  line?: number; // a place on the axis of columns, marked from top to bottom
 }
 
 /** Asks for the newest picture only, and shows none that is older. */
@@ -107,7 +108,7 @@ function ticks(window: Window, width: number): number[] {
   return found;
 }
 
-export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose, gutter, height, colours = coloursOf, levelText, marks = [] }: Props) {
+export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose, gutter, height, colours = coloursOf, levelText, marks = [], line = -1 }: Props) {
   const theme = useTheme();
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -251,6 +252,7 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
           {bands(heat, window).slice(1).map((band) => (
             <div key={band.row} class="heat-line" style={{ top: `${y(band.row)}px` }} />
           ))}
+          {line > window.column && line < window.column + window.columns ? <div class="heat-origin" style={{ left: `${x(line)}px` }} /> : null}
           {marks.map((cell) => mark(cell, 'alarm'))}
           {chosen ? mark(chosen, 'chosen') : null}
           {at ? mark(at, 'at') : null}

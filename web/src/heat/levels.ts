@@ -24,7 +24,7 @@ export function ratioOf(level: number): number | null {
   return null;
 }
 
-/** "diverged, 3.2 times the tolerance" */
+/** "diverged, about 3 times the tolerance" */
 export function describe(level: number): string {
   const ratio = ratioOf(level);
   if (ratio === null) return stateOf(level);
@@ -32,8 +32,9 @@ export function describe(level: number): string {
   if (ratio === Infinity) return 'diverged, far beyond the tolerance';
   // All that rounding or noise explains is in the highest level within tolerance.
   if (ratio === 1) return level <= WITHIN_MAX ? 'just within tolerance, or explained by rounding or noise' : 'just beyond the tolerance';
-  const times = ratio >= 100 || ratio < 0.01 ? ratio.toExponential(0).replace('e+', 'e') : String(Number(ratio.toPrecision(2)));
-  return `${stateOf(level)}, ${times} times the tolerance`;
+  // A level is one sixteenth of a factor of ten: more digits would be wrong.
+  const times = ratio >= 1000 || ratio < 0.01 ? ratio.toExponential(0).replace('e+', 'e') : String(Number(ratio.toPrecision(1)));
+  return `${stateOf(level)}, about ${times} times the tolerance`;
 }
 
 export type Rgb = readonly [number, number, number];

@@ -19,9 +19,10 @@ interface Props {
   stepText: (x: number) => string;
   log?: boolean;
   axis?: boolean; // the steps below; without it, what is below has them
+  mark?: { x: number; text: string } | null; // a line from top to bottom: where the runs begin to differ
 }
 
-export function Chart({ label, lines, height, gutter, range, span, stepText, log = false, axis = true }: Props) {
+export function Chart({ label, lines, height, gutter, range, span, stepText, log = false, axis = true, mark = null }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
   const theme = useTheme();
@@ -47,12 +48,27 @@ export function Chart({ label, lines, height, gutter, range, span, stepText, log
       ],
       series: [
         {},
-        ...lines.map((line): uPlot.Series => ({ label: line.label, stroke: colours[line.run], width: 1.75, spanGaps: true, points: { show: line.points.length < 3 }, ...(line.run === 'b' ? { dash: [6, 3] } : {}) })),
+        ...lines.map((line): uPlot.Series => ({ label: line.label, stroke: colours[line.run], width: 1.75, spanGaps: line.run !== 'd', points: { show: line.points.length < 3 }, ...(line.run === 'b' ? { dash: [6, 3] } : {}) })),
       ],
       hooks: {
         setCursor: [(u) => setAt(u.cursor.idx ?? null)],
         draw: [
-          () => {
+          (u) => {
+            if (mark) {
+              const x = u.valToPos(mark.x, 'x', true);
+              const { left, top, width: across, height: down } = u.bbox;
+              if (x >= left && x <= left + across) {
+                u.ctx.save();
+                u.ctx.strokeStyle = colours.d;
+                u.ctx.lineWidth = uPlot.pxRatio;
+                u.ctx.setLineDash([3 * uPlot.pxRatio, 3 * uPlot.pxRatio]);
+                u.ctx.beginPath();
+                u.ctx.moveTo(x, top);
+                u.ctx.lineTo(x, top + down);
+                u.ctx.stroke();
+                u.ctx.restore();
+              }
+            }
             if (!drawn) performance.measure('chart', { start: began }); // bench/page.py reads it
             drawn = true;
           },
@@ -64,7 +80,7 @@ export function Chart({ label, lines, height, gutter, range, span, stepText, log
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [width, height, theme, log, gutter, axis, range?.[0], range?.[1], span?.[0], span?.[1], data]);
+  }, [width, height, theme, log, gutter, axis, range?.[0], range?.[1], span?.[0], span?.[1], data, mark?.x]);
   const x = at === null ? undefined : data[0][at];
   const drawable = lines.some((line) => line.points.some(([, y]) => y !== null && Number.isFinite(y)));
   return (
@@ -74,12 +90,13 @@ export function Chart({ label, lines, height, gutter, range, span, stepText, log
         {lines.map((line, i) => {
           const value = at === null ? undefined : data[i + 1]?.[at];
           return (
-            <span key={line.label} class={line.label === '' ? 'value' : `key ${line.run}`}>
+            <span key={line.run} class={line.label === '' ? 'value' : `key ${line.run}`}>
               {line.label}
               {value !== undefined && value !== null ? <b> {short(value, 5)}</b> : null}
             </span>
           );
         })}
+        {mark ? <span class="key origin">{mark.text}</span> : null}
         {x === undefined ? null : <span class="soft">{stepText(x)}</span>}
       </figcaption>
       <div ref={box} style={{ height: `${height}px` }} />

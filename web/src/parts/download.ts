@@ -1,6 +1,6 @@
 // Files of what is shown.
 
-function save(name: string, blob: Blob) {
+export function save(name: string, blob: Blob) {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(blob);
   link.download = name;

@@ -4,7 +4,7 @@ import { short } from '../text';
 
 export interface Line {
   label: string;
-  run: 'a' | 'b';
+  run: 'a' | 'b' | 'd'; // of run A, of run B, of their difference
   points: readonly (readonly [x: number, y: number | null])[];
 }
 
@@ -18,6 +18,18 @@ export function joined(lines: readonly Line[]): AlignedData {
     return ys;
   });
   return [xs, ...columns] as AlignedData;
+}
+
+/** |A - B| / |A| where both have a value; null where they are equal, which no logarithmic axis shows. */
+export function differenceOf(a: Line, b: Line): Line {
+  const others = new Map(b.points);
+  const points = a.points.flatMap(([x, p]): [number, number | null][] => {
+    const q = others.get(x);
+    if (p === null || q === undefined || q === null) return [];
+    const part = Math.abs(p - q) / Math.abs(p);
+    return [[x, part > 0 && Number.isFinite(part) ? part : null]];
+  });
+  return { label: '', run: 'd', points };
 }
 
 const LOG_RATIO = 1000;

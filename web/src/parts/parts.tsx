@@ -1,6 +1,6 @@
 // Small parts that every view uses.
 import type { ComponentChildren } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import type { QueryError } from '../api/client';
 import { follow, hrefOf, type Route } from '../route';
 import { quoted, sentenceOf, shown } from '../text';
@@ -39,30 +39,75 @@ async function copy(text: string): Promise<boolean> {
   }
 }
 
-export function Copy({ text, label }: { text: string; label: string }) {
-  const [done, setDone] = useState<'' | 'Copied' | 'Not copied'>('');
+type Act = () => string | void | Promise<string | void>; // what to say of it when it is done
+
+/** A button that opens a short list of things to do. */
+export function Menu({ label, items }: { label: string; items: readonly (readonly [text: string, act: Act])[] }) {
+  const box = useRef<HTMLDetailsElement>(null);
+  const [done, setDone] = useState('');
   useEffect(() => {
     if (done === '') return;
-    const timer = window.setTimeout(() => setDone(''), 1500);
+    const timer = window.setTimeout(() => setDone(''), 2000);
     return () => window.clearTimeout(timer);
   }, [done]);
+  useEffect(() => {
+    const close = (event: Event) => {
+      if (event instanceof KeyboardEvent ? event.key !== 'Escape' : box.current?.contains(event.target as Node)) return;
+      if (event instanceof KeyboardEvent && box.current?.contains(document.activeElement)) box.current.querySelector('summary')?.focus();
+      box.current?.removeAttribute('open');
+    };
+    document.addEventListener('pointerdown', close);
+    document.addEventListener('keydown', close);
+    return () => {
+      document.removeEventListener('pointerdown', close);
+      document.removeEventListener('keydown', close);
+    };
+  }, []);
+  const choose = async (act: Act) => {
+    box.current?.removeAttribute('open');
+    box.current?.querySelector('summary')?.focus();
+    setDone((await act()) ?? '');
+  };
   return (
-    <button type="button" class="quiet" onClick={async () => setDone((await copy(text)) ? 'Copied' : 'Not copied')}>
-      <span aria-live="polite">{done || label}</span>
-    </button>
+    <details class="menu" ref={box}>
+      <summary>
+        <span aria-live="polite">{done || label}</span>
+      </summary>
+      <div class="menu-items">
+        {items.map(([text, act]) => (
+          <button key={text} type="button" onClick={() => void choose(act)}>
+            {text}
+          </button>
+        ))}
+      </div>
+    </details>
   );
 }
 
-/** The same query for a terminal. */
-export function Commands({ statctl, url }: { statctl: string; url: string }) {
-  const curl = `curl ${quoted(location.origin + url)}`;
+/** An item of a menu that copies a text. */
+export const copying = (label: string, text: string) => [label, async () => ((await copy(text)) ? 'Copied' : 'Not copied')] as const;
+
+export interface Asked {
+  statctl: string;
+  url: string;
+  what?: string; // of several
+}
+
+/** What asks the same in a terminal. */
+export const copiesOf = ({ statctl, url, what = '' }: Asked) => [copying(`${what}statctl command`, statctl), copying(`${what}curl command`, `curl ${quoted(location.origin + url)}`)];
+
+/** The same queries for a terminal, and one menu that copies them. `copies`: without it, another place has the menu. */
+export function Commands({ asked, copies = true }: { asked: readonly Asked[]; copies?: boolean }) {
   return (
     <div class="commands">
-      <code tabIndex={0} aria-label="The same in a terminal">
-        {statctl}
-      </code>
-      <Copy text={statctl} label="Copy as statctl command" />
-      <Copy text={curl} label="Copy as curl" />
+      <div class="grow">
+        {asked.map(({ statctl }) => (
+          <code key={statctl} tabIndex={0} aria-label="The same in a terminal">
+            {statctl}
+          </code>
+        ))}
+      </div>
+      {copies ? <Menu label="Copy" items={asked.flatMap(copiesOf)} /> : null}
     </div>
   );
 }

@@ -16,8 +16,8 @@ export function useTheme(): Theme {
 
 /** Lines of charts. Run B is dashed, too, so that colour is never all that tells the two apart. */
 export const LINES = {
-  light: { a: '#1f6299', b: '#b8541a', axis: '#56616b', grid: '#e6eaed' },
-  dark: { a: '#7db8e8', b: '#f0a04b', axis: '#9aa6b0', grid: '#2a3138' },
+  light: { a: '#1f6299', b: '#b8541a', d: '#3d4650', axis: '#56616b', grid: '#e6eaed' },
+  dark: { a: '#7db8e8', b: '#f0a04b', d: '#c3ccd4', axis: '#9aa6b0', grid: '#2a3138' },
 } as const;
 
 /** Layers of a stack, from the bottom. Light and dark alternate, so that neighbours differ without their hues, too. */

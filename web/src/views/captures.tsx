@@ -9,6 +9,7 @@ import { LINES, useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
 import { bytes as bytesText, command, count, short, shown } from '../text';
 import { binsOf, differencesOf, numbersOf } from './capture_model';
+import { sideOf } from './curves';
 import { pairAt } from './places';
 import { placeText } from './stats';
 
@@ -133,15 +134,15 @@ function Differences({ a, b }: { a: Values; b: Values }) {
 }
 
 export function Captures({ route }: { route: Route }) {
-  const of = (run: string) => ({ run, activation: route.tensor, ...(route.kind ? { kinds: [route.kind as NonNullable<CaptureRow['kind']>] } : {}), ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }) });
-  const a = useQuery('/api/v1/captures', of(route.a));
-  const b = useQuery('/api/v1/captures', route.b ? of(route.b) : null);
-  const kept = (rows: readonly CaptureRow[] | undefined) => (rows ?? []).filter((row) => row.activation === route.tensor && row.complete && (route.mode === '' || row.mode === route.mode) && (route.path === '' || row.output_path === route.path));
-  const rows = [kept(a.data?.records), kept(b.data?.records)] as const;
+  const of = (side: 'a' | 'b') => ({ run: route[side], activation: sideOf(route, side).tensor, ...(route.kind ? { kinds: [route.kind as NonNullable<CaptureRow['kind']>] } : {}), ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }) });
+  const a = useQuery('/api/v1/captures', of('a'));
+  const b = useQuery('/api/v1/captures', route.b ? of('b') : null);
+  const kept = (rows: readonly CaptureRow[] | undefined, side: 'a' | 'b') => (rows ?? []).filter((row) => row.activation === sideOf(route, side).tensor && row.complete && (route.mode === '' || row.mode === route.mode) && (route.path === '' || row.output_path === route.path));
+  const rows = [kept(a.data?.records, 'a'), kept(b.data?.records, 'b')] as const;
   const steps = [...new Set(rows.flat().map((row) => row.step))].sort((p, q) => p - q);
   const step = route.step !== '' && steps.includes(Number(route.step)) ? Number(route.step) : steps.at(-1);
   const [ofA, ofB] = rows.map((side) => side.filter((row) => row.step === step)) as [CaptureRow[], CaptureRow[]];
-  const [rowA, rowB] = pairAt(ofA, ofB, route.place);
+  const [rowA, rowB] = pairAt(ofA, ofB, route.place, route.place_b);
   const first = useCapture(rowA);
   const second = useCapture(rowB);
   const lists = useMemo(() => [first.values?.numbers, second.values?.numbers].filter((one): one is Float64Array => one instanceof Float64Array), [first.values, second.values]);
@@ -179,10 +180,7 @@ export function Captures({ route }: { route: Route }) {
       {lists.length > 0 ? <Bars label="Values" lists={lists} of={sides} /> : null}
       {first.values && second.values ? <Differences a={first.values} b={second.values} /> : null}
       {route.b && (!rowA || !rowB) ? <p class="note">Only run {rowA ? 'A' : 'B'} captured it at this step.</p> : null}
-      <Commands
-        statctl={route.b ? command('statctl', 'diff-values', route.a, route.b, route.tensor, '--step', String(step), ...(row.kind ? ['--kind', row.kind] : [])) : command('statctl', 'captures', route.a)}
-        url={urlOf('/api/v1/capture', questionOf(row))}
-      />
+      <Commands asked={[{ statctl: route.b ? command('statctl', 'diff-values', route.a, route.b, route.tensor, '--step', String(step), ...(row.kind ? ['--kind', row.kind] : [])) : command('statctl', 'captures', route.a), url: urlOf('/api/v1/capture', questionOf(row)) }]} />
     </section>
   );
 }

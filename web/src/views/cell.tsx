@@ -1,7 +1,7 @@
 // One tensor at one step: both sides, its series, its neighbours in the order of execution.
 import { useMemo, useState } from 'preact/hooks';
 import { urlOf } from '../api/client';
-import type { DiffReport, SeriesPoint } from '../api/types';
+import type { CurvePlace, DiffReport, SeriesPoint } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { describe } from '../heat/levels';
 import { rowText } from '../heat/heat_map';
@@ -9,9 +9,11 @@ import { levelAt, stepsText, type Heat } from '../heat/model';
 import { Chart } from '../parts/chart';
 import type { Line } from '../parts/lines';
 import { Choice, Commands, Link, waiting } from '../parts/parts';
-import { command } from '../text';
+import { command, shown } from '../text';
 import { pointsOf } from './curves';
 import { comparesParts, firstPlace, foundIn, placeKey, placesOf, pointAt } from './places';
+import { PlaceChoice } from './place_choice';
+import { originMark } from './verdict';
 import { placeText, STAT_NAMES, STATS, StatsTable, type Stat } from './stats';
 
 interface Props {
@@ -27,8 +29,6 @@ interface Props {
   onMove: (row: number) => void;
   onPlace: (place: string) => void;
 }
-
-const PLACES_MAX = 256;
 
 export function Cell({ runA, runB, report, rank, heat, row, column, step, place, onMove, onPlace }: Props) {
   const at = heat.rows[row];
@@ -61,16 +61,16 @@ export function Cell({ runA, runB, report, rank, heat, row, column, step, place,
   const curvesA = useQuery('/api/v1/curves', read(a) ? askA && { ...askA, ...drawn(shownA) } : null);
   const curvesB = useQuery('/api/v1/curves', read(b) ? askB && { ...askB, ...drawn(shownB) } : null);
   const places = useMemo(() => {
-    const found = new Map<string, string>();
-    for (const one of [...(curvesA.data?.places ?? []), ...(curvesB.data?.places ?? [])]) if (found.size < PLACES_MAX) found.set(placeKey(one), placeText(one));
-    return [...found];
+    const found = new Map<string, CurvePlace>();
+    for (const one of [...(curvesA.data?.places ?? []), ...(curvesB.data?.places ?? [])]) found.set(placeKey(one), one);
+    return [...found.values()];
   }, [curvesA.data, curvesB.data]);
   const lines = useMemo(
     (): Line[] => [
-      { label: 'A', run: 'a', points: pointsOf(curvesA.data, stat) },
-      { label: 'B', run: 'b', points: pointsOf(curvesB.data, stat) },
+      { label: shown(runA, 40), run: 'a', points: pointsOf(curvesA.data, stat) },
+      { label: shown(runB, 40), run: 'b', points: pointsOf(curvesB.data, stat) },
     ],
-    [curvesA.data, curvesB.data, stat],
+    [curvesA.data, curvesB.data, stat, runA, runB],
   );
   if (!at) return null;
   const wait = [a, b, curvesA, curvesB].some((query) => query.error) ? null : (waiting(a, 'Reading the tensor') ?? waiting(b, 'Reading the tensor') ?? waiting(curvesA, 'Reading the tensor') ?? waiting(curvesB, 'Reading the tensor'));
@@ -97,13 +97,13 @@ export function Cell({ runA, runB, report, rank, heat, row, column, step, place,
         {shownA || shownB ? (
           <p class="note">
             Step {step}, {placeText((shownA ?? shownB)!)}
-            {shownA && shownB && shownA.rank !== shownB.rank ? `; of B, ${placeText(shownB)}` : ''}
+            {shownA && shownB && shownA.rank !== shownB.rank ? `; of ${shown(runB, 40)}, ${placeText(shownB)}` : ''}
           </p>
         ) : null}
       </header>
       <div class="bar">
         <Choice label="Statistic" value={stat} onChange={(value) => setStat(value as Stat)} options={STATS.map((one) => [one, STAT_NAMES[one]] as const)} />
-        {places.length > 1 ? <Choice label="Where" value={seen} onChange={onPlace} options={places.some(([one]) => one === seen) ? places : [[seen, 'elsewhere'], ...places]} /> : null}
+        {places.length > 1 ? <PlaceChoice places={places} value={seen} onChange={onPlace} /> : null}
         <label class="choice check">
           <input type="checkbox" checked={log} onChange={(event) => setLog(event.currentTarget.checked)} />
           <span>Log axis</span>
@@ -118,22 +118,26 @@ export function Cell({ runA, runB, report, rank, heat, row, column, step, place,
       </div>
       {wait ?? (
         <>
-          {a.error ? <p class="note">A: {a.error.message}</p> : null}
-          {b.error ? <p class="note">B: {b.error.message}</p> : null}
+          {a.error ? <p class="note">{shown(runA, 40)}: {a.error.message}</p> : null}
+          {b.error ? <p class="note">{shown(runB, 40)}: {b.error.message}</p> : null}
           <div class="two">
             <StatsTable a={shownA?.stats ?? null} b={shownB?.stats ?? null} runA={runA} runB={runB} />
             <div>
-              <Chart label={`${STAT_NAMES[stat]} over the steps`} lines={lines} height={250} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && lines.every((line) => line.points.every(([, y]) => y === null || y > 0))} />
+              <Chart label={`${STAT_NAMES[stat]} over the steps`} lines={lines} height={250} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && lines.every((line) => line.points.every(([, y]) => y === null || y > 0))} mark={originMark(report)} />
             </div>
           </div>
         </>
       )}
       <p class="note">
-        <Link to={{ view: 'tensor', a: runA, b: runB, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank: cut ? seenRank : rank, step: String(step), place: seen }}>All statistics of this tensor</Link>
+        <Link to={{ view: 'tensor', a: runA, b: runB, tensor: at.activation, tensor_b: at.activation_b, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank: cut ? seenRank : '', step: String(step), place: shownA ? placeKey(shownA) : seen, place_b: shownA && shownB && placeKey(shownB) !== placeKey(shownA) ? placeKey(shownB) : '', origin: originMark(report)?.x.toString() ?? '' }}>All statistics of this tensor</Link>
       </p>
-      <Commands statctl={command(...series)} url={urlOf('/api/v1/series', askA ?? {})} />
-      <p class="note">To compare element by element, if both runs captured it at this step:</p>
-      <Commands statctl={command(...values)} url={urlOf('/api/v1/capture', { run: runA, activation: at.activation, step, kind: at.kind })} />
+      <Commands
+        asked={[
+          { statctl: command(...series), url: urlOf('/api/v1/series', askA ?? {}), what: 'Statistics: ' },
+          { statctl: command(...values), url: urlOf('/api/v1/capture', { run: runA, activation: at.activation, step, kind: at.kind }), what: 'Captured values: ' },
+        ]}
+      />
+      <p class="note">The second compares element by element, if both runs captured the tensor at this step.</p>
     </section>
   );
 }

@@ -73,7 +73,7 @@ export function CollectorView() {
           </p>
         </div>
       </div>
-      <Commands statctl={command('statctl', 'status')} url="/api/v1/status" />
+      <Commands asked={[{ statctl: command('statctl', 'status'), url: '/api/v1/status' }]} />
     </>
   );
 }

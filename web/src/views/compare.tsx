@@ -14,8 +14,9 @@ import { Cell } from './cell';
 import { lossLine } from './losses';
 import { HeatPicture } from './picture';
 import { foundIn, placesOf } from './places';
+import { Share } from './share';
 import { argumentsOf, comparisonOf, optionTexts, questionOf } from './question';
-import { Reasons, Verdict } from './verdict';
+import { Remarks, Verdict } from './verdict';
 
 /** What tells whether an answer is about these runs as they are. */
 export const versionOf = (runs: readonly RunSummary[]) =>
@@ -83,7 +84,7 @@ export function CompareView({ route }: { route: Route }) {
         </p>
       ) : null}
       {wait ?? (report ? <Report route={route} report={report} ranks={ranks} /> : null)}
-      <Commands statctl={command('statctl', 'diff', ...argumentsOf(route))} url={asked} />
+      <Commands asked={[{ statctl: command('statctl', 'diff', ...argumentsOf(route)), url: asked }]} copies={diff.data === null} />
     </>
   );
 }
@@ -98,7 +99,9 @@ function Report({ route, report, ranks }: { route: Route; report: DiffReport; ra
   const heat = useMemo(() => (map ? heatOf(map, route.stage, route.only) : null), [map, route.stage, route.only]);
   return (
     <>
-      <Verdict report={report} />
+      <Verdict report={report}>
+        <Share route={route} report={report} />
+      </Verdict>
       {heat && map ? (
         <>
           <div class="bar">
@@ -125,7 +128,7 @@ function Report({ route, report, ranks }: { route: Route; report: DiffReport; ra
           {heat.rows.length > 0 && heat.columns > 0 ? <Picture route={route} report={report} merged={heat} /> : <p class="note">No tensor of this stage and kind was compared.</p>}
         </>
       ) : null}
-      <Reasons report={report} />
+      <Remarks report={report} />
     </>
   );
 }
@@ -144,8 +147,8 @@ function Picture({ route, report, merged }: { route: Route; report: DiffReport; 
   const losses = [useQuery('/api/v1/scalars', { run: route.a }, 0, report), useQuery('/api/v1/scalars', { run: route.b }, 0, report)] as const;
   const window = useMemo(() => parseWindow(heat, route.window), [heat, route.window]);
   const lines = useMemo(
-    () => [lossLine(losses[0].data?.records, 'a', 'A', heat, route.rank), lossLine(losses[1].data?.records, 'b', 'B', heat, route.rank)],
-    [losses[0].data, losses[1].data, heat, route.rank],
+    () => [lossLine(losses[0].data?.records, 'a', shown(route.a, 40), heat, route.rank), lossLine(losses[1].data?.records, 'b', shown(route.b, 40), heat, route.rank)],
+    [losses[0].data, losses[1].data, heat, route.rank, route.a, route.b],
   );
   const row = rowOf(heat, route);
   const chosen = row >= 0 && route.step !== '' ? { row, column: columnOf(heat, Number(route.step)) } : null;

@@ -70,7 +70,7 @@ export function ConfigView({ route }: { route: Route }) {
           {shown(note, 2000)}
         </p>
       ))}
-      <Commands statctl={command('statctl', 'config', route.a, ...(route.b ? [route.b] : []))} url={urlOf('/api/v1/config', request)} />
+      <Commands asked={[{ statctl: command('statctl', 'config', route.a, ...(route.b ? [route.b] : [])), url: urlOf('/api/v1/config', request) }]} />
     </>
   );
 }

@@ -7,16 +7,23 @@ import type { Stat } from './stats';
 
 type Asked = Parameters<'/api/v1/curves'>;
 
+/** The tensor of a view in one of its runs, whose name and place in the other may be different. */
+export function sideOf(route: Route, side: 'a' | 'b'): Pick<Route, 'tensor' | 'place'> & { run: string } {
+  const other = side === 'b';
+  return { run: other ? route.b : route.a, tensor: (other && route.tensor_b) || route.tensor, place: (other && route.place_b) || route.place };
+}
+
 /** What the view of a tensor asks of a run. */
-export function curvesOf(route: Route, run: string): Asked {
+export function curvesOf(route: Route, side: 'a' | 'b'): Asked {
+  const { run, tensor, place } = sideOf(route, side);
   return {
     run,
-    activation: route.tensor,
+    activation: tensor,
     ...(route.kind ? { kind: route.kind as NonNullable<Asked['kind']> } : {}),
     ...(route.path ? { output_path: route.path } : {}),
     ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }),
     ...(route.mode ? { mode: route.mode } : {}),
-    ...(route.place ? { place: route.place } : {}),
+    ...(place ? { place } : {}),
   };
 }
 

@@ -9,6 +9,7 @@ import { LINES, useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
 import { command, count, short, shown } from '../text';
 import { FORMATS, sharesOf, spanOf } from './exponent_model';
+import { sideOf } from './curves';
 import { pairAt } from './places';
 import { placeText } from './stats';
 
@@ -115,14 +116,14 @@ function Losses({ a, b }: { a: ExponentRow | null; b: ExponentRow | null }) {
 }
 
 export function Exponents({ route }: { route: Route }) {
-  const of = (run: string) => ({
-    run,
-    activation: route.tensor,
+  const of = (side: 'a' | 'b') => ({
+    run: route[side],
+    activation: sideOf(route, side).tensor,
     ...(route.kind ? { kinds: [route.kind as NonNullable<ExponentRow['kind']>] } : {}),
     ...(route.rank === '' ? {} : { ranks: [Number(route.rank)] }),
   });
-  const a = useQuery('/api/v1/exponents', of(route.a));
-  const b = useQuery('/api/v1/exponents', route.b ? of(route.b) : null);
+  const a = useQuery('/api/v1/exponents', of('a'));
+  const b = useQuery('/api/v1/exponents', route.b ? of('b') : null);
   const kept = (rows: readonly ExponentRow[] | undefined) => (rows ?? []).filter((row) => (route.mode === '' || row.mode === route.mode) && (route.path === '' || row.output_path === route.path));
   const rows = [kept(a.data?.records), kept(b.data?.records)] as const;
   const steps = [...new Set(rows.flat().map((row) => row.step))].sort((p, q) => p - q);
@@ -138,7 +139,7 @@ export function Exponents({ route }: { route: Route }) {
   }
   const step = route.step !== '' && steps.includes(Number(route.step)) ? Number(route.step) : steps.at(-1)!;
   const [ofA, ofB] = rows.map((side) => side.filter((row) => row.step === step)) as [ExponentRow[], ExponentRow[]];
-  const at = pairAt(ofA, ofB, route.place);
+  const at = pairAt(ofA, ofB, route.place, route.place_b);
   const listed = steps.length > STEPS_MAX ? steps.slice(-STEPS_MAX) : steps;
   return (
     <section aria-label="Exponents">
@@ -155,7 +156,7 @@ export function Exponents({ route }: { route: Route }) {
       <Histogram a={at[0]} b={at[1]} />
       <p class="note">Each bar under the histogram is the range of a format. Elements left of it would become 0, elements right of it would overflow, and those above its hollow part would lose bits (subnormal).</p>
       <Losses a={at[0]} b={at[1]} />
-      <Commands statctl={command('statctl', 'exponents', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), '--step', String(step))} url={urlOf('/api/v1/exponents', { ...of(route.a), steps: String(step) })} />
+      <Commands asked={[{ statctl: command('statctl', 'exponents', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), '--step', String(step)), url: urlOf('/api/v1/exponents', { ...of('a'), steps: String(step) }) }]} />
     </section>
   );
 }

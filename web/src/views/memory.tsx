@@ -48,6 +48,11 @@ export function MemoryView({ route }: { route: Route }) {
     );
   }
   const wait = waiting(runs, 'Reading the run') ?? waiting(detail, 'Reading the run') ?? (of ? waiting(phases, 'Reading the memory') : null);
+  const one = (what: 'memory' | 'density') => ({
+    statctl: command('statctl', what, run, ...(rank === undefined ? [] : ['--rank', String(rank)]), ...(steps ? ['--step', steps] : [])),
+    url: urlOf(`/api/v1/${what}`, { run, ...(rank === undefined ? {} : { ranks: [rank] }), steps }),
+    what: `${what}: `,
+  });
   const rankOptions = (rank === undefined || ranks.includes(rank) ? ranks : [rank, ...ranks]).map((one) => [String(one), `rank ${one}`] as const);
   return (
     <>
@@ -76,14 +81,7 @@ export function MemoryView({ route }: { route: Route }) {
           {density.error ? <p class="note">Padding: {shown(density.error.message, 500)}</p> : <Density inputs={inputs} loading={density.loading} />}
         </>
       )}
-      <Commands
-        statctl={command('statctl', 'memory', run, ...(rank === undefined ? [] : ['--rank', String(rank)]), ...(steps ? ['--step', steps] : []))}
-        url={urlOf('/api/v1/memory', { run, ...(rank === undefined ? {} : { ranks: [rank] }), steps })}
-      />
-      <Commands
-        statctl={command('statctl', 'density', run, ...(rank === undefined ? [] : ['--rank', String(rank)]), ...(steps ? ['--step', steps] : []))}
-        url={urlOf('/api/v1/density', { run, ...(rank === undefined ? {} : { ranks: [rank] }), steps })}
-      />
+      <Commands asked={[one('memory'), one('density')]} />
     </>
   );
 }

@@ -4,12 +4,13 @@ import { useMemo, useRef, useState } from 'preact/hooks';
 import type { DiffReport } from '../api/types';
 import { HeatMapView, Legend, rowText } from '../heat/heat_map';
 import { describe, stateOf } from '../heat/levels';
-import { columnOf, stepsText, summaries, type Heat } from '../heat/model';
+import { columnOf, placeOf, stepsText, summaries, type Heat } from '../heat/model';
 import type { Window } from '../heat/paint';
 import { Chart } from '../parts/chart';
-import { needsLog, type Line } from '../parts/lines';
+import { differenceOf, needsLog, type Line } from '../parts/lines';
 import { useWidth } from '../parts/theme';
 import { count, words } from '../text';
+import { originMark } from './verdict';
 
 export interface CellPlace {
   row: number;
@@ -39,14 +40,28 @@ export function HeatPicture({ report, heat: found, table = found, lines, reading
   const stepText = (x: number) => (heat.first[Math.floor(x)] === undefined ? '' : `step ${heat.first[Math.floor(x)]}`);
   const origin = heat.originRow !== null && heat.originColumn !== null ? { row: heat.originRow, column: heat.originColumn } : null;
   const map = report.heat_map;
+  const difference = useMemo(() => (lines[0] && lines[1] ? differenceOf(lines[0], lines[1]) : null), [lines]);
+  const equal = difference !== null && difference.points.length > 0 && difference.points.every(([, y]) => y === null);
+  const mark = useMemo(() => {
+    const at = originMark(report);
+    return at && { ...at, x: placeOf(heat, at.x) };
+  }, [report, heat]);
+  const chart = { gutter, range: [window.column, window.column + window.columns] as const, stepText, axis: false, mark };
   return (
     <div class="picture" ref={box}>
       {lines.some((line) => line.points.length > 0) ? (
-        <Chart label="Loss" lines={lines} height={width < 600 ? 110 : 140} gutter={gutter} range={[window.column, window.column + window.columns]} stepText={stepText} axis={false} log={needsLog(lines)} />
+        <>
+          <Chart label="Loss" lines={lines} height={width < 600 ? 100 : 120} log={needsLog(lines)} {...chart} />
+          {equal ? (
+            <p class="note">The losses are equal in every step.</p>
+          ) : difference && difference.points.length > 0 ? (
+            <Chart label="|A − B| / |A| of the loss" lines={[difference]} height={width < 600 ? 80 : 90} log {...chart} />
+          ) : null}
+        </>
       ) : (
         <p class="note">{reading ? 'Reading the losses…' : 'Neither run logged a loss.'}</p>
       )}
-      <HeatMapView heat={heat} window={window} chosen={chosen} onChoose={onChoose} onWindow={onWindow} gutter={gutter} height={width < 600 ? 360 : 460} />
+      <HeatMapView heat={heat} window={window} chosen={chosen} onChoose={onChoose} onWindow={onWindow} gutter={gutter} height={width < 600 ? 360 : 460} line={mark?.x ?? -1} />
       <div class="bar under">
         <Legend />
         <span class="grow" />

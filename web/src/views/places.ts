@@ -51,8 +51,12 @@ export function pointAt<T extends Place>(points: readonly T[], place: string, ot
   return there ?? (others ? points.find((point) => within(placeKey(point)) === within(place)) : undefined) ?? null;
 }
 
-/** The rows of both runs at one place: the wanted one, else the first that both have, else the first of all. */
-export function pairAt<T extends Place>(a: readonly T[], b: readonly T[], wanted: string): [T | null, T | null] {
+/**
+ * The rows of both runs at one place: the wanted one, else the first that both have, else the first of all. `wantedB`: the place in B, if it is
+ * another one.
+ */
+export function pairAt<T extends Place>(a: readonly T[], b: readonly T[], wanted: string, wantedB = ''): [T | null, T | null] {
+  if (wantedB !== '' && pointAt(a, wanted) && pointAt(b, wantedB)) return [pointAt(a, wanted), pointAt(b, wantedB)];
   const keysA = a.map(placeKey);
   const keysB = b.map(placeKey);
   const place = [wanted, ...keysA.filter((key) => keysB.includes(key))].find((key) => keysA.includes(key) || keysB.includes(key)) ?? keysA[0] ?? keysB[0] ?? '';

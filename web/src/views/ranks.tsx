@@ -130,7 +130,7 @@ export function RanksView({ route }: { route: Route }) {
           </div>
         </>
       ) : null}
-      <Commands statctl={command('statctl', 'ranks', run)} url={urlOf('/api/v1/ranks', { run })} />
+      <Commands asked={[{ statctl: command('statctl', 'ranks', run), url: urlOf('/api/v1/ranks', { run }) }]} />
     </>
   );
 }

@@ -92,7 +92,7 @@ export function RunView({ route }: { route: Route }) {
       {bare ? null : wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars} alarms={alarms} /> : null)}
       {query.data && query.error ? <p class="note">The newest steps are missing: {shown(query.error.message, 500)}</p> : null}
       {bare ? null : <Alarms told={told} route={route} loading={events.loading} />}
-      <Commands statctl={command(...commandOf(stat, run), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/stat_map', { run, by: stat, ranks: route.rank })} />
+      <Commands asked={[{ statctl: command(...commandOf(stat, run), ...(route.rank === '' ? [] : ['--rank', route.rank])), url: urlOf('/api/v1/stat_map', { run, by: stat, ranks: route.rank }) }]} />
     </>
   );
 }

@@ -215,7 +215,7 @@ export function RunsView({ route }: { route: Route }) {
           </>
         ) : null}
       </p>
-      <Commands statctl={command('statctl', 'runs')} url="/api/v1/runs" />
+      <Commands asked={[{ statctl: command('statctl', 'runs'), url: '/api/v1/runs' }]} />
     </>
   );
 }

@@ -7,14 +7,16 @@ import { useQuery } from '../api/use_query';
 import { Chart } from '../parts/chart';
 import { fileName, saveCsv, savePng } from '../parts/download';
 import type { Line } from '../parts/lines';
-import { Choice, Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { Commands, Empty, Link, Name, waiting } from '../parts/parts';
 import { RunPair } from '../parts/run_pair';
 import { go, type Route } from '../route';
 import { command, count, short, shown, words } from '../text';
 import { Captures } from './captures';
-import { curvesOf, pointsOf } from './curves';
+import { curvesOf, pointsOf, sideOf } from './curves';
 import { Exponents } from './exponents';
+import { PlaceChoice } from './place_choice';
 import { placeKey } from './places';
+import { markOf } from './verdict';
 import { placeText, STAT_NAMES, STATS, statOf, type Stat } from './stats';
 
 const CHARTED: readonly Stat[] = ['l2', 'l1', 'mean', 'std', 'min', 'max', 'nan', 'zero'];
@@ -48,8 +50,8 @@ function Section({ route, name, title, children }: { route: Route; name: string;
 }
 
 /** The records behind the charts: of all ranks, micro-batches and calls. */
-function seriesOf(route: Route, run: string): Parameters<'/api/v1/series'> {
-  const { mode: _, place: __, ...asked } = curvesOf(route, run);
+function seriesOf(route: Route, side: 'a' | 'b'): Parameters<'/api/v1/series'> {
+  const { mode: _, place: __, ...asked } = curvesOf(route, side);
   return asked;
 }
 
@@ -59,8 +61,8 @@ function Csv({ route, disabled }: { route: Route; disabled: boolean }) {
   const save = async () => {
     setState('reading');
     try {
-      const runs = route.b ? [route.a, route.b] : [route.a];
-      const answers = await Promise.all(runs.map((run) => ask('/api/v1/series', seriesOf(route, run))));
+      const sides = route.b ? (['a', 'b'] as const) : (['a'] as const);
+      const answers = await Promise.all(sides.map((side) => ask('/api/v1/series', seriesOf(route, side))));
       const rows = answers.flatMap((answer) => answer.records.map((point) => [point.run, point.step, point.rank, point.micro_batch, point.call, point.mode, point.kind, point.output_path, ...STATS.map((stat) => statOf(point.stats, stat))]));
       saveCsv(fileName([route.a, route.b, route.tensor], 'csv'), [['run', 'step', 'rank', 'micro_batch', 'call', 'mode', 'kind', 'output_path', ...STATS], ...rows]);
       setState('');
@@ -90,10 +92,10 @@ function Table({ route, first, curves }: { route: Route; first: number; curves: 
   const last = Math.max(first, ...curves.curves.map((curve) => curve.steps.at(-1) ?? 0));
   const each = Math.ceil((last - first + 1) / Math.max(1, curves.steps)); // steps may lie apart
   const steps = `${first}-${Math.min(last, first + TABLE_MAX * each - 1)}`;
-  const a = useQuery('/api/v1/series', { ...seriesOf(route, route.a), steps });
-  const b = useQuery('/api/v1/series', route.b ? { ...seriesOf(route, route.b), steps } : null);
+  const a = useQuery('/api/v1/series', { ...seriesOf(route, 'a'), steps });
+  const b = useQuery('/api/v1/series', route.b ? { ...seriesOf(route, 'b'), steps } : null);
   const pointsA = useMemo(() => firstOfEachStep(a.data?.records ?? [], route).slice(0, TABLE_MAX), [a.data, route]);
-  const byStepB = useMemo(() => new Map(firstOfEachStep(b.data?.records ?? [], route).map((point) => [point.step, point])), [b.data, route]);
+  const byStepB = useMemo(() => new Map(firstOfEachStep(b.data?.records ?? [], { ...route, place: sideOf(route, 'b').place }).map((point) => [point.step, point])), [b.data, route]);
   const wait = waiting(a, 'Reading the steps') ?? (route.b && !b.error ? waiting(b, 'Reading the steps') : null);
   if (wait) return wait;
   return (
@@ -136,15 +138,16 @@ function Table({ route, first, curves }: { route: Route; first: number; curves: 
 
 export function TensorView({ route }: { route: Route }) {
   const there = route.tensor !== '' && route.a !== '';
-  const a = useQuery('/api/v1/curves', there ? curvesOf(route, route.a) : null);
-  const b = useQuery('/api/v1/curves', there && route.b ? curvesOf(route, route.b) : null);
+  const a = useQuery('/api/v1/curves', there ? curvesOf(route, 'a') : null);
+  const b = useQuery('/api/v1/curves', there && route.b ? curvesOf(route, 'b') : null);
   const [log, setLog] = useState(false);
   const charts = useRef<HTMLDivElement>(null);
   const ranks = useMemo(() => [...new Set([...(a.data?.ranks ?? []), ...(b.data?.ranks ?? [])])].sort((x, y) => x - y), [a.data, b.data]);
   const lines = useMemo(() => {
-    const of = (stat: Stat): Line[] => [{ label: 'A', run: 'a', points: pointsOf(a.data, stat) }, ...(route.b ? [{ label: 'B', run: 'b' as const, points: pointsOf(b.data, stat) }] : [])];
+    const of = (stat: Stat): Line[] => [{ label: shown(route.a, 40), run: 'a', points: pointsOf(a.data, stat) }, ...(route.b ? [{ label: shown(route.b, 40), run: 'b' as const, points: pointsOf(b.data, stat) }] : [])];
     return new Map(CHARTED.map((stat) => [stat, of(stat)]));
-  }, [a.data, b.data, route.b]);
+  }, [a.data, b.data, route.a, route.b]);
+  const mark = useMemo(() => (route.origin === '' ? null : markOf(Number(route.origin))), [route.origin]);
   if (!there) {
     return (
       <Empty title="Pick a tensor">
@@ -155,9 +158,9 @@ export function TensorView({ route }: { route: Route }) {
     );
   }
   const wait = waiting(a, 'Reading the tensor');
-  const rankOptions = [['', 'first with data'] as const, ...(route.rank !== '' && !ranks.includes(Number(route.rank)) ? [Number(route.rank)] : []).concat(ranks).map((rank) => [String(rank), `rank ${rank}`] as const)];
-  const places = new Map([...(a.data?.places ?? []), ...(b.data?.places ?? [])].map((one) => [placeKey(one), placeText(one)] as const));
-  const chooses = route.place !== '' || places.size > ranks.length; // more than a rank says
+  // A rank of which no place is listed, because there are too many, can be chosen, too.
+  const listed = [...(a.data?.places ?? []), ...(b.data?.places ?? [])];
+  const places = [...listed, ...ranks.filter((rank) => !listed.some((place) => place.rank === rank)).map((rank) => ({ rank, micro_batch: 0, call: 0 }))];
   const linesOf = (stat: Stat) => lines.get(stat) ?? [];
   const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && linesOf(stat).every((line) => line.points.every(([, y]) => y === 0));
   const first = a.data?.first;
@@ -175,11 +178,8 @@ export function TensorView({ route }: { route: Route }) {
         </p>
       </header>
       <div class="bar">
-        {chooses ? (
-          <Choice label="Where" value={route.place} options={[['', 'first with data'], ...(route.place === '' || places.has(route.place) ? [] : [[route.place, 'elsewhere'] as const]), ...places]} onChange={(place) => go({ ...route, place, rank: place === '' ? '' : route.rank })} />
-        ) : (
-          <Choice label="Rank" value={route.rank} options={rankOptions} onChange={(rank) => go({ ...route, rank })} />
-        )}
+        <PlaceChoice places={places} value={route.place || (first ? placeKey(first) : '')} onChange={(place) => go({ ...route, place, place_b: '', rank: '' })} />
+        {route.rank !== '' && route.place === '' ? <Link to={{ ...route, rank: '' }}>All ranks</Link> : null}
         <label class="choice check">
           <input type="checkbox" checked={log} onChange={(event) => setLog(event.currentTarget.checked)} />
           <span>Log axis</span>
@@ -191,12 +191,12 @@ export function TensorView({ route }: { route: Route }) {
         </button>
         {route.b ? <Link to={{ ...route, view: 'compare' }}>Back to the comparison</Link> : null}
       </div>
-      {b.error ? <p class="note">B: {shown(b.error.message, 500)}</p> : null}
+      {b.error ? <p class="note">{shown(route.b, 40)}: {shown(b.error.message, 500)}</p> : null}
       {wait ?? (
         <>
           <div class="grid" ref={charts}>
             {CHARTED.filter((stat) => !quiet(stat)).map((stat) => (
-              <Chart key={stat} label={STAT_NAMES[stat]} lines={linesOf(stat)} height={170} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && isPositive(linesOf(stat))} />
+              <Chart key={stat} label={STAT_NAMES[stat]} lines={linesOf(stat)} height={170} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && isPositive(linesOf(stat))} mark={mark} />
             ))}
           </div>
           {CHARTED.some(quiet) ? <p class="note">{CHARTED.filter(quiet).map((stat) => `No ${STAT_NAMES[stat]}`).join(' and ').replace('and No', 'and no')} in any step.</p> : null}
@@ -214,7 +214,7 @@ export function TensorView({ route }: { route: Route }) {
       <Section route={route} name="captures" title="Captured values">
         <Captures route={route} />
       </Section>
-      <Commands statctl={command('statctl', 'series', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), ...(route.rank === '' ? [] : ['--rank', route.rank]))} url={urlOf('/api/v1/series', seriesOf(route, route.a))} />
+      <Commands asked={[{ statctl: command('statctl', 'series', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), ...(route.rank === '' ? [] : ['--rank', route.rank])), url: urlOf('/api/v1/series', seriesOf(route, 'a')) }]} />
     </>
   );
 }

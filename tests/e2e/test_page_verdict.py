@@ -1,0 +1,138 @@
+"""The card with the verdict: what one reads first, and what can be done with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_page
+from conftest import Collector
+from test_page import COMPARE, Open, painted
+
+pytestmark = test_page.pytestmark
+browser, recorded, open_page = test_page.browser, test_page.recorded, test_page.open_page
+
+
+def chips(page: Any) -> list[str]:
+    page.wait_for_selector(".chips li")
+    found: list[str] = page.locator(".chips li").all_inner_texts()
+    return found
+
+
+def test_the_card_names_step_and_tensor_then_the_setting_then_why(recorded: Collector, open_page: Open) -> None:
+    root = recorded.diff("base", "ort")["root"]
+    for theme, width in (("light", 1280), ("dark", 390)):
+        page = open_page(recorded, COMPARE, theme, width)
+        page.wait_for_selector(".headline")
+        assert page.inner_text("h1") == f"Step {root['step']} · {root['activation']}" == "Step 2 · blocks.1.ln2"
+        cause = root["causes"][0]
+        assert page.inner_text(".setting").replace(" in the second run", "") == f"{cause['key']}: {cause['a']} → {cause['b']}"
+        times = root["distance"] / root["tolerance"]
+        assert times > 100, "so that a whole number tells it"
+        assert chips(page) == ["forward", f"rank {root['rank']}", f"{round(times):,} \u00d7 tolerance", root["confidence"]]
+        assert page.locator(".verdict .because li").all_inner_texts() == root["because"]
+        tops = [
+            page.locator(part).first.bounding_box()["y"] for part in (".headline", ".setting", ".chips", ".because", ".sentence")
+        ]
+        assert tops == sorted(tops), "what matters most comes first"
+
+
+def test_the_losses_and_their_difference_have_the_runs_names_and_a_line_at_the_origin(
+    recorded: Collector, open_page: Open
+) -> None:
+    page = open_page(recorded, COMPARE)
+    painted(page)
+    charts = page.locator(".picture > .chart")
+    page.wait_for_selector(".picture > .chart >> nth=1")
+    assert [chart.get_attribute("aria-label") for chart in charts.all()] == ["Loss", "|A \u2212 B| / |A| of the loss"]
+    assert charts.first.locator(".key").all_inner_texts() == ["base", "ort", "step 2, the origin"]
+    assert page.locator(".heat-origin").count() == 1
+    # At each step it is what the losses of both runs give; before the origin they are equal, and a logarithmic axis shows nothing.
+    losses = [mean_losses(recorded, run) for run in ("base", "ort")]
+    box = charts.nth(1).locator(".u-over").bounding_box()
+    steps = len(losses[0])
+    for step in range(steps):
+        page.mouse.move(box["x"] + (step + 0.5) / steps * box["width"], box["y"] + 20)
+        page.wait_for_selector(f".chart >> nth=1 >> text=/^step {step}$/")
+        told = charts.nth(1).locator("figcaption .value").inner_text().strip()
+        expected = abs(losses[0][step] - losses[1][step]) / abs(losses[0][step])
+        assert (float(told) if told else 0) == pytest.approx(expected, rel=1e-3)
+    page.get_by_role("button", name="Show the origin").click()
+    page.wait_for_selector(".cell .chart canvas")
+    assert page.locator(".cell .chart .key").all_inner_texts() == ["base", "ort", "step 2, the origin"]
+
+
+def mean_losses(collector: Collector, run: str) -> dict[int, float]:
+    found: dict[int, list[float]] = {}
+    for record in collector.json("scalars", run)["records"]:
+        if record["name"] == "loss":
+            found.setdefault(record["step"], []).append(record["value"])
+    return {step: sum(values) / len(values) for step, values in found.items()}
+
+
+def test_runs_that_agree_have_a_sentence_and_no_place(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, "/?view=compare&a=base&b=base2")
+    page.wait_for_selector("h1.sentence")
+    assert page.locator(".headline, .chips, .setting").count() == 0
+
+
+def choose(page: Any, menu: str, item: str) -> None:
+    page.locator(".verdict .menu summary", has_text=menu).click()
+    page.get_by_role("button", name=item, exact=True).click()
+
+
+def test_one_menu_copies_and_one_shares(recorded: Collector, open_page: Open, tmp_path: Path, browser: Any) -> None:
+    page = open_page(recorded, COMPARE)
+    painted(page)
+    assert page.locator(".menu summary").all_inner_texts() == ["Copy", "Share"]
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+
+    def copied(menu: str, item: str) -> str:
+        choose(page, menu, item)
+        page.wait_for_selector(".menu summary >> text=Copied")
+        text: str = page.evaluate("navigator.clipboard.readText()")
+        page.wait_for_selector(f".menu summary >> text={menu}")
+        return text
+
+    text = recorded.diff("base", "ort")["text"]
+    assert copied("Copy", "Verdict").splitlines() == [f"{text['verdict']} {text['sentence']}", "statctl diff base ort", page.url]
+    assert copied("Copy", "statctl command") == "statctl diff base ort"
+    assert copied("Copy", "curl command").startswith(f"curl 'http://{recorded.http}/api/v1/diff?")
+    assert copied("Share", "Copy the link") == page.url
+    with page.expect_download() as download:
+        choose(page, "Share", "Picture (PNG)")
+    picture = Path(download.value.path()).read_bytes()
+    assert picture.startswith(b"\x89PNG") and download.value.suggested_filename == "base-ort.png"
+    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    assert width > 1200 and height > 800, "the card, the losses and the map"
+    with page.expect_download() as download:
+        choose(page, "Share", "Report file (HTML)")
+    # The file of the page is that of statctl: it opens without a collector and tells the same.
+    files = {"page": tmp_path / "page.html", "statctl": tmp_path / "statctl.html"}
+    download.value.save_as(files["page"])
+    assert recorded.statctl("report", "base", "ort", "--out", str(files["statctl"])).code == 1
+    told = {}
+    for name, file in files.items():
+        context = browser.new_context(offline=True)
+        other = context.new_page()
+        other.goto(file.as_uri())
+        painted(other)
+        told[name] = (other.inner_text("h1"), chips(other), other.inner_text(".sentence"))
+        data = json.loads(re.split('id="data">|</script>', file.read_text())[1])
+        told[name] += (len(data["report"]["diverged"]), len(data["scalars_a"]), data["command"])
+        context.close()
+    assert told["page"] == told["statctl"]
+
+
+def test_a_menu_closes_with_escape_and_with_a_click_elsewhere(recorded: Collector, open_page: Open) -> None:
+    page = open_page(recorded, COMPARE)
+    painted(page)
+    summary = page.locator(".verdict .menu summary", has_text="Copy")
+    for leave in (lambda: page.keyboard.press("Escape"), lambda: page.locator(".headline").click()):
+        summary.click()
+        page.wait_for_selector(".menu[open]")
+        leave()
+        page.wait_for_selector(".menu[open]", state="detached")
