@@ -239,7 +239,7 @@ def test_an_agent_delivers_to_a_collector_that_answers_as_it_did(known: str) -> 
     if known != "all that it said":
         welcome = b"".join(field(number, value) for number, value in fields(welcome) if number < STORE_ID)
     collector = EarlierCollector(welcome)
-    environment = agent_environment(STATAGENT_COLLECTOR=f"127.0.0.1:{collector.port}", STATAGENT_RUN=RUN)
+    environment = agent_environment(STATAGENT_COLLECTOR=f"127.0.0.1:{collector.port}", STATAGENT_RUN=RUN, STATAGENT_QUIET="1")
     trained = run_command([sys.executable, "-c", f"{TRAINING}\nprint(statagent.counters())"], env=environment, cold=True)
     collector.server.stop(1).wait()
     assert trained.code == 0 and trained.err == "", trained.err

@@ -40,6 +40,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ours = name.startswith("STATAGENT_") and name != "STATAGENT_LIBRARY"
         if ours or name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") or name.startswith(("OMPI_", "PMI_", "SLURM_")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("STATAGENT_QUIET", "1")  # standard error has warnings only: tests count those
     _log.forget()
     yield
     statagent.close(timeout=0)

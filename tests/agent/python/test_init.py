@@ -103,7 +103,7 @@ def test_unknown_variables_are_reported_with_the_nearest_known_name(
         statagent.init(run=run, **NOWHERE).close(0)
     about = [line for line in capfd.readouterr().err.splitlines() if "unknown" in line]
     assert len(about) == 2, "each once"
-    assert "'STATAGENT_FROBNICATE' is unknown and has no effect; known are: STATAGENT_BUFFER_RECORDS_MAX" in about[0]
+    assert "'STATAGENT_FROBNICATE' is unknown and has no effect; known are: STATAGENT_AUTO, " in about[0]
     assert about[1].endswith("'STATAGENT_STEP' is unknown and has no effect; did you mean STATAGENT_STEPS?")
 
 

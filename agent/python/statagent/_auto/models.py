@@ -46,17 +46,21 @@ def own_parameters(module: Any) -> set[int]:
 
 
 def outermost(optimizers: Iterable[Any]) -> list[Any]:
-    """Without those that are inside of others, as in ZeroRedundancyOptimizer; and without those that only pass calls on to one inside, as
-    Accelerate's, which were never initialised as optimizers of torch."""
-    found = list(optimizers)
-    complete = [each for each in found if "_optimizer_step_pre_hooks" in vars(each)]
-    inside = {id(inner) for each in complete for inner in _values(vars(each)) if inner is not each}
-    return [each for each in complete if id(each) not in inside]
+    """Without those that are inside of others, as in ZeroRedundancyOptimizer; but instead of one that passes everything on to one inside, as
+    Accelerate's and Lookahead, that one: the outer one calls no hooks."""
+    found = [each for each in optimizers if parameters_of(each)]
+    inside: set[int] = set()
+    for each in found:
+        inner = [value for value in _values(_attributes(each)) if value is not each and any(value is other for other in found)]
+        passes_on = any(each.param_groups is value.param_groups for value in inner) or "_optimizer_step_pre_hooks" not in vars(each)
+        inside.update([id(each)] if passes_on else map(id, inner))
+    return [each for each in found if id(each) not in inside]
 
 
-def find_roots(called: Any, optimizers: list[Any]) -> list[Root]:
+def find_roots(called: Any, optimizers: list[Any], frame: FrameType | None) -> list[Root]:
     """The modules to watch when `called` begins a training pass (None: another kind of pass has begun), in the order of their optimizers.
-    Normally that is `called` alone: then nothing else is looked at."""
+    `frame`: where it is called. Normally that is `called` alone: then nothing else is looked at."""
+    called = None if called is None else _whole(called, {key for each in optimizers for key in parameters_of(each)}, frame)
     own = set() if called is None else own_parameters(called)
     mine = [each for each in optimizers if called is not None and holds(called, each, own)]
     if len(mine) == len(optimizers) and all(own.issuperset(parameters_of(each)) or wrapper_in(called, each) for each in mine):
@@ -75,6 +79,18 @@ def find_roots(called: Any, optimizers: list[Any]) -> list[Root]:
         root.optimizers = [each for each in optimizers if holds(root.model, each, ids)]
     order = {id(each): place for place, each in enumerate(optimizers)}
     return sorted(roots, key=lambda root: min([order[id(each)] for each in root.optimizers], default=len(order)))
+
+
+def _whole(called: Any, updated: set[int], frame: FrameType | None) -> Any:
+    """The outermost module of the program's variables of which the one that is called is a part, if the optimizers update all that it trains:
+    a program may call model.model and then model.lm_head. Else the one that is called."""
+    own, found = own_parameters(called), called
+    for value in {id(value): value for value in _values(list(_variables(frame))) if _is_module(value)}.values():
+        if value is called or _count(value) <= _count(found) or all(part is not called for part in parts.all_modules(value)):
+            continue
+        if all(id(each) in updated or id(each) in own or not each.requires_grad for each in parts.all_parameters(value)):
+            found = value
+    return found
 
 
 class _Modules:
@@ -166,6 +182,13 @@ def _variable_of(model: Any, frame: FrameType | None) -> str:
     return ""
 
 
+def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """Those of the frame and the ones around it, and the attributes of what their methods belong to."""
+    for each in _frames(frame):
+        yield from list(each.f_locals.items())
+        yield from _attributes(each.f_locals.get("self"))
+
+
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     """Frames of the program itself, innermost first."""
     for _ in range(_FRAMES_MAX):
@@ -191,8 +214,8 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(value)) if type(value) in (list, tuple) and len(value) <= _ITEMS_MAX else []
 
 
-def _values(attributes: dict[str, Any]) -> Iterator[Any]:
-    for value in list(attributes.values()):
+def _values(attributes: list[tuple[str, Any]]) -> Iterator[Any]:
+    for _, value in attributes:
         yield value
         yield from (item for _, item in _items(value))
 

@@ -151,7 +151,7 @@ class Training:
     # --- what is done about it ---------------------------------------------------------------------------------------------
 
     def _watch(self, called: Any, optimizers: list[Any], frame: Any) -> None:
-        roots = find_roots(called, optimizers)
+        roots = find_roots(called, optimizers, frame)
         if roots and self._start() is not None:
             before = {id(each): each for each in self._watched}
             several = len(roots) + len(before) > 1

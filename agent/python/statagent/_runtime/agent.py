@@ -274,7 +274,7 @@ class Agent(Numbering):
 
     def log_batch(self, **tensors: Any) -> None:
         """Records fingerprints of a batch's inputs: tensors, arrays, or nested values that contain some. Never raises."""
-        if self._closed:
+        if self._closed or self.stopping.due:
             return
         self.begin_step()
         if not self.inputs_wanted:
@@ -316,6 +316,8 @@ class Agent(Numbering):
         at = self._ended_micro_batch if self._ended_scalars is not None else self.micro_batch
         late = self._late_step(f"{name}", at if micro_batch is None else micro_batch)
         if late is None:
+            if self.stopping.due:
+                return
             at = self.micro_batch
         self.log_number(name, value, at if micro_batch is None else micro_batch, late)
 

@@ -4,6 +4,7 @@ that records writes them; STATAGENT_QUIET leaves them out."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from . import process
 from .log import write
 
 _MODELS_MAX = 4  # in the first line
+_WAIT_SECONDS = 0.1
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -50,9 +52,15 @@ class Messages:
         shown = [model.text() for model in self._models[:_MODELS_MAX]]
         if len(self._models) > _MODELS_MAX:
             shown.append(f"{len(self._models) - _MODELS_MAX} more")
+        if self._silent:
+            return
         page = os.environ.get("STATAGENT_PAGE", "")
         what = f"{_list(shown)}, {steps}" if shown else steps
-        self._write(f"recording run '{run}': {what}{f'; page {page}' if page else ''}")
+        # Beside the training, which waits for nobody who reads standard error.
+        text = f"recording run '{run}': {what}{f'; page {page}' if page else ''}"
+        writing = threading.Thread(target=self._write, args=(text,), name="statagent-line", daemon=True)
+        writing.start()
+        writing.join(_WAIT_SECONDS)
 
     def end(self, run: str, steps: int, counters: Mapping[str, int]) -> None:
         """Writes the last line, unless nothing was recorded. `counters`: those of the agent."""

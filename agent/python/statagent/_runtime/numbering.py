@@ -69,7 +69,7 @@ class Numbering:
     def _facts(self, optimizer: int) -> Facts:
         hooks = list(self.optimizer_hooks.get(optimizer, ()))
         parameters = frozenset(key for each in hooks for key in each.updated)
-        return Facts(parameters, any(each.ran() for each in hooks), any(each.trained() for each in hooks))
+        return Facts(parameters, any(each.trained() for each in hooks))
 
     def forget_optimizer(self, optimizer: int) -> None:
         """The optimizer is gone, or no longer watched: a step does not wait for its update."""

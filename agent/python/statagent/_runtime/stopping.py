@@ -11,7 +11,7 @@ _VARIABLE = "STATAGENT_STOP_AFTER"
 
 class Stopping:
     """Counts the steps that the agent has ended. `due`: the next training pass of a watched model ends the program; until then, what is
-    logged after the last update still counts. All ranks make the same steps, so that they end at the same pass.
+    logged after the last update still counts, and nothing of a next step. All ranks make the same steps, so that they end at the same pass.
 
     Raises InvalidArgumentError for a variable that is not a whole number from 1."""
 

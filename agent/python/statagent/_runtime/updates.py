@@ -12,11 +12,10 @@ PATIENCE_NEW, PATIENCE = 16, 256
 
 @dataclass(frozen=True)
 class Facts:
-    """Of an optimizer: the ids of its parameters; whether a model that has them has ever run, and whether one has in this step."""
+    """Of an optimizer: the ids of its parameters, and whether a model that has them has run in this step."""
 
     parameters: frozenset[int]
     ran: bool
-    ran_now: bool
 
 
 
@@ -24,7 +23,6 @@ class Updates:
     """A step ends when every watched optimizer has made an update in it, however often the others did meanwhile (a GAN's critic). It does not
     wait for one
 
-    - whose models have never run: it belongs to a later part of the training;
     - whose parameters one other optimizer has all updated: they take turns, or one has replaced the other;
     - that rests: another has made a second update without it, and updates some of its parameters, or its models have not run meanwhile; or
       another has made a great many. The next update of its own ends the rest.
@@ -51,12 +49,10 @@ class Updates:
 
     def _is_awaited(self, each: int, facts: Facts, count: int, just: frozenset[int], updated: Mapping[int, frozenset[int]]) -> bool:
         """`count`, `just`: how often the optimizer that has made the update did so in this step, and its parameters."""
-        if not facts.ran and each not in self._ever:
-            return False
         own = facts.parameters
         if own and any(own <= others for others in updated.values()):
             return False
-        alone = not facts.ran_now or not own.isdisjoint(just)
+        alone = not facts.ran or not own.isdisjoint(just)
         if count >= (2 if alone else PATIENCE if each in self._ever else PATIENCE_NEW):
             self._resting.add(each)
             return False

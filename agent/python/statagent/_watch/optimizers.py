@@ -56,7 +56,6 @@ class OptimizerHooks:
         self._model_parameters = parameters
         self._of_torch = WeakList([optimizer])
         self.updated: list[int] = []  # ids of what the optimizer updates
-        self.ran: Callable[[], bool] = lambda: True  # whether the watched model has ever run
         self._parameters: list[Named] = []  # those of the model's parameters that it updates, as they are now
         self._follow_parameters()
         self._removables = self._attach(optimizer)

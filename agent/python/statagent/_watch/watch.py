@@ -257,9 +257,6 @@ class Attachment:
         for each in optimizers:
             if id(each) not in wrapped:
                 hooks.append(OptimizerHooks(self._agent, each, parameters, shards, kinds, *asks))
-        seen = passes.seen
-        for made in hooks:
-            made.ran = lambda: seen.ran
 
     def observe_memory(self, modules: list[Named], optimizers: list[Any], choices: frozenset[str]) -> None:
         if not choices:
