@@ -27,17 +27,19 @@ def record(
     return run_command(words, env=environment(collector, run, **extra), timeout=timeout, cwd=cwd, cold=True)
 
 
-def record_each(collector: Collector, folder: Path, jobs: dict[str, list[str]], **extra: str) -> dict[str, Finished]:
+def record_each(collector: Collector, folder: Path, jobs: dict[str, list[str]]) -> dict[str, Finished]:
     """As `record`, for each run with its program and arguments, in forks of one process that has imported torch. A word NAME=VALUE before
     the program is a variable."""
     orders = []
     for run, words in jobs.items():
         variables = dict(word.split("=", 1) for word in words if "=" in word)
         orders.append({"run": run, "arguments": [word for word in words if "=" not in word], "env": variables})
-    done = record(collector, "", sys.executable, PROGRAMS / "each.py", folder, json.dumps(orders), **extra)
+    done = record(collector, "", sys.executable, PROGRAMS / "each.py", folder, json.dumps(orders))
     assert done.code == 0, done.err
     return {
-        run: Finished(int((folder / f"{run}.code").read_text()), *((folder / f"{run}.{name}").read_text() for name in ("out", "err")))
+        run: Finished(
+            int((folder / f"{run}.code").read_text()), *((folder / f"{run}.{name}").read_text() for name in ("out", "err"))
+        )
         for run in jobs
     }
 

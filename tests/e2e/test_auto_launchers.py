@@ -30,7 +30,9 @@ def test_ranks_of_torchrun_are_recorded_as_by_hand(collector: Collector, without
     found = summary(collector, "auto")
     assert (found["ranks"], found["world_size"], found["attempts"], found["state"]) == (2, 2, 1, "finished"), found
     assert_same(collector, "hand", "auto")
-    assert scalars(collector, "auto", "loss") == scalars(collector, "hand", "loss") and len(scalars(collector, "auto", "loss")) == 8
+    assert (
+        scalars(collector, "auto", "loss") == scalars(collector, "hand", "loss") and len(scalars(collector, "auto", "loss")) == 8
+    )
     assert len(lines(auto)) == 2, "only the first rank writes, and neither the launcher does"
 
 

@@ -10,7 +10,20 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from auto_runs import activations, assert_same, bare, by_hand, environment, lines, plain, program, record, record_each, scalars, summary
+from auto_runs import (
+    activations,
+    assert_same,
+    bare,
+    by_hand,
+    environment,
+    lines,
+    plain,
+    program,
+    record,
+    record_each,
+    scalars,
+    summary,
+)
 from conftest import Collector, Finished
 
 AS_BY_HAND = ["nanogpt", "workers", "amp", "gan", "parts", "two_models", "disjoint", "teacher", "wrapped_optimizer"]
@@ -159,7 +172,11 @@ def test_a_program_that_ends_badly_keeps_its_exit_code_and_output(
 
 def test_an_interrupt_ends_the_program_as_without_us(collector: Collector) -> None:
     process = subprocess.Popen(
-        program("plain.py", "interrupted"), env=environment(collector, "cut"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        program("plain.py", "interrupted"),
+        env=environment(collector, "cut"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     while process.stdout.readline() != "ready\n":
@@ -194,7 +211,9 @@ def test_a_training_ends_after_its_steps_where_only_some_are_recorded_and_in_a_c
     assert graph.out.count("loss") == 2 and "weights" not in graph.out
 
 
-def test_the_lines_can_be_left_out_and_name_the_page_and_the_steps(shared_collector: Collector, recorded: dict[str, Finished]) -> None:
+def test_the_lines_can_be_left_out_and_name_the_page_and_the_steps(
+    shared_collector: Collector, recorded: dict[str, Finished]
+) -> None:
     quiet = recorded["quiet"]
     assert quiet.code == 0 and quiet.err == "" and summary(shared_collector, "quiet")["steps"] == 4
     begin, end = lines(recorded["page"])
@@ -202,7 +221,9 @@ def test_the_lines_can_be_left_out_and_name_the_page_and_the_steps(shared_collec
     assert end.startswith("run 'page': 4 steps, ")
 
 
-def test_records_that_are_lost_are_said_in_the_last_line(recorded: dict[str, Finished], without: Callable[[str], Finished]) -> None:
+def test_records_that_are_lost_are_said_in_the_last_line(
+    recorded: dict[str, Finished], without: Callable[[str], Finished]
+) -> None:
     away = recorded["away"]
     assert away.code == 0 and away.out == without("teacher").out
     last = lines(away)[-1]
@@ -215,7 +236,9 @@ def test_an_agent_that_cannot_start_is_said_once_and_changes_nothing(
     taken = recorded["taken"]
     assert taken.code == 0 and taken.out == without("teacher").out
     (line,) = lines(taken)
-    assert line.startswith("cannot record without a line: ") and "the name is taken" in line and line.endswith("; training goes on"), line
+    assert (
+        line.startswith("cannot record without a line: ") and "the name is taken" in line and line.endswith("; training goes on")
+    ), line
 
 
 def test_an_interpreter_that_only_looks_pays_nothing(collector: Collector) -> None:

@@ -55,7 +55,9 @@ def test_another_sitecustomize_runs_once_and_fails_as_it_would_without_us(collec
 
 
 def test_nothing_of_ours_happens_without_the_switch(collector: Collector) -> None:
-    done = record(collector, "off", sys.executable, "-c", TRAIN + "import sys; print('statagent' in sys.modules)", STATAGENT_AUTO="")
+    done = record(
+        collector, "off", sys.executable, "-c", TRAIN + "import sys; print('statagent' in sys.modules)", STATAGENT_AUTO=""
+    )
     assert done.out == "trained\nFalse\n" and done.err == "" and summary(collector, "off") == {}
     disabled = record(collector, "off", sys.executable, "-c", TRAIN, STATAGENT_DISABLE="1")
     assert disabled.out == "trained\n" and disabled.err == "" and summary(collector, "off") == {}
@@ -114,7 +116,14 @@ print(statagent.__file__, [entry for entry in sys.path if entry.endswith("agent/
 def test_a_statagent_of_the_program_goes_before(collector: Collector, tmp_path: Path) -> None:
     (tmp_path / "statagent").mkdir()
     (tmp_path / "statagent" / "__init__.py").write_text("OWN = True\n")
-    done = record(collector, "none", sys.executable, "-c", TRAIN + "import statagent; print(statagent.OWN)", PYTHONPATH=f"{START}:{tmp_path}")
+    done = record(
+        collector,
+        "none",
+        sys.executable,
+        "-c",
+        TRAIN + "import statagent; print(statagent.OWN)",
+        PYTHONPATH=f"{START}:{tmp_path}",
+    )
     assert done.code == 0 and done.out == "trained\nTrue\n"
     (line,) = lines(done)
     assert line.startswith("statctl run: cannot record: ModuleNotFoundError: ") and line.endswith("; training goes on"), line
@@ -139,7 +148,9 @@ def test_an_error_in_the_program_is_reported_as_without_us(collector: Collector)
 
 def test_torch_looks_as_before_once_the_model_is_watched(collector: Collector) -> None:
     """Sources, signatures and pickles of what is replaced are torch's own."""
-    script = TRAIN + """
+    script = (
+        TRAIN
+        + """
 import copy, inspect, pickle
 from torch._dynamo.utils import unpatched_nn_module_call
 print(torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl is unpatched_nn_module_call)
@@ -149,6 +160,7 @@ again = pickle.loads(pickle.dumps(optimizer))
 print(type(again) is torch.optim.SGD, type(copy.deepcopy(optimizer)) is torch.optim.SGD)
 print(b"statagent" in pickle.dumps(optimizer), b"statagent" in pickle.dumps(model))
 """
+    )
     done = record(collector, "looks", sys.executable, "-c", script)
     assert done.code == 0 and done.out.splitlines()[1:] == [
         "True", "True", "SourceFileLoader torch.autograd", "True True", "False False",
@@ -157,6 +169,8 @@ print(b"statagent" in pickle.dumps(optimizer), b"statagent" in pickle.dumps(mode
 
 def test_a_helper_process_that_never_trains_says_nothing(collector: Collector) -> None:
     env = {**environment(collector, "helper")}
-    done = subprocess.run([sys.executable, str(PROGRAMS / "plain.py"), "workers"], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / "plain.py"), "workers"], env=env, capture_output=True, text=True, check=True
+    )
     assert done.stderr.count("statagent: ") == 2, done.stderr
     assert summary(collector, "helper")["ranks"] == 1

@@ -137,9 +137,9 @@ def init(
             return _become_current(agent)
         asked = _asked_steps(steps)
         if asked:
-            agent.steps_in_words = f"steps {asked}"
+            agent.messages.steps = f"steps {asked}"
         elif budget is not None:
-            agent.steps_in_words = f"as many steps as {100 * budget:g}% of the time allow"
+            agent.messages.steps = f"as many steps as {100 * budget:g}% of the time allow"
             agent.keep_to_budget(budget)
         _become_current(agent)
         if perturbation is not None:
@@ -163,7 +163,9 @@ def _begun_for_the_program(run: str | None, config: Mapping[str, Any] | None) ->
     agent.automatic = False
     agent.add_config(configuration.flatten_configuration(config))
     if run is not None and run != agent.run:
-        warn_once("begun", f"init(run={run!r}): this process records run '{agent.run}' already, from before this call; it goes on")
+        warn_once(
+            "begun", f"init(run={run!r}): this process records run '{agent.run}' already, from before this call; it goes on"
+        )
     return agent
 
 

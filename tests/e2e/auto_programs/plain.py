@@ -128,7 +128,9 @@ def workers() -> None:
     train(model, optimizer, batches(2))
 
 
-def train(model: Any, optimizer: Any, data: Iterator[torch.Tensor], autocast: Any = contextlib.nullcontext, scaler: Any = None) -> None:
+def train(
+    model: Any, optimizer: Any, data: Iterator[torch.Tensor], autocast: Any = contextlib.nullcontext, scaler: Any = None
+) -> None:
     inner = getattr(model, "_orig_mod", model)
     for _ in range(STEPS):
         rows = next(data)
@@ -149,7 +151,13 @@ def amp() -> None:
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     by_hand((model, optimizer, ""))
-    train(model, optimizer, batches(), lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.amp.GradScaler("cpu", init_scale=64.0))
+    train(
+        model,
+        optimizer,
+        batches(),
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.amp.GradScaler("cpu", init_scale=64.0),
+    )
 
 
 def compiled() -> None:
@@ -367,7 +375,7 @@ def without_optimizer() -> None:
         model(torch.randn(4, WIDTH)).square().mean().backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.1 * parameter.grad  # type: ignore[operator]
+                parameter -= 0.1 * parameter.grad  # type: ignore[operator,misc]
                 parameter.grad = None
     finish(model)
 

@@ -48,7 +48,7 @@ def main() -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        torch.multiprocessing.spawn(train, args=(port,), nprocs=WORLD)
+        torch.multiprocessing.spawn(train, args=(port,), nprocs=WORLD)  # type: ignore[attr-defined]
         return
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         os.environ |= {"RANK": os.environ["OMPI_COMM_WORLD_RANK"], "WORLD_SIZE": os.environ["OMPI_COMM_WORLD_SIZE"]}

@@ -54,7 +54,10 @@ def use_transformers() -> None:
         )  # fmt: skip
         trainer = Trainer(model, settings, train_dataset=Tokens(64), eval_dataset=Tokens(4), callbacks=callbacks)
         trainer.train()
-        print("callbacks", sorted(type(each).__name__ for each in trainer.callback_handler.callbacks if "tatagent" not in repr(each)))
+        print(
+            "callbacks",
+            sorted(type(each).__name__ for each in trainer.callback_handler.callbacks if "tatagent" not in repr(each)),
+        )
     finish(model.parameters())
 
 

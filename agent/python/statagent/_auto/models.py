@@ -52,7 +52,8 @@ def outermost(optimizers: Iterable[Any]) -> list[Any]:
     inside: set[int] = set()
     for each in found:
         inner = [value for value in _values(_attributes(each)) if value is not each and any(value is other for other in found)]
-        passes_on = any(each.param_groups is value.param_groups for value in inner) or "_optimizer_step_pre_hooks" not in vars(each)
+        same = any(each.param_groups is value.param_groups for value in inner)
+        passes_on = same or "_optimizer_step_pre_hooks" not in vars(each)
         inside.update([id(each)] if passes_on else map(id, inner))
     return [each for each in found if id(each) not in inside]
 

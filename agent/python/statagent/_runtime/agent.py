@@ -85,7 +85,6 @@ class Agent(Numbering):
         self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
         self.stopping = Stopping()
         self.messages = Messages(session is not None and (session.recording_rank() or (1, 0))[0] == 0)
-        self.steps_in_words = "every step"  # that are recorded
         self.deferred = Deferred(weakly(self.refuse))  # values that are being copied from a GPU
         self.perturbation: Perturbation | None = None  # what makes this run a twin of another
         self.noise_hooks: Any = None  # NoiseHooks of a twin's models, once one is watched
@@ -100,10 +99,6 @@ class Agent(Numbering):
         self.meter = self._thinning.meter
         self.add_flush_listener(self._thinning.store_measured)
         self._choose_records()
-
-    def say_begin(self) -> None:
-        """Writes what is recorded, at the first training pass or end of a step."""
-        self.messages.begin(self.run, self.steps_in_words)
 
     # --- tensors -----------------------------------------------------------------------------------------------------------
 
@@ -430,7 +425,7 @@ class Agent(Numbering):
         try:
             begun = time.perf_counter_ns()
             if self.messages.waiting:
-                self.say_begin()
+                self.messages.begin(self.run)
             self.deferred.collect()
             for listener in self._ending_listeners:
                 listener()

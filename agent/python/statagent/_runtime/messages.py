@@ -39,13 +39,14 @@ class Messages:
         """`first`: whether this is the rank that writes."""
         self._silent = not first or process.is_set("STATAGENT_QUIET")
         self._models: list[Model] = []
-        self.waiting = True  # for the first training pass
+        self.steps = "every step"  # that are recorded
+        self.waiting = True  # for the first training pass or end of a step
 
     def add(self, model: Model) -> None:
         self._models.append(model)
 
-    def begin(self, run: str, steps: str) -> None:
-        """Writes the first line, once. `steps`: which are recorded, in words."""
+    def begin(self, run: str) -> None:
+        """Writes the first line, once."""
         if not self.waiting:
             return
         self.waiting = False
@@ -55,7 +56,7 @@ class Messages:
         if self._silent:
             return
         page = os.environ.get("STATAGENT_PAGE", "")
-        what = f"{_list(shown)}, {steps}" if shown else steps
+        what = f"{_list(shown)}, {self.steps}" if shown else self.steps
         # Beside the training, which waits for nobody who reads standard error.
         text = f"recording run '{run}': {what}{f'; page {page}' if page else ''}"
         writing = threading.Thread(target=self._write, args=(text,), name="statagent-line", daemon=True)
@@ -69,7 +70,9 @@ class Messages:
             return
         lost = {name.removeprefix("dropped_"): count for name, count in counters.items() if name.startswith("dropped_") and count}
         waiting = counters["pending"]
-        fate = [f"{sum(lost.values()):,} lost ({', '.join(f'{count:,} {cause}' for cause, count in lost.items())})"] if lost else []
+        fate = (
+            [f"{sum(lost.values()):,} lost ({', '.join(f'{count:,} {cause}' for cause, count in lost.items())})"] if lost else []
+        )
         fate += [f"{waiting:,} {'wait in the spill file' if counters.get('spilled') else 'not confirmed'}"] if waiting else []
         told = f"{steps:,} {'step' if steps == 1 else 'steps'}, {made:,} records, {', '.join(fate) or 'none lost'}"
         following = f"; next: statctl diff {run} OTHER" if counters["acked"] else ""

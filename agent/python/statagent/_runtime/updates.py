@@ -18,7 +18,6 @@ class Facts:
     ran: bool
 
 
-
 class Updates:
     """A step ends when every watched optimizer has made an update in it, however often the others did meanwhile (a GAN's critic). It does not
     wait for one
@@ -41,13 +40,17 @@ class Updates:
         if not missing:
             return True
         updated = {each: facts(each).parameters for each, count in counts.items() if count}
-        return not any(self._is_awaited(each, facts(each), counts.get(key, 1), updated.get(key, frozenset()), updated) for each in missing)
+        return not any(
+            self._is_awaited(each, facts(each), counts.get(key, 1), updated.get(key, frozenset()), updated) for each in missing
+        )
 
     def forget(self, key: int) -> None:
         self._ever.discard(key)
         self._resting.discard(key)
 
-    def _is_awaited(self, each: int, facts: Facts, count: int, just: frozenset[int], updated: Mapping[int, frozenset[int]]) -> bool:
+    def _is_awaited(
+        self, each: int, facts: Facts, count: int, just: frozenset[int], updated: Mapping[int, frozenset[int]]
+    ) -> bool:
         """`count`, `just`: how often the optimizer that has made the update did so in this step, and its parameters."""
         own = facts.parameters
         if own and any(own <= others for others in updated.values()):

@@ -250,7 +250,7 @@ class Passes:
     def _begin_micro_batch(self) -> None:
         """A training pass begins: a new micro-batch if a backward pass has ended the one before."""
         if self.agent.messages.waiting:
-            self.agent.say_begin()
+            self.agent.messages.begin(self.agent.run)
         if self._backward_seen:
             self._backward_seen = False
             self.micro_batch += 1

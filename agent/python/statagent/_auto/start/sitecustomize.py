@@ -2,7 +2,7 @@
 program imports torch and builds an optimizer, and then imports statagent. Must be readable by old versions of Python, too."""
 
 # mypy: disable-error-code="no-untyped-def, attr-defined"
-# ruff: noqa: UP031
+# ruff: noqa: SIM105, UP031
 import os
 import sys
 
