@@ -92,6 +92,7 @@ struct CollectorStatus {
   std::uint64_t projects_full = 0;                  // over their limit of disk
   std::map<std::string, ProjectDisk> project_disk;  // if there are limits
   std::string http_address;                         // "127.0.0.1:7434"; empty: off
+  std::string grpc_address;                         // "127.0.0.1:7433" or "unix:/run/statcollect.sock"
   bool ready() const { return state == "ready"; }
 };
 

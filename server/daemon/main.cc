@@ -541,6 +541,8 @@ int Run(const DaemonConfig& config) {
                                                 *login_service, *transfer_service);
   auto grpc = StartGrpc(config, budget, guard, certificates->get(), guarded.All());
   if (!grpc.ok()) return Fail(grpc.status().message());
+  const std::string addresses = AddressesOf(config, *grpc, " ");
+  collector.SetGrpcAddress(addresses.substr(0, addresses.find(' ')));
   const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());
   if (!http.ok()) return Fail(http.status().message());
 

@@ -119,8 +119,9 @@ CollectorStatus IngestServer::GetStatus() {
   for (const auto& [project, use] : quotas_.uses())
     status.project_disk[project] = {.bytes = use.bytes, .bytes_max = use.bytes_max};
   {
-    MutexLock lock(http_mutex_);
+    MutexLock lock(address_mutex_);
     status.http_address = http_address_;
+    status.grpc_address = grpc_address_;
   }
   status.disk_bytes = facts.disk_bytes;
   status.disk_free_bytes = facts.disk_free_bytes;

@@ -78,13 +78,17 @@ class IngestServer final : public CollectorControl {
   RunCopies& copies() { return registry_; }
 
   CollectorStatus GetStatus() override;
-  // Where HTTP listens, for the status.
+  // Where HTTP and gRPC listen, for the status.
   void SetHttpAddress(std::string address) {
-    MutexLock lock(http_mutex_);
+    MutexLock lock(address_mutex_);
     http_address_ = std::move(address);
   }
+  void SetGrpcAddress(std::string address) {
+    MutexLock lock(address_mutex_);
+    grpc_address_ = std::move(address);
+  }
   std::string http_address() {
-    MutexLock lock(http_mutex_);
+    MutexLock lock(address_mutex_);
     return http_address_;
   }
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override;
@@ -124,8 +128,9 @@ class IngestServer final : public CollectorControl {
   std::unique_ptr<IngestService> service_;
   Retention retention_;
   StoreFacts facts_;
-  Mutex http_mutex_;
-  std::string http_address_ STATCOLLECT_GUARDED_BY(http_mutex_);
+  Mutex address_mutex_;
+  std::string http_address_ STATCOLLECT_GUARDED_BY(address_mutex_);
+  std::string grpc_address_ STATCOLLECT_GUARDED_BY(address_mutex_);
   std::vector<std::unique_ptr<AdmissionWorker>> workers_;  // by part of the store
   std::unique_ptr<AdmissionWorker> retention_worker_;      // if retention is on
 };

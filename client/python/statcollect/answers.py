@@ -683,6 +683,8 @@ class Status:
     projects_full: int  # over their limit of disk
     disk_free_unknown: bool | None  # whether the store cannot tell disk_free_bytes; absent: an older collector
     http_address: str  # "127.0.0.1:7434", where the page and the HTTP API are; empty: off
+    # "127.0.0.1:7433" or "unix:/run/statcollect.sock", where agents and statctl connect; empty: an older collector
+    grpc_address: str
 
 
 @dataclass(frozen=True)

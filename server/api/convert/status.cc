@@ -82,6 +82,7 @@ void ToWire(const CollectorStatus& status, const std::string& project, v1::GetSt
     }
   }
   out.set_http_address(status.http_address);
+  out.set_grpc_address(status.grpc_address);
 }
 
 void ToWire(const access::AuditFound& found, v1::ListAuditResponse& out) {

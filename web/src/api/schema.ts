@@ -1294,6 +1294,8 @@ export interface components {
             duplicate_records_total: number;
             /** @description "fsync" or "process" */
             durability: string;
+            /** @description "127.0.0.1:7433" or "unix:/run/statcollect.sock", where agents and statctl connect; empty: an older collector */
+            grpc_address: string;
             /** @description "127.0.0.1:7434", where the page and the HTTP API are; empty: off */
             http_address: string;
             pid: number;
