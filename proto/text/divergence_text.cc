@@ -201,6 +201,8 @@ Before WhatIsBefore(const v1::DiffReport& report) {
   if (!report.has_root()) return focus.origin() && !differs ? Before::kAgrees : Before::kWithinTolerance;
   const v1::Root& root = report.root();
   if (root.has_agreeing()) return root.agreeing() > 0 ? Before::kAgrees : Before::kNothing;
+  // Weights as they were loaded: of models that are built differently there is nothing that could agree.
+  if (focus.stage() == v1::STAGE_WEIGHTS && IsStructural(focus)) return Before::kNothing;
   const bool only_first = report.has_first() && SamePlace(focus, report.first());
   if (root.confidence() == "possible" && only_first) return Before::kWithinTolerance;
   // Of a difference in size that something computed, all that comes before it is counted, unless some of it differs.

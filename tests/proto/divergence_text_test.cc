@@ -175,6 +175,15 @@ TEST_F(BeforeTheRoot, IsKnownToAgreeIfItWasCounted) {
   EXPECT_EQ(WhatIsBefore(report_), Before::kNothing);
 }
 
+TEST_F(BeforeTheRoot, IsNothingOfModelsThatAreBuiltDifferently) {
+  report_.mutable_root()->set_stage(v1::STAGE_WEIGHTS);
+  report_.mutable_root()->set_kind(v1::KIND_WEIGHT);
+  for (const v1::Reason reason : {v1::REASON_MISSING_IN_A, v1::REASON_MISSING_IN_B, v1::REASON_SHAPE}) {
+    report_.mutable_root()->set_reason(reason);
+    EXPECT_EQ(WhatIsBefore(report_), Before::kNothing) << reason;
+  }
+}
+
 TEST_F(BeforeTheRoot, IsOtherwiseExplainedByRounding) {
   EXPECT_EQ(WhatIsBefore(report_), Before::kWithinRounding);
   EXPECT_THAT(NextStep(report_), ::testing::EndsWith("forward pass and loss agree up to rounding"));
