@@ -367,7 +367,7 @@ def table_of(page: Any, region: str) -> list[list[str]]:
 
 def test_memory_and_padding_are_those_of_statctl(recorded: Collector, open_page: Open) -> None:
     page = open_page(recorded, "/?view=run&a=tagger")
-    page.locator(".pair").get_by_role("link", name="Memory").click()
+    page.locator(".tabs").get_by_role("link", name="Memory").click()
     page.wait_for_selector("section[aria-label=Padding] .chart canvas")
     records = recorded.json("memory", "tagger")["records"]
     peak = max(records, key=lambda record: record["host_rss"])
@@ -423,7 +423,7 @@ def colour_at(page: Any, row: int, column: int, rows: int, columns: int) -> list
 
 
 def test_the_picture_shows_what_the_diff_found(recorded: Collector, open_page: Open) -> None:
-    page = open_page(recorded, COMPARE)
+    page = open_page(recorded, COMPARE + "&open=all")
     painted(page)
     heat = recorded_heat(recorded)
     rows, columns = len(heat["rows"]), len(heat["first_steps"])

@@ -27,7 +27,7 @@ def test_the_card_names_step_and_tensor_then_the_setting_then_why(recorded: Coll
     for theme, width in (("light", 1280), ("dark", 390)):
         page = open_page(recorded, COMPARE, theme, width)
         page.wait_for_selector(".headline")
-        assert page.inner_text("h1") == f"Step {root['step']} · {root['activation']}" == "Step 2 · blocks.1.ln2"
+        assert page.inner_text(".headline") == f"Step {root['step']} · {root['activation']}" == "Step 2 · blocks.1.ln2"
         cause = root["causes"][0]
         assert page.inner_text(".setting").replace(" in the second run", "") == f"{cause['key']}: {cause['a']} → {cause['b']}"
         times = root["distance"] / root["tolerance"]
@@ -75,7 +75,7 @@ def mean_losses(collector: Collector, run: str) -> dict[int, float]:
 
 def test_runs_that_agree_have_a_sentence_and_no_place(recorded: Collector, open_page: Open) -> None:
     page = open_page(recorded, "/?view=compare&a=base&b=base2")
-    page.wait_for_selector("h1.sentence")
+    page.wait_for_selector("h2.sentence")
     assert page.locator(".headline, .chips, .setting").count() == 0
 
 
@@ -120,7 +120,7 @@ def test_one_menu_copies_and_one_shares(recorded: Collector, open_page: Open, tm
         other = context.new_page()
         other.goto(file.as_uri())
         painted(other)
-        told[name] = (other.inner_text("h1"), chips(other), other.inner_text(".sentence"))
+        told[name] = (other.inner_text(".headline"), chips(other), other.inner_text(".sentence"))
         data = json.loads(re.split('id="data">|</script>', file.read_text())[1])
         told[name] += (len(data["report"]["diverged"]), len(data["scalars_a"]), data["command"])
         context.close()

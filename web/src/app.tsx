@@ -43,13 +43,15 @@ function titleOf(route: Route): string {
 
 const PLACES: readonly (readonly [View, string])[] = [
   ['runs', 'Runs'],
-  ['run', 'Run'],
   ['compare', 'Compare'],
-  ['config', 'Configuration'],
-  ['ranks', 'Ranks'],
-  ['memory', 'Memory'],
   ['collector', 'Collector'],
 ];
+
+/** The place that a view belongs to: what is about one run is below the runs. */
+function placeOf(route: Route): View {
+  if (route.view === 'collector' || route.view === 'compare') return route.view;
+  return route.b !== '' && (route.view === 'tensor' || route.view === 'config') ? 'compare' : 'runs';
+}
 
 export function App() {
   const route = useRoute();
@@ -78,7 +80,7 @@ export function App() {
         </Link>
         <div class="places">
           {PLACES.map(([view, text]) => (
-            <Link key={view} to={{ view, a: route.a, b: route.b }} current={route.view === view}>
+            <Link key={view} to={{ view, a: route.a, b: route.b }} current={placeOf(route) === view}>
               {text}
             </Link>
           ))}

@@ -52,9 +52,10 @@ function Map({ data, map }: { data: Data; map: HeatMap }) {
   const heat = useMemo(() => heatOf(map), [map]);
   const [window, setWindow] = useState<Window>(() => whole(heat));
   const [chosen, setChosen] = useState<CellPlace | null>(null);
+  const [open, setOpen] = useState('');
   const lines = useMemo(() => [lossLine(data.scalars_a, 'a', shown(data.report.run_a, 40), heat, ''), lossLine(data.scalars_b, 'b', shown(data.report.run_b, 40), heat, '')], [heat]);
   return (
-    <HeatPicture report={data.report} heat={heat} lines={lines} reading={false} window={window} chosen={chosen} onChoose={setChosen} onWindow={setWindow}>
+    <HeatPicture report={data.report} heat={heat} lines={lines} reading={false} window={window} chosen={chosen} onChoose={setChosen} onWindow={setWindow} open={open} onOpen={setOpen}>
       {chosen ? <Chosen report={data.report} heat={heat} cell={chosen} /> : null}
     </HeatPicture>
   );
@@ -67,7 +68,9 @@ function Report({ data }: { data: Data }) {
     <main class="report">
       <header class="pair">
         <span class="brand">statcollect</span>
-        <RunPair a={report.run_a} b={report.run_b} />
+        <h1>
+          <RunPair a={report.run_a} b={report.run_b} />
+        </h1>
         <span class="grow" />
         <span class="soft">{new Date(data.made_unix_nanos / 1e6).toISOString().slice(0, 16).replace('T', ' ')} UTC</span>
       </header>

@@ -21,9 +21,11 @@ export interface Route {
   place_b: string; // in run B, if different
   origin: string; // the step at which the runs begin to differ
   stat: string;
+  scale: string; // of the map of a run: "absolute", or relative to each tensor's median
   sort: string;
   filter: string;
   window: string; // of the heat map: "FIRST_STEP-LAST_STEP:FIRST_ROW-LAST_ROW"
+  open: string; // groups of the heat map's rows that are unfolded: "all", "none", or their numbers
   // How the runs are compared, as in a DiffRequest; lists with commas (views/question.ts).
   tolerance: string;
   ranks: string;
@@ -41,7 +43,7 @@ export interface Route {
 }
 
 const EMPTY: Route = {
-  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', tensor_b: '', path: '', mode: '', step: '', place: '', place_b: '', origin: '', stat: '', sort: '', filter: '', window: '',
+  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', tensor_b: '', path: '', mode: '', step: '', place: '', place_b: '', origin: '', stat: '', scale: '', sort: '', filter: '', window: '', open: '',
   tolerance: '', ranks: '', steps: '', kinds: '', noise: '', map: '', exact: '', no_alignment: '', first_only: '', no_noise: '', merge_ranks: '', logical: '', by_rank: '',
 }; // prettier-ignore
 

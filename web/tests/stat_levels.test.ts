@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { EventRow, StatMap } from '../src/api/types';
-import { byteOf, joinedMaps, sizeOf, sizesOf, sizeText, statColours, statHeatOf } from '../src/heat/stat_levels';
+import { byteOf, joinedMaps, sizeOf, sizesOf, sizeText, statColours, statHeatOf, relativeTo, timesText } from '../src/heat/stat_levels';
 import { marksOf } from '../src/heat/marks';
 
 const hex = (levels: readonly number[]) => levels.map((level) => level.toString(16).padStart(4, '0')).join('');
@@ -66,4 +66,15 @@ test('alarms are marked where their tensor and step are', () => {
   const heat = statHeatOf(map, sizesOf(map.cells));
   const alarm = (step: number, activation: string): EventRow => ({ run: 'r', rank: 0, step, kind: 'alarm', text: 't', unix_nanos: 0, fields: { activation, kind: 'output', severity: 'alarm' }, origin: 'agent', attempt: 1 });
   expect(marksOf(heat, [alarm(6, 'b'), alarm(6, 'b'), alarm(4, 'a'), alarm(9, 'a'), alarm(5, 'nobody')])).toEqual([{ row: 1, column: 1 }]);
+});
+
+test('relative to its median a change shows and a constant does not', () => {
+  const level = (size: number) => 32768 + Math.round(512 * Math.log10(size));
+  const map = { rows: ['big', 'grows', 'gone'].map((activation) => ({ stage: 'forward', kind: 'output', activation, output_path: '', mode: 'train', tensors: 1, activation_b: '' })), first_steps: [0, 1, 2], last_steps: [0, 1, 2] };
+  const sizes = Uint16Array.from([level(1e6), level(1e6), level(1e6), level(0.01), level(0.01), level(1), 0, 1, 65535]);
+  const heat = relativeTo(statHeatOf(map as unknown as Parameters<typeof statHeatOf>[0], sizes));
+  expect([...heat.cells]).toEqual([128, 128, 128, 128, 128, 254, 0, 1, 255]);
+  expect(timesText(level(1), heat.medians![1]!)).toBe('100 times its median');
+  expect(timesText(level(0.01), heat.medians![1]!)).toBe('its median');
+  expect(timesText(65535, heat.medians![2]!)).toBe('');
 });

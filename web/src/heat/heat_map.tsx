@@ -1,8 +1,9 @@
 // The heat map: step x tensor in the order of execution. Drag to zoom, click or Enter to choose a cell.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useTheme, useWidth, type Theme } from '../parts/theme';
-import { shown, words } from '../text';
+import { count, shown, words } from '../text';
 import { coloursOf, css, describe, paletteOf, type Rgb, IDENTICAL, MISSING, NO_DATA, DIVERGED_MIN, WITHIN_MAX } from './levels';
+import { toggled, type Fold } from './fold';
 import { clamped, levelAt, stepsText, whole, zoomed, type Heat } from './model';
 import type { Window } from './paint';
 import { makePainter, type Painter } from './painter';
@@ -24,6 +25,8 @@ interface Props {
   levelText?: (cell: Cell) => string;
   marks?: readonly Cell[];
   line?: number; // a place on the axis of columns, marked from top to bottom
+  fold?: Fold | undefined; // how the rows are grouped; `heat` is its heat
+  onFold?: ((open: string) => void) | undefined;
 }
 
 /** Asks for the newest picture only, and shows none that is older. */
@@ -77,6 +80,7 @@ function usePainter(heat: Heat, canvas: { current: HTMLCanvasElement | null }) {
 export function rowText(heat: Heat, row: number): string {
   const at = heat.rows[row];
   if (!at) return '';
+  if (at.kind === null && at.tensors > 1) return `${shown(at.activation, 120)}, ${count(at.tensors)} tensors`; // folded
   const path = at.output_path === '' || at.output_path === '0' ? '' : `[${at.output_path}]`;
   const more = at.tensors > 1 ? ` and ${at.tensors - 1} more` : '';
   return `${shown(at.activation, 120)}${shown(path, 40)} ${words(at.kind)}${at.mode === 'eval' ? ' (eval)' : ''}${more}`;
@@ -108,7 +112,84 @@ function ticks(window: Window, width: number): number[] {
   return found;
 }
 
-export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose, gutter, height, colours = coloursOf, levelText, marks = [], line = -1 }: Props) {
+// The kind that goes without saying beside the stage.
+const USUAL = ['forward/output', 'backward/grad_output', 'grad/weight_grad', 'weights/weight', 'optimizer/weight', 'optimizer/optimizer_state'];
+
+/** As rowText, as short as the stage beside it allows. */
+function nameText(heat: Heat, row: number): string {
+  const at = heat.rows[row];
+  return at && at.tensors === 1 && USUAL.includes(`${at.stage}/${at.kind}`) ? rowText({ ...heat, rows: [{ ...at, kind: null }] }, 0).trim() : rowText(heat, row);
+}
+
+const NAME_HEIGHT = 12; // that a name needs
+
+/** Beside the rows: their stages, groups and names. A group's name folds and unfolds it. */
+function RowNames({ heat, window, gutter, height, fold, onFold }: Pick<Props, 'heat' | 'window' | 'gutter' | 'height' | 'fold' | 'onFold'>) {
+  const each = height / Math.max(1, window.rows);
+  const y = (row: number) => (row - window.row) * each;
+  const stages = bands(heat, window);
+  const grouped = fold !== undefined && fold.groups.length > 0;
+  if (each < NAME_HEIGHT && !grouped) {
+    return (
+      <div class="heat-rows" style={{ height: `${height}px` }} aria-hidden="true">
+        {stages.map((band) => (
+          <div key={band.row} class="heat-band" style={{ top: `${y(band.row)}px`, height: `${band.rows * each}px` }}>
+            {band.rows * each >= 14 ? band.stage : ''}
+          </div>
+        ))}
+      </div>
+    );
+  }
+  const narrow = gutter < 140;
+  const labels = [];
+  let free = 0; // below the last label
+  for (let row = window.row; row < window.row + window.rows; ++row) {
+    const entry = fold?.entries[row];
+    const group = entry && fold?.groups[entry.group];
+    const isFolded = entry !== undefined && entry.rows > 1;
+    const begins = entry !== undefined && group !== undefined && group.rows > 1 && (entry.first === group.first || row === window.row);
+    if (y(row) < free - 0.5 || (each < NAME_HEIGHT && !begins)) continue;
+    free = y(row) + NAME_HEIGHT;
+    const full = nameText(heat, row);
+    const inside = group && group.rows > 1 && !group.strip && full.startsWith(`${group.name}.`) ? full.slice(group.name.length + 1) : full;
+    const name = narrow ? (heat.rows[row]?.activation ?? inside) : inside;
+    labels.push(
+      <div key={row} class={isFolded ? 'heat-name folded' : 'heat-name'} style={{ top: `${y(row)}px`, height: `${Math.max(each, NAME_HEIGHT)}px` }}>
+        {begins && onFold ? (
+          <button type="button" class="fold" aria-expanded={!isFolded} title={`${isFolded ? 'Unfold' : 'Fold'} ${shown(group.name, 120)}`} onClick={() => onFold(toggled(fold!, entry.group))}>
+            <span aria-hidden="true">{isFolded ? '▸' : '▾'} </span>
+            <bdi>{shown(group.name, 120)}</bdi>
+          </button>
+        ) : null}
+        {isFolded ? (
+          <span class="soft">{narrow ? '' : count(heat.rows[row]?.tensors ?? 0)}</span>
+        ) : each >= NAME_HEIGHT && !(narrow && begins) ? (
+          <span class="row-name">
+            <bdi dir="ltr">{name}</bdi>
+          </span>
+        ) : null}
+      </div>,
+    );
+  }
+  return (
+    <div class="heat-rows" style={{ height: `${height}px` }}>
+      {stages.map((band) =>
+        band.rows * each >= 7 * band.stage.length + 6 ? (
+          <div key={band.row} class="heat-stage" style={{ top: `${y(band.row)}px`, height: `${band.rows * each}px` }}>
+            {band.stage}
+          </div>
+        ) : null,
+      )}
+      {labels}
+    </div>
+  );
+}
+
+/** How high a map is drawn: so that names fit beside its rows, within reason. */
+export const heightOf = (heat: Heat, narrow: boolean) => (heat.tiles ? (narrow ? 360 : 460) : Math.min(narrow ? 480 : 660, Math.max(narrow ? 240 : 280, heat.rows.length * 15)));
+export const gutterOf = (width: number) => (width > 0 && width < 600 ? 96 : 220);
+
+export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose, gutter, height, colours = coloursOf, levelText, marks = [], line = -1, fold, onFold }: Props) {
   const theme = useTheme();
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -195,7 +276,7 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
     );
   };
 
-  const named = height / Math.max(1, window.rows) >= 13;
+  const [tip, setTip] = useState<{ x: number; y: number } | null>(null);
   const mark = (cell: Cell, kind: string) => {
     if (cell.row < window.row || cell.row >= window.row + window.rows || cell.column < window.column || cell.column >= window.column + window.columns) return null;
     const w = Math.max(width / window.columns, 3);
@@ -205,19 +286,7 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
   return (
     <div class="heat">
       <div class="heat-body" style={{ gridTemplateColumns: `${gutter}px 1fr` }}>
-        <div class="heat-rows" style={{ height: `${height}px` }} aria-hidden="true">
-          {named
-            ? Array.from({ length: window.rows }, (_, i) => window.row + i).map((row) => (
-                <div key={row} class="heat-name" style={{ top: `${y(row)}px`, height: `${height / window.rows}px` }}>
-                  <bdi dir="ltr">{gutter < 100 ? shown(heat.rows[row]?.activation ?? '', 120) : rowText(heat, row)}</bdi>
-                </div>
-              ))
-            : bands(heat, window).map((band) => (
-                <div key={band.row} class="heat-band" style={{ top: `${y(band.row)}px`, height: `${(band.rows / window.rows) * height}px` }}>
-                  {(band.rows / window.rows) * height >= 14 ? band.stage : ''}
-                </div>
-              ))}
-        </div>
+        <RowNames heat={heat} window={window} gutter={gutter} height={height} fold={fold} onFold={onFold} />
         <div
           ref={box}
           class={moved ? 'heat-canvas moving' : 'heat-canvas'}
@@ -237,6 +306,7 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
           onPointerMove={(event) => {
             const point = pointOf(event);
             setAt(cellAt(point));
+            setTip(event.pointerType === 'touch' ? null : point);
             move(point);
             if (brush) setBrush({ ...brush, to: point });
           }}
@@ -245,7 +315,10 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
             setBrush(null);
             setMoved(null);
           }}
-          onPointerLeave={() => setAt(null)}
+          onPointerLeave={() => {
+            setAt(null);
+            setTip(null);
+          }}
           onDblClick={() => onWindow(whole(heat))}
         >
           <canvas ref={canvas} />
@@ -270,6 +343,14 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
           ))}
         </div>
       </div>
+      {tip && at && !brush && !moved ? (
+        <div class="heat-tip" aria-hidden="true" style={{ top: `${tip.y + 16}px`, ...(tip.x > width / 2 ? { right: `${width - tip.x + 10}px` } : { left: `${gutter + tip.x + 14}px` }) }}>
+          <b>{rowText(heat, at.row)}</b>
+          <span>
+            {stepsText(heat, at.column)}: {levelText ? levelText(at) : describe(levelAt(heat, at.row, at.column))}
+          </span>
+        </div>
+      ) : null}
       <p class="heat-at" role="status">
         {cellText(heat, cursor, levelText)}
       </p>

@@ -13,6 +13,7 @@ export interface Heat {
   cells: Uint8Array; // rows x columns
   originRow: number | null;
   originColumn: number | null;
+  centre?: number; // of a map whose cells go up and down from it
   tiles?: Tiles; // of a map that is too large to be held whole; `cells` is empty then, and rows and steps become exact as tiles arrive
 }
 
@@ -49,6 +50,12 @@ export function heatOf(map: HeatMap, stage = '', kind = ''): Heat {
 
 export function levelAt(heat: Heat, row: number, column: number): number {
   return heat.tiles ? heat.tiles.levelAt(row, column) : (heat.cells[row * heat.columns + column] ?? NO_DATA);
+}
+
+/** How much a cell has to say: of several that are shown as one, the one with most counts. */
+export function weightOf(heat: Heat, level: number): number {
+  if (heat.centre === undefined || level === 255) return level;
+  return level < 2 ? level : 2 + Math.abs(level - heat.centre);
 }
 
 /** The column that a step is in, or would be. */

@@ -14,6 +14,8 @@ export interface StatHeat extends Heat {
   sizes: Uint16Array; // rows x columns, as the API sends them
   low: number; // levels of the ends of the scale
   high: number;
+  medians?: Uint16Array; // of the rows' sizes, if the cells are relative to them
+  span?: number; // levels from the median to the ends of that scale
 }
 
 export function sizesOf(hex: string): Uint16Array {
@@ -46,6 +48,40 @@ export function byteOf(level: number, low: number, high: number): number {
   if (level === NOT_FINITE) return 255;
   const place = high === low ? 0.5 : (level - low) / (high - low);
   return 2 + Math.round(252 * Math.min(1, Math.max(0, place)));
+}
+
+export const CENTRE = 128; // of a relative map
+const SPAN_MIN = 154; // a factor of 2
+const SPAN_MAX = 1536; // a factor of 1,000
+
+function medianOf(levels: Uint16Array): number {
+  const there = levels.filter((level) => level >= LEVEL_MIN && level !== NOT_FINITE).sort();
+  return there[there.length >> 1] ?? 0;
+}
+
+/** As byteOf, but of the distance from the row's median: 128 is the median. */
+function relativeByte(level: number, median: number, span: number): number {
+  if (level <= ZERO) return level;
+  if (level === NOT_FINITE) return 255;
+  return CENTRE + Math.round(126 * Math.min(1, Math.max(-1, (level - median) / span)));
+}
+
+/** The same map, each tensor relative to its own median: a change shows, and a constant does not. */
+export function relativeTo(heat: StatHeat): StatHeat {
+  const { columns, sizes } = heat;
+  const medians = Uint16Array.from(heat.rows, (_, row) => medianOf(sizes.slice(row * columns, (row + 1) * columns)));
+  let span = SPAN_MIN;
+  sizes.forEach((level, i) => {
+    if (level >= LEVEL_MIN && level !== NOT_FINITE) span = Math.max(span, Math.abs(level - medians[Math.floor(i / columns)]!));
+  });
+  span = Math.min(SPAN_MAX, span);
+  return { ...heat, medians, span, centre: CENTRE, cells: Uint8Array.from(sizes, (level, i) => relativeByte(level, medians[Math.floor(i / columns)]!, span)) };
+}
+
+/** "1.3 times its median"; empty: there is none. */
+export function timesText(level: number, median: number): string {
+  if (level < LEVEL_MIN || level === NOT_FINITE || median < LEVEL_MIN) return '';
+  return level === median ? 'its median' : `${short(10 ** ((level - median) / 512), 2)} times its median`;
 }
 
 export function statHeatOf(map: StatMap, sizes: Uint16Array, stage = '', kind = ''): StatHeat {
@@ -112,6 +148,17 @@ const SCHEMES = {
   light: { noData: '#ffffff', zero: '#eceff1', scale: ['#dcebf0', '#9fcfd6', '#5aa5bd', '#33739f', '#2b4076', '#1d1544'], broken: '#d9480f' },
   dark: { noData: '#14181c', zero: '#22292f', scale: ['#1f3039', '#23525f', '#2c7c86', '#4da99a', '#97d29b', '#f1f6bf'], broken: '#ff8a3c' },
 } as const;
+
+const RELATIVE = {
+  light: ['#0b5a63', '#4f9aa0', '#b5d6d8', '#f3f5f6', '#d9c6e8', '#9a6cc0', '#4a1f73'],
+  dark: ['#8fe0dc', '#3f9a9c', '#24494d', '#20262b', '#44315a', '#9366c2', '#dcbff5'],
+} as const;
+
+/** From the least, below the median, to the greatest. */
+export function relativeColours(theme: 'light' | 'dark'): Rgb[] {
+  const stops = RELATIVE[theme];
+  return statColours(theme).map((colour, byte) => (byte > 1 && byte < 255 ? between(stops, (byte - 2) / 252) : colour));
+}
 
 export function statColours(theme: 'light' | 'dark'): Rgb[] {
   const scheme = SCHEMES[theme];

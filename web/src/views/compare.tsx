@@ -7,7 +7,7 @@ import { useQuery, useRepeat } from '../api/use_query';
 import { useBigHeat } from '../heat/big';
 import { columnOf, heatOf, parseWindow, windowText, type Heat } from '../heat/model';
 import { Choice, Commands, Empty, Link, NoRun, waiting } from '../parts/parts';
-import { RunPair } from '../parts/run_pair';
+import { RunHead } from '../parts/run_head';
 import { go, type Route } from '../route';
 import { command, shown, words } from '../text';
 import { Cell } from './cell';
@@ -65,13 +65,9 @@ export function CompareView({ route }: { route: Route }) {
   const options = optionTexts(route);
   return (
     <>
-      <header class="pair">
-        <RunPair a={route.a} b={route.b} />
-        {live ? <span class="live">live</span> : null}
-        <span class="grow" />
-        <Link to={{ view: 'config', a: route.a, b: route.b }}>Configuration</Link>
+      <RunHead route={route} state={live ? 'running' : ''}>
         <Link to={{ ...route, a: route.b, b: route.a, tensor: '', step: '', place: '', window: '' }}>Swap</Link>
-      </header>
+      </RunHead>
       {options.length > 0 ? (
         <p class="options">
           <span class="soft">Compared with</span>
@@ -169,6 +165,8 @@ function Picture({ route, report, merged }: { route: Route; report: DiffReport; 
       chosen={chosen}
       onChoose={choose}
       onWindow={(next) => go({ ...route, window: windowText(heat, next) }, true)}
+      open={route.open}
+      onOpen={(open) => go({ ...route, open }, true)}
     >
       {chosen ? (
         <Cell

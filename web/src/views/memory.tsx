@@ -4,7 +4,7 @@ import { urlOf } from '../api/client';
 import { useQuery } from '../api/use_query';
 import { Chart } from '../parts/chart';
 import { Choice, Commands, Empty, Link, Name, NoRun, waiting } from '../parts/parts';
-import { RunPair } from '../parts/run_pair';
+import { RunHead } from '../parts/run_head';
 import { StackChart } from '../parts/stack';
 import { go, type Route } from '../route';
 import { bytes, command, count, shown, words } from '../text';
@@ -56,14 +56,7 @@ export function MemoryView({ route }: { route: Route }) {
   const rankOptions = (rank === undefined || ranks.includes(rank) ? ranks : [rank, ...ranks]).map((one) => [String(one), `rank ${one}`] as const);
   return (
     <>
-      <header class="pair">
-        <h1>
-          <span class="soft">Memory of</span> <RunPair a={run} />
-        </h1>
-        {mine?.state === 'running' ? <span class="live">live</span> : null}
-        <span class="grow" />
-        <Link to={{ view: 'run', a: run }}>Statistics</Link>
-      </header>
+      <RunHead route={{ ...route, b: '' }} state={mine?.state ?? ''} />
       <div class="bar">
         <Choice label="Rank" value={String(rank ?? '')} options={rankOptions} onChange={(next) => go({ ...route, rank: next })} />
         {devices.length > 1 ? <Choice label="Device" value={device} options={devices.map((one) => [one, one] as const)} onChange={(next) => go({ ...route, only: next })} /> : null}

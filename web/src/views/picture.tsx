@@ -2,7 +2,8 @@
 import type { ComponentChildren } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
 import type { DiffReport } from '../api/types';
-import { HeatMapView, Legend, rowText } from '../heat/heat_map';
+import { entryOf, folded, type Fold, rowBehind, windowBehind, windowDrawn } from '../heat/fold';
+import { gutterOf, HeatMapView, heightOf, Legend, rowText } from '../heat/heat_map';
 import { describe, stateOf } from '../heat/levels';
 import { columnOf, placeOf, stepsText, summaries, type Heat } from '../heat/model';
 import type { Window } from '../heat/paint';
@@ -27,16 +28,19 @@ interface Props {
   chosen: CellPlace | null;
   onChoose: (cell: CellPlace) => void;
   onWindow: (window: Window) => void;
+  open: string; // the groups of rows that are unfolded (heat/fold.ts)
+  onOpen: (open: string) => void;
   children?: ComponentChildren; // about the chosen cell
 }
 
-export function HeatPicture({ report, heat: found, table = found, lines, reading, window, chosen, onChoose, onWindow, children }: Props) {
+export function HeatPicture({ report, heat: found, table = found, lines, reading, window, chosen, onChoose, onWindow, open, onOpen, children }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
   // Only runs that diverge have an origin; the collector also marks a difference that rounding explains.
   const diverged = report.text?.verdict === 'DIVERGED';
   const heat = useMemo(() => (diverged ? found : { ...found, originRow: null, originColumn: null }), [found, diverged]);
-  const gutter = width > 0 && width < 600 ? 64 : 200;
+  const gutter = gutterOf(width);
+  const fold = useMemo(() => folded(heat, open), [heat, open]);
   const stepText = (x: number) => (heat.first[Math.floor(x)] === undefined ? '' : `step ${heat.first[Math.floor(x)]}`);
   const origin = heat.originRow !== null && heat.originColumn !== null ? { row: heat.originRow, column: heat.originColumn } : null;
   const map = report.heat_map;
@@ -61,10 +65,22 @@ export function HeatPicture({ report, heat: found, table = found, lines, reading
       ) : (
         <p class="note">{reading ? 'Reading the losses…' : 'Neither run logged a loss.'}</p>
       )}
-      <HeatMapView heat={heat} window={window} chosen={chosen} onChoose={onChoose} onWindow={onWindow} gutter={gutter} height={width < 600 ? 360 : 460} line={mark?.x ?? -1} />
+      <HeatMapView
+        heat={fold.heat}
+        window={windowDrawn(fold, window)}
+        chosen={chosen && { ...chosen, row: entryOf(fold.entries, chosen.row) }}
+        onChoose={(cell) => onChoose({ ...cell, row: rowBehind(heat, fold, cell.row, cell.column) })}
+        onWindow={(next) => onWindow(windowBehind(fold, next))}
+        gutter={gutter}
+        height={heightOf(fold.heat, width < 600)}
+        line={mark?.x ?? -1}
+        fold={fold}
+        onFold={onOpen}
+      />
       <div class="bar under">
         <Legend />
         <span class="grow" />
+        <FoldAll fold={fold} onOpen={onOpen} />
         {origin ? (
           <button type="button" class="main" onClick={() => onChoose(origin)}>
             Show the origin
@@ -72,11 +88,22 @@ export function HeatPicture({ report, heat: found, table = found, lines, reading
         ) : null}
       </div>
       <p class="note">
-        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to zoom, Shift and drag to move, click a cell to see both runs.
+        {count(map?.tensors ?? 0)} tensors in the order of execution, {count(map?.steps ?? 0)} steps. Drag to zoom, Shift and drag to move, click a cell to see both runs, click the name of a module to fold or unfold it.
       </p>
       {children}
       <Behind heat={table} onChoose={(cell) => onChoose(table === found ? cell : placeIn(heat, table, cell))} />
     </div>
+  );
+}
+
+/** One button for all groups. */
+export function FoldAll({ fold, onOpen }: { fold: Fold; onOpen: (open: string) => void }) {
+  if (!fold.groups.some((group) => group.rows > 1)) return null;
+  const all = fold.open.every(Boolean);
+  return (
+    <button type="button" class="quiet" onClick={() => onOpen(all ? 'none' : 'all')}>
+      {all ? 'Fold all' : 'Unfold all'}
+    </button>
   );
 }
 

@@ -2,7 +2,7 @@
 import { urlOf } from '../api/client';
 import { useQuery } from '../api/use_query';
 import { Commands, Empty, Link, waiting } from '../parts/parts';
-import { RunPair } from '../parts/run_pair';
+import { RunHead } from '../parts/run_head';
 import type { Route } from '../route';
 import { command, count, sentenceOf, shown, words } from '../text';
 
@@ -32,17 +32,12 @@ export function RanksView({ route }: { route: Route }) {
   const attempt = detail.data?.attempts.at(-1);
   return (
     <>
-      <header class="pair">
-        <span class="soft">Ranks of</span>
-        <RunPair a={run} />
-        <span class="grow" />
-        <Link to={{ view: 'run', a: run }}>Statistics</Link>
-      </header>
+      <RunHead route={{ ...route, b: '' }} state={detail.data?.summary?.state ?? ''} />
       {waiting(query, 'Comparing the ranks')}
       {report ? (
         <section class={`verdict ${tone}`} aria-label="Verdict">
           <p class="badge">{report.verdict}</p>
-          <h1 class="sentence">{sentenceOf(shown(sentence, 2000))}</h1>
+          <h2 class="sentence">{sentenceOf(shown(sentence, 2000))}</h2>
         </section>
       ) : null}
       {report && report.findings.length > 0 ? (

@@ -4,21 +4,23 @@ import { urlOf } from '../api/client';
 import type { EventRow, StatMap } from '../api/types';
 import { useLive } from '../api/live';
 import { usePaced, useQuery } from '../api/use_query';
-import { HeatMapView, rowText } from '../heat/heat_map';
+import { entryOf, folded, rowBehind, windowBehind, windowDrawn } from '../heat/fold';
+import { gutterOf, HeatMapView, heightOf, rowText } from '../heat/heat_map';
 import { css } from '../heat/levels';
 import { columnOf, parseWindow, stepsText, windowText } from '../heat/model';
 import { marksOf } from '../heat/marks';
-import { NOT_FINITE, sizeOf, sizeText, statColours, statHeatOf, type StatHeat } from '../heat/stat_levels';
+import { NOT_FINITE, relativeColours, relativeTo, sizeOf, sizeText, statColours, statHeatOf, timesText, type StatHeat } from '../heat/stat_levels';
 import { Chart } from '../parts/chart';
 import { Choice, Commands, Empty, Link, NoRun, waiting } from '../parts/parts';
 import { needsLog } from '../parts/lines';
-import { RunPair } from '../parts/run_pair';
+import { RunHead } from '../parts/run_head';
 import { useTheme, useWidth } from '../parts/theme';
 import { go, type Route } from '../route';
 import { command, count, sentenceOf, short, shown, words } from '../text';
 import { alarmsText, isAlarm, isFromRule, ruleText } from './alarms';
 import { rowOf } from './compare';
 import { lossLine } from './losses';
+import { FoldAll } from './picture';
 import { useScalars } from './scalars';
 import { useStatMap } from './stat_map';
 
@@ -26,6 +28,8 @@ const COLUMNS_MAX = 1024;
 const ROWS_MAX = 1024;
 const ALARMS_SHOWN = 200;
 
+// Of which each tensor has its own size; the others are counts and shares.
+const SIZES: readonly string[] = ['l2', 'rms', 'absmax', 'std', 'mean', 'update_ratio'];
 const STATS = ['l2', 'rms', 'absmax', 'std', 'mean', 'nan', 'inf', 'zero_fraction', 'update_ratio', 'exponent_loss'] as const;
 type Stat = (typeof STATS)[number];
 const NAMES: Record<Stat, string> = {
@@ -67,16 +71,7 @@ export function RunView({ route }: { route: Route }) {
   const ranks = (query.data?.map.ranks ?? []).map((rank) => [String(rank), `rank ${rank}`] as const);
   return (
     <>
-      <header class="pair">
-        <h1>
-          <RunPair a={run} />
-        </h1>
-        {live ? <span class="live">live</span> : <span class="soft">{mine?.state ?? ''}</span>}
-        <span class="grow" />
-        <Link to={{ view: 'ranks', a: run }}>Ranks</Link>
-        <Link to={{ view: 'memory', a: run }}>Memory</Link>
-        <Link to={{ view: 'config', a: run }}>Configuration</Link>
-      </header>
+      <RunHead route={{ ...route, b: '' }} state={mine?.state ?? ''} />
       <FirstAlarm alarms={alarms} route={route} />
       {bare ? <Bare live={live} /> : null}
       <div class="bar" hidden={bare}>
@@ -87,6 +82,7 @@ export function RunView({ route }: { route: Route }) {
           options={[['', 'all ranks'], ...(route.rank !== '' && !ranks.some(([rank]) => rank === route.rank) ? [[route.rank, `rank ${route.rank}`] as const] : []), ...ranks]}
           onChange={(rank) => go({ ...route, rank })}
         />
+        {SIZES.includes(stat) ? <Choice label="Scale" value={route.scale} options={[['', 'relative to each tensor’s median'], ['absolute', 'one for all tensors']]} onChange={(scale) => go({ ...route, scale })} /> : null}
         <Filters route={route} rows={query.data?.map.rows ?? []} />
       </div>
       {bare ? null : wait ?? (query.data ? <Picture route={route} stat={stat} data={query.data} records={scalars} alarms={alarms} /> : null)}
@@ -138,19 +134,26 @@ interface PictureProps {
 function Picture({ route, stat, data, records, alarms }: PictureProps) {
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
-  const heat = useMemo(() => statHeatOf(data.map, data.sizes, route.stage, route.only), [data, route.stage, route.only]);
+  const heat = useMemo(() => {
+    const absolute = statHeatOf(data.map, data.sizes, route.stage, route.only);
+    return route.scale === 'absolute' || !SIZES.includes(stat) ? absolute : relativeTo(absolute);
+  }, [data, stat, route.stage, route.only, route.scale]);
   const window = useMemo(() => parseWindow(heat, route.window), [heat, route.window]);
   const lines = useMemo(() => [lossLine(records, 'a', '', heat, route.rank)], [records, heat, route.rank]);
   const marks = useMemo(() => marksOf(heat, alarms), [heat, alarms.length]);
+  const fold = useMemo(() => folded(heat, route.open), [heat, route.open]);
+  const behind = (cell: { row: number; column: number }) => ({ ...cell, row: rowBehind(heat, fold, cell.row, cell.column) });
+  const drawn = (cell: { row: number; column: number }) => ({ ...cell, row: entryOf(fold.entries, cell.row) });
   if (heat.rows.length === 0 || heat.columns === 0) return <p class="note">{data.map.rows.length === 0 ? missingText(stat) : 'No tensor of this stage and kind has it.'}</p>;
   const row = rowOf(heat, route);
   const chosen = row >= 0 && route.step !== '' ? { row, column: columnOf(heat, Number(route.step)) } : null;
-  const gutter = width > 0 && width < 600 ? 64 : 200;
+  const gutter = gutterOf(width);
   const levelAt = (cell: { row: number; column: number }) => heat.sizes[cell.row * heat.columns + cell.column] ?? 0;
   const stepText = (x: number) => (heat.first[Math.floor(x)] === undefined ? '' : `step ${heat.first[Math.floor(x)]}`);
   const text = (cell: { row: number; column: number }) => {
     const of = alarms.find((event) => marks.some((mark) => mark.row === cell.row && mark.column === cell.column) && event.fields['activation'] === heat.rows[cell.row]?.activation && event.step >= (heat.first[cell.column] ?? 0) && event.step <= (heat.last[cell.column] ?? 0));
-    return `${NAMES[stat]} ${sizeText(levelAt(cell))}${of ? ` – alarm: ${shown(of.text, 200)}` : ''}`;
+    const times = heat.medians ? timesText(levelAt(cell), heat.medians[cell.row] ?? 0) : '';
+    return `${NAMES[stat]} ${sizeText(levelAt(cell))}${times === '' ? '' : `, ${times}`}${of ? ` – alarm: ${shown(of.text, 200)}` : ''}`;
   };
   const choose = (cell: { row: number; column: number }) => {
     const at = heat.rows[cell.row];
@@ -165,19 +168,23 @@ function Picture({ route, stat, data, records, alarms }: PictureProps) {
         <p class="note">The run logged no loss.</p>
       )}
       <HeatMapView
-        heat={heat}
-        window={window}
-        chosen={chosen}
-        onChoose={choose}
-        onWindow={(next) => go({ ...route, window: windowText(heat, next) }, true)}
+        heat={fold.heat}
+        window={windowDrawn(fold, window)}
+        chosen={chosen && drawn(chosen)}
+        onChoose={(cell) => choose(behind(cell))}
+        onWindow={(next) => go({ ...route, window: windowText(heat, windowBehind(fold, next)) }, true)}
         gutter={gutter}
-        height={width < 600 ? 360 : 460}
-        colours={statColours}
-        levelText={text}
-        marks={marks}
+        height={heightOf(fold.heat, width < 600)}
+        colours={heat.medians ? relativeColours : statColours}
+        levelText={(cell) => text(behind(cell))}
+        marks={marks.map(drawn)}
+        fold={fold}
+        onFold={(open) => go({ ...route, open }, true)}
       />
       <div class="bar under">
         <Scale heat={heat} alarms={marks.length > 0} />
+        <span class="grow" />
+        <FoldAll fold={fold} onOpen={(open) => go({ ...route, open }, true)} />
       </div>
       <p class="note">
         {count(heat.rows.length < data.map.rows.length ? heat.rows.length : data.map.tensors)} {data.map.tensors === 1 ? 'tensor' : 'tensors'} in the order of execution, {count(data.map.steps)} {data.map.steps === 1 ? 'step' : 'steps'}; each cell is the maximum over all ranks, micro-batches and calls.{mergedText(data.map)} Drag to zoom, click a cell for details.
@@ -211,7 +218,8 @@ function mergedText(map: StatMap): string {
 }
 
 function Scale({ heat, alarms }: { heat: StatHeat; alarms: boolean }) {
-  const colours = statColours(useTheme());
+  const theme = useTheme();
+  const colours = (heat.medians ? relativeColours : statColours)(theme);
   const gradient = `linear-gradient(to right, ${Array.from({ length: 13 }, (_, i) => css(colours[2 + 21 * i]!)).join(', ')})`;
   const key = (level: number, text: string) => (
     <span class="legend-key">
@@ -219,9 +227,10 @@ function Scale({ heat, alarms }: { heat: StatHeat; alarms: boolean }) {
       {text}
     </span>
   );
-  const ends = heat.high > 0 ? [short(sizeOf(heat.low)), short(sizeOf(heat.high))] : null;
+  const factor = heat.span ? short(10 ** (heat.span / 512), 2) : '';
+  const ends = heat.high === 0 ? null : heat.span ? [`median ÷ ${factor}`, `median × ${factor}`] : [short(sizeOf(heat.low)), short(sizeOf(heat.high))];
   return (
-    <div class="legend" role="img" aria-label={`Scale: ${ends ? `from ${ends[0]} to ${ends[1]}, logarithmic, farther from the background is greater; ` : ''}zero next to the background, orange for NaN or infinities.`}>
+    <div class="legend" role="img" aria-label={`Scale: ${ends ? `from ${ends[0]} to ${ends[1]}, logarithmic${heat.span ? ', the median of each tensor in the middle' : ', farther from the background is greater'}; ` : ''}zero next to the background, orange for NaN or infinities.`}>
       {key(1, 'zero')}
       {ends ? (
         <span class="legend-scale stat">

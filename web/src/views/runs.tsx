@@ -5,11 +5,11 @@ import { useLive } from '../api/live';
 import { useLosses } from '../api/losses';
 import { useQuery } from '../api/use_query';
 import type { RunSummary } from '../api/types';
-import { Commands, Empty, Link, Name, waiting } from '../parts/parts';
+import { Commands, copying, Empty, Link, Menu, Name, waiting } from '../parts/parts';
 import { useSlice } from '../parts/slice';
 import { Spark } from '../parts/spark';
 import { go, type Route } from '../route';
-import { ago, command, count, duration } from '../text';
+import { ago, command, count, duration, quoted } from '../text';
 import { Administration } from './administration';
 
 type Column = 'run' | 'state' | 'ranks' | 'steps' | 'records' | 'dropped' | 'start';
@@ -74,6 +74,44 @@ function Loss({ run, known }: { run: string; known: ReturnType<typeof useLosses>
   );
 }
 
+const DEFAULT_ADDRESSES = ['127.0.0.1:7433', '[::1]:7433', 'localhost:7433'];
+
+/** How a program reaches the collector from where this page is looked at; empty: it finds the collector by itself, or nothing is known. */
+export function addressFor(grpc: string, host: string): string {
+  const found = /^(.*):(\d+)$/.exec(grpc);
+  if (!found) return grpc;
+  const here = ['localhost', '127.0.0.1', '[::1]'].includes(host);
+  const bound = found[1]!;
+  const address = `${['0.0.0.0', '[::]'].includes(bound) ? (here ? '127.0.0.1' : host) : bound}:${found[2]}`;
+  return DEFAULT_ADDRESSES.includes(address) ? '' : address;
+}
+
+/** What one sees first of all: the command that records a run. */
+function FirstRun({ address }: { address: string }) {
+  const to = addressFor(address, location.hostname);
+  const record = `statctl run base${to === '' ? '' : ` --collector ${quoted(to)}`} -- python train.py`;
+  return (
+    <Empty title="Record a run">
+      <p>Put this before the command of a training. The script stays as it is.</p>
+      <div class="commands">
+        <div class="grow">
+          <code tabIndex={0} aria-label="The command that records a run">
+            {record}
+          </code>
+        </div>
+        <Menu label="Copy" items={[copying('statctl command', record)]} />
+      </div>
+      <p class="waiting" role="status">
+        <span class="pulse" aria-hidden="true" />
+        Waiting for the first run…
+      </p>
+    </Empty>
+  );
+}
+
+/** A golden that `statctl diff` has loaded, by the name that it gives it: nobody trained it here. */
+export const isGolden = (run: string) => /^golden-[0-9a-f]{8}-\d+$/.test(run);
+
 const EVERY_RUN: readonly string[] = [];
 const NO_EVENTS: ReadonlyMap<string, number> = new Map();
 
@@ -84,22 +122,16 @@ export function RunsView({ route }: { route: Route }) {
   const kept = useMemo(() => new Set(status.data?.retention?.kept ?? []), [status.data]);
   const [picked, setPicked] = useState<string[]>([]);
   useEffect(() => setPicked([route.a, route.b].filter(Boolean)), [route.a, route.b]);
-  const { runs: all, twins } = useMemo(() => withoutTwins(query.data?.runs ?? []), [query.data]);
-  const runs = useMemo(() => sorted(all, route.filter, route.sort), [query.data, route.filter, route.sort]);
+  const { runs: known, twins } = useMemo(() => withoutTwins(query.data?.runs ?? []), [query.data]);
+  const all = useMemo(() => (route.only === 'goldens' ? known : known.filter((run) => !isGolden(run.run) || run.run === route.a || run.run === route.b)), [known, route.only, route.a, route.b]);
+  const goldens = known.length - all.length;
+  const runs = useMemo(() => sorted(all, route.filter, route.sort), [all, route.filter, route.sort]);
   const slice = useSlice(runs.length);
   const visible = runs.slice(slice.first, slice.end);
   const losses = useLosses(visible, query.data?.events ?? NO_EVENTS);
   const wait = waiting(query, 'Reading the runs');
   if (wait) return wait;
-  if (all.length === 0) {
-    return (
-      <Empty title="No runs yet">
-        <p>
-          Start a training with <code>statagent</code> and give it a name, for example <code>STATAGENT_RUN=base</code>. It appears here when its first rank connects.
-        </p>
-      </Empty>
-    );
-  }
+  if (all.length === 0) return <FirstRun address={status.data?.grpc_address ?? ''} />;
   const pick = (run: string) => setPicked((old) => (old.includes(run) ? old.filter((one) => one !== run) : [...old, run].slice(-2)));
   const there = picked.filter((run) => all.some((one) => one.run === run));
   const [a, b] = there;
@@ -206,15 +238,12 @@ export function RunsView({ route }: { route: Route }) {
       </div>
       {runs.length === 0 ? <p class="note">No run matches the filter.</p> : null}
       {slice.sliced ? <p class="note">{count(runs.length)} runs{runs.length < all.length ? ` of ${count(all.length)}` : ''}.</p> : null}
-      <p class="note">
-        Click the name of a run to see its statistics and alarms.
-        {there[0] ? (
-          <>
-            {' '}
-            Of <Name name={there[0]} longest={40} />: <Link to={{ view: 'ranks', a: there[0] }}>ranks</Link>, <Link to={{ view: 'memory', a: there[0] }}>memory</Link>, <Link to={{ view: 'config', a: there[0] }}>configuration</Link>.
-          </>
-        ) : null}
-      </p>
+      <p class="note">Click the name of a run to see its statistics, alarms, configuration, ranks and memory.</p>
+      {goldens > 0 ? (
+        <p class="note">
+          {goldens === 1 ? 'A golden that a comparison has loaded is' : `${count(goldens)} goldens that comparisons have loaded are`} not listed. <Link to={{ ...route, only: 'goldens' }}>Show</Link>
+        </p>
+      ) : null}
       <Commands asked={[{ statctl: command('statctl', 'runs'), url: '/api/v1/runs' }]} />
     </>
   );

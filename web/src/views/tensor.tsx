@@ -189,7 +189,7 @@ export function TensorView({ route }: { route: Route }) {
         <button type="button" class="quiet" disabled={!first} onClick={() => void savePng(fileName([route.a, route.b, route.tensor], 'png'), charts.current)}>
           PNG
         </button>
-        {route.b ? <Link to={{ ...route, view: 'compare' }}>Back to the comparison</Link> : null}
+        <Link to={{ ...route, view: route.b ? 'compare' : 'run', tensor_b: '', place_b: '', origin: '', ...(route.b ? {} : { stat: '' }) }}>{route.b ? 'Back to the comparison' : 'Back to the run'}</Link>
       </div>
       {b.error ? <p class="note">{shown(route.b, 40)}: {shown(b.error.message, 500)}</p> : null}
       {wait ?? (

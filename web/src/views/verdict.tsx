@@ -105,9 +105,9 @@ export function Verdict({ report, children }: { report: DiffReport; children?: C
         {children}
       </div>
       {at ? (
-        <h1 class="headline">
+        <h2 class="headline">
           Step {at.step} <span aria-hidden="true">·</span> <bdi class="name">{tensorText(at)}</bdi>
-        </h1>
+        </h2>
       ) : null}
       {causes.map((one) => (
         <Setting key={one.rule + one.key} cause={one} />
@@ -122,7 +122,7 @@ export function Verdict({ report, children }: { report: DiffReport; children?: C
       ) : null}
       {because.length > 0 && report.root ? (
         <>
-          <h2>Why there</h2>
+          <h3>Why there</h3>
           <ul class="because">
             {because.map((one) => (
               <li key={one}>{shown(one, 2000)}</li>
@@ -130,7 +130,7 @@ export function Verdict({ report, children }: { report: DiffReport; children?: C
           </ul>
         </>
       ) : null}
-      {at ? <p class="sentence">{capital(shown(where, 4000))}</p> : <h1 class="sentence">{capital(shown(where, 4000))}</h1>}
+      {at ? <p class="sentence">{capital(shown(where, 4000))}</p> : <h2 class="sentence">{capital(shown(where, 4000))}</h2>}
       {text.next ? <p class="next">Next: {shown(text.next, 4000)}</p> : null}
       {compared ? (
         <p class="counts">
