@@ -12,7 +12,7 @@ constexpr std::array<std::string_view, kScopes> kScopeNames = {"ingest",  "read"
                                                                "control", "delete", "admin"};
 constexpr bool kAudited = true, kAllProjects = true;
 
-// docs/security.md is written from it (access_test).
+// docs/reference-security.md is written from it (access_test).
 constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Ingest/Stream", Scope::kIngest},
     {"/statcollect.v1.Ingest/Copy", Scope::kAdmin, kAudited},

@@ -2,6 +2,7 @@
 // services behind it are the generated ones, which answer UNIMPLEMENTED: whoever gets that has passed.
 #include "server/api/guard.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -186,17 +187,30 @@ constexpr const char* kKinds[] = {"no token",      "no such form", "unknown toke
                                   "revoked token", "wrong scope",  "wrong project", "right scope"};
 using Answers = std::vector<std::string>;  // one for each kind
 
+// One line for each distinct row, in the order of their first names; the line of most names only counts them.
 template <typename Kinds>
 std::string TableOf(const std::string& first, const std::vector<std::pair<std::string, Answers>>& rows,
                     const Kinds& kinds) {
-  std::string text = "| " + first + " |", line = "|---|";
+  std::vector<std::pair<Answers, std::vector<std::string>>> lines;
+  for (const auto& [name, answers] : rows) {
+    auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == answers; });
+    if (line == lines.end()) line = lines.insert(lines.end(), {answers, {}});
+    line->second.push_back("`" + name + "`");
+  }
+  std::size_t most = 0;
+  for (const auto& [answers, names] : lines) most = std::max(most, names.size());
+  std::string text = "| " + first + " |", under = "|---|";
   for (const char* kind : kinds) {
     text += " " + std::string(kind) + " |";
-    line += "---|";
+    under += "---|";
   }
-  text += "\n" + line + "\n";
-  for (const auto& [name, answers] : rows) {
-    text += "| `" + name + "` |";
+  text += "\n" + under + "\n";
+  for (const auto& [answers, names] : lines) {
+    std::string label;
+    for (const std::string& name : names) label += (label.empty() ? "" : ", ") + name;
+    if (names.size() == most && most > 1)
+      label = "all " + std::to_string(most) + (lines.size() > 1 ? " others" : "");
+    text += "| " + label + " |";
     for (const std::string& answer : answers) text += " " + answer + " |";
     text += "\n";
   }

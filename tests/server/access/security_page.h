@@ -1,4 +1,4 @@
-// Tables of docs/security.md that tests write: what is between two marks is what the test has found.
+// Tables of docs/reference-security.md that tests write: what is between two marks is what the test has found.
 // STATCOLLECT_WRITE_DOCS=1 writes it there instead of comparing.
 #ifndef STATCOLLECT_TESTS_SERVER_ACCESS_SECURITY_PAGE_H_
 #define STATCOLLECT_TESTS_SERVER_ACCESS_SECURITY_PAGE_H_

@@ -1,7 +1,10 @@
-// The table of scopes: it has every method, and docs/security.md shows it.
+// The table of scopes: it has every method, and docs/reference-security.md shows it.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -32,24 +35,32 @@ std::set<std::string> GrpcMethods() {
   return methods;
 }
 
+// One line for each kind of rule, in the order of their first methods: "`Query/Diff` `/api/v1/diff`, ...".
 std::string TableText() {
   std::map<std::string, std::string> http;  // by gRPC method
   for (const auto& [name, route] : api::MakeHttpRoutes())
     http[route.grpc_path()] = std::string(api::kHttpPrefix) + name;
-  std::string text = "| method | HTTP | scope | in the audit log |\n|---|---|---|---|\n";
+  std::vector<std::pair<std::string, std::string>> lines;  // the rule, and its methods
   for (const MethodRule& rule : MethodRules()) {
     const std::string method(rule.method);
     const bool grpc = method.starts_with("/statcollect.v1.");
     const std::string path = grpc ? http[method] : method;
-    text += "| " + (grpc ? "`" + method.substr(16) + "`" : std::string()) + " | " +
-            (path.empty() ? "" : "`" + path + "`") + " | " +
-            (rule.scope ? "`" + std::string(ScopeName(*rule.scope)) + "`" : "none needed") +
-            (rule.all_projects ? ", for all projects" : "") + " | " +
-            (rule.audited ? "always"
-             : rule.scope ? "if refused"
-                          : "") +
-            " |\n";
+    const std::string kind = (rule.scope ? "`" + std::string(ScopeName(*rule.scope)) + "`" : "none needed") +
+                             (rule.all_projects ? ", for all projects" : "") + " | " +
+                             (rule.audited ? "always"
+                              : rule.scope ? "if refused"
+                                           : "") +
+                             " |";
+    const std::string names = (grpc ? "`" + method.substr(16) + "`" : std::string()) +
+                              (path.empty() ? "" : std::string(grpc ? " " : "") + "`" + path + "`");
+    auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == kind; });
+    if (line == lines.end())
+      lines.emplace_back(kind, names);
+    else
+      line->second += ", " + names;
   }
+  std::string text = "| scope | in the audit log | methods |\n|---|---|---|\n";
+  for (const auto& [kind, names] : lines) text += "| " + kind + " " + names + " |\n";
   return text;
 }
 
