@@ -27,7 +27,7 @@ RUN = {
     ("docs/cpp.md", "cmake"): (1, "tests/e2e/test_readme_snippets.py"),
     ("docs/golden.md", "python"): (2, "tests/e2e/test_golden.py"),  # the first: test_pytest_plugin.py
     ("docs/python-client.md", "python"): (3, "tests/e2e/test_python_client.py"),
-    ("docs/python.md", "python"): (1, "tests/test_docs_snippets.py"),
+    ("docs/reference-python.md", "python"): (1, "tests/test_docs_snippets.py"),
     ("deploy/clickhouse.md", "toml"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("deploy/clickhouse.md", "haproxy"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("docs/alarms.md", "json"): (1, "tests/test_docs_snippets.py"),
@@ -198,9 +198,9 @@ def test_configuration_files_have_keys_that_exist(block: Block) -> None:
     check_flags([f"--{key}" for key in keys], usage(str(BUILD / "bin/statcollectord")))
 
 
-def test_shards_of_python_md_add_up() -> None:
-    """docs/python.md, with a tensor as it supposes."""
-    (block,) = [block for block in BLOCKS if (block.page, block.language) == ("docs/python.md", "python")]
+def test_shards_of_the_python_reference_add_up() -> None:
+    """docs/reference-python.md, with a tensor as it supposes."""
+    (block,) = [block for block in BLOCKS if (block.page, block.language) == ("docs/reference-python.md", "python")]
     pytest.importorskip("numpy")
     program = (
         "import numpy, statagent\nt = numpy.random.default_rng(0).normal(size=(4, 10)).astype('f4')\n" + block.text +
