@@ -63,9 +63,9 @@ def _measure(state: str, spill: bool, seconds: int) -> dict[str, Any]:
 def render(result: dict[str, Any]) -> str:
     """The table in README.md."""
     return result_files.table(
-        ["collector", "spill file", "added, MiB", "of these not the library's pages, MiB", "observed a second", "on disk, records", "dropped"],
+        ["collector", "spill file", "added, MiB", "observed a second", "on disk, records", "dropped"],
         [
-            [row["collector"], "yes" if row["spill"] else "no", f"{row['added'] / MIB:.1f}", f"{row['added_anonymous'] / MIB:.1f}",
+            [row["collector"], "yes" if row["spill"] else "no", f"{row['added'] / MIB:.1f}",
              f"{row['observed'] / row['seconds']:,.0f}",
              f"{row['spilled']:,}", f"{row['dropped']:,}"]
             for row in result["rows"]

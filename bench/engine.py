@@ -52,14 +52,15 @@ def main() -> int:
 
 def render(result: dict[str, Any]) -> str:
     """The table in README.md."""
+    threads = sorted({row["threads"] for row in result["rows"]})
+    dtypes: dict[str, dict[int, str]] = {}
+    for row in result["rows"]:
+        share = f"{row['engine_gb_per_s']:.1f} ({row['ratio']:.2f})"
+        dtypes.setdefault(row["dtype"], {})[row["threads"]] = share
     return result_files.table(
-        ["dtype, threads", "read-and-sum, GB/s", "engine, GB/s", "ratio", "elements/s"],
-        [
-            [f"{row['dtype']}, {row['threads']}", f"{row['read_sum_gb_per_s']:.2f}", f"{row['engine_gb_per_s']:.2f}",
-             f"{row['ratio']:.2f}", f"{row['elements_per_s']:.2e}"]
-            for row in result["rows"]
-        ],
-    )  # fmt: skip
+        ["dtype", *(f"GB/s (share), {number} thread{'s' if number > 1 else ''}" for number in threads)],
+        [[dtype, *(found.get(number, "-") for number in threads)] for dtype, found in dtypes.items()],
+    )
 
 
 if __name__ == "__main__":

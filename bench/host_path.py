@@ -69,22 +69,22 @@ def render(result: dict[str, Any]) -> str:
     """The tables in README.md."""
     tables = [
         result_files.table(
-            ["microseconds a call", "median", "10 %", "90 %", "without the reduction"],
+            ["microseconds a call", "median", "without the reduction"],
             [
-                [row["name"], *(f"{row[key]:.2f}" for key in ("median", "low", "high")),
+                [row["name"], f"{row['median']:.2f}",
                  f"{row['without_reduction']:.2f}" if row.get("without_reduction") is not None else "-"]
-                for row in result["rows"] if "beside" not in row
+                for row in result["rows"] if "beside" not in row and "reduction" not in row["name"]
             ],
         )
     ]  # fmt: skip
     beside = [row for row in result["rows"] if "beside" in row]
     if beside:
-        columns = [(where, key) for where in ("alone", "beside") for key in ("p50", "p90", "p99", "long")]
-        header = [f"{'of 1,000 over 1 ms' if key == 'long' else key} {where}" for where, key in columns]
+        columns = [(where, key) for where in ("alone", "beside") for key in ("p50", "p99")]
+        header = [f"{key} {where}" for where, key in columns]
         tables.append(
             result_files.table(
-                ["Python, microseconds a call, beside a busy thread", *header, "let it run"],
-                [[row["name"], *(f"{row[where][key]:.1f}" for where, key in columns), f"{row['let_run']:.0%}"] for row in beside],
+                ["Python, microseconds a call", *header],
+                [[row["name"], *(f"{row[where][key]:.1f}" for where, key in columns)] for row in beside],
             )
         )
     return "\n\n".join(tables)

@@ -239,23 +239,13 @@ def render(result: dict[str, Any]) -> str:
     """The table in README.md."""
     lines = []
     for row in result["rows"]:
-        step, thread = row["step"], row["thread"]
-        agent = row["observer"] == "statagent"
+        thread = row["thread"]
         lines.append([
-            f"{row['size']}: {row['name']}", f"{step['without_ms']:.1f}", f"{step['added_ms']:+.2f}",
-            f"{step['added_percent']:+.1f} % ({step['added_low_percent']:+.1f} .. {step['added_high_percent']:+.1f})",
-            f"{thread['added_ms']:+.2f}",
+            f"{row['size']}: {row['name']}", f"{row['step']['without_ms']:.1f}", f"{thread['added_ms']:+.2f}",
             f"{thread['added_percent']:+.1f} % ({thread['added_low_percent']:+.1f} .. {thread['added_high_percent']:+.1f})",
             f"{thread['times_agent']:.1f}" if thread.get("times_agent") else "-",
-            f"{row['tensors']} / {row['bytes'] / 1e6:.1f} MB" if agent else "-",
-            f"{row['calls_ms']:.2f}" if row.get("calls_ms") else "-",
-            f"{row['engine_ms']:.2f}" if agent and row["engine_ms"] else "-",
         ])  # fmt: skip
-    text = result_files.table(
-        ["size: observer", "step, ms", "added, ms", "added (95 % interval)", "thread, ms", "thread (95 % interval)",
-         "times statagent (thread)", "tensors / bytes", "in the library, ms", "reduction alone, ms"],
-        lines,
-    )  # fmt: skip
+    text = result_files.table(["size: observer", "step, ms", "added, ms", "added (95 % interval)", "times statagent"], lines)
     failures = result["parameters"].get("not_run", {})
     return text + "".join(f"\n\nNot run: {name}: {why}" for name, why in failures.items())
 
