@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    mechanism: str  # what is broken, for the table in docs/reliability.md
+    mechanism: str  # what is broken, in words
     file: str
     old: str  # must occur exactly once
     new: str

@@ -3,7 +3,7 @@
 
     tests/mutants/run.py [--work FOLDER] [NAME ...]
 
-Prints the table for docs/reliability.md. The exit code is 1 if a test stays green, or if the code to change is no longer there.
+Prints a table. The exit code is 1 if a test stays green, or if the code to change is no longer there.
 """
 
 from __future__ import annotations
