@@ -39,6 +39,16 @@ counts = statagent.counters()
 assert counts["produced"] == counts["acked"] > 0, counts
 """
 
+WITHOUT_A_LINE = """
+import torch
+model = torch.nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+print("trained")
+"""
+
 
 def run(*command: str | Path, timeout: float = 300, code: int | None = 0, **environment: str) -> subprocess.CompletedProcess[str]:
     """In an environment with nothing but PATH and what is given."""
@@ -218,6 +228,19 @@ def test_a_collector_that_cannot_start_says_why(installed: Path, collector: str,
         data, expected = Path("/proc/statcollect"), "expected a folder this user may write"  # closed for root, too
     done = run(installed / "statcollectord", "--data-dir", data, "--listen", listen, "--http", "off", code=2)
     assert expected in done.stderr, done.stderr
+
+
+def test_a_program_of_another_environment_is_recorded_from_the_wheel(installed: Path, collector: str, tmp_path: Path) -> None:
+    """Its interpreter, the tests' own, finds the instrumentation by PYTHONPATH only."""
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(WITHOUT_A_LINE)
+    start = next(installed.parent.glob("lib/python*/site-packages/statagent/_auto/start"))
+    recorded = {"STATAGENT_AUTO": "1", "STATAGENT_RUN": "another", "STATAGENT_COLLECTOR": collector}
+    done = run(sys.executable, script, PYTHONPATH=str(start), **recorded)
+    assert done.stdout == "trained\n" and ", none lost; next: statctl diff another OTHER" in done.stderr, done.stderr
+    shown = run(installed / "statctl", "--collector", collector, "--format", "json", "show", "another").stdout
+    assert '"steps": 2' in shown, shown
 
 
 def test_uninstalling_leaves_no_trace(wheels: dict[str, Path], tmp_path: Path) -> None:

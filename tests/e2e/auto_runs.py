@@ -79,9 +79,9 @@ def scalars(collector: Collector, run: str, name: str) -> list[tuple[int, int, f
     return [(each["step"], each["micro_batch"], each["value"]) for each in found]
 
 
-def activations(collector: Collector, run: str) -> set[str]:
-    """Names of all tensors of the run."""
-    return {each["name"] for each in collector.json("summary", run)["rows"]}
+def has(collector: Collector, run: str, name: str) -> bool:
+    """Whether the run has a tensor of that name."""
+    return collector.statctl("series", run, name).code == 0
 
 
 def assert_same(collector: Collector, one: str, other: str) -> None:

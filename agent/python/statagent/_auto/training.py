@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -51,7 +52,7 @@ class Training:
     """Of this process. Its methods are called by hooks in torch, from any thread, and never raise."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+        self._note, self._pid = note, os.getpid()
         self._pending: list[Callable[[], Any]] = []  # optimizers whose models are not watched yet
         self._watched: list[_Watched] = []
         self._losses = Losses(self._backward_begins)
@@ -216,7 +217,7 @@ class Training:
 
     def _explain(self) -> None:
         """At the end of a process that has trained without being recorded. Those that train nothing, such as launchers, say nothing."""
-        if self.unwatched and not (self.recorded or self.left_alone):
+        if self.unwatched and not (self.recorded or self.left_alone) and os.getpid() == self._pid:
             self._note(f"nothing {self.unwatched}")
             if process.environment_rank() == 0 and not process.is_set("STATAGENT_QUIET"):
                 warn_once("auto", f"nothing was recorded: {self.unwatched}")

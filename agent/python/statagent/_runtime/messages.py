@@ -37,7 +37,7 @@ class Messages:
 
     def __init__(self, first: bool) -> None:
         """`first`: whether this is the rank that writes."""
-        self._silent = not first or process.is_set("STATAGENT_QUIET")
+        self._silent, self._pid = not first or process.is_set("STATAGENT_QUIET"), os.getpid()
         self._models: list[Model] = []
         self.steps = "every step"  # that are recorded
         self.waiting = True  # for the first training pass or end of a step
@@ -79,7 +79,7 @@ class Messages:
         self._write(f"run '{run}': {told}{following}")
 
     def _write(self, text: str) -> None:
-        if not self._silent and os.environ.get("STATAGENT_LOG") not in ("off", "error"):
+        if not self._silent and os.getpid() == self._pid and os.environ.get("STATAGENT_LOG") not in ("off", "error"):
             write(text)
 
 
