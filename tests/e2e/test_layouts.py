@@ -1,6 +1,6 @@
 """One model under many layouts: runs that are cut up differently compare as one, and layout bugs are named where they were planted.
 
-`python -m layouts` in this folder writes the tables of docs/layouts.md."""
+`python -m layouts` in this folder prints the tables that docs/layouts.md sums up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Writes the tables of docs/layouts.md: python -m layouts [--steps N] [--layouts A,B] [--bugs X,Y] [--out FILE.md] [--json FILE.json]"""
+"""Compares one model under every layout: docs/layouts.md has the sums of these tables.
+
+python -m layouts [--steps N] [--layouts A,B] [--bugs X,Y] [--out FILE.md] [--json FILE.json]"""
 
 from __future__ import annotations
 
