@@ -45,14 +45,17 @@ void AddRunName(CLI::App* app, std::string& run) {
   app->add_option("run", run, "Name of the run")->required();
 }
 
-void AddRankFilter(CLI::App* app, std::string& ranks) { app->add_option("--rank", ranks, kRankFilter); }
-
-void AddStepFilter(CLI::App* app, std::string& steps) {
-  app->add_option("--steps,--step", steps, "Only these steps, such as 0-9,20");
+CLI::Option* AddRankFilter(CLI::App* app, std::string& ranks) {
+  return app->add_option("--rank,--ranks", ranks, "Only these ranks, such as 0,2-3");
 }
 
-void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such, const std::string& names) {
-  TakesParsed(app->add_option(names, kinds, "Only these kinds, such as " + such), "KINDS", ParseKinds);
+CLI::Option* AddStepFilter(CLI::App* app, std::string& steps) {
+  return app->add_option("--step,--steps", steps, "Only these steps, such as 0-9,20,100- or every=10");
+}
+
+void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such) {
+  TakesParsed(app->add_option("--kind,--kinds", kinds, "Only these kinds, such as " + such), "KINDS",
+              ParseKinds);
 }
 
 }  // namespace statcollect::client

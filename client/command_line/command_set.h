@@ -18,38 +18,38 @@ namespace statcollect::client {
 
 inline constexpr char kGlobalHelp[] =
     "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, --quiet,\n"
-    "--token-file, --tls-ca, --tls-cert, --tls-key (statctl --help).";
+    "--token-file, --tls-ca, --tls-cert, --tls-key (statctl help --all).";
 
 // Runs a command; returns the exit code.
 using Command = std::function<int(Session&)>;
 
+using Commands = std::map<const CLI::App*, Command>;
+
+// The commands below one parser, which is that of statctl or of a group such as `values`.
 class CommandSet {
  public:
-  // `app` must outlive the set.
-  explicit CommandSet(CLI::App& app) : app_(app) {}
+  // Both must outlive the set; `commands` gets each command that is added.
+  CommandSet(CLI::App& app, Commands& commands) : app_(app), commands_(commands) {}
 
-  // Adds `statctl NAME`. Returns its parser and the options that `run` will be called with; both live as long as the set.
+  // Adds a command. Returns its parser and the options that `run` will be called with; both live as long as the set.
   template <typename Options>
   std::pair<CLI::App*, Options&> Add(const std::string& name, const std::string& description,
                                      const std::string& examples, int (*run)(Session&, const Options&)) {
     return AddTo(AddGroup(name, description, examples), run);
   }
-  // Adds `statctl NAME` without a command of its own: AddSub adds those below it.
+  // Adds a name without a command of its own: AddSub, or another set, adds those below it.
   CLI::App* AddGroup(const std::string& name, const std::string& description, const std::string& examples) {
     CLI::App* app = app_.add_subcommand(name, description);
     app->footer("\nExamples:\n" + examples + kGlobalHelp);
     return app;
   }
-  // Adds `statctl GROUP NAME`.
+  // Adds a command below a group.
   template <typename Options>
   std::pair<CLI::App*, Options&> AddSub(CLI::App* group, const std::string& name,
                                         const std::string& description,
                                         int (*run)(Session&, const Options&)) {
     return AddTo(group->add_subcommand(name, description), run);
   }
-
-  // Precondition: `app` is from Add or AddSub.
-  const Command& Of(const CLI::App* app) const { return commands_.at(app); }
 
  private:
   template <typename Options>
@@ -60,7 +60,7 @@ class CommandSet {
   }
 
   CLI::App& app_;
-  std::map<const CLI::App*, Command> commands_;
+  Commands& commands_;
 };
 
 inline constexpr double kTimeoutSecondsMax = 1e6;
@@ -83,12 +83,12 @@ void TakesParsed(CLI::Option* option, const std::string& word, const Parse& pars
 }
 
 // Options that many commands share, each with one wording.
-inline constexpr char kRankFilter[] = "Only these ranks, such as 0,2-3";
-void AddRunName(CLI::App* app, std::string& run);       // RUN, required
-void AddRankFilter(CLI::App* app, std::string& ranks);  // --rank
-void AddStepFilter(CLI::App* app, std::string& steps);  // --steps, --step
-void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such,
-                   const std::string& names = "--kinds");  // `such`: examples
+void AddRunName(CLI::App* app, std::string& run);  // RUN, required
+// Each takes a list. The first spelling is the documented one: help, errors and pages use it.
+CLI::Option* AddRankFilter(CLI::App* app, std::string& ranks);  // --rank, --ranks
+CLI::Option* AddStepFilter(CLI::App* app, std::string& steps);  // --step, --steps
+void AddKindFilter(CLI::App* app, std::string& kinds,
+                   const std::string& such);  // --kind, --kinds; `such`: examples
 template <typename Number>
 void AddRowLimit(CLI::App* app, Number& top, const std::string& description) {  // --top
   app->add_option("--top", top, description)->check(CLI::Range(1, 1'000'000))->capture_default_str();

@@ -26,7 +26,7 @@ void AddRunsToCompare(CLI::App* app, DiffOptions& o) {
                 "and optimizer state: everything else depends on each rank's own data")
       ->excludes(logical)
       ->excludes(by_rank);
-  app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  AddStepFilter(app, o.steps);
   AddKindFilter(app, o.kinds, "output,grad_output");
   app->add_flag("--first", o.first_only, "Stop at the first step that diverged; faster on long runs");
   app->add_option("--noise", o.noise,
@@ -47,12 +47,12 @@ void AddRunsToCompare(CLI::App* app, DiffOptions& o) {
 
 }  // namespace
 
-void AddDiff(CommandSet& commands) {
+void AddDiff(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<DiffOptions>(
-      "diff", "Finds where two runs first diverge, and why",
+      name, "Finds where two runs first diverge, and why",
       "  statctl diff --run-a base --run-b ort\n"
-      "  statctl diff base ort --steps 0-99 --rank 0,1\n"
-      "  statctl diff base ort --tolerance 1e-3 --kinds output\n"
+      "  statctl diff base ort --step 0-99 --rank 0,1\n"
+      "  statctl diff base ort --tolerance 1e-3 --kind output\n"
       "  statctl diff base ort --exact              # the first difference of any size\n"
       "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
       "  statctl diff base ort --map names.txt --first\n"
@@ -60,7 +60,9 @@ void AddDiff(CommandSet& commands) {
       "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
       "state\n"
       "  statctl diff --golden base.scg --run-b pr-17 --junit golden.xml    # in continuous integration\n"
-      "  statctl diff base ort --format json > report.json\n",
+      "  statctl diff base ort --format json > report.json\n"
+      "\nSee also: statctl map (names of the same model in two implementations), statctl noise (what repeats of a\n"
+      "run differ by), statctl twins, statctl golden.\n",
       Diff);
   AddRunsToCompare(app, o);
   CLI::Option* run_a = app->get_option("--run-a");
@@ -75,11 +77,11 @@ void AddDiff(CommandSet& commands) {
   app->add_flag("--all", o.all, "List everything that diverged");
 }
 
-void AddReport(CommandSet& commands) {
+void AddReport(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ReportOptions>(
-      "report", "Writes a diff with its heat map into one HTML file",
+      name, "Writes the verdict with its page into one HTML file",
       "  statctl report base ort --out report.html       # exit code: as diff\n"
-      "  statctl report base ort --rank 0 --steps 0-999 --out report.html --overwrite\n",
+      "  statctl report base ort --rank 0 --step 0-999 --out report.html --overwrite\n",
       Report);
   AddRunsToCompare(app, o.diff);
   o.diff.top = 200;  // whose statistics are in the file
@@ -87,9 +89,9 @@ void AddReport(CommandSet& commands) {
   app->add_flag("--overwrite", o.overwrite, "Replace the file if it exists");
 }
 
-void AddOpen(CommandSet& commands) {
+void AddOpen(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<DiffOptions>(
-      "open", "Prints a link that logs a browser in to the page",
+      name, "Prints a link that opens the page in a browser",
       "  statctl open                                  # the list of runs\n"
       "  statctl open --run-a base                     # one run\n"
       "  statctl open --run-a base --run-b ort         # the comparison, with options as of diff\n"
@@ -100,9 +102,9 @@ void AddOpen(CommandSet& commands) {
   for (const char* run : {"--run-a", "--run-b"}) app->get_option(run)->required(false);
 }
 
-void AddMap(CommandSet& commands) {
+void AddMap(CommandSet& commands, const std::string& name) {
   CLI::App* map = commands.AddGroup(
-      "map", "Lists, shows and proposes maps of module names",
+      name, "Lists, shows and proposes maps of module names",
       "  statctl diff hf mcore --map hf:megatron         # a built-in map\n"
       "  statctl map list                                # which maps exist\n"
       "  statctl map show hf:megatron > names.txt        # its rules, for editing\n"
@@ -122,9 +124,9 @@ void AddMap(CommandSet& commands) {
   propose->add_option("run_b", of_propose.run_b, "The run with other names")->required();
 }
 
-void AddRun(CommandSet& commands) {
+void AddRun(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<RunOptions>(
-      "run", "Records a training, without a line in its script",
+      name, "Records a training, without a line in its script",
       "  statctl run base -- python train.py\n"
       "  statctl run ort -- torchrun --nproc-per-node 2 train.py --backend ort\n"
       "  statctl run base --steps 0-99 -- mpirun -n 2 python train.py\n"
@@ -147,9 +149,9 @@ void AddRun(CommandSet& commands) {
              "WHAT", {"auto", "off"});
 }
 
-void AddAb(CommandSet& commands) {
+void AddAb(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<AbOptions>(
-      "ab", "Trains twice, and says where the trainings part ways",
+      name, "Trains twice, and says where the trainings part ways",
       "  statctl ab --steps 20 -- python train.py --- python train.py --backend ort\n"
       "  statctl ab --steps 20 --env-b OMP_NUM_THREADS=2 -- python train.py\n"
       "  statctl ab -- torchrun --nproc-per-node 2 train.py --- torchrun --nproc-per-node 2 train.py --fused\n"
@@ -170,9 +172,9 @@ void AddAb(CommandSet& commands) {
   app->add_flag("--show", o.show, "Show what the trainings print");
 }
 
-void AddBisect(CommandSet& commands) {
+void AddBisect(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<BisectOptions>(
-      "bisect", "Finds the commit that changed the numbers, and where",
+      name, "Finds the commit that changed the numbers, and where",
       "  statctl bisect --good v1.2 --bad HEAD --steps 20 -- python train.py\n"
       "  statctl bisect --good HEAD~30 --bad HEAD --steps 5 -- torchrun --nproc-per-node 2 train.py\n"
       "Trains the good commit, its twins, and then as git bisect chooses. It checks out commits in this working tree,\n"
@@ -187,9 +189,9 @@ void AddBisect(CommandSet& commands) {
   app->add_flag("--show", o.show, "Show what the trainings print");
 }
 
-void AddTwins(CommandSet& commands) {
+void AddTwins(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<TwinsOptions>(
-      "twins", "Trains twins of a run, to measure its rounding",
+      name, "Trains twins of a run, to measure its rounding",
       "  statctl twins base -- python train.py --lr 3e-4        # 2 twins of 1 ulp, and 32, 1024, 32768 ulp\n"
       "  statctl twins base --quick -- torchrun --nproc-per-node 2 train.py\n"
       "  statctl twins base --steps 0-20 -- python train.py     # stops nothing: only fewer records\n"
@@ -198,25 +200,26 @@ void AddTwins(CommandSet& commands) {
       "The command must train what base trained. A script that calls the agent itself gives init() no name, or that one.\n",
       RecordTwins);
   AddRunName(app, o.training.run);
-  app->add_option("command", o.training.command, "What trains the run, with its arguments, after --")->required();
+  app->add_option("command", o.training.command, "What trains the run, with its arguments, after --")
+      ->required();
   app->add_option("--steps", o.training.steps, "Record only these steps, such as 0-20");
   app->add_flag("--quick", o.quick, "Only the two twins of 1 ulp");
   app->add_flag("--once", o.once, "Noise in the weights as loaded only, and none later");
   app->add_flag("--again", o.again, "Record twins that exist again, in place of the old ones");
 }
 
-void AddNoise(CommandSet& commands) {
+void AddNoise(CommandSet& commands, const std::string& name) {
   struct NoiseOptions {
     std::string run, repeats;
   };
   CLI::App* noise =
-      commands.AddGroup("noise", "Measures how far repeats of one run differ",
+      commands.AddGroup(name, "Measures how far repeats of one run differ",
                         "  statctl noise save base --runs base2,base3   # repeats of the same training\n"
                         "  statctl noise show base\n  statctl noise rm base\n");
   noise->require_subcommand(1);
-  const auto add = [&](const std::string& name, const std::string& description,
+  const auto add = [&](const char* verb, const std::string& description,
                        int (*run)(Session&, const NoiseOptions&)) {
-    const auto [app, o] = commands.AddSub(noise, name, description, run);
+    const auto [app, o] = commands.AddSub(noise, verb, description, run);
     app->add_option("run", o.run, "Name of the baseline")->required();
     return std::pair<CLI::App*, NoiseOptions&>(app, o);
   };
@@ -230,10 +233,10 @@ void AddNoise(CommandSet& commands) {
       [](Session& session, const NoiseOptions& o) { return RemoveNoise(session, o.run); });
 }
 
-void AddGolden(CommandSet& commands) {
+void AddGolden(CommandSet& commands, const std::string& name) {
   CLI::App* golden = commands.AddGroup(
-      "golden", "Saves a run as a file to compare later runs with",
-      "  statctl golden save base base.scg --steps 0-9     # a small file, to keep with the code\n"
+      name, "Saves a run as a file to compare later runs with",
+      "  statctl golden save base base.scg --step 0-9     # a small file, to keep with the code\n"
       "  statctl diff --golden base.scg --run-b pr-17      # exit code: 0 same, 1 changed, 2 no answer\n"
       "  statctl rm 'golden-*'                             # goldens that diff has loaded into the collector\n");
   golden->require_subcommand(1);
@@ -241,14 +244,14 @@ void AddGolden(CommandSet& commands) {
       commands.AddSub(golden, "save", "Writes a run's records and configuration to a file", SaveGolden);
   AddRunName(save, o.run);
   save->add_option("path", o.path, "File to make, such as base.scg")->required();
-  save->add_option("--ranks,--rank", o.ranks, kRankFilter);
-  save->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  AddRankFilter(save, o.ranks);
+  AddStepFilter(save, o.steps);
   save->add_flag("--overwrite", o.overwrite, "Replace an earlier file");
 }
 
-void AddConfig(CommandSet& commands) {
+void AddConfig(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ConfigOptions>(
-      "config", "Compares two runs' configuration and versions",
+      name, "Compares two runs' configuration and versions",
       "  statctl config base ort                # exit code: 0 same, 1 something differs\n"
       "  statctl config base ort --all          # also settings that agree\n"
       "  statctl config base                    # everything about one run\n",
@@ -258,15 +261,15 @@ void AddConfig(CommandSet& commands) {
   app->add_flag("--all", o.all, "Also list settings that agree");
 }
 
-void AddRanks(CommandSet& commands) {
+void AddRanks(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<RanksOptions>(
-      "ranks", "Finds ranks of one run that disagree or stand out",
+      name, "Finds ranks of one run that disagree or stand out",
       "  statctl ranks base                     # exit code: 0 consistent, 1 inconsistent, 2 no answer\n"
-      "  statctl ranks base --steps 100-200 --kinds weight,weight_grad\n"
+      "  statctl ranks base --step 100-200 --kind weight,weight_grad\n"
       "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
       CheckRanks);
   AddRunName(app, o.run);
-  app->add_option("--steps,--step", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  AddStepFilter(app, o.steps);
   AddRankFilter(app, o.ranks);
   AddKindFilter(app, o.kinds, "weight,weight_grad");
   app->add_option(

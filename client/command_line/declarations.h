@@ -1,5 +1,5 @@
 // Declares statctl's commands: each function adds one command with its help, its options and the function that carries it out.
-// To find one: the functions are below by file, and the order of `statctl help` is in parser.cc.
+// To find one: the functions are below by file; names, and the order of `statctl help`, are in command_table.cc.
 #ifndef STATCOLLECT_CLIENT_COMMAND_LINE_DECLARATIONS_H_
 #define STATCOLLECT_CLIENT_COMMAND_LINE_DECLARATIONS_H_
 
@@ -8,49 +8,53 @@
 namespace statcollect::client {
 
 // --- compare.cc: runs with each other, or the ranks of one
-void AddDiff(CommandSet& commands);
-void AddReport(CommandSet& commands);
-void AddOpen(CommandSet& commands);
-void AddRun(CommandSet& commands);
-void AddAb(CommandSet& commands);
-void AddBisect(CommandSet& commands);
-void AddTwins(CommandSet& commands);
-void AddNoise(CommandSet& commands);
-void AddGolden(CommandSet& commands);
-void AddConfig(CommandSet& commands);
-void AddRanks(CommandSet& commands);
+void AddDiff(CommandSet& commands, const std::string& name);
+void AddReport(CommandSet& commands, const std::string& name);
+void AddOpen(CommandSet& commands, const std::string& name);
+void AddRun(CommandSet& commands, const std::string& name);
+void AddAb(CommandSet& commands, const std::string& name);
+void AddBisect(CommandSet& commands, const std::string& name);
+void AddTwins(CommandSet& commands, const std::string& name);
+void AddNoise(CommandSet& commands, const std::string& name);
+void AddGolden(CommandSet& commands, const std::string& name);
+void AddConfig(CommandSet& commands, const std::string& name);
+void AddRanks(CommandSet& commands, const std::string& name);
 
 // --- inspect.cc: what one run recorded
-void AddSummary(CommandSet& commands);
-void AddSeries(CommandSet& commands);
-void AddMap(CommandSet& commands);
-void AddTop(CommandSet& commands);
-void AddScalars(CommandSet& commands);
-void AddMemory(CommandSet& commands);
-void AddDensity(CommandSet& commands);
-void AddExponents(CommandSet& commands);
+void AddSummary(CommandSet& commands, const std::string& name);
+void AddTensor(CommandSet& commands, const std::string& name);
+void AddSeries(CommandSet& commands, const std::string& name);
+void AddMap(CommandSet& commands, const std::string& name);
+void AddTop(CommandSet& commands, const std::string& name);
+void AddScalars(CommandSet& commands, const std::string& name);
+void AddMemory(CommandSet& commands, const std::string& name);
+void AddDensity(CommandSet& commands, const std::string& name);
+void AddExponents(CommandSet& commands, const std::string& name);
 
 // --- live.cc: runs that are still training, and the values captured from them
-void AddRecord(CommandSet& commands);
-void AddEvents(CommandSet& commands);
-void AddWatch(CommandSet& commands);
-void AddCapture(CommandSet& commands);
-void AddCaptures(CommandSet& commands);
-void AddDiffValues(CommandSet& commands);
+void AddSetSteps(CommandSet& commands, const std::string& name);
+void AddEvents(CommandSet& commands, const std::string& name);
+void AddWatch(CommandSet& commands, const std::string& name);
+void AddValues(CommandSet& commands, const std::string& name);
+void AddValuesGet(CommandSet& commands, const std::string& name);
+void AddValuesList(CommandSet& commands, const std::string& name);
+void AddValuesDiff(CommandSet& commands, const std::string& name);
 
 // --- manage.cc: the runs in the store, and the collector
-void AddRuns(CommandSet& commands);
-void AddShow(CommandSet& commands);
-void AddRemove(CommandSet& commands);
-void AddKeep(CommandSet& commands);
-void AddCheckpoint(CommandSet& commands);
-void AddAudit(CommandSet& commands);
-void AddStatus(CommandSet& commands);
+void AddRuns(CommandSet& commands, const std::string& name);
+void AddShow(CommandSet& commands, const std::string& name);
+void AddRemove(CommandSet& commands, const std::string& name);
+void AddPin(CommandSet& commands, const std::string& name);
+void AddAdmin(CommandSet& commands, const std::string& name);
+void AddCheckpoint(CommandSet& commands, const std::string& name);
+void AddAudit(CommandSet& commands, const std::string& name);
+void AddStatus(CommandSet& commands, const std::string& name);
 
 // --- transfer.cc: from and to other tools' formats
-void AddExport(CommandSet& commands);
-void AddImport(CommandSet& commands);
-void AddMigrate(CommandSet& commands);
+void AddMove(CommandSet& commands, const std::string& name);
+void AddExport(CommandSet& commands, const std::string& name);
+void AddImport(CommandSet& commands, const std::string& name);
+void AddMigrate(CommandSet& commands, const std::string& name);
 
 }  // namespace statcollect::client
 

@@ -4,9 +4,9 @@
 
 namespace statcollect::client {
 
-void AddSummary(CommandSet& commands) {
+void AddSummary(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<SummaryOptions>(
-      "summary", "Prints one step as text, one block per tensor",
+      name, "Prints one step as text, one block per tensor",
       "  statctl summary base --step 3\n"
       "  statctl summary ort --step 3 --like base             # in base's order, to compare with base's\n"
       "  statctl summary base --step 3 --out merge_pt         # merge_pt/step_3_.txt\n"
@@ -22,53 +22,91 @@ void AddSummary(CommandSet& commands) {
   app->add_flag("--overwrite", o.overwrite, "Replace that file");
 }
 
-void AddSeries(CommandSet& commands) {
-  const auto [app, o] = commands.Add<SeriesOptions>(
-      "series", "Plots one tensor's statistics over the steps",
-      "  statctl series base blocks.1.ln2\n"
-      "  statctl series base blocks.1.ln2 --stat l2 --kind output --rank 0     # with a plot\n"
-      "  statctl series base blocks.1.ln2 --format csv > ln2.csv\n"
-      "  statctl series base blocks.1.mlp.fc1.weight --stat update_ratio      # how far updates move it\n",
-      Series);
-  AddRunName(app, o.run);
-  app->add_option("activation", o.activation, "Name of the activation, as diff prints it")->required();
+namespace {
+
+void AddStatistics(CLI::App* app, std::string& stats) {
   TakesParsed(app->add_option(
-                  "--stat", o.stats,
+                  "--stat", stats,
                   "Only these statistics: min, max, mean, std, l1, l2, nan, pos_inf, neg_inf, zero, numel; "
                   "one alone is plotted. update_ratio, alone: how far each update moved a weight, estimated"),
               "STATS", ParseSeriesStatistics);
-  TakesParsed(app->add_option("--kind", o.kind, "Only this kind, such as output"), "KIND", ParseOneKind);
-  AddRankFilter(app, o.ranks);
-  app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100-");
-  app->add_option("--path", o.output_path, "Only this position in a nested output, such as 0");
-  app->add_flag("--by-rank", o.by_rank,
-                "Show each rank's part of a tensor that is split over ranks (also with --rank)");
 }
 
-void AddTop(CommandSet& commands) {
-  const auto [app, o] = commands.Add<TopOptions>(
-      "top", "Lists the extreme tensors of a step",
-      "  statctl top base                                  # the largest norms of the newest step\n"
-      "  statctl top base --by nan --step 120              # where the NaN are\n"
-      "  statctl top base --by absmax --kinds output --rank 0 --count 5\n",
-      Top);
+CLI::Option* AddOrder(CLI::App* app, std::string& by) {
+  CLI::Option* option = app->add_option(
+      "--by", by,
+      "Order by l2, l1, absmax, rms, std, mean (largest |mean|), max, min (smallest first), nan, inf, "
+      "zero_fraction, numel");
+  TakesParsed(option, "STAT", ParseTopBy);
+  return option;
+}
+
+void AddNarrowFormat(CLI::App* app, std::string& dtype) {
+  TakesParsed(app->add_option("--dtype", dtype,
+                              "f16, bf16, e4m3 or e5m2 (default: f16; all four for a single activation)"),
+              "DTYPE", ParseNarrowFormat);
+}
+
+constexpr char kByRank[] = "Show each rank's part of tensors that are split over ranks (also with --rank)";
+
+}  // namespace
+
+void AddTensor(CommandSet& commands, const std::string& name) {
+  const auto [app, o] = commands.Add<TensorOptions>(
+      name, "Plots a tensor over the steps; without NAME: the extreme ones",
+      "  statctl tensor base                                   # the largest norms of the newest step\n"
+      "  statctl tensor base --by nan --step 120               # where the NaN are\n"
+      "  statctl tensor base blocks.1.ln2                      # its statistics over the steps\n"
+      "  statctl tensor base blocks.1.ln2 --stat l2 --kind output --rank 0     # with a plot\n"
+      "  statctl tensor base blocks.1.mlp.fc1.weight --stat update_ratio       # how far updates move it\n"
+      "  statctl tensor base --exponents --dtype e4m3          # what each would lose in fp8\n"
+      "  statctl tensor base blocks.1.ln2 --exponents --step 300               # its histogram\n"
+      "\nHistograms of exponents are recorded on request: STATAGENT_EXPONENTS='*@0-,every=100'.\n",
+      ShowTensor);
   AddRunName(app, o.run);
-  TakesParsed(app->add_option("--by", o.by,
-                              "Order by l2, l1, absmax, rms, std, mean (largest |mean|), max, min (smallest "
-                              "first), nan, inf, zero_fraction, numel")
-                  ->capture_default_str(),
-              "STAT", ParseTopBy);
+  app->add_option("name", o.name, "Name of the tensor, as diff prints it; without it: those of a step");
+  AddStatistics(app, o.stats);
+  AddOrder(app, o.by);
+  app->add_option("--count", o.count, "How many tensors to list")->check(CLI::Range(1, 10'000));
+  app->add_flag("--exponents", o.exponents, "What it, or each tensor, would lose in fp16, bf16, fp8");
+  AddNarrowFormat(app, o.dtype);
+  AddRankFilter(app, o.ranks);
+  AddStepFilter(app, o.steps);
+  AddKindFilter(app, o.kinds, "output,grad_output");
+  app->add_option("--path", o.output_path, "Only this position in a nested output, such as 0");
+  app->add_flag("--by-rank", o.by_rank, kByRank);
+}
+
+void AddSeries(CommandSet& commands, const std::string& name) {
+  const auto [app, o] = commands.Add<SeriesOptions>(
+      name, "Plots one tensor's statistics over the steps",
+      "  statctl series base blocks.1.ln2\n  statctl series base blocks.1.ln2 --stat l2 --kind output\n",
+      Series);
+  AddRunName(app, o.run);
+  app->add_option("activation", o.activation, "Name of the activation, as diff prints it")->required();
+  AddStatistics(app, o.stats);
+  TakesParsed(app->add_option("--kind", o.kind, "Only this kind, such as output"), "KIND", ParseOneKind);
+  AddRankFilter(app, o.ranks);
+  AddStepFilter(app, o.steps);
+  app->add_option("--path", o.output_path, "Only this position in a nested output, such as 0");
+  app->add_flag("--by-rank", o.by_rank, kByRank);
+}
+
+void AddTop(CommandSet& commands, const std::string& name) {
+  const auto [app, o] = commands.Add<TopOptions>(name, "Lists the extreme tensors of a step",
+                                                 "  statctl top base --by nan --step 120\n", Top);
+  AddRunName(app, o.run);
+  AddOrder(app, o.by)->capture_default_str();
   app->add_option("--step", o.step, "Which step (default: the newest)")->check(StepNumber());
   AddRankFilter(app, o.ranks);
   AddKindFilter(app, o.kinds, "output,grad_output (default: all, except integer tensors)");
   app->add_option("--count", o.count, "Rows")->check(CLI::Range(1, 10'000))->capture_default_str();
-  app->add_flag("--by-rank", o.by_rank,
-                "Show each rank's part of tensors that are split over ranks (also with --rank)");
+  app->add_flag("--by-rank", o.by_rank, kByRank);
 }
 
-void AddScalars(CommandSet& commands) {
+void AddScalars(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ScalarsOptions>(
-      "scalars", "Plots the loss and other scalars over the steps",
+      name, "Plots the loss and other scalars over the steps",
       "  statctl scalars base\n"
       "  statctl scalars base --name loss --rank 0 --format csv\n"
       "  statctl scalars base --against ort   # both values and the first difference; exit code: 0 same, "
@@ -78,8 +116,8 @@ void AddScalars(CommandSet& commands) {
   app->add_option("--against", o.against, "Compare with this run");
   app->add_option("--name", o.name,
                   "Only this scalar. If ranks hold parts of the model, grad_norm is that of the whole model");
-  app->add_option("--rank", o.ranks, "Only these ranks");
-  app->add_option("--steps", o.steps, "Only these steps");
+  AddRankFilter(app, o.ranks);
+  AddStepFilter(app, o.steps);
   app->add_flag("--by-rank", o.by_rank,
                 "With --name grad_norm: show that of each rank's part (also with --rank)");
   app->add_flag(
@@ -87,9 +125,9 @@ void AddScalars(CommandSet& commands) {
       "Also the states of random generators (rng/...), which diff compares; json and csv have them always");
 }
 
-void AddMemory(CommandSet& commands) {
+void AddMemory(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<MemoryOptions>(
-      "memory", "Shows memory by phase, and what raised the peak",
+      name, "Shows memory by phase, and what raised the peak",
       "  statctl memory base\n  statctl memory base --rank 0 --step 12\n"
       "  statctl memory base --modules           # if watch(model, memory=\"modules\") recorded them\n"
       "  statctl memory base --format ort        # the lines of ONNX Runtime's memory observer\n",
@@ -102,10 +140,10 @@ void AddMemory(CommandSet& commands) {
   app->add_flag("--all", o.all, "Every row");
 }
 
-void AddDensity(CommandSet& commands) {
+void AddDensity(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<DensityOptions>(
-      "density", "Shows the share of each input that is not padding",
-      "  statctl density base\n  statctl density base --input input_ids --steps 0-99 --format csv\n"
+      name, "Shows the share of each input that is not padding",
+      "  statctl density base\n  statctl density base --input input_ids --step 0-99 --format csv\n"
       "  statctl density base --format ort       # the table of ONNX Runtime's inspector\n",
       Density);
   AddRunName(app, o.run);
@@ -114,22 +152,20 @@ void AddDensity(CommandSet& commands) {
   AddStepFilter(app, o.steps);
 }
 
-void AddExponents(CommandSet& commands) {
+void AddExponents(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ExponentsOptions>(
-      "exponents", "Shows what tensors would lose in fp16, bf16, fp8",
+      name, "Shows what tensors would lose in fp16, bf16, fp8",
       "  statctl exponents base                              # every tensor, largest loss in f16 first\n"
-      "  statctl exponents base --dtype e4m3 --kinds weight_grad\n"
+      "  statctl exponents base --dtype e4m3 --kind weight_grad\n"
       "  statctl exponents base blocks.1.ln2 --step 300      # its histogram\n"
       "\nHistograms are recorded on request: STATAGENT_EXPONENTS='*@0-,every=100'. docs/exponents.md\n",
       Exponents);
   AddRunName(app, o.run);
   app->add_option("activation", o.activation, "Only this activation, with its histogram");
-  TakesParsed(app->add_option("--dtype", o.dtype,
-                              "f16, bf16, e4m3 or e5m2 (default: f16; all four for a single activation)"),
-              "DTYPE", ParseNarrowFormat);
+  AddNarrowFormat(app, o.dtype);
   AddRankFilter(app, o.ranks);
   AddStepFilter(app, o.steps);
-  AddKindFilter(app, o.kinds, "output,weight_grad", "--kinds,--kind");
+  AddKindFilter(app, o.kinds, "output,weight_grad");
   AddRowLimit(app, o.top, "How many tensors to list");
 }
 

@@ -27,24 +27,24 @@ void AddPlace(CLI::App* app, CapturePlace& place) {
 
 }  // namespace
 
-void AddRecord(CommandSet& commands) {
-  struct RecordOptions {
+void AddSetSteps(CommandSet& commands, const std::string& name) {
+  struct StepsOptions {
     std::string run, steps;
   };
-  const auto [app, o] = commands.Add<RecordOptions>(
-      "record", "Changes which steps a live run records",
-      "  statctl record base --steps 5000-5010     # record some future steps in full\n"
-      "  statctl record base --steps every=100\n  statctl record base --steps ''             # every "
+  const auto [app, o] = commands.Add<StepsOptions>(
+      name, "Changes which steps a live run records",
+      "  statctl set-steps base --step 5000-5010     # record some future steps in full\n"
+      "  statctl set-steps base --step every=100\n  statctl set-steps base --step ''             # every "
       "step again\n",
-      [](Session& session, const RecordOptions& o) { return RecordSteps(session, o.run, o.steps); });
+      [](Session& session, const StepsOptions& o) { return RecordSteps(session, o.run, o.steps); });
   AddRunName(app, o.run);
-  app->add_option("--steps", o.steps, "Steps, such as 0-9,20,100- or every=10; empty: every step")
+  app->add_option("--step,--steps", o.steps, "Steps, such as 0-9,20,100- or every=10; empty: every step")
       ->required();
 }
 
-void AddEvents(CommandSet& commands) {
+void AddEvents(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<EventsOptions>(
-      "events", "Lists events: alarms, lost records and more",
+      name, "Lists events: alarms, lost records and more",
       "  statctl events base\n"
       "  statctl events base --kind nan_first_seen,norm_explosion --since-step 1000\n"
       "  statctl events base --follow                         # keeps printing new ones until Ctrl-C\n"
@@ -57,9 +57,9 @@ void AddEvents(CommandSet& commands) {
   app->add_flag("--follow,-f", o.follow, "Keep printing new events until Ctrl-C");
 }
 
-void AddWatch(CommandSet& commands) {
+void AddWatch(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<WatchOptions>(
-      "watch", "Follows a live run: steps, ranks, loss, alarms",
+      name, "Follows a live run: steps, ranks, loss, alarms",
       "  statctl watch base\n"
       "  statctl watch ort --against base     # does it still agree with base?\n"
       "  statctl watch base --once            # prints once; for scripts, with --format json\n"
@@ -73,13 +73,22 @@ void AddWatch(CommandSet& commands) {
   app->add_option("--against", o.against, "Compare every step that both runs have completed, as diff does");
 }
 
-void AddCapture(CommandSet& commands) {
+void AddValues(CommandSet& commands, const std::string& name) {
+  commands
+      .AddGroup(name, "Raw values of tensors, saved from a live run",
+                "  statctl values get base blocks.1.ln2 --step 5000     # asks the run in training for them\n"
+                "  statctl values list base\n"
+                "  statctl values diff base ort blocks.1.ln2 --step 3   # element by element\n")
+      ->require_subcommand(1);
+}
+
+void AddValuesGet(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<CaptureOptions>(
-      "capture", "Saves raw values of a tensor from a live run",
-      "  statctl capture base blocks.1.ln2 --step 5000                      # waits for it\n"
-      "  statctl capture base blocks.1.ln2 --step 5000 --rank 0 --out ln2.npy\n"
-      "  statctl capture base lm_head --step 5000 --kind grad_output --no-wait\n"
-      "  statctl capture base blocks.1.ln2 --step 5000 --out captured/      # a file for each rank\n"
+      name, "Saves raw values of a tensor from a live run",
+      "  statctl values get base blocks.1.ln2 --step 5000                      # waits for it\n"
+      "  statctl values get base blocks.1.ln2 --step 5000 --rank 0 --out ln2.npy\n"
+      "  statctl values get base lm_head --step 5000 --kind grad_output --no-wait\n"
+      "  statctl values get base blocks.1.ln2 --step 5000 --out captured/      # a file for each rank\n"
       "\nA step that has passed cannot be captured. To capture from the start, launch with\n"
       "STATAGENT_CAPTURES='blocks.1.ln2@3'. Values already stored are not requested again.\n"
       "docs/capture.md\n",
@@ -98,10 +107,10 @@ void AddCapture(CommandSet& commands) {
   app->add_flag("--overwrite", o.overwrite, "--out: replace the file");
 }
 
-void AddCaptures(CommandSet& commands) {
+void AddValuesList(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<CapturesOptions>(
-      "captures", "Lists captured tensors and pending requests",
-      "  statctl captures base\n  statctl captures base blocks.1.ln2 --steps 5000-\n", ListCaptures);
+      name, "Lists captured tensors and pending requests",
+      "  statctl values list base\n  statctl values list base blocks.1.ln2 --step 5000-\n", ListCaptures);
   AddRunName(app, o.run);
   app->add_option("activation", o.activation, "Only this activation");
   AddRankFilter(app, o.ranks);
@@ -109,12 +118,12 @@ void AddCaptures(CommandSet& commands) {
   AddKindFilter(app, o.kinds, "output,grad_output");
 }
 
-void AddDiffValues(CommandSet& commands) {
+void AddValuesDiff(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<DiffValuesOptions>(
-      "diff-values", "Compares a captured tensor element by element",
-      "  statctl diff-values base ort blocks.1.ln2 --step 3          # exit code: 0 "
+      name, "Compares a captured tensor element by element",
+      "  statctl values diff base ort blocks.1.ln2 --step 3          # exit code: 0 "
       "equal bit for bit, 1 different\n"
-      "  statctl diff-values base ort blocks.1.ln2 --step 3 --rank 1 --format json\n",
+      "  statctl values diff base ort blocks.1.ln2 --step 3 --rank 1 --format json\n",
       DiffValues);
   app->add_option("run_a", o.run_a, "The baseline run")->required();
   app->add_option("run_b", o.run_b, "The run to compare with it")->required();

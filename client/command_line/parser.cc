@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -12,7 +13,9 @@
 
 #include <fmt/format.h>
 
-#include "client/command_line/declarations.h"
+#include "client/command_line/command_table.h"
+#include "client/command_line/completion.h"
+#include "client/command_line/help.h"
 #include "client/rpc/own_collector.h"
 #include "common/edit_distance.h"
 #include "common/names.h"
@@ -24,22 +27,13 @@ namespace {
 
 constexpr char kDescription[] = "statctl: finds the first place where two training runs diverge.";
 
-constexpr char kFooter[] = R"(
-Examples:
-  statctl runs
-  statctl diff --run-a base --run-b ort
-  statctl help diff
-
-Exit codes: 0 success (diff: the same within tolerance), 1 diverged, 2 no answer
-(unknown run, unreachable, incomparable, wrong usage), 130 interrupted.)";
-
 const std::map<std::string, Format> kFormats = {{"table", Format::kTable},
                                                 {"json", Format::kJson},
                                                 {"csv", Format::kCsv},
                                                 {"markdown", Format::kMarkdown},
                                                 {"ort", Format::kOrt}};
-// Commands that can print the text of ONNX Runtime's tools.
-const std::set<std::string> kOrtCommands = {"memory", "density"};
+// Commands that can print the text of ONNX Runtime's tools; show with --memory or --padding.
+const std::set<std::string> kOrtCommands = {"memory", "density", "show"};
 
 // `before`: "noise " below noise.
 std::string NoCommand(const std::string& word, const CLI::App& parent, const std::string& before) {
@@ -54,48 +48,28 @@ std::string NoCommand(const std::string& word, const CLI::App& parent, const std
 }  // namespace
 
 Parser::Parser() : app_(kDescription, "statctl") {
-  app_.footer(kFooter);
   app_.set_version_flag("--version", "statctl " STATCOLLECT_VERSION, "Print the version and exit");
   app_.fallthrough();
   app_.require_subcommand(0, 1);
   AddGlobals();
-  // In the order of `statctl help`.
-  AddRun(commands_);
-  AddAb(commands_);
-  AddBisect(commands_);
-  AddDiff(commands_);
-  AddReport(commands_);
-  AddOpen(commands_);
-  AddExport(commands_);
-  AddSummary(commands_);
-  AddMap(commands_);
-  AddTwins(commands_);
-  AddNoise(commands_);
-  AddGolden(commands_);
-  AddRuns(commands_);
-  AddShow(commands_);
-  AddRemove(commands_);
-  AddRecord(commands_);
-  AddSeries(commands_);
-  AddTop(commands_);
-  AddConfig(commands_);
-  AddRanks(commands_);
-  AddCapture(commands_);
-  AddCaptures(commands_);
-  AddDiffValues(commands_);
-  AddScalars(commands_);
-  AddMemory(commands_);
-  AddDensity(commands_);
-  AddExponents(commands_);
-  AddEvents(commands_);
-  AddWatch(commands_);
-  AddKeep(commands_);
-  AddCheckpoint(commands_);
-  AddAudit(commands_);
-  AddStatus(commands_);
+  for (const CommandSection& section : CommandTable()) {
+    for (const CommandRow& row : section.rows) AddRow(row);
+  }
   AddHelp();
-  AddImport(commands_);
-  AddMigrate(commands_);
+  AddCompletion();
+}
+
+void Parser::AddRow(const CommandRow& row) {
+  if (row.declare == nullptr) return;
+  const std::size_t blank = row.name.find(' ');
+  const bool below = blank != std::string::npos;
+  CommandSet commands(below ? *app_.get_subcommand(row.name.substr(0, blank)) : app_, commands_);
+  row.declare(commands, row.name.substr(below ? blank + 1 : 0));
+  CommandSet top(app_, commands_);
+  for (const OldName& old : row.old_names) {
+    (old.declare != nullptr ? old.declare : row.declare)(top, old.name);
+    now_[app_.get_subcommand(old.name)] = old.now.empty() ? row.name : old.now;
+  }
 }
 
 std::optional<int> Parser::Parse(int argc, const char* const* argv) {
@@ -106,6 +80,9 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
   }
   try {
     app_.parse(argc, argv);
+  } catch (const CLI::CallForHelp& asked) {
+    std::cout << (app_.get_subcommands().empty() ? FirstScreen(app_) : app_.help());
+    return kExitSame;
   } catch (const CLI::Success& asked) {
     std::ostringstream out, err;
     app_.exit(asked, out, err);
@@ -118,14 +95,14 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
                       (used.empty() ? "" : " " + used.front()->get_name()));
   }
   if (app_.get_subcommands().empty()) {
-    std::cerr << app_.help();
+    std::cerr << FirstScreen(app_);
     return kExitNoAnswer;
   }
   const std::string command = app_.get_subcommands().front()->get_name();
   if (command == "help") return Help();
   if (format_ == "ort" && !kOrtCommands.contains(command))
     return UsageError(
-        "--format ort: only memory and density can be printed that way; expected table, json, csv or "
+        "--format ort: only show --memory and --padding can be printed that way; expected table, json, csv or "
         "markdown");
   if (ContainsToken(token_file_))
     return UsageError(
@@ -144,7 +121,12 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
 int Parser::Run(Session& session) const {
   const CLI::App* command = app_.get_subcommands().front();
   if (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  return commands_.Of(command)(session);
+  const int code = commands_.at(command)(session);
+  const auto now = now_.find(command);
+  const bool answered = code == kExitSame || code == kExitDiverged;
+  if (now != now_.end() && answered && session.options().format != Format::kJson)
+    session.Remark(fmt::format("statctl: {} is now called: statctl {}", command->get_name(), now->second));
+  return code;
 }
 
 GlobalOptions Parser::global() const {
@@ -165,6 +147,8 @@ CollectorOptions Parser::collector() const {
   Locate locate;
   const char* const of_agents = std::getenv("STATAGENT_COLLECTOR");
   const bool named = app_.get_option("--collector")->count() > 0, trains = RunsTrainings();
+  const bool completes = app_.got_subcommand("completion");
+  const bool imports = app_.got_subcommand("import") || app_.get_subcommand("move")->got_subcommand("import");
   if (!named && trains && of_agents != nullptr && *of_agents != '\0')
     locate = [address = std::string(of_agents)](const auto&) -> Result<Located> {
       if (const Status valid = ValidateAddress(address, "STATAGENT_COLLECTOR"); !valid.ok()) return valid;
@@ -173,16 +157,19 @@ CollectorOptions Parser::collector() const {
   else if (!named)
     locate = LocateOwn({.folder = data_dir_,
                         .named = app_.get_option("--data-dir")->count() > 0,
-                        .make_folder = (trains && !app_.got_subcommand("twins")) || app_.got_subcommand("import"),
+                        .start = !completes,
+                        .make_folder = (trains && !app_.got_subcommand("twins")) || imports,
                         .remark = [quiet = quiet_](const std::string& sentence) {
                           if (!quiet) std::cerr << sentence + '\n';
                         }});
+  // A shell that waits for a word does not wait for long.
+  const double seconds = completes && timeout_seconds_ == 0 ? 1 : timeout_seconds_;
   return {.address = collector_,
           .locate = std::move(locate),
           .token_file = token_file_,
           .project = project_,
           .tls = tls_,
-          .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds_ * 1000))};
+          .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000))};
 }
 
 // What to say if the first word that was left over stands where a command is expected; empty if none does.
@@ -197,20 +184,26 @@ std::string Parser::UnknownCommand() const {
   return NoCommand(*word, parent, used.empty() ? "" : parent.get_name() + " ");
 }
 
-// App::help would be about the command that was used.
-std::string Parser::TopHelp() const {
-  return app_.get_formatter()->make_help(&app_, app_.get_name(), CLI::AppFormatMode::Normal);
-}
-
 int Parser::Help() const {
-  if (help_of_.empty()) {
-    std::cout << TopHelp();
+  if (help_of_.empty() && !help_all_) {
+    std::cout << FirstScreen(app_);
     return kExitSame;
   }
-  const auto found =
-      app_.get_subcommands([&](const CLI::App* command) { return command->get_name() == help_of_; });
-  if (found.empty()) return UsageError("help: " + NoCommand(help_of_, app_, ""));
-  std::cout << found.front()->help("statctl");
+  if (help_all_ || help_of_ == std::vector<std::string>{"all"}) {
+    std::cout << FullHelp(app_);
+    return kExitSame;
+  }
+  const CLI::App* command = &app_;
+  std::string path = "statctl", before;
+  for (const std::string& name : help_of_) {
+    const auto found =
+        command->get_subcommands([&](const CLI::App* below) { return below->get_name() == name; });
+    if (found.empty()) return UsageError("help: " + NoCommand(name, *command, before));
+    command = found.front();
+    if (name != help_of_.back()) path += " " + name;
+    before += name + " ";
+  }
+  std::cout << command->help(path);
   return kExitSame;
 }
 
@@ -235,7 +228,7 @@ void Parser::AddGlobals() {
   file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities, "ca.pem of the collector; turns TLS on");
   file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate, "PEM file of your own certificate");
   file("--tls-key", "STATCTL_TLS_KEY", tls_files_.key, "PEM file of its private key");
-  TakesOneOf(app_.add_option("--format", format_, "Output format (ort: memory and density only)")
+  TakesOneOf(app_.add_option("--format", format_, "Output format (ort: show --memory, --padding)")
                  ->capture_default_str(),
              "FORMAT", {"table", "json", "csv", "markdown", "ort"});
   app_.add_option("--timeout", timeout_seconds_, "Seconds to wait for an answer (0: no limit)")
@@ -246,8 +239,27 @@ void Parser::AddGlobals() {
 
 void Parser::AddHelp() {
   CLI::App* help = app_.add_subcommand("help", "Explains a command, with examples");
-  help->footer(std::string("\nExamples:\n  statctl help\n  statctl help diff\n") + kGlobalHelp);
+  help->footer(std::string("\nExamples:\n  statctl help\n  statctl help diff\n  statctl help values get\n"
+                           "  statctl help --all       # every command, and the global options\n") +
+               kGlobalHelp);
   help->add_option("command", help_of_, "Name of the command");
+  help->add_flag("--all", help_all_, "List every command, and the global options");
+}
+
+void Parser::AddCompletion() {
+  CLI::App* completion =
+      app_.add_subcommand("completion", "Prints a script that completes commands in your shell");
+  completion->footer(
+      std::string("\nExamples:\n"
+                  "  statctl completion bash >> ~/.bashrc\n"
+                  "  statctl completion zsh > ~/.zfunc/_statctl     # a folder of fpath\n"
+                  "  statctl completion fish > ~/.config/fish/completions/statctl.fish\n"
+                  "It completes commands, options and names of runs. It starts no collector.\n") +
+      kGlobalHelp);
+  TakesOneOf(completion->add_option("shell", completion_.shell, "bash, zsh or fish")->required(), "SHELL",
+             {"bash", "zsh", "fish"});
+  completion->add_option("words", completion_.words, "After --: print how the last of these words may go on");
+  commands_[completion] = [this](Session& session) { return Complete(session, app_, completion_); };
 }
 
 }  // namespace statcollect::client

@@ -3,14 +3,23 @@
 
 namespace statcollect::client {
 
-void AddExport(CommandSet& commands) {
+void AddMove(CommandSet& commands, const std::string& name) {
+  commands
+      .AddGroup(name, "Imports, exports and copies runs",
+                "  statctl move import ort out_pt --run base\n"
+                "  statctl move export csv base base.csv\n"
+                "  statctl move migrate --to new:7433        # to another collector\n")
+      ->require_subcommand(1);
+}
+
+void AddExport(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ExportOptions>(
-      "export", "Exports a run as csv, parquet, tensorboard, ...",
-      "  statctl export csv base base.csv                    # one line per tensor and step\n"
-      "  statctl export json base - | gzip > base.jsonl.gz   # everything, one object per line\n"
-      "  statctl export ort base dump/base --steps 0-9       # step_<k>/<name>_forward and _backward\n"
-      "  statctl export parquet base base.parquet --sketch\n"
-      "  statctl export tensorboard base logs/base --stat l2,max\n",
+      name, "Exports a run as csv, parquet, tensorboard, ...",
+      "  statctl move export csv base base.csv                    # one line per tensor and step\n"
+      "  statctl move export json base - | gzip > base.jsonl.gz   # everything, one object per line\n"
+      "  statctl move export ort base dump/base --step 0-9       # step_<k>/<name>_forward and _backward\n"
+      "  statctl move export parquet base base.parquet --sketch\n"
+      "  statctl move export tensorboard base logs/base --stat l2,max\n",
       Export);
   TakesOneOf(app->add_option("to", o.format, "csv, json, ort, parquet or tensorboard")->required(), "FORMAT",
              {"csv", "json", "ort", "parquet", "tensorboard"});
@@ -18,14 +27,14 @@ void AddExport(CommandSet& commands) {
   app->add_option("path", o.path,
                   "File (csv, json, parquet) or folder to make; '-': standard output (csv, json)")
       ->required();
-  CLI::Option* ranks = app->add_option("--ranks,--rank", o.ranks, kRankFilter);
+  CLI::Option* ranks = AddRankFilter(app, o.ranks);
   CLI::Option* whole = app->add_flag(
       "--whole", o.whole, "Whole tensors instead of each rank's parts (default for ort and tensorboard)");
   app->add_flag("--by-rank", o.by_rank,
-                "Each rank's parts of tensors (default for csv, json and parquet, and with --ranks)")
+                "Each rank's parts of tensors (default for csv, json and parquet, and with --rank)")
       ->excludes(whole);
   whole->excludes(ranks);
-  app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  AddStepFilter(app, o.steps);
   AddKindFilter(app, o.kinds, "output,grad_output; no scalars or events");
   app->add_flag("--sketch", o.sketches, "csv, json, parquet: include the sketches");
   app->add_flag("--samples", o.samples, "csv, json, parquet: include the first elements, where recorded");
@@ -38,15 +47,15 @@ void AddExport(CommandSet& commands) {
   app->add_flag("--overwrite", o.overwrite, "Replace the output of an earlier export");
 }
 
-void AddImport(CommandSet& commands) {
+void AddImport(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ImportOptions>(
-      "import", "Imports another tool's dump as a run",
-      "  statctl import ort out_pt --run base\n"
-      "  statctl import ort dumps --run base --rank-pattern 'out_{rank}'     # folders out_0, out_1, ...\n"
-      "  statctl import msprobe dump_path --run npu --steps 0-9\n"
-      "  statctl import mindspore dump_path --run ms --dry-run               # reads and reports only\n"
-      "  statctl import ort out_pt --run base --if-exists replace --strict\n"
-      "  statctl import spill /scratch/statagent       # records that training jobs could not send\n"
+      name, "Imports another tool's dump as a run",
+      "  statctl move import ort out_pt --run base\n"
+      "  statctl move import ort dumps --run base --rank-pattern 'out_{rank}'     # folders out_0, out_1, ...\n"
+      "  statctl move import msprobe dump_path --run npu --step 0-9\n"
+      "  statctl move import mindspore dump_path --run ms --dry-run               # reads and reports only\n"
+      "  statctl move import ort out_pt --run base --if-exists replace --strict\n"
+      "  statctl move import spill /scratch/statagent       # records that training jobs could not send\n"
       "\nA bad file ends the import with its name and line; what was read before it stays stored (statctl "
       "rm\n"
       "removes it). --keep-going skips bad files and counts them; --strict reads everything first and\n"
@@ -71,7 +80,7 @@ void AddImport(CommandSet& commands) {
   app->add_option("--launch", o.launch,
                   "When importing rank by rank: imports with the same text and --world-size join the same "
                   "attempt of the run");
-  app->add_option("--steps", o.steps, "Only these steps, such as 0-9,20,100- or every=10");
+  AddStepFilter(app, o.steps);
   TakesOneOf(app->add_option("--if-exists", o.if_exists,
                              "If the run has data: error, replace it, append a launch to it")
                  ->capture_default_str(),
@@ -85,13 +94,13 @@ void AddImport(CommandSet& commands) {
   app->add_flag("--keep-going", o.keep_going, "Skip and count bad files")->excludes(strict);
 }
 
-void AddMigrate(CommandSet& commands) {
+void AddMigrate(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<MigrateOptions>(
-      "migrate", "Copies runs to another collector",
-      "  statctl --collector old:7433 migrate --to new:7433\n"
-      "  statctl migrate --to new:7433 --run base --run 'gpt-*'\n"
-      "  statctl migrate --to new:7433 --dry-run                 # says what would be copied\n"
-      "  statctl --token-file old.token migrate --to new:7433 --to-token-file new.token --to-tls-ca ca.pem\n"
+      name, "Copies runs to another collector",
+      "  statctl --collector old:7433 move migrate --to new:7433\n"
+      "  statctl move migrate --to new:7433 --run base --run 'gpt-*'\n"
+      "  statctl move migrate --to new:7433 --dry-run                 # says what would be copied\n"
+      "  statctl --token-file old.token move migrate --to new:7433 --to-token-file new.token --to-tls-ca ca.pem\n"
       "\nIf it is interrupted, the same command goes on where it was. Both tokens need the scope admin. Exit\n"
       "codes: 0 both sides hold the same, 1 some run was not copied or differs, 2 a collector does not answer\n"
       "(--timeout: after so many seconds without progress, 60 by default).\n",

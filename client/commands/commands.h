@@ -26,7 +26,18 @@ struct RunsOptions {
   bool twins = false;         // also twins, each below its base
 };
 int ListRuns(Session& session, const RunsOptions& options);
-int ShowRun(Session& session, const std::string& run);
+// What show prints of a run; no flag: its ranks, steps, events and configuration.
+struct ShowOptions {
+  std::string run, ranks, steps;
+  bool memory = false, padding = false, events = false;  // at most one
+  bool modules = false, all = false;                     // of memory
+  std::optional<std::uint32_t> top;                      // of memory
+  std::string input;                                     // of padding
+  std::string kinds;                                     // of events, as the next
+  std::optional<std::uint64_t> since_step;
+  bool follow = false;
+};
+int Show(Session& session, const ShowOptions& options);
 
 struct DiffOptions {
   std::string run_a, run_b;
@@ -151,6 +162,13 @@ struct ExponentsOptions {
   std::uint32_t top = 40;
 };
 int Exponents(Session& session, const ExponentsOptions& options);
+// A named tensor over the steps, the extreme ones of a step, or what they would lose in narrower formats.
+struct TensorOptions {
+  std::string run, name, stats, by, dtype, kinds, ranks, steps, output_path;
+  bool exponents = false, by_rank = false;
+  std::optional<std::uint32_t> count;
+};
+int ShowTensor(Session& session, const TensorOptions& options);
 // "f16", "bf16", "e4m3", "e5m2", also "f8e4m3"; unspecified: empty.
 Result<v1::DType> ParseNarrowFormat(const std::string& text);
 

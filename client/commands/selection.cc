@@ -81,7 +81,7 @@ Result<v1::Kind> ParseOneKind(const std::string& text) {
 Status CheckSteps(const std::string& text) {
   const auto parsed = StepSet::Parse(text);
   if (parsed.ok()) return Status::Ok();
-  return {parsed.status().code(), "--steps: " + parsed.status().message()};
+  return {parsed.status().code(), "--step: " + parsed.status().message()};
 }
 
 }  // namespace statcollect::client

@@ -1,4 +1,4 @@
-// Parses --rank, --steps and --kinds, which select the part of a run that a query covers.
+// Parses --rank, --step and --kind, which select the part of a run that a query covers.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_SELECTION_H_
 #define STATCOLLECT_CLIENT_COMMANDS_SELECTION_H_
 

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/text.h"
@@ -43,12 +44,13 @@ bool HasWord(std::string_view text, std::string_view word) {
 }
 
 // Whether the message says itself what was attempted, as "top of run 'base': ...", or names all of its objects first, as
-// "no run 'base'; ...". Objects: the words of `attempted` that are not the command's.
+// "no run 'base'; ...". Objects: the words of `attempted` after the first, that are not the command's.
 bool SaysItself(std::string_view message, std::string_view attempted, std::string_view command) {
   const std::string_view subject = message.substr(0, std::min(message.find(": "), message.find(';')));
   std::size_t objects = 0, named = 0;
+  bool is_verb = true;
   for (const std::string_view word : PartsOf(attempted, ' ')) {
-    if (HasWord(command, word)) continue;
+    if (std::exchange(is_verb, false) || HasWord(command, word)) continue;
     ++objects;
     named += HasWord(subject, word) ? 1 : 0;
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "client/commands/commands.h"
+#include "client/commands/option_use.h"
 #include "client/render/flatten.h"
 #include "common/names.h"
 #include "common/parse.h"
@@ -149,8 +150,6 @@ Table RanksCsv(const v1::GetRunResponse& run) {
   return std::move(ranks).Take();
 }
 
-}  // namespace
-
 int ShowRun(Session& session, const std::string& run) {
   v1::GetRunRequest request;
   request.set_run(run);
@@ -159,6 +158,40 @@ int ShowRun(Session& session, const std::string& run) {
   session.Print(
       *response, [&] { return RanksCsv(*response); }, [&] { return Render(*response); });
   return kExitSame;
+}
+
+Status CheckUse(const ShowOptions& o, Format format) {
+  return CheckOptionUse(
+      {{"--rank", !o.ranks.empty(), o.memory || o.padding || o.events, "--memory, --padding or --events"},
+       {"--step", !o.steps.empty(), o.memory || o.padding, "--memory or --padding"},
+       {"--modules", o.modules, o.memory, "--memory"},
+       {"--top", o.top.has_value(), o.memory, "--memory"},
+       {"--all", o.all, o.memory, "--memory"},
+       {"--input", !o.input.empty(), o.padding, "--padding"},
+       {"--kind", !o.kinds.empty(), o.events, "--events"},
+       {"--since-step", o.since_step.has_value(), o.events, "--events"},
+       {"--follow", o.follow, o.events, "--events"},
+       {"--format ort", format == Format::kOrt, o.memory || o.padding, "--memory or --padding"}});
+}
+
+}  // namespace
+
+int Show(Session& session, const ShowOptions& o) {
+  if (const Status wrong = CheckUse(o, session.options().format); !wrong.ok())
+    return session.Fail("show " + Printable(o.run), wrong);
+  if (o.memory) {
+    MemoryOptions memory{
+        .run = o.run, .ranks = o.ranks, .steps = o.steps, .modules = o.modules, .all = o.all};
+    memory.top = o.top.value_or(memory.top);
+    return Memory(session, memory);
+  }
+  if (o.padding)
+    return Density(session, {.run = o.run, .input = o.input, .ranks = o.ranks, .steps = o.steps});
+  if (o.events)
+    return Events(
+        session,
+        {.run = o.run, .ranks = o.ranks, .kinds = o.kinds, .since_step = o.since_step, .follow = o.follow});
+  return ShowRun(session, o.run);
 }
 
 }  // namespace statcollect::client

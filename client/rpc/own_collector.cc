@@ -279,6 +279,10 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
   const auto own = std::make_shared<std::unique_ptr<OwnCollector>>();
   return [options, own](const Cancelled& cancelled) -> Result<Located> {
     if (!options.named && !NothingListens(kDefaultAddress)) return Located{.address = kDefaultAddress};
+    if (!options.start) {
+      const std::string address = FindAddress(options.folder);
+      return Located{.address = address.empty() ? kDefaultAddress : address};
+    }
     std::error_code error;
     if (!options.make_folder && !std::filesystem::is_directory(options.folder, error)) {
       if (!options.named) return Located{.address = kDefaultAddress};  // whose absence is explained there

@@ -47,6 +47,7 @@ class OwnCollector {
 struct OwnCollectorOptions {
   std::string folder;        // of the data
   bool named = false;        // by the user: no other collector is looked for
+  bool start = true;         // false: only one that runs already is used
   bool make_folder = false;  // a folder that is missing is made; else nothing is started without one
   std::function<void(const std::string&)> remark;  // told in a sentence what was started
 };

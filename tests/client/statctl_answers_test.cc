@@ -104,7 +104,7 @@ TEST_F(Statctl, AnUnknownCommandIsCalledThatWithTheOneThatWasMeant) {
     EXPECT_EQ(done.code, 2);
     return done.err;
   };
-  EXPECT_EQ(error({"run"}), "statctl: no command 'run' (did you mean 'runs'?); statctl help lists all\n");
+  EXPECT_EQ(error({"rusn"}), "statctl: no command 'rusn' (did you mean 'runs'?); statctl help lists all\n");
   EXPECT_EQ(error({"scalers", "base", "--name", "loss"}),
             "statctl: no command 'scalers' (did you mean 'scalars'?); statctl help lists all\n");
   EXPECT_EQ(error({"frobnicate"}), "statctl: no command 'frobnicate'; statctl help lists all\n");

@@ -337,8 +337,8 @@ TEST_F(Statctl, OverviewFitsATerminal) {
 }
 
 TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
-  for (const std::string command : {"runs", "show", "diff", "series", "scalars", "events", "top", "config",
-                                    "ranks", "rm", "keep", "checkpoint", "status"}) {
+  for (const std::string command : {"runs", "show", "diff", "series", "scalars", "events", "top", "tensor",
+                                    "config", "ranks", "rm", "pin", "admin", "values", "move", "status"}) {
     const Finished help = Run({"help", command});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))

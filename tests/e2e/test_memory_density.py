@@ -138,7 +138,7 @@ def test_exports_have_them(recorded: Collector, tmp_path: Path) -> None:
 
 def test_only_these_two_have_the_reference_form(recorded: Collector) -> None:
     done = recorded.statctl("scalars", "tagger", "--format", "ort")
-    assert done.code == 2 and "only memory and density" in done.err
+    assert done.code == 2 and "only show --memory and --padding" in done.err
 
 
 def test_an_embedding_without_a_padding_index_is_named(recorded: Collector) -> None:

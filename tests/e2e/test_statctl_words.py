@@ -17,7 +17,7 @@ import pytest
 from conftest import BUILD, STATCTL, Collector, Finished, run_command
 
 MAKE_RUNS = BUILD / "tests" / "make_runs"
-FREE = {"TEXT", "NUMBER", "INT", "UINT", "FLOAT"}  # placeholders of options that take anything of a type
+FREE = {"TEXT", "NUMBER", "INT", "UINT", "FLOAT", "SEED"}  # placeholders of options that take anything of a type
 STEPS = 6
 
 
@@ -48,7 +48,7 @@ def statctl(*arguments: str) -> Finished:
 
 def commands() -> Iterator[list[str]]:
     """Every command with its subcommands, as the help lists them."""
-    for name in re.findall(r"^  (\w[\w-]*)  +\S", statctl("--help").out.split("Subcommands:")[1], re.M):
+    for name in re.findall(r"^  (\w[\w-]*)  +\S", statctl("help", "--all").out.split("Options:")[0], re.M):
         within = statctl(name, "--help").out.partition("Subcommands:")[2]
         found = [[name, sub] for sub in re.findall(r"^  (\w[\w-]*)  +\S", within.split("\n\n")[0], re.M)]
         yield from found or [[name]]
@@ -69,11 +69,11 @@ def fixed_options() -> dict[tuple[str, str], list[str]]:
 def test_every_option_with_a_fixed_set_of_values_refuses_others_and_suggests_one() -> None:
     options = fixed_options()
     expected = {
-        ("runs", "--sort"), ("runs", "--state"), ("runs", "--format"), ("audit", "--outcome"), ("top", "--by"), ("top", "--kinds"),
-        ("series", "--stat"), ("series", "--kind"), ("exponents", "--dtype"), ("exponents", "--kinds"), ("capture", "--kind"),
-        ("capture", "--mode"), ("diff-values", "--kind"), ("diff-values", "--mode"), ("captures", "--kinds"), ("diff", "--kinds"),
-        ("report", "--kinds"), ("open", "--kinds"), ("ranks", "--kinds"), ("export", "to"), ("export", "--kinds"), ("export", "--stat"),
-        ("import", "dump"), ("import", "--if-exists"), ("map show", "name"),
+        ("runs", "--sort"), ("runs", "--state"), ("runs", "--format"), ("admin audit", "--outcome"), ("tensor", "--by"), ("tensor", "--kind"),
+        ("tensor", "--stat"), ("tensor", "--dtype"), ("values get", "--kind"), ("values get", "--mode"), ("values diff", "--kind"),
+        ("values diff", "--mode"), ("values list", "--kind"), ("diff", "--kind"), ("report", "--kind"), ("open", "--kind"), ("ranks", "--kind"),
+        ("move export", "to"), ("move export", "--kind"), ("move export", "--stat"), ("move import", "dump"), ("move import", "--if-exists"),
+        ("map show", "name"), ("run", "--if-exists"), ("run", "--watch"), ("completion", "shell"),
     }  # fmt: skip
     assert set(options) == expected
     for (command, option), given in options.items():
