@@ -26,7 +26,7 @@ from auto_runs import (
 )
 from conftest import Collector, Finished
 
-AS_BY_HAND = ["nanogpt", "workers", "amp", "gan", "parts", "two_models", "disjoint", "teacher", "wrapped_optimizer"]
+AS_BY_HAND = ["nanogpt", "workers", "amp", "gan", "parts", "two_models", "disjoint", "teacher", "wrapped_optimizer", "closure"]
 PHASES = {"taking_turns": 8, "rebuilt": 8, "two_phases": 6}
 NOT_RECORDED = {
     "without_optimizer": "nothing was recorded: backward() was called, but no torch.optim.Optimizer was made; add statagent.init()",
@@ -35,7 +35,11 @@ NOT_RECORDED = {
     "scripted": "cannot record without a line: watch: found a RecursiveScriptModule as model, which does not accept hooks",
 }
 LATE = {"evaluation_mode": "is trained in evaluation mode", "direct_forward": ""}
-ENDINGS = {"raises": (1, "interrupted"), "exits": (3, "finished"), "leaves": (4, "")}  # os._exit may leave before anything is sent
+ENDINGS = {
+    "raises": (1, "interrupted"),
+    "exits": (3, "finished"),
+    "leaves": (4, ""),
+}  # os._exit may leave before anything is sent
 OWN = ["by_itself", "late_init"]
 EACH = [*AS_BY_HAND, "compiled", "compiled_step", *PHASES, *NOT_RECORDED, *LATE, *ENDINGS, *OWN]
 

@@ -328,6 +328,24 @@ class Lookahead(torch.optim.Optimizer):
         return self._base.step(closure)
 
 
+def closure() -> None:
+    """The model runs inside of the optimizer's update."""
+    model = small(WIDTH)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+    by_hand((model, optimizer, ""))
+    for _ in range(STEPS):
+        x = torch.randn(4, WIDTH)
+
+        def compute(x: torch.Tensor = x) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (model(x) - x).square().mean()
+            log(loss).backward()
+            return loss
+
+        optimizer.step(compute)
+    finish(model)
+
+
 def wrapped_optimizer() -> None:
     model = small(WIDTH)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)

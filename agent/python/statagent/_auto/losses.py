@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from .._native.tensors import capturing
 from .._runtime.current import running_agent
 from .._torch.autograd import in_backward
 from .models import variable_of
 
 NAME = "loss"
 _UNSCALED = "_statagent_unscaled"  # attribute of a scaled loss: the loss
+
+
+def is_compiling() -> Callable[[], bool]:
+    """torch's function that says whether the code that calls it is traced into a graph."""
+    found: Callable[[], bool] | None = getattr(sys.modules["torch"].compiler, "is_compiling", None)
+    return (lambda: False) if found is None else found
 
 
 class Losses:
@@ -44,8 +52,8 @@ class Losses:
         self._replaced.append((owner, name, before, ours))
 
     def _around_backward(self, backward: Any) -> Any:
-        torch = sys.modules["torch"]
-        compiling, begins, log = torch.compiler.is_compiling, self._begins, self._log
+        torch, begins, log = sys.modules["torch"], self._begins, self._log
+        compiling = is_compiling()
 
         def call(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if not compiling() and not in_backward():
@@ -71,7 +79,7 @@ class Losses:
     def _log(self, tensor: Any) -> None:
         """Logs the loss in its micro-batch. Never raises, and waits for no GPU."""
         agent = running_agent()
-        if agent is None or not agent.automatic:
+        if agent is None or not agent.automatic or capturing():
             return
         try:
             loss = vars(tensor).get(_UNSCALED, tensor.detach())

@@ -20,7 +20,7 @@ from .._runtime.log import warn_once
 from .._torch.modules import unwrap
 from ..watch import Watch, watch
 from .launch import launch_arguments
-from .losses import Losses
+from .losses import Losses, is_compiling
 from .models import Root, find_roots, holds, name_roots, outermost, own_parameters
 
 _LATE_MAX = 3  # backward passes for which an optimizer may wait for its model's training pass, once another model is watched
@@ -57,6 +57,7 @@ class Training:
         self._watched: list[_Watched] = []
         self._losses = Losses(self._backward_begins)
         self._call: tuple[Any, Any] | None = None  # torch's Module.__call__ and what stands in for it
+        self._update_hook: Any = None  # of all optimizers, as long as some wait
         self._others: dict[int, Callable[[], Any]] = {}  # modules, by id, that hold no parameters of the pending optimizers
         self._busy = threading.local()
         self._late = 0  # backward passes since an optimizer was made, without a training pass of its model
@@ -80,7 +81,10 @@ class Training:
         self._pending.append(weak(optimizer))
         self._late = 0
         self._others.clear()
-        self._install()
+        try:
+            self._install()
+        except Exception as error:
+            self._give_up(error)
 
     def backward_without_optimizer(self) -> None:
         """The first backward pass of the process."""
@@ -128,6 +132,20 @@ class Training:
             if optimizers and self._late >= (_LATE_MAX if self._watched else 1):
                 self._watch(None, optimizers, sys._getframe(2))
                 self._report_evaluation_mode()
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._busy.now = False
+
+    def _update_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An update with a closure runs the model inside of it, where it would be too late for hooks on the optimizer."""
+        if not any(callable(each) for each in (*args[1:], kwargs.get("closure"))) or getattr(self._busy, "now", False):
+            return
+        self._busy.now = True
+        try:
+            optimizers = self._waiting()
+            if any(each is optimizer for each in optimizers):
+                self._watch(None, optimizers, sys._getframe(2))
         except Exception as error:
             self._give_up(error)
         finally:
@@ -229,10 +247,9 @@ class Training:
         torch.compile warns of those."""
         if self._call is not None:
             return
+        self._losses.install()
         torch = sys.modules["torch"]
-        call, compiling, gradients, begins = (
-            torch.nn.Module.__call__, torch.compiler.is_compiling, torch.is_grad_enabled, self._pass_begins,
-        )  # fmt: skip
+        call, compiling, gradients, begins = torch.nn.Module.__call__, is_compiling(), torch.is_grad_enabled, self._pass_begins
 
         @functools.wraps(call)
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -240,14 +257,15 @@ class Training:
                 begins(module)
             return call(module, *args, **kwargs)
 
+        self._update_hook = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._update_begins)
         torch.nn.Module.__call__ = called
         self._call = call, called
-        self._losses.install()
 
     def _uninstall(self) -> None:
         if self._call is None:
             return
         (call, called), self._call = self._call, None
+        self._update_hook.remove()
         module = sys.modules["torch"].nn.Module
         if module.__call__ is called:
             module.__call__ = call
