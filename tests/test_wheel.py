@@ -236,8 +236,9 @@ def test_a_program_of_another_environment_is_recorded_from_the_wheel(installed: 
     script = tmp_path / "train.py"
     script.write_text(WITHOUT_A_LINE)
     start = next(installed.parent.glob("lib/python*/site-packages/statagent/_auto/start"))
-    recorded = {"STATAGENT_AUTO": "1", "STATAGENT_RUN": "another", "STATAGENT_COLLECTOR": collector}
-    done = run(sys.executable, script, PYTHONPATH=str(start), **recorded)
+    done = run(
+        sys.executable, script, PYTHONPATH=str(start), STATAGENT_AUTO="1", STATAGENT_RUN="another", STATAGENT_COLLECTOR=collector
+    )
     assert done.stdout == "trained\n" and ", none lost; next: statctl diff another OTHER" in done.stderr, done.stderr
     shown = run(installed / "statctl", "--collector", collector, "--format", "json", "show", "another").stdout
     assert '"steps": 2' in shown, shown
