@@ -214,7 +214,7 @@ class View:
 VIEWS = {
     "runs": View("/", "table.rows tbody tr", pick_two, picture="page-runs"),
     "removal": View("/", "table.rows tbody tr", ask_removal, picture="page-removal", height=720),
-    "compare": View(COMPARE, MAP, picture="page-compare", height=1010),
+    "compare": View(COMPARE, MAP, picture="page-compare", height=1560),
     "cell": View(CELL, ".cell .chart canvas", picture="page-cell"),
     "identical": View("/?view=compare&a=base&b=base2", MAP),
     "long": View("/?view=compare&a=gpt-6l&b=gpt-6l-lr", MAP),
@@ -237,7 +237,7 @@ VIEWS = {
     "login": View("/", "main", refuse, "form.token"),
     "offline": View("/", "table.rows tbody tr", cut_off, ".offline"),
 }
-EXTRA = {"page-compare-dark": ("compare", "dark", 1280, 1010), "page-phone": ("cell", "light", 390, 1500)}
+EXTRA = {"page-compare-dark": ("compare", "dark", 1280, 1560), "page-phone": ("cell", "light", 390, 1500)}
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
 

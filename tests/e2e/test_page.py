@@ -510,6 +510,7 @@ def test_keyboard_alone_opens_and_leaves_the_removal_dialog(recorded: Collector,
 def test_a_drag_looks_closer_and_the_link_shows_the_same(recorded: Collector, open_page: Open) -> None:
     page = open_page(recorded, COMPARE)
     painted(page)
+    page.locator(".heat-canvas").scroll_into_view_if_needed()
     box = page.locator(".heat-canvas").bounding_box()
     page.mouse.move(box["x"] + 20, box["y"] + 100)
     page.mouse.down()
@@ -770,7 +771,7 @@ def test_a_report_is_one_file_that_needs_nothing(recorded: Collector, browser: A
     page.get_by_role("button", name="Show the origin").click()
     page.wait_for_selector(".cell table")
     assert "blocks.1.ln2" in page.inner_text(".cell h2")
-    assert page.locator(".chart canvas").count() == 1
+    assert page.locator(".chart canvas").count() == 2, "the losses, and their difference"
     if AXE.exists():
         # Through the browser's own interface: the file's policy runs no other script.
         page.evaluate(AXE.read_text())

@@ -98,9 +98,8 @@ def test_settings_are_grouped_folded_and_filtered(recorded: Collector, open_page
 def test_a_golden_that_a_comparison_has_loaded_is_not_among_the_runs(
     collector: Collector, open_page: Open, tmp_path: Path
 ) -> None:
-    code = "import statagent\nstatagent.init(run='{}')\nstatagent.log_scalar('loss', 1.0)\nstatagent.close()"
     for run in ("base", "pr-17"):
-        collector.python(code.format(run))
+        collector.python(CONSTANT.replace("constant", run))
     golden = tmp_path / "base.scg"
     assert collector.statctl("golden", "save", "base", str(golden)).code == 0
     collector.statctl("diff", "--golden", str(golden), "--run-b", "pr-17")

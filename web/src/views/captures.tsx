@@ -54,19 +54,22 @@ function useCapture(row: CaptureRow | null): { values: Values | null; error: str
   return state.key === key ? state : { values: null, error: '' };
 }
 
-function Bars({ label, lists, of }: { label: string; lists: readonly Float64Array[]; of: readonly ('a' | 'b')[] }) {
+type Side = 'a' | 'b';
+type Names = Readonly<Record<Side, string>>;
+
+function Bars({ label, lists, of, names }: { label: string; lists: readonly Float64Array[]; of: readonly Side[]; names: Names }) {
   const box = useRef<HTMLElement>(null);
   const width = useWidth(box);
   const colours = LINES[useTheme()];
   const bins = useMemo(() => binsOf(lists, width > 0 && width < 600 ? 30 : 60), [lists, width < 600]);
   const most = Math.max(1, ...bins.counts.flat());
   const each = width / (bins.counts[0]?.length ?? 1);
-  const broken = bins.notFinite.map((number, i) => (number > 0 ? `${of[i]!.toUpperCase()}: ${count(number)} not finite` : '')).filter(Boolean);
+  const broken = bins.notFinite.map((number, i) => (number > 0 ? `${names[of[i]!]}: ${count(number)} not finite` : '')).filter(Boolean);
   return (
     <figure class="chart" aria-label={label} ref={box}>
       <figcaption>
         <span>{label}</span>
-        {lists.length > 1 ? of.map((side) => <span key={side} class={`key bars ${side}`}>{side.toUpperCase()}</span>) : null}
+        {lists.length > 1 ? of.map((side) => <span key={side} class={`key bars ${side}`}>{names[side]}</span>) : null}
         {broken.length > 0 ? <span class="soft">{broken.join(', ')}</span> : null}
       </figcaption>
       {width < 60 ? null : (
@@ -89,7 +92,7 @@ function Bars({ label, lists, of }: { label: string; lists: readonly Float64Arra
   );
 }
 
-function Differences({ a, b }: { a: Values; b: Values }) {
+function Differences({ a, b, names }: { a: Values; b: Values; names: Names }) {
   const found = useMemo(() => (a.numbers && b.numbers ? differencesOf(a.numbers, b.numbers, a.row.shape) : null), [a, b]);
   const deltas = useMemo(() => (found ? [found.deltas] : []), [found]);
   if (!found) return null;
@@ -100,20 +103,20 @@ function Differences({ a, b }: { a: Values; b: Values }) {
       <p class="note">
         {count(found.different)} of {count(found.compared)} elements differ.
       </p>
-      <Bars label="B − A, element by element" lists={deltas} of={['b']} />
+      <Bars label={`${names.b} − ${names.a}, element by element`} lists={deltas} of={['b']} names={names} />
       <div class="scroll tall" tabIndex={0} role="region" aria-label="Elements that differ most">
         <table class="rows stats">
           <thead>
             <tr>
               <th scope="col">Element</th>
               <th scope="col" class="number">
-                A
+                {names.a}
               </th>
               <th scope="col" class="number">
-                B
+                {names.b}
               </th>
               <th scope="col" class="number">
-                B − A
+                Difference
               </th>
             </tr>
           </thead>
@@ -156,6 +159,7 @@ export function Captures({ route }: { route: Route }) {
       </section>
     );
   }
+  const names = { a: shown(route.a, 40), b: shown(route.b, 40) };
   const row = rowA ?? rowB!;
   const large = [rowA, rowB].some((one) => one !== null && one.bytes > BYTES_MAX);
   const error = first.error || second.error;
@@ -177,9 +181,9 @@ export function Captures({ route }: { route: Route }) {
       ) : null}
       {large ? <p class="note">Larger than {bytesText(BYTES_MAX)}. The command below reads them.</p> : null}
       {unknown ? <p class="note">The page cannot show values of type {row.dtype}. The command below can.</p> : null}
-      {lists.length > 0 ? <Bars label="Values" lists={lists} of={sides} /> : null}
-      {first.values && second.values ? <Differences a={first.values} b={second.values} /> : null}
-      {route.b && (!rowA || !rowB) ? <p class="note">Only run {rowA ? 'A' : 'B'} captured it at this step.</p> : null}
+      {lists.length > 0 ? <Bars label="Values" lists={lists} of={sides} names={names} /> : null}
+      {first.values && second.values ? <Differences a={first.values} b={second.values} names={names} /> : null}
+      {route.b && (!rowA || !rowB) ? <p class="note">Only {rowA ? names.a : names.b} captured it at this step.</p> : null}
       <Commands asked={[{ statctl: route.b ? command('statctl', 'diff-values', route.a, route.b, route.tensor, '--step', String(step), ...(row.kind ? ['--kind', row.kind] : [])) : command('statctl', 'captures', route.a), url: urlOf('/api/v1/capture', questionOf(row)) }]} />
     </section>
   );

@@ -29,7 +29,7 @@ function Histogram({ a, b }: { a: ExponentRow | null; b: ExponentRow | null }) {
   const shares = rows.map((row) => sharesOf(row, low, high));
   const most = Math.max(1e-12, ...shares.flat());
   const bar = plot / (high - low);
-  const text = rows.map((row, i) => `${i === 0 && a ? 'A' : 'B'}: exponents ${row.lowest} to ${row.lowest + row.counts.length - 1}`).join('; ');
+  const text = rows.map((row) => `${shown(row.run, 40)}: exponents ${row.lowest} to ${row.lowest + row.counts.length - 1}`).join('; ');
   const every = [4, 8, 16, 32, 64].find((step) => step * bar >= 44) ?? 128;
   const below = HEIGHT + 10 + FORMATS.length * ROW;
   return (
@@ -79,7 +79,7 @@ function Losses({ a, b }: { a: ExponentRow | null; b: ExponentRow | null }) {
     if (!row || !loss) return ['–', '–', '–'];
     return [share(loss.to_zero, row), share(loss.subnormal, row), share(loss.overflow, row)];
   };
-  const sides = [['A', a] as const, ['B', b] as const].filter(([, row]) => row !== null);
+  const sides = [a, b].filter((row) => row !== null).map((row) => [shown(row.run, 40), row] as const);
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="What narrower formats would lose">
       <table class="rows">
@@ -147,10 +147,14 @@ export function Exponents({ route }: { route: Route }) {
         <Choice label="Step" value={String(step)} options={listed.map((one) => [String(one), String(one)] as const)} onChange={(next) => go({ ...route, step: next }, true)} />
         <span class="grow" />
         <span class="note">
-          {at[0] ? `A: ${count(at[0].components)} elements other than 0` : ''}
-          {at[0] && at[1] ? ', ' : ''}
-          {at[1] ? `B: ${count(at[1].components)}` : ''}
-          {`, ${placeText({ ...(at[0] ?? at[1])!, ranks: [] })}`}
+          {at.map((row, i) =>
+            row ? (
+              <span key={row.run} class={`key bars ${i === 0 ? 'a' : 'b'}`}>
+                {`${shown(row.run, 40)}: ${count(row.components)} elements other than 0, `}
+              </span>
+            ) : null,
+          )}
+          {placeText({ ...(at[0] ?? at[1])!, ranks: [] })}
         </span>
       </div>
       <Histogram a={at[0]} b={at[1]} />

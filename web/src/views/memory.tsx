@@ -220,7 +220,7 @@ function Density({ inputs, loading }: { inputs: readonly InputDensity[]; loading
     <section aria-label="Padding">
       <h2>Padding</h2>
       <div class="scroll" tabIndex={0} role="region" aria-label="Density of the inputs">
-        <table class="rows">
+        <table class="rows wrap">
           <thead>
             <tr>
               <th scope="col">Input</th>

@@ -55,11 +55,11 @@ export function HeatPicture({ report, heat: found, table = found, lines, reading
     <div class="picture" ref={box}>
       {lines.some((line) => line.points.length > 0) ? (
         <>
-          <Chart label="Loss" lines={lines} height={width < 600 ? 100 : 120} log={needsLog(lines)} {...chart} />
+          <Chart label="Loss" lines={lines} height={width < 600 ? 100 : 110} log={needsLog(lines)} {...chart} />
           {equal ? (
             <p class="note">The losses are equal in every step.</p>
           ) : difference && difference.points.length > 0 ? (
-            <Chart label="|A − B| / |A| of the loss" lines={[difference]} height={width < 600 ? 80 : 90} log {...chart} />
+            <Chart label="|A − B| / |A| of the loss" lines={[difference]} height={width < 600 ? 76 : 80} log {...chart} />
           ) : null}
         </>
       ) : (
