@@ -314,13 +314,13 @@ def look(browser: Any, http: str, grpc: str, out: Path, only: set[str], bundle: 
         report_file(browser, http, grpc, out)
 
 
-def document(browser: Any, http: str) -> None:
+def document(browser: Any, http: str, bundle: Path | None) -> None:
     folder = ROOT / "docs" / "pictures"
     jobs = [(view.picture, name, "light", 1280, view.height) for name, view in VIEWS.items() if view.picture]
     jobs += [(picture, *rest) for picture, rest in EXTRA.items()]
     for picture, name, theme, width, height in jobs:
         file = folder / f"{picture}.png"
-        take(browser, http, VIEWS[name], theme, width, file, height)
+        take(browser, http, VIEWS[name], theme, width, file, height, bundle)
         shrink(file)
         print(f"{file.relative_to(ROOT)}: {file.stat().st_size // 1024} KiB", file=sys.stderr)
 
@@ -335,7 +335,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="with --all: these views, separated by commas: " + ", ".join([*VIEWS, "report"])
     )
-    parser.add_argument("--bundle", type=Path, help="with --all: a folder that scripts/web.sh build has written")
+    parser.add_argument("--bundle", type=Path, help="a folder that scripts/web.sh build has written")
     asked = parser.parse_args()
     only = set(filter(None, asked.only.split(",")))
     if unknown := only - {*VIEWS, "report"}:
@@ -359,7 +359,7 @@ def main() -> None:
                 asked.all.mkdir(parents=True, exist_ok=True)
                 look(browser, http, grpc, asked.all, only, asked.bundle)
             else:
-                document(browser, http)
+                document(browser, http, asked.bundle)
             browser.close()
     return None
 

@@ -150,7 +150,7 @@ export function Exponents({ route }: { route: Route }) {
           {at.map((row, i) =>
             row ? (
               <span key={row.run} class={`key bars ${i === 0 ? 'a' : 'b'}`}>
-                {`${shown(row.run, 40)}: ${count(row.components)} elements other than 0, `}
+                {`${shown(row.run, 40)}: ${count(row.components)} elements other than 0`}
               </span>
             ) : null,
           )}
