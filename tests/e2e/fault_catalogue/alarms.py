@@ -29,20 +29,21 @@ QUIET = {"-", NEEDS_TWO}
 
 INTRODUCTION = f"""# Which alarm catches which planted fault
 
-These are the faults of the [catalogue](fault-catalogue.md), each in a training of {STEPS} steps on one rank and on two, with the collector's default thresholds ([alarms.md](alarms.md)).
-Faults that begin at a step act from step {FAULT_STEP} on, others from the beginning.
-Alarms use no baseline: a rule sees only one run.
+The faults of the [catalogue](fault-catalogue.md), each in a training of {STEPS} steps on one rank and on two, with the default thresholds ([alarms.md](alarms.md)).
+Faults that begin at a step act from step {FAULT_STEP} on.
+Most raise no alarm, because the training goes on with different numbers of the same size; `statctl diff` finds all of them.
 
-An entry is the rule, the step, and the tensor or scalar that it names; on two ranks, those of the rank that is named first.
-A dash means no alarm.
-`statctl diff` finds all of these faults.
-
-Most of these faults raise no alarm, because the training continues with different numbers of the same size.
+An entry is the rule, the step, and the tensor or scalar that it names.
 
     python tests/e2e/fault_catalogue/alarms.py --write-docs            # writes this page
-    python tests/e2e/fault_catalogue/alarms.py overflow --write-docs   # this row of it
+    python tests/e2e/fault_catalogue/alarms.py overflow --write-docs   # this fault's part of it
 
 """
+QUIET_FAULTS, QUIET_PAIRS, QUIET_RUNS = (
+    "No alarm: ",
+    "No alarm, on two ranks only: ",
+    "Runs without a fault, and without an alarm: ",
+)
 
 
 @dataclass
@@ -112,25 +113,39 @@ def rows_of(raised: list[Raised]) -> Rows:
 
 def read_page() -> Rows:
     """The rows of the page as it is."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    return {row[0]: row[-2:] for row in cells if row[0] in FAULTS or row[0] in CLEAN or row[0].startswith("base-")}
+    rows: Rows = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = line.strip("| ").split(" | ")
+        if line.startswith("| ") and (cells[0] in FAULTS or cells[0] in CLEAN or cells[0].startswith("base-")):
+            rows[cells[0]] = cells[-2:]
+        for start, quiet in ((QUIET_FAULTS, "-"), (QUIET_PAIRS, NEEDS_TWO), (QUIET_RUNS, "-")):
+            if line.startswith(start):
+                rows |= {name: [quiet, "-"] for name in line.removeprefix(start).rstrip(".").split(", ")}
+    return rows
 
 
 def page(rows: Rows) -> str:
     caught = [name for name in FAULTS if set(rows[name]) - QUIET]
     clean = [name for name in rows if name not in FAULTS]
-    false = [name for name in clean for cell in rows[name] if cell not in QUIET]
+    loud = [name for name in clean if set(rows[name]) - QUIET]
+    false = [name for name in loud for cell in rows[name] if cell not in QUIET]
     summary = (
         f"{len(caught)} of {len(FAULTS)} faults raised an alarm. Of {len(clean) * len(WORLDS)} runs without a fault, "
         f"{len(false) or 'none'} raised one.\n"
     )
     faults = [("fault", "what was changed", "1 rank", "2 ranks")]
-    faults += [(name, FAULTS[name].change, *rows[name]) for name in FAULTS]  # type: ignore[misc]
-    without = [("run without a fault", "1 rank", "2 ranks"), *((name, *rows[name]) for name in clean)]
+    faults += [(name, FAULTS[name].change, *rows[name]) for name in caught]  # type: ignore[misc]
+    quiet = [name for name in FAULTS if name not in caught]
+    lists = {
+        QUIET_FAULTS: [name for name in quiet if NEEDS_TWO not in rows[name]],
+        QUIET_PAIRS: [name for name in quiet if NEEDS_TWO in rows[name]],
+        QUIET_RUNS: [name for name in clean if name not in loud],
+    }
+    without = [("run without a fault", "1 rank", "2 ranks"), *((name, *rows[name]) for name in loud)]
     return "\n".join(
-        [INTRODUCTION + summary, *markdown_table(faults), "", "## Without a fault", "", *markdown_table(without), ""]
-    )
+        [INTRODUCTION + summary, *markdown_table(faults), *(f"\n{start}{', '.join(names)}." for start, names in lists.items() if names),
+         *(["", *markdown_table(without)] if loud else []), ""]
+    )  # fmt: skip
 
 
 def main() -> int:

@@ -12,53 +12,35 @@ HEAD = ("fault", "what was changed", "expected place", "found place", "distance"
 NOISE_HEAD = ("run", "what differs from the baseline", "by default", "with --noise", "times noise", "ok")
 CLEAN_HEAD = ("run", "what differs from the baseline", "1 rank", "2 ranks", "largest distance")
 
+PAGE_HEAD = ("fault", "what was changed", "found at", "distance")
+
 INTRODUCTION = """# Planted faults, and where they are found
 
-Each fault is planted in a real training of a small GPT (AdamW, six steps, fixed seeds), on one rank and on two ranks under torchrun with DistributedDataParallel.
-The Python agent records it with its default settings, and `statctl diff --run-a BASELINE --run-b FAULT` compares it with its default tolerances.
+Each fault is planted in a real training of a small GPT (AdamW, six steps, fixed seeds), on one rank and on two under torchrun with DistributedDataParallel, and compared with `statctl diff` at its default settings.
 
-A fault counts as found if
-
-- step, micro-batch, rank, stage, kind, activation, output path, mode and reason of `first` are as expected,
-- `first` is an origin and diverges on exactly the expected ranks,
-- no bit differs before it,
-- further origins are as expected, and
-- the first printed line names it.
+A fault counts as found if step, micro-batch, rank, stage, tensor and reason of `first` are as expected, `first` is an origin on exactly the expected ranks, no bit differs before it, and the first printed line names it.
+Places are those of the run on two ranks. What is not as expected is marked **wrong**.
+Only recorded tensors can be named; where that is not the changed one, the reason follows.
 
     python tests/e2e/fault_catalogue                  # all of it; exit code 1 if anything is not as expected
     python tests/e2e/fault_catalogue layernorm_eps --ranks 2 --tables
     python tests/e2e/fault_catalogue --write-docs     # writes this page
 
-Every test run (`tests/e2e/test_fault_catalogue.py`) checks all of them on one rank and a selection on two.
-Places are those of the run on two ranks.
-A dash means that the fault needs two ranks.
-Bugs of layouts (tensor and sequence parallelism, pipelines, gradient accumulation) have a table of their own: [layouts.md](layouts.md#how-well-it-works).
-"""
-
-WHY = """
-## Where the named tensor is not the changed one
-
-`diff` can only name recorded tensors: outputs of modules and their gradients, weights after their update and their gradients, optimizer state, the batch, losses, and what the script passes to `inspect`.
-If the changed tensor is not recorded, the right answer is the first recorded tensor that the change reaches.
+Every test run checks all faults on one rank and a selection on two. Bugs of layouts are in [layouts.md](layouts.md#how-well-it-works).
 """
 
 CLEAN_INTRODUCTION = """
 ## No false alarms
 
-These runs train without a fault.
-The table has the verdict of the default report and the largest distance of any record from the baseline in six steps of Adam; the tolerance of float32 is 1e-4.
-Rounding grows with training: over 150 steps of the plain model, measured once, the largest distance was 6.4e-5, still without an alarm.
-The last section shows a model in which it grows faster.
+These runs train without a fault. The largest distance is that of any record in six steps; the tolerance of float32 is 1e-4.
 """
 
 
 NOISE_INTRODUCTION = """
 ## Noise learned from repeats
 
-In this model, attention's keys have a bias.
-The bias has no influence on the result, so its gradient is rounding noise, from which Adam makes updates of full size: repeats that only sum in a different order diverge at the first update.
-`--noise` gets two such repeats.
-The planted errors begin at step 7, in runs that sum in a third order.
+In this model, attention's keys have a bias whose gradient is rounding noise, from which Adam makes updates of full size: repeats that sum in a different order diverge at the first update.
+`--noise` gets two such repeats. The planted errors begin at step 7.
 """
 
 
@@ -122,13 +104,36 @@ def _aligned(table: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table)
 
 
+def page_rows(answers: Sequence[Answer]) -> list[tuple[str, ...]]:
+    """As rows(), shorter: the expected place only where another was found, the ranks only where something is said of them."""
+    whys = {answer.fault.name: answer.fault.why for answer in answers}
+    return [page_row(row, whys[row[0]]) for row in rows(answers)]
+
+
+def page_row(row: tuple[str, ...], why: str) -> tuple[str, ...]:
+    name, change, expected, found, distance, _, one, two = row
+    said = [f"**wrong**, expected {expected}"] if found != expected else []
+    said += [f"**wrong** on {ranks}" for ranks, ok in (("1 rank", one), ("2 ranks", two)) if ok == "wrong"]
+    said += ["on 2 ranks only"] if one == "-" else []
+    return name, change, "; ".join([found, *said, *([why] if why else [])]), distance
+
+
+def page_clean_rows(repeats: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Of clean_rows(): repeats with nothing changed and equal results share a row."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, change, *results in repeats:
+        found.setdefault(("nothing" if change.startswith("nothing (") else change, *results), []).append(name)
+    return [(", ".join(names), *key) for key, names in found.items()]
+
+
 def markdown(answers: Sequence[Answer], repeats: Sequence[Repeat], calibrated: Sequence[Calibrated]) -> str:
-    latest = {answer.fault.name: answer.fault for answer in answers}
-    why = [(fault.name, fault.why) for fault in latest.values() if fault.why]
+    return page(page_rows(answers), page_clean_rows(clean_rows(repeats)), noise_rows(calibrated))
+
+
+def page(faults: list[tuple[str, ...]], clean: list[tuple[str, ...]], noise: list[tuple[str, ...]]) -> str:
     return "\n".join(
-        [INTRODUCTION, *markdown_table([HEAD, *rows(answers)]), WHY, *markdown_table([("fault", "why this place is right"), *why]),
-         CLEAN_INTRODUCTION, *markdown_table([CLEAN_HEAD, *clean_rows(repeats)]),
-         NOISE_INTRODUCTION, *markdown_table([NOISE_HEAD, *noise_rows(calibrated)]), ""]
+        [INTRODUCTION, *markdown_table([PAGE_HEAD, *faults]), CLEAN_INTRODUCTION, *markdown_table([CLEAN_HEAD, *clean]),
+         NOISE_INTRODUCTION, *markdown_table([NOISE_HEAD, *noise]), ""]
     )  # fmt: skip
 
 
