@@ -280,7 +280,7 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
   return [options, own](const Cancelled& cancelled) -> Result<Located> {
     if (!options.named && !NothingListens(kDefaultAddress)) return Located{.address = kDefaultAddress};
     if (!options.start) {
-      const std::string address = FindAddress(options.folder);
+      const std::string address = FindAddress(options.folder, {});
       return Located{.address = address.empty() ? kDefaultAddress : address};
     }
     std::error_code error;
