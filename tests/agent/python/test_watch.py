@@ -678,3 +678,18 @@ def test_a_hook_that_the_user_takes_off_takes_none_of_ours_with_it(agent: Agent,
     net(data()).sum().backward()
     assert seen == ["second of ours"]
     assert recording.one("head", "grad_output")
+
+
+def test_an_output_without_a_gradient_beside_one_that_has_it_is_left_out(agent: Agent, recording: Recording) -> None:
+    """Both are outputs of one node of the graph, for which torch calls the hooks of all of them."""
+
+    class Halves(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            first, second = x.unbind()
+            return first, second
+
+    model = Halves()
+    statagent.watch(model)
+    model(torch.ones(2, 3, requires_grad=True))[1].sum().backward()
+    assert agent.counters().get("dropped_refused", 0) == 0
+    assert [each.path for each in recording.records if each.kind == "grad_output"] == ["1"]

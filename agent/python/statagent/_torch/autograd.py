@@ -59,7 +59,8 @@ def hook_result(tensor: Any, hook: Callable[[Any], None]) -> None:
 
 
 class GradientHook:
-    """Tensor hook that passes on the first gradient. Further backward passes through the same graph are ignored."""
+    """Tensor hook that passes on the first gradient. Further backward passes through the same graph are ignored, and so is None, which torch
+    says where another output of the same node has a gradient."""
 
     __slots__ = ("_fired", "_record")
 
@@ -67,6 +68,6 @@ class GradientHook:
         self._record, self._fired = record, False
 
     def __call__(self, gradient: Any) -> None:
-        if not self._fired:
+        if not self._fired and gradient is not None:
             self._fired = True
             self._record(gradient)

@@ -235,7 +235,8 @@ def _describe(value: Any) -> str:
 
 
 class _GradientOf:
-    """Tensor hook that records the first gradient. Further backward passes through the same graph are ignored."""
+    """Tensor hook that records the first gradient. Further backward passes through the same graph are ignored, and so is an output that has no
+    gradient where another output of the same node has one (a compiled graph that returns logits and loss): torch then says None."""
 
     __slots__ = ("_fired", "_handle", "_passes", "_place")
 
@@ -243,7 +244,7 @@ class _GradientOf:
         self._passes, self._place, self._handle, self._fired = passes, place, handle, False
 
     def __call__(self, gradient: Any) -> None:
-        if self._fired:
+        if self._fired or gradient is None:
             return
         self._fired = True
         passes = self._passes
