@@ -24,7 +24,7 @@ class Updates:
 
     - whose parameters one other optimizer has all updated: they take turns, or one has replaced the other;
     - that rests: another has made a second update without it, and updates some of its parameters, or its models have not run meanwhile; or
-      another has made a great many. The next update of its own ends the rest.
+      another has made a great many. The next update of its own ends the rest, and is a step of its own if it is the step's first.
 
     Threads: the caller holds a lock."""
 
@@ -35,7 +35,10 @@ class Updates:
     def complete(self, key: int, counts: Mapping[int, int], facts: Callable[[int], Facts]) -> bool:
         """The optimizer has made an update; whether that ends the step. `counts`: updates of all in this step, by id."""
         self._ever.add(key)
-        self._resting.discard(key)
+        if key in self._resting:
+            self._resting.remove(key)
+            if sum(counts.values()) == 1:  # it comes after the others' updates, which have ended a step without it
+                return True
         missing = [each for each, count in counts.items() if not count and each not in self._resting]
         if not missing:
             return True
