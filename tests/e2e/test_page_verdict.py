@@ -136,3 +136,55 @@ def test_a_menu_closes_with_escape_and_with_a_click_elsewhere(recorded: Collecto
         page.wait_for_selector(".menu[open]")
         leave()
         page.wait_for_selector(".menu[open]", state="detached")
+
+
+# The mask of an input differs in one run; another run has another model.
+INPUTS = """
+import statagent, torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, wide, name):
+        super().__init__()
+        setattr(self, name + "_embed", nn.Embedding(50, wide)); setattr(self, name + "_head", nn.Linear(wide, 50)); self.n = name
+    def forward(self, ids, mask):
+        return getattr(self, self.n + "_head")(getattr(self, self.n + "_embed")(ids) * mask.unsqueeze(-1))
+def train(run, model, mask_wrong=False):
+    torch.manual_seed(0)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    statagent.init(run=run); w = statagent.watch(model, optimizer=opt)
+    g = torch.Generator().manual_seed(3)
+    for step in range(6):
+        ids = torch.randint(0, 50, (4, 8), generator=g); mask = torch.ones(4, 8)
+        if mask_wrong and step >= 2: mask[:, 5:] = 0
+        statagent.log_batch(input_ids=ids, attention_mask=mask)
+        loss = nn.functional.cross_entropy(model(ids, mask).flatten(0, 1), ids.flatten())
+        statagent.log_scalar("loss", loss); loss.backward(); opt.step(); opt.zero_grad()
+    w.remove(); statagent.close()
+torch.manual_seed(1); train("one", Net(8, "a"))
+torch.manual_seed(1); train("mask", Net(8, "a"), True)
+torch.manual_seed(2); train("other", Net(16, "b"))
+"""
+
+
+def test_what_is_said_of_an_input_and_of_unrelated_models_fits_together(collector: Collector, open_page: Open) -> None:
+    collector.python(INPUTS)
+    page = open_page(collector, "/?view=compare&a=one&b=mask")
+    painted(page)
+    root = collector.diff("one", "mask")["root"]
+    assert page.inner_text(".headline") == "Step 2 \u00b7 attention_mask"
+    times = f"{round(root['distance'] / root['tolerance']):,}"
+    assert chips(page) == ["batch", "rank 0", f"{times} \u00d7 tolerance", root["confidence"]]
+    page.get_by_role("button", name="Show the origin").click()
+    page.wait_for_selector(".cell table")
+    said = page.inner_text("main")
+    assert "about 5e3 times the tolerance" in page.inner_text(".cell .lead") and "measur" not in said
+    assert (
+        root["agreeing"] > 0
+        and "origin: everything observed before it agrees" in said
+        and "nothing observed comes before it" not in said
+    )
+    # Of models that have other weights from the first on, nothing is said to agree.
+    page = open_page(collector, "/?view=compare&a=one&b=other")
+    painted(page)
+    said = page.inner_text(".verdict")
+    assert "missing in" in said and "agrees" not in said

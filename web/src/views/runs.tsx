@@ -92,11 +92,11 @@ function FirstRun({ address }: { address: string }) {
   const record = `statctl run base${to === '' ? '' : ` --collector ${quoted(to)}`} -- python train.py`;
   return (
     <Empty title="Record a run">
-      <p>Put this before the command of a training. The script stays as it is.</p>
+      <p>Put statctl run and a name before the command of a training. The script stays as it is.</p>
       <div class="commands">
         <div class="grow">
           <code tabIndex={0} aria-label="The command that records a run">
-            {record}
+            {record.split(' ').flatMap((word, i) => [i > 0 ? ' ' : '', <span class="whole">{word}</span>])}
           </code>
         </div>
         <Menu label="Copy" items={[copying('statctl command', record)]} />
