@@ -13,13 +13,15 @@ NOISE_HEAD = ("run", "what differs from the baseline", "by default", "with --noi
 CLEAN_HEAD = ("run", "what differs from the baseline", "1 rank", "2 ranks", "largest distance")
 
 PAGE_HEAD = ("fault", "what was changed", "found at", "distance")
+PAGE_CLEAN_HEAD = ("1 rank", "2 ranks", "runs", "largest distance")
+PAGE_NOISE_HEAD = (*NOISE_HEAD[:2], *NOISE_HEAD[3:])
 
 INTRODUCTION = """# Planted faults, and where they are found
 
 Each fault is planted in a real training of a small GPT (AdamW, six steps, fixed seeds), on one rank and on two under torchrun with DistributedDataParallel, and compared with `statctl diff` at its default settings.
 
 A fault counts as found if step, micro-batch, rank, stage, tensor and reason of `first` are as expected, `first` is an origin on exactly the expected ranks, no bit differs before it, and the first printed line names it.
-Places are those of the run on two ranks. What is not as expected is marked **wrong**.
+Places are those of the run on two ranks, of rank 0 and with the reason `numeric` unless they say otherwise. What is not as expected is marked **wrong**.
 Only recorded tensors can be named; where that is not the changed one, the reason follows.
 
     python tests/e2e/fault_catalogue                  # all of it; exit code 1 if anything is not as expected
@@ -32,7 +34,7 @@ Every test run checks all faults on one rank and a selection on two. Bugs of lay
 CLEAN_INTRODUCTION = """
 ## No false alarms
 
-These runs train without a fault. The largest distance is that of any record in six steps; the tolerance of float32 is 1e-4.
+These runs train without a fault: repeats, other threads, sums in another order, fused kernels, resumed, recorded differently ([clean.py](../tests/e2e/fault_catalogue/clean.py)). The largest distance is that of any record in six steps; the tolerance of float32 is 1e-4.
 """
 
 
@@ -115,15 +117,19 @@ def page_row(row: tuple[str, ...], why: str) -> tuple[str, ...]:
     said = [f"**wrong**, expected {expected}"] if found != expected else []
     said += [f"**wrong** on {ranks}" for ranks, ok in (("1 rank", one), ("2 ranks", two)) if ok == "wrong"]
     said += ["on 2 ranks only"] if one == "-" else []
-    return name, change, "; ".join([found, *said, *([why] if why else [])]), distance
+    place = found.replace(", rank 0,", ",").removesuffix(": numeric")
+    return name, change, "; ".join([place, *said, *([why] if why else [])]), distance
 
 
 def page_clean_rows(repeats: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Of clean_rows(): repeats with nothing changed and equal results share a row."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name, change, *results in repeats:
-        found.setdefault(("nothing" if change.startswith("nothing (") else change, *results), []).append(name)
-    return [(", ".join(names), *key) for key, names in found.items()]
+    """Of clean_rows(): a row for each pair of verdicts, with its runs and their largest distance."""
+    found: dict[tuple[str, ...], list[tuple[str, float]]] = {}
+    for name, _, *verdicts, largest in repeats:
+        found.setdefault(tuple(verdicts), []).append((name, float(largest)))
+    return [
+        (*verdicts, ", ".join(name for name, _ in runs), f"{max(largest for _, largest in runs):.1e}".replace("0.0e+00", "0"))
+        for verdicts, runs in found.items()
+    ]
 
 
 def markdown(answers: Sequence[Answer], repeats: Sequence[Repeat], calibrated: Sequence[Calibrated]) -> str:
@@ -132,8 +138,8 @@ def markdown(answers: Sequence[Answer], repeats: Sequence[Repeat], calibrated: S
 
 def page(faults: list[tuple[str, ...]], clean: list[tuple[str, ...]], noise: list[tuple[str, ...]]) -> str:
     return "\n".join(
-        [INTRODUCTION, *markdown_table([PAGE_HEAD, *faults]), CLEAN_INTRODUCTION, *markdown_table([CLEAN_HEAD, *clean]),
-         NOISE_INTRODUCTION, *markdown_table([NOISE_HEAD, *noise]), ""]
+        [INTRODUCTION, *markdown_table([PAGE_HEAD, *faults]), CLEAN_INTRODUCTION, *markdown_table([PAGE_CLEAN_HEAD, *clean]),
+         NOISE_INTRODUCTION, *markdown_table([PAGE_NOISE_HEAD, *((*row[:2], *row[3:]) for row in noise)]), ""]
     )  # fmt: skip
 
 
