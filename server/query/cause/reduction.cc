@@ -1,9 +1,10 @@
-// Gradients that ranks did not reduce, or that each of them scaled by itself.
+// Gradients that ranks did not reduce, or that each of them scaled by itself; replicas that hold other weights.
 #include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "common/names.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -56,10 +57,16 @@ bool HasProportional(const Side& side, const OtherRanks& others) {
   });
 }
 
-// The first rank whose gradient is not this rank's; nothing if all are.
+// Replicas compute the same bits; gradients may be reduced in another order.
+bool HaveSameHash(const Observation& ours, const TensorStats& theirs) {
+  return ours.layout->Trusts(Statistic::kHash) ? theirs.hash == ours.stats->hash : IsSame(ours, theirs);
+}
+
+// The first rank whose tensor is not this rank's; nothing if all are.
 std::optional<std::uint32_t> FirstApart(const Side& side, const OtherRanks& others) {
+  const bool gradient = side.root->def->key.kind == Kind::kWeightGrad;
   for (const auto& [rank, stats] : others) {
-    if (!IsSame(*side.root, stats)) return rank;
+    if (!(gradient ? IsSame : HaveSameHash)(*side.root, stats)) return rank;
   }
   return std::nullopt;
 }
@@ -68,9 +75,16 @@ Found AsReduction(const Evidence& evidence, const OtherRanks& of_a, const OtherR
   const auto apart_a = FirstApart(evidence.a, of_a), apart_b = FirstApart(evidence.b, of_b);
   if (of_a.empty() || of_b.empty() || apart_a.has_value() == apart_b.has_value()) return std::nullopt;
   const Side &reduced = apart_a ? evidence.b : evidence.a, &apart = apart_a ? evidence.a : evidence.b;
-  if (HasProportional(apart, apart_a ? of_a : of_b)) return std::nullopt;
+  const bool gradient = evidence.root.stage == Stage::kGrad;
+  if (gradient && HasProportional(apart, apart_a ? of_a : of_b)) return std::nullopt;
   const std::uint32_t other = apart_a ? *apart_a : *apart_b;
   const auto [first, second] = std::minmax(apart.rank, other);
+  if (!gradient)
+    return Make("replicas",
+                "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " + apart.name() +
+                    " hold different values of " + TensorText(evidence.root) + " " + evidence.AtStep() +
+                    ", those of " + reduced.name() + " agree (statctl ranks " + apart.name() + ")",
+                Confidence::kLikely, evidence.root.activation);
   return Make("reduction",
               "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " + apart.name() +
                   " have different gradients " + evidence.AtStep() + ", those of " + reduced.name() +
@@ -135,17 +149,19 @@ Found AsFactorByRank(const Evidence& evidence, const OtherRanks& of_a, const Oth
 
 Result<Found> FindReduction(const Evidence& evidence, const std::stop_token&) {
   const Kind kind = evidence.root.kind;
-  const bool applies = (kind == Kind::kWeightGrad || kind == Kind::kGradOutput) && evidence.HasRootPair() &&
+  const bool of_replicas = IsOfParameter(kind);
+  const bool applies = (of_replicas || kind == Kind::kGradOutput) && evidence.HasRootPair() &&
                        evidence.a.world_size > 1 && evidence.b.world_size > 1;
   if (!applies) return Found();
   auto a = ReadOtherRanks(evidence.a, evidence.root.step);
   if (!a.ok()) return a.status();
   auto b = ReadOtherRanks(evidence.b, evidence.root.step);
   if (!b.ok()) return b.status();
-  if (evidence.root.stage == Stage::kGrad) {
+  if (of_replicas) {
     if (auto found = AsReduction(evidence, *a, *b)) return found;
   }
-  return AsFactorByRank(evidence, *a, *b);
+  const bool gradient = kind == Kind::kWeightGrad || kind == Kind::kGradOutput;
+  return gradient ? AsFactorByRank(evidence, *a, *b) : Found();
 }
 
 }  // namespace statcollect::query::cause

@@ -187,7 +187,8 @@ TEST_F(CauseGradientsTest, OneFactorOnAllGradientsIsNamed) {
 // As label smoothing makes them: about the same factor on all, and what remains is far more than rounding.
 TEST_F(CauseGradientsTest, AFactorThatLeavesMoreThanRoundingIsNotOneOfAll) {
   const auto about = [](int i, const Tensor& tensor) {
-    return Sum(Times(tensor, 1.107), Noise(70 + static_cast<std::uint64_t>(i), tensor.values.size(), 0.01 * (0.1 + i)));
+    return Sum(Times(tensor, 1.107),
+               Noise(70 + static_cast<std::uint64_t>(i), tensor.values.size(), 0.01 * (0.1 + i)));
   };
   Gradients(3, about);
   EXPECT_EQ(Say(GradientRoot(3)), "nothing");
@@ -376,6 +377,30 @@ TEST_F(CauseGradientsTest, RanksThatDifferInOneRunOnlyWereNotReduced) {
       "ranks 0 and 1 of ort have different gradients at step 3, those of base agree: in ort they were not "
       "reduced over the ranks (all-reduce)");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
+}
+
+// A rank with a learning rate of its own, or whose weight was damaged: what a run's ranks hold differs.
+TEST_F(CauseGradientsTest, ReplicasThatDifferInOneRunOnlyAreSaid) {
+  const auto key = Key("w", Kind::kWeight);
+  const auto write = [&](const Tensor& of_a, const Tensor& of_b) {
+    Reset(/*world_size=*/2);
+    Put(3, key, Noise(1), Noise(2), 0);
+    Put(3, key, of_a, of_b, 1);
+  };
+  Tensor damaged = Noise(2);
+  damaged.values[7] = std::nextafter(static_cast<float>(damaged.values[7]), 9.0F);
+  write(Noise(1), damaged);
+  const auto cause = Ask(Root(3, key));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "replicas");
+  EXPECT_EQ(
+      cause->text,
+      "ranks 0 and 1 of ort hold different values of weight w at step 3, those of base agree (statctl ranks ort)");
+  EXPECT_EQ(cause->confidence, Confidence::kLikely);
+  write(Noise(1), Noise(2));
+  EXPECT_EQ(Say(Root(3, key)), "nothing") << "both agree";
+  write(Noise(4), Noise(5));
+  EXPECT_EQ(Say(Root(3, key)), "nothing") << "shards, in both runs";
 }
 
 // One rank clips or scales by itself.
@@ -708,7 +733,8 @@ TEST_F(CauseBatchTest, WhetherAGeneratorWasSeededIsAsRecorded) {
     Put(3, kTokens, Tokens(1), Tokens(2));
     Scalars(3, "rng/" + (generator == "torch" ? "cpu" : generator), 7, 8);
     const std::string of = "random." + generator + ".";
-    Configure({{of + "seed", seed}, {of + "seeded", seeded_a}}, {{of + "seed", seed}, {of + "seeded", seeded_b}});
+    Configure({{of + "seed", seed}, {of + "seeded", seeded_a}},
+              {{of + "seed", seed}, {of + "seeded", seeded_b}});
     return Say(Root(3, kTokens));
   };
   for (const std::string generator : {"torch", "numpy", "python"}) {
