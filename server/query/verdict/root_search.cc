@@ -51,8 +51,14 @@ bool IsIdle(const Divergence& row) {
 }
 
 void FirstMissing::Note(const PlacedRow& placed) {
-  if (IsIdle(placed.row)) ++idle;
-  NoteFirst(placed, any);
+  const std::uint64_t step = placed.row.step;
+  if (!IsIdle(placed.row)) {
+    NoteFirst(placed, other);
+  } else {
+    ++idle[step];
+    const auto [first, added] = idle_at.try_emplace(step, placed);
+    if (!added && placed.place < first->second.place) first->second = placed;
+  }
   if (placed.row.stage == Stage::kGrad) NoteFirst(placed, gradient);
 }
 

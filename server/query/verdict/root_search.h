@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -20,8 +21,10 @@ namespace statcollect::query {
 // The first row about something that only one run has, and the first such gradient of a parameter: a report may have too
 // many rows to list them. Rows are noted step by step.
 struct FirstMissing {
-  std::optional<PlacedRow> any, gradient;
-  std::uint64_t idle = 0;  // rows that IsIdle
+  std::optional<PlacedRow> gradient;
+  std::optional<PlacedRow> other;               // that is not IsIdle
+  std::map<std::uint64_t, PlacedRow> idle_at;   // by step, the first row that IsIdle
+  std::map<std::uint64_t, std::uint64_t> idle;  // how many of them there are
   void Note(const PlacedRow& placed);
 };
 

@@ -46,16 +46,47 @@ bool MayFollow(const DiffReport& report, const Divergence& row) {
          report.first_bitwise && report.first_bitwise->step < row.step;
 }
 
+// What only one run has, and training need not depend on, has no effect in a step in which everything that both have is
+// explained, the gradients of the weights among it: in the steps before the root that the values tell, or in all.
+class WithoutNeed {
+ public:
+  WithoutNeed(const RootQuestion& question, const DiffRequest& request, bool known,
+              const std::optional<Root>& of_values) {
+    constexpr auto kGradients = static_cast<std::size_t>(Kind::kWeightGrad);
+    if (!known || request.exact || request.tolerance || !question.plan.kinds_a[kGradients] ||
+        !question.plan.kinds_b[kGradients])
+      return;
+    end_ = of_values ? of_values->at.step : ~std::uint64_t{0};
+    for (const auto& [step, count] : question.missing.idle) count_ += step < end_ ? count : 0;
+  }
+  bool Has(const Divergence& row) const { return IsIdle(row) && row.step < end_; }
+  // The first row about something that only one run has, without these.
+  const Divergence* FirstOther(const FirstMissing& missing) const {
+    const auto idle = missing.idle_at.lower_bound(end_);
+    const PlacedRow* first = missing.other ? &*missing.other : nullptr;
+    if (idle != missing.idle_at.end() &&
+        (first == nullptr || idle->first < first->row.step ||
+         (idle->first == first->row.step && idle->second.place < first->place)))
+      first = &idle->second;
+    return first == nullptr ? nullptr : &first->row;
+  }
+  std::uint64_t count() const { return count_; }
+
+ private:
+  std::uint64_t end_ = 0;  // later rows count
+  std::uint64_t count_ = 0;
+};
+
 // The first row that no rounding explains: an input, or one that differs in more than values. Values of modules that ran
 // in another order were judged like others, unless `order_counts`, and so were other rows of `data_dependent` tensors.
 const Divergence* FirstHard(const DiffReport& report, bool order_counts,
-                            const std::set<std::string>& data_dependent) {
+                            const std::set<std::string>& data_dependent, const WithoutNeed& idle) {
   const auto row = std::find_if(report.diverged.begin(), report.diverged.end(), [&](const Divergence& one) {
     const bool rows = one.reason == Reason::kShape &&
                       data_dependent.contains(SpreadName(one.kind, one.activation, one.output_path));
     const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise || rows ||
                         (one.reason == Reason::kOrder && !order_counts);
-    return (IsInput(one) && (order_counts || !MayFollow(report, one))) || !values;
+    return !idle.Has(one) && ((IsInput(one) && (order_counts || !MayFollow(report, one))) || !values);
   });
   return row == report.diverged.end() ? nullptr : &*row;
 }
@@ -121,30 +152,22 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
-// Whether nothing differs but what rounding explains and records that only one run has of what training need not depend
-// on. Then whatever both have agrees, the gradients of the weights among it.
-bool OnlyIdleIsMissing(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
-                       const DiffReport& report) {
-  const std::uint64_t idle = question.missing.idle;
-  constexpr auto kGradients = static_cast<std::size_t>(Kind::kWeightGrad);
-  return idle > 0 && !report.root && !request.exact && !request.tolerance &&
-         question.plan.kinds_a[kGradients] && question.plan.kinds_b[kGradients] &&
-         tally.diverged == tally.numeric + idle;
-}
-
-void NoteIdle(const FirstMissing& missing, DiffReport& report) {
-  const Divergence& first = missing.any->row;
-  report.notes.push_back(
-      std::to_string(missing.idle) + (missing.idle == 1 ? " record exists" : " records exist") +
-      " in one run only (the first: " + std::string(Name(first.kind)) + " " + Printable(first.activation) +
-      "), and everything that both have agrees, so nothing depends on " +
-      (missing.idle == 1 ? "it" : "them"));
+void NoteIdle(const FirstMissing& missing, const WithoutNeed& idle, DiffReport& report) {
+  if (idle.count() == 0) return;
+  const Divergence& first = missing.idle_at.begin()->second.row;
+  const bool one = idle.count() == 1;
+  report.notes.push_back(std::to_string(idle.count()) + (one ? " record exists" : " records exist") +
+                         " in one run only (the first: " + std::string(Name(first.kind)) + " " +
+                         Printable(first.activation) + "), and everything that both have agrees" +
+                         (report.root ? " before the root" : "") + ", so nothing depends on " +
+                         (one ? "it" : "them"));
 }
 
 // A row that no rounding explains (an input, or more than values) is the root if it comes first.
-void PreferHardRow(bool order_counts, const FirstMissing& missing, RootAnswer& answer, DiffReport& report) {
-  const Divergence* hard = FirstHard(report, order_counts, answer.data_dependent);
-  if (hard == nullptr && missing.any) hard = &missing.any->row;
+void PreferHardRow(bool order_counts, const FirstMissing& missing, const WithoutNeed& idle,
+                   RootAnswer& answer, DiffReport& report) {
+  const Divergence* hard = FirstHard(report, order_counts, answer.data_dependent, idle);
+  if (hard == nullptr) hard = idle.FirstOther(missing);
   bool first = hard != nullptr && (!report.root || ComesFirst(report, *hard, report.root->at));
   if (!first && report.root && missing.gradient && ClippingSpreads(missing.gradient->row, report.root->at)) {
     hard = &missing.gradient->row;
@@ -156,7 +179,10 @@ void PreferHardRow(bool order_counts, const FirstMissing& missing, RootAnswer& a
     if (row == nullptr) return;
     report.root->at.times_noise = row->times_noise;
     report.root->at.tolerance = row->tolerance;
-    if (row->reason == Reason::kOrder) report.root->at.reason = Reason::kOrder;
+    if (row->reason != Reason::kOrder) return;
+    report.root->at.reason = Reason::kOrder;
+    report.root->confidence = answer.caveat ? answer.caveat->most : Confidence::kCertain;
+    report.root->because.emplace_back("its module also ran in another order");
     return;
   }
   const bool same = report.root && SameTensor(*hard, report.root->at);
@@ -272,12 +298,10 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     report.root = answer.root;
   }
   if (report.root) PassOverNoise(answer.noise_driven, report);
-  const bool only_idle = unknown == nullptr && OnlyIdleIsMissing(question, request, tally, report);
-  if (only_idle) {
-    NoteIdle(question.missing, report);
-  } else {
-    PreferHardRow(request.exact || unknown != nullptr, question.missing, answer, report);
-  }
+  const WithoutNeed idle(question, request, unknown == nullptr, report.root);
+  const bool only_idle = idle.count() > 0 && !report.root && tally.diverged == tally.numeric + idle.count();
+  PreferHardRow(request.exact || unknown != nullptr, question.missing, idle, answer, report);
+  NoteIdle(question.missing, idle, report);
   NoteCaveats(answer, report);
   if (unknown == nullptr) NoteTwins(question, answer, report);
   if (answer.without_effect && !answer.root) report.notes.push_back(answer.without_effect->Text());
@@ -298,7 +322,12 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   if (report.root) {
     BeginOriginsAtRoot(report);
     SayWhatIsKnownOfBits(tally, *report.root);
-    if (report.first) report.root->above_tolerance = report.first->step;
+    const auto counts = std::find_if(report.diverged.begin(), report.diverged.end(),
+                                     [&](const Divergence& row) { return !idle.Has(row); });
+    if (report.first && !idle.Has(*report.first))
+      report.root->above_tolerance = report.first->step;
+    else if (counts != report.diverged.end())
+      report.root->above_tolerance = counts->step;
     return AddCause(question, *report.root, stop);
   }
   if (hard || unknown != nullptr || !values_only || answer.differ_before) return Status::Ok();

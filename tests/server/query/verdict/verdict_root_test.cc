@@ -82,10 +82,21 @@ TEST_F(VerdictRootTest, AnUnsureRootHasAlternatives) {
 }
 
 TEST_F(VerdictRootTest, ACertainRootHasNoAlternatives) {
-  const DiffReport report = DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 1e-3)));
-  ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
+  const DiffReport report = DiffWith(BugAt("blocks.2.ln", 1e-3, 1));
+  ASSERT_EQ(Say(report), "1 forward blocks.2.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kCertain);
   EXPECT_THAT(report.root->alternatives, IsEmpty());
+}
+
+// However large it is: without twins, what a kernel rounds by is a guess.
+TEST_F(VerdictRootTest, ADistanceBeyondWhatTheRulesExpectIsLikelyAtMost) {
+  for (const bool rounding : {false, true}) {
+    store_ = std::make_unique<FakeStore>();
+    const DiffReport report =
+        DiffWith(rounding ? Sum(RoundingEverywhere(), BugAt("embed", 0.1)) : BugAt("embed", 0.1));
+    ASSERT_EQ(Say(report), "0 forward embed") << rounding;
+    EXPECT_EQ(report.root->confidence, Confidence::kLikely) << rounding;
+  }
 }
 
 TEST_F(VerdictRootTest, AJumpWithoutRoundingCountsWhatAgrees) {
@@ -352,6 +363,51 @@ TEST_F(StructureTest, AJumpAfterItComesSecond) {
   const auto none = [](const Tensor&) { return std::optional<Tensor>(); };
   ExpectRoot(DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-4, 2)), Replace(at_, none, 1)),
              "1 forward blocks.2.ln", Reason::kMissingInB);
+}
+
+// A gradient that one run has in every step, such as that of an input that a checkpoint needs.
+class IdleTest : public StructureTest {
+ protected:
+  static std::optional<Tensor> Without(std::uint64_t, const TensorKey& key, Tensor tensor) {
+    return key == Key("embed", Kind::kGradOutput) ? std::nullopt : std::optional(std::move(tensor));
+  }
+  static constexpr char kNote[] = "one run only (the first: grad_output embed";
+};
+
+TEST_F(IdleTest, AloneIsANote) {
+  const DiffReport report = DiffWith(RoundingEverywhere(), Without);
+  EXPECT_EQ(Say(report), "none");
+  EXPECT_EQ(report.verdict, Verdict::kWithinTolerance);
+  EXPECT_THAT(report.notes, Contains(HasSubstr(kNote)));
+}
+
+// What both have is explained in the steps before, so nothing there depends on it.
+TEST_F(IdleTest, ABugInALaterStepIsTheRoot) {
+  const DiffReport report =
+      DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-2, /*from=*/2)), Without);
+  EXPECT_EQ(Say(report), "2 forward blocks.1.ln");
+  EXPECT_THAT(report.notes, Contains(HasSubstr(kNote)));
+  EXPECT_EQ(report.root->above_tolerance, 2u);
+}
+
+TEST_F(IdleTest, IsTheRootWhereWhatBothHaveIsNotExplained) {
+  const auto first = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    return key == Key("head", Kind::kGradOutput) ? std::nullopt : std::optional(std::move(tensor));
+  };
+  const DiffReport report =
+      DiffWith([](std::uint64_t,
+                  const TensorKey& key) { return key == Key("blocks.1.ln", Kind::kGradOutput) ? 0.1 : 0.0; },
+               first);
+  ExpectRoot(report, "0 backward head", Reason::kMissingInB);
+}
+
+TEST_F(IdleTest, OtherRecordsOfOneRunAreTheRootAllTheSame) {
+  const auto both = [](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    if (key == Key("head") && step == 1) return std::nullopt;
+    return Without(step, key, std::move(tensor));
+  };
+  const Level bug = Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-2, /*from=*/2));
+  ExpectRoot(DiffWith(bug, both), "1 forward head", Reason::kMissingInB);
 }
 
 }  // namespace
