@@ -19,11 +19,11 @@ namespace statcollect::query {
 struct CauseQuestion {
   RunView& a;
   RunView& b;
-  const Divergence& root;     // its step must be one of `steps`
-  const StepAttempts& steps;  // compared by the diff
-  Aligner& aligner;           // of the diff
-  std::size_t place = 0;      // of the root's ranks in the aligner
-  RankPair ranks;             // the root's
+  const Divergence& root;        // its step must be one of `steps`
+  const StepAttempts& steps;     // compared by the diff
+  Aligner& aligner;              // of the diff
+  std::size_t place = 0;         // of the root's ranks in the aligner
+  RankPair ranks;                // the root's
   const Twins* twins = nullptr;  // of A; null: none
 };
 

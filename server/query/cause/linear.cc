@@ -53,7 +53,8 @@ double FactorOfStatistics(const Observation& x, const Observation& y) {
 
 bool Fit::Explains(double rounding) const {
   const double change = std::abs(factor - 1);
-  return change > kChangeMin && residual <= std::min(kResidualMax, rounding) && residual * kExplainedTimes <= change;
+  return change > kChangeMin && residual <= std::min(kResidualMax, rounding) &&
+         residual * kExplainedTimes <= change;
 }
 
 bool HaveSketches(const Observation& x, const Observation& y) {

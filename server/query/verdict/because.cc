@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "server/query/cause/text.h"
+#include "server/query/compare/roundoff.h"
 #include "server/query/number_text.h"
 
 namespace statcollect::query {
@@ -53,16 +54,20 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
 
 }  // namespace
 
-Confidence ConfidenceIn(const Jump& jump, bool quiet) {
+Confidence ConfidenceIn(const Explained& one, const Jump& jump, bool quiet) {
   if (jump.confidence) return *jump.confidence;
   const bool endless = std::isinf(jump.ratio) && jump.ratio > 0;
-  if (jump.kind == JumpKind::kInput || endless) return Confidence::kCertain;
+  if (endless) return Confidence::kCertain;
+  if (jump.kind == JumpKind::kInput) {
+    const bool given = quiet || one.stage == Stage::kWeights || !IsFloat(one.pair->a.layout->dtype);
+    return given ? Confidence::kCertain : Confidence::kLikely;
+  }
   if (jump.kind == JumpKind::kSetting) {
     // Among many tensors inside of a module one is far out by chance.
     const bool seen = jump.of_outer ? jump.stands_out : jump.ratio > kSettingSeen;
     return quiet || seen ? Confidence::kCertain : Confidence::kLikely;
   }
-  if (jump.excess > kCertain && (quiet || jump.sisters + jump.past > 0)) return Confidence::kCertain;
+  if (jump.kind == JumpKind::kUnchanged && jump.excess > kCertain) return Confidence::kCertain;
   return jump.excess > kLikely || quiet ? Confidence::kLikely : Confidence::kPossible;
 }
 
@@ -99,17 +104,6 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
       if (jump.past > 0)
         reasons.push_back(
             "it gave equal bits in the steps before, so it is not a kernel that rounds differently");
-      break;
-    case JumpKind::kClipped:
-      reasons.push_back(
-          "all other gradients are " + cause::FactorText(jump.factor) +
-          " the other run's, as clipping to a norm makes them; apart from that factor, it differs by " +
-          ShortNumber(std::exp(jump.ratio) * one.expected) + ", " + Times(jump.ratio) +
-          " what its inputs and rounding explain (" + ShortNumber(one.expected) + ")");
-      break;
-    case JumpKind::kOutlier:
-      reasons.push_back("it differs by " + ShortNumber(one.observed) + ", " + Times(jump.ratio - jump.usual) +
-                        " as much as other gradients of the step");
       break;
     case JumpKind::kMeasured:
     case JumpKind::kExcess:

@@ -17,19 +17,22 @@ namespace {
 // Constants of the model; docs/verdict-model.md says what they mean and how they were determined.
 constexpr std::size_t kSiblings = 3;  // most recent ones that a module's input may come from
 constexpr std::size_t kGradientsBefore = 4;
-constexpr double kLossRoundoffs = 4;         // unit roundoffs of a sum over a batch
-constexpr double kLossAgrees = 16;           // unit roundoffs, if nothing before it differs by more
-constexpr double kLargestLogarithm = 64;     // unit roundoffs that a large loss explains at most
-constexpr double kSparseParameters = 3;      // flipped elements reach an output more than their norm tells
-constexpr double kRounded = 1e-6;            // from here on parameters differ by more than rounding
-constexpr double kCancelled = 0.3;           // a sum this small against its terms is judged against them
+constexpr double kLossRoundoffs = 4;     // unit roundoffs of a sum over a batch
+constexpr double kSparseParameters = 3;  // flipped elements reach an output more than their norm tells
+constexpr double kRounded = 1e-6;        // from here on parameters differ by more than rounding
+constexpr double kCancelled = 0.3;       // a sum this small against its terms is judged against them
 constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
-constexpr double kMasked = 0.02;       // share of zeros that tells of a mask
+constexpr double kMasked = 0.02;  // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
-constexpr double kFlipsInFewSums = 4,
-                 kMovesInFewSums = 1;  // expected ones; there may be several times as many
+constexpr double kFlipsInFewSums = 4;  // expected ones; there may be several times as many
+// A sum of n terms in a row differs from one in any other order by 0.29 to 0.41 sqrt(n) unit roundoffs (measured; oneDNN's
+// convolutions, a BatchNorm over channels-last tensors). A difference counts from eight times the expected one on, which
+// leaves a margin of a half.
+constexpr double kLongSum = 0.08;
+// Winograd's F(6x6,3x3) rounds by 27 to 74 roundoffs, F(4x4,3x3) by 9 to 28 (Barabasz et al., arXiv:1803.10986, and measured
+// alike). Of eight times this, half is margin.
+constexpr double kWinograd = 18;
 constexpr double kFragileSpread = 0.75;
-constexpr double kUncertain = 0.3;  // spread from about 100 elements down
 // Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
 // norm of an update.
 constexpr double kSketchesOfState = 2, kSketchesOfUpdate = 3;
@@ -55,12 +58,6 @@ double ValueOr0(const Map& map, const Key& key) {
   return found == map.end() ? 0 : found->second;
 }
 
-// Whether the gradient of a max-pool's output, of so many elements, stands in this one with zeros between.
-bool IsScattered(const TensorPair& pair, std::uint64_t elements) {
-  const auto scattered = [&](const TensorStats& of) { return of.zero > 0 && of.numel - of.zero == elements; };
-  return scattered(*pair.a.stats) && scattered(*pair.b.stats);
-}
-
 }  // namespace
 
 std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
@@ -77,29 +74,24 @@ std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
 }
 
 void Explainer::BeginStep(std::span<const TensorPair> pairs) {
-  batch_ = last_forward_ = updated_ = loss_ = 0;
-  loss_agrees_ = false;
+  batch_ = last_forward_ = updated_ = 0;
   largest_forward_ = coarsest_forward_ = largest_backward_ = coarsest_backward_ = 0;
   passes_.clear();
-  models_.clear();
   inputs_level_.clear();
   outputs_.clear();
   of_terms_.clear();
   grad_outputs_.clear();
   backward_.clear();
-  all_backward_.clear();
   gradients_.clear();
   root_ = {};
   for (const TensorPair& pair : pairs) {
-    if (pair.loss != nullptr) {
-      loss_ = std::max({loss_, std::abs(pair.loss_a), std::abs(pair.loss_b)});
-      continue;
-    }
+    if (pair.loss != nullptr) continue;
     const TensorDef& def = *pair.a.def;
-    kernels_.Note(def, *pair.a.layout);
     if (def.depth == 1 && root_.empty()) root_ = def.key.name;
     if (def.key.kind == Kind::kOptimizerState) NoteState(pair);
   }
+  lengths_.Step(pairs);
+  means_.Step(pairs);
   // Modules of a watch with a name stand below that name.
   const std::string below = std::string(root_) + ".";
   if (std::any_of(pairs.begin(), pairs.end(), [&](const TensorPair& pair) {
@@ -110,10 +102,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
 
 void Explainer::NoteState(const TensorPair& pair) {
   const TensorKey& key = pair.a.def->key;
-  const StateRole role = RoleOf(key.output_path);
-  if (role == StateRole::kOther) return;
-  normalised_.insert(key.name);
-  if (role == StateRole::kSecondMoment) second_.insert(key.name);
+  if (DividesOrTakesSigns(key.output_path)) normalised_.insert(key.name);
 }
 
 void Explainer::Explain(const TensorPair& pair, Explained& to) {
@@ -123,7 +112,6 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
     const double level = std::max({batch_, last_forward_, OfParameters(updated_)});
     to.fresh = level == 0;
     to.expected = std::hypot(level, kLossRoundoffs * to.unit);
-    loss_agrees_ = to.observed <= std::max(level, kLossAgrees * to.unit);
     return;
   }
   to.stage = StageOf(pair.a.def->key);
@@ -154,7 +142,6 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
   }
   to.fresh = to.fresh || level < 2 * to.rounding;
   to.expected = std::hypot(level, to.rounding);
-  if (to.stage == Stage::kGrad && to.spread > kUncertain && pair.distance > 0) NoteUncertainGradient(to);
 }
 
 // --- forward
@@ -174,11 +161,13 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   if (is_buffer) {
     // Running statistics follow the module's input and what they were; not judged by the module's output.
     State& before = states_[{key.name, {}}];
+    const double size = means_.SizeOf(pair);
+    if (size > Norm(pair)) to.observed *= Norm(pair) / size;
     const double known = std::max(level, before.distance);
-    before.distance = distance;
+    before.distance = Capped(to.observed);
     return Quantised(known, inputs.unit);
   }
-  to.rounding = std::max(kernels_.OfOutput(key.name, to.unit), OfCoarseParts(pass, module));
+  to.rounding = OfKernel(pair, to.unit);
   double& of_inputs = inputs_level_[key.name];
   of_inputs = std::max(of_inputs, level);
   double& output = outputs_[key.name];
@@ -195,9 +184,7 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
     largest_forward_ = std::max(largest_forward_, inherited);
     coarsest_forward_ = std::max(coarsest_forward_, to.unit);
   }
-  const Child noted{.module = module, .distance = distance, .unit = to.unit, .inherited = inherited};
-  NoteOutput(pass, module, noted);
-  if (root_.empty() && pair.a.def->depth == 1) NoteModel(noted);
+  NoteOutput(pass, module, {.module = module, .distance = distance, .unit = to.unit, .inherited = inherited});
   return Quantised(level, inputs.unit);
 }
 
@@ -219,29 +206,14 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
     }
   };
   add(module, {}, ~std::size_t{0});
-  std::string_view outermost;
   for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
     add(ParentOf(at), at, kSiblings);
     // Embeddings of positions and the like, which the module around adds before its first parts run.
     const auto siblings = pass.scopes.find(ParentOf(at));
     if (siblings == pass.scopes.end() || siblings->second.children().size() <= kSiblings)
       level.Add(OfAll(ParentOf(at)));
-    outermost = at;
-  }
-  for (const Child& model : models_) {
-    if (model.module != outermost) level.Add(model);
   }
   return level;
-}
-
-// What a module computes from coarser values inside, and stores as f32: some of those are rounded to another neighbour.
-double Explainer::OfCoarseParts(const Pass& pass, std::string_view module) {
-  const auto parts = pass.scopes.find(module);
-  const double sum = UnitRoundoff(DType::kF32);
-  double unit = 0;
-  if (parts == pass.scopes.end()) return 0;
-  for (const Child& part : parts->second.children()) unit = std::max(unit, part.unit);
-  return unit > sum ? Quantised(sum, unit) : 0;
 }
 
 // --- parameters as inputs
@@ -249,7 +221,8 @@ double Explainer::OfCoarseParts(const Pass& pass, std::string_view module) {
 double Explainer::OfParameters(double distance) const {
   // What an SGD makes of a gradient whose element has moved lies along the inputs of one sample, and so does more to
   // outputs than rounding, which has no direction.
-  const double factor = !normalised_.empty() ? kSparseParameters : std::clamp(distance / kRounded, 1.0, kSparseParameters);
+  const double factor =
+      !normalised_.empty() ? kSparseParameters : std::clamp(distance / kRounded, 1.0, kSparseParameters);
   return Capped(factor * distance);
 }
 
@@ -309,36 +282,19 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   level.Add(OfSiblings(passes_[{key.micro_batch, key.mode}], key.name));
   double matrices = OfMatrices(key.name);
   bool behind_kink = false;
-  const bool scattered = !before.empty() && IsScattered(pair, before.back().numel);
   for (std::size_t i = 0; i < std::min(before.size(), kGradientsBefore); ++i) {
     const Child& gradient = before[before.size() - 1 - i];
     level.Add(gradient);
     matrices = std::max(matrices, OfMatrices(gradient.module));
-    to.rounding = std::max(to.rounding, kernels_.OfInputGradient(gradient.module, to.unit));
     behind_kink = behind_kink || (i == 0 && gradient.kink && gradient.numel == pair.a.stats->numel);
   }
   if (before.empty()) level.Add(last_forward_);
-  // Losses such as CTC's exponentiate logarithms, whose rounding grows with their size. They are f32 even in a
-  // coarser backward.
-  // Its other operations are not recorded: norms, products, softmax.
+  to.rounding = OfKernel(pair, to.unit);
+  // The loss's other operations are not recorded: norms, products, softmax.
   const bool unknown = !IsFactor(pair);
   to.of_loss = before.empty() && unknown;
-  if (to.of_loss && loss_agrees_)
-    to.of_bends = kFlips * std::sqrt(std::max(level.distance, UnitRoundoff(DType::kF32)));
-  if (largest_backward_ == 0) {
-    const double unit = std::min(to.unit, UnitRoundoff(DType::kF32));
-    const double least = unknown ? kLossRoundoffs : 0;
-    to.rounding = std::max(to.rounding, std::clamp(loss_, least, kLargestLogarithm) * unit);
-  }
-  // Products of coarse values are summed in f32 and rounded in the end: a sum that rounds differently changes
-  // some of them, also where they are stored as f32 afterwards.
-  const double sum = UnitRoundoff(DType::kF32);
-  if (level.unit > sum) to.rounding = std::max(to.rounding, Quantised(sum, level.unit));
-  // A model's gradient may come from another model, which counts its own micro-batches.
-  if (root_.empty() && pair.a.def->depth == 1) {
-    for (std::size_t i = 0; i < std::min(all_backward_.size(), kGradientsBefore); ++i)
-      level.Add(all_backward_[all_backward_.size() - 1 - i]);
-  }
+  if (largest_backward_ == 0 && unknown)
+    to.rounding = std::max(to.rounding, kLossRoundoffs * std::min(to.unit, UnitRoundoff(DType::kF32)));
   if (Flipped(pair) > kFlippedElements) to.observed = WithoutMoved(pair);
   const double distance = Capped(pair.distance);
   before.push_back({.module = key.name,
@@ -346,7 +302,6 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
                     .unit = to.unit,
                     .kink = HasKink(pair.a.def->class_name),
                     .numel = pair.a.stats->numel});
-  all_backward_.push_back(before.back());
   largest_backward_ = std::max(largest_backward_, distance);
   coarsest_backward_ = std::max(coarsest_backward_, to.unit);
   Gradient& known = grad_outputs_[key.name];
@@ -355,7 +310,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   known.l1 += std::max(pair.a.stats->l1, pair.b.stats->l1);
   known.numel += Numel(pair);
   return std::hypot(Quantised(std::hypot(level.distance, OfParameters(matrices)), level.unit),
-                    OfMask(pair, behind_kink, scattered));
+                    OfMask(pair, behind_kink));
 }
 
 // About how many elements of a module's output the difference in them may move across a bend.
@@ -366,19 +321,25 @@ double Explainer::Flipped(const TensorPair& pair) const {
 
 // Behind a ReLU, a maximum or a mask, an element whose input rounds to the other side of zero is there or
 // not. Behind a LeakyReLU it is there with another slope, and no zeros tell of it.
-double Explainer::OfMask(const TensorPair& pair, bool behind_kink, bool scattered) const {
+double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
   const TensorStats& stats = *pair.a.stats;
   const double flipped = Flipped(pair), norm = Norm(pair);
   const bool masked = behind_kink || static_cast<double>(stats.zero) > kMasked * Numel(pair);
   if (!masked || !(flipped > kFlippedElements) || !(norm > 0)) return 0;
-  // As many zeros in both, and what differs is everywhere: the zeros are padding. Behind a max-pool there are as many
-  // whatever has moved.
-  const double in_few_sums = scattered ? kMovesInFewSums : kFlipsInFewSums;
+  // As many zeros in both, and what differs is everywhere: the zeros are padding.
   const bool padding =
-      !behind_kink && flipped < in_few_sums && stats.zero == pair.b.stats->zero && IsEverywhere(pair);
+      !behind_kink && flipped < kFlipsInFewSums && stats.zero == pair.b.stats->zero && IsEverywhere(pair);
   if (padding) return 0;
   const double largest = std::max(std::abs(stats.min), std::abs(stats.max));
   return kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));
+}
+
+// What a kernel rounds by: long sums of its own, in f32 where values are coarser, and other algorithms of a convolution.
+double Explainer::OfKernel(const TensorPair& pair, double unit) const {
+  const double accumulator = std::min(unit, UnitRoundoff(DType::kF32));
+  const double sum = kLongSum * std::sqrt(lengths_.Of(pair)) * accumulator;
+  const bool other = lengths_.IsOtherConvolution(pair, methods_.other_convolutions);
+  return std::max({unit, sum, other ? kWinograd * accumulator : 0});
 }
 
 // --- gradients of parameters, the optimizer
@@ -387,7 +348,7 @@ double Explainer::OfMask(const TensorPair& pair, bool behind_kink, bool scattere
 // as the outputs and matrices are that they are computed from.
 Explainer::Level Explainer::OfBackward() const {
   Level level{.distance = std::max(largest_backward_, batch_), .unit = coarsest_backward_};
-  if (!all_backward_.empty()) return level;
+  if (!backward_.empty()) return level;
   level.Add(largest_forward_);
   level.unit = coarsest_forward_;
   double matrices = 0;
@@ -407,7 +368,6 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   to.unit = std::max(to.unit, before.unit);
   const double norm = Norm(pair);
   const bool is_sum = pair.a.layout->shape.size() < 2 && norm > 0 && std::isfinite(pair.distance);
-  const double terms_summed = gradient == grad_outputs_.end() ? 1 : gradient->second.numel;
   if (gradient != grad_outputs_.end()) {
     const Gradient& terms = gradient->second;
     level = std::max(terms.distance, ValueOr0(of_terms_, module));
@@ -418,23 +378,14 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
       to.observed = pair.distance * norm / scale;
     }
   }
-  to.rounding = kernels_.OfParameterGradient(module, *pair.a.layout, to.unit, terms_summed);
+  to.rounding = std::max(kLossRoundoffs * to.unit, OfKernel(pair, UnitRoundoff(pair.a.layout->dtype)));
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;
-  to.inherited = level;
   known.noise_driven =
       to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance;
   if (known.noise_driven) noise_driven_.insert(key.name);
   return Quantised(level, to.unit);
-}
-
-// The sketch of a few elements may show far less than the difference is: of what is computed from the
-// gradient at least as much is expected as of the gradient itself.
-void Explainer::NoteUncertainGradient(const Explained& one) {
-  const double scale = one.observed > 0 ? one.pair->distance / one.observed : 1;
-  double& known = gradients_[one.pair->a.def->key.name].distance;
-  known = std::max(known, Capped(one.expected * scale));
 }
 
 }  // namespace statcollect::query

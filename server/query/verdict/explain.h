@@ -8,9 +8,7 @@
 #include <list>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -21,6 +19,8 @@
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/verdict/kernels.h"
+#include "server/query/verdict/running_means.h"
+#include "server/query/verdict/sum_lengths.h"
 
 namespace statcollect::query {
 
@@ -28,13 +28,11 @@ namespace statcollect::query {
 struct Explained {
   const TensorPair* pair = nullptr;
   Stage stage = Stage::kUnspecified;
-  double observed = 0;   // the distance judged: of a weight, that of its update
-  double expected = 0;   // what the differences of its inputs and rounding cause; > 0
-  double spread = 0;     // standard deviation of log(observed) due to the sketch
-  double unit = 0;       // unit roundoff of the computation's dtype
-  double rounding = 0;   // relative rounding of its own computation; at least `unit`
-  double inherited = 0;  // parameter gradients: distance of its terms and of the module's input
-  double of_bends = 0;  // the first gradient: what signs explain that flip where a loss such as L1 has a bend
+  double observed = 0;     // the distance judged: of a weight, that of its update
+  double expected = 0;     // what the differences of its inputs and rounding cause; > 0
+  double spread = 0;       // standard deviation of log(observed) due to the sketch
+  double unit = 0;         // unit roundoff of the computation's dtype
+  double rounding = 0;     // relative rounding of its own computation; at least `unit`
   bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
   bool fresh = false;      // none of its inputs differs
   bool of_loss = false;    // the first gradient: what the loss computes is not recorded
@@ -52,8 +50,7 @@ struct RecordedMethods {
 // thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a parameter.
 class Explainer {
  public:
-  explicit Explainer(const RecordedMethods& methods = {})
-      : methods_(methods), kernels_(methods.other_convolutions) {}
+  explicit Explainer(const RecordedMethods& methods = {}) : methods_(methods) {}
 
   // `pairs`: all pairs of the step, in A's order of execution. The result has one entry for each, in that
   // order, and points into `pairs`. Their names must outlive the explainer.
@@ -131,7 +128,6 @@ class Explainer {
   bool IsOrthogonal(const TensorPair& pair) const;
   Level OfInputs(const Pass& pass, std::string_view module) const;
   static double OfSiblings(const Pass& pass, std::string_view module);
-  static double OfCoarseParts(const Pass& pass, std::string_view module);
   double OfOwnParameters(std::string_view module, const TensorPair& pair) const;
   double OfMatrices(std::string_view module) const;
   double OfAll(std::string_view module) const;
@@ -139,37 +135,32 @@ class Explainer {
   Level OfBackward() const;
   double OfParameters(double distance) const;
   double Flipped(const TensorPair& pair) const;
-  double OfMask(const TensorPair& pair, bool behind_kink, bool scattered) const;
+  double OfMask(const TensorPair& pair, bool behind_kink) const;
+  double OfKernel(const TensorPair& pair, double unit) const;
   void NoteOutput(Pass& pass, std::string_view module, const Child& output);
-  void NoteModel(const Child& output);
   void NoteParameter(const TensorPair& pair);
-  void NoteUncertainGradient(const Explained& one);
 
   const RecordedMethods methods_;
   // Carried from step to step.
-  Kernels kernels_;
+  SumLengths lengths_;
+  RunningMeans means_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
   std::unordered_set<std::string_view> fragile_;                                       // modules
-  std::unordered_set<std::string_view> normalised_;  // parameters whose update is divided by its own size
-  std::unordered_set<std::string_view> second_;      // those of them that have a second moment
+  std::unordered_set<std::string_view> normalised_;    // parameters whose update is divided by its own size
   std::unordered_set<std::string_view> noise_driven_;  // parameters
   // The current step.
   std::string_view root_;  // the outermost module's name
   double batch_ = 0;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
-  std::vector<Child> models_;  // newest outputs of watches with names, which may be given to one another
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules
   std::unordered_map<std::string_view, double>
       of_terms_;  // of modules: that their parameters' gradients inherit
   std::unordered_map<std::string_view, Gradient> grad_outputs_;
   std::map<std::uint32_t, std::vector<Child>> backward_;  // by micro-batch, in the order of execution
-  std::vector<Child> all_backward_;                       // of all micro-batches, likewise
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
   double updated_ = 0;  // distance of updated weights: a loss logged after the updates may depend on them
-  double loss_ = 0;     // the largest one's size
-  bool loss_agrees_ = false;  // the newest one of the step, except for rounding
   double last_forward_ = 0;
   double largest_forward_ = 0, coarsest_forward_ = 0;  // of outputs in training, as inherited
   double largest_backward_ = 0, coarsest_backward_ = 0;

@@ -13,16 +13,10 @@ constexpr std::size_t kGradientsNeeded = 4;
 constexpr double kShareThatDiffers = 0.6;
 constexpr std::uint64_t kElements = 64;
 constexpr double kLargeDistance = 10;
-constexpr double kAlongByChance = 0.5;
 constexpr double kScaleNoise = 5, kAcross = 2, kNormAccuracy = 1e-5;
 constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relative to their median
 constexpr double kClipped = 0.05;    // of the common factor: the norm of all gradients is the same
 constexpr double kLarger = 4;        // of two gradients the one that made the other differ
-constexpr double kEqual = -20;       // log(observed / expected) of equal bits
-constexpr double kOutlier = 2.1, kDeviations = 3 * 1.48, kOutlierQuantile = 0.9;
-constexpr double kOutlierRoundoffs = 8, kCoarse = 1e-4, kOutlierCoarse = 0.25;
-constexpr double kOutlierInherited =
-    4;  // times the distance of what it is computed from: up to this, no surprise
 
 double MedianOf(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -71,9 +65,7 @@ double ApartFrom(double log_factor, const TensorPair& pair) {
   return squares > 0 ? std::sqrt(apart / squares) : 0;
 }
 
-// `elements`: of the smallest gradients that count.
-std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage,
-                                 std::uint64_t elements = kElements) {
+std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
   Factors factors;
   std::vector<double> noise, across;
   std::size_t all = 0;
@@ -83,7 +75,7 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage,
     if (one.stage != stage) continue;
     whole_a = std::hypot(whole_a, one.pair->a.stats->l2);
     whole_b = std::hypot(whole_b, one.pair->b.stats->l2);
-    if (one.cancelled || one.pair->a.stats->numel < elements) continue;
+    if (one.cancelled || one.pair->a.stats->numel < kElements) continue;
     ++all;
     const double a = one.pair->a.stats->l2, b = one.pair->b.stats->l2;
     if (!(one.pair->distance > 0) || !(one.pair->distance < kLargeDistance) || !(a > 0) || !(b > 0)) continue;
@@ -105,9 +97,6 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage,
     // All inherit the factor of the first, which is that of the loss.
     const Explained& first = step[factors.indexes[0]];
     factors.noise = std::max(factors.noise, kScaleNoise * NormNoise(first, CarriersOf(first)));
-    // A few signs that flip in a loss may lie along its gradient by chance.
-    if (first.of_bends > 0)
-      factors.noise = std::max(factors.noise, kAlongByChance * ApartFrom(factors.median, *first.pair));
   }
   return factors;
 }
@@ -130,35 +119,6 @@ std::optional<Jump> AsJump(const Factors& factors, double before) {
   return std::nullopt;
 }
 
-// `members`: gradients of parameters of one kind.
-void AddOutliers(std::span<const Explained> step, const std::vector<std::size_t>& members,
-                 std::vector<Jump>& jumps) {
-  std::vector<double> ratios;
-  for (const std::size_t i : members) ratios.push_back(std::max(RatioOf(step[i]), kEqual));
-  const double median = MedianOf(ratios);
-  const double usual = median + kDeviations * Deviation(ratios, median);
-  std::vector<double> sorted = ratios;
-  std::sort(sorted.begin(), sorted.end());
-  // The highest of the others, not counting the top tenth.
-  const auto rank = static_cast<std::size_t>(kOutlierQuantile * static_cast<double>(sorted.size() - 2));
-  const double others = std::max(sorted[std::min(rank, sorted.size() - 2)], usual);
-  for (std::size_t m = 0; m < members.size(); ++m) {
-    const Explained& one = step[members[m]];
-    const double own = UnitRoundoff(one.pair->a.layout->dtype);
-    const double least =
-        std::max({kOutlierRoundoffs * own, one.unit > kCoarse ? kOutlierCoarse * one.unit : 0,
-                  kOutlierInherited * one.inherited});
-    const double excess = ratios[m] - others - kOutlier;
-    if (!(excess > 0) || one.observed <= least) continue;
-    jumps.push_back({.index = members[m],
-                     .kind = JumpKind::kOutlier,
-                     .ratio = ratios[m],
-                     .usual = others,
-                     .excess = excess,
-                     .sisters = members.size() - 1});
-  }
-}
-
 }  // namespace
 
 std::optional<Jump> FindScale(std::span<const Explained> step) {
@@ -174,60 +134,16 @@ std::optional<Jump> FindScale(std::span<const Explained> step) {
   return AsJump(*gradients, backward ? backward->median : 0);
 }
 
-std::optional<Jump> FindClipped(std::span<const Explained> step) {
-  const auto factors = FactorsOf(step, Stage::kGrad, /*elements=*/1);
-  if (!factors) return std::nullopt;
-  const double change = std::abs(factors->median);
-  const bool common = change > factors->noise && factors->deviation < kSameFactor * change;
-  if (!common || std::abs(factors->whole) >= kClipped * change) return std::nullopt;
-  std::optional<Jump> found;
-  double largest = 0;
-  for (std::size_t i = 0; i < step.size(); ++i) {
-    const Explained& one = step[i];
-    if (one.stage != Stage::kGrad || one.cancelled) continue;
-    const double apart = ApartFrom(factors->median, *one.pair);
-    const double ratio = std::log(apart / one.expected);
-    if (!(ratio > kOutlier) || !(apart > kLarger * largest)) continue;
-    largest = apart;
-    found = Jump{.index = i,
-                 .kind = JumpKind::kClipped,
-                 .ratio = ratio,
-                 .excess = ratio - kOutlier,
-                 .sisters = factors->logs.size(),
-                 .factor = std::exp(factors->median)};
-  }
-  return found;
-}
-
 std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) {
   const auto observed = [&](const Jump& jump) { return step[jump.index].observed; };
   const auto is_gradient = [&](const Jump& jump) { return step[jump.index].stage == Stage::kGrad; };
   if (!is_gradient(jumps[0]) || jumps[0].kind == JumpKind::kScale) return 0;
-  const auto clipped = std::find_if(jumps.begin(), jumps.end(),
-                                    [](const Jump& jump) { return jump.kind == JumpKind::kClipped; });
-  if (clipped != jumps.end()) return static_cast<std::size_t>(clipped - jumps.begin());
   std::size_t chosen = 0;
   for (std::size_t i = 1; i < jumps.size(); ++i) {
     const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
     if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
   }
   return chosen;
-}
-
-std::vector<Jump> FindOutliers(std::span<const Explained> step) {
-  std::map<std::string_view, std::vector<std::size_t>> groups;  // "weight" with "weight"
-  for (std::size_t i = 0; i < step.size(); ++i) {
-    const Explained& one = step[i];
-    if (one.stage != Stage::kGrad || !one.fresh || one.cancelled || std::isinf(one.pair->distance)) continue;
-    // If sums are coarse, equal bits say little about a small difference elsewhere.
-    if (one.pair->distance > 0 || one.unit > kCoarse)
-      groups[LastPart(one.pair->a.def->key.name)].push_back(i);
-  }
-  std::vector<Jump> jumps;
-  for (const auto& [name, members] : groups) {
-    if (members.size() > kGradientsNeeded) AddOutliers(step, members, jumps);
-  }
-  return jumps;
 }
 
 }  // namespace statcollect::query

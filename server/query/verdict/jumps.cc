@@ -165,8 +165,7 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
   // Nothing shows how much a loss enlarges differences until it did so in earlier steps.
   if (one.fresh || (one.of_loss && jump.past == 0)) threshold = std::max(threshold, kFresh);
   threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
-  const double of_bends = one.of_bends > 0 ? std::log(one.of_bends / one.expected) : 0;
-  jump.excess = ratio - std::max(jump.usual, of_bends) - threshold;
+  jump.excess = ratio - jump.usual - threshold;
   return jump.excess > 0 ? std::optional(jump) : std::nullopt;
 }
 
@@ -204,9 +203,7 @@ std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
     jump->index = i;
     jumps.push_back(*jump);
   }
-  for (const Jump& outlier : FindOutliers(step)) jumps.push_back(outlier);
   if (const auto scale = FindScale(step)) jumps.push_back(*scale);
-  if (const auto clipped = FindClipped(step)) jumps.push_back(*clipped);
   std::stable_sort(jumps.begin(), jumps.end(),
                    [](const Jump& x, const Jump& y) { return x.index < y.index; });
   Remember(step);

@@ -25,9 +25,7 @@ enum class JumpKind : std::uint8_t {
   kExcess,     // larger than its inputs and rounding explain
   kInput,      // loaded weights or a batch: nothing recorded precedes them
   kUnchanged,  // nothing before it differs, and the same kernel on equal inputs gave equal bits elsewhere
-  kOutlier,    // stands out among parameter gradients that nothing before explains
   kScale,      // all gradients are the other run's times the same factor
-  kClipped,    // a gradient besides which all others have one factor, as clipping to a norm gives them
   kSetting,    // a recorded setting of the optimizer or of a module differs
   kMeasured,   // larger than the noise of the run's twins explains
 };
@@ -40,7 +38,7 @@ struct Jump {
   double usual = 0;                      // the ratio usual for similar tensors and its own earlier steps
   double excess = 0;                     // above `usual` plus the threshold; > 0
   std::size_t sisters = 0, past = 0;     // numbers of similar tensors and earlier steps compared with
-  double factor = 1;                     // kScale; kClipped: of the others
+  double factor = 1;                     // kScale
   bool of_outer = false;                 // kSetting: the setting belongs to an enclosing module
   bool stands_out = false;               // kSetting: the tensor would be a jump without the setting
   std::optional<Confidence> confidence;  // set if it was measured from twins
@@ -87,16 +85,9 @@ double RatioOf(const Explained& one);
 // A jump if all gradients of a step are the other run's times the same factor: rounding has no direction.
 std::optional<Jump> FindScale(std::span<const Explained> step);
 
-// The gradient that differs by more than the factor of all others. If one gradient is wrong before all are clipped to a
-// norm, the others are the other run's times one factor, and its own difference may be the smaller one.
-std::optional<Jump> FindClipped(std::span<const Explained> step);
-
 // The jump that is the root: the first one, but of gradients the one that has changed the others by clipping. `jumps`:
 // not empty, in order of execution.
 std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps);
-
-// Parameter gradients that stand out among those that nothing before explains.
-std::vector<Jump> FindOutliers(std::span<const Explained> step);
 
 }  // namespace statcollect::query
 

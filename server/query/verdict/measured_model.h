@@ -37,9 +37,7 @@ class MeasuredModel final : public StepModel {
   const std::set<std::string>& data_dependent() const override { return rule_.rows().varying(); }
   bool measures_noise() const override { return true; }
   std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override;
-  const std::unordered_set<std::string_view>& noise_driven() const override {
-    return rule_.noise_driven();
-  }
+  const std::unordered_set<std::string_view>& noise_driven() const override { return rule_.noise_driven(); }
   // Whether any twin has differed from A so far.
   bool noise_arrived() const { return rule_.noise_arrived(); }
 

@@ -271,6 +271,7 @@ void MeasuredRule::NoteOwnInputs(const TensorPair& pair, Record& record) {
 
 std::vector<MeasuredRule::Record> MeasuredRule::Measure(const MeasuredStep& step) {
   lengths_.Step(step.pairs);
+  means_.Step(step.pairs);
   rows_.Step(step.pairs, step.twins);
   gradients_agree_.clear();
   std::vector<Record> records(step.pairs.size());
@@ -312,15 +313,9 @@ double MeasuredRule::LeastNoise(const TensorPair& pair, const Record& record) {
   Least& least = at->second;
   if (record.size > 0 && record.noise[0] > 0)
     least.noise = std::min(least.noise, record.noise[0] / record.size);
-  return std::isfinite(least.noise) ? least.noise * record.size : 0;
-}
-
-bool MeasuredRule::IsOtherConvolution(const TensorPair& pair, const Record& record) const {
-  if (convolutions_ == OtherConvolutions::kNone || pair.loss != nullptr || !lengths_.HasWinograd(pair))
-    return false;
-  return record.stage == Stage::kForward ||
-         (convolutions_ == OtherConvolutions::kAll &&
-          (record.stage == Stage::kBackward || record.stage == Stage::kGrad));
+  const double noise = std::isfinite(least.noise) ? least.noise * record.size : 0;
+  // A mean that is zero but for rounding rounds like the values that it is taken of.
+  return pair.loss != nullptr ? noise : std::max(noise, kLeastNoise * record.unit * means_.SizeOf(pair));
 }
 
 // Whether the noise grows by far less than in proportion from one rung to the next: single events make it, such as an
@@ -334,7 +329,8 @@ double MeasuredRule::Expected(const TensorPair& pair, const Record& record, cons
                               double least) const {
   const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
   double expected = std::max(1.0, kSumFactor * std::sqrt(length)) * least;
-  if (IsOtherConvolution(pair, record)) expected = std::max(expected, kWinograd * record.unit * record.size);
+  if (pair.loss == nullptr && lengths_.IsOtherConvolution(pair, convolutions_))
+    expected = std::max(expected, kWinograd * record.unit * record.size);
   if (record.own_inputs_agree) return expected;
   std::size_t scale = scales_.size() - 1;
   for (std::size_t s = scale; s-- > 0;) {

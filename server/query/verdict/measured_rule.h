@@ -27,6 +27,7 @@
 #include "server/query/verdict/jumps.h"
 #include "server/query/verdict/kernels.h"
 #include "server/query/verdict/row_counts.h"
+#include "server/query/verdict/running_means.h"
 #include "server/query/verdict/sum_lengths.h"
 
 namespace statcollect::query {
@@ -133,7 +134,6 @@ class MeasuredRule {
   void NoteOwnInputs(const TensorPair& pair, Record& record);
   static double JudgedNorm(const TensorPair& pair, const Record& record);
   double LeastNoise(const TensorPair& pair, const Record& record);
-  bool IsOtherConvolution(const TensorPair& pair, const Record& record) const;
   bool HasRareEvents(const Record& record) const;
   double Expected(const TensorPair& pair, const Record& record, const SeenBefore& before, double least) const;
   static double RoundingOfLoss(const Record& record, double terms);
@@ -162,6 +162,7 @@ class MeasuredRule {
   const OtherConvolutions convolutions_;
   std::vector<Scale> scales_;
   SumLengths lengths_;
+  RunningMeans means_;
   std::uint64_t steps_ = 0;  // judged
   // By weight, then by run: B, then the twins.
   std::map<Identity, std::vector<Apart::Sums>> weights_;

@@ -8,10 +8,9 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kSquares = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum",
                                                       "variance"};
-// Squares in another form: largest magnitude (Adamax), factors (Adafactor), 8-bit (bitsandbytes), curvature.
-constexpr std::array<std::string_view, 5> kOtherSizes = {"exp_inf", "row_var", "col_var", "state2",
-                                                         "hessian"};
-constexpr std::array<std::string_view, 2> kSigns = {"exp_avg", "step_size"};
+// Squares in another form: largest magnitude (Adamax), factors (Adafactor), 8-bit (bitsandbytes), curvature, Rprop's steps.
+constexpr std::array<std::string_view, 6> kOtherSizes = {"exp_inf", "row_var", "col_var",
+                                                         "state2",  "hessian", "step_size"};
 
 template <std::size_t N>
 bool OneOf(const std::array<std::string_view, N>& names, std::string_view name) {
@@ -27,11 +26,9 @@ bool IsMuon(const Config& config) {
 
 }  // namespace
 
-StateRole RoleOf(std::string_view state) {
-  if (OneOf(kSigns, state)) return StateRole::kSign;
+bool DividesOrTakesSigns(std::string_view state) {
   // Variants of Adam name theirs "exp_avg_...".
-  const bool second = IsSquares(state) || OneOf(kOtherSizes, state) || state.starts_with("exp_avg");
-  return second ? StateRole::kSecondMoment : StateRole::kOther;
+  return IsSquares(state) || OneOf(kOtherSizes, state) || state.starts_with("exp_avg");
 }
 
 bool IsSquares(std::string_view state) { return OneOf(kSquares, state); }

@@ -519,8 +519,8 @@ JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>&
   root.at = RowOf(step, explained, jump.index);
   const bool quiet = IsQuietBefore(explained, jump.index);
   if (quiet) root.agreeing = records_before_ + jump.index;
-  root.confidence = ConfidenceIn(jump, quiet);
   const Explained& one = explained[jump.index];
+  root.confidence = ConfidenceIn(one, jump, quiet);
   const bool by_size = jump.kind == JumpKind::kExcess || jump.kind == JumpKind::kMeasured ||
                        (jump.kind == JumpKind::kSetting && !quiet);
   if (by_size && std::isfinite(jump.ratio)) root.times_expected = one.observed / one.expected;

@@ -7,16 +7,6 @@
 
 namespace statcollect::query {
 
-void Explainer::NoteModel(const Child& output) {
-  const auto known = std::find_if(models_.begin(), models_.end(),
-                                  [&](const Child& model) { return model.module == output.module; });
-  if (known == models_.end()) {
-    models_.push_back(output);
-  } else {
-    *known = output;
-  }
-}
-
 // The newest output of each module around it, too.
 void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& output) {
   for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {

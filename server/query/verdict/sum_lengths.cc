@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
-#include "server/query/verdict/kernels.h"
 
 namespace statcollect::query {
 namespace {
@@ -82,8 +82,12 @@ double SumLengths::Of(const TensorPair& pair) const {
   return std::max(1.0, length);
 }
 
-bool SumLengths::HasWinograd(const TensorPair& pair) const {
+bool SumLengths::IsOtherConvolution(const TensorPair& pair, OtherConvolutions other) const {
+  if (other == OtherConvolutions::kNone) return false;
   const TensorKey& key = pair.a.def->key;
+  const Stage stage = StageOf(key);
+  const bool backward = stage == Stage::kBackward || stage == Stage::kGrad;
+  if (stage != Stage::kForward && !(backward && other == OtherConvolutions::kAll)) return false;
   const Module* const module = Find(key.kind == Kind::kWeightGrad ? ParentOf(key.name) : key.name);
   return module != nullptr && module->winograd;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/query/pairs/tensor_pair.h"
+#include "server/query/verdict/kernels.h"
 
 namespace statcollect::query {
 
@@ -21,8 +22,8 @@ class SumLengths {
   // parameters that is part of one with own parameters, the same of that one, which may compute with them itself what the
   // part passes on. Of a parameter's gradient and of running statistics: the rows of the batch. At least 1; 1 of everything else.
   double Of(const TensorPair& pair) const;
-  // Whether a Winograd algorithm exists for what the record was computed with.
-  bool HasWinograd(const TensorPair& pair) const;
+  // Whether the runs may have computed the record with other algorithms of a convolution.
+  bool IsOtherConvolution(const TensorPair& pair, OtherConvolutions other) const;
 
  private:
   struct Module {

@@ -16,9 +16,8 @@ constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to
 constexpr double kSquareGrowth = 2;         // a square's relative difference
 constexpr double kLinearUpdate = 3;         // update against gradient, relative
 constexpr double kNormalisedUpdate = 12;  // against the gradient's square root: signs of small elements flip
-constexpr double kSignFlips = 2;          // of an update of signs alone: elements that may flip at any time
-constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
 constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
+constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
 
 // Of an update that is divided by the gradient's own size: signs of elements near zero flip.
 double FlippedSigns(double gradient) {
@@ -40,8 +39,8 @@ double Explainer::ExplainState(const TensorPair& pair) {
   const ParameterGradient& of = gradient->second;
   level = std::max(level, of.distance);
   if (IsSquares(key.output_path)) return kSquareGrowth * level;
-  // Updates, or steps whose size follows signs: as different as the update is.
-  if (key.output_path == "step_size" || (key.output_path == "momentum_buffer" && second_.contains(key.name)))
+  // RMSprop's holds updates, not gradients.
+  if (key.output_path == "momentum_buffer" && normalised_.contains(key.name))
     return std::max(level, FlippedSigns(of.distance));
   if (!(norm > 0) || !(of.l2 > 0)) return level;
   const double share = std::min(1.0, (norm + before.l2) / of.l2);
@@ -72,7 +71,7 @@ bool Explainer::IsOrthogonal(const TensorPair& pair) const {
 double Explainer::OfMomentum(std::string_view name) const {
   double level = 0;
   for (auto at = states_.lower_bound({name, {}}); at != states_.end() && at->first.first == name; ++at) {
-    if (RoleOf(at->first.second) != StateRole::kSecondMoment) level = std::max(level, at->second.distance);
+    if (!IsSquares(at->first.second)) level = std::max(level, at->second.distance);
   }
   return level;
 }
@@ -84,8 +83,7 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   const auto found = gradients_.find(name);
   const double gradient = found == gradients_.end() ? 0 : found->second.distance;
   const bool normalised = normalised_.contains(name);
-  if (normalised && found != gradients_.end() && found->second.noise_driven)
-    fragile_.insert(ParentOf(name));
+  if (normalised && found != gradients_.end() && found->second.noise_driven) fragile_.insert(ParentOf(name));
   const auto known = parameters_.find(name);
   const std::size_t sums = pair.a.sketch.size();
   const bool sketched = known != parameters_.end() && sums > 0 && pair.b.sketch.size() == sums &&
@@ -114,8 +112,6 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
     const double carried = OfMomentum(name);
     double flipped = normalised ? FlippedSigns(std::max(gradient, carried)) : 0;
     if (IsOrthogonal(pair)) flipped = kMostFlipped;
-    if (normalised && !second_.contains(name))
-      flipped = std::max(flipped, 2 * std::sqrt(kSignFlips / Numel(pair)));
     level = std::hypot(std::max({kLinearUpdate * gradient, flipped, carried}), resolution);
     if (gradient > kLargeGradient) level = std::max(level, 1.0);
     to.fresh = gradient == 0 && before.distance == 0 && carried == 0;

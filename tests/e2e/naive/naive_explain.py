@@ -27,9 +27,7 @@ class Pair:
     expected: float = 0.0
     spread: float = 0.0
     unit: float = F32
-    of_parts: float = 0.0  # rounding of coarser values inside the module
     of_loss: bool = False  # the first gradient: what the loss computes is not recorded
-    of_bends: float = 0.0  # then: what signs explain that flip where the loss has a bend
     cancelled: bool = False
     fresh: bool = False
 
@@ -126,7 +124,6 @@ class StepModel:
         self.batch = 0.0
         self.levels: dict[str, float] = defaultdict(float)  # of modules' inputs
         self.of_terms: dict[str, float] = defaultdict(float)  # the same, without what noise-driven biases have added
-        self.loss_agrees = False
         self.outputs: dict[str, float] = defaultdict(float)
         self.last_forward = 0.0
         # By pass, then by the module around it: what ran last, newest last.
@@ -143,7 +140,6 @@ class StepModel:
         if pair.a is None:
             level = max(self.batch, self.last_forward)
             pair.fresh, pair.expected = level == 0, math.hypot(level, 4 * F32)
-            self.loss_agrees = pair.observed <= max(level, 16 * F32)
             return
         a, b = pair.records
         pair.stage = stage_of(a.identity)
@@ -152,7 +148,7 @@ class StepModel:
         sketches = 1 if pair.stage != "optimizer" else 2 if a.identity[1] == "optimizer_state" else 3
         sums = max(1, min(len(a.sketch), len(b.sketch)))
         pair.spread = math.sqrt(0.5 * (1 / sums + sketches / math.ceil(pair.numel / 16)))
-        level, roundoffs = 0.0, 1
+        level, roundoffs = 0.0, 1.0
         if pair.stage == "weights":
             self.memory.weights[a.identity[0]] = pair
         elif pair.stage == "batch":
@@ -162,13 +158,15 @@ class StepModel:
             level = self.forward(pair, a)
         elif pair.stage == "backward":
             level = self.backward(pair, a)
+            if not any(p.differs for p in self.backward_pairs()) and not is_factor(pair):
+                roundoffs = max(1, 4 * min(pair.unit, F32) / pair.unit)
         elif pair.stage == "grad":
             level, roundoffs = self.gradient(pair, a), 4
         elif a.identity[1] == "optimizer_state":
             level = self.state(pair, a)
         else:
             level = self.update(pair, a)
-        rounding = max(roundoffs * pair.unit, pair.of_parts)
+        rounding = roundoffs * pair.unit
         pair.fresh = pair.fresh or level < 2 * rounding
         pair.expected = math.hypot(level, rounding)
 
@@ -186,8 +184,6 @@ class StepModel:
             before, norm = self.memory.states.get((name, ""), (0.0, 0.0))
             self.memory.states[name, ""] = (capped(pair.distance), norm)
             return quantised(max(level, before), unit)
-        inside = max([o.unit for o in scopes[module]], default=0.0)
-        pair.of_parts = quantised(F32, inside) if inside > F32 else 0.0
         self.levels[name] = max(self.levels[name], level)
         self.outputs[name] = max(self.outputs[name], capped(pair.distance))
         self.last_forward = capped(pair.distance)
@@ -244,8 +240,6 @@ class StepModel:
         if not before:
             level = max(level, self.last_forward)
             pair.of_loss = not is_factor(pair)
-            if pair.of_loss and self.loss_agrees:
-                pair.of_bends = 2 * math.sqrt(max(level, F32))
         unit = max([pair.unit, *(p.unit for p in before[-4:])])
         matrices = max(self.matrices(module) for module in [name, *(p.name for p in before[-4:])])
         return math.hypot(quantised(math.hypot(level, self.of_parameters(matrices)), unit), self.mask(pair, a))

@@ -100,7 +100,7 @@ class Finder:
             excess = excess if excess > 0 else self.excess(pair, step)
             if excess > 0:
                 jumps.append(Jump(i, kind, excess))
-        jumps += outliers(step) + scales(step) + clipped(step)
+        jumps += scales(step)
         self.differed = self.differed or first >= 0
         for pair in step:
             if is_judged(pair) and pair.differs and math.isfinite(pair.ratio):
@@ -151,8 +151,6 @@ class Finder:
                 usual = max(usual, min(quantile(alike, 0.8), 2.2))
         if pair.fresh or (pair.of_loss and len(self.past_of(pair)) < 2):
             threshold = max(threshold, 2.1)
-        if pair.of_bends > 0:
-            usual = max(usual, math.log(pair.of_bends / pair.expected))
         return ratio - usual - threshold - 5 * max(0.0, pair.spread - 0.18)
 
 
@@ -168,30 +166,9 @@ def is_rounded(pair: Pair) -> bool:
     return real and pair.distance <= 4 * pair.expected and not is_factor(pair)
 
 
-def outliers(step: list[Pair]) -> list[Jump]:
-    jumps: list[Jump] = []
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, pair in enumerate(step):
-        asked = pair.stage == "grad" and pair.fresh and not pair.cancelled and not math.isinf(pair.distance)
-        if asked and (pair.differs or pair.unit > 1e-4):
-            groups[pair.name.rpartition(".")[2]].append(i)
-    for _, members in sorted(groups.items()):
-        if len(members) < 5:
-            continue
-        ratios = [max(step[i].ratio, -20.0) for i in members]
-        usual = median(ratios) + 3 * 1.48 * deviation(ratios)
-        others = max(sorted(ratios)[int(0.9 * (len(ratios) - 2))], usual)
-        for i, ratio in zip(members, ratios, strict=True):
-            pair = step[i]
-            least = max(8 * unit_of(pair.records[0]), 0.25 * pair.unit if pair.unit > 1e-4 else 0.0)
-            if ratio - others - 2.1 > 0 and pair.observed > least:
-                jumps.append(Jump(i, "outlier", ratio - others - 2.1))
-    return jumps
-
-
-def factors(step: list[Pair], stage: str, elements: int = 64) -> tuple[list[tuple[float, int]], float] | None:
+def factors(step: list[Pair], stage: str) -> tuple[list[tuple[float, int]], float] | None:
     """Logarithms of B's norms over A's with their indexes, and how far from 0 rounding takes one."""
-    asked = [i for i, p in enumerate(step) if p.stage == stage and not p.cancelled and p.records[0].numel >= elements]
+    asked = [i for i, p in enumerate(step) if p.stage == stage and not p.cancelled and p.records[0].numel >= 64]
     logs: list[tuple[float, int]] = []
     noise: list[float] = []
     across: list[float] = []
@@ -204,11 +181,7 @@ def factors(step: list[Pair], stage: str, elements: int = 64) -> tuple[list[tupl
             across.append(apart_from(logs[-1][0], pair) ** 2 / 2)
     if len(logs) < 4 or len(logs) < 0.6 * len(asked):
         return None
-    total = 5 * median(noise) + 2 * median(across) + 1e-5
-    first = step[logs[0][1]]
-    if stage == "backward" and first.of_bends > 0:
-        total = max(total, 0.5 * apart_from(median([log for log, _ in logs]), first))
-    return logs, total
+    return logs, 5 * median(noise) + 2 * median(across) + 1e-5
 
 
 def scales(step: list[Pair]) -> list[Jump]:
@@ -228,26 +201,6 @@ def scales(step: list[Pair]) -> list[Jump]:
             return [Jump(index, "scale", math.log(abs(factor) / noise))]
         inherited = median(values)
     return []
-
-
-def clipped(step: list[Pair]) -> list[Jump]:
-    """The gradient that differs by more than the factor that clipping to a norm gave all of them."""
-    gradients = [(i, p) for i, p in enumerate(step) if p.stage == "grad"]
-    found = factors(step, "grad", elements=1)
-    if found is None:
-        return []
-    logs, noise = found
-    values = [log for log, _ in logs]
-    factor = median(values)
-    norms = [math.hypot(*(moment(p.records[side], "l2") for _, p in gradients)) for side in (0, 1)]
-    if abs(factor) <= noise or deviation(values) >= 0.2 * abs(factor) or abs(math.log(norms[1] / norms[0])) >= 0.05 * abs(factor):
-        return []
-    chosen, largest = None, 0.0
-    for i, pair in gradients:
-        apart = 0.0 if pair.cancelled else apart_from(factor, pair)
-        if apart > 4 * largest and math.log(apart / pair.expected) > 2.1:
-            chosen, largest = i, apart
-    return [] if chosen is None else [Jump(chosen, "clipped", math.log(largest / step[chosen].expected) - 2.1)]
 
 
 def apart_from(factor: float, pair: Pair) -> float:
@@ -400,9 +353,6 @@ def chosen_of(jumps: list[Jump], pairs: list[Pair]) -> int:
     first = jumps[0]
     if pairs[first.index].stage != "grad" or first.kind == "scale":
         return first.index
-    for jump in jumps:
-        if jump.kind == "clipped":
-            return jump.index
     gradients = [jump.index for jump in jumps if pairs[jump.index].stage == "grad"]
     largest = max(gradients, key=lambda i: pairs[i].observed)
     return largest if pairs[largest].observed >= 4 * pairs[first.index].observed else first.index

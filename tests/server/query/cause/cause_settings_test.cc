@@ -203,7 +203,8 @@ TEST_F(CauseSettingsTest, ATextThatNamesFilesOrModelsIsNoCause) {
   EXPECT_EQ(say("cache", "/tmp/a", "/tmp/b"), "nothing");
   EXPECT_EQ(say("cache", "/tmp/a", "not a file"), "nothing");
   EXPECT_EQ(say("name_or_path", "gpt2", "gpt2-medium"), "nothing");
-  EXPECT_THAT(say("norm", "before", "after"), HasSubstr("module_setting: norm is before in base and after in ort"));
+  EXPECT_THAT(say("norm", "before", "after"),
+              HasSubstr("module_setting: norm is before in base and after in ort"));
   EXPECT_THAT(say("forward", "function f (src/a.py:3)", "not set"), HasSubstr("module_setting: "));
 }
 

@@ -175,8 +175,8 @@ TEST_F(SeveralUpdates, AnUpdateStandsBeforeWhatIsComputedWithIt) {
   EXPECT_THAT(Texts(report.diverged), ElementsAre("weight dis.w", "output dis.0 1", "grad_output dis.0 1",
                                                   "grad_output gen.0", "weight_grad gen.w", "weight gen.w"));
   EXPECT_EQ(report.first->stage, Stage::kOptimizer);
-  // What rounding explains before the root is no origin.
-  EXPECT_THAT(Texts(report.origins), ElementsAre("grad_output gen.0"));
+  // Its gradient, weight and state before are equal.
+  EXPECT_THAT(Texts(report.origins), ElementsAre("weight dis.w"));
   EXPECT_EQ(report.diverged.front().segment, 0u);
   EXPECT_EQ(report.diverged.back().segment, 1u);
 }

@@ -89,9 +89,9 @@ class VerdictTest : public ::testing::Test {
     std::uint32_t sketch = 16;
     DType dtype = DType::kF32;
     bool gradients = true, losses = true, order = true;
-    bool adam = false;          // records its state
-    bool losses_twice = false;  // a second value of that name in each step
-    bool lion = false;          // records its state: no second moment
+    bool adam = false;                             // records its state
+    bool losses_twice = false;                     // a second value of that name in each step
+    bool lion = false;                             // records its state: no second moment
     std::uint64_t empty_step = ~std::uint64_t{0};  // with a scalar only
     std::size_t elements = kElements;
     double update = 0.01;  // of a weight in a step, relative

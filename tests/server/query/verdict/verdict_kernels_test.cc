@@ -17,97 +17,39 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr double kRoundoffF32 = 0x1p-24, kRoundoffBf16 = 0x1p-8;
+constexpr double kRoundoffF32 = 0x1p-24;
 
-// Kernels that know one module with one matrix.
-Kernels With(const std::string& class_name, std::vector<std::int64_t> shape,
-             OtherConvolutions other = OtherConvolutions::kNone) {
-  static const TensorDef weight{.key = Key("m.weight", Kind::kWeight), .class_name = "Parameter"};
-  static TensorDef output{.key = Key("m")};
-  output.class_name = class_name;
-  Kernels kernels(other);
-  kernels.Note(weight, {.dtype = DType::kF32, .shape = std::move(shape)});
-  kernels.Note(output, {.dtype = DType::kF32, .shape = {1}});
-  return kernels;
+// Roundoffs that are expected of the output of a module with one weight, after equal inputs.
+double RoundoffsOf(const std::string& class_name, std::vector<std::int64_t> shape, DType dtype = DType::kF32,
+                   OtherConvolutions other = OtherConvolutions::kNone, Kind kind = Kind::kOutput) {
+  Step step;
+  std::uint64_t numel = 1;
+  for (const std::int64_t size : shape) numel *= static_cast<std::uint64_t>(size);
+  step.Add(Key("m.weight", Kind::kWeight, "", 0, 0, Mode::kInit), 0,
+           {.numel = numel, .shape = std::move(shape)});
+  step.Add(Key("m", kind), 0, {.dtype = dtype, .class_name = class_name});
+  const Explained one = Explainer({.other_convolutions = other}).Step(step.pairs).back();
+  return one.rounding / one.unit;
 }
 
-// --- long sums
+TEST(Rounding, IsOneUnitWithoutAMatrix) { EXPECT_EQ(RoundoffsOf("Identity", {4096}), 1); }
 
-TEST(Kernels, AModuleWithoutMatricesRoundsOnce) {
-  const Kernels kernels = With("LayerNorm", {64});
-  EXPECT_EQ(kernels.OfOutput("m", kRoundoffF32), kRoundoffF32);
-  EXPECT_EQ(kernels.OfOutput("other", kRoundoffBf16), kRoundoffBf16);
+TEST(Rounding, IsMoreTheLongerTheSum) {
+  EXPECT_NEAR(RoundoffsOf("Conv2d", {32, 128, 3, 3}), 0.08 * std::sqrt(128 * 9), 1e-6);
+  EXPECT_NEAR(RoundoffsOf("Linear", {16, 65536}), 0.08 * 256, 1e-6);
+  EXPECT_EQ(RoundoffsOf("Linear", {16, 65536}, DType::kBf16), 1) << "coarse values are summed in f32";
 }
 
-TEST(Kernels, RoundsMoreTheLongerTheSum) {
-  const Kernels kernels = With("Conv2d", {32, 128, 3, 3});
-  EXPECT_NEAR(kernels.OfOutput("m", kRoundoffF32) / kRoundoffF32, 0.08 * std::sqrt(128 * 9), 1e-6);
-  EXPECT_NEAR(kernels.OfInputGradient("m", kRoundoffF32) / kRoundoffF32, 0.08 * std::sqrt(32 * 9), 1e-6);
-}
-
-TEST(Kernels, TransposedConvolutionsHaveInputsFirst) {
-  const Kernels kernels = With("ConvTranspose2d", {128, 32, 3, 3});
-  EXPECT_NEAR(kernels.OfOutput("m", kRoundoffF32) / kRoundoffF32, 0.08 * std::sqrt(128 * 9), 1e-6);
-}
-
-TEST(Kernels, RowsOfEmbeddingsAreNotSummed) {
-  EXPECT_EQ(With("Embedding", {4, 4096}).OfOutput("m", kRoundoffF32), kRoundoffF32);
-}
-
-TEST(Kernels, ABatchNormSumsOverTheBatchInTraining) {
-  TensorDef output{.key = Key("m"), .class_name = "BatchNorm2d"};
-  const Layout layout{.dtype = DType::kF32, .shape = {8, 32, 16, 16}};
-  Kernels kernels(OtherConvolutions::kNone);
-  kernels.Note(output, layout);
-  EXPECT_NEAR(kernels.OfOutput("m", kRoundoffF32) / kRoundoffF32, 0.08 * std::sqrt(8 * 16 * 16), 1e-6);
-  EXPECT_EQ(kernels.OfInputGradient("m", kRoundoffF32), kRoundoffF32);
-  Kernels evaluating(OtherConvolutions::kNone);
-  output.key.mode = Mode::kEval;
-  evaluating.Note(output, layout);
-  EXPECT_EQ(evaluating.OfOutput("m", kRoundoffF32), kRoundoffF32);
-}
-
-TEST(Kernels, CoarseValuesAreSummedInF32) {
-  const Kernels kernels = With("Linear", {16, 65536});
-  EXPECT_EQ(kernels.OfOutput("m", kRoundoffBf16), kRoundoffBf16);
-  EXPECT_GT(kernels.OfOutput("m", kRoundoffF32), 20 * kRoundoffF32);
-}
-
-TEST(Kernels, GradientsOfParametersAreSumsOverTheBatch) {
-  const Kernels kernels = With("Conv2d", {64, 64, 3, 3});
-  const Layout weight{.dtype = DType::kF32, .shape = {64, 64, 3, 3}},
-      bias{.dtype = DType::kF32, .shape = {64}};
-  for (const Layout& layout : {weight, bias}) {
-    EXPECT_EQ(kernels.OfParameterGradient("m", layout, kRoundoffF32, 64.0 * 100), 4 * kRoundoffF32)
-        << "a short one";
-    EXPECT_NEAR(kernels.OfParameterGradient("m", layout, kRoundoffF32, 64.0 * 1e6) / kRoundoffF32, 80, 1e-3);
-  }
-}
-
-// --- Winograd
-
-TEST(Kernels, OnlyOtherAlgorithmsRoundCoarsely) {
-  const auto output = [](OtherConvolutions other) {
-    return With("Conv2d", {64, 64, 3, 3}, other).OfOutput("m", kRoundoffF32) / kRoundoffF32;
+TEST(Rounding, OfAWindowIsMoreIfItsAlgorithmMayDiffer) {
+  const auto roundoffs = [](OtherConvolutions other, Kind kind) {
+    return RoundoffsOf("Conv2d", {64, 64, 3, 3}, DType::kF32, other, kind);
   };
-  EXPECT_LT(output(OtherConvolutions::kNone), 2);
-  EXPECT_EQ(output(OtherConvolutions::kForward), 18);
-  EXPECT_EQ(output(OtherConvolutions::kAll), 18);
-}
-
-TEST(Kernels, NnpackComputesNoGradients) {
-  const Layout weight{.dtype = DType::kF32, .shape = {64, 64, 3, 3}};
-  for (const auto other : {OtherConvolutions::kForward, OtherConvolutions::kAll}) {
-    const Kernels kernels = With("Conv2d", {64, 64, 3, 3}, other);
-    const bool all = other == OtherConvolutions::kAll;
-    EXPECT_EQ(kernels.OfInputGradient("m", kRoundoffF32) > 10 * kRoundoffF32, all);
-    EXPECT_EQ(kernels.OfParameterGradient("m", weight, kRoundoffF32, 64) > 10 * kRoundoffF32, all);
-  }
-}
-
-TEST(Kernels, OnlyWindowsHaveSuchAnAlgorithm) {
-  for (const auto& shape : std::vector<std::vector<std::int64_t>>{{64, 64, 1, 1}, {64, 64}, {64, 64, 3}})
-    EXPECT_LT(With("Conv2d", shape, OtherConvolutions::kAll).OfOutput("m", kRoundoffF32), 2 * kRoundoffF32);
+  EXPECT_LT(roundoffs(OtherConvolutions::kNone, Kind::kOutput), 2);
+  EXPECT_EQ(roundoffs(OtherConvolutions::kForward, Kind::kOutput), 18);
+  EXPECT_EQ(roundoffs(OtherConvolutions::kAll, Kind::kOutput), 18);
+  EXPECT_LT(roundoffs(OtherConvolutions::kForward, Kind::kGradOutput), 2) << "NNPACK computes no gradients";
+  EXPECT_EQ(roundoffs(OtherConvolutions::kAll, Kind::kGradOutput), 18);
+  EXPECT_LT(RoundoffsOf("Conv2d", {64, 64, 1, 1}, DType::kF32, OtherConvolutions::kAll), 2) << "no window";
 }
 
 TEST(ConvolutionsThatMayDiffer, ByTheRecordedSwitches) {
@@ -223,19 +165,6 @@ TEST(Explainer, ParametersOfTheModuleAroundReachItsFirstParts) {
   EXPECT_LT(explained[5].expected, 1e-6);
 }
 
-TEST(Explainer, OfAFewElementsTheSketchMayShowTooLittle) {
-  for (const std::uint64_t elements : {16, 4096}) {
-    Step step;
-    const Step::Given given{.numel = elements, .shape = {static_cast<std::int64_t>(elements)}};
-    step.Add(GradOutput("fc"), 1e-5);
-    step.Add(Gradient("fc.bias"), 1e-7, given);
-    step.Add(Key("fc.bias", Kind::kOptimizerState, "exp_avg_sq"), 1e-5, given);
-    Explainer explainer;
-    const double expected = explainer.Step(step.pairs)[2].expected;
-    EXPECT_NEAR(expected, elements == 16 ? 2e-5 : 2e-7, 0.1 * expected) << elements;
-  }
-}
-
 // Gradients of five biases; all differ by `others`, one by `one`.
 Step Biases(double others, double one) {
   Step step;
@@ -260,19 +189,6 @@ TEST(JumpFinder, PassesAGradientThatStandsOutNoMoreThanOthers) {
 TEST(JumpFinder, TakesAGradientThatStandsOutAlone) {
   EXPECT_THAT(JumpsOf(Biases(1e-6, 8e-6)), ElementsAre(8));
   EXPECT_THAT(JumpsOf(Biases(4.5e-6, 1e-4)), ElementsAre(8));
-}
-
-TEST(FindOutliers, PassesWhatItsTermsBring) {
-  for (const double terms : {0.0, 7e-4}) {
-    Step step;
-    for (int i = 0; i < 6; ++i) {
-      const std::string fc = "fc" + std::to_string(i);
-      step.Add(GradOutput(fc), i == 5 ? terms : 0, {.dtype = DType::kBf16});
-      step.Add(Gradient(fc + ".weight"), i == 5 ? 1.4e-3 : 1e-7);
-    }
-    Explainer explainer;
-    EXPECT_EQ(FindOutliers(explainer.Step(step.pairs)).size(), terms > 0 ? 0u : 1u) << terms;
-  }
 }
 
 // Rounding of a few elements that carry the norm changes it, and all that is computed from it.

@@ -142,18 +142,6 @@ TEST(Explainer, GradientsOfACoarseBackwardAreCoarse) {
   EXPECT_GE(explained[1].expected, kUnitBf16);
 }
 
-// As the sum of what experts compute in bf16.
-TEST(Explainer, WhatIsComputedFromCoarseValuesInsideMayRoundLikeThem) {
-  const auto expected = [](const char* before) {
-    Step step;
-    step.Add(Key(before), 0, {.dtype = DType::kBf16});
-    step.Add(Key("a.experts"), 7e-5);
-    return Explainer().Step(step.pairs)[1].expected;
-  };
-  EXPECT_DOUBLE_EQ(expected("a.experts.act"), 0x1p-16);
-  EXPECT_DOUBLE_EQ(expected("a.gate"), 0x1p-24) << "beside it, not inside";
-}
-
 TEST(Explainer, ASumIsJudgedAgainstItsTermsWhereTheyCancel) {
   Step step;
   step.Add(GradOutput("fc"), 0, {.l2 = 1e-2, .l2_b = 1e-2, .mean_abs = 1e-4});
@@ -187,21 +175,6 @@ TEST(Explainer, ALossFollowsTheForwardPass) {
   const auto explained = explainer.Step(step.pairs);
   EXPECT_EQ(explained[1].stage, Stage::kLoss);
   EXPECT_NEAR(explained[1].expected, 1e-3, 1e-6);
-}
-
-TEST(Explainer, AModelMayBeGivenWhatAnotherOneReturned) {
-  Step step;
-  step.Add(Key("gen.fc"), 3e-6);
-  step.Add(Key("gen"), 3e-6, {.depth = 1});
-  step.Add(Key("dis.conv1"), 0);
-  step.Add(Key("dis.fc"), 0);
-  step.Add(Key("dis"), 0);
-  step.Add(Key("dis.conv1", Kind::kOutput, "", 0, 1), 3e-6);
-  step.Add(Key("dis.conv1", Kind::kOutput, "", 1), 3e-6);  // each watch counts its own micro-batches
-  Explainer explainer;
-  const auto explained = explainer.Step(step.pairs);
-  EXPECT_NEAR(explained[5].expected, 3e-6, 1e-7);
-  EXPECT_NEAR(explained[6].expected, 3e-6, 1e-7);
 }
 
 TEST(Explainer, AListOfModulesHasNoOutputOfItsOwn) {
@@ -243,6 +216,25 @@ TEST(Explainer, InfiniteDistancesAreNoExcuseLaterOn) {
   const auto explained = explainer.Step(step.pairs);
   EXPECT_EQ(RatioOf(explained[0]), std::numeric_limits<double>::infinity());
   EXPECT_TRUE(std::isfinite(explained[1].expected));
+}
+
+// Behind a linear layer with centred inputs a mean is zero except for rounding.
+TEST(Explainer, ARunningMeanIsMeasuredAgainstTheDeviationOfItsChannels) {
+  for (const double deviation : {0.0, 1.0}) {
+    Step step;
+    const auto buffer = [&](const char* name, double l2, double each) {
+      step.Add(Key(name, Kind::kBuffer), l2 < 1 ? 0.1 : 0,
+               {.l2 = l2, .l2_b = l2, .numel = 64, .shape = {64}, .mean_abs = each});
+    };
+    buffer("bn.running_mean", 1e-7, 1e-8);
+    buffer("bn.running_var", 8 * deviation + 1, deviation);
+    const Explained mean = Explainer().Step(step.pairs).front();
+    if (deviation > 0) {
+      EXPECT_NEAR(mean.observed, 0.1 * 1e-7 / 8, 1e-12);
+    } else {
+      EXPECT_EQ(mean.observed, 0.1) << "nothing is known of its channels";
+    }
+  }
 }
 
 TEST(Explainer, TakesAnEmptyStep) {
@@ -379,7 +371,7 @@ TEST(JumpFinder, TakesWhatCannotBeMeasured) {
   EXPECT_THAT(Found(JumpFinder(0).Find(Explainer().Step(step.pairs))), ElementsAre(0));
 }
 
-// --- FindScale, FindOutliers
+// --- FindScale
 
 struct Judged {
   Step step;
@@ -430,35 +422,6 @@ TEST(FindScale, WhatIsInheritedIsNone) {
   const auto jump = FindScale(judged.all);
   ASSERT_TRUE(jump);
   EXPECT_EQ(jump->index, 0u) << "the first gradient, not the first parameter's";
-}
-
-// One of ten gradients of parameters, which nothing before explains, differs by `size`.
-Judged OneOfTen(double size) {
-  Judged judged;
-  for (int i = 0; i < 10; ++i)
-    judged.step.Add(Gradient("fc" + std::to_string(i) + ".weight"), i == 4 ? size : 2e-7 + 1e-8 * i);
-  judged.all = Explainer().Step(judged.step.pairs);
-  return judged;
-}
-
-TEST(FindOutliers, FindsOneThatStandsOut) {
-  const auto jumps = FindOutliers(OneOfTen(1e-5).all);
-  ASSERT_THAT(Found(jumps), ElementsAre(4));
-  EXPECT_EQ(jumps[0].kind, JumpKind::kOutlier);
-  EXPECT_EQ(jumps[0].sisters, 9u);
-}
-
-TEST(FindOutliers, LeavesWhatTheOthersShow) { EXPECT_THAT(FindOutliers(OneOfTen(6e-7).all), IsEmpty()); }
-
-TEST(FindOutliers, LeavesWhatIsInherited) {
-  Judged judged = OneOfTen(1e-5);
-  for (Explained& one : judged.all) one.fresh = false;
-  EXPECT_THAT(FindOutliers(judged.all), IsEmpty());
-}
-
-TEST(FindOutliers, NeedsOthers) {
-  const Judged judged = OneOfTen(1e-5);
-  EXPECT_THAT(FindOutliers(std::span(judged.all).subspan(3, 4)), IsEmpty());
 }
 
 }  // namespace
