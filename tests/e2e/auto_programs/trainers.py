@@ -37,7 +37,7 @@ class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def use_transformers() -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+    from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments, set_seed
 
     set_seed(1)
     sizes = {"vocab_size": 50, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
