@@ -53,7 +53,9 @@ def use_transformers() -> None:
             eval_strategy="steps", eval_steps=2, save_strategy="no", use_cpu=True, disable_tqdm=True, report_to=[], seed=1,
         )  # fmt: skip
         trainer = Trainer(model, settings, train_dataset=Tokens(64), eval_dataset=Tokens(4), callbacks=callbacks)
+        trainer.remove_callback(PrinterCallback)  # it prints timings
         trainer.train()
+        print([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
         print(
             "callbacks",
             sorted(type(each).__name__ for each in trainer.callback_handler.callbacks if "tatagent" not in repr(each)),
