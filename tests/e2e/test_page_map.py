@@ -15,7 +15,9 @@ browser, recorded, open_page = test_page.browser, test_page.recorded, test_page.
 
 def rows(page: Any) -> int:
     label = page.get_attribute(".heat-canvas", "aria-label")
-    return int(re.search(r"of (\d+) tensors", label)[1])
+    found = re.search(r"of (\d+) tensors", label)
+    assert found, label
+    return int(found[1])
 
 
 def names(page: Any) -> list[str]:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import test_page
-from conftest import Collector
+from conftest import Collector, wait_until
 from test_page import Open, painted
 
 pytestmark = test_page.pytestmark
@@ -207,7 +207,7 @@ def test_the_view_of_a_tensor_begins_at_the_origin_and_chooses_rank_micro_batch_
             for point in points
             if (point["step"], point["micro_batch"], point["call"]) == (1, micro_batch, call)
         )
-        test_page.wait_until(lambda wanted=expected: norms() == [pytest.approx(wanted, rel=1e-3)] * 2, what=place)
+        wait_until(lambda wanted=expected: norms() == [pytest.approx(wanted, rel=1e-3)] * 2, what=place)
     # An old bookmark, without a place, shows the first one, and says which.
     other = open_page(recorded, "/?view=tensor&a=calls&b=calls2&tensor=fc&kind=output&mode=train&rank=1")
     other.wait_for_selector(".grid .chart canvas")

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import test_page
-from conftest import Collector
+from conftest import Collector, wait_until
 from test_page import COMPARE, Open, painted, table_of, until
 
 pytestmark = test_page.pytestmark
@@ -140,4 +140,4 @@ def test_on_the_map_of_a_run_a_change_shows_and_a_constant_does_not(collector: C
     assert "grows" in page.inner_text(".heat-tip b") and "100 times its median" in page.inner_text(".heat-tip")
     page.get_by_role("combobox", name="Scale").select_option("absolute")
     until(page, "location.search.includes('scale=absolute')")
-    test_page.wait_until(lambda: len({row[0] for row in colours()}) == 3, what="one scale for all tensors")
+    wait_until(lambda: len({row[0] for row in colours()}) == 3, what="one scale for all tensors")

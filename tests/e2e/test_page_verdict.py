@@ -114,7 +114,7 @@ def test_one_menu_copies_and_one_shares(recorded: Collector, open_page: Open, tm
     files = {"page": tmp_path / "page.html", "statctl": tmp_path / "statctl.html"}
     download.value.save_as(files["page"])
     assert recorded.statctl("report", "base", "ort", "--out", str(files["statctl"])).code == 1
-    told = {}
+    told: dict[str, tuple[Any, ...]] = {}
     for name, file in files.items():
         context = browser.new_context(offline=True)
         other = context.new_page()
