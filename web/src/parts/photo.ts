@@ -5,11 +5,27 @@ const MARGIN = 16;
 
 const solid = (colour: string) => colour !== '' && colour !== 'transparent' && !/(,|\/)\s*0\s*\)$/.test(colour);
 
+function drawLine(context: CanvasRenderingContext2D, width: number, colour: string, dashes: string, [x, y, toX, toY]: readonly [number, number, number, number]) {
+  context.strokeStyle = colour;
+  context.lineWidth = width;
+  context.setLineDash(dashes === 'dashed' ? [4, 3] : []);
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(toX, toY);
+  context.stroke();
+  context.setLineDash([]);
+}
+
 /** What is behind an element, and its frame. */
 function paintBox(context: CanvasRenderingContext2D, element: Element, style: CSSStyleDeclaration, box: DOMRect) {
+  const round = (offset: number) => {
+    context.beginPath();
+    context.roundRect(box.x - offset, box.y - offset, box.width + 2 * offset, box.height + 2 * offset, Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.height / 2));
+  };
   if (solid(style.backgroundColor)) {
     context.fillStyle = style.backgroundColor;
-    context.fillRect(box.x, box.y, box.width, box.height);
+    round(0);
+    context.fill();
   }
   const stops = style.backgroundImage.startsWith('linear-gradient(to right') ? (style.backgroundImage.match(/rgba?\([^)]*\)/g) ?? []) : [];
   if (stops.length > 1) {
@@ -25,10 +41,14 @@ function paintBox(context: CanvasRenderingContext2D, element: Element, style: CS
   const frame = (width: number, colour: string, offset: number) => {
     context.strokeStyle = colour;
     context.lineWidth = width;
-    context.strokeRect(box.x - offset, box.y - offset, box.width + 2 * offset, box.height + 2 * offset);
+    round(offset);
+    context.stroke();
   };
   if (style.outlineStyle === 'solid') frame(parseFloat(style.outlineWidth), style.outlineColor, parseFloat(style.outlineOffset) + 1);
   else if (parseFloat(style.borderTopWidth) > 0 && parseFloat(style.borderBottomWidth) > 0 && style.borderTopStyle === 'solid') frame(parseFloat(style.borderTopWidth), style.borderTopColor, -0.5);
+  const key = getComputedStyle(element, '::before'); // the line by which charts draw a run
+  if (element.matches('.key:not(.origin, .bars)')) drawLine(context, parseFloat(key.borderTopWidth), key.borderTopColor, key.borderTopStyle, [box.x, box.y + box.height / 2, box.x + 16, box.y + box.height / 2]);
+  if (element.matches('.heat-origin')) drawLine(context, 1, style.borderLeftColor, 'dashed', [box.x, box.y, box.x, box.bottom]);
   if (parseFloat(style.borderLeftWidth) >= 3) {
     context.fillStyle = style.borderLeftColor;
     context.fillRect(box.x, box.y, parseFloat(style.borderLeftWidth), box.height);
@@ -67,11 +87,19 @@ function paint(context: CanvasRenderingContext2D, node: Node) {
     if (node.parentElement) paintText(context, node, getComputedStyle(node.parentElement));
     return;
   }
-  if (!(node instanceof HTMLElement) || node.matches('button, details, .menu, .hidden, select, [hidden]')) return;
+  if (!(node instanceof HTMLElement) || node.matches('button:not(.fold), details, .menu, .hidden, .pair > a, .picture > .note, .heat-at, [hidden]')) return;
   const style = getComputedStyle(node);
   const box = node.getBoundingClientRect();
   if (style.display === 'none' || style.visibility === 'hidden') return;
   context.save();
+  if (node.matches('.heat-stage')) {
+    // Its text stands upright.
+    context.translate(box.x + box.width / 2, box.y + box.height / 2);
+    context.rotate(-Math.PI / 2);
+    Object.assign(context, { fillStyle: style.color, font: `${style.fontSize} ${style.fontFamily}`, textAlign: 'center', textBaseline: 'middle' });
+    context.fillText(node.innerText, 0, 0);
+    return context.restore();
+  }
   paintBox(context, node, style, box);
   if (style.overflowX === 'hidden' && box.width > 1) {
     context.beginPath();
