@@ -1,4 +1,4 @@
-// statctl capture: asks a run in training for the raw values of an activation, waits until they are there,
+// statctl values get: asks a run in training for the raw values of an activation, waits until they are there,
 // and saves them.
 #include <algorithm>
 #include <cctype>

@@ -31,7 +31,7 @@ std::string WantedText(const v1::CaptureRequestRow& request) {
 Table RequestTable(const v1::ListCapturesResponse& response) {
   Table table({{"request", Align::kRight},
                {"step", Align::kRight},
-               {"rank", Align::kRight},
+               {"rank", Align::kRight, false, Use::kIfItVaries},
                {"activation", Align::kLeft, true},
                {"state"},
                {"", Align::kLeft, true}});
@@ -69,16 +69,16 @@ std::string CaptureText(const v1::CaptureRow& row) {
 
 Table CaptureTable(const google::protobuf::RepeatedPtrField<v1::CaptureRow>& rows) {
   Table table({{"step", Align::kRight},
-               {"rank", Align::kRight},
+               {"rank", Align::kRight, false, Use::kIfItVaries},
                {"activation", Align::kLeft, true},
-               {"kind"},
-               {"path"},
-               {"mb", Align::kRight},
-               {"call", Align::kRight},
-               {"dtype"},
+               {"kind", Align::kLeft, false, Use::kIfItVaries},
+               {"path", Align::kLeft, false, Use::kIfItVaries},
+               {"mb", Align::kRight, false, Use::kIfItVaries},
+               {"call", Align::kRight, false, Use::kIfItVaries},
+               {"dtype", Align::kLeft, false, Use::kIfItVaries},
                {"shape", Align::kRight},
-               {"size", Align::kRight},
-               {"state"}});
+               {"size", Align::kRight, false, Use::kIfItFits},
+               {"state", Align::kLeft, false, Use::kIfItVaries}});
   for (const v1::CaptureRow& row : rows) {
     table.AddRow({std::to_string(row.step()), std::to_string(row.rank()), row.activation(),
                   KindText(row.kind()), row.output_path(), std::to_string(row.micro_batch()),
@@ -134,7 +134,7 @@ int ListCaptures(Session& session, const CapturesOptions& options) {
           page.AddSentence(
               "Nothing captured in " + Printable(options.run) +
               (options.activation.empty() && options.steps.empty() ? "" : " that matches") +
-              ". To capture, use statctl capture RUN ACTIVATION --step S in a running training, or "
+              ". To capture, use statctl values get RUN ACTIVATION --step S in a running training, or "
               "STATAGENT_CAPTURES='ACTIVATION@S' for the next launch.");
         } else {
           page.AddTable(CaptureTable(response->records()));

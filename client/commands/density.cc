@@ -33,16 +33,16 @@ std::string Samples(const v1::DensityRow& row, int most) {
 }
 
 Table RowTable(const v1::ListDensityResponse& response) {
-  Table table({{"rank", Align::kRight},
+  Table table({{"rank", Align::kRight, false, Use::kIfItVaries},
                {"step", Align::kRight},
-               {"mb", Align::kRight},
-               {"type"},
+               {"mb", Align::kRight, false, Use::kIfItVaries},
+               {"type", Align::kLeft, false, Use::kIfItVaries},
                {"input", Align::kLeft, true},
-               {"pad index", Align::kRight},
+               {"pad index", Align::kRight, false, Use::kIfItVaries},
                {"density", Align::kRight},
                {"valid", Align::kRight},
                {"total", Align::kRight},
-               {"valid a sample"}});
+               {"valid a sample", Align::kLeft, false, Use::kIfItFits}});
   for (int i = std::max(0, response.records_size() - kRowsShown); i < response.records_size(); ++i) {
     const v1::DensityRow& row = response.records(i);
     table.AddRow({std::to_string(row.rank()), std::to_string(row.step()), std::to_string(row.micro_batch()),

@@ -110,7 +110,7 @@ Page MakePage(const ValueDiff& diff, const TensorValues& a, const TensorValues& 
   if (!a.whole() || !b.whole()) {
     page.AddSentence(
         fmt::format("Only the first {} of {} elements were kept and compared; --max-bytes of "
-                    "statctl capture keeps more.",
+                    "statctl values get keeps more.",
                     FormatCount(diff.elements), FormatCount(a.row.numel())));
   }
   if (diff.same()) return page;

@@ -92,10 +92,10 @@ int Follow(Session& session, const v1::ListEventsRequest& events) {
 }  // namespace
 
 Table EventTable(const google::protobuf::RepeatedPtrField<v1::EventRow>& events) {
-  Table table({{"rank", Align::kRight},
+  Table table({{"rank", Align::kRight, false, Use::kIfItVaries},
                {"step", Align::kRight},
-               {"when"},
-               {"by"},
+               {"when", Align::kLeft, false, Use::kIfItFits},
+               {"by", Align::kLeft, false, Use::kIfItVaries},
                {"kind"},
                {"text", Align::kLeft, true}});
   const std::int64_t now = NowUnixNanos();

@@ -154,15 +154,15 @@ Page SummaryPage(const std::string& run, const v1::ListExponentsResponse& respon
       losing, FormatCount(static_cast<std::uint64_t>(response.records_size())), Printable(run), format));
   Table table({{"lost", Align::kRight},
                {"would be 0", Align::kRight},
-               {"overflow", Align::kRight},
-               {"subnormal", Align::kRight},
+               {"overflow", Align::kRight, false, Use::kIfItFits},
+               {"subnormal", Align::kRight, false, Use::kIfItFits},
                {"step", Align::kRight},
-               {"since", Align::kRight},
-               {"steps", Align::kRight},
-               {"rank", Align::kRight},
-               {"kind"},
+               {"since", Align::kRight, false, Use::kIfItFits},
+               {"steps", Align::kRight, false, Use::kIfItFits},
+               {"rank", Align::kRight, false, Use::kIfItVaries},
+               {"kind", Align::kLeft, false, Use::kIfItVaries},
                {"activation", Align::kLeft, true},
-               {"dtype"}});
+               {"dtype", Align::kLeft, false, Use::kIfItVaries}});
   for (int i = 0; i < response.records_size() && static_cast<std::uint32_t>(i) < top; ++i) {
     const v1::ExponentRow& row = response.records(i);
     const v1::FormatLoss& loss = row.formats(0);
@@ -177,7 +177,7 @@ Page SummaryPage(const std::string& run, const v1::ListExponentsResponse& respon
   if (static_cast<std::uint32_t>(response.records_size()) > top)
     page.AddSentence(fmt::format("The first {}; --top shows more.", top));
   page.AddSentence(
-      fmt::format("statctl exponents {} ACTIVATION shows the histogram of one.", Printable(run)));
+      fmt::format("statctl tensor {} NAME --exponents shows the histogram of one.", Printable(run)));
   return page;
 }
 

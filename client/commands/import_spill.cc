@@ -1,4 +1,4 @@
-// statctl import spill: sends what training processes left in their spill files, as their agents would have,
+// statctl move import spill: sends what training processes left in their spill files, as their agents would have,
 // under the same session and numbers: nothing arrives twice.
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// The part of statctl import that sends spill files of agents.
+// The part of statctl move import that sends spill files of agents.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_IMPORT_SPILL_H_
 #define STATCOLLECT_CLIENT_COMMANDS_IMPORT_SPILL_H_
 

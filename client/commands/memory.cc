@@ -79,8 +79,11 @@ std::string PlotOf(const v1::ListMemoryResponse& response) {
 
 // Columns that no row fills are left out.
 Table PhaseTable(const std::vector<const v1::MemoryRow*>& rows) {
-  std::vector<Column> columns = {
-      {"rank", Align::kRight}, {"step", Align::kRight}, {"mb", Align::kRight}, {"phase"}, {"device"}};
+  std::vector<Column> columns = {{"rank", Align::kRight, false, Use::kIfItVaries},
+                                 {"step", Align::kRight},
+                                 {"mb", Align::kRight, false, Use::kIfItVaries},
+                                 {"phase"},
+                                 {"device", Align::kLeft, false, Use::kIfItVaries}};
   std::vector<const FieldDescriptor*> shown;
   for (int i = 0; i < v1::MemoryRow::descriptor()->field_count(); ++i) {
     const FieldDescriptor* field = v1::MemoryRow::descriptor()->field(i);
@@ -90,7 +93,7 @@ Table PhaseTable(const std::vector<const v1::MemoryRow*>& rows) {
     shown.push_back(field);
     std::string title = field->name();
     std::replace(title.begin(), title.end(), '_', ' ');
-    columns.push_back({std::move(title), Align::kRight});
+    columns.push_back({std::move(title), Align::kRight, false, Use::kIfItFits});
   }
   Table table(std::move(columns));
   for (const v1::MemoryRow* row : rows) {
@@ -150,7 +153,7 @@ Page ModulePage(const v1::ListMemoryResponse& response, const MemoryOptions& opt
   });
   const std::size_t total = sorted.size();
   if (!options.all && total > options.top) sorted.resize(options.top);
-  Table table({{"rank", Align::kRight},
+  Table table({{"rank", Align::kRight, false, Use::kIfItVaries},
                {"module", Align::kLeft, true},
                {"raised the peak by", Align::kRight},
                {"at step", Align::kRight},

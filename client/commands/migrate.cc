@@ -1,4 +1,4 @@
-// statctl migrate: copies runs from one collector to another, and checks that both hold the same.
+// statctl move migrate: copies runs from one collector to another, and checks that both hold the same.
 #include <algorithm>
 #include <chrono>
 #include <memory>

@@ -27,9 +27,9 @@ Page Render(const v1::NoiseProfile& profile) {
           FormatCount(profile.activations_total())),
       "NOISE", Tone::kGood);
   if (profile.records().empty()) return page;
-  Table table({{"kind"},
+  Table table({{"kind", Align::kLeft, false, Use::kIfItVaries},
                {"activation", Align::kLeft, true},
-               {"mb", Align::kRight},
+               {"mb", Align::kRight, false, Use::kIfItVaries},
                {"at step 0", Align::kRight},
                {fmt::format("at step {}", profile.last_step()), Align::kRight}});
   for (const v1::NoiseRow& row : profile.records()) {

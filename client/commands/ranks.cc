@@ -53,12 +53,12 @@ void AddVerdict(const v1::RanksReport& report, Page& page) {
 void AddFindings(const v1::RanksReport& report, Page& page) {
   if (report.findings().empty()) return;
   Table table({{"step", Align::kRight},
-               {"ranks"},
-               {"stage"},
+               {"ranks", Align::kLeft, false, Use::kIfItVaries},
+               {"stage", Align::kLeft, false, Use::kIfItVaries},
                {"tensor", Align::kLeft, true},
-               {"reason"},
+               {"reason", Align::kLeft, false, Use::kIfItVaries},
                {"distance", Align::kRight},
-               {"steps", Align::kRight},
+               {"steps", Align::kRight, false, Use::kIfItFits},
                {"cause"}});
   std::vector<std::string> sentences;
   for (const v1::RankFinding& f : report.findings()) {

@@ -151,14 +151,14 @@ void AddCurve(const v1::DiffReport& report, Page& page) {
 }
 
 void AddDiverged(const v1::DiffReport& report, Page& page) {
-  Table table({{"step", Align::kRight},
-               {"mb", Align::kRight},
-               {"rank", Align::kRight},
-               {"stage"},
+  Table table({{"step", Align::kRight, false, Use::kIfItVaries},
+               {"mb", Align::kRight, false, Use::kIfItVaries},
+               {"rank", Align::kRight, false, Use::kIfItVaries},
+               {"stage", Align::kLeft, false, Use::kIfItVaries},
                {"activation", Align::kLeft, true},
-               {"reason"},
+               {"reason", Align::kLeft, false, Use::kIfItVaries},
                {"distance", Align::kRight},
-               {"tolerance", Align::kRight},
+               {"tolerance", Align::kRight, false, Use::kIfItVaries},
                {"cause"}});
   const std::vector<std::string> causes = CausesOf(report);
   for (int i = 0; i < report.diverged_size(); ++i) {

@@ -34,8 +34,7 @@ std::string RanksCell(const v1::RunSummary& run) {
 Page Render(const v1::ListRunsResponse& response, const TwinCounts& hidden) {
   Page page;
   if (response.runs().empty()) {
-    page.AddSentence(
-        "No runs yet: start a training script that calls statagent.watch(model), with STATAGENT_RUN=<name>.");
+    page.AddSentence("No runs yet. To record one: statctl run base -- python train.py");
     return page;
   }
   Table table({{"run", Align::kLeft, true},
@@ -43,8 +42,8 @@ Page Render(const v1::ListRunsResponse& response, const TwinCounts& hidden) {
                {"ranks", Align::kRight},
                {"steps", Align::kRight},
                {"records", Align::kRight},
-               {"attempts", Align::kRight},
-               {"dropped", Align::kRight},
+               {"attempts", Align::kRight, false, Use::kIfItVaries},
+               {"dropped", Align::kRight, false, Use::kIfItVaries},
                {"started"}});
   const std::int64_t now = NowUnixNanos();
   for (const v1::RunSummary& run : response.runs()) {

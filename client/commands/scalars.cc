@@ -24,6 +24,7 @@ namespace statcollect::client {
 namespace {
 
 constexpr std::size_t kColumnsMax = 6;
+constexpr std::size_t kRowsBelowPlots = 12;
 constexpr std::size_t kPlotsMax = 6, kPlottedLinesMax = 6;
 constexpr std::size_t kNameBytesMax = 4096, kNameWidth = 48, kHeadWidth = 24;
 
@@ -58,18 +59,28 @@ void AddHidden(const std::set<std::string>& hidden, Page& page) {
                                hidden.size() == 1 ? "it" : "them"));
 }
 
+// The loss comes first, and what is named after one: that is what a person looks for.
+int OrderOf(const std::string& name) {
+  if (name == "loss") return 0;
+  return name.find("loss") != std::string::npos ? 1 : 2;
+}
+
 // A plot for each name, a line for each rank or run. Of micro-batches, the mean of the step.
 class Plots {
  public:
-  void Add(const std::string& name, const std::string& label, std::uint64_t step, double value) {
-    auto& [sum, count] = values_[name][label][step];
+  // `axis`: that of all values of this name.
+  void Add(const std::string& name, const std::string& label, std::uint64_t step, double value,
+           Axis axis = Axis::kLinear) {
+    auto& [sum, count] = values_[{OrderOf(name), name, axis}][label][step];
     sum += value;
     ++count;
   }
 
-  void AddTo(Page& page) const {
+  // Whether there was anything to draw.
+  bool AddTo(Page& page) const {
     std::size_t drawn = 0;
-    for (const auto& [name, labels] : values_) {
+    for (const auto& [key, labels] : values_) {
+      const auto& [order, name, axis] = key;
       std::vector<PlotLine> lines;
       for (const auto& [label, steps] : labels) {
         if (lines.size() == kPlottedLinesMax) break;
@@ -80,32 +91,45 @@ class Plots {
       }
       if (std::none_of(lines.begin(), lines.end(), [](const auto& line) { return line.points.size() > 1; }))
         continue;
-      std::string plot = Plot(lines);
+      std::string plot = Plot(lines, axis);
       if (plot.empty()) continue;
       if (drawn++ == kPlotsMax) {
-        page.AddSentence(fmt::format("These are plots of {} of {} scalars; --name chooses one.", kPlotsMax,
-                                     values_.size()));
-        return;
+        page.AddSentence(fmt::format("These are {} of {} plots; --name chooses a scalar.", kPlotsMax, values_.size()));
+        return true;
       }
       page.AddHeading(Shown(name, kNameWidth) +
+                      (axis == Axis::kLinear ? "" : ": relative difference, on a logarithmic axis") +
                       (lines.size() < labels.size()
                            ? fmt::format(" ({} of {} lines)", lines.size(), labels.size())
                            : ""));
       page.AddPlot(std::move(plot));
     }
+    return drawn > 0;
   }
 
  private:
   using Steps =
       std::map<std::uint64_t, std::pair<double, std::uint64_t>>;  // sum and number of the step's values
-  std::map<std::string, std::map<std::string, Steps>> values_;    // by name and label
+  // By name, and then by label.
+  std::map<std::tuple<int, std::string, Axis>, std::map<std::string, Steps>> values_;
 };
+
+// The table below plots: all of it if it is short, else its end.
+void AddTable(const ScalarsOptions& options, bool plotted, Table table, Page& page) {
+  const std::size_t rows = table.rows();
+  const bool cut = plotted && !options.all && rows > kRowsBelowPlots;
+  if (cut) table.KeepLast(kRowsBelowPlots);
+  page.AddTable(std::move(table));
+  if (cut)
+    page.AddSentence(fmt::format("The last {} of {} rows; --all shows all, --format csv is for programs.",
+                                 kRowsBelowPlots, FormatCount(rows)));
+}
 
 Table LongTable(const v1::ListScalarsResponse& response) {
   Table table({{"name", Align::kLeft, true},
-               {"rank", Align::kRight},
+               {"rank", Align::kRight, false, Use::kIfItVaries},
                {"step", Align::kRight},
-               {"mb", Align::kRight},
+               {"mb", Align::kRight, false, Use::kIfItVaries},
                {"value", Align::kRight}});
   for (const v1::ScalarRow& row : response.records()) {
     table.AddRow({Shown(row.name(), kNameWidth), RanksOf(row), std::to_string(row.step()),
@@ -122,7 +146,7 @@ Table WideTable(const std::map<Line, std::map<Series, double>>& lines, const std
   for (const auto& [name, first, ranks] : series) {
     const bool one = ranks == std::to_string(first);
     columns.push_back(
-        {fmt::format("{} ({} {})", Shown(name, kHeadWidth), one ? "rank" : "ranks", ranks), Align::kRight});
+        {fmt::format("{} ({} {})", Shown(name, kHeadWidth), one ? "rank" : "ranks", ranks), Align::kRight, false, Use::kIfItFits});
   }
   Table table(std::move(columns));
   for (const auto& [line, values] : lines) {
@@ -265,7 +289,7 @@ Page Render(const ScalarsOptions& options, ScalarComparison comparison) {
   const bool micro_batches = std::any_of(comparison.pairs.begin(), comparison.pairs.end(),
                                          [](const auto& p) { return p.micro_batch > 0; });
   std::vector<Column> columns = {
-      {"name", Align::kLeft, true}, {"rank", Align::kRight}, {"step", Align::kRight}};
+      {"name", Align::kLeft, true}, {"rank", Align::kRight, false, Use::kIfItVaries}, {"step", Align::kRight}};
   if (micro_batches) columns.push_back({"mb", Align::kRight});
   for (const std::string& title :
        {Printable(options.run), Printable(options.against), std::string("difference"), std::string("change")})
@@ -280,14 +304,17 @@ Page Render(const ScalarsOptions& options, ScalarComparison comparison) {
                                pair.both() ? FormatChange(*pair.a, *pair.b) : ""});
     table.AddRow(std::move(cells));
   }
-  if (!comparison.pairs.empty()) page.AddTable(std::move(table));
   Plots plots;
   for (const ScalarPair& pair : comparison.pairs) {
     const std::string label = fmt::format(" rank {}", pair.rank);
     if (pair.a) plots.Add(pair.name, Printable(options.run) + label, pair.step, *pair.a);
     if (pair.b) plots.Add(pair.name, Printable(options.against) + label, pair.step, *pair.b);
+    const bool is_loss = OrderOf(pair.name) < 2 || !options.name.empty();
+    if (const auto relative = Relative(pair); relative && is_loss)
+      plots.Add(pair.name, "of" + label, pair.step, std::abs(*relative), Axis::kLogarithmic);
   }
-  plots.AddTo(page);
+  const bool plotted = plots.AddTo(page);
+  if (!comparison.pairs.empty()) AddTable(options, plotted, std::move(table), page);
   AddHidden(hidden, page);
   return page;
 }
@@ -309,11 +336,11 @@ Page Render(Session& session, const ScalarsOptions& options, v1::ListScalarsResp
         [&](const auto& all) { return session.collector().ListScalars(all); },
         "statagent.log_scalar(\"loss\", loss) records one."));
   } else if (!records.empty()) {
-    page.AddTable(MakeTable(response));
     Plots plots;
     for (const v1::ScalarRow& row : records)
       plots.Add(row.name(), "rank " + RanksOf(row), row.step(), row.value());
-    plots.AddTo(page);
+    const bool plotted = plots.AddTo(page);
+    AddTable(options, plotted, MakeTable(response), page);
   }
   AddHidden(hidden, page);
   return page;

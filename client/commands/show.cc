@@ -24,13 +24,13 @@ std::string Dropped(const google::protobuf::Map<std::string, std::uint64_t>& by_
 
 Table RankTable(const v1::AttemptInfo& attempt) {
   Table table({{"rank", Align::kRight},
-               {"host", Align::kLeft, true},
-               {"pid", Align::kRight},
-               {"state"},
+               {"host", Align::kLeft, true, Use::kIfItVaries},
+               {"pid", Align::kRight, false, Use::kIfItFits},
+               {"state", Align::kLeft, false, Use::kIfItVaries},
                {"steps", Align::kRight},
                {"tensors", Align::kRight},
                {"records", Align::kRight},
-               {"dropped", Align::kLeft, true}});
+               {"dropped", Align::kLeft, true, Use::kIfItVaries}});
   for (const v1::RankInfo& rank : attempt.ranks()) {
     table.AddRow({std::to_string(rank.rank()), rank.host(), std::to_string(rank.pid()), rank.state(),
                   StepsText(rank), FormatCount(rank.stat_records()), FormatCount(rank.records()),

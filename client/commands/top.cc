@@ -37,15 +37,17 @@ class RowsTable {
   }
   Table Make() const {
     std::vector<Column> columns = {{EnumText(*v1::TopBy_descriptor(), response_.by()), Align::kRight},
-                                   {"rank", Align::kRight},
-                                   {"kind"},
+                                   {"rank", Align::kRight, false, Use::kIfItVaries},
+                                   {"kind", Align::kLeft, false, Use::kIfItVaries},
                                    {"activation", Align::kLeft, true},
-                                   {"class"}};
-    if (micro_batches_) columns.push_back({"mb", Align::kRight});
-    if (calls_) columns.push_back({"call", Align::kRight});
-    if (modes_) columns.push_back({"mode"});
-    for (const char* name : {"dtype", "shape"}) columns.push_back({name, Align::kRight});
-    for (const auto& [name, value] : Others({})) columns.push_back({std::string(name), Align::kRight});
+                                   {"class", Align::kLeft, false, Use::kIfItVaries}};
+    if (micro_batches_) columns.push_back({"mb", Align::kRight, false, Use::kIfItVaries});
+    if (calls_) columns.push_back({"call", Align::kRight, false, Use::kIfItVaries});
+    if (modes_) columns.push_back({"mode", Align::kLeft, false, Use::kIfItVaries});
+    columns.push_back({"dtype", Align::kRight, false, Use::kIfItVaries});
+    columns.push_back({"shape", Align::kRight, false, Use::kIfItFits});
+    for (const auto& [name, value] : Others({}))
+      columns.push_back({std::string(name), Align::kRight, false, Use::kIfItFits});
     if (nonfinite_) columns.insert(columns.end(), {{"nan", Align::kRight}, {"inf", Align::kRight}});
     Table table(std::move(columns));
     for (const v1::TopRow& row : response_.records()) table.AddRow(Cells(row));

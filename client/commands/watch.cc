@@ -255,12 +255,12 @@ class Watcher {
     if (!options_.against.empty())
       page.AddSentence(agreement_.Text(), {}, agreement_.diverged() ? Tone::kBad : Tone::kPlain);
     Table ranks({{"rank", Align::kRight},
-                 {"host", Align::kLeft, true},
+                 {"host", Align::kLeft, true, Use::kIfItVaries},
                  {"state"},
                  {"last step", Align::kRight},
                  {"lag", Align::kRight},
                  {"records", Align::kRight},
-                 {"lost", Align::kRight}});
+                 {"lost", Align::kRight, false, Use::kIfItVaries}});
     for (const v1::RankInfo& rank : RanksOf(look.run)) {
       std::uint64_t lost = 0;
       for (const auto& [cause, count] : rank.dropped()) lost += count;

@@ -1,4 +1,4 @@
-"""Writes the JSON lines of `statctl export json` that come from standard input as a Parquet file.
+"""Writes the JSON lines of `statctl move export json` that come from standard input as a Parquet file.
 
 statctl carries this text and runs it (parquet.cc): parquet_writer.py PATH [sketch] [samples]. Exit codes: 0 written, 3 pyarrow
 is missing, 1 anything else; standard error says why in one line.

@@ -213,7 +213,7 @@ class TensorBoardExporter final : public Exporter {
     std::uint64_t events = 0;
     for (const auto& [rank, count] : events_) events += count;
     if (events == 0) return {};
-    return {fmt::format("{} events left out: the format cannot hold them; statctl events {} lists them",
+    return {fmt::format("{} events left out: the format cannot hold them; statctl show {} --events lists them",
                         events, run_)};
   }
 

@@ -363,7 +363,7 @@ Observation ToObservation(const OrtRecord& r, bool trust_std, Tally* tally) {
   o.def.key.name = r.name;
   o.def.key.kind = inspected ? (r.backward ? Kind::kInspectGrad : Kind::kInspect)
                              : (r.backward ? Kind::kGradOutput : Kind::kOutput);
-  // Names written by `statctl export ort` also contain the rest of the identity.
+  // Names written by `statctl move export ort` also contain the rest of the identity.
   TensorKey labelled{.kind = o.def.key.kind};
   if (ParseOrtLabel(r.name, labelled) && (!inspected || IsLabelOfOurs(r.name, labelled)))
     o.def.key = std::move(labelled);

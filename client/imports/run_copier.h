@@ -1,4 +1,4 @@
-// Copies one run from one collector to another, and compares the two: what statctl migrate does for each run.
+// Copies one run from one collector to another, and compares the two: what statctl move migrate does for each run.
 #ifndef STATCOLLECT_CLIENT_IMPORTS_RUN_COPIER_H_
 #define STATCOLLECT_CLIENT_IMPORTS_RUN_COPIER_H_
 

@@ -92,7 +92,14 @@ std::vector<std::string> Marks(const Grid& grid) {
 
 }  // namespace
 
-std::string Plot(const std::vector<PlotLine>& lines, std::size_t columns, std::size_t rows) {
+std::string Plot(const std::vector<PlotLine>& given, Axis axis, std::size_t columns, std::size_t rows) {
+  std::vector<PlotLine> lines = given;
+  const bool is_log = axis == Axis::kLogarithmic;
+  for (PlotLine& line : lines) {
+    if (!is_log) break;
+    for (auto& [step, value] : line.points) value = std::log10(value);  // of 0: not finite
+  }
+  const auto value_of = [&](double y) { return is_log ? std::pow(10.0, y) : y; };
   const Extent extent = Measure(lines);
   if (extent.points < 2) return {};
   const bool one = lines.size() == 1;
@@ -101,8 +108,8 @@ std::string Plot(const std::vector<PlotLine>& lines, std::size_t columns, std::s
   std::string text;
   for (std::size_t row = 0; row < rows; ++row) {
     std::string label;
-    if (row == 0) label = fmt::format("{:.4g}", extent.y.high);
-    if (row + 1 == rows) label = fmt::format("{:.4g}", extent.y.low);
+    if (row == 0) label = fmt::format("{:.4g}", value_of(extent.y.high));
+    if (row + 1 == rows) label = fmt::format("{:.4g}", value_of(extent.y.low));
     text += fmt::format("{:>11} |{}\n", label, cells[row]);
   }
   text += fmt::format("{:>11} +{}\n", "", std::string(columns, '-'));

@@ -17,7 +17,10 @@ struct PlotLine {
 // `columns` x `rows` cells with an axis on the left and the steps below. A single line is drawn with block
 // characters, two points per cell; several with one mark each (* + o x # @) and a legend. Empty if there are
 // fewer than two finite points.
-std::string Plot(const std::vector<PlotLine>& lines, std::size_t columns = 60, std::size_t rows = 12);
+// kLogarithmic: equal ratios are equal distances; values that are not above 0 are skipped.
+enum class Axis { kLinear, kLogarithmic };
+std::string Plot(const std::vector<PlotLine>& lines, Axis axis = Axis::kLinear, std::size_t columns = 60,
+                 std::size_t rows = 12);
 
 }  // namespace statcollect::client
 

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ namespace statcollect::client {
 namespace {
 
 constexpr std::size_t kGap = 2;
-constexpr std::size_t kShrunkWidthMin = 12;
+constexpr std::size_t kShrunkWidthMin = 24;
 constexpr std::size_t kCellBytesMax = 4096;
 constexpr std::string_view kEllipsis = "..";
 constexpr std::string_view kBold = "\x1b[1m";
@@ -98,6 +99,29 @@ std::string MarkdownCell(const std::string& cell) {
   return escaped;
 }
 
+std::size_t Total(const std::vector<std::size_t>& widths, const std::vector<std::size_t>& shown,
+                  const TextStyle& style) {
+  std::size_t total = style.indent;
+  for (const std::size_t i : shown) total += widths[i] + (i == shown.front() ? 0 : kGap);
+  return total;
+}
+
+// Makes the widest columns narrower until the table fits, or none can shrink: then it is wider than the terminal, but still a
+// table.
+void Shrink(const std::vector<Column>& columns, const std::vector<std::size_t>& shown, const TextStyle& style,
+            std::vector<std::size_t>& widths) {
+  if (style.width == 0) return;
+  for (std::size_t total = Total(widths, shown, style); total > style.width; --total) {
+    std::size_t* widest = nullptr;
+    for (const std::size_t i : shown) {
+      if (!columns[i].shrinks || widths[i] <= kShrunkWidthMin) continue;
+      if (widest == nullptr || widths[i] > *widest) widest = &widths[i];
+    }
+    if (widest == nullptr) return;
+    --*widest;
+  }
+}
+
 }  // namespace
 
 Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -108,41 +132,69 @@ void Table::AddRow(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
-std::vector<std::size_t> Table::Widths(const std::vector<std::vector<std::string>>& cells,
-                                       const TextStyle& style) const {
+void Table::KeepLast(std::size_t rows) {
+  if (rows < rows_.size()) rows_.erase(rows_.begin(), rows_.end() - static_cast<std::ptrdiff_t>(rows));
+}
+
+std::vector<std::size_t> Table::Widths(const Cells& cells) const {
   std::vector<std::size_t> widths(columns_.size());
   for (const auto& row : cells) {
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
   }
-  if (style.width == 0 || widths.empty()) return widths;
-  std::size_t total =
-      std::accumulate(widths.begin(), widths.end(), style.indent + kGap * (widths.size() - 1));
-  while (total > style.width) {
-    std::size_t* widest = nullptr;
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      if (!columns_[i].shrinks || widths[i] <= kShrunkWidthMin) continue;
-      if (widest == nullptr || widths[i] > *widest) widest = &widths[i];
-    }
-    if (widest == nullptr) break;  // wider than the terminal, but still a table
-    --*widest;
-    --total;
-  }
   return widths;
 }
 
+std::string Table::LeaveOutConstant(const Cells& cells, std::vector<std::size_t>& shown) const {
+  std::string said;
+  const auto is_constant = [&](std::size_t i) {
+    return columns_[i].use == Use::kIfItVaries && cells.size() > 1 &&
+           std::all_of(cells.begin() + 1, cells.end(),
+                       [&](const auto& row) { return row[i] == cells[1][i]; });
+  };
+  for (const std::size_t i : shown) {
+    if (is_constant(i) && !cells[1][i].empty())
+      said += fmt::format("{}{} {}", said.empty() ? "" : ", ",
+                          columns_[i].title == "mb" ? "micro-batch" : columns_[i].title, cells[1][i]);
+  }
+  if (std::all_of(shown.begin(), shown.end(), is_constant)) return {};  // a table keeps a column
+  std::erase_if(shown, is_constant);
+  return said.empty() ? said : "Every row: " + said;
+}
+
+std::string Table::LeaveOutWide(const Cells& cells, const TextStyle& style,
+                                std::vector<std::size_t>& shown) const {
+  if (style.width == 0) return {};
+  const std::vector<std::size_t> widths = Widths(cells);
+  std::string said;
+  while (Total(widths, shown, style) > style.width) {
+    const auto last = std::find_if(shown.rbegin(), shown.rend(),
+                                   [&](std::size_t i) { return columns_[i].use == Use::kIfItFits; });
+    if (last == shown.rend()) break;
+    said = columns_[*last].title + (said.empty() ? "" : ", ") + said;
+    shown.erase(std::next(last).base());
+  }
+  return said.empty() ? said : "For lack of width without: " + said;
+}
+
 std::string Table::ToText(const TextStyle& style) const {
-  std::vector<std::vector<std::string>> cells(1);
+  Cells cells(1);
   for (const Column& column : columns_) cells[0].push_back(column.title);
   for (const auto& row : rows_) {
     auto& printable = cells.emplace_back();
     for (const std::string& cell : row) printable.push_back(Printable(cell, kCellBytesMax));
   }
-  const std::vector<std::size_t> widths = Widths(cells, style);
+  std::vector<std::size_t> shown(columns_.size());
+  std::iota(shown.begin(), shown.end(), std::size_t{0});
   std::string text;
+  for (const std::string& said : {LeaveOutConstant(cells, shown), LeaveOutWide(cells, style, shown)}) {
+    if (!said.empty()) text.append(style.indent, ' ').append(said).append("\n");
+  }
+  std::vector<std::size_t> widths = Widths(cells);
+  Shrink(columns_, shown, style, widths);
   for (std::size_t r = 0; r < cells.size(); ++r) {
     std::string line;
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      if (i > 0) line.append(kGap, ' ');
+    for (const std::size_t i : shown) {
+      if (i != shown.front()) line.append(kGap, ' ');
       line +=
           Pad(ShortenMiddle(cells[r][i], std::max<std::size_t>(widths[i], 4)), widths[i], columns_[i].align);
     }

@@ -18,10 +18,19 @@ namespace statcollect::client {
 
 enum class Align { kLeft, kRight };
 
+// When aligned text has a column; CSV and Markdown have all.
+enum class Use {
+  kAlways,
+  kIfItVaries,  // one with the same cell in every row is left out, and a line above the table says it
+  kIfItFits,  // if the table is wider than the terminal, the last of these goes first, and a line says which went
+};
+
 struct Column {
   std::string title;
   Align align = Align::kLeft;
-  bool shrinks = false;  // cut cells in the middle if the table is wider than the terminal
+  // Cut cells in the middle if the table is wider than the terminal, after columns have been left out, to 24 columns or more.
+  bool shrinks = false;
+  Use use = Use::kAlways;
 };
 
 struct TextStyle {
@@ -36,6 +45,7 @@ class Table {
 
   // Missing cells are empty; too many cells are a bug (assert).
   void AddRow(std::vector<std::string> cells);
+  void KeepLast(std::size_t rows);  // no more than there are
   bool empty() const { return rows_.empty(); }
   std::size_t rows() const { return rows_.size(); }
 
@@ -46,8 +56,12 @@ class Table {
   std::string ToMarkdown() const;
 
  private:
-  std::vector<std::size_t> Widths(const std::vector<std::vector<std::string>>& cells,
-                                  const TextStyle& style) const;
+  using Cells = std::vector<std::vector<std::string>>;  // the titles, then the rows
+  // Both take away columns of `shown`, and return the line that says so.
+  std::string LeaveOutConstant(const Cells& cells, std::vector<std::size_t>& shown) const;
+  std::string LeaveOutWide(const Cells& cells, const TextStyle& style, std::vector<std::size_t>& shown) const;
+  // Of each column, also of those that are not shown.
+  std::vector<std::size_t> Widths(const Cells& cells) const;
 
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;

@@ -424,7 +424,7 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
   const bool golden = report.source_a() == kGolden || report.source_b() == kGolden;
   return fmt::format(
       "{} under new names (STATAGENT_RUN={}, STATAGENT_RUN={}) with STATAGENT_CAPTURES={}{}, then "
-      "statctl diff-values {} {} {}{}",
+      "statctl values diff {} {} {}{}",
       golden ? "a golden has no values: launch its training and the other run again" : "launch both again", a,
       b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b, Quoted(spec.activation),
       options);

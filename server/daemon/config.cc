@@ -109,7 +109,7 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
          "Checkpoint to verify and copy into --data-dir before the start; --data-dir must be absent or empty")
       ->check([](const std::string& path) {
         return path.empty()
-                   ? std::string("found an empty path; expected a folder written by statctl checkpoint")
+                   ? std::string("found an empty path; expected a folder written by statctl admin checkpoint")
                    : std::string();
       })
       ->configurable(false);
@@ -120,7 +120,7 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->default_str(raw.listen.front());
   app.add_option(
          "--checkpoint-root", config.checkpoint_root,
-         "Folder of checkpoints: statctl checkpoint NAME then writes into it, and cannot name another "
+         "Folder of checkpoints: statctl admin checkpoint NAME then writes into it, and cannot name another "
          "place. Needed as soon as clients have tokens or certificates")
       ->check(CLI::ExistingDirectory);
   app.add_option("--socket-mode", raw.socket_mode,

@@ -498,7 +498,7 @@ Result<SessionRegistry::Plan> SessionRegistry::Replace(const SessionInfo& info,
   const auto kept = IsKept(info.run);
   if (!kept.ok()) return kept.status();
   if (*kept) {
-    return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl keep " +
+    return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl pin " +
                                             std::string(SplitRun(info.run).run) + " --off" + otherwise);
   }
   STATCOLLECT_RETURN_IF_ERROR(Drop(attempts, Replaced(info), endings));

@@ -1,5 +1,5 @@
 // Removes old runs: those whose last write is older than a limit, and the oldest ones while the store is
-// larger than a limit. It removes only whole runs, never one that is exempt (statctl keep) or has an open
+// larger than a limit. It removes only whole runs, never one that is exempt (statctl pin) or has an open
 // stream, and an unfinished one only after an hour of silence.
 //
 // Ages use the wall clock, which may be wrong. If it has moved against the monotonic clock by more than

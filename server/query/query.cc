@@ -94,8 +94,8 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
   for (const auto& [kind, count] : others)
     text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + Printable(kind);
   if (!text.empty())
-    notes->push_back("alarms in " + view.run() + " while it was recorded: " + text + "; statctl events " +
-                     view.run());
+    notes->push_back("alarms in " + view.run() + " while it was recorded: " + text + "; statctl show " +
+                     view.run() + " --events");
   return Status::Ok();
 }
 

@@ -49,7 +49,7 @@ def test_tables_without_replicas_are_not_used_with_a_quorum(tmp_path: Path, repl
     check_ledger(collector, "before", start(collector, "before", 10), 10)
     for hosts in (f"{first.address},{second.address}", f"{second.address},{first.address}"):
         refused(tmp_path, f"clickhouse://{hosts}/grown?quorum=2", f"ClickHouse at http://{first.address}/", "without replicas",
-                "expected replicated tables, because --store has quorum=2", "copy the runs there with statctl migrate")  # fmt: skip
+                "expected replicated tables, because --store has quorum=2", "copy the runs there with statctl move migrate")  # fmt: skip
     assert "grown" not in databases(second), "a refusal writes nothing"
     check_ledger(collector, "after", start(collector, "after", 10), 10)
     cluster.stop()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import os
+import pty
 import re
 import shutil
+import struct
 import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import BUILD, STATCTL, Collector, Finished, run_command
@@ -129,6 +136,67 @@ def test_an_old_name_answers_as_before_with_a_hint(collector: Collector, old: st
 def test_an_option_that_does_not_fit_is_refused(collector: Collector, command: str, says: str) -> None:
     done = collector.statctl(*command.split())
     assert done.code == 2 and done.out == "" and says in done.err and done.err.count("\n") == 1, done.err
+
+
+# --- a terminal of 80 columns
+
+LAYERS = [f"model.layers.{layer}.{part}" for layer in (0, 11) for part in ("self_attn.q_proj", "post_attention_layernorm", "mlp.down_proj")]
+READABLE = [
+    "runs", "show llama-3-8b-baseline", "diff llama-3-8b-baseline llama-3-8b-candidate", "tensor llama-3-8b-baseline",
+    "tensor llama-3-8b-baseline model.layers.0.self_attn.q_proj", "tensor llama-3-8b-baseline --by nan --step 3",
+    "scalars llama-3-8b-baseline", "scalars llama-3-8b-baseline --against llama-3-8b-candidate", "ranks llama-3-8b-baseline",
+    "show llama-3-8b-baseline --events", "config llama-3-8b-baseline llama-3-8b-candidate", "values list llama-3-8b-baseline", "status",
+]  # fmt: skip
+
+
+def long_names(run: str, wrong: float) -> str:
+    records: list[dict[str, Any]] = []
+    for step in range(4):
+        for rank in range(2):
+            at = {"rank": rank, "step": step}
+            for i, name in enumerate(LAYERS):
+                value = -1234.5678 - i - (wrong if step > 1 and i > 1 else 0)
+                records.append({**at, "name": name, "values": [value, 0.123456789, 3.14159265, 1e-5], "shape": [2, 2]})
+            records += [{**at, "scalar": name, "value": 1 / (3 + step) + wrong} for name in ("loss", "grad_norm", "lr")]
+            records.append({**at, "event": "norm_explosion", "text": f"{LAYERS[3]} (output): l2 1234.5 is 40 times its median"})
+    return json.dumps({"run": run, "world_size": 2, "records": records})
+
+
+def at_80_columns(collector: Collector, command: str) -> list[str]:
+    """The lines of standard output at a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {**os.environ, "STATCTL_COLLECTOR": collector.address, "TERM": "dumb"}
+    with subprocess.Popen([str(STATCTL), *command.split()], stdout=theirs, stderr=subprocess.PIPE, env=env) as process:
+        os.close(theirs)
+        out = b""
+        with contextlib.suppress(OSError):  # the end, of a terminal
+            while part := os.read(ours, 65536):
+                out += part
+        os.close(ours)
+        assert process.stderr is not None
+        assert process.wait() in (0, 1), process.stderr.read()
+    return out.decode().replace("\r", "").splitlines()
+
+
+def test_every_command_is_readable_at_80_columns_and_names_are_not_lost(tmp_path: Path) -> None:
+    launches = [long_names("llama-3-8b-baseline", 0), long_names("llama-3-8b-candidate", 0.5)]
+    subprocess.run([str(MAKE_RUNS), str(tmp_path / "data")], input="\n".join(launches), text=True, check=True, timeout=60)
+    collector = Collector(tmp_path / "data").start()
+    try:
+        shown = {command: at_80_columns(collector, command) for command in READABLE}
+    finally:
+        collector.stop()
+    for command, lines in shown.items():
+        for line in lines:
+            assert len(line) <= 80 or "http://" in line, (command, line)
+            for cut in re.findall(r"\S*\.\.\S*", line):
+                assert len(cut) >= 24 or re.fullmatch(r"\(?\d+\.\.\d+\)?,?", cut), (command, line)
+    diff = "\n".join(shown[READABLE[2]])
+    assert "Every row: micro-batch 0, stage forward, reason numeric, tolerance 1e-4" in diff
+    assert "model.layers.0.mlp.down_proj" in diff.split("Diverged, in order")[1]
+    assert "model.layers.0.self_attn.q_proj" in "\n".join(shown["tensor llama-3-8b-baseline"])
+    assert "llama-3-8b-candidate" in "\n".join(shown["runs"])
 
 
 # --- completion

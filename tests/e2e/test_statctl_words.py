@@ -3,6 +3,7 @@ find nothing; and what commands print that print little."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -129,6 +130,7 @@ def test_parameters_with_a_fixed_set_of_values_refuse_others_and_suggest_one(col
 
 
 # Commands about a run that does not exist. Those that wait for a run to appear are not here.
+# Old names are here as well: each goes to the same place as the new one.
 UNKNOWN = [
     "show nope", "diff base nope", "diff nope base", "diff base ort --noise nope", "report base nope --out OUT", "open nope",
     "open --run-a nope", "open base nope", "export csv nope OUT", "export json nope OUT", "summary nope --step 1",
@@ -136,8 +138,43 @@ UNKNOWN = [
     "noise show nope", "noise rm nope", "golden save nope OUT", "rm nope --yes", "record nope --steps 1", "series nope embed", "top nope",
     "config nope", "config base nope", "ranks nope", "capture nope embed --step 1", "captures nope", "diff-values nope base embed --step 1",
     "scalars nope", "scalars base --against nope", "memory nope", "density nope", "exponents nope", "events nope", "watch nope --once",
-    "keep nope",
+    "keep nope", "pin nope", "tensor nope", "tensor nope embed", "tensor nope --exponents", "show nope --memory", "show nope --padding",
+    "show nope --events", "values get nope embed --step 1", "values list nope", "values diff nope base embed --step 1",
+    "move export csv nope OUT", "set-steps nope --step 1",
 ]  # fmt: skip
+
+# Commands with something else that is wrong: a list, a number, a tensor, a place to write.
+WRONG = [
+    "diff base ort --rank x", "diff base ort --step x", "diff base ort --map nowhere", "diff base ort --golden nowhere", "diff base ../x",
+    "diff base ort --junit /dev/null/x", "report base ort --rank x --out OUT", "report base ort --out /dev/null/x", "open base ort --step x",
+    "config ../x", "summary base --step 900", "summary base --step 1 --out /dev/null/x", "golden save base OUT --rank x",
+    "golden save base /dev/null/x", "golden save base OUT --step 900", "noise save base --runs ../x", "noise save base --runs base",
+    "map show hf", "map propose base base", "ranks base --rank 9", "ranks base --step x", "ranks base --step 900", "runs --filter [",
+    "show ../x", "show base --memory --rank x", "show base --memory --step x", "show base --padding --input nope", "show base --events --rank x",
+    "show base --events --kind nope", "tensor base --rank x", "tensor base --step 900", "tensor base --by nope", "tensor base nope",
+    "tensor base embed --rank x", "tensor base embed --step x", "tensor base embed --stat nope", "tensor base embed --stat update_ratio",
+    "tensor base nope --stat update_ratio", "tensor base embed --exponents", "tensor base --exponents --step x", "scalars base --rank x",
+    "scalars base --step x", "scalars base --name nope", "scalars base --against ../x", "values get base nope --step 1",
+    "values get base embed --step 1", "values get base embed --step 1 --rank x", "values get base embed --step 1 --kind nope",
+    "values list base --rank x", "values diff base ort embed --step 1", "values diff base ort embed --step x", "watch base --against base --once",
+    "set-steps base --step 1", "set-steps base --step x", "rm ../x --yes", "rm nope-* --yes", "move import ort nowhere --run r",
+    "move import spill nowhere", "move import ort . --run ../x", "move export csv base /dev/null/x", "move export csv base OUT --rank x",
+    "move export csv base OUT --step 900", "move migrate --to nowhere", "move migrate --to 127.0.0.1:1 --timeout 1", "admin checkpoint here",
+    "admin audit --since x", "pin ../x", "run base", "run ../x -- true", "run base -- true", "twins nope -- true", "twins base",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [*UNKNOWN, *WRONG])
+def test_an_error_says_each_thing_once(collector: Collector, tmp_path: Path, command: str) -> None:
+    """No part of it has all the words of the part before, as in `capture x of r: capture x of run 'r': ...`."""
+    done = collector.statctl(*command.replace("OUT", str(tmp_path / "out")).split())
+    if done.code != 2:
+        return  # an answer after all, such as that there is nothing to compare
+    said = [line for line in done.err.splitlines() if line.startswith("statctl: ")]
+    assert said, done
+    parts = [set(re.findall(r"[\w./*-]+", part)) - {"of", "run", "runs", "the"} for part in re.split(r": |; ", said[-1])[1:]]
+    for one, other in itertools.pairwise(parts):
+        assert len(one) < 2 or not one <= other, said[-1]
 
 
 @pytest.mark.parametrize("command", UNKNOWN)
@@ -188,9 +225,9 @@ def test_a_selection_that_finds_nothing_says_where_there_is_something(collector:
 def test_scalars_are_plotted_and_states_of_generators_are_left_out(collector: Collector) -> None:
     done = collector.statctl("scalars", "base")
     assert done.code == 0
-    table, _, rest = done.out.partition("\n\n")
-    assert table.splitlines()[0].split("  ") == ["", "step", "loss (rank 0)", "loss (rank 1)"]
-    assert rest.startswith("loss\n") and "step 0" in rest and "* rank 0" in rest and "+ rank 1" in rest
+    plot, _, rest = done.out.partition("\n\n")
+    assert plot.startswith("loss\n") and "step 0" in plot and "* rank 0" in plot and "+ rank 1" in plot
+    assert rest.splitlines()[0].split("  ") == ["", "step", "loss (rank 0)", "loss (rank 1)"]
     assert done.out.endswith("Left out, as only diff reads them: rng/cpu, rng/python. --all shows them.\n")
     everything = collector.statctl("scalars", "base", "--all").out
     assert "rng/cpu (rank 1)" in everything and "Left out" not in everything
@@ -204,8 +241,38 @@ def test_scalars_of_two_runs_are_plotted_together(collector: Collector) -> None:
     done = collector.statctl("scalars", "base", "--against", "ort")
     assert done.code == 1 and done.out.startswith("DIFFERENT base and ort\n")
     assert "* base rank 0" in done.out and "ort rank 1" in done.out
+    plots = done.out.split("loss\n")[1], done.out.split("loss: relative difference, on a logarithmic axis\n")[1]
+    assert "* base rank 0" in plots[0] and "* of rank 0" in plots[1]
+    assert plots[1].splitlines()[0].split()[0] == "1.5" and " 0.25 |" in plots[1], "0.5 of 2 at step 0, of 1/3 at step 5"
     assert "rng/cpu, rank" not in done.out and "--all shows them" in done.out
     assert "rng/cpu, rank 0: 6 values, none differs" in collector.statctl("scalars", "base", "--against", "ort", "--all").out
+
+
+def test_a_long_training_is_plotted_loss_first_and_its_table_is_cut(tmp_path: Path) -> None:
+    records = [
+        {"rank": 0, "step": step, "scalar": name, "value": 1 / (1 + step)} for step in range(200) for name in ("accuracy", "loss", "lr")
+    ]
+    run = json.dumps({"run": "long", "world_size": 1, "records": records})
+    subprocess.run([str(MAKE_RUNS), str(tmp_path / "data")], input=run, text=True, check=True, timeout=60)
+    collector = Collector(tmp_path / "data").start()
+    try:
+        out = collector.statctl("scalars", "long").out
+        assert out.startswith("loss\n") and out.index("\naccuracy\n") < out.index("\nlr\n")
+        assert out.endswith("The last 12 of 200 rows; --all shows all, --format csv is for programs.\n")
+        assert "\n   199 " in out and "\n   187 " not in out
+        assert "\n   187 " in collector.statctl("scalars", "long", "--all").out
+        assert len(collector.statctl("scalars", "long", "--format", "csv").out.splitlines()) == 601
+    finally:
+        collector.stop()
+
+
+def test_an_empty_collector_says_how_to_begin(tmp_path: Path) -> None:
+    collector = Collector(tmp_path / "data").start()
+    try:
+        done = collector.statctl("runs")
+        assert (done.code, done.out) == (0, "No runs yet. To record one: statctl run base -- python train.py\n")
+    finally:
+        collector.stop()
 
 
 def test_removing_noise_says_so(collector: Collector) -> None:

@@ -83,7 +83,7 @@ TEST(DivergenceText, RunsAreLaunchedAgainUnderNamesThatAreFree) {
   *report.mutable_first() = Forward(v1::REASON_NUMERIC);
   EXPECT_EQ(ValuesAdvice(report),
             "launch both again under new names (STATAGENT_RUN=base-2, STATAGENT_RUN=port-2) with "
-            "STATAGENT_CAPTURES=h.1.proj@3, then statctl diff-values base-2 port-2 h.1.proj --step 3");
+            "STATAGENT_CAPTURES=h.1.proj@3, then statctl values diff base-2 port-2 h.1.proj --step 3");
   report.set_run_a("base-2");
   report.set_run_b("2025-11-22");
   EXPECT_THAT(ValuesAdvice(report), HasSubstr("STATAGENT_RUN=base-3, STATAGENT_RUN=2025-11-22-2"));

@@ -37,8 +37,8 @@ Result<query::TopRequest> FromWire(const v1::GetTopRequest& request) {
     return Status(Code::kInvalidArgument,
                   "top: found '" + EnumText(*v1::TopBy_descriptor(), request.by()) +
                       "' to order by, which only a map has; expected l2 to numel; see it in "
-                      "the page's view of the run, or with statctl series --stat "
-                      "update_ratio and statctl exponents");
+                      "the page's view of the run, or with statctl tensor RUN NAME --stat "
+                      "update_ratio and --exponents");
   }
   query::TopRequest wanted{.run = request.run(), .by = static_cast<query::TopBy>(request.by())};
   if (request.has_step()) wanted.step = request.step();

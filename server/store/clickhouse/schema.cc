@@ -179,7 +179,7 @@ std::string WrongEngine(const TableSpec& table, const std::string& found, unsign
     return of + "without replicas; expected replicated tables, because --store has quorum=" +
            std::to_string(quorum) +
            ", and no other host would get what is written here; name a new database in --store, and copy the runs "
-           "there with statctl migrate";
+           "there with statctl move migrate";
   return "";
 }
 

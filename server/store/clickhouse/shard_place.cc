@@ -49,7 +49,7 @@ Status OtherShardPlace(const Engine& engine, const std::string& found, const std
       Code::kFailedPrecondition,
       Attempted(engine) + ": " + what +
           ", because a rank's records lie in the shard of its number; name all shards in --store as they "
-          "were named first, in that order, or another database, and copy the runs there with statctl migrate"};
+          "were named first, in that order, or another database, and copy the runs there with statctl move migrate"};
 }
 
 Result<bool> HasAttempts(Engine& engine) {

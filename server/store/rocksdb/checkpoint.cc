@@ -80,11 +80,11 @@ Status CheckSource(const std::string& attempted, const std::string& checkpoint) 
   if (const std::string why = WhyUnreadable(checkpoint); !why.empty()) {
     return {Code::kNotFound,
             attempted + ": cannot read '" + checkpoint + "': " + why +
-                "; expected a folder that statctl checkpoint made, which this user may read"};
+                "; expected a folder that statctl admin checkpoint made, which this user may read"};
   }
   if (!HasFormatFile(checkpoint)) {
     return {Code::kInvalidArgument, attempted + ": '" + checkpoint +
-                                        "' has no file FORMAT; expected a checkpoint that statctl checkpoint "
+                                        "' has no file FORMAT; expected a checkpoint that statctl admin checkpoint "
                                         "made, or a copy of one"};
   }
   return CheckFormatFile(checkpoint, kStoreFormatVersion);

@@ -38,6 +38,38 @@ TEST(Table, ShortensTheMiddleOfLongNamesOnlyWhereThereIsAWidth) {
   EXPECT_NE(table.ToText().find("transformer.layers.10.attention.projection"), std::string::npos);
 }
 
+TEST(Table, LeavesOutConstantColumnsAndSaysThem) {
+  Table table({{"mb", Align::kRight, false, Use::kIfItVaries},
+               {"rank", Align::kRight, false, Use::kIfItVaries},
+               {"path", Align::kLeft, false, Use::kIfItVaries},
+               {"name"}});
+  table.AddRow({"0", "1", "", "a"});
+  EXPECT_EQ(table.ToText(), "Every row: micro-batch 0, rank 1\nname\na\n") << "an empty one says nothing";
+  table.AddRow({"0", "2", "", "b"});
+  EXPECT_EQ(table.ToText({.indent = 2}), "  Every row: micro-batch 0\n  rank  name\n     1  a\n     2  b\n");
+  EXPECT_EQ(table.ToCsv(), "mb,rank,path,name\r\n0,1,,a\r\n0,2,,b\r\n") << "programs get every column";
+  EXPECT_NE(table.ToMarkdown().find("| mb | rank |"), std::string::npos);
+  Table alone({{"rank", Align::kRight, false, Use::kIfItVaries}});
+  alone.AddRow({"1"});
+  EXPECT_EQ(alone.ToText(), "rank\n   1\n") << "a table keeps a column";
+}
+
+TEST(Table, LeavesOutWhatDoesNotFitBeforeItCutsNames) {
+  const std::string name = "model.layers.10.self_attn.q_proj.weight";
+  Table table({{"name", Align::kLeft, true},
+               {"l2", Align::kRight},
+               {"min", Align::kRight, false, Use::kIfItFits},
+               {"max", Align::kRight, false, Use::kIfItFits}});
+  table.AddRow({name, "12.5", "-1.25", "1.75"});
+  EXPECT_EQ(table.ToText({.width = 80}).find("lack"), std::string::npos);
+  const std::string narrower = table.ToText({.width = 55});
+  EXPECT_EQ(narrower.find("For lack of width without: max\n"), 0u) << narrower;
+  EXPECT_NE(narrower.find(name + "  12.5  -1.25\n"), std::string::npos) << narrower;
+  const std::string cut = table.ToText({.width = 20});
+  EXPECT_EQ(cut.find("For lack of width without: min, max\n"), 0u) << cut;
+  EXPECT_NE(cut.find("model.layer..proj.weight  12.5\n"), std::string::npos) << "24 columns of a name, always\n" << cut;
+}
+
 TEST(Table, KeepsColumnsThatMayNotShrinkEvenInANarrowTerminal) {
   Table table({{"value", Align::kRight}});
   table.AddRow({std::string(50, '1')});

@@ -280,7 +280,7 @@ TEST_F(SessionRegistryTest, ReplaceRefusesARunThatIsBeingWrittenOrKept) {
   ASSERT_TRUE(store_.KeepRun("base", true).ok());
   const Status kept = Open(Hello(0, 4, "N", 2, IfExists::kReplace)).status();
   EXPECT_EQ(kept.code(), Code::kAlreadyExists);
-  EXPECT_THAT(kept.message(), HasSubstr("statctl keep base --off"));
+  EXPECT_THAT(kept.message(), HasSubstr("statctl pin base --off"));
   EXPECT_EQ(store_.Ranks(first->attempt.id).value().at(0).records, 5u);
   ASSERT_TRUE(store_.KeepRun("base", false).ok());
   EXPECT_TRUE(Open(Hello(0, 4, "N", 2, IfExists::kReplace)).ok());
