@@ -314,7 +314,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
           RootOf(*report.first, Confidence::kPossible, "it is the first difference above its tolerance");
   }
   const std::uint64_t of_values = tally.numeric + (answer.data_dependent.empty() ? 0 : tally.reshaped);
-  const bool values_only = tally.diverged == of_values || only_idle;
+  const bool values_only = tally.diverged == of_values + idle.count();
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
   if (!report.root && report.first && !values_only && !request.exact && unknown == nullptr)
     report.root =
