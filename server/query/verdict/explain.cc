@@ -291,10 +291,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   if (before.empty()) level.Add(last_forward_);
   to.rounding = OfKernel(pair, to.unit);
   // The loss's other operations are not recorded: norms, products, softmax.
-  const bool unknown = !IsFactor(pair);
-  to.of_loss = before.empty() && unknown;
-  if (largest_backward_ == 0 && unknown)
-    to.rounding = std::max(to.rounding, kLossRoundoffs * std::min(to.unit, UnitRoundoff(DType::kF32)));
+  to.of_loss = before.empty() && !IsFactor(pair);
   if (Flipped(pair) > kFlippedElements) to.observed = WithoutMoved(pair);
   const double distance = Capped(pair.distance);
   before.push_back({.module = key.name,

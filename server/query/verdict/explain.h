@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -124,7 +125,6 @@ class Explainer {
   double ExplainGradient(const TensorPair& pair, Explained& to);
   double ExplainState(const TensorPair& pair);
   double ExplainUpdate(const TensorPair& pair, Explained& to);
-  double OfMomentum(std::string_view name) const;
   bool IsOrthogonal(const TensorPair& pair) const;
   Level OfInputs(const Pass& pass, std::string_view module) const;
   static double OfSiblings(const Pass& pass, std::string_view module);

@@ -67,15 +67,6 @@ bool Explainer::IsOrthogonal(const TensorPair& pair) const {
          !normalised_.contains(pair.a.def->key.name);
 }
 
-// What a momentum carries on from gradients of earlier steps, also where the newest gradient agrees.
-double Explainer::OfMomentum(std::string_view name) const {
-  double level = 0;
-  for (auto at = states_.lower_bound({name, {}}); at != states_.end() && at->first.first == name; ++at) {
-    if (!IsSquares(at->first.second)) level = std::max(level, at->second.distance);
-  }
-  return level;
-}
-
 // A weight is judged by what the update added to it, from the sketches before and after.
 double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   updated_ = std::max(updated_, Capped(pair.distance));
@@ -109,12 +100,11 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   } else {
     to.observed = std::min(std::sqrt(between) / update, 2.0);
     const double resolution = (2 * kSketchResolution + Unit(pair)) * norm / update;
-    const double carried = OfMomentum(name);
-    double flipped = normalised ? FlippedSigns(std::max(gradient, carried)) : 0;
+    double flipped = normalised ? FlippedSigns(gradient) : 0;
     if (IsOrthogonal(pair)) flipped = kMostFlipped;
-    level = std::hypot(std::max({kLinearUpdate * gradient, flipped, carried}), resolution);
+    level = std::hypot(std::max(kLinearUpdate * gradient, flipped), resolution);
     if (gradient > kLargeGradient) level = std::max(level, 1.0);
-    to.fresh = gradient == 0 && before.distance == 0 && carried == 0;
+    to.fresh = gradient == 0 && before.distance == 0;
   }
   NoteParameter(pair);
   return level;

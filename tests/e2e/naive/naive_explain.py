@@ -148,7 +148,7 @@ class StepModel:
         sketches = 1 if pair.stage != "optimizer" else 2 if a.identity[1] == "optimizer_state" else 3
         sums = max(1, min(len(a.sketch), len(b.sketch)))
         pair.spread = math.sqrt(0.5 * (1 / sums + sketches / math.ceil(pair.numel / 16)))
-        level, roundoffs = 0.0, 1.0
+        level, roundoffs = 0.0, 1
         if pair.stage == "weights":
             self.memory.weights[a.identity[0]] = pair
         elif pair.stage == "batch":
@@ -158,8 +158,6 @@ class StepModel:
             level = self.forward(pair, a)
         elif pair.stage == "backward":
             level = self.backward(pair, a)
-            if not any(p.differs for p in self.backward_pairs()) and not is_factor(pair):
-                roundoffs = max(1, 4 * min(pair.unit, F32) / pair.unit)
         elif pair.stage == "grad":
             level, roundoffs = self.gradient(pair, a), 4
         elif a.identity[1] == "optimizer_state":
@@ -311,9 +309,7 @@ class StepModel:
             return 0.0
         pair.observed = min(math.dist(update_a, update_b) / update, 2.0)
         resolution = (2 * 4e-8 + pair.unit) * max(pair.norm, before.norm) / update
-        states = [(path, d) for (of, path), (d, _) in self.memory.states.items() if of == name and path]
-        carried = max((d for path, d in states if path != "exp_avg_sq"), default=0.0)
-        flipped = min(12 * math.sqrt(max(gradient, carried)), 0.7) if normalised else 0.0
-        level = math.hypot(max(3 * gradient, flipped, carried), resolution)
-        pair.fresh = gradient == 0 and not before.differs and carried == 0
+        flipped = min(12 * math.sqrt(gradient), 0.7) if normalised else 0.0
+        level = math.hypot(max(3 * gradient, flipped), resolution)
+        pair.fresh = gradient == 0 and not before.differs
         return max(level, 1.0) if gradient > 0.05 else level

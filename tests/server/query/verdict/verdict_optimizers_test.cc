@@ -49,37 +49,6 @@ TEST(Optimizers, AMomentumKeepsAGradientsDifference) {
   EXPECT_LT(Update("momentum_buffer").ExpectedOfWeight(), 5e-6);
 }
 
-// A step after an element of the gradient has moved.
-TEST(Optimizers, AMomentumCarriesOnWhatAnEarlierGradientDiffered) {
-  for (const double carried : {0.0, 4e-3}) {
-    Step before, after;
-    before.Add(Key("fc.weight", Kind::kWeight), 0);
-    before.Add(Key("fc.weight", Kind::kOptimizerState, "momentum_buffer"), carried);
-    after.Add(Gradient("fc.weight"), kGradientDistance);
-    after.Add(Key("fc.weight", Kind::kWeight), 1e-4, {.l2 = 2});
-    Explainer explainer;
-    explainer.Step(before.pairs);
-    EXPECT_NEAR(explainer.Step(after.pairs)[1].expected, carried, 5e-6) << carried;
-  }
-}
-
-// Also where the newest gradient agrees, as that of a row of an embedding that no token used.
-TEST(Optimizers, AFirstMomentCarriesOnWhatAnEarlierGradientDiffered) {
-  for (const char* state : {"exp_avg", "exp_avg_sq"}) {
-    Explainer explainer;
-    Step before, now;
-    before.Add(Key("fc.weight", Kind::kWeight), 0, {.l2 = 1});
-    before.Add(Key("fc.weight", Kind::kOptimizerState, state), 1e-4);
-    explainer.Step(before.pairs);
-    now.Add(Gradient("fc.weight"), 0);
-    now.Add(Key("fc.weight", Kind::kWeight), 1e-4, {.l2 = 2});
-    const Explained update = explainer.Step(now.pairs).back();
-    const bool carries = std::string(state) == "exp_avg";
-    EXPECT_NEAR(update.expected, carries ? 0.12 : 0, 1e-2) << state;
-    EXPECT_EQ(update.fresh, !carries);
-  }
-}
-
 TEST(Optimizers, ASecondMomentOrASignLetsSignsFlip) {
   for (const char* state : {"exp_avg_sq", "exp_inf", "square_avg", "sum", "row_var", "variance", "state2",
                             "exp_avg_sq_row", "exp_avg_slow", "exp_avg", "step_size"})
@@ -106,22 +75,6 @@ TEST(Optimizers, MuonIsKnownByItsClass) {
   EXPECT_TRUE(UpdatesAreOrthogonal(muon, second));
   EXPECT_FALSE(UpdatesAreOrthogonal(muon, adam));
   EXPECT_FALSE(UpdatesAreOrthogonal(adam, adam));
-}
-
-// --- The first gradient
-
-double ExpectedOfFirstGradient(double loss, DType dtype = DType::kF32) {
-  const std::string name = "loss";
-  Step step;
-  step.Add(Key("fc"), dtype == DType::kF64 ? 0 : 1e-7, {.dtype = dtype});
-  step.Add(GradOutput("model"), 0, {.dtype = dtype});
-  step.Add(GradOutput("fc"), 3e-6, {.dtype = dtype});
-  step.pairs.push_back({.distance = 1e-7, .loss = &name, .loss_a = loss, .loss_b = loss});
-  return Explainer().Step(step.pairs)[2].expected;
-}
-
-TEST(FirstGradient, RoundsAtLeastLikeASumOverTheBatch) {
-  EXPECT_GE(ExpectedOfFirstGradient(0.5), 4 * 0x1p-24);
 }
 
 // --- FindScale
