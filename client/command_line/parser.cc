@@ -45,6 +45,16 @@ std::string NoCommand(const std::string& word, const CLI::App& parent, const std
                      nearest.empty() ? "" : fmt::format(" (did you mean '{}{}'?)", before, nearest), before);
 }
 
+// What to say of "run -- COMMAND", whose first word would be taken for the name; empty otherwise.
+std::string WithoutName(int argc, const char* const* argv) {
+  for (int i = 1; i + 1 < argc && std::string(argv[i]) != "--"; ++i) {
+    const std::string word = argv[i];
+    if ((word == "run" || word == "twins") && std::string(argv[i + 1]) == "--")
+      return fmt::format("{}: found no name of the run; expected one, such as: statctl {} base -- COMMAND", word, word);
+  }
+  return {};
+}
+
 }  // namespace
 
 Parser::Parser() : app_(kDescription, "statctl") {
@@ -78,6 +88,7 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
         "found a token among the arguments, where every user of this machine can read it; expected --token-file "
         "with the path of a file that holds it; revoke that token: statcollectord token revoke");
   }
+  if (const std::string nameless = WithoutName(argc, argv); !nameless.empty()) return UsageError(nameless);
   try {
     app_.parse(argc, argv);
   } catch (const CLI::CallForHelp& asked) {

@@ -123,8 +123,13 @@ class Comparison {
     auto reused = options_.reuse && marked ? IsThere(session_, pair_.a.run, state) : Result<bool>(false);
     if (!reused.ok()) return reused.status();
     if (*reused) {
-      session_.Remark(fmt::format("A: '{}' is as it was last time", pair_.a.run));
+      session_.Remark(fmt::format("A: '{}' is as it was last time; of data outside of this repository nothing is known",
+                                  pair_.a.run));
     } else {
+      if (options_.reuse)
+        session_.Remark(fmt::format("A: there is no complete run '{}' of this command, environment and code{}", pair_.a.run,
+                                    marked ? " (files that git does not know are code, too)"
+                                           : "; STATAGENT_CONFIG is no JSON object, so none can be known"));
       STATCOLLECT_RETURN_IF_ERROR(RemoveTwins(session_, pair_.a.run));
       STATCOLLECT_RETURN_IF_ERROR(RecordOne("A", pair_.a));
     }
@@ -137,7 +142,8 @@ class Comparison {
     const auto report = AskDiff(session_, {.run_a = pair_.a.run, .run_b = pair_.b.run, .top = 1, .no_noise = true});
     if (!report.ok() || report->verdict() == v1::VERDICT_IDENTICAL) return report.status();
     session_.Remark("A and B differ: what rounding does to A is measured");
-    return MakeTwins(session_, {.training = pair_.a, .quick = options_.quick, .show = options_.show});
+    return MakeTwins(
+        session_, {.training = pair_.a, .quick = options_.quick, .show = options_.show, .hint = false});
   }
 
   int Answer() { return Diff(session_, {.run_a = pair_.a.run, .run_b = pair_.b.run}); }

@@ -95,6 +95,7 @@ struct TwinsOptions {
   bool once = false;   // noise in the loaded weights only
   bool again = false;  // replaces twins that exist
   bool show = true;    // the output of the trainings
+  bool hint = true;    // how to record one again that exists
 };
 int RecordTwins(Session& session, const TwinsOptions& options);
 // The same for another command: tells of each twin, and prints no answer.

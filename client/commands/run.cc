@@ -23,12 +23,13 @@ Status Check(const RunOptions& options) {
 }
 
 // A program that went well would otherwise seem to be recorded.
-void RemarkOnNothing(Session& session, const RunOptions& options, const std::string& run) {
-  const std::string why = WhyNotInstrumented(options.command);
-  session.Remark(fmt::format(
-      "statctl: run '{}': nothing was recorded: {}; add statagent.init() and statagent.watch(model, "
-      "optimizer=optimizer) to the script (docs/run.md)",
-      run, why.empty() ? "no PyTorch training was seen" : why + ", so that a script has to call statagent itself"));
+void RemarkOnRest(Session& session, const RunOptions& options, const std::string& run, const Trained& trained) {
+  const auto after = FindRun(session, run);
+  if (!after.ok()) return;
+  const std::string why =
+      *after ? WhyNotAll(trained.notes, (*after)->ranks())
+             : "nothing was recorded: " + WhyNothing(options.command, trained);
+  if (!why.empty()) session.Remark(fmt::format("statctl: run '{}': {}", run, why));
 }
 
 }  // namespace
@@ -51,18 +52,17 @@ int RunTraining(Session& session, const RunOptions& options) {
   if (*before && options.if_exists == "error")
     return session.Fail(attempted,
                         {Code::kAlreadyExists,
-                         fmt::format("run '{}' exists, with {} steps; expected a new name; choose another, or "
+                         fmt::format("run '{}' exists ({}, {} steps); expected a new name; choose another, or "
                                      "--if-exists replace, or append to go on with it",
-                                     run, FormatCount((*before)->steps()))});
+                                     run, (*before)->state(), FormatCount((*before)->steps()))});
   // Noise of an earlier recording says nothing about a new one.
   if (*before && !training.noise && options.if_exists == "replace") {
     if (const Status removed = RemoveTwins(session, run); !removed.ok()) return session.Fail(attempted, removed);
   }
-  const auto end = Train(session, training, ChildOutput::kAsIs);
-  if (!end.ok()) return session.Fail(attempted, end.status());
-  const auto after = FindRun(session, run);
-  if (after.ok() && !*after) RemarkOnNothing(session, options, run);
-  return end->code;
+  const auto trained = Train(session, training, ChildOutput::kAsIs);
+  if (!trained.ok()) return session.Fail(attempted, trained.status());
+  RemarkOnRest(session, options, run, *trained);
+  return trained->end.code;
 }
 
 }  // namespace statcollect::client

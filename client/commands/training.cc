@@ -71,7 +71,7 @@ std::string PageOf(Session& session, const std::string& run) {
   return origin.empty() ? origin : origin + "/?view=run&a=" + run;
 }
 
-Variables VariablesFor(Session& session, const Training& training) {
+Variables VariablesFor(Session& session, const Training& training, const NotesFile& notes) {
   Variables variables = training.environment;
   const auto set = [&](const char* name, const std::string& value) {
     if (!value.empty()) variables.emplace_back(name, value);
@@ -92,6 +92,7 @@ Variables VariablesFor(Session& session, const Training& training) {
     const std::string path = Variable("PYTHONPATH");
     set("PYTHONPATH", folder + (path.empty() ? "" : ":" + path));
     set("STATAGENT_AUTO", "1");
+    set("STATAGENT_AUTO_NOTES", notes.path());
   } else {
     session.Remark("statctl: found no Python package statagent, so only scripts that call it record; install the wheel");
   }
@@ -99,6 +100,7 @@ Variables VariablesFor(Session& session, const Training& training) {
 }
 
 constexpr std::size_t kTailLines = 20;
+constexpr int kSignalCodes = 128;  // of a shell, for a command that a signal has ended
 
 std::string LastLines(const std::string& text) {
   std::size_t at = text.size(), lines = 0;
@@ -106,69 +108,44 @@ std::string LastLines(const std::string& text) {
   return text.substr(at);
 }
 
-// Runs it while a line says how far it is.
-Result<ChildEnd> RunWatched(Session& session, const Training& training, const Variables& variables) {
+bool IsPython(const std::string& word) { return fs::path(word).filename().string().starts_with("python"); }
+
+// A training whose records nobody takes is not begun.
+Status CheckCollector(Session& session) {
+  STATCOLLECT_RETURN_IF_ERROR(session.collector().Locate());
+  const auto status = session.collector().GetStatus();
+  if (!status.ok() && status.status().code() == Code::kUnavailable) return status.status();
+  if (!status.ok() || status->state() == "ready") return Status::Ok();  // a token may allow less
+  return {Code::kFailedPrecondition,
+          fmt::format("the collector takes no records now: it is {}; expected ready; nothing was started",
+                      Printable(status->state()))};
+}
+
+// Trains while a line says how far it is.
+Result<Trained> TrainWatched(Session& session, const Training& training) {
   constexpr std::chrono::milliseconds kLook{500};
+  STATCOLLECT_RETURN_IF_ERROR(CheckCollector(session));
+  const NotesFile notes;
+  const Variables variables = VariablesFor(session, training, notes);
   const auto begun = std::chrono::steady_clock::now();
-  auto end = std::async(std::launch::async,
-                        [&] { return RunChild(training.command, variables, ChildOutput::kKept); });
+  auto running = std::async(std::launch::async,
+                            [&] { return RunChild(training.command, variables, ChildOutput::kKept); });
   const bool shown = session.terminal().err && !session.options().quiet;
-  while (end.wait_for(kLook) != std::future_status::ready) {
+  while (running.wait_for(kLook) != std::future_status::ready) {
     if (!shown) continue;
     const auto run = FindRun(session, RunNameOf(training));
-    const std::string steps = run.ok() && *run && (*run)->has_last_step() ? fmt::format("step {}, ", (*run)->last_step()) : "";
+    const std::string steps =
+        run.ok() && *run && (*run)->has_last_step() ? fmt::format("step {}, ", (*run)->last_step()) : "";
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begun;
     std::cerr << fmt::format("\r  {}{:.0f} s\x1b[K", steps, time.count()) << std::flush;
   }
   if (shown) std::cerr << "\r\x1b[K" << std::flush;
-  return end.get();
-}
-
-bool IsPython(const std::string& word) { return fs::path(word).filename().string().starts_with("python"); }
-
-}  // namespace
-
-Result<ChildEnd> Train(Session& session, const Training& training, ChildOutput output) {
-  STATCOLLECT_RETURN_IF_ERROR(session.collector().Locate());
-  return RunChild(training.command, VariablesFor(session, training), output);
-}
-
-std::string RunNameOf(const Training& training) {
-  return training.noise ? TwinName(training.run, training.noise->ulps, training.noise->seed) : training.run;
-}
-
-Result<Recorded> Record(Session& session, const Training& training, bool show) {
-  const auto begun = std::chrono::steady_clock::now();
-  const std::string run = RunNameOf(training);
-  STATCOLLECT_RETURN_IF_ERROR(session.collector().Locate());
-  const Variables variables = VariablesFor(session, training);
-  const auto end = show ? RunChild(training.command, variables, ChildOutput::kToErrors)
-                        : RunWatched(session, training, variables);
+  auto end = running.get();
   if (!end.ok()) return end.status();
-  Recorded recorded;
-  recorded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-  if (!session.collector().WaitUnlessCancelled(std::chrono::milliseconds(0)))
-    return Status(Code::kCancelled, "interrupted");
-  if (end->code != 0) {
-    std::cerr << LastLines(end->tail);
-    return Status(Code::kUnknown, fmt::format("the command ended with exit code {} while it trained '{}'; expected 0; its "
-                                              "last output is above",
-                                              end->code, run));
-  }
-  auto found = FindRun(session, run);
-  if (!found.ok()) return found.status();
-  if (!*found) {
-    const std::string why = WhyNotInstrumented(training.command);
-    return Status(Code::kNotFound,
-                  fmt::format("the command ended well, but no run '{}' has been recorded{}; expected a training with "
-                              "PyTorch, or a script that calls statagent.init() without run=, or with run='{}', and "
-                              "statagent.watch(model)",
-                              run, why.empty() ? "" : ": " + why, training.run));
-  }
-  recorded.summary = *std::move(*found);
-  return recorded;
+  return Trained{.end = *std::move(end), .notes = notes.Read()};
 }
 
+// Why python does not run sitecustomize, as "python -I ignores PYTHONPATH"; empty if nothing is known.
 std::string WhyNotInstrumented(const std::vector<std::string>& command) {
   const auto python = std::find_if(command.begin(), command.end(), IsPython);
   if (python == command.end()) return {};
@@ -185,6 +162,81 @@ std::string WhyNotInstrumented(const std::vector<std::string>& command) {
     }
   }
   return {};
+}
+
+// The steps of the instrumentation, and the first that was not reached.
+std::string Missing(const TrainingNotes& notes) {
+  if (!notes.failed.empty()) return Printable(notes.failed.front(), 500);
+  if (!notes.nothing.empty()) return Printable(notes.nothing.front(), 500);
+  if (notes.by_hand) return "the script calls statagent itself, and has recorded nothing under this name";
+  if (!notes.python) return "the command has started no Python that reads PYTHONPATH";
+  if (!notes.torch) return "its Python has not imported torch";
+  return notes.optimizer ? "no training pass of a model was seen" : "no optimizer of torch.optim was made";
+}
+
+}  // namespace
+
+Result<Trained> Train(Session& session, const Training& training, ChildOutput output) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckCollector(session));
+  const NotesFile notes;
+  auto end = RunChild(training.command, VariablesFor(session, training, notes), output);
+  if (!end.ok()) return end.status();
+  return Trained{.end = *std::move(end), .notes = notes.Read()};
+}
+
+std::string RunNameOf(const Training& training) {
+  return training.noise ? TwinName(training.run, training.noise->ulps, training.noise->seed) : training.run;
+}
+
+Result<Recorded> Record(Session& session, const Training& training, bool show) {
+  const auto begun = std::chrono::steady_clock::now();
+  const std::string run = RunNameOf(training);
+  const auto trained =
+      show ? Train(session, training, ChildOutput::kToErrors) : TrainWatched(session, training);
+  if (!trained.ok()) return trained.status();
+  Recorded recorded;
+  recorded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  if (!session.collector().WaitUnlessCancelled(std::chrono::milliseconds(0)))
+    return Status(Code::kCancelled, "interrupted");
+  if (trained->end.code != 0) {
+    std::cerr << LastLines(trained->end.tail);
+    return Status(Code::kUnknown, fmt::format("the command ended with exit code {} while it trained '{}'; expected 0; its "
+                                              "last output is above",
+                                              trained->end.code, run));
+  }
+  auto found = FindRun(session, run);
+  if (!found.ok()) return found.status();
+  if (!*found)
+    return Status(Code::kNotFound, fmt::format("the command ended well, but no run '{}' has been recorded: {}", run,
+                                               WhyNothing(training.command, *trained)));
+  if (const std::string lost = WhyNotAll(trained->notes, (*found)->ranks()); !lost.empty())
+    return Status(Code::kFailedPrecondition, lost);
+  recorded.summary = *std::move(*found);
+  return recorded;
+}
+
+std::string WhyNothing(const std::vector<std::string>& command, const Trained& trained) {
+  if (trained.end.code > kSignalCodes)
+    return fmt::format("the command was ended by signal {} before a training was recorded",
+                       trained.end.code - kSignalCodes);
+  if (trained.end.code != 0)
+    return fmt::format("the command ended with exit code {} before a training was recorded", trained.end.code);
+  const std::string flags = WhyNotInstrumented(command);
+  return (flags.empty() ? Missing(trained.notes) : flags) +
+         "; add statagent.init() and statagent.watch(model, optimizer=optimizer) to the script (docs/run.md)";
+}
+
+std::string WhyNotAll(const TrainingNotes& notes, std::uint32_t ranks) {
+  constexpr std::string_view kNext =
+      "; expected one training in a command, or ranks that say so with RANK and WORLD_SIZE, or torch.distributed";
+  const auto taken = static_cast<std::size_t>(
+      std::count_if(notes.failed.begin(), notes.failed.end(),
+                    [](const std::string& why) { return why.starts_with("RunExistsError"); }));
+  const std::size_t all = notes.recording + taken;
+  if (all <= std::max<std::size_t>(ranks, 1) || notes.by_hand) return {};
+  return fmt::format("{} processes have trained as the same rank of one run; only one of them is recorded, and another start may "
+                     "record another{}",
+                     all - ranks + 1, kNext);
 }
 
 Result<std::optional<v1::RunSummary>> FindRun(Session& session, const std::string& run) {

@@ -8,6 +8,7 @@
 
 #include "client/commands/child_process.h"
 #include "client/commands/session.h"
+#include "client/commands/training_notes.h"
 #include "common/status.h"
 #include "statcollect/v1/query.pb.h"
 
@@ -30,8 +31,13 @@ struct Training {
   Variables environment;                    // of the user, for this training
 };
 
-// Runs it to its end, with everything that it needs to record to the session's collector. Errors of Collector::Locate and RunChild.
-Result<ChildEnd> Train(Session& session, const Training& training, ChildOutput output);
+struct Trained {
+  ChildEnd end;
+  TrainingNotes notes;
+};
+// Runs it to its end, with everything that it needs to record to the session's collector. kFailedPrecondition: the collector takes
+// no records; errors of Collector::Locate and RunChild.
+Result<Trained> Train(Session& session, const Training& training, ChildOutput output);
 
 // The name under which it is stored: that of a twin, if there is noise.
 std::string RunNameOf(const Training& training);
@@ -44,8 +50,10 @@ struct Recorded {
 // an exit code, whose output has been shown; kNotFound: it recorded nothing; kCancelled.
 Result<Recorded> Record(Session& session, const Training& training, bool show);
 
-// Why a command of this kind cannot be instrumented, as "python -I ignores PYTHONPATH"; empty if nothing is known.
-std::string WhyNotInstrumented(const std::vector<std::string>& command);
+// Why a command that has ended recorded nothing, and what to do.
+std::string WhyNothing(const std::vector<std::string>& command, const Trained& trained);
+// That processes have trained as the same rank, of which one is recorded; empty if none have. `ranks`: of the run.
+std::string WhyNotAll(const TrainingNotes& notes, std::uint32_t ranks);
 
 // Nothing if there is no such run.
 Result<std::optional<v1::RunSummary>> FindRun(Session& session, const std::string& run);

@@ -59,8 +59,9 @@ Status RecordTwin(Session& session, const TwinsOptions& options, const std::stri
   if (*existing && !options.again) {
     twin.skipped = true;
     twin.summary = **existing;
-    session.Remark(fmt::format("{}: '{}' exists ({}, {} records); --again records it again", which, twin.run,
-                               twin.summary.state(), FormatCount(twin.summary.records())));
+    session.Remark(fmt::format("{}: '{}' exists ({}, {} records){}", which, twin.run, twin.summary.state(),
+                               FormatCount(twin.summary.records()),
+                               options.hint ? "; --again records it again" : ""));
     return Status::Ok();
   }
   if (*existing) STATCOLLECT_RETURN_IF_ERROR(RemoveRun(session, twin.run));

@@ -285,8 +285,12 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
     }
     std::error_code error;
     if (!options.make_folder && !std::filesystem::is_directory(options.folder, error)) {
-      if (!options.named) return Located{.address = kDefaultAddress};  // whose absence is explained there
-      return CannotUse(options.folder, "there is none");
+      if (options.named)
+        return CannotUse(options.folder, std::filesystem::exists(options.folder, error) ? "it is no folder" : "there is none");
+      return Status(Code::kUnavailable,
+                    fmt::format("no collector at {}, and no folder {} here; statctl run NAME -- COMMAND records a training; "
+                                "or name a collector with --collector HOST:PORT or STATCTL_COLLECTOR, or a folder with --data-dir",
+                                kDefaultAddress, Printable(options.folder)));
     }
     if (struct stat found {}; !options.named && stat(options.folder.c_str(), &found) == 0 && found.st_uid != geteuid())
       return CannotUse(options.folder, "it is another user's, and was not named");

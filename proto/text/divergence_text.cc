@@ -45,15 +45,31 @@ std::string NonfiniteText(const v1::ObservationSide& side) {
                      FormatCount(side.inf() + side.pos_inf() + side.neg_inf()));
 }
 
-std::string MeasureText(const v1::Divergence& d) {
+// `measured`: by what else the distance is judged.
+std::string MeasureText(const v1::Divergence& d, const std::string& measured) {
   std::string text;
   if (d.has_distance()) text += fmt::format(", distance {}", FormatShort(d.distance()));
   if (d.has_distance_low() && d.has_distance_high()) {
     text += fmt::format(" ({} to {})", FormatShort(d.distance_low()), FormatShort(d.distance_high()));
   }
+  text += measured;
   if (d.has_tolerance()) text += fmt::format(", tolerance {}", FormatShort(d.tolerance()));
   if (d.has_times_noise()) text += fmt::format(", {} times noise", FormatShort(d.times_noise()));
   return text;
+}
+
+bool SamePlace(const v1::Divergence& x, const v1::Divergence& y) {
+  return x.step() == y.step() && x.micro_batch() == y.micro_batch() && x.rank() == y.rank() &&
+         x.stage() == y.stage() && x.kind() == y.kind() && x.activation() == y.activation() &&
+         x.output_path() == y.output_path() && x.call() == y.call() && x.mode() == y.mode();
+}
+
+// Why a root below its tolerance is one: ", 72 times what rounding explains".
+std::string TimesExplained(const v1::Divergence& d, const v1::DiffReport& report) {
+  const bool below = d.has_distance() && d.has_tolerance() && d.distance() <= d.tolerance();
+  const v1::Root& root = report.root();
+  if (!below || !root.has_times_expected() || !SamePlace(RowOf(root), d)) return {};
+  return fmt::format(", {} times what rounding explains", FormatShort(root.times_expected()));
 }
 
 std::string DifferenceText(const v1::Divergence& d, const v1::DiffReport& report) {
@@ -69,14 +85,8 @@ std::string DifferenceText(const v1::Divergence& d, const v1::DiffReport& report
     case v1::REASON_NONFINITE:
       return sides(NonfiniteText(d.a()), NonfiniteText(d.b()));
     default:
-      return MeasureText(d);
+      return MeasureText(d, TimesExplained(d, report));
   }
-}
-
-bool SamePlace(const v1::Divergence& x, const v1::Divergence& y) {
-  return x.step() == y.step() && x.micro_batch() == y.micro_batch() && x.rank() == y.rank() &&
-         x.stage() == y.stage() && x.kind() == y.kind() && x.activation() == y.activation() &&
-         x.output_path() == y.output_path() && x.call() == y.call() && x.mode() == y.mode();
 }
 
 // Missing, of another shape, or in another place: not compared by value.
