@@ -136,7 +136,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         },
         {"grpc", "protobuf", "json", "spdlog"},
     ),
-    "client/command_line": ({"common", "tls", "client/commands"}, {"cli11", "spdlog"}),
+    "client/command_line": ({"common", "tls", "client/commands", "client/rpc"}, {"cli11", "spdlog"}),
     "client": ({"client/command_line", "client/commands"}, set()),
 }
 OURS = ("common", "tls", "proto", "agent", "server", "client", "tests", "bench", "statcollect", "statagent")

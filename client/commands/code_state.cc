@@ -1,7 +1,5 @@
 #include "client/commands/code_state.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -15,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "common/text.h"
+#include "tls/digest.h"
 
 extern char** environ;  // NOLINT: POSIX declares it nowhere
 
@@ -36,13 +35,7 @@ class Digest {
     text_ += fmt::format("{}:", text.size());
     text_ += text;
   }
-  std::string Hex() const {
-    std::array<unsigned char, SHA256_DIGEST_LENGTH> bytes{};
-    SHA256(reinterpret_cast<const unsigned char*>(text_.data()), text_.size(), bytes.data());
-    std::string hex;
-    for (const unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
-    return hex;
-  }
+  std::string Hex() const { return tls::Sha256(text_); }
 
  private:
   std::string text_;

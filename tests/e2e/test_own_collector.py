@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import STATCTL, Collector, Finished, agent_environment, reserved_port, run_command, wait_until
-from conftest import address_of
+from conftest import STATCTL, Collector, Finished, address_of, agent_environment, reserved_port, run_command, wait_until
 
 PROC = Path("/proc")
 
