@@ -125,6 +125,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "client/commands": (
         {
             "common",
+            "tls",
             "proto",
             "proto/text",
             "client/rpc",

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from conftest import STATCTL, Finished, agent_environment, run_command, wait_until
@@ -41,7 +42,7 @@ def statctl(folder: Path, *arguments: str, **variables: str) -> Finished:
 
 
 def answer(folder: Path, *arguments: str) -> dict[str, object]:
-    return statctl(folder, "--format", "json", *arguments).json()  # type: ignore[no-any-return]
+    return cast("dict[str, object]", statctl(folder, "--format", "json", *arguments).json())
 
 
 # --- run
@@ -72,7 +73,9 @@ def test_names_that_no_run_may_have(tmp_path: Path, name: str) -> None:
 def test_signals_reach_the_command(tmp_path: Path) -> None:
     script = "trap 'echo ended well; exit 3' TERM; echo ready; while :; do sleep 0.1; done"
     command = [str(STATCTL), "--data-dir", str(tmp_path / "data"), "run", "base", "--", "bash", "-c", script]
-    with subprocess.Popen(command, env=agent_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, env=agent_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.terminate()
         assert process.communicate(timeout=20)[0] == "ended well\n" and process.returncode == 3
@@ -105,7 +108,8 @@ def test_a_name_that_is_taken(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "why"), [(["-S"], "does not import sitecustomize"), (["-I"], "ignores PYTHONPATH"), (["-u", "-BE"], "ignores PYTHONPATH")]
+    ("flags", "why"),
+    [(["-S"], "does not import sitecustomize"), (["-I"], "ignores PYTHONPATH"), (["-u", "-BE"], "ignores PYTHONPATH")],
 )
 def test_pythons_that_cannot_be_instrumented(tmp_path: Path, flags: list[str], why: str) -> None:
     done = statctl(tmp_path, "run", "base", "--", sys.executable, *flags, "-c", "print(1)")
@@ -221,6 +225,10 @@ def test_diff_of_files(work: Path) -> None:
     assert goldens.code == 1 and "eps is 1e-05 in base and 0.1 in other" in goldens.out, goldens.err
     again = run_command([str(STATCTL), "diff", "base.scg", "base.scg"], cwd=work, env=env)
     assert again.code == 0 and again.out.startswith("IDENTICAL base and base-b"), again.err
-    for path, said in (("./none", "there is no such file or folder"), ("./empty", "found no steps"), ("./train.py", "found no dump in it")):
+    for path, said in (
+        ("./none", "there is no such file or folder"),
+        ("./empty", "found no steps"),
+        ("./train.py", "found no dump in it"),
+    ):
         wrong = run_command([str(STATCTL), "diff", "base.scg", path], cwd=work, env=env)
         assert wrong.code == 2 and said in wrong.err, wrong.err

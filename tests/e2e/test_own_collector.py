@@ -52,7 +52,8 @@ def test_it_lasts_as_long_as_the_command(data: Path, tmp_path: Path) -> None:
 def test_commands_at_the_same_time_share_it(data: Path, tmp_path: Path) -> None:
     command = [str(STATCTL), "--data-dir", str(data), "status"]
     started = [
-        subprocess.Popen(command, env=agent_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)
+        subprocess.Popen(command, env=agent_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(6)
     ]
     for process in started:
         out, err = process.communicate(timeout=120)

@@ -50,7 +50,11 @@ OLD = {
 def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
     folder = tmp_path_factory.mktemp("commands")
     subprocess.run(
-        [str(MAKE_RUNS), str(folder / "data")], input="\n".join([launch("base"), launch("ort", 0.5)]), text=True, check=True, timeout=60
+        [str(MAKE_RUNS), str(folder / "data")],
+        input="\n".join([launch("base"), launch("ort", 0.5)]),
+        text=True,
+        check=True,
+        timeout=60,
     )
     started = Collector(folder / "data").start()
     yield started
@@ -140,7 +144,11 @@ def test_an_option_that_does_not_fit_is_refused(collector: Collector, command: s
 
 # --- a terminal of 80 columns
 
-LAYERS = [f"model.layers.{layer}.{part}" for layer in (0, 11) for part in ("self_attn.q_proj", "post_attention_layernorm", "mlp.down_proj")]
+LAYERS = [
+    f"model.layers.{layer}.{part}"
+    for layer in (0, 11)
+    for part in ("self_attn.q_proj", "post_attention_layernorm", "mlp.down_proj")
+]
 READABLE = [
     "runs", "show llama-3-8b-baseline", "diff llama-3-8b-baseline llama-3-8b-candidate", "tensor llama-3-8b-baseline",
     "tensor llama-3-8b-baseline model.layers.0.self_attn.q_proj", "tensor llama-3-8b-baseline --by nan --step 3",
@@ -213,7 +221,12 @@ def completed(shell: str, line: str, *, env: dict[str, str], folder: Path) -> li
         """
         command = ["bash", "--norc", "-c", script]
     elif shell == "fish":
-        command = ["fish", "--no-config", "-c", f"set -p PATH {BUILD}/bin; statctl completion fish | source; complete -C {line!r}"]
+        command = [
+            "fish",
+            "--no-config",
+            "-c",
+            f"set -p PATH {BUILD}/bin; statctl completion fish | source; complete -C {line!r}",
+        ]
     else:
         script = f"""
             path=({BUILD}/bin $path); autoload -U compinit; compinit -u -d {folder}/dump; eval "$(statctl completion zsh)"
@@ -251,7 +264,12 @@ def test_a_shell_completes_commands_options_and_runs(collector: Collector, tmp_p
 
 def test_completion_starts_no_collector_and_does_not_wait(tmp_path: Path) -> None:
     (tmp_path / "statcollect-data").mkdir()
-    for address in ({}, {"STATCTL_COLLECTOR": "127.0.0.1:1"}, {"STATCTL_COLLECTOR": "no address"}, {"STATCTL_DATA_DIR": "statcollect-data"}):
+    for address in (
+        {},
+        {"STATCTL_COLLECTOR": "127.0.0.1:1"},
+        {"STATCTL_COLLECTOR": "no address"},
+        {"STATCTL_DATA_DIR": "statcollect-data"},
+    ):
         env = {name: value for name, value in os.environ.items() if not name.startswith("STATCTL_")} | address
         done = run_command([str(STATCTL), "completion", "bash", "--", "statctl", "diff", ""], env=env, cwd=tmp_path, timeout=5)
         assert done.out == "" or "no address" in done.err, done

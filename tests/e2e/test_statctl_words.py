@@ -250,7 +250,9 @@ def test_scalars_of_two_runs_are_plotted_together(collector: Collector) -> None:
 
 def test_a_long_training_is_plotted_loss_first_and_its_table_is_cut(tmp_path: Path) -> None:
     records = [
-        {"rank": 0, "step": step, "scalar": name, "value": 1 / (1 + step)} for step in range(200) for name in ("accuracy", "loss", "lr")
+        {"rank": 0, "step": step, "scalar": name, "value": 1 / (1 + step)}
+        for step in range(200)
+        for name in ("accuracy", "loss", "lr")
     ]
     run = json.dumps({"run": "long", "world_size": 1, "records": records})
     subprocess.run([str(MAKE_RUNS), str(tmp_path / "data")], input=run, text=True, check=True, timeout=60)
