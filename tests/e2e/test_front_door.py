@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from conftest import STATCTL, Finished, agent_environment, run_command, wait_until
+from conftest import STATCTL, Collector, Finished, agent_environment, run_command, wait_until
 
 SCRIPT = """
 import os, sys, torch
@@ -51,8 +51,9 @@ def answer(folder: Path, *arguments: str) -> dict[str, object]:
 def test_output_and_exit_code_are_the_commands(tmp_path: Path) -> None:
     done = statctl(tmp_path, "run", "base", "--", "sh", "-c", "cat; echo out; echo err >&2; exit 7")
     assert (done.code, done.out) == (7, "out\n")
-    assert done.err.startswith("err\n") and "nothing was recorded: no PyTorch training was seen" in done.err
-    assert statctl(tmp_path, "run", "base", "--", "sh", "-c", "kill -9 $$").code == 128 + signal.SIGKILL
+    assert done.err.startswith("err\n") and "the command ended with exit code 7 before a training was recorded" in done.err
+    killed = statctl(tmp_path, "run", "base", "--", "sh", "-c", "kill -9 $$")
+    assert killed.code == 128 + signal.SIGKILL and "was ended by signal 9 before a training was recorded" in killed.err
 
 
 def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
@@ -61,6 +62,8 @@ def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
         done = statctl(tmp_path, "run", "base", "--", command)
         assert done.code == 2 and f"start '{command}'" in done.err and "expected the command" in done.err
     assert "command is required" in statctl(tmp_path, "run", "base").err
+    for command in ("run", "twins"):
+        assert f"{command}: found no name of the run" in statctl(tmp_path, command, "--", "true").err
 
 
 @pytest.mark.parametrize("name", ["", "a b", "base.twin-1-1", "../up", "x" * 300])
@@ -99,7 +102,7 @@ def test_a_name_that_is_taken(work: Path) -> None:
     assert "recording run 'base'" in first.err and "8 steps" in first.err
     assert statctl(work, "run", "base", "--perturb", "1", "--", *TRAIN).code == 0
     taken = statctl(work, "run", "base", "--", "touch", "ran")
-    assert taken.code == 2 and "run 'base' exists, with 8 steps" in taken.err and not (work / "ran").exists()
+    assert taken.code == 2 and "run 'base' exists (finished, 8 steps)" in taken.err and not (work / "ran").exists()
     assert "base.twin-1-1" in statctl(work, "runs", "--twins").out
     again = statctl(work, "run", "base", "--if-exists", "replace", "--steps", "0-3", "--", *TRAIN)
     assert again.code == 0, again.err
@@ -114,6 +117,52 @@ def test_a_name_that_is_taken(work: Path) -> None:
 def test_pythons_that_cannot_be_instrumented(tmp_path: Path, flags: list[str], why: str) -> None:
     done = statctl(tmp_path, "run", "base", "--", sys.executable, *flags, "-c", "print(1)")
     assert done.code == 0 and done.out == "1\n" and why in done.err and "statagent.watch(model" in done.err
+
+
+NO_MODEL = """
+import torch
+weight = torch.zeros(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], 0.1)
+weight.sum().backward()
+optimizer.step()
+"""
+TWO_WORKERS = """
+import multiprocessing, runpy
+if __name__ == "__main__":
+    workers = [multiprocessing.get_context("spawn").Process(target=runpy.run_path, args=("train.py",)) for _ in range(2)]
+    for worker in workers: worker.start()
+    for worker in workers: worker.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [("print(1)", "its Python has not imported torch"), ("import torch", "no optimizer of torch.optim was made"), (NO_MODEL, "no module")],
+)
+def test_what_was_missing_is_said(tmp_path: Path, code: str, why: str) -> None:
+    done = statctl(tmp_path, "run", "base", "--", sys.executable, "-c", code)
+    assert done.code == 0 and "run 'base': nothing was recorded" in done.err and why in done.err, done.err
+
+
+def test_two_trainings_in_one_command_are_not_one_run(work: Path) -> None:
+    """Whichever came first would be the run, and two starts could differ."""
+    (work / "both.py").write_text(TWO_WORKERS)
+    done = statctl(work, "run", "base", "--", sys.executable, "both.py")
+    assert done.code == 0 and "2 processes have trained as the same rank" in done.err, done.err
+    compared = statctl(work, "ab", "--no-twins", "--", sys.executable, "both.py")
+    assert compared.code == 2 and "2 processes have trained as the same rank" in compared.err, compared.err
+
+
+def test_nothing_is_started_where_no_records_are_taken(tmp_path: Path) -> None:
+    collector = Collector(tmp_path / "full", extra=["--disk-free-min", str(1 << 30)])
+    collector.start()
+    try:
+        env = agent_environment()
+        done = run_command([str(STATCTL), "--collector", collector.address, "run", "base", "--", "touch", str(tmp_path / "ran")], env=env)
+        assert done.code == 2 and "the collector takes no records now: it is read_only" in done.err, done.err
+        assert not (tmp_path / "ran").exists()
+    finally:
+        assert collector.stop() == 0
 
 
 # --- ab

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -112,7 +113,8 @@ def test_bad_folders(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists(), "a query makes no folder"
     (tmp_path / "file").write_text("")
     for command in (["runs"], ["run", "base", "--", "true"]):
-        assert statctl(tmp_path, "--data-dir", "file", *command).code == 2
+        done = statctl(tmp_path, "--data-dir", "file", *command)
+        assert done.code == 2 and re.search("it is no folder|something else has that name", done.err), done.err
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     (damaged / "000012.sst").write_text("x")

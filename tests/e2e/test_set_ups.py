@@ -171,6 +171,8 @@ def test_without_a_collector(machines: Machines, tmp_path: Path) -> None:
     work = tmp_path / "work"
     script(work, PLAIN)
     with terminal(work, machines.here) as shell:
+        nothing = shell.type("statctl runs")
+        assert nothing.code == 2 and "no collector at 127.0.0.1:7433, and no folder ./statcollect-data here" in nothing.out
         found = shell.type(snippet("README.md", "bash", "statctl ab").replace("--steps 20", "--steps 3 --quick"))
         assert found.code == 1 and "DIVERGED at step 0, rank 0, forward, 1 (LayerNorm)" in found.out, found.out
         assert "Cause: eps is 1e-05 in ab-a and 0.1 in ab-b" in found.out
