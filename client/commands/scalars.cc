@@ -291,9 +291,9 @@ Page Render(const ScalarsOptions& options, ScalarComparison comparison) {
   std::vector<Column> columns = {
       {"name", Align::kLeft, true}, {"rank", Align::kRight, false, Use::kIfItVaries}, {"step", Align::kRight}};
   if (micro_batches) columns.push_back({"mb", Align::kRight});
-  for (const std::string& title :
-       {Printable(options.run), Printable(options.against), std::string("difference"), std::string("change")})
-    columns.push_back({title, Align::kRight});
+  for (const std::string& run : {options.run, options.against}) columns.push_back({Printable(run), Align::kRight});
+  columns.push_back({"difference", Align::kRight, false, Use::kIfItFits});
+  columns.push_back({"change", Align::kRight});
   Table table(std::move(columns));
   for (const ScalarPair& pair : comparison.pairs) {
     std::vector<std::string> cells = {Shown(pair.name, kNameWidth), std::to_string(pair.rank),

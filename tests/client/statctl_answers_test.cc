@@ -89,10 +89,10 @@ TEST_F(Statctl, ConfigOfOneRunSaysNothingAboutASecondOne) {
 
 TEST_F(Statctl, TopPrintsTheNumberThatItOrdersByOnce) {
   const auto header = [this](const std::string& by) {
-    return Lines(Run({"top", "base", "--by", by}).out)[1];
+    return Lines(Run({"top", "base", "--by", by}).out)[2];
   };
-  EXPECT_EQ(header("l2"),
-            "       l2  rank  kind    activation    class   dtype  shape  min  max  mean      std");
+  EXPECT_EQ(Lines(Run({"top", "base"}).out)[1], "  Every row: kind output, class Module, dtype f32");
+  EXPECT_EQ(header("l2"), "       l2  rank  activation    shape  min  max  mean      std");
   EXPECT_THAT(header("rms"), AllOf(HasSubstr("rms"), HasSubstr("l2")));
   EXPECT_THAT(Lines(Run({"top", "base", "--format", "csv"}).out)[0], HasSubstr("l2"))
       << "every number for programs";

@@ -374,9 +374,10 @@ TEST_F(Statctl, RunsListsThem) {
   const Finished done = Run({"runs"});
   EXPECT_EQ(done.code, 0);
   const auto lines = Lines(done.out);
-  ASSERT_EQ(lines.size(), 4u) << done.out;
-  EXPECT_THAT(lines[0], HasSubstr("run    state     ranks  steps  records  attempts  dropped  started"));
-  EXPECT_THAT(lines[1], HasSubstr("base   finished      2   0..5"));
+  ASSERT_EQ(lines.size(), 5u) << done.out;
+  EXPECT_EQ(lines[0], "  Every row: attempts 1, dropped 0");
+  EXPECT_THAT(lines[1], HasSubstr("run    state     ranks  steps  records  started"));
+  EXPECT_THAT(lines[2], HasSubstr("base   finished      2   0..5"));
   EXPECT_EQ(RunJson({"runs"})["runs"][2]["run"], "ort");
   EXPECT_THAT(Run({"runs", "--format", "csv"}).out, StartsWith("run,attempts,world_size,"));
   EXPECT_THAT(Run({"runs", "--format", "markdown"}).out, StartsWith("| run | state |"));

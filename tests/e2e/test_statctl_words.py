@@ -168,7 +168,7 @@ WRONG = [
 def test_an_error_says_each_thing_once(collector: Collector, tmp_path: Path, command: str) -> None:
     """No part of it has all the words of the part before, as in `capture x of r: capture x of run 'r': ...`."""
     done = collector.statctl(*command.replace("OUT", str(tmp_path / "out")).split())
-    if done.code != 2:
+    if done.code != 2 or done.out.startswith("INCOMPARABLE"):
         return  # an answer after all, such as that there is nothing to compare
     said = [line for line in done.err.splitlines() if line.startswith("statctl: ")]
     assert said, done

@@ -37,7 +37,7 @@ TEST(Selection, ReadsKindsAndNamesThoseThereAre) {
 
 TEST(Selection, ChecksStepsBeforeTheyAreSent) {
   EXPECT_TRUE(CheckSteps("0-9,every=2").ok());
-  EXPECT_THAT(CheckSteps("nine").message(), HasSubstr("--steps"));
+  EXPECT_THAT(CheckSteps("nine").message(), HasSubstr("--step: "));
 }
 
 TEST(Address, IsHostAndPort) {

@@ -41,7 +41,7 @@ TEST(Wrap, BreaksAtBlanksOnly) {
 }
 
 TEST(Plot, DrawsOneLineInHalfCells) {
-  EXPECT_EQ(Plot({{"l2", {{0, 0}, {1, 1}, {2, 2}, {3, 3}}}}, 10, 2),
+  EXPECT_EQ(Plot({{"l2", {{0, 0}, {1, 1}, {2, 2}, {3, 3}}}}, Axis::kLinear, 10, 2),
             "          3 |      \u2584  \u2580\n"
             "          0 |\u2584  \u2580\n"
             "            +----------\n"
@@ -49,7 +49,7 @@ TEST(Plot, DrawsOneLineInHalfCells) {
 }
 
 TEST(Plot, MarksSeveralLinesApart) {
-  const std::string plot = Plot({{"rank 0", {{0, 0}, {1, 1}}}, {"rank 1", {{0, 1}, {1, 0}}}}, 10, 4);
+  const std::string plot = Plot({{"rank 0", {{0, 0}, {1, 1}}}, {"rank 1", {{0, 1}, {1, 0}}}}, Axis::kLinear, 10, 4);
   EXPECT_NE(plot.find("* rank 0"), std::string::npos) << plot;
   EXPECT_NE(plot.find("+ rank 1"), std::string::npos) << plot;
 }
