@@ -167,7 +167,6 @@ std::string WhyNotInstrumented(const std::vector<std::string>& command) {
 // The steps of the instrumentation, and the first that was not reached.
 std::string Missing(const TrainingNotes& notes) {
   if (!notes.failed.empty()) return Printable(notes.failed.front(), 500);
-  if (!notes.nothing.empty()) return Printable(notes.nothing.front(), 500);
   if (notes.by_hand) return "the script calls statagent itself, and has recorded nothing under this name";
   if (!notes.python) return "the command has started no Python that reads PYTHONPATH";
   if (!notes.torch) return "its Python has not imported torch";
@@ -222,6 +221,8 @@ std::string WhyNothing(const std::vector<std::string>& command, const Trained& t
   if (trained.end.code != 0)
     return fmt::format("the command ended with exit code {} before a training was recorded", trained.end.code);
   const std::string flags = WhyNotInstrumented(command);
+  if (flags.empty() && !trained.notes.nothing.empty())
+    return Printable(trained.notes.nothing.front(), 500);  // with its own advice
   return (flags.empty() ? Missing(trained.notes) : flags) +
          "; add statagent.init() and statagent.watch(model, optimizer=optimizer) to the script (docs/run.md)";
 }
