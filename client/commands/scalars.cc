@@ -94,7 +94,8 @@ class Plots {
       std::string plot = Plot(lines, axis);
       if (plot.empty()) continue;
       if (drawn++ == kPlotsMax) {
-        page.AddSentence(fmt::format("These are {} of {} plots; --name chooses a scalar.", kPlotsMax, values_.size()));
+        page.AddSentence(
+            fmt::format("These are {} of {} plots; --name chooses a scalar.", kPlotsMax, values_.size()));
         return true;
       }
       page.AddHeading(Shown(name, kNameWidth) +
@@ -145,8 +146,8 @@ Table WideTable(const std::map<Line, std::map<Series, double>>& lines, const std
   if (micro_batches) columns.push_back({"mb", Align::kRight});
   for (const auto& [name, first, ranks] : series) {
     const bool one = ranks == std::to_string(first);
-    columns.push_back(
-        {fmt::format("{} ({} {})", Shown(name, kHeadWidth), one ? "rank" : "ranks", ranks), Align::kRight, false, Use::kIfItFits});
+    columns.push_back({fmt::format("{} ({} {})", Shown(name, kHeadWidth), one ? "rank" : "ranks", ranks),
+                       Align::kRight, false, Use::kIfItFits});
   }
   Table table(std::move(columns));
   for (const auto& [line, values] : lines) {
@@ -288,10 +289,12 @@ Page Render(const ScalarsOptions& options, ScalarComparison comparison) {
   std::erase_if(comparison.pairs, [&](const ScalarPair& pair) { return IsHidden(options, pair.name); });
   const bool micro_batches = std::any_of(comparison.pairs.begin(), comparison.pairs.end(),
                                          [](const auto& p) { return p.micro_batch > 0; });
-  std::vector<Column> columns = {
-      {"name", Align::kLeft, true}, {"rank", Align::kRight, false, Use::kIfItVaries}, {"step", Align::kRight}};
+  std::vector<Column> columns = {{"name", Align::kLeft, true},
+                                 {"rank", Align::kRight, false, Use::kIfItVaries},
+                                 {"step", Align::kRight}};
   if (micro_batches) columns.push_back({"mb", Align::kRight});
-  for (const std::string& run : {options.run, options.against}) columns.push_back({Printable(run), Align::kRight});
+  for (const std::string& run : {options.run, options.against})
+    columns.push_back({Printable(run), Align::kRight});
   columns.push_back({"difference", Align::kRight, false, Use::kIfItFits});
   columns.push_back({"change", Align::kRight});
   Table table(std::move(columns));

@@ -67,7 +67,9 @@ TEST(Table, LeavesOutWhatDoesNotFitBeforeItCutsNames) {
   EXPECT_NE(narrower.find(name + "  12.5  -1.25\n"), std::string::npos) << narrower;
   const std::string cut = table.ToText({.width = 20});
   EXPECT_EQ(cut.find("For lack of width without: min, max\n"), 0u) << cut;
-  EXPECT_NE(cut.find("model.layer..proj.weight  12.5\n"), std::string::npos) << "24 columns of a name, always\n" << cut;
+  EXPECT_NE(cut.find("model.layer..proj.weight  12.5\n"), std::string::npos)
+      << "24 columns of a name, always\n"
+      << cut;
 }
 
 TEST(Table, KeepsColumnsThatMayNotShrinkEvenInANarrowTerminal) {
