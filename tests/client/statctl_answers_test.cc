@@ -104,7 +104,7 @@ TEST_F(Statctl, AnUnknownCommandIsCalledThatWithTheOneThatWasMeant) {
     EXPECT_EQ(done.code, 2);
     return done.err;
   };
-  EXPECT_EQ(error({"rusn"}), "statctl: no command 'rusn' (did you mean 'runs'?); statctl help lists all\n");
+  EXPECT_EQ(error({"rums"}), "statctl: no command 'rums' (did you mean 'runs'?); statctl help lists all\n");
   EXPECT_EQ(error({"scalers", "base", "--name", "loss"}),
             "statctl: no command 'scalers' (did you mean 'scalars'?); statctl help lists all\n");
   EXPECT_EQ(error({"frobnicate"}), "statctl: no command 'frobnicate'; statctl help lists all\n");
@@ -188,7 +188,7 @@ TEST_F(Statctl, MemoryPrintsALimitedNumberOfRowsAndHowToSeeAll) {
     EXPECT_EQ(done.code, 0) << done.err;
     const auto lines = Lines(done.out);
     return std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
-      return line.find("  dev0  ") != std::string::npos || line.find("  fc  ") != std::string::npos;
+      return line.find("  pre_forward  ") != std::string::npos || line.find("  fc  ") != std::string::npos;
     });
   };
   EXPECT_EQ(rows({}), 48) << "of the last step";
@@ -375,7 +375,7 @@ TEST_F(Statctl, ScalarsOfTwoRunsAreCompared) {
               AllOf(HasSubstr("loss, rank 0: first differs at step 2: 0.4648 and 0.6197 (+33 %); 2 of 4 "
                               "values differ; 1 in one run only"),
                     HasSubstr("lr, rank 0: 4 values, none differs")));
-  EXPECT_THAT(done.out, HasSubstr("  loss     0     2  0.4648  0.6197      0.1549   +33 %\n"));
+  EXPECT_THAT(done.out, HasSubstr("  loss     2  0.4648  0.6197      0.1549   +33 %\n"));
   const Json json = RunJson({"scalars", "one", "--against", "two", "--name", "loss"}, 1);
   EXPECT_EQ(json["series"][0]["first_step"], 2);
   EXPECT_EQ(json["series"][0]["only_b"], 1);
