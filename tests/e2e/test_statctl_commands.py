@@ -165,7 +165,7 @@ def long_names(run: str, wrong: float) -> str:
             for i, name in enumerate(LAYERS):
                 value = -1234.5678 - i - (wrong if step > 1 and i > 1 else 0)
                 records.append({**at, "name": name, "values": [value, 0.123456789, 3.14159265, 1e-5], "shape": [2, 2]})
-            records += [{**at, "scalar": name, "value": 1 / (3 + step) + wrong} for name in ("loss", "grad_norm", "lr")]
+            records += [{**at, "scalar": name, "value": 1 / (3 + step)} for name in ("loss", "grad_norm", "lr")]
             records.append({**at, "event": "norm_explosion", "text": f"{LAYERS[3]} (output): l2 1234.5 is 40 times its median"})
     return json.dumps({"run": run, "world_size": 2, "records": records})
 
