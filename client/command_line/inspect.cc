@@ -120,9 +120,10 @@ void AddScalars(CommandSet& commands, const std::string& name) {
   AddStepFilter(app, o.steps);
   app->add_flag("--by-rank", o.by_rank,
                 "With --name grad_norm: show that of each rank's part (also with --rank)");
-  app->add_flag("--all", o.all,
-                "Every row, and the states of random generators (rng/...), which diff compares; json and csv\n"
-                "have them always");
+  app->add_flag(
+      "--all", o.all,
+      "Every row, and the states of random generators (rng/...), which diff compares; json and csv\n"
+      "have them always");
 }
 
 void AddMemory(CommandSet& commands, const std::string& name) {

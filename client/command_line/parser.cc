@@ -50,7 +50,8 @@ std::string WithoutName(int argc, const char* const* argv) {
   for (int i = 1; i + 1 < argc && std::string(argv[i]) != "--"; ++i) {
     const std::string word = argv[i];
     if ((word == "run" || word == "twins") && std::string(argv[i + 1]) == "--")
-      return fmt::format("{}: found no name of the run; expected one, such as: statctl {} base -- COMMAND", word, word);
+      return fmt::format("{}: found no name of the run; expected one, such as: statctl {} base -- COMMAND",
+                         word, word);
   }
   return {};
 }

@@ -20,7 +20,7 @@
 namespace statcollect::client {
 namespace {
 
-constexpr char kBetween[] = "---";              // of command A and command B
+constexpr char kBetween[] = "---";               // of command A and command B
 constexpr char kMadeBy[] = "recording.made_by";  // the setting that says whether A can be used again
 
 struct Pair {
@@ -56,8 +56,8 @@ Status SplitCommands(const AbOptions& options, Pair& pair) {
 Status SplitNames(const AbOptions& options, Pair& pair) {
   const auto names = PartsOf(options.names, ',');
   if (names.size() != 2 || names[0] == names[1])
-    return {Code::kInvalidArgument,
-            fmt::format("--names: expected two names, such as base,fused, found '{}'", Printable(options.names))};
+    return {Code::kInvalidArgument, fmt::format("--names: expected two names, such as base,fused, found '{}'",
+                                                Printable(options.names))};
   pair.a.run = names[0];
   pair.b.run = names[1];
   for (const Training* training : {&pair.a, &pair.b}) {
@@ -77,7 +77,8 @@ Result<Pair> PairOf(const AbOptions& options) {
   if (!env_b.ok()) return env_b.status();
   pair.a.environment = *std::move(env_a);
   pair.b.environment = *std::move(env_b);
-  if (options.steps == 0) return Status(Code::kInvalidArgument, "--steps: expected at least one step, found 0");
+  if (options.steps == 0)
+    return Status(Code::kInvalidArgument, "--steps: expected at least one step, found 0");
   for (Training* training : {&pair.a, &pair.b}) {
     training->if_exists = "replace";
     if (!options.steps) continue;
@@ -109,7 +110,8 @@ Result<bool> IsThere(Session& session, const std::string& run, const std::string
   if (found.status().code() == Code::kNotFound) return false;
   if (!found.ok()) return found.status();
   const auto setting = found->config().find(kMadeBy);
-  return setting != found->config().end() && setting->second == made_by && found->summary().state() == "finished";
+  return setting != found->config().end() && setting->second == made_by &&
+         found->summary().state() == "finished";
 }
 
 class Comparison {
@@ -123,13 +125,15 @@ class Comparison {
     auto reused = options_.reuse && marked ? IsThere(session_, pair_.a.run, state) : Result<bool>(false);
     if (!reused.ok()) return reused.status();
     if (*reused) {
-      session_.Remark(fmt::format("A: '{}' is as it was last time; of data outside of this repository nothing is known",
-                                  pair_.a.run));
+      session_.Remark(
+          fmt::format("A: '{}' is as it was last time; of data outside of this repository nothing is known",
+                      pair_.a.run));
     } else {
       if (options_.reuse)
-        session_.Remark(fmt::format("A: there is no complete run '{}' of this command, environment and code{}", pair_.a.run,
-                                    marked ? " (files that git does not know are code, too)"
-                                           : "; STATAGENT_CONFIG is no JSON object, so none can be known"));
+        session_.Remark(fmt::format(
+            "A: there is no complete run '{}' of this command, environment and code{}", pair_.a.run,
+            marked ? " (files that git does not know are code, too)"
+                   : "; STATAGENT_CONFIG is no JSON object, so none can be known"));
       STATCOLLECT_RETURN_IF_ERROR(RemoveTwins(session_, pair_.a.run));
       STATCOLLECT_RETURN_IF_ERROR(RecordOne("A", pair_.a));
     }
@@ -139,11 +143,12 @@ class Comparison {
   // Twins say nothing about runs that are equal.
   Status MeasureNoise() {
     if (options_.no_twins) return Status::Ok();
-    const auto report = AskDiff(session_, {.run_a = pair_.a.run, .run_b = pair_.b.run, .top = 1, .no_noise = true});
+    const auto report =
+        AskDiff(session_, {.run_a = pair_.a.run, .run_b = pair_.b.run, .top = 1, .no_noise = true});
     if (!report.ok() || report->verdict() == v1::VERDICT_IDENTICAL) return report.status();
     session_.Remark("A and B differ: what rounding does to A is measured");
-    return MakeTwins(
-        session_, {.training = pair_.a, .quick = options_.quick, .show = options_.show, .hint = false});
+    return MakeTwins(session_,
+                     {.training = pair_.a, .quick = options_.quick, .show = options_.show, .hint = false});
   }
 
   int Answer() { return Diff(session_, {.run_a = pair_.a.run, .run_b = pair_.b.run}); }
@@ -152,7 +157,8 @@ class Comparison {
   Status RecordOne(const char* which, const Training& training) {
     session_.Remark(fmt::format("{}: {}", which, CommandText(training.command)));
     const auto recorded = Record(session_, training, options_.show);
-    if (!recorded.ok()) return {recorded.status().code(), fmt::format("{}: {}", which, recorded.status().message())};
+    if (!recorded.ok())
+      return {recorded.status().code(), fmt::format("{}: {}", which, recorded.status().message())};
     const v1::RunSummary& run = recorded->summary;
     session_.Remark(fmt::format("{}: '{}' has {} steps, {} records, in {:.1f} s", which, training.run,
                                 FormatCount(run.steps()), FormatCount(run.records()), recorded->seconds));

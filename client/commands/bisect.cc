@@ -38,12 +38,14 @@ class Checkouts {
     const auto changed = Git({"status", "--porcelain", "--untracked-files=no"});
     if (!changed.ok()) return changed.status();
     if (!changed->empty())
-      return Status(Code::kInvalidArgument,
-                    "other commits are to be checked out here: found changes that are not committed; expected none; "
-                    "commit them, or git stash");
+      return Status(
+          Code::kInvalidArgument,
+          "other commits are to be checked out here: found changes that are not committed; expected none; "
+          "commit them, or git stash");
     if (Git({"bisect", "log"}).ok())
-      return Status(Code::kInvalidArgument,
-                    "found a bisection under way in this working tree; expected none; git bisect reset ends it");
+      return Status(
+          Code::kInvalidArgument,
+          "found a bisection under way in this working tree; expected none; git bisect reset ends it");
     const auto started = Git({"bisect", "start"});
     if (!started.ok()) return started.status();
     return std::unique_ptr<Checkouts>(new Checkouts());
@@ -70,9 +72,10 @@ class Checkouts {
       return std::optional(log->substr(from, log->find(']', from) - from));
     }
     if (log->find("# only skipped commits left to test") != std::string::npos)
-      return Status(Code::kAborted,
-                    "only commits are left whose training failed, so the first one that differs is among these; expected "
-                    "trainings that end with exit code 0; --show shows what they print");
+      return Status(
+          Code::kAborted,
+          "only commits are left whose training failed, so the first one that differs is among these; expected "
+          "trainings that end with exit code 0; --show shows what they print");
     return std::optional<std::string>();
   }
 
@@ -92,7 +95,8 @@ class Bisection {
   Result<std::string> Run() {
     STATCOLLECT_RETURN_IF_ERROR(Resolve("--good", options_.good, good_));
     STATCOLLECT_RETURN_IF_ERROR(Resolve("--bad", options_.bad, bad_));
-    STATCOLLECT_RETURN_IF_ERROR(session_.collector().Locate());  // in this folder, before others are checked out
+    STATCOLLECT_RETURN_IF_ERROR(
+        session_.collector().Locate());  // in this folder, before others are checked out
     const auto checkouts = Checkouts::Begin();
     if (!checkouts.ok()) return checkouts.status();
     STATCOLLECT_RETURN_IF_ERROR(TestEnds());
@@ -116,8 +120,11 @@ class Bisection {
       nlohmann::ordered_json tested = nlohmann::ordered_json::array();
       for (const Tested& each : tested_)
         tested.push_back({{"commit", each.commit}, {"result", each.result}, {"run", RunOf(each.commit)}});
-      session_.PrintLine(DumpJson({{"first_bad", first}, {"text", text}, {"run_a", RunOf(good_)},
-                                   {"run_b", RunOf(first)}, {"tested", tested}}));
+      session_.PrintLine(DumpJson({{"first_bad", first},
+                                   {"text", text},
+                                   {"run_a", RunOf(good_)},
+                                   {"run_b", RunOf(first)},
+                                   {"tested", tested}}));
       return kExitSame;
     }
     session_.PrintLine(fmt::format("The numbers change with {}\n", text));
@@ -129,9 +136,10 @@ class Bisection {
   static Status Resolve(const char* option, const std::string& revision, std::string& commit) {
     auto found = Git({"rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}"});
     if (!found.ok())
-      return {Code::kInvalidArgument,
-              fmt::format("{}: no commit '{}' in a repository of git here; expected one, such as v1.2 or HEAD~20", option,
-                          Printable(revision))};
+      return {
+          Code::kInvalidArgument,
+          fmt::format("{}: no commit '{}' in a repository of git here; expected one, such as v1.2 or HEAD~20",
+                      option, Printable(revision))};
     commit = *std::move(found);
     return Status::Ok();
   }
@@ -162,8 +170,9 @@ class Bisection {
     if (!result.ok()) return result.status();
     if (*result != "bad")
       return {Code::kFailedPrecondition,
-              *result == "skip" ? "the training of --bad failed; expected exit code 0; --show shows what it prints"
-                                : "the trainings of --good and --bad agree up to rounding; expected two that differ"};
+              *result == "skip"
+                  ? "the training of --bad failed; expected exit code 0; --show shows what it prints"
+                  : "the trainings of --good and --bad agree up to rounding; expected two that differ"};
     STATCOLLECT_RETURN_IF_ERROR(Checkouts::Mark("good", good_).status());
     return Checkouts::Mark("bad", bad_).status();
   }
@@ -171,7 +180,8 @@ class Bisection {
   // Trains what is checked out: "good", "bad", or "skip" if it does not train.
   Result<std::string> Test(const std::string& commit) {
     const auto recorded = Record(session_, TrainingOf(commit), options_.show);
-    if (!recorded.ok() && recorded.status().code() != Code::kUnknown && recorded.status().code() != Code::kNotFound)
+    if (!recorded.ok() && recorded.status().code() != Code::kUnknown &&
+        recorded.status().code() != Code::kNotFound)
       return recorded.status();
     std::string result = "skip";
     if (recorded.ok()) {

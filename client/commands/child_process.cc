@@ -137,7 +137,8 @@ Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variabl
   posix_spawn_file_actions_destroy(&actions);
   if (keep_output) close(pipe[1]);
   ChildEnd end;
-  if (error == 0 && keep_output) end.tail = ReadTail(pipe[0], output == ChildOutput::kKept ? kTailBytes : SIZE_MAX);
+  if (error == 0 && keep_output)
+    end.tail = ReadTail(pipe[0], output == ChildOutput::kKept ? kTailBytes : SIZE_MAX);
   if (keep_output) close(pipe[0]);
   if (error != 0) return CannotStart(command.front(), error);
   int status = 0;

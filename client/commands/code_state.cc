@@ -22,11 +22,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kFileBytesMax = 4 << 20;  // of a file that git does not know; of a larger one its size and time count
+constexpr std::uintmax_t kFileBytesMax =
+    4 << 20;  // of a file that git does not know; of a larger one its size and time count
 
 // Of a terminal or a session, or statctl's own.
 constexpr std::array<std::string_view, 14> kNotOfTheTraining = {
-    "_=", "COLUMNS=", "DBUS_", "LINES=", "LS_COLORS=", "OLDPWD=", "PS1=", "SHLVL=", "SSH_", "STATCTL_", "TERM", "WINDOWID=", "XDG_", "STATAGENT_COLLECTOR="};
+    "_=",     "COLUMNS=", "DBUS_",    "LINES=", "LS_COLORS=", "OLDPWD=", "PS1=",
+    "SHLVL=", "SSH_",     "STATCTL_", "TERM",   "WINDOWID=",  "XDG_",    "STATAGENT_COLLECTOR="};
 
 // Names and contents, each with its length, so that nothing can be taken for something else.
 class Digest {
@@ -73,7 +75,8 @@ bool AddCommit(const std::string& data_folder, Digest& digest) {
   const bool inside = !data_folder.starts_with("/") && !data_folder.starts_with("..");
   const std::string rest = inside ? ":(exclude)" + data_folder : ":/";
   const auto changed = OutputOf({"git", "diff", "HEAD", "--binary", "--", ":/", rest});
-  const auto unknown = OutputOf({"git", "ls-files", "--others", "--exclude-standard", "-z", "--", ":/", rest});
+  const auto unknown =
+      OutputOf({"git", "ls-files", "--others", "--exclude-standard", "-z", "--", ":/", rest});
   if (!changed || !unknown) return false;
   digest.Add(*commit);
   digest.Add(*changed);

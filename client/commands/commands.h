@@ -105,14 +105,14 @@ Status RemoveTwins(Session& session, const std::string& run);
 
 // A whole comparison of two trainings: see docs/run.md.
 struct AbOptions {
-  std::vector<std::string> commands;          // A, or A --- B
-  std::vector<std::string> env_a, env_b;      // NAME=VALUE
-  std::string names = "ab-a,ab-b";            // of the runs
-  std::optional<std::uint64_t> steps;         // that are trained and recorded
-  bool quick = false, no_twins = false;       // two twins; none
-  bool no_stop = false;                       // record `steps` steps, but train to the end
-  bool reuse = false;                         // A as it was recorded last time, if nothing has changed
-  bool show = false;                          // the output of the trainings
+  std::vector<std::string> commands;      // A, or A --- B
+  std::vector<std::string> env_a, env_b;  // NAME=VALUE
+  std::string names = "ab-a,ab-b";        // of the runs
+  std::optional<std::uint64_t> steps;     // that are trained and recorded
+  bool quick = false, no_twins = false;   // two twins; none
+  bool no_stop = false;                   // record `steps` steps, but train to the end
+  bool reuse = false;                     // A as it was recorded last time, if nothing has changed
+  bool show = false;                      // the output of the trainings
 };
 int CompareTrainings(Session& session, const AbOptions& options);
 

@@ -143,7 +143,8 @@ void PrintLink(Session& session, const v1::DiffRequest& request) {
   if (session.options().format != Format::kTable || session.options().quiet) return;
   const std::string path = ComparePath(request);
   if (session.collector().passing())
-    return session.PrintLine(fmt::format("\nIn a browser: statctl open {} {}", request.run_a(), request.run_b()));
+    return session.PrintLine(
+        fmt::format("\nIn a browser: statctl open {} {}", request.run_a(), request.run_b()));
   const auto status = session.collector().GetStatus();
   if (path.empty() || !status.ok()) return;
   const std::string origin =

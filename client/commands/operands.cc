@@ -62,15 +62,18 @@ Result<std::string> FormatOf(const std::string& path) {
   formats::Tally tally;
   const formats::ReadOptions options{.path = path};
   const formats::Reading reading{.options = options, .tally = tally, .warn = {}};
-  const bool readable = fs::is_directory(path, error) || path.ends_with(".json");  // the one file that is a dump
+  const bool readable =
+      fs::is_directory(path, error) || path.ends_with(".json");  // the one file that is a dump
   for (const auto format :
        {formats::DumpFormat::kMsProbe, formats::DumpFormat::kMindSpore, formats::DumpFormat::kOrt}) {
     if (readable && formats::OpenDump(format, reading).ok()) return std::string(formats::Name(format));
   }
-  return Status(Code::kInvalidArgument,
-                fmt::format("'{}': found no dump in it; expected a golden ({}), a spill file ({}), or a folder of spill files "
-                            "or of a dump of msprobe, mindspore or ort; statctl import FORMAT says what it misses",
-                            Printable(path), kGoldenSuffix, spill::kSuffix));
+  return Status(
+      Code::kInvalidArgument,
+      fmt::format(
+          "'{}': found no dump in it; expected a golden ({}), a spill file ({}), or a folder of spill files "
+          "or of a dump of msprobe, mindspore or ort; statctl import FORMAT says what it misses",
+          Printable(path), kGoldenSuffix, spill::kSuffix));
 }
 
 // A run's name after the path, and after the other operand's if they would be equal.
@@ -115,8 +118,9 @@ int WithFiles(Session& session, const DiffOptions& options,
   const std::string attempted = fmt::format("diff {} {}", Printable(options.run_a), Printable(options.run_b));
   const TemporaryFolder folder;
   if (folder.path().empty())
-    return session.Fail(attempted, {Code::kPermissionDenied,
-                                    "make a temporary folder; expected one this user may write; TMPDIR names another"});
+    return session.Fail(attempted,
+                        {Code::kPermissionDenied,
+                         "make a temporary folder; expected one this user may write; TMPDIR names another"});
   const auto own = std::make_shared<std::unique_ptr<OwnCollector>>();
   Collector collector({.locate = [&](const std::function<bool()>& cancelled) -> Result<Located> {
     auto used = OwnCollector::Use(folder.path(), cancelled);

@@ -23,12 +23,12 @@ Status Check(const RunOptions& options) {
 }
 
 // A program that went well would otherwise seem to be recorded.
-void RemarkOnRest(Session& session, const RunOptions& options, const std::string& run, const Trained& trained) {
+void RemarkOnRest(Session& session, const RunOptions& options, const std::string& run,
+                  const Trained& trained) {
   const auto after = FindRun(session, run);
   if (!after.ok()) return;
-  const std::string why =
-      *after ? WhyNotAll(trained.notes, (*after)->ranks())
-             : "nothing was recorded: " + WhyNothing(options.command, trained);
+  const std::string why = *after ? WhyNotAll(trained.notes, (*after)->ranks())
+                                 : "nothing was recorded: " + WhyNothing(options.command, trained);
   if (!why.empty()) session.Remark(fmt::format("statctl: run '{}': {}", run, why));
 }
 
@@ -38,26 +38,26 @@ int RunTraining(Session& session, const RunOptions& options) {
   const std::string attempted = "run " + Printable(options.run);
   const Collector::Task task(session.collector());  // Ctrl-C is the program's: statctl ends behind it
   if (const Status fit = Check(options); !fit.ok()) return session.Fail(attempted, fit);
-  const Training training{
-      .run = options.run,
-      .command = options.command,
-      .noise = options.seed ? std::optional(Noise{.seed = *options.seed}) : std::nullopt,
-      .steps = options.steps,
-      .if_exists = options.if_exists,
-      .instrument = options.watch == "auto"};
+  const Training training{.run = options.run,
+                          .command = options.command,
+                          .noise = options.seed ? std::optional(Noise{.seed = *options.seed}) : std::nullopt,
+                          .steps = options.steps,
+                          .if_exists = options.if_exists,
+                          .instrument = options.watch == "auto"};
   const std::string run = RunNameOf(training);
   if (const Status fit = ValidateRunName(run); !fit.ok()) return session.Fail(attempted, fit);
   const auto before = FindRun(session, run);
   if (!before.ok()) return session.Fail(attempted, before.status());
   if (*before && options.if_exists == "error")
-    return session.Fail(attempted,
-                        {Code::kAlreadyExists,
-                         fmt::format("run '{}' exists ({}, {} steps); expected a new name; choose another, or "
-                                     "--if-exists replace, or append to go on with it",
-                                     run, (*before)->state(), FormatCount((*before)->steps()))});
+    return session.Fail(
+        attempted, {Code::kAlreadyExists,
+                    fmt::format("run '{}' exists ({}, {} steps); expected a new name; choose another, or "
+                                "--if-exists replace, or append to go on with it",
+                                run, (*before)->state(), FormatCount((*before)->steps()))});
   // Noise of an earlier recording says nothing about a new one.
   if (*before && !training.noise && options.if_exists == "replace") {
-    if (const Status removed = RemoveTwins(session, run); !removed.ok()) return session.Fail(attempted, removed);
+    if (const Status removed = RemoveTwins(session, run); !removed.ok())
+      return session.Fail(attempted, removed);
   }
   const auto trained = Train(session, training, ChildOutput::kAsIs);
   if (!trained.ok()) return session.Fail(attempted, trained.status());

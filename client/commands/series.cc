@@ -86,10 +86,18 @@ struct OptionalColumn {
 };
 
 const OptionalColumn kPlaces[] = {
-    {{"mb", Align::kRight, false, Use::kIfItVaries}, [](const v1::SeriesPoint& p) { return std::to_string(p.micro_batch()); }, "0"},
-    {{"call", Align::kRight, false, Use::kIfItVaries}, [](const v1::SeriesPoint& p) { return std::to_string(p.call()); }, "0"},
-    {{"path", Align::kLeft, false, Use::kIfItVaries}, [](const v1::SeriesPoint& p) { return p.output_path(); }, ""},
-    {{"mode", Align::kLeft, false, Use::kIfItVaries}, [](const v1::SeriesPoint& p) { return p.mode(); }, "train"},
+    {{"mb", Align::kRight, false, Use::kIfItVaries},
+     [](const v1::SeriesPoint& p) { return std::to_string(p.micro_batch()); },
+     "0"},
+    {{"call", Align::kRight, false, Use::kIfItVaries},
+     [](const v1::SeriesPoint& p) { return std::to_string(p.call()); },
+     "0"},
+    {{"path", Align::kLeft, false, Use::kIfItVaries},
+     [](const v1::SeriesPoint& p) { return p.output_path(); },
+     ""},
+    {{"mode", Align::kLeft, false, Use::kIfItVaries},
+     [](const v1::SeriesPoint& p) { return p.mode(); },
+     "train"},
 };
 
 std::string KindText(const v1::SeriesPoint& point) { return EnumText(*v1::Kind_descriptor(), point.kind()); }
@@ -112,7 +120,9 @@ std::vector<const OptionalColumn*> InterestingPlaces(const v1::GetSeriesResponse
 
 Table MakeTable(const v1::GetSeriesResponse& response, const Chosen& statistics) {
   const auto places = InterestingPlaces(response);
-  std::vector<Column> columns = {{"step", Align::kRight}, {"rank", Align::kRight, false, Use::kIfItVaries}, {"kind", Align::kLeft, false, Use::kIfItVaries}};
+  std::vector<Column> columns = {{"step", Align::kRight},
+                                 {"rank", Align::kRight, false, Use::kIfItVaries},
+                                 {"kind", Align::kLeft, false, Use::kIfItVaries}};
   for (const OptionalColumn* place : places) columns.push_back(place->column);
   for (const Statistic* statistic : statistics)
     columns.push_back({std::string(statistic->name), Align::kRight, false, Use::kIfItFits});

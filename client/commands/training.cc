@@ -55,11 +55,13 @@ std::string StartFolder() {
   std::error_code error;
   const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
   for (const fs::path& package : {bin / "../../statagent", bin / "../../../agent/python/statagent"}) {
-    if (fs::is_directory(package / kStartFolder, error)) return (package / kStartFolder).lexically_normal().string();
+    if (fs::is_directory(package / kStartFolder, error))
+      return (package / kStartFolder).lexically_normal().string();
   }
   const fs::path package = AskPython();
-  return !package.empty() && fs::is_directory(package / kStartFolder, error) ? (package / kStartFolder).string()
-                                                                             : std::string();
+  return !package.empty() && fs::is_directory(package / kStartFolder, error)
+             ? (package / kStartFolder).string()
+             : std::string();
 }
 
 // Where the page shows the run; empty if it cannot be reached.
@@ -94,7 +96,8 @@ Variables VariablesFor(Session& session, const Training& training, const NotesFi
     set("STATAGENT_AUTO", "1");
     set("STATAGENT_AUTO_NOTES", notes.path());
   } else {
-    session.Remark("statctl: found no Python package statagent, so only scripts that call it record; install the wheel");
+    session.Remark(
+        "statctl: found no Python package statagent, so only scripts that call it record; install the wheel");
   }
   return variables;
 }
@@ -199,15 +202,17 @@ Result<Recorded> Record(Session& session, const Training& training, bool show) {
     return Status(Code::kCancelled, "interrupted");
   if (trained->end.code != 0) {
     std::cerr << LastLines(trained->end.tail);
-    return Status(Code::kUnknown, fmt::format("the command ended with exit code {} while it trained '{}'; expected 0; its "
-                                              "last output is above",
-                                              trained->end.code, run));
+    return Status(Code::kUnknown,
+                  fmt::format("the command ended with exit code {} while it trained '{}'; expected 0; its "
+                              "last output is above",
+                              trained->end.code, run));
   }
   auto found = FindRun(session, run);
   if (!found.ok()) return found.status();
   if (!*found)
-    return Status(Code::kNotFound, fmt::format("the command ended well, but no run '{}' has been recorded: {}", run,
-                                               WhyNothing(training.command, *trained)));
+    return Status(Code::kNotFound,
+                  fmt::format("the command ended well, but no run '{}' has been recorded: {}", run,
+                              WhyNothing(training.command, *trained)));
   if (const std::string lost = WhyNotAll(trained->notes, (*found)->ranks()); !lost.empty())
     return Status(Code::kFailedPrecondition, lost);
   recorded.summary = *std::move(*found);
@@ -219,7 +224,8 @@ std::string WhyNothing(const std::vector<std::string>& command, const Trained& t
     return fmt::format("the command was ended by signal {} before a training was recorded",
                        trained.end.code - kSignalCodes);
   if (trained.end.code != 0)
-    return fmt::format("the command ended with exit code {} before a training was recorded", trained.end.code);
+    return fmt::format("the command ended with exit code {} before a training was recorded",
+                       trained.end.code);
   const std::string flags = WhyNotInstrumented(command);
   if (flags.empty() && !trained.notes.nothing.empty())
     return Printable(trained.notes.nothing.front(), 500);  // with its own advice
@@ -235,9 +241,10 @@ std::string WhyNotAll(const TrainingNotes& notes, std::uint32_t ranks) {
                     [](const std::string& why) { return why.starts_with("RunExistsError"); }));
   const std::size_t all = notes.recording + taken;
   if (all <= std::max<std::size_t>(ranks, 1) || notes.by_hand) return {};
-  return fmt::format("{} processes have trained as the same rank of one run; only one of them is recorded, and another start may "
-                     "record another{}",
-                     all - ranks + 1, kNext);
+  return fmt::format(
+      "{} processes have trained as the same rank of one run; only one of them is recorded, and another start may "
+      "record another{}",
+      all - ranks + 1, kNext);
 }
 
 Result<std::optional<v1::RunSummary>> FindRun(Session& session, const std::string& run) {
@@ -250,7 +257,10 @@ Result<std::optional<v1::RunSummary>> FindRun(Session& session, const std::strin
 }
 
 std::string CommandText(const std::vector<std::string>& command) {
-  const auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("@%+=:,./-_").find(c) != std::string_view::npos; };
+  const auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("@%+=:,./-_").find(c) != std::string_view::npos;
+  };
   std::string text;
   for (const std::string& word : command) {
     if (!text.empty()) text += ' ';

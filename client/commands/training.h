@@ -21,11 +21,11 @@ struct Noise {
 };
 
 struct Training {
-  std::string run;                   // without the suffix of a twin
-  std::vector<std::string> command;  // found in PATH
-  std::optional<Noise> noise;        // a twin
-  std::string steps;                 // to record; empty: as the program has it
-  std::string if_exists;             // empty: as the program has it
+  std::string run;                          // without the suffix of a twin
+  std::vector<std::string> command;         // found in PATH
+  std::optional<Noise> noise;               // a twin
+  std::string steps;                        // to record; empty: as the program has it
+  std::string if_exists;                    // empty: as the program has it
   std::optional<std::uint64_t> stop_after;  // so many steps
   bool instrument = true;                   // without a line: docs/run.md
   Variables environment;                    // of the user, for this training

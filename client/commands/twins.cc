@@ -38,9 +38,9 @@ std::string SizeText(const Noise& noise) {
 Status CheckTwins(const TwinsOptions& options) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.training.run));
   if (const auto base = BaseOfTwin(options.training.run); !base.empty()) {
-    return Status(
-        Code::kInvalidArgument,
-        fmt::format("'{}' is a twin itself; expected the run that it is a twin of: '{}'", options.training.run, base));
+    return Status(Code::kInvalidArgument,
+                  fmt::format("'{}' is a twin itself; expected the run that it is a twin of: '{}'",
+                              options.training.run, base));
   }
   if (const auto steps = StepSet::Parse(options.training.steps); !steps.ok()) return steps.status();
   return ValidateRunName(TwinName(options.training.run, kTwins.back().ulps, kTwins.back().seed));
@@ -72,7 +72,8 @@ Status RecordTwin(Session& session, const TwinsOptions& options, const std::stri
   if (!recorded.ok()) {
     const bool failed = recorded.status().code() == Code::kUnknown;
     return {recorded.status().code(),
-            recorded.status().message() + (failed ? "; mend it and run this again: twins that exist are skipped" : "")};
+            recorded.status().message() +
+                (failed ? "; mend it and run this again: twins that exist are skipped" : "")};
   }
   twin.summary = std::move(recorded->summary);
   twin.seconds = recorded->seconds;
@@ -113,7 +114,8 @@ void PrintTwins(Session& session, const TwinsOptions& options, const std::vector
   Page page;
   page.AddTable(std::move(table));
   page.AddSentence(fmt::format("statctl diff {} OTHER measures the rounding of '{}' with {} from now on.",
-                               options.training.run, options.training.run, twins.size() == 1 ? "this twin" : "these twins"));
+                               options.training.run, options.training.run,
+                               twins.size() == 1 ? "this twin" : "these twins"));
   session.PrintPage(page);
 }
 

@@ -213,8 +213,9 @@ class TensorBoardExporter final : public Exporter {
     std::uint64_t events = 0;
     for (const auto& [rank, count] : events_) events += count;
     if (events == 0) return {};
-    return {fmt::format("{} events left out: the format cannot hold them; statctl show {} --events lists them",
-                        events, run_)};
+    return {
+        fmt::format("{} events left out: the format cannot hold them; statctl show {} --events lists them",
+                    events, run_)};
   }
 
  private:

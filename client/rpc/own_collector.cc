@@ -40,8 +40,8 @@ constexpr milliseconds kSlice{100};
 constexpr milliseconds kHolderTime{30'000};  // for another collector that opens the folder, or leaves it
 constexpr milliseconds kEndTime{10'000};
 constexpr char kLogFile[] = "statcollectord.messages";  // not .log: that is the store's
-constexpr std::size_t kSaidBytes = 2000;  // of its log, in an error
-constexpr std::uintmax_t kLogBytesMax = 1 << 20;  // a longer one is begun anew
+constexpr std::size_t kSaidBytes = 2000;                // of its log, in an error
+constexpr std::uintmax_t kLogBytesMax = 1 << 20;        // a longer one is begun anew
 
 class Descriptor {
  public:
@@ -60,10 +60,11 @@ class Descriptor {
 };
 
 Status CannotUse(const std::string& folder, const std::string& why) {
-  return {Code::kPermissionDenied,
-          fmt::format("use the data folder '{}': {}; expected a folder this user may write; choose another with "
-                      "--data-dir",
-                      Printable(folder), why)};
+  return {
+      Code::kPermissionDenied,
+      fmt::format("use the data folder '{}': {}; expected a folder this user may write; choose another with "
+                  "--data-dir",
+                  Printable(folder), why)};
 }
 
 // The folder, absolute; made if it is missing, for this user alone.
@@ -74,8 +75,7 @@ Result<std::string> Folder(const std::string& given) {
   if (!std::filesystem::is_directory(path, error)) {
     std::filesystem::create_directories(path.parent_path(), error);
     if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return CannotUse(given, std::strerror(errno));
-    if (!std::filesystem::is_directory(path, error))
-      return CannotUse(given, "something else has that name");
+    if (!std::filesystem::is_directory(path, error)) return CannotUse(given, "something else has that name");
   }
   return path.lexically_normal().string();
 }
@@ -90,10 +90,11 @@ Result<int> TakeLock(const std::string& folder, const Cancelled& cancelled) {
     if (errno != EWOULDBLOCK && errno != EINTR) return CannotUse(folder, std::strerror(errno));
     if (cancelled()) return Status(Code::kCancelled, "interrupted");
     if (std::chrono::steady_clock::now() > end)
-      return Status(Code::kFailedPrecondition,
-                    fmt::format("use the data folder '{}': the collector that serves it has been ending for 30 s; "
-                                "expected it to be gone; look at {}/{}",
-                                Printable(folder), Printable(folder), kLogFile));
+      return Status(
+          Code::kFailedPrecondition,
+          fmt::format("use the data folder '{}': the collector that serves it has been ending for 30 s; "
+                      "expected it to be gone; look at {}/{}",
+                      Printable(folder), Printable(folder), kLogFile));
     std::this_thread::sleep_for(kSlice / 10);
   }
   return fd.Release();
@@ -154,7 +155,8 @@ class Streams {
     posix_spawn_file_actions_init(&actions_);
     posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions_, ready, STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                     0600);
     posix_spawnattr_init(&attributes_);
     sigset_t none, all;
     sigemptyset(&none);
@@ -186,8 +188,7 @@ class Streams {
 
 // Reads the ready line; kFailedPrecondition if the collector ends without one. A collector that is not wanted any more ends by
 // itself.
-Status AwaitReady(int output, const std::string& log, std::uintmax_t log_before,
-                  const Cancelled& cancelled) {
+Status AwaitReady(int output, const std::string& log, std::uintmax_t log_before, const Cancelled& cancelled) {
   std::string said;
   while (said.find('\n') == std::string::npos) {
     pollfd ready{.fd = output, .events = POLLIN, .revents = 0};
@@ -220,9 +221,10 @@ Result<std::string> Start(const std::string& folder, const std::string& address,
                                 "--until-unused"},
                                &pid);
   if (error != 0)
-    return Status(error == ENOENT ? Code::kNotFound : Code::kFailedPrecondition,
-                  fmt::format("start a collector: '{}': {}; expected statcollectord beside statctl, or on PATH",
-                              Printable(program), std::strerror(error)));
+    return Status(
+        error == ENOENT ? Code::kNotFound : Code::kFailedPrecondition,
+        fmt::format("start a collector: '{}': {}; expected statcollectord beside statctl, or on PATH",
+                    Printable(program), std::strerror(error)));
   input.Close();
   const Status ready = AwaitReady(output.get(), log, log_before, cancelled);
   if (!ready.ok()) {
@@ -235,7 +237,8 @@ Result<std::string> Start(const std::string& folder, const std::string& address,
 
 }  // namespace
 
-Result<std::unique_ptr<OwnCollector>> OwnCollector::Use(const std::string& given, const Cancelled& cancelled) {
+Result<std::unique_ptr<OwnCollector>> OwnCollector::Use(const std::string& given,
+                                                        const Cancelled& cancelled) {
   const auto folder = Folder(given);
   if (!folder.ok()) return folder.status();
   const auto socket = SocketFor(*folder);
@@ -254,7 +257,8 @@ Result<std::unique_ptr<OwnCollector>> OwnCollector::Use(const std::string& given
     pid_t started = 0;
     auto address = Start(*folder, own, cancelled, started);
     if (address.ok())
-      return std::unique_ptr<OwnCollector>(new OwnCollector(lock.Release(), *std::move(address), started, true));
+      return std::unique_ptr<OwnCollector>(
+          new OwnCollector(lock.Release(), *std::move(address), started, true));
     const bool held = address.status().message().find(" holds it") != std::string::npos;
     if (!held || std::chrono::steady_clock::now() > end) return address.status();
     std::this_thread::sleep_for(kSlice);
@@ -286,13 +290,17 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
     std::error_code error;
     if (!options.make_folder && !std::filesystem::is_directory(options.folder, error)) {
       if (options.named)
-        return CannotUse(options.folder, std::filesystem::exists(options.folder, error) ? "it is no folder" : "there is none");
-      return Status(Code::kUnavailable,
-                    fmt::format("no collector at {}, and no folder {} here; statctl run NAME -- COMMAND records a training; "
-                                "or name a collector with --collector HOST:PORT or STATCTL_COLLECTOR, or a folder with --data-dir",
-                                kDefaultAddress, Printable(options.folder)));
+        return CannotUse(options.folder, std::filesystem::exists(options.folder, error) ? "it is no folder"
+                                                                                        : "there is none");
+      return Status(
+          Code::kUnavailable,
+          fmt::format(
+              "no collector at {}, and no folder {} here; statctl run NAME -- COMMAND records a training; "
+              "or name a collector with --collector HOST:PORT or STATCTL_COLLECTOR, or a folder with --data-dir",
+              kDefaultAddress, Printable(options.folder)));
     }
-    if (struct stat found {}; !options.named && stat(options.folder.c_str(), &found) == 0 && found.st_uid != geteuid())
+    if (struct stat found{};
+        !options.named && stat(options.folder.c_str(), &found) == 0 && found.st_uid != geteuid())
       return CannotUse(options.folder, "it is another user's, and was not named");
     auto used = OwnCollector::Use(options.folder, cancelled);
     if (!used.ok()) return used.status();

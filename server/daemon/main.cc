@@ -184,7 +184,8 @@ class AddressFile {
       : path_(config.data_dir + '/' + kAddressFile) {
     const std::string all = AddressesOf(config, grpc, "\n");
     const Status written = tls::ReplaceFile(path_, all.substr(0, all.find('\n')) + '\n', 0644);
-    if (!written.ok()) spdlog::warn("statctl will not find this collector by its folder: {}", written.message());
+    if (!written.ok())
+      spdlog::warn("statctl will not find this collector by its folder: {}", written.message());
   }
   ~AddressFile() { (void)unlink(path_.c_str()); }
   AddressFile(const AddressFile&) = delete;
@@ -550,10 +551,10 @@ int Run(const DaemonConfig& config) {
   const Signals signals(io);  // before the ready line: who reads that may send one at once
   PrintClientVariables(config, grpc->listener ? &grpc->listener->endpoint() : nullptr);
   const AddressFile address(config, *grpc);
-  const auto users = config.until_unused
-                         ? Users::Watch(io, config.data_dir,
-                                        [&collector] { return collector.GetStatus().streams_open > 0; })
-                         : Result<std::unique_ptr<Users>>(nullptr);
+  const auto users =
+      config.until_unused
+          ? Users::Watch(io, config.data_dir, [&collector] { return collector.GetStatus().streams_open > 0; })
+          : Result<std::unique_ptr<Users>>(nullptr);
   if (!users.ok()) return Fail(users.status().message());
   PrintReady(config, **store, *grpc, http->server.get());
   const CallbackHeartbeat heartbeat(io);

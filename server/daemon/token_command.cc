@@ -125,12 +125,12 @@ Status CreateToken(const TokenOptions& o) {
     return kept;
   }
   STATCOLLECT_RETURN_IF_ERROR(WriteToken(o, *token));
-  const std::string said =
-      "token " + std::string(*access::TokenId(*token)) + " with scope " + record.scopes.ToString() +
-      (record.project.empty() ? " for all projects" : " for project " + record.project) +
-      (record.expires ? ", expires " + DateText(*record.expires) : ", never expires") +
-      (o.out.empty() ? "; it is shown only this once: keep it in a file with mode 0600\n"
-                     : "; it is in " + Printable(o.out) + ", and nowhere else\n");
+  const std::string said = "token " + std::string(*access::TokenId(*token)) + " with scope " +
+                           record.scopes.ToString() +
+                           (record.project.empty() ? " for all projects" : " for project " + record.project) +
+                           (record.expires ? ", expires " + DateText(*record.expires) : ", never expires") +
+                           (o.out.empty() ? "; it is shown only this once: keep it in a file with mode 0600\n"
+                                          : "; it is in " + Printable(o.out) + ", and nowhere else\n");
   std::fputs(said.c_str(), stderr);
   return Status::Ok();
 }

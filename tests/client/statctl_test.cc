@@ -395,9 +395,10 @@ TEST_F(Statctl, ShowPrintsRanksConfigurationAndEventsWithoutEscapes) {
 TEST_F(Statctl, SeriesPrintsTableAndPlot) {
   const Finished done = Run({"series", "ort", "blocks.1.ln2", "--stat", "l2", "--rank", "0"});
   EXPECT_EQ(done.code, 0) << done.err;
-  EXPECT_THAT(done.out,
-              AllOf(StartsWith("  Every row: rank 0, kind output, path 0\n  step       l2\n     0  5.47723\n"),
-                    HasSubstr("l2 of blocks.1.ln2\n"), HasSubstr("\u2580"), HasSubstr("step 0")));
+  EXPECT_THAT(
+      done.out,
+      AllOf(StartsWith("  Every row: rank 0, kind output, path 0\n  step       l2\n     0  5.47723\n"),
+            HasSubstr("l2 of blocks.1.ln2\n"), HasSubstr("\u2580"), HasSubstr("step 0")));
   EXPECT_THAT(Run({"series", "ort", "embed"}).out, Not(HasSubstr("step 0")))
       << "no plot of several statistics";
   EXPECT_EQ(RunJson({"series", "ort", "blocks.1.ln2", "--steps", "5"})["records"][0]["stats"]["max"], 4.0);
@@ -411,8 +412,10 @@ TEST_F(Statctl, SeriesPrintsTableAndPlot) {
 
 TEST_F(Statctl, ScalarsPrintsAColumnANameAndRank) {
   const Finished done = Run({"scalars", "base"});
-  EXPECT_THAT(done.out,
-              AllOf(StartsWith("loss\n"), HasSubstr("\n  step  loss (rank 0)  loss (rank 1)\n     0              2              2\n")));
+  EXPECT_THAT(
+      done.out,
+      AllOf(StartsWith("loss\n"),
+            HasSubstr("\n  step  loss (rank 0)  loss (rank 1)\n     0              2              2\n")));
   const Json json = RunJson({"scalars", "base", "--rank", "1", "--steps", "1"});
   EXPECT_EQ(
       json,
@@ -513,8 +516,7 @@ TEST_F(Exponents, AreSummedUpByTensorAndDrawnForOne) {
   const Finished summary = Run({"exponents", "base"});
   EXPECT_EQ(summary.code, 0) << summary.err;
   EXPECT_THAT(summary.out, HasSubstr("1 of 1 tensors of base have a step in which f16 would lose 1 %"));
-  EXPECT_THAT(summary.out,
-              ::testing::ContainsRegex("25\\.00 % +25\\.00 % +- +- +4 +4 +2 +blocks"));
+  EXPECT_THAT(summary.out, ::testing::ContainsRegex("25\\.00 % +25\\.00 % +- +- +4 +4 +2 +blocks"));
   EXPECT_THAT(Run({"exponents", "base", "--dtype", "bf16"}).out, HasSubstr("0 of 1 tensors"));
 
   const Finished drawn = Run({"exponents", "base", "blocks.1.ln2"});

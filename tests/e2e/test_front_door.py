@@ -137,7 +137,11 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("code", "why"),
-    [("print(1)", "its Python has not imported torch"), ("import torch", "no optimizer of torch.optim was made"), (NO_MODEL, "no module")],
+    [
+        ("print(1)", "its Python has not imported torch"),
+        ("import torch", "no optimizer of torch.optim was made"),
+        (NO_MODEL, "no module"),
+    ],
 )
 def test_what_was_missing_is_said(tmp_path: Path, code: str, why: str) -> None:
     done = statctl(tmp_path, "run", "base", "--", sys.executable, "-c", code)
@@ -158,7 +162,9 @@ def test_nothing_is_started_where_no_records_are_taken(tmp_path: Path) -> None:
     collector.start()
     try:
         env = agent_environment()
-        done = run_command([str(STATCTL), "--collector", collector.address, "run", "base", "--", "touch", str(tmp_path / "ran")], env=env)
+        done = run_command(
+            [str(STATCTL), "--collector", collector.address, "run", "base", "--", "touch", str(tmp_path / "ran")], env=env
+        )
         assert done.code == 2 and "the collector takes no records now: it is read_only" in done.err, done.err
         assert not (tmp_path / "ran").exists()
     finally:

@@ -199,7 +199,9 @@ def test_every_command_is_readable_at_80_columns_and_names_are_not_lost(tmp_path
         for line in lines:
             assert len(line) <= 80 or "http://" in line, (command, line)
             for cut in re.findall(r"\S*(?<!\.)\.\.(?!\.)\S*", line):
-                assert len(cut) >= 24 or not re.search("model|llama|proj|layernorm", cut) or re.fullmatch(r"\(?\d+\.\.\d+\)?,?", cut), (command, line)
+                assert (
+                    len(cut) >= 24 or not re.search("model|llama|proj|layernorm", cut) or re.fullmatch(r"\(?\d+\.\.\d+\)?,?", cut)
+                ), (command, line)
     diff = "\n".join(shown[READABLE[2]])
     assert "Every row: micro-batch 0, stage forward, reason numeric, tolerance 1e-4" in diff
     assert "model.layers.0.mlp.down_proj" in diff.split("Diverged, in order")[1]

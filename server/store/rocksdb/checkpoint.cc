@@ -83,9 +83,10 @@ Status CheckSource(const std::string& attempted, const std::string& checkpoint) 
                 "; expected a folder that statctl admin checkpoint made, which this user may read"};
   }
   if (!HasFormatFile(checkpoint)) {
-    return {Code::kInvalidArgument, attempted + ": '" + checkpoint +
-                                        "' has no file FORMAT; expected a checkpoint that statctl admin checkpoint "
-                                        "made, or a copy of one"};
+    return {Code::kInvalidArgument,
+            attempted + ": '" + checkpoint +
+                "' has no file FORMAT; expected a checkpoint that statctl admin checkpoint "
+                "made, or a copy of one"};
   }
   return CheckFormatFile(checkpoint, kStoreFormatVersion);
 }

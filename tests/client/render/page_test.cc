@@ -49,7 +49,8 @@ TEST(Plot, DrawsOneLineInHalfCells) {
 }
 
 TEST(Plot, MarksSeveralLinesApart) {
-  const std::string plot = Plot({{"rank 0", {{0, 0}, {1, 1}}}, {"rank 1", {{0, 1}, {1, 0}}}}, Axis::kLinear, 10, 4);
+  const std::string plot =
+      Plot({{"rank 0", {{0, 0}, {1, 1}}}, {"rank 1", {{0, 1}, {1, 0}}}}, Axis::kLinear, 10, 4);
   EXPECT_NE(plot.find("* rank 0"), std::string::npos) << plot;
   EXPECT_NE(plot.find("+ rank 1"), std::string::npos) << plot;
 }

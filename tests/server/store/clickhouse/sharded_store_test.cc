@@ -142,9 +142,9 @@ TEST_F(ShardedStoreTest, OtherShardsThanEverAreRefused) {
   Open(Dsn());
   EXPECT_TRUE(Open(Dsn()));
   const auto refused = [](const std::string& shards) { return Refusal("clickhouse://" + shards); };
-  EXPECT_THAT(
-      refused(b + "|" + a + "/stats"),
-      AllOf(HasSubstr("shard 2 of 2"), HasSubstr("expected shard 1 of 2"), HasSubstr("statctl move migrate")));
+  EXPECT_THAT(refused(b + "|" + a + "/stats"),
+              AllOf(HasSubstr("shard 2 of 2"), HasSubstr("expected shard 1 of 2"),
+                    HasSubstr("statctl move migrate")));
   EXPECT_THAT(refused(a + "/stats"), AllOf(HasSubstr("shard 1 of 2"), HasSubstr("expected shard 1 of 1")));
   EXPECT_THAT(refused(b + "/stats"), HasSubstr("shard 2 of 2"));
   EXPECT_THAT(refused(a + "/stats|" + b + "/stats|" + a + "/third"), HasSubstr("expected shard 1 of 3"));
