@@ -183,7 +183,7 @@ class AddressFile {
   AddressFile(const DaemonConfig& config, const GrpcServer& grpc)
       : path_(config.data_dir + '/' + kAddressFile) {
     const std::string all = AddressesOf(config, grpc, "\n");
-    const Status written = tls::ReplaceFile(path_, all.substr(0, all.find('\n')) + '\n', 0644);
+    const Status written = tls::ReplaceFile(path_, all.substr(0, all.find('\n')) + '\n', 0600);
     if (!written.ok())
       spdlog::warn("statctl will not find this collector by its folder: {}", written.message());
   }

@@ -350,7 +350,7 @@ def test_unknown_runs_ranks_and_formats_are_said(collector: Collector, tmp_path:
         (["csv", "rr", "x"], "no run 'rr'"),
         (["cvs", "r", "x"], "expected csv, json, ort, parquet or tensorboard"),
         (["csv", "r", "x", "--ranks", "7"], "it has 0, 1"),
-        (["csv", "r", "x", "--steps", "9-1"], "--steps"),
+        (["csv", "r", "x", "--steps", "9-1"], "--step"),
         (["csv", "r", "/proc/no/such/x"], "create the folder '/proc/no/such'"),
         (["ort", "r", "x", "--sketch"], "--sketch"),
     ]:

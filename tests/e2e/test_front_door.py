@@ -140,7 +140,7 @@ if __name__ == "__main__":
     [
         ("print(1)", "its Python has not imported torch"),
         ("import torch", "no optimizer of torch.optim was made"),
-        (NO_MODEL, "no module"),
+        (NO_MODEL, "no torch.nn.Module has the parameters"),
     ],
 )
 def test_what_was_missing_is_said(tmp_path: Path, code: str, why: str) -> None:
@@ -158,7 +158,7 @@ def test_two_trainings_in_one_command_are_not_one_run(work: Path) -> None:
 
 
 def test_nothing_is_started_where_no_records_are_taken(tmp_path: Path) -> None:
-    collector = Collector(tmp_path / "full", extra=["--disk-free-min", str(1 << 30)])
+    collector = Collector(tmp_path / "full", extra=["--disk-free-min", str(1 << 24)])
     collector.start()
     try:
         env = agent_environment()

@@ -72,7 +72,7 @@ def test_memory_for_people_and_in_the_reference_form(recorded: Collector) -> Non
     page = recorded.statctl("memory", "tagger").out
     assert re.search(r"^Peak of all phases: \d+\.\d MiB resident on cpu \(rank [01], step \d+, \w+\)\.$", page, re.M)
     assert "Phases of step 11, the last one, in MiB" in page
-    assert page.count("post_backward   cpu") == 2
+    assert len(re.findall(r"^ .*post_backward ", page, re.MULTILINE)) == 2
     modules = recorded.statctl("memory", "tagger", "--modules").out
     assert {line.split()[1] for line in modules.splitlines() if re.match(r"\s*[01]  ", line)} == {"tokens", "head", "Tagger"}
     ort = recorded.statctl("memory", "tagger", "--format", "ort").out.splitlines()
@@ -100,7 +100,7 @@ def test_density_of_inputs_and_labels(recorded: Collector) -> None:
 def test_density_for_people_and_in_the_reference_form(recorded: Collector) -> None:
     page = recorded.statctl("density", "tagger", "--input", "input_ids", "--rank", "0").out
     assert "input_ids (embed): 72.5 % of 480 elements are not padding, over 12 batches." in page
-    assert re.search(r"embed\s+input_ids\s+0\s+70.00 %\s+28\s+40\s+\[4, 8, 8, 8\]", page)
+    assert re.search(r"input_ids\s+70.00 %\s+28\s+40\s+\[4, 8, 8, 8\]", page)
     ort = recorded.statctl("density", "tagger", "--step", "0", "--rank", "0", "--format", "ort").out.splitlines()
     assert ort[0] == ">>>Valid token/label density (e.g. valid/total) in passing 2 steps:"
     assert (

@@ -326,7 +326,7 @@ def test_wrong_questions_are_refused_with_the_next_step(tmp_path: Path, original
     key = original.statctl("migrate", "--to", target.address, "--to-tls-cert", "/nowhere.pem")
     assert key.code == 2 and "--to-tls-ca" in key.err
     helped = original.statctl("help", "migrate")
-    assert "--dry-run" in helped.out and "statctl --collector old:7433 migrate --to new:7433" in helped.out
+    assert "--dry-run" in helped.out and "statctl --collector old:7433 move migrate --to new:7433" in helped.out
     assert target.stop() == 0
 
 

@@ -138,7 +138,7 @@ WRONG = {
     "no command": (("base",), "command is required"),
     "no such program": (("tried", "--", "/no/such/program"), "start '/no/such/program': No such file"),
     "steps": (("tried", "--steps", "x", "--", "true"), "x"),
-    "nothing recorded": (("tried", "--", "true"), "no run 'tried.twin-1-1' has been recorded; expected statagent.init() without run="),
+    "nothing recorded": (("tried", "--", "true"), "no run 'tried.twin-1-1' has been recorded: the command has started no Python"),
     "another name": (("tried", "--", *TRAINING, "elsewhere"), "no run 'tried.twin-1-1' has been recorded"),
     "a name": (("a/b", "--", "true"), "a/b"),
 }  # fmt: skip

@@ -240,7 +240,7 @@ TEST(DivergenceText, WhatIsNotOfAnAgentIsNotLaunchedAgain) {
   EXPECT_EQ(ValuesAdvice(report),
             "a golden has no values: launch its training and the other run again under new names "
             "(STATAGENT_RUN=values-a, STATAGENT_RUN=port-2) with STATAGENT_CAPTURES=h.1.proj@3, then statctl "
-            "diff-values values-a port-2 h.1.proj --step 3");
+            "values diff values-a port-2 h.1.proj --step 3");
   report.set_source_b("import");
   EXPECT_EQ(ValuesAdvice(report), "");
   report.mutable_bracket()->set_last_agreeing(1);

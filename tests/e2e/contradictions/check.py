@@ -66,10 +66,13 @@ class Answer:
         return any(words in sentence for sentence in self.sentences())
 
     def cells(self) -> list[str]:
-        """The last column of the table of diverged records, row by row."""
+        """The column `cause` of the table of diverged records, row by row. A column of one value is said above the table."""
         _, found, table = self.text.partition("\nDiverged, in order of execution")
-        lines = table.partition("\n\n")[0].splitlines()[2:] if found else []
-        return [line.split()[-1] for line in lines]
+        lines = table.partition("\n\n")[0].splitlines()[1:] if found else []
+        every = lines.pop(0) if lines and lines[0].startswith("  Every row: ") else ""
+        if said := re.search(r"[:,] cause (\w+)", every):
+            return [said[1]] * len(lines[1:])
+        return [line.split()[-1] for line in lines[1:]]
 
 
 CHECKS: dict[str, Callable[[Answer], Iterator[str]]] = {}
