@@ -163,8 +163,7 @@ void AddAb(CommandSet& commands, const std::string& name) {
   app->add_option("--steps", o.steps, "End each training after so many steps")->check(StepNumber());
   app->add_option("--env-a", o.env_a, "NAME=VALUE for A; may be repeated")->allow_extra_args(false);
   app->add_option("--env-b", o.env_b, "NAME=VALUE for B; may be repeated")->allow_extra_args(false);
-  app->add_option("--names", o.names, "Names of the two runs, which are replaced")
-      ->capture_default_str();
+  app->add_option("--names", o.names, "Names of the two runs, which are replaced")->capture_default_str();
   CLI::Option* quick = app->add_flag("--quick", o.quick, "Two twins instead of five");
   app->add_flag("--no-twins", o.no_twins, "No twins: rounding is guessed")->excludes(quick);
   app->add_flag("--no-stop", o.no_stop, "Train to the end, and record only --steps");
