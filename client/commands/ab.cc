@@ -13,7 +13,6 @@
 #include "client/commands/training.h"
 #include "common/data_folder.h"
 #include "common/names.h"
-#include "common/step_set.h"
 #include "common/text.h"
 #include "common/twin_name.h"
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <string>
 #include <system_error>

@@ -1,7 +1,5 @@
 #include "client/commands/training.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -65,15 +63,14 @@ std::string StartFolder() {
 }
 
 // Where the page shows the run; empty if it cannot be reached.
-std::string PageOf(Session& session, const std::string& run) {
-  const auto status = session.collector().GetStatus();
-  if (!status.ok()) return {};
-  const std::string origin =
-      PageOrigin(status->http_address(), session.collector().address(), session.collector().uses_tls());
+std::string PageOf(Session& session, const std::string& http, const std::string& run) {
+  const std::string origin = PageOrigin(http, session.collector().address(), session.collector().uses_tls());
   return origin.empty() ? origin : origin + "/?view=run&a=" + run;
 }
 
-Variables VariablesFor(Session& session, const Training& training, const NotesFile& notes) {
+// `http`: where the collector serves its page; empty: nowhere.
+Variables VariablesFor(Session& session, const Training& training, const std::string& http,
+                       const NotesFile& notes) {
   Variables variables = training.environment;
   const auto set = [&](const char* name, const std::string& value) {
     if (!value.empty()) variables.emplace_back(name, value);
@@ -89,7 +86,7 @@ Variables VariablesFor(Session& session, const Training& training, const NotesFi
   SetUnlessSet("STATAGENT_TOKEN_FILE", session.collector().token_file(), variables);
   SetUnlessSet("STATAGENT_PROJECT", session.collector().project(), variables);
   if (!training.instrument) return variables;
-  set("STATAGENT_PAGE", PageOf(session, training.run));
+  set("STATAGENT_PAGE", PageOf(session, http, training.run));
   if (const std::string folder = StartFolder(); !folder.empty()) {
     const std::string path = Variable("PYTHONPATH");
     set("PYTHONPATH", folder + (path.empty() ? "" : ":" + path));
@@ -113,23 +110,23 @@ std::string LastLines(const std::string& text) {
 
 bool IsPython(const std::string& word) { return fs::path(word).filename().string().starts_with("python"); }
 
-// A training whose records nobody takes is not begun.
-Status CheckCollector(Session& session) {
+// The address of the collector's page, which may be empty. A training whose records nobody takes is not begun.
+Result<std::string> CheckCollector(Session& session) {
   STATCOLLECT_RETURN_IF_ERROR(session.collector().Locate());
   const auto status = session.collector().GetStatus();
-  if (!status.ok() && status.status().code() == Code::kUnavailable) return status.status();
-  if (!status.ok() || status->state() == "ready") return Status::Ok();  // a token may allow less
-  return {Code::kFailedPrecondition,
-          fmt::format("the collector takes no records now: it is {}; expected ready; nothing was started",
-                      Printable(status->state()))};
+  if (status.ok() && status->state() != "ready")
+    return Status(
+        Code::kFailedPrecondition,
+        fmt::format("the collector takes no records now: it is {}; expected ready; nothing was started",
+                    Printable(status->state())));
+  if (status.ok()) return status->http_address();
+  if (status.status().code() == Code::kUnavailable) return status.status();
+  return std::string();  // a token may allow less
 }
 
-// Trains while a line says how far it is.
-Result<Trained> TrainWatched(Session& session, const Training& training) {
+// Runs the command while a line says how far it is.
+Result<ChildEnd> RunWatched(Session& session, const Training& training, const Variables& variables) {
   constexpr std::chrono::milliseconds kLook{500};
-  STATCOLLECT_RETURN_IF_ERROR(CheckCollector(session));
-  const NotesFile notes;
-  const Variables variables = VariablesFor(session, training, notes);
   const auto begun = std::chrono::steady_clock::now();
   auto running = std::async(std::launch::async,
                             [&] { return RunChild(training.command, variables, ChildOutput::kKept); });
@@ -143,9 +140,7 @@ Result<Trained> TrainWatched(Session& session, const Training& training) {
     std::cerr << fmt::format("\r  {}{:.0f} s\x1b[K", steps, time.count()) << std::flush;
   }
   if (shown) std::cerr << "\r\x1b[K" << std::flush;
-  auto end = running.get();
-  if (!end.ok()) return end.status();
-  return Trained{.end = *std::move(end), .notes = notes.Read()};
+  return running.get();
 }
 
 // Why python does not run sitecustomize, as "python -I ignores PYTHONPATH"; empty if nothing is known.
@@ -179,9 +174,12 @@ std::string Missing(const TrainingNotes& notes) {
 }  // namespace
 
 Result<Trained> Train(Session& session, const Training& training, ChildOutput output) {
-  STATCOLLECT_RETURN_IF_ERROR(CheckCollector(session));
+  const auto http = CheckCollector(session);
+  if (!http.ok()) return http.status();
   const NotesFile notes;
-  auto end = RunChild(training.command, VariablesFor(session, training, notes), output);
+  const Variables variables = VariablesFor(session, training, *http, notes);
+  auto end = output == ChildOutput::kKept ? RunWatched(session, training, variables)
+                                          : RunChild(training.command, variables, output);
   if (!end.ok()) return end.status();
   return Trained{.end = *std::move(end), .notes = notes.Read()};
 }
@@ -193,8 +191,7 @@ std::string RunNameOf(const Training& training) {
 Result<Recorded> Record(Session& session, const Training& training, bool show) {
   const auto begun = std::chrono::steady_clock::now();
   const std::string run = RunNameOf(training);
-  const auto trained =
-      show ? Train(session, training, ChildOutput::kToErrors) : TrainWatched(session, training);
+  const auto trained = Train(session, training, show ? ChildOutput::kToErrors : ChildOutput::kKept);
   if (!trained.ok()) return trained.status();
   Recorded recorded;
   recorded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();

@@ -35,7 +35,8 @@ struct Trained {
   ChildEnd end;
   TrainingNotes notes;
 };
-// Runs it to its end, with everything that it needs to record to the session's collector. kFailedPrecondition: the collector takes
+// Runs it to its end, with everything that it needs to record to the session's collector. kKept: a line says how far it is, if
+// standard error is a terminal. kFailedPrecondition: the collector takes
 // no records; errors of Collector::Locate and RunChild.
 Result<Trained> Train(Session& session, const Training& training, ChildOutput output);
 
