@@ -488,8 +488,9 @@ void SetUpProcess(const DaemonConfig& config) {
 }
 
 // What ends after the first signal, in this order.
-void WindDown(boost::asio::io_context& io, const HttpFront& http, IngestServer& collector,
+void WindDown(boost::asio::io_context& io, Store& store, const HttpFront& http, IngestServer& collector,
               alarms::Alarms& alarms, EventFeed& feed, RunFeed& runs, const GrpcServer& grpc) {
+  store.BeginStop();
   NowWaitingFor("answers over HTTP");
   if (http.server) EndHttp(io, *http.server, *http.api);
   STATCOLLECT_FAILPOINT("stop.before_drain");
@@ -559,7 +560,7 @@ int Run(const DaemonConfig& config) {
   PrintReady(config, **store, *grpc, http->server.get());
   const CallbackHeartbeat heartbeat(io);
   io.run();
-  WindDown(io, *http, collector, alarms, feed, runs, *grpc);
+  WindDown(io, **store, *http, collector, alarms, feed, runs, *grpc);
   NowWaitingFor("queries and the store to end");
   spdlog::info("drained; bye");
   return 0;

@@ -21,6 +21,7 @@ class ForwardingStore : public Store {
   // Borrows the store.
   explicit ForwardingStore(Store& store) : store_(store) {}
 
+  void BeginStop() override { store_.BeginStop(); }
   Status CheckStop() const override { return store_.CheckStop(); }
   Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }

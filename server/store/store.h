@@ -413,6 +413,8 @@ class Store : public RunReader {
   virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;
   virtual bool fsync() const = 0;  // whether Append syncs
+  // The process is about to end: a write that fails is given up soon, instead of holding the end up. Of any thread.
+  virtual void BeginStop() {}
   // The clock of an engine that several collectors share, in nanoseconds since the Unix epoch, exact to a second. None: the
   // store has none.
   virtual Result<std::optional<std::int64_t>> EngineUnixNanos() { return std::optional<std::int64_t>(); }

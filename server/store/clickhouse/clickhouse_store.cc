@@ -167,6 +167,7 @@ class ClickHouseStore final : public ClickHouseShard {
   Result<std::optional<std::int64_t>> EngineUnixNanos() override { return ReadClock(engine_); }
   StoreIdentity identity() const override { return identity_; }
   // The more, the more share a request.
+  void BeginStop() override { engine_.BeginStop(); }
   std::size_t hellos_at_once() const override { return 64; }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     return Status(Code::kFailedPrecondition,

@@ -237,7 +237,9 @@ Engine::Answer Engine::TryOnce(std::size_t host, const std::string& attempted, c
 Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, const std::string& parameters,
                                 const std::string& body) {
   const auto patience = purpose == Purpose::kRead ? options_.read_patience : options_.write_patience;
-  const auto end = std::chrono::steady_clock::now() + patience;
+  const auto end = [&, start = std::chrono::steady_clock::now()] {
+    return std::min(start + patience, last_try_.load());
+  };
   auto pause = kPauseFirst;
   std::size_t host = host_;
   for (bool reported = false;; pause = std::min(2 * pause, kPauseMax)) {
@@ -256,8 +258,11 @@ Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, c
     }
     if (answer.busy) pause = PauseOfTheBusy();
     const bool hopeless = purpose == Purpose::kWrite && !answer.busy && waited_in_vain_;
-    if (hopeless || std::chrono::steady_clock::now() + pause >= end) {
-      if (purpose == Purpose::kWrite) waited_in_vain_ = true;
+    if (hopeless || std::chrono::steady_clock::now() + pause >= end()) {
+      if (purpose == Purpose::kWrite) {
+        waited_in_vain_ = true;
+        if (stopping()) options_.log(answer.status.message() + "; given up, for the collector ends");
+      }
       return answer.status;
     }
     if (!answer.busy && !reported && purpose == Purpose::kWrite)
@@ -266,6 +271,8 @@ Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, c
     std::this_thread::sleep_for(pause);
   }
 }
+
+void Engine::BeginStop() { last_try_ = std::chrono::steady_clock::now() + options_.stop_patience; }
 
 Result<std::string> Engine::Select(const std::string& attempted, const std::string& query) {
   return Try(attempted, Purpose::kRead, Parameters(Purpose::kRead), query + " FORMAT RowBinary");

@@ -22,6 +22,7 @@ struct EngineOptions {
   std::chrono::milliseconds timeout{60'000};         // of one request
   std::chrono::milliseconds read_patience{3'000};    // a read is tried again for this long
   std::chrono::milliseconds write_patience{20'000};  // a write
+  std::chrono::milliseconds stop_patience{2'000};    // anything, from BeginStop on
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
@@ -51,6 +52,8 @@ class Engine {
   // Once, before anything else: finds out the engine's version. kUnavailable: it does not answer;
   // kFailedPrecondition: it is too old.
   Status Connect();
+  // From stop_patience after this call on, nothing is tried again.
+  void BeginStop();
   // Whether the last part that reached its quorum must stay: without it, releases before 22 refuse every consistent read.
   bool needs_last_part() const { return dsn_.quorum > 1 && !is_modern(); }
   bool is_modern() const { return major_ >= 22; }  // has tokens, disks and fsync
@@ -61,6 +64,9 @@ class Engine {
   void Log(const std::string& line) const { options_.log(line); }
 
  private:
+  static constexpr auto kNever = std::chrono::steady_clock::time_point::max();
+  bool stopping() const { return last_try_.load() != kNever; }
+
   enum class Purpose { kRead, kWrite };
   struct Answer {
     std::string rows;
@@ -84,6 +90,7 @@ class Engine {
   // A write was tried for its whole patience, and none has succeeded since. The next ones do not wait: hellos, which hold
   // the registry's mutex, would otherwise wait one after another, and everything else that needs the mutex with them.
   std::atomic<bool> waited_in_vain_{false};
+  std::atomic<std::chrono::steady_clock::time_point> last_try_{kNever};
   std::set<std::size_t> missed_;  // hosts that ExecuteEverywhere did not reach
   std::string version_;           // written by Connect
   int major_ = 0;

@@ -48,6 +48,9 @@ class ShardedStore final : public Store {
   Status Recover() override {
     return FirstFailure(AtAll<Status>([](ClickHouseShard& shard) { return shard.Recover(); }));
   }
+  void BeginStop() override {
+    for (const auto& shard : shards_) shard->BeginStop();
+  }
   bool fsync() const override {
     return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->fsync(); });
   }
