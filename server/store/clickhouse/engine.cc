@@ -272,7 +272,11 @@ Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, c
   }
 }
 
-void Engine::BeginStop() { last_try_ = std::chrono::steady_clock::now() + options_.stop_patience; }
+void Engine::BeginStop() {
+  const auto end = std::chrono::steady_clock::now() + options_.stop_patience;
+  last_try_ = end;
+  poster_.EndBy(end);
+}
 
 Result<std::string> Engine::Select(const std::string& attempted, const std::string& query) {
   return Try(attempted, Purpose::kRead, Parameters(Purpose::kRead), query + " FORMAT RowBinary");

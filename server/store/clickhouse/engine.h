@@ -22,7 +22,7 @@ struct EngineOptions {
   std::chrono::milliseconds timeout{60'000};         // of one request
   std::chrono::milliseconds read_patience{3'000};    // a read is tried again for this long
   std::chrono::milliseconds write_patience{20'000};  // a write
-  std::chrono::milliseconds stop_patience{2'000};    // anything, from BeginStop on
+  std::chrono::milliseconds stop_patience{5'000};    // anything, from BeginStop on
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
@@ -52,7 +52,7 @@ class Engine {
   // Once, before anything else: finds out the engine's version. kUnavailable: it does not answer;
   // kFailedPrecondition: it is too old.
   Status Connect();
-  // From stop_patience after this call on, nothing is tried again.
+  // From stop_patience after this call on, nothing is waited for or tried again.
   void BeginStop();
   // Whether the last part that reached its quorum must stay: without it, releases before 22 refuse every consistent read.
   bool needs_last_part() const { return dsn_.quorum > 1 && !is_modern(); }

@@ -46,7 +46,7 @@ PostReply::Fate FateOf(CURLcode code, long bytes_sent) {
 
 class HttpPoster::Connection {
  public:
-  explicit Connection(const Options& options) {
+  Connection(const Options& options, const std::atomic<std::chrono::steady_clock::time_point>& end) : end_(end) {
     headers_.reset(curl_slist_append(headers_.release(), "Expect:"));
     for (const std::string& header : options.headers)
       headers_.reset(curl_slist_append(headers_.release(), header.c_str()));
@@ -69,6 +69,9 @@ class HttpPoster::Connection {
     Set(CURLOPT_ERRORBUFFER, error_.data());
     Set(CURLOPT_WRITEFUNCTION, &Connection::OnBody);
     Set(CURLOPT_WRITEDATA, static_cast<void*>(this));
+    Set(CURLOPT_NOPROGRESS, 0L);
+    Set(CURLOPT_XFERINFOFUNCTION, &Connection::IsOver);  // once a second at least
+    Set(CURLOPT_XFERINFODATA, static_cast<void*>(this));
   }
 
   PostReply Post(const std::string& url, const std::string& body) {
@@ -102,12 +105,16 @@ class HttpPoster::Connection {
     connection->reply_.append(bytes, size * n);
     return size * n;
   }
+  static int IsOver(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+    return std::chrono::steady_clock::now() >= static_cast<Connection*>(self)->end_.load() ? 1 : 0;
+  }
   template <typename Value>
   void Set(CURLoption option, Value value) {
     if (const CURLcode code = curl_easy_setopt(easy_.get(), option, value); set_up_ == CURLE_OK)
       set_up_ = code;
   }
 
+  const std::atomic<std::chrono::steady_clock::time_point>& end_;
   std::unique_ptr<curl_slist, CurlDeleter<curl_slist_free_all>> headers_;  // outlives the handle that uses it
   std::array<char, CURL_ERROR_SIZE> error_{};
   const std::unique_ptr<CURL, CurlDeleter<curl_easy_cleanup>> easy_{curl_easy_init()};
@@ -150,7 +157,7 @@ std::unique_ptr<HttpPoster::Connection> HttpPoster::Take() {
       return connection;
     }
   }
-  return std::make_unique<Connection>(options_);
+  return std::make_unique<Connection>(options_, end_);
 }
 
 void HttpPoster::GiveBack(std::unique_ptr<Connection> connection) {

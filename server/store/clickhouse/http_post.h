@@ -3,6 +3,7 @@
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_HTTP_POST_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_HTTP_POST_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -41,6 +42,8 @@ class HttpPoster {
   HttpPoster& operator=(const HttpPoster&) = delete;
 
   PostReply Post(const std::string& url, const std::string& body);
+  // A request that has no answer by then fails, also one that is under way, within a second.
+  void EndBy(std::chrono::steady_clock::time_point end) { end_ = end; }
   // `text` for use in the query of a URL.
   static std::string Escaped(const std::string& text);
 
@@ -50,6 +53,7 @@ class HttpPoster {
   void GiveBack(std::unique_ptr<Connection> connection);
 
   const Options options_;
+  std::atomic<std::chrono::steady_clock::time_point> end_{std::chrono::steady_clock::time_point::max()};
   Mutex mutex_;
   std::vector<std::unique_ptr<Connection>> idle_ STATCOLLECT_GUARDED_BY(mutex_);
 };
