@@ -149,11 +149,10 @@ std::string CaptureSpec::ToText() const {
 Result<std::vector<CaptureSpec>> ParseCaptureSpecs(std::string_view text) {
   std::vector<CaptureSpec> specs;
   for (const std::string_view part : PartsOf(text, ';')) {
-    auto spec = CaptureSpec::Parse(part);
-    if (!spec.ok()) return spec.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(auto spec, CaptureSpec::Parse(part));
     if (specs.size() == kCaptureSpecsMax)
       return Invalid("the number of places", "more", "at most " + std::to_string(kCaptureSpecsMax));
-    specs.push_back(*std::move(spec));
+    specs.push_back(std::move(spec));
   }
   return specs;
 }

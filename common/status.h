@@ -83,6 +83,17 @@ class [[nodiscard]] Result {
     if (::statcollect::Status status_ = (expr); !status_.ok()) return status_; \
   } while (false)
 
+// The value of the expression (a Result); returns its status from the enclosing function if it failed. `place`: a
+// declaration, as in `const auto rows`, or what is assigned to.
+#define STATCOLLECT_ASSIGN_OR_RETURN(place, ...) \
+  STATCOLLECT_ASSIGN_OR_RETURN_AS(STATCOLLECT_JOIN(result_of_line_, __LINE__), place, __VA_ARGS__)
+#define STATCOLLECT_ASSIGN_OR_RETURN_AS(result, place, ...) \
+  auto result = (__VA_ARGS__);                              \
+  if (!result.ok()) return result.status();                 \
+  place = *std::move(result)
+#define STATCOLLECT_JOIN(a, b) STATCOLLECT_JOIN_NOW(a, b)
+#define STATCOLLECT_JOIN_NOW(a, b) a##b
+
 }  // namespace statcollect
 
 #endif  // STATCOLLECT_COMMON_STATUS_H_

@@ -299,11 +299,10 @@ Result<std::string> AccessControl::MakeLink(const Caller& caller) {
     LookAgain();
     if (!on_) return std::string();  // whoever is let in by a certificate needs no link
   }
-  auto allowed = Decide(caller, FindRule(caller.method));
-  if (!allowed.ok()) return allowed.status();
-  if (allowed->id.empty()) return std::string();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto allowed, Decide(caller, FindRule(caller.method)));
+  if (allowed.id.empty()) return std::string();
   MutexLock lock(mutex_);
-  return sessions_.MakeLink({.id = allowed->id, .digest = allowed->digest}, clock_.Now());
+  return sessions_.MakeLink({.id = allowed.id, .digest = allowed.digest}, clock_.Now());
 }
 
 Result<SessionSecrets> AccessControl::LogIn(std::string_view link, std::string_view address) {

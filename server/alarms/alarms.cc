@@ -188,9 +188,9 @@ RankState* Alarms::Find(const AttemptMeta& attempt, std::uint32_t number) {
 Status Alarms::Load(const AttemptRank& place, RankState* rank) {
   const auto judged = documents_.Read(rank->attempt.run);
   if (const auto kept = judged.find(place); kept != judged.end()) rank->silent_until = kept->second;
-  const auto complete = loader_.Load(place, rank, &attempts_[place.first].nonfinite);
-  if (!complete.ok()) return complete.status();
-  if (*complete) Collect(place.second, rank);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto complete,
+                               loader_.Load(place, rank, &attempts_[place.first].nonfinite));
+  if (complete) Collect(place.second, rank);
   rank->stored.clear();
   return Status::Ok();
 }

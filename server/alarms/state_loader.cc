@@ -58,10 +58,9 @@ class Beside {
 
 Result<bool> StateLoader::Load(const AttemptRank& place, RankState* state,
                                std::optional<StepAndRank>* nonfinite) {
-  auto metas = store_.Ranks(place.first);
-  if (!metas.ok()) return metas.status();
-  const auto meta = metas->find(place.second);
-  if (meta == metas->end()) return Status(Code::kNotFound, "it has been removed");
+  STATCOLLECT_ASSIGN_OR_RETURN(auto metas, store_.Ranks(place.first));
+  const auto meta = metas.find(place.second);
+  if (meta == metas.end()) return Status(Code::kNotFound, "it has been removed");
   STATCOLLECT_RETURN_IF_ERROR(LoadEvents(place, state, nonfinite));
   STATCOLLECT_RETURN_IF_ERROR(Define(place, state->rules.get()));
   if (!meta->second.last_step) return false;
@@ -70,9 +69,8 @@ Result<bool> StateLoader::Load(const AttemptRank& place, RankState* state,
 
 Status StateLoader::LoadEvents(const AttemptRank& place, RankState* state,
                                std::optional<StepAndRank>* nonfinite) {
-  auto events = store_.Events(place.first, place.second);
-  if (!events.ok()) return events.status();
-  for (const EventRecord& event : *events) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto events, store_.Events(place.first, place.second));
+  for (const EventRecord& event : events) {
     if (!event.from_collector) continue;
     state->stored.insert(EventId(EventNumber(event), event.step));
     if (event.kind != Name(AlarmRule::kNanFirstSeen)) continue;
@@ -89,24 +87,21 @@ Result<std::uint64_t> StateLoader::ReplayFrom(const AttemptRank& place, std::uin
       kAlarmWindowMax + std::max(settings_.vanishing_steps, settings_.dead_relu_steps);
   for (std::uint64_t back = SaturatingMul(wanted, 2);; back = SaturatingMul(back, 16)) {
     const std::uint64_t first = SaturatingSub(judged, back);
-    auto steps = store_.StatSteps(place.first, place.second, {.first = first, .last = judged});
-    if (!steps.ok()) return steps.status();
-    if (steps->size() >= wanted) return (*steps)[steps->size() - wanted];
-    if (first == 0 || back > kReplayStepsMax * 256) return steps->empty() ? first : steps->front();
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto steps, store_.StatSteps(place.first, place.second, {.first = first, .last = judged}));
+    if (steps.size() >= wanted) return steps[steps.size() - wanted];
+    if (first == 0 || back > kReplayStepsMax * 256) return steps.empty() ? first : steps.front();
   }
 }
 
 Result<bool> StateLoader::Replay(const AttemptRank& place, std::uint64_t last_step, RankState* state) {
   const std::uint64_t unknown = SaturatingSub(last_step, kReplayStepsMax);
-  auto first = ReplayFrom(place, state->silent_until.value_or(unknown));
-  if (!first.ok()) return first.status();
-  const StepBounds bounds{.first = *first};
-  auto scalars = store_.Scalars(place.first, place.second, bounds);
-  if (!scalars.ok()) return scalars.status();
-  auto ends = store_.StepEnds(place.first, place.second, bounds);
-  if (!ends.ok()) return ends.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto first, ReplayFrom(place, state->silent_until.value_or(unknown)));
+  const StepBounds bounds{.first = first};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, store_.Scalars(place.first, place.second, bounds));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ends, store_.StepEnds(place.first, place.second, bounds));
   RankRules& rules = *state->rules;
-  Beside beside(*std::move(scalars), *std::move(ends), rules);
+  Beside beside(std::move(scalars), std::move(ends), rules);
   const auto scan = store_.ScanStats(place.first, place.second, bounds);
   StatColumns columns;
   while (scan->NextHead()) {
@@ -127,11 +122,9 @@ Result<bool> StateLoader::Replay(const AttemptRank& place, std::uint64_t last_st
 }
 
 Status StateLoader::Define(const AttemptRank& place, RankRules* rules) {
-  auto activations = store_.Activations(place.first, place.second);
-  if (!activations.ok()) return activations.status();
-  auto layouts = store_.Layouts(place.first, place.second);
-  if (!layouts.ok()) return layouts.status();
-  rules->Define(*activations, *layouts);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_.Activations(place.first, place.second));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, store_.Layouts(place.first, place.second));
+  rules->Define(activations, layouts);
   return Status::Ok();
 }
 

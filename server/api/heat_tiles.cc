@@ -119,18 +119,16 @@ Result<std::string> HeatTiles::Get(const v1::GetHeatMapRequest& request, const s
   const std::string bytes = question.SerializeAsString();
   v1::DiffRequest same;
   if (!same.ParseFromString(bytes)) return Status(Code::kInternal, "heatmap: the request could not be read");
-  auto wanted = FromWire(same);
-  if (!wanted.ok()) return wanted.status();
-  wanted->top = 1;
-  wanted->heat_map_columns = wanted->heat_map_rows = query::kHeatMapWhole;
-  auto grid = GridOf(project + "/" + bytes, project, *wanted, stop);
-  if (!grid.ok()) return grid.status();
-  const query::HeatMap& map = (*grid)->map;
-  const auto columns = SideOf("column", map.columns.size(), request.zoom_steps(), request.column());
-  if (!columns.ok()) return columns.status();
-  const auto rows = SideOf("row", map.rows.size(), request.zoom_tensors(), request.row());
-  if (!rows.ok()) return rows.status();
-  return TileOf(map, *columns, *rows);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, FromWire(same));
+  wanted.top = 1;
+  wanted.heat_map_columns = wanted.heat_map_rows = query::kHeatMapWhole;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto grid, GridOf(project + "/" + bytes, project, wanted, stop));
+  const query::HeatMap& map = grid->map;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto columns,
+                               SideOf("column", map.columns.size(), request.zoom_steps(), request.column()));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows,
+                               SideOf("row", map.rows.size(), request.zoom_tensors(), request.row()));
+  return TileOf(map, columns, rows);
 }
 
 void HeatTiles::Forget(const std::string& run) {
@@ -185,34 +183,30 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(const query::Quer
                                                                const std::shared_ptr<const Grid>& old,
                                                                const std::stop_token& stop) {
   // First, so that what comes while the runs are compared is compared next time.
-  const auto a = VersionOf(engine, request.run_a, stop);
-  if (!a.ok()) return a.status();
-  const auto b = VersionOf(engine, request.run_b, stop);
-  if (!b.ok()) return b.status();
-  if (old && old->a == *a && old->b == *b) return old;
-  const bool continued = old && (a->running || b->running) && old->a.IsSameLaunch(*a) &&
-                         old->b.IsSameLaunch(*b) && request.steps.empty() &&
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto a, VersionOf(engine, request.run_a, stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto b, VersionOf(engine, request.run_b, stop));
+  if (old && old->a == a && old->b == b) return old;
+  const bool continued = old && (a.running || b.running) && old->a.IsSameLaunch(a) &&
+                         old->b.IsSameLaunch(b) && request.steps.empty() &&
                          old->map.columns.size() == old->map.steps;
   query::DiffRequest asked = request;
   if (continued) asked.steps = std::to_string(std::min(old->a.settled_step, old->b.settled_step)) + "-";
-  auto report = engine.Diff(asked, {}, stop);
-  if (!report.ok()) return report.status();
-  query::HeatMap map = report->heat_map ? *std::move(report->heat_map) : query::HeatMap{};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto report, engine.Diff(asked, {}, stop));
+  query::HeatMap map = report.heat_map ? *std::move(report.heat_map) : query::HeatMap{};
   const bool whole = map.columns.size() == map.steps;
   if (continued && !whole) return Make(engine, request, nullptr, stop);
   if (continued) map = query::JoinedHeatMap(old->map, map);
-  return std::make_shared<const Grid>(Grid{.map = std::move(map), .a = *a, .b = *b});
+  return std::make_shared<const Grid>(Grid{.map = std::move(map), .a = a, .b = b});
 }
 
 Result<HeatTiles::Version> HeatTiles::VersionOf(const query::QueryEngine& engine, const std::string& run,
                                                 const std::stop_token& stop) {
-  const auto summary = engine.Summary(run, stop);
-  if (!summary.ok()) return summary.status();
-  return Version{.attempts = summary->attempts,
-                 .start_unix_nanos = summary->start_unix_nanos,
-                 .records = summary->records,
-                 .running = summary->state == "running",
-                 .settled_step = summary->settled_step.value_or(0)};
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto summary, engine.Summary(run, stop));
+  return Version{.attempts = summary.attempts,
+                 .start_unix_nanos = summary.start_unix_nanos,
+                 .records = summary.records,
+                 .running = summary.state == "running",
+                 .settled_step = summary.settled_step.value_or(0)};
 }
 
 void HeatTiles::EvictLocked() {

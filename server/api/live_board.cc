@@ -158,10 +158,9 @@ Status LiveBoard::Look() {
     }
     return Status::Ok();
   }
-  auto listed = engine_.ListRuns(stop_.get_token());
-  if (!listed.ok()) return listed.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto listed, engine_.ListRuns(stop_.get_token()));
   v1::ListRunsResponse wire;
-  ToWire(*listed, wire);
+  ToWire(listed, wire);
   MutexLock lock(mutex_);
   epoch_ = NewEpoch();
   for (v1::RunSummary& run : *wire.mutable_runs()) {

@@ -106,10 +106,9 @@ class QueryService final : public v1::Query::CallbackService {
   ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
                                v1::ListRunsResponse* response) override {
     return UnaryCall::Start(quick_, [of = Asked(engine_), response](const std::stop_token& stop) {
-      auto runs = of->ListRuns(stop);
-      if (!runs.ok()) return runs.status();
-      if (runs->empty()) STATCOLLECT_RETURN_IF_ERROR(of.CheckExists("runs"));
-      ToWire(*runs, *response);
+      STATCOLLECT_ASSIGN_OR_RETURN(auto runs, of->ListRuns(stop));
+      if (runs.empty()) STATCOLLECT_RETURN_IF_ERROR(of.CheckExists("runs"));
+      ToWire(runs, *response);
       return Status::Ok();
     });
   }
@@ -117,9 +116,8 @@ class QueryService final : public v1::Query::CallbackService {
   ServerUnaryReactor* GetRun(CallbackServerContext*, const v1::GetRunRequest* request,
                              v1::GetRunResponse* response) override {
     return UnaryCall::Start(details_, [of = Asked(engine_), request, response](const std::stop_token& stop) {
-      const auto run = FromWire(*request);
-      if (!run.ok()) return run.status();
-      auto detail = of->GetRun(*run, stop);
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto run, FromWire(*request));
+      auto detail = of->GetRun(run, stop);
       if (detail.ok()) ToWire(*detail, *response);
       return of.Explained(detail.status());
     });
@@ -130,14 +128,13 @@ class QueryService final : public v1::Query::CallbackService {
     using Call = StreamCall<v1::DiffResponse>;
     const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send,
                                                      v1::DiffResponse& last) {
-      const auto wanted = FromWire(*request);
-      if (!wanted.ok()) return wanted.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto progress = [&](const query::Progress& done) {
         v1::DiffResponse message;
         ToWire(done, *message.mutable_progress());
         send(std::move(message));
       };
-      auto report = of->Diff(*wanted, progress, stop);
+      auto report = of->Diff(wanted, progress, stop);
       if (report.ok()) ToWire(*report, *last.mutable_report());
       return of.Explained(report.status());
     };
@@ -213,8 +210,7 @@ class QueryService final : public v1::Query::CallbackService {
     using Call = FlowCall<v1::ReadRecordsResponse>;
     const auto work = [this, of = Asked(engine_), request](const std::stop_token& stop,
                                                            const Call::Send& send) {
-      const auto wanted = FromWire(*request);
-      if (!wanted.ok()) return wanted.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       auto told = std::chrono::steady_clock::now();
       const auto take = [&](const query::RecordsPart& part) {
         v1::ReadRecordsResponse message;
@@ -224,7 +220,7 @@ class QueryService final : public v1::Query::CallbackService {
         told = now;
         return send(std::move(message));
       };
-      return of.Explained(of->ReadRecords(*wanted, take, stop));
+      return of.Explained(of->ReadRecords(wanted, take, stop));
     };
     return Call::Start(streams_, *context, pace(), work);
   }
@@ -234,16 +230,15 @@ class QueryService final : public v1::Query::CallbackService {
     using Call = StreamCall<v1::SaveNoiseResponse>;
     const auto work = [this, of = Asked(engine_), request](
                           const std::stop_token& stop, const Call::Send& send, v1::SaveNoiseResponse& last) {
-      const auto wanted = FromWire(*request);
-      if (!wanted.ok()) return wanted.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto progress = [&](const query::Progress& done) {
         v1::SaveNoiseResponse message;
         ToWire(done, *message.mutable_progress());
         send(std::move(message));
       };
-      auto saved = of->SaveNoise(*wanted, progress, stop);
+      auto saved = of->SaveNoise(wanted, progress, stop);
       if (saved.ok()) ToWire(*saved, *last.mutable_report());
-      of.ForgetTiles(heat_tiles_, wanted->run);
+      of.ForgetTiles(heat_tiles_, wanted.run);
       return of.Explained(saved.status());
     };
     return Call::Start(pool_, limits_.progress_interval, work);
@@ -277,8 +272,7 @@ class QueryService final : public v1::Query::CallbackService {
       CallbackServerContext* context, const v1::ReadCaptureRequest* request) override {
     using Call = FlowCall<v1::ReadCaptureResponse>;
     const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send) {
-      const auto wanted = FromWire(*request);
-      if (!wanted.ok()) return wanted.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto head = [&](const query::CaptureRow& row) {
         v1::ReadCaptureResponse message;
         ToWire(row, *message.mutable_capture());
@@ -289,7 +283,7 @@ class QueryService final : public v1::Query::CallbackService {
         message.set_data(std::move(bytes));
         return send(std::move(message));
       };
-      return of.Explained(of->ReadCapture(*wanted, head, data, stop));
+      return of.Explained(of->ReadCapture(wanted, head, data, stop));
     };
     return Call::Start(captures_, *context, pace(), work);
   }
@@ -319,14 +313,13 @@ class QueryService final : public v1::Query::CallbackService {
     using Call = StreamCall<v1::CheckRanksResponse>;
     const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send,
                                                      v1::CheckRanksResponse& last) {
-      const auto wanted = FromWire(*request);
-      if (!wanted.ok()) return wanted.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto progress = [&](const query::Progress& done) {
         v1::CheckRanksResponse message;
         ToWire(done, *message.mutable_progress());
         send(std::move(message));
       };
-      auto report = of->CheckRanks(*wanted, progress, stop);
+      auto report = of->CheckRanks(wanted, progress, stop);
       if (report.ok()) ToWire(*report, *last.mutable_report());
       return of.Explained(report.status());
     };
@@ -346,9 +339,8 @@ class QueryService final : public v1::Query::CallbackService {
   ServerUnaryReactor* Answer(const Request& request, Response& response, Method method, WorkerPool& pool) {
     return UnaryCall::Start(pool,
                             [of = Asked(engine_), &request, &response, method](const std::stop_token& stop) {
-                              const auto wanted = FromWire(request);
-                              if (!wanted.ok()) return wanted.status();
-                              auto rows = std::invoke(method, *of, *wanted, stop);
+                              STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
+                              auto rows = std::invoke(method, *of, wanted, stop);
                               if (rows.ok()) ToWire(*rows, response);
                               return of.Explained(rows.status());
                             });
@@ -400,10 +392,10 @@ class AdminService final : public v1::Admin::CallbackService {
     return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
                                     response](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-      const auto deleted = control_.DeleteRun(QualifiedRun(project, request->run()), request->force());
-      if (!deleted.ok()) return deleted.status();
-      response->set_records(deleted->records);
-      response->set_attempts(deleted->attempts);
+      STATCOLLECT_ASSIGN_OR_RETURN(
+          const auto deleted, control_.DeleteRun(QualifiedRun(project, request->run()), request->force()));
+      response->set_records(deleted.records);
+      response->set_attempts(deleted.attempts);
       return Status::Ok();
     });
   }
@@ -432,16 +424,14 @@ class AdminService final : public v1::Admin::CallbackService {
                                      v1::RequestCaptureResponse* response) override {
     return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
                                     response](const std::stop_token& stop) {
-      const auto spec = FromWire(*request);
-      if (!spec.ok()) return spec.status();
-      const auto ranks = api::RanksFromWire(request->ranks());
-      if (!ranks.ok()) return ranks.status();
-      STATCOLLECT_RETURN_IF_ERROR(engine_.Of(project)->CheckCanBeCaptured(request->run(), *spec, stop));
-      const auto asked = control_.RequestCapture(QualifiedRun(project, request->run()), *ranks, *spec);
-      if (!asked.ok()) return asked.status();
-      response->set_request(asked->request);
-      response->mutable_ranks()->Assign(asked->ranks.begin(), asked->ranks.end());
-      response->set_told(asked->told);
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto spec, FromWire(*request));
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto ranks, api::RanksFromWire(request->ranks()));
+      STATCOLLECT_RETURN_IF_ERROR(engine_.Of(project)->CheckCanBeCaptured(request->run(), spec, stop));
+      STATCOLLECT_ASSIGN_OR_RETURN(
+          const auto asked, control_.RequestCapture(QualifiedRun(project, request->run()), ranks, spec));
+      response->set_request(asked.request);
+      response->mutable_ranks()->Assign(asked.ranks.begin(), asked.ranks.end());
+      response->set_told(asked.told);
       return Status::Ok();
     });
   }
@@ -449,15 +439,14 @@ class AdminService final : public v1::Admin::CallbackService {
   ServerUnaryReactor* Checkpoint(CallbackServerContext*, const v1::CheckpointRequest* request,
                                  v1::CheckpointResponse* response) override {
     return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {
-      const auto target =
-          api::CheckpointTarget(request->directory(), options_.checkpoint_root, options_.any_path());
-      if (!target.ok()) return target.status();
-      const auto made = control_.Checkpoint(*target);
-      if (!made.ok()) return made.status();
-      response->set_directory(made->directory);
-      response->set_files(made->files);
-      response->set_bytes(made->bytes);
-      response->set_linked(made->linked);
+      STATCOLLECT_ASSIGN_OR_RETURN(
+          const auto target,
+          api::CheckpointTarget(request->directory(), options_.checkpoint_root, options_.any_path()));
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto made, control_.Checkpoint(target));
+      response->set_directory(made.directory);
+      response->set_files(made.files);
+      response->set_bytes(made.bytes);
+      response->set_linked(made.linked);
       return Status::Ok();
     });
   }

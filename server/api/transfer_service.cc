@@ -96,14 +96,13 @@ class TransferService final : public v1::Transfer::CallbackService {
     using Call = FlowCall<v1::Batch>;
     const auto work = [this, project = Project(), request](const std::stop_token& stop,
                                                            const Call::Send& send) {
-      const auto attempt = AttemptOf(*request, project);
-      if (!attempt.ok()) return attempt.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, AttemptOf(*request, project));
       const transfer::ReadFrom from{
           .records = request->after(), .activations = request->activations(), .layouts = request->layouts()};
       const auto take = [&](const RecordBatch& batch, std::span<const Layout> layouts) {
         return send(statcollect::ToWire(batch, layouts));
       };
-      return transfer::ReadRank(store_, *attempt, request->rank(), from, take, stop);
+      return transfer::ReadRank(store_, attempt, request->rank(), from, take, stop);
     };
     return Call::Start(streams_, *context, {}, work);
   }
@@ -113,15 +112,14 @@ class TransferService final : public v1::Transfer::CallbackService {
     using Call = FlowCall<v1::DigestRankResponse>;
     const auto work = [this, project = Project(), request](const std::stop_token& stop,
                                                            const Call::Send& send) {
-      const auto attempt = AttemptOf(*request, project);
-      if (!attempt.ok()) return attempt.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, AttemptOf(*request, project));
       v1::DigestRankResponse message;
       const auto take = [&](const transfer::StepDigest& digest) {
         ToWire(digest, *message.add_digests());
         if (message.digests_size() < kDigestsMax) return Status::Ok();
         return send(std::exchange(message, {}));
       };
-      STATCOLLECT_RETURN_IF_ERROR(transfer::DigestRank(store_, *attempt, request->rank(), take, stop));
+      STATCOLLECT_RETURN_IF_ERROR(transfer::DigestRank(store_, attempt, request->rank(), take, stop));
       return message.digests_size() > 0 ? send(std::move(message)) : Status::Ok();
     };
     return Call::Start(streams_, *context, {}, work);
@@ -130,9 +128,8 @@ class TransferService final : public v1::Transfer::CallbackService {
   grpc::ServerUnaryReactor* BeginCopy(grpc::CallbackServerContext*, const v1::BeginCopyRequest* request,
                                       v1::BeginCopyResponse*) override {
     return UnaryCall::Start(writes_, [this, project = Project(), request](const std::stop_token&) {
-      const auto attempts = FromWire(*request);
-      if (!attempts.ok()) return attempts.status();
-      return copies_.BeginCopy(QualifiedRun(project, request->run()), *attempts);
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, FromWire(*request));
+      return copies_.BeginCopy(QualifiedRun(project, request->run()), attempts);
     });
   }
 
@@ -151,10 +148,10 @@ class TransferService final : public v1::Transfer::CallbackService {
   template <typename Request>
   Result<AttemptId> AttemptOf(const Request& request, const std::string& project) {
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-    const auto attempt =
-        transfer::FindAttempt(store_, QualifiedRun(project, request.run()), request.attempt());
-    if (!attempt.ok()) return attempt.status();
-    return attempt->id;
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        const auto attempt,
+        transfer::FindAttempt(store_, QualifiedRun(project, request.run()), request.attempt()));
+    return attempt.id;
   }
 
   Status Describe(const v1::DescribeRunRequest& request, const std::string& run, const std::stop_token& stop,
@@ -219,15 +216,13 @@ class TransferService final : public v1::Transfer::CallbackService {
         return copies_.PutRunDocument(run, part.document().name(), **whole);
       }
       case v1::RunPart::kEvent: {
-        const auto event = FromWire(part.event());
-        if (!event.ok()) return event.status();
-        return copies_.PutEvent(run, part.event().attempt(), *event);
+        STATCOLLECT_ASSIGN_OR_RETURN(const auto event, FromWire(part.event()));
+        return copies_.PutEvent(run, part.event().attempt(), event);
       }
       case v1::RunPart::kRank: {
-        auto meta = FromWire(part.rank());
-        if (!meta.ok()) return meta.status();
-        meta->info.run = run;
-        return copies_.PutCopiedRank(part.rank().attempt(), *meta);
+        STATCOLLECT_ASSIGN_OR_RETURN(auto meta, FromWire(part.rank()));
+        meta.info.run = run;
+        return copies_.PutCopiedRank(part.rank().attempt(), meta);
       }
       default:
         return {Code::kInvalidArgument,

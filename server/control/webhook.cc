@@ -275,11 +275,10 @@ class Webhook::Sender {
 
   Status Sign(const std::string& json, std::vector<std::string>* fields) const {
     if (options_.secret_file.empty()) return Status::Ok();
-    const auto secret = ReadWebhookSecret(options_.secret_file);
-    if (!secret.ok()) return secret.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto secret, ReadWebhookSecret(options_.secret_file));
     const std::int64_t now = SystemClock().UnixNanos() / 1'000'000'000;
     *fields = {"X-Statcollect-Timestamp: " + std::to_string(now),
-               "X-Statcollect-Signature: " + WebhookSignature(*secret, now, json)};
+               "X-Statcollect-Signature: " + WebhookSignature(secret, now, json)};
     return Status::Ok();
   }
 

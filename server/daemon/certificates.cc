@@ -54,14 +54,13 @@ std::vector<std::string> HostsOf(const DaemonConfig& config) {
 
 // A token in a file of its own; its record is kept once the file is written.
 Status MakeToken(const std::string& path, const char* scopes, access::TokenRecords& records) {
-  const auto token = access::MakeToken();
-  if (!token.ok()) return token.status();
-  records[std::string(*access::TokenId(*token))] = {.digest = access::DigestOf(*token),
-                                                    .scopes = access::ParseScopes(scopes).value(),
-                                                    .created = SystemClock().UnixNanos() / 1'000'000'000,
-                                                    .expires = {},
-                                                    .revoked = {}};
-  return tls::ReplaceFile(path, *token + "\n", 0600);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto token, access::MakeToken());
+  records[std::string(*access::TokenId(token))] = {.digest = access::DigestOf(token),
+                                                   .scopes = access::ParseScopes(scopes).value(),
+                                                   .created = SystemClock().UnixNanos() / 1'000'000'000,
+                                                   .expires = {},
+                                                   .revoked = {}};
+  return tls::ReplaceFile(path, token + "\n", 0600);
 }
 
 Status MakeTokens(const DaemonConfig& config, const AutoFiles& files) {

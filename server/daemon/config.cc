@@ -65,9 +65,8 @@ Status CheckWebhook(const RawFlags& raw, DaemonConfig& config) {
   STATCOLLECT_RETURN_IF_ERROR(ParseWebhook(config.alarm_webhook).status());
   if (!config.alarm_webhook_secret_file.empty())
     STATCOLLECT_RETURN_IF_ERROR(ReadWebhookSecret(config.alarm_webhook_secret_file).status());
-  auto allowed = AddressList::Parse("--alarm-webhook-allow", raw.alarm_webhook_allow);
-  if (!allowed.ok()) return allowed.status();
-  config.alarm_webhook_allow = *std::move(allowed);
+  STATCOLLECT_ASSIGN_OR_RETURN(config.alarm_webhook_allow,
+                               AddressList::Parse("--alarm-webhook-allow", raw.alarm_webhook_allow));
   return Status::Ok();
 }
 
@@ -283,9 +282,8 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
         Code::kInvalidArgument,
         "--tls-principal: found no --tls-client-ca; expected the authorities of these certificates; add it"};
   for (const std::string& given : raw.http_allowed_hosts) {
-    auto host = ParseAllowedHost(given);
-    if (!host.ok()) return host.status();
-    config.http_allowed_hosts.insert(*std::move(host));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto host, ParseAllowedHost(given));
+    config.http_allowed_hosts.insert(std::move(host));
   }
   if (config.listens_tcp) STATCOLLECT_RETURN_IF_ERROR(CheckReachable("--listen", config.listen, config));
   return config.http ? CheckReachable("--http", *config.http, config) : Status::Ok();
@@ -360,17 +358,17 @@ Status CheckCheckpointRoot(DaemonConfig& config) {
 Status CheckProjectLimits(const RawFlags& raw, DaemonConfig& config) {
   for (const std::string& text : raw.project_disk_max) {
     const std::size_t sign = text.find('=');
-    const auto size =
-        ParseSize("--project-disk-max", text.substr(sign == std::string::npos ? 0 : sign + 1), 0);
-    if (!size.ok()) return size.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        const auto size,
+        ParseSize("--project-disk-max", text.substr(sign == std::string::npos ? 0 : sign + 1), 0));
     if (sign == std::string::npos) {
-      config.project_limits.each = *size;
+      config.project_limits.each = size;
       continue;
     }
     const std::string project = text.substr(0, sign);
     if (const Status valid = ValidateProjectName(project); !valid.ok())
       return {valid.code(), "--project-disk-max: " + valid.message()};
-    config.project_limits.named[project] = *size;
+    config.project_limits.named[project] = size;
   }
   if (!config.project_limits.any() || !config.UsesClickHouse()) return Status::Ok();
   return {
@@ -407,14 +405,11 @@ Status CheckListen(const RawFlags& raw, DaemonConfig& config) {
               "--listen: found two addresses of one kind, the second one being '" + Printable(address) +
                   "'; expected at most one HOST:PORT and one unix:/PATH; leave one out"};
     if (socket) {
-      auto path = SocketPath("--listen", address);
-      if (!path.ok()) return path.status();
-      config.socket.path = *std::move(path);
+      STATCOLLECT_ASSIGN_OR_RETURN(auto path, SocketPath("--listen", address));
+      config.socket.path = std::move(path);
       continue;
     }
-    auto endpoint = ParseEndpoint("--listen", address);
-    if (!endpoint.ok()) return endpoint.status();
-    config.listen = *std::move(endpoint);
+    STATCOLLECT_ASSIGN_OR_RETURN(config.listen, ParseEndpoint("--listen", address));
     config.listens_tcp = true;
   }
   constexpr unsigned kPermissions = 0777, kOwner = 0600;
@@ -436,26 +431,21 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
             "--http: found '" + Printable(raw.http) +
                 "'; expected HOST:PORT or off: browsers do not use sockets; only --listen takes one"};
   if (raw.http != "off") {
-    auto http = ParseEndpoint("--http", raw.http);
-    if (!http.ok()) return http.status();
-    config.http = *http;
+    STATCOLLECT_ASSIGN_OR_RETURN(auto http, ParseEndpoint("--http", raw.http));
+    config.http = http;
   }
   config.fsync = raw.durability == "fsync";
-  auto retention = ParseDuration("--retention", raw.retention);
-  if (!retention.ok()) return retention.status();
-  config.retention = *retention;
-  auto max_disk = ParseDiskLimit("--max-disk", raw.max_disk);
-  if (!max_disk.ok()) return max_disk.status();
-  config.max_disk = *max_disk;
-  const auto scan_max = ParseSize("--query-scan-max", raw.query_scan_max, ~std::uint64_t{0});
-  if (!scan_max.ok()) return scan_max.status();
-  config.query_scan_bytes_max = *scan_max;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto retention, ParseDuration("--retention", raw.retention));
+  config.retention = retention;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto max_disk, ParseDiskLimit("--max-disk", raw.max_disk));
+  config.max_disk = max_disk;
+  STATCOLLECT_ASSIGN_OR_RETURN(config.query_scan_bytes_max,
+                               ParseSize("--query-scan-max", raw.query_scan_max, ~std::uint64_t{0}));
   for (const auto& [flag, text, rate] :
        {std::tuple("--token-rate-max", &raw.token_rate_max, &config.token_rate_max),
         std::tuple("--ingest-rate-max", &raw.ingest_rate_max, &config.ingest_rate_max)}) {
-    const auto parsed = ParseSize(flag, *text, 0);
-    if (!parsed.ok()) return parsed.status();
-    *rate = *parsed;
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto parsed, ParseSize(flag, *text, 0));
+    *rate = parsed;
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckStore(config));
   STATCOLLECT_RETURN_IF_ERROR(CheckProjectLimits(raw, config));

@@ -102,9 +102,7 @@ Result<std::unique_ptr<GrpcListener>> GrpcListener::OpenSocket(const LocalSocket
                                                                const ListenerLimits& limits,
                                                                std::function<void(const std::string&)> log) {
   std::unique_ptr<GrpcListener> listener(new GrpcListener({}, limits, std::move(log)));
-  auto socket = LocalSocket::Open(wanted);
-  if (!socket.ok()) return socket.status();
-  listener->socket_ = *std::move(socket);
+  STATCOLLECT_ASSIGN_OR_RETURN(listener->socket_, LocalSocket::Open(wanted));
   listener->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (listener->wake_ < 0)
     return Status(Code::kUnavailable, "listen for gRPC on unix:" + wanted.path + ": " + ErrorText(errno));

@@ -35,15 +35,14 @@ Status NoTokens(const DaemonConfig& config) {
 
 Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& config, const Clock& clock,
                                                           access::AuditLog& audit) {
-  auto grants = access::ParseGrants(config.tls_principals);
-  if (!grants.ok()) return grants.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto grants, access::ParseGrants(config.tls_principals));
   const auto found = [data_dir = config.data_dir] {
     const Status remembered = Remember(data_dir, true);
     if (!remembered.ok()) spdlog::warn("tokens: {}", remembered.message());
   };
   auto access = access::AccessControl::Open({.token_file = config.TokenPath(),
                                              .required = !config.token_file.empty(),
-                                             .certificates = *std::move(grants),
+                                             .certificates = std::move(grants),
                                              .log = [](const std::string& line) { spdlog::warn("{}", line); },
                                              .tokens_found = found},
                                             clock, audit);

@@ -88,44 +88,40 @@ Status WriteToken(const TokenOptions& o, const std::string& token) {
 }
 
 Result<access::TokenRecord> RecordOf(const TokenOptions& o) {
-  const auto scopes = access::ParseScopes(o.scopes);
-  if (!scopes.ok()) return scopes.status();
-  access::TokenRecord record{.scopes = *scopes, .created = NowSeconds(), .expires = {}, .revoked = {}};
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto scopes, access::ParseScopes(o.scopes));
+  access::TokenRecord record{.scopes = scopes, .created = NowSeconds(), .expires = {}, .revoked = {}};
   if (!o.project.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(o.project));
   record.project = o.project;
   if (!o.expires.empty()) {
-    const auto lifetime = ParseDuration("--expires", o.expires);
-    if (!lifetime.ok()) return lifetime.status();
-    if (lifetime->count() > 0) record.expires = record.created + lifetime->count();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto lifetime, ParseDuration("--expires", o.expires));
+    if (lifetime.count() > 0) record.expires = record.created + lifetime.count();
   }
   return record;
 }
 
 Status CreateToken(const TokenOptions& o) {
-  auto made = RecordOf(o);
-  if (!made.ok()) return made.status();
-  access::TokenRecord& record = *made;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto made, RecordOf(o));
+  access::TokenRecord& record = made;
   if (o.token_file.empty() && mkdir(o.data_dir.c_str(), 0700) != 0 && errno != EEXIST) {
     return {Code::kInternal, "create the data directory " + Printable(o.data_dir) + ": " +
                                  std::generic_category().message(errno) + "; name it with --data-dir"};
   }
-  const auto token = access::MakeToken();
-  if (!token.ok()) return token.status();
-  record.digest = access::DigestOf(*token);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto token, access::MakeToken());
+  record.digest = access::DigestOf(token);
   if (!o.out.empty()) STATCOLLECT_RETURN_IF_ERROR(MakeOutFile(o.out));
   const Status kept = access::ChangeTokens(o.path(), [&](access::TokenRecords& records) {
     if (records.size() >= access::kTokensMax)
       return Status(Code::kResourceExhausted, "there are " + std::to_string(records.size()) +
                                                   " tokens; expected fewer; delete old lines of the file");
-    records.emplace(std::string(*access::TokenId(*token)), record);
+    records.emplace(std::string(*access::TokenId(token)), record);
     return Status::Ok();
   });
   if (!kept.ok()) {
     if (!o.out.empty()) (void)unlink(o.out.c_str());
     return kept;
   }
-  STATCOLLECT_RETURN_IF_ERROR(WriteToken(o, *token));
-  const std::string said = "token " + std::string(*access::TokenId(*token)) + " with scope " +
+  STATCOLLECT_RETURN_IF_ERROR(WriteToken(o, token));
+  const std::string said = "token " + std::string(*access::TokenId(token)) + " with scope " +
                            record.scopes.ToString() +
                            (record.project.empty() ? " for all projects" : " for project " + record.project) +
                            (record.expires ? ", expires " + DateText(*record.expires) : ", never expires") +

@@ -144,10 +144,9 @@ Status IngestServer::KeepRun(const std::string& run, bool keep) {
 }
 
 Result<MadeCheckpoint> IngestServer::Checkpoint(const std::string& directory) {
-  auto made = store_.Checkpoint(directory);
-  if (!made.ok()) return made.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto made, store_.Checkpoint(directory));
   return MadeCheckpoint{
-      .directory = made->directory, .files = made->files, .bytes = made->bytes, .linked = made->linked};
+      .directory = made.directory, .files = made.files, .bytes = made.bytes, .linked = made.linked};
 }
 
 bool IngestServer::IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) {

@@ -131,9 +131,8 @@ Result<Admission> SessionRegistry::Open(const SessionInfo& info, std::shared_ptr
   Endings endings;
   auto admission = [&]() -> Result<Admission> {
     const Turn turn(turns_, {info.run, info.rank});
-    const auto plan = Decide(info, late_from, &endings);
-    if (!plan.ok()) return plan.status();
-    return Admit(info, *plan, std::move(stream), &endings);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto plan, Decide(info, late_from, &endings));
+    return Admit(info, plan, std::move(stream), &endings);
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
   changed_(info.run);
@@ -145,12 +144,10 @@ Result<SessionRegistry::Plan> SessionRegistry::Decide(const SessionInfo& info, L
                                                       Endings* endings) {
   for (int tries = 0; tries < kDecisionTries; ++tries) {
     const std::uint64_t before = Changes(info.run);
-    const auto attempts = store_.Attempts(info.run);
-    if (!attempts.ok()) return attempts.status();
-    const auto known = FindKnown(info, *attempts);
-    if (!known.ok()) return known.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, store_.Attempts(info.run));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto known, FindKnown(info, attempts));
     const Turn turn(turns_, {info.run, kWholeRun});
-    if (Changes(info.run) == before) return DecideInTurn(info, *attempts, *known, late_from, endings);
+    if (Changes(info.run) == before) return DecideInTurn(info, attempts, known, late_from, endings);
   }
   return Status(Code::kUnavailable,
                 "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
@@ -162,14 +159,12 @@ Result<SessionRegistry::Known> SessionRegistry::FindKnown(const SessionInfo& inf
                                                           const std::vector<AttemptMeta>& attempts) {
   Known known;
   if (attempts.empty()) return known;
-  const auto own = store_.Rank(attempts.back().id, info.rank);
-  if (!own.ok()) return own.status();
-  if (*own) known.newest = (*own)->info.session;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto own, store_.Rank(attempts.back().id, info.rank));
+  if (own) known.newest = own->info.session;
   if (known.newest == info.session) return known;
   for (std::size_t i = 0; i + 1 < attempts.size() && !known.older; ++i) {
-    const auto has = HasSession(attempts[i].id, info);
-    if (!has.ok()) return has.status();
-    if (*has) known.older = attempts[i];
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto has, HasSession(attempts[i].id, info));
+    if (has) known.older = attempts[i];
   }
   return known;
 }
@@ -182,10 +177,9 @@ Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& pl
   if (plan.resumes) {
     // First, so that what is read afterwards is final.
     Retire(place, Superseded(info), endings);
-    auto meta = store_.ClaimRank(place.first, place.second);
-    if (!meta.ok()) return meta.status();
-    if (!*meta) return SessionUnknown(info, 1);
-    admission.meta = **std::move(meta);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto meta, store_.ClaimRank(place.first, place.second));
+    if (!meta) return SessionUnknown(info, 1);
+    admission.meta = *std::move(meta);
   } else {
     admission.meta.info = info;
     admission.meta.last_write_unix_nanos = clock_.UnixNanos();
@@ -210,9 +204,8 @@ Status SessionRegistry::FenceOlder(const SessionInfo& info, const std::vector<At
   for (const AttemptMeta& attempt : older) Retire({attempt.id, info.rank}, Fenced(info), endings);
   // Other collectors write at most the last of them: when it began there, those before it were ended.
   for (auto attempt = older.rbegin(); attempt != older.rend(); ++attempt) {
-    const auto ended = store_.EndRank(attempt->id, info.rank);
-    if (!ended.ok()) return ended.status();
-    if (*ended) break;
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto ended, store_.EndRank(attempt->id, info.rank));
+    if (ended) break;
   }
   return Status::Ok();
 }
@@ -261,9 +254,8 @@ bool SessionRegistry::HasOpenStream(const std::string& run) {
 }
 
 Result<bool> SessionRegistry::IsKept(const std::string& run) {
-  const auto census = store_.Census();
-  if (!census.ok()) return census.status();
-  return std::any_of(census->begin(), census->end(),
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto census, store_.Census());
+  return std::any_of(census.begin(), census.end(),
                      [&](const AttemptTally& tally) { return tally.kept && tally.meta.run == run; });
 }
 
@@ -280,16 +272,14 @@ Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
 Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
                                        std::int64_t last_write_unix_nanos) {
   const std::string& run = attempts.front().run;
-  const auto kept = IsKept(run);
-  if (!kept.ok()) return kept.status();
-  if (*kept)
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(run));
+  if (kept)
     return {Code::kFailedPrecondition,
             "delete run '" + run + "': it has been marked as kept in the meantime; nothing was removed"};
   for (const AttemptMeta& attempt : attempts) {
-    auto ranks = store_.Ranks(attempt.id);
-    if (!ranks.ok()) return ranks.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, store_.Ranks(attempt.id));
     std::int64_t newest = attempt.start_unix_nanos;
-    for (const auto& [rank, meta] : *ranks) newest = std::max(newest, meta.last_write_unix_nanos);
+    for (const auto& [rank, meta] : ranks) newest = std::max(newest, meta.last_write_unix_nanos);
     if (newest <= last_write_unix_nanos) continue;
     return {Code::kFailedPrecondition,
             "delete run '" + attempt.run + "': it was written to in the meantime; nothing was removed"};
@@ -302,30 +292,28 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
   Endings endings;
   auto deleted = [&]() -> Result<DeletedRun> {
     const Turn turn(turns_, {run, kWholeRun});
-    auto attempts = store_.Attempts(run);
-    if (!attempts.ok()) return attempts.status();
-    if (attempts->empty()) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store_.Attempts(run));
+    if (attempts.empty()) {
       return Status(Code::kNotFound,
                     "delete run '" + Printable(run) + "': there is no such run; statctl runs lists them");
     }
-    AwaitArrivals(*attempts);
+    AwaitArrivals(attempts);
     if (const std::size_t open = StreamsOpen(run); open > 0 && !force) {
       return Status(Code::kFailedPrecondition,
                     "delete run '" + run + "': " + Counted(open, "rank") + (open == 1 ? " is" : " are") +
                         " still sending; wait until the training ends, or use force, which "
                         "ends the streams first");
     }
-    if (last_write_unix_nanos) STATCOLLECT_RETURN_IF_ERROR(CheckUnchanged(*attempts, *last_write_unix_nanos));
+    if (last_write_unix_nanos) STATCOLLECT_RETURN_IF_ERROR(CheckUnchanged(attempts, *last_write_unix_nanos));
     const Status why(Code::kAborted,
                      "run '" + run + "' was deleted while this rank was sending; start again to record");
-    DeletedRun result{.records = 0, .attempts = static_cast<std::uint32_t>(attempts->size())};
-    for (const AttemptMeta& attempt : *attempts) {
+    DeletedRun result{.records = 0, .attempts = static_cast<std::uint32_t>(attempts.size())};
+    for (const AttemptMeta& attempt : attempts) {
       RetireAll(attempt, why, &endings);
-      auto ranks = store_.Ranks(attempt.id);
-      if (!ranks.ok()) return ranks.status();
-      for (const auto& [rank, meta] : *ranks) result.records += meta.records;
+      STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, store_.Ranks(attempt.id));
+      for (const auto& [rank, meta] : ranks) result.records += meta.records;
     }
-    STATCOLLECT_RETURN_IF_ERROR(Drop(*attempts, why, &endings));
+    STATCOLLECT_RETURN_IF_ERROR(Drop(attempts, why, &endings));
     return result;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
@@ -380,9 +368,9 @@ Result<SessionRegistry::Plan> SessionRegistry::DecideInTurn(const SessionInfo& i
       newest.launch != info.launch) {
     return NewerAttempt(info, newest);  // its own attempt was removed, and the name given to another launch
   }
-  const auto may_join = known.newest ? Result<bool>(false) : MayJoin(info, newest);
-  if (!may_join.ok()) return may_join.status();
-  if (!*may_join) return ApplyPolicy(info, attempts, endings);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto may_join,
+                               known.newest ? Result<bool>(false) : MayJoin(info, newest));
+  if (!may_join) return ApplyPolicy(info, attempts, endings);
   // The first rank of its launch fenced only its own place in the older attempts.
   Plan plan = Arrive(newest, info.rank);
   plan.fenced.assign(attempts.begin(), attempts.end() - 1);
@@ -404,10 +392,9 @@ Result<bool> SessionRegistry::HasSession(AttemptId older, const SessionInfo& inf
     forgotten = sessions_forgotten_;
     settled = !IsArrivingLocked(older);
   }
-  const auto ranks = store_.part(key.second).Ranks(older);
-  if (!ranks.ok()) return ranks.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto ranks, store_.part(key.second).Ranks(older));
   Sessions sessions;
-  for (const auto& [rank, meta] : *ranks) sessions[rank] = meta.info.session;
+  for (const auto& [rank, meta] : ranks) sessions[rank] = meta.info.session;
   const bool has = is_own(sessions);
   MutexLock lock(mutex_);
   if (!settled || forgotten != sessions_forgotten_) return has;
@@ -429,11 +416,10 @@ Result<bool> SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta
     MutexLock lock(mutex_);
     if (IsArrivingLocked(attempt.id)) return true;  // perhaps not stored yet
   }
-  const auto ranks = store_.Ranks(attempt.id);
-  if (!ranks.ok()) return ranks.status();
-  if (ranks->empty()) return true;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto ranks, store_.Ranks(attempt.id));
+  if (ranks.empty()) return true;
   MutexLock lock(mutex_);
-  for (const auto& [rank, meta] : *ranks) {
+  for (const auto& [rank, meta] : ranks) {
     if (!meta.finished || EndedLatelyLocked({attempt.id, rank}, meta)) return true;
   }
   return false;
@@ -495,9 +481,8 @@ Result<SessionRegistry::Plan> SessionRegistry::Replace(const SessionInfo& info,
                                             (open == 1 ? " is" : " are") +
                                             " still sending; wait until that training ends" + otherwise);
   }
-  const auto kept = IsKept(info.run);
-  if (!kept.ok()) return kept.status();
-  if (*kept) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(info.run));
+  if (kept) {
     return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl pin " +
                                             std::string(SplitRun(info.run).run) + " --off" + otherwise);
   }
@@ -509,9 +494,8 @@ Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<Att
   std::set<std::uint32_t> ranks_seen;
   std::uint64_t steps = 0, records = 0;
   for (const AttemptMeta& attempt : attempts) {
-    auto ranks = store_.Ranks(attempt.id);
-    if (!ranks.ok()) return ranks.status();
-    for (const auto& [rank, meta] : *ranks) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, store_.Ranks(attempt.id));
+    for (const auto& [rank, meta] : ranks) {
       ranks_seen.insert(rank);
       steps = std::max(steps, meta.steps);
       records += meta.records;

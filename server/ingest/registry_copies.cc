@@ -43,14 +43,13 @@ Status SessionRegistry::BeginCopy(const std::string& run, std::span<const Attemp
   }
   if (attempts.empty()) return {Code::kInvalidArgument, CopyOf(run) + ": found no launch; expected one"};
   const Turn turn(turns_, {run, kWholeRun});
-  const auto existing = store_.Attempts(run);
-  if (!existing.ok()) return existing.status();
-  for (std::size_t i = 0; i < existing->size(); ++i) {
-    if (i < attempts.size() && IsSameLaunch((*existing)[i], attempts[i])) continue;
-    return OtherContent(run, "launch " + std::to_string((*existing)[i].number) +
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto existing, store_.Attempts(run));
+  for (std::size_t i = 0; i < existing.size(); ++i) {
+    if (i < attempts.size() && IsSameLaunch(existing[i], attempts[i])) continue;
+    return OtherContent(run, "launch " + std::to_string(existing[i].number) +
                                  " is not a launch of the original, or began at another time");
   }
-  for (std::size_t i = existing->size(); i < attempts.size(); ++i) {
+  for (std::size_t i = existing.size(); i < attempts.size(); ++i) {
     AttemptMeta wanted = attempts[i];
     wanted.id = 0;
     wanted.run = run;
@@ -70,9 +69,8 @@ Result<Admission> SessionRegistry::OpenCopy(SessionInfo info, std::uint32_t numb
   Endings endings;
   auto admission = [&]() -> Result<Admission> {
     const Turn turn(turns_, {info.run, info.rank});
-    const auto plan = DecideCopy(&info, number);
-    if (!plan.ok()) return plan.status();
-    auto admitted = Admit(info, *plan, std::move(stream), &endings);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto plan, DecideCopy(&info, number));
+    auto admitted = Admit(info, plan, std::move(stream), &endings);
     if (!admitted.ok()) return admitted;
     // It records nothing that anybody could ask for.
     admitted->steps.reset();
@@ -88,22 +86,20 @@ Result<Admission> SessionRegistry::OpenCopy(SessionInfo info, std::uint32_t numb
 Result<SessionRegistry::Plan> SessionRegistry::ArriveAt(const std::string& run, std::uint32_t number,
                                                         std::uint32_t rank) {
   const Turn turn(turns_, {run, kWholeRun});
-  const auto attempt = transfer::FindAttempt(store_, run, number);
-  if (!attempt.ok()) return attempt.status();
-  return Arrive(*attempt, rank);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, transfer::FindAttempt(store_, run, number));
+  return Arrive(attempt, rank);
 }
 
 // Changes the session of `info` to that of the copy.
 Result<SessionRegistry::Plan> SessionRegistry::DecideCopy(SessionInfo* info, std::uint32_t number) {
   auto plan = ArriveAt(info->run, number, info->rank);
   if (!plan.ok()) return plan;
-  const auto own = store_.Rank(plan->attempt.id, info->rank);
-  if (!own.ok()) return own.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto own, store_.Rank(plan->attempt.id, info->rank));
   const SessionId original = info->session;
   info->session = InverseOf(original);
-  if (!*own) return plan;
+  if (!own) return plan;
   plan->resumes = true;
-  const SessionId found = (*own)->info.session;
+  const SessionId found = own->info.session;
   if (found == info->session) return plan;
   return OtherContent(info->run,
                       OfLaunch(number, info->rank) +
@@ -114,22 +110,20 @@ Status SessionRegistry::PutCopiedRank(std::uint32_t number, const RankMeta& meta
   Endings endings;
   const Status put = [&] {
     const Turn turn(turns_, {meta.info.run, meta.info.rank});
-    const auto plan = ArriveAt(meta.info.run, number, meta.info.rank);
-    if (!plan.ok()) return plan.status();
-    const auto own = store_.Rank(plan->attempt.id, meta.info.rank);
-    if (!own.ok()) return own.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto plan, ArriveAt(meta.info.run, number, meta.info.rank));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto own, store_.Rank(plan.attempt.id, meta.info.rank));
     const std::string which = OfLaunch(number, meta.info.rank);
-    if (!*own) return Status(Code::kNotFound, CopyOf(meta.info.run) + ": " + which + " has not been copied");
-    if ((*own)->info.session == meta.info.session) return Status::Ok();
-    if ((*own)->info.session != InverseOf(meta.info.session))
+    if (!own) return Status(Code::kNotFound, CopyOf(meta.info.run) + ": " + which + " has not been copied");
+    if (own->info.session == meta.info.session) return Status::Ok();
+    if (own->info.session != InverseOf(meta.info.session))
       return OtherContent(meta.info.run, which + " was recorded by another process");
-    const AttemptRank place(plan->attempt.id, meta.info.rank);
+    const AttemptRank place(plan.attempt.id, meta.info.rank);
     Retire(place, Status(Code::kAborted, CopyOf(meta.info.run) + ": " + which + " was completed meanwhile"),
            &endings);
     STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(place.first, place.second).status());
     const Status written = store_.PutRank(place.first, place.second, meta);
     MutexLock lock(mutex_);
-    ForgetSessionsLocked(plan->attempt.id);
+    ForgetSessionsLocked(plan.attempt.id);
     return written;
   }();
   for (const Ending& ending : endings) ending.stream->EndStream(ending.why);
@@ -138,9 +132,8 @@ Status SessionRegistry::PutCopiedRank(std::uint32_t number, const RankMeta& meta
 }
 
 Status SessionRegistry::PutEvent(const std::string& run, std::uint32_t number, const CollectorEvent& event) {
-  const auto attempt = transfer::FindAttempt(store_, run, number);
-  if (!attempt.ok()) return attempt.status();
-  return store_.PutEvents(attempt->id, {&event, 1});
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, transfer::FindAttempt(store_, run, number));
+  return store_.PutEvents(attempt.id, {&event, 1});
 }
 
 Status SessionRegistry::PutRunDocument(const std::string& run, const std::string& name,
@@ -149,13 +142,11 @@ Status SessionRegistry::PutRunDocument(const std::string& run, const std::string
     return {Code::kInvalidArgument, CopyOf(run) + ": document '" + Printable(name) +
                                         "' is not one that this collector knows; upgrade statcollectord"};
   const Turn turn(turns_, {run, kDocuments});
-  const auto attempts = store_.Attempts(run);
-  if (!attempts.ok()) return attempts.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, store_.Attempts(run));
   std::map<std::uint32_t, std::uint32_t> ids;
-  for (const AttemptMeta& attempt : *attempts) ids[attempt.number] = attempt.id;
-  const auto renumbered = transfer::Renumbered(name, content, ids);
-  if (!renumbered.ok()) return renumbered.status();
-  return store_.PutDocument(run, name, *renumbered);
+  for (const AttemptMeta& attempt : attempts) ids[attempt.number] = attempt.id;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto renumbered, transfer::Renumbered(name, content, ids));
+  return store_.PutDocument(run, name, renumbered);
 }
 
 std::uint32_t SessionRegistry::StreamsOpen(const std::string& run) {

@@ -14,13 +14,11 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
   const std::string attempted = "record steps '" + Printable(steps) + "' of run '" + Printable(run) + "'";
   const auto parsed = StepSet::Parse(steps);
   if (!parsed.ok()) return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
-  auto attempts = store_.Attempts(run);
-  if (!attempts.ok()) return attempts.status();
-  if (attempts->empty())
+  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store_.Attempts(run));
+  if (attempts.empty())
     return Status(Code::kNotFound, attempted + ": there is no such run; statctl runs lists them");
-  const AttemptId newest = attempts->back().id;
-  const auto ranks = store_.Ranks(newest);
-  if (!ranks.ok()) return ranks.status();
+  const AttemptId newest = attempts.back().id;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto ranks, store_.Ranks(newest));
   std::vector<std::shared_ptr<OpenStream>> told;
   {
     MutexLock lock(mutex_);
@@ -28,8 +26,8 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
     const auto is_past = [&](const auto& entry) {
       return entry.second.last_step && *entry.second.last_step > parsed->last();
     };
-    if (!told.empty() && !ranks->empty() && std::all_of(ranks->begin(), ranks->end(), is_past)) {
-      const auto& [rank, meta] = *ranks->begin();
+    if (!told.empty() && !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), is_past)) {
+      const auto& [rank, meta] = *ranks.begin();
       return Status(Code::kOutOfRange,
                     attempted + ": all of them have passed (rank " + std::to_string(rank) + " is at step " +
                         std::to_string(*meta.last_step) +
@@ -87,17 +85,15 @@ Result<RequestedCapture> SessionRegistry::RequestCapture(const std::string& run,
   CaptureRequest request{.id = 1, .ranks = ranks, .asked_unix_nanos = clock_.UnixNanos(), .spec = spec};
   {
     const Turn turn(turns_, {run, kDocuments});
-    auto attempts = store_.Attempts(run);
-    if (!attempts.ok()) return attempts.status();
-    if (attempts->empty())
+    STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store_.Attempts(run));
+    if (attempts.empty())
       return Status(Code::kNotFound, attempted + ": there is no such run; statctl runs lists them");
-    request.attempt = attempts->back().id;
+    request.attempt = attempts.back().id;
     STATCOLLECT_RETURN_IF_ERROR(CheckCapture(attempted, &request));
-    auto requests = ReadCaptureRequests(store_, run);
-    if (!requests.ok()) return requests.status();
-    if (!requests->empty()) request.id = requests->back().id + 1;
-    requests->push_back(request);
-    STATCOLLECT_RETURN_IF_ERROR(WriteCaptureRequests(store_, run, *std::move(requests)));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto requests, ReadCaptureRequests(store_, run));
+    if (!requests.empty()) request.id = requests.back().id + 1;
+    requests.push_back(request);
+    STATCOLLECT_RETURN_IF_ERROR(WriteCaptureRequests(store_, run, std::move(requests)));
     // Afterwards: who arrives later reads what was written.
     MutexLock lock(mutex_);
     for (const std::uint32_t rank : request.ranks) {
@@ -112,21 +108,20 @@ Result<RequestedCapture> SessionRegistry::RequestCapture(const std::string& run,
 }
 
 Status SessionRegistry::CheckCapture(const std::string& attempted, CaptureRequest* request) {
-  const auto known = store_.Ranks(request->attempt);
-  if (!known.ok()) return known.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto known, store_.Ranks(request->attempt));
   if (request->ranks.empty()) {
-    for (const auto& [rank, meta] : *known) request->ranks.push_back(rank);
+    for (const auto& [rank, meta] : known) request->ranks.push_back(rank);
   }
   const std::uint64_t step = request->spec.steps.last();
   bool past = true, any_away = false, any_open = false;
   std::string reached;
   MutexLock lock(mutex_);
   for (const std::uint32_t rank : request->ranks) {
-    const auto found = known->find(rank);
-    if (found == known->end()) {
+    const auto found = known.find(rank);
+    if (found == known.end()) {
       return Status(Code::kNotFound, attempted + ": there is no rank " + std::to_string(rank) + "; it has " +
-                                         Counted(known->size(), "rank") + ", the last one " +
-                                         (known->empty() ? "-" : std::to_string(known->rbegin()->first)));
+                                         Counted(known.size(), "rank") + ", the last one " +
+                                         (known.empty() ? "-" : std::to_string(known.rbegin()->first)));
     }
     const auto& last = found->second.last_step;
     past = past && last && *last > step;

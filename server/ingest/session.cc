@@ -113,24 +113,21 @@ Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, Attempt
 IngestSession::~IngestSession() { budget_.GiveBack(definition_bytes_); }
 
 Status IngestSession::Reload(Store& store, AttemptId attempt) {
-  auto activations = store.Activations(attempt, meta_.info.rank);
-  if (!activations.ok()) return activations.status();
-  auto layouts = store.Layouts(attempt, meta_.info.rank);
-  if (!layouts.ok()) return layouts.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store.Activations(attempt, meta_.info.rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, store.Layouts(attempt, meta_.info.rank));
   std::size_t bytes = 0;
-  for (const TensorDef& def : *activations) bytes += DecodedBytes(def);
-  for (const Layout& layout : *layouts) bytes += DecodedBytes(layout);
+  for (const TensorDef& def : activations) bytes += DecodedBytes(def);
+  for (const Layout& layout : layouts) bytes += DecodedBytes(layout);
   STATCOLLECT_RETURN_IF_ERROR(Reserve(bytes));
-  activations_ = *std::move(activations);
-  layouts_ = *std::move(layouts);
+  activations_ = std::move(activations);
+  layouts_ = std::move(layouts);
   for (const TensorDef& def : activations_) by_key_.insert(def.id);
   return meta_.stat_records > 0 ? ReloadLastStep(store, attempt) : Status::Ok();
 }
 
 Status IngestSession::ReloadLastStep(Store& store, AttemptId attempt) {
-  auto last = FindLastStatStep(store, attempt, meta_);
-  if (!last.ok()) return last.status();
-  stat_step_ = *last;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto last, FindLastStatStep(store, attempt, meta_));
+  stat_step_ = last;
   if (!stat_step_) return Status::Ok();
   const auto scan = store.ScanStats(attempt, meta_.info.rank, {.first = *stat_step_, .last = *stat_step_});
   while (scan->Next()) {

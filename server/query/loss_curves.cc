@@ -92,9 +92,9 @@ Status AddPoints(Store& store, const RunView& view, std::uint32_t points, RunLos
   if (!range) return Status::Ok();
   std::vector<LossSource> sources;  // newest attempt first
   for (std::size_t attempt = view.attempts().size(); attempt-- > 0;) {
-    auto source = FindLossSource(store, view.attempts()[attempt].id, view.ranks(attempt));
-    if (!source.ok()) return source.status();
-    if (*source) sources.push_back(**std::move(source));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto source,
+                                 FindLossSource(store, view.attempts()[attempt].id, view.ranks(attempt)));
+    if (source) sources.push_back(*std::move(source));
   }
   if (sources.empty()) return Status::Ok();
   loss.name = sources.front().name;

@@ -104,22 +104,19 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
 // rank by attempt, the newest first; then by step. Request: has run, ranks, steps.
 template <typename Record, typename Request, typename Take>
 Status ForEachRecord(Store& store, const Request& request, const Take& take) {
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
-  auto owners = StepOwners::Of(*view, *wanted);
-  if (!owners.ok()) return owners.status();
-  const StepBounds bounds{.first = wanted->first(), .last = wanted->last()};
-  const auto& attempts = view->attempts();
-  for (const std::uint32_t rank : view->AllRanks()) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto owners, StepOwners::Of(view, wanted));
+  const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
+  const auto& attempts = view.attempts();
+  for (const std::uint32_t rank : view.AllRanks()) {
     if (!IsWanted(request.ranks, rank)) continue;
     std::set<std::uint64_t> of_newer, own;  // steps
     for (std::size_t attempt = attempts.size(); attempt-- > 0;) {
-      if (!view->ranks(attempt).contains(rank)) continue;
+      if (!view.ranks(attempt).contains(rank)) continue;
       Visitor<Record> visitor;
       visitor.take = [&](Record record) {
-        if (!wanted->Contains(record.step) || !owners->IsOf(attempt, record.step)) return Status::Ok();
+        if (!wanted.Contains(record.step) || !owners.IsOf(attempt, record.step)) return Status::Ok();
         if (of_newer.contains(record.step)) return Status::Ok();
         if (attempt > 0) own.insert(own.end(), record.step);
         return take(rank, record);
@@ -170,21 +167,18 @@ void SortByStep(std::vector<Row>& rows) {
 // Absent: each rank's own is that of the whole model, or nothing better is known.
 Result<std::optional<std::vector<ScalarRow>>> GradNormOfWhole(Store& store, const ScalarsRequest& request,
                                                               const std::stop_token& stop) {
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  auto steps = StepSet::Parse(request.steps);
-  if (!steps.ok()) return steps.status();
-  return WholeGradNorm(store, *view, *steps, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, StepSet::Parse(request.steps));
+  return WholeGradNorm(store, view, steps, stop);
 }
 
 // Opens repeats of a run as the run was put together; `opened` keeps them.
 RepeatNoise::OpenRun OpenAs(Store& store, const LogicalRun& run,
                             std::vector<std::unique_ptr<LogicalRun>>& opened) {
   return [&](const std::string& name) -> Result<RunView> {
-    auto repeat = LogicalRun::Open(store, name);
-    if (!repeat.ok()) return repeat.status();
-    (*repeat)->ChooseAs(run);
-    return RunView::Open(*opened.emplace_back(*std::move(repeat)), name);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto repeat, LogicalRun::Open(store, name));
+    repeat->ChooseAs(run);
+    return RunView::Open(*opened.emplace_back(std::move(repeat)), name);
   };
 }
 
@@ -211,72 +205,65 @@ std::shared_ptr<const QueryEngine> QueryEngine::Of(const std::string& project) c
 
 Result<std::vector<std::string>> QueryEngine::ListProjects(const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  const auto runs = store.ListRuns();
-  if (!runs.ok()) return runs.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto runs, store.ListRuns());
   std::set<std::string> projects;
-  for (const std::string& run : *runs) projects.emplace(SplitRun(run).project);
+  for (const std::string& run : runs) projects.emplace(SplitRun(run).project);
   return std::vector<std::string>(projects.begin(), projects.end());
 }
 
 Result<std::vector<RunSummary>> QueryEngine::ListRuns(const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto runs = store.ListRuns();
-  if (!runs.ok()) return runs.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto runs, store.ListRuns());
   std::vector<RunSummary> summaries;
-  for (const std::string& run : *runs) {
+  for (const std::string& run : runs) {
     auto view = RunView::Open(store, run);
     if (!view.ok() && view.status().code() == Code::kNotFound) continue;  // removed meanwhile
     if (!view.ok()) return view.status();
-    auto summary = Summarise(*view, is_stream_open_);
-    if (!summary.ok()) return summary.status();
-    summaries.push_back(*std::move(summary));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(*view, is_stream_open_));
+    summaries.push_back(std::move(summary));
   }
   return summaries;
 }
 
 Result<RunSummary> QueryEngine::Summary(const std::string& run, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto view = RunView::Open(store, run);
-  if (!view.ok()) return view.status();
-  return Summarise(*view, is_stream_open_);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
+  return Summarise(view, is_stream_open_);
 }
 
 Result<RunDetail> QueryEngine::GetRun(const std::string& run, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto view = RunView::Open(store, run);
-  if (!view.ok()) return view.status();
-  auto summary = Summarise(*view, is_stream_open_);
-  if (!summary.ok()) return summary.status();
-  RunDetail detail{.summary = *std::move(summary)};
-  const std::size_t newest = view->attempts().size() - 1;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(view, is_stream_open_));
+  RunDetail detail{.summary = std::move(summary)};
+  const std::size_t newest = view.attempts().size() - 1;
   for (std::size_t i = 0; i <= newest; ++i) {
-    detail.attempts.push_back(Describe(view->attempts()[i], view->ranks(i), is_stream_open_));
+    detail.attempts.push_back(Describe(view.attempts()[i], view.ranks(i), is_stream_open_));
   }
-  for (const auto& [rank, meta] : view->ranks(newest)) {
+  for (const auto& [rank, meta] : view.ranks(newest)) {
     // Events of the collector come first, so that frequent events of agents do not crowd them out.
     std::vector<EventRow> own, agents;
     Visitor<EventRecord> visitor;
     visitor.take = [&, of = rank](EventRecord event) {
       auto& shown = event.from_collector ? own : agents;
       if (shown.size() < kEventsShown)
-        shown.push_back(MakeEvent(run, view->attempts()[newest], of, std::move(event)));
+        shown.push_back(MakeEvent(run, view.attempts()[newest], of, std::move(event)));
       return Status::Ok();
     };
-    STATCOLLECT_RETURN_IF_ERROR(store.Visit(view->attempts()[newest].id, rank, {}, visitor));
+    STATCOLLECT_RETURN_IF_ERROR(store.Visit(view.attempts()[newest].id, rank, {}, visitor));
     for (auto* shown : {&own, &agents}) {
       for (EventRow& event : *shown) {
         if (detail.events.size() < kEventsShown) detail.events.push_back(std::move(event));
       }
     }
   }
-  if (view->ranks(newest).empty()) return detail;
-  const auto& [rank, meta] = *view->ranks(newest).begin();
+  if (view.ranks(newest).empty()) return detail;
+  const auto& [rank, meta] = *view.ranks(newest).begin();
   detail.config = meta.info.config;
-  auto catalogue = view->Catalogue(newest, rank);
-  if (!catalogue.ok()) return catalogue.status();
-  detail.activations = (*catalogue)->activations.size();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, view.Catalogue(newest, rank));
+  detail.activations = catalogue->activations.size();
   std::map<Kind, std::uint64_t> kinds;
-  for (const TensorDef& def : (*catalogue)->activations) ++kinds[def.key.kind];
+  for (const TensorDef& def : catalogue->activations) ++kinds[def.key.kind];
   for (const auto& [kind, count] : kinds) detail.kinds.push_back({.kind = kind, .activations = count});
   return detail;
 }
@@ -284,34 +271,29 @@ Result<RunDetail> QueryEngine::GetRun(const std::string& run, const std::stop_to
 Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgress& progress,
                                      const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto a = RunView::Open(store, request.run_a);
-  if (!a.ok()) return a.status();
-  auto b = RunView::Open(store, request.run_b);
-  if (!b.ok()) return b.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
   std::vector<RunSummary> before;
-  for (const RunView* view : {&*a, &*b}) {
+  for (const RunView* view : {&a, &b}) {
     if (request.heat_map_columns == 0) break;
-    auto summary = Summarise(*view, is_stream_open_);
-    if (!summary.ok()) return summary.status();
-    before.push_back(*std::move(summary));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(*view, is_stream_open_));
+    before.push_back(std::move(summary));
   }
-  auto report = DiffViews(store, *a, *b, request, progress, stop);
+  auto report = DiffViews(store, a, b, request, progress, stop);
   if (report.ok() && report->heat_map) report->heat_map->runs = std::move(before);
   return report;
 }
 
 Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b, const DiffRequest& request,
                                           const OnProgress& progress, const std::stop_token& stop) const {
-  auto logical = ChooseLogical(store, a, b, request);
-  if (!logical.ok()) return logical.status();
-  if (*logical) return DiffLogical(store, **logical, a, b, request, progress, stop);
-  auto noise = OpenNoise(store, a, request);
-  if (!noise.ok()) return noise.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto logical, ChooseLogical(store, a, b, request));
+  if (logical) return DiffLogical(store, *logical, a, b, request, progress, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto noise, OpenNoise(store, a, request));
   auto report =
-      DiffRuns(a, b, request, is_stream_open_, noise->floor.get(), noise->twins.get(), progress, stop);
+      DiffRuns(a, b, request, is_stream_open_, noise.floor.get(), noise.twins.get(), progress, stop);
   if (!report.ok()) return report;
-  report->noise = std::move(noise->source);
-  report->notes.insert(report->notes.end(), noise->notes.begin(), noise->notes.end());
+  report->noise = std::move(noise.source);
+  report->notes.insert(report->notes.end(), noise.notes.begin(), noise.notes.end());
   for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
@@ -319,22 +301,20 @@ Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b, 
 Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pair, const RunView& a,
                                             const RunView& b, const DiffRequest& request,
                                             const OnProgress& progress, const std::stop_token& stop) const {
-  auto view_a = RunView::Open(*pair.a, request.run_a);
-  if (!view_a.ok()) return view_a.status();
-  auto view_b = RunView::Open(*pair.b, request.run_b);
-  if (!view_b.ok()) return view_b.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view_a, RunView::Open(*pair.a, request.run_a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view_b, RunView::Open(*pair.b, request.run_b));
   DiffRequest as_models = request;
   as_models.logical = true;
   as_models.loss_factors = LossFactors(pair);
   std::vector<std::unique_ptr<LogicalRun>> repeats;
   const auto open = OpenAs(store, *pair.a, repeats);
-  auto noise = OpenNoiseOfWhole(store, *view_a, request, open, pair.a->folds_micro_batches());
-  if (!noise.ok()) return noise.status();
-  auto report = DiffRuns(*view_a, *view_b, as_models, is_stream_open_, noise->floor.get(), noise->twins.get(),
+  STATCOLLECT_ASSIGN_OR_RETURN(auto noise,
+                               OpenNoiseOfWhole(store, view_a, request, open, pair.a->folds_micro_batches()));
+  auto report = DiffRuns(view_a, view_b, as_models, is_stream_open_, noise.floor.get(), noise.twins.get(),
                          progress, stop);
   if (!report.ok()) return report;
-  report->noise = std::move(noise->source);
-  report->notes.insert(report->notes.end(), noise->notes.begin(), noise->notes.end());
+  report->noise = std::move(noise.source);
+  report->notes.insert(report->notes.end(), noise.notes.begin(), noise.notes.end());
   STATCOLLECT_RETURN_IF_ERROR(DescribeRanks(pair, a, b, &*report));
   for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
@@ -343,16 +323,13 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
 Result<NoiseSummary> QueryEngine::SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto a = RunView::Open(store, request.run);
-  if (!a.ok()) return a.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run));
   for (const std::string& name : request.repeats) {
-    auto repeat = RunView::Open(store, name);
-    if (!repeat.ok()) return repeat.status();
-    auto pair = ChooseLogical(store, *a, *repeat, {});
-    if (!pair.ok()) return pair.status();
-    if (*pair) return SaveNoiseOfWhole(store, *(*pair)->a, request, progress, stop);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto repeat, RunView::Open(store, name));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto pair, ChooseLogical(store, a, repeat, {}));
+    if (pair) return SaveNoiseOfWhole(store, *pair->a, request, progress, stop);
   }
-  return SaveNoiseOf(store, *a, request, {}, progress, stop);
+  return SaveNoiseOf(store, a, request, {}, progress, stop);
 }
 
 // Repeats that are cut in another way are compared as one model each, and so are then all of them.
@@ -360,57 +337,49 @@ Result<NoiseSummary> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& who
                                                    const SaveNoiseRequest& request,
                                                    const OnProgress& progress,
                                                    const std::stop_token& stop) const {
-  auto a = RunView::Open(whole, request.run);
-  if (!a.ok()) return a.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(whole, request.run));
   std::vector<std::unique_ptr<LogicalRun>> repeats;
   const auto open = OpenAs(store, whole, repeats);
-  return SaveNoiseOf(store, *a, request, open, progress, stop);
+  return SaveNoiseOf(store, a, request, open, progress, stop);
 }
 
 Result<NoiseSummary> QueryEngine::GetNoise(const std::string& run, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto view = RunView::Open(store, run);
-  if (!view.ok()) return view.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
   return StoredNoise(store, run);
 }
 
 Status QueryEngine::DeleteNoise(const std::string& run, const std::stop_token& stop) const {
-  auto stored = GetNoise(run, stop);
-  if (!stored.ok()) return stored.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto stored, GetNoise(run, stop));
   return store_.PutDocument(run, kNoiseDocument, std::nullopt);
 }
 
 Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& request,
                                                         const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  if (request.by_rank || !request.ranks.empty()) return SeriesOf(*view, request);
-  auto whole = OpenIfCut(store, *view);
-  if (!whole.ok()) return whole.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  if (request.by_rank || !request.ranks.empty()) return SeriesOf(view, request);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, OpenIfCut(store, view));
   const auto is_asked = [&](const TensorName& tensor) { return tensor.name == request.activation; };
-  if (!*whole || std::any_of((*whole)->cut().unknown.begin(), (*whole)->cut().unknown.end(), is_asked))
-    return SeriesOf(*view, request);
-  auto of_whole = RunView::Open(**whole, request.run);
-  if (!of_whole.ok()) return of_whole.status();
-  auto points = SeriesOf(*of_whole, request);
-  if (points.ok()) DescribeRanks(**whole, *points);
+  if (!whole || std::any_of(whole->cut().unknown.begin(), whole->cut().unknown.end(), is_asked))
+    return SeriesOf(view, request);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto of_whole, RunView::Open(*whole, request.run));
+  auto points = SeriesOf(of_whole, request);
+  if (points.ok()) DescribeRanks(*whole, *points);
   return points;
 }
 
 Result<Curves> QueryEngine::GetCurves(const CurvesRequest& request, const std::stop_token& stop) const {
-  const auto points = GetSeries(request.series, stop);
-  if (!points.ok()) return points.status();
-  return CurvesOf(*points, request);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto points, GetSeries(request.series, stop));
+  return CurvesOf(points, request);
 }
 
 Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& request,
                                                         const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   if (request.name == kGradNorm && !request.by_rank && request.ranks.empty()) {
-    auto whole = GradNormOfWhole(store, request, stop);
-    if (!whole.ok()) return whole.status();
-    if (*whole) return **std::move(whole);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto whole, GradNormOfWhole(store, request, stop));
+    if (whole) return *std::move(whole);
   }
   std::vector<ScalarRow> rows;
   const auto take = [&](std::uint32_t rank, ScalarRecord& scalar) {
@@ -469,23 +438,22 @@ Result<std::vector<DensityRow>> QueryEngine::ListDensity(const DensityRequest& r
 Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& request,
                                                       const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
   std::vector<EventRow> rows;
   std::set<std::string> kinds;
-  for (const std::uint32_t rank : view->AllRanks()) {
+  for (const std::uint32_t rank : view.AllRanks()) {
     if (!IsWanted(request.ranks, rank)) continue;
-    for (std::size_t attempt = 0; attempt < view->attempts().size(); ++attempt) {
-      if (!view->ranks(attempt).contains(rank)) continue;
+    for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
+      if (!view.ranks(attempt).contains(rank)) continue;
       Visitor<EventRecord> visitor;
       visitor.take = [&](EventRecord event) {
         if (kinds.size() < kNamesMax) kinds.insert(event.kind);
         if (!request.Wants(rank, event)) return Status::Ok();
         if (rows.size() >= kRowsMax) return TooManyRows("events");
-        rows.push_back(MakeEvent(request.run, view->attempts()[attempt], rank, std::move(event)));
+        rows.push_back(MakeEvent(request.run, view.attempts()[attempt], rank, std::move(event)));
         return Status::Ok();
       };
-      STATCOLLECT_RETURN_IF_ERROR(store.Visit(view->attempts()[attempt].id, rank, {}, visitor));
+      STATCOLLECT_RETURN_IF_ERROR(store.Visit(view.attempts()[attempt].id, rank, {}, visitor));
     }
   }
   if (rows.empty()) STATCOLLECT_RETURN_IF_ERROR(CheckEventKinds(request.run, request.kinds, kinds));
@@ -526,73 +494,61 @@ Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& 
 
 Result<TopReport> QueryEngine::GetTop(const TopRequest& request, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  if (request.by_rank || !request.ranks.empty()) return FindTop(*view, request, stop);
-  auto whole = OpenIfCut(store, *view);
-  if (!whole.ok()) return whole.status();
-  return *whole ? FindTopOfWhole(**whole, *view, request, stop) : FindTop(*view, request, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  if (request.by_rank || !request.ranks.empty()) return FindTop(view, request, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, OpenIfCut(store, view));
+  return whole ? FindTopOfWhole(*whole, view, request, stop) : FindTop(view, request, stop);
 }
 
 Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  if (request.by != TopBy::kExponentLoss) return MakeStatMap(*view, request, stop);
-  const auto rows = query::ListExponents(store,
-                                         {.run = request.run,
-                                          .activation = {},
-                                          .kinds = request.kinds,
-                                          .ranks = request.ranks,
-                                          .steps = request.steps,
-                                          .format = DType::kF16},
-                                         stop);
-  if (!rows.ok()) return rows.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  if (request.by != TopBy::kExponentLoss) return MakeStatMap(view, request, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, query::ListExponents(store,
+                                                                     {.run = request.run,
+                                                                      .activation = {},
+                                                                      .kinds = request.kinds,
+                                                                      .ranks = request.ranks,
+                                                                      .steps = request.steps,
+                                                                      .format = DType::kF16},
+                                                                     stop));
   std::vector<StatMapLoss> losses;
-  for (const ExponentRow& row : *rows) {
+  for (const ExponentRow& row : rows) {
     const auto all = static_cast<double>(std::max<std::uint64_t>(1, row.components));
     losses.push_back({.step = row.record.step,
                       .def = &row.def,
                       .share = static_cast<double>(row.formats.front().lost()) / all});
   }
-  return MakeLossMap(*view, request, losses);
+  return MakeLossMap(view, request, losses);
 }
 
 Result<ProposeMapReport> QueryEngine::ProposeMap(const ProposeMapRequest& request,
                                                  const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto a = RunView::Open(store, request.run_a);
-  if (!a.ok()) return a.status();
-  auto b = RunView::Open(store, request.run_b);
-  if (!b.ok()) return b.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
   const DiffRequest as_diff{.run_a = request.run_a, .run_b = request.run_b};
-  auto logical = ChooseLogical(store, *a, *b, as_diff);
-  if (!logical.ok()) return logical.status();
-  if (!*logical) return ProposeNames(*a, *b, stop);
-  auto view_a = RunView::Open(*(*logical)->a, request.run_a);
-  if (!view_a.ok()) return view_a.status();
-  auto view_b = RunView::Open(*(*logical)->b, request.run_b);
-  if (!view_b.ok()) return view_b.status();
-  return ProposeNames(*view_a, *view_b, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto logical, ChooseLogical(store, a, b, as_diff));
+  if (!logical) return ProposeNames(a, b, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view_a, RunView::Open(*logical->a, request.run_a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view_b, RunView::Open(*logical->b, request.run_b));
+  return ProposeNames(view_a, view_b, stop);
 }
 
 Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request,
                                                 const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto a = RunView::Open(store, request.run_a);
-  if (!a.ok()) return a.status();
-  if (request.run_b.empty()) return ReportConfig(*a, nullptr, request.all);
-  auto b = RunView::Open(store, request.run_b);
-  if (!b.ok()) return b.status();
-  return ReportConfig(*a, &*b, request.all);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
+  if (request.run_b.empty()) return ReportConfig(a, nullptr, request.all);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
+  return ReportConfig(a, &b, request.all);
 }
 
 Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  return query::CheckRanks(*view, request, is_stream_open_, progress, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  return query::CheckRanks(view, request, is_stream_open_, progress, stop);
 }
 
 }  // namespace statcollect::query

@@ -21,9 +21,8 @@ Status TooManyBytes(std::uint64_t bytes_max) {
 
 Result<StepOwners> StepOwners::Of(const RunView& view, const StepSet& wanted) {
   if (view.attempts().size() < 2) return StepOwners({});
-  auto steps = view.Steps(wanted);
-  if (!steps.ok()) return steps.status();
-  return StepOwners(*std::move(steps));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, view.Steps(wanted));
+  return StepOwners(std::move(steps));
 }
 
 }  // namespace statcollect::query

@@ -23,9 +23,8 @@ Status CountSteps(const RunView& view, RunSummary& summary) {
     }
   }
   if (plain) return Status::Ok();
-  auto steps = view.Steps(StepSet());
-  if (!steps.ok()) return steps.status();
-  summary.steps = steps->size();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, view.Steps(StepSet()));
+  summary.steps = steps.size();
   return Status::Ok();
 }
 

@@ -35,19 +35,16 @@ bool IsGapless(const RankMeta& meta) {
 
 Result<RunView> RunView::Open(RunReader& store, const std::string& run) {
   RunView view(store, run);
-  auto attempts = store.Attempts(run);
-  if (!attempts.ok()) return attempts.status();
-  if (attempts->empty()) {
-    auto runs = store.ListRuns();
-    if (!runs.ok()) return runs.status();
-    return Status(Code::kNotFound, "no run '" + Printable(run) + "'; runs there: " + Suggest(run, *runs) +
+  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store.Attempts(run));
+  if (attempts.empty()) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto runs, store.ListRuns());
+    return Status(Code::kNotFound, "no run '" + Printable(run) + "'; runs there: " + Suggest(run, runs) +
                                        "; statctl runs lists them");
   }
-  view.attempts_ = *std::move(attempts);
+  view.attempts_ = std::move(attempts);
   for (const AttemptMeta& attempt : view.attempts_) {
-    auto ranks = store.Ranks(attempt.id);
-    if (!ranks.ok()) return ranks.status();
-    view.ranks_.push_back(*std::move(ranks));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, store.Ranks(attempt.id));
+    view.ranks_.push_back(std::move(ranks));
   }
   return view;
 }
@@ -99,17 +96,14 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
         STATCOLLECT_RETURN_IF_ERROR(AddAll({*meta.first_step, *meta.last_step}, wanted, attempt, steps));
         continue;
       }
-      auto with_stats = store_->StatSteps(attempts_[attempt].id, rank, bounds);
-      if (!with_stats.ok()) return with_stats.status();
-      if (!with_stats->empty() && steps.contains(with_stats->front())) {
-        auto found = IsWhatWasFound(attempt, rank, with_stats->front());
-        if (!found.ok()) return found.status();
-        if (*found) with_stats->erase(with_stats->begin());
+      STATCOLLECT_ASSIGN_OR_RETURN(auto with_stats, store_->StatSteps(attempts_[attempt].id, rank, bounds));
+      if (!with_stats.empty() && steps.contains(with_stats.front())) {
+        STATCOLLECT_ASSIGN_OR_RETURN(auto found, IsWhatWasFound(attempt, rank, with_stats.front()));
+        if (found) with_stats.erase(with_stats.begin());
       }
-      for (const std::uint64_t step : *with_stats) add(step);
-      auto scalars = store_->Scalars(attempts_[attempt].id, rank, bounds);
-      if (!scalars.ok()) return scalars.status();
-      for (const ScalarRecord& scalar : *scalars) add(scalar.step);
+      for (const std::uint64_t step : with_stats) add(step);
+      STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, store_->Scalars(attempts_[attempt].id, rank, bounds));
+      for (const ScalarRecord& scalar : scalars) add(scalar.step);
     }
   }
   return steps;
@@ -119,21 +113,20 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
 Result<bool> RunView::IsWhatWasFound(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
   if (step != ranks_[attempt].at(rank).first_step) return false;
   if (step != StepSet::kLastStep) {
-    auto next = store_->FirstStatStep(attempts_[attempt].id, rank, {.first = step + 1, .last = step + 1});
-    if (!next.ok()) return next.status();
-    if (*next) return false;
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto next, store_->FirstStatStep(attempts_[attempt].id, rank, {.first = step + 1, .last = step + 1}));
+    if (next) return false;
   }
   return HasOnlyInitial(attempt, rank, step);
 }
 
 Result<bool> RunView::HasOnlyInitial(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
-  auto activations = store_->Activations(attempts_[attempt].id, rank);
-  if (!activations.ok()) return activations.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_->Activations(attempts_[attempt].id, rank));
   const auto scan = Scan(attempt, rank, {.first = step, .last = step});
   StatColumns columns;
   while (scan->NextHead() && scan->Load(/*sketches=*/false, &columns)) {
     for (const std::uint32_t id : columns.activation) {
-      if (id >= activations->size() || (*activations)[id].key.mode != Mode::kInit) return false;
+      if (id >= activations.size() || activations[id].key.mode != Mode::kInit) return false;
     }
   }
   STATCOLLECT_RETURN_IF_ERROR(scan->status());
@@ -145,11 +138,11 @@ Result<std::optional<std::uint64_t>> RunView::NewestStepWithStats() const {
   for (std::size_t attempt = 0; attempt < attempts_.size(); ++attempt) {
     for (const auto& [rank, meta] : ranks_[attempt]) {
       if (!meta.last_step || (newest && *meta.last_step <= *newest)) continue;
-      const auto of_rank = NewestStep(*meta.last_step, [&, of = rank](StepBounds steps) {
-        return store_->FirstStatStep(attempts_[attempt].id, of, steps);
-      });
-      if (!of_rank.ok()) return of_rank.status();
-      newest = std::max(newest, *of_rank);
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto of_rank,
+                                   NewestStep(*meta.last_step, [&, of = rank](StepBounds steps) {
+                                     return store_->FirstStatStep(attempts_[attempt].id, of, steps);
+                                   }));
+      newest = std::max(newest, of_rank);
     }
   }
   return newest;
@@ -167,16 +160,15 @@ Result<const RankCatalogue*> RunView::Catalogue(std::size_t attempt, std::uint32
 // Definitions are stored with or before what uses them.
 Result<const RankCatalogue*> RunView::ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
                                                          const RankCatalogue* outgrown) {
-  auto fresh = store_->Definitions(attempts_[attempt].id, rank);
-  if (!fresh.ok()) return fresh.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto fresh, store_->Definitions(attempts_[attempt].id, rank));
   MutexLock lock(*mutex_);
   auto& cached = catalogues_[{attempt, rank}];
-  const bool larger = !cached || cached->activations.size() < (*fresh)->activations.size() ||
-                      cached->layouts.size() < (*fresh)->layouts.size();
+  const bool larger = !cached || cached->activations.size() < fresh->activations.size() ||
+                      cached->layouts.size() < fresh->layouts.size();
   if (cached.get() != outgrown && !larger)  // another thread was first
     return static_cast<const RankCatalogue*>(cached.get());
   if (cached) outgrown_.push_back(std::move(cached));
-  cached = *std::move(fresh);
+  cached = std::move(fresh);
   return static_cast<const RankCatalogue*>(cached.get());
 }
 
@@ -185,10 +177,9 @@ Result<bool> RunView::IsComplete(std::size_t attempt, std::uint32_t rank, std::u
   if (meta == ranks_[attempt].end() || meta->second.last_step > step) return true;
   // Agents that never end steps (imports) are complete once they said goodbye.
   const StepBounds last_two{.first = step > 0 ? step - 1 : 0, .last = step};
-  auto ends = store_->StepEnds(attempts_[attempt].id, rank, last_two);
-  if (!ends.ok()) return ends.status();
-  if (ends->empty()) return meta->second.finished;
-  return ends->back().step == step;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ends, store_->StepEnds(attempts_[attempt].id, rank, last_two));
+  if (ends.empty()) return meta->second.finished;
+  return ends.back().step == step;
 }
 
 namespace {
@@ -288,20 +279,18 @@ Status RunView::DefineLayouts(const Series& series) {
 }
 
 Result<StepData> RunView::Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
-  auto data = ReadBlocks(attempt, rank, step);
-  if (!data.ok()) return data.status();
-  auto catalogue = CatalogueOf(attempt, rank, step, data->blocks);
-  if (!catalogue.ok()) return catalogue.status();
-  for (const StatColumns& block : data->blocks) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto data, ReadBlocks(attempt, rank, step));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, CatalogueOf(attempt, rank, step, data.blocks));
+  for (const StatColumns& block : data.blocks) {
     for (std::size_t i = 0; i < block.size(); ++i) {
-      data->observations.push_back({.def = &(*catalogue)->activations[block.activation[i]],
-                                    .layout = &(*catalogue)->layouts[block.layout[i]],
-                                    .stats = &block.stats[i],
-                                    .sketch = block.SketchOf(i),
-                                    .order = block.order[i]});
+      data.observations.push_back({.def = &catalogue->activations[block.activation[i]],
+                                   .layout = &catalogue->layouts[block.layout[i]],
+                                   .stats = &block.stats[i],
+                                   .sketch = block.SketchOf(i),
+                                   .order = block.order[i]});
     }
   }
-  std::stable_sort(data->observations.begin(), data->observations.end(),
+  std::stable_sort(data.observations.begin(), data.observations.end(),
                    [](const Observation& a, const Observation& b) { return a.order < b.order; });
   return data;
 }

@@ -58,9 +58,8 @@ Status ForEachDefinition(RunView& view, Visit visit) {
   ReadCatalogues(RanksOf(view, 0, view.attempts().size() - 1));
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
-      auto catalogue = view.Catalogue(attempt, rank);
-      if (!catalogue.ok()) return catalogue.status();
-      for (const TensorDef& def : (*catalogue)->activations) visit(attempt, rank, def);
+      STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, view.Catalogue(attempt, rank));
+      for (const TensorDef& def : catalogue->activations) visit(attempt, rank, def);
     }
   }
   return Status::Ok();
@@ -84,9 +83,8 @@ Status NoActivation(RunView& view, const SeriesRequest& request) {
 }  // namespace
 
 Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& request) {
-  auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
-  const StepBounds bounds{.first = wanted->first(), .last = wanted->last()};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
+  const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
   std::vector<RunView::Series> series;
   STATCOLLECT_RETURN_IF_ERROR(
       ForEachDefinition(view, [&](std::size_t attempt, std::uint32_t rank, const TensorDef& def) {
@@ -98,17 +96,15 @@ Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& re
       }));
   if (series.empty()) return NoActivation(view, request);
   std::vector<SeriesPoint> points;
-  const auto owners = StepOwners::Of(view, *wanted);
-  if (!owners.ok()) return owners.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto owners, StepOwners::Of(view, wanted));
   STATCOLLECT_RETURN_IF_ERROR(view.ReadSeries(series, [&](std::size_t attempt, std::uint64_t step) {
-    return wanted->Contains(step) && owners->IsOf(attempt, step);
+    return wanted.Contains(step) && owners.IsOf(attempt, step);
   }));
   std::vector<const RankCatalogue*> catalogues;
   std::vector<std::size_t> first = {0};  // of the points of each series
   for (const RunView::Series& one : series) {
-    auto catalogue = view.Catalogue(one.attempt, one.rank);
-    if (!catalogue.ok()) return catalogue.status();
-    catalogues.push_back(*catalogue);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, view.Catalogue(one.attempt, one.rank));
+    catalogues.push_back(catalogue);
     first.push_back(first.back() + one.points.size());
   }
   points.resize(first.back());

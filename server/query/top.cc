@@ -220,29 +220,24 @@ class TopOfStep {
 // The requested step, or the newest with statistics.
 Result<std::uint64_t> ChooseStep(RunView& view, const TopRequest& request) {
   if (request.step) return *request.step;
-  auto newest = view.NewestStepWithStats();
-  if (!newest.ok()) return newest.status();
-  if (!*newest) return Status(Code::kNotFound, "top of run '" + view.run() + "': it has no statistics yet");
-  return **newest;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto newest, view.NewestStepWithStats());
+  if (!newest) return Status(Code::kNotFound, "top of run '" + view.run() + "': it has no statistics yet");
+  return *newest;
 }
 
 // kNotFound: no attempt has the step.
 Result<std::size_t> AttemptOf(RunView& view, std::uint64_t step) {
-  const auto only = StepSet::Parse(std::to_string(step));
-  if (!only.ok()) return only.status();
-  auto owner = view.Steps(*only);
-  if (!owner.ok()) return owner.status();
-  if (owner->empty()) return NoSuchStep(view, step);
-  return owner->begin()->second;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto only, StepSet::Parse(std::to_string(step)));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto owner, view.Steps(only));
+  if (owner.empty()) return NoSuchStep(view, step);
+  return owner.begin()->second;
 }
 
 Status AddRank(RunView& view, std::size_t attempt, std::uint32_t rank, std::uint64_t step, TopOfStep& top) {
-  auto data = view.Read(attempt, rank, step);
-  if (!data.ok()) return data.status();
-  for (const Observation& o : data->observations) top.Add(rank, o);
-  auto complete = view.IsComplete(attempt, rank, step);
-  if (!complete.ok()) return complete.status();
-  if (!*complete && !data->observations.empty()) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto data, view.Read(attempt, rank, step));
+  for (const Observation& o : data.observations) top.Add(rank, o);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto complete, view.IsComplete(attempt, rank, step));
+  if (!complete && !data.observations.empty()) {
     top.Note("step " + std::to_string(step) + " of rank " + std::to_string(rank) +
              " has no end: the rank died in it or is still in it");
   }
@@ -258,23 +253,21 @@ Result<TopReport> FindTop(RunView& view, const TopRequest& request, const std::s
                                               " rows requested; expected at most " +
                                               std::to_string(kTopCountMax));
   }
-  const auto step = ChooseStep(view, request);
-  if (!step.ok()) return step.status();
-  const auto attempt = AttemptOf(view, *step);
-  if (!attempt.ok()) return attempt.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto step, ChooseStep(view, request));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, AttemptOf(view, step));
   TopOfStep top(
       request,
-      {.run = view.run(), .step = *step, .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by},
+      {.run = view.run(), .step = step, .by = request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by},
       wanted);
-  for (const auto& [rank, meta] : view.ranks(*attempt)) {
+  for (const auto& [rank, meta] : view.ranks(attempt)) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "top: cancelled");
-    if (IsAmong(request.ranks, rank)) STATCOLLECT_RETURN_IF_ERROR(AddRank(view, *attempt, rank, *step, top));
+    if (IsAmong(request.ranks, rank)) STATCOLLECT_RETURN_IF_ERROR(AddRank(view, attempt, rank, step, top));
   }
   for (const std::uint32_t rank : std::set(request.ranks.begin(), request.ranks.end())) {
-    if (!view.ranks(*attempt).contains(rank))
+    if (!view.ranks(attempt).contains(rank))
       top.Note("rank " + std::to_string(rank) + " was requested, but the run does not have it");
   }
-  if (!top.any() && request.ranks.empty()) return NoSuchStep(view, *step);
+  if (!top.any() && request.ranks.empty()) return NoSuchStep(view, step);
   return std::move(top).Take();
 }
 

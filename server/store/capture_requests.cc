@@ -65,10 +65,9 @@ Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes
 }
 
 Result<std::vector<CaptureRequest>> ReadCaptureRequests(Store& store, const std::string& run) {
-  const auto document = store.Document(run, kDocument);
-  if (!document.ok()) return document.status();
-  if (!*document) return std::vector<CaptureRequest>();
-  return DecodeCaptureRequests(**document);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto document, store.Document(run, kDocument));
+  if (!document) return std::vector<CaptureRequest>();
+  return DecodeCaptureRequests(*document);
 }
 
 Status WriteCaptureRequests(Store& store, const std::string& run, std::vector<CaptureRequest> requests) {

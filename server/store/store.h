@@ -215,12 +215,10 @@ class RunReader {
   virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;         // by id
   // Both. A store may keep them for later calls and other ranks, but not miss what was defined before the call.
   virtual Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) {
-    auto activations = Activations(attempt, rank);
-    if (!activations.ok()) return activations.status();
-    auto layouts = Layouts(attempt, rank);
-    if (!layouts.ok()) return layouts.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(auto activations, Activations(attempt, rank));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, Layouts(attempt, rank));
     return std::make_shared<const RankDefinitions>(
-        RankDefinitions{*std::move(activations), *std::move(layouts)});
+        RankDefinitions{std::move(activations), std::move(layouts)});
   }
   // Blocks of a rank by (step, first activation).
   virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) = 0;
@@ -278,10 +276,9 @@ class Store : public RunReader {
   }
   // One of Ranks; none: it has no state.
   virtual Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) {
-    auto ranks = Ranks(attempt);
-    if (!ranks.ok()) return ranks.status();
-    const auto found = ranks->find(rank);
-    return found == ranks->end() ? std::optional<RankMeta>() : std::move(found->second);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, Ranks(attempt));
+    const auto found = ranks.find(rank);
+    return found == ranks.end() ? std::optional<RankMeta>() : std::move(found->second);
   }
   // Before a stream that exists is continued here: what another collector at the same store has under way for the rank
   // does not count from now on. Returns Rank's answer, which is final. Where there is one collector, that is all.

@@ -153,9 +153,8 @@ Status RankDigester::DigestCaptures() {
   Adder adder("captures", take_);
   for (const StoredCapture& capture : all) {
     STATCOLLECT_RETURN_IF_ERROR(Stopped());
-    const auto bytes = BytesOf(capture);
-    if (!bytes.ok()) return bytes.status();
-    STATCOLLECT_RETURN_IF_ERROR(adder.AddNext(capture.step, *bytes));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto bytes, BytesOf(capture));
+    STATCOLLECT_RETURN_IF_ERROR(adder.AddNext(capture.step, bytes));
   }
   return adder.Flush();
 }
@@ -167,12 +166,12 @@ Result<std::string> RankDigester::BytesOf(const StoredCapture& capture) {
   out.U64(capture.elements);
   out.U64(capture.bytes_stored);
   for (std::uint64_t offset = 0; offset < capture.bytes_stored;) {
-    const auto data = store_.CaptureChunkAt(attempt_, rank_, capture.step, capture.activation,
-                                            static_cast<std::uint32_t>(offset));
-    if (!data.ok()) return data.status();
-    if (data->empty()) break;
-    out.U64(XXH3_64bits(data->data(), data->size()));
-    offset += data->size();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto data,
+                                 store_.CaptureChunkAt(attempt_, rank_, capture.step, capture.activation,
+                                                       static_cast<std::uint32_t>(offset)));
+    if (data.empty()) break;
+    out.U64(XXH3_64bits(data.data(), data.size()));
+    offset += data.size();
   }
   return out.Take();
 }

@@ -99,12 +99,10 @@ Status RankReader::Run() {
 }
 
 Status RankReader::ReadDefinitions() {
-  auto activations = store_.Activations(attempt_, rank_);
-  if (!activations.ok()) return activations.status();
-  auto layouts = store_.Layouts(attempt_, rank_);
-  if (!layouts.ok()) return layouts.status();
-  activations_ = *std::move(activations);
-  layouts_ = *std::move(layouts);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_.Activations(attempt_, rank_));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, store_.Layouts(attempt_, rank_));
+  activations_ = std::move(activations);
+  layouts_ = std::move(layouts);
   return Status::Ok();
 }
 
@@ -191,10 +189,10 @@ Status RankReader::ReadCaptures() {
     std::uint64_t offset = 0;
     while (offset < capture.bytes_stored || (offset == 0 && capture.elements == 0)) {
       STATCOLLECT_RETURN_IF_ERROR(Stopped());
-      auto data = store_.CaptureChunkAt(attempt_, rank_, capture.step, capture.activation,
-                                        static_cast<std::uint32_t>(offset));
-      if (!data.ok()) return data.status();
-      const std::size_t size = data->size();
+      STATCOLLECT_ASSIGN_OR_RETURN(auto data,
+                                   store_.CaptureChunkAt(attempt_, rank_, capture.step, capture.activation,
+                                                         static_cast<std::uint32_t>(offset)));
+      const std::size_t size = data.size();
       if (position_ >= from_.records) {
         STATCOLLECT_RETURN_IF_ERROR(MakeRoom());
         activations_needed_ = std::max(activations_needed_, capture.activation + 1);
@@ -204,7 +202,7 @@ Status RankReader::ReadCaptures() {
                                    .layout = capture.layout,
                                    .elements = capture.elements,
                                    .offset = static_cast<std::uint32_t>(offset),
-                                   .data = *std::move(data)});
+                                   .data = std::move(data)});
         bytes_ += BytesOf(batch_.captures.back());
       }
       ++position_;

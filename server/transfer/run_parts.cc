@@ -17,9 +17,8 @@ Status NoSuchRun(const std::string& run) {
 }
 
 Result<bool> IsKept(Store& store, const std::string& run) {
-  const auto census = store.Census();
-  if (!census.ok()) return census.status();
-  return std::any_of(census->begin(), census->end(),
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto census, store.Census());
+  return std::any_of(census.begin(), census.end(),
                      [&](const AttemptTally& tally) { return tally.kept && tally.meta.run == run; });
 }
 
@@ -28,10 +27,9 @@ Status DescribeDocuments(Store& store, const std::string& run, const std::vector
   std::map<std::uint32_t, std::uint32_t> numbers;
   for (const AttemptMeta& attempt : attempts) numbers[attempt.id] = attempt.number;
   for (const std::string_view name : kDocuments) {
-    const auto content = store.Document(run, std::string(name));
-    if (!content.ok()) return content.status();
-    if (!*content) continue;
-    const auto renumbered = Renumbered(name, **content, numbers);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto content, store.Document(run, std::string(name)));
+    if (!content) continue;
+    const auto renumbered = Renumbered(name, *content, numbers);
     if (!renumbered.ok()) return Status(Code::kDataLoss, renumbered.status().message());
     STATCOLLECT_RETURN_IF_ERROR(visitor.document(std::string(name), *renumbered));
   }
@@ -54,38 +52,34 @@ Status DescribeEvents(Store& store, const AttemptMeta& attempt, std::uint32_t ra
 }  // namespace
 
 Result<AttemptMeta> FindAttempt(Store& store, const std::string& run, std::uint32_t number) {
-  auto attempts = store.Attempts(run);
-  if (!attempts.ok()) return attempts.status();
-  if (attempts->empty()) return NoSuchRun(run);
-  const auto found = std::find_if(attempts->begin(), attempts->end(),
+  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store.Attempts(run));
+  if (attempts.empty()) return NoSuchRun(run);
+  const auto found = std::find_if(attempts.begin(), attempts.end(),
                                   [&](const AttemptMeta& attempt) { return attempt.number == number; });
-  if (found != attempts->end()) return std::move(*found);
+  if (found != attempts.end()) return std::move(*found);
   return Status(Code::kNotFound, "copy run '" + Printable(std::string(SplitRun(run).run)) +
                                      "': it has no launch " + std::to_string(number) + "; it has " +
-                                     std::to_string(attempts->size()));
+                                     std::to_string(attempts.size()));
 }
 
 Status DescribeRun(Store& store, const std::string& run, const PartVisitor& visitor) {
-  const auto attempts = store.Attempts(run);
-  if (!attempts.ok()) return attempts.status();
-  if (attempts->empty()) return NoSuchRun(run);
-  const auto kept = IsKept(store, run);
-  if (!kept.ok()) return kept.status();
-  STATCOLLECT_RETURN_IF_ERROR(visitor.head(*kept));
-  for (const AttemptMeta& attempt : *attempts) STATCOLLECT_RETURN_IF_ERROR(visitor.attempt(attempt));
-  if (visitor.document) STATCOLLECT_RETURN_IF_ERROR(DescribeDocuments(store, run, *attempts, visitor));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, store.Attempts(run));
+  if (attempts.empty()) return NoSuchRun(run);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(store, run));
+  STATCOLLECT_RETURN_IF_ERROR(visitor.head(kept));
+  for (const AttemptMeta& attempt : attempts) STATCOLLECT_RETURN_IF_ERROR(visitor.attempt(attempt));
+  if (visitor.document) STATCOLLECT_RETURN_IF_ERROR(DescribeDocuments(store, run, attempts, visitor));
   std::vector<std::map<std::uint32_t, RankMeta>> ranks;
-  for (const AttemptMeta& attempt : *attempts) {
-    auto read = store.Ranks(attempt.id);
-    if (!read.ok()) return read.status();
-    ranks.push_back(*std::move(read));
+  for (const AttemptMeta& attempt : attempts) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto read, store.Ranks(attempt.id));
+    ranks.push_back(std::move(read));
     if (!visitor.event) continue;
     for (const auto& [rank, meta] : ranks.back())
       STATCOLLECT_RETURN_IF_ERROR(DescribeEvents(store, attempt, rank, visitor));
   }
-  for (std::size_t i = 0; i < attempts->size(); ++i) {
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
     for (const auto& [rank, meta] : ranks[i])
-      STATCOLLECT_RETURN_IF_ERROR(visitor.rank((*attempts)[i].number, meta));
+      STATCOLLECT_RETURN_IF_ERROR(visitor.rank(attempts[i].number, meta));
   }
   return Status::Ok();
 }

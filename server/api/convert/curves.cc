@@ -39,8 +39,7 @@ Result<query::CurvesRequest> FromWire(const v1::GetCurvesRequest& request) {
   series.set_steps(request.steps());
   series.set_output_path(request.output_path());
   series.set_by_rank(request.by_rank());
-  auto of = FromWire(series);
-  if (!of.ok()) return of.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto of, FromWire(series));
   if (request.points() > query::kCurvePointsMax) {
     return Invalid("curves: points is " + std::to_string(request.points()) + "; expected at most " +
                    std::to_string(query::kCurvePointsMax) + "; /api/v1/series has the value of every step");
@@ -50,7 +49,7 @@ Result<query::CurvesRequest> FromWire(const v1::GetCurvesRequest& request) {
       request.mode().empty() || std::any_of(std::begin(kModes), std::end(kModes),
                                             [&](Mode mode) { return request.mode() == Name(mode); });
   if (!known) return Invalid("curves: mode: " + NotOneOf(request.mode(), {"train", "eval", "init"}));
-  query::CurvesRequest wanted{.series = *std::move(of), .mode = request.mode()};
+  query::CurvesRequest wanted{.series = std::move(of), .mode = request.mode()};
   if (request.points() > 0) wanted.points = request.points();
   if (!request.place().empty()) {
     wanted.place = ParsePlace(request.place());

@@ -152,8 +152,7 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
   query::DiffRequest wanted{.run_a = request.run_a(), .run_b = request.run_b(), .exact = request.exact()};
   if (request.has_tolerance()) {
     if (!std::isfinite(request.tolerance()) || request.tolerance() < 0) {
@@ -162,11 +161,10 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
     }
     wanted.tolerance = request.tolerance();
   }
-  wanted.ranks = *std::move(ranks);
+  wanted.ranks = std::move(ranks);
   wanted.steps = request.steps();
-  auto kinds = KindsFromWire(request.kinds());
-  if (!kinds.ok()) return kinds.status();
-  wanted.kinds = *std::move(kinds);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
+  wanted.kinds = std::move(kinds);
   wanted.top = request.top();
   wanted.all = request.all();
   wanted.map = request.map();
@@ -179,9 +177,8 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
     return Status(Code::kInvalidArgument,
                   "diff: found several of logical, by_rank and merge_ranks; expected one at most");
   }
-  auto noise = RunsFromWire("noise", request.noise());
-  if (!noise.ok()) return noise.status();
-  wanted.noise = *std::move(noise);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto noise, RunsFromWire("noise", request.noise()));
+  wanted.noise = std::move(noise);
   wanted.no_noise = request.no_noise();
   STATCOLLECT_RETURN_IF_ERROR(CheckHeatMap(request));
   wanted.heat_map_columns = request.heat_map_columns();

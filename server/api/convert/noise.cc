@@ -7,9 +7,8 @@ namespace statcollect::api {
 
 Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  auto repeats = RunsFromWire("repeats", request.repeats());
-  if (!repeats.ok()) return repeats.status();
-  return query::SaveNoiseRequest{.run = request.run(), .repeats = *std::move(repeats)};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto repeats, RunsFromWire("repeats", request.repeats()));
+  return query::SaveNoiseRequest{.run = request.run(), .repeats = std::move(repeats)};
 }
 
 Result<std::string> FromWire(const v1::GetNoiseRequest& request) {

@@ -33,9 +33,8 @@ Result<Kind> KindFromWire(int kind) {
 Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds) {
   std::vector<Kind> wanted;
   for (const int kind : kinds) {
-    auto known = KindFromWire(kind);
-    if (!known.ok()) return known.status();
-    if (*known != Kind::kUnspecified) wanted.push_back(*known);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto known, KindFromWire(kind));
+    if (known != Kind::kUnspecified) wanted.push_back(known);
   }
   return wanted;
 }

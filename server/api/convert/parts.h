@@ -47,13 +47,11 @@ Result<Wanted> SelectionFromWire(const Request& request) {
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
   wanted.steps = request.steps();
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  wanted.ranks = *std::move(ranks);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
+  wanted.ranks = std::move(ranks);
   if constexpr (requires { wanted.kinds; }) {
-    auto kinds = KindsFromWire(request.kinds());
-    if (!kinds.ok()) return kinds.status();
-    wanted.kinds = *std::move(kinds);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
+    wanted.kinds = std::move(kinds);
   }
   return wanted;
 }

@@ -56,15 +56,14 @@ Result<std::string> FromWire(const v1::GetRunRequest& request) {
 
 Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
   if (request.kinds_size() > kEventKindsMax) {
     return Invalid("query: " + std::to_string(request.kinds_size()) +
                    " kinds of event named; expected at most " + std::to_string(kEventKindsMax));
   }
   query::EventsRequest wanted{
       .run = request.run(),
-      .ranks = *std::move(ranks),
+      .ranks = std::move(ranks),
       .kinds = {request.kinds().begin(), request.kinds().end()},
       .since_step = request.has_since_step() ? std::optional(request.since_step()) : std::nullopt};
   return wanted;

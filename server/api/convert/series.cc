@@ -35,12 +35,10 @@ Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
   STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  auto kind = KindFromWire(request.kind());
-  if (!kind.ok()) return kind.status();
-  query::SeriesRequest wanted{.run = request.run(), .activation = request.activation(), .kind = *kind};
-  wanted.ranks = *std::move(ranks);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto kind, KindFromWire(request.kind()));
+  query::SeriesRequest wanted{.run = request.run(), .activation = request.activation(), .kind = kind};
+  wanted.ranks = std::move(ranks);
   wanted.steps = request.steps();
   wanted.by_rank = request.by_rank();
   if (!request.output_path().empty()) wanted.output_path = request.output_path();

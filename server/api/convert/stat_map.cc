@@ -23,15 +23,13 @@ Result<query::StatMapRequest> FromWire(const v1::GetStatMapRequest& request) {
                                                 "; narrow steps or kinds to see more");
     }
   }
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  auto kinds = KindsFromWire(request.kinds());
-  if (!kinds.ok()) return kinds.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
   return query::StatMapRequest{.run = request.run(),
                                .by = static_cast<query::TopBy>(request.by()),
-                               .ranks = *std::move(ranks),
+                               .ranks = std::move(ranks),
                                .steps = request.steps(),
-                               .kinds = *std::move(kinds),
+                               .kinds = std::move(kinds),
                                .columns = request.columns(),
                                .rows = request.rows()};
 }

@@ -42,12 +42,10 @@ Result<query::TopRequest> FromWire(const v1::GetTopRequest& request) {
   }
   query::TopRequest wanted{.run = request.run(), .by = static_cast<query::TopBy>(request.by())};
   if (request.has_step()) wanted.step = request.step();
-  auto ranks = RanksFromWire(request.ranks());
-  if (!ranks.ok()) return ranks.status();
-  wanted.ranks = *std::move(ranks);
-  auto kinds = KindsFromWire(request.kinds());
-  if (!kinds.ok()) return kinds.status();
-  wanted.kinds = *std::move(kinds);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
+  wanted.ranks = std::move(ranks);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
+  wanted.kinds = std::move(kinds);
   wanted.count = request.count();
   wanted.by_rank = request.by_rank();
   return wanted;

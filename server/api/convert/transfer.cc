@@ -98,15 +98,14 @@ Result<std::vector<AttemptMeta>> FromWire(const v1::BeginCopyRequest& request) {
 }
 
 Result<RankMeta> FromWire(const v1::CopiedRank& rank) {
-  auto info = statcollect::FromWire(rank.hello());
-  if (!info.ok()) return info.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto info, statcollect::FromWire(rank.hello()));
   STATCOLLECT_RETURN_IF_ERROR(CheckConfig(rank));
   STATCOLLECT_RETURN_IF_ERROR(CheckDropped(rank));
   if (rank.steps() > rank.stat_records()) {
     return convert::Invalid("rank: steps is " + std::to_string(rank.steps()) + "; expected at most " +
                             std::to_string(rank.stat_records()) + ", its records of statistics");
   }
-  RankMeta meta{.info = *std::move(info)};
+  RankMeta meta{.info = std::move(info)};
   meta.info.config = {rank.config().begin(), rank.config().end()};
   meta.ranks_expected = RanksExpected(meta.info);
   meta.durable_seq = rank.durable_seq();
@@ -126,10 +125,9 @@ Result<CollectorEvent> FromWire(const v1::CollectorEvent& event) {
     return convert::Invalid("event: number is " + std::to_string(event.number()) + "; expected 1..2^63-1");
   v1::Records records;
   *records.add_events() = event.event();
-  auto batch = statcollect::FromWire(records, {});
-  if (!batch.ok()) return batch.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto batch, statcollect::FromWire(records, {}));
   return CollectorEvent{
-      .rank = event.rank(), .number = event.number(), .event = std::move(batch->events.front())};
+      .rank = event.rank(), .number = event.number(), .event = std::move(batch.events.front())};
 }
 
 }  // namespace statcollect::api

@@ -43,12 +43,12 @@ std::string PlacesOf(const std::vector<CaptureRow>& rows) {
 Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t rank, const StepSet& wanted,
                std::vector<CaptureRow>* rows) {
   const AttemptMeta& meta = view.attempts()[attempt];
-  const auto found = store.Captures(meta.id, rank, {.first = wanted.first(), .last = wanted.last()});
-  if (!found.ok()) return found.status();
-  if (found->empty()) return Status::Ok();
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto found, store.Captures(meta.id, rank, {.first = wanted.first(), .last = wanted.last()}));
+  if (found.empty()) return Status::Ok();
   const auto catalogue = view.Catalogue(attempt, rank);  // after the captures: it has what they need
   if (!catalogue.ok()) return catalogue.status();
-  for (const StoredCapture& capture : *found) {
+  for (const StoredCapture& capture : found) {
     if (!wanted.Contains(capture.step)) continue;
     if (capture.activation >= (*catalogue)->activations.size() ||
         capture.layout >= (*catalogue)->layouts.size()) {
@@ -85,11 +85,10 @@ Result<std::vector<CaptureRow>> AllRows(Store& store, RunView& view, const std::
     }
   }
   if (view.attempts().size() > 1 && !rows.empty()) {
-    const auto owners = view.Steps(wanted);
-    if (!owners.ok()) return owners.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto owners, view.Steps(wanted));
     std::erase_if(rows, [&](const CaptureRow& row) {
-      const auto owner = owners->find(row.step);
-      return owner != owners->end() && view.attempts()[owner->second].id != row.attempt_id;
+      const auto owner = owners.find(row.step);
+      return owner != owners.end() && view.attempts()[owner->second].id != row.attempt_id;
     });
   }
   const auto order = [](const CaptureRow& r) { return std::tuple(r.step, r.rank, r.attempt, r.def.id); };
@@ -109,9 +108,8 @@ std::string Reached(std::uint32_t rank, const std::optional<std::uint64_t>& step
 
 // The agent's reason why there is no capture.
 Result<std::optional<std::string>> ReasonOf(Store& store, const CaptureRequest& request, std::uint32_t rank) {
-  const auto events = store.Events(request.attempt, rank);
-  if (!events.ok()) return events.status();
-  for (const EventRecord& event : *events) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto events, store.Events(request.attempt, rank));
+  for (const EventRecord& event : events) {
     if (event.kind != "capture_missed") continue;
     const auto id = event.fields.find("request");
     if (id != event.fields.end() && id->second == std::to_string(request.id))
@@ -133,19 +131,18 @@ Result<CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request, 
     whole = whole && row.complete();
   }
   const std::uint64_t step = request.spec.steps.last();
-  const auto end = store.StepEnds(request.attempt, rank, {.first = step, .last = step});
-  if (!end.ok()) return end.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto end,
+                               store.StepEnds(request.attempt, rank, {.first = step, .last = step}));
   // An agent sends a step's captures before its end.
-  const bool ended = !end->empty() || (last_step && *last_step > step);
+  const bool ended = !end.empty() || (last_step && *last_step > step);
   if (any && whole && (ended || link == Link::kEnded)) {
     state.state = "captured";
     return state;
   }
-  auto reason = ReasonOf(store, request, rank);
-  if (!reason.ok()) return reason.status();
-  if (*reason) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto reason, ReasonOf(store, request, rank));
+  if (reason) {
     state.state = "missed";
-    state.why = **reason;
+    state.why = *reason;
   } else if (link == Link::kAway) {
     state.state = "away";
     state.why = "it is not connected now and is asked when it reconnects (" + Reached(rank, last_step) + ")";
@@ -171,45 +168,41 @@ Result<CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request, 
 
 Result<CapturesReport> ListCaptures(Store& store, const CapturesRequest& request, const RankLinks& links,
                                     const std::stop_token& stop) {
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  const auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
-  auto requests = ReadCaptureRequests(store, request.run);
-  if (!requests.ok()) return requests.status();
-  const std::size_t newest = view->attempts().size() - 1;
-  std::erase_if(*requests, [&](const CaptureRequest& r) {
-    return r.attempt != view->attempts()[newest].id || (request.request != 0 && r.id != request.request) ||
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request.steps));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto requests, ReadCaptureRequests(store, request.run));
+  const std::size_t newest = view.attempts().size() - 1;
+  std::erase_if(requests, [&](const CaptureRequest& r) {
+    return r.attempt != view.attempts()[newest].id || (request.request != 0 && r.id != request.request) ||
            (!request.activation.empty() && r.spec.activation != request.activation);
   });
-  if (request.request != 0 && requests->empty()) {
+  if (request.request != 0 && requests.empty()) {
     return Status(Code::kNotFound, "list captures of run '" + request.run + "': there is no request " +
                                        std::to_string(request.request) + " of its newest launch");
   }
-  auto rows = AllRows(store, *view, request.ranks, *wanted, stop);
-  if (!rows.ok()) return rows.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, AllRows(store, view, request.ranks, wanted, stop));
 
   CapturesReport report;
-  for (CaptureRequest& asked : *requests) {
+  for (CaptureRequest& asked : requests) {
     CaptureRequestRow row{.request = std::move(asked), .ranks = {}};
     for (const std::uint32_t rank : row.request.ranks) {
       if (stop.stop_requested()) return Cancelled();
       if (!IsWanted(request.ranks, rank)) continue;
-      const auto meta = view->ranks(newest).find(rank);
-      const bool known = meta != view->ranks(newest).end();
+      const auto meta = view.ranks(newest).find(rank);
+      const bool known = meta != view.ranks(newest).end();
       const bool open = links.is_open && links.is_open(row.request.attempt, rank);
       const bool away = known && !meta->second.finished && links.may_come_back &&
                         links.may_come_back(row.request.attempt, rank);
-      auto state = StateOf(store, row.request, rank, known ? meta->second.last_step : std::nullopt, *rows,
-                           open   ? Link::kOpen
-                           : away ? Link::kAway
-                                  : Link::kEnded);
-      if (!state.ok()) return state.status();
-      row.ranks.push_back(*std::move(state));
+      STATCOLLECT_ASSIGN_OR_RETURN(
+          auto state, StateOf(store, row.request, rank, known ? meta->second.last_step : std::nullopt, rows,
+                              open   ? Link::kOpen
+                              : away ? Link::kAway
+                                     : Link::kEnded));
+      row.ranks.push_back(std::move(state));
     }
     report.requests.push_back(std::move(row));
   }
-  for (CaptureRow& row : *rows) {
+  for (CaptureRow& row : rows) {
     if (!request.activation.empty() && row.def.key.name != request.activation) continue;
     if (!IsWanted(request.kinds, row.def.key.kind)) continue;
     if (request.request != 0 && !BelongsTo(report.requests.front().request, row)) continue;
@@ -224,10 +217,9 @@ namespace {
 Result<CaptureRow> FindCapture(Store& store, RunView& view, const ReadCaptureRequest& request,
                                const std::string& attempted, const std::stop_token& stop) {
   const auto step = StepSet::Parse(std::to_string(request.step));
-  auto rows = AllRows(store, view, {request.rank}, *step, stop);
-  if (!rows.ok()) return rows.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, AllRows(store, view, {request.rank}, *step, stop));
   std::vector<CaptureRow> found;
-  for (CaptureRow& row : *rows) {
+  for (CaptureRow& row : rows) {
     const TensorKey& key = row.def.key;
     if (key.name == request.activation && key.micro_batch == request.micro_batch &&
         key.call == request.call && key.mode == request.mode &&
@@ -236,13 +228,12 @@ Result<CaptureRow> FindCapture(Store& store, RunView& view, const ReadCaptureReq
       found.push_back(std::move(row));
   }
   if (found.empty()) {
-    auto all = AllRows(store, view, {}, StepSet(), stop);
-    if (!all.ok()) return all.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(auto all, AllRows(store, view, {}, StepSet(), stop));
     std::vector<CaptureRow> near;
-    for (const CaptureRow& row : *all) {
+    for (const CaptureRow& row : all) {
       if (row.def.key.name == request.activation) near.push_back(row);
     }
-    const std::vector<CaptureRow>& listed = near.empty() ? *all : near;
+    const std::vector<CaptureRow>& listed = near.empty() ? all : near;
     return Status(Code::kNotFound, attempted + ": not captured at step " + std::to_string(request.step) +
                                        ", rank " + std::to_string(request.rank) + " (micro-batch " +
                                        std::to_string(request.micro_batch) + ", call " +
@@ -264,11 +255,9 @@ Status ReadCapture(Store& store, const ReadCaptureRequest& request,
                    const std::function<Status(std::string)>& data, const std::stop_token& stop) {
   const std::string attempted =
       "read capture '" + Printable(request.activation) + "' of run '" + request.run + "'";
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  const auto found = FindCapture(store, *view, request, attempted, stop);
-  if (!found.ok()) return found.status();
-  const CaptureRow& row = *found;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto found, FindCapture(store, view, request, attempted, stop));
+  const CaptureRow& row = found;
   if (!row.complete()) {
     return {Code::kFailedPrecondition,
             attempted + ": " + std::to_string(row.bytes_stored) + " of " + std::to_string(row.bytes) +
@@ -278,29 +267,27 @@ Status ReadCapture(Store& store, const ReadCaptureRequest& request,
   STATCOLLECT_RETURN_IF_ERROR(head(row));
   for (std::uint64_t offset = 0; offset < row.bytes;) {
     if (stop.stop_requested()) return Cancelled();
-    auto chunk = store.CaptureChunkAt(row.attempt_id, row.rank, row.step, row.def.id,
-                                      static_cast<std::uint32_t>(offset));
-    if (!chunk.ok()) return chunk.status();
-    if (chunk->empty() || chunk->size() > row.bytes - offset) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto chunk,
+                                 store.CaptureChunkAt(row.attempt_id, row.rank, row.step, row.def.id,
+                                                      static_cast<std::uint32_t>(offset)));
+    if (chunk.empty() || chunk.size() > row.bytes - offset) {
       return {Code::kDataLoss, attempted + ": the part at byte " + std::to_string(offset) + " has " +
-                                   std::to_string(chunk->size()) + " bytes; expected 1.." +
+                                   std::to_string(chunk.size()) + " bytes; expected 1.." +
                                    std::to_string(row.bytes - offset) + "; capture it again"};
     }
-    offset += chunk->size();
-    STATCOLLECT_RETURN_IF_ERROR(data(*std::move(chunk)));
+    offset += chunk.size();
+    STATCOLLECT_RETURN_IF_ERROR(data(std::move(chunk)));
   }
   return Status::Ok();
 }
 
 Status CheckCanBeCaptured(Store& store, const std::string& run, const CaptureSpec& spec) {
-  auto view = RunView::Open(store, run);
-  if (!view.ok()) return view.status();
-  const std::size_t newest = view->attempts().size() - 1;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
+  const std::size_t newest = view.attempts().size() - 1;
   std::set<std::string> names, kinds;
-  for (const auto& [rank, meta] : view->ranks(newest)) {
-    const auto catalogue = view->Catalogue(newest, rank);
-    if (!catalogue.ok()) return catalogue.status();
-    for (const TensorDef& def : (*catalogue)->activations) {
+  for (const auto& [rank, meta] : view.ranks(newest)) {
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue, view.Catalogue(newest, rank));
+    for (const TensorDef& def : catalogue->activations) {
       if (spec.Matches(def.key)) return Status::Ok();
       names.insert(def.key.name);
       if (def.key.name != spec.activation) continue;

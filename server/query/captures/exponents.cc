@@ -125,16 +125,14 @@ Status Lister::AddRank(std::size_t attempt, std::uint32_t rank, const RankMeta& 
 }
 
 Status Lister::AddWindow(std::size_t attempt, std::uint32_t rank, StepBounds window) {
-  auto found = store_.Exponents(view_.attempts()[attempt].id, rank, window);
-  if (!found.ok()) return found.status();
-  for (ExponentRecord& record : *found) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto found, store_.Exponents(view_.attempts()[attempt].id, rank, window));
+  for (ExponentRecord& record : found) {
     if (!IsWantedOf(attempt, record.step)) continue;
-    const auto catalogue = CatalogueOf(attempt, rank, record);
-    if (!catalogue.ok()) return catalogue.status();
-    const TensorKey& key = (*catalogue)->activations[record.activation].key;
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue, CatalogueOf(attempt, rank, record));
+    const TensorKey& key = catalogue->activations[record.activation].key;
     names_.insert(key.name);
     if (!IsWantedTensor(key)) continue;
-    ExponentRow row = MakeRow(attempt, rank, **catalogue, std::move(record));
+    ExponentRow row = MakeRow(attempt, rank, *catalogue, std::move(record));
     STATCOLLECT_RETURN_IF_ERROR(request_.summary ? Fold(std::move(row)) : Add(std::move(row)));
   }
   return Status::Ok();
@@ -225,18 +223,16 @@ Result<std::vector<ExponentRow>> Lister::Run(const std::stop_token& stop) {
 Status NothingOf(Store& store, RunView& view, const ExponentsRequest& asked, const std::stop_token& stop) {
   const ExponentsRequest request{.run = asked.run, .activation = asked.activation};
   const StepSet every = StepSet::Parse("").value();
-  auto owners = StepOwners::Of(view, every);
-  if (!owners.ok()) return owners.status();
-  Lister lister(store, view, request, every, *std::move(owners));
-  const auto rows = lister.Run(stop);
-  if (!rows.ok()) return rows.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto owners, StepOwners::Of(view, every));
+  Lister lister(store, view, request, every, std::move(owners));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, lister.Run(stop));
   const std::string attempted =
       "exponents of '" + Printable(asked.activation) + "' in run '" + Printable(asked.run) + "': ";
-  if (!rows->empty()) {
+  if (!rows.empty()) {
     std::set<std::uint64_t> steps;
     std::set<std::string> kinds;
     std::set<std::uint32_t> ranks;
-    for (const ExponentRow& row : *rows) {
+    for (const ExponentRow& row : rows) {
       steps.insert(row.record.step);
       kinds.emplace(Name(row.def.key.kind));
       ranks.insert(row.rank);
@@ -277,15 +273,11 @@ FormatLoss LossIn(DType format, const ExponentRecord& record) {
 
 Result<std::vector<ExponentRow>> ListExponents(Store& store, const ExponentsRequest& request,
                                                const std::stop_token& stop) {
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
-  auto owners = StepOwners::Of(*view, *wanted);
-  if (!owners.ok()) return owners.status();
-  auto rows = Lister(store, *view, request, *std::move(wanted), *std::move(owners)).Run(stop);
-  if (rows.ok() && rows->empty() && !request.activation.empty())
-    return NothingOf(store, *view, request, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto owners, StepOwners::Of(view, wanted));
+  auto rows = Lister(store, view, request, std::move(wanted), std::move(owners)).Run(stop);
+  if (rows.ok() && rows->empty() && !request.activation.empty()) return NothingOf(store, view, request, stop);
   return rows;
 }
 

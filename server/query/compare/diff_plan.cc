@@ -55,11 +55,10 @@ void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request,
 
 // Replicas instead of ranks of one number, and of kinds those that replicas have in common.
 Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPlan& plan) {
-  auto merged = MergeRanks(a, b, plan.steps);
-  if (!merged.ok()) return merged.status();
-  plan.notes.insert(plan.notes.end(), merged->notes.begin(), merged->notes.end());
-  plan.incomparable = merged->incomparable;
-  plan.ranks = std::move(merged->pairs);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto merged, MergeRanks(a, b, plan.steps));
+  plan.notes.insert(plan.notes.end(), merged.notes.begin(), merged.notes.end());
+  plan.incomparable = merged.incomparable;
+  plan.ranks = std::move(merged.pairs);
   if (!request.ranks.empty()) {
     const std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
     std::erase_if(plan.ranks, [&](const RankPair& pair) { return !asked.contains(pair.a); });
@@ -68,7 +67,7 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
     plan.incomparable = "none of the requested ranks is in " + a.run();
   bool any = false;
   for (std::size_t kind = 0; kind < kKindCount; ++kind) {
-    plan.wanted[kind] = plan.wanted[kind] && merged->replicated[kind];
+    plan.wanted[kind] = plan.wanted[kind] && merged.replicated[kind];
     any = any || plan.wanted[kind];
   }
   if (plan.incomparable.empty() && !any)
@@ -131,9 +130,8 @@ Status FindKinds(RunView& view, const std::vector<RankPair>& ranks, std::uint32_
                  RecordedKinds& recorded) {
   for (const std::size_t attempt : attempts) {
     for (const RankPair& rank : ranks) {
-      auto catalogue = view.Catalogue(attempt, rank.*side);
-      if (!catalogue.ok()) return catalogue.status();
-      for (const TensorDef& def : (*catalogue)->activations) {
+      STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, view.Catalogue(attempt, rank.*side));
+      for (const TensorDef& def : catalogue->activations) {
         const auto kind = static_cast<std::size_t>(def.key.kind);
         present[kind] = true;
         recorded.modes[kind][static_cast<std::size_t>(def.key.mode)] = true;
@@ -276,8 +274,7 @@ std::optional<std::string> WhyNotRecorded(const RunView& a, const RunView& b, co
 
 Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
                           const IsStreamOpen& is_stream_open) {
-  auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
   if (request.tolerance && !(std::isfinite(*request.tolerance) && *request.tolerance >= 0)) {
     return Status(
         Code::kInvalidArgument,
@@ -287,7 +284,7 @@ Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
   ChooseKinds(request, plan);
   if (!request.merge_ranks) ChooseRanks(a, b, request, plan);
   if (plan.incomparable.empty()) {
-    auto steps_a = a.Steps(*wanted), steps_b = b.Steps(*wanted);
+    auto steps_a = a.Steps(wanted), steps_b = b.Steps(wanted);
     if (!steps_a.ok()) return steps_a.status();
     if (!steps_b.ok()) return steps_b.status();
     ChooseSteps(a, *steps_a, b, *steps_b, request, plan);

@@ -171,9 +171,9 @@ Status LossDiff::ComparePair(const ScalarRecord& a, double b, const ReportOrder&
   comparison.tolerance = context_.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
   comparison.agreement = distance > comparison.tolerance ? Agreement::kDiverged : Agreement::kWithinTolerance;
   if (comparison.agreement == Agreement::kDiverged && context_.noise != nullptr && !context_.exact) {
-    auto noise = context_.noise->OfLoss(at.ranks.a, at.step, a.micro_batch, a.name);
-    if (!noise.ok()) return noise.status();
-    WeighByNoise(*noise, context_.noise_allows, comparison);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto noise,
+                                 context_.noise->OfLoss(at.ranks.a, at.step, a.micro_batch, a.name));
+    WeighByNoise(noise, context_.noise_allows, comparison);
   }
   const bool diverged = comparison.agreement == Agreement::kDiverged;
   Divergence row{.step = at.step,

@@ -56,12 +56,10 @@ class Confirmation {
   Result<bool> Look(std::size_t attempt, std::uint64_t step) {
     for (const Ranks& group : layout_.groups) {
       if (group.size() < 2) continue;
-      const auto first = view_.Read(attempt, group.front(), step);
-      if (!first.ok()) return first.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto first, view_.Read(attempt, group.front(), step));
       for (auto rank = group.begin() + 1; rank != group.end(); ++rank) {
-        const auto other = view_.Read(attempt, *rank, step);
-        if (!other.ok()) return other.status();
-        if (!Judge(*first, *other, group.front(), *rank, step)) return false;
+        STATCOLLECT_ASSIGN_OR_RETURN(const auto other, view_.Read(attempt, *rank, step));
+        if (!Judge(first, other, group.front(), *rank, step)) return false;
       }
     }
     return true;
@@ -145,9 +143,8 @@ class Merger {
     bool confirmed = false;
     int tried = 0;
     for (auto at = steps_.begin(); at != steps_.end() && !confirmed && tried < kStepsTried; ++at, ++tried) {
-      auto told = confirmation.Look(of_a ? at->second.first : at->second.second, at->first);
-      if (!told.ok()) return told.status();
-      confirmed = *told;
+      STATCOLLECT_ASSIGN_OR_RETURN(confirmed,
+                                   confirmation.Look(of_a ? at->second.first : at->second.second, at->first));
     }
     if (!confirmed) {
       merged_.notes.push_back("the first steps of " + view.run() +

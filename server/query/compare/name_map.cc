@@ -104,9 +104,7 @@ Result<NameMap> NameMap::Parse(std::string_view text) {
   std::string known;
   if (LooksLikeKnownMap(Trimmed(text))) {
     map.known_ = Trimmed(text);
-    auto rules = KnownMap(map.known_);
-    if (!rules.ok()) return rules.status();
-    known = *std::move(rules);
+    STATCOLLECT_ASSIGN_OR_RETURN(known, KnownMap(map.known_));
     text = known;
   }
   std::size_t number = 0;

@@ -418,9 +418,8 @@ struct CommonSteps {
 
 Result<CommonSteps> ReadCommonSteps(RunView& a, RunView& b, std::uint32_t rank, const std::stop_token& stop) {
   CommonSteps common;
-  const auto every = StepSet::Parse("");
-  if (!every.ok()) return every.status();
-  const auto steps_a = a.Steps(*every), steps_b = b.Steps(*every);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto every, StepSet::Parse(""));
+  const auto steps_a = a.Steps(every), steps_b = b.Steps(every);
   if (!steps_a.ok()) return steps_a.status();
   if (!steps_b.ok()) return steps_b.status();
   for (const auto& [step, attempt_a] : *steps_a) {
@@ -458,9 +457,7 @@ Result<ProposeMapReport> ProposeNames(RunView& a, RunView& b, const std::stop_to
   const auto rank = LowestCommonRank(a, b);
   CommonSteps common;
   if (rank) {
-    auto read = ReadCommonSteps(a, b, *rank, stop);
-    if (!read.ok()) return read.status();
-    common = *std::move(read);
+    STATCOLLECT_ASSIGN_OR_RETURN(common, ReadCommonSteps(a, b, *rank, stop));
   }
   if (common.steps.empty()) {
     return Status(Code::kNotFound, "map propose: found no step with tensors of the same rank in both '" +

@@ -71,16 +71,13 @@ class RankScan {
       STATCOLLECT_RETURN_IF_ERROR(cursor_a_.status());
       return cursor_b_.status();
     }
-    auto alignment = CurrentAlignment();
-    if (!alignment.ok()) return alignment.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(auto alignment, CurrentAlignment());
     Quick quick;
     PairJudge judge(context_, at);
-    at.alignment = *alignment;
+    at.alignment = alignment;
     follower_.BeginStep(at.alignment->a().activations.size());
     STATCOLLECT_RETURN_IF_ERROR(LoadStep(at, judge, quick));
-    auto defined = Define(at.step);
-    if (!defined.ok()) return defined.status();
-    at.alignment = *defined;
+    STATCOLLECT_ASSIGN_OR_RETURN(at.alignment, Define(at.step));
     follower_.MakeRoom(at.alignment->a().activations.size());
     STATCOLLECT_RETURN_IF_ERROR(CompareLoaded(at, judge, quick));
     distances_.MoveTo(at.tally);
@@ -150,9 +147,8 @@ class RankScan {
         continue;
       }
       if (side_by_side && !equal && as_columns && as_columns_ && !as_records_.contains(a->activation)) {
-        const auto compared = CompareColumns(at, judge, quick);
-        if (!compared.ok()) return compared.status();
-        if (*compared) continue;
+        STATCOLLECT_ASSIGN_OR_RETURN(const auto compared, CompareColumns(at, judge, quick));
+        if (compared) continue;
       }
       const bool take_a = side_by_side || b == nullptr || (a != nullptr && a->activation < b->activation);
       const bool take_b = side_by_side || !take_a;
@@ -376,15 +372,13 @@ class RankScan {
 
   // At all of the step, of which equal blocks were not decoded.
   Status LookAgain(RankStepFindings& at, bool in_detail) {
-    const auto a = context_.a.Read(steps_.attempt_a, steps_.ranks.a, at.step);
-    if (!a.ok()) return a.status();
-    if (!in_detail) return LookAt(a->observations, {}, false, at);
-    const auto b = context_.b.Read(steps_.attempt_b, steps_.ranks.b, at.step);
-    if (!b.ok()) return b.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto a, context_.a.Read(steps_.attempt_a, steps_.ranks.a, at.step));
+    if (!in_detail) return LookAt(a.observations, {}, false, at);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto b, context_.b.Read(steps_.attempt_b, steps_.ranks.b, at.step));
     auto defined = CurrentAlignment();  // Read may have met more definitions
     if (!defined.ok()) return defined.status();
     at.alignment = *defined;
-    return LookAt(a->observations, b->observations, true, at);
+    return LookAt(a.observations, b.observations, true, at);
   }
 
   // Not in detail: only for where A's losses stand.
@@ -406,10 +400,9 @@ class RankScan {
     const StepBounds bounds{.first = all.front().step, .last = all.back().step};
     const auto add = [&](const RunView& view, std::size_t attempt, std::uint32_t rank,
                          auto member) -> Status {
-      auto scalars = view.Scalars(attempt, rank, bounds);
-      if (!scalars.ok()) return scalars.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, view.Scalars(attempt, rank, bounds));
       auto at = all.begin();
-      for (ScalarRecord& scalar : *scalars) {
+      for (ScalarRecord& scalar : scalars) {
         while (at != all.end() && at->step < scalar.step) ++at;
         if (at == all.end()) break;
         if (at->step == scalar.step && IsLoss(scalar.name)) ((*at).*member).push_back(std::move(scalar));

@@ -257,9 +257,8 @@ void ReportBuilder::NoteOnlyUpdate(bool in_a, const RankStepFindings& at) {
 Status ReportBuilder::TakeMissing(RankStepFindings& at) {
   Completeness known;
   for (MissingRecord& missing : at.missing) {
-    auto certain = IsCertainlyMissing(missing, at, known);
-    if (!certain.ok()) return certain.status();
-    if (!*certain) continue;
+    STATCOLLECT_ASSIGN_OR_RETURN(auto certain, IsCertainlyMissing(missing, at, known));
+    if (!certain) continue;
     const std::string counted = (missing.in_a ? "a" : "b") + std::to_string(at.ranks.a) + ":" +
                                 std::to_string(at.ranks.b) + " " + missing.label;
     if (!missing_counted_.insert(counted).second) continue;
@@ -302,9 +301,8 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   const bool in_a = missing.in_a;
   const RunView& view = in_a ? a_ : b_;
   const std::uint32_t rank = in_a ? at.ranks.a : at.ranks.b;
-  auto complete = IsComplete(in_a, at, known);
-  if (!complete.ok()) return complete.status();
-  if (!*complete) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto complete, IsComplete(in_a, at, known));
+  if (!complete) {
     incomplete_.insert("step " + std::to_string(at.step) + " of " + view.run() +
                        " was not finished on rank " + std::to_string(rank) +
                        "; records missing there were not counted");
@@ -534,19 +532,17 @@ void TakeCells(StepResult& step, HeatMapBuilder& heat) {
 Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                             const IsStreamOpen& is_stream_open, NoiseFloor* noise, const Twins* twins,
                             const OnProgress& progress, const std::stop_token& stop) {
-  auto names = NameMap::Parse(request.map);
-  if (!names.ok()) return names.status();
-  auto plan = PlanDiff(a, b, request, is_stream_open);
-  if (!plan.ok()) return plan.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto names, NameMap::Parse(request.map));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto plan, PlanDiff(a, b, request, is_stream_open));
   DiffReport report;
-  if (plan->incomparable.empty()) {
-    Aligner aligner({.wanted = plan->wanted, .names = &*names});
+  if (plan.incomparable.empty()) {
+    Aligner aligner({.wanted = plan.wanted, .names = &names});
     DetailLimits limits(RowsMax(request));
     const DiffContext context{.a = a,
                               .b = b,
                               .tolerance = request.tolerance,
                               .exact = request.exact,
-                              .losses = plan->losses,
+                              .losses = plan.losses,
                               .aligner = aligner,
                               .limits = limits,
                               .noise = noise,
@@ -554,39 +550,39 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .logical = request.logical,
                               .loss_factors = request.loss_factors,
                               .cells = request.heat_map_columns > 0};
-    if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, *plan, stop));
-    ReportBuilder builder(a, b, request, *plan, context);
+    if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, plan, stop));
+    ReportBuilder builder(a, b, request, plan, context);
     std::optional<HeatMapBuilder> heat;
-    if (context.cells) heat.emplace(*plan, request.heat_map_columns, request.heat_map_rows);
+    if (context.cells) heat.emplace(plan, request.heat_map_columns, request.heat_map_rows);
     const auto take = [&](StepResult step) -> Result<bool> {
       if (heat) TakeCells(step, *heat);
       STATCOLLECT_RETURN_IF_ERROR(builder.Take(std::move(step)));
       return !(request.first_only && builder.diverged());
     };
-    STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, *plan).Run(take, progress, stop));
+    STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, plan).Run(take, progress, stop));
     report = builder.Conclude();
     std::optional<std::uint64_t> last_step;
     if (request.first_only && report.first) last_step = report.first->step;
     const RootQuestion question{.context = context,
-                                .plan = *plan,
+                                .plan = plan,
                                 .steps = builder.steps_to_judge(),
                                 .missing = builder.first_missing(),
                                 .last_step = last_step,
                                 .twins = twins};
     STATCOLLECT_RETURN_IF_ERROR(JudgeReport(question, request, builder.tally(), report, stop));
-    AddBracket(*plan, report);
+    AddBracket(plan, report);
     if (heat && report.verdict != Verdict::kIncomparable) report.heat_map = heat->Make(report);
-    AddMapNotes(*names, aligner, report, a.run(), b.run());
+    AddMapNotes(names, aligner, report, a.run(), b.run());
   } else {
     report.verdict = Verdict::kIncomparable;
-    report.message = plan->incomparable;
+    report.message = plan.incomparable;
   }
   report.run_a = a.run();
   report.run_b = b.run();
   report.source_a = SourceOf(a);
   report.source_b = SourceOf(b);
   CompareConfiguration(a, b, report);
-  AddPlan(*plan, request.merge_ranks, report);
+  AddPlan(plan, request.merge_ranks, report);
   NoteEnd(request, report);
   return report;
 }

@@ -21,9 +21,8 @@ Status DiffScan::Run(const Take& take, const OnProgress& progress, const std::st
     if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
     done.done += wave.size() * plan_.ranks.size();
     for (StepResult& step : wave) {
-      const auto more = take(std::move(step));
-      if (!more.ok()) return more.status();
-      if (!*more) return Status::Ok();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto more, take(std::move(step)));
+      if (!more) return Status::Ok();
     }
     if (progress) progress(done);
     steps = std::min(2 * steps, std::max<std::size_t>(1, kWaveRankStepsMax / plan_.ranks.size()));

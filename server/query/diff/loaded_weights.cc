@@ -59,22 +59,18 @@ Status LoadedWeights::Compare(RankStepFindings& at) {
 Result<std::optional<std::size_t>> LoadedWeights::OwnerOf(bool of_a, std::uint64_t step) {
   const auto known = owners_.find({of_a, step});
   if (known != owners_.end()) return known->second;
-  auto wanted = StepSet::Parse(std::to_string(step));
-  if (!wanted.ok()) return wanted.status();
-  auto steps = (of_a ? context_.a : context_.b).Steps(*wanted);
-  if (!steps.ok()) return steps.status();
-  const auto found = steps->find(step);
-  return owners_[{of_a, step}] = found == steps->end() ? std::nullopt : std::optional(found->second);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(std::to_string(step)));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, (of_a ? context_.a : context_.b).Steps(wanted));
+  const auto found = steps.find(step);
+  return owners_[{of_a, step}] = found == steps.end() ? std::nullopt : std::optional(found->second);
 }
 
 Result<std::optional<StepData>> LoadedWeights::ReadBefore(bool of_a, std::uint32_t rank, std::uint64_t step) {
   RunView& view = of_a ? context_.a : context_.b;
-  const auto owner = OwnerOf(of_a, step - 1);
-  if (!owner.ok()) return owner.status();
-  if (!*owner || !view.ranks(**owner).contains(rank)) return std::optional<StepData>();
-  auto data = view.Read(**owner, rank, step - 1);
-  if (!data.ok()) return data.status();
-  return data->observations.empty() ? std::optional<StepData>() : std::optional(*std::move(data));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto owner, OwnerOf(of_a, step - 1));
+  if (!owner || !view.ranks(*owner).contains(rank)) return std::optional<StepData>();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto data, view.Read(*owner, rank, step - 1));
+  return data.observations.empty() ? std::optional<StepData>() : std::optional(std::move(data));
 }
 
 Status LoadedWeights::CompareSide(bool in_a, RankStepFindings& at) {
@@ -83,18 +79,16 @@ Status LoadedWeights::CompareSide(bool in_a, RankStepFindings& at) {
   const auto [having_attempt, having_rank, lacking_rank] =
       in_a ? std::tuple(at.attempt_b, at.ranks.b, at.ranks.a)
            : std::tuple(at.attempt_a, at.ranks.a, at.ranks.b);
-  auto before = ReadBefore(in_a, lacking_rank, at.step);
-  if (!before.ok()) return before.status();
-  if (!*before) return Status::Ok();
-  auto now = having.Read(having_attempt, having_rank, at.step);
-  if (!now.ok()) return now.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto before, ReadBefore(in_a, lacking_rank, at.step));
+  if (!before) return Status::Ok();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto now, having.Read(having_attempt, having_rank, at.step));
   Updated updated;  // of several updates the last one
-  for (const Observation& seen : (*before)->observations) {
+  for (const Observation& seen : before->observations) {
     if (seen.def->key.mode == Mode::kTrain)
       updated[{seen.def->key.kind, seen.def->key.name, seen.def->key.output_path}] = &seen;
   }
   std::map<std::uint32_t, const Observation*> loaded;
-  for (const Observation& seen : now->observations) loaded[seen.def->id] = &seen;
+  for (const Observation& seen : now.observations) loaded[seen.def->id] = &seen;
   std::vector<MissingRecord> rest;
   for (MissingRecord& missing : at.missing) {
     bool compared = false;
@@ -154,9 +148,8 @@ Status LoadedWeights::Weigh(std::uint32_t id_a, RankStepFindings& at, Comparison
   const bool by_size = comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
   if (context_.noise == nullptr || context_.exact || !by_size || id_a == Alignment::kNone)
     return Status::Ok();
-  auto noise = context_.noise->At(at.attempt_a, at.ranks.a, at.step);
-  if (!noise.ok()) return noise.status();
-  if (id_a < noise->size()) WeighByNoise((*noise)[id_a], context_.noise_allows, comparison);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto noise, context_.noise->At(at.attempt_a, at.ranks.a, at.step));
+  if (id_a < noise.size()) WeighByNoise(noise[id_a], context_.noise_allows, comparison);
   return Status::Ok();
 }
 

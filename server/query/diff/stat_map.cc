@@ -93,9 +93,9 @@ class UnitReader {
       if (block == nullptr) break;
       const RankCatalogue* catalogue = columns.CatalogueOf(*block);
       if (catalogue == nullptr) {
-        const auto found = view_.CatalogueOf(step.attempt, unit.rank, step.step, *block);
-        if (!found.ok()) return found.status();
-        columns.Learn(*(catalogue = *found), *block);
+        STATCOLLECT_ASSIGN_OR_RETURN(const auto found,
+                                     view_.CatalogueOf(step.attempt, unit.rank, step.step, *block));
+        columns.Learn(*(catalogue = found), *block);
       }
       cells_.clear();
       columns.AddCells(*block, cells_);
@@ -112,12 +112,12 @@ class UnitReader {
     while (cursor.Peek(step.step) != nullptr && cursor.Load(MovesCount(), &loaded_.Add())) {
     }
     STATCOLLECT_RETURN_IF_ERROR(cursor.status());
-    const auto catalogue = view_.CatalogueOf(step.attempt, unit.rank, step.step, loaded_.blocks());
-    if (!catalogue.ok()) return catalogue.status();
-    loaded_.Index(**catalogue);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue,
+                                 view_.CatalogueOf(step.attempt, unit.rank, step.step, loaded_.blocks()));
+    loaded_.Index(*catalogue);
     cells_.clear();
     MovesCount() ? AddMovements(step.step) : AddLevels();
-    if (step.column) builder_.Take(*step.column, unit.rank, **catalogue, cells_);
+    if (step.column) builder_.Take(*step.column, unit.rank, *catalogue, cells_);
     return Status::Ok();
   }
 
@@ -156,11 +156,10 @@ Result<std::vector<StepOf>> StepsToRead(const RunView& view,
                                         const std::map<std::uint64_t, std::size_t>& owners, TopBy by) {
   std::vector<StepOf> steps;
   if (by == TopBy::kUpdateRatio && !owners.empty() && owners.begin()->first > 0) {
-    const auto before = StepSet::Parse(std::to_string(owners.begin()->first - 1));
-    if (!before.ok()) return before.status();
-    const auto found = view.Steps(*before);
-    if (!found.ok()) return found.status();
-    for (const auto& [step, attempt] : *found) steps.push_back({step, attempt, std::nullopt});
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto before,
+                                 StepSet::Parse(std::to_string(owners.begin()->first - 1)));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto found, view.Steps(before));
+    for (const auto& [step, attempt] : found) steps.push_back({step, attempt, std::nullopt});
   }
   std::size_t column = 0;
   for (const auto& [step, attempt] : owners) steps.push_back({step, attempt, column++});
@@ -197,19 +196,16 @@ StatMap EmptyMap(const RunView& view, TopBy by) {
 }  // namespace
 
 Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const std::stop_token& stop) {
-  const auto wanted = StepSet::Parse(request.steps);
-  if (!wanted.ok()) return wanted.status();
-  const auto owners = view.Steps(*wanted);
-  if (!owners.ok()) return owners.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request.steps));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto owners, view.Steps(wanted));
   StatMap map = EmptyMap(view, request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by);
-  const auto steps = StepsToRead(view, *owners, map.by);
-  if (!steps.ok()) return steps.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto steps, StepsToRead(view, owners, map.by));
   std::vector<std::uint32_t> ranks;
   for (const std::uint32_t rank : map.ranks) {
     if (IsWanted(request.ranks, rank)) ranks.push_back(rank);
   }
-  StatMapBuilder builder(StepsOf(*owners), SideOrDefault(request.columns), SideOrDefault(request.rows));
-  const std::vector<Unit> units = CutUnits(ranks, *steps, map.by);
+  StatMapBuilder builder(StepsOf(owners), SideOrDefault(request.columns), SideOrDefault(request.rows));
+  const std::vector<Unit> units = CutUnits(ranks, steps, map.by);
   std::vector<Status> read(units.size(), Status::Ok());
   InParallel(units.size(), [&](std::size_t i) {
     read[i] = UnitReader(view, request, map.by, builder).Read(units[i], stop);

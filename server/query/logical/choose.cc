@@ -41,14 +41,13 @@ Result<Layouts> LayoutsOf(RunView& view) {
   const std::size_t newest = view.attempts().size() - 1;
   std::set<std::string> first_weights;
   for (const auto& [rank, meta] : view.ranks(newest)) {
-    auto catalogue = view.Catalogue(newest, rank);
-    if (!catalogue.ok()) return catalogue.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, view.Catalogue(newest, rank));
     std::set<std::string> weights;
-    LookAt(**catalogue, &weights, &found.parameters.emplace_back(), &found.micro_batches);
+    LookAt(*catalogue, &weights, &found.parameters.emplace_back(), &found.micro_batches);
     if (found.ranks.empty()) first_weights = weights;
     found.stages = found.stages || weights != first_weights;
     RankLayouts& of = found.ranks.emplace_back();
-    for (const Layout& layout : (*catalogue)->layouts) {
+    for (const Layout& layout : catalogue->layouts) {
       found.any_placement = found.any_placement || layout.placement;
       Cut cut = CutOf(layout);
       if (!cut.empty()) of.insert(std::move(cut));
@@ -160,12 +159,10 @@ Status FindParts(const LogicalPair& pair, Divergence& row) {
     };
   };
   const std::string& in_b = row.activation_b.empty() ? row.activation : row.activation_b;
-  auto parts_a = pair.a->ReadParts(row.step, is(row.activation));
-  if (!parts_a.ok()) return parts_a.status();
-  auto parts_b = pair.b->ReadParts(row.step, is(in_b));
-  if (!parts_b.ok()) return parts_b.status();
-  if (parts_a->parts.empty() || parts_b->parts.empty()) return Status::Ok();
-  CommonParts common = CompareCommonParts(parts_a->parts, parts_b->parts, row.tolerance);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto parts_a, pair.a->ReadParts(row.step, is(row.activation)));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto parts_b, pair.b->ReadParts(row.step, is(in_b)));
+  if (parts_a.parts.empty() || parts_b.parts.empty()) return Status::Ok();
+  CommonParts common = CompareCommonParts(parts_a.parts, parts_b.parts, row.tolerance);
   row.parts = std::move(common.differing);
   row.parts_total = common.total;
   return Status::Ok();

@@ -69,14 +69,12 @@ Result<std::unique_ptr<LogicalRun>> LogicalRun::Open(RunReader& store, const std
 }
 
 Status LogicalRun::Read() {
-  auto attempts = store_.Attempts(run_);
-  if (!attempts.ok()) return attempts.status();
-  for (const AttemptMeta& meta : *attempts) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store_.Attempts(run_));
+  for (const AttemptMeta& meta : attempts) {
     Attempt& attempt = attempts_.emplace_back();
     attempt.id = meta.id;
-    auto ranks = store_.Ranks(meta.id);
-    if (!ranks.ok()) return ranks.status();
-    attempt.ranks = *std::move(ranks);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, store_.Ranks(meta.id));
+    attempt.ranks = std::move(ranks);
     for (const auto& [rank, of] : attempt.ranks) attempt.members.emplace_back().rank = rank;
     WriterLock lock(mutex_);
     STATCOLLECT_RETURN_IF_ERROR(Grow(attempt));
@@ -103,13 +101,11 @@ void LogicalRun::FindStages(Attempt& attempt) {
 
 Status LogicalRun::Grow(Attempt& attempt) {
   for (Member& member : attempt.members) {
-    auto activations = store_.Activations(attempt.id, member.rank);
-    if (!activations.ok()) return activations.status();
-    member.activations = *std::move(activations);
-    auto layouts = store_.Layouts(attempt.id, member.rank);
-    if (!layouts.ok()) return layouts.status();
-    for (std::size_t i = member.layouts.size(); i < layouts->size(); ++i)
-      member.layouts.push_back(std::move((*layouts)[i]));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_.Activations(attempt.id, member.rank));
+    member.activations = std::move(activations);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, store_.Layouts(attempt.id, member.rank));
+    for (std::size_t i = member.layouts.size(); i < layouts.size(); ++i)
+      member.layouts.push_back(std::move(layouts[i]));
   }
   return Status::Ok();
 }
@@ -186,10 +182,9 @@ Status LogicalRun::Classify() {
     cut_.ranks = std::max(cut_.ranks, static_cast<std::uint32_t>(attempt.members.size()));
     cut_.stages = std::max(cut_.stages, attempt.stages);
     std::set<std::string> replicated;
-    auto steps = StatSteps(attempt.id, 0, {});
-    if (!steps.ok()) return steps.status();
-    if (steps->size() > kStepsLookedAt) steps->resize(kStepsLookedAt);
-    for (const std::uint64_t number : *steps) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto steps, StatSteps(attempt.id, 0, {}));
+    if (steps.size() > kStepsLookedAt) steps.resize(kStepsLookedAt);
+    for (const std::uint64_t number : steps) {
       Step step;
       for (std::size_t i = 0; i < attempt.members.size(); ++i) {
         const auto scan =
@@ -200,7 +195,7 @@ Status LogicalRun::Classify() {
       }
       for (const auto& [id, parts] : step.parts) {
         Judge(attempt.activations[id], parts, &replicated);
-        if (number == steps->front()) CountElements(attempt.activations[id], parts);
+        if (number == steps.front()) CountElements(attempt.activations[id], parts);
       }
     }
   }

@@ -35,9 +35,8 @@ Result<bool> HoldsParts(RunView& view) {
     if (view.ranks(attempt).size() < 2) continue;
     ReadCatalogues(RanksOf(view, attempt, attempt));
     for (const auto& [rank, meta] : view.ranks(attempt)) {
-      auto catalogue = view.Catalogue(attempt, rank);
-      if (!catalogue.ok()) return catalogue.status();
-      if (std::any_of((*catalogue)->layouts.begin(), (*catalogue)->layouts.end(),
+      STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, view.Catalogue(attempt, rank));
+      if (std::any_of(catalogue->layouts.begin(), catalogue->layouts.end(),
                       [](const Layout& l) { return l.placement && !IsWhole(View(*l.placement)); }))
         return true;
     }
@@ -46,9 +45,8 @@ Result<bool> HoldsParts(RunView& view) {
 }
 
 Result<std::unique_ptr<LogicalRun>> OpenIfCut(RunReader& store, RunView& view) {
-  auto parts = HoldsParts(view);
-  if (!parts.ok()) return parts.status();
-  if (!*parts) return std::unique_ptr<LogicalRun>();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto parts, HoldsParts(view));
+  if (!parts) return std::unique_ptr<LogicalRun>();
   return OpenWhole(store, view);
 }
 
@@ -66,13 +64,10 @@ Result<TopReport> FindTopOfWhole(LogicalRun& run, RunView& by_rank, const TopReq
                                  const std::stop_token& stop) {
   TopRequest wanted = request;
   if (!wanted.step) {
-    auto newest = NewestStepOfAll(run, by_rank);
-    if (!newest.ok()) return newest.status();
-    wanted.step = *newest;
+    STATCOLLECT_ASSIGN_OR_RETURN(wanted.step, NewestStepOfAll(run, by_rank));
   }
-  auto whole = RunView::Open(run, by_rank.run());
-  if (!whole.ok()) return whole.status();
-  auto top = FindTop(*whole, wanted, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, RunView::Open(run, by_rank.run()));
+  auto top = FindTop(whole, wanted, stop);
   if (!top.ok()) return top;
   for (TopRow& row : top->rows) DescribeRanks(run, row.point);
   top->notes.insert(top->notes.begin(), "the parts of the ranks were combined; --by-rank shows each rank's");

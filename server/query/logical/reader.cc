@@ -76,9 +76,9 @@ Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt_id
     }
   }
   for (OfRank& of : read) {
-    auto points = store_.ActivationSeries(attempt_id, of.member->rank, of.id, steps);
-    if (!points.ok()) return points.status();
-    of.points = *std::move(points);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto points,
+                                 store_.ActivationSeries(attempt_id, of.member->rank, of.id, steps));
+    of.points = std::move(points);
   }
   const bool grown = std::any_of(read.begin(), read.end(), [&](const OfRank& of) {
     ReaderLock lock(mutex_);
@@ -119,9 +119,8 @@ Status LogicalRun::ReadDefinitionsAgain(Attempt& attempt) {
 Result<std::vector<std::uint64_t>> LogicalRun::StatSteps(AttemptId attempt, std::uint32_t, StepBounds steps) {
   std::set<std::uint64_t> all;
   for (const Member& member : MembersOf(attempt)) {
-    auto of = store_.StatSteps(attempt, member.rank, steps);
-    if (!of.ok()) return of.status();
-    all.insert(of->begin(), of->end());
+    STATCOLLECT_ASSIGN_OR_RETURN(auto of, store_.StatSteps(attempt, member.rank, steps));
+    all.insert(of.begin(), of.end());
   }
   return std::vector<std::uint64_t>(all.begin(), all.end());
 }
@@ -130,9 +129,8 @@ Result<std::optional<std::uint64_t>> LogicalRun::FirstStatStep(AttemptId attempt
                                                                StepBounds steps) {
   std::optional<std::uint64_t> first;
   for (const Member& member : MembersOf(attempt)) {
-    const auto of = store_.FirstStatStep(attempt, member.rank, steps);
-    if (!of.ok()) return of.status();
-    if (*of) first = std::min(first.value_or(**of), **of);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto of, store_.FirstStatStep(attempt, member.rank, steps));
+    if (of) first = std::min(first.value_or(*of), *of);
   }
   return first;
 }
@@ -147,9 +145,8 @@ Result<std::vector<ScalarRecord>> LogicalRun::Scalars(AttemptId attempt, std::ui
   std::map<std::tuple<std::uint64_t, std::string, std::uint32_t>, Values> gathered;
   std::uint64_t place = 0;
   for (const Member& member : MembersOf(attempt)) {
-    auto of = store_.Scalars(attempt, member.rank, steps);
-    if (!of.ok()) return of.status();
-    for (ScalarRecord& scalar : *of) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto of, store_.Scalars(attempt, member.rank, steps));
+    for (ScalarRecord& scalar : of) {
       Values& values = gathered[{scalar.step, std::move(scalar.name), fold_ ? 0 : scalar.micro_batch}];
       if (values.all.empty()) values.place = place++;
       values.all.push_back(scalar.value);
@@ -181,9 +178,8 @@ Result<std::vector<ScalarRecord>> LogicalRun::Scalars(AttemptId attempt, std::ui
 Result<std::vector<EventRecord>> LogicalRun::Events(AttemptId attempt, std::uint32_t) {
   std::vector<EventRecord> all;
   for (const Member& member : MembersOf(attempt)) {
-    auto of = store_.Events(attempt, member.rank);
-    if (!of.ok()) return of.status();
-    std::move(of->begin(), of->end(), std::back_inserter(all));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto of, store_.Events(attempt, member.rank));
+    std::move(of.begin(), of.end(), std::back_inserter(all));
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& x, const auto& y) { return x.step < y.step; });
   return all;
@@ -195,9 +191,8 @@ Result<std::vector<StepRecord>> LogicalRun::StepEnds(AttemptId attempt, std::uin
   const Attempt* const found = Find(attempt);
   if (found == nullptr) return std::vector<StepRecord>();
   for (const Member& member : found->members) {
-    auto of = store_.StepEnds(attempt, member.rank, steps);
-    if (!of.ok()) return of.status();
-    for (const StepRecord& end : *of) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto of, store_.StepEnds(attempt, member.rank, steps));
+    for (const StepRecord& end : of) {
       auto& [ranks, record] = ended[end.step];
       if (ranks++ == 0) record = end;
     }

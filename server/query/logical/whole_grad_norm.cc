@@ -21,10 +21,9 @@ Result<bool> HasStages(RunView& run) {
   for (std::size_t attempt = 0; attempt < run.attempts().size(); ++attempt) {
     std::set<std::set<std::string>> held;
     for (const auto& [rank, meta] : run.ranks(attempt)) {
-      auto catalogue = run.Catalogue(attempt, rank);
-      if (!catalogue.ok()) return catalogue.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, run.Catalogue(attempt, rank));
       std::set<std::string> names;
-      for (const TensorDef& def : (*catalogue)->activations) {
+      for (const TensorDef& def : catalogue->activations) {
         if (IsCounted(def.key)) names.insert(def.key.name);
       }
       held.insert(std::move(names));
@@ -70,25 +69,19 @@ std::optional<double> NormOf(const StepData& step) {
 Result<std::optional<std::vector<ScalarRow>>> WholeGradNorm(RunReader& store, RunView& by_rank,
                                                             const StepSet& steps,
                                                             const std::stop_token& stop) {
-  auto stages = HasStages(by_rank);
-  if (!stages.ok()) return stages.status();
-  auto whole = *stages ? OpenWhole(store, by_rank) : OpenIfCut(store, by_rank);
-  if (!whole.ok()) return whole.status();
-  if (!*whole || IsUnknown(**whole)) return {std::nullopt};
-  auto view = RunView::Open(**whole, by_rank.run());
-  if (!view.ok()) return view.status();
-  auto wanted = view->Steps(steps);
-  if (!wanted.ok()) return wanted.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto stages, HasStages(by_rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, stages ? OpenWhole(store, by_rank) : OpenIfCut(store, by_rank));
+  if (!whole || IsUnknown(*whole)) return {std::nullopt};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(*whole, by_rank.run()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, view.Steps(steps));
   std::vector<ScalarRow> rows;
-  for (const auto& [step, attempt] : *wanted) {
+  for (const auto& [step, attempt] : wanted) {
     if (stop.stop_requested())
       return Status(Code::kCancelled, "grad_norm of run '" + by_rank.run() + "': cancelled");
-    auto ended = HasEnded(by_rank, attempt, step);
-    if (!ended.ok()) return ended.status();
-    if (!*ended) continue;
-    auto data = view->Read(attempt, 0, step);
-    if (!data.ok()) return data.status();
-    const auto norm = NormOf(*data);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto ended, HasEnded(by_rank, attempt, step));
+    if (!ended) continue;
+    STATCOLLECT_ASSIGN_OR_RETURN(auto data, view.Read(attempt, 0, step));
+    const auto norm = NormOf(data);
     if (!norm) continue;
     ScalarRow& row = rows.emplace_back(
         ScalarRow{.run = by_rank.run(), .step = step, .name = std::string(kGradNorm), .value = *norm});

@@ -138,12 +138,11 @@ Result<NoiseProfile> NoiseProfile::Decode(std::string_view bytes) {
 }
 
 Result<std::vector<double>> ProfileNoise::At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) {
-  auto catalogue = a_.Catalogue(attempt_a, rank);
-  if (!catalogue.ok()) return catalogue.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, a_.Catalogue(attempt_a, rank));
   MutexLock lock(mutex_);
-  auto& entries = entries_[*catalogue];
+  auto& entries = entries_[catalogue];
   if (entries.empty()) {
-    for (const TensorDef& def : (*catalogue)->activations) {
+    for (const TensorDef& def : catalogue->activations) {
       const auto found = profile_.activations.find(def.key);
       entries.push_back(found == profile_.activations.end() ? nullptr : &found->second);
     }

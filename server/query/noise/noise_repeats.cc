@@ -33,21 +33,17 @@ Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(const OpenRun& open, RunV
         Code::kInvalidArgument,
         "noise of run '" + a.run() + "': found no repeats; expected at least one run of the same training");
   std::unique_ptr<RepeatNoise> noise(new RepeatNoise(a));
-  auto steps_a = a.Steps(StepSet());
-  if (!steps_a.ok()) return steps_a.status();
-  noise->steps_a_ = *std::move(steps_a);
+  STATCOLLECT_ASSIGN_OR_RETURN(noise->steps_a_, a.Steps(StepSet()));
   for (const std::string& run : runs) {
     if (run == a.run()) {
       return Status(
           Code::kInvalidArgument,
           "noise of run '" + run + "': a run is not its own repeat; expected runs of the same training");
     }
-    auto view = open(run);
-    if (!view.ok()) return view.status();
-    auto repeat = std::make_unique<Repeat>(*std::move(view));
-    auto steps = repeat->view.Steps(StepSet());
-    if (!steps.ok()) return steps.status();
-    repeat->steps = *std::move(steps);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto view, open(run));
+    auto repeat = std::make_unique<Repeat>(std::move(view));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto steps, repeat->view.Steps(StepSet()));
+    repeat->steps = std::move(steps);
     const auto spot =
         noise->steps_a_.empty() ? std::nullopt : noise->Nearest(*repeat, noise->steps_a_.rbegin()->first);
     if (!spot) {
@@ -98,20 +94,18 @@ std::optional<RepeatNoise::Spot> RepeatNoise::Nearest(const Repeat& repeat, std:
 }
 
 Result<std::vector<double>> RepeatNoise::At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) {
-  auto catalogue = a_.Catalogue(attempt_a, rank);
-  if (!catalogue.ok()) return catalogue.status();
-  std::vector<double> noise((*catalogue)->activations.size(), 0);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, a_.Catalogue(attempt_a, rank));
+  std::vector<double> noise(catalogue->activations.size(), 0);
   for (const auto& repeat : repeats_) {
     const auto spot = Nearest(*repeat, step);
     if (!spot) continue;
-    auto found = Of(*repeat, *spot, rank);
-    if (!found.ok()) return found.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(auto found, Of(*repeat, *spot, rank));
     auto then = a_.Catalogue(spot->attempt_a, rank);  // another launch has its own activation ids
     if (!then.ok()) return then.status();
-    const Alignment& alignment = self_.For(rank, **catalogue, **then);
+    const Alignment& alignment = self_.For(rank, *catalogue, **then);
     for (std::uint32_t id = 0; id < noise.size(); ++id) {
       const std::uint32_t other = alignment.b_of(id);
-      if (other < found->size()) noise[id] = std::max(noise[id], (*found)[other]);
+      if (other < found.size()) noise[id] = std::max(noise[id], found[other]);
     }
   }
   return noise;

@@ -20,12 +20,10 @@ namespace {
 constexpr std::size_t kStepsAWave = 64;
 
 Result<std::optional<NoiseProfile>> Load(Store& store, const std::string& run) {
-  auto stored = store.Document(run, kNoiseDocument);
-  if (!stored.ok()) return stored.status();
-  if (!*stored) return std::optional<NoiseProfile>();
-  auto profile = NoiseProfile::Decode(**stored);
-  if (!profile.ok()) return profile.status();
-  return std::optional(*std::move(profile));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto stored, store.Document(run, kNoiseDocument));
+  if (!stored) return std::optional<NoiseProfile>();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto profile, NoiseProfile::Decode(*stored));
+  return std::optional(std::move(profile));
 }
 
 RepeatNoise::OpenRun AsRecorded(Store& store) {
@@ -67,9 +65,8 @@ class Measurement {
   Measurement(RunView& a, NoiseFloor& noise) : a_(a), noise_(noise), ranks_(a.AllRanks()) {}
 
   Result<NoiseProfile> Run(const OnProgress& progress, const std::stop_token& stop) {
-    auto steps = a_.Steps(StepSet());
-    if (!steps.ok()) return steps.status();
-    const std::vector<std::pair<std::uint64_t, std::size_t>> all(steps->begin(), steps->end());
+    STATCOLLECT_ASSIGN_OR_RETURN(auto steps, a_.Steps(StepSet()));
+    const std::vector<std::pair<std::uint64_t, std::size_t>> all(steps.begin(), steps.end());
     Progress done{.done = 0, .total = all.size() * ranks_.size()};
     for (std::size_t first = 0; first < all.size(); first += kStepsAWave) {
       const std::size_t count = std::min(kStepsAWave, all.size() - first);
@@ -92,14 +89,12 @@ class Measurement {
   Status Measure(std::uint64_t step, std::size_t attempt) {
     for (const std::uint32_t rank : ranks_) {
       if (!a_.ranks(attempt).contains(rank)) continue;
-      auto noise = noise_.At(attempt, rank, step);
-      if (!noise.ok()) return noise.status();
-      auto catalogue = a_.Catalogue(attempt, rank);
-      if (!catalogue.ok()) return catalogue.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(auto noise, noise_.At(attempt, rank, step));
+      STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, a_.Catalogue(attempt, rank));
       {
         MutexLock lock(mutex_);
-        for (std::size_t id = 0; id < noise->size(); ++id)
-          profile_.Note((*catalogue)->activations[id].key, step, (*noise)[id]);
+        for (std::size_t id = 0; id < noise.size(); ++id)
+          profile_.Note(catalogue->activations[id].key, step, noise[id]);
       }
       STATCOLLECT_RETURN_IF_ERROR(MeasureLosses(attempt, rank, step));
     }
@@ -107,14 +102,12 @@ class Measurement {
   }
 
   Status MeasureLosses(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
-    auto scalars = a_.Scalars(attempt, rank, {.first = step, .last = step});
-    if (!scalars.ok()) return scalars.status();
-    for (const ScalarRecord& scalar : *scalars) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, a_.Scalars(attempt, rank, {.first = step, .last = step}));
+    for (const ScalarRecord& scalar : scalars) {
       if (!IsLoss(scalar.name)) continue;
-      auto noise = noise_.OfLoss(rank, step, scalar.micro_batch, scalar.name);
-      if (!noise.ok()) return noise.status();
+      STATCOLLECT_ASSIGN_OR_RETURN(auto noise, noise_.OfLoss(rank, step, scalar.micro_batch, scalar.name));
       MutexLock lock(mutex_);
-      profile_.NoteLoss(scalar.name, scalar.micro_batch, step, *noise);
+      profile_.NoteLoss(scalar.name, scalar.micro_batch, step, noise);
     }
     return Status::Ok();
   }
@@ -149,19 +142,17 @@ std::vector<std::string> RepeatsAmong(const std::vector<TwinOf>& runs) {
 }
 
 Status OpenTwins(std::vector<TwinOf> twins, RunView& a, const RepeatNoise::OpenRun& open, KnownNoise& known) {
-  auto opened = Twins::Open(open, a, std::move(twins), known.notes);
-  if (!opened.ok()) return opened.status();
-  if (*opened == nullptr) return Status::Ok();
-  auto steps = a.Steps(StepSet());
-  if (!steps.ok()) return steps.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto opened, Twins::Open(open, a, std::move(twins), known.notes));
+  if (opened == nullptr) return Status::Ok();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, a.Steps(StepSet()));
   // What repeats last showed holds for later steps only as a multiple of it.
-  if (known.floor != nullptr && (*opened)->steps().size() < steps->size()) {
+  if (known.floor != nullptr && opened->steps().size() < steps.size()) {
     known.notes.push_back(
         "the repeats do not have every step of " + Printable(a.run()) +
         ", so ten times their distance was allowed instead of measuring rounding from them");
     return Status::Ok();
   }
-  known.twins = *std::move(opened);
+  known.twins = std::move(opened);
   known.source = NoiseSource{};
   for (const TwinOf& twin : known.twins->all()) {
     known.source->runs.push_back(twin.run);
@@ -179,50 +170,45 @@ Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& reques
 Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest& request,
                                     const RepeatNoise::OpenRun& open, bool fold) {
   KnownNoise known;
-  auto twins = WantedTwins(store, a, request);
-  if (!twins.ok()) return twins.status();
-  if (const auto repeats = RepeatsAmong(*twins); !repeats.empty()) {
-    auto floor = RepeatNoise::Open(open, a, repeats);
-    if (!floor.ok()) return floor.status();
-    known.floor = *std::move(floor);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto twins, WantedTwins(store, a, request));
+  if (const auto repeats = RepeatsAmong(twins); !repeats.empty()) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto floor, RepeatNoise::Open(open, a, repeats));
+    known.floor = std::move(floor);
     known.source = NoiseSource{.runs = request.noise, .stored = false};
   }
-  if (!twins->empty() && !request.exact)
-    STATCOLLECT_RETURN_IF_ERROR(OpenTwins(*std::move(twins), a, open, known));
+  if (!twins.empty() && !request.exact)
+    STATCOLLECT_RETURN_IF_ERROR(OpenTwins(std::move(twins), a, open, known));
   if (known.source || request.no_noise || request.exact) return known;
-  auto profile = Load(store, a.run());
-  if (!profile.ok()) return profile.status();
-  if (!*profile) return known;
-  if (fold) (*profile)->FoldMicroBatches();
-  known.source = NoiseSource{.runs = (*profile)->runs, .stored = true};
-  known.floor = std::make_unique<ProfileNoise>(a, **std::move(profile));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto profile, Load(store, a.run()));
+  if (!profile) return known;
+  if (fold) profile->FoldMicroBatches();
+  known.source = NoiseSource{.runs = profile->runs, .stored = true};
+  known.floor = std::make_unique<ProfileNoise>(a, *std::move(profile));
   return known;
 }
 
 Result<NoiseSummary> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
                                  const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop) {
-  auto repeats = RepeatNoise::Open(open ? open : AsRecorded(store), a, request.repeats);
-  if (!repeats.ok()) return repeats.status();
-  auto profile = Measurement(a, **repeats).Run(progress, stop);
-  if (!profile.ok()) return profile.status();
-  profile->runs = request.repeats;
-  profile->saved_unix_nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                  std::chrono::system_clock::now().time_since_epoch())
-                                  .count();
-  STATCOLLECT_RETURN_IF_ERROR(store.PutDocument(request.run, kNoiseDocument, profile->Encode()));
-  return Summarise(request.run, *profile);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto repeats,
+                               RepeatNoise::Open(open ? open : AsRecorded(store), a, request.repeats));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto profile, Measurement(a, *repeats).Run(progress, stop));
+  profile.runs = request.repeats;
+  profile.saved_unix_nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                 std::chrono::system_clock::now().time_since_epoch())
+                                 .count();
+  STATCOLLECT_RETURN_IF_ERROR(store.PutDocument(request.run, kNoiseDocument, profile.Encode()));
+  return Summarise(request.run, profile);
 }
 
 Result<NoiseSummary> StoredNoise(Store& store, const std::string& run) {
-  auto profile = Load(store, run);
-  if (!profile.ok()) return profile.status();
-  if (!*profile) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto profile, Load(store, run));
+  if (!profile) {
     return Status(Code::kNotFound, "noise of run '" + Printable(run) +
                                        "': none is stored; save it with: statctl noise save " +
                                        Printable(run) + " --runs RUN2,RUN3");
   }
-  return Summarise(run, **profile);
+  return Summarise(run, *profile);
 }
 
 }  // namespace statcollect::query

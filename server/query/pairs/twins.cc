@@ -27,42 +27,35 @@ std::optional<std::string> SettingOf(const RunView& view, const char* key) {
 Twins::Opened::Opened(RunView opened) : view(std::move(opened)), aligner(Alignment::Options::OfEveryKind()) {}
 
 Result<std::vector<TwinOf>> Twins::Find(RunReader& store, const std::string& base) {
-  auto runs = store.ListRuns();
-  if (!runs.ok()) return runs.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto runs, store.ListRuns());
   const std::string prefix = base + ".";
   std::vector<TwinOf> twins;
-  for (auto run = std::lower_bound(runs->begin(), runs->end(), prefix);
-       run != runs->end() && run->starts_with(prefix); ++run) {
+  for (auto run = std::lower_bound(runs.begin(), runs.end(), prefix);
+       run != runs.end() && run->starts_with(prefix); ++run) {
     if (BaseOfTwin(*run) != base) continue;
-    auto view = RunView::Open(store, *run);
-    if (!view.ok()) return view.status();
-    const auto ulps = SettingOf(*view, kPerturbUlps);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, *run));
+    const auto ulps = SettingOf(view, kPerturbUlps);
     const double size = ulps ? ParseDouble(*ulps).value_or(0) : 0;
-    if (SettingOf(*view, kPerturbBase) != base || !(size > 0)) continue;
-    twins.push_back({.run = *run, .ulps = size, .once = SettingOf(*view, kPerturbMode) == "once"});
+    if (SettingOf(view, kPerturbBase) != base || !(size > 0)) continue;
+    twins.push_back({.run = *run, .ulps = size, .once = SettingOf(view, kPerturbMode) == "once"});
   }
   return twins;
 }
 
 Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a, std::vector<TwinOf> twins,
                                            std::vector<std::string>& notes) {
-  auto steps = a.Steps(StepSet());
-  if (!steps.ok()) return steps.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, a.Steps(StepSet()));
   std::stable_sort(twins.begin(), twins.end(),
                    [](const TwinOf& x, const TwinOf& y) { return x.ulps < y.ulps; });
   std::unique_ptr<Twins> all(new Twins(a));
-  all->steps_ = *steps;
+  all->steps_ = steps;
   for (TwinOf& twin : twins) {
-    auto view = open(twin.run);
-    if (!view.ok()) return view.status();
-    auto opened = std::make_unique<Opened>(*std::move(view));
-    auto own = opened->view.Steps(StepSet());
-    if (!own.ok()) return own.status();
-    opened->steps = *std::move(own);
-    auto why = all->WhyNot(*opened, twin, *steps);
-    if (!why.ok()) return why.status();
-    if (!why->empty()) {
-      notes.push_back((twin.perturbed ? "the twin " : "the repeat ") + Printable(twin.run) + " " + *why +
+    STATCOLLECT_ASSIGN_OR_RETURN(auto view, open(twin.run));
+    auto opened = std::make_unique<Opened>(std::move(view));
+    STATCOLLECT_ASSIGN_OR_RETURN(opened->steps, opened->view.Steps(StepSet()));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto why, all->WhyNot(*opened, twin, steps));
+    if (!why.empty()) {
+      notes.push_back((twin.perturbed ? "the twin " : "the repeat ") + Printable(twin.run) + " " + why +
                       (twin.perturbed ? ", so it was not used" : ", so only its distances were used"));
       continue;
     }
@@ -90,12 +83,11 @@ Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
   const std::uint32_t rank = ranks.begin()->first;
   Step read;
   STATCOLLECT_RETURN_IF_ERROR(ReadOf(twin, attempt, rank, step, read));
-  auto a = a_.Read(attempt, rank, step);
-  if (!a.ok()) return a.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, a_.Read(attempt, rank, step));
   constexpr std::size_t kSums = 16;
   std::size_t shared = 0;
   bool sketched = false;
-  for (const Observation& seen : a->observations) {
+  for (const Observation& seen : a.observations) {
     const Observation* const other = seen.def->id < read.by_id.size() ? read.by_id[seen.def->id] : nullptr;
     if (other == nullptr) continue;
     ++shared;
@@ -108,8 +100,8 @@ Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
       return std::string(stage == Stage::kBatch ? "was given another batch" : "began with other weights") +
              " (" + Printable(seen.def->key.name) + ")";
   }
-  if (shared * 2 < a->observations.size())
-    return "shares only " + std::to_string(shared) + " of " + std::to_string(a->observations.size()) +
+  if (shared * 2 < a.observations.size())
+    return "shares only " + std::to_string(shared) + " of " + std::to_string(a.observations.size()) +
            " tensors with " + Printable(a_.run());
   return sketched ? std::string()
                   : "has no sketches of " + std::to_string(kSums) + " sums to measure noise from";
@@ -122,20 +114,16 @@ Status Twins::Read(std::size_t twin, std::uint32_t rank, std::uint64_t step, Ste
 Status Twins::ReadOf(Opened& twin, std::size_t attempt_a, std::uint32_t rank, std::uint64_t step,
                      Step& to) const {
   to = {};
-  auto of_a = a_.Catalogue(attempt_a, rank);
-  if (!of_a.ok()) return of_a.status();
-  to.by_id.assign((*of_a)->activations.size(), nullptr);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto of_a, a_.Catalogue(attempt_a, rank));
+  to.by_id.assign(of_a->activations.size(), nullptr);
   const std::size_t attempt = twin.steps.at(step);
   if (!twin.view.ranks(attempt).contains(rank)) return Status::Ok();
-  auto data = twin.view.Read(attempt, rank, step);
-  if (!data.ok()) return data.status();
-  to.data = *std::move(data);
-  auto own = twin.view.Catalogue(attempt, rank);
-  if (!own.ok()) return own.status();
-  auto scalars = twin.view.Scalars(attempt, rank, {.first = step, .last = step});
-  if (!scalars.ok()) return scalars.status();
-  to.scalars = *std::move(scalars);
-  const Alignment& alignment = twin.aligner.For(rank, **of_a, **own);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto data, twin.view.Read(attempt, rank, step));
+  to.data = std::move(data);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto own, twin.view.Catalogue(attempt, rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, twin.view.Scalars(attempt, rank, {.first = step, .last = step}));
+  to.scalars = std::move(scalars);
+  const Alignment& alignment = twin.aligner.For(rank, *of_a, *own);
   for (const Observation& seen : to.data.observations) {
     const std::uint32_t id = alignment.a_of(seen.def->id);
     if (id != Alignment::kNone) to.by_id[id] = &seen;

@@ -63,11 +63,12 @@ Status LossCheck::ReadScalars(const GroupStep& at) {
   scalars_.clear();
   for (const std::uint32_t rank : ranks_) {
     if (!view_.ranks(at.attempt).contains(rank)) continue;
-    auto scalars = view_.Scalars(
-        at.attempt, rank, {.first = span_ * kScalarSpan, .last = span_ * kScalarSpan + kScalarSpan - 1});
-    if (!scalars.ok()) return scalars.status();
-    std::erase_if(*scalars, [](const ScalarRecord& scalar) { return !IsLoss(scalar.name); });
-    scalars_[rank] = *std::move(scalars);
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto scalars,
+        view_.Scalars(at.attempt, rank,
+                      {.first = span_ * kScalarSpan, .last = span_ * kScalarSpan + kScalarSpan - 1}));
+    std::erase_if(scalars, [](const ScalarRecord& scalar) { return !IsLoss(scalar.name); });
+    scalars_[rank] = std::move(scalars);
   }
   return Status::Ok();
 }

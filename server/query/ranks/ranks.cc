@@ -92,12 +92,10 @@ Status RankCheck::Choose() {
     return {Code::kInvalidArgument,
             "ranks: tolerance is not a finite number of at least 0; expected a relative L2 such as 1e-6"};
   }
-  const auto wanted = StepSet::Parse(request_.steps);
-  if (!wanted.ok()) return wanted.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request_.steps));
   ChooseRanks();
-  auto steps = view_.Steps(*wanted);
-  if (!steps.ok()) return steps.status();
-  steps_ = *std::move(steps);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, view_.Steps(wanted));
+  steps_ = std::move(steps);
   if (!steps_.empty()) report_.steps = {{.first = steps_.begin()->first, .last = steps_.rbegin()->first}};
   STATCOLLECT_RETURN_IF_ERROR(ReadLayout());
   if (request_.ranks.empty()) missing_.CheckRanks(report_.steps ? report_.steps->first : 0);
@@ -116,9 +114,7 @@ void RankCheck::ChooseRanks() {
 }
 
 Status RankCheck::ReadLayout() {
-  auto parts = HoldsParts(view_);
-  if (!parts.ok()) return parts.status();
-  has_parts_ = *parts;
+  STATCOLLECT_ASSIGN_OR_RETURN(has_parts_, HoldsParts(view_));
   layout_ = FindReplicas(view_);
   for (const std::string& note : layout_.notes) findings_.Note(note);
   if (!has_parts_) {

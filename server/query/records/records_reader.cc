@@ -124,31 +124,28 @@ Status Reader::CheckRanks() const {
 // Steps of the run's view; then those that have no tensors or scalars but something else, of the newest
 // attempt.
 Result<std::map<std::uint64_t, std::size_t>> Reader::Steps() {
-  const auto wanted = StepSet::Parse(request_.steps);
-  if (!wanted.ok()) return wanted.status();
-  auto steps = view_.Steps(*wanted);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request_.steps));
+  auto steps = view_.Steps(wanted);
   if (!steps.ok() || !request_.kinds.empty()) return steps;
   std::map<std::uint64_t, std::size_t> others;
   for (std::size_t attempt = 0; attempt < view_.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view_.ranks(attempt)) {
-      const StepBounds bounds{.first = wanted->first(), .last = wanted->last()};
+      const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
       STATCOLLECT_RETURN_IF_ERROR(AddSteps<StepRecord>(attempt, rank, bounds, &others));
       STATCOLLECT_RETURN_IF_ERROR(AddSteps<MemoryRecord>(attempt, rank, bounds, &others));
       STATCOLLECT_RETURN_IF_ERROR(AddSteps<DensityRecord>(attempt, rank, bounds, &others));
-      const auto events = Events(attempt, rank);
-      if (!events.ok()) return events.status();
-      for (const EventRecord& event : **events) others[event.step] = attempt;
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto events, Events(attempt, rank));
+      for (const EventRecord& event : *events) others[event.step] = attempt;
     }
   }
-  std::erase_if(others, [&](const auto& entry) { return !wanted->Contains(entry.first); });
+  std::erase_if(others, [&](const auto& entry) { return !wanted.Contains(entry.first); });
   steps->merge(others);
   return steps;
 }
 
 Status Reader::PutTogether(LogicalRun& run) {
-  auto view = RunView::Open(run, view_.run());
-  if (!view.ok()) return view.status();
-  whole_.emplace(*std::move(view));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(run, view_.run()));
+  whole_.emplace(std::move(view));
   whole_run_ = &run;
   unplaced_ = &run.cut().unknown;
   return Status::Ok();
@@ -164,11 +161,10 @@ std::vector<std::uint32_t> Reader::RanksOf(std::size_t attempt) const {
 
 Status Reader::Run(const std::stop_token& stop) {
   STATCOLLECT_RETURN_IF_ERROR(CheckRanks());
-  const auto steps = Steps();
-  if (!steps.ok()) return steps.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto steps, Steps());
   Progress progress;
-  for (const auto& [step, attempt] : *steps) progress.total += RanksOf(attempt).size();
-  for (const auto& [step, attempt] : *steps)
+  for (const auto& [step, attempt] : steps) progress.total += RanksOf(attempt).size();
+  for (const auto& [step, attempt] : steps)
     STATCOLLECT_RETURN_IF_ERROR(ReadStep(step, attempt, &progress, stop));
   return Status::Ok();
 }
@@ -206,15 +202,13 @@ Status Reader::ReadRankStep(std::uint64_t step, std::size_t attempt, std::uint32
 // The last of them stay in part_.
 Status Reader::SendStatsOf(RunView& view, std::uint64_t step, std::size_t attempt, std::uint32_t rank,
                            RankState& state) {
-  const auto data = view.Read(attempt, rank, step);
-  if (!data.ok()) return data.status();
-  const auto catalogue = view.Catalogue(attempt, rank);
-  if (!catalogue.ok()) return catalogue.status();
-  part_.layouts = (*catalogue)->layouts;
-  const std::vector<Entry> entries = Wanted(*data, **catalogue);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto data, view.Read(attempt, rank, step));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue, view.Catalogue(attempt, rank));
+  part_.layouts = catalogue->layouts;
+  const std::vector<Entry> entries = Wanted(data, *catalogue);
   if (entries.empty()) return Status::Ok();
-  STATCOLLECT_RETURN_IF_ERROR(SendDefinitions(**catalogue, state));
-  return SendStats(entries, attempt, **catalogue, state);
+  STATCOLLECT_RETURN_IF_ERROR(SendDefinitions(*catalogue, state));
+  return SendStats(entries, attempt, *catalogue, state);
 }
 
 bool Reader::IsWantedKey(const TensorKey& key) const {
@@ -312,35 +306,28 @@ Status Reader::SendStats(const std::vector<Entry>& entries, std::size_t attempt,
 Result<const std::vector<EventRecord>*> Reader::Events(std::size_t attempt, std::uint32_t rank) {
   auto& events = states_[{attempt, rank}].events;
   if (!events) {
-    auto read = store_.Events(view_.attempts()[attempt].id, rank);
-    if (!read.ok()) return read.status();
-    events = *std::move(read);
+    STATCOLLECT_ASSIGN_OR_RETURN(events, store_.Events(view_.attempts()[attempt].id, rank));
   }
   return static_cast<const std::vector<EventRecord>*>(&*events);
 }
 
 Status Reader::AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t rank) {
   const StepBounds only{.first = step, .last = step};
-  auto scalars = view_.Scalars(attempt, rank, only);
-  if (!scalars.ok()) return scalars.status();
-  auto ends = store_.StepEnds(view_.attempts()[attempt].id, rank, only);
-  if (!ends.ok()) return ends.status();
-  auto memory = store_.Memory(view_.attempts()[attempt].id, rank, only);
-  if (!memory.ok()) return memory.status();
-  auto densities = store_.Densities(view_.attempts()[attempt].id, rank, only);
-  if (!densities.ok()) return densities.status();
-  const auto events = Events(attempt, rank);
-  if (!events.ok()) return events.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, view_.Scalars(attempt, rank, only));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ends, store_.StepEnds(view_.attempts()[attempt].id, rank, only));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto memory, store_.Memory(view_.attempts()[attempt].id, rank, only));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto densities, store_.Densities(view_.attempts()[attempt].id, rank, only));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto events, Events(attempt, rank));
   struct ByStep {
     bool operator()(const EventRecord& event, std::uint64_t of) const { return event.step < of; }
     bool operator()(std::uint64_t of, const EventRecord& event) const { return of < event.step; }
   };
-  const auto [first, last] = std::equal_range((*events)->begin(), (*events)->end(), step, ByStep());
-  part_.records.scalars = *std::move(scalars);
+  const auto [first, last] = std::equal_range(events->begin(), events->end(), step, ByStep());
+  part_.records.scalars = std::move(scalars);
   part_.records.events.assign(first, last);
-  part_.records.memory = *std::move(memory);
-  part_.records.densities = *std::move(densities);
-  part_.records.steps = *std::move(ends);
+  part_.records.memory = std::move(memory);
+  part_.records.densities = std::move(densities);
+  part_.records.steps = std::move(ends);
   return Status::Ok();
 }
 
@@ -358,14 +345,11 @@ Status Reader::Send() {
 
 Status ReadRecords(Store& store, const RecordsRequest& request, const OnRecords& take,
                    const std::stop_token& stop) {
-  auto view = RunView::Open(store, request.run);
-  if (!view.ok()) return view.status();
-  Reader reader(store, *view, request, take);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
+  Reader reader(store, view, request, take);
   std::unique_ptr<LogicalRun> whole;
   if (request.whole) {
-    auto opened = OpenIfCut(store, *view);
-    if (!opened.ok()) return opened.status();
-    whole = *std::move(opened);
+    STATCOLLECT_ASSIGN_OR_RETURN(whole, OpenIfCut(store, view));
     if (whole) STATCOLLECT_RETURN_IF_ERROR(reader.PutTogether(*whole));
   }
   return reader.Run(stop);

@@ -29,19 +29,17 @@ std::string NameOf(AttemptId attempt, std::uint32_t rank) {
 }  // namespace
 
 Result<std::optional<RankMeta>> ClickHouseAppender::Rank(AttemptId attempt, std::uint32_t rank) {
-  const auto rows = claims_.Read({attempt, rank});
-  if (!rows.ok()) return rows.status();
-  return rows->Meta(NameOf(attempt, rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, claims_.Read({attempt, rank}));
+  return rows.Meta(NameOf(attempt, rank));
 }
 
 Result<std::optional<RankMeta>> ClickHouseAppender::ClaimRank(AttemptId attempt, std::uint32_t rank) {
-  const auto rows = claims_.Claim({attempt, rank});
-  if (!rows.ok()) return rows.status();
-  if (rows->has_hello()) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, claims_.Claim({attempt, rank}));
+  if (rows.has_hello()) {
     MutexLock lock(mutex_);
     with_hello_.emplace(attempt, rank);
   }
-  return rows->Meta(NameOf(attempt, rank));
+  return rows.Meta(NameOf(attempt, rank));
 }
 
 std::unique_ptr<StreamWriter> ClickHouseAppender::NewWriter(AttemptId attempt, std::uint32_t rank) {
@@ -100,14 +98,14 @@ Status ClickHouseAppender::AddBatch(const AppendItem& item, Piece* piece) {
   std::unique_ptr<PreparedBatch> own;
   if (item.prepared == nullptr) own = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
   const auto& batch = static_cast<const ClickHouseBatch&>(item.prepared != nullptr ? *item.prepared : *own);
-  const auto stamp = claims_.NextStamp({item.attempt, item.rank}, item.meta->durable_seq);
-  if (!stamp.ok()) return stamp.status();
-  for (const RecordRow& row : batch.rows) AddRecordRow(item.attempt, item.rank, row, *stamp, &piece->rows);
-  STATCOLLECT_RETURN_IF_ERROR(AddHello(item, *stamp, piece));
-  AddRecordRow(item.attempt, item.rank, {.family = RowFamily::kRank, .value = Encode(*item.meta)}, *stamp,
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto stamp,
+                               claims_.NextStamp({item.attempt, item.rank}, item.meta->durable_seq));
+  for (const RecordRow& row : batch.rows) AddRecordRow(item.attempt, item.rank, row, stamp, &piece->rows);
+  STATCOLLECT_RETURN_IF_ERROR(AddHello(item, stamp, piece));
+  AddRecordRow(item.attempt, item.rank, {.family = RowFamily::kRank, .value = Encode(*item.meta)}, stamp,
                &piece->rows);
   piece->count += batch.rows.size() + 2;
-  piece->token += (piece->token.empty() ? "" : "+") + TokenOf(item, *stamp);
+  piece->token += (piece->token.empty() ? "" : "+") + TokenOf(item, stamp);
   return Status::Ok();
 }
 
@@ -117,11 +115,12 @@ Status ClickHouseAppender::AddHello(const AppendItem& item, const RowStamp& stam
     MutexLock lock(mutex_);
     if (!with_hello_.emplace(item.attempt, item.rank).second) return Status::Ok();
   }
-  const auto answer = engine_.Select("read the hello of rank " + std::to_string(item.rank),
-                                     "SELECT count() AS hellos FROM " + TableName(engine_, "records") +
-                                         " WHERE " + SqlPlace(item.attempt, RowFamily::kHello, item.rank));
-  if (!answer.ok()) return answer.status();
-  ByteReader in(*answer);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine_.Select("read the hello of rank " + std::to_string(item.rank),
+                     "SELECT count() AS hellos FROM " + TableName(engine_, "records") + " WHERE " +
+                         SqlPlace(item.attempt, RowFamily::kHello, item.rank)));
+  ByteReader in(answer);
   const bool stored = in.U64() > 0;
   if (!in.done()) return BadAnswer(engine_, "read the hello of rank " + std::to_string(item.rank));
   if (!stored)
@@ -132,13 +131,12 @@ Status ClickHouseAppender::AddHello(const AppendItem& item, const RowStamp& stam
 
 Status ClickHouseAppender::PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) {
   const Claims::Place place(attempt, rank);
-  const auto stamp = claims_.NextStamp(place, meta.durable_seq);
-  if (!stamp.ok()) return stamp.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto stamp, claims_.NextStamp(place, meta.durable_seq));
   ByteWriter rows;
-  AddRecordRow(attempt, rank, {.family = RowFamily::kHello, .value = Encode(meta.info)}, *stamp, &rows);
-  AddRecordRow(attempt, rank, {.family = RowFamily::kRank, .value = Encode(meta)}, *stamp, &rows);
+  AddRecordRow(attempt, rank, {.family = RowFamily::kHello, .value = Encode(meta.info)}, stamp, &rows);
+  AddRecordRow(attempt, rank, {.family = RowFamily::kRank, .value = Encode(meta)}, stamp, &rows);
   const Status written = writes_.Write(attempt, "write rank " + std::to_string(rank), rows.bytes(),
-                                       TokenOf({.attempt = attempt, .rank = rank}, *stamp));
+                                       TokenOf({.attempt = attempt, .rank = rank}, stamp));
   if (!written.ok()) {
     claims_.Forget(place);
     return written;

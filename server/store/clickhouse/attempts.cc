@@ -85,12 +85,12 @@ AttemptTable::AttemptTable(Engine& engine)
 
 Result<std::vector<AttemptRow>> AttemptTable::RowsWhere(const std::string& where) {
   const std::string attempted = "read the attempts";
-  const auto answer = engine_.Select(attempted, "SELECT " + std::string(kAttemptColumns) + " FROM " +
-                                                    TableName(engine_, "attempts") + where +
-                                                    " ORDER BY id, version DESC LIMIT 1 BY id");
-  if (!answer.ok()) return answer.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
+                               engine_.Select(attempted, "SELECT " + std::string(kAttemptColumns) + " FROM " +
+                                                             TableName(engine_, "attempts") + where +
+                                                             " ORDER BY id, version DESC LIMIT 1 BY id"));
   std::vector<AttemptRow> rows;
-  ByteReader in(*answer);
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     AttemptRow row;
     row.meta.id = in.U32();
@@ -112,16 +112,14 @@ Result<std::vector<AttemptRow>> AttemptTable::Rows(const std::string* run) {
 }
 
 Result<std::optional<AttemptRow>> AttemptTable::Row(AttemptId id) {
-  auto rows = RowsWhere(" WHERE id = " + std::to_string(id));
-  if (!rows.ok()) return rows.status();
-  return rows->empty() ? std::optional<AttemptRow>() : std::move(rows->front());
+  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, RowsWhere(" WHERE id = " + std::to_string(id)));
+  return rows.empty() ? std::optional<AttemptRow>() : std::move(rows.front());
 }
 
 Result<std::vector<AttemptMeta>> AttemptTable::Live(const std::string* run) {
-  auto rows = Rows(run);
-  if (!rows.ok()) return rows.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, Rows(run));
   std::vector<AttemptMeta> live;
-  for (AttemptRow& row : *rows) {
+  for (AttemptRow& row : rows) {
     if (row.state == AttemptState::kLive) live.push_back(std::move(row.meta));
   }
   std::sort(live.begin(), live.end(), [](const AttemptMeta& a, const AttemptMeta& b) {
@@ -136,19 +134,17 @@ Result<std::vector<AttemptMeta>> AttemptTable::Live(const std::string* run) {
 }
 
 Result<std::vector<std::string>> AttemptTable::ListRuns() {
-  const auto live = Live();
-  if (!live.ok()) return live.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto live, Live());
   std::vector<std::string> runs;
-  for (const AttemptMeta& attempt : *live) {
+  for (const AttemptMeta& attempt : live) {
     if (runs.empty() || runs.back() != attempt.run) runs.push_back(attempt.run);
   }
   return runs;
 }
 
 Result<std::vector<AttemptMeta>> AttemptTable::Attempts(const std::string& run) {
-  const auto attempts = attempts_.Read(run, {});
-  if (!attempts.ok()) return attempts.status();
-  return **attempts;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, attempts_.Read(run, {}));
+  return *attempts;
 }
 
 Status AttemptTable::PutRow(const std::string& attempted, const AttemptRow& row) {
@@ -168,10 +164,9 @@ Status AttemptTable::PutRow(const std::string& attempted, const AttemptRow& row)
 
 Result<AttemptMeta> AttemptTable::CreateAttempt(const AttemptMeta& wanted) {
   const std::string attempted = "create attempt of run '" + wanted.run + "'";
-  const auto existing = Attempts(wanted.run);
-  if (!existing.ok()) return existing.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto existing, Attempts(wanted.run));
   AttemptRow row{.meta = wanted};
-  for (const AttemptMeta& other : *existing) row.meta.number = std::max(row.meta.number, other.number + 1);
+  for (const AttemptMeta& other : existing) row.meta.number = std::max(row.meta.number, other.number + 1);
   row.meta.number = std::max(row.meta.number, std::uint32_t{1});
   row.version = VersionOf(AttemptState::kLive, 0, row.meta.start_unix_nanos);
   // A launch without a name is a launch of its own, whoever else creates one.
@@ -180,19 +175,17 @@ Result<AttemptMeta> AttemptTable::CreateAttempt(const AttemptMeta& wanted) {
   for (int tries = 0; tries < kIdTriesMax; ++tries) {
     // Of the number that was asked for: what else was created meanwhile does not change it.
     row.meta.id = IdOf(wanted, nonce, tries);
-    const auto taken = Row(row.meta.id);
-    if (!taken.ok()) return taken.status();
-    if (*taken && (*taken)->state == AttemptState::kLive && wanted.number != 0 && !wanted.launch.empty() &&
-        IsOf(wanted, (*taken)->meta))
-      return CreateAs(**taken);
-    if (*taken) continue;
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto taken, Row(row.meta.id));
+    if (taken && taken->state == AttemptState::kLive && wanted.number != 0 && !wanted.launch.empty() &&
+        IsOf(wanted, taken->meta))
+      return CreateAs(*taken);
+    if (taken) continue;
     STATCOLLECT_RETURN_IF_ERROR(PutRow(attempted, row));
-    const auto stands = Row(row.meta.id);
-    if (!stands.ok()) return stands.status();
-    if (!*stands) return Status(Code::kDataLoss, attempted + ": it was written and cannot be read");
-    if ((*stands)->state != AttemptState::kLive || !IsOf(wanted, (*stands)->meta))
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto stands, Row(row.meta.id));
+    if (!stands) return Status(Code::kDataLoss, attempted + ": it was written and cannot be read");
+    if (stands->state != AttemptState::kLive || !IsOf(wanted, stands->meta))
       continue;  // another collector made the id's attempt, of another run, at the same moment
-    return CreateAs(**stands);
+    return CreateAs(*stands);
   }
   return Status(Code::kInternal,
                 attempted + ": found no free id in " + std::to_string(kIdTriesMax) + " tries");
@@ -200,11 +193,10 @@ Result<AttemptMeta> AttemptTable::CreateAttempt(const AttemptMeta& wanted) {
 
 // A number that is another one when it is read is written, too, so that it stays when the other attempt is removed.
 Result<AttemptMeta> AttemptTable::CreateAs(AttemptRow row) {
-  const auto all = Attempts(row.meta.run);
-  if (!all.ok()) return all.status();
-  const auto own = std::find_if(all->begin(), all->end(),
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto all, Attempts(row.meta.run));
+  const auto own = std::find_if(all.begin(), all.end(),
                                 [&](const AttemptMeta& attempt) { return attempt.id == row.meta.id; });
-  if (own == all->end() || own->number == row.meta.number) return row.meta;
+  if (own == all.end() || own->number == row.meta.number) return row.meta;
   row.meta.number = own->number;
   row.version = VersionOf(row.state, RevisionOf(row.version) + 1, row.meta.start_unix_nanos);
   STATCOLLECT_RETURN_IF_ERROR(PutRow("number the attempt of run '" + row.meta.run + "'", row));
@@ -212,9 +204,8 @@ Result<AttemptMeta> AttemptTable::CreateAs(AttemptRow row) {
 }
 
 Status AttemptTable::RetireAttempts(std::span<const AttemptId> ids) {
-  const auto rows = Rows();
-  if (!rows.ok()) return rows.status();
-  for (AttemptRow row : *rows) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, Rows());
+  for (AttemptRow row : rows) {
     if (row.state != AttemptState::kLive || std::find(ids.begin(), ids.end(), row.meta.id) == ids.end())
       continue;
     row.state = AttemptState::kRetired;
@@ -225,10 +216,9 @@ Status AttemptTable::RetireAttempts(std::span<const AttemptId> ids) {
 }
 
 Status AttemptTable::PutRemoved(const std::vector<AttemptRow>& removed) {
-  const auto known = Rows();
-  if (!known.ok()) return known.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto known, Rows());
   std::set<AttemptId> ids;
-  for (const AttemptRow& row : *known) ids.insert(row.meta.id);
+  for (const AttemptRow& row : known) ids.insert(row.meta.id);
   for (AttemptRow row : removed) {
     if (ids.contains(row.meta.id)) continue;
     row.state = AttemptState::kRetired;
@@ -239,12 +229,13 @@ Status AttemptTable::PutRemoved(const std::vector<AttemptRow>& removed) {
 }
 
 Result<std::map<AttemptId, std::uint64_t>> AttemptTable::StoredRows(const std::string& attempted) {
-  const auto answer = engine_.Select(
-      attempted, "SELECT partition, sum(rows) AS stored FROM system.parts WHERE active AND database = " +
-                     SqlText(engine_.dsn().database) + " AND table = 'records' GROUP BY partition");
-  if (!answer.ok()) return answer.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine_.Select(attempted,
+                     "SELECT partition, sum(rows) AS stored FROM system.parts WHERE active AND database = " +
+                         SqlText(engine_.dsn().database) + " AND table = 'records' GROUP BY partition"));
   std::map<AttemptId, std::uint64_t> stored;
-  ByteReader in(*answer);
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     const auto id = ParseNumber<AttemptId>(in.Text());
     const std::uint64_t rows = in.U64();
@@ -271,13 +262,11 @@ Status AttemptTable::DropData(const std::string& attempted, AttemptId id) {
 
 Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
   const std::string attempted = "delete removed attempts";
-  const auto rows = Rows();
-  if (!rows.ok()) return rows.status();
-  const auto stored = StoredRows(attempted);
-  if (!stored.ok()) return stored.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, Rows());
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, StoredRows(attempted));
   const std::uint64_t rest = engine_.needs_last_part() ? 1 : 0;
   Status failure;  // of one that cannot be deleted; the others are
-  for (AttemptRow row : *rows) {
+  for (AttemptRow row : rows) {
     if (row.state == AttemptState::kLive) continue;
     if (stopped()) return {Code::kCancelled, attempted + ": stopped; the next start continues"};
     if (row.state == AttemptState::kRetired) {
@@ -287,8 +276,8 @@ Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
       STATCOLLECT_RETURN_IF_ERROR(PutRow(attempted, row));
     }
     // More than the rest: also what another collector wrote since.
-    const auto found = stored->find(row.meta.id);
-    if ((found == stored->end() ? 0 : found->second) == rest) continue;
+    const auto found = stored.find(row.meta.id);
+    if ((found == stored.end() ? 0 : found->second) == rest) continue;
     const Status dropped = DropData(attempted, row.meta.id);
     if (dropped.code() == Code::kUnavailable) return dropped;
     if (failure.ok()) failure = dropped;
@@ -297,30 +286,29 @@ Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
 }
 
 Status AttemptTable::CheckLive(const std::string& attempted, AttemptId id) {
-  const auto row = Row(id);
-  if (!row.ok()) return row.status();
-  if (*row && (*row)->state == AttemptState::kLive) return Status::Ok();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto row, Row(id));
+  if (row && row->state == AttemptState::kLive) return Status::Ok();
   return {Code::kNotFound, attempted + ": attempt " + std::to_string(id) + " has been removed"};
 }
 
 Status AttemptTable::CheckStillThere(const std::string& attempted, AttemptId id) {
-  const auto row = Row(id);
-  if (!row.ok()) return row.status();
-  if (!*row || (*row)->state != AttemptState::kPurged) return Status::Ok();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto row, Row(id));
+  if (!row || row->state != AttemptState::kPurged) return Status::Ok();
   return {Code::kAborted,
-          attempted + ": run '" + Printable((*row)->meta.run) + "' was removed while it was read"};
+          attempted + ": run '" + Printable(row->meta.run) + "' was removed while it was read"};
 }
 
 Result<std::vector<AttemptTable::DocumentRow>> AttemptTable::Documents(const std::string& where,
                                                                        bool with_value) {
   const std::string attempted = "read the documents of runs";
-  const auto answer = engine_.Select(
-      attempted, "SELECT run, version, gone, owners, " + std::string(with_value ? "value" : "''") +
-                     " AS content FROM " + TableName(engine_, "documents") + " WHERE " + where +
-                     " ORDER BY run, kind, name, version DESC LIMIT 1 BY run, kind, name");
-  if (!answer.ok()) return answer.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine_.Select(attempted, "SELECT run, version, gone, owners, " +
+                                    std::string(with_value ? "value" : "''") + " AS content FROM " +
+                                    TableName(engine_, "documents") + " WHERE " + where +
+                                    " ORDER BY run, kind, name, version DESC LIMIT 1 BY run, kind, name"));
   std::vector<DocumentRow> rows;
-  ByteReader in(*answer);
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     DocumentRow row;
     row.run = in.Text();
@@ -336,22 +324,20 @@ Result<std::vector<AttemptTable::DocumentRow>> AttemptTable::Documents(const std
 
 Status AttemptTable::WriteDocument(const std::string& attempted, const std::string& run, DocumentKind kind,
                                    const std::string& name, const std::optional<std::string>& content) {
-  const auto attempts = Attempts(run);
-  if (!attempts.ok()) return attempts.status();
-  if (attempts->empty()) return NoSuchRun(attempted);
-  const auto stored =
-      Documents("run = " + SqlText(run) + " AND kind = " + std::to_string(static_cast<int>(kind)) +
-                    " AND name = " + SqlText(name),
-                /*with_value=*/false);
-  if (!stored.ok()) return stored.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, Attempts(run));
+  if (attempts.empty()) return NoSuchRun(attempted);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, Documents("run = " + SqlText(run) + " AND kind = " +
+                                                                std::to_string(static_cast<int>(kind)) +
+                                                                " AND name = " + SqlText(name),
+                                                            /*with_value=*/false));
   ByteWriter row;
   row.Text(run);
   row.U8(static_cast<std::uint8_t>(kind));
   row.Text(name);
-  const std::uint64_t version = stored->empty() ? 1 : stored->front().version + 1;
+  const std::uint64_t version = stored.empty() ? 1 : stored.front().version + 1;
   row.U64(version);
   row.U8(content ? 0 : 1);
-  row.Text(OwnersText(*attempts));
+  row.Text(OwnersText(attempts));
   row.Text(content.value_or(""));
   // Two collectors may write at once: the token must not make one of them a repetition of the other.
   const std::string token =
@@ -377,26 +363,21 @@ Status AttemptTable::PutDocument(const std::string& run, const std::string& name
 }
 
 Result<std::optional<std::string>> AttemptTable::Document(const std::string& run, const std::string& name) {
-  const auto stored = documents_.Read({run, name}, {});
-  if (!stored.ok()) return stored.status();
-  if ((*stored)->empty() || (*stored)->front().gone) return std::optional<std::string>();
-  const DocumentRow& document = (*stored)->front();
-  const auto attempts = Attempts(run);
-  if (!attempts.ok()) return attempts.status();
-  if (!OwnedBy(document.owners, IdsOf(*attempts))) return std::optional<std::string>();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, documents_.Read({run, name}, {}));
+  if (stored->empty() || stored->front().gone) return std::optional<std::string>();
+  const DocumentRow& document = stored->front();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, Attempts(run));
+  if (!OwnedBy(document.owners, IdsOf(attempts))) return std::optional<std::string>();
   return std::optional(document.value);
 }
 
 Result<std::set<std::string>> AttemptTable::KeptRuns() {
-  const auto stored = Documents("kind = 1", /*with_value=*/false);
-  if (!stored.ok()) return stored.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, Documents("kind = 1", /*with_value=*/false));
   std::set<std::string> kept;
-  if (std::all_of(stored->begin(), stored->end(), [](const DocumentRow& row) { return row.gone; }))
-    return kept;
-  const auto live = Live();
-  if (!live.ok()) return live.status();
-  const auto ids = IdsOf(*live);
-  for (const DocumentRow& row : *stored) {
+  if (std::all_of(stored.begin(), stored.end(), [](const DocumentRow& row) { return row.gone; })) return kept;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto live, Live());
+  const auto ids = IdsOf(live);
+  for (const DocumentRow& row : stored) {
     if (!row.gone && OwnedBy(row.owners, ids)) kept.insert(row.run);
   }
   return kept;

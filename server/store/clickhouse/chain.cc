@@ -41,12 +41,13 @@ const Chain::Link* Chain::current() const {
 
 Result<Chain> ReadChain(Engine& engine, AttemptId attempt, std::uint32_t rank) {
   const std::string attempted = "read the state of rank " + std::to_string(rank);
-  const auto answer = engine.Select(
-      attempted, "SELECT epoch, n, seq, cut, parent, value FROM " + TableName(engine, "records") + " WHERE " +
-                     SqlPlace(attempt, RowFamily::kRank, rank) + " ORDER BY epoch, n DESC LIMIT 1 BY epoch");
-  if (!answer.ok()) return answer.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
+                               engine.Select(attempted, "SELECT epoch, n, seq, cut, parent, value FROM " +
+                                                            TableName(engine, "records") + " WHERE " +
+                                                            SqlPlace(attempt, RowFamily::kRank, rank) +
+                                                            " ORDER BY epoch, n DESC LIMIT 1 BY epoch"));
   Chain chain;
-  ByteReader in(*answer);
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     chain.Add({.epoch = in.U64(),
                .n = in.U64(),

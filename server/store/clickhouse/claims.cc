@@ -106,12 +106,10 @@ Result<RankRows> Claims::Claim(const Place& place) {
 }
 
 Result<bool> Claims::End(const Place& place) {
-  const auto rows = Read(place);
-  if (!rows.ok()) return rows.status();
-  const auto meta = rows->Meta(NameOf(place));
-  if (!meta.ok()) return meta.status();
-  if (!*meta) return false;
-  if ((*meta)->finished) return true;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, Read(place));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto meta, rows.Meta(NameOf(place)));
+  if (!meta) return false;
+  if (meta->finished) return true;
   STATCOLLECT_RETURN_IF_ERROR(Claim(place).status());
   Forget(place);
   return true;
@@ -141,15 +139,16 @@ void Claims::Forget(const Place& place) {
 Status Claims::Check(const std::set<Place>& places) {
   const std::string attempted = "check who writes " + std::to_string(places.size()) + " ranks";
   const std::string attempts = SqlAttempts(places);
-  const auto answer = engine_.Select(
-      attempted, "SELECT attempt, rank, max(epoch) AS newest FROM " + TableName(engine_, "records") +
-                     " WHERE family = " + SqlOf(RowFamily::kRank) + " AND attempt IN (" + attempts +
-                     ") AND (attempt, rank) IN (" + SqlPlaces(places) +
-                     ") GROUP BY attempt, rank UNION ALL SELECT id AS attempt, " +
-                     "toUInt32(4294967295) AS rank, toUInt64(max(state)) AS newest FROM " +
-                     TableName(engine_, "attempts") + " WHERE id IN (" + attempts + ") GROUP BY id");
-  if (!answer.ok()) return answer.status();
-  ByteReader in(*answer);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine_.Select(attempted,
+                     "SELECT attempt, rank, max(epoch) AS newest FROM " + TableName(engine_, "records") +
+                         " WHERE family = " + SqlOf(RowFamily::kRank) + " AND attempt IN (" + attempts +
+                         ") AND (attempt, rank) IN (" + SqlPlaces(places) +
+                         ") GROUP BY attempt, rank UNION ALL SELECT id AS attempt, " +
+                         "toUInt32(4294967295) AS rank, toUInt64(max(state)) AS newest FROM " +
+                         TableName(engine_, "attempts") + " WHERE id IN (" + attempts + ") GROUP BY id"));
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     const Place place{in.U32(), in.U32()};  // in this order
     const std::uint64_t newest = in.U64();

@@ -31,9 +31,7 @@ class ClickHouseStore final : public ClickHouseShard {
   // Once, before anything else.
   Status Open() {
     STATCOLLECT_RETURN_IF_ERROR(engine_.Connect());
-    const auto identity = OpenSchema(engine_);
-    if (!identity.ok()) return identity.status();
-    identity_ = *identity;
+    STATCOLLECT_ASSIGN_OR_RETURN(identity_, OpenSchema(engine_));
     engine_.Log("opened " + engine_.dsn().Describe() + ", ClickHouse " + engine_.version() +
                 ", format version " + std::to_string(kClickHouseFormatVersion));
     return Status::Ok();
@@ -219,11 +217,10 @@ Status TakeShardPlaces(std::vector<std::unique_ptr<ClickHouseShard>>& shards, Sh
 }  // namespace
 
 Result<std::unique_ptr<Store>> OpenClickHouseStore(const std::string& dsn, const EngineOptions& options) {
-  auto parsed = ParseClickHouseDsn(dsn);
-  if (!parsed.ok()) return parsed.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto parsed, ParseClickHouseDsn(dsn));
   std::vector<std::unique_ptr<ClickHouseShard>> shards;
   ShardPlace place;
-  for (ClickHouseDsn& each : *parsed) {
+  for (ClickHouseDsn& each : parsed) {
     auto store = std::make_unique<ClickHouseStore>(std::move(each), options);
     STATCOLLECT_RETURN_IF_ERROR(store->Open());
     const auto same = std::find(place.identities.begin(), place.identities.end(), store->identity());

@@ -129,9 +129,8 @@ Status ParseShard(std::string_view text, ClickHouseDsn* dsn) {
                     (dsn->shards > 1 ? " of shard " + std::to_string(dsn->number) : "") + ", not 1 to " +
                     std::to_string(kHostsMax));
   for (const std::string_view host : hosts) {
-    auto url = UrlOf(host, dsn->tls);
-    if (!url.ok()) return url.status();
-    dsn->urls.push_back(*std::move(url));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto url, UrlOf(host, dsn->tls));
+    dsn->urls.push_back(std::move(url));
   }
   // Each host would answer with what it has: what another one acknowledged could be missing.
   if (hosts.size() > 1 && dsn->quorum < 2)

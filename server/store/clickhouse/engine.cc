@@ -328,10 +328,9 @@ Status Engine::Insert(const std::string& attempted, const std::string& into, con
 }
 
 Status Engine::Connect() {
-  const auto answer =
-      Try("open the store", Purpose::kRead, "wait_end_of_query=1", "SELECT version() FORMAT TabSeparated");
-  if (!answer.ok()) return answer.status();
-  version_ = std::string(Trimmed(*answer));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer, Try("open the store", Purpose::kRead, "wait_end_of_query=1",
+                                                      "SELECT version() FORMAT TabSeparated"));
+  version_ = std::string(Trimmed(answer));
   const auto major = ParseLeadingNumber<int>(version_);
   const auto minor =
       major && major->rest.starts_with('.') ? ParseLeadingNumber<int>(major->rest.substr(1)) : std::nullopt;

@@ -26,12 +26,12 @@ std::uint64_t VersionNow() {
 }  // namespace
 
 Result<std::string> ReadEntry(Engine& engine, const std::string& attempted, std::string_view key) {
-  const auto answer =
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
       engine.Select(attempted, "SELECT value FROM " + TableName(engine, "store") +
-                                   " WHERE key = " + SqlText(key) + " ORDER BY made DESC, value LIMIT 1");
-  if (!answer.ok()) return answer.status();
-  ByteReader in(*answer);
-  std::string value = answer->empty() ? "" : in.Text();
+                                   " WHERE key = " + SqlText(key) + " ORDER BY made DESC, value LIMIT 1"));
+  ByteReader in(answer);
+  std::string value = answer.empty() ? "" : in.Text();
   if (!in.done()) return BadAnswer(engine, attempted);
   return value;
 }
@@ -39,10 +39,9 @@ Result<std::string> ReadEntry(Engine& engine, const std::string& attempted, std:
 Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entries entries) {
   bool written = false;
   for (auto& [key, value] : entries) {
-    auto found = ReadEntry(engine, attempted, key);
-    if (!found.ok()) return found.status();
-    if (!found->empty()) {
-      value = *std::move(found);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto found, ReadEntry(engine, attempted, key));
+    if (!found.empty()) {
+      value = std::move(found);
       continue;
     }
     ByteWriter row;
@@ -57,9 +56,7 @@ Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entr
   if (!written) return entries;
   std::this_thread::sleep_for(kSettle);
   for (auto& [key, value] : entries) {
-    auto found = ReadEntry(engine, attempted, key);
-    if (!found.ok()) return found.status();
-    value = *std::move(found);
+    STATCOLLECT_ASSIGN_OR_RETURN(value, ReadEntry(engine, attempted, key));
   }
   return entries;
 }

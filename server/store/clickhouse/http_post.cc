@@ -46,7 +46,8 @@ PostReply::Fate FateOf(CURLcode code, long bytes_sent) {
 
 class HttpPoster::Connection {
  public:
-  Connection(const Options& options, const std::atomic<std::chrono::steady_clock::time_point>& end) : end_(end) {
+  Connection(const Options& options, const std::atomic<std::chrono::steady_clock::time_point>& end)
+      : end_(end) {
     headers_.reset(curl_slist_append(headers_.release(), "Expect:"));
     for (const std::string& header : options.headers)
       headers_.reset(curl_slist_append(headers_.release(), header.c_str()));

@@ -81,16 +81,14 @@ Status KeyFrames::Prepare(const std::vector<OpenBlock>& blocks, const Chain& cha
   for (const auto& [step, item] : missing)
     list += (list.empty() ? "(" : ", (") + std::to_string(step) + ", " + std::to_string(item) + ")";
   const std::string attempted = "read key frames of rank " + std::to_string(of.rank);
-  auto answer = engine_.Select(
-      attempted, BlocksQuery(engine_, of.attempt, of.rank, sums) +
-                     SqlSteps({.first = missing.begin()->first, .last = missing.rbegin()->first}) +
-                     " AND (step, item) IN (" + list + ")");
-  if (!answer.ok()) return answer.status();
-  fetched_ = *std::move(answer);
+  STATCOLLECT_ASSIGN_OR_RETURN(fetched_,
+                               engine_.Select(attempted, BlocksQuery(engine_, of.attempt, of.rank, sums) +
+                                                             SqlSteps({.first = missing.begin()->first,
+                                                                       .last = missing.rbegin()->first}) +
+                                                             " AND (step, item) IN (" + list + ")"));
   bytes_read_ += fetched_.size();
-  auto found = ParseBlocks(engine_, attempted, fetched_, chain);
-  if (!found.ok()) return found.status();
-  near_.merge(*found);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto found, ParseBlocks(engine_, attempted, fetched_, chain));
+  near_.merge(found);
   return Status::Ok();
 }
 
@@ -100,12 +98,11 @@ Result<const BlockColumns*> KeyFrames::FrameOf(const OpenBlock& block, bool sums
   if (!IsKept(place, sums)) {
     const auto bytes = near_.find(place);
     if (bytes == near_.end()) return FrameMissing(block);
-    auto whole = BlockReader::Open(key, bytes->second.stats);
-    if (!whole.ok()) return whole.status();
-    if (whole->kind() != BlockReader::Kind::kWhole) return FrameMissing(block);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto whole, BlockReader::Open(key, bytes->second.stats));
+    if (whole.kind() != BlockReader::Kind::kWhole) return FrameMissing(block);
     Decoded frame{.step = key.step, .sums = sums, .block = {}};
-    STATCOLLECT_RETURN_IF_ERROR(whole->ReadNumbers(nullptr, &frame.block));
-    if (sums) STATCOLLECT_RETURN_IF_ERROR(whole->ReadSums(bytes->second.sums, nullptr, &frame.block));
+    STATCOLLECT_RETURN_IF_ERROR(whole.ReadNumbers(nullptr, &frame.block));
+    if (sums) STATCOLLECT_RETURN_IF_ERROR(whole.ReadSums(bytes->second.sums, nullptr, &frame.block));
     decoded_.insert_or_assign(place.second, std::move(frame));
   }
   return &decoded_.at(place.second).block;

@@ -41,9 +41,7 @@ Result<bool> RowPages::Next() {
 }
 
 Status RowPages::Read() {
-  auto answer = engine_.Select("read " + what_, Query());
-  if (!answer.ok()) return answer.status();
-  body_ = *std::move(answer);
+  STATCOLLECT_ASSIGN_OR_RETURN(body_, engine_.Select("read " + what_, Query()));
   ByteReader in(body_);
   std::vector<StoredRow> found;
   while (in.ok() && in.remaining() > 0) {
@@ -67,9 +65,7 @@ Status RowPages::Read() {
   }
   if (found.empty()) return Status::Ok();
   // After the rows, so that it knows the epochs of all of them.
-  auto chain = ReadChain(engine_, range_.attempt, range_.rank);
-  if (!chain.ok()) return chain.status();
-  chain_ = *std::move(chain);
+  STATCOLLECT_ASSIGN_OR_RETURN(chain_, ReadChain(engine_, range_.attempt, range_.rank));
   for (const StoredRow& row : found) {
     if (!chain_.Counts(row.epoch, row.seq)) continue;
     const bool again = !rows_.empty() && rows_.back().step == row.step && rows_.back().item == row.item;

@@ -12,16 +12,16 @@ namespace {
 // Of rows with the same key the one of the highest n stands. `more`: which ranks.
 Result<std::map<std::uint32_t, RankRows>> Select(Engine& engine, const std::string& attempted,
                                                  AttemptId attempt, const std::string& more) {
-  const auto answer = engine.Select(
-      attempted, "SELECT rank, family, epoch, n, seq, cut, parent, value FROM " +
-                     TableName(engine, "records") + " WHERE attempt = " + std::to_string(attempt) +
-                     " AND family IN (" + SqlOf(RowFamily::kHello) + ", " + SqlOf(RowFamily::kSetting) +
-                     ", " + SqlOf(RowFamily::kRank) + ")" + more +
-                     " ORDER BY rank, family, item, step, epoch, n DESC " +
-                     "LIMIT 1 BY rank, family, item, step, epoch");
-  if (!answer.ok()) return answer.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine.Select(attempted, "SELECT rank, family, epoch, n, seq, cut, parent, value FROM " +
+                                   TableName(engine, "records") + " WHERE attempt = " +
+                                   std::to_string(attempt) + " AND family IN (" + SqlOf(RowFamily::kHello) +
+                                   ", " + SqlOf(RowFamily::kSetting) + ", " + SqlOf(RowFamily::kRank) + ")" +
+                                   more + " ORDER BY rank, family, item, step, epoch, n DESC " +
+                                   "LIMIT 1 BY rank, family, item, step, epoch"));
   std::map<std::uint32_t, RankRows> rows;
-  ByteReader in(*answer);
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     RankRows& of = rows[in.U32()];
     const auto family = static_cast<RowFamily>(in.U8());
@@ -54,24 +54,20 @@ std::string ReadRanksOf(AttemptId attempt) { return "read the ranks of attempt "
 
 Result<std::optional<RankMeta>> RankRows::Meta(const std::string& what) const {
   if (chain.current() == nullptr) return std::optional<RankMeta>();
-  auto meta = Decode<RankMeta>(what, chain.current()->value);
-  if (!meta.ok()) return meta.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto meta, Decode<RankMeta>(what, chain.current()->value));
   std::vector<SettingRecord> settings;
   for (const Info& info : infos) {
     if (!chain.Counts(info.epoch, info.seq)) continue;
     if (info.family == RowFamily::kHello) {
-      auto hello = Decode<SessionInfo>(what, info.value);
-      if (!hello.ok()) return hello.status();
-      meta->info = *std::move(hello);
+      STATCOLLECT_ASSIGN_OR_RETURN(meta.info, Decode<SessionInfo>(what, info.value));
     } else {
-      auto setting = Decode<SettingRecord>(what, info.value);
-      if (!setting.ok()) return setting.status();
-      settings.push_back(*std::move(setting));
+      STATCOLLECT_ASSIGN_OR_RETURN(auto setting, Decode<SettingRecord>(what, info.value));
+      settings.push_back(std::move(setting));
     }
   }
   for (SettingRecord& setting : settings)
-    meta->info.config[std::move(setting.name)] = std::move(setting.value);
-  return std::optional(*std::move(meta));
+    meta.info.config[std::move(setting.name)] = std::move(setting.value);
+  return std::optional(std::move(meta));
 }
 
 bool RankRows::has_hello() const {
@@ -89,20 +85,18 @@ RankReads::RankReads(Engine& engine)
       }) {}
 
 Result<RankRows> RankReads::Read(AttemptId attempt, std::uint32_t rank) {
-  const auto rows = some_.Read(attempt, rank);
-  if (!rows.ok()) return rows.status();
-  const auto own = (*rows)->find(rank);
-  return own == (*rows)->end() ? RankRows() : own->second;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, some_.Read(attempt, rank));
+  const auto own = rows->find(rank);
+  return own == rows->end() ? RankRows() : own->second;
 }
 
 Result<std::map<std::uint32_t, RankMeta>> RankReads::ReadAll(AttemptId attempt) {
-  const auto rows = all_.Read(attempt, {});
-  if (!rows.ok()) return rows.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, all_.Read(attempt, {}));
   std::map<std::uint32_t, RankMeta> ranks;
-  for (const auto& [rank, of] : **rows) {
-    auto meta = of.Meta("rank " + std::to_string(rank) + " of attempt " + std::to_string(attempt));
-    if (!meta.ok()) return meta.status();
-    if (*meta) ranks[rank] = **std::move(meta);
+  for (const auto& [rank, of] : *rows) {
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto meta, of.Meta("rank " + std::to_string(rank) + " of attempt " + std::to_string(attempt)));
+    if (meta) ranks[rank] = *std::move(meta);
   }
   return ranks;
 }

@@ -19,11 +19,11 @@ std::string ActiveParts(const Engine& engine) {
 
 // Bytes of each attempt, by partition.
 Status AddPartSizes(Engine& engine, std::vector<AttemptTally>* tallies) {
-  const auto answer = engine.Select("measure attempts", "SELECT partition, sum(bytes_on_disk) AS bytes" +
-                                                            ActiveParts(engine) +
-                                                            " AND table = 'records' GROUP BY partition");
-  if (!answer.ok()) return answer.status();
-  ByteReader in(*answer);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer, engine.Select("measure attempts", "SELECT partition, sum(bytes_on_disk) AS bytes" +
+                                                               ActiveParts(engine) +
+                                                               " AND table = 'records' GROUP BY partition"));
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     const auto id = ParseNumber<AttemptId>(in.Text());
     const std::uint64_t bytes = in.U64();
@@ -37,14 +37,12 @@ Status AddPartSizes(Engine& engine, std::vector<AttemptTally>* tallies) {
 }  // namespace
 
 Result<std::vector<AttemptTally>> EmptyTallies(AttemptTable& attempts) {
-  auto live = attempts.Live();
-  if (!live.ok()) return live.status();
-  const auto kept = attempts.KeptRuns();
-  if (!kept.ok()) return kept.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto live, attempts.Live());
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, attempts.KeptRuns());
   std::vector<AttemptTally> tallies;
-  for (AttemptMeta& attempt : *live) {
+  for (AttemptMeta& attempt : live) {
     tallies.push_back(EmptyTally(std::move(attempt)));
-    tallies.back().kept = kept->contains(tallies.back().meta.run);
+    tallies.back().kept = kept.contains(tallies.back().meta.run);
   }
   return tallies;
 }
@@ -52,20 +50,20 @@ Result<std::vector<AttemptTally>> EmptyTallies(AttemptTable& attempts) {
 Status AddRanks(Engine& engine, std::vector<AttemptTally>* tallies) {
   std::map<AttemptId, std::size_t> places;
   for (std::size_t i = 0; i < tallies->size(); ++i) places[(*tallies)[i].meta.id] = i;
-  const auto answer = engine.Select(
-      "read the ranks", "SELECT attempt, rank, value FROM " + TableName(engine, "records") +
-                            " WHERE family = " + SqlOf(RowFamily::kRank) +
-                            " AND n > 0 ORDER BY attempt, rank, epoch DESC, n DESC LIMIT 1 BY attempt, rank");
-  if (!answer.ok()) return answer.status();
-  ByteReader in(*answer);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine.Select("read the ranks",
+                    "SELECT attempt, rank, value FROM " + TableName(engine, "records") +
+                        " WHERE family = " + SqlOf(RowFamily::kRank) +
+                        " AND n > 0 ORDER BY attempt, rank, epoch DESC, n DESC LIMIT 1 BY attempt, rank"));
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     const auto place = places.find(in.U32());
     const std::uint32_t rank = in.U32();
     const std::string_view value = in.Raw(in.Varint());
     if (!in.ok() || place == places.end()) continue;
-    const auto meta = Decode<RankMeta>("rank " + std::to_string(rank), value);
-    if (!meta.ok()) return meta.status();
-    AddRank(*meta, &(*tallies)[place->second]);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto meta, Decode<RankMeta>("rank " + std::to_string(rank), value));
+    AddRank(meta, &(*tallies)[place->second]);
   }
   if (!in.ok()) return BadAnswer(engine, "read the ranks");
   return AddPartSizes(engine, tallies);
@@ -98,32 +96,31 @@ Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t r
   const std::string what = "capture of attempt " + std::to_string(attempt) + ", rank " +
                            std::to_string(rank) + ", step " + std::to_string(step) + ", activation " +
                            std::to_string(activation) + ", byte " + std::to_string(offset);
-  const auto answer = engine.Select(
-      "read " + what,
-      "SELECT epoch, seq, value FROM " + TableName(engine, "records") + " WHERE " +
-          SqlPlace(attempt, RowFamily::kCaptureData, rank) + " AND step = " + std::to_string(step) +
-          " AND item = " + std::to_string(std::uint64_t{activation} << 32 | offset) + " ORDER BY epoch, n");
-  if (!answer.ok()) return answer.status();
-  const auto chain = ReadChain(engine, attempt, rank);
-  if (!chain.ok()) return chain.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine.Select("read " + what, "SELECT epoch, seq, value FROM " + TableName(engine, "records") +
+                                        " WHERE " + SqlPlace(attempt, RowFamily::kCaptureData, rank) +
+                                        " AND step = " + std::to_string(step) + " AND item = " +
+                                        std::to_string(std::uint64_t{activation} << 32 | offset) +
+                                        " ORDER BY epoch, n"));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto chain, ReadChain(engine, attempt, rank));
   std::optional<std::string_view> sealed;
-  ByteReader in(*answer);
+  ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     const std::uint64_t epoch = in.U64(), seq = in.U64();
     const std::string_view value = in.Raw(in.Varint());
-    if (chain->Counts(epoch, seq)) sealed = value;
+    if (chain.Counts(epoch, seq)) sealed = value;
   }
   if (!in.ok()) return BadAnswer(engine, "read " + what);
   if (!sealed) return Status(Code::kNotFound, "read " + what + ": it is not stored");
-  const auto payload = Unseal(what, *sealed, kChunkVersion);
-  if (!payload.ok()) return payload.status();
-  return std::string(*payload);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto payload, Unseal(what, *sealed, kChunkVersion));
+  return std::string(payload);
 }
 
 Result<std::optional<std::int64_t>> ReadClock(Engine& engine) {
-  const auto answer = engine.Select("read the clock", "SELECT toUInt64(now()) AS seconds");
-  if (!answer.ok()) return answer.status();
-  ByteReader in(*answer);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
+                               engine.Select("read the clock", "SELECT toUInt64(now()) AS seconds"));
+  ByteReader in(answer);
   const std::uint64_t seconds = in.U64();
   if (!in.done()) return BadAnswer(engine, "read the clock");
   // Releases before 22 have whole seconds only: on average half of one has passed.
@@ -132,26 +129,25 @@ Result<std::optional<std::int64_t>> ReadClock(Engine& engine) {
 
 Result<StoreUsage> ReadUsage(Engine& engine, AttemptTable& attempts) {
   StoreUsage usage;
-  const auto bytes =
-      engine.Select("measure the store", "SELECT sum(bytes_on_disk) AS bytes" + ActiveParts(engine));
-  if (!bytes.ok()) return bytes.status();
-  ByteReader in(*bytes);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto bytes,
+      engine.Select("measure the store", "SELECT sum(bytes_on_disk) AS bytes" + ActiveParts(engine)));
+  ByteReader in(bytes);
   usage.disk_bytes = in.U64();
   if (!in.done()) return BadAnswer(engine, "measure the store");
   usage.disk_known = engine.is_modern();
   if (usage.disk_known) {
-    const auto disks =
-        engine.Select("measure the disks", "SELECT sum(free_space), sum(total_space) FROM system.disks");
-    if (!disks.ok()) return disks.status();
-    ByteReader of_disks(*disks);
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        const auto disks,
+        engine.Select("measure the disks", "SELECT sum(free_space), sum(total_space) FROM system.disks"));
+    ByteReader of_disks(disks);
     usage.disk_free_bytes = of_disks.U64();
     usage.disk_capacity_bytes = of_disks.U64();
     if (!of_disks.done()) return BadAnswer(engine, "measure the disks");
   }
-  const auto rows = attempts.Rows();
-  if (!rows.ok()) return rows.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, attempts.Rows());
   usage.retired_attempts = static_cast<std::uint64_t>(std::count_if(
-      rows->begin(), rows->end(), [](const AttemptRow& row) { return row.state == AttemptState::kRetired; }));
+      rows.begin(), rows.end(), [](const AttemptRow& row) { return row.state == AttemptState::kRetired; }));
   return usage;
 }
 

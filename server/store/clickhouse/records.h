@@ -25,16 +25,15 @@ Status VisitRows(Engine& engine, AttemptTable& attempts, const std::string& what
                  const Visitor<T>& visitor, const Adapt& adapt) {
   RowPages pages(engine, attempts, what, range, /*with_values=*/true, kSmallRowsPerPage);
   for (;;) {
-    const auto more = pages.Next();
-    if (!more.ok()) return more.status();
-    if (!*more) return Status::Ok();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto more, pages.Next());
+    if (!more) return Status::Ok();
     for (const StoredRow& row : pages.rows()) {
       STATCOLLECT_RETURN_IF_ERROR(visitor.Read(sizeof(std::uint64_t) + row.value.size()));
-      auto value = Decode<T>(
-          what + ", step " + std::to_string(row.step) + ", item " + std::to_string(row.item), row.value);
-      if (!value.ok()) return value.status();
-      adapt(row, &*value);
-      STATCOLLECT_RETURN_IF_ERROR(visitor.take(*std::move(value)));
+      STATCOLLECT_ASSIGN_OR_RETURN(auto value, Decode<T>(what + ", step " + std::to_string(row.step) +
+                                                             ", item " + std::to_string(row.item),
+                                                         row.value));
+      adapt(row, &value);
+      STATCOLLECT_RETURN_IF_ERROR(visitor.take(std::move(value)));
     }
   }
 }

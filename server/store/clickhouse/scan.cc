@@ -77,9 +77,8 @@ class ClickHouseScan final : public StatScan {
                                    ": found other content than its row names; the store is damaged"};
     }
     if (block.reader.kind() != BlockReader::Kind::kRelative) return Status::Ok();
-    const auto found = frames_.FrameOf(block, window_sums_);
-    if (!found.ok()) return found.status();
-    *frame = *found;
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto found, frames_.FrameOf(block, window_sums_));
+    *frame = found;
     return Status::Ok();
   }
 
@@ -109,16 +108,15 @@ class ClickHouseScan final : public StatScan {
     for (std::size_t i = at_; i < end; ++i)
       list +=
           (i == at_ ? "(" : ", (") + std::to_string(rows[i].step) + ", " + std::to_string(rows[i].item) + ")";
-    auto answer = engine_.Select("read statistics",
-                                 BlocksQuery(engine_, attempt_, rank_, sums) +
-                                     SqlSteps({.first = rows[at_].step, .last = rows[end - 1].step}) +
-                                     " AND (step, item) IN (" + list + ")");
-    if (!answer.ok()) return answer.status();
-    body_ = *std::move(answer);
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        body_, engine_.Select("read statistics",
+                              BlocksQuery(engine_, attempt_, rank_, sums) +
+                                  SqlSteps({.first = rows[at_].step, .last = rows[end - 1].step}) +
+                                  " AND (step, item) IN (" + list + ")"));
     bytes_read_ += body_.size();
-    const auto found = ParseBlocks(engine_, "read statistics", body_, heads_.chain());
-    if (!found.ok()) return found.status();
-    for (std::size_t i = at_; i < end; ++i) STATCOLLECT_RETURN_IF_ERROR(OpenRow(rows[i], *found));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto found,
+                                 ParseBlocks(engine_, "read statistics", body_, heads_.chain()));
+    for (std::size_t i = at_; i < end; ++i) STATCOLLECT_RETURN_IF_ERROR(OpenRow(rows[i], found));
     window_begin_ = at_;
     window_sums_ = sums;
     return frames_.Prepare(window_, heads_.chain(), sums);
@@ -136,9 +134,8 @@ class ClickHouseScan final : public StatScan {
       return {Code::kDataLoss,
               "read block of " + Describe(key) + ": its value is missing; the store is damaged"};
     }
-    auto reader = BlockReader::Open(key, bytes->second.stats);
-    if (!reader.ok()) return reader.status();
-    window_.push_back({.key = key, .reader = *std::move(reader), .bytes = bytes->second});
+    STATCOLLECT_ASSIGN_OR_RETURN(auto reader, BlockReader::Open(key, bytes->second.stats));
+    window_.push_back({.key = key, .reader = std::move(reader), .bytes = bytes->second});
     return Status::Ok();
   }
 
@@ -181,9 +178,8 @@ class ClickHouseSeries {
 
   Status Run() {
     for (;;) {
-      const auto more = pages_.Next();
-      if (!more.ok()) return more.status();
-      if (!*more) return Status::Ok();
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto more, pages_.Next());
+      if (!more) return Status::Ok();
       STATCOLLECT_RETURN_IF_ERROR(TakePage());
     }
   }
@@ -196,20 +192,18 @@ class ClickHouseSeries {
                         .rank = rank_,
                         .step = row.step,
                         .activation = static_cast<std::uint32_t>(row.item)};
-      auto reader = BlockReader::Open(key, row.value);
-      if (!reader.ok()) return reader.status();
-      blocks.push_back({.key = key, .reader = *std::move(reader), .bytes = {.stats = row.value, .sums = {}}});
+      STATCOLLECT_ASSIGN_OR_RETURN(auto reader, BlockReader::Open(key, row.value));
+      blocks.push_back({.key = key, .reader = std::move(reader), .bytes = {.stats = row.value, .sums = {}}});
     }
     STATCOLLECT_RETURN_IF_ERROR(frames_.Prepare(blocks, pages_.chain(), /*sums=*/false));
     for (const OpenBlock& block : blocks) {
       STATCOLLECT_RETURN_IF_ERROR(visitor_.Read(block.bytes.stats.size()));
-      const auto record = Find(block);
-      if (!record.ok()) return record.status();
-      if (!*record) continue;
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto record, Find(block));
+      if (!record) continue;
       STATCOLLECT_RETURN_IF_ERROR(visitor_.take({.step = block.key.step,
-                                                 .layout = static_cast<std::uint32_t>((**record)[kLayout]),
-                                                 .order = static_cast<std::uint32_t>((**record)[kOrder]),
-                                                 .stats = StatsOf(**record)}));
+                                                 .layout = static_cast<std::uint32_t>((*record)[kLayout]),
+                                                 .order = static_cast<std::uint32_t>((*record)[kOrder]),
+                                                 .stats = StatsOf(*record)}));
     }
     return Status::Ok();
   }
@@ -219,17 +213,16 @@ class ClickHouseSeries {
       const auto place = block.reader.Find(activation_);
       return place ? std::optional(block.reader.ReadRecord(*place, nullptr)) : std::optional<ColumnRecord>();
     }
-    const auto frame = frames_.FrameOf(block, /*sums=*/false);
-    if (!frame.ok()) return frame.status();
-    const auto activations = (*frame)->of(kActivation);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto frame, frames_.FrameOf(block, /*sums=*/false));
+    const auto activations = frame->of(kActivation);
     const auto place = std::find(activations.begin(), activations.end(), activation_);
     if (place == activations.end()) return std::optional<ColumnRecord>();
     const auto index = static_cast<std::size_t>(place - activations.begin());
-    if ((*frame)->size() != block.reader.size()) {
+    if (frame->size() != block.reader.size()) {
       return Status(Code::kDataLoss, "read block of " + Describe(block.key) +
                                          ": its key frame has a different size; the store is damaged");
     }
-    const ColumnRecord at_frame = (*frame)->Record(index);
+    const ColumnRecord at_frame = frame->Record(index);
     return std::optional(block.reader.ReadRecord(index, &at_frame));
   }
 
@@ -256,15 +249,16 @@ Status VisitClickHouseSteps(Engine& engine, AttemptId attempt, std::uint32_t ran
                             const Visitor<std::uint64_t>& visitor) {
   const std::string attempted = "list steps";
   for (StepBounds bounds = steps;;) {
-    const auto answer = engine.Select(
-        attempted, "SELECT step, epoch, min(seq) AS lowest FROM " + TableName(engine, "records") + " WHERE " +
-                       SqlPlace(attempt, RowFamily::kBlock, rank) + SqlSteps(bounds) +
-                       " GROUP BY step, epoch ORDER BY step, epoch LIMIT " + std::to_string(kStepsPerPage));
-    if (!answer.ok()) return answer.status();
-    if (answer->empty()) return Status::Ok();
-    const auto chain = ReadChain(engine, attempt, rank);
-    if (!chain.ok()) return chain.status();
-    ByteReader in(*answer);
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        const auto answer,
+        engine.Select(attempted, "SELECT step, epoch, min(seq) AS lowest FROM " +
+                                     TableName(engine, "records") + " WHERE " +
+                                     SqlPlace(attempt, RowFamily::kBlock, rank) + SqlSteps(bounds) +
+                                     " GROUP BY step, epoch ORDER BY step, epoch LIMIT " +
+                                     std::to_string(kStepsPerPage)));
+    if (answer.empty()) return Status::Ok();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto chain, ReadChain(engine, attempt, rank));
+    ByteReader in(answer);
     std::size_t rows = 0;
     std::optional<std::uint64_t> taken;
     std::uint64_t last = 0;
@@ -272,7 +266,7 @@ Status VisitClickHouseSteps(Engine& engine, AttemptId attempt, std::uint32_t ran
       const std::uint64_t step = in.U64(), epoch = in.U64(), seq = in.U64();
       ++rows;
       last = step;
-      if (taken == step || !chain->Counts(epoch, seq)) continue;
+      if (taken == step || !chain.Counts(epoch, seq)) continue;
       // The last step of a full page is taken with the next one.
       if (rows == kStepsPerPage) break;
       STATCOLLECT_RETURN_IF_ERROR(visitor.Read(sizeof(step)));

@@ -71,12 +71,13 @@ constexpr std::chrono::milliseconds kFoundPause{100};
 
 // What the column's default is, as the engine writes it; empty: the table is older than the column. Nothing: no table.
 Result<std::optional<std::string>> FoundedIdentity(Engine& engine, const std::string& attempted) {
-  const auto hosts = engine.SelectEverywhere(
-      attempted, "SELECT name, default_expression FROM system.columns WHERE database = " +
-                     SqlText(engine.dsn().database) + " AND table = 'store'");
-  if (!hosts.ok()) return hosts.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto hosts,
+      engine.SelectEverywhere(attempted,
+                              "SELECT name, default_expression FROM system.columns WHERE database = " +
+                                  SqlText(engine.dsn().database) + " AND table = 'store'"));
   std::optional<std::string> founded;
-  for (const Engine::HostRows& host : *hosts) {
+  for (const Engine::HostRows& host : hosts) {
     ByteReader in(host.rows);
     while (in.ok() && in.remaining() > 0) {
       const std::string column = in.Text();
@@ -113,18 +114,18 @@ Result<std::string> FoundStore(Engine& engine, const std::string& attempted) {
 Result<std::string> IdentityOf(Engine& engine, const std::string& attempted, const std::string& expression) {
   std::string identity;
   if (!expression.empty()) {
-    const auto answer = engine.Select(attempted, "SELECT " + expression + " AS identity");
-    if (!answer.ok()) return answer.status();
-    ByteReader in(*answer);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
+                                 engine.Select(attempted, "SELECT " + expression + " AS identity"));
+    ByteReader in(answer);
     identity = in.Text();
     if (!in.done()) return BadAnswer(engine, attempted);
   }
-  const auto entries =
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto entries,
       EnsureEntries(engine, attempted,
                     {{"format", std::to_string(kClickHouseFormatVersion)},
-                     {"identity", expression.empty() ? RandomBytes(kIdentityBytes) : identity}});
-  if (!entries.ok()) return entries.status();
-  return expression.empty() ? entries->at("identity") : identity;
+                     {"identity", expression.empty() ? RandomBytes(kIdentityBytes) : identity}}));
+  return expression.empty() ? entries.at("identity") : identity;
 }
 
 // A table as one host has it. Of one that another collector is creating at this moment, one half may be missing.
@@ -139,14 +140,15 @@ struct FoundTables {
 
 Result<std::vector<FoundTables>> TablesOf(Engine& engine, const std::string& attempted) {
   const std::string database = SqlText(engine.dsn().database);
-  const auto answers = engine.SelectEverywhere(
-      attempted,
-      "SELECT name AS t, '' AS c, engine AS v FROM system.tables WHERE database = " + database +
-          " UNION ALL SELECT table AS t, name AS c, type AS v FROM system.columns WHERE database = " +
-          database);
-  if (!answers.ok()) return answers.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answers,
+      engine.SelectEverywhere(
+          attempted,
+          "SELECT name AS t, '' AS c, engine AS v FROM system.tables WHERE database = " + database +
+              " UNION ALL SELECT table AS t, name AS c, type AS v FROM system.columns WHERE database = " +
+              database));
   std::vector<FoundTables> all;
-  for (const Engine::HostRows& host : *answers) {
+  for (const Engine::HostRows& host : answers) {
     FoundTables& found = all.emplace_back(FoundTables{.url = host.url, .tables = {}});
     ByteReader in(host.rows);
     while (in.ok() && in.remaining() > 0) {
@@ -225,20 +227,18 @@ std::string WrongTables(const FoundTables& found, unsigned quorum, bool with_col
 
 // Whatever tables there are already, at each host that answers.
 Status CheckTables(Engine& engine, const std::string& attempted) {
-  const auto hosts = TablesOf(engine, attempted);
-  if (!hosts.ok()) return hosts.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto hosts, TablesOf(engine, attempted));
   for (const bool with_columns : {false, true}) {
     bool has_store = false;
-    for (const FoundTables& host : *hosts) {
+    for (const FoundTables& host : hosts) {
       has_store = has_store || host.tables.contains("store");
       const std::string wrong = WrongTables(host, engine.dsn().quorum, with_columns);
       if (!wrong.empty())
         return {Code::kFailedPrecondition, attempted + ": ClickHouse at " + host.url + ": " + wrong};
     }
     if (with_columns || !has_store) continue;
-    const auto format = ReadEntry(engine, attempted, "format");
-    if (!format.ok()) return format.status();
-    if (const std::string wrong = WrongFormat(*format); !wrong.empty())
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto format, ReadEntry(engine, attempted, "format"));
+    if (const std::string wrong = WrongFormat(format); !wrong.empty())
       return {Code::kFailedPrecondition, attempted + ": " + wrong};
   }
   return Status::Ok();
@@ -307,14 +307,12 @@ Result<StoreIdentity> OpenSchema(Engine& engine) {
   STATCOLLECT_RETURN_IF_ERROR(CheckTables(engine, attempted));
   STATCOLLECT_RETURN_IF_ERROR(
       engine.ExecuteEverywhere(attempted, "CREATE DATABASE IF NOT EXISTS " + engine.dsn().database));
-  const auto founded = FoundStore(engine, attempted);
-  if (!founded.ok()) return founded.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto founded, FoundStore(engine, attempted));
   for (const TableSpec& table : std::span(kTables).subspan(1))
     STATCOLLECT_RETURN_IF_ERROR(engine.ExecuteEverywhere(attempted, CreateTable(engine, table)));
-  const auto bytes = IdentityOf(engine, attempted, *founded);
-  if (!bytes.ok()) return bytes.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto bytes, IdentityOf(engine, attempted, founded));
   StoreIdentity identity;
-  ByteReader in(*bytes);
+  ByteReader in(bytes);
   const std::string_view id = in.Raw(identity.id.size());
   if (id.size() == identity.id.size()) std::copy(id.begin(), id.end(), identity.id.begin());
   identity.epoch = in.U64();

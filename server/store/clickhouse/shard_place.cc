@@ -53,10 +53,10 @@ Status OtherShardPlace(const Engine& engine, const std::string& found, const std
 }
 
 Result<bool> HasAttempts(Engine& engine) {
-  const auto answer =
-      engine.Select(Attempted(engine), "SELECT count() AS attempts FROM " + TableName(engine, "attempts"));
-  if (!answer.ok()) return answer.status();
-  ByteReader in(*answer);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine.Select(Attempted(engine), "SELECT count() AS attempts FROM " + TableName(engine, "attempts")));
+  ByteReader in(answer);
   const bool has = in.U64() > 0;
   if (!in.done()) return BadAnswer(engine, Attempted(engine));
   return has;
@@ -65,14 +65,12 @@ Result<bool> HasAttempts(Engine& engine) {
 }  // namespace
 
 Status CheckShardPlace(Engine& engine, const ShardPlace& place) {
-  const auto found = ReadEntry(engine, Attempted(engine), kShardPlaceKey);
-  if (!found.ok()) return found.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto found, ReadEntry(engine, Attempted(engine), kShardPlaceKey));
   const std::string wanted = TextOf(place);
-  if (!found->empty()) return *found == wanted ? Status::Ok() : OtherShardPlace(engine, *found, wanted);
+  if (!found.empty()) return found == wanted ? Status::Ok() : OtherShardPlace(engine, found, wanted);
   if (place.identities.size() == 1) return Status::Ok();
-  const auto has = HasAttempts(engine);
-  if (!has.ok()) return has.status();
-  return *has ? OtherShardPlace(engine, "1 of 1", wanted) : Status::Ok();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto has, HasAttempts(engine));
+  return has ? OtherShardPlace(engine, "1 of 1", wanted) : Status::Ok();
 }
 
 Status TakeShardPlace(Engine& engine, const ShardPlace& place) {

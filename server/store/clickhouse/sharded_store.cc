@@ -163,10 +163,9 @@ class ShardedStore final : public Store {
 // The first shard, whose rows say what is to be deleted, comes last: until the others are through, the attempts count as
 // retired, and the next call continues.
 Status ShardedStore::PurgeRetired(const std::function<bool()>& stopped) {
-  const auto rows = first().attempts().Rows();
-  if (!rows.ok()) return rows.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, first().attempts().Rows());
   std::vector<AttemptRow> removed;
-  std::copy_if(rows->begin(), rows->end(), std::back_inserter(removed),
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(removed),
                [](const AttemptRow& row) { return row.state != AttemptState::kLive; });
   STATCOLLECT_RETURN_IF_ERROR(FirstFailure(AtAll<Status>([&](ClickHouseShard& shard) {
     if (&shard == &first()) return Status::Ok();

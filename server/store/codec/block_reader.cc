@@ -72,11 +72,11 @@ STATCOLLECT_WIDE_LOOPS void Widen(const char* stored, std::size_t count, double*
 }  // namespace
 
 Result<BlockReader> BlockReader::Open(const StatKey& key, std::string_view stats) {
-  auto payload = UnsealAs([&] { return "block of " + Describe(key); }, stats, kStatBlockVersion);
-  if (!payload.ok()) return payload.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto payload, UnsealAs([&] { return "block of " + Describe(key); }, stats, kStatBlockVersion));
   BlockReader reader;
   reader.key_ = key;
-  if (!reader.Parse(*payload)) return reader.Damaged("its content does not parse");
+  if (!reader.Parse(payload)) return reader.Damaged("its content does not parse");
   return reader;
 }
 
@@ -261,10 +261,10 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
                              BlockColumns* block) const {
   ByteReader in("");
   if (sums) {
-    auto payload =
-        UnsealAs([&] { return "sketches of block of " + Describe(key_); }, *sums, kStatBlockVersion);
-    if (!payload.ok()) return payload.status();
-    in = ByteReader(*payload);
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto payload,
+        UnsealAs([&] { return "sketches of block of " + Describe(key_); }, *sums, kStatBlockVersion));
+    in = ByteReader(payload);
   }
   const BlockColumns& numbers = *block;
   const auto flags = numbers.of(kFlags);

@@ -388,9 +388,8 @@ std::string Encode(const CaptureHead& head) { return EncodeSealed(head); }
 
 template <typename T>
 Result<T> Decode(std::string_view what, std::string_view bytes) {
-  auto payload = Unseal(what, bytes, kVersionMax<T>);
-  if (!payload.ok()) return payload.status();
-  ByteReader in(*payload);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto payload, Unseal(what, bytes, kVersionMax<T>));
+  ByteReader in(payload);
   T value;
   Read(in, value);
   if (!in.done()) {

@@ -90,9 +90,8 @@ void Aliases::RetireTargets(std::span<const AttemptId> ids) {
 Status Aliases::TakeOver(const Database& database, std::span<const AttemptId> going,
                          const std::function<bool()>& stopped) {
   for (const AttemptId owner : going) {
-    auto users = UsersOf(database, owner);
-    if (!users.ok()) return users.status();
-    for (const AttemptId user : *users) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto users, UsersOf(database, owner));
+    for (const AttemptId user : users) {
       // Also for one that has been removed since: its data goes later, and queries may be reading it.
       if (std::find(going.begin(), going.end(), user) != going.end()) continue;
       STATCOLLECT_RETURN_IF_ERROR(TakeOverFrom(database, owner, user, stopped));

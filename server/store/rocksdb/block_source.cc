@@ -60,15 +60,14 @@ Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, const Blo
   auto bytes = Fetch(target, "the target of " + What(key));
   if (!bytes.ok()) return Reread(key, bytes.status());
   Resolved resolved{target, std::make_unique<std::string>(*std::move(bytes)), {}};
-  auto at_target = BlockReader::Open(target, *resolved.bytes);
-  if (!at_target.ok()) return at_target.status();
-  if (at_target->kind() == BlockReader::Kind::kAlias || at_target->digest() != digest) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto at_target, BlockReader::Open(target, *resolved.bytes));
+  if (at_target.kind() == BlockReader::Kind::kAlias || at_target.digest() != digest) {
     return Status(Code::kDataLoss,
                   "read " + What(key) + ": it refers to " + What(target) +
                       ", which has different content; the store is damaged; restore a checkpoint "
                       "or remove the run");
   }
-  resolved.reader = *std::move(at_target);
+  resolved.reader = std::move(at_target);
   return resolved;
 }
 
@@ -77,12 +76,11 @@ Result<BlockSource::Resolved> BlockSource::Reread(const StatKey& key, const Stat
   auto now = std::make_unique<std::string>();
   const rocksdb::Status read = db_.Get({}, families_.stats, EncodeStatKey(key), now.get());
   if (!read.ok()) return why;
-  auto reader = BlockReader::Open(key, *now);
-  if (!reader.ok()) return reader.status();
-  if (reader->kind() != BlockReader::Kind::kWhole) return why;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto reader, BlockReader::Open(key, *now));
+  if (reader.kind() != BlockReader::Kind::kWhole) return why;
   stats_ = Cursor(db_, families_.stats);
   sketches_ = Cursor(db_, families_.sketches);
-  return Resolved{key, std::move(now), *std::move(reader)};
+  return Resolved{key, std::move(now), std::move(reader)};
 }
 
 Status BlockSource::Read(const StatKey& key, const BlockReader& stored, BlockParts parts,
@@ -97,9 +95,8 @@ Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, 
   const bool sketches = parts == BlockParts::kAll || parts == BlockParts::kCompared;
   const BlockColumns* key_frame = nullptr;
   if (reader.kind() == BlockReader::Kind::kRelative) {
-    auto found = FindKeyFrame(key, reader, parts);
-    if (!found.ok()) return found.status();
-    key_frame = &(*found)->block;
+    STATCOLLECT_ASSIGN_OR_RETURN(auto found, FindKeyFrame(key, reader, parts));
+    key_frame = &found->block;
   }
   if (parts == BlockParts::kHashes) return reader.ReadHashes(key_frame, block);
   if (parts == BlockParts::kNorms) return reader.ReadNorms(key_frame, block);
@@ -114,9 +111,8 @@ Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, 
 }
 
 Result<BlockReader> BlockSource::OpenKeyFrame(const StatKey& key, const StatKey& at, std::string* bytes) {
-  auto fetched = Fetch(at, "the key frame of " + What(key));
-  if (!fetched.ok()) return fetched.status();
-  *bytes = *std::move(fetched);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto fetched, Fetch(at, "the key frame of " + What(key)));
+  *bytes = std::move(fetched);
   auto whole = BlockReader::Open(at, *bytes);
   if (!whole.ok() || whole->kind() == BlockReader::Kind::kWhole) return whole;
   return Status(Code::kDataLoss, "read " + What(key) + ": its key frame, " + What(at) +
@@ -132,9 +128,8 @@ Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, con
   if (kept != key_frames_.end() && kept->second.step == at.step && Covers(kept->second.parts, parts))
     return &kept->second;
   std::string bytes;
-  auto whole = OpenKeyFrame(key, at, &bytes);
-  if (!whole.ok()) return whole.status();
-  return KeepKeyFrame(at, *whole, parts == BlockParts::kHashes ? BlockParts::kNumbers : parts);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, OpenKeyFrame(key, at, &bytes));
+  return KeepKeyFrame(at, whole, parts == BlockParts::kHashes ? BlockParts::kNumbers : parts);
 }
 
 Result<BlockSource::KeyFrame*> BlockSource::KeepKeyFrame(const StatKey& key, const BlockReader& whole,
@@ -161,16 +156,13 @@ Result<const BlockColumns*> BlockSource::ReadInPlace(const StatKey& key, const B
   Resolved resolved;
   const BlockReader* reader = &stored;
   if (stored.kind() == BlockReader::Kind::kAlias) {
-    auto found = Resolve(key, stored);
-    if (!found.ok()) return found.status();
-    resolved = *std::move(found);
+    STATCOLLECT_ASSIGN_OR_RETURN(resolved, Resolve(key, stored));
     reader = &resolved.reader;
   }
   const StatKey& at = reader == &stored ? key : resolved.key;
   if (reader->kind() == BlockReader::Kind::kWhole) {
-    auto kept = KeepKeyFrame(at, *reader, parts);
-    if (!kept.ok()) return kept.status();
-    return static_cast<const BlockColumns*>(&(*kept)->block);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto kept, KeepKeyFrame(at, *reader, parts));
+    return static_cast<const BlockColumns*>(&kept->block);
   }
   STATCOLLECT_RETURN_IF_ERROR(ReadResolved(at, *reader, parts, other));
   return static_cast<const BlockColumns*>(other);
@@ -178,20 +170,16 @@ Result<const BlockColumns*> BlockSource::ReadInPlace(const StatKey& key, const B
 
 Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, std::string_view stats,
                                                             std::uint32_t activation) {
-  auto stored = BlockReader::Open(key, stats);
-  if (!stored.ok()) return stored.status();
-  Resolved resolved{key, {}, *std::move(stored)};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto stored, BlockReader::Open(key, stats));
+  Resolved resolved{key, {}, std::move(stored)};
   if (resolved.reader.kind() == BlockReader::Kind::kAlias) {
-    auto found = Resolve(key, resolved.reader);
-    if (!found.ok()) return found.status();
-    resolved = *std::move(found);
+    STATCOLLECT_ASSIGN_OR_RETURN(resolved, Resolve(key, resolved.reader));
   }
   const BlockReader& reader = resolved.reader;
   const bool whole = reader.kind() == BlockReader::Kind::kWhole;
-  const auto found = whole ? RememberRecord(resolved.key, reader, activation)
-                           : FindKeyRecord(resolved.key, reader, activation);
-  if (!found.ok()) return found.status();
-  const KeyRecord& at_key = **found;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto found, whole ? RememberRecord(resolved.key, reader, activation)
+                                                       : FindKeyRecord(resolved.key, reader, activation));
+  const KeyRecord& at_key = *found;
   if (!at_key.index) return std::optional<ColumnRecord>();
   if (whole) return std::optional(at_key.record);
   if (at_key.size != reader.size()) {
@@ -208,9 +196,8 @@ Result<const BlockSource::KeyRecord*> BlockSource::FindKeyRecord(const StatKey& 
   at.step = key.step - reader.steps_back();  // wraps only if damaged: then nothing is there
   if (key_record_ && key_record_->key == at && key_record_->activation == activation) return &*key_record_;
   std::string bytes;
-  const auto whole = OpenKeyFrame(key, at, &bytes);
-  if (!whole.ok()) return whole.status();
-  return RememberRecord(at, *whole, activation);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto whole, OpenKeyFrame(key, at, &bytes));
+  return RememberRecord(at, whole, activation);
 }
 
 Result<const BlockSource::KeyRecord*> BlockSource::RememberRecord(const StatKey& key,

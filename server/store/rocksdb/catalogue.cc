@@ -84,10 +84,10 @@ Result<DefinitionCounts> CountEach(const OfKind& of_kind) {
 Result<std::vector<std::string>> Catalogue::ListRuns() {
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
-  auto attempts = ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts());
-  if (!attempts.ok()) return attempts.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts,
+                               ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts()));
   std::vector<std::string> runs;
-  for (const AttemptMeta& attempt : *attempts) {
+  for (const AttemptMeta& attempt : attempts) {
     if (runs.empty() || runs.back() != attempt.run) runs.push_back(attempt.run);
   }
   return runs;
@@ -102,13 +102,11 @@ Result<std::vector<AttemptMeta>> Catalogue::Attempts(const std::string& run) {
 Result<AttemptMeta> Catalogue::CreateAttempt(const AttemptMeta& wanted) {
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
-  auto existing = AttemptsOf(*database, wanted.run);
-  if (!existing.ok()) return existing.status();
-  auto next = NextAttemptId(*database);
-  if (!next.ok()) return next.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto existing, AttemptsOf(*database, wanted.run));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto next, NextAttemptId(*database));
   AttemptMeta attempt = wanted;
-  attempt.id = *next;
-  attempt.number = std::max(wanted.number, existing->empty() ? 1 : existing->back().number + 1);
+  attempt.id = next;
+  attempt.number = std::max(wanted.number, existing.empty() ? 1 : existing.back().number + 1);
   rocksdb::WriteBatch batch;
   (void)batch.Put(database->families[kDefault], kNextAttemptKey, std::to_string(attempt.id + 1));
   (void)batch.Put(database->families[kCatalogue], AttemptKey(attempt), Encode(attempt));
@@ -119,9 +117,8 @@ Result<AttemptMeta> Catalogue::CreateAttempt(const AttemptMeta& wanted) {
 }
 
 Status Catalogue::CheckRun(const std::string& attempted, const std::string& run) {
-  auto attempts = Attempts(run);
-  if (!attempts.ok()) return attempts.status();
-  if (!attempts->empty()) return Status::Ok();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, Attempts(run));
+  if (!attempts.empty()) return Status::Ok();
   return {Code::kNotFound, attempted + ": there is no such run; statctl runs lists them"};
 }
 
@@ -167,9 +164,8 @@ Result<std::optional<std::string>> Catalogue::Document(const std::string& run, c
       database->db->Get({}, database->families[kCatalogue], DocumentKey(run, name), &sealed);
   if (read.IsNotFound()) return std::optional<std::string>();
   STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, read));
-  auto payload = Unseal(attempted, sealed, kDocumentVersion);
-  if (!payload.ok()) return payload.status();
-  return std::optional(std::string(*payload));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto payload, Unseal(attempted, sealed, kDocumentVersion));
+  return std::optional(std::string(payload));
 }
 
 // Counting takes two seeks, reading a step for each definition, and decoding them ten times as long.
@@ -177,21 +173,19 @@ Result<std::shared_ptr<const RankDefinitions>> Catalogue::Definitions(AttemptId 
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
   DefinitionCache& cache = database->definitions;
-  const auto counts =
-      CountEach([&](char prefix) { return CountDefinitions(*database, prefix, attempt, rank); });
-  if (!counts.ok()) return counts.status();
-  if (auto known = cache.Find(attempt, rank, *counts)) return known;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto counts, CountEach([&](char prefix) {
+                                 return CountDefinitions(*database, prefix, attempt, rank);
+                               }));
+  if (auto known = cache.Find(attempt, rank, counts)) return known;
   std::string stored;
-  const auto read =
-      CountEach([&](char prefix) { return AppendStored(*database, prefix, attempt, rank, &stored); });
-  if (!read.ok()) return read.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto read, CountEach([&](char prefix) {
+                                 return AppendStored(*database, prefix, attempt, rank, &stored);
+                               }));
   if (auto known = cache.FindStored(attempt, rank, stored)) return known;
-  auto activations = Activations(attempt, rank);
-  if (!activations.ok()) return activations.status();
-  auto layouts = Layouts(attempt, rank);
-  if (!layouts.ok()) return layouts.status();
-  RankDefinitions definitions{*std::move(activations), *std::move(layouts)};
-  if (CountsOf(definitions) != *read)  // some were added since
+  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, Activations(attempt, rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, Layouts(attempt, rank));
+  RankDefinitions definitions{std::move(activations), std::move(layouts)};
+  if (CountsOf(definitions) != read)  // some were added since
     return std::make_shared<const RankDefinitions>(std::move(definitions));
   return cache.Keep(attempt, rank, std::move(stored), std::move(definitions));
 }
@@ -244,13 +238,12 @@ Status Catalogue::LoadAttempts(const Database& database, LiveAttempts& live) {
   STATCOLLECT_RETURN_IF_ERROR(ForEachValue<AttemptMeta>(
       database, "attempts", kCatalogue, AllAttempts(),
       [&](std::string_view, const AttemptMeta& attempt) { found.emplace(attempt.id, attempt.run); }));
-  auto next = NextAttemptId(database);
-  if (!next.ok()) return next.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto next, NextAttemptId(database));
   for (const AttemptId id : live.snapshot().live) {
     if (!found.contains(id)) live.Remove(id);
   }
   for (const auto& [id, run] : found) live.Add(id, run);
-  live.SetNext(*next);
+  live.SetNext(next);
   return Status::Ok();
 }
 

@@ -25,9 +25,8 @@ Status AddSizes(const Database& database, std::vector<AttemptTally>* tallies) {
   std::vector<AttemptId> ids;
   for (const AttemptTally& tally : *tallies) ids.push_back(tally.meta.id);
   for (const Family family : kOfAttempts) {
-    auto sizes = SizesOf(database, family, ids, /*memtables=*/true);
-    if (!sizes.ok()) return sizes.status();
-    for (std::size_t i = 0; i < ids.size(); ++i) (*tallies)[i].bytes += (*sizes)[i];
+    STATCOLLECT_ASSIGN_OR_RETURN(auto sizes, SizesOf(database, family, ids, /*memtables=*/true));
+    for (std::size_t i = 0; i < ids.size(); ++i) (*tallies)[i].bytes += sizes[i];
   }
   return Status::Ok();
 }
@@ -35,16 +34,15 @@ Status AddSizes(const Database& database, std::vector<AttemptTally>* tallies) {
 }  // namespace
 
 Result<std::vector<AttemptTally>> TakeCensus(const Database& database) {
-  auto attempts = ReadValues<AttemptMeta>(database, "attempts", kCatalogue, AllAttempts());
-  if (!attempts.ok()) return attempts.status();
-  const auto kept = KeptRuns(database);
-  if (!kept.ok()) return kept.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts,
+                               ReadValues<AttemptMeta>(database, "attempts", kCatalogue, AllAttempts()));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, KeptRuns(database));
   std::vector<AttemptTally> tallies;
   std::map<AttemptId, std::size_t> places;
-  for (AttemptMeta& attempt : *attempts) {
+  for (AttemptMeta& attempt : attempts) {
     places[attempt.id] = tallies.size();
     tallies.push_back(EmptyTally(std::move(attempt)));
-    tallies.back().kept = kept->contains(tallies.back().meta.run);
+    tallies.back().kept = kept.contains(tallies.back().meta.run);
   }
   STATCOLLECT_RETURN_IF_ERROR(ForEachValue<RankMeta>(database, "ranks", kCatalogue, KeyRange("m", "n"),
                                                      [&](std::string_view key, const RankMeta& rank) {

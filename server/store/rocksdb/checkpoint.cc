@@ -50,19 +50,18 @@ Status MarkAsWhole(const std::string& directory) {
       FromRocks("list '" + directory + "'", files.GetChildren(directory, {}, &names, nullptr)));
   for (const std::string& name : names) {
     if (!IsJournal(name)) continue;
-    const auto whole = WholeBytes(files, directory + "/" + name);
-    if (!whole.ok()) return whole.status();
-    if (*whole > 0) lengths[name] = *whole;
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto whole, WholeBytes(files, directory + "/" + name));
+    if (whole > 0) lengths[name] = whole;
   }
   return WriteSyncedMark(files, directory, lengths);
 }
 
 // Reads every block of every table.
 Status VerifyTables(const std::string& directory, const RocksDbStoreOptions& options) {
-  const auto database = DatabaseOpener(directory, options, nullptr)
-                            .Open(DatabaseOpener::Access::kReadOnly, std::make_shared<WriteHealth>());
-  if (!database.ok()) return database.status();
-  return FromRocks("verify '" + directory + "'", (*database)->db->VerifyChecksum());
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database,
+                               DatabaseOpener(directory, options, nullptr)
+                                   .Open(DatabaseOpener::Access::kReadOnly, std::make_shared<WriteHealth>()));
+  return FromRocks("verify '" + directory + "'", database->db->VerifyChecksum());
 }
 
 // The system's error message; empty if it is a folder and its FORMAT file, if any, can be read.
@@ -106,9 +105,8 @@ Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* dat
       (void)database->db->GetIntProperty(family, rocksdb::DB::Properties::kCurSizeAllMemTables, &bytes);
       usage.unflushed_bytes += bytes;
     }
-    const auto retired = HiddenAttempts(*database);
-    if (!retired.ok()) return retired.status();
-    usage.retired_attempts = retired->size();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto retired, HiddenAttempts(*database));
+    usage.retired_attempts = retired.size();
   }
   for (fs::directory_iterator entry(data_dir, error), end; !error && entry != end; entry.increment(error)) {
     std::error_code gone;  // RocksDB removes files at any time
@@ -121,24 +119,21 @@ Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* dat
 Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::string& data_dir,
                                         const std::string& directory, const StoreIdentity& identity) {
   const std::string attempted = "checkpoint to '" + directory + "'";
-  auto target = ParseTarget(attempted, directory, data_dir);
-  if (!target.ok()) return target.status();
-  auto usage = MeasureUsage(data_dir, nullptr);
-  if (!usage.ok()) return usage.status();
-  const bool links = SameFileSystem(*target, data_dir);
-  STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, *target, links ? 0 : usage->disk_bytes));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto target, ParseTarget(attempted, directory, data_dir));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto usage, MeasureUsage(data_dir, nullptr));
+  const bool links = SameFileSystem(target, data_dir);
+  STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, target, links ? 0 : usage.disk_bytes));
   const auto database = store.Pin();
   if (database == nullptr) return store.Closed();
-  StagedDirectory staged(*target);
+  StagedDirectory staged(target);
   STATCOLLECT_RETURN_IF_ERROR(WriteTables(attempted, *database, staged.path()));
   STATCOLLECT_RETURN_IF_ERROR(MarkAsWhole(staged.path()));
   std::set<std::string> words = {kSyncedWord};
   if (FormatFileSays(data_dir, kTokensWord)) words.insert(kTokensWord);
   STATCOLLECT_RETURN_IF_ERROR(WriteFormatFile(staged.path(), kStoreFormatVersion, words));
   STATCOLLECT_RETURN_IF_ERROR(WriteCheckpointIdentity(staged.path(), identity));
-  auto report = MeasureCheckpoint(staged.path());
-  if (!report.ok()) return report.status();
-  report->directory = *target;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto report, MeasureCheckpoint(staged.path()));
+  report.directory = target;
   STATCOLLECT_RETURN_IF_ERROR(staged.Publish());
   return report;
 }
@@ -150,19 +145,17 @@ Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_
   std::error_code error;
   const fs::path absolute = fs::absolute(data_dir, error);
   fs::create_directories(absolute.lexically_normal().parent_path(), error);
-  auto target = ParseTarget(attempted, absolute, "");
-  if (!target.ok()) return target.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto target, ParseTarget(attempted, absolute, ""));
   const std::string source = fs::weakly_canonical(checkpoint, error).string() + "/";
-  if ((*target + "/").starts_with(source)) {
+  if ((target + "/").starts_with(source)) {
     return {Code::kInvalidArgument,
             attempted +
                 ": the data directory would lie in the checkpoint, which is only read; "
                 "name a folder elsewhere with --data-dir"};
   }
-  auto found = MeasureCheckpoint(checkpoint);
-  if (!found.ok()) return found.status();
-  STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, *target, found->bytes));
-  StagedDirectory staged(*target);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto found, MeasureCheckpoint(checkpoint));
+  STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, target, found.bytes));
+  StagedDirectory staged(target);
   STATCOLLECT_RETURN_IF_ERROR(CopyFiles(checkpoint, staged.path(), options.stopped));
   if (Status verified = VerifyTables(staged.path(), options); !verified.ok()) {
     return {verified.code(), attempted + ": " + verified.message() +
@@ -170,8 +163,8 @@ Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_
   }
   if (options.stopped && options.stopped()) return Stopped(attempted);
   STATCOLLECT_RETURN_IF_ERROR(staged.Publish());
-  options.log("restored '" + checkpoint + "' into '" + *target + "': " + std::to_string(found->files) +
-              " files, " + std::to_string(found->bytes) + " bytes, verified");
+  options.log("restored '" + checkpoint + "' into '" + target + "': " + std::to_string(found.files) +
+              " files, " + std::to_string(found.bytes) + " bytes, verified");
   return Status::Ok();
 }
 

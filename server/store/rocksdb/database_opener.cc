@@ -183,9 +183,8 @@ Result<std::shared_ptr<Database>> DatabaseOpener::Open(Access access,
                                                        const std::shared_ptr<WriteHealth>& health) const {
   const auto database = std::make_shared<Database>();
   rocksdb::Env& base = env_ != nullptr ? *env_ : *rocksdb::Env::Default();
-  const auto lengths = CheckJournals(*base.GetFileSystem(), access, *database);
-  if (!lengths.ok()) return lengths.status();
-  if (access != Access::kReadOnly) STATCOLLECT_RETURN_IF_ERROR(Watch(base, *lengths, *database));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto lengths, CheckJournals(*base.GetFileSystem(), access, *database));
+  if (access != Access::kReadOnly) STATCOLLECT_RETURN_IF_ERROR(Watch(base, lengths, *database));
   const auto log = std::make_shared<WarningLog>(log_);
   rocksdb::DBOptions options = MakeDbOptions(fsync_ && !database->lost, log, health);
   options.env = database->env != nullptr ? database->env.get() : &base;
@@ -195,7 +194,7 @@ Result<std::shared_ptr<Database>> DatabaseOpener::Open(Access access,
   options.max_open_files = open_files_max_;
   rocksdb::Status opened = TryOpen(access, options, *database);
   if (opened.IsCorruption() && access != Access::kReadOnly &&
-      CutZeroTails(*options.env->GetFileSystem(), directory_, *lengths, log_))
+      CutZeroTails(*options.env->GetFileSystem(), directory_, lengths, log_))
     opened = TryOpen(access, options, *database);
   if (opened.IsCorruption() && database->lost) {  // newer tables exist than the logs lead up to
     options.wal_recovery_mode = rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
@@ -217,11 +216,10 @@ Result<std::shared_ptr<Database>> DatabaseOpener::Open(Access access,
 Result<SyncedLengths> DatabaseOpener::CheckJournals(rocksdb::FileSystem& files, Access access,
                                                     Database& database) const {
   SyncedLengths lengths;
-  const auto losses = FindMissing(files, access, lengths);
-  if (!losses.ok()) return losses.status();
-  if (losses->empty()) return lengths;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto losses, FindMissing(files, access, lengths));
+  if (losses.empty()) return lengths;
   std::string found;
-  for (const std::string& loss : *losses) found += (found.empty() ? "" : "; ") + loss;
+  for (const std::string& loss : losses) found += (found.empty() ? "" : "; ") + loss;
   if (access != Access::kAcceptLoss) {
     return Status(
         Code::kDataLoss,
@@ -282,9 +280,8 @@ Result<std::vector<std::string>> DatabaseOpener::FindLostTables(Access access) c
   const auto readable = Open(Access::kReadOnly, std::make_shared<WriteHealth>());
   if (!readable.ok()) return NoLosses();
   rocksdb::Env& base = env_ != nullptr ? *env_ : *rocksdb::Env::Default();
-  auto orphans = FindOrphanTables(**readable, base, directory_);
-  if (!orphans.ok()) return orphans.status();
-  for (std::string& orphan : *orphans)
+  STATCOLLECT_ASSIGN_OR_RETURN(auto orphans, FindOrphanTables(**readable, base, directory_));
+  for (std::string& orphan : orphans)
     orphan =
         "the table '" + orphan + "' holds records that the MANIFEST does not know, which was cut, it seems";
   return orphans;
@@ -293,9 +290,8 @@ Result<std::vector<std::string>> DatabaseOpener::FindLostTables(Access access) c
 Status DatabaseOpener::Watch(rocksdb::Env& base, const SyncedLengths& lengths, Database& database) const {
   rocksdb::FileSystem& files = *base.GetFileSystem();
   STATCOLLECT_RETURN_IF_ERROR(WriteSyncedMark(files, directory_, lengths));
-  auto mark = SyncedMark::Open(base.GetFileSystem(), directory_, lengths, log_);
-  if (!mark.ok()) return mark.status();
-  database.env = WatchJournals(base, directory_, *std::move(mark));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto mark, SyncedMark::Open(base.GetFileSystem(), directory_, lengths, log_));
+  database.env = WatchJournals(base, directory_, std::move(mark));
   database.unsynced = !fsync_;
   return Status::Ok();
 }

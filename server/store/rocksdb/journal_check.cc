@@ -88,10 +88,9 @@ Result<std::vector<std::string>> FindLosses(rocksdb::FileSystem& files, const st
                        " had been synced");
       continue;
     }
-    const auto whole = ReadRecords(files, path, bytes);
-    if (!whole.ok()) return whole.status();
-    if (*whole < bytes) {
-      losses.push_back("'" + name + "' is damaged behind byte " + std::to_string(*whole) + ", and " + had +
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto whole, ReadRecords(files, path, bytes));
+    if (whole < bytes) {
+      losses.push_back("'" + name + "' is damaged behind byte " + std::to_string(whole) + ", and " + had +
                        " had been synced");
     }
   }

@@ -63,9 +63,8 @@ Result<std::vector<std::string>> FindOrphanTables(const Database& database, rock
     options.env = &env;
     rocksdb::SstFileReader table(options);
     if (!table.Open(directory + "/" + name).ok()) continue;
-    const auto lost = HoldsLostRecords(database, attempts.snapshot(), table);
-    if (!lost.ok()) return lost.status();
-    if (*lost) orphans.push_back(name);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto lost, HoldsLostRecords(database, attempts.snapshot(), table));
+    if (lost) orphans.push_back(name);
   }
   return orphans;
 }

@@ -84,9 +84,8 @@ Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt
       database.db->Get({}, database.families[kCaptures], EncodeCaptureKey(key), &sealed);
   if (read.IsNotFound()) return Status(Code::kNotFound, "read " + what + ": it is not stored");
   STATCOLLECT_RETURN_IF_ERROR(FromRocks("read " + what, read));
-  const auto payload = Unseal(what, sealed, kCaptureDataVersion);
-  if (!payload.ok()) return payload.status();
-  return std::string(*payload);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto payload, Unseal(what, sealed, kCaptureDataVersion));
+  return std::string(payload);
 }
 
 }  // namespace statcollect

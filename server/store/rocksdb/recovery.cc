@@ -22,10 +22,10 @@ RecoverableDatabase::RecoverableDatabase(const std::string& directory, const Roc
 
 Status RecoverableDatabase::Open() {
   using Access = DatabaseOpener::Access;
-  auto opened = opener_.Open(accept_loss_ ? Access::kAcceptLoss : Access::kWrite, health_);
-  if (!opened.ok()) return opened.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto opened,
+                               opener_.Open(accept_loss_ ? Access::kAcceptLoss : Access::kWrite, health_));
   MutexLock lock(mutex_);
-  database_ = *std::move(opened);
+  database_ = std::move(opened);
   return on_opened_(*database_);
 }
 

@@ -44,11 +44,11 @@ Status HideAttempts(RecoverableDatabase& store, Aliases& aliases, LiveAttempts& 
                     std::span<const AttemptId> ids) {
   const auto database = store.Pin();
   if (database == nullptr) return store.Closed();
-  const auto attempts = ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts());
-  if (!attempts.ok()) return attempts.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts,
+                               ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts()));
   std::vector<AttemptMeta> going;
   std::set<std::string> remaining;
-  for (const AttemptMeta& attempt : *attempts) {
+  for (const AttemptMeta& attempt : attempts) {
     if (std::find(ids.begin(), ids.end(), attempt.id) != ids.end())
       going.push_back(attempt);
     else

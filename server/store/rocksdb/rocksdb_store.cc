@@ -51,9 +51,7 @@ class RocksDbStore final : public Store {
 
   // Once, before anything else.
   Status Open() {
-    auto identity = OpenIdentityFile(directory_);
-    if (!identity.ok()) return identity.status();
-    identity_ = *identity;
+    STATCOLLECT_ASSIGN_OR_RETURN(identity_, OpenIdentityFile(directory_));
     STATCOLLECT_RETURN_IF_ERROR(database_.Open());
     return SetFormatWord(directory_, kStoreFormatVersion, kSyncedWord, true);
   }
@@ -72,9 +70,8 @@ class RocksDbStore final : public Store {
   }
   Status PurgeRetired(const std::function<bool()>& stopped) override {
     MutexLock lock(purge_mutex_);
-    const auto deleted = DeleteHidden(database_, aliases_, stopped);
-    if (!deleted.ok()) return deleted.status();
-    if (!deleted->empty()) reclaimer_.StartAfter(*deleted);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto deleted, DeleteHidden(database_, aliases_, stopped));
+    if (!deleted.empty()) reclaimer_.StartAfter(deleted);
     return Status::Ok();
   }
   Result<std::vector<AttemptTally>> Census() override { return catalogue_.Census(); }
@@ -201,9 +198,7 @@ class RocksDbStore final : public Store {
     aliases_.Forget();
     appender_.Forget();
     if (opened.lost) {  // only of Open
-      auto renewed = RenewIdentityFile(directory_);
-      if (!renewed.ok()) return renewed.status();
-      identity_ = *renewed;
+      STATCOLLECT_ASSIGN_OR_RETURN(identity_, RenewIdentityFile(directory_));
     }
     return Catalogue::LoadAttempts(opened, *live_);
   }
@@ -266,11 +261,10 @@ Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
                       "': " + (error ? error.message() : "something else has that name") +
                       "; expected a folder this user may write; choose another with --data-dir");
   }
-  auto lock = DirectoryLock::Acquire(directory);
-  if (!lock.ok()) return lock.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto lock, DirectoryLock::Acquire(directory));
   STATCOLLECT_RETURN_IF_ERROR(CheckFormatFile(directory, kStoreFormatVersion));
 
-  auto store = std::make_unique<RocksDbStore>(directory, options, *std::move(lock));
+  auto store = std::make_unique<RocksDbStore>(directory, options, std::move(lock));
   STATCOLLECT_RETURN_IF_ERROR(store->Open());
   options.log("opened '" + directory + "', format version " + std::to_string(kStoreFormatVersion));
   return std::unique_ptr<Store>(std::move(store));

@@ -80,9 +80,7 @@ class BlockScan final : public StatScan {
     const auto key = DecodeStatKey(View(it_->key()));
     if (!key) return ForeignKey(it_->key().size());
     key_ = *key;
-    auto reader = BlockReader::Open(key_, View(it_->value()));
-    if (!reader.ok()) return reader.status();
-    reader_ = *std::move(reader);
+    STATCOLLECT_ASSIGN_OR_RETURN(reader_, BlockReader::Open(key_, View(it_->value())));
     head_ = {.step = key_.step,
              .activation = key_.activation,
              .records = reader_.size(),
@@ -127,10 +125,9 @@ class SeriesWalk {
       const auto at = DecodeStatKey(View(it_->key()));
       if (!at) return ForeignKey(it_->key().size());
       STATCOLLECT_RETURN_IF_ERROR(ReadStep(at->step));
-      const auto last = ReadStepsAfter(at->step);
-      if (!last.ok()) return last.status();
-      if (*last == kLastStep) break;
-      it_->Seek(StepPrefix(key_.attempt, key_.rank, *last + 1));
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto last, ReadStepsAfter(at->step));
+      if (last == kLastStep) break;
+      it_->Seek(StepPrefix(key_.attempt, key_.rank, last + 1));
     }
     return FromRocks("read a series", it_->status());
   }
@@ -145,9 +142,8 @@ class SeriesWalk {
       Fetch(step + 1, count);
       for (std::size_t i = 0; i < count; ++i, ++step) {
         if (i + 1 < count) Prefetch(values_[i + 1]);
-        const auto there = TakeFetched(step + 1, i);
-        if (!there.ok()) return there.status();
-        if (!*there) return step;
+        STATCOLLECT_ASSIGN_OR_RETURN(const auto there, TakeFetched(step + 1, i));
+        if (!there) return step;
       }
     }
     return step;
@@ -190,13 +186,12 @@ class SeriesWalk {
   }
 
   Result<bool> Take(const StatKey& key, std::string_view value) {
-    auto record = source_.ReadRecord(key, value, activation_);
-    if (!record.ok()) return record.status();
-    if (!*record) return false;
+    STATCOLLECT_ASSIGN_OR_RETURN(auto record, source_.ReadRecord(key, value, activation_));
+    if (!record) return false;
     STATCOLLECT_RETURN_IF_ERROR(visitor_.take({.step = key.step,
-                                               .layout = static_cast<std::uint32_t>((**record)[kLayout]),
-                                               .order = static_cast<std::uint32_t>((**record)[kOrder]),
-                                               .stats = StatsOf(**record)}));
+                                               .layout = static_cast<std::uint32_t>((*record)[kLayout]),
+                                               .order = static_cast<std::uint32_t>((*record)[kOrder]),
+                                               .stats = StatsOf(*record)}));
     return true;
   }
 
@@ -211,9 +206,8 @@ class SeriesWalk {
       const auto at = DecodeStatKey(View(it_->key()));
       if (!at) return ForeignKey(it_->key().size());
       if (at->step != step || at->activation < group) break;
-      auto taken = Take(*at, View(it_->value()));
-      if (!taken.ok()) return taken.status();
-      if (!*taken) continue;
+      STATCOLLECT_ASSIGN_OR_RETURN(auto taken, Take(*at, View(it_->value())));
+      if (!taken) continue;
       key_.activation = at->activation;
       break;
     }
