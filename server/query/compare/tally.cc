@@ -1,7 +1,8 @@
+#include "server/query/compare/tally.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "server/query/compare/rank_step_diff.h"
 #include "server/query/compare/roundoff.h"
 
 namespace statcollect::query {

@@ -1,10 +1,11 @@
-// Text forms of the enumerations in reports.h.
+#include "server/query/reports.h"
+
 #include <array>
 
 #include "common/enum_names.h"
-#include "server/query/reports.h"
 
 namespace statcollect::query {
+
 std::string_view Name(Verdict verdict) {
   static constexpr std::array<std::string_view, 5> kNames = {"unspecified", "identical", "within_tolerance",
                                                              "diverged", "incomparable"};
