@@ -12,7 +12,7 @@ HEAD = ("fault", "what was changed", "expected place", "found place", "distance"
 NOISE_HEAD = ("run", "what differs from the baseline", "by default", "with --noise", "times noise", "ok")
 CLEAN_HEAD = ("run", "what differs from the baseline", "1 rank", "2 ranks", "largest distance")
 
-PAGE_HEAD = ("fault", "what was changed", "found at", "distance")
+PAGE_HEAD = ("fault", "what was changed", "found at")
 PAGE_CLEAN_HEAD = ("1 rank", "2 ranks", "runs", "largest distance")
 PAGE_NOISE_HEAD = (*NOISE_HEAD[:2], *NOISE_HEAD[3:])
 
@@ -20,8 +20,8 @@ INTRODUCTION = """# Planted faults, and where they are found
 
 Each fault is planted in a real training of a small GPT (AdamW, six steps, fixed seeds), on one rank and on two under torchrun with DistributedDataParallel, and compared with `statctl diff` at its default settings.
 
-A fault counts as found if step, micro-batch, rank, stage, tensor and reason of `first` are as expected, `first` is an origin on exactly the expected ranks, no bit differs before it, and the first printed line names it.
-Places are those of the run on two ranks, of rank 0 and with the reason `numeric` unless they say otherwise. What is not as expected is marked **wrong**.
+A fault counts as found if step, micro-batch, rank, stage, tensor and reason of `first` are as expected, `first` is an origin on exactly the expected ranks, no bit differs before it, and the first printed line names it. What is not as expected is marked **wrong**.
+Places are those of step 3 and rank 0 of the run on two ranks, with the reason `numeric`, unless they say otherwise.
 Only recorded tensors can be named; where that is not the changed one, the reason follows.
 
     python tests/e2e/fault_catalogue                  # all of it; exit code 1 if anything is not as expected
@@ -107,18 +107,18 @@ def _aligned(table: Sequence[tuple[str, ...]]) -> str:
 
 
 def page_rows(answers: Sequence[Answer]) -> list[tuple[str, ...]]:
-    """As rows(), shorter: the expected place only where another was found, the ranks only where something is said of them."""
+    """As rows(), shorter: the expected place only where another was found, step and ranks only where something is said of them."""
     whys = {answer.fault.name: answer.fault.why for answer in answers}
     return [page_row(row, whys[row[0]]) for row in rows(answers)]
 
 
 def page_row(row: tuple[str, ...], why: str) -> tuple[str, ...]:
-    name, change, expected, found, distance, _, one, two = row
+    name, change, expected, found, _, _, one, two = row
     said = [f"**wrong**, expected {expected}"] if found != expected else []
     said += [f"**wrong** on {ranks}" for ranks, ok in (("1 rank", one), ("2 ranks", two)) if ok == "wrong"]
     said += ["on 2 ranks only"] if one == "-" else []
-    place = found.replace(", rank 0,", ",").removesuffix(": numeric")
-    return name, change, "; ".join([place, *said, *([why] if why else [])]), distance
+    place = found.replace(", rank 0,", ",").removeprefix("step 3, ").removesuffix(": numeric")
+    return name, change, "; ".join([place, *said, *([why] if why else [])])
 
 
 def page_clean_rows(repeats: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
