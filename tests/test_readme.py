@@ -64,6 +64,16 @@ def test_scripts_that_the_pages_name_exist_and_explain_themselves() -> None:
         assert shown.stdout.startswith("Usage:")
 
 
+def test_pages_name_commands_as_they_are_called_now() -> None:
+    _, _, before = COMMANDS.read_text(encoding="utf-8").partition("## Names before\n")
+    old = {name for part in before.split(";") for name in re.findall("`([a-z-]+)`", re.split(r" (?:is|are|below) ", part)[0])}
+    assert {"series", "import", "keep"} <= old
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":
+            named = set(re.findall(r"statctl ([a-z][a-z-]*)", page.read_text(encoding="utf-8"))) & old
+            assert not named, f"{page.name} names {sorted(named)}; {COMMANDS.name} has their new names"
+
+
 def test_statctl_commands_that_the_pages_name_exist() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.parent == ROOT or "examples" in page.parts)
     text += "\n".join(re.findall(r"`(statctl [^`]+)`", COMMANDS.read_text(encoding="utf-8")))
