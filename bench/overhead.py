@@ -236,18 +236,21 @@ def compare(rows: list[dict[str, Any]]) -> None:
 
 
 def render(result: dict[str, Any]) -> str:
-    """The table in README.md."""
-    lines = []
+    """The table in README.md: a row for each observer, a column for each size of the model."""
+    sizes: dict[str, float] = {}
+    observers: dict[str, dict[str, str]] = {}
     for row in result["rows"]:
         if row["name"].endswith("and nothing else"):
             continue  # the JSON has it
         thread = row["thread"]
-        lines.append([
-            f"{row['size']}: {row['name']}", f"{row['step']['without_ms']:.1f}", f"{thread['added_ms']:+.2f}",
-            f"{thread['added_percent']:+.1f} % ({thread['added_low_percent']:+.1f} .. {thread['added_high_percent']:+.1f})",
-            f"{thread['times_agent']:.1f}" if thread.get("times_agent") else "-",
-        ])  # fmt: skip
-    text = result_files.table(["size: observer", "step, ms", "added, ms", "added (95 % interval)", "times statagent"], lines)
+        sizes.setdefault(row["size"], row["step"]["without_ms"])
+        times = f"; {thread['times_agent']:.1f} times" if thread.get("times_agent") else ""
+        low, high = thread["added_low_percent"], thread["added_high_percent"]
+        observers.setdefault(row["name"], {})[row["size"]] = f"{thread['added_percent']:+.1f} % ({low:+.1f}..{high:+.1f}){times}"
+    text = result_files.table(
+        ["observer", *(f"{size}, {step:.0f} ms a step" for size, step in sizes.items())],
+        [[name, *(found.get(size, "-") for size in sizes)] for name, found in observers.items()],
+    )
     failures = result["parameters"].get("not_run", {})
     return text + "".join(f"\n\nNot run: {name}: {why}" for name, why in failures.items())
 
