@@ -70,7 +70,7 @@ def test_pages_name_commands_as_they_are_called_now() -> None:
     assert {"series", "import", "keep"} <= old
     for page in PAGES:
         if page.name != "CHANGELOG.md":
-            named = set(re.findall(r"statctl ([a-z][a-z-]*)", page.read_text(encoding="utf-8"))) & old
+            named = set(re.findall(r"statctl (?:--\S+ \S+ )*([a-z][a-z-]*)", page.read_text(encoding="utf-8"))) & old
             assert not named, f"{page.name} names {sorted(named)}; {COMMANDS.name} has their new names"
 
 
