@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts the machine instructions of the CUDA kernels, and prints the table of docs/engine.md.
+"""Counts the machine instructions of the CUDA kernels, and prints what docs/engine.md says of them.
 
 Compiles the kernels with nvcc, disassembles them with nvdisasm (both from pip: scripts/setup.sh --for cuda, and
 `pip install nvidia-cuda-nvdisasm`, or the one that Triton brings), and counts the instructions of each loop. A loop over the rows of a piece is known by

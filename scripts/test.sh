@@ -139,7 +139,7 @@ if [ "$unit_only" = 0 ]; then
   step "Python, layering, README and end-to-end tests (pytest)"
   colour=()
   [ ! -t 1 ] || colour=(--color=yes)
-  # A worker more than cores: the tests wait half of their time (decision 25). Slow files come first: tests/e2e/conftest.py has their order.
+  # A worker more than cores: the tests wait half of their time (decision 49). Slow files come first: tests/e2e/conftest.py has their order.
   STATCOLLECT_BUILD_DIR="$PWD/build/$preset" .venv/bin/python -m pytest -q -n "$(($(nproc) + 1))" --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
     --durations=10 "${colour[@]}" --junitxml "$work/pytest.xml" tests | tee "$work/pytest.log"
 fi

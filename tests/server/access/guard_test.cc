@@ -270,7 +270,7 @@ TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
     }
   }
   EXPECT_GT(rows.size(), 25U);
-  testing::ExpectInSecurityPage("walk over gRPC", TableOf("method", rows, kKinds));
+  testing::ExpectInPage(WALKS_PAGE, "walk over gRPC", TableOf("method", rows, kKinds));
 }
 
 // Every path, and whether it is for POST.
@@ -312,7 +312,7 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
     rows.emplace_back(path, answers);
   }
   EXPECT_GT(rows.size(), 25U);
-  testing::ExpectInSecurityPage("walk over HTTP", TableOf("path", rows, kKinds));
+  testing::ExpectInPage(WALKS_PAGE, "walk over HTTP", TableOf("path", rows, kKinds));
 }
 
 TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
@@ -343,7 +343,7 @@ TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
     EXPECT_EQ(answers, Answers({probe ? "passes" : "421", "400", "403", "403", "403", linked, "passes"}));
     rows.emplace_back(path, answers);
   }
-  testing::ExpectInSecurityPage("walk of foreign pages", TableOf("path", rows, kPages));
+  testing::ExpectInPage(WALKS_PAGE, "walk of foreign pages", TableOf("path", rows, kPages));
 }
 
 // The Cookie and X-Statcollect-Session fields of a browser that was logged in with the token.
@@ -400,7 +400,7 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfSession) {
                              : Answers(fields.size(), "passes"));
     rows.emplace_back(path, answers);
   }
-  testing::ExpectInSecurityPage("walk of sessions", TableOf("path", rows, kSessions));
+  testing::ExpectInPage(WALKS_PAGE, "walk of sessions", TableOf("path", rows, kSessions));
   EXPECT_EQ(Call("/statcollect.v1.Query/ListRuns", "", "", {{api::kSessionMetadata, "a b"}}).error_code(),
             StatusCode::UNAUTHENTICATED)
       << "of the network";
