@@ -80,12 +80,11 @@ def render(result: dict[str, Any]) -> str:
     ]  # fmt: skip
     beside = [row for row in result["rows"] if "beside" in row]
     if beside:
-        columns = [(where, key) for where in ("alone", "beside") for key in ("p50", "p99")]
-        header = [f"{key} {where}" for where, key in columns]
+        places = ("alone", "beside")
         tables.append(
             result_files.table(
-                ["Python, microseconds a call", *header],
-                [[row["name"], *(f"{row[where][key]:.1f}" for where, key in columns)] for row in beside],
+                ["Python, microseconds a call", *(f"{where}, p50 (p99)" for where in places)],
+                [[row["name"], *(f"{row[where]['p50']:.1f} ({row[where]['p99']:.1f})" for where in places)] for row in beside],
             )
         )
     return "\n\n".join(tables)

@@ -26,7 +26,8 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "agent_memory": agent_memory.render,
     "overhead": overhead.render,
     "overhead_gpu": overhead.render,
-    "ingest": functools.partial(ingest.render, left_out=("grow", "queries", "memory", "crowd", "rivals")),  # older than one_run
+    # The others are older than one_run, or only in the JSON.
+    "ingest": functools.partial(ingest.render, left_out=("grow", "limits", "queries", "memory", "crowd", "rivals")),
     "one_run": ingest.render,
 }
 
