@@ -26,13 +26,12 @@ FAULT_STEP, STEPS = 21, 40  # odd, as in the shorter runs: every other step is r
 PAGE = ROOT / "docs" / "alarms-catalogue.md"
 NEEDS_TWO = "needs two ranks"
 QUIET = {"-", NEEDS_TWO}
+SAME = "the same"
 
 INTRODUCTION = f"""# Which alarm catches which planted fault
 
-The faults of the [catalogue](fault-catalogue.md), each in a training of {STEPS} steps on one rank and on two, with the default thresholds ([alarms.md](alarms.md)).
-Faults that begin at a step act from step {FAULT_STEP} on.
+The faults of the [catalogue](fault-catalogue.md), which says what each is, in trainings of {STEPS} steps on one rank and on two, with the default thresholds ([alarms.md](alarms.md)). Those that begin at a step begin at step {FAULT_STEP}.
 Most raise no alarm, because the training goes on with different numbers of the same size; `statctl diff` finds all of them.
-
 An entry is the rule, the step, and the tensor or scalar that it names.
 
     python tests/e2e/fault_catalogue/alarms.py --write-docs            # writes this page
@@ -117,11 +116,17 @@ def read_page() -> Rows:
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = line.strip("| ").split(" | ")
         if line.startswith("| ") and (cells[0] in FAULTS or cells[0] in CLEAN or cells[0].startswith("base-")):
-            rows[cells[0]] = cells[-2:]
+            one, two = cells[-2:]
+            rows[cells[0]] = [one, one if two == SAME else two]
         for start, quiet in ((QUIET_FAULTS, "-"), (QUIET_PAIRS, NEEDS_TWO), (QUIET_RUNS, "-")):
             if line.startswith(start):
                 rows |= {name: [quiet, "-"] for name in line.removeprefix(start).rstrip(".").split(", ")}
     return rows
+
+
+def shown(row: list[str]) -> tuple[str, str]:
+    one, two = row
+    return one, SAME if two == one and one not in QUIET else two
 
 
 def page(rows: Rows) -> str:
@@ -133,15 +138,14 @@ def page(rows: Rows) -> str:
         f"{len(caught)} of {len(FAULTS)} faults raised an alarm. Of {len(clean) * len(WORLDS)} runs without a fault, "
         f"{len(false) or 'none'} raised one.\n"
     )
-    faults = [("fault", "what was changed", "1 rank", "2 ranks")]
-    faults += [(name, FAULTS[name].change, *rows[name]) for name in caught]  # type: ignore[misc]
+    faults = [("fault", "1 rank", "2 ranks"), *((name, *shown(rows[name])) for name in caught)]
     quiet = [name for name in FAULTS if name not in caught]
     lists = {
         QUIET_FAULTS: [name for name in quiet if NEEDS_TWO not in rows[name]],
         QUIET_PAIRS: [name for name in quiet if NEEDS_TWO in rows[name]],
         QUIET_RUNS: [name for name in clean if name not in loud],
     }
-    without = [("run without a fault", "1 rank", "2 ranks"), *((name, *rows[name]) for name in loud)]
+    without = [("run without a fault", "1 rank", "2 ranks"), *((name, *shown(rows[name])) for name in loud)]
     return "\n".join(
         [INTRODUCTION + summary, *markdown_table(faults), *(f"\n{start}{', '.join(names)}." for start, names in lists.items() if names),
          *(["", *markdown_table(without)] if loud else []), ""]
