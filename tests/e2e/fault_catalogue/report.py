@@ -14,7 +14,6 @@ CLEAN_HEAD = ("run", "what differs from the baseline", "1 rank", "2 ranks", "lar
 
 PAGE_HEAD = ("fault", "what was changed", "found at")
 PAGE_CLEAN_HEAD = ("1 rank", "2 ranks", "runs", "largest distance")
-PAGE_NOISE_HEAD = (*NOISE_HEAD[:2], *NOISE_HEAD[3:])
 
 INTRODUCTION = """# Planted faults, and where they are found
 
@@ -42,7 +41,8 @@ NOISE_INTRODUCTION = """
 ## Noise learned from repeats
 
 In this model, attention's keys have a bias whose gradient is rounding noise, from which Adam makes updates of full size: repeats that sum in a different order diverge at the first update.
-`--noise` gets two such repeats. The planted errors begin at step 7.
+`--noise` gets two such repeats; the planted errors, of one percent, begin at step 7.
+
 """
 
 
@@ -137,9 +137,10 @@ def markdown(answers: Sequence[Answer], repeats: Sequence[Repeat], calibrated: S
 
 
 def page(faults: list[tuple[str, ...]], clean: list[tuple[str, ...]], noise: list[tuple[str, ...]]) -> str:
+    repeats = [f"- {name}: {found}{'' if ok == 'ok' else ' (**wrong**)'}" for name, _, _, found, _, ok in noise]
     return "\n".join(
         [INTRODUCTION, *markdown_table([PAGE_HEAD, *faults]), CLEAN_INTRODUCTION, *markdown_table([PAGE_CLEAN_HEAD, *clean]),
-         NOISE_INTRODUCTION, *markdown_table([PAGE_NOISE_HEAD, *((*row[:2], *row[3:]) for row in noise)]), ""]
+         NOISE_INTRODUCTION + "\n".join(repeats), ""]
     )  # fmt: skip
 
 
