@@ -40,7 +40,7 @@ These runs train without a fault: repeats, other threads, sums in another order,
 NOISE_INTRODUCTION = """
 ## Noise learned from repeats
 
-In this model, attention's keys have a bias whose gradient is rounding noise, from which Adam makes updates of full size: repeats that sum in a different order diverge at the first update.
+Attention's keys have a bias here whose gradient is rounding noise, from which Adam makes updates of full size: repeats that sum in a different order diverge at the first update.
 `--noise` gets two such repeats; the planted errors, of one percent, begin at step 7.
 
 """

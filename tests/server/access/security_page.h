@@ -24,7 +24,8 @@ inline void ExpectInPage(const std::string& path, const std::string& name, const
   if (std::getenv("STATCOLLECT_WRITE_DOCS") != nullptr)
     std::ofstream(path) << page.substr(0, from) + table + page.substr(end);
   else
-    EXPECT_EQ(page.substr(from, end - from), table) << path << ": run access_test with STATCOLLECT_WRITE_DOCS=1";
+    EXPECT_EQ(page.substr(from, end - from), table)
+        << path << ": run access_test with STATCOLLECT_WRITE_DOCS=1";
 }
 
 }  // namespace statcollect::testing

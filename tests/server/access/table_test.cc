@@ -88,7 +88,9 @@ TEST(ScopeTable, WhatChangesSomethingIsAuditedAndNeedsMoreThanRead) {
   }
 }
 
-TEST(ScopeTable, IsInTheDocumentation) { testing::ExpectInPage(SECURITY_PAGE, "table of scopes", TableText()); }
+TEST(ScopeTable, IsInTheDocumentation) {
+  testing::ExpectInPage(SECURITY_PAGE, "table of scopes", TableText());
+}
 
 }  // namespace
 }  // namespace statcollect::access
