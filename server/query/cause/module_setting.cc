@@ -1,4 +1,4 @@
-// Settings of modules: keys `module.PATTERN.NAME` of the configuration (docs/python.md), where a pattern
+// Settings of modules: keys `module.PATTERN.NAME` (docs/reference-python.md), where a pattern
 // has * for the numbers of a path, and a value may list exceptions: "1e-05 x 47; 0.001 (blocks.7.ln1)".
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-// What a rank's watches were asked to record: settings `recording.*` of its configuration (docs/python.md).
+// What a rank's watches were asked to record: settings `recording.*` (docs/reference-python.md).
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_RECORDING_POLICY_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_RECORDING_POLICY_H_
 
