@@ -316,6 +316,37 @@ def teacher() -> None:
     finish(student, average)
 
 
+class Online(nn.Module):
+    """Holds its slow copy itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast, self.slow, self.fixed = small(WIDTH), small(WIDTH), small(WIDTH)
+        self.slow.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        fast: torch.Tensor = self.fast(x)
+        return fast
+
+
+class Learner:
+    def __init__(self) -> None:
+        self.online, self._targets = Online(), [small(WIDTH)]
+        self.optimizer = torch.optim.SGD(self.online.fast.parameters(), lr=0.1)
+
+
+def copies() -> None:
+    """Two copies that follow, in an attribute and inside of the model, and two models that stay as they are."""
+    learner, frozen = Learner(), small(WIDTH)
+    by_hand((learner.online, learner.optimizer, ""))
+    for _ in range(STEPS):
+        regress(learner.online, [learner.optimizer], 1)
+        learner._targets[0].load_state_dict(learner.online.fast.state_dict())
+        with torch.no_grad():
+            torch._foreach_lerp_(list(learner.online.slow.parameters()), list(learner.online.fast.parameters()), 0.1)
+    finish(learner.online, *learner._targets, frozen)
+
+
 class Lookahead(torch.optim.Optimizer):
     """Does not call the initialisation of its base, as timm's: everything is in the optimizer inside."""
 

@@ -7,7 +7,7 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from .._layouts.sharded import wrapper_in
@@ -181,6 +181,23 @@ def _variable_of(model: Any, frame: FrameType | None) -> str:
                 if _is(item, inner):
                     return key if isinstance(key, str) else f"{name}_{key}"
     return ""
+
+
+def reachable_modules(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """Modules in variables of the program and in attributes and short lists of those, as seen from the frame outwards, with their names."""
+    for each in _frames(frame):
+        variables = list(each.f_locals.items())
+        if each.f_locals is not each.f_globals:
+            variables += each.f_globals.items()
+        for name, value in variables:
+            if _is_module(value):
+                yield ("" if name == "self" else name), value
+            elif not isinstance(value, (type, ModuleType)):
+                inside = [(f"{name}_{key}", item) for key, item in _items(value)]
+                for key, item in _attributes(value):
+                    place = key.lstrip("_") if name == "self" else f"{name}.{key.lstrip('_')}"
+                    inside += [(place, item), *((f"{place}_{index}", part) for index, part in _items(item))]
+                yield from (found for found in inside if _is_module(found[1]))
 
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 from .._runtime import by_hand
 from .._runtime.current import running_agent
 from .._runtime.log import warn_once
+from .copies import follow_copies
 from .training import Training
 
 
@@ -79,6 +80,7 @@ def _guarded(callback_class: Any) -> Any:
                 agent = running_agent()
                 if agent is not None:
                     agent.automatic = True
+                    follow_copies(agent)
             except Exception as error:
                 warn_once("trainer", f"cannot record this training: {type(error).__name__}: {error}; it goes on")
 

@@ -19,6 +19,7 @@ from .._runtime.current import current_agent, running_agent
 from .._runtime.log import warn_once
 from .._torch.modules import unwrap
 from ..watch import Watch, watch
+from .copies import follow_copies
 from .launch import launch_arguments
 from .losses import Losses, is_compiling
 from .models import Root, find_roots, holds, name_roots, outermost, own_parameters
@@ -221,6 +222,7 @@ class Training:
         with by_hand.ours():
             agent = _agent.init(**launch_arguments())
         agent.automatic = True
+        follow_copies(agent)
         self._note("recording")
         self.recorded = True
         return agent

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from . import process
 from .log import write
 
-_MODELS_MAX = 4  # in the first line
+_MODELS_MAX = 4  # in a line
 _WAIT_SECONDS = 0.1
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -40,6 +40,7 @@ class Messages:
         self._silent, self._pid = not first or process.is_set("STATAGENT_QUIET"), os.getpid()
         self._models: list[Model] = []
         self.steps = "every step"  # that are recorded
+        self.left_out: list[str] = []  # models that change and are not recorded
         self.waiting = True  # for the first training pass or end of a step
 
     def add(self, model: Model) -> None:
@@ -50,13 +51,10 @@ class Messages:
         if not self.waiting:
             return
         self.waiting = False
-        shown = [model.text() for model in self._models[:_MODELS_MAX]]
-        if len(self._models) > _MODELS_MAX:
-            shown.append(f"{len(self._models) - _MODELS_MAX} more")
         if self._silent:
             return
         page = os.environ.get("STATAGENT_PAGE", "")
-        what = f"{_list(shown)}, {self.steps}" if shown else self.steps
+        what = f"{_some([model.text() for model in self._models])}, {self.steps}" if self._models else self.steps
         # Beside the training, which waits for nobody who reads standard error.
         text = f"recording run '{run}': {what}{f'; page {page}' if page else ''}"
         writing = threading.Thread(target=self._write, args=(text,), name="statagent-line", daemon=True)
@@ -75,6 +73,8 @@ class Messages:
         )
         fate += [f"{waiting:,} {'wait in the spill file' if counters.get('spilled') else 'not confirmed'}"] if waiting else []
         told = f"{steps:,} {'step' if steps == 1 else 'steps'}, {made:,} records, {', '.join(fate) or 'none lost'}"
+        if self.left_out:
+            told += f"; not recorded: {_some(self.left_out)}, whose weights change without an optimizer"
         following = f"; next: statctl diff {run} OTHER" if counters["acked"] else ""
         self._write(f"run '{run}': {told}{following}")
 
@@ -95,6 +95,12 @@ def _counted(names: Sequence[str]) -> str:
     """AdamW; 2 Adam; Muon and AdamW."""
     counts = {name: names.count(name) for name in names}
     return _list([name if count == 1 else f"{count} {name}" for name, count in counts.items()])
+
+
+def _some(models: Sequence[str]) -> str:
+    """All of them, or the first and how many more."""
+    rest = len(models) - _MODELS_MAX
+    return _list([*models[:_MODELS_MAX], f"{rest} more"] if rest > 0 else models)
 
 
 def _list(items: Sequence[str]) -> str:

@@ -89,6 +89,7 @@ class Hooks:
         """`root`: the watched module without wrappers."""
         self._agent, self.passes = agent, Passes(agent, root)
         self.passes.owner = self
+        self.find_root = weak(root)
         self.removables: list[Any] = []
         self.optimizers: list[OptimizerHooks] = []
         self.claims = _Claims(agent)
