@@ -1,5 +1,5 @@
-// One function per command: it queries, prints and returns the exit code. Each is in the file of its name
-// (rm: remove.cc); their options and help are in client/command_line.
+// One function per command: it queries, prints and returns the exit code. Each is in the file of its name (rm in
+// remove.cc, pin in keep.cc, set-steps in record.cc); their options and help are in client/command_line.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
 #define STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
 

@@ -6,7 +6,7 @@
 
 namespace statcollect::access {
 
-// Valid in a service's method until it returns its reactor: what outlives that has to copy. Where nobody checked, as in
+// Valid in a service's method until it returns its reactor: code that runs after that must copy what it needs. Where nobody checked, as in
 // tests without Guard: nobody, about the default project.
 const Principal& CurrentPrincipal();
 
