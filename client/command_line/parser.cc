@@ -145,8 +145,11 @@ GlobalOptions Parser::global() const {
   const CLI::App* command = app_.get_subcommands().front();
   std::string name = command->get_name();
   if (!command->get_subcommands().empty()) name += " " + command->get_subcommands().front()->get_name();
-  return {
-      .command = name, .format = kFormats.at(format_), .quiet = quiet_, .timeout_seconds = timeout_seconds_};
+  return {.command = name,
+          .format = kFormats.at(format_),
+          .quiet = quiet_,
+          .data_dir = data_dir_,
+          .timeout_seconds = timeout_seconds_};
 }
 
 // Whether the command runs programs that record, to the collector that their own environment may name.

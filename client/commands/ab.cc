@@ -11,7 +11,6 @@
 #include "client/commands/code_state.h"
 #include "client/commands/commands.h"
 #include "client/commands/training.h"
-#include "common/data_folder.h"
 #include "common/names.h"
 #include "common/text.h"
 #include "common/twin_name.h"
@@ -119,7 +118,7 @@ class Comparison {
       : session_(session), options_(options), pair_(std::move(pair)) {}
 
   Status Run() {
-    const std::string state = CodeState(pair_.a, std::string("./") + kDataFolder);
+    const std::string state = CodeState(pair_.a, session_.options().data_dir);
     const bool marked = AddSetting(state, pair_.a);
     auto reused = options_.reuse && marked ? IsThere(session_, pair_.a.run, state) : Result<bool>(false);
     if (!reused.ok()) return reused.status();

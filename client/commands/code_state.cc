@@ -68,15 +68,30 @@ void AddEnvironment(Digest& digest) {
   for (const std::string_view entry : entries) digest.Add(entry);
 }
 
+// The pathspec of what is in the working tree, without the folder if that is inside of it, too.
+std::vector<std::string> TreeWithout(const std::string& folder) {
+  std::vector<std::string> spec = {":/"};
+  std::error_code error;
+  const auto top = OutputOf({"git", "rev-parse", "--show-toplevel"});
+  if (!top) return spec;
+  const fs::path root = fs::weakly_canonical(top->substr(0, top->find_last_not_of('\n') + 1), error);
+  const fs::path inside = fs::weakly_canonical(folder, error).lexically_relative(root);
+  if (!inside.empty() && *inside.begin() != ".." && inside != ".")
+    spec.push_back(":(top,exclude,literal)" + inside.string());
+  return spec;
+}
+
 // False where git does not know the working directory.
 bool AddCommit(const std::string& data_folder, Digest& digest) {
   const auto commit = OutputOf({"git", "rev-parse", "HEAD"});
   if (!commit) return false;
-  const bool inside = !data_folder.starts_with("/") && !data_folder.starts_with("..");
-  const std::string rest = inside ? ":(exclude)" + data_folder : ":/";
-  const auto changed = OutputOf({"git", "diff", "HEAD", "--binary", "--", ":/", rest});
-  const auto unknown =
-      OutputOf({"git", "ls-files", "--others", "--exclude-standard", "-z", "--", ":/", rest});
+  const auto of_tree = [spec = TreeWithout(data_folder)](std::vector<std::string> command) {
+    command.emplace_back("--");
+    command.insert(command.end(), spec.begin(), spec.end());
+    return OutputOf(command);
+  };
+  const auto changed = of_tree({"git", "diff", "HEAD", "--binary"});
+  const auto unknown = of_tree({"git", "ls-files", "--others", "--exclude-standard", "-z"});
   if (!changed || !unknown) return false;
   digest.Add(*commit);
   digest.Add(*changed);
@@ -96,8 +111,7 @@ std::string CodeState(const Training& training, const std::string& data_folder) 
   digest.Add(training.steps);
   digest.Add(training.stop_after ? std::to_string(*training.stop_after) : "");
   AddEnvironment(digest);
-  const std::string folder = fs::path(data_folder).lexically_normal().string();
-  if (!AddCommit(folder, digest)) {
+  if (!AddCommit(data_folder, digest)) {
     for (const std::string& word : training.command) AddFile(word, digest);
   }
   return digest.Hex();

@@ -28,7 +28,8 @@ enum class Format { kTable, kJson, kCsv, kMarkdown, kOrt };
 struct GlobalOptions {
   std::string command;  // "diff", "golden save"
   Format format = Format::kTable;
-  bool quiet = false;  // no progress, no remarks; diff: the verdict only
+  bool quiet = false;    // no progress, no remarks; diff: the verdict only
+  std::string data_dir;  // of statctl's own collector; not there if another one is used
   // Of an answer; 0: no limit. import: how long to wait for a lost collector; 0: 30 s.
   double timeout_seconds = 0;
 };

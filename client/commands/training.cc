@@ -164,7 +164,6 @@ std::string WhyNotInstrumented(const std::vector<std::string>& command) {
 
 // The steps of the instrumentation, and the first that was not reached.
 std::string Missing(const TrainingNotes& notes) {
-  if (!notes.failed.empty()) return Printable(notes.failed.front(), 500);
   if (notes.by_hand) return "the script calls statagent itself, and has recorded nothing under this name";
   if (!notes.python) return "the command has started no Python that reads PYTHONPATH";
   if (!notes.torch) return "its Python has not imported torch";
@@ -224,8 +223,8 @@ std::string WhyNothing(const std::vector<std::string>& command, const Trained& t
     return fmt::format("the command ended with exit code {} before a training was recorded",
                        trained.end.code);
   const std::string flags = WhyNotInstrumented(command);
-  if (flags.empty() && !trained.notes.nothing.empty())
-    return Printable(trained.notes.nothing.front(), 500);  // with its own advice
+  for (const auto* const said : {&trained.notes.failed, &trained.notes.nothing})
+    if (flags.empty() && !said->empty()) return Printable(said->front(), 500);  // with its own advice
   return (flags.empty() ? Missing(trained.notes) : flags) +
          "; add statagent.init() and statagent.watch(model, optimizer=optimizer) to the script (docs/run.md)";
 }

@@ -123,8 +123,11 @@ v1::DiffText VerdictText(const v1::DiffReport& report) {
 v1::DiffText TextOf(const v1::DiffReport& report) {
   v1::DiffText text = VerdictText(report);
   if (report.verdict() != v1::VERDICT_DIVERGED && !report.has_root()) return text;
-  const std::string next = NextStep(report);
-  text.set_next(next.ends_with('?') ? next : next + ".");
+  // Where the cause is certain, there is nothing to look for.
+  if (report.root().cause().confidence() != "certain") {
+    const std::string next = NextStep(report);
+    text.set_next(next.ends_with('?') ? next : next + ".");
+  }
   if (const std::string values = ValuesAdvice(report); !values.empty()) text.set_values(values + ".");
   return text;
 }

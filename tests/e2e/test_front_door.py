@@ -171,6 +171,29 @@ def test_nothing_is_started_where_no_records_are_taken(tmp_path: Path) -> None:
         assert collector.stop() == 0
 
 
+def test_two_at_once_in_a_folder_with_spaces_and_unicode_one_of_them_killed(tmp_path: Path) -> None:
+    """They meet at the same collector; what the killed one has sent stays, and its name is taken."""
+    work = tmp_path / "Läufe von 'heute'"
+    work.mkdir()
+    (work / "train it.py").write_text(SCRIPT + "\nif '--killed' in sys.argv:\n    os.kill(os.getpid(), 9)\n")
+    ends = {"gut": [], "tot": ["--killed"]}
+    env = agent_environment(PYTHONPATH="")
+    begun = {
+        run: subprocess.Popen(
+            [str(STATCTL), "run", run, "--", sys.executable, "train it.py", *extra],
+            cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for run, extra in ends.items()
+    }  # fmt: skip
+    said = {run: process.communicate(timeout=120) for run, process in begun.items()}
+    assert begun["gut"].returncode == 0 and "run 'gut': 8 steps" in said["gut"][1], said
+    assert begun["tot"].returncode == 128 + signal.SIGKILL and said["tot"][0] == "trained 8\n", said
+    listed = run_command([str(STATCTL), "runs"], cwd=work, env=env)
+    assert listed.code == 0 and "gut" in listed.out, listed.err
+    again = run_command([str(STATCTL), "run", "gut", "--", "touch", "ran"], cwd=work, env=env)
+    assert again.code == 2 and "run 'gut' exists (finished, 8 steps)" in again.err and not (work / "ran").exists()
+
+
 # --- ab
 
 
@@ -188,6 +211,22 @@ def test_ab_from_a_plain_script(work: Path) -> None:
     (work / "train.py").write_text(SCRIPT + "# changed\n")
     changed = statctl(work, "ab", "--steps", "4", "--no-twins", "--reuse", "--env-b", "EPS=0.1", "--", *TRAIN)
     assert changed.code == 1 and "as it was last time" not in changed.err, changed.err
+
+
+def test_the_data_folder_is_no_code_wherever_it_is(work: Path) -> None:
+    """Inside of the repository, under a name of the user's, from a folder below its top."""
+    (work / "below").mkdir()
+    (work / "train.py").rename(work / "below" / "train.py")
+    git(work, "init", "-q", "-b", "main")
+    git(work, "add", "-A")
+    git(work, "commit", "-qm", "first")
+    for data in ("runs of mine*", "../elsewhere"):
+        command = ["--data-dir", data, "ab", "--steps", "1", "--no-twins", "--reuse", "--", *TRAIN]
+        again = [
+            run_command([str(STATCTL), *command], cwd=work / "below", env=agent_environment(PYTHONPATH="")) for _ in range(2)
+        ]
+        assert [done.code for done in again] == [0, 0], again
+        assert ["A: 'ab-a' is as it was last time" in done.err for done in again] == [False, True], again
 
 
 def test_ab_says_which_training_failed(work: Path) -> None:

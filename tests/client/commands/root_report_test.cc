@@ -101,6 +101,15 @@ TEST_F(RootReport, SaysTheCause) {
   EXPECT_THAT(Text(), HasSubstr("Cause (likely): eps is 1e-05"));
 }
 
+TEST_F(RootReport, AdvisesToLookForNothingWhereTheCauseIsCertain) {
+  v1::Cause& cause = *AddRoot().mutable_cause();
+  cause.set_text("eps is 1e-05 in base and 2e-05 in ort");
+  cause.set_confidence("likely");
+  EXPECT_THAT(RenderDiff(report_).ToText({}), HasSubstr("Next: look at"));
+  cause.set_confidence("certain");
+  EXPECT_THAT(RenderDiff(report_).ToText({}), Not(HasSubstr("Next:")));
+}
+
 TEST_F(RootReport, ListsSeveralCauses) {
   v1::Root& root = AddRoot();
   for (const char* text :
