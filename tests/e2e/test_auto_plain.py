@@ -27,7 +27,7 @@ from auto_runs import (
 from conftest import Collector, Finished
 
 AS_BY_HAND = [
-    "nanogpt", "workers", "amp", "gan", "parts", "two_models", "disjoint", "teacher", "copies", "wrapped_optimizer", "closure",
+    "nanogpt", "workers", "amp", "gan", "parts", "two_models", "disjoint", "teacher", "copies", "held", "wrapped_optimizer", "closure",
 ]  # fmt: skip
 FOLLOWING = {  # models whose weights change without an optimizer
     "nanogpt": "average (AveragedModel)",

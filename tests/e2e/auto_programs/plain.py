@@ -347,6 +347,30 @@ def copies() -> None:
     finish(learner.online, *learner._targets, frozen)
 
 
+class ActorCritic:
+    def __init__(this) -> None:  # noqa: N805 (names are found whatever the object is called)
+        this.actor, this._critic = small(4), small(1)
+        this.optimizers = [torch.optim.Adam(each.parameters(), lr=1e-2) for each in (this.actor, this._critic)]
+
+    def update(this) -> None:  # noqa: N805
+        x = torch.randn(4, WIDTH)
+        for loss in (this._critic(x).square().mean(), this.actor(x).square().mean()):
+            loss.backward()
+            print(f"loss {loss.item():.9g}")
+        for each in this.optimizers:
+            each.step()
+            each.zero_grad()
+
+
+def held() -> None:
+    """Two models in an object."""
+    learner = ActorCritic()
+    by_hand((learner.actor, learner.optimizers[0], "actor"), (learner._critic, learner.optimizers[1], "critic"))
+    for _ in range(STEPS):
+        learner.update()
+    finish(learner.actor, learner._critic)
+
+
 class Lookahead(torch.optim.Optimizer):
     """Does not call the initialisation of its base, as timm's: everything is in the optimizer inside."""
 

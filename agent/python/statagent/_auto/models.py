@@ -143,7 +143,7 @@ def _count(module: Any) -> int:
 
 
 def name_roots(roots: list[Root], taken: Iterable[str], frame: FrameType | None) -> None:
-    """Gives each root the name of the variable or attribute that holds it, as seen from the frame outwards; else model, model_2, ..."""
+    """Gives each root the name of the variable or attribute of one that holds it, as seen from the frame outwards; else model, model_2, ..."""
     used = set(taken)
     for root in roots:
         wanted = _variable_of(root.model, frame) or "model"
@@ -172,10 +172,11 @@ def _variable_of(model: Any, frame: FrameType | None) -> str:
         for name, value in names:
             if name != "self" and _is(value, inner):
                 return name
-        owner = each.f_locals.get("self")
-        for name, value in _attributes(owner) if owner is not None and owner is not inner else ():
-            if _is(value, inner):
-                return name.lstrip("_")
+        owners = [value for _, value in names if value is not inner and not isinstance(value, (type, ModuleType))]
+        for owner in sorted(owners, key=lambda value: value is not each.f_locals.get("self")):
+            for name, value in _attributes(owner):
+                if _is(value, inner):
+                    return name.lstrip("_")
         for name, value in names:
             for key, item in _items(value):
                 if _is(item, inner):
