@@ -453,7 +453,7 @@ bool Agent::Impl::EndThreads(TimePoint deadline, std::chrono::milliseconds timeo
   close_status_ = Status(Code::kDeadlineExceeded,
                          "close: " + where + " does not answer; " + std::to_string(counters().pending) +
                              " records were neither stored nor counted as dropped; what a spill file holds "
-                             "can be sent with: statctl import spill");
+                             "can be sent with: statctl move import spill");
   parts_->log.LogFinal(close_status_.message());
   return false;
 }

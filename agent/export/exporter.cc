@@ -364,7 +364,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
   kept_ = kept;
   if (kept > 0) {
     const std::string where = std::to_string(kept) + " records that the collector does not have are in " +
-                              file_->path() + "; send them with: statctl import spill " + file_->path();
+                              file_->path() + "; send them with: statctl move import spill " + file_->path();
     log_->LogFinal(where);
     result_ = Status(fatal_.ok() ? Code::kDeadlineExceeded : fatal_.code(),
                      fatal_.ok() ? "close: " + where : fatal_.message() + "; " + where);

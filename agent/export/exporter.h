@@ -4,7 +4,7 @@
 //
 // With a spill file, batches for which the window has no room go to the file, and from there to the window in
 // the same order. A new file begins with everything that the window holds, so that the file is complete on
-// its own: if the process ends before the collector has all of it, the file stays, and `statctl import spill`
+// its own: if the process ends before the collector has all of it, the file stays, and `statctl move import spill`
 // sends it.
 //
 // Threads: its own thread drives the stream and reads the file; the transport's thread calls the receiver;

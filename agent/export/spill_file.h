@@ -3,7 +3,7 @@
 // the collector has everything.
 //
 // Its name consists of the rank and the session's random id, in the folder that the user chose. Mode 0600;
-// locked (flock) while the agent lives, so that `statctl import spill` leaves it alone. Written through the
+// locked (flock) while the agent lives, so that `statctl move import spill` leaves it alone. Written through the
 // page cache, not synced: it survives the process, not the machine.
 //
 // Threads: one thread calls Read; one other calls everything else and publishes the offsets that may be read.

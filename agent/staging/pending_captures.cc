@@ -77,7 +77,7 @@ void PendingCaptures::BeginStepLocked() {
     if (!pending.matched) {
       MissLocked(pending,
                  "was not observed in step " + pending.spec.steps_text +
-                     "; is it watched, and is the step recorded (statctl record, the steps of watch)?");
+                     "; is it watched, and is the step recorded (statctl set-steps, the steps of watch)?");
     }
     return true;
   });

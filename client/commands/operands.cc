@@ -71,7 +71,7 @@ Result<std::string> FormatOf(const std::string& path) {
       Code::kInvalidArgument,
       fmt::format(
           "'{}': found no dump in it; expected a golden ({}), a spill file ({}), or a folder of spill files "
-          "or of a dump of msprobe, mindspore or ort; statctl import FORMAT says what it misses",
+          "or of a dump of msprobe, mindspore or ort; statctl move import FORMAT says what it misses",
           Printable(path), kGoldenSuffix, spill::kSuffix));
 }
 

@@ -1,4 +1,4 @@
-"""Alarms, `statctl events --follow` and `statctl watch` around real training with a planted NaN."""
+"""Alarms, `statctl show RUN --events --follow` and `statctl watch` around real training with a planted NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""statctl audit: who was refused, and who changed what."""
+"""statctl admin audit: who was refused, and who changed what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`statctl export` and `summary`: every format, read back by the tools that use it."""
+"""`statctl move export` and `summary`: every format, read back by the tools that use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`statctl import` against a real collector: what comes in, what a diff of it says, and what is left after a bad file."""
+"""`statctl move import` against a real collector: what comes in, what a diff of it says, and what is left after a bad file."""
 
 from __future__ import annotations
 

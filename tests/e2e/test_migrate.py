@@ -1,4 +1,4 @@
-"""`statctl migrate`: what a copied run answers is what the original answers, over both stores, also after kills; and what it refuses."""
+"""`statctl move migrate`: what a copied run answers is what the original answers, over both stores, also after kills; and what it refuses."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_a_shared_host(machines: Machines, neighbour: Path, tmp_path: Path) -> N
         wait_until(lambda: shell.type("statctl status").code == 0, what="the collector")
         shell.type_ok("STATAGENT_RUN=base torchrun --nproc_per_node=2 train.py")
         assert "base" in shell.type_ok("statctl runs")
-        assert "scope" in shell.type("statctl audit").out, "the second token cannot do everything"
+        assert "scope" in shell.type("statctl admin audit").out, "the second token cannot do everything"
         modes = {path.name: oct(path.stat().st_mode & 0o777) for path in home.iterdir()}
         assert modes["agents.token"] == modes["me.token"] == "0o600" and modes["statcollect-data"] == "0o700"
         os.chmod(tmp_path, 0o755)  # pytest's folders keep others out; the files are to do that alone

@@ -170,7 +170,7 @@ def test_what_two_ranks_could_not_send_before_they_ended_is_imported_once(collec
         counters, err = trainer.end()
         assert counters["pending"] == counters["spilled"] > (steps - 15) * PER_STEP
         assert counters["acked"] + counters["pending"] == counters["produced"] == steps * PER_STEP + 1  # records_spilled
-        assert f"statctl import spill {spill}" in err
+        assert f"statctl move import spill {spill}" in err
     assert len(files(spill)) == 2
     for file in files(spill):
         shutil.copy(file, file.with_suffix(".copy"))

@@ -1,4 +1,4 @@
-// Spill files that anybody may have written: read as `statctl import spill` reads them. The first byte
+// Spill files that anybody may have written: read as `statctl move import spill` reads them. The first byte
 // chooses: 0: the bytes as they are; 1: with every checksum made right, so that what they guard is reached;
 // else the decoders of the parts alone. What a file gives must be within it, and the parts must survive the
 // way back.

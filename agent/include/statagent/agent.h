@@ -62,7 +62,7 @@ struct Counters {
   std::uint64_t produced = 0;  // records handed to the agent (tensors, scalars, events, step ends)
   std::uint64_t acked = 0;     // durable in the collector
   std::uint64_t pending = 0;   // in the agent's memory or in its spill file
-  std::uint64_t spilled = 0;   // part of pending: in the spill file, after Close for `statctl import spill`
+  std::uint64_t spilled = 0;   // of pending: in the spill file, after Close for `statctl move import spill`
   std::map<std::string, std::uint64_t> dropped;  // by cause
 };
 
@@ -186,7 +186,7 @@ class STATAGENT_API Agent {
   std::uint64_t step() const noexcept;
   bool StepWanted() const noexcept;  // whether the current step is recorded
   // For programs that record full statistics only in some steps: whether the collector requested the current
-  // step, with `statctl record` or for raw values.
+  // step, with `statctl set-steps` or for raw values.
   bool StepAsked() const noexcept;
   // The oldest announcement that has not been returned yet, if any.
   std::optional<FullSteps> NextFullSteps() noexcept;

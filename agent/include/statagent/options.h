@@ -57,7 +57,7 @@ struct Options {
   std::optional<std::uint32_t> threads = {};
   // Folder on a local disk for a file of records that do not fit in memory while the collector is away or
   // slow; created if missing. Records that are still in the file at the end are sent by
-  // `statctl import spill FOLDER`. Default: none, such records are dropped and counted.
+  // `statctl move import spill FOLDER`. Default: none, such records are dropped and counted.
   std::string spill_dir = {};
   // Maximum size of that file, such as "512MiB" or "20GiB"; at least 64MiB. Default 1GiB.
   std::string spill_limit = {};

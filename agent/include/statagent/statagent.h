@@ -193,7 +193,7 @@ STATAGENT_C_API uint64_t statagent_replay_devices(const statagent_agent* agent);
 STATAGENT_C_API uint64_t statagent_step(const statagent_agent* agent);
 STATAGENT_C_API int statagent_step_wanted(const statagent_agent* agent); /* 1 or 0 */
 /* For programs that record full statistics only in some steps. statagent_step_asked: 1 if the collector asked
-   for the current step, with `statctl record` or for raw values. statagent_next_full_steps: 1 if the oldest
+   for the current step, with `statctl set-steps` or for raw values. statagent_next_full_steps: 1 if the oldest
    announcement to all ranks that was not yet returned is written: the steps first..last (without an end:
    UINT64_MAX) that are divisible by `every`; 0: none waits. */
 STATAGENT_C_API int statagent_step_asked(const statagent_agent* agent);

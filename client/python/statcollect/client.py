@@ -218,7 +218,7 @@ class Collector:
     def records(
         self, run: str, *, ranks: Sequence[int] = (), steps: str | None = None, kinds: Sequence[str] = ()
     ) -> Rows[Observation]:
-        """Every stored tensor record, as `statctl export csv` writes them. Keeps all of them in memory; `iterate` does not."""
+        """Every stored tensor record, as `statctl move export csv` writes them. Keeps all of them in memory; `iterate` does not."""
         return Rows(self.iterate(run, ranks=ranks, steps=steps, kinds=kinds), Observation)
 
     def iterate(

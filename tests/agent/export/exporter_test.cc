@@ -387,7 +387,7 @@ TEST_F(ExporterTest, EveryStatusInTheMiddleLeavesTheRecordsDeliveredOrInTheFile)
     EXPECT_EQ(c.pending, IsFatal(code) ? 12u : 0u);
     EXPECT_EQ(SpillFiles().size(), IsFatal(code) ? 1u : 0u);
     if (IsFatal(code)) {
-      EXPECT_THAT(end.message(), HasSubstr("statctl import spill " + spill_.directory));
+      EXPECT_THAT(end.message(), HasSubstr("statctl move import spill " + spill_.directory));
     }
     fs::remove_all(spill_.directory);
   }
@@ -577,7 +577,7 @@ TEST_F(ExporterTest, WhatTheCollectorDoesNotHaveAtTheEndStaysInTheFileAndIsPendi
   const Status end = exporter.Finish(In(milliseconds(50)));
   EXPECT_EQ(end.code(), Code::kDeadlineExceeded);
   ASSERT_EQ(SpillFiles().size(), 1u);
-  EXPECT_THAT(end.message(), HasSubstr("statctl import spill " + SpillFiles()[0]));
+  EXPECT_THAT(end.message(), HasSubstr("statctl move import spill " + SpillFiles()[0]));
   const AgentCounters c = ledger_.Snapshot();
   EXPECT_EQ(c.acked, 2u);
   EXPECT_EQ(c.pending, 28u);
@@ -622,7 +622,7 @@ TEST_F(ExporterTest, WhatACollectorRefusesFromTheStartStaysInTheFileForAnotherNa
   EXPECT_FALSE(exporter.HasRoom());
   const Status end = exporter.Finish(In(seconds(30)));
   EXPECT_EQ(end.code(), Code::kAlreadyExists);
-  EXPECT_THAT(end.message(), HasSubstr("statctl import spill"));
+  EXPECT_THAT(end.message(), HasSubstr("statctl move import spill"));
   EXPECT_EQ(SpillFiles().size(), 1u);
   EXPECT_EQ(ledger_.Snapshot().pending, 30u);
   EXPECT_TRUE(Balanced());

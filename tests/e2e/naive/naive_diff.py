@@ -1,6 +1,6 @@
 """Computes from two exported CSV files what `statctl diff` must answer, in the slow and plain way (docs/divergence.md).
 
-Knows nothing of the collector: two lists of observations, as `statctl export csv --sketch` writes them, and two of losses,
+Knows nothing of the collector: two lists of observations, as `statctl move export csv --sketch` writes them, and two of losses,
 as `statctl scalars` does. Repeats of run A, for `--noise`, are given the same way.
 """
 

@@ -1,4 +1,4 @@
-"""The records of a run, as `statctl export csv --sketch` writes them."""
+"""The records of a run, as `statctl move export csv --sketch` writes them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Computes the root that `statctl diff` must name, in the slow and plain way (docs/verdict-model.md).
 
-Takes what naive_diff takes: two runs as `statctl export csv --sketch` writes them. It judges the steps that diff chooses:
+Takes what naive_diff takes: two runs as `statctl move export csv --sketch` writes them. It judges the steps that diff chooses:
 on each rank the first four that differ, those in which a distance rose most, and the first with another recorded setting
 of the optimizer. Each is read with the two before it. Not covered: tensors that stand for several of the other run,
 runs without sketches, --kinds and --merge-ranks.

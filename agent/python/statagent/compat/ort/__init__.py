@@ -3,7 +3,7 @@
 >>> from statagent.compat.ort import GlobalSubscriberManager, StatisticsSubscriber, inspect_activation
 >>> GlobalSubscriberManager.subscribe(model, [StatisticsSubscriber("pt_out", override_output_dir=True)])
 
-Statistics are sent to the collector as run "pt_out" instead of being written to files; `statctl export ort pt_out DIR` writes the files.
+Statistics are sent to the collector as run "pt_out" instead of being written to files; `statctl move export ort pt_out DIR` writes the files.
 """
 
 from ._activations import ActivationSummarizer, _InspectActivation, inspect_activation

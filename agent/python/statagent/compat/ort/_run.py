@@ -69,7 +69,7 @@ def agent_for(output_dir: Any, override: bool) -> Agent:
     if _own.rank() == 0:
         warn_once(
             f"run {name}",
-            f"StatisticsSubscriber('{output_dir}') records run '{name}' and writes no files; statctl export ort {name} DIR writes them",
+            f"StatisticsSubscriber('{output_dir}') records run '{name}' and writes no files; statctl move export ort {name} DIR writes them",
         )
     return _own
 
