@@ -354,9 +354,9 @@ class ActorCritic:
 
     def update(this) -> None:  # noqa: N805
         x = torch.randn(4, WIDTH)
-        for loss in (this._critic(x).square().mean(), this.actor(x).square().mean()):
-            loss.backward()
-            print(f"loss {loss.item():.9g}")
+        for error in (this._critic(x).square().mean(), this.actor(x).square().mean()):
+            error.backward()
+            print(f"error {error.item():.9g}")
         for each in this.optimizers:
             each.step()
             each.zero_grad()
