@@ -60,10 +60,10 @@ void Exporter::Start() {
 Status Exporter::WaitForWelcome(TimePoint deadline, bool patient) {
   MutexLock lock(mutex_);
   changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
-    return ever_welcomed_ || !fatal_.ok() || (!patient && last_failure_);
+    return EverWelcomedLocked() || !fatal_.ok() || (!patient && last_failure_);
   });
   quiet_ = false;
-  if (ever_welcomed_) return Status::Ok();
+  if (EverWelcomedLocked()) return Status::Ok();
   if (!fatal_.ok()) return fatal_;
   if (last_failure_) return *last_failure_;
   return Explain(Status(Code::kUnavailable, "no answer yet"));
@@ -196,7 +196,7 @@ Exporter::TimePoint Exporter::Tend() {
   MutexLock lock(mutex_);
   const std::uint64_t marks = marks_due_;
   const bool mark_due = marks != marks_done_;
-  if (file_->exists() && !keep_) {
+  if (file_->exists() && fatal_.ok()) {  // of a session that failed it stays, for `import spill`
     if (spilled_ == 0 && !window_.UnackedInFile()) {
       window_.ForgetFile();
       lock.unlock();
@@ -314,16 +314,36 @@ Exporter::Progress Exporter::progress() {
   return progress;
 }
 
-void Exporter::GiveUpLocked() {
-  if (done_ || file_ != nullptr || stream_ == nullptr || phase_ != Phase::kWelcomed || !say_goodbye_) return;
-  giving_up_ = true;
+ExporterState Exporter::state() {
+  MutexLock lock(mutex_);
+  return state_.now();
+}
+
+void Exporter::MoveLocked(ExporterState to) {
+  if (const Status moved = state_.Move(to); !moved.ok()) RejectLocked(moved);
   changed_.notify_all();
-  changed_.wait_for(mutex_, kLastWord, [this]() STATCOLLECT_REQUIRES(mutex_) { return done_; });
+}
+
+void Exporter::CloseLocked(Closing closing) {
+  closing_ = std::max(closing_, closing);
+  if (closing_ == Closing::kNow && stream_ != nullptr) stream_->Cancel();
+  changed_.notify_all();
+}
+
+void Exporter::RejectLocked(const Status& why) {
+  rejected_ = why;
+  stream_over_ = true;
+}
+
+void Exporter::GiveUpLocked() {
+  if (file_ != nullptr || stream_ == nullptr || !state_.welcomed() || !say_goodbye_) return;
+  CloseLocked(Closing::kGivingUp);
+  changed_.wait_for(mutex_, kLastWord, [this]() STATCOLLECT_REQUIRES(mutex_) { return state_.over(); });
 }
 
 AgentCounters Exporter::LastCountersLocked() const {
   AgentCounters counters = ledger_->Snapshot();
-  if (!giving_up_) return counters;
+  if (closing_ != Closing::kGivingUp) return counters;
   const std::uint64_t lost = counters.pending - std::min(counters.pending, window_.SentRecords());
   if (lost > 0) counters.dropped_by_cause[std::string(kDropClosed)] += lost;
   counters.pending -= lost;
@@ -336,24 +356,22 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
   {
     MutexLock lock(mutex_);
     say_goodbye_ = goodbye;
-    finishing_ = retry_now_ = true;
+    retry_now_ = true;
     backoff_.Reset();
-    changed_.notify_all();
+    CloseLocked(Closing::kDelivering);
     // The batcher tends no more.
     const auto due = [this]() STATCOLLECT_REQUIRES(mutex_) {
       return !MarkedLocked() || (held_ && CanPlaceLocked());
     };
     while (changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
-      return done_ || due();
-    }) && !done_) {
+      return state_.over() || due();
+    }) && !state_.over()) {
       lock.unlock();
       (void)Tend();
       lock.lock();
     }
     if (deadline != TimePoint::min()) GiveUpLocked();
-    stop_ = true;
-    if (stream_ != nullptr) stream_->Cancel();
-    changed_.notify_all();
+    CloseLocked(Closing::kNow);
   }
   ++finished_parts_;
   thread_.join();
@@ -381,9 +399,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
 
 void Exporter::Leave() {
   MutexLock lock(mutex_);
-  stop_ = true;
-  if (stream_ != nullptr) stream_->Cancel();
-  changed_.notify_all();
+  CloseLocked(Closing::kNow);
 }
 
 void Exporter::OnWelcome(const Welcome& welcome) {
@@ -395,7 +411,7 @@ void Exporter::OnWelcome(const Welcome& welcome) {
     takes_captures_ = welcome.limits.capture_chunk_bytes_max >= CaptureQueue::kChunkBytes;
     const Result<SendWindow::Resumed> result = window_.Resume(welcome.durable_seq, welcome.store);
     if (!result.ok()) {
-      protocol_error_ = result.status();
+      RejectLocked(result.status());
     } else {
       resumed = *result;
       ledger_->Ack(resumed.newly_acked);
@@ -405,8 +421,7 @@ void Exporter::OnWelcome(const Welcome& welcome) {
       ledger_->Drop(kDropRegressed, resumed.void_now);  // last, so that what replaces them is pending before
       progress_.lost_after_ack += resumed.lost;
       ++progress_.streams;
-      phase_ = Phase::kWelcomed;
-      ever_welcomed_ = true;
+      if (state_.now() == ExporterState::kConnecting) MoveLocked(ExporterState::kSending);
       attempt_start_ = welcome.attempt_start_unix_nanos;
       other_store = store_.known() && welcome.store.known() && store_.id != welcome.store.id;
       store_ = welcome.store;
@@ -442,7 +457,7 @@ void Exporter::OnAck(std::uint64_t durable_seq) {
     MutexLock lock(mutex_);
     const Result<std::uint64_t> acked = window_.Ack(durable_seq);
     if (!acked.ok()) {
-      protocol_error_ = acked.status();
+      RejectLocked(acked.status());
     } else if (*acked > 0) {
       ledger_->Ack(*acked);
       backoff_.Reset();
@@ -454,15 +469,12 @@ void Exporter::OnAck(std::uint64_t durable_seq) {
 
 void Exporter::OnEnd() {
   MutexLock lock(mutex_);
-  stream_ended_ = true;
+  stream_over_ = true;
   changed_.notify_all();
 }
 
 void Exporter::Run() {
   while (HandleEnd(RunStream())) WaitBackoff();
-  MutexLock lock(mutex_);
-  done_ = true;
-  changed_.notify_all();
 }
 
 Status Exporter::RunStream() {
@@ -471,19 +483,19 @@ Status Exporter::RunStream() {
   SessionInfo session = session_;
   {
     MutexLock lock(mutex_);
-    if (stop_ || (NothingLeftLocked() && !ever_welcomed_)) return Status::Ok();
+    if (closing_ == Closing::kNow || (NothingLeftLocked() && !EverWelcomedLocked())) return Status::Ok();
     stream = transport_->Open(this);
     stream_ = stream.get();
-    stream_ended_ = false;
-    phase_ = Phase::kConnecting;
+    stream_over_ = false;
+    MoveLocked(ExporterState::kConnecting);
     first_unacked = window_.first_unacked_seq();
     session.attempt_start_unix_nanos = attempt_start_;  // whether a newer launch has the name now
-    if (ever_welcomed_ && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
+    if (EverWelcomedLocked() && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
   }
   if (stream->SendHello(session, first_unacked)) Pump(stream.get());
   {
     MutexLock lock(mutex_);
-    if (stop_ || !protocol_error_.ok()) stream->Cancel();
+    if (closing_ == Closing::kNow || !rejected_.ok()) stream->Cancel();
     stream_ = nullptr;
   }
   return stream->Finish();
@@ -491,25 +503,26 @@ Status Exporter::RunStream() {
 
 void Exporter::Pump(Stream* stream) {
   MutexLock lock(mutex_);
-  const auto broken = [this]() STATCOLLECT_REQUIRES(mutex_) {
-    return stop_ || stream_ended_ || !protocol_error_.ok();
-  };
+  const auto broken = [this]()
+                          STATCOLLECT_REQUIRES(mutex_) { return closing_ == Closing::kNow || stream_over_; };
   const TimePoint welcome_by = std::chrono::steady_clock::now() + options_.welcome_timeout;
-  if (!changed_.wait_until(mutex_, welcome_by, [&]() STATCOLLECT_REQUIRES(mutex_) {
-        return broken() || phase_ == Phase::kWelcomed;
-      })) {
+  if (!changed_.wait_until(mutex_, welcome_by,
+                           [&]() STATCOLLECT_REQUIRES(mutex_) { return broken() || state_.welcomed(); })) {
     stream->Cancel();
     return;
   }
+  const auto goodbye_due = [this]() STATCOLLECT_REQUIRES(mutex_) {
+    return ThroughLocked() && state_.now() == ExporterState::kSending;
+  };
   while (true) {
     changed_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) {
-      return broken() || GoodbyeDueLocked() ||
-             (!giving_up_ && MarkedLocked() && (window_.HasUnsent() || CanLoadLocked()));
+      return broken() || goodbye_due() ||
+             (!ThroughLocked() && MarkedLocked() && (window_.HasUnsent() || CanLoadLocked()));
     });
     if (broken()) return;
-    if (GoodbyeDueLocked()) {
+    if (goodbye_due()) {
       if (!say_goodbye_) return stream->Cancel();
-      goodbye_sent_ = true;
+      MoveLocked(ExporterState::kLeaving);
       AgentCounters counters = LastCountersLocked();
       counters.unused = unused_;
       lock.unlock();
@@ -531,15 +544,16 @@ bool Exporter::HandleEnd(const Status& end) {
   bool quiet = false;
   {
     MutexLock lock(mutex_);
-    if (stop_ || giving_up_ || NothingLeftLocked()) return false;
+    if (ThroughLocked()) {
+      MoveLocked(ExporterState::kEnded);
+      return false;
+    }
     quiet = quiet_;
-    const bool was_welcomed = phase_ == Phase::kWelcomed;
-    const bool starting = quiet && !ever_welcomed_;
-    if (protocol_error_.ok() && !IsFatal(end.code()) && !(starting && IsAccessRefused(end.code()))) {
+    const bool starting = quiet && !EverWelcomedLocked();
+    if (rejected_.ok() && !IsFatal(end.code()) && !(starting && IsAccessRefused(end.code()))) {
       last_failure_ = Explain(end);
-      changed_.notify_all();
-      text = was_welcomed ? "lost the stream: " + last_failure_->message()
-                          : "cannot " + last_failure_->message();
+      text = (state_.welcomed() ? "lost the stream: " : "cannot ") + last_failure_->message();
+      MoveLocked(ExporterState::kWaiting);
     }
   }
   if (text.empty()) {
@@ -556,11 +570,11 @@ void Exporter::Fail(const Status& end) {
   {
     MutexLock lock(mutex_);
     quiet = quiet_;
-    fatal_ = protocol_error_.ok() ? end : protocol_error_;
+    fatal_ = rejected_.ok() ? end : rejected_;
     fatal = fatal_;
-    keep = keep_ = file_ != nullptr;
+    keep = file_ != nullptr;
     if (!keep) DropAllLocked(kDropRejected);
-    changed_.notify_all();
+    MoveLocked(ExporterState::kFailed);
   }
   if (!quiet) {
     const std::string text = "the collector at " + options_.collector +
@@ -574,9 +588,8 @@ void Exporter::Fail(const Status& end) {
 void Exporter::WaitBackoff() {
   MutexLock lock(mutex_);
   const auto until = std::chrono::steady_clock::now() + backoff_.Next();
-  changed_.wait_until(mutex_, until, [this]() STATCOLLECT_REQUIRES(mutex_) {
-    return stop_ || retry_now_ || NothingLeftLocked();
-  });
+  changed_.wait_until(mutex_, until,
+                      [this]() STATCOLLECT_REQUIRES(mutex_) { return retry_now_ || ThroughLocked(); });
   retry_now_ = false;
 }
 

@@ -7,9 +7,12 @@
 // its own: if the process ends before the collector has all of it, the file stays, and `statctl move import spill`
 // sends it.
 //
-// Threads: its own thread drives the stream and reads the file; the transport's thread calls the receiver;
-// the batcher submits, tends and writes the file; any thread may wait, or finish after the batcher has
-// stopped. All shared state is guarded by one mutex, which is never held during a call that may block.
+// Two things say what happens next: where it stands with the collector (exporter_state.h, with the table of
+// transitions), and how long Finish is still willing to wait (Closing, which only grows).
+//
+// Threads: its own thread (the sender) drives the stream and reads the file; the transport's thread calls the
+// receiver; the batcher submits, tends and writes the file; any thread may wait, or finish after the batcher
+// has stopped. All shared state is guarded by one mutex, which is never held during a call that may block.
 #ifndef STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 #define STATCOLLECT_AGENT_EXPORT_EXPORTER_H_
 
@@ -26,6 +29,7 @@
 
 #include "agent/export/backoff.h"
 #include "agent/export/batch_sink.h"
+#include "agent/export/exporter_state.h"
 #include "agent/export/log_limiter.h"
 #include "agent/export/send_window.h"
 #include "agent/export/spill_file.h"
@@ -84,6 +88,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   void Submit(RecordBatch batch, std::size_t bytes) override;
   bool Failed() override;
   Status failure();  // OK, or why it stopped for good
+  ExporterState state();
 
   // Waits until everything submitted is durable and the goodbye is answered, at most until the deadline; then
   // ends the thread. Records left over stay pending in the spill file. Without a spill file they are counted
@@ -109,7 +114,13 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Progress progress();
 
  private:
-  enum class Phase { kConnecting, kWelcomed };
+  // What is left to wait for; grows only. Set by Finish and Leave.
+  enum class Closing {
+    kNot,         // the training runs
+    kDelivering,  // nothing more is submitted: everything is to become durable, then the goodbye
+    kGivingUp,    // the deadline has passed: only the goodbye, with what is lost
+    kNow,         // nothing: streams are cancelled, and no other is opened
+  };
 
   void OnWelcome(const Welcome& welcome) override;
   void OnAck(std::uint64_t durable_seq) override;
@@ -126,11 +137,18 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // Reacts to the end of a stream; true to try again.
   bool HandleEnd(const Status& end);
   void Fail(const Status& status);
-  bool GoodbyeDueLocked() const STATCOLLECT_REQUIRES(mutex_) {
-    return (NothingLeftLocked() || giving_up_) && !goodbye_sent_;
-  }
+  // Wakes everybody who waits. A transition that the table does not have ends the session, with its status.
+  void MoveLocked(ExporterState to) STATCOLLECT_REQUIRES(mutex_);
+  void CloseLocked(Closing closing) STATCOLLECT_REQUIRES(mutex_);
+  // What the collector says is wrong: the stream, and with it the session, is over.
+  void RejectLocked(const Status& why) STATCOLLECT_REQUIRES(mutex_);
+  bool EverWelcomedLocked() const STATCOLLECT_REQUIRES(mutex_) { return progress_.streams > 0; }
   bool NothingLeftLocked() const STATCOLLECT_REQUIRES(mutex_) {
-    return finishing_ && window_.empty() && spilled_ == 0 && !held_;
+    return closing_ >= Closing::kDelivering && window_.empty() && spilled_ == 0 && !held_;
+  }
+  // Whether the sender has nothing more to deliver, or no time to.
+  bool ThroughLocked() const STATCOLLECT_REQUIRES(mutex_) {
+    return closing_ >= Closing::kGivingUp || NothingLeftLocked();
   }
 
   // --- the spill file
@@ -190,20 +208,18 @@ class Exporter final : public BatchSink, private StreamReceiver {
   ConditionVariable changed_;
   SendWindow window_ STATCOLLECT_GUARDED_BY(mutex_);
   Backoff backoff_ STATCOLLECT_GUARDED_BY(mutex_);
+  ExporterStates state_ STATCOLLECT_GUARDED_BY(mutex_);
+  Closing closing_ STATCOLLECT_GUARDED_BY(mutex_) = Closing::kNot;
   Stream* stream_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;  // while one is open
-  Phase phase_ STATCOLLECT_GUARDED_BY(mutex_) = Phase::kConnecting;
-  bool stream_ended_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  Status protocol_error_ STATCOLLECT_GUARDED_BY(mutex_);  // what is wrong with the collector's answers
-  bool ever_welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool stream_over_ STATCOLLECT_GUARDED_BY(mutex_) = false;  // it brings and takes nothing more
+  // Why no other stream may be opened, though the state is not kFailed yet: what is wrong with the answers.
+  Status rejected_ STATCOLLECT_GUARDED_BY(mutex_);
+  Status fatal_ STATCOLLECT_GUARDED_BY(mutex_);                        // why the state is kFailed
+  std::optional<Status> last_failure_ STATCOLLECT_GUARDED_BY(mutex_);  // of the last attempt to connect
   std::int64_t attempt_start_ STATCOLLECT_GUARDED_BY(mutex_) = 0;      // as the last welcome said
   StoreIdentity store_ STATCOLLECT_GUARDED_BY(mutex_);                 // as the last welcome said
-  std::optional<Status> last_failure_ STATCOLLECT_GUARDED_BY(mutex_);  // of the last attempt to connect
-  Status fatal_ STATCOLLECT_GUARDED_BY(mutex_);
-  bool say_goodbye_ STATCOLLECT_GUARDED_BY(mutex_) = true, giving_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  bool finishing_ STATCOLLECT_GUARDED_BY(mutex_) = false,
-                  goodbye_sent_ STATCOLLECT_GUARDED_BY(mutex_) = false,
-                  retry_now_ STATCOLLECT_GUARDED_BY(mutex_) = false,
-                  stop_ STATCOLLECT_GUARDED_BY(mutex_) = false, done_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool say_goodbye_ STATCOLLECT_GUARDED_BY(mutex_) = true;
+  bool retry_now_ STATCOLLECT_GUARDED_BY(mutex_) = false;  // Finish: the next attempt waits for nothing
   bool quiet_ STATCOLLECT_GUARDED_BY(mutex_) = true;  // until WaitForWelcome returns: its caller logs instead
   Status result_ STATCOLLECT_GUARDED_BY(finish_mutex_);  // of Finish
   Progress progress_ STATCOLLECT_GUARDED_BY(mutex_);
@@ -217,8 +233,6 @@ class Exporter final : public BatchSink, private StreamReceiver {
   std::uint64_t marks_due_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
                            marks_done_ STATCOLLECT_GUARDED_BY(mutex_) =
                                0;  // the file's mark must be written before more is sent
-  bool keep_ STATCOLLECT_GUARDED_BY(mutex_) =
-      false;  // the session is over: what is in the window and the file stays for `import spill`
   std::uint64_t kept_ STATCOLLECT_GUARDED_BY(mutex_) = 0;              // records left in the file at the end
   std::uint64_t last_step_ STATCOLLECT_GUARDED_BY(mutex_) = 0;         // submitted
   std::optional<bool> takes_captures_ STATCOLLECT_GUARDED_BY(mutex_);  // as the last welcome said
