@@ -11,11 +11,6 @@
 namespace statcollect {
 namespace {
 
-// After the spill file could not be written.
-constexpr std::chrono::seconds kFileRetry{5};
-// The file's acknowledged beginning is freed in steps of this size.
-constexpr std::uint64_t kFreeBytes = 16u << 20;
-
 std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionInfo& session) {
   if (options.directory.empty()) return nullptr;
   return std::make_unique<SpillFile>(options, session.rank, session.session, wire::EncodeHello(session, 1));
@@ -49,6 +44,7 @@ Exporter::Exporter(SessionInfo session, ExporterOptions options, Transport* tran
       log_(log),
       on_room_(std::move(on_room)),
       file_(MakeFile(options_.spill, session_)),
+      writer_(file_.get(), log_, options_.on_event),
       backoff_(options_.backoff, options_.seed) {}
 
 Exporter::~Exporter() { (void)Finish(TimePoint::min()); }
@@ -71,21 +67,15 @@ Status Exporter::WaitForWelcome(TimePoint deadline, bool patient) {
 
 bool Exporter::HasRoom() {
   MutexLock lock(mutex_);
-  if (!fatal_.ok() || held_) return false;
+  if (!fatal_.ok() || spill_.held() != nullptr) return false;
   if (CanPlaceLocked()) return true;
-  if (file_ == nullptr || std::chrono::steady_clock::now() < retry_file_at_) return false;
+  if (file_ == nullptr || writer_.Resting()) return false;
   std::size_t bytes = window_.BatchBytesMax();
-  if (spilled_ == 0) {
+  if (spill_.records() == 0) {
     for (const auto& entry : window_.BehindFile()) bytes += entry->bytes.size() + spill::kFrameHeadBytes;
   }
-  if (file_->Fits(bytes)) return true;
   lock.unlock();
-  if (!std::exchange(full_told_, true)) {
-    Tell("spill_full", "spill file " + file_->path() + " is full (" +
-                           std::to_string(file_->bytes_max() >> 20) +
-                           " MiB); further records are dropped and counted until the collector accepts some");
-  }
-  return false;
+  return writer_.HasRoom(bytes);
 }
 
 std::size_t Exporter::BatchBytesMax() {
@@ -112,133 +102,96 @@ void Exporter::Submit(RecordBatch batch, std::size_t /*bytes*/) {
     changed_.notify_all();
     return;
   }
-  held_ = std::make_shared<const EncodedBatch>(std::move(encoded));
+  spill_.Hold(std::move(encoded));
   lock.unlock();
   PlaceHeld();
 }
 
 void Exporter::PlaceHeld() {
-  std::shared_ptr<const EncodedBatch> held;
+  SpillQueue::Batch held;
   {
     MutexLock lock(mutex_);
-    held = held_;
+    held = spill_.held();
     if (held == nullptr) return;
     if (CanPlaceLocked()) {
-      window_.Add(*std::exchange(held_, nullptr));
+      window_.Add(spill_.TakeHeld());
       changed_.notify_all();
       return;
     }
   }
-  if (std::chrono::steady_clock::now() < retry_file_at_ || !file_->Fits(held->bytes.size())) return;
+  if (writer_.Resting() || !file_->Fits(held->bytes.size())) return;
   const bool is_new = !file_->exists();
-  const Status appended = AppendToFile(held);
-  if (!appended.ok()) {
-    retry_file_at_ = std::chrono::steady_clock::now() + kFileRetry;
-    if (!std::exchange(failure_told_, true))
-      Tell("spill_failed",
-           "cannot " + appended.message() +
-               "; records that do not fit in memory are dropped and counted; the agent keeps trying");
+  if (const Status appended = AppendToFile(held); !appended.ok()) {
+    writer_.TellFailed(appended);
   } else if (is_new) {
-    Tell("records_spilled", "the collector at " + options_.collector +
-                                " is unreachable or too slow: records wait in " + file_->path());
+    writer_.TellNew(options_.collector);
   }
 }
 
-void Exporter::Tell(const char* kind, const std::string& text) {
-  log_->Log(text);
-  if (options_.on_event) options_.on_event(kind, text);
-}
-
-Status Exporter::AppendToFile(const std::shared_ptr<const EncodedBatch>& last) {
+Status Exporter::AppendToFile(const SpillQueue::Batch& last) {
   std::vector<SendWindow::Entry> behind;
   std::uint64_t first_seq = 0;
   {
     MutexLock lock(mutex_);
-    if (spilled_ == 0) behind = window_.BehindFile();
+    if (spill_.records() == 0) behind = window_.BehindFile();
     first_seq = behind.empty() ? window_.next_seq() : behind.front()->first_seq;
   }
-  Status failure;
-  if (!file_->exists()) {
-    failure = file_->Create(first_seq);
-    freed_before_ = 0;
-  }
+  std::vector<SpillQueue::Batch> batches(behind.begin(), behind.end());
+  if (last != nullptr) batches.push_back(last);
   std::vector<FileSpan> spans;
-  for (const auto& entry : behind) {
-    FileSpan at;
-    if (failure.ok()) failure = file_->Append(*entry, &at);
-    if (failure.ok()) spans.push_back(at);
-  }
-  FileSpan own;
-  if (failure.ok() && last != nullptr) failure = file_->Append(*last, &own);
-  {
-    MutexLock lock(mutex_);
-    for (std::size_t i = 0; i < spans.size(); ++i) behind[i]->file = spans[i];
-    if (failure.ok() && last != nullptr && held_ == last) {  // else: all was dropped meanwhile
-      if (spilled_ == 0) file_read_ = own.begin;
-      file_end_ = own.end;
-      spilled_ += last->records;
-      held_ = nullptr;
-    }
-    changed_.notify_all();
-  }
-  return failure;
+  const Status appended = writer_.Append(first_seq, batches, &spans);
+  MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < std::min(spans.size(), behind.size()); ++i) behind[i]->file = spans[i];
+  if (spans.size() > behind.size()) spill_.MoveToFile(last, spans.back());
+  changed_.notify_all();
+  return appended;
 }
 
 spill::Mark Exporter::MarkLocked() const {
   const EncodedBatch* first = window_.FirstInFile();
   if (first != nullptr) return {.offset = first->file.begin, .seq = first->first_seq};
-  return {.offset = file_read_, .seq = window_.next_seq()};
+  return {.offset = spill_.read_at(), .seq = window_.next_seq()};
 }
 
 Exporter::TimePoint Exporter::Tend() {
   if (file_ == nullptr) return TimePoint::max();
   PlaceHeld();
   MutexLock lock(mutex_);
-  const std::uint64_t marks = marks_due_;
-  const bool mark_due = marks != marks_done_;
+  const std::uint64_t marks = spill_.marks_due();
+  const bool mark_due = !spill_.marked();
   if (file_->exists() && fatal_.ok()) {  // of a session that failed it stays, for `import spill`
-    if (spilled_ == 0 && !window_.UnackedInFile()) {
+    if (spill_.records() == 0 && !window_.UnackedInFile()) {
       window_.ForgetFile();
       lock.unlock();
-      file_->Remove();
-      full_told_ = failure_told_ = false;
-      lock.lock();
-    } else if (const spill::Mark mark = MarkLocked(); mark_due || mark.offset >= freed_before_ + kFreeBytes) {
+      writer_.Remove();
+    } else {
+      const spill::Mark mark = MarkLocked();
       lock.unlock();
-      if (const Status written = file_->Write(mark); written.ok()) {
-        file_->FreeBefore(mark.offset);
-        freed_before_ = mark.offset;
-        full_told_ = false;
-      } else {
-        log_->Log("cannot " + written.message());
-        if (mark_due) file_->Hide();  // with wrong numbers nobody may send it later
-      }
-      lock.lock();
+      writer_.Mark(mark, mark_due);
     }
+    lock.lock();
   }
-  marks_done_ = marks;
+  spill_.MarksDone(marks);
   changed_.notify_all();
-  return held_ ? std::max(retry_file_at_, std::chrono::steady_clock::now() + std::chrono::milliseconds(100))
-               : TimePoint::max();
+  return spill_.held() == nullptr ? TimePoint::max()
+                                  : std::max(writer_.retry_at(), std::chrono::steady_clock::now() +
+                                                                     std::chrono::milliseconds(100));
 }
 
 void Exporter::LoadLocked() {
-  const std::uint64_t offset = file_read_;
+  const std::uint64_t offset = spill_.read_at();
   mutex_.unlock();
   spill::FrameHead frame;
   auto batch = file_->Read(offset, &frame);
   mutex_.lock();
   if (!batch.ok()) return LoseLocked(frame);
-  file_read_ = batch->file.end;
-  spilled_ -= batch->records;
+  spill_.Pop(*batch);
   window_.Add(*std::move(batch));
 }
 
 void Exporter::LoseLocked(const spill::FrameHead& frame) {
-  const bool one = frame.records > 0;  // the frames behind it can be found
-  const std::uint64_t lost = one ? frame.records : spilled_;
-  file_read_ = one ? file_read_ + spill::kFrameHeadBytes + frame.payload_bytes : file_end_;
-  spilled_ -= lost;
+  const bool one = frame.records > 0;
+  const std::uint64_t lost = spill_.Skip(frame);
   const DefinitionCounts given =
       one ? DefinitionCounts{.activations = frame.activations_after, .layouts = frame.layouts_after} : added_;
   for (EncodedBatch& batch : RepairLocked(given, kDropSpillDamaged, lost)) window_.Add(std::move(batch));
@@ -248,9 +201,7 @@ void Exporter::LoseLocked(const spill::FrameHead& frame) {
 }
 
 std::uint64_t Exporter::DropAllLocked(std::string_view cause, std::uint64_t kept) {
-  const std::uint64_t held = held_ == nullptr ? 0 : held_->records;
-  const std::uint64_t lost = window_.Clear() + std::exchange(spilled_, 0) + held - kept;
-  held_ = nullptr;
+  const std::uint64_t lost = window_.Clear() + spill_.Clear() - kept;
   ledger_->Drop(cause, lost);
   return lost;
 }
@@ -258,9 +209,8 @@ std::uint64_t Exporter::DropAllLocked(std::string_view cause, std::uint64_t kept
 std::uint64_t Exporter::KeepRest() {
   if (file_ == nullptr) return 0;
   MutexLock lock(mutex_);
-  const std::shared_ptr<const EncodedBatch> held = held_;
-  const bool rest = !window_.empty() || spilled_ > 0 || held;
-  if (!rest || window_.UnackedBeforeFile() || file_->hidden()) {
+  const SpillQueue::Batch held = spill_.held();
+  if ((window_.empty() && spill_.empty()) || window_.UnackedBeforeFile() || file_->hidden()) {
     lock.unlock();
     file_->Remove();
     return 0;
@@ -268,9 +218,9 @@ std::uint64_t Exporter::KeepRest() {
   lock.unlock();
   const bool whole = AppendToFile(held).ok();
   lock.lock();
-  const std::uint64_t kept = window_.UnackedRecords(true) + spilled_;
+  const std::uint64_t kept = window_.UnackedRecords(true) + spill_.records();
   const spill::Mark mark = MarkLocked();
-  const bool old_mark_holds = MarkedLocked();
+  const bool old_mark_holds = spill_.marked();
   lock.unlock();
   if (kept == 0 || (!file_->Write(mark).ok() && !old_mark_holds)) {
     file_->Remove();
@@ -310,7 +260,7 @@ Status Exporter::failure() {
 Exporter::Progress Exporter::progress() {
   MutexLock lock(mutex_);
   Progress progress = progress_;
-  if (file_ != nullptr) progress.spilled = kept_ + spilled_ + window_.UnackedRecords(true);
+  if (file_ != nullptr) progress.spilled += spill_.records() + window_.UnackedRecords(true);
   return progress;
 }
 
@@ -361,7 +311,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
     CloseLocked(Closing::kDelivering);
     // The batcher tends no more.
     const auto due = [this]() STATCOLLECT_REQUIRES(mutex_) {
-      return !MarkedLocked() || (held_ && CanPlaceLocked());
+      return !spill_.marked() || (spill_.held() != nullptr && CanPlaceLocked());
     };
     while (changed_.wait_until(mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) {
       return state_.over() || due();
@@ -379,7 +329,7 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
   const std::uint64_t kept = KeepRest();
   MutexLock lock(mutex_);
   const std::uint64_t lost = DropAllLocked(kDropClosed, kept);
-  kept_ = kept;
+  progress_.spilled = kept;
   if (kept > 0) {
     const std::string where = std::to_string(kept) + " records that the collector does not have are in " +
                               file_->path() + "; send them with: statctl move import spill " + file_->path();
@@ -448,7 +398,7 @@ std::uint64_t Exporter::TellMissingLocked(const StoreIdentity& store, std::uint6
   auto batches = RepairLocked(window_.DefinedBefore(added_), kDropRegressed, missing + dropped);
   store.known() ? window_.Bridge(std::move(batches), store) : window_.Renumber(std::move(batches));
   ledger_->Drop(kDropRegressed, dropped);
-  if (file_ != nullptr) ++marks_due_;
+  if (file_ != nullptr) spill_.RequireMark();
   return dropped;
 }
 
@@ -517,7 +467,7 @@ void Exporter::Pump(Stream* stream) {
   while (true) {
     changed_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) {
       return broken() || goodbye_due() ||
-             (!ThroughLocked() && MarkedLocked() && (window_.HasUnsent() || CanLoadLocked()));
+             (!ThroughLocked() && spill_.marked() && (window_.HasUnsent() || CanLoadLocked()));
     });
     if (broken()) return;
     if (goodbye_due()) {

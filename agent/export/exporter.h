@@ -33,6 +33,8 @@
 #include "agent/export/log_limiter.h"
 #include "agent/export/send_window.h"
 #include "agent/export/spill_file.h"
+#include "agent/export/spill_queue.h"
+#include "agent/export/spill_writer.h"
 #include "agent/export/transport.h"
 #include "agent/staging/capture_queue.h"
 #include "agent/staging/ledger.h"
@@ -144,7 +146,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   void RejectLocked(const Status& why) STATCOLLECT_REQUIRES(mutex_);
   bool EverWelcomedLocked() const STATCOLLECT_REQUIRES(mutex_) { return progress_.streams > 0; }
   bool NothingLeftLocked() const STATCOLLECT_REQUIRES(mutex_) {
-    return closing_ >= Closing::kDelivering && window_.empty() && spilled_ == 0 && !held_;
+    return closing_ >= Closing::kDelivering && window_.empty() && spill_.empty();
   }
   // Whether the sender has nothing more to deliver, or no time to.
   bool ThroughLocked() const STATCOLLECT_REQUIRES(mutex_) {
@@ -152,10 +154,13 @@ class Exporter final : public BatchSink, private StreamReceiver {
   }
 
   // --- the spill file
-  bool MarkedLocked() const STATCOLLECT_REQUIRES(mutex_) { return marks_done_ == marks_due_; }
   // Whether a new batch may go to the window without overtaking another.
-  bool CanPlaceLocked() const STATCOLLECT_REQUIRES(mutex_) { return spilled_ == 0 && window_.HasRoom(); }
-  bool CanLoadLocked() const STATCOLLECT_REQUIRES(mutex_) { return spilled_ > 0 && window_.HasRoom(); }
+  bool CanPlaceLocked() const STATCOLLECT_REQUIRES(mutex_) {
+    return spill_.records() == 0 && window_.HasRoom();
+  }
+  bool CanLoadLocked() const STATCOLLECT_REQUIRES(mutex_) {
+    return spill_.records() > 0 && window_.HasRoom();
+  }
   // Moves the next batch from the file to the window. Releases the mutex while reading.
   void LoadLocked() STATCOLLECT_REQUIRES(mutex_);
   void LoseLocked(const spill::FrameHead& frame) STATCOLLECT_REQUIRES(mutex_);
@@ -163,9 +168,8 @@ class Exporter final : public BatchSink, private StreamReceiver {
   void PlaceHeld();
   // Appends the window's batches that are not in the file yet, then `last`. After a failure, the file keeps
   // what was appended before it.
-  Status AppendToFile(const std::shared_ptr<const EncodedBatch>& last);
+  Status AppendToFile(const SpillQueue::Batch& last);
   spill::Mark MarkLocked() const STATCOLLECT_REQUIRES(mutex_);
-  void Tell(const char* kind, const std::string& text);
   // The deadline of Finish has passed without a spill file: reports the losses to a connected collector.
   void GiveUpLocked() STATCOLLECT_REQUIRES(mutex_);
   // Counters of the goodbye. When giving up, unsent records count as dropped.
@@ -200,9 +204,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // Used only by the thread that submits.
   std::vector<Layout> layouts_;
   DefinitionCounts given_;
-  TimePoint retry_file_at_{};       // after a failure: not before this
-  std::uint64_t freed_before_ = 0;  // offset in the file
-  bool full_told_ = false, failure_told_ = false;
+  SpillWriter writer_;
 
   Mutex mutex_;
   ConditionVariable changed_;
@@ -224,16 +226,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   Status result_ STATCOLLECT_GUARDED_BY(finish_mutex_);  // of Finish
   Progress progress_ STATCOLLECT_GUARDED_BY(mutex_);
   DefinitionCounts added_ STATCOLLECT_GUARDED_BY(mutex_);  // given by the batches that were submitted
-  std::shared_ptr<const EncodedBatch> held_
-      STATCOLLECT_GUARDED_BY(mutex_);  // submitted, and neither in the window nor in the file yet
-  std::uint64_t spilled_ STATCOLLECT_GUARDED_BY(mutex_) =
-      0;  // records in the file that the window has not had yet,
-  std::uint64_t file_read_ STATCOLLECT_GUARDED_BY(mutex_) = 0, file_end_ STATCOLLECT_GUARDED_BY(mutex_) =
-                                                                   0;  // in the frames between these offsets
-  std::uint64_t marks_due_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
-                           marks_done_ STATCOLLECT_GUARDED_BY(mutex_) =
-                               0;  // the file's mark must be written before more is sent
-  std::uint64_t kept_ STATCOLLECT_GUARDED_BY(mutex_) = 0;              // records left in the file at the end
+  SpillQueue spill_ STATCOLLECT_GUARDED_BY(mutex_);
   std::uint64_t last_step_ STATCOLLECT_GUARDED_BY(mutex_) = 0;         // submitted
   std::optional<bool> takes_captures_ STATCOLLECT_GUARDED_BY(mutex_);  // as the last welcome said
   std::thread thread_;
