@@ -29,8 +29,8 @@ namespace statagent {
 // The view as the statistics engines take it, on any device; an error says what is wrong with the view.
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
 
-// Threads: as Agent. In a forked child only IsCopy may be called: the threads are gone and the mutexes may be
-// held.
+// Threads: as Agent. In a forked child only IsCopy may be called: the parent's threads do not exist there,
+// and one of them may have held a mutex.
 class __attribute__((visibility("hidden"))) Agent::Impl final : public statcollect::ClosedAtExit {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;

@@ -8,9 +8,9 @@
 
 namespace statcollect {
 
-// Whether `work` has ended: waits for it until `deadline`, and then as long as progress() changes at least every
-// `patience`. If false, the work continues, or hangs, in a thread that is not waited for: everything it uses
-// must live until the process ends. Runs `work` in this thread if no thread can be created.
+// Runs `work` in another thread and waits until `deadline`, then for as long as progress() changes at least
+// every `patience`. Returns whether it has ended. If not, the thread is left behind: everything that `work`
+// uses must live until the process ends. If no thread can be created, `work` runs in this one.
 bool RunBounded(std::function<void()> work, std::chrono::steady_clock::time_point deadline,
                 std::chrono::milliseconds patience, const std::function<std::uint64_t()>& progress);
 

@@ -1,4 +1,4 @@
-// What every function of the C interface is wrapped in: codes and messages for statuses, and checks of what C passes.
+// Wraps every function of the C interface: statuses become codes and messages, and arguments are checked.
 #ifndef STATCOLLECT_AGENT_C_GUARD_H_
 #define STATCOLLECT_AGENT_C_GUARD_H_
 
@@ -12,7 +12,7 @@
 
 namespace statcollect::c_api {
 
-// Of this thread.
+// The message of this thread's last failed call.
 inline std::string& LastError() {
   thread_local std::string message;
   return message;
@@ -30,7 +30,7 @@ inline Status Null(const char* function, const char* argument) {
   return Invalid(std::string(function) + ": " + argument + " is null");
 }
 
-// Runs a function that returns a Status; nothing thrown leaves it.
+// Runs a function that returns a Status. Exceptions end here: C has none.
 template <typename F>
 int Guarded(F&& function) noexcept {
   try {

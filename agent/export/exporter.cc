@@ -16,7 +16,7 @@ std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionIn
   return std::make_unique<SpillFile>(options, session.rank, session.session, wire::EncodeHello(session, 1));
 }
 
-// Whoever starts an agent can correct it; later it may be a proxy's bad minute.
+// Fatal at startup, where the user can correct it; transient later (a proxy, for example).
 bool IsAccessRefused(Code code) {
   return code == Code::kPermissionDenied || code == Code::kUnauthenticated || code == Code::kUnimplemented;
 }

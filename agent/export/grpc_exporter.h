@@ -9,10 +9,11 @@
 
 namespace statcollect {
 
-// `address`: host:port. `token_file`: read for each stream; one that cannot be used is the stream's final status
-// (kUnauthenticated); empty: no token. `project`: a valid name, or empty. Streams must end before the transport does. kInvalidArgument: the files of
-// `tls` cannot be used now; if that happens later, a stream ends with kUnavailable, and the next one reads them
-// again.
+// `address`: host:port. `project`: a valid name, or empty. `token_file`: empty for no token.
+//
+// The token and the files of `tls` are read again for each stream. A token that cannot be read ends the
+// stream with kUnauthenticated, files that cannot be used end it with kUnavailable. Files that cannot be
+// used now are kInvalidArgument. Precondition: all streams end before the transport is destroyed.
 Result<std::unique_ptr<Transport>> MakeGrpcTransport(std::string address, std::string token_file,
                                                      std::string project, TlsOptions tls);
 

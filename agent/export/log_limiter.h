@@ -15,10 +15,11 @@
 
 namespace statcollect {
 
-// What is written. kError: lost records and the end of a session; kWarning: what a user may want to change, too.
+// Which lines are written, each level with those before it. kError: lost records, and the end of a session.
+// kWarning: what a user may want to change.
 enum class LogLevel { kOff, kError, kWarning, kInfo };
 
-// Of "off", "error", "warning" and "info"; "" is kWarning.
+// Reads "off", "error", "warning" or "info"; "" is kWarning. nullopt for any other text.
 std::optional<LogLevel> ParseLogLevel(std::string_view text);
 
 class LogLimiter {
@@ -26,19 +27,20 @@ class LogLimiter {
   using Sink = std::function<void(const std::string& line)>;
   static constexpr std::chrono::seconds kInterval{60};
 
-  // The default sink writes "statagent: <line>\n" to standard error in one call, and never waits for it: a line that
-  // is not taken at once goes before the next one, or is tried again at the end.
+  // The default sink writes "statagent: <line>\n" to standard error in one call. It never waits: a line
+  // that the pipe does not take at once is tried again before the next line, and at the end.
   explicit LogLimiter(const Clock* clock, Sink sink = {}, LogLevel level = LogLevel::kWarning);
 
   // Nothing is written, held back or counted above the limiter's level.
   void Log(std::string_view text, LogLevel level = LogLevel::kWarning);
-  // For what is said once: written even within the minute, at the level kInfo.
+  // For lines that occur once, at kInfo. Not limited to one a minute.
   void LogInfo(std::string_view text);
-  // For lost records: a line that comes too soon is appended to the next one, or written by FlushLosses.
+  // For lost records. Never suppressed: a line that comes too soon is appended to the next one, or written by
+  // FlushLosses.
   void LogLoss(std::string_view text);
-  // For the end of the agent: writes what LogLoss still holds back, even within the minute.
+  // At the agent's end: writes what LogLoss still holds back. Not limited to one a minute.
   void FlushLosses();
-  // For fatal errors: written even within the minute, once.
+  // For fatal errors. Not limited to one a minute; only the first call writes.
   void LogFinal(std::string_view text);
 
  private:

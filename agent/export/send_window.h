@@ -1,12 +1,14 @@
 // Numbered batches between the batcher and the collector: unsent batches, sent batches that are not
 // acknowledged, and a ring of recently acknowledged ones, kept in case the collector comes back without them.
 //
-// Invariants: (1) Add assigns sequence numbers from 1 without gaps, and none is used twice, so that a number
-// means the same record on every store that the session meets (docs/decisions/0035): what a store lacks and
-// is not held any more becomes a gap. Two exceptions: the batches that tell of such a loss take the gap's last
-// numbers and are for that store only, and Renumber, for collectors that know no gaps. (2) A number is counted
-// as acknowledged at most once, unless Resume takes that back. (3) No batch is forgotten before it is
-// acknowledged. Not thread-safe: guarded by the exporter.
+// Invariants:
+// (1) Add assigns sequence numbers from 1 without gaps, and uses none twice, so that a number means the same
+//     record on every store that the session meets (docs/decisions/0035). Records that a store lacks and that
+//     are not held any more become a gap. Two exceptions: the batches that report such a loss take the gap's
+//     last numbers, for that store only; and Renumber, for collectors that know no gaps.
+// (2) A number is counted as acknowledged at most once, unless Resume takes that back.
+// (3) No batch is forgotten before it is acknowledged.
+// Not thread-safe: guarded by the exporter.
 #ifndef STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
 #define STATCOLLECT_AGENT_EXPORT_SEND_WINDOW_H_
 
@@ -105,7 +107,8 @@ class SendWindow {
   };
 
   Status CheckGiven(std::uint64_t durable_seq) const;
-  // Moves what the store lacks from the ring to what is unacknowledged, and forgets what was for another store.
+  // Moves what the store lacks from the ring to what is unacknowledged, and forgets what was for another
+  // store.
   void TakeBack(std::uint64_t durable_seq, const StoreIdentity& store, Resumed* resumed);
   // The numbers in (after, last] that were given to a record which still counts as acknowledged or pending.
   std::uint64_t Counted(std::uint64_t after, std::uint64_t last) const;

@@ -1,5 +1,5 @@
-// Writes the spill file for the exporter: makes it when it is needed, frees its acknowledged beginning, leaves
-// the disk alone for a while after a failure, and says once what went wrong.
+// Writes the spill file for the exporter: makes it when it is needed, frees its acknowledged beginning,
+// leaves the disk alone for a while after a failure, and says once what went wrong.
 //
 // Threads: the one that submits; after it has ended, that of Finish. The exporter's mutex is not held.
 #ifndef STATCOLLECT_AGENT_EXPORT_SPILL_WRITER_H_

@@ -23,7 +23,7 @@
 
 namespace statcollect {
 
-// Causes of loss, beside those of ledger.h.
+// Causes of loss that only captures have; the others are in ledger.h.
 inline constexpr std::string_view kDropCaptureMemory = "capture_memory";  // too many values already wait
 inline constexpr std::string_view kDropCaptureStrides =
     "capture_strides";  // of a GPU tensor, spread over too much memory

@@ -52,8 +52,8 @@ class Recorder {
   // nullptr, with status OK, if the step is not recorded or the record was lost (and counted).
   // kInvalidArgument: unknown handle, or already observed in this step. `capture`, if not null, is set if the
   // tensor's raw values are wanted; the caller hands them to captures() or calls pending_captures().Miss.
-  // The slot's `exponents` are allocated if they are to be counted. `placement`: null if nothing is known; one that
-  // does not fit is kInvalidArgument, too.
+  // The slot's `exponents` are allocated if they are to be counted. `placement`: null if nothing is known. A
+  // placement that does not fit the shape is kInvalidArgument.
   Status Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
                std::optional<CaptureTarget>* capture = nullptr, const PlacementView* placement = nullptr);
   // As above; `next_call` counts the call index instead of taking identity.call.

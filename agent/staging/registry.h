@@ -79,11 +79,12 @@ class Registry {
   static Status UnknownHandle(std::uint32_t handle);
   // Gives the activation's definition its id, if it has none, and publishes it.
   std::uint32_t Define(Activation* activation);
-  // Id of the layout with this dtype, shape and placement (may be null); kNone if there is none yet. `hint`: an id that
-  // is likely to be the right one.
+  // Id of the layout with this dtype, shape and placement (may be null); kNone if there is none yet.
+  // `hint`: an id that is likely to be the right one.
   std::uint32_t FindLayout(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement,
                            std::uint32_t hint) const;
-  // Whether a layout that FindLayout did not find may be added; the message names the tensor. `placement` may be null.
+  // Whether a layout that FindLayout did not find may be added; the message names the tensor. `placement`
+  // may be null.
   static Status CheckNewLayout(const Activation& activation, std::span<const std::int64_t> shape,
                                const PlacementView* placement);
   // Id of a new layout; kNone when full. Preconditions: FindLayout found none, CheckNewLayout is OK.

@@ -1,6 +1,6 @@
-// The arithmetic of the statistics, once, for host and device: what a component adds to moments, and how partial
-// results combine. Header-only; no containers, no allocation, no libm beyond sqrt.
-// Hash and sketch are defined in fingerprint.h.
+// The arithmetic of the statistics, once, for host and device: what a component adds to moments, and how
+// partial results combine. Header-only; no containers, no allocation, no libm beyond sqrt. Hash and sketch
+// are defined in fingerprint.h.
 //
 // MOMENTS. Each engine documents its order of summation (cpu/kernels.h, cuda/engine.cuh); it depends on
 // nothing but dtype and number of components, so that each repeats its own bits on every machine of its kind

@@ -23,8 +23,8 @@ class PlacementRuns {
   // Precondition: Validate(tensor, placement) is OK.
   PlacementRuns(const CpuTensor& tensor, const Placement& placement) noexcept;
 
-  // What follows from the shard's element `element` on (below its number of elements), to the run's end. Cost:
-  // a few divisions for each dimension, and a step for each box or range.
+  // What follows from the shard's element `element` on (below its number of elements), to the run's end.
+  // Cost: a few divisions for each dimension, and a step for each box or range.
   ElementRun At(std::uint64_t element) const noexcept;
 
  private:

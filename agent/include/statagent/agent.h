@@ -194,21 +194,22 @@ class STATAGENT_API Agent {
   // Waits until all records so far are durable in the collector or dropped. kDeadlineExceeded: some are still
   // pending; the message says how many.
   Status Flush(std::chrono::milliseconds timeout) noexcept;
-  // Flushes, sends the goodbye and joins the threads. In the last fifth of the timeout, at most 0.4 s, a connected
-  // collector learns what it will not receive. Pending records stay in the spill file; without one they are
-  // counted as dropped and reported on standard error. If the spill file's disk hangs for a fifth of the timeout
-  // (0.4 to 5 s) after that, the threads are abandoned: kDeadlineExceeded. Idempotent.
+  // Flushes, sends the goodbye and joins the threads. In the last fifth of the timeout, at most 0.4 s, a
+  // connected collector learns what it will not receive. Pending records stay in the spill file; without
+  // one they are counted as dropped and reported on standard error. If the spill file's disk hangs for a
+  // fifth of the timeout (0.4 to 5 s) after that, the threads are abandoned: kDeadlineExceeded. Idempotent.
   Status Close(std::chrono::milliseconds timeout) noexcept;
   // Like Close, for a process that failed: without the goodbye, so the run is shown as interrupted.
   Status CloseFailed(std::chrono::milliseconds timeout) noexcept;
-  // Like Close, for a program that failed before it recorded anything: if no rank has recorded anything, the collector
-  // removes the run, so that its name is free. The same as Close if something was recorded.
+  // Like Close, for a program that failed before it recorded anything: if no rank has recorded anything,
+  // the collector removes the run, so that its name is free. The same as Close if something was recorded.
   Status CloseUnused(std::chrono::milliseconds timeout) noexcept;
 
   Counters counters() const noexcept;
   std::uint32_t rank() const noexcept;
   std::uint32_t world_size() const noexcept;
-  // This process among those of its launch that record; nothing if it does not record (STATAGENT_DISABLE, Options::ranks).
+  // This process among those of its launch that record; nothing if it does not record (STATAGENT_DISABLE,
+  // Options::ranks).
   std::optional<RecordingRank> recording_rank() const noexcept;
 
  private:

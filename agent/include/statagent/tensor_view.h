@@ -17,8 +17,8 @@ enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 // The place of a tensor's elements in a logical tensor that several processes hold together. Owns nothing.
 struct Placement {
   std::span<const std::int64_t> global_shape = {};
-  // Either boxes: offset, then size, in each dimension. Several boxes differ in one dimension only, along which
-  // they follow each other in the tensor.
+  // Either boxes: offset, then size, in each dimension. Several boxes differ in one dimension only, along
+  // which they follow each other in the tensor.
   std::span<const std::int64_t> boxes = {};
   // Or ranges of the flattened logical tensor, start and stop of each, which follow each other in the tensor.
   std::span<const std::int64_t> ranges = {};

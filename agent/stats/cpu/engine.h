@@ -31,10 +31,10 @@ inline constexpr std::uint64_t kStripeComponents = 16 * kChunkComponents;
 
 // Appends the range to `partial`, whose sketch has `sketch_width` sums (0, 16, 32, 64). Preconditions:
 // Validate(tensor) is OK; the range lies in the tensor, in whole elements; begin is a multiple of
-// kStripeComponents if the moments must equal those of one call over everything bit by bit. `workers`, if not
-// null, share the work of several stripes; they change no bit. Any floating-point environment; it is as before
-// on return. Cost: one read of each chunk that lies in blocks of the tensor, from its first component on; of
-// others a second look at each block in the first-level cache. No allocation.
+// kStripeComponents if the moments must equal those of one call over everything bit by bit. `workers`, if
+// not null, share the work of several stripes; they change no bit. Any floating-point environment; it is as
+// before on return. Cost: one read of each chunk that lies in blocks of the tensor, from its first
+// component on; of others a second look at each block in the first-level cache. No allocation.
 void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketch_width,
                 const CpuKernels& kernels, Partial& partial, CpuWorkers* workers = nullptr) noexcept;
 

@@ -16,8 +16,8 @@ struct NoiseDim {
   std::int64_t size, from, to, index;
 };
 
-// The dimensions in the order in which they lie in `to`, the outermost first, and those joined that can be walked as
-// one. At least one.
+// The dimensions in the order in which they lie in `to`, the outermost first, and those joined that can be
+// walked as one. At least one.
 class NoiseDims {
  public:
   explicit NoiseDims(const NoiseLayout& layout) {

@@ -102,8 +102,8 @@ STATCOLLECT_WARP std::uint32_t AddBytes(std::uint32_t bytes, std::uint32_t count
 #endif
 }
 
-// Smaller ones of the halves of `smallest` and of the magnitudes of `word`, both read as float16: of other types it
-// tells only whether one is 0. What is NaN as float16 is left out.
+// Smaller ones of the halves of `smallest` and of the magnitudes of `word`, both read as float16: of other
+// types it tells only whether one is 0. What is NaN as float16 is left out.
 STATCOLLECT_WARP std::uint32_t SmallestHalves(std::uint32_t smallest, std::uint32_t word) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t result;

@@ -144,8 +144,8 @@ class RuntimeApi final : public CudaApi {
     const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
     if (error == cudaSuccess) return status != cudaStreamCaptureStatusNone;
     (void)cudaGetLastError();
-    // The legacy stream says so while another stream is captured: nothing may be enqueued in it either. A device that has
-    // failed is found when something is enqueued.
+    // The legacy stream says so while another stream is captured: nothing may be enqueued in it either. A
+    // device that has failed is found when something is enqueued.
     return error == cudaErrorStreamCaptureImplicit;
   }
 
@@ -382,7 +382,8 @@ class RuntimeApi final : public CudaApi {
                                       " or newer" + next + ", or copy the tensor to the CPU first"};
   }
 
-  // Loads a kernel that reduces tensors. *blocks: as many as are resident, for sketches of 16, 32 and 64 sums.
+  // Loads a kernel that reduces tensors. *blocks: as many as are resident, for sketches of 16, 32 and 64
+  // sums.
   static cudaError_t Prepare(const void* kernel, const DeviceState& state, int* blocks) {
     cudaFuncAttributes attributes{};
     cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
@@ -403,8 +404,9 @@ class RuntimeApi final : public CudaApi {
     return cudaSuccess;
   }
 
-  // Loading may wait for the device, so all kernels are loaded now. The limit of shared memory belongs to the kernel in the whole
-  // process, so it is set once, to what the widest sketch needs: a limit for each width would take another agent's away.
+  // Loading may wait for the device, so all kernels are loaded now. The limit of shared memory belongs to
+  // the kernel in the whole process, so it is set once, to what the widest sketch needs: a limit for each
+  // width would take another agent's away.
   static cudaError_t LoadKernels(DeviceState& state) {
     std::vector<const void*> kernels = {MarkKernel(), LatchKernel()};
     for (int dtype = 1; dtype < kDTypeCount; ++dtype) {

@@ -1,5 +1,5 @@
-// What all agents of the process share of CUDA: its devices, memory that is used again, and a thread's current device. For
-// cuda_api.cc.
+// What all agents of the process share of CUDA: its devices, memory that is used again, and a thread's
+// current device. For cuda_api.cc.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_CUDA_PROCESS_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_CUDA_PROCESS_H_
 
@@ -20,7 +20,8 @@
 
 namespace statcollect::stats::cuda {
 
-// The driver's functions, by their plain C types: the runtime finds them, so that nothing is linked to the driver.
+// The driver's functions, by their plain C types: the runtime finds them, so that nothing is linked to the
+// driver.
 struct Driver {
   int (*get_device)(int* device, int ordinal) = nullptr;
   int (*retain_primary)(void** context, int device) = nullptr;
@@ -28,8 +29,8 @@ struct Driver {
   int (*pop)(void** context) = nullptr;
 };
 
-// Addresses at which kernels can read memory of one device, as CUDA once said, so that it is not asked for every tensor. CUDA
-// maps memory in pages of 2 MiB, each of one device. Entries of others are forgotten.
+// Addresses at which kernels can read memory of one device, as CUDA once said, so that it is not asked for
+// every tensor. CUDA maps memory in pages of 2 MiB, each of one device. Entries of others are forgotten.
 class KnownPages {
  public:
   bool Has(const void* data) const { return At(data).load(std::memory_order_relaxed) == PageOf(data); }
@@ -61,8 +62,8 @@ inline std::size_t BlocksIndex(DType dtype, std::uint32_t width, bool shards) {
 
 // What all agents of the process share. Never destroyed: at the process's end CUDA may be gone before it.
 //
-// Memory is not given back to CUDA: cudaFree and cudaFreeHost wait for everything on the device, also for another stream's
-// collective that hangs. It is kept for the next agent.
+// Memory is not given back to CUDA: cudaFree and cudaFreeHost wait for everything on the device, also for
+// another stream's collective that hangs. It is kept for the next agent.
 class Process {
  public:
   static constexpr int kDevicesMax = 64;
@@ -146,9 +147,9 @@ class Process {
   std::map<void*, Memory> memory_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
-// The device is the calling thread's current one meanwhile. Its context is pushed, and popped again: cudaSetDevice would make
-// contexts (about 0.5 GB each) on devices that the process does not use, first of all when it restores device 0, which is every
-// thread's at first.
+// The device is the calling thread's current one meanwhile. Its context is pushed, and popped again:
+// cudaSetDevice would make contexts (about 0.5 GB each) on devices that the process does not use, first of
+// all when it restores device 0, which is every thread's at first.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {

@@ -68,8 +68,8 @@ struct CudaEngine::Lane {
   }
 };
 
-// Memory for the tasks of one launch and, behind them, the maps of shards. They are written on the host and copied in
-// the stream; free when all flights have landed.
+// Memory for the tasks of one launch and, behind them, the maps of shards. They are written on the host and
+// copied in the stream; free when all flights have landed.
 struct CudaEngine::List {
   unsigned char* host = nullptr;
   unsigned char* device = nullptr;

@@ -1,5 +1,5 @@
-// Parameters of the kernel that counts the binary exponents of a tensor (kernels_exponents.cu). Counts are whole
-// numbers, so that their order changes nothing.
+// Parameters of the kernel that counts the binary exponents of a tensor (kernels_exponents.cu). Counts are
+// whole numbers, so that their order changes nothing.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_EXPONENTS_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_EXPONENTS_H_
 

@@ -44,7 +44,8 @@ STATCOLLECT_WARP LaneKeys KeysOf(const KernelTables& tables) {
   return keys;
 }
 
-// a * b + c, by one instruction: the compiler takes more for 64-bit factors that it has seen to be of 32 bits.
+// a * b + c, by one instruction: the compiler takes more for 64-bit factors that it has seen to be of 32
+// bits.
 STATCOLLECT_WARP std::uint64_t MultiplyAddWide(std::uint32_t a, std::uint32_t b, std::uint64_t c) {
 #if defined(__CUDA_ARCH__)
   std::uint64_t result;

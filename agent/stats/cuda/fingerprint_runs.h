@@ -1,8 +1,9 @@
 // Hash and sketch of a piece whose blocks are not blocks of the logical tensor: a shard's, cut anywhere.
 //
-// Each lane walks its own vectors, each component to its index in the logical tensor (index_map.h). A vector that lies
-// in one group there, at a multiple of its size, is added as a whole; others component by component. Consecutive
-// vectors of a lane usually belong to one fold, whose sums stay in registers until another one comes.
+// Each lane walks its own vectors, each component to its index in the logical tensor (index_map.h). A
+// vector that lies in one group there, at a multiple of its size, is added as a whole; others component by
+// component. Consecutive vectors of a lane usually belong to one fold, whose sums stay in registers until
+// another one comes.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_FINGERPRINT_RUNS_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_FINGERPRINT_RUNS_H_
 
@@ -26,8 +27,8 @@ struct RunsTarget {
 
 // Hash and sketch of what a lane gives it, run by run. T: float or double.
 //
-// Within a run, the lower 32 bits of an index tell all there is to tell: its word, group, row and lane. Full indices are
-// needed only where a block or a fold begins.
+// Within a run, the lower 32 bits of an index tell all there is to tell: its word, group, row and lane.
+// Full indices are needed only where a block or a fold begins.
 template <typename C, typename T>
 class RunsLane {
  public:
@@ -39,14 +40,16 @@ class RunsLane {
     for (int j = 0; j < n; ++j) sums_[j] = 0;
   }
 
-  // `base`: what to add to a component's number in the piece for its index in the logical tensor, modulo 2^64.
+  // `base`: what to add to a component's number in the piece for its index in the logical tensor, modulo
+  // 2^64.
   STATCOLLECT_WARP void BeginRun(std::uint64_t base) {
     LeaveLanes();
     base_ = base;
     block_ = fold_ = kNone;
   }
 
-  // A vector of components that follow each other in the run. Precondition: the first one's index is a multiple of n.
+  // A vector of components that follow each other in the run. Precondition: the first one's index is a
+  // multiple of n.
   STATCOLLECT_WARP void Add(int component, const Vector& vector, const T (&values)[n]) {
     const std::uint32_t at = At(component);
     if (BlockAt(at) != block_) EnterBlock(component);
@@ -211,8 +214,8 @@ STATCOLLECT_WARP bool LiesInBlocks(const std::uint64_t* map, const Piece& piece,
                     run.first % kSketchBlockComponents == 0 && run.count >= kSketchBlockComponents);
 }
 
-// Adds the piece to hash and sketch, by the map of its tensor, each component times `scale`. Precondition, of float:
-// everything is finite, and the scale 1. Returns the lane's part of the hash.
+// Adds the piece to hash and sketch, by the map of its tensor, each component times `scale`. Precondition,
+// of float: everything is finite, and the scale 1. Returns the lane's part of the hash.
 template <typename C, typename T>
 STATCOLLECT_CALL std::uint64_t AddRuns(Piece piece, const std::uint64_t* map, double scale,
                                        RunsTarget<T> to) {

@@ -1,10 +1,10 @@
 // Where the components of a shard lie in its logical tensor, as words that host and device share.
 //
-// The shard's components, in row-major order, have places along `dims` dimensions, outermost first. A component's
-// index in the logical tensor is `first` plus, for each dimension, its place there times the dimension's stride.
-// Along one dimension, `cut`, places come in segments: what is added there is not the place but the segment's
-// first + (place - begin). The innermost dimension has stride 1, so that what follows in it, up to its end or its
-// segment's, also follows in the logical tensor: a run.
+// The shard's components, in row-major order, have places along `dims` dimensions, outermost first. A
+// component's index in the logical tensor is `first` plus, for each dimension, its place there times the
+// dimension's stride. Along one dimension, `cut`, places come in segments: what is added there is not the
+// place but the segment's first + (place - begin). The innermost dimension has stride 1, so that what
+// follows in it, up to its end or its segment's, also follows in the logical tensor: a run.
 //
 //   word 0                 first
 //   word 1                 dims, from bit 0; cut, from bit 8 (0xff: none); number of segments, from bit 32

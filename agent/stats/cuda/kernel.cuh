@@ -96,7 +96,8 @@ static STATCOLLECT_CALL void FinishUnit(const Task& task, std::uint32_t node, Un
     const std::uint32_t children = nodes - oldest < kNodeChildren ? nodes - oldest : kNodeChildren;
     std::uint32_t arrived = 0;
     if (lane == 0) {
-      // One lane's fences count for the warp, as barriers stand between them and what the others write and read.
+      // One lane's fences count for the warp, as barriers stand between them and what the others write and
+      // read.
       std::uint32_t* ticket = task.scratch.tickets + (first + nodes + parent - task.units);
       __threadfence();
       arrived = atomicAdd(ticket, 1u) + 1;

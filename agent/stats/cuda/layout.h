@@ -1,5 +1,5 @@
-// How a tensor is cut for the kernels, in the small: vectors, rows and pieces, and what a warp keeps of them in
-// shared memory. For host and device.
+// How a tensor is cut for the kernels, in the small: vectors, rows and pieces, and what a warp keeps of
+// them in shared memory. For host and device.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_LAYOUT_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_LAYOUT_H_
 

@@ -19,9 +19,9 @@ namespace statcollect::stats::cuda {
 // data are not touched). kUnimplemented: more than kTaskDims dimensions that do not join.
 Status MakeTask(const CpuTensor& tensor, Task* task);
 
-// The index_map.h of a shard; no words if it begins with the logical tensor's first component and has no gaps: then
-// its hash and sketch are those of a whole tensor. Precondition: Validate(tensor, placement) is OK. kUnimplemented:
-// more than kMapNumbersMax numbers, or more than kMapDims dimensions that do not join.
+// The index_map.h of a shard; no words if it begins with the logical tensor's first component and has no
+// gaps: then its hash and sketch are those of a whole tensor. Precondition: Validate(tensor, placement) is
+// OK. kUnimplemented: more than kMapNumbersMax numbers, or more than kMapDims dimensions that do not join.
 Status MakeIndexMap(const CpuTensor& tensor, const Placement& placement, std::vector<std::uint64_t>* words);
 
 // Width of the sketch that a launch computes for a sketch of `width` sums: at least the smallest there is.

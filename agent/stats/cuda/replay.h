@@ -1,13 +1,13 @@
-// How launches that were captured into a CUDA graph report their results. The host does not notice when a graph
-// is replayed, so the device itself determines everything that belongs to a replay.
+// How launches that were captured into a CUDA graph report their results. The host does not notice when a
+// graph is replayed, so the device itself determines everything that belongs to a replay.
 //
 // CONTROL, one per device: the current step, and whether it is recorded. The host changes it with a MARK, a
 // kernel of one thread in the stream in which graphs are replayed, so that replays before it in the stream
 // see the old state, and those after it the new one.
 //
-// LATCH, one per captured stream: its first launch copies the control; all others of the stream read the copy.
-// So all warps of a replay make the same decision, even if a mark in another stream comes in between: a replay
-// that runs partly would leave the scratch's tickets in an intermediate state.
+// LATCH, one per captured stream: its first launch copies the control; all others of the stream read the
+// copy. So all warps of a replay make the same decision, even if a mark in another stream comes in between:
+// a replay that runs partly would leave the scratch's tickets in an intermediate state.
 //
 // LOG, one a device: rows of pinned memory, taken one after the other by whoever has a result and used
 // again after `size` of them. Row n is written in this order: ready 0, everything else, ready n + 1. The host

@@ -1,8 +1,8 @@
 // The kernel for shards of a logical tensor. Included by one .cu file a group of dtypes.
 //
-// Moments and counts of a shard are those of a tensor; hash and sketch take each component at its index in the logical
-// tensor. Where a piece's blocks are blocks there, the usual loop computes them, with the mixes of those blocks. Other
-// pieces are gone through once more, in shared memory (fingerprint_runs.h).
+// Moments and counts of a shard are those of a tensor; hash and sketch take each component at its index in
+// the logical tensor. Where a piece's blocks are blocks there, the usual loop computes them, with the mixes
+// of those blocks. Other pieces are gone through once more, in shared memory (fingerprint_runs.h).
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_SHARD_KERNEL_CUH_
 #define STATCOLLECT_AGENT_STATS_CUDA_SHARD_KERNEL_CUH_
 
