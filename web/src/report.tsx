@@ -2,7 +2,7 @@
 import { render } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
 import type { DiffReport, HeatMap, ScalarPoint } from './api/types';
-import { rowText } from './heat/heat_map';
+import { rowText } from './heat/row_names';
 import { describe } from './heat/levels';
 import { heatOf, levelAt, stepsText, whole, type Heat } from './heat/model';
 import type { Window } from './heat/paint';

@@ -4,7 +4,7 @@ import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import { short } from '../text';
 import { joined, logTicks, tickTexts, type Line } from './lines';
-import { LINES, useTheme, useWidth } from './theme';
+import { LINES, useTheme, useWidth, type Theme } from './theme';
 
 // Right of the plot: half of the last step's number.
 const EDGE = 20;
@@ -22,6 +22,47 @@ interface Props {
   mark?: { x: number; text: string } | null; // a line from top to bottom: where the runs begin to differ
 }
 
+type Axes = Pick<Props, 'lines' | 'height' | 'gutter' | 'stepText'> & { range: Props['range']; span: Props['span']; log: boolean; axis: boolean };
+
+/** `setAt` learns which step the cursor is at, `draw` when everything is drawn. */
+function optionsOf({ lines, height, gutter, range, span, stepText, log, axis }: Axes, theme: Theme, width: number, setAt: (at: number | null) => void, draw: (u: uPlot) => void): uPlot.Options {
+  const colours = LINES[theme];
+  const font = '12px system-ui, sans-serif';
+  return {
+    width,
+    height,
+    padding: [10, axis ? EDGE : 0, axis ? 0 : 6, 0],
+    legend: { show: false },
+    cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 6 } },
+    scales: { x: { time: false, ...(range ? { range: [range[0], range[1]] as [number, number] } : {}) }, y: { distr: log ? 3 : 1, ...(span ? { range: [span[0], span[1]] as [number, number] } : {}) } },
+    axes: [
+      { show: axis, stroke: colours.axis, font, grid: { show: false }, ticks: { stroke: colours.grid, size: 4 }, values: (_, at) => at.map((x) => stepText(x)), space: 70, size: 30 },
+      { size: gutter, stroke: colours.axis, font, grid: { stroke: colours.grid, width: 1 }, ticks: { show: false }, values: (_, at) => tickTexts(at), space: 26, ...(log ? { splits: (_: uPlot, __: number, low: number, high: number) => logTicks(low, high), filter: (_: uPlot, ticks: number[]) => ticks } : {}) },
+    ],
+    series: [
+      {},
+      ...lines.map((line): uPlot.Series => ({ label: line.label, stroke: colours[line.run], width: 1.75, spanGaps: line.run !== 'd', points: { show: line.points.length < 3 }, ...(line.run === 'b' ? { dash: [6, 3] } : {}) })),
+    ],
+    hooks: { setCursor: [(u) => setAt(u.cursor.idx ?? null)], draw: [draw] },
+  };
+}
+
+/** A dashed line from top to bottom, if it is in sight. */
+function drawMark(u: uPlot, at: number, colour: string): void {
+  const x = u.valToPos(at, 'x', true);
+  const { left, top, width, height } = u.bbox;
+  if (x < left || x > left + width) return;
+  u.ctx.save();
+  u.ctx.strokeStyle = colour;
+  u.ctx.lineWidth = uPlot.pxRatio;
+  u.ctx.setLineDash([3 * uPlot.pxRatio, 3 * uPlot.pxRatio]);
+  u.ctx.beginPath();
+  u.ctx.moveTo(x, top);
+  u.ctx.lineTo(x, top + height);
+  u.ctx.stroke();
+  u.ctx.restore();
+}
+
 export function Chart({ label, lines, height, gutter, range, span, stepText, log = false, axis = true, mark = null }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
@@ -31,50 +72,14 @@ export function Chart({ label, lines, height, gutter, range, span, stepText, log
   const plot = useRef<uPlot | null>(null);
   useEffect(() => {
     if (!box.current || width < 60) return;
-    const colours = LINES[theme];
-    const font = '12px system-ui, sans-serif';
     const began = performance.now();
     let drawn = false;
-    const options: uPlot.Options = {
-      width,
-      height,
-      padding: [10, axis ? EDGE : 0, axis ? 0 : 6, 0],
-      legend: { show: false },
-      cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 6 } },
-      scales: { x: { time: false, ...(range ? { range: [range[0], range[1]] as [number, number] } : {}) }, y: { distr: log ? 3 : 1, ...(span ? { range: [span[0], span[1]] as [number, number] } : {}) } },
-      axes: [
-        { show: axis, stroke: colours.axis, font, grid: { show: false }, ticks: { stroke: colours.grid, size: 4 }, values: (_, at) => at.map((x) => stepText(x)), space: 70, size: 30 },
-        { size: gutter, stroke: colours.axis, font, grid: { stroke: colours.grid, width: 1 }, ticks: { show: false }, values: (_, at) => tickTexts(at), space: 26, ...(log ? { splits: (_: uPlot, __: number, low: number, high: number) => logTicks(low, high), filter: (_: uPlot, ticks: number[]) => ticks } : {}) },
-      ],
-      series: [
-        {},
-        ...lines.map((line): uPlot.Series => ({ label: line.label, stroke: colours[line.run], width: 1.75, spanGaps: line.run !== 'd', points: { show: line.points.length < 3 }, ...(line.run === 'b' ? { dash: [6, 3] } : {}) })),
-      ],
-      hooks: {
-        setCursor: [(u) => setAt(u.cursor.idx ?? null)],
-        draw: [
-          (u) => {
-            if (mark) {
-              const x = u.valToPos(mark.x, 'x', true);
-              const { left, top, width: across, height: down } = u.bbox;
-              if (x >= left && x <= left + across) {
-                u.ctx.save();
-                u.ctx.strokeStyle = colours.d;
-                u.ctx.lineWidth = uPlot.pxRatio;
-                u.ctx.setLineDash([3 * uPlot.pxRatio, 3 * uPlot.pxRatio]);
-                u.ctx.beginPath();
-                u.ctx.moveTo(x, top);
-                u.ctx.lineTo(x, top + down);
-                u.ctx.stroke();
-                u.ctx.restore();
-              }
-            }
-            if (!drawn) performance.measure('chart', { start: began }); // bench/page.py reads it
-            drawn = true;
-          },
-        ],
-      },
+    const draw = (u: uPlot) => {
+      if (mark) drawMark(u, mark.x, LINES[theme].d);
+      if (!drawn) performance.measure('chart', { start: began }); // bench/page.py reads it
+      drawn = true;
     };
+    const options = optionsOf({ lines, height, gutter, range, span, stepText, log, axis }, theme, width, setAt, draw);
     plot.current = new uPlot(options, data, box.current);
     return () => {
       plot.current?.destroy();

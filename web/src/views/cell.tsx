@@ -4,7 +4,7 @@ import { urlOf } from '../api/client';
 import type { CurvePlace, DiffReport, SeriesPoint } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { describe } from '../heat/levels';
-import { rowText } from '../heat/heat_map';
+import { rowText } from '../heat/row_names';
 import { levelAt, stepsText, type Heat } from '../heat/model';
 import { Chart } from '../parts/chart';
 import type { Line } from '../parts/lines';
@@ -30,21 +30,26 @@ interface Props {
   onPlace: (place: string) => void;
 }
 
-export function Cell({ runA, runB, report, rank, heat, row, column, step, place, onMove, onPlace }: Props) {
-  const at = heat.rows[row];
-  const [stat, setStat] = useState<Stat>('l2');
-  const [log, setLog] = useState(false);
-  const parts = comparesParts(report);
-  const of = (run: string, activation: string) => ({
+type Row = Heat['rows'][number];
+
+/** What the queries ask of one run. */
+function questionOf(run: string, activation: string, at: Row, rank: string, parts: boolean) {
+  return {
     run,
     activation,
-    ...(at?.kind ? { kind: at.kind } : {}),
-    ...(at?.output_path ? { output_path: at.output_path } : {}),
+    ...(at.kind ? { kind: at.kind } : {}),
+    ...(at.output_path ? { output_path: at.output_path } : {}),
     ...(rank === '' ? {} : { ranks: [Number(rank)] }),
     ...(parts ? { by_rank: true } : {}),
-  });
-  const askA = at ? of(runA, at.activation) : null;
-  const askB = at ? of(runB, at.activation_b || at.activation) : null;
+  };
+}
+
+/** The records of both runs at the step, and at the chosen place; then the curves of that place. */
+function useSides({ runA, runB, report, rank, heat, row, step, place }: Props) {
+  const at = heat.rows[row];
+  const parts = comparesParts(report);
+  const askA = at ? questionOf(runA, at.activation, at, rank, parts) : null;
+  const askB = at ? questionOf(runB, at.activation_b || at.activation, at, rank, parts) : null;
   const a = useQuery('/api/v1/series', askA && { ...askA, steps: String(step) });
   const b = useQuery('/api/v1/series', askB && { ...askB, steps: String(step) });
   const kept = (points: readonly SeriesPoint[] | undefined) => (points ?? []).filter((point) => point.mode === at?.mode);
@@ -60,6 +65,64 @@ export function Cell({ runA, runB, report, rank, heat, row, column, step, place,
   const read = (query: typeof a) => query.data !== null || query.error !== null;
   const curvesA = useQuery('/api/v1/curves', read(a) ? askA && { ...askA, ...drawn(shownA) } : null);
   const curvesB = useQuery('/api/v1/curves', read(b) ? askB && { ...askB, ...drawn(shownB) } : null);
+  const cut = parts && (shownA ?? shownB)?.stats?.place;
+  return { at, askA, a, b, curvesA, curvesB, seen, shownA, shownB, cut };
+}
+
+/** The same questions as commands: the series of A, and the values element by element. */
+function commandsOf({ runA, runB, rank, step }: Props, at: Row, { seen, shownA, shownB, cut }: Pick<ReturnType<typeof useSides>, 'seen' | 'shownA' | 'shownB' | 'cut'>, stat: Stat) {
+  const [seenRank = '0', seenMicro = '0', seenCall = '0'] = seen === '' ? [] : seen.split('/');
+  const values = ['statctl', 'diff-values', runA, runB, at.activation, '--step', String(step), ...(at.kind ? ['--kind', at.kind] : [])];
+  if (at.output_path && at.output_path !== '0') values.push('--path', at.output_path);
+  if (seenMicro !== '0') values.push('--micro-batch', seenMicro);
+  if (seenCall !== '0') values.push('--call', seenCall);
+  if (at.mode !== 'train') values.push('--mode', at.mode);
+  if (seenRank !== '0') values.push('--rank', seenRank);
+  if (shownA && shownB && shownA.rank !== shownB.rank) values.push('--rank-b', String(shownB.rank));
+  if (at.activation_b) values.push('--activation-b', at.activation_b);
+  const series = ['statctl', 'series', runA, at.activation, ...(at.kind ? ['--kind', at.kind] : []), '--stat', stat, ...(rank === '' ? (cut ? ['--by-rank'] : []) : ['--rank', rank])];
+  return { series: command(...series), values: command(...values) };
+}
+
+/** Which cell it is, and of which places the two sides are. */
+function CellHead({ heat, row, column, step, runB, a, b }: Pick<Props, 'heat' | 'row' | 'column' | 'step' | 'runB'> & { a: SeriesPoint | null; b: SeriesPoint | null }) {
+  const either = a ?? b;
+  return (
+    <header>
+      <h2>
+        <bdi class="name">{rowText(heat, row)}</bdi>
+      </h2>
+      <p class="lead">
+        {stepsText(heat, column)}: {describe(levelAt(heat, row, column))}
+      </p>
+      {either ? (
+        <p class="note">
+          Step {step}, {placeText(either)}
+          {a && b && a.rank !== b.rank ? `; of ${shown(runB, 40)}, ${placeText(b)}` : ''}
+        </p>
+      ) : null}
+    </header>
+  );
+}
+
+/** The link to everything that is known of the tensor, at the place that is shown. */
+function ToTensor({ runA, runB, report, step, at, sides: { seen, shownA, shownB, cut } }: Pick<Props, 'runA' | 'runB' | 'report' | 'step'> & { at: Row; sides: ReturnType<typeof useSides> }) {
+  const placeA = shownA ? placeKey(shownA) : seen;
+  const placeB = shownA && shownB && placeKey(shownB) !== placeKey(shownA) ? placeKey(shownB) : '';
+  const rank = cut ? (seen.split('/')[0] || '0') : '';
+  return (
+    <p class="note">
+      <Link to={{ view: 'tensor', a: runA, b: runB, tensor: at.activation, tensor_b: at.activation_b, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank, step: String(step), place: placeA, place_b: placeB, origin: originMark(report)?.x.toString() ?? '' }}>All statistics of this tensor</Link>
+    </p>
+  );
+}
+
+export function Cell(props: Props) {
+  const { runA, runB, report, heat, row, column, step, onMove, onPlace } = props;
+  const [stat, setStat] = useState<Stat>('l2');
+  const [log, setLog] = useState(false);
+  const sides = useSides(props);
+  const { at, askA, a, b, curvesA, curvesB, seen, shownA, shownB } = sides;
   const places = useMemo(() => {
     const found = new Map<string, CurvePlace>();
     for (const one of [...(curvesA.data?.places ?? []), ...(curvesB.data?.places ?? [])]) found.set(placeKey(one), one);
@@ -73,34 +136,12 @@ export function Cell({ runA, runB, report, rank, heat, row, column, step, place,
     [curvesA.data, curvesB.data, stat, runA, runB],
   );
   if (!at) return null;
-  const wait = [a, b, curvesA, curvesB].some((query) => query.error) ? null : (waiting(a, 'Reading the tensor') ?? waiting(b, 'Reading the tensor') ?? waiting(curvesA, 'Reading the tensor') ?? waiting(curvesB, 'Reading the tensor'));
-  const [seenRank = '0', seenMicro = '0', seenCall = '0'] = seen === '' ? [] : seen.split('/');
-  const cut = parts && (shownA ?? shownB)?.stats?.place;
-  const values = ['statctl', 'diff-values', runA, runB, at.activation, '--step', String(step), ...(at.kind ? ['--kind', at.kind] : [])];
-  if (at.output_path && at.output_path !== '0') values.push('--path', at.output_path);
-  if (seenMicro !== '0') values.push('--micro-batch', seenMicro);
-  if (seenCall !== '0') values.push('--call', seenCall);
-  if (at.mode !== 'train') values.push('--mode', at.mode);
-  if (seenRank !== '0') values.push('--rank', seenRank);
-  if (shownA && shownB && shownA.rank !== shownB.rank) values.push('--rank-b', String(shownB.rank));
-  if (at.activation_b) values.push('--activation-b', at.activation_b);
-  const series = ['statctl', 'series', runA, at.activation, ...(at.kind ? ['--kind', at.kind] : []), '--stat', stat, ...(rank === '' ? (cut ? ['--by-rank'] : []) : ['--rank', rank])];
+  const queries = [a, b, curvesA, curvesB];
+  const wait = queries.some((query) => query.error) ? null : (queries.map((query) => waiting(query, 'Reading the tensor')).find((one) => one !== null) ?? null);
+  const commands = commandsOf(props, at, sides, stat);
   return (
     <section class="cell" aria-label="The chosen cell">
-      <header>
-        <h2>
-          <bdi class="name">{rowText(heat, row)}</bdi>
-        </h2>
-        <p class="lead">
-          {stepsText(heat, column)}: {describe(levelAt(heat, row, column))}
-        </p>
-        {shownA || shownB ? (
-          <p class="note">
-            Step {step}, {placeText((shownA ?? shownB)!)}
-            {shownA && shownB && shownA.rank !== shownB.rank ? `; of ${shown(runB, 40)}, ${placeText(shownB)}` : ''}
-          </p>
-        ) : null}
-      </header>
+      <CellHead heat={heat} row={row} column={column} step={step} runB={runB} a={shownA} b={shownB} />
       <div class="bar">
         <Choice label="Statistic" value={stat} onChange={(value) => setStat(value as Stat)} options={STATS.map((one) => [one, STAT_NAMES[one]] as const)} />
         {places.length > 1 ? <PlaceChoice places={places} value={seen} onChange={onPlace} /> : null}
@@ -128,13 +169,11 @@ export function Cell({ runA, runB, report, rank, heat, row, column, step, place,
           </div>
         </>
       )}
-      <p class="note">
-        <Link to={{ view: 'tensor', a: runA, b: runB, tensor: at.activation, tensor_b: at.activation_b, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank: cut ? seenRank : '', step: String(step), place: shownA ? placeKey(shownA) : seen, place_b: shownA && shownB && placeKey(shownB) !== placeKey(shownA) ? placeKey(shownB) : '', origin: originMark(report)?.x.toString() ?? '' }}>All statistics of this tensor</Link>
-      </p>
+      <ToTensor runA={runA} runB={runB} report={report} step={step} at={at} sides={sides} />
       <Commands
         asked={[
-          { statctl: command(...series), url: urlOf('/api/v1/series', askA ?? {}), what: 'Statistics: ' },
-          { statctl: command(...values), url: urlOf('/api/v1/capture', { run: runA, activation: at.activation, step, kind: at.kind }), what: 'Captured values: ' },
+          { statctl: commands.series, url: urlOf('/api/v1/series', askA ?? {}), what: 'Statistics: ' },
+          { statctl: commands.values, url: urlOf('/api/v1/capture', { run: runA, activation: at.activation, step, kind: at.kind }), what: 'Captured values: ' },
         ]}
       />
       <p class="note">The second compares element by element, if both runs captured the tensor at this step.</p>

@@ -1,15 +1,11 @@
 // The health of the collector itself.
+import type { CollectorStatus } from '../api/types';
 import { useQuery } from '../api/use_query';
 import { Commands, waiting } from '../parts/parts';
 import { bytes, command, count, duration, shown, words } from '../text';
 
-export function CollectorView() {
-  const query = useQuery('/api/v1/status', {}, 2000);
-  const status = query.data;
-  const wait = waiting(query, 'Asking the collector');
-  if (wait || !status) return wait;
-  const ready = status.state === 'ready';
-  const facts: readonly (readonly [string, string])[] = [
+function factsOf(status: CollectorStatus): readonly (readonly [string, string])[] {
+  return [
     ['Waiting to be stored', status.backlog_records === 0 ? 'nothing' : `${count(status.backlog_records)} records, ${bytes(status.backlog_bytes)}, the oldest for ${status.backlog_oldest_millis} ms`],
     ['Streams', `${count(status.streams_open)} open, ${count(status.streams_total)} since the start`],
     ['Stored since the start', `${count(status.records_total)} records in ${count(status.commits_total)} writes`],
@@ -21,8 +17,35 @@ export function CollectorView() {
     ['Uptime', duration(status.uptime_seconds)],
     ['Version', shown(status.version)],
   ];
+}
+
+/** When runs are removed by themselves. */
+function retentionText({ retention }: CollectorStatus): string {
+  const { age_seconds_max: age = 0, disk_bytes_max: disk = 0, note = '' } = retention ?? {};
+  const rules = [age > 0 ? `Runs are removed after ${duration(age)}` : '', disk > 0 ? `the oldest are removed when the store exceeds ${bytes(disk)}` : ''].filter(Boolean);
+  const text = age === 0 && disk === 0 ? 'Runs stay until someone removes them.' : rules.join('; ');
+  return note ? `${text} ${shown(note, 500)}` : text;
+}
+
+function Tally({ texts, none }: { texts: readonly string[]; none: string }) {
+  if (texts.length === 0) return <p class="note">{none}</p>;
+  return (
+    <ul>
+      {texts.map((text) => (
+        <li key={text}>{text}</li>
+      ))}
+    </ul>
+  );
+}
+
+export function CollectorView() {
+  const query = useQuery('/api/v1/status', {}, 2000);
+  const status = query.data;
+  const wait = waiting(query, 'Asking the collector');
+  if (wait || !status) return wait;
+  const ready = status.state === 'ready';
   const lost = Object.entries(status.dropped_by_cause);
-  const retention = status.retention;
+  const active = status.alarms?.active ?? {};
   const alarms = Object.entries(status.alarms?.raised ?? {}).filter(([, raised]) => raised > 0);
   return (
     <>
@@ -32,7 +55,7 @@ export function CollectorView() {
       </section>
       <div class="two">
         <dl class="facts">
-          {facts.map(([name, value]) => (
+          {factsOf(status).map(([name, value]) => (
             <div key={name}>
               <dt>{name}</dt>
               <dd>{value}</dd>
@@ -41,35 +64,12 @@ export function CollectorView() {
         </dl>
         <div>
           <h2>Lost records</h2>
-          {lost.length === 0 ? <p class="note">No agent has reported any.</p> : null}
-          <ul>
-            {lost.map(([cause, n]) => (
-              <li key={cause}>
-                {words(shown(cause))}: {count(n)}
-              </li>
-            ))}
-          </ul>
+          <Tally texts={lost.map(([cause, n]) => `${words(shown(cause))}: ${count(n)}`)} none="No agent has reported any." />
           <h2>Alarms</h2>
-          {alarms.length === 0 ? <p class="note">None since the start.</p> : null}
-          <ul>
-            {alarms.map(([rule, n]) => (
-              <li key={rule}>
-                {words(rule)}: {count(n)}
-                {status.alarms?.active[rule] ? `, ${count(status.alarms.active[rule])} still active` : ''}
-              </li>
-            ))}
-          </ul>
+          <Tally texts={alarms.map(([rule, n]) => `${words(rule)}: ${count(n)}${active[rule] ? `, ${count(active[rule])} still active` : ''}`)} none="None since the start." />
           <h2>Retention</h2>
           <p class="note">
-            {!retention || (retention.age_seconds_max === 0 && retention.disk_bytes_max === 0)
-              ? 'Runs stay until someone removes them.'
-              : [
-                  retention.age_seconds_max > 0 ? `Runs are removed after ${duration(retention.age_seconds_max)}` : '',
-                  retention.disk_bytes_max > 0 ? `the oldest are removed when the store exceeds ${bytes(retention.disk_bytes_max)}` : '',
-                ]
-                  .filter(Boolean)
-                  .join('; ')}
-            {retention?.note ? ` ${shown(retention.note, 500)}` : ''}
+            {retentionText(status)}
           </p>
         </div>
       </div>

@@ -5,7 +5,8 @@ import type { EventRow, StatMap } from '../api/types';
 import { useLive } from '../api/live';
 import { usePaced, useQuery } from '../api/use_query';
 import { entryOf, folded, rowBehind, windowBehind, windowDrawn } from '../heat/fold';
-import { gutterOf, HeatMapView, heightOf, rowText } from '../heat/heat_map';
+import { gutterOf, HeatMapView, heightOf } from '../heat/heat_map';
+import { rowText } from '../heat/row_names';
 import { css } from '../heat/levels';
 import { columnOf, parseWindow, stepsText, windowText } from '../heat/model';
 import { marksOf } from '../heat/marks';
@@ -131,6 +132,20 @@ interface PictureProps {
   alarms: readonly EventRow[];
 }
 
+function Chosen({ route, at, title, lead }: { route: Route; at: StatMap['rows'][number]; title: string; lead: string }) {
+  return (
+    <section class="cell" aria-label="The chosen cell">
+      <h2>
+        <bdi class="name">{title}</bdi>
+      </h2>
+      <p class="lead">{lead}</p>
+      <p class="note">
+        <Link to={{ view: 'tensor', a: route.a, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank: route.rank }}>All statistics of this tensor</Link>
+      </p>
+    </section>
+  );
+}
+
 function Picture({ route, stat, data, records, alarms }: PictureProps) {
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
@@ -189,19 +204,7 @@ function Picture({ route, stat, data, records, alarms }: PictureProps) {
       <p class="note">
         {count(heat.rows.length < data.map.rows.length ? heat.rows.length : data.map.tensors)} {data.map.tensors === 1 ? 'tensor' : 'tensors'} in the order of execution, {count(data.map.steps)} {data.map.steps === 1 ? 'step' : 'steps'}; each cell is the maximum over all ranks, micro-batches and calls.{mergedText(data.map)} Drag to zoom, click a cell for details.
       </p>
-      {chosen && at ? (
-        <section class="cell" aria-label="The chosen cell">
-          <h2>
-            <bdi class="name">{rowText(heat, chosen.row)}</bdi>
-          </h2>
-          <p class="lead">
-            {stepsText(heat, chosen.column)}: {text(chosen)}
-          </p>
-          <p class="note">
-            <Link to={{ view: 'tensor', a: route.a, tensor: at.activation, kind: at.kind ?? '', path: at.output_path, mode: at.mode, rank: route.rank }}>All statistics of this tensor</Link>
-          </p>
-        </section>
-      ) : null}
+      {chosen && at ? <Chosen route={route} at={at} title={rowText(heat, chosen.row)} lead={`${stepsText(heat, chosen.column)}: ${text(chosen)}`} /> : null}
       <Behind heat={heat} stat={stat} onChoose={choose} />
     </div>
   );

@@ -115,6 +115,117 @@ export const isGolden = (run: string) => /^golden-[0-9a-f]{8}-\d+$/.test(run);
 const EVERY_RUN: readonly string[] = [];
 const NO_EVENTS: ReadonlyMap<string, number> = new Map();
 
+/** The table's titles. A click sorts by a column; by the same one again, the other way round. */
+function Titles({ route }: { route: Route }) {
+  const down = route.sort === '' || route.sort.startsWith('-');
+  return (
+    <thead>
+      <tr>
+        <th scope="col">
+          <span class="hidden">Pick</span>
+        </th>
+        {COLUMNS.map(([column, title]) => {
+          const current = (route.sort.replace('-', '') || 'start') === column;
+          return (
+            <Fragment key={column}>
+              <th scope="col" class={`c-${column}`} {...(current ? { 'aria-sort': down ? ('descending' as const) : ('ascending' as const) } : {})}>
+                <button type="button" class="sort" onClick={() => go({ ...route, sort: current && down ? column : `-${column}` }, true)}>
+                  {title}
+                  <span aria-hidden="true">{current ? (down ? ' ↓' : ' ↑') : ''}</span>
+                </button>
+              </th>
+              {column === 'state' ? (
+                <>
+                  <th scope="col" class="c-loss">
+                    Loss
+                  </th>
+                  <th scope="col" class="number c-alarms">
+                    Alarms
+                  </th>
+                </>
+              ) : null}
+            </Fragment>
+          );
+        })}
+      </tr>
+    </thead>
+  );
+}
+
+interface Shown {
+  picked: readonly string[]; // A, then B
+  kept: ReadonlySet<string>;
+  twins: ReadonlyMap<string, number>;
+  losses: ReturnType<typeof useLosses>;
+  onPick: (run: string) => void;
+}
+
+/** The cells of one run. */
+function RunCells({ run, shown: { picked, kept, twins, losses, onPick } }: { run: RunSummary; shown: Shown }) {
+  const place = picked.indexOf(run.run);
+  return (
+    <>
+      <td>
+        <input type="checkbox" checked={place >= 0} aria-label={`Pick ${run.run.slice(0, 100)}`} onChange={() => onPick(run.run)} />
+      </td>
+      <td class="c-run">
+        <Link to={{ view: 'run', a: run.run }}>
+          <Name name={run.run} longest={60} />
+        </Link>
+        {twins.has(run.run) ? <span class="soft"> +{twins.get(run.run)} {twins.get(run.run) === 1 ? 'twin' : 'twins'}</span> : null}
+        {kept.has(run.run) ? <span class="kept">kept</span> : null}
+        {place >= 0 ? <span class={`key ${place === 0 ? 'a' : 'b'}`}>{place === 0 ? 'A' : 'B'}</span> : null}
+      </td>
+      <td class="c-state">
+        <span class={`dot ${run.state}`} aria-hidden="true" />
+        <span class="state-text">{run.state}</span>
+      </td>
+      <Loss run={run.run} known={losses.get(run.run)} />
+      <td class="number c-ranks">{rankCount(run)}</td>
+      <td class="number c-steps">
+        {count(run.steps)}
+        {run.first_step !== null && run.last_step !== null ? <span class="soft"> {run.first_step}–{run.last_step}</span> : null}
+      </td>
+      <td class="number c-records">{count(run.records)}</td>
+      <td class="number c-dropped">{run.dropped > 0 ? <b>{count(run.dropped)}</b> : <span class="soft">0</span>}</td>
+      <td class="c-start">
+        {ago(run.start_unix_nanos)}
+        <span class="soft"> for {duration((run.end_unix_nanos - run.start_unix_nanos) / 1e9)}</span>
+      </td>
+    </>
+  );
+}
+
+/** As many rows as are in sight: of `count` runs, those of the slice. */
+function RunsTable({ route, runs, count, slice, shown }: { route: Route; runs: readonly RunSummary[]; count: number; slice: ReturnType<typeof useSlice>; shown: Shown }) {
+  return (
+    <div class={slice.sliced ? 'scroll tall sliced' : 'scroll'} tabIndex={0} role="region" aria-label="Runs" ref={slice.box} onScroll={slice.onScroll}>
+      <table class="rows runs" aria-rowcount={slice.sliced ? count + 1 : undefined}>
+        <Titles route={route} />
+        <tbody>
+          {slice.before > 0 ? <tr aria-hidden="true" style={{ height: `${slice.before}px` }} /> : null}
+          {runs.map((run, i) => (
+            <tr key={run.run} ref={i === 0 ? slice.row : null} aria-rowindex={slice.sliced ? slice.first + i + 2 : undefined} class={shown.picked.includes(run.run) ? 'picked' : ''} onClick={(event) => !(event.target as Element).closest('a, input') && shown.onPick(run.run)}>
+              <RunCells run={run} shown={shown} />
+            </tr>
+          ))}
+          {slice.after > 0 ? <tr aria-hidden="true" style={{ height: `${slice.after}px` }} /> : null}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Lead({ picked: [a, b] }: { picked: readonly string[] }) {
+  if (a === undefined) return <p class="lead">Pick two runs to see where they diverge.</p>;
+  if (b === undefined) return <p class="lead">Pick a second run to compare it with.</p>;
+  return (
+    <p class="lead">
+      Compare <Name name={a} longest={40} /> with <Name name={b} longest={40} />, or pick others.
+    </p>
+  );
+}
+
 export function RunsView({ route }: { route: Route }) {
   const query = useLive(EVERY_RUN);
   const [changes, setChanges] = useState(0); // of the runs that are kept, made here
@@ -140,15 +251,7 @@ export function RunsView({ route }: { route: Route }) {
     <>
       <header class="view-head">
         <h1>Runs</h1>
-        <p class="lead">{ready ? (
-            <>
-              Compare <Name name={a} longest={40} /> with <Name name={b} longest={40} />, or pick others.
-            </>
-          ) : there.length === 1 ? (
-            'Pick a second run to compare it with.'
-          ) : (
-            'Pick two runs to see where they diverge.'
-          )}</p>
+        <Lead picked={there} />
       </header>
       <div class="bar">
         <label class="choice grow">
@@ -163,79 +266,7 @@ export function RunsView({ route }: { route: Route }) {
           Compare
         </button>
       </div>
-      <div class={slice.sliced ? 'scroll tall sliced' : 'scroll'} tabIndex={0} role="region" aria-label="Runs" ref={slice.box} onScroll={slice.onScroll}>
-        <table class="rows runs" aria-rowcount={slice.sliced ? runs.length + 1 : undefined}>
-          <thead>
-            <tr>
-              <th scope="col">
-                <span class="hidden">Pick</span>
-              </th>
-              {COLUMNS.map(([column, title]) => {
-                const current = (route.sort.replace('-', '') || 'start') === column;
-                const down = route.sort === '' || route.sort.startsWith('-');
-                return (
-                  <Fragment key={column}>
-                  <th scope="col" class={`c-${column}`} {...(current ? { 'aria-sort': down ? ('descending' as const) : ('ascending' as const) } : {})}>
-                    <button type="button" class="sort" onClick={() => go({ ...route, sort: current && down ? column : `-${column}` }, true)}>
-                      {title}
-                      <span aria-hidden="true">{current ? (down ? ' ↓' : ' ↑') : ''}</span>
-                    </button>
-                  </th>
-                  {column === 'state' ? (
-                    <>
-                      <th scope="col" class="c-loss">
-                        Loss
-                      </th>
-                      <th scope="col" class="number c-alarms">
-                        Alarms
-                      </th>
-                    </>
-                  ) : null}
-                  </Fragment>
-                );
-              })}
-            </tr>
-          </thead>
-          <tbody>
-            {slice.before > 0 ? <tr aria-hidden="true" style={{ height: `${slice.before}px` }} /> : null}
-            {visible.map((run, i) => {
-              const place = there.indexOf(run.run);
-              return (
-                <tr key={run.run} ref={i === 0 ? slice.row : null} aria-rowindex={slice.sliced ? slice.first + i + 2 : undefined} class={place >= 0 ? 'picked' : ''} onClick={(event) => !(event.target as Element).closest('a, input') && pick(run.run)}>
-                  <td>
-                    <input type="checkbox" checked={place >= 0} aria-label={`Pick ${run.run.slice(0, 100)}`} onChange={() => pick(run.run)} />
-                  </td>
-                  <td class="c-run">
-                    <Link to={{ view: 'run', a: run.run }}>
-                      <Name name={run.run} longest={60} />
-                    </Link>
-                    {twins.has(run.run) ? <span class="soft"> +{twins.get(run.run)} {twins.get(run.run) === 1 ? 'twin' : 'twins'}</span> : null}
-                    {kept.has(run.run) ? <span class="kept">kept</span> : null}
-                    {place >= 0 ? <span class={`key ${place === 0 ? 'a' : 'b'}`}>{place === 0 ? 'A' : 'B'}</span> : null}
-                  </td>
-                  <td class="c-state">
-                    <span class={`dot ${run.state}`} aria-hidden="true" />
-                    <span class="state-text">{run.state}</span>
-                  </td>
-                  <Loss run={run.run} known={losses.get(run.run)} />
-                  <td class="number c-ranks">{rankCount(run)}</td>
-                  <td class="number c-steps">
-                    {count(run.steps)}
-                    {run.first_step !== null && run.last_step !== null ? <span class="soft"> {run.first_step}–{run.last_step}</span> : null}
-                  </td>
-                  <td class="number c-records">{count(run.records)}</td>
-                  <td class="number c-dropped">{run.dropped > 0 ? <b>{count(run.dropped)}</b> : <span class="soft">0</span>}</td>
-                  <td class="c-start">
-                    {ago(run.start_unix_nanos)}
-                    <span class="soft"> for {duration((run.end_unix_nanos - run.start_unix_nanos) / 1e9)}</span>
-                  </td>
-                </tr>
-              );
-            })}
-            {slice.after > 0 ? <tr aria-hidden="true" style={{ height: `${slice.after}px` }} /> : null}
-          </tbody>
-        </table>
-      </div>
+      <RunsTable route={route} runs={visible} count={runs.length} slice={slice} shown={{ picked: there, kept, twins, losses, onPick: pick }} />
       {runs.length === 0 ? <p class="note">No run matches the filter.</p> : null}
       {slice.sliced ? <p class="note">{count(runs.length)} runs{runs.length < all.length ? ` of ${count(all.length)}` : ''}.</p> : null}
       <p class="note">Click the name of a run to see its statistics, alarms, configuration, ranks and memory.</p>

@@ -1,5 +1,5 @@
 // Every statistic of one tensor over the steps, of one run or both.
-import type { ComponentChildren } from 'preact';
+import type { ComponentChildren, Ref } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
 import { ask, urlOf } from '../api/client';
 import type { Curves, Parameters, SeriesPoint } from '../api/types';
@@ -136,6 +136,33 @@ function Table({ route, first, curves }: { route: Route; first: number; curves: 
   );
 }
 
+/** One chart a statistic; those that would only say that nothing was wrong are one line of text. */
+function Charts({ route, a, b, log, box }: { route: Route; a: Curves | null; b: Curves | null; log: boolean; box: Ref<HTMLDivElement> }) {
+  const lines = useMemo(() => {
+    const of = (stat: Stat): Line[] => [{ label: shown(route.a, 40), run: 'a', points: pointsOf(a, stat) }, ...(route.b ? [{ label: shown(route.b, 40), run: 'b' as const, points: pointsOf(b, stat) }] : [])];
+    return new Map(CHARTED.map((stat) => [stat, of(stat)]));
+  }, [a, b, route.a, route.b]);
+  const mark = useMemo(() => (route.origin === '' ? null : markOf(Number(route.origin))), [route.origin]);
+  const linesOf = (stat: Stat) => lines.get(stat) ?? [];
+  const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && linesOf(stat).every((line) => line.points.every(([, y]) => y === 0));
+  const merged = [a, b].some((one) => one?.curves.some((curve) => curve.steps.length < one.steps && curve.stat === 'l2'));
+  return (
+    <>
+      <div class="grid" ref={box}>
+        {CHARTED.filter((stat) => !quiet(stat)).map((stat) => (
+          <Chart key={stat} label={STAT_NAMES[stat]} lines={linesOf(stat)} height={170} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && isPositive(linesOf(stat))} mark={mark} />
+        ))}
+      </div>
+      {CHARTED.some(quiet) ? <p class="note">{CHARTED.filter(quiet).map((stat) => `No ${STAT_NAMES[stat]}`).join(' and ').replace('and No', 'and no')} in any step.</p> : null}
+      {merged ? (
+        <p class="note">
+          {count(Math.max(a?.steps ?? 0, b?.steps ?? 0))} steps, more than fit side by side: each chart has the smallest and the largest value of every few steps.
+        </p>
+      ) : null}
+    </>
+  );
+}
+
 export function TensorView({ route }: { route: Route }) {
   const there = route.tensor !== '' && route.a !== '';
   const a = useQuery('/api/v1/curves', there ? curvesOf(route, 'a') : null);
@@ -143,11 +170,6 @@ export function TensorView({ route }: { route: Route }) {
   const [log, setLog] = useState(false);
   const charts = useRef<HTMLDivElement>(null);
   const ranks = useMemo(() => [...new Set([...(a.data?.ranks ?? []), ...(b.data?.ranks ?? [])])].sort((x, y) => x - y), [a.data, b.data]);
-  const lines = useMemo(() => {
-    const of = (stat: Stat): Line[] => [{ label: shown(route.a, 40), run: 'a', points: pointsOf(a.data, stat) }, ...(route.b ? [{ label: shown(route.b, 40), run: 'b' as const, points: pointsOf(b.data, stat) }] : [])];
-    return new Map(CHARTED.map((stat) => [stat, of(stat)]));
-  }, [a.data, b.data, route.a, route.b]);
-  const mark = useMemo(() => (route.origin === '' ? null : markOf(Number(route.origin))), [route.origin]);
   if (!there) {
     return (
       <Empty title="Pick a tensor">
@@ -161,10 +183,7 @@ export function TensorView({ route }: { route: Route }) {
   // A rank of which no place is listed, because there are too many, can be chosen, too.
   const listed = [...(a.data?.places ?? []), ...(b.data?.places ?? [])];
   const places = [...listed, ...ranks.filter((rank) => !listed.some((place) => place.rank === rank)).map((rank) => ({ rank, micro_batch: 0, call: 0 }))];
-  const linesOf = (stat: Stat) => lines.get(stat) ?? [];
-  const quiet = (stat: Stat) => (stat === 'nan' || stat === 'zero') && linesOf(stat).every((line) => line.points.every(([, y]) => y === 0));
   const first = a.data?.first;
-  const merged = [a.data, b.data].some((one) => one?.curves.some((curve) => curve.steps.length < one.steps && curve.stat === 'l2'));
   return (
     <>
       <header class="view-head">
@@ -194,17 +213,7 @@ export function TensorView({ route }: { route: Route }) {
       {b.error ? <p class="note">{shown(route.b, 40)}: {shown(b.error.message, 500)}</p> : null}
       {wait ?? (
         <>
-          <div class="grid" ref={charts}>
-            {CHARTED.filter((stat) => !quiet(stat)).map((stat) => (
-              <Chart key={stat} label={STAT_NAMES[stat]} lines={linesOf(stat)} height={170} gutter={64} stepText={(x) => (Number.isInteger(x) ? String(x) : '')} log={log && isPositive(linesOf(stat))} mark={mark} />
-            ))}
-          </div>
-          {CHARTED.some(quiet) ? <p class="note">{CHARTED.filter(quiet).map((stat) => `No ${STAT_NAMES[stat]}`).join(' and ').replace('and No', 'and no')} in any step.</p> : null}
-          {merged ? (
-            <p class="note">
-              {count(Math.max(a.data?.steps ?? 0, b.data?.steps ?? 0))} steps, more than fit side by side: each chart has the smallest and the largest value of every few steps.
-            </p>
-          ) : null}
+          <Charts route={route} a={a.data} b={b.data} log={log} box={charts} />
           <Behind route={route} curves={a.data} />
         </>
       )}
