@@ -29,7 +29,7 @@ SCRIPT = textwrap.dedent("""
         ddp = nn.parallel.DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         agent = statagent.init(run=run, overhead=overhead, steps=steps)
-        simulated = simulated and agent.meter is not None
+        simulated = simulated and agent.clock.meter is not None
         now = [0.0]
         if simulated:
             agent._thinning._outside = dataclasses.replace(agent._thinning._outside, clock=lambda: now[0])
@@ -50,8 +50,8 @@ SCRIPT = textwrap.dedent("""
                 if losses:
                     statagent.log_scalar("loss", loss)
             if simulated:
-                agent.meter.spent = 900_000_000 if agent.wanted else 500_000
-                now[0] += 1.5 if agent.wanted else 0.6005
+                agent.clock.meter.spent = 900_000_000 if agent.clock.wanted else 500_000
+                now[0] += 1.5 if agent.clock.wanted else 0.6005
             if nan == step:
                 optimizer.zero_grad()
             optimizer.step()

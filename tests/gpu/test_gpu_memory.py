@@ -23,20 +23,29 @@ assert places.PACKAGE.is_dir()
 MIB = 1 << 20
 
 
+class Clock:
+    """The part of an agent's clock that observers use."""
+
+    def __init__(self) -> None:
+        self.inputs_wanted, self.micro_batch = True, 0
+        self.step_listeners: list[Any] = []
+        self.batch_listeners: list[Any] = []
+
+    def next_micro_batch(self) -> int:
+        return self.micro_batch
+
+
 class Noted:
     """The part of an agent that observers use; keeps what they record. Anything that is refused fails the test."""
 
     def __init__(self) -> None:
-        self.wanted, self.inputs_wanted, self.closed, self.micro_batch, self.step = True, True, False, 0, 0
+        self.clock, self.closed, self.step = Clock(), False, 0
         self.memory: list[tuple[str, str, dict[str, int], str]] = []
         self.densities: list[tuple[Any, ...]] = []
         self.deferred = Deferred(self.refuse)
 
     def current_step(self) -> int:
         return self.step
-
-    def next_micro_batch(self) -> int:
-        return self.micro_batch
 
     def log_memory(self, phase: str, quantities: Mapping[str, int], device: str, module: str = "") -> None:
         self.memory.append((phase, device, dict(quantities), module))
@@ -46,10 +55,6 @@ class Noted:
 
     def refuse(self, message: str, *_: str) -> None:
         raise AssertionError(message)
-
-    def add_batch_listener(self, _: Any) -> None: ...
-
-    add_step_listener = remove_batch_listener = remove_step_listener = add_batch_listener
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "torch sees no CUDA device")

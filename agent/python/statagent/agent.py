@@ -132,7 +132,7 @@ def init(
         recorded = started.recording_rank() is not None  # not left out by `ranks`
         agent = Agent(started) if recorded else Agent(None, (started.rank(), started.world_size()))
         agent.settings, agent.user_settings = settings, frozenset(of_user)
-        agent.run, agent.perturbation = run or os.environ.get("STATAGENT_RUN", ""), perturbation
+        agent.run, agent.watches.perturbation = run or os.environ.get("STATAGENT_RUN", ""), perturbation
         if agent.idle:
             return _become_current(agent)
         asked = _asked_steps(steps)
@@ -143,7 +143,7 @@ def init(
             agent.keep_to_budget(budget)
         _become_current(agent)
         if perturbation is not None:
-            agent.add_flush_listener(report_unperturbed(agent))
+            agent.clock.flush_listeners.append(report_unperturbed(agent))
         process.close_with_process(agent)
         failures.report_to(_note_exception)
         tracing.prepare_if_torch()

@@ -80,7 +80,7 @@ def trained(perturb):
     assert recording.refusals == [], recording.refusals
     assert not [e for e in recording.events if e[1] == "not_perturbed"], recording.events
     if perturb == "1" and way == "ddp":
-        check_distributed_tensors(statagent.agent.current().noise_hooks)
+        check_distributed_tensors(statagent.agent.current().watches.noise_hooks)
     statagent.close(timeout=0)
     return {"weights": weights, "hashes": {
         "/".join(map(str, (r.step, r.mode, r.name, r.kind, r.path, r.micro_batch, r.call))): r.hash for r in recording.records}}

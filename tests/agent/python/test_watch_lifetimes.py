@@ -80,7 +80,7 @@ def test_an_optimizer_is_freed_while_its_model_lives(agent: Agent, recording: Re
     steps = agent.current_step()
     step(model, other)
     assert agent.current_step() == steps + 1, "the step does not wait for an update of the optimizer that is gone"
-    assert list(agent.optimizers) == [id(other)]
+    assert list(agent.clock.optimizers.counts) == [id(other)]
 
 
 def test_everything_that_was_attached_goes_with_the_model(agent: Agent, recording: Recording) -> None:
@@ -99,8 +99,9 @@ def test_everything_that_was_attached_goes_with_the_model(agent: Agent, recordin
     del model
     assert gone(reference)
     assert not hooks[0] and not hooks[1], "the optimizer has no hooks left"
-    assert agent.watched == {} and agent.optimizers == {} and agent.optimizer_hooks == {} and agent.optimizer_numbers == {}
-    assert list(agent.watches) == [] and list(density._observers) == [] and density._wrapped == []
+    optimizers = agent.clock.optimizers
+    assert agent.watches.claims == {} and optimizers.counts == {} and optimizers.hooks == {} and optimizers.numbers == {}
+    assert list(agent.watches.attached) == [] and list(density._observers) == [] and density._wrapped == []
     assert [len(each) for each in (registry.entries, registry.roots, registry.inputs_of, registry.attendants)] == before
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
@@ -143,7 +144,7 @@ def test_a_watch_can_still_be_removed(agent: Agent, recording: Recording) -> Non
     watch.remove()
     model(data())
     assert len(recording.records) == count > 0
-    assert agent.watched == {}
+    assert agent.watches.claims == {}
     with statagent.watch(model):
         model(data())
     assert len(recording.records) > count

@@ -166,9 +166,9 @@ def test_micro_batches_count_in_steps_that_are_not_recorded_in_full(
     agent: Agent, recording: Recording, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def choose() -> None:
-        agent.inputs_wanted, agent.wanted = True, False
+        agent.clock.inputs_wanted, agent.clock.wanted = True, False
 
-    monkeypatch.setattr(agent, "_choose_records", choose)
+    monkeypatch.setattr(agent.clock, "_choose_records", choose)
     choose()
     assert {kind for _, _, kind, *_ in trained(agent, recording, seeded(Model), run)} == {"batch"}
     each = [(step, micro_batch) for step in range(2) for micro_batch in range(MICRO_BATCHES)]

@@ -13,13 +13,13 @@ class _Inspections:
 
     def active(self) -> bool:
         agent = running_agent()
-        return agent is not None and agent.wanted and not agent.muted
+        return agent is not None and agent.clock.wanted and not agent.clock.muted
 
     def begin(self, paths: list[str], grad_enabled: bool) -> Any:
         agent = current_agent()
         assert agent is not None
         at = agent.micro_batch
-        return at, agent.next_call(paths[0], "inspect", "", at)
+        return at, agent.clock.next_call(paths[0], "inspect", "", at)
 
     def value(self, call: Any, path: str, tensor: Any) -> None:
         self._observe("inspect", call, path, tensor)

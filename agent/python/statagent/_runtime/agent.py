@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
@@ -18,23 +19,22 @@ from .._torch.autograd import GradientHook, in_backward
 from ..errors import InvalidArgumentError
 from ..flatten import flatten
 from . import failures, process
-from .callbacks import WeakList, weakly
+from .callbacks import weakly
 from .deferred import Deferred, on_gpu
-from .known_tensors import KnownTensors
+from .forking import make_locks_of
 from .log import warn, warn_once
 from .messages import Messages
-from .numbering import Numbering
-from .perturbation import Perturbation
-from .placing import Placing
 from .refusals import Refusals
+from .step_clock import StepClock
 from .stopping import Stopping
-from .thinning import Meter, Thinning, outside_of
+from .thinning import Thinning, outside_of
+from .watches import Watches
 
 T = TypeVar("T")
 _OWN_ERRORS = frozenset(name for name in errors.__dict__ if name.endswith("Error"))
 
 
-class Agent(Numbering):
+class Agent:
     """Statistics of this process's tensors on their way to the collector. Made by `init`.
 
     Only `set_step`, `flush` and `close` raise, and only for wrong arguments. Whatever goes wrong in a training step is counted as
@@ -44,61 +44,45 @@ class Agent(Numbering):
     def __init__(self, session: Session | None, place: tuple[int, int] | None = None) -> None:
         """`session`: None for an agent that records nothing: STATAGENT_DISABLE, or a rank that `ranks` of `init` leaves out, whose rank
         and world size are then its `place`."""
-        super().__init__()
+        make_locks_of(self)
         self.session = session
         self._place = place
+        self.clock = StepClock(session)
+        self.watches = Watches()
         # The library's most frequent function, called without a layer between; for small tensors, and for all others. Public: benchmarks
         # wrap them to measure them.
         self.native_observe: Any = None if session is None else session.library.statagent_observe_held
         self.native_observe_large: Any = None if session is None else session.library.statagent_observe
         self._pointer = c_void_p(0 if session is None else session.pointer)
-        self.run = ""  # the run's name
-        self.known_elsewhere: set[int] = set()  # ids of parameters that other watches have, or will have
-        self.automatic = False  # begun without a call of the program (statctl run)
-        self._refusals = Refusals(weakly(self.log_event))
-        self._closed = session is None
-        self._failed = False  # the process ends with an uncaught exception
-        self.setup_failed = False  # the last `watch` has raised
-        self.closing = False  # close() has been called
-        # Whether tensors of the current step are recorded: read by every hook, changes only with the step.
-        self.wanted = False
-        # Whether its batches' fingerprints and densities are: also where an overhead budget leaves out the other tensors.
-        self.inputs_wanted = False
-        self.meter: Meter | None = None  # hooks add their time to it, if an overhead budget is set
-        self._thinning: Thinning | None = None
         self._handles: dict[tuple[Any, ...], int] = {}
         self._identities: dict[int, tuple[str, str, str, int]] = {}  # handle -> name, kind, path and micro-batch
-        self._leaf_hooks: list[Any] = []
-        # Scalars of this step by name and micro-batch; those of a step that an optimizer has just ended. See _late_step.
-        self._scalars: set[tuple[str, str]] = set()
-        self._ended_scalars: set[tuple[str, str]] | None = None
-        self._ended_micro_batch = 0
-        self.known = KnownTensors()  # inputs between modules; filled by the watches that record them
-        self.random_states_of = -1  # the step whose random states were logged last
-        self.updates_replayed = False  # a watched optimizer's update is part of a CUDA graph
-        self.watched: dict[tuple[str, str], Any] = {}  # (name, kind) -> the claims of the watch
-        self.watches = WeakList()  # removed by close; each lives as long as its model
-        self.initial: set[tuple[str, str, int]] = set()  # (name, kind, id) of the values as loaded that have been recorded
-        self.placing: Placing | None = None  # where the watched models' tensors lie; None: this process is the only one
-        self.settings: dict[str, str] = {}  # the run's configuration as sent
-        self.recordings: dict[str, dict[str, str]] = {}  # name of each watch -> what it records, as settings
-        self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
-        self.stopping = Stopping()
-        self.messages = Messages(session is not None and (session.recording_rank() or (1, 0))[0] == 0)
+        self._leaf_hooks: list[Any] = []  # of this step
+        self._refusals = Refusals(weakly(self.log_event))
         self.deferred = Deferred(weakly(self.refuse))  # values that are being copied from a GPU
-        self.perturbation: Perturbation | None = None  # what makes this run a twin of another
-        self.noise_hooks: Any = None  # NoiseHooks of a twin's models, once one is watched
+        # The program.
+        self.run = ""  # the run's name
+        self.settings: dict[str, str] = {}  # the run's configuration as sent
+        self.user_settings: frozenset[str] = frozenset()  # keys of it that the user has set
+        self.automatic = False  # begun without a call of the program (statctl run)
+        self.known_elsewhere: set[int] = set()  # ids of parameters that other watches have, or will have
+        self.setup_failed = False  # the last `watch` has raised
+        self.messages = Messages(session is not None and (session.recording_rank() or (1, 0))[0] == 0)
+        # The end.
+        self.stopping = Stopping()
+        self.closing = False  # close() has been called
+        self._closed = session is None
+        self._failed = False  # the process ends with an uncaught exception
         if session is not None:
             self._step_changed()
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
 
     def keep_to_budget(self, budget: float) -> None:
         """Thins out full statistics so that recording takes at most this share of the training's time. Call it before any step has ended."""
         if self.session is None:
             return
-        self._thinning = Thinning(budget, outside_of(self.session, self.log_event, self.add_config))
-        self.meter = self._thinning.meter
-        self.add_flush_listener(self._thinning.store_measured)
-        self._choose_records()
+        self.clock.keep_to_budget(Thinning(budget, outside_of(self.session, self.log_event, self.add_config)))
 
     # --- tensors -----------------------------------------------------------------------------------------------------------
 
@@ -121,8 +105,8 @@ class Agent(Numbering):
             borrowed = borrow(tensor)
             if placement is not None:
                 put(borrowed[0], placement, again=False)
-            elif self.placing is not None:
-                self.placing.put(borrowed[0], handle, self._identities[handle], tensor)
+            elif self.watches.placing is not None:
+                self.watches.placing.put(borrowed[0], handle, self._identities[handle], tensor)
             code = self._observe_structure(handle, borrowed[0])
             give_back(borrowed)
             if code:
@@ -142,13 +126,14 @@ class Agent(Numbering):
             structure = place.borrow(tensor)
             if structure is None:
                 borrowed = borrow(tensor)
-                if self.placing is not None:
-                    self.placing.put(borrowed[0], handle, self._identities[handle], tensor)
+                if self.watches.placing is not None:
+                    self.watches.placing.put(borrowed[0], handle, self._identities[handle], tensor)
                 code = self._observe_structure(handle, borrowed[0])
                 place.learn(tensor, borrowed)
             else:
-                if self.placing is not None and self.placing.layouts.by_micro_batch:  # the last tensor's was another one, maybe
-                    self.placing.put(structure, handle, self._identities[handle], tensor)
+                placing = self.watches.placing
+                if placing is not None and placing.layouts.by_micro_batch:  # the last tensor's was another one, maybe
+                    placing.put(structure, handle, self._identities[handle], tensor)
                 if structure.held:  # as _observe_structure, without its cost
                     code = self.native_observe(self._pointer, handle, structure.address, None)
                 else:
@@ -169,8 +154,8 @@ class Agent(Numbering):
                 if structure is None:
                     borrowed = borrow(tensor)
                     structure = borrowed[0]
-                    if self.placing is not None:
-                        self.placing.put(structure, handle, self._identities[handle], tensor)
+                    if self.watches.placing is not None:
+                        self.watches.placing.put(structure, handle, self._identities[handle], tensor)
                 by_stream.setdefault(structure.stream, []).append((handle, place, (structure, borrowed, tensor)))
             except Exception as error:
                 self._refuse_handle(handle, str(error))
@@ -205,14 +190,14 @@ class Agent(Numbering):
         together; global_shape alone: it is the whole, and other ranks hold replicas. partial: a sum that is still to be reduced."""
         if self._closed:
             return
-        self.begin_step()
-        if not (self.wanted or (self.inputs_wanted and kind == "batch")):
+        self.clock.begin_step()
+        if not (self.clock.wanted or (self.clock.inputs_wanted and kind == "batch")):
             return
-        with self.gate.recording():  # no other thread ends the step between the numbering and the record
+        with self.clock.gate.recording():  # no other thread ends the step between the numbering and the record
             try:
                 placement = placement_of(f"observe '{name}'", tensor, global_shape, offset, boxes, flat, partial)
-                at = self.micro_batch if micro_batch is None else micro_batch
-                handle = self.intern(name, kind, path, at, self.next_call(name, kind, path, at))
+                at = self.clock.micro_batch if micro_batch is None else micro_batch
+                handle = self.intern(name, kind, path, at, self.clock.next_call(name, kind, path, at))
             except Exception as error:
                 self.refuse(str(error), str(name), kind)
                 return
@@ -220,10 +205,10 @@ class Agent(Numbering):
 
     def inspect(self, name: str, tensor: T) -> T:
         """Records a named intermediate tensor and its gradient; returns the tensor itself. Never raises."""
-        if self._closed or self.muted:
+        if self._closed or self.clock.muted:
             return tensor
-        self.begin_step()
-        if not self.wanted:
+        self.clock.begin_step()
+        if not self.clock.wanted:
             return tensor
         begun = time.perf_counter_ns()
         try:
@@ -235,18 +220,13 @@ class Agent(Numbering):
                 self.observe(name, tensor)
         except Exception as error:
             self.refuse(str(error), str(name), "inspect")
-        self.note_spent(begun)
+        self.clock.note_spent(begun)
         return tensor
 
-    def note_spent(self, begun: int) -> None:
-        """Recording has taken the time since `begun`, of time.perf_counter_ns()."""
-        if self.meter is not None:
-            self.meter.spent += time.perf_counter_ns() - begun
-
     def _inspect_with_gradient(self, name: str, tensor: Any) -> None:
-        with self.gate.recording():
-            at = self.micro_batch
-            call = self.next_call(name, "inspect", "", at)
+        with self.clock.gate.recording():
+            at = self.clock.micro_batch
+            call = self.clock.next_call(name, "inspect", "", at)
             self.observe_handle(self.intern(name, "inspect", "", at, call), tensor)
             step = self.current_step()
         removable = tensor.register_hook(GradientHook(lambda gradient: self._gradient(name, at, call, step, gradient)))
@@ -258,34 +238,31 @@ class Agent(Numbering):
         if self._closed:
             return
         begun = time.perf_counter_ns()
-        with self.gate.recording():
+        with self.clock.gate.recording():
             try:
                 if self.current_step() != step:
-                    call = self.next_call(name, "inspect", "", micro_batch)
+                    call = self.clock.next_call(name, "inspect", "", micro_batch)
                 self.observe_handle(self.intern(name, "inspect_grad", "", micro_batch, call), gradient)
             except Exception as error:
                 self.refuse(str(error), name, "inspect_grad")
-        self.note_spent(begun)
+        self.clock.note_spent(begun)
 
     def log_batch(self, **tensors: Any) -> None:
         """Records fingerprints of a batch's inputs: tensors, arrays, or nested values that contain some. Never raises."""
         if self._closed or self.stopping.due:
             return
-        self.begin_step()
-        if not self.inputs_wanted:
+        self.clock.begin_step()
+        if not self.clock.inputs_wanted:
             return
         begun = time.perf_counter_ns()
-        # It is logged before the forward pass, so it belongs to the micro-batch that begins.
-        here = self._positions.of_batch()
-        at = here.next_micro_batch()
-        self._positions.batch_logged(here, self.current_step(), at)
+        at = self.clock.begin_batch()
         for name, value in tensors.items():
             try:
                 if value is not None:
                     self._log_input(name, value, at)
             except Exception as error:
                 self.refuse(str(error), name, "batch")
-        self.note_spent(begun)
+        self.clock.note_spent(begun)
 
     def _log_input(self, name: str, value: Any, micro_batch: int) -> None:
         found = flatten(value, _is_array)
@@ -295,7 +272,7 @@ class Agent(Numbering):
                 f"log batch '{name}': found a {type(value).__name__} without tensors; expected tensors or arrays"
             )
         for path, tensor in found:
-            for listener in self._batch_listeners:
+            for listener in self.clock.batch_listeners:
                 listener(name if bare else f"{name}.{path}", tensor)
             self.observe(name, tensor, "batch", "" if bare else path, micro_batch)
 
@@ -308,34 +285,13 @@ class Agent(Numbering):
         raises."""
         if self._closed:
             return
-        at = self._ended_micro_batch if self._ended_scalars is not None else self.micro_batch
-        late = self._late_step(f"{name}", at if micro_batch is None else micro_batch)
+        at = self.clock.scalars_micro_batch
+        late = self.clock.late_step(f"{name}", at if micro_batch is None else micro_batch)
         if late is None:
             if self.stopping.due:
                 return
-            at = self.micro_batch
+            at = self.clock.micro_batch
         self.log_number(name, value, at if micro_batch is None else micro_batch, late)
-
-    def _late_step(self, name: str, micro_batch: Any) -> int | None:
-        """The step that a watched optimizer has just ended, if a scalar still belongs to it; None if the current step has begun. A step begins
-        with a training pass, log_batch, inspect or an update. Where no pass is seen, it begins with a scalar that the ended step already has."""
-        key = (name, f"{micro_batch}")
-        ended = self._ended_scalars
-        if ended is not None and key not in ended:
-            ended.add(key)
-            return self.current_step() - 1
-        self.begin_step()
-        self._scalars.add(key)
-        return None
-
-    @property
-    def between_steps(self) -> bool:
-        """Whether a watched optimizer has ended a step, and nothing of the next one has happened."""
-        return self._ended_scalars is not None
-
-    def begin_step(self) -> None:
-        """Something of the current step has happened: scalars belong to it from now on. Cheap."""
-        self._ended_scalars = None
 
     def log_number(self, name: str, value: Any, micro_batch: int, step: int | None = None) -> None:
         """As log_scalar, for a step that may be over; None: the current one. Never raises."""
@@ -388,7 +344,7 @@ class Agent(Numbering):
 
     def log_memory(self, phase: str, quantities: Mapping[str, int], device: str, module: str = "") -> None:
         """Memory at this moment, in bytes; names of phases and quantities: PHASES and QUANTITIES of the library. Never raises."""
-        self._report(lambda session: session.log_memory(phase, quantities, device, module, self.micro_batch))
+        self._report(lambda session: session.log_memory(phase, quantities, device, module, self.clock.micro_batch))
 
     def log_density(
         self, name: str, kind: str, pad_index: int, valid: int, total: int, per_sample: Sequence[int], micro_batch: int, step: int
@@ -412,7 +368,7 @@ class Agent(Numbering):
         of a CUDA graph: replays call no hooks, so call this after each replay. Never raises."""
         if self._closed:
             return
-        if self.optimizers and not self.updates_replayed:
+        if self.clock.optimizers.counts and not self.clock.optimizers.replayed:
             warn_once("step", "step(): a watched optimizer ends the step already; this call is ignored")
             return
         self.end_step()
@@ -427,23 +383,18 @@ class Agent(Numbering):
             if self.messages.waiting:
                 self.messages.begin(self.run)
             self.deferred.collect()
-            for listener in self._ending_listeners:
+            for listener in self.clock.ending_listeners:
                 listener()
             self.session.name_replay_streams()
-            if self._thinning is not None:
-                self.note_spent(begun)
-                self._thinning.end_step()
-            with self._changing_step():
+            self.clock.before_end(begun)
+            with self.clock.changing():
                 self.session.end_step()
             self.stopping.step_ended()
-            ended = self._scalars, self.micro_batch
-            self._step_changed()
-            if by_optimizer:
-                self._ended_scalars, self._ended_micro_batch = ended
+            self._step_changed(by_optimizer)
         except Exception as error:
             self.refuse(str(error))
         finally:
-            self._step_ending = False
+            self.clock.optimizers.step_is_over()
 
     def set_step(self, step: int) -> None:
         """Jumps forward to a step: call it after `init` when resuming from a checkpoint. Raises InvalidArgumentError for a step before
@@ -453,25 +404,14 @@ class Agent(Numbering):
             return
         assert self.session is not None
         self.session.name_replay_streams()
-        with self._changing_step():
+        with self.clock.changing():
             self.session.set_step(number)
         self._step_changed()
 
-    def _step_changed(self) -> None:
-        self._choose_records()
-        self.known.clear()
-        self._scalars, self._ended_scalars = set(), None
+    def _step_changed(self, by_optimizer: bool = False) -> None:
+        self.watches.known.clear()
         self._remove_leaf_hooks()
-        self._positions.step_changed()
-        for listener in self._step_listeners:
-            listener()
-
-    def _choose_records(self) -> None:
-        assert self.session is not None
-        self.inputs_wanted = self.wanted = self.session.step_wanted()
-        if self._thinning is not None:
-            full = self._thinning.begin_step(self.current_step())
-            self.wanted = self.wanted and (full or self.session.step_asked())
+        self.clock.step_changed(by_optimizer)
 
     def _remove_leaf_hooks(self) -> None:
         for removable in self._leaf_hooks:
@@ -479,14 +419,24 @@ class Agent(Numbering):
         self._leaf_hooks.clear()
 
     def current_step(self) -> int:
-        return self.session.step() if self.session is not None else 0
+        return self.clock.current_step()
+
+    @property
+    def steps_ended(self) -> int:
+        """How many steps have ended."""
+        return self.clock.steps_ended
+
+    @property
+    def micro_batch(self) -> int:
+        """Of this thread's pass; in a thread that runs no watched model, that of the pass that began last."""
+        return self.clock.micro_batch
 
     # --- flush, close, counters --------------------------------------------------------------------------------------------
 
     def _about_to_flush(self, timeout_ms: int) -> int:
         """Records what was postponed; returns how many of the milliseconds that took."""
         started = time.monotonic()
-        for listener in self._flush_listeners:
+        for listener in self.clock.flush_listeners:
             try:
                 listener()
             except Exception as error:
@@ -521,18 +471,13 @@ class Agent(Numbering):
             if self._closed:
                 return True
             self._closed = True
-            self.inputs_wanted = self.wanted = False
+            self.clock.stop()
         assert self.session is not None
-        if self.noise_hooks is not None:
-            self.noise_hooks.active = False
-        for listener in list(self._step_listeners):
+        self.watches.stop()
+        for listener in self.clock.step_listeners:
             listener()
         delivered = self.session.close(remaining_ms, self._failed, self.setup_failed)
-        hooked = [*self.watches, *([] if self.noise_hooks is None else [self.noise_hooks])]
-        in_graphs = [each for each in hooked if each.in_graph]
-        process.keep_until_next_init(in_graphs)
-        for each in [each for each in hooked if each not in in_graphs]:
-            each.remove()
+        self.watches.remove()
         self._remove_leaf_hooks()
         self.messages.end(self.run, self.stopping.steps, self.counters())
         return delivered

@@ -84,7 +84,7 @@ def report_unperturbed(agent: Any) -> Callable[[], None]:
 
     def report() -> None:
         found = reference()
-        if found is not None and found.closing and found.noise_hooks is None:
+        if found is not None and found.closing and found.watches.noise_hooks is None:
             reason = "no model was watched, so nothing of this twin is perturbed; expected statagent.watch(model)"
             warn_once("not perturbed", f"twin '{found.run}': {reason}")
             found.log_event(EVENT, reason)

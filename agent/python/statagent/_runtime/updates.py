@@ -1,9 +1,13 @@
-"""When the updates of several optimizers are complete, so that the step ends."""
+"""The watched optimizers, and when the updates of several are complete, so that the step ends."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from .callbacks import WeakList
+from .forking import make_locks_of
 
 # Updates of one optimizer in a step after which the step waits for another no longer: of one that has never made any, and of one that has
 # made some (a GAN's critic may make a hundred).
@@ -63,3 +67,49 @@ class Updates:
             self._resting.add(each)
             return False
         return True
+
+
+class WatchedOptimizers:
+    """Those of all watches, by id. Threads: any."""
+
+    def __init__(self) -> None:
+        make_locks_of(self)
+        self.counts: dict[int, int] = {}  # updates of each in this step
+        self.hooks: dict[int, WeakList] = {}  # OptimizerHooks of each
+        self.numbers: dict[int, int] = {}  # of those of watches without a name
+        self.replayed = False  # an update is part of a CUDA graph, whose replays call no hooks
+        self._updates = Updates()
+        self._step_ending = False  # a thread ends the step; the updates of others until then count in it
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+
+    def note_update(self, optimizer: int) -> bool:
+        """One has made an update. True: no other is waited for in this step, so that the caller ends it."""
+        with self._lock:
+            if optimizer in self.counts:
+                self.counts[optimizer] += 1
+            if self._step_ending or not self._updates.complete(optimizer, dict(self.counts), self._facts):
+                return False
+            self._step_ending = True
+            return True
+
+    def _facts(self, optimizer: int) -> Facts:
+        hooks = list(self.hooks.get(optimizer, ()))
+        parameters = frozenset(key for each in hooks for key in each.updated)
+        return Facts(parameters, any(each.trained() for each in hooks))
+
+    def step_changed(self) -> None:
+        for key in list(self.counts):
+            self.counts[key] = 0
+
+    def step_is_over(self) -> None:
+        """The next complete update ends a step again."""
+        self._step_ending = False
+
+    def forget(self, optimizer: int) -> None:
+        """It is gone, or no longer watched: a step does not wait for its update."""
+        self.hooks.pop(optimizer, None)
+        self.counts.pop(optimizer, None)
+        self.numbers.pop(optimizer, None)
+        self._updates.forget(optimizer)

@@ -471,12 +471,12 @@ class Checklist:
         self._settings = {key: value for key, value in found.items() if key.startswith("module.")}
         self._mode = text(_training(self._modules[0].value))  # of modules about which nothing else is said
         self._send({**{self._key(key): value for key, value in found.items()}, **_now(agent)})
-        agent.add_step_listener(self.step_ended)
-        agent.add_flush_listener(self.look_again)
+        agent.clock.step_listeners.append(self.step_ended)
+        agent.clock.flush_listeners.append(self.look_again)
 
     def remove(self) -> None:
-        self._agent.remove_step_listener(self.step_ended)
-        self._agent.remove_flush_listener(self.look_again)
+        self._agent.clock.step_listeners.remove(self.step_ended)
+        self._agent.clock.flush_listeners.remove(self.look_again)
 
     def before_update(self, _: Any = None) -> None:
         """An optimizer is about to make an update. Before the first one its settings are read again."""

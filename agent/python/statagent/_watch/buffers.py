@@ -134,13 +134,13 @@ class BufferObserver:
                 name = each.buffers[0].named.name
                 agent.report_not_recorded(name, "buffer", f"its module does not accept hooks: {error}")
         if self._owners:
-            agent.add_ending_listener(self.end_of_step)
+            agent.clock.ending_listeners.append(self.end_of_step)
 
     def remove(self) -> None:
         for removable in self._removables:
             removable.remove()
         self._removables, self._owners = [], []
-        self._agent.remove_ending_listener(self.end_of_step)
+        self._agent.clock.ending_listeners.remove(self.end_of_step)
 
     def after_pass(self, owner: _Owner) -> None:
         begun = perf_counter_ns()
@@ -150,7 +150,7 @@ class BufferObserver:
                 self._record(owner.changed(in_pass=True), "")
         except Exception as error:
             self._agent.refuse(f"buffers: {error}")
-        self._agent.note_spent(begun)
+        self._agent.clock.note_spent(begun)
 
     def before_pass(self, in_graph: bool) -> None:
         """A pass of the model that is recorded as training is about to begin. The micro-batch is still that of the previous pass. `in_graph`: a

@@ -60,16 +60,16 @@ class DensityObserver:
         self._names: dict[int, str] = {}  # address of an input's memory -> its name, in this micro-batch
         self._recorded: set[tuple[str, str]] = set()  # input and type, in this micro-batch
         self._place = (-1, -1)  # step and micro-batch
-        agent.add_batch_listener(self.note_input)
-        agent.add_step_listener(self._step_changed)
+        agent.clock.batch_listeners.append(self.note_input)
+        agent.clock.step_listeners.append(self._step_changed)
         _observers.append(self)
         _wrap()
         weakref.finalize(self, _unwrap_unused).atexit = False
 
     def remove(self) -> None:
         """Stops observing. Counts that are still being copied from a GPU are recorded when they arrive."""
-        self._agent.remove_batch_listener(self.note_input)
-        self._agent.remove_step_listener(self._step_changed)
+        self._agent.clock.batch_listeners.remove(self.note_input)
+        self._agent.clock.step_listeners.remove(self._step_changed)
         _observers.remove(self)
         _unwrap_unused()
 
@@ -108,7 +108,7 @@ class DensityObserver:
     # --- inside ------------------------------------------------------------------------------------------------------------
 
     def _begin_micro_batch(self) -> None:
-        place = (self._agent.current_step(), self._agent.next_micro_batch())
+        place = (self._agent.current_step(), self._agent.clock.next_micro_batch())
         if place != self._place:
             self._place = place
             self._names.clear()
@@ -120,7 +120,7 @@ class DensityObserver:
         return named.parent or named.name if named is not None else None
 
     def _record(self, name: str, kind: str, pad: int, tensor: Any) -> None:
-        if (name, kind) in self._recorded or not self._agent.inputs_wanted:
+        if (name, kind) in self._recorded or not self._agent.clock.inputs_wanted:
             return
         self._recorded.add((name, kind))
         samples = tensor.shape[0] if kind == "embed" and tensor.dim() > 1 else 0

@@ -14,12 +14,12 @@ from .arguments import Kind
 def record_initial(agent: Agent, tensors: Iterable[tuple[Named, Any]], kind: Kind) -> None:
     """Records each tensor once in the run: a second watch of the model finds those of the first. None is left out. Never raises."""
     for named, tensor in tensors:
-        if tensor is None or (named.name, kind, id(named.value)) in agent.initial:
+        if tensor is None or (named.name, kind, id(named.value)) in agent.watches.initial:
             continue
         try:
             handle = agent.intern(named.name, kind, "", 0, 0, "init", named.parent, named.class_name, named.depth)
         except StatagentError as error:
             agent.refuse(str(error), named.name, kind)
             continue
-        agent.initial.add((named.name, kind, id(named.value)))
+        agent.watches.initial.add((named.name, kind, id(named.value)))
         agent.observe_handle(handle, tensor)

@@ -38,7 +38,7 @@ class InputObserver:
             self._see(found)
         except Exception as error:
             self._agent.refuse(f"inputs of the model: {error}")
-        self._agent.note_spent(begun)
+        self._agent.clock.note_spent(begun)
 
     def see_all(self, found: list[tuple[str, str, Any]]) -> None:
         """As a call, in a compiled graph."""
@@ -49,11 +49,11 @@ class InputObserver:
             self._see(found)
         except Exception as error:
             self._agent.refuse(f"inputs of the model: {error}")
-        self._agent.note_spent(begun)
+        self._agent.clock.note_spent(begun)
 
     def _see(self, found: list[tuple[str, str, Any]]) -> None:
         agent = self._agent
-        logged = not self._fingerprints or agent.batch_is_logged()
+        logged = not self._fingerprints or agent.clock.batch_is_logged()
         for name, path, tensor in found:
             if self._density is not None:
                 self._density.note_input(f"{name}.{path}" if path else name, tensor)

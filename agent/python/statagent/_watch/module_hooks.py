@@ -51,10 +51,10 @@ class _ModuleHook:
     """Records the inputs or outputs of one module, and their gradients."""
 
     def __init__(self, passes: Passes, named: Named, kind: str, values: bool, gradients: bool, note_known: bool = False) -> None:
-        self._passes, self._agent, self._named = passes, passes.agent, named
+        self._passes, self._agent, self._clock, self._named = passes, passes.agent, passes.clock, named
         self._kind, self._values, self._gradients = kind, values, gradients
         self._tensor_type, self._grad_enabled = passes.tensor_type, sys.modules["torch"].is_grad_enabled
-        self._known = passes.agent.known if note_known else None
+        self._known = passes.agent.watches.known if note_known else None
         self._epoch = self._eval_epoch = -1
         self._calls = self._eval_calls = 0
         # (path, micro-batch, call, state) -> handles of the value and of its gradient; -1: not recorded.
@@ -93,12 +93,12 @@ class _ModuleHook:
                 self._record(found, self._passes.micro_batch, self._next_call(), state)
             else:
                 self._record(found, self._passes.eval_micro_batch, self._next_eval_call(), state)
-            if self._passes.steps != self._agent.steps_ending:
+            if self._passes.steps != self._clock.steps_ending:
                 self._passes.straddled = True
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
         finally:
-            self._agent.note_spent(begun)
+            self._clock.note_spent(begun)
 
     def _report_empty(self, value: Any) -> None:
         self._reported_empty = True
@@ -192,9 +192,9 @@ class _ModuleHook:
         key = (path, *call)
         handle = (self._handles.get(key) or self._intern(*key))[0]
         self._agent.observe_at(self._places_of(path)[0], handle, tensor)
-        if self._passes.steps != self._agent.steps_ending:
+        if self._passes.steps != self._clock.steps_ending:
             self._passes.straddled = True
-        self._agent.note_spent(begun)
+        self._clock.note_spent(begun)
 
     def gradient(self, call: tuple[int, int, int], path: str, gradient: Any) -> None:
         if call[2] == TRAIN:
@@ -250,13 +250,13 @@ class _GradientOf:
         passes = self._passes
         passes.note_gradient()
         if passes.resting:
-            meter = passes.agent.meter
+            meter = passes.clock.meter
             begun = 0 if meter is None else perf_counter_ns()
             if type(gradient) is passes.tensor_type:
                 passes.agent.observe_at(self._place, self._handle, gradient)
             else:
                 passes.agent.observe_handle(self._handle, gradient)
-            if passes.steps != passes.agent.steps_ending:
+            if passes.steps != passes.clock.steps_ending:
                 passes.straddled = True
             if meter is not None:
                 meter.spent += perf_counter_ns() - begun
@@ -276,11 +276,11 @@ class OutputHook(_ModuleHook):
                 self._see(state, module, output)
             elif passes.uncounted:
                 self._count(module, output)
-            elif self._agent.between_steps:
+            elif self._clock.between_steps:
                 passes.note_pass(module, self._grad_enabled())
             return
         # The same as _see, for the most frequent case, with fewer calls.
-        meter = self._agent.meter
+        meter = self._clock.meter
         begun = 0 if meter is None else perf_counter_ns()
         try:
             call, micro_batch = self._next_call(), passes.micro_batch
@@ -299,7 +299,7 @@ class OutputHook(_ModuleHook):
                         passes.hook_gradient(output, hook)
                     else:
                         hook_result(output, hook)
-            if passes.steps != passes.agent.steps_ending:
+            if passes.steps != passes.clock.steps_ending:
                 passes.straddled = True
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
@@ -312,7 +312,7 @@ class OutputHook(_ModuleHook):
             self._passes.note_uncounted(module, output)
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
-        self._agent.note_spent(begun)
+        self._clock.note_spent(begun)
 
 
 class InputHook(_ModuleHook):
@@ -333,7 +333,7 @@ class BetweenHook(_ModuleHook):
 
     def __init__(self, passes: Passes, named: Named, is_root: bool) -> None:
         super().__init__(passes, named, "input", True, False)
-        self._is_root, self._all = is_root, self._agent.known
+        self._is_root, self._all = is_root, self._agent.watches.known
 
     def __call__(self, module: Any, args: Any) -> None:
         if tracing.active():
@@ -355,12 +355,12 @@ class BetweenHook(_ModuleHook):
             for index, tensor in enumerate(args):
                 if type(tensor) is self._tensor_type and not self._all.holds(tensor):
                     self._see_unknown(tensor, str(index), at, call, state)
-            if self._passes.steps != self._agent.steps_ending:
+            if self._passes.steps != self._clock.steps_ending:
                 self._passes.straddled = True
         except Exception as error:
             self._agent.refuse(str(error), self._named.name, self._kind)
         finally:
-            self._agent.note_spent(begun)
+            self._clock.note_spent(begun)
 
     def _see_unknown(self, tensor: Any, path: str, micro_batch: int, call: int, state: int) -> None:
         if not tensor.data_ptr():
@@ -368,7 +368,7 @@ class BetweenHook(_ModuleHook):
         self._all.note(tensor)
         if self._is_root and not tensor.requires_grad:
             return  # recorded as batch
-        if (self._named.name, "input") in self._agent.watched:
+        if (self._named.name, "input") in self._agent.watches.claims:
             return  # another watch records all inputs
         key = (path, micro_batch, call, state)
         handle = (self._handles.get(key) or self._intern(*key))[0]

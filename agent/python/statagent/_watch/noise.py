@@ -40,7 +40,7 @@ class NoiseHooks:
         self._known: dict[int, list[_Known]] = {}  # by id of the parameter, or of the flat one that contains it
         self._refused: set[tuple[str, str]] = set()
         self._removables: list[Any] = []
-        agent.add_step_listener(self._step_changed)
+        agent.clock.step_listeners.append(self._step_changed)
         self._step_changed()
 
     def attach(
@@ -92,7 +92,7 @@ class NoiseHooks:
             removable.remove()
         self._removables.clear()
         self._known.clear()
-        self._agent.remove_step_listener(self._step_changed)
+        self._agent.clock.step_listeners.remove(self._step_changed)
 
     def _step_changed(self) -> None:
         self.noise.step = self._agent.current_step()

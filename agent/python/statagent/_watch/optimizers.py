@@ -49,7 +49,7 @@ class OptimizerHooks:
         trained: Callable[[], bool],
         parameters_wanted: Callable[[], bool],
     ) -> None:
-        self._agent, self._kinds, self._wanted, self.trained = agent, kinds, wanted, trained
+        self._agent, self._clock, self._kinds, self._wanted, self.trained = agent, agent.clock, kinds, wanted, trained
         self._find_optimizer, self._key = weak(optimizer), id(optimizer)
         self._parameters_wanted, self._shards = parameters_wanted, shards
         self._updating: FrameType | None = None  # the caller of the hooks while an update runs
@@ -66,8 +66,8 @@ class OptimizerHooks:
         self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
         self.updates_wanted: Callable[[], bool] | None = None  # whether this step's updates themselves are recorded
         self._before_update: list[tuple[Named, Any]] = []  # copies of the weights, while such an update runs
-        agent.optimizers.setdefault(self._key, 0)
-        agent.optimizer_hooks.setdefault(self._key, WeakList()).append(self)
+        agent.clock.optimizers.counts.setdefault(self._key, 0)
+        agent.clock.optimizers.hooks.setdefault(self._key, WeakList()).append(self)
         # Whichever goes first, the other one does not wait for updates that cannot come, and has no hooks left.
         self._endings = [
             weakref.finalize(self, _hooks_gone, weak(agent), self._key, self._removables),
@@ -121,7 +121,7 @@ class OptimizerHooks:
     def remove(self) -> None:
         for ending in self._endings:
             ending.detach()
-        others = self._agent.optimizer_hooks.get(self._key)
+        others = self._clock.optimizers.hooks.get(self._key)
         if others is not None:
             others.remove(self)
         _hooks_gone(lambda: self._agent, self._key, self._removables)
@@ -142,7 +142,7 @@ class OptimizerHooks:
         if self._within_update():
             return None
         self._updating = sys._getframe(_DEPTH)
-        self._agent.begin_step()
+        self._clock.begin_step()
         first = 1 if args and args[0] is optimizer else 0
         if len(args) > first and callable(args[first]):
             return (*args[:first], _ThenOnce(args[first], self._begin_update), *args[first + 1 :]), kwargs
@@ -153,9 +153,9 @@ class OptimizerHooks:
 
     def _begin_update(self) -> None:
         begun = perf_counter_ns()
-        with self._agent.gate.recording():  # no other thread ends the step, which would restart the call indexes
+        with self._clock.gate.recording():  # no other thread ends the step, which would restart the call indexes
             self._record_before()
-        self._agent.note_spent(begun)
+        self._clock.note_spent(begun)
 
     def _record_before(self) -> None:
         if self.on_phase is not None:
@@ -188,14 +188,14 @@ class OptimizerHooks:
 
     def _end_update(self) -> None:
         begun = perf_counter_ns()
-        with self._agent.gate.recording():
+        with self._clock.gate.recording():
             self._record_updates()
             if self._parameters_wanted():
                 self._record_after()
                 self._observe_list()
         if self.on_phase is not None:
             self.on_phase("post_optimizer")
-        self._agent.note_spent(begun)
+        self._clock.note_spent(begun)
         self._end_step()
 
     def _record_gradients(self) -> None:
@@ -254,7 +254,7 @@ class OptimizerHooks:
     def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
         agent = self._agent
         try:
-            call = agent.optimizers.get(self._key, 0)
+            call = agent.clock.optimizers.counts.get(self._key, 0)
             handle = agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
         except Exception as error:
             agent.refuse(str(error), named.name, kind)
@@ -278,13 +278,13 @@ class OptimizerHooks:
     def _end_step(self) -> None:
         """Ends the step if no other watched optimizer is waited for, unless the update is being captured into a CUDA graph. If several
         watches have this optimizer, the hooks of the last one end the step, because torch calls hooks in the order of registration."""
-        hooks = list(self._agent.optimizer_hooks.get(self._key, [self]))
+        hooks = list(self._clock.optimizers.hooks.get(self._key, [self]))
         if hooks and hooks[-1] is not self:
             return
         if capturing():
-            self._agent.updates_replayed = True
+            self._clock.optimizers.replayed = True
             return
-        if self._agent.note_update(self._key):
+        if self._clock.optimizers.note_update(self._key):
             if self._wanted() and not any(each.trained() for each in hooks):
                 reason = (
                     f"optimizer.step() ended step {self._agent.current_step()}, in which the watched model was not run; {RUN_THE_WATCHED}; "
@@ -300,14 +300,14 @@ def _hooks_gone(find_agent: Callable[[], Any], key: int, removables: list[Any]) 
     for removable in removables:
         removable.remove()
     agent = find_agent()
-    if agent is not None and not agent.optimizer_hooks.get(key):
-        agent.forget_optimizer(key)
+    if agent is not None and not agent.clock.optimizers.hooks.get(key):
+        agent.clock.optimizers.forget(key)
 
 
 def _optimizer_gone(find_agent: Callable[[], Any], key: int) -> None:
     agent = find_agent()
     if agent is not None:
-        agent.forget_optimizer(key)
+        agent.clock.optimizers.forget(key)
 
 
 def _when_gone(value: Any, call: Callable[..., None], *arguments: Any) -> list[Any]:

@@ -45,18 +45,18 @@ class Passes:
 
     If another thread ends the step while a pass of this model runs (another model's optimizer does), the rest of that pass, and of its
     backward pass, is recorded in the new step under its old micro-batch, which the model's next passes in that step leave out. Numbers count
-    from 0 again with the model's next pass. A hook compares `steps` with the agent's `steps_ending` after each record: if they differ, the
+    from 0 again with the model's next pass. A hook compares `steps` with the clock's `steps_ending` after each record: if they differ, the
     record may be in a later step than the pass began in."""
 
     def __init__(self, agent: Agent, root: Any) -> None:
-        self.agent, self._root = agent, root
+        self.agent, self.clock, self._root = agent, agent.clock, root
         self.owner: Any = None  # what lives as long as the model's hooks
         self._here = Position()  # of the thread that ran the model last
         self._thread = 0  # that thread; 0: none
         self._inside = False  # a pass has begun and not ended
         # What the thread's position said before: whether another watch's pass runs, whether it is muted, and its micro-batch.
         self._outside = (False, False, 0)
-        self.steps = agent.steps_ended  # when the numbers counted from 0 last
+        self.steps = agent.clock.steps_ended  # when the numbers counted from 0 last
         self.straddled = False  # a record may be in a later step; set by hooks
         self._straddled_from = -1  # the first micro-batch of which that is so
         self._reserved = range(0)  # micro-batches of passes that began before this step
@@ -93,16 +93,16 @@ class Passes:
     def begin(self, evaluations: bool, steps: Steps, parameter_steps: Steps) -> None:
         """Records passes from now on. `evaluations`: also those in evaluation mode or without gradients."""
         self._evaluations, self._steps, self._parameter_steps = evaluations, steps, parameter_steps
-        self.agent.add_step_listener(self._step_changed)
-        self.agent.add_flush_listener(self._report_if_never_run)
+        self.clock.step_listeners.append(self._step_changed)
+        self.clock.flush_listeners.append(self._report_if_never_run)
         self._step_changed()
 
     def end(self) -> None:
         self.state = self.resting = SKIP
         self.uncounted = False
         self._remove_leaf_hooks()
-        self.agent.remove_step_listener(self._step_changed)
-        self.agent.remove_flush_listener(self._report_if_never_run)
+        self.clock.step_listeners.remove(self._step_changed)
+        self.clock.flush_listeners.remove(self._report_if_never_run)
 
     # --- questions ---------------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Passes:
 
     def recorded(self) -> None:
         """Something of a pass has been recorded."""
-        if self.steps != self.agent.steps_ending:
+        if self.steps != self.clock.steps_ending:
             self.straddled = True
 
     def is_here(self) -> bool:
@@ -167,7 +167,7 @@ class Passes:
         else:
             state = EVAL if self._evaluations else SKIP
         if state != SKIP:
-            self.agent.begin_step()
+            self.clock.begin_step()
         return state
 
     # --- forward -----------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Passes:
             self._backward_began = False
             if self.state == TRAIN:
                 self._phase("pre_forward")
-        self.agent.note_spent(begun)
+        self.clock.note_spent(begun)
 
     def _stop_if_due(self, module: Any, gradients: bool) -> None:
         """Ends the program at the training pass that begins after the last step asked for."""
@@ -233,12 +233,12 @@ class Passes:
         self._here.muted, self._trained_last = state == SKIP, state == TRAIN
         if self._trained_last:
             self._begin_micro_batch()
-        self.agent.note_spent(begun)
+        self.clock.note_spent(begun)
 
     def _take_place(self) -> None:
         """This thread runs the model now."""
         if not self._inside or self.elsewhere():
-            here = self.agent.own_position()
+            here = self.clock.own_position()
             self._thread, self._here, self._inside = get_ident(), here, True
             self._outside = here.in_pass, here.muted, here.micro_batch
         self._here.in_pass = True
@@ -274,8 +274,8 @@ class Passes:
 
     def note_pass(self, module: Any, gradients: bool) -> None:
         """A pass of the model, or a part of it, begins. A training pass begins the step, even if it is not recorded."""
-        if self.agent.between_steps and gradients and not in_backward() and _is_training(module):
-            self.agent.begin_step()
+        if self.clock.between_steps and gradients and not in_backward() and _is_training(module):
+            self.clock.begin_step()
 
     def note_uncounted(self, module: Any, output: Any) -> None:
         """A module without parts has run while no pass does, in a step that is not recorded in full."""
@@ -330,14 +330,14 @@ class Passes:
             self._backward_began = True
             self._phase("pre_backward")
             queue_after_backward(self._backward_ends)
-            self.agent.note_spent(begun)
+            self.clock.note_spent(begun)
         self.note_gradient()
 
     def _backward_ends(self) -> None:
         if self.resting != SKIP:
             begun = perf_counter_ns()
             self._phase("post_backward")
-            self.agent.note_spent(begun)
+            self.clock.note_spent(begun)
 
     # --- phases and steps --------------------------------------------------------------------------------------------------
 
@@ -351,10 +351,9 @@ class Passes:
             self.memory.phase(name)
 
     def _step_changed(self) -> None:
-        agent = self.agent
-        steps = self._steps
-        wanted = agent.inputs_wanted and steps is not None and agent.current_step() in steps
-        full = wanted and (agent.wanted or (steps is not None and steps.asked))
+        clock, steps = self.clock, self._steps
+        wanted = clock.inputs_wanted and steps is not None and clock.current_step() in steps
+        full = wanted and (clock.wanted or (steps is not None and steps.asked))
         self.resting = DECIDE if full else SKIP
         self._light = wanted and not full
         if self._inside and self.elsewhere():  # the rest of its pass is recorded as it began, or not at all
@@ -363,11 +362,11 @@ class Passes:
             self.state, self._in_light_pass, self.uncounted = self.resting, False, self._light
         if self.is_here():
             self.straddled, self._pass_seen = False, False
-            self._restart(agent.steps_ended)
+            self._restart(clock.steps_ended)
 
     def _count_on(self) -> None:
         """A pass begins: numbers count from 0 if another thread has ended the step since they did last."""
-        steps = self.agent.steps_ended
+        steps = self.clock.steps_ended
         if self.straddled and self._straddled_from < 0:
             self._straddled_from = self.micro_batch
         if steps != self.steps:

@@ -70,11 +70,11 @@ class RandomStates:
         """Logs the current states, once in each step."""
         agent = self._agent
         step = agent.current_step()
-        if agent.random_states_of == step:
+        if agent.watches.random_states_of == step:
             return
-        if agent.random_states_of < 0:
+        if agent.watches.random_states_of < 0:
             send_seeds(agent)
-        agent.random_states_of = step
+        agent.watches.random_states_of = step
         for source in list(self._sources):
             try:
                 found = source()

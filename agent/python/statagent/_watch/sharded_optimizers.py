@@ -47,7 +47,7 @@ class ShardedOptimizerHooks(OptimizerHooks):
         self._parameters = [named for named in self._model_parameters if named.value.requires_grad]
 
     def _begin(self) -> None:
-        self._agent.begin_step()
+        self._agent.clock.begin_step()
         self._begin_update()
 
     def _record_gradients(self) -> None:

@@ -43,7 +43,7 @@ class TrainingScalars:
         """Id of each optimizer -> the part of its scalars' names that distinguishes it from the others."""
         if watch_name:
             return {id(each): "" if len(optimizers) == 1 else f"{index}/" for index, each in enumerate(optimizers)}
-        taken = self._agent.optimizer_numbers
+        taken = self._agent.clock.optimizers.numbers
         new = [each for each in optimizers if id(each) not in taken]  # the watch that gave an optimizer its number logs it
         bare = not taken and len(optimizers) == 1
         for each in new:
@@ -53,7 +53,7 @@ class TrainingScalars:
 
     def remove(self) -> None:
         for number in self._numbered:
-            self._agent.optimizer_numbers.pop(number, None)
+            self._agent.clock.optimizers.numbers.pop(number, None)
         self._numbered = []
         if self._scaler is not None:
             self._scaler.remove()
@@ -62,7 +62,7 @@ class TrainingScalars:
         """The optimizer is about to make an update."""
         agent = self._agent
         try:
-            if agent.optimizers.get(id(optimizer), 0) == 0:
+            if agent.clock.optimizers.counts.get(id(optimizer), 0) == 0:
                 self._log_groups(optimizer)
             if self._scaler is not None:
                 self._scaler.updating()

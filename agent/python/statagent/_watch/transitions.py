@@ -127,12 +127,12 @@ class Transitions:
         tracing.prepare()
         self._key = tracing.compiled.Key(attendant=self)
         self._removable = model.register_forward_pre_hook(_Attend(self), with_kwargs=True)
-        agent.add_step_listener(self.step_ended)
+        agent.clock.step_listeners.append(self.step_ended)
 
     def remove(self) -> None:
         self._removable.remove()
         self._key.remove()
-        self._agent.remove_step_listener(self.step_ended)
+        self._agent.clock.step_listeners.remove(self.step_ended)
         self._live, self._known, self._parameters = [], [], []
 
     # --- each pass of the root

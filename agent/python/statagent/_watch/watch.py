@@ -109,7 +109,7 @@ class Hooks:
             removable.remove()
         self.removables, self.optimizers = [], []
         self.claims.give_back()
-        self._agent.watches.remove(self)
+        self._agent.watches.attached.remove(self)
 
     @property
     def in_graph(self) -> bool:
@@ -125,7 +125,7 @@ class _Claims:
 
     def take(self, name: str, kind: str) -> bool:
         """False: another watch has it."""
-        watched = self._agent().watched
+        watched = self._agent().watches.claims
         if watched.setdefault((name, kind), self) is not self:
             return False
         self._taken.append((name, kind))
@@ -135,7 +135,7 @@ class _Claims:
         agent = self._agent()
         taken, self._taken = self._taken, []
         for key in taken if agent is not None else ():
-            agent.watched.pop(key, None)
+            agent.watches.claims.pop(key, None)
 
 
 class Attachment:
@@ -171,10 +171,10 @@ class Attachment:
         """Says where the model's tensors lie in logical tensors; None: this process is the only one."""
         if layouts is None:
             return
-        if self._agent.placing is None:
-            self._agent.placing = Placing(Layouts(self._agent.log_event))
-            self._agent.add_ending_listener(self._agent.placing.layouts.end_step)
-        known = self._agent.placing.layouts
+        if self._agent.watches.placing is None:
+            self._agent.watches.placing = Placing(Layouts(self._agent.log_event))
+            self._agent.clock.ending_listeners.append(self._agent.watches.placing.layouts.end_step)
+        known = self._agent.watches.placing.layouts
         known.add(id(self.hooks), layouts)
         self._removables.append(_Placed(known, id(self.hooks), layouts))
 
@@ -183,11 +183,11 @@ class Attachment:
     ) -> None:  # fmt: skip
         """Puts the noise of a twin into the model. Call it before everything that hooks or records."""
         agent = self._agent
-        if agent.perturbation is None:
+        if agent.watches.perturbation is None:
             return
-        if agent.noise_hooks is None:
-            agent.noise_hooks = NoiseHooks(agent, agent.perturbation)
-        agent.noise_hooks.attach(modules, _inside_script(self._root), parameters, places, shards, wrappers)
+        if agent.watches.noise_hooks is None:
+            agent.watches.noise_hooks = NoiseHooks(agent, agent.watches.perturbation)
+        agent.watches.noise_hooks.attach(modules, _inside_script(self._root), parameters, places, shards, wrappers)
 
     def hook_modules(self, modules: list[Named], kinds: frozenset[str], between: bool) -> None:
         """Values and gradients of these kinds. `between`: also inputs that no watched module has returned."""
@@ -290,7 +290,7 @@ class Attachment:
     def begin(self, evaluations: bool, steps: Steps, parameter_steps: Steps) -> None:
         """Records from now on."""
         self._passes.begin(evaluations, steps, parameter_steps)
-        self._agent.watches.append(self.hooks)
+        self._agent.watches.attached.append(self.hooks)
 
     def accompany(self, model: Any, optimizers: list[Any], name: str, scaler: Any, input_sizes: bool) -> None:
         """Sets up what is recorded besides tensors: the checklist, graph transitions and the optimizer's scalars."""
@@ -300,7 +300,7 @@ class Attachment:
             self.attempt("learning rates", TrainingScalars, self._agent, optimizers, scaler, name),
         ]
         self._removables += [each for each in observers if each is not None]
-        noise = [] if self._agent.noise_hooks is None else [self._agent.noise_hooks.before_update]
+        noise = [] if self._agent.watches.noise_hooks is None else [self._agent.watches.noise_hooks.before_update]
         for hooks in self.hooks.optimizers:
             hooks.before_update += noise + [each.before_update for each in (observers[0], observers[2]) if each is not None]
 

@@ -57,7 +57,7 @@ def observe_tree(prefix: str, tree: Any, kind: str = "weight") -> None:
 
     With prefix "params", {"dense": {"w": ...}} is recorded as "params.dense.w"."""
     agent = running_agent()
-    if agent is None or not agent.wanted:
+    if agent is None or not agent.clock.wanted:
         return
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         name = ".".join([prefix, *map(_key, path)] if prefix else map(_key, path))

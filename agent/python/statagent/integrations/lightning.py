@@ -66,7 +66,7 @@ class StatagentCallback(_callback_class()):  # type: ignore[misc]
         if self._agent is None or self._watch is None:
             return
         self._step = self._agent.current_step()
-        if self._batches and self._agent.inputs_wanted:
+        if self._batches and self._agent.clock.inputs_wanted:
             self._agent.log_batch(**(batch if _named(batch) else {"batch": batch}))
         self._watch.begin_pass(pl_module)  # training_step may call parts of the module only
 

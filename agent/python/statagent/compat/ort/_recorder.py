@@ -49,26 +49,26 @@ class Recorder:
     def start(self) -> None:
         """Records from now on, until `stop`."""
         self.stop()
-        self.agent.add_step_listener(self._step_changed)
+        self.agent.clock.step_listeners.append(self._step_changed)
         self._step_changed()
         _recorders.add(self)
 
     def stop(self) -> None:
         self.recording = self._backward_seen = False
-        self.agent.remove_step_listener(self._step_changed)
+        self.agent.clock.step_listeners.remove(self._step_changed)
         _recorders.discard(self)
         self._drop_leaf_hooks()
 
     def end_last_step(self) -> None:
         """Called at the end of the program."""
-        if self._passes and not self.agent.optimizers:
+        if self._passes and not self.agent.clock.optimizers.counts:
             self.agent.end_step()
 
     # --- steps -------------------------------------------------------------------------------------------------------------
 
     def _step_changed(self) -> None:
         agent = self.agent
-        self.recording = agent.wanted and self._first <= agent.current_step() < self._end
+        self.recording = agent.clock.wanted and self._first <= agent.current_step() < self._end
         self.epoch += 1
         self.step_epoch += 1
         self.micro_batch = self._passes = 0
@@ -82,7 +82,7 @@ class Recorder:
             return None
         if aside():
             return agent.current_step()
-        if agent.optimizers:
+        if agent.clock.optimizers.counts:
             self._left_out = not (root.training and _torch().is_grad_enabled())
             if self._backward_seen and not self._left_out:
                 self._backward_seen = False
@@ -111,7 +111,7 @@ class Recorder:
 
     def counts_passes(self) -> bool:
         """Whether each root forward pass is a step."""
-        return not self.agent.optimizers
+        return not self.agent.clock.optimizers.counts
 
     def note_backward(self, _: Any) -> None:
         self._backward_seen = True
@@ -127,7 +127,7 @@ class Recorder:
         try:
             if not isinstance(tensor, self.plain_types[0]):
                 raise TensorTypeError(f"found a {type(tensor).__name__}; expected a torch tensor")
-            if self._backward_seen and not self._in_pass and not self.agent.optimizers and not aside():
+            if self._backward_seen and not self._in_pass and not self.agent.clock.optimizers.counts and not aside():
                 self.agent.end_step()  # a tensor after a backward pass belongs to the next forward pass
             if not self.recording or self._left_out or _examined():
                 return
