@@ -10,8 +10,9 @@
 #include "agent/launch_environment.h"
 #include "agent/option_resolver.h"
 #include "agent/process_guard.h"
-#include "agent/stats/cuda/engine.h"
+#include "agent/stats/cuda/compute.h"
 #include "agent/stats/exponent_of.h"
+#include "agent/stats/exponents.h"
 #include "agent/stats/stats.h"
 #include "agent/tensor_place.h"
 

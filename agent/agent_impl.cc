@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "agent/bounded_run.h"
+#include "agent/stats/exponents.h"
 #include "agent/tensor_place.h"
 #include "common/names.h"
 
@@ -18,8 +19,8 @@ namespace {
 using namespace statcollect;
 
 constexpr std::chrono::milliseconds kCloseAtExit{2000};
-// Of the time to close, for what follows the wait for the collector. If a disk does not move for so long, or for
-// a fifth of the time to close, it counts as hung.
+// The part of the time to close that is kept for what follows the wait for the collector: a fifth, within
+// these bounds. A disk that makes no progress for that long counts as hung.
 constexpr std::chrono::milliseconds kEndingMin{400}, kEndingMax{5000};
 // Longer waits are cut, so that clocks do not overflow.
 constexpr std::chrono::milliseconds kTimeoutMax = std::chrono::hours(24);

@@ -1,9 +1,10 @@
+#include "agent/stats/exponents.h"
+
 #include <algorithm>
 
 #include "agent/stats/component_values.h"
 #include "agent/stats/exponent_of.h"
 #include "agent/stats/float_environment.h"
-#include "agent/stats/stats.h"
 #include "agent/stats/tensor_walk.h"
 #include "common/names.h"
 

@@ -39,23 +39,23 @@ struct CpuTensor {
 // data not aligned to the element.
 Status Validate(const CpuTensor& tensor);
 
-// Where a shard lies in a logical tensor, whose statistics are what those of its shards add up to: counts, min,
-// max and hash exactly, sketch and moments to rounding (merge.h). With boxes, or with ranges of the flattened
-// tensor, or (without both) the whole. Several boxes are equal but in one dimension, along which they follow each
-// other in the shard: context parallelism's zigzag. Borrowed.
+// Where a shard lies in a logical tensor, whose statistics are what those of its shards add up to: counts,
+// min, max and hash exactly, sketch and moments to rounding (merge.h). With boxes, or with ranges of the
+// flattened tensor, or (without both) the whole. Several boxes are equal but in one dimension, along which
+// they follow each other in the shard: context parallelism's zigzag. Borrowed.
 using Placement = PlacementView;
 
-// Also checks that the shard's shape and the placement fit each other, and that nothing overlaps. Cost: n log n
-// of boxes or ranges.
+// Also checks that the shard's shape and the placement fit each other, and that nothing overlaps. Cost: n
+// log n of boxes or ranges.
 Status Validate(const CpuTensor& tensor, const Placement& placement);
 
 class CpuWorkers;
 
 // Computes everything in one pass, without allocation. `sketch` has k = 0, 16, 32 or 64 entries and is
-// overwritten; `samples` receives the first min(samples.size(), components) components, and *samples_written
-// their number. `workers` (may be null) share the work on tensors of several stripes (cpu/engine.h).
-// `placement` (null: the tensor is the whole) decides where hash and sketch take the components. Precondition:
-// Validate(tensor) or Validate(tensor, *placement) is OK.
+// overwritten; `samples` receives the first min(samples.size(), components) components, and
+// *samples_written their number. `workers` (may be null) share the work on tensors of several stripes
+// (cpu/engine.h). `placement` (null: the tensor is the whole) decides where hash and sketch take the
+// components. Precondition: Validate(tensor) or Validate(tensor, *placement) is OK.
 TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::span<double> samples,
                        std::uint32_t* samples_written, CpuWorkers* workers = nullptr,
                        const Placement* placement = nullptr) noexcept;
@@ -63,12 +63,6 @@ TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::s
 // Copies the first `elements` elements bit by bit, in row-major order. Precondition: Validate(tensor) is OK,
 // and it has at least that many.
 void CopyElements(const CpuTensor& tensor, std::uint64_t elements, void* to) noexcept;
-
-// Counts the binary exponents floor(log2(|x|)) of the finite nonzero components: counts[e - lowest] is the
-// count of exponent e; the first and the last count include everything beyond them. Exponents of float64
-// range from -1074 to 1023. A separate pass, at about 2 ns per component. Precondition: Validate(tensor) is
-// OK.
-void CountExponents(const CpuTensor& tensor, int lowest, std::span<std::uint64_t> counts) noexcept;
 
 }  // namespace statcollect::stats
 

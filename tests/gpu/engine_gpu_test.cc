@@ -10,8 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "agent/stats/cuda/engine.h"
+#include "agent/stats/cuda/compute.h"
 #include "agent/stats/exponent_of.h"
+#include "agent/stats/exponents.h"
 #include "tests/agent/stats/cuda/emulation.h"
 #include "tests/agent/stats/test_tensor.h"
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "agent/stats/component_values.h"
 #include "agent/stats/float_environment.h"
 #include "agent/stats/tensor_walk.h"
 #include "common/names.h"
@@ -123,8 +124,9 @@ class FingerprintGatherer {
   FingerprintGatherer(RunsFunction add, std::size_t component_bytes, ChunkState& chunk) noexcept
       : add_(add), bytes_(component_bytes), chunk_(chunk) {}
 
-  // `count` components that lie at `from`, the first being number `at` of the tensor. They must stay there until
-  // Flush, or until FlushRuns. `apart`: no run is near enough in the tensor to be computed together with this one.
+  // `count` components that lie at `from`, the first being number `at` of the tensor. They must stay there
+  // until Flush, or until FlushRuns. `apart`: no run is near enough in the tensor to be computed together
+  // with this one.
   void Add(const unsigned char* from, std::uint64_t at, std::uint64_t count, bool apart) noexcept {
     while (count > 0) {
       const std::uint64_t room = std::min(count, kBlockComponents - at % kBlockComponents);
@@ -261,8 +263,8 @@ class ChunkReducer {
                          });
   }
 
-  // Of a chunk whose blocks are not those of the tensor: its hash and sketch by `runs`, and, unless it is null,
-  // `add` while a block is in the first-level cache.
+  // Of a chunk whose blocks are not those of the tensor: its hash and sketch by `runs`, and, unless it is
+  // null, `add` while a block is in the first-level cache.
   void RunWithFingerprint(BlockFunction add, RunsFunction runs) noexcept {
     FingerprintGatherer gatherer(runs, reader_.component_bytes(), chunk_);
     const std::size_t bytes = reader_.component_bytes();
@@ -298,8 +300,8 @@ class ChunkReducer {
     int together;
   };
 
-  // The quads of the full block that begins with the shard's component, where `run` has been walked to. False, and
-  // `run` as before, if the block is not made of whole quads.
+  // The quads of the full block that begins with the shard's component, where `run` has been walked to.
+  // False, and `run` as before, if the block is not made of whole quads.
   bool TakeQuads(ElementRun& run, std::uint64_t component, Quads& quads) const noexcept {
     ElementRun next = run;
     std::uint64_t all = 0;  // bits that are set in any bound of a run
@@ -341,8 +343,8 @@ class ChunkReducer {
     return {run.first - run.row + run.stride, run.row, run.rows - 1, run.row, run.stride};
   }
 
-  // Whether runs are whole groups (at least: if this one is) that are far enough from each other, and that blocks
-  // of the shard do not cut into short pieces.
+  // Whether runs are whole groups (at least: if this one is) that are far enough from each other, and that
+  // blocks of the shard do not cut into short pieces.
   static bool Apart(const ElementRun& run) noexcept {
     return run.row % kLanes == 0 && run.stride >= run.row + (FingerprintGatherer::kGap + 1) * kLanes &&
            (run.row >= 2 * FingerprintGatherer::kDirect || kBlockComponents % run.row == 0);
@@ -546,6 +548,29 @@ TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::s
              BestKernels(), partial, workers);
   *samples_written = CopySamples(tensor, samples);
   return Finished(partial, IsComplex(tensor.dtype) ? components / 2 : components, sketch);
+}
+
+std::uint32_t CopySamples(const CpuTensor& tensor, std::span<double> samples) noexcept {
+  const std::uint64_t components = ComponentCount(tensor);
+  const auto wanted = static_cast<std::uint32_t>(std::min<std::uint64_t>(samples.size(), components));
+  if (wanted == 0) return 0;
+  const std::uint32_t parts = IsComplex(tensor.dtype) ? 2 : 1;
+  TensorWalk walk(tensor);
+  walk.Seek(0);
+  unsigned char element[16];
+  double values[2];
+  for (std::uint32_t i = 0; i < wanted; ++i) {
+    if (i % parts == 0) {
+      walk.Copy(1, element);
+      ComponentsToDoubles(tensor.dtype, element, parts, values);
+    }
+    samples[i] = values[i % parts];
+  }
+  return wanted;
+}
+
+void CopyElements(const CpuTensor& tensor, std::uint64_t elements, void* to) noexcept {
+  if (elements > 0) TensorWalk(tensor).Copy(elements, to);
 }
 
 }  // namespace statcollect::stats

@@ -1,11 +1,11 @@
-// One tensor at a time, through an engine of the process's own.
+#include "agent/stats/cuda/compute.h"
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <string>
 #include <thread>
 
-#include "agent/stats/cuda/engine.h"
 #include "agent/stats/exponent_of.h"
 
 #include "common/thread_annotations.h"

@@ -5,23 +5,26 @@
 // A device's pool is allocated when it is first used: `records` pinned records, into which results are
 // written, and `lanes`, each with the scratch that the kernels of one stream share (they run one after the
 // other). A stream gets a lane with its first tensor and loses it to another one once all its results are
-// there. CUDA keeps what a destroyed stream has until its work is done, so a stream that gets the handle of one before finds the
-// lane's scratch unused. Records, and places for lists, grow on demand.
+// there. CUDA keeps what a destroyed stream has until its work is done, so a stream that gets the handle of
+// one before finds the lane's scratch unused. Records, and places for lists, grow on demand.
 //
 //   record: free -> in flight (one ticket) -> ready (the device wrote the ticket, last) -> free
 //
-// While its stream is captured into a CUDA graph, a tensor is not computed: AddToGraph makes its computation a
-// part of the graph. The host never sees a replay; results come through a log (replay.h), each with the step
-// that the device was told by MarkReplays. What a graph needs belongs to it, as long as it lives: scratch for
-// each captured stream, and a latch. Tensors are memory of the graph's, in its own order.
+// While its stream is captured into a CUDA graph, a tensor is not computed: AddToGraph makes its
+// computation a part of the graph. The host never sees a replay; results come through a log (replay.h),
+// each with the step that the device was told by MarkReplays. What a graph needs belongs to it, as long as
+// it lives: scratch for each captured stream, and a latch. Tensors are memory of the graph's, in its own
+// order.
 //
-// An error of a launch or a mark loses what it was for, and no more, unless the device has failed for good (CudaApi::Health): many
-// errors do not stick, such as that of a stream which another thread has just begun to capture.
+// An error of a launch or a mark loses what it was for, and no more, unless the device has failed for good
+// (CudaApi::Health): many errors do not stick, such as that of a stream which another thread has just begun
+// to capture.
 //
 // Invariants: (1) A lane's flights are launched in order, and become ready in the order of their launches.
-// (2) A lane's scratch is used by one stream at a time. (3) Every flight ends in exactly one call of `done`.
-// Threads: Enqueue and Compute from any; Poll from one at a time. No mutex is held while CUDA enqueues, which blocks as long as
-// the stream's queue is full; other threads with tensors of that stream wait for their turn.
+// (2) A lane's scratch is used by one stream at a time. (3) Every flight ends in exactly one call of
+// `done`. Threads: Enqueue and Compute from any; Poll from one at a time. No mutex is held while CUDA
+// enqueues, which blocks as long as the stream's queue is full; other threads with tensors of that stream
+// wait for their turn.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_ENGINE_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_ENGINE_H_
 
@@ -110,11 +113,11 @@ class CudaEngine {
   Status Check(const CpuTensor& tensor, int device);
 
   // Computes the tensor in the stream: its result comes from Poll, under `cookie`. Precondition:
-  // Check(tensor, device) was OK and IsCapturing(device, stream) is false. Errors (there will be no `done`):
-  // kResourceExhausted, no free record or lane; kInternal, CUDA refuses or the device has failed;
-  // kUnimplemented, strides or placement (MakeIndexMap); kAborted, given up for good. `placement` (null: the tensor
-  // is the whole) decides where hash and sketch take the components, and is not needed afterwards. Precondition:
-  // Validate(tensor, *placement) was OK.
+  // Check(tensor, device) was OK and IsCapturing(device, stream) is false. Errors (there will be no
+  // `done`): kResourceExhausted, no free record or lane; kInternal, CUDA refuses or the device has failed;
+  // kUnimplemented, strides or placement (MakeIndexMap); kAborted, given up for good. `placement` (null:
+  // the tensor is the whole) decides where hash and sketch take the components, and is not needed
+  // afterwards. Precondition: Validate(tensor, *placement) was OK.
   Status Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output, void* cookie,
                  const Placement* placement = nullptr);
 
@@ -125,10 +128,10 @@ class CudaEngine {
     void* cookie = nullptr;
     const Placement* placement = nullptr;
   };
-  // As Enqueue for each, but one launch for all whole tensors of a dtype and one for all its shards, if at most
-  // kListTasks (fewer shards: their maps take room): what many small tensors cost is the launches. All outputs have
-  // sketches of one width. Calls refused(cookie, why) for those that will not be computed, with Enqueue's reasons.
-  // Precondition: Check was OK for each.
+  // As Enqueue for each, but one launch for all whole tensors of a dtype and one for all its shards, if at
+  // most kListTasks (fewer shards: their maps take room): what many small tensors cost is the launches. All
+  // outputs have sketches of one width. Calls refused(cookie, why) for those that will not be computed,
+  // with Enqueue's reasons. Precondition: Check was OK for each.
   void EnqueueList(std::span<const Item> items, int device, void* stream,
                    const std::function<void(void* cookie, const Status&)>& refused);
 
@@ -150,8 +153,9 @@ class CudaEngine {
   // will be no such mark.
   bool MarkReplays(int device, void* stream, const ReplayControl& now, std::uint64_t number);
 
-  // Calls done(cookie, OK, or kInternal if it or the device has failed) for each result that is there, and tells
-  // `listener` what replays have left. Returns how many are still in flight, at least 1 while a graph lives.
+  // Calls done(cookie, OK, or kInternal if it or the device has failed) for each result that is there, and
+  // tells `listener` what replays have left. Returns how many are still in flight, at least 1 while a graph
+  // lives.
   std::size_t Poll(TimePoint now, const std::function<void(void* cookie, const Status&)>& done,
                    ReplayListener* listener = nullptr);
   // Ends all flights: done(cookie, kAborted) for each. Their records are lost. `for_good`: from now on
@@ -176,11 +180,11 @@ class CudaEngine {
   Lane* LaneFor(Pool& pool, void* stream);
   // Why nothing can be enqueued in the stream now, if so.
   Status CheckOpen(const Pool& pool) const;
-  // Makes the stream's lane this thread's, until EndLaunch. There is at least one free record then, `wanted` if there may be so
-  // many. Releases the mutex while it waits or allocates.
+  // Makes the stream's lane this thread's, until EndLaunch. There is at least one free record then,
+  // `wanted` if there may be so many. Releases the mutex while it waits or allocates.
   Status BeginLaunch(Pool& pool, void* stream, std::size_t wanted, Lane** lane);
-  // `enqueued`: whether the kernel that writes the flights' records was. Otherwise the records are free again, and `status` is
-  // returned.
+  // `enqueued`: whether the kernel that writes the flights' records was. Otherwise the records are free
+  // again, and `status` is returned.
   Status EndLaunch(Pool& pool, Lane& lane, std::span<const Flight> flights, bool enqueued,
                    const Status& status);
   void GiveBack(Pool& pool, const Flight& flight) const;
@@ -199,7 +203,8 @@ class CudaEngine {
   List* FreeList(Pool& pool, void* stream, std::size_t bytes);
   // Gives the task a record and a ticket, and its samples a place. Precondition: there is a free record.
   Flight TakeRecord(Pool& pool, DType dtype, const Output& output, void* cookie, Task* task) const;
-  // Enqueues a second kernel that counts the tensor's exponents, if that was asked for. Without the mutex, as the next ones.
+  // Enqueues a second kernel that counts the tensor's exponents, if that was asked for. Without the mutex,
+  // as the next ones.
   Status CountExponents(const Pool& pool, const Lane& lane, DType dtype, const Task& task,
                         const Flight& flight, void* stream) const;
   static void Require(const Status& part, Flight* flight, Status* status);
@@ -212,8 +217,8 @@ class CudaEngine {
   Status EnqueueKernel(int device, DType dtype, const Launch& launch, std::span<const std::uint64_t> map,
                        bool shards, void* stream) const;
   ListPlan PlanList(std::span<const Listed> items) const;
-  // Launches as many of the items, all whole or all shards of one dtype, as fit into one launch, or calls `refused` for them;
-  // returns how many, 0 if the first one has to go alone.
+  // Launches as many of the items, all whole or all shards of one dtype, as fit into one launch, or calls
+  // `refused` for them; returns how many, 0 if the first one has to go alone.
   std::size_t TryList(std::span<const Listed> items, int device, void* stream,
                       const std::function<void(void*, const Status&)>& refused);
   static void WriteList(const Lane& lane, const List& list, const ListPlan& plan,
@@ -246,12 +251,6 @@ class CudaEngine {
   bool stopped_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::map<int, std::unique_ptr<Pool>> pools_ STATCOLLECT_GUARDED_BY(mutex_);
 };
-
-// One tensor's statistics, waited for. `output` as above, without options: sketch of 0, 16, 32, 64, up to
-// kSamplesMax samples, and no exponents or kExponentCount of them, from kExponentMin on. `placement` as for
-// CudaEngine::Enqueue. kDeadlineExceeded: not there in time.
-Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Output& output,
-                   std::chrono::milliseconds timeout, const Placement* placement = nullptr);
 
 }  // namespace statcollect::stats::cuda
 

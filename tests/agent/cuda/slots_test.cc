@@ -13,6 +13,7 @@
 
 #include "agent/cuda/captures.h"
 #include "agent/export/batcher.h"
+#include "agent/stats/exponents.h"
 #include "common/names.h"
 #include "tests/agent/stats/cuda/fake_cuda.h"
 #include "tests/agent/stats/test_tensor.h"

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "agent/stats/cuda/engine.h"
+#include "agent/stats/cuda/compute.h"
 #include "tests/agent/stats/cuda/emulation.h"
 #include "tests/agent/stats/cuda/fake_runtime.h"
 #include "tests/agent/stats/test_tensor.h"

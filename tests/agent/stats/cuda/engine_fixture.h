@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/stats/cuda/engine.h"
+#include "agent/stats/exponents.h"
 #include "tests/agent/stats/cuda/fake_cuda.h"
 #include "tests/agent/stats/test_tensor.h"
 
