@@ -32,7 +32,7 @@ SCRIPT = textwrap.dedent("""
         simulated = simulated and agent.clock.meter is not None
         now = [0.0]
         if simulated:
-            agent._thinning._outside = dataclasses.replace(agent._thinning._outside, clock=lambda: now[0])
+            agent.clock._thinning._outside = dataclasses.replace(agent.clock._thinning._outside, clock=lambda: now[0])
         watch = statagent.watch(ddp, optimizer=optimizer)
         for step in range(56):
             if overhead and step in (10, 28, 36):  # a choice is announced, an alarm is raised, its steps are announced
