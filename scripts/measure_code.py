@@ -50,10 +50,9 @@ class Measure:
         return self.now >= self.goal if self.at_least else self.now <= self.goal
 
     def cells(self) -> tuple[str, str, str, str]:
-        bound = "at least" if self.at_least else "at most"
-        goal = f"{bound} {self.goal:,.0f}{self.unit}" if self.goal else "0"
+        goal = f"{'>=' if self.at_least else '<='} {self.goal:,.0f}{self.unit}" if self.goal else "0"
         now = f"{self.now:,.1f}" if self.unit else f"{self.now:,.0f}"
-        return self.what, f"{now}{self.unit}", goal, "met" if self.met() else "**not met**"
+        return self.what, f"{now}{self.unit}", goal, "yes" if self.met() else "**no**"
 
 
 class Tree:
@@ -124,7 +123,7 @@ def measure(root: Path) -> list[Measure]:
 
 
 def markdown(measures: list[Measure]) -> str:
-    rows = [("measure", "now", "goal", ""), ("---", "---:", "---:", "---"), *(one.cells() for one in measures)]
+    rows = [("measure", "now", "goal", "met"), ("---", "---:", "---:", "---"), *(one.cells() for one in measures)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
