@@ -8,7 +8,6 @@
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/compare/step_order.h"
-#include "server/query/settings/config_diff.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -106,15 +105,6 @@ using Meant = Found;
 
 constexpr double kMatches = 2e-3;
 
-// A large power of two; no scaler was seen.
-Meant AsUnknownLossScale(double factor) {
-  constexpr double kScaleMin = 256;
-  const double larger = std::max(factor, 1 / factor), power = std::exp2(std::round(std::log2(larger)));
-  if (power < kScaleMin || !Near(larger, power, 1e-4)) return std::nullopt;
-  return Make("loss_scale", "a power of two, as loss scales are: the gradients are unscaled in one run only",
-              Confidence::kLikely);
-}
-
 // How far the norm of all gradients is from that of the step before, as a ratio's logarithm: the run that
 // departs is the one whose norm has changed more. 0: not known.
 double ChangeOf(const Side& side) {
@@ -126,7 +116,6 @@ Meant AsLossScale(const Evidence& evidence, double factor) {
   const std::uint64_t step = evidence.root.step;
   const auto a = evidence.a.LatestScalar("loss_scale", step), b = evidence.b.LatestScalar("loss_scale", step);
   const auto scale = [](const std::optional<double>& known) { return known && *known > 0 ? *known : 1.0; };
-  if (!a && !b) return AsUnknownLossScale(factor);
   const auto [text_a, text_b] = NumberTexts(scale(a), scale(b));
   if (scale(a) != scale(b) && Near(factor, scale(b) / scale(a), kMatches))
     return Make("loss_scale",
@@ -196,19 +185,6 @@ Meant AsClipping(const Evidence& evidence, double factor) {
   return meaning;
 }
 
-// If the runs have different numbers of them, it is unknown which run divides.
-Meant AsCountRatio(const Evidence& evidence, double factor, const char* what, const char* key,
-                   std::uint32_t a, std::uint32_t b) {
-  const double ratio = a > 0 ? static_cast<double>(b) / a : 1;
-  if (a == b || b == 0 || (!Near(factor, ratio, kMatches) && !Near(1 / factor, ratio, kMatches)))
-    return std::nullopt;
-  const std::string text_a = std::to_string(a), text_b = std::to_string(b);
-  return Make("gradient_scale",
-              std::string("the number of ") + what + " is " + InBoth(evidence, text_a, text_b) +
-                  ", in the same ratio",
-              Confidence::kCertain, key, text_a, text_b);
-}
-
 Meant AsCount(const Evidence& evidence, double factor) {
   const bool grad = evidence.root.stage == Stage::kGrad;
   const std::uint32_t world_a = evidence.a.world_size, world_b = evidence.b.world_size;
@@ -223,31 +199,11 @@ Meant AsCount(const Evidence& evidence, double factor) {
                 "there are " + std::to_string(world_a) + " ranks: " + larger.name() +
                     " sums gradients over them where " + smaller.name() + " averages",
                 Confidence::kCertain, "world_size", std::to_string(world_a), std::to_string(world_b));
-  if (micro_a == micro_b && is(micro_a))
-    return Make("gradient_scale",
-                "there are " + std::to_string(micro_a) + " micro-batches: " + smaller.name() +
-                    " divides the loss by their number, " + larger.name() + " does not",
-                Confidence::kCertain, "micro_batches", std::to_string(micro_a), std::to_string(micro_b));
-  if (auto ranks = grad ? AsCountRatio(evidence, factor, "ranks", "world_size", world_a, world_b) : Meant())
-    return ranks;
-  return AsCountRatio(evidence, factor, "micro-batches", "micro_batches", micro_a, micro_b);
-}
-
-// A setting whose values have the same ratio.
-Meant AsSetting(const Evidence& evidence, double factor) {
-  for (const ConfigDifference& setting : CompareConfig(evidence.a.config, evidence.b.config)) {
-    const auto is_of = [&](std::string_view section) { return setting.key.starts_with(section); };
-    if (!setting.a || !setting.b) continue;
-    // No gradient depends on what the optimizer makes of it, or on the machine.
-    if (is_of("env.") || is_of("random.") || is_of("optimizer.") || is_of("hardware.")) continue;
-    const auto a = ParseDouble(*setting.a), b = ParseDouble(*setting.b);
-    if (!a || !b || *a == 0 || *b == 0) continue;
-    if (!Near(factor, *b / *a, kMatches) && !Near(factor, *a / *b, kMatches)) continue;
-    return Make("gradient_scale",
-                setting.key + " is " + InBoth(evidence, *setting.a, *setting.b) + ", in the same ratio",
-                Confidence::kCertain, setting.key, *setting.a, *setting.b);
-  }
-  return std::nullopt;
+  if (micro_a != micro_b || !is(micro_a)) return std::nullopt;
+  return Make("gradient_scale",
+              "there are " + std::to_string(micro_a) + " micro-batches: " + smaller.name() +
+                  " divides the loss by their number, " + larger.name() + " does not",
+              Confidence::kCertain, "micro_batches", std::to_string(micro_a), std::to_string(micro_b));
 }
 
 Meant FindMeaning(const Evidence& evidence, double factor) {
@@ -255,8 +211,7 @@ Meant FindMeaning(const Evidence& evidence, double factor) {
   if (auto meant = AsClippedBeforeUnscaling(evidence)) return meant;
   if (auto meant = AsLossScale(evidence, factor)) return meant;
   if (auto meant = AsCount(evidence, factor)) return meant;
-  if (auto meant = evidence.root.stage == Stage::kGrad ? AsClipping(evidence, factor) : Meant()) return meant;
-  return AsSetting(evidence, factor);
+  return evidence.root.stage == Stage::kGrad ? AsClipping(evidence, factor) : Meant();
 }
 
 // The gradient at the previous update: in the same step, or the last one of the previous step.

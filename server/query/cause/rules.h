@@ -23,7 +23,7 @@ Found FindModelStructure(const Evidence& evidence);  // model_structure
 // module_setting.cc
 Causes FindModuleSettings(const Evidence& evidence);  // module_setting
 // untrained.cc
-Found FindUntrained(const Evidence& evidence);  // requires_grad, not_in_optimizer, no_gradient
+Found FindUntrained(const Evidence& evidence);  // requires_grad, not_in_optimizer
 // optimizer_setting.cc
 Causes FindOptimizerSettings(const Evidence& evidence);  // learning_rate, betas, group_tensors, ...
 // optimizer_state.cc

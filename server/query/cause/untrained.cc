@@ -1,4 +1,4 @@
-// Parameters that one run does not train: frozen, not given to the optimizer, or without a gradient.
+// Parameters that one run does not train: frozen, or not given to the optimizer.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -81,31 +81,6 @@ Found AsLeftOut(const Evidence& evidence, const Lack& lack) {
   return cause;
 }
 
-bool Ran(const Side& side, std::string_view module) {
-  return Find(side.at, Kind::kOutput, module) != nullptr;
-}
-
-// The optimizer has the parameter and found no gradient of it.
-Found AsWithoutGradient(const Evidence& evidence, const Lack& lack) {
-  const std::string& name = evidence.root.activation;
-  if (evidence.root.kind != Kind::kWeightGrad || Find(lack.lacks.at, Kind::kWeight, name) == nullptr ||
-      Find(lack.lacks.at, Kind::kWeightGrad, {}) == nullptr)
-    return std::nullopt;
-  const auto changed = ChangedSettings(evidence.a.config, evidence.b.config, name);
-  const bool frozen = std::any_of(changed.begin(), changed.end(),
-                                  [](const ChangedSetting& one) { return one.setting == kRequiresGrad; });
-  if (frozen) return std::nullopt;  // FindModuleSettings says so
-  const std::string_view module = ParentOf(name);
-  Cause cause{.rule = "no_gradient", .confidence = Confidence::kLikely, .key = name};
-  cause.text = Printable(name) + " has no gradient in " + lack.lacks.name() + " " + evidence.AtStep() + ": ";
-  if (Ran(lack.has, module) && !Ran(lack.lacks, module)) {
-    cause.text += Printable(std::string(module)) + " did not run there";
-  } else {
-    cause.text += "it was frozen, not used for the loss, or cut off from it (detach, no_grad)";
-  }
-  return cause;
-}
-
 }  // namespace
 
 Found FindUntrained(const Evidence& evidence) {
@@ -119,8 +94,7 @@ Found FindUntrained(const Evidence& evidence) {
       return AsFrozen(evidence, lack);
     case Stage::kGrad:
     case Stage::kOptimizer:
-      if (auto found = AsLeftOut(evidence, lack)) return found;
-      return AsWithoutGradient(evidence, lack);
+      return AsLeftOut(evidence, lack);
     default:
       return std::nullopt;
   }

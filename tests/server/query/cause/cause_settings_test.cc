@@ -527,22 +527,6 @@ TEST_F(CauseUntrainedTest, AParameterThatTheOptimizerWasNotGivenIsNamed) {
   EXPECT_EQ(Say(root), "nothing");
 }
 
-TEST_F(CauseUntrainedTest, AParameterWithoutGradientIsNamed) {
-  const auto root = Root(3, Key("0.weight", Kind::kWeightGrad), Reason::kMissingInB);
-  Step(IsGradient);
-  EXPECT_EQ(
-      Say(root),
-      "no_gradient: 0.weight has no gradient in ort at step 3: it was frozen, not used for the loss, or "
-      "cut off from it (detach, no_grad)");
-  Reset();
-  Step(
-      [](const TensorKey& key) { return IsGradient(key) || (key.name == "0" && key.kind == Kind::kOutput); });
-  EXPECT_EQ(Say(root), "no_gradient: 0.weight has no gradient in ort at step 3: 0 did not run there");
-  Reset();  // ort records no gradients
-  Step([](const TensorKey& key) { return key.kind == Kind::kWeightGrad; });
-  EXPECT_EQ(Say(root), "nothing");
-}
-
 TEST_F(CauseSettingsTest, OtherParameterGroupsAreCounted) {
   Put(0, kWeight, Noise(1), Noise(2));
   Scalars(0, "lr/group0", 0.1, 0.1);
