@@ -74,7 +74,7 @@ bool LeavesWeights(const std::vector<TensorPair>& pairs) {
   return !trained && HasWeights(pairs, Stage::kWeights);
 }
 
-// Copies the comparison with sisters and earlier steps from a record's excess jump to the setting jump that
+// Copies the comparison with sisters from a record's excess jump to the setting jump that
 // explains it. Jumps of one record are adjacent, settings first.
 void ShareEvidence(std::vector<Jump>& jumps) {
   for (std::size_t i = 1; i < jumps.size(); ++i) {
@@ -85,7 +85,6 @@ void ShareEvidence(std::vector<Jump>& jumps) {
       continue;
     setting.usual = excess.usual;
     setting.sisters = excess.sisters;
-    setting.past = excess.past;
     setting.stands_out = true;
   }
 }
