@@ -7,7 +7,7 @@
 namespace statcollect::query {
 namespace {
 
-constexpr std::size_t kInCommon = 10;  // one of so many tensors of the smaller model makes them comparable
+constexpr std::size_t kInCommon = 3;  // one of so many tensors of the smaller model makes them comparable
 
 std::set<std::string> LabelsOfPairs(const Aligner& aligner) {
   std::set<std::string> labels;

@@ -216,10 +216,10 @@ class Model:
         return answer
 
     def are_other_models(self) -> bool:
-        """Fewer than one in ten tensors of the smaller model, batches aside, have a counterpart."""
+        """Fewer than one in three tensors of the smaller model, batches aside, have a counterpart."""
         alone = {side: {i for lacking, _, i in self.missing if lacking == side and i[1] != "batch"} for side in "ab"}
         fewest = min(len(alone["a"]), len(alone["b"]))
-        return fewest > 0 and 10 * len(self.paired) < len(self.paired) + fewest
+        return fewest > 0 and 3 * len(self.paired) < len(self.paired) + fewest
 
     def compare_rank(self, step: int, rank: int, rows: list[Row]) -> None:
         if not self.a.get((step, rank)) or not self.b.get((step, rank)):

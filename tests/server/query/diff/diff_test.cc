@@ -764,21 +764,21 @@ void WriteModel(RunWriter run, const std::string& own, int alone, int shared) {
 }
 
 TEST_F(DiffTest, TwoModelsAreNotCompared) {
-  WriteModel(RunWriter(store_, "a"), "a", 20, 1);
-  WriteModel(RunWriter(store_, "b"), "b", 11, 1);
+  WriteModel(RunWriter(store_, "a"), "a", 20, 5);
+  WriteModel(RunWriter(store_, "b"), "b", 11, 5);
   const DiffReport r = *QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .no_alignment = true});
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
   EXPECT_FALSE(r.first || r.root || r.first_bitwise);
   EXPECT_THAT(r.diverged, IsEmpty());
   EXPECT_THAT(r.message,
-              HasSubstr("they are different models: of 21 tensors of a and 12 of b, only one has a "
+              HasSubstr("they are different models: of 25 tensors of a and 16 of b, only 5 have a "
                         "counterpart in the other run"));
   EXPECT_THAT(r.unmatched.only_a, ::testing::SizeIs(20));
 }
 
 TEST_F(DiffTest, AModelWithAPartOfAnotherIsCompared) {
-  WriteModel(RunWriter(store_, "a"), "a", 20, 2);
-  WriteModel(RunWriter(store_, "b"), "b", 11, 2);
+  WriteModel(RunWriter(store_, "a"), "a", 20, 6);
+  WriteModel(RunWriter(store_, "b"), "b", 11, 6);
   const DiffReport r = *QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .no_alignment = true});
   EXPECT_EQ(r.verdict, Verdict::kDiverged);
   EXPECT_EQ(r.compared.diverged, 31u);
