@@ -17,8 +17,6 @@
 namespace statcollect::query {
 namespace {
 
-using namespace measured;
-
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
 double NormOf(const Apart::Sums& sums) {
@@ -33,14 +31,14 @@ double TrimmedNorm(const Apart& apart) {
   for (double& sum : squares) sum *= sum;
   std::sort(squares.begin(), squares.end());
   double rest = 0;
-  for (std::size_t i = 0; i + kTrimmed < squares.size(); ++i) rest += squares[i];
-  return std::min(std::sqrt(rest / kShareOfRest), apart.whole);
+  for (std::size_t i = 0; i + measured::kTrimmed < squares.size(); ++i) rest += squares[i];
+  return std::min(std::sqrt(rest / measured::kShareOfRest), apart.whole);
 }
 
 // Of a small tensor, a few large elements may make up nearly all of its noise, which is in proportion to them: the
 // effective number of terms (Satterthwaite). `own`: the sums of the tensor itself.
 std::size_t IndependentSums(std::uint64_t numel, const Apart::Sums& own) {
-  if (numel >= kTrimmedFrom) return Apart::kSums;
+  if (numel >= measured::kTrimmedFrom) return Apart::kSums;
   double squares = 0, fourths = 0;
   for (const double sum : own) {
     squares += sum * sum;
@@ -150,7 +148,8 @@ Apart MeasuredRule::ApartIn(const TensorPair& pair, const Observation& other, st
   }
   apart.by_value = NormOf(apart.value);
   if (apart.by_value == 0 && !apart.same) {
-    const double least = std::max(absolute, kUnseen * UnitRoundoff(pair.a.layout->dtype) * pair.a.stats->l2);
+    const double least =
+        std::max(absolute, measured::kUnseen * UnitRoundoff(pair.a.layout->dtype) * pair.a.stats->l2);
     apart.value.fill(least / std::sqrt(static_cast<double>(Apart::kSums)));
     apart.by_value = least;
   }
@@ -188,15 +187,15 @@ void MeasuredRule::SetNoise(std::span<const Apart> twins, Record& to) const {
     const double step = scales_[0].ulps / scales_[1].ulps, proportional = noise[1] * step;
     if (noise[0] == kUnknown) {
       noise[0] = proportional;
-    } else if (noise[0] < proportional * kRare) {
+    } else if (noise[0] < proportional * measured::kRare) {
       noise[0] = noise[1] * std::sqrt(step);
     }
   };
   from_next(to.noise);
   from_next(by_value);
-  for (double& noise : to.noise) noise = std::max(noise, kLeastNoise * to.unit * to.size);
-  for (double& noise : by_value) noise = std::max(noise, kLeastNoise * to.unit * to.size);
-  to.lost = std::isfinite(by_value[0]) && by_value[0] > kLost * to.size;
+  for (double& noise : to.noise) noise = std::max(noise, measured::kLeastNoise * to.unit * to.size);
+  for (double& noise : by_value) noise = std::max(noise, measured::kLeastNoise * to.unit * to.size);
+  to.lost = std::isfinite(by_value[0]) && by_value[0] > measured::kLost * to.size;
   to.carried = std::move(by_value);
 }
 
@@ -243,7 +242,7 @@ void MeasuredRule::MeasureLoss(const MeasuredStep& step, std::size_t i, Record& 
     if (!step.losses[t][i]) continue;
     twins[t] = apart_by(pair.loss_a - *step.losses[t][i]);
     const double times = ulps_[t] / ulps_.front();
-    if (!twins[t].alike || times > kOfScale) continue;
+    if (!twins[t].alike || times > measured::kOfScale) continue;
     squares += twins[t].whole * twins[t].whole / (times * times);
     ++count;
   }
@@ -301,7 +300,7 @@ std::vector<MeasuredRule::Record> MeasuredRule::Measure(const MeasuredStep& step
     record.regrouped = rows_.Differ(pair);
     // By how much that moves what follows is not known; at least as far as the next rung.
     for (std::size_t s = 0; s < scales_.size() && record.regrouped; ++s)
-      record.ratios[s] = kOfScale * scales_[0].ulps / scales_[s].ulps;
+      record.ratios[s] = measured::kOfScale * scales_[0].ulps / scales_[s].ulps;
     if (record.stage == Stage::kGrad && record.lost) noise_driven_.insert(pair.a.def->key.name);
   }
   return records;
@@ -315,26 +314,27 @@ double MeasuredRule::LeastNoise(const TensorPair& pair, const Record& record) {
     least.noise = std::min(least.noise, record.noise[0] / record.size);
   const double noise = std::isfinite(least.noise) ? least.noise * record.size : 0;
   // A mean that is zero but for rounding rounds like the values that it is taken of.
-  return pair.loss != nullptr ? noise : std::max(noise, kLeastNoise * record.unit * means_.SizeOf(pair));
+  return pair.loss != nullptr ? noise
+                              : std::max(noise, measured::kLeastNoise * record.unit * means_.SizeOf(pair));
 }
 
 // Whether the noise grows by far less than in proportion from one rung to the next: single events make it, such as an
 // element that is rounded to the next bfloat16 inside of an optimizer. However small a difference is, one may happen.
 bool MeasuredRule::HasRareEvents(const Record& record) const {
   if (scales_.size() < 2 || !std::isfinite(record.noise[1])) return false;
-  return record.noise[1] < record.noise[0] * std::pow(scales_[1].ulps / scales_[0].ulps, kGrowth);
+  return record.noise[1] < record.noise[0] * std::pow(scales_[1].ulps / scales_[0].ulps, measured::kGrowth);
 }
 
 double MeasuredRule::Expected(const TensorPair& pair, const Record& record, const SeenBefore& before,
                               double least) const {
   const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
-  double expected = std::max(1.0, kSumFactor * std::sqrt(length)) * least;
+  double expected = std::max(1.0, measured::kSumFactor * std::sqrt(length)) * least;
   if (pair.loss == nullptr && lengths_.IsOtherConvolution(pair, convolutions_))
-    expected = std::max(expected, kWinograd * record.unit * record.size);
+    expected = std::max(expected, measured::kWinograd * record.unit * record.size);
   if (record.own_inputs_agree) return expected;
   std::size_t scale = scales_.size() - 1;
   for (std::size_t s = scale; s-- > 0;) {
-    if (before.ratios[s] <= kOfScale) scale = s;
+    if (before.ratios[s] <= measured::kOfScale) scale = s;
   }
   if (before.ratios[scale] > 0 && std::isfinite(record.noise[scale]))
     expected = std::max(expected, before.ratios[scale] * record.noise[scale]);
@@ -345,13 +345,14 @@ double MeasuredRule::Expected(const TensorPair& pair, const Record& record, cons
 }
 
 double MeasuredRule::JudgedNorm(const TensorPair& pair, const Record& record) {
-  const bool trimmed = pair.loss == nullptr && pair.a.stats->numel >= kTrimmedFrom;
+  const bool trimmed = pair.loss == nullptr && pair.a.stats->numel >= measured::kTrimmedFrom;
   return trimmed ? TrimmedNorm(record.b) : record.b.whole;
 }
 
 // What is computed from equal bits may round in another order, whatever its noise: one number tells little of that.
 double MeasuredRule::RoundingOfLoss(const Record& record, double terms) {
-  return std::max(kKernelRoundoffs, kSumFactor * std::sqrt(terms)) * record.unit * record.size;
+  return std::max(measured::kKernelRoundoffs, measured::kSumFactor * std::sqrt(terms)) * record.unit *
+         record.size;
 }
 
 // Above 1: more than noise explains, by this factor.
@@ -361,8 +362,9 @@ double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double
   if (!record.b.alike) return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : kUnknown;
   const bool computed = record.stage == Stage::kBatch && record.unit > 0 && before.ratios.front() > 0;
   if (AreInputs(record.stage)) {
-    const double given =
-        record.unit == 0 ? kUnknown : record.b.whole / (kInputRoundoffs * record.unit * record.size);
+    const double given = record.unit == 0
+                             ? kUnknown
+                             : record.b.whole / (measured::kInputRoundoffs * record.unit * record.size);
     if (!computed || given <= 1) return given;
   }
   if (record.unit == 0 || record.lost || record.noise[0] == kUnknown) return 0;
@@ -370,10 +372,11 @@ double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double
   const std::uint64_t numel = pair.loss == nullptr ? pair.a.stats->numel : 1;
   std::size_t twins = scales_.front().count;
   if (pair.loss != nullptr) {
-    while (twins < ulps_.size() && ulps_[twins] <= kOfScale * ulps_.front()) ++twins;
+    while (twins < ulps_.size() && ulps_[twins] <= measured::kOfScale * ulps_.front()) ++twins;
   }
   return JudgedNorm(pair, record) /
-         (NoiseThreshold(pair.loss == nullptr ? record.sums : 1, twins, numel >= kTrimmedFrom) * expected);
+         (NoiseThreshold(pair.loss == nullptr ? record.sums : 1, twins, numel >= measured::kTrimmedFrom) *
+          expected);
 }
 
 // Equal inputs gave another output: everything before agrees bit for bit, and so did this tensor in an earlier step, so it
@@ -388,9 +391,10 @@ void MeasuredRule::FindFirst(std::span<const Record> records, const MeasuredStep
     const Record& record = records[i];
     if (record.group != first->group || !differs(record) || AreInputs(record.stage)) continue;
     if (step.pairs[i].loss != nullptr || least_.at(IdentityOf(step.pairs[i])).since == steps_) continue;
-    if (record.b.whole > kKernelRoundoffs * record.unit * record.size)
+    if (record.b.whole > measured::kKernelRoundoffs * record.unit * record.size)
       judged.excess[i] =
-          std::max(judged.excess[i], kFirstExcess + kFirstExcessOrder * std::min(judged.excess[i], 1.0));
+          std::max(judged.excess[i],
+                   measured::kFirstExcess + measured::kFirstExcessOrder * std::min(judged.excess[i], 1.0));
   }
 }
 
@@ -422,10 +426,10 @@ Explained MeasuredRule::Describe(const TensorPair& pair, const Record& record, d
 Confidence MeasuredRule::ConfidenceOf(const Jump& jump, const Record& record, double excess,
                                       std::uint64_t numel, bool first) {
   if (jump.kind != JumpKind::kMeasured || std::isinf(excess)) return Confidence::kCertain;
-  if (record.own_inputs_agree && excess >= kCertain) return Confidence::kCertain;
-  if (first) return excess >= kLikelyFirst ? Confidence::kLikely : Confidence::kPossible;
-  if (excess >= kCertain && numel >= kCertainFrom) return Confidence::kCertain;
-  return excess >= kLikely ? Confidence::kLikely : Confidence::kPossible;
+  if (record.own_inputs_agree && excess >= measured::kCertain) return Confidence::kCertain;
+  if (first) return excess >= measured::kLikelyFirst ? Confidence::kLikely : Confidence::kPossible;
+  if (excess >= measured::kCertain && numel >= measured::kCertainFrom) return Confidence::kCertain;
+  return excess >= measured::kLikely ? Confidence::kLikely : Confidence::kPossible;
 }
 
 Jump MeasuredRule::JumpAt(std::size_t index, const Record& record, const Explained& one, double excess) {
@@ -512,7 +516,8 @@ std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const Record> rec
       std::find_if(judged.excess.begin(), judged.excess.end(), [](double one) { return one > 1; });
   const auto index = static_cast<std::size_t>(first - judged.excess.begin());
   if (first == judged.excess.end() || records[index].stage != Stage::kForward) return {};
-  if (!(*first > kOfScale) || records[index].b.by_value < kUnread * records[index].size) return {};
+  if (!(*first > measured::kOfScale) || records[index].b.by_value < measured::kUnread * records[index].size)
+    return {};
   const Judged again = JudgeRecords(records, step, others, /*outputs_count=*/false);
   std::vector<std::size_t> outputs;
   bool gradients = false;
