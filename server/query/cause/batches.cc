@@ -31,9 +31,8 @@ StepBounds Around(std::uint64_t step) {
 // All micro-batches of it on one rank.
 Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like, StepBounds steps,
                  std::vector<RunView::Series>& series) {
-  auto catalogue = side.view->Catalogue(side.attempt, rank);
-  if (!catalogue.ok()) return catalogue.status();
-  for (const TensorDef& def : (*catalogue)->activations) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, side.view->Catalogue(side.attempt, rank));
+  for (const TensorDef& def : catalogue->activations) {
     if (def.key.kind == Kind::kBatch && def.key.name == like.name && def.key.output_path == like.output_path)
       series.push_back(
           {.attempt = side.attempt, .rank = rank, .activation = def.id, .steps = steps, .points = {}});
@@ -56,9 +55,8 @@ Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& want
   std::optional<Batch> best;
   for (const auto* all : {&own, &others}) {
     for (const RunView::Series& series : *all) {
-      auto catalogue = side.view->Catalogue(series.attempt, series.rank);
-      if (!catalogue.ok()) return catalogue.status();
-      const TensorKey& key = (*catalogue)->activations[series.activation].key;
+      STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, side.view->Catalogue(series.attempt, series.rank));
+      const TensorKey& key = catalogue->activations[series.activation].key;
       for (const StatPoint& point : series.points) {
         if (point.stats.hash != wanted.stats->hash || point.stats.numel != wanted.stats->numel) continue;
         const Batch found{.rank = series.rank, .micro_batch = key.micro_batch, .step = point.step};
@@ -143,9 +141,8 @@ Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token&) {
   for (const bool of_a : {true, false}) {
     const Side &had = of_a ? evidence.a : evidence.b, &has = of_a ? evidence.b : evidence.a;
     if (!TellsBatches(*has.root) || !TellsBatches(*had.root)) return Found();
-    auto found = FindEqual(had, *has.root, root);
-    if (!found.ok()) return found.status();
-    if (*found) return Found(MakeCause(evidence, **found, of_a));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto found, FindEqual(had, *has.root, root));
+    if (found) return Found(MakeCause(evidence, *found, of_a));
   }
   return Found();
 }

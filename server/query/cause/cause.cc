@@ -60,29 +60,25 @@ void KeepBest(Causes& causes) {
 
 Result<std::vector<Cause>> FindCauses(const CauseQuestion& question, const std::stop_token& stop) {
   if (!question.steps.contains(question.root.step)) return Causes();
-  auto evidence = cause::Gather(question, stop);
-  if (!evidence.ok()) return evidence.status();
-  auto part = cause::FindAgreeingPart(*evidence);
-  if (!part.ok()) return part.status();
-  evidence->agreeing_part = *part;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto evidence, cause::Gather(question, stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(evidence.agreeing_part, cause::FindAgreeingPart(evidence));
   Causes causes;
   for (const auto rule : kReadingFinders) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
-    auto found = rule(*evidence, stop);
-    if (!found.ok()) return found.status();
-    if (*found) causes.push_back(**std::move(found));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto found, rule(evidence, stop));
+    if (found) causes.push_back(*std::move(found));
   }
   const auto add = [&](const auto& rules) {
-    for (const auto rule : rules) std::ranges::move(rule(*evidence), std::back_inserter(causes));
+    for (const auto rule : rules) std::ranges::move(rule(evidence), std::back_inserter(causes));
   };
   add(kFinders);
   KeepBest(causes);
-  if ((causes.empty() || !IsLikely(causes.front())) && !IsAsSmallAsRounding(*evidence)) {
+  if ((causes.empty() || !IsLikely(causes.front())) && !IsAsSmallAsRounding(evidence)) {
     add(kDescriptions);
     KeepBest(causes);
     if (!causes.empty()) causes.resize(1);  // of one tensor
   }
-  if (auto found = cause::FindSameSamples(*evidence)) causes.push_back(*std::move(found));
+  if (auto found = cause::FindSameSamples(evidence)) causes.push_back(*std::move(found));
   return causes;
 }
 

@@ -22,9 +22,8 @@ Result<std::vector<ScalarRecord>> ReadScalars(const CauseQuestion& question, con
   std::vector<ScalarRecord> all;
   for (std::size_t attempt = 0; attempt <= side.attempt; ++attempt) {
     if (!side.view->ranks(attempt).contains(side.rank)) continue;
-    auto some = side.view->Scalars(attempt, side.rank, bounds);
-    if (!some.ok()) return some.status();
-    for (ScalarRecord& scalar : *some) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto some, side.view->Scalars(attempt, side.rank, bounds));
+    for (ScalarRecord& scalar : some) {
       const auto step = question.steps.find(scalar.step);
       if (step == question.steps.end()) {
         if (attempt == side.attempt) all.push_back(std::move(scalar));
@@ -50,12 +49,9 @@ Result<std::optional<double>> NormOfModel(const Side& side, std::size_t attempt,
   for (const auto& [rank, meta] : ranks) {
     StepData of_rank;
     if (rank != side.rank) {
-      auto complete = side.view->IsComplete(attempt, rank, step);
-      if (!complete.ok()) return complete.status();
-      if (!*complete) return std::optional<double>();
-      auto data = side.view->Read(attempt, rank, step);
-      if (!data.ok()) return data.status();
-      of_rank = *std::move(data);
+      STATCOLLECT_ASSIGN_OR_RETURN(auto complete, side.view->IsComplete(attempt, rank, step));
+      if (!complete) return std::optional<double>();
+      STATCOLLECT_ASSIGN_OR_RETURN(of_rank, side.view->Read(attempt, rank, step));
     }
     for (const Observation& seen : (rank == side.rank ? own : of_rank).observations) {
       if (seen.def->key.kind != Kind::kWeightGrad || !seen.stats->has_finite) continue;
@@ -77,13 +73,9 @@ Result<std::optional<double>> NormOfModel(const Side& side, std::size_t attempt,
 // One step of a side, and the norm of its gradients where a rule may ask for it.
 Status ReadStep(const CauseQuestion& question, std::size_t attempt, std::uint64_t step, const Side& side,
                 StepData& data, std::optional<double>& norm) {
-  auto read = side.view->Read(attempt, side.rank, step);
-  if (!read.ok()) return read.status();
-  data = *std::move(read);
+  STATCOLLECT_ASSIGN_OR_RETURN(data, side.view->Read(attempt, side.rank, step));
   if (question.root.stage != Stage::kGrad) return Status::Ok();
-  auto found = NormOfModel(side, attempt, step, data);
-  if (!found.ok()) return found.status();
-  norm = *found;
+  STATCOLLECT_ASSIGN_OR_RETURN(norm, NormOfModel(side, attempt, step, data));
   return Status::Ok();
 }
 
@@ -100,12 +92,10 @@ Status FillSide(const CauseQuestion& question, bool of_a, Side& side) {
     STATCOLLECT_RETURN_IF_ERROR(
         ReadStep(question, attempt_of(before), before->first, side, side.before, side.norm_before));
   }
-  auto scalars = ReadScalars(question, side, of_a);
-  if (!scalars.ok()) return scalars.status();
-  side.scalars = *std::move(scalars);
-  auto events = side.view->Events(side.attempt, side.rank);
-  if (!events.ok()) return events.status();
-  side.events = *std::move(events);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, ReadScalars(question, side, of_a));
+  side.scalars = std::move(scalars);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto events, side.view->Events(side.attempt, side.rank));
+  side.events = std::move(events);
   for (const Observation& seen : side.at.observations)
     side.micro_batches = std::max(side.micro_batches, SaturatingAdd(seen.def->key.micro_batch, 1));
   const auto& ranks = side.view->ranks(side.attempt);
@@ -156,11 +146,9 @@ void CompareLaunches(Evidence& evidence) {
 Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_t step, const StepData& of_a,
                                      const StepData& of_b, Evidence::Paired& paired) {
   const auto [attempt_a, attempt_b] = question.steps.at(step);
-  auto a = question.a.Catalogue(attempt_a, question.ranks.a);
-  if (!a.ok()) return a.status();
-  auto b = question.b.Catalogue(attempt_b, question.ranks.b);
-  if (!b.ok()) return b.status();
-  paired.step = PairedStep(of_a, of_b, question.aligner.For(question.place, **a, **b));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, question.a.Catalogue(attempt_a, question.ranks.a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, question.b.Catalogue(attempt_b, question.ranks.b));
+  paired.step = PairedStep(of_a, of_b, question.aligner.For(question.place, *a, *b));
   paired.pairs = paired.step.TakePairs();
   std::vector<Pair> pairs;
   pairs.reserve(paired.pairs.size());
@@ -280,16 +268,14 @@ Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& st
   STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/false, evidence.b));
   FindLaunches(question, evidence);
   CompareLaunches(evidence);
-  auto at = MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at, evidence.paired_at);
-  if (!at.ok()) return at.status();
-  evidence.at = *std::move(at);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto at, MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at, evidence.paired_at));
+  evidence.at = std::move(at);
   const auto here = question.steps.find(question.root.step);
   if (here != question.steps.begin()) {
     evidence.step_before = std::prev(here)->first;
-    auto before = MatchPairs(question, *evidence.step_before, evidence.a.before, evidence.b.before,
-                             evidence.paired_before);
-    if (!before.ok()) return before.status();
-    evidence.before = *std::move(before);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto before, MatchPairs(question, *evidence.step_before, evidence.a.before, evidence.b.before,
+                             evidence.paired_before));
+    evidence.before = std::move(before);
   }
   SetRoot(evidence);
   NoteRounding(evidence);

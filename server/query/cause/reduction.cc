@@ -21,9 +21,8 @@ Result<OtherRanks> ReadOtherRanks(const Side& side, std::uint64_t step) {
   std::vector<RunView::Series> series;
   for (const auto& [rank, meta] : side.view->ranks(side.attempt)) {
     if (rank == side.rank || series.size() >= kOtherRanksMax) continue;
-    auto catalogue = side.view->Catalogue(side.attempt, rank);
-    if (!catalogue.ok()) return catalogue.status();
-    for (const TensorDef& def : (*catalogue)->activations) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, side.view->Catalogue(side.attempt, rank));
+    for (const TensorDef& def : catalogue->activations) {
       if (def.key == side.root->def->key)
         series.push_back({.attempt = side.attempt,
                           .rank = rank,
@@ -153,15 +152,13 @@ Result<Found> FindReduction(const Evidence& evidence, const std::stop_token&) {
   const bool applies = (of_replicas || kind == Kind::kGradOutput) && evidence.HasRootPair() &&
                        evidence.a.world_size > 1 && evidence.b.world_size > 1;
   if (!applies) return Found();
-  auto a = ReadOtherRanks(evidence.a, evidence.root.step);
-  if (!a.ok()) return a.status();
-  auto b = ReadOtherRanks(evidence.b, evidence.root.step);
-  if (!b.ok()) return b.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, ReadOtherRanks(evidence.a, evidence.root.step));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, ReadOtherRanks(evidence.b, evidence.root.step));
   if (of_replicas) {
-    if (auto found = AsReduction(evidence, *a, *b)) return found;
+    if (auto found = AsReduction(evidence, a, b)) return found;
   }
   const bool gradient = kind == Kind::kWeightGrad || kind == Kind::kGradOutput;
-  return gradient ? AsFactorByRank(evidence, *a, *b) : Found();
+  return gradient ? AsFactorByRank(evidence, a, b) : Found();
 }
 
 }  // namespace statcollect::query::cause

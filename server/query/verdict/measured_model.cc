@@ -79,17 +79,15 @@ Result<MeasuredStep> MeasuredModel::Measure(std::uint64_t step, StepPairs& now,
 
 Result<RankTrail> MeasuredModel::Follow(std::uint64_t step, StepPairs& now) {
   std::vector<Twins::Step> twins;
-  const auto measured = Measure(step, now, twins);
-  if (!measured.ok()) return measured.status();
-  return rule_.Follow(*measured);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto measured, Measure(step, now, twins));
+  return rule_.Follow(measured);
 }
 
 Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& now) {
   std::vector<Twins::Step> twins;
-  const auto measured = Measure(step, now, twins);
-  if (!measured.ok()) return measured.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto measured, Measure(step, now, twins));
   const std::vector<const RankTrail*> others = others_ ? others_(step) : std::vector<const RankTrail*>();
-  MeasuredRule::Answer answer = rule_.Judge(*measured, others);
+  MeasuredRule::Answer answer = rule_.Judge(measured, others);
   return Answer{.explained = std::move(answer.explained),
                 .jumps = std::move(answer.jumps),
                 .without_effect = std::move(answer.without_effect)};

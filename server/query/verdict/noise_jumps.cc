@@ -19,9 +19,8 @@ std::optional<double> NoiseOfStep::TimesOf(const TensorPair& pair) const {
 Result<NoiseOfStep> ReadNoise(const DiffContext& context, const NoisePlace& place) {
   NoiseOfStep noise;
   if (context.noise == nullptr || context.exact) return noise;
-  auto by_id = context.noise->At(place.attempt_a, place.rank_a, place.step);
-  if (!by_id.ok()) return by_id.status();
-  noise.by_id = *std::move(by_id);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto by_id, context.noise->At(place.attempt_a, place.rank_a, place.step));
+  noise.by_id = std::move(by_id);
   return noise;
 }
 
@@ -33,9 +32,7 @@ Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const 
     const TensorPair& pair = *step[jump.index].pair;
     double of_repeats = noise.Of(pair);
     if (pair.loss != nullptr) {
-      const auto of_loss = context.noise->OfLoss(place.rank_a, place.step, /*micro_batch=*/0, *pair.loss);
-      if (!of_loss.ok()) return of_loss.status();
-      of_repeats = *of_loss;
+      STATCOLLECT_ASSIGN_OR_RETURN(of_repeats, context.noise->OfLoss(place.rank_a, place.step, /*micro_batch=*/0, *pair.loss));
     }
     if (!(pair.distance <= kNoiseFactor * of_repeats)) left.push_back(jump);
   }

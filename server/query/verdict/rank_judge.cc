@@ -39,9 +39,8 @@ Result<std::map<std::string, Values>> ReadSettingValues(RunView& view, std::uint
   std::map<std::string, Values> settings;
   for (const std::size_t attempt : attempts) {
     if (!view.ranks(attempt).contains(rank)) continue;
-    auto scalars = view.Scalars(attempt, rank, {.first = 0, .last = plan.steps.rbegin()->first});
-    if (!scalars.ok()) return scalars.status();
-    for (const ScalarRecord& scalar : *scalars) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, view.Scalars(attempt, rank, {.first = 0, .last = plan.steps.rbegin()->first}));
+    for (const ScalarRecord& scalar : scalars) {
       const auto step = plan.steps.lower_bound(scalar.step);
       if (step != plan.steps.end() && attempt_of(step) == attempt && ScalarSettingOf(scalar.name))
         settings[scalar.name][scalar.step] = scalar.value;
@@ -117,10 +116,8 @@ RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps
 }
 
 Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() const {
-  const auto a = ReadSettingValues(context_.a, ranks_.a, plan_, /*of_a=*/true);
-  if (!a.ok()) return a.status();
-  const auto b = ReadSettingValues(context_.b, ranks_.b, plan_, /*of_a=*/false);
-  if (!b.ok()) return b.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto a, ReadSettingValues(context_.a, ranks_.a, plan_, /*of_a=*/true));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto b, ReadSettingValues(context_.b, ranks_.b, plan_, /*of_a=*/false));
   std::optional<OtherSetting> first;
   const auto compare = [&](const std::string& name, const Values& of_a, const Values& of_b,
                            std::uint64_t recorded) {
@@ -132,9 +129,9 @@ Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() co
     const double change = RelativeDifference(*value_a, *value_b);
     if (change > kSettingAccuracy) first = {.step = step, .name = name, .change = change};
   };
-  for (const auto& [name, of_b] : *b) {
-    const auto of_a = a->find(name);
-    if (of_a == a->end()) continue;
+  for (const auto& [name, of_b] : b) {
+    const auto of_a = a.find(name);
+    if (of_a == a.end()) continue;
     for (const Values* values : {&of_a->second, &of_b}) {
       for (const auto& [step, value] : *values) compare(name, of_a->second, of_b, step);
     }
@@ -186,9 +183,8 @@ Result<RankJudge::RecordedSettings> RankJudge::ReadSettings(const Attempts& atte
     if (meta == nullptr) continue;
     recorded.configs[side] = meta->info.config;
     recorded.first_step[side] = meta->first_step.value_or(0);
-    auto events = launch.view.Events(launch.attempt, *launch.rank);
-    if (!events.ok()) return events.status();
-    for (EventRecord& event : *events) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto events, launch.view.Events(launch.attempt, *launch.rank));
+    for (EventRecord& event : events) {
       const auto key = event.fields.find("key");
       if (event.kind != "setting_changed" || key == event.fields.end()) continue;
       changed[side].insert(key->second);
@@ -285,9 +281,7 @@ Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherS
   }
   const auto attempts = plan_.steps.at(step);
   if (recorded.attempts != attempts) {
-    auto read = ReadSettings(attempts);
-    if (!read.ok()) return read.status();
-    recorded = *std::move(read);
+    STATCOLLECT_ASSIGN_OR_RETURN(recorded, ReadSettings(attempts));
   }
   for (const Jump& jump : JumpsOfSettings(recorded, step, explained)) {
     // A module's sizes follow from how the model is cut.
@@ -298,13 +292,11 @@ Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherS
 
 RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
                                   std::optional<std::uint64_t> last_step, const std::stop_token& stop) {
-  auto setting = FirstOtherSetting();
-  if (!setting.ok()) return setting.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto setting, FirstOtherSetting());
   std::set<std::uint64_t> wanted = steps;
-  if (*setting && (*setting)->step >= *steps.begin()) wanted.insert((*setting)->step);
-  auto settings = ReadSettings(plan_.steps.at(*steps.begin()));
-  if (!settings.ok()) return settings.status();
-  AddChanges(*settings, wanted);
+  if (setting && setting->step >= *steps.begin()) wanted.insert(setting->step);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto settings, ReadSettings(plan_.steps.at(*steps.begin())));
+  AddChanges(settings, wanted);
   Begin();
   Measured measured = Measured::kNot;
   if (twins_ != nullptr) {
@@ -314,7 +306,7 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
         });
     const Steps measured_steps = model.StepsFor(plan_, wanted, last_step);
     const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kReport);
-    auto found = JudgeSteps(model, reader, measured_steps, *setting, *settings, stop);
+    auto found = JudgeSteps(model, reader, measured_steps, setting, settings, stop);
     if (!found.ok()) return found;
     const std::uint64_t last = measured_steps.empty() ? 0 : measured_steps.rbegin()->first;
     if (measured_steps.empty() || !model.noise_arrived()) {
@@ -331,7 +323,7 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
   findings_.measured = measured;
   GuessedModel model(MethodsAt(*steps.begin()), IdenticalStepsBefore(*steps.begin()));
   const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kExecution);
-  return JudgeSteps(model, reader, WithThoseBefore(wanted, last_step), *setting, *settings, stop);
+  return JudgeSteps(model, reader, WithThoseBefore(wanted, last_step), setting, settings, stop);
 }
 
 void RankJudge::Begin() {
@@ -348,9 +340,8 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
     STATCOLLECT_RETURN_IF_ERROR(reader.Read(step, now));
     if (!findings_.loss_scales && now.loss_scales.Ratio()) findings_.loss_scales = now.loss_scales;
-    auto answer = model.Judge(step, now);
-    if (!answer.ok()) return answer.status();
-    auto& [explained, jumps, without_effect] = *answer;
+    STATCOLLECT_ASSIGN_OR_RETURN(auto answer, model.Judge(step, now));
+    auto& [explained, jumps, without_effect] = answer;
     findings_.data_dependent = model.data_dependent();
     if (judged && !without_effect.empty()) NoteWithoutEffect(step, explained, without_effect);
     findings_.noise_driven.insert(model.noise_driven().begin(), model.noise_driven().end());
@@ -360,9 +351,8 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
       Arrange(jumps);
       if (!jumps.empty()) {
         const std::size_t chosen = model.ChooseRoot(explained, jumps);
-        auto caveat = CaveatOf(reader, step, now, explained, jumps[chosen]);
-        if (!caveat.ok()) return caveat.status();
-        return std::optional(MakeRoot(step, explained, jumps, chosen, *caveat));
+        STATCOLLECT_ASSIGN_OR_RETURN(auto caveat, CaveatOf(reader, step, now, explained, jumps[chosen]));
+        return std::optional(MakeRoot(step, explained, jumps, chosen, caveat));
       }
     }
     if (!plan_.steps.contains(step)) {
@@ -380,9 +370,7 @@ Status RankJudge::WeighByRepeats(const StepModel& model, std::uint64_t step,
                                  const std::vector<Explained>& explained, std::vector<Jump>& jumps) {
   if (jumps.empty()) return Status::Ok();
   const NoisePlace place{plan_.steps.at(step).first, ranks_.a, step};
-  auto noise = ReadNoise(context_, place);
-  if (!noise.ok()) return noise.status();
-  noise_ = *std::move(noise);
+  STATCOLLECT_ASSIGN_OR_RETURN(noise_, ReadNoise(context_, place));
   return model.measures_noise() ? Status::Ok() : LeaveOutNoise(context_, place, noise_, explained, jumps);
 }
 
@@ -449,9 +437,8 @@ Result<std::optional<Caveat>> RankJudge::CaveatOf(const StepPairsReader& reader,
   if (stage == Stage::kWeights || stage == Stage::kBatch) return Found();
   if (findings_.differ_before)
     return Found({.text = findings_.differ_before->Text(), .most = Confidence::kLikely});
-  auto known = KnowsWeightsBefore(reader, step, now);
-  if (!known.ok()) return known.status();
-  if (!*known) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto known, KnowsWeightsBefore(reader, step, now));
+  if (!known) {
     // Other weights would show in every output.
     const bool agreeing =
         IsQuietBefore(explained, jump.index) &&

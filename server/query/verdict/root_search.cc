@@ -60,12 +60,11 @@ void FirstMissing::Note(const PlacedRow& placed) {
 Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop) {
   std::vector<Rank> ranks;
   for (auto& [place, steps] : question.steps.Chosen()) ranks.push_back({.place = place, .steps = steps});
-  auto trails = FollowRanks(question, ranks, stop);
-  if (!trails.ok()) return trails.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto trails, FollowRanks(question, ranks, stop));
   InParallel(ranks.size(), [&](std::size_t i) {
     Rank& rank = ranks[i];
     RankJudge judge(question.context, question.plan, rank.place, question.steps.AgreeingBefore(rank.place),
-                    question.twins, &*trails);
+                    question.twins, &trails);
     auto found = judge.Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
     rank.findings = judge.findings();

@@ -39,19 +39,15 @@ std::size_t PlaceOfLoss(const std::vector<TensorPair>& pairs, const StepOrder& o
 
 Status StepPairsReader::Read(std::uint64_t step, StepPairs& to) const {
   const auto [attempt_a, attempt_b] = plan_.stored.at(step);
-  auto a = context_.a.Read(attempt_a, ranks_.a, step);
-  if (!a.ok()) return a.status();
-  auto b = context_.b.Read(attempt_b, ranks_.b, step);
-  if (!b.ok()) return b.status();
-  to = {.a = *std::move(a), .b = *std::move(b)};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, context_.a.Read(attempt_a, ranks_.a, step));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, context_.b.Read(attempt_b, ranks_.b, step));
+  to = {.a = std::move(a), .b = std::move(b)};
   if (context_.losses) {
     const StepBounds only{.first = step, .last = step};
-    auto losses_a = context_.a.Scalars(attempt_a, ranks_.a, only);
-    if (!losses_a.ok()) return losses_a.status();
-    auto losses_b = context_.b.Scalars(attempt_b, ranks_.b, only);
-    if (!losses_b.ok()) return losses_b.status();
-    to.losses_a = *std::move(losses_a);
-    to.losses_b = *std::move(losses_b);
+    STATCOLLECT_ASSIGN_OR_RETURN(auto losses_a, context_.a.Scalars(attempt_a, ranks_.a, only));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto losses_b, context_.b.Scalars(attempt_b, ranks_.b, only));
+    to.losses_a = std::move(losses_a);
+    to.losses_b = std::move(losses_b);
   }
   STATCOLLECT_RETURN_IF_ERROR(Pair(step, to));
   to.loss_scales = LossScales::Of(step, to.losses_a, to.losses_b);
@@ -63,11 +59,9 @@ Status StepPairsReader::Read(std::uint64_t step, StepPairs& to) const {
 
 Status StepPairsReader::Pair(std::uint64_t step, StepPairs& to) const {
   const auto [attempt_a, attempt_b] = plan_.stored.at(step);
-  auto a = context_.a.Catalogue(attempt_a, ranks_.a);
-  if (!a.ok()) return a.status();
-  auto b = context_.b.Catalogue(attempt_b, ranks_.b);
-  if (!b.ok()) return b.status();
-  to.paired = PairedStep(to.a, to.b, context_.aligner.For(place_, **a, **b));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, context_.a.Catalogue(attempt_a, ranks_.a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, context_.b.Catalogue(attempt_b, ranks_.b));
+  to.paired = PairedStep(to.a, to.b, context_.aligner.For(place_, *a, *b));
   to.pairs = to.paired.TakePairs();
   return Status::Ok();
 }

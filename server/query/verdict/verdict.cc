@@ -138,7 +138,7 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
     return pair.a == root.at.rank && pair.b == root.at.rank_b.value_or(root.at.rank);
   });
   if (place == ranks.end()) return Status::Ok();
-  auto causes = FindCauses({.a = question.context.a,
+  STATCOLLECT_ASSIGN_OR_RETURN(auto causes, FindCauses({.a = question.context.a,
                             .b = question.context.b,
                             .root = root.at,
                             .steps = question.plan.steps,
@@ -146,9 +146,8 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
                             .place = static_cast<std::size_t>(place - ranks.begin()),
                             .ranks = *place,
                             .twins = question.twins},
-                           stop);
-  if (!causes.ok()) return causes.status();
-  root.causes = *std::move(causes);
+                           stop));
+  root.causes = std::move(causes);
   return Status::Ok();
 }
 
@@ -292,9 +291,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   const char* unknown = WhyNotKnown(request, tally, report);
   RootAnswer answer;
   if (unknown == nullptr) {
-    auto found = FindRoot(question, stop);
-    if (!found.ok()) return found.status();
-    answer = *std::move(found);
+    STATCOLLECT_ASSIGN_OR_RETURN(answer, FindRoot(question, stop));
     report.root = answer.root;
   }
   if (report.root) PassOverNoise(answer.noise_driven, report);
