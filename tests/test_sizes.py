@@ -57,7 +57,11 @@ def cpp_functions(text: str) -> Iterator[tuple[str, int]]:
         head = " ".join(part.strip() for part in lines[first : opens + 1])
         depth = re.match(r"\s*", lines[first])[0]  # type: ignore[index]
         named = re.search(r"([~\w]+(?:::[~\w]+)*|operator\W+)\(", head)
-        if len(depth) > 2 or not named or re.match(r"(namespace|class|struct|enum|union|extern|if|for|while|switch|STATCOLLECT_\w+)\b", head):
+        if (
+            len(depth) > 2
+            or not named
+            or re.match(r"(namespace|class|struct|enum|union|extern|if|for|while|switch|STATCOLLECT_\w+)\b", head)
+        ):
             continue
         closes = next((at for at in range(opens, len(lines)) if re.match(rf"{depth}}}[;,) ]*(//.*)?$", lines[at])), opens)
         yield named[1], closes - first + 1

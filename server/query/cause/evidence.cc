@@ -268,13 +268,14 @@ Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& st
   STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/false, evidence.b));
   FindLaunches(question, evidence);
   CompareLaunches(evidence);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto at, MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at, evidence.paired_at));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto at, MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at, evidence.paired_at));
   evidence.at = std::move(at);
   const auto here = question.steps.find(question.root.step);
   if (here != question.steps.begin()) {
     evidence.step_before = std::prev(here)->first;
-    STATCOLLECT_ASSIGN_OR_RETURN(auto before, MatchPairs(question, *evidence.step_before, evidence.a.before, evidence.b.before,
-                             evidence.paired_before));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto before, MatchPairs(question, *evidence.step_before, evidence.a.before,
+                                                         evidence.b.before, evidence.paired_before));
     evidence.before = std::move(before);
   }
   SetRoot(evidence);

@@ -32,7 +32,8 @@ Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const 
     const TensorPair& pair = *step[jump.index].pair;
     double of_repeats = noise.Of(pair);
     if (pair.loss != nullptr) {
-      STATCOLLECT_ASSIGN_OR_RETURN(of_repeats, context.noise->OfLoss(place.rank_a, place.step, /*micro_batch=*/0, *pair.loss));
+      STATCOLLECT_ASSIGN_OR_RETURN(
+          of_repeats, context.noise->OfLoss(place.rank_a, place.step, /*micro_batch=*/0, *pair.loss));
     }
     if (!(pair.distance <= kNoiseFactor * of_repeats)) left.push_back(jump);
   }

@@ -39,7 +39,8 @@ Result<std::map<std::string, Values>> ReadSettingValues(RunView& view, std::uint
   std::map<std::string, Values> settings;
   for (const std::size_t attempt : attempts) {
     if (!view.ranks(attempt).contains(rank)) continue;
-    STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, view.Scalars(attempt, rank, {.first = 0, .last = plan.steps.rbegin()->first}));
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto scalars, view.Scalars(attempt, rank, {.first = 0, .last = plan.steps.rbegin()->first}));
     for (const ScalarRecord& scalar : scalars) {
       const auto step = plan.steps.lower_bound(scalar.step);
       if (step != plan.steps.end() && attempt_of(step) == attempt && ScalarSettingOf(scalar.name))

@@ -138,15 +138,16 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
     return pair.a == root.at.rank && pair.b == root.at.rank_b.value_or(root.at.rank);
   });
   if (place == ranks.end()) return Status::Ok();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto causes, FindCauses({.a = question.context.a,
-                            .b = question.context.b,
-                            .root = root.at,
-                            .steps = question.plan.steps,
-                            .aligner = question.context.aligner,
-                            .place = static_cast<std::size_t>(place - ranks.begin()),
-                            .ranks = *place,
-                            .twins = question.twins},
-                           stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto causes,
+                               FindCauses({.a = question.context.a,
+                                           .b = question.context.b,
+                                           .root = root.at,
+                                           .steps = question.plan.steps,
+                                           .aligner = question.context.aligner,
+                                           .place = static_cast<std::size_t>(place - ranks.begin()),
+                                           .ranks = *place,
+                                           .twins = question.twins},
+                                          stop));
   root.causes = std::move(causes);
   return Status::Ok();
 }

@@ -770,9 +770,8 @@ TEST_F(DiffTest, TwoModelsAreNotCompared) {
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
   EXPECT_FALSE(r.first || r.root || r.first_bitwise);
   EXPECT_THAT(r.diverged, IsEmpty());
-  EXPECT_THAT(r.message,
-              HasSubstr("they are different models: of 25 tensors of a and 16 of b, only 5 have a "
-                        "counterpart in the other run"));
+  EXPECT_THAT(r.message, HasSubstr("they are different models: of 25 tensors of a and 16 of b, only 5 have a "
+                                   "counterpart in the other run"));
   EXPECT_THAT(r.unmatched.only_a, ::testing::SizeIs(20));
 }
 
