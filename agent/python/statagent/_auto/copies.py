@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -33,7 +34,7 @@ class Copies:
     def __init__(self, agent: Agent) -> None:
         self._find_agent, self._steps = weak(agent), 0
         self._looked_at: dict[int, _Model] = {}  # by id
-        agent.add_ending_listener(self._step_ends)
+        agent.clock.ending_listeners.append(self._step_ends)
 
     def _step_ends(self) -> None:
         self._steps += 1
@@ -47,9 +48,7 @@ class Copies:
     def _look(self, agent: Agent, frame: FrameType) -> None:
         for each in self._looked_at.values():
             if not each.reported:
-                agent.deferred.add(
-                    "a copy of the model", each.changed(), lambda there, each=each: self._report(each, bool(there))
-                )
+                agent.deferred.add("a copy of the model", each.changed(), partial(self._report, each))
         updated = _updated(agent)
         for name, module in reachable_modules(frame):
             for path, part in _not_updated(module, updated):
@@ -64,7 +63,7 @@ class Copies:
             model.reported = any(each.reported for each in inside)
             known[id(module)] = model
 
-    def _report(self, model: _Model, changed: bool) -> None:
+    def _report(self, model: _Model, changed: Any) -> None:
         agent = self._find_agent()
         if changed and not model.reported and agent is not None:
             model.reported = True
@@ -95,9 +94,9 @@ class _Model:
 def _updated(agent: Agent) -> set[int]:
     """Ids of the parameters that watched optimizers update. Of several ranks, those of the watched models, too: parameters that are cut over
     ranks come and go."""
-    found = {key for hooks in agent.optimizer_hooks.values() for each in hooks for key in each.updated}
-    if agent.placing is not None:
-        roots = [hooks.find_root() for hooks in agent.watches]
+    found = {key for hooks in agent.clock.optimizers.hooks.values() for each in hooks for key in each.updated}
+    if agent.watches.placing is not None:
+        roots = [hooks.find_root() for hooks in agent.watches.attached]
         found |= {key for root in roots if root is not None for key in own_parameters(root)}
     return found
 

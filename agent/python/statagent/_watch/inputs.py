@@ -57,7 +57,7 @@ class InputObserver:
         for name, path, tensor in found:
             if self._density is not None:
                 self._density.note_input(f"{name}.{path}" if path else name, tensor)
-            if not logged and not tensor.requires_grad and not agent.known.is_computed(tensor):
+            if not logged and not tensor.requires_grad and not agent.watches.known.is_computed(tensor):
                 agent.observe(name, tensor, "batch", path)
 
     def _named(self, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:

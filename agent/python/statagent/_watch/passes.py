@@ -289,7 +289,7 @@ class Passes:
         try:
             if module is self._root:
                 for _path, tensor in flatten(output):
-                    self.agent.known.note_returned(tensor)
+                    self.agent.watches.known.note_returned(tensor)
             if training:
                 self.expect_backward(output)
         except Exception as error:
