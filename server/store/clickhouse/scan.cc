@@ -135,7 +135,7 @@ class ClickHouseScan final : public StatScan {
               "read block of " + Describe(key) + ": its value is missing; the store is damaged"};
     }
     STATCOLLECT_ASSIGN_OR_RETURN(auto reader, BlockReader::Open(key, bytes->second.stats));
-    window_.push_back({.key = key, .reader = std::move(reader), .bytes = bytes->second});
+    window_.push_back({.key = key, .reader = reader, .bytes = bytes->second});
     return Status::Ok();
   }
 
@@ -193,7 +193,7 @@ class ClickHouseSeries {
                         .step = row.step,
                         .activation = static_cast<std::uint32_t>(row.item)};
       STATCOLLECT_ASSIGN_OR_RETURN(auto reader, BlockReader::Open(key, row.value));
-      blocks.push_back({.key = key, .reader = std::move(reader), .bytes = {.stats = row.value, .sums = {}}});
+      blocks.push_back({.key = key, .reader = reader, .bytes = {.stats = row.value, .sums = {}}});
     }
     STATCOLLECT_RETURN_IF_ERROR(frames_.Prepare(blocks, pages_.chain(), /*sums=*/false));
     for (const OpenBlock& block : blocks) {

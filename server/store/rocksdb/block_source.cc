@@ -67,7 +67,7 @@ Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, const Blo
                       ", which has different content; the store is damaged; restore a checkpoint "
                       "or remove the run");
   }
-  resolved.reader = std::move(at_target);
+  resolved.reader = at_target;
   return resolved;
 }
 
@@ -80,7 +80,7 @@ Result<BlockSource::Resolved> BlockSource::Reread(const StatKey& key, const Stat
   if (reader.kind() != BlockReader::Kind::kWhole) return why;
   stats_ = Cursor(db_, families_.stats);
   sketches_ = Cursor(db_, families_.sketches);
-  return Resolved{key, std::move(now), std::move(reader)};
+  return Resolved{key, std::move(now), reader};
 }
 
 Status BlockSource::Read(const StatKey& key, const BlockReader& stored, BlockParts parts,
@@ -171,7 +171,7 @@ Result<const BlockColumns*> BlockSource::ReadInPlace(const StatKey& key, const B
 Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, std::string_view stats,
                                                             std::uint32_t activation) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto stored, BlockReader::Open(key, stats));
-  Resolved resolved{key, {}, std::move(stored)};
+  Resolved resolved{key, {}, stored};
   if (resolved.reader.kind() == BlockReader::Kind::kAlias) {
     STATCOLLECT_ASSIGN_OR_RETURN(resolved, Resolve(key, resolved.reader));
   }
