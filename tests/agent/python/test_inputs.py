@@ -109,39 +109,3 @@ def test_parameters_have_a_schedule_of_their_own(agent: Agent, recording: Record
 def test_a_schedule_that_makes_no_sense_is_an_error(agent: Agent, steps: Any) -> None:
     with pytest.raises(statagent.InvalidArgumentError):
         statagent.watch(Takes(), parameter_steps=steps)
-
-
-@pytest.mark.parametrize("detach", [torch.Tensor.detach, torch.Tensor.clone, lambda fake: fake.detach().view(4, 8)])
-@pytest.mark.parametrize("gradients", [True, False])
-def test_what_another_model_has_computed_is_no_batch(agent: Agent, recording: Recording, detach: Any, gradients: bool) -> None:
-    first, second = Takes(), Takes()
-    statagent.watch(first, name="first")
-    statagent.watch(second, name="second")
-    for _ in range(2):
-        x, real = data(), data(seed=1)
-        second(real).sum().backward()
-        with torch.set_grad_enabled(gradients):
-            fake = first(x)
-        second(detach(fake)).sum().backward()
-        second(detach(first(x))).sum().backward()  # the undetached one is gone
-        agent.step()
-    mine = [r.name for r in recording.of("batch") if r.step == 1]
-    copied = detach is torch.Tensor.clone and not gradients  # a copy that was made without gradients looks like data
-    assert len(mine) == 1 + (2 if gradients else 1) + copied, mine
-
-
-@pytest.mark.parametrize("leaks", [False, True])
-def test_numbers_of_a_generator_do_not_depend_on_whether_gradients_reach_it(
-    agent: Agent, recording: Recording, leaks: bool
-) -> None:
-    generator, judge = nn.Linear(8, 8), nn.Linear(8, 1)
-    statagent.watch(generator, name="generator")
-    statagent.watch(judge, name="judge")
-    for _ in range(2):
-        fake = generator(data())
-        judge(fake if leaks else fake.detach()).sum().backward()
-        judge(generator(data())).sum().backward()
-        agent.step()
-    found = [(r.step, r.micro_batch, r.call) for r in recording.of("output") if r.name == "generator"]
-    assert found == [(step, micro_batch, 0) for step in (0, 1) for micro_batch in (0, 1)]
-    assert len([r for r in recording.of("grad_output") if r.name == "generator"]) == (4 if leaks else 2)

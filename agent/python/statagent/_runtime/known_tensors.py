@@ -6,7 +6,6 @@ that is reused for another tensor is not mistaken for the first one."""
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
@@ -17,32 +16,9 @@ class KnownTensors:
     def __init__(self) -> None:
         # Address -> the tensor, its base if it is a view (else None), its version and number of elements (-1: not contiguous).
         self._known: dict[int, tuple[Any, Any, int, int]] = {}
-        # Storage, offset and number of elements -> a weak reference to the storage, which keeps its address from being used again, and
-        # whether a watched model has returned it before one was given it.
-        self._seen_at_roots: dict[tuple[int, int, int], tuple[Any, bool]] = {}
 
     def clear(self) -> None:
         self._known.clear()
-        self._seen_at_roots.clear()
-
-    def note_returned(self, tensor: Any) -> None:
-        """A watched model has returned the tensor."""
-        self._see_at_root(tensor, True)
-
-    def is_computed(self, tensor: Any) -> bool:
-        """Whether a tensor that a watched model is given is what one has returned in this step, detached or not, and no data."""
-        return self._see_at_root(tensor, False)
-
-    def _see_at_root(self, tensor: Any, returned: bool) -> bool:
-        torch = sys.modules["torch"]
-        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
-            return False
-        storage = tensor.untyped_storage()
-        key = storage._cdata, tensor.storage_offset(), tensor.numel()
-        found = self._seen_at_roots.get(key)
-        if found is None:
-            found = self._seen_at_roots[key] = torch.multiprocessing.reductions.StorageWeakRef(storage), returned
-        return found[1]
 
     def note(self, tensor: Any) -> None:
         """The tensor has been recorded, or need not be recorded."""

@@ -12,12 +12,11 @@ from .forking import make_locks_of
 class Position:
     """Of one thread that runs watched models. Written by it, and by autograd's threads on its behalf."""
 
-    __slots__ = ("__weakref__", "backward_seen", "backwards", "batch_logged", "in_pass", "micro_batch", "muted", "ran", "stale")
+    __slots__ = ("__weakref__", "backward_seen", "batch_logged", "in_pass", "micro_batch", "muted", "ran", "stale")
 
     def __init__(self) -> None:
         self.micro_batch = 0
         self.backward_seen = False  # a backward pass has ended the micro-batch
-        self.backwards = 0  # grows with each gradient that a backward pass has brought to any of its models
         self.muted = False  # an unrecorded pass is running
         self.in_pass = self.ran = False  # whether a watched pass runs, and whether one has ever begun
         self.stale = False  # another thread has ended the step: the micro-batch counts in the new one from the next pass on

@@ -16,8 +16,7 @@ class InputObserver:
     """Called with the root's arguments before each of its passes. `training`: whether that pass is recorded as training. Never raises.
 
     A fingerprint is a record of kind `batch` under the name of the argument; its path is the place in the argument. Left out are tensors that
-    need a gradient and those that a watched model has returned (a generator's output, detached), because they are not data, and all inputs of
-    a micro-batch for which log_batch has been called."""
+    need a gradient, because they are not data, and all inputs of a micro-batch for which log_batch has been called."""
 
     def __init__(
         self, agent: Agent, root: Any, density: DensityObserver | None, fingerprints: bool, training: Callable[[], bool]
@@ -57,7 +56,7 @@ class InputObserver:
         for name, path, tensor in found:
             if self._density is not None:
                 self._density.note_input(f"{name}.{path}" if path else name, tensor)
-            if not logged and not tensor.requires_grad and not agent.watches.known.is_computed(tensor):
+            if not logged and not tensor.requires_grad:
                 agent.observe(name, tensor, "batch", path)
 
     def _named(self, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -40,8 +40,7 @@ class Passes:
 
     A pass is a call of the root. Outside of these, a training call of a part that has parts itself is a pass, too, until it returns; any
     other module that runs then decides for itself whether it is recorded. Passes and modules without a backward pass between them share a
-    micro-batch. A backward pass of another watched model counts, too: whether it reaches this one (a generator's output, detached or not)
-    does not change the numbers of what follows.
+    micro-batch.
 
     If another thread ends the step while a pass of this model runs (another model's optimizer does), the rest of that pass, and of its
     backward pass, is recorded in the new step under its old micro-batch, which the model's next passes in that step leave out. Numbers count
@@ -80,9 +79,6 @@ class Passes:
         self._steps: Steps | None = None
         self._parameter_steps: Steps | None = None
         self._backward_seen = False
-        self._begun: tuple[Position, int] | None = (
-            None  # where the step's last training pass began, and the gradients there until then
-        )
         self._pass_seen = False
         self.seen = Seen()
         self._trained_last = False  # whether the last pass was recorded as training
@@ -208,7 +204,7 @@ class Passes:
         self._here.muted = self.state == SKIP
         self._trained_last, self._part_last = self.state == TRAIN, part
         if self.state == TRAIN:
-            goes_on = part and self._begun_epoch == self.epoch and not self._micro_batch_is_over()
+            goes_on = part and self._begun_epoch == self.epoch and not self._backward_seen
             if self.buffers is not None and not goes_on:
                 self.buffers.before_pass(in_graph)
             self._begin_micro_batch()
@@ -255,22 +251,17 @@ class Passes:
         """A training pass begins: a new micro-batch if a backward pass has ended the one before."""
         if self.agent.messages.waiting:
             self.agent.messages.begin(self.agent.run)
-        if self._micro_batch_is_over():
+        if self._backward_seen:
             self._backward_seen = False
             self.micro_batch += 1
             self.epoch += 1
         if self.micro_batch in self._reserved:
             self.micro_batch = self._reserved.stop
-        self._begun_epoch, self._begun = self.epoch, (self._here, self._here.backwards)
+        self._begun_epoch = self.epoch
         self._here.backward_seen = self._here.stale = False
         self._here.micro_batch = self.micro_batch
         if self.random_states is not None:
             self.random_states.log()
-
-    def _micro_batch_is_over(self) -> bool:
-        """Whether a backward pass has ended the micro-batch of the last training pass: of this model, or of another one in its thread."""
-        elsewhere = self._begun is not None and self._begun[0] is self._here and self._begun[1] != self._here.backwards
-        return self._backward_seen or elsewhere
 
     def note_pass(self, module: Any, gradients: bool) -> None:
         """A pass of the model, or a part of it, begins. A training pass begins the step, even if it is not recorded."""
@@ -286,12 +277,10 @@ class Passes:
         """A pass has ended or failed."""
         training = self.state == TRAIN or (self._in_light_pass and self._trained_last)
         self.leave_compiled()
+        if not training:
+            return
         try:
-            if module is self._root:
-                for _path, tensor in flatten(output):
-                    self.agent.watches.known.note_returned(tensor)
-            if training:
-                self.expect_backward(output)
+            self.expect_backward(output)
         except Exception as error:
             self.agent.refuse(str(error), type(module).__name__, "output")
 
@@ -321,7 +310,6 @@ class Passes:
     def note_gradient(self) -> None:
         """A gradient has been computed: the micro-batch's backward pass has begun."""
         self._backward_seen = self._here.backward_seen = True
-        self._here.backwards += 1
 
     def note_backward(self, _: Any = None) -> None:
         """The backward pass has reached what a pass returned."""
@@ -380,7 +368,7 @@ class Passes:
         else:
             self._reserved, self.eval_micro_batch = range(0), 0
         self.steps, self.straddled, self._straddled_from, self._backward_seen = steps, False, -1, False
-        self.micro_batch, self._begun = 0, None
+        self.micro_batch = 0
         self.epoch += 1
         self.step_epoch += 1
         self._remove_leaf_hooks()
