@@ -105,7 +105,7 @@ class DetailedComparison {
     if (stage != Stage::kForward) return;
     if (def.depth == 1) trace_.root = def.key.name;
     trace_.rank = to_.ranks.a;
-    trace_.points.push_back({&def.key, pair.comparison.agreement == Agreement::kDiverged, def.depth == 1});
+    trace_.points.push_back({&def.key, pair.comparison.agreement == Agreement::kDiverged});
     if (def.key.kind != Kind::kBuffer) forward_.push_back(pair);  // recorded when its change is noticed
   }
 

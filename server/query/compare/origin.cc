@@ -1,6 +1,5 @@
 #include "server/query/compare/origin.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -101,45 +100,16 @@ RowIdentity IdentityOf(const Divergence& row) {
   return {row.rank, row.kind, row.activation, row.output_path, row.micro_batch, row.call, row.mode};
 }
 
-// Of models that run side by side, one may be given what another has computed: what came out of another one before explains a
-// difference. Asked for the points of a trace in their order.
-class FedModels {
- public:
-  explicit FedModels(const ForwardTrace& trace) {
-    std::set<std::string_view> roots;
-    for (const ForwardPoint& point : trace.points)
-      if (point.of_root) roots.insert(point.key->name);
-    several_ = roots.size() > 1;
-  }
-
-  bool Explains(const TensorKey& key) const {
-    return std::any_of(diverged_.begin(), diverged_.end(), [&](std::string_view root) {
-      return !key.name.starts_with(root) || (key.name.size() > root.size() && key.name[root.size()] != '.');
-    });
-  }
-  void Add(const ForwardPoint& point) {
-    if (several_ && point.of_root && point.diverged && point.key->kind == Kind::kOutput)
-      diverged_.insert(point.key->name);
-  }
-
- private:
-  bool several_ = false;
-  std::set<std::string_view> diverged_;  // outermost modules
-};
-
 // The diverged forward tensors that nothing before them in their pass explains.
 std::set<RowIdentity> ForwardOrigins(const std::vector<ForwardTrace>& traces) {
   std::set<RowIdentity> origins;
   for (const ForwardTrace& trace : traces) {
     std::map<std::pair<std::uint32_t, Mode>, PassTree> passes;
-    FedModels models(trace);
     for (const ForwardPoint& point : trace.points) {
       PassTree& pass =
           passes.try_emplace({point.key->micro_batch, point.key->mode}, trace.root).first->second;
-      if (point.diverged && !pass.Inherits(*point.key) && !models.Explains(*point.key))
-        origins.insert(IdentityOf(trace.rank, *point.key));
+      if (point.diverged && !pass.Inherits(*point.key)) origins.insert(IdentityOf(trace.rank, *point.key));
       pass.Add(*point.key, point.diverged);
-      models.Add(point);
     }
   }
   return origins;

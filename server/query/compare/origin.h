@@ -16,7 +16,6 @@ namespace statcollect::query {
 struct ForwardPoint {
   const TensorKey* key = nullptr;
   bool diverged = false;
-  bool of_root = false;  // of an outermost module
 };
 
 // Everything that was compared in the forward passes of one rank and step (training and evaluation), diverged
