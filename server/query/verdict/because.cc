@@ -48,6 +48,8 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
   if (jump.sisters > 0)
     reasons.push_back(Count(jump.sisters, "module of its kind stays", "modules of its kind stay") +
                       " at about " + Times(jump.usual));
+  if (jump.past > 0)
+    reasons.push_back("in earlier steps, it was at most " + Times(jump.usual) + " what was expected");
 }
 
 }  // namespace

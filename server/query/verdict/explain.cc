@@ -17,11 +17,10 @@ namespace {
 // Constants of the model; docs/verdict-model.md says what they mean and how they were determined.
 constexpr std::size_t kSiblings = 3;  // most recent ones that a module's input may come from
 constexpr std::size_t kGradientsBefore = 4;
-constexpr double kLossRoundoffs = 4;  // unit roundoffs of a sum over a batch
-// What an update makes of a gradient whose element has moved lies along the inputs of one sample, and so does more to
-// outputs than its norm tells.
-constexpr double kSparseParameters = 3;
-constexpr double kCancelled = 0.3;  // a sum this small against its terms is judged against them
+constexpr double kLossRoundoffs = 4;     // unit roundoffs of a sum over a batch
+constexpr double kSparseParameters = 3;  // flipped elements reach an output more than their norm tells
+constexpr double kRounded = 1e-6;        // from here on parameters differ by more than rounding
+constexpr double kCancelled = 0.3;       // a sum this small against its terms is judged against them
 constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
 constexpr double kMasked = 0.02;  // share of zeros that tells of a mask
 constexpr double kFlippedElements = 0.002, kFlips = 2;
@@ -33,16 +32,10 @@ constexpr double kLongSum = 0.08;
 // Winograd's F(6x6,3x3) rounds by 27 to 74 roundoffs, F(4x4,3x3) by 9 to 28 (Barabasz et al., arXiv:1803.10986, and measured
 // alike). Of eight times this, half is margin.
 constexpr double kWinograd = 18;
+constexpr double kFragileSpread = 0.75;
 // Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
 // norm of an update.
 constexpr double kSketchesOfState = 2, kSketchesOfUpdate = 3;
-
-constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to the tensor's norm
-constexpr double kSquareGrowth = 2;         // a square's relative difference
-constexpr double kLinearUpdate = 3;         // update against gradient, relative
-constexpr double kNormalisedUpdate = 12;  // against the gradient's square root: signs of small elements flip
-constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
-constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
 
 // Standard deviation of log(estimate), with k sums over groups of 16 elements. `sketches`: how many sketches
 // enter. Without a sketch in both, extremes and moments tell less than one sum does.
@@ -57,11 +50,6 @@ double SpreadOf(const TensorPair& pair, double sketches = 1) {
 double Quantised(double difference, double unit) {
   if (!(difference > 0) || difference >= unit) return difference;
   return std::max(difference, std::min(std::sqrt(unit * difference), unit));
-}
-
-// Of an update that is divided by the gradient's own size: signs of elements near zero flip.
-double FlippedSigns(double gradient) {
-  return std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped);
 }
 
 template <typename Map, typename Key>
@@ -91,6 +79,7 @@ void Explainer::BeginStep(std::span<const TensorPair> pairs) {
   passes_.clear();
   inputs_level_.clear();
   outputs_.clear();
+  of_terms_.clear();
   grad_outputs_.clear();
   backward_.clear();
   gradients_.clear();
@@ -164,7 +153,7 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   const std::string_view module = key.name == root_ ? std::string_view() : std::string_view(key.name);
   const std::string_view owner = is_buffer ? ParentOf(module) : module;
   Level inputs = OfInputs(pass, owner);
-  inputs.Add({.distance = batch_});
+  inputs.Add(batch_);
   inputs.unit = std::max(inputs.unit, to.unit);
   const double of_parameters = OfOwnParameters(owner, pair);
   double level = std::hypot(inputs.distance, of_parameters);
@@ -184,55 +173,58 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   double& output = outputs_[key.name];
   output = std::max(output, distance);
   last_forward_ = distance;
+  const bool fragile = fragile_.contains(key.name);
+  double& of_terms = of_terms_[key.name];
+  const double of_matrices = fragile ? OfParameters(OfMatrices(module)) : of_parameters;
+  of_terms = std::max(of_terms, std::hypot(inputs.inherited, std::min(of_matrices, of_parameters)));
+  if (fragile) to.spread += kFragileSpread;
+  // A matrix may have changed beside the bias, and its effect is hidden behind the bias's.
+  const double inherited = fragile ? std::min(distance, OfParameters(OfMatrices(module))) : distance;
   if (key.mode == Mode::kTrain) {
-    largest_forward_ = std::max(largest_forward_, distance);
+    largest_forward_ = std::max(largest_forward_, inherited);
     coarsest_forward_ = std::max(coarsest_forward_, to.unit);
   }
-  NoteOutput(pass, module, {.module = module, .distance = distance, .unit = to.unit});
+  NoteOutput(pass, module, {.module = module, .distance = distance, .unit = to.unit, .inherited = inherited});
   return Quantised(level, inputs.unit);
 }
 
 // The largest difference of what the module may have been given: what ran last before it in each module
-// around it, and what ran inside of it.
-Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) {
+// around it, and what ran inside of it. A noise-driven bias counts for its successor only.
+Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) const {
   Level level;
-  if (const auto inside = pass.find(module); inside != pass.end()) level = inside->second.all;
-  for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
-    const auto around = pass.find(ParentOf(at));
-    if (around == pass.end()) continue;
-    std::size_t most = kSiblings;
-    const std::list<Output>& outputs = around->second.newest_last;
-    for (auto output = outputs.rbegin(); output != outputs.rend() && most > 0; ++output) {
-      if (output->module == at) continue;
-      level.Add(*output);
+  const auto add = [&](std::string_view scope, std::string_view but, std::size_t most) {
+    const auto found = pass.scopes.find(scope);
+    if (found == pass.scopes.end()) return;
+    bool newest = true;
+    const std::list<Child>& children = found->second.children();
+    for (auto child = children.rbegin(); child != children.rend() && most > 0; ++child) {
+      if (child->module == but) continue;
+      level.Add(*child, /*successor=*/newest);
+      if (scope == module) level.Add(child->most);
+      newest = false;
       --most;
     }
+  };
+  add(module, {}, ~std::size_t{0});
+  for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
+    add(ParentOf(at), at, kSiblings);
+    // Embeddings of positions and the like, which the module around adds before its first parts run.
+    const auto siblings = pass.scopes.find(ParentOf(at));
+    if (siblings == pass.scopes.end() || siblings->second.children().size() <= kSiblings)
+      level.Add(OfAll(ParentOf(at)));
   }
   return level;
 }
 
-// As that of the module itself, and of each module around it.
-void Explainer::NoteOutput(Pass& pass, std::string_view module, const Output& output) {
-  for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
-    Scope& scope = pass[ParentOf(at)];
-    scope.all.Add(output);
-    const auto [known, added] = scope.by_module.try_emplace(at);
-    if (!added) scope.newest_last.erase(known->second);
-    known->second = scope.newest_last.insert(scope.newest_last.end(), output);
-    known->second->module = at;
-  }
-}
-
-// The largest difference of what ran beside the module: where one's output is multiplied by the other's, as
-// in a gate, the gradient of one is computed from the other.
-double Explainer::OfSiblings(const Pass& pass, std::string_view module) {
-  const auto found = pass.find(ParentOf(module));
-  return ParentOf(module).empty() || found == pass.end() ? 0 : found->second.all.distance;
-}
-
 // --- parameters as inputs
 
-double Explainer::OfParameters(double distance) { return Capped(kSparseParameters * distance); }
+double Explainer::OfParameters(double distance) const {
+  // What an SGD makes of a gradient whose element has moved lies along the inputs of one sample, and so does more to
+  // outputs than rounding, which has no direction.
+  const double factor =
+      !normalised_.empty() ? kSparseParameters : std::clamp(distance / kRounded, 1.0, kSparseParameters);
+  return Capped(factor * distance);
+}
 
 // A difference in a matrix or a scale reaches the output in proportion; one in a bias by as much as the bias
 // is of the output.
@@ -250,6 +242,15 @@ double Explainer::OfOwnParameters(std::string_view module, const TensorPair& pai
     level = std::max(level, added ? parameter.difference * std::sqrt(rows) / norm : parameter.distance);
   }
   return OfParameters(level);
+}
+
+// The largest distance of a module's own parameters, not of those inside it.
+double Explainer::OfAll(std::string_view module) const {
+  const auto names = parameters_of_.find(module);
+  if (names == parameters_of_.end()) return 0;
+  double level = 0;
+  for (const std::string_view name : names->second) level = std::max(level, parameters_.at(name).distance);
+  return level;
 }
 
 // The largest distance of any weights: what a batch may differ by that was computed with them, as in a rollout.
@@ -274,23 +275,24 @@ double Explainer::OfMatrices(std::string_view module) const {
 
 double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   const TensorKey& key = pair.a.def->key;
-  std::vector<Gradient>& before = backward_[key.micro_batch];
+  std::vector<Child>& before = backward_[key.micro_batch];
   Level level;
   level.unit = to.unit;
-  level.Add({.distance = std::max({batch_, ValueOr0(outputs_, key.name), ValueOr0(inputs_level_, key.name),
-                                   OfSiblings(passes_[{key.micro_batch, key.mode}], key.name)})});
+  level.Add(std::max({batch_, ValueOr0(outputs_, key.name), ValueOr0(inputs_level_, key.name)}));
+  level.Add(OfSiblings(passes_[{key.micro_batch, key.mode}], key.name));
   double matrices = OfMatrices(key.name);
   bool behind_kink = false;
   for (std::size_t i = 0; i < std::min(before.size(), kGradientsBefore); ++i) {
-    const Gradient& gradient = before[before.size() - 1 - i];
-    level.Add({.distance = gradient.distance, .unit = gradient.unit});
+    const Child& gradient = before[before.size() - 1 - i];
+    level.Add(gradient);
     matrices = std::max(matrices, OfMatrices(gradient.module));
     behind_kink = behind_kink || (i == 0 && gradient.kink && gradient.numel == pair.a.stats->numel);
   }
-  if (before.empty()) level.Add({.distance = last_forward_});
+  if (before.empty()) level.Add(last_forward_);
   to.rounding = OfKernel(pair, to.unit);
   // The loss's other operations are not recorded: norms, products, softmax.
   to.of_loss = before.empty() && !IsFactor(pair);
+  if (Flipped(pair) > kFlippedElements) to.observed = WithoutMoved(pair);
   const double distance = Capped(pair.distance);
   before.push_back({.module = key.name,
                     .distance = distance,
@@ -299,7 +301,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
                     .numel = pair.a.stats->numel});
   largest_backward_ = std::max(largest_backward_, distance);
   coarsest_backward_ = std::max(coarsest_backward_, to.unit);
-  Terms& known = grad_outputs_[key.name];
+  Gradient& known = grad_outputs_[key.name];
   known.distance = std::max(known.distance, distance);
   known.l2 = std::hypot(known.l2, Norm(pair));
   known.l1 += std::max(pair.a.stats->l1, pair.b.stats->l1);
@@ -344,11 +346,11 @@ double Explainer::OfKernel(const TensorPair& pair, double unit) const {
 Explainer::Level Explainer::OfBackward() const {
   Level level{.distance = std::max(largest_backward_, batch_), .unit = coarsest_backward_};
   if (!backward_.empty()) return level;
-  level.Add({.distance = largest_forward_});
+  level.Add(largest_forward_);
   level.unit = coarsest_forward_;
   double matrices = 0;
   for (const auto& [module, names] : parameters_of_) matrices = std::max(matrices, OfMatrices(module));
-  level.Add({.distance = OfParameters(matrices)});
+  level.Add(OfParameters(matrices));
   return level;
 }
 
@@ -364,8 +366,8 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   const double norm = Norm(pair);
   const bool is_sum = pair.a.layout->shape.size() < 2 && norm > 0 && std::isfinite(pair.distance);
   if (gradient != grad_outputs_.end()) {
-    const Terms& terms = gradient->second;
-    level = std::max(terms.distance, ValueOr0(inputs_level_, module));
+    const Gradient& terms = gradient->second;
+    level = std::max(terms.distance, ValueOr0(of_terms_, module));
     if (is_sum) {
       double scale = std::max(norm, terms.l2);
       to.cancelled = norm < kCancelled * terms.l2;
@@ -377,94 +379,10 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;
-  if (to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance)
-    noise_driven_.insert(key.name);
+  known.noise_driven =
+      to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance;
+  if (known.noise_driven) noise_driven_.insert(key.name);
   return Quantised(level, to.unit);
-}
-
-// --- what the optimizer makes of gradients
-
-// A running mean of gradients may cancel, too: then its terms' absolute differences count.
-double Explainer::ExplainState(const TensorPair& pair) {
-  const TensorKey& key = pair.a.def->key;
-  State& state = states_[{key.name, key.output_path}];
-  const State before = state;
-  const double norm = Norm(pair);
-  state = {.distance = Capped(pair.distance), .l2 = norm};
-  const auto gradient = gradients_.find(key.name);
-  double level = before.distance;
-  if (gradient == gradients_.end()) return level;
-  const ParameterGradient& of = gradient->second;
-  level = std::max(level, of.distance);
-  if (IsSquares(key.output_path)) return kSquareGrowth * level;
-  // RMSprop's holds updates, not gradients.
-  if (key.output_path == "momentum_buffer" && normalised_.contains(key.name))
-    return std::max(level, FlippedSigns(of.distance));
-  if (!(norm > 0) || !(of.l2 > 0)) return level;
-  const double share = std::min(1.0, (norm + before.l2) / of.l2);
-  return std::max(level, (before.distance * before.l2 + share * of.distance * of.l2) / norm);
-}
-
-void Explainer::NoteParameter(const TensorPair& pair) {
-  const std::string_view name = pair.a.def->key.name;
-  auto [at, added] = parameters_.try_emplace(name);
-  if (added) parameters_of_[ParentOf(name)].push_back(name);
-  Parameter& parameter = at->second;
-  parameter.distance = Capped(pair.distance);
-  parameter.l2 = Norm(pair);
-  parameter.difference = parameter.distance * parameter.l2;
-  parameter.numel = pair.a.stats->numel;
-  parameter.sketch_a.assign(pair.a.sketch.begin(), pair.a.sketch.end());
-  parameter.sketch_b.assign(pair.b.sketch.begin(), pair.b.sketch.end());
-}
-
-// Muon raises small singular values of the gradient, which in one of low rank are rounding, to the size of the
-// others. On the benchmark 5 of its 9 clean pairs were called a bug without this.
-bool Explainer::IsOrthogonal(const TensorPair& pair) const {
-  return methods_.orthogonal_updates && pair.a.layout->shape.size() == 2 &&
-         !normalised_.contains(pair.a.def->key.name);
-}
-
-// A weight is judged by what the update added to it, from the sketches before and after.
-double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
-  updated_ = std::max(updated_, Capped(pair.distance));
-  const std::string_view name = pair.a.def->key.name;
-  const auto found = gradients_.find(name);
-  const double gradient = found == gradients_.end() ? 0 : found->second.distance;
-  const bool normalised = normalised_.contains(name);
-  const auto known = parameters_.find(name);
-  const std::size_t sums = pair.a.sketch.size();
-  const bool sketched = known != parameters_.end() && sums > 0 && pair.b.sketch.size() == sums &&
-                        known->second.sketch_a.size() == sums && known->second.sketch_b.size() == sums &&
-                        std::isfinite(pair.distance);
-  if (!sketched) {
-    const double before = known == parameters_.end() ? 0 : known->second.distance;
-    NoteParameter(pair);
-    return std::max(gradient, before);
-  }
-  const Parameter& before = known->second;
-  double of_a = 0, of_b = 0, between = 0;
-  for (std::size_t i = 0; i < sums; ++i) {
-    const double a = pair.a.sketch[i] - before.sketch_a[i], b = pair.b.sketch[i] - before.sketch_b[i];
-    of_a += a * a;
-    of_b += b * b;
-    between += (a - b) * (a - b);
-  }
-  const double norm = std::max(Norm(pair), before.l2), update = std::sqrt(std::max(of_a, of_b));
-  double level = 0;
-  if (pair.distance == 0 || update == 0) {
-    to.observed = 0;
-  } else {
-    to.observed = std::min(std::sqrt(between) / update, 2.0);
-    const double resolution = (2 * kSketchResolution + Unit(pair)) * norm / update;
-    double flipped = normalised ? FlippedSigns(gradient) : 0;
-    if (IsOrthogonal(pair)) flipped = kMostFlipped;
-    level = std::hypot(std::max(kLinearUpdate * gradient, flipped), resolution);
-    if (gradient > kLargeGradient) level = std::max(level, 1.0);
-    to.fresh = gradient == 0 && before.distance == 0;
-  }
-  NoteParameter(pair);
-  return level;
 }
 
 }  // namespace statcollect::query

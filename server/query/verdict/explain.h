@@ -37,6 +37,7 @@ struct Explained {
   bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
   bool fresh = false;      // none of its inputs differs
   bool of_loss = false;    // the first gradient: what the loss computes is not recorded
+  bool fragile = false;    // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
 // What the recorded settings tell of how both runs compute.
@@ -68,39 +69,53 @@ class Explainer {
   struct State {
     double distance = 0, l2 = 0;
   };
-  struct Terms {  // that a parameter's gradient sums up: gradients of a module's outputs
+  struct Gradient {  // of a module's outputs
     double distance = 0, l2 = 0, l1 = 0, numel = 0;
   };
   struct ParameterGradient {
     double distance = 0, l2 = 0;
+    bool noise_driven = false;  // zero except for rounding
   };
   // A module that ran before and may be an input.
-  struct Output {
+  struct Child {
     std::string_view module;
     double distance = 0, unit = 0;
-  };
-  struct Gradient {  // of an output
-    std::string_view module;
-    double distance = 0, unit = 0;
-    bool kink = false;  // HasKink() of its class
+    double inherited = 0;  // by all but its direct successor: without what only a noise-driven bias has added
+    double most = 0;       // largest `inherited` inside the module; a list of modules has no output itself
+    bool own = false;      // its own output
+    bool kink = false;     // HasKink() of its class
     std::uint64_t numel = 0;
   };
   // The largest distance among inputs, and their coarsest roundoff.
   struct Level {
     double distance = 0, unit = 0;
-    void Add(const Output& one) {
-      distance = std::max(distance, one.distance);
-      unit = std::max(unit, one.unit);
+    double inherited = 0;  // without what only noise-driven biases have added
+    void Add(double other) {
+      distance = std::max(distance, other);
+      inherited = std::max(inherited, other);
+    }
+    void Add(const Child& child, bool successor = true) {
+      distance = std::max(distance, successor ? child.distance : child.inherited);
+      inherited = std::max(inherited, child.inherited);
+      unit = std::max(unit, child.unit);
     }
   };
   // The newest output of each module directly in a module; constant cost, however many there are.
-  struct Scope {
-    std::list<Output> newest_last;
-    std::unordered_map<std::string_view, std::list<Output>::iterator> by_module;
-    Level all;  // of what ran in it
+  class Scope {
+   public:
+    const std::list<Child>& children() const { return children_; }  // newest last
+    const Child* Find(std::string_view module) const;
+    void Put(const Child& child);  // as the newest, in place of an older one of the same module
+    double Largest() const;        // `inherited`, or `most` of what has no output itself
+
+   private:
+    std::list<Child> children_;
+    std::unordered_map<std::string_view, std::list<Child>::iterator> by_module_;
+    mutable std::optional<double> largest_;  // since the last Put
   };
-  // Forward, of one micro-batch and mode: scopes by the name of the module around them.
-  using Pass = std::unordered_map<std::string_view, Scope>;
+  struct Pass {  // forward, of one micro-batch and mode
+    std::unordered_map<std::string_view, Scope> scopes;
+  };
 
   void BeginStep(std::span<const TensorPair> pairs);
   void NoteState(const TensorPair& pair);
@@ -111,17 +126,18 @@ class Explainer {
   double ExplainState(const TensorPair& pair);
   double ExplainUpdate(const TensorPair& pair, Explained& to);
   bool IsOrthogonal(const TensorPair& pair) const;
-  static Level OfInputs(const Pass& pass, std::string_view module);
+  Level OfInputs(const Pass& pass, std::string_view module) const;
   static double OfSiblings(const Pass& pass, std::string_view module);
   double OfOwnParameters(std::string_view module, const TensorPair& pair) const;
   double OfMatrices(std::string_view module) const;
+  double OfAll(std::string_view module) const;
   double OfTrained() const;
   Level OfBackward() const;
-  static double OfParameters(double distance);
+  double OfParameters(double distance) const;
   double Flipped(const TensorPair& pair) const;
   double OfMask(const TensorPair& pair, bool behind_kink) const;
   double OfKernel(const TensorPair& pair, double unit) const;
-  static void NoteOutput(Pass& pass, std::string_view module, const Output& output);
+  void NoteOutput(Pass& pass, std::string_view module, const Child& output);
   void NoteParameter(const TensorPair& pair);
 
   const RecordedMethods methods_;
@@ -131,6 +147,7 @@ class Explainer {
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
   std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
+  std::unordered_set<std::string_view> fragile_;                                       // modules
   std::unordered_set<std::string_view> normalised_;    // parameters whose update is divided by its own size
   std::unordered_set<std::string_view> noise_driven_;  // parameters
   // The current step.
@@ -138,8 +155,10 @@ class Explainer {
   double batch_ = 0;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules
-  std::unordered_map<std::string_view, Terms> grad_outputs_;
-  std::map<std::uint32_t, std::vector<Gradient>> backward_;  // by micro-batch, in the order of execution
+  std::unordered_map<std::string_view, double>
+      of_terms_;  // of modules: that their parameters' gradients inherit
+  std::unordered_map<std::string_view, Gradient> grad_outputs_;
+  std::map<std::uint32_t, std::vector<Child>> backward_;  // by micro-batch, in the order of execution
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
   double updated_ = 0;  // distance of updated weights: a loss logged after the updates may depend on them
   double last_forward_ = 0;

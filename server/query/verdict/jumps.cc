@@ -12,12 +12,13 @@ namespace statcollect::query {
 namespace {
 
 // Thresholds, fitted on one half of the benchmark's families (docs/verdict-model.md). Logarithms: 0.9 is 2.5 times.
-constexpr double kSupported = 0.9;  // with sisters to compare with
+constexpr double kSupported = 0.9;  // with sisters or a past to compare with
 constexpr double kUnsupported = 1.3;
 constexpr double kUnsupportedGradient = 1.7;  // masks that flip reach gradients in leaps
 constexpr double kFresh = 2.1;  // nothing before it differs: a kernel's own rounding is a few units
-constexpr double kSistersExplain = 2.2, kSistersExplainUpdates = 1.3, kFreshExplains = 1;
-constexpr std::size_t kSupport = 3;
+constexpr double kSistersExplain = 2.2, kSistersExplainUpdates = 1.3, kPastExplains = 4;
+constexpr double kFreshExplains = 1, kPastOfLossExplains = 7;
+constexpr std::size_t kSupport = 3, kPastKept = 4, kPastNeeded = 2;
 constexpr double kSistersQuantile = 0.8;
 constexpr double kUsualSpread = 0.18;  // of a large tensor with 16 sums
 // The estimates of small tensors vary most where neighbours differ alike.
@@ -146,7 +147,14 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
                                                            : kSistersExplain;
       jump.usual = std::max(0.0, std::min(Quantile(sisters, kSistersQuantile), most));
     }
-    if (jump.sisters >= kSupport) threshold = kSupported;
+    const auto past = past_.find({key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode});
+    if (past != past_.end() && past->second.size() >= kPastNeeded) {
+      jump.past = past->second.size();
+      const double highest = *std::max_element(past->second.begin(), past->second.end());
+      const double most = one.fresh ? kFreshExplains : one.of_loss ? kPastOfLossExplains : kPastExplains;
+      jump.usual = std::max(jump.usual, std::min(highest, most));
+    }
+    if (jump.sisters + jump.past >= kSupport) threshold = kSupported;
     const auto alike = gradients.find(LastPart(key.name));
     if (one.stage == Stage::kGrad && !one.fresh && !one.cancelled && alike != gradients.end()) {
       const std::vector<double> others = Without(alike->second, ratio);
@@ -154,11 +162,25 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
         jump.usual = std::max(jump.usual, std::min(Quantile(others, kSistersQuantile), kSistersExplain));
     }
   }
-  // Nothing shows how much a loss enlarges differences.
-  if (one.fresh || one.of_loss) threshold = std::max(threshold, kFresh);
+  // Nothing shows how much a loss enlarges differences until it did so in earlier steps.
+  if (one.fresh || (one.of_loss && jump.past == 0)) threshold = std::max(threshold, kFresh);
   threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
   jump.excess = ratio - jump.usual - threshold;
   return jump.excess > 0 ? std::optional(jump) : std::nullopt;
+}
+
+void JumpFinder::Remember(std::span<const Explained> step) {
+  for (const Explained& one : step) {
+    any_difference_ = any_difference_ || Differs(one);
+    if (IsInput(one.stage) || !IsTensor(one) || !Differs(one)) continue;
+    const double ratio = RatioOf(one);
+    if (!std::isfinite(ratio)) continue;
+    const TensorKey& key = one.pair->a.def->key;
+    std::deque<double>& past =
+        past_[{key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode}];
+    past.push_back(ratio);
+    if (past.size() > kPastKept) past.pop_front();
+  }
 }
 
 std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
@@ -184,7 +206,7 @@ std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
   if (const auto scale = FindScale(step)) jumps.push_back(*scale);
   std::stable_sort(jumps.begin(), jumps.end(),
                    [](const Jump& x, const Jump& y) { return x.index < y.index; });
-  any_difference_ = any_difference_ || first != step.end();
+  Remember(step);
   return jumps;
 }
 

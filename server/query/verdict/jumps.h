@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -34,16 +35,16 @@ struct Jump {
   std::size_t index = 0;  // of the Explained
   JumpKind kind = JumpKind::kExcess;
   double ratio = 0;                      // log(observed / expected)
-  double usual = 0;                      // the ratio usual for similar tensors
+  double usual = 0;                      // the ratio usual for similar tensors and its own earlier steps
   double excess = 0;                     // above `usual` plus the threshold; > 0
-  std::size_t sisters = 0, past = 0;     // numbers of similar tensors, and of earlier steps with equal bits
+  std::size_t sisters = 0, past = 0;     // numbers of similar tensors and earlier steps compared with
   double factor = 1;                     // kScale
   bool of_outer = false;                 // kSetting: the setting belongs to an enclosing module
   bool stands_out = false;               // kSetting: the tensor would be a jump without the setting
   std::optional<Confidence> confidence;  // set if it was measured from twins
 };
 
-// Finds the jumps of one rank. Steps must ascend; remembers whether anything has differed. Not thread-safe.
+// Finds the jumps of one rank. Steps must ascend; remembers the ratios of earlier steps. Not thread-safe.
 class JumpFinder {
  public:
   // `identical_steps`: number of steps before the first one passed in, all of whose records are equal bit for
@@ -54,6 +55,7 @@ class JumpFinder {
   std::vector<Jump> Find(std::span<const Explained> step);
 
  private:
+  using Identity = std::tuple<std::string_view, Kind, std::string_view, std::uint32_t, std::uint32_t, Mode>;
   using Sisterhood = std::tuple<Kind, std::string_view, std::string_view, Mode, std::string_view>;
   struct Group {
     std::vector<double> fresh, inherited;  // ratios, sorted
@@ -69,9 +71,11 @@ class JumpFinder {
   std::string_view Pattern(std::string_view name);
   std::optional<Jump> Judge(const Explained& one, const Groups& groups, const Gradients& gradients);
   std::optional<Jump> JudgeFirst(const Explained& one, const Groups& groups);
+  void Remember(std::span<const Explained> step);
 
   const std::uint64_t identical_steps_;
-  bool any_difference_ = false;  // in an earlier step
+  bool any_difference_ = false;                  // in an earlier step
+  std::map<Identity, std::deque<double>> past_;  // ratios, newest last
   std::unordered_map<std::string_view, std::string> patterns_;
 };
 

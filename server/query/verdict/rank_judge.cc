@@ -74,7 +74,7 @@ bool LeavesWeights(const std::vector<TensorPair>& pairs) {
   return !trained && HasWeights(pairs, Stage::kWeights);
 }
 
-// Copies the comparison with sisters from a record's excess jump to the setting jump that
+// Copies the comparison with sisters and earlier steps from a record's excess jump to the setting jump that
 // explains it. Jumps of one record are adjacent, settings first.
 void ShareEvidence(std::vector<Jump>& jumps) {
   for (std::size_t i = 1; i < jumps.size(); ++i) {
@@ -85,6 +85,7 @@ void ShareEvidence(std::vector<Jump>& jumps) {
       continue;
     setting.usual = excess.usual;
     setting.sisters = excess.sisters;
+    setting.past = excess.past;
     setting.stands_out = true;
   }
 }
@@ -299,29 +300,27 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
   STATCOLLECT_ASSIGN_OR_RETURN(auto settings, ReadSettings(plan_.steps.at(*steps.begin())));
   AddChanges(settings, wanted);
   Begin();
-  Measured measured = Measured::kNot;
   if (twins_ != nullptr) {
     MeasuredModel model(
         *twins_, ranks_.a, MethodsAt(*steps.begin()).other_convolutions, [this](std::uint64_t step) {
           return trails_ == nullptr ? std::vector<const RankTrail*>() : trails_->OfOthers(place_, step);
         });
-    const Steps measured_steps = model.StepsFor(plan_, wanted, last_step);
+    const Steps measured = model.StepsFor(plan_, wanted, last_step);
     const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kReport);
-    auto found = JudgeSteps(model, reader, measured_steps, setting, settings, stop);
+    auto found = JudgeSteps(model, reader, measured, setting, settings, stop);
     if (!found.ok()) return found;
-    const std::uint64_t last = measured_steps.empty() ? 0 : measured_steps.rbegin()->first;
-    if (measured_steps.empty() || !model.noise_arrived()) {
-      measured = measured_steps.empty() ? Measured::kInPart : Measured::kUnmoved;
+    const std::uint64_t last = measured.empty() ? 0 : measured.rbegin()->first;
+    if (measured.empty() || !model.noise_arrived()) {
+      measured_ = measured.empty() ? Measured::kInPart : Measured::kUnmoved;
       Begin();
     } else {
-      findings_.measured = Measured::kWhole;
+      measured_ = Measured::kWhole;
       std::erase_if(wanted,
                     [&](std::uint64_t step) { return step <= last || (last_step && step > *last_step); });
       if (*found || wanted.empty()) return found;
-      measured = Measured::kInPart;
+      measured_ = Measured::kInPart;
     }
   }
-  findings_.measured = measured;
   GuessedModel model(MethodsAt(*steps.begin()), IdenticalStepsBefore(*steps.begin()));
   const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kExecution);
   return JudgeSteps(model, reader, WithThoseBefore(wanted, last_step), setting, settings, stop);
@@ -330,7 +329,11 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
 void RankJudge::Begin() {
   records_before_ = agreeing_;
   quiet_ = true;
-  findings_ = {};
+  differ_before_.reset();
+  noise_driven_.clear();
+  data_dependent_.clear();
+  loss_scales_.reset();
+  without_effect_.reset();
 }
 
 RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
@@ -340,12 +343,12 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
   for (const auto& [step, judged] : steps) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
     STATCOLLECT_RETURN_IF_ERROR(reader.Read(step, now));
-    if (!findings_.loss_scales && now.loss_scales.Ratio()) findings_.loss_scales = now.loss_scales;
+    if (!loss_scales_ && now.loss_scales.Ratio()) loss_scales_ = now.loss_scales;
     STATCOLLECT_ASSIGN_OR_RETURN(auto answer, model.Judge(step, now));
     auto& [explained, jumps, without_effect] = answer;
-    findings_.data_dependent = model.data_dependent();
+    data_dependent_ = model.data_dependent();
     if (judged && !without_effect.empty()) NoteWithoutEffect(step, explained, without_effect);
-    findings_.noise_driven.insert(model.noise_driven().begin(), model.noise_driven().end());
+    noise_driven_.insert(model.noise_driven().begin(), model.noise_driven().end());
     if (judged) {
       STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, scalar, recorded, explained, jumps));
       STATCOLLECT_RETURN_IF_ERROR(WeighByRepeats(model, step, explained, jumps));
@@ -377,11 +380,11 @@ Status RankJudge::WeighByRepeats(const StepModel& model, std::uint64_t step,
 
 void RankJudge::NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,
                                   const std::vector<std::size_t>& indices) {
-  if (!findings_.without_effect) {
+  if (!without_effect_) {
     const TensorPair& first = *explained[indices.front()].pair;
-    findings_.without_effect = {.step = step, .name = first.a.def->key.name, .distance = first.distance};
+    without_effect_ = {.step = step, .name = first.a.def->key.name, .distance = first.distance};
   }
-  findings_.without_effect->records += indices.size();
+  without_effect_->records += indices.size();
 }
 
 std::string WithoutEffect::Text() const {
@@ -389,16 +392,6 @@ std::string WithoutEffect::Text() const {
          " far more than noise explains, first " + Printable(name) + " by " + ShortNumber(distance) +
          " at step " + std::to_string(step) +
          ", but no loss, gradient or update does: they differ where nothing reads them, such as in padding";
-}
-
-void RankFindings::Merge(const RankFindings& other) {
-  const auto& before = other.differ_before;
-  if (before && (!differ_before || differ_before->distance < before->distance)) differ_before = before;
-  noise_driven.insert(other.noise_driven.begin(), other.noise_driven.end());
-  data_dependent.insert(other.data_dependent.begin(), other.data_dependent.end());
-  if (!loss_scales) loss_scales = other.loss_scales;
-  if (!without_effect) without_effect = other.without_effect;
-  measured = std::max(measured, other.measured);
 }
 
 std::string DifferBefore::Text() const {
@@ -409,13 +402,13 @@ std::string DifferBefore::Text() const {
 
 void RankJudge::NoteBefore(std::uint64_t step, const StepPairs& now) {
   if (!LeavesWeights(now.pairs)) return;
-  findings_.differ_before.reset();
+  differ_before_.reset();
   for (const TensorPair& pair : now.pairs) {
     if (!IsWeight(pair)) continue;
     const double unit = std::max(UnitRoundoff(pair.a.layout->dtype), UnitRoundoff(pair.b.layout->dtype));
     if (pair.distance <= kRoundedWeights * unit) continue;
-    if (findings_.differ_before && findings_.differ_before->distance >= pair.distance) continue;
-    findings_.differ_before = {.step = step, .name = pair.a.def->key.name, .distance = pair.distance};
+    if (differ_before_ && differ_before_->distance >= pair.distance) continue;
+    differ_before_ = {.step = step, .name = pair.a.def->key.name, .distance = pair.distance};
   }
 }
 
@@ -436,8 +429,7 @@ Result<std::optional<Caveat>> RankJudge::CaveatOf(const StepPairsReader& reader,
   using Found = std::optional<Caveat>;
   const Stage stage = explained[jump.index].stage;
   if (stage == Stage::kWeights || stage == Stage::kBatch) return Found();
-  if (findings_.differ_before)
-    return Found({.text = findings_.differ_before->Text(), .most = Confidence::kLikely});
+  if (differ_before_) return Found({.text = differ_before_->Text(), .most = Confidence::kLikely});
   STATCOLLECT_ASSIGN_OR_RETURN(auto known, KnowsWeightsBefore(reader, step, now));
   if (!known) {
     // Other weights would show in every output.

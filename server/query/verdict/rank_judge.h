@@ -65,21 +65,6 @@ enum class Measured : std::uint8_t {
   kNot,      // there are none
 };
 
-// What was seen on the way to the root, of one rank or of several.
-struct RankFindings {
-  std::optional<DifferBefore>
-      differ_before;                   // no weight differs by more than rounding, or none was recorded: empty
-  std::set<std::string> noise_driven;  // parameters whose gradient is zero except for rounding
-  std::set<std::string>
-      data_dependent;  // tensors that may have other rows without a bug: StepModel::data_dependent
-  std::optional<LossScales> loss_scales;  // of the first step that was read in which they differ
-  std::optional<WithoutEffect> without_effect;
-  Measured measured = Measured::kWhole;  // how rounding was told from bugs; the worst of all ranks
-
-  // Adds those of a later rank.
-  void Merge(const RankFindings& other);
-};
-
 class RankJudge {
  public:
   // `place`: the rank's position in the plan. `agreeing`: number of its records in the steps before the first
@@ -99,8 +84,18 @@ class RankJudge {
   Result<std::optional<JudgedRoot>> Judge(const std::set<std::uint64_t>& steps,
                                           std::optional<std::uint64_t> last_step,
                                           const std::stop_token& stop);
+  // After Judge; empty if no weight differs by more than rounding, or none was recorded.
+  const std::optional<DifferBefore>& differ_before() const { return differ_before_; }
+  // After Judge: parameters whose gradient is zero except for rounding.
+  const std::set<std::string>& noise_driven() const { return noise_driven_; }
+  // After Judge: of the first step that was read in which they differ.
+  const std::optional<LossScales>& loss_scales() const { return loss_scales_; }
   // After Judge.
-  const RankFindings& findings() const { return findings_; }
+  const std::optional<WithoutEffect>& without_effect() const { return without_effect_; }
+  // After Judge: tensors that may have other rows without a bug, as StepModel::data_dependent.
+  const std::set<std::string>& data_dependent() const { return data_dependent_; }
+  // After Judge: how rounding was told from bugs.
+  Measured measured() const { return measured_; }
 
  private:
   // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to explain later
@@ -171,9 +166,14 @@ class RankJudge {
   const Twins* const twins_;
   const RankTrails* const trails_;
   const std::uint64_t agreeing_;
+  Measured measured_ = Measured::kNot;
   std::uint64_t records_before_ = 0;  // in the steps before
   bool quiet_ = true;                 // none of these records differed
-  RankFindings findings_;
+  std::optional<DifferBefore> differ_before_;
+  std::set<std::string> noise_driven_;
+  std::optional<LossScales> loss_scales_;
+  std::optional<WithoutEffect> without_effect_;
+  std::set<std::string> data_dependent_;
   NoiseOfStep noise_;  // of the judged step
 };
 

@@ -16,7 +16,12 @@ struct Rank {
   std::set<std::uint64_t> steps;
   Status status;
   std::optional<JudgedRoot> found;
-  RankFindings findings;
+  std::optional<DifferBefore> differ_before;
+  std::set<std::string> noise_driven;
+  std::set<std::string> data_dependent;
+  std::optional<LossScales> loss_scales;
+  Measured measured = Measured::kWhole;
+  std::optional<WithoutEffect> without_effect;
 };
 
 void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
@@ -67,7 +72,12 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
                     question.twins, &trails);
     auto found = judge.Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
-    rank.findings = judge.findings();
+    rank.differ_before = judge.differ_before();
+    rank.noise_driven = judge.noise_driven();
+    rank.data_dependent = judge.data_dependent();
+    rank.loss_scales = judge.loss_scales();
+    rank.measured = judge.measured();
+    rank.without_effect = judge.without_effect();
     if (found.ok()) rank.found = *std::move(found);
   });
   const Rank* first = nullptr;
@@ -77,7 +87,14 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   RootAnswer answer;
   for (const Rank& rank : ranks) {
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
-    answer.Merge(rank.findings);
+    answer.noise_driven.insert(rank.noise_driven.begin(), rank.noise_driven.end());
+    answer.data_dependent.insert(rank.data_dependent.begin(), rank.data_dependent.end());
+    answer.measured = std::max(answer.measured, rank.measured);
+    if (!answer.without_effect) answer.without_effect = rank.without_effect;
+    if (!answer.loss_scales) answer.loss_scales = rank.loss_scales;
+    const auto& before = rank.differ_before;
+    if (before && (!answer.differ_before || answer.differ_before->distance < before->distance))
+      answer.differ_before = before;
     if (rank.found && (first == nullptr || when(rank) < when(*first))) first = &rank;
   }
   if (first == nullptr) return answer;

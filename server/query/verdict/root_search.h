@@ -43,9 +43,15 @@ struct RootQuestion {
   const Twins* twins = nullptr;            // of A; null: none
 };
 
-struct RootAnswer : RankFindings {
+struct RootAnswer {
   std::optional<Root> root;
-  std::optional<Caveat> caveat;  // of the root
+  std::optional<Caveat> caveat;                 // of the root
+  std::optional<DifferBefore> differ_before;    // on the rank where the weights differ most
+  std::set<std::string> noise_driven;           // as RankJudge::noise_driven
+  std::optional<LossScales> loss_scales;        // as RankJudge::loss_scales, of the first rank that has them
+  Measured measured = Measured::kWhole;         // the worst of all ranks
+  std::set<std::string> data_dependent;         // as RankJudge::data_dependent
+  std::optional<WithoutEffect> without_effect;  // of the first rank that has them
 };
 
 // Without a root, rounding explains every difference that was judged. The caller fills in the root's `cause`;

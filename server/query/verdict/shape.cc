@@ -55,6 +55,11 @@ bool IsFactor(const TensorPair& pair) {
   return std::abs(product) > kAlong * std::sqrt(apart * squares);
 }
 
+double WithoutMoved(const TensorPair& pair) {
+  const auto without = BySmallerSums(pair);
+  return without && *without < kFewMoved * pair.distance ? *without : pair.distance;
+}
+
 bool IsEverywhere(const TensorPair& pair) {
   const auto without = BySmallerSums(pair);
   return without && !(*without < kFewMoved * pair.distance);

@@ -10,8 +10,12 @@ struct TensorPair;
 // sums, one in a million independent differences looks like this.
 bool IsFactor(const TensorPair& pair);
 
-// Whether a difference is in more than a few sums, as of what is computed differently; elements that moved are in few. False
-// if the sketches do not show it.
+// Where rounding makes a maximum or a clamp choose another element, that element's gradient moves. A few such
+// elements are in few of the sketch's sums, and what is computed differently is in all of them: the distance by
+// the smaller sums, if they show far less, otherwise the pair's distance.
+double WithoutMoved(const TensorPair& pair);
+
+// Whether a difference is in more than a few sums. False if the sketches do not show it.
 bool IsEverywhere(const TensorPair& pair);
 
 }  // namespace statcollect::query

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from naive.naive_order import stage_of
 from naive.naive_records import Record
@@ -97,6 +97,7 @@ class Output:
     module: str
     distance: float
     unit: float
+    inherited: float  # by all but its direct successor
 
 
 @dataclass
@@ -105,6 +106,7 @@ class Memory:
 
     weights: dict[str, Pair] = field(default_factory=dict)  # the last seen, by name
     states: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)  # distance and norm
+    fragile: set[str] = field(default_factory=set)  # modules
     normalised: set[str] = field(default_factory=set)  # parameters with a running mean of squares
     noise_driven: set[str] = field(default_factory=set)  # parameters whose gradient was zero except for rounding in some step
 
@@ -121,12 +123,14 @@ class StepModel:
         self.seen: list[Pair] = []  # of this step, before the one that is explained
         self.batch = 0.0
         self.levels: dict[str, float] = defaultdict(float)  # of modules' inputs
+        self.of_terms: dict[str, float] = defaultdict(float)  # the same, without what noise-driven biases have added
         self.outputs: dict[str, float] = defaultdict(float)
         self.last_forward = 0.0
         # By pass, then by the module around it: what ran last, newest last.
         self.scopes: dict[tuple[int, str], dict[str, list[Output]]] = defaultdict(lambda: defaultdict(list))
         self.gradients: dict[str, Pair] = {}  # of parameters; the last
         self.worst_gradient: dict[str, float] = defaultdict(float)
+        self.noise_driven: dict[str, bool] = {}
         for pair in pairs:
             self.explain(pair)
             self.seen.append(pair)
@@ -181,25 +185,35 @@ class StepModel:
         self.levels[name] = max(self.levels[name], level)
         self.outputs[name] = max(self.outputs[name], capped(pair.distance))
         self.last_forward = capped(pair.distance)
+        fragile = name in self.memory.fragile
+        without_bias = min(own, self.of_parameters(self.matrices(module))) if fragile else own
+        of_inputs = max([self.batch, *(i.inherited for i in inputs)])
+        self.of_terms[name] = max(self.of_terms[name], math.hypot(of_inputs, without_bias))
+        inherited = capped(pair.distance)
+        if fragile:
+            pair.spread += 0.75
+            inherited = min(inherited, self.of_parameters(self.matrices(module)))
         at = module
         while at:
             around = scopes[parent(at)]
             around[:] = [output for output in around if output.module != at]
-            around.append(Output(at, capped(pair.distance), pair.unit))
+            around.append(Output(at, capped(pair.distance), pair.unit, inherited))
             at = parent(at)
         return quantised(level, unit)
 
     def inputs_of(self, module: str, scopes: dict[str, list[Output]]) -> list[Output]:
-        """All that ran inside, and the last three beside each module around it."""
-        found = list(scopes[module])
+        """All that ran inside, and the last three beside each module around it. A noise-driven bias counts for its successor only."""
+        groups = [list(scopes[module])]
         at = module
         while at:
-            found += [output for output in scopes[parent(at)] if output.module != at][-3:]
+            groups.append([output for output in scopes[parent(at)] if output.module != at][-3:])
             at = parent(at)
-        return found
+        return [
+            output if output is group[-1] else replace(output, distance=output.inherited) for group in groups for output in group
+        ]
 
     def of_parameters(self, distance: float) -> float:
-        return capped(3 * distance)
+        return capped(distance * (3 if self.memory.normalised else min(3.0, max(1.0, distance / 1e-6))))
 
     def own_parameters(self, module: str, pair: Pair) -> float:
         level = 0.0
@@ -246,7 +260,7 @@ class StepModel:
         level = max([self.batch, *(capped(p.distance) for p in everything)])
         norm = pair.norm
         if terms:
-            level = max(self.levels[module], *(capped(p.distance) for p in terms))
+            level = max(self.of_terms[module], *(capped(p.distance) for p in terms))
             l2 = math.sqrt(sum(p.norm**2 for p in terms))
             l1 = sum(max(record.l1 for record in p.records) for p in terms)
             if len(json.loads(a.shape)) < 2 and norm > 0 and math.isfinite(pair.distance):
@@ -255,7 +269,8 @@ class StepModel:
                 pair.observed = pair.distance * norm / scale
         self.gradients[pair.name] = pair
         self.worst_gradient[pair.name] = max(self.worst_gradient[pair.name], capped(pair.distance))
-        if pair.cancelled and pair.distance > 0.01 and pair.observed < 0.1 * pair.distance:
+        self.noise_driven[pair.name] = pair.cancelled and pair.distance > 0.01 and pair.observed < 0.1 * pair.distance
+        if self.noise_driven[pair.name]:
             self.memory.noise_driven.add(pair.name)
         return quantised(level, pair.unit)
 
@@ -278,6 +293,8 @@ class StepModel:
         name = pair.name
         gradient = self.worst_gradient[name]
         normalised = name in self.memory.normalised
+        if normalised and self.noise_driven.get(name):
+            self.memory.fragile.add(parent(name))
         before = self.memory.weights.get(name)
         self.memory.weights[name] = pair
         sketches = [r.sketch for p in (before, pair) if p for r in p.records]

@@ -1,6 +1,6 @@
 """Computes the root that `statctl diff` must name, in the slow and plain way (docs/verdict-model.md).
 
-Takes what naive_diff takes: two runs as `statctl move export csv --sketch` writes them. It judges the steps that diff chooses:
+Takes what naive_diff takes: two runs as `statctl export csv --sketch` writes them. It judges the steps that diff chooses:
 on each rank the first four that differ, those in which a distance rose most, and the first with another recorded setting
 of the optimizer. Each is read with the two before it. Not covered: tensors that stand for several of the other run,
 runs without sketches, --kinds and --merge-ranks.
@@ -78,11 +78,12 @@ def gradients_alike(of: Pair, step: list[Pair]) -> list[float]:
 
 
 class Finder:
-    """The jumps of one rank."""
+    """The jumps of one rank. Remembers the ratios of each tensor in earlier steps."""
 
     def __init__(self, identical_steps: int) -> None:
         self.identical_steps = identical_steps
         self.differed = False
+        self.past: dict[Identity, list[float]] = defaultdict(list)
 
     def find(self, step: list[Pair]) -> list[Jump]:
         jumps: list[Jump] = []
@@ -101,6 +102,9 @@ class Finder:
                 jumps.append(Jump(i, kind, excess))
         jumps += scales(step)
         self.differed = self.differed or first >= 0
+        for pair in step:
+            if is_judged(pair) and pair.differs and math.isfinite(pair.ratio):
+                self.past[pair.records[0].identity].append(pair.ratio)
         return sorted(jumps, key=lambda jump: jump.index)
 
     def of_the_first(self, pair: Pair, step: list[Pair]) -> float:
@@ -117,6 +121,9 @@ class Finder:
         unit = max(unit_of(record) for record in pair.records)
         return math.log(pair.observed / (3 * unit)) if pair.observed > 0 else -math.inf
 
+    def past_of(self, pair: Pair) -> list[float]:
+        return self.past[pair.records[0].identity][-4:]
+
     def excess(self, pair: Pair, step: list[Pair]) -> float:
         ratio = pair.ratio
         if not ratio > 0.3:
@@ -132,13 +139,17 @@ class Finder:
                 most = 1.0 if pair.fresh else 1.3 if pair.stage == "optimizer" else 2.2
                 usual = max(0.0, min(quantile(sisters, 0.8), most))
             compared = len(sisters)
+            past = self.past_of(pair)
+            if len(past) >= 2:
+                usual = max(usual, min(max(past), 1.0 if pair.fresh else 7.0 if pair.of_loss else 4.0))
+                compared += len(past)
         is_gradient = pair.stage == "grad"
         threshold = 0.9 if compared >= 3 else 1.7 if is_gradient else 1.3
         if is_gradient and not pair.fresh and not pair.cancelled:
             alike = gradients_alike(pair, step)
             if len(alike) >= 3:
                 usual = max(usual, min(quantile(alike, 0.8), 2.2))
-        if pair.fresh or pair.of_loss:
+        if pair.fresh or (pair.of_loss and len(self.past_of(pair)) < 2):
             threshold = max(threshold, 2.1)
         return ratio - usual - threshold - 5 * max(0.0, pair.spread - 0.18)
 

@@ -154,6 +154,17 @@ TEST(Explainer, AGateIsJudgedByWhatItMultiplies) {
   EXPECT_NEAR(explained[6].expected, 1e-5, 1e-6);
 }
 
+TEST(Explainer, ParametersOfTheModuleAroundReachItsFirstParts) {
+  Step step;
+  step.Add(Key("model.positions", Kind::kWeight, "", 0, 0, Mode::kInit), 1e-4);
+  for (const char* name : {"model.embed", "model.first", "model.a", "model.b", "model.last"})
+    step.Add(Key(name), 1e-7);
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_NEAR(explained[2].expected, 1e-4, 1e-6);
+  EXPECT_LT(explained[5].expected, 1e-6);
+}
+
 // Gradients of five biases; all differ by `others`, one by `one`.
 Step Biases(double others, double one) {
   Step step;

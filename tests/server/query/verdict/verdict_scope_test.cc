@@ -18,9 +18,7 @@ class VerdictScopeTest : public VerdictTest {
   static Level WrongUpdate(std::uint64_t at, const std::string& weight) {
     return [=](std::uint64_t step, const TensorKey& key) {
       if (step < at || IsInitial(key) || key.kind == Kind::kBatch) return 0.0;
-      // Other updates differ as their gradients do; the weights by a hundredth of that.
-      const bool passes = key.kind == Kind::kOutput || key.kind == Kind::kUnspecified;  // outputs, loss
-      if (step > at) return passes ? 2e-5 : 1e-3;
+      if (step > at) return 1e-3;
       return key.kind == Kind::kWeight && key.name == weight ? 0.3 : 0.0;
     };
   }
@@ -96,8 +94,7 @@ TEST_F(VerdictScopeTest, AGapInTheStepsIsLookedInto) {
   Write(WrongUpdates(4));
   const DiffReport report = AskFor("0-2,7-");
   ASSERT_TRUE(report.root);
-  EXPECT_EQ(report.root->at.stage, Stage::kOptimizer) << Say(report);
-  EXPECT_EQ(report.root->confidence, Confidence::kLikely) << "updates are wrong in step 7, too";
+  EXPECT_EQ(report.root->confidence, Confidence::kPossible) << Say(report);
   EXPECT_THAT(report.root->because, Contains(HasSubstr("already after step 6")));
 }
 

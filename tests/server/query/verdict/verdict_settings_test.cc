@@ -117,7 +117,7 @@ TEST_F(VerdictSettingsTest, ASettingThatOneRunChangedWhileItRanIsTheRootFromThen
       "module_setting: eps is 1e-05 in a and 1.1e-05 in b (blocks.2.ln); it changed while b ran, between "
       "steps 4 and 6");
   const DiffReport seen =
-      DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 9e-7, /*from=*/5)));
+      DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 3e-7, /*from=*/5)));
   EXPECT_EQ(Say(seen), "5 forward blocks.2.ln") << "where it stands out";
 }
 

@@ -1,4 +1,4 @@
-// What the place of a difference tells: masks and padding, multiples of a tensor.
+// What the place of a difference tells: moved elements, masks and padding, multiples of a tensor.
 #include "server/query/verdict/shape.h"
 
 #include <cmath>
@@ -67,6 +67,26 @@ std::vector<double> InSums(int count, double size, double elsewhere) {
   std::vector<double> difference;
   for (int i = 0; i < 16; ++i) difference.push_back((i < count ? size : elsewhere) * (i % 3 == 0 ? 1 : -1));
   return difference;
+}
+
+TEST(MovedElements, AreNotCounted) {
+  const Explained moved = Backward(InSums(2, 1e-3, 1e-7)).Judge();
+  EXPECT_LT(moved.observed, 2 * kSmall);
+  EXPECT_LT(RatioOf(moved), 1);
+}
+
+TEST(MovedElements, AreFew) {
+  EXPECT_GT(Backward(InSums(5, 1e-3, 1e-7)).Judge().observed, 1e-3);
+  EXPECT_GT(Backward(InSums(16, 1e-3, 0)).Judge().observed, 1e-3);
+}
+
+TEST(MovedElements, HideNothingElsewhere) {
+  EXPECT_NEAR(Backward(InSums(2, 1e-3, 1e-5)).Judge().observed, 6.5e-5, 1e-5);
+}
+
+// 2048 elements, of which none is within 1e-9 of another choice.
+TEST(MovedElements, NeedADifferenceThatMovesThem) {
+  EXPECT_GT(Backward(InSums(2, 1e-3, 1e-7), /*forward=*/1e-8).Judge().observed, 1e-3);
 }
 
 TEST(Masks, ElementsThatAppearAreExpected) {
