@@ -213,20 +213,18 @@ def test_ab_from_a_plain_script(work: Path) -> None:
     assert changed.code == 1 and "as it was last time" not in changed.err, changed.err
 
 
-def test_the_data_folder_is_no_code_wherever_it_is(work: Path) -> None:
+@pytest.mark.parametrize("data", ["runs of mine*", "../elsewhere"])
+def test_the_data_folder_is_no_code_wherever_it_is(work: Path, data: str) -> None:
     """Inside of the repository, under a name of the user's, from a folder below its top."""
     (work / "below").mkdir()
     (work / "train.py").rename(work / "below" / "train.py")
     git(work, "init", "-q", "-b", "main")
     git(work, "add", "-A")
     git(work, "commit", "-qm", "first")
-    for data in ("runs of mine*", "../elsewhere"):
-        command = ["--data-dir", data, "ab", "--steps", "1", "--no-twins", "--reuse", "--", *TRAIN]
-        again = [
-            run_command([str(STATCTL), *command], cwd=work / "below", env=agent_environment(PYTHONPATH="")) for _ in range(2)
-        ]
-        assert [done.code for done in again] == [0, 0], again
-        assert ["A: 'ab-a' is as it was last time" in done.err for done in again] == [False, True], again
+    command = ["--data-dir", data, "ab", "--steps", "1", "--no-twins", "--reuse", "--", *TRAIN]
+    again = [run_command([str(STATCTL), *command], cwd=work / "below", env=agent_environment(PYTHONPATH="")) for _ in range(2)]
+    assert [done.code for done in again] == [0, 0], again
+    assert ["A: 'ab-a' is as it was last time" in done.err for done in again] == [False, True], again
 
 
 def test_ab_says_which_training_failed(work: Path) -> None:
