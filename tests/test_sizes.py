@@ -6,10 +6,14 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+import measure_code
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE_MAX, FUNCTION_MAX, TYPESCRIPT_FUNCTION_MAX = 800, 60, 80
@@ -17,23 +21,6 @@ CPP, TYPESCRIPT = {".h", ".cc", ".cu", ".cuh"}, {".ts", ".tsx"}
 LINES = {*CPP, *TYPESCRIPT, ".py", ".sh", ".proto"}
 GENERATED = {"client/python/statcollect/answers.py", "web/src/api/schema.ts"}
 LONG_FILES = {"proto/statcollect/v1/query.proto": "one file a service: clients import it by that name"}
-# Sources that implement a header of another name, by the beginning of their paths.
-OTHER_HEADERS = {
-    "agent/c_api.cc": "the functions of the public C header",
-    "agent/stats/cpu/kernels_": "one source, compiled for an instruction set each",
-    "agent/stats/cuda/": "parts of the engine's class, and what stands in where CUDA is not compiled in",
-    "client/command_line/": "a group of commands each, declared in one list",
-    "client/commands/": "a command each, declared in one list",
-    "client/exports/": "a format each, declared in one list",
-    "client/formats/": "a format each, declared in one list",
-    "client/imports/run_copy_check.cc": "a long class in two parts: RunCopier copies, and checks the copy",
-    "client/rpc/collector_transfer.cc": "a long class in two parts: a client's calls, and those that copy runs",
-    "proto/convert/": "a message each, declared in one list",
-    "server/api/convert/": "an answer each, declared in one list",
-    "server/ingest/registry_": "a long class in three parts: its sessions, copies of runs, what runs are told",
-    "server/query/cause/": "a finder of causes each, declared in one list",
-    "server/query/verdict/": "parts of the judge's explanation",
-}
 REASONS = {
     ("agent/stats/cuda/kernel.cuh", "ReduceUnits"): "one loop over values in registers, which functions would have to hand on",
 }
@@ -115,18 +102,11 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_a_source_has_a_header_of_its_own_or_a_reason() -> None:
-    without, used = [], set()
-    for name in product_files():
-        own = rf'#include [<"]([^">]*/)?{Path(name).stem}\.h[>"]'
-        is_source = name.endswith(".cc") and not name.startswith(("bench/", "examples/")) and not name.endswith("main.cc")
-        if not is_source or re.search(own, (ROOT / name).read_text(encoding="utf-8")):
-            continue
-        reasons = [path for path in OTHER_HEADERS if name.startswith(path)]
-        used.update(reasons)
-        if not reasons:
-            without.append(name)
+    tree = measure_code.Tree(ROOT)
+    without, others = measure_code.without_header(tree), measure_code.OTHER_HEADERS
     assert without == [], "merge it into the source that it was cut from, or give it its header"
-    assert used == set(OTHER_HEADERS), "a reason for nothing"
+    used = {path for path in others for name in measure_code.of_other_headers(tree) if name.startswith(path)}
+    assert used == set(others), "a reason for nothing"
 
 
 def test_no_function_is_too_long_without_a_reason() -> None:

@@ -139,7 +139,7 @@ class Exporter final : public BatchSink, private StreamReceiver {
   // Reacts to the end of a stream; true to try again.
   bool HandleEnd(const Status& end);
   void Fail(const Status& status);
-  // Wakes everybody who waits. A transition that the table does not have ends the session, with its status.
+  // Wakes all waiters. A transition that is not in the table ends the session with kInternal.
   void MoveLocked(ExporterState to) STATCOLLECT_REQUIRES(mutex_);
   void CloseLocked(Closing closing) STATCOLLECT_REQUIRES(mutex_);
   // What the collector says is wrong: the stream, and with it the session, is over.

@@ -3,24 +3,14 @@
 #include <algorithm>
 #include <string>
 
+#include "common/enum_names.h"
+
 namespace statcollect {
 
 std::string_view Name(ExporterState state) {
-  switch (state) {
-    case ExporterState::kWaiting:
-      return "waiting";
-    case ExporterState::kConnecting:
-      return "connecting";
-    case ExporterState::kSending:
-      return "sending";
-    case ExporterState::kLeaving:
-      return "leaving";
-    case ExporterState::kFailed:
-      return "failed";
-    case ExporterState::kEnded:
-      return "ended";
-  }
-  return "unknown";
+  static constexpr std::array<std::string_view, 6> kNames = {"waiting", "connecting", "sending",
+                                                             "leaving", "failed",     "ended"};
+  return NameIn(kNames, state);
 }
 
 Status ExporterStates::Move(ExporterState to) {

@@ -29,7 +29,7 @@ struct GlobalOptions {
   std::string command;  // "diff", "golden save"
   Format format = Format::kTable;
   bool quiet = false;    // no progress, no remarks; diff: the verdict only
-  std::string data_dir;  // of statctl's own collector; not there if another one is used
+  std::string data_dir;  // of statctl's own collector, which need not exist
   // Of an answer; 0: no limit. import: how long to wait for a lost collector; 0: 30 s.
   double timeout_seconds = 0;
 };

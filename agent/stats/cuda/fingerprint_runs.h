@@ -3,7 +3,7 @@
 // Each lane walks its own vectors, each component to its index in the logical tensor (index_map.h). A
 // vector that lies in one group there, at a multiple of its size, is added as a whole; others component by
 // component. Consecutive vectors of a lane usually belong to one fold, whose sums stay in registers until
-// another one comes.
+// the fold changes.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_FINGERPRINT_RUNS_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_FINGERPRINT_RUNS_H_
 

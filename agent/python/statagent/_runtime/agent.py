@@ -132,7 +132,7 @@ class Agent:
                 place.learn(tensor, borrowed)
             else:
                 placing = self.watches.placing
-                if placing is not None and placing.layouts.by_micro_batch:  # the last tensor's was another one, maybe
+                if placing is not None and placing.layouts.by_micro_batch:  # it may have changed since the last tensor
                     placing.put(structure, handle, self._identities[handle], tensor)
                 if structure.held:  # as _observe_structure, without its cost
                     code = self.native_observe(self._pointer, handle, structure.address, None)
