@@ -64,7 +64,7 @@ def alarms(collector: Collector, run: str) -> list[dict[str, Any]]:
     return [e for e in events if e["fields"].get("severity") == "alarm"]
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """The first answer that is true."""
     deadline = time.monotonic() + seconds
     while True:
