@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -64,29 +65,46 @@ class ProgramAttributes {
   posix_spawnattr_t attributes_;
 };
 
-// While it exists, SIGTERM and SIGHUP go to the program, which may want to end well; statctl ends behind it.
+// While it exists, SIGTERM and SIGHUP go to the program, which may want to end well; statctl ends behind it. A signal that comes
+// before the program is known waits for it. Handlers run on any thread.
 class PassedOn {
  public:
   PassedOn() {
     struct sigaction pass {};
     pass.sa_handler = [](int signal) {
-      if (child_ > 0) kill(child_, signal);
+      const int error = errno;
+      waiting_ = signal;
+      Pass();
+      errno = error;
     };
     pass.sa_flags = SA_RESTART;
     sigaction(SIGTERM, &pass, &term_);
     sigaction(SIGHUP, &pass, &hang_up_);
   }
   ~PassedOn() {
-    child_ = 0;
+    To(0);
     sigaction(SIGTERM, &term_, nullptr);
     sigaction(SIGHUP, &hang_up_, nullptr);
+    waiting_ = 0;
   }
   PassedOn(const PassedOn&) = delete;
   PassedOn& operator=(const PassedOn&) = delete;
-  static void To(pid_t child) { child_ = child; }
+  // 0: there is none any more.
+  static void To(pid_t child) {
+    child_ = child;
+    Pass();
+  }
 
  private:
-  static inline volatile std::sig_atomic_t child_ = 0;
+  // Whoever writes second, the program's pid or the signal, sees what the other has written.
+  static void Pass() {
+    const pid_t child = child_;
+    if (child <= 0) return;
+    if (const int signal = waiting_.exchange(0); signal != 0) kill(child, signal);
+  }
+
+  static inline std::atomic<pid_t> child_ = 0;
+  static inline std::atomic<int> waiting_ = 0;
   struct sigaction term_ {
   }, hang_up_{};
 };
@@ -141,6 +159,10 @@ Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variabl
     end.tail = ReadTail(pipe[0], output == ChildOutput::kKept ? kTailBytes : SIZE_MAX);
   if (keep_output) close(pipe[0]);
   if (error != 0) return CannotStart(command.front(), error);
+  siginfo_t ended{};
+  while (waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
+  PassedOn::To(0);  // while the pid is still the program's
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -45,6 +47,15 @@ def answer(folder: Path, *arguments: str) -> dict[str, object]:
     return cast("dict[str, object]", statctl(folder, "--format", "json", *arguments).json())
 
 
+@contextlib.contextmanager
+def killed_at_the_end(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Popen waits for a process when its block is left, also after a test has failed."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 # --- run
 
 
@@ -80,8 +91,9 @@ def test_signals_reach_the_command(tmp_path: Path) -> None:
         command, env=agent_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        process.terminate()
-        assert process.communicate(timeout=20)[0] == "ended well\n" and process.returncode == 3
+        with killed_at_the_end(process):
+            process.terminate()
+            assert process.communicate(timeout=20)[0] == "ended well\n" and process.returncode == 3
 
 
 def test_ctrl_c_ends_both(tmp_path: Path) -> None:
@@ -91,8 +103,9 @@ def test_ctrl_c_ends_both(tmp_path: Path) -> None:
         command, env=agent_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        assert process.wait(timeout=20) == 5
+        with killed_at_the_end(process):
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            assert process.wait(timeout=20) == 5
     wait_until(lambda: not (tmp_path / "data/statcollectord.address").exists(), what="the collector to end")
 
 
