@@ -242,6 +242,15 @@ Status CheckPerturbation(const statagent::Options& options, const GetEnv& getenv
       "unset it");
 }
 
+Status CheckIfExists(const std::string& given, IfExists* if_exists) {
+  if (given.empty()) return Status::Ok();
+  const auto policy = ParseIfExists(given);
+  if (!policy || *policy == IfExists::kUnspecified)
+    return Invalid("if_exists", given, "'error', 'replace' or 'append'");
+  *if_exists = *policy;
+  return Status::Ok();
+}
+
 Status CheckLaunchId(const std::string& launch) {
   return launch.empty() ? Status::Ok() : ValidateTensorName("launch", launch);
 }
@@ -273,22 +282,12 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   if (!options.collector.empty()) resolved.collector = options.collector;
   STATCOLLECT_RETURN_IF_ERROR(CheckAddress(resolved.collector));
   STATCOLLECT_RETURN_IF_ERROR(CheckTokenPath(options.token_file, &resolved.token_file));
-  if (!options.if_exists.empty()) {
-    const auto policy = ParseIfExists(options.if_exists);
-    if (!policy || *policy == IfExists::kUnspecified) {
-      return Invalid("if_exists", options.if_exists, "'error', 'replace' or 'append'");
-    }
-    resolved.if_exists = *policy;
-  }
-  auto config = CheckConfig(options.config);
-  if (!config.ok()) return config.status();
-  resolved.config = *std::move(config);
+  STATCOLLECT_RETURN_IF_ERROR(CheckIfExists(options.if_exists, &resolved.if_exists));
+  STATCOLLECT_ASSIGN_OR_RETURN(resolved.config, CheckConfig(options.config));
   resolved.required = options.required.value_or(false);
   STATCOLLECT_RETURN_IF_ERROR(CheckLaunchId(options.launch));
   resolved.launch = {options.rank, options.local_rank, options.world_size, options.launch, options.ranks};
-  auto steps = StepSet::Parse(options.steps);
-  if (!steps.ok()) return steps.status();
-  resolved.steps = *std::move(steps);
+  STATCOLLECT_ASSIGN_OR_RETURN(resolved.steps, StepSet::Parse(options.steps));
   const auto level = ParseLogLevel(options.log);
   if (!level) return Invalid("log", options.log, "'off', 'error', 'warning' or 'info'");
   resolved.log = *level;

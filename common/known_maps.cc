@@ -139,12 +139,13 @@ constexpr Only kOnly[] = {
     {kHf, R"(model\.rotary_emb(\..*)?)"},
     {kHf, R"(model\.layers\.\d+\.(mlp\.act_fn|self_attn\.rotary_emb(\..*)?))"},
     {kHf, R"(transformer\.drop)"},
-    {kHf, R"(transformer\.h\.\d+\.(attn\.(attn_dropout|resid_dropout|bias|masked_bias)|mlp\.(act|dropout)))"},
+    {kHf, R"(transformer\.h\.\d+\.(attn\.(attn_dropout|resid_dropout|bias|masked_bias)|)"
+          R"(mlp\.(act|dropout)))"},
     {kMegatron, R"(GPTModel|Float16Module|DistributedDataParallel|embedding|decoder)"},
     {kMegatron, R"(embedding\.embedding_dropout|rotary_pos_emb(\..*)?)"},
     {kMegatron, R"(decoder\.layers\.\d+\.self_attention\.(core_attention(\..*)?|[qk]_layernorm))"},
-    {kMegatron,
-     R"(decoder\.layers\.\d+\.(cross_attention|pre_cross_attn_layernorm|\w+_bda|mlp\.activation_func))"},
+    {kMegatron, R"(decoder\.layers\.\d+\.(cross_attention|pre_cross_attn_layernorm|\w+_bda|)"
+                R"(mlp\.activation_func))"},
     {kTorchtitan, R"(Transformer|Llama3Model|freqs_cis|rope(\..*)?)"},
     {kTorchtitan, R"(layers\.\d+\.attention\.(sdpa|inner_attention(\..*)?|[qk]_norm))"},
     {kHf, R"(attention_mask|position_ids|cache_position|labels|token_type_ids)"},

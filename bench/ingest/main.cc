@@ -17,15 +17,15 @@ namespace {
 
 constexpr char kFooter[] = R"(
 Examples:
-  statcollect-bench ingest --spawn build/release/bin/statcollectord --data-dir /tmp/d --streams 8 --steps 200
+  statcollect-bench ingest --spawn build/release/bin/statcollectord --data-dir /tmp/d --streams 8
   statcollect-bench ingest --collector 127.0.0.1:7433 --streams 256 --seconds 10 --sketch 0
   statcollect-bench limits --dir /tmp/limits
   statcollect-bench queries --spawn build/release/bin/statcollectord --data-dir /tmp/d
   statcollect-bench memory --dir /tmp/empty --steps 62500
   statcollect-bench crowd --spawn build/release/bin/statcollectord --data-dir /tmp/d --seconds 20
 
-Prints one JSON object on standard output and a table on standard error. Exit code 1: the measurement failed, the message says
-why; 2: wrong arguments.)";
+Prints one JSON object on standard output and a table on standard error.
+Exit code 1: the measurement failed, the message says why; 2: wrong arguments.)";
 
 int Run(int argc, char** argv) {
   CLI::App app("statcollect-bench: load for statcollectord, and the limits of what carries it",

@@ -172,20 +172,18 @@ Status RepeatedRuns::VisitStatSteps(AttemptId, std::uint32_t, StepBounds steps,
   return Status::Ok();
 }
 
-Status RepeatedRuns::Visit(AttemptId, std::uint32_t, StepBounds steps, const Visitor<ScalarRecord>& visitor) {
+Status RepeatedRuns::VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                                  RecordVisitor visitor) {
+  const auto* const* scalars = std::get_if<const Visitor<ScalarRecord>*>(&visitor);
+  const auto* const* ends = std::get_if<const Visitor<StepRecord>*>(&visitor);
+  if (scalars == nullptr && ends == nullptr) return store_.VisitRecords(attempt, rank, steps, visitor);
   const StepBounds there = Within(steps, options_.steps);
   for (std::uint64_t step = there.first; step <= there.last; ++step) {
     const double loss = 1.0 + 1.0 / static_cast<double>(step + 1);
     STATCOLLECT_RETURN_IF_ERROR(
-        visitor.take({.name = "loss", .step = step, .micro_batch = 0, .value = loss}));
+        ends != nullptr ? (*ends)->take({.step = step, .unix_nanos = 0, .micro_batches = 1})
+                        : (*scalars)->take({.name = "loss", .step = step, .micro_batch = 0, .value = loss}));
   }
-  return Status::Ok();
-}
-
-Status RepeatedRuns::Visit(AttemptId, std::uint32_t, StepBounds steps, const Visitor<StepRecord>& visitor) {
-  const StepBounds there = Within(steps, options_.steps);
-  for (std::uint64_t step = there.first; step <= there.last; ++step)
-    STATCOLLECT_RETURN_IF_ERROR(visitor.take({.step = step, .unix_nanos = 0, .micro_batches = 1}));
   return Status::Ok();
 }
 

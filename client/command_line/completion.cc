@@ -15,13 +15,15 @@ namespace {
 
 // Where nothing fits, the shells go on with names of files.
 constexpr char kBash[] = R"sh(_statctl() {
-  mapfile -t COMPREPLY < <(statctl completion bash -- "${COMP_WORDS[@]:0:COMP_CWORD+1}" 2>/dev/null | cut -f1)
+  local words=("${COMP_WORDS[@]:0:COMP_CWORD+1}")
+  mapfile -t COMPREPLY < <(statctl completion bash -- "${words[@]}" 2>/dev/null | cut -f1)
 }
 complete -o bashdefault -o default -F _statctl statctl)sh";
 constexpr char kZsh[] = R"sh(#compdef statctl
 _statctl() {
   local -a found
-  found=(${(f)"$(statctl completion zsh -- "${(@)words[1,CURRENT]}" 2>/dev/null | sed -e 's/:/\\:/g' -e 's/\t/:/')"})
+  found=(${(f)"$(statctl completion zsh -- "${(@)words[1,CURRENT]}" 2>/dev/null |
+    sed -e 's/:/\\:/g' -e 's/\t/:/')"})
   if (( $#found )); then _describe statctl found; else _files; fi
 }
 compdef _statctl statctl)sh";

@@ -28,18 +28,22 @@ constexpr char kDescription[] =
 
 constexpr char kFooter[] = R"(
 Examples:
-  statcollectord                                     data in ./statcollect-data, gRPC on 127.0.0.1:7433
+  statcollectord                                  data in ./statcollect-data, gRPC on 127.0.0.1:7433
   statcollectord --data-dir /var/lib/statcollect --config /etc/statcollect/statcollectord.toml
-  statcollectord --listen 127.0.0.1:0 --http off     any free port; the ready line shows it
-  statcollectord --listen unix:/run/statcollect/grpc.sock --socket-mode 0660 --socket-group ml    no port, only a socket
-  statcollectord --listen 0.0.0.0:7433 --tls-auto    reachable by other machines; prints what clients need
-  statcollectord tls init certs --host gpu7          makes certificates, and starts nothing
-  statcollectord --restore-from /backup/monday --data-dir ./restored   restores a checkpoint
-  statcollectord --store clickhouse://127.0.0.1:8123/statcollect         keeps records in ClickHouse; several collectors may share it
-  statcollectord token --help                        makes, lists and revokes tokens (access control)
+  statcollectord --listen 127.0.0.1:0 --http off  any free port; the ready line shows it
+  statcollectord --listen unix:/run/statcollect/grpc.sock --socket-mode 0660 --socket-group ml
+                                                  no port, only a socket
+  statcollectord --listen 0.0.0.0:7433 --tls-auto
+                                                  other machines reach it; prints what clients need
+  statcollectord tls init certs --host gpu7       makes certificates, and starts nothing
+  statcollectord --restore-from /backup/monday --data-dir ./restored
+                                                  restores a checkpoint
+  statcollectord --store clickhouse://127.0.0.1:8123/statcollect
+                                                  several collectors may share these records
+  statcollectord token --help                     makes, lists and revokes tokens (access control)
 
-Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0. Exit code 2: it could not
-start; the message says why.)";
+Prints one line when it is ready. SIGTERM: stops accepting, writes what was received, exits with 0.
+Exit code 2: it could not start; the message says why.)";
 
 // Text as the flags give it, before it is checked.
 struct RawFlags {

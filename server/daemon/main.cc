@@ -487,6 +487,13 @@ void SetUpProcess(const DaemonConfig& config) {
   if (!config.tls_1_2) RequireTls13();
 }
 
+// With --until-unused: ends `io` when no client or agent has used the collector for a while. Otherwise null.
+Result<std::unique_ptr<Users>> WatchUsers(const DaemonConfig& config, boost::asio::io_context& io,
+                                          IngestServer& collector) {
+  if (!config.until_unused) return std::unique_ptr<Users>();
+  return Users::Watch(io, config.data_dir, [&collector] { return collector.GetStatus().streams_open > 0; });
+}
+
 // What ends after the first signal, in this order.
 void WindDown(boost::asio::io_context& io, Store& store, const HttpFront& http, IngestServer& collector,
               alarms::Alarms& alarms, EventFeed& feed, RunFeed& runs, const GrpcServer& grpc) {
@@ -552,10 +559,7 @@ int Run(const DaemonConfig& config) {
   const Signals signals(io);  // before the ready line: who reads that may send one at once
   PrintClientVariables(config, grpc->listener ? &grpc->listener->endpoint() : nullptr);
   const AddressFile address(config, *grpc);
-  const auto users =
-      config.until_unused
-          ? Users::Watch(io, config.data_dir, [&collector] { return collector.GetStatus().streams_open > 0; })
-          : Result<std::unique_ptr<Users>>(nullptr);
+  const auto users = WatchUsers(config, io, collector);
   if (!users.ok()) return Fail(users.status().message());
   PrintReady(config, **store, *grpc, http->server.get());
   const CallbackHeartbeat heartbeat(io);

@@ -33,15 +33,18 @@ namespace {
 constexpr int kTokenFailed = 2;
 constexpr char kTokenFooter[] = R"(
 Examples:
-  statcollectord token create --scope ingest --expires 30d --out agents.token        for STATAGENT_TOKEN_FILE
-  statcollectord token create --scope read,control,delete --out me.token             for STATCTL_TOKEN_FILE
-  statcollectord token create --project vision --scope ingest,read --out vision.token    for the runs of one project
+  statcollectord token create --scope ingest --expires 30d --out agents.token
+                                        for STATAGENT_TOKEN_FILE
+  statcollectord token create --scope read,control,delete --out me.token
+                                        for STATCTL_TOKEN_FILE
+  statcollectord token create --project vision --scope ingest,read --out vision.token
+                                        for the runs of one project
   statcollectord token list
   statcollectord token revoke 0123456789ab
 
-Once the file of tokens exists, a collector that uses it wants a token with every call: the first token turns authorization
-on, also in a collector that runs. Only hashes are kept, so a lost token is replaced by a new one. To rotate: create a second
-token, hand it out, revoke the first.)";
+Once the file of tokens exists, a collector that uses it wants a token with every call: the first
+token turns authorization on, also in a collector that runs. Only hashes are kept, so a lost token is
+replaced by a new one. To rotate: create a second token, hand it out, revoke the first.)";
 
 struct TokenOptions {
   std::string data_dir = DaemonConfig().data_dir;

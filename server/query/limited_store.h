@@ -9,6 +9,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "server/store/forwarding_store.h"
@@ -82,33 +83,11 @@ class LimitedStore final : public ForwardingStore {
     return store_.Document(run, name);
   }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ScalarRecord>& visitor) override {
-    return VisitLimited(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<EventRecord>& visitor) override {
-    return VisitLimited(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StepRecord>& visitor) override {
-    return VisitLimited(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<MemoryRecord>& visitor) override {
-    return VisitLimited(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<DensityRecord>& visitor) override {
-    return VisitLimited(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ExponentRecord>& visitor) override {
-    return VisitLimited(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StoredCapture>& visitor) override {
-    return VisitLimited(attempt, rank, steps, visitor);
+  Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                      RecordVisitor visitor) override {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+    return std::visit([&](const auto* kind) { return store_.Visit(attempt, rank, steps, Limited(*kind)); },
+                      visitor);
   }
   Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
                      const Visitor<StatPoint>& visitor) override {
@@ -124,11 +103,6 @@ class LimitedStore final : public ForwardingStore {
                                      std::uint32_t activation, std::uint32_t offset) override;
 
  private:
-  template <typename T>
-  Status VisitLimited(AttemptId attempt, std::uint32_t rank, StepBounds steps, const Visitor<T>& visitor) {
-    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return store_.Visit(attempt, rank, steps, Limited(visitor));
-  }
   // Valid as long as `visitor`.
   template <typename T>
   Visitor<T> Limited(const Visitor<T>& visitor) {

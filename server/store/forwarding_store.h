@@ -62,33 +62,9 @@ class ForwardingStore : public Store {
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     return store_.ScanStats(attempt, rank, steps);
   }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ScalarRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<EventRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StepRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<MemoryRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<DensityRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ExponentRecord>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StoredCapture>& visitor) override {
-    return store_.Visit(attempt, rank, steps, visitor);
+  Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                      RecordVisitor visitor) override {
+    return store_.VisitRecords(attempt, rank, steps, visitor);
   }
   Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
                      const Visitor<StatPoint>& visitor) override {

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/records.h"
@@ -250,6 +251,18 @@ struct Visitor {
   Status Read(std::size_t bytes) const { return read ? read(bytes) : Status::Ok(); }
 };
 
+// The visitor of one kind of record; borrowed for the call.
+using RecordVisitor =
+    std::variant<const Visitor<ScalarRecord>*, const Visitor<EventRecord>*, const Visitor<StepRecord>*,
+                 const Visitor<MemoryRecord>*, const Visitor<DensityRecord>*, const Visitor<ExponentRecord>*,
+                 const Visitor<StoredCapture>*>;
+
+// For std::visit: one lambda for each kind.
+template <typename... Calls>
+struct Overloaded : Calls... {
+  using Calls::operator()...;
+};
+
 // The most that a read returns as a list: stored bytes of records, bytes in memory of points and steps.
 inline constexpr std::uint64_t kListBytesMax = std::uint64_t{1} << 30;
 
@@ -322,20 +335,13 @@ class Store : public RunReader {
   virtual Status Recover() = 0;
 
   // Records of a rank by step, those with an activation by step and activation. Captures come without values.
-  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                       const Visitor<ScalarRecord>& visitor) = 0;
-  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                       const Visitor<EventRecord>& visitor) = 0;
-  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                       const Visitor<StepRecord>& visitor) = 0;
-  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                       const Visitor<MemoryRecord>& visitor) = 0;
-  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                       const Visitor<DensityRecord>& visitor) = 0;
-  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                       const Visitor<ExponentRecord>& visitor) = 0;
-  virtual Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                       const Visitor<StoredCapture>& visitor) = 0;
+  template <typename T>
+  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps, const Visitor<T>& visitor) {
+    return VisitRecords(attempt, rank, steps, &visitor);
+  }
+  // What engines implement.
+  virtual Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                              RecordVisitor visitor) = 0;
   // See ActivationSeries and StatSteps.
   virtual Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
                              StepBounds steps, const Visitor<StatPoint>& visitor) = 0;

@@ -50,33 +50,9 @@ class WatchedStore final : public Store {
     const Real real;
     return std::make_unique<Scan>(inner_.ScanStats(attempt, rank, steps));
   }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ScalarRecord>& visitor) override {
-    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<EventRecord>& visitor) override {
-    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StepRecord>& visitor) override {
-    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<MemoryRecord>& visitor) override {
-    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<DensityRecord>& visitor) override {
-    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ExponentRecord>& visitor) override {
-    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StoredCapture>& visitor) override {
-    return Read<Status>([&] { return inner_.Visit(attempt, rank, steps, visitor); });
+  Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                      RecordVisitor visitor) override {
+    return Read<Status>([&] { return inner_.VisitRecords(attempt, rank, steps, visitor); });
   }
   Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
                      const Visitor<StatPoint>& visitor) override {

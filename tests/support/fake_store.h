@@ -21,6 +21,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "server/store/store.h"
@@ -306,59 +307,9 @@ class FakeStore final : public Store {
     });
     return VisitAll(std::vector<std::uint64_t>(steps.begin(), steps.end()), visitor);
   }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ScalarRecord>& visitor) override {
-    return VisitAll(Collect<ScalarRecord>(attempt, rank, steps, &RecordBatch::scalars), visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StepRecord>& visitor) override {
-    return VisitAll(Collect<StepRecord>(attempt, rank, steps, &RecordBatch::steps), visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<MemoryRecord>& visitor) override {
-    return VisitAll(Collect<MemoryRecord>(attempt, rank, steps, &RecordBatch::memory), visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<DensityRecord>& visitor) override {
-    return VisitAll(Collect<DensityRecord>(attempt, rank, steps, &RecordBatch::densities), visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ExponentRecord>& visitor) override {
-    return VisitAll(Collect<ExponentRecord>(attempt, rank, steps, &RecordBatch::exponents), visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<EventRecord>& visitor) override {
-    auto events = Collect<EventRecord>(attempt, rank, steps, &RecordBatch::events);
-    {
-      std::lock_guard lock(mutex_);
-      for (const auto& [key, event] : own_events_[{attempt, rank}]) {
-        if (event.step >= steps.first && event.step <= steps.last) events.push_back(event);
-      }
-    }
-    std::stable_sort(events.begin(), events.end(),
-                     [](const auto& a, const auto& b) { return a.step < b.step; });
-    return VisitAll(std::move(events), visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StoredCapture>& visitor) override {
-    return VisitAll(Get([&] {
-                      std::vector<StoredCapture> captures;
-                      for (const auto& [place, chunk] : data_[{attempt, rank}].captures) {
-                        const auto& [step, activation, offset] = place;
-                        if (step < steps.first || step > steps.last) continue;
-                        if (captures.empty() || captures.back().step != step ||
-                            captures.back().activation != activation) {
-                          captures.push_back({.step = step,
-                                              .activation = activation,
-                                              .layout = chunk.layout,
-                                              .elements = chunk.elements});
-                        }
-                        if (captures.back().bytes_stored == offset)
-                          captures.back().bytes_stored += chunk.data.size();
-                      }
-                      return captures;
-                    }),
-                    visitor);
+  Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                      RecordVisitor visitor) override {
+    return std::visit([&](const auto* kind) { return VisitKind(attempt, rank, steps, *kind); }, visitor);
   }
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
     std::lock_guard lock(mutex_);
@@ -390,6 +341,61 @@ class FakeStore final : public Store {
   }
 
  private:
+  Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<ScalarRecord>& visitor) {
+    return VisitAll(Collect<ScalarRecord>(attempt, rank, steps, &RecordBatch::scalars), visitor);
+  }
+  Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<StepRecord>& visitor) {
+    return VisitAll(Collect<StepRecord>(attempt, rank, steps, &RecordBatch::steps), visitor);
+  }
+  Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<MemoryRecord>& visitor) {
+    return VisitAll(Collect<MemoryRecord>(attempt, rank, steps, &RecordBatch::memory), visitor);
+  }
+  Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<DensityRecord>& visitor) {
+    return VisitAll(Collect<DensityRecord>(attempt, rank, steps, &RecordBatch::densities), visitor);
+  }
+  Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<ExponentRecord>& visitor) {
+    return VisitAll(Collect<ExponentRecord>(attempt, rank, steps, &RecordBatch::exponents), visitor);
+  }
+  Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<EventRecord>& visitor) {
+    auto events = Collect<EventRecord>(attempt, rank, steps, &RecordBatch::events);
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& [key, event] : own_events_[{attempt, rank}]) {
+        if (event.step >= steps.first && event.step <= steps.last) events.push_back(event);
+      }
+    }
+    std::stable_sort(events.begin(), events.end(),
+                     [](const auto& a, const auto& b) { return a.step < b.step; });
+    return VisitAll(std::move(events), visitor);
+  }
+  Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<StoredCapture>& visitor) {
+    return VisitAll(Get([&] {
+                      std::vector<StoredCapture> captures;
+                      for (const auto& [place, chunk] : data_[{attempt, rank}].captures) {
+                        const auto& [step, activation, offset] = place;
+                        if (step < steps.first || step > steps.last) continue;
+                        if (captures.empty() || captures.back().step != step ||
+                            captures.back().activation != activation) {
+                          captures.push_back({.step = step,
+                                              .activation = activation,
+                                              .layout = chunk.layout,
+                                              .elements = chunk.elements});
+                        }
+                        if (captures.back().bytes_stored == offset)
+                          captures.back().bytes_stored += chunk.data.size();
+                      }
+                      return captures;
+                    }),
+                    visitor);
+  }
+
   class Prepared final : public PreparedBatch {
    public:
     RecordBatch batch;

@@ -101,6 +101,15 @@ std::string RenderRefusals(const ForeignCheck& foreign) {
 
 }  // namespace
 
+std::string RenderDropped(const CollectorStatus& s) {
+  std::string text =
+      "# HELP statcollect_dropped_records Records that agents reported as lost, over all stored runs.\n"
+      "# TYPE statcollect_dropped_records gauge\n";
+  for (const auto& [cause, count] : s.dropped_by_cause)
+    text += fmt::format("statcollect_dropped_records{{cause=\"{}\"}} {}\n", EscapeLabel(cause), count);
+  return text;
+}
+
 std::string RenderMetrics(const CollectorStatus& s) {
   const auto number = [](auto value) { return static_cast<double>(value); };
   const Metric metrics[] = {
@@ -108,9 +117,7 @@ std::string RenderMetrics(const CollectorStatus& s) {
       {"statcollect_uptime_seconds", "gauge", "Seconds since the start.", number(s.uptime_seconds)},
       {"statcollect_runs", "gauge", "Runs in the store.", number(s.runs)},
       {"statcollect_streams_open", "gauge", "Open streams of agents.", number(s.streams_open)},
-      {"statcollect_streams_total", "counter",
-       "Streams accepted after their "
-       "hello.",
+      {"statcollect_streams_total", "counter", "Streams accepted after their hello.",
        number(s.streams_total)},
       {"statcollect_batches_total", "counter", "Batches accepted.", number(s.batches_total)},
       {"statcollect_records_total", "counter", "Records written durably.", number(s.records_total)},
@@ -151,12 +158,7 @@ std::string RenderMetrics(const CollectorStatus& s) {
       EscapeLabel(s.version), s.fsync ? "fsync" : "process");
   for (const Metric& m : metrics) text += Rendered(m);
   text += RenderAccess(s.access);
-  text +=
-      "# HELP statcollect_dropped_records Records that agents reported as lost, over all stored runs.\n"
-      "# TYPE statcollect_dropped_records gauge\n";
-  for (const auto& [cause, count] : s.dropped_by_cause) {
-    text += fmt::format("statcollect_dropped_records{{cause=\"{}\"}} {}\n", EscapeLabel(cause), count);
-  }
+  text += RenderDropped(s);
   text += RenderAlarms(s.alarms);
   return text;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "common/thread_annotations.h"
 #include "server/store/clickhouse/append.h"
@@ -121,38 +122,31 @@ class ClickHouseStore final : public ClickHouseShard {
                         const Visitor<std::uint64_t>& visitor) override {
     return VisitClickHouseSteps(engine_, attempt, rank, steps, visitor);
   }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ScalarRecord>& visitor) override {
-    return VisitFamily("scalars", RowFamily::kScalar, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<EventRecord>& visitor) override {
-    return VisitRows(
-        engine_, attempts_, "events",
-        {.attempt = attempt, .rank = rank, .family = RowFamily::kEvent, .steps = steps}, visitor,
-        [](const StoredRow& row, EventRecord* event) { event->from_collector = row.epoch == 0; });
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StepRecord>& visitor) override {
-    return VisitFamily("step ends", RowFamily::kStepEnd, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<MemoryRecord>& visitor) override {
-    return VisitFamily("memory", RowFamily::kMemory, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<DensityRecord>& visitor) override {
-    return VisitFamily("densities", RowFamily::kDensity, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ExponentRecord>& visitor) override {
-    return VisitFamily("exponents", RowFamily::kExponent, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StoredCapture>& visitor) override {
-    return VisitStoredCaptures(
-        engine_, attempts_,
-        {.attempt = attempt, .rank = rank, .family = RowFamily::kCaptureHead, .steps = steps}, visitor);
+  Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                      RecordVisitor visitor) override {
+    const auto rows = [&](RowFamily family) {
+      return PageRange{.attempt = attempt, .rank = rank, .family = family, .steps = steps};
+    };
+    const auto all = [&](const char* what, RowFamily family, const auto& of) {
+      return VisitRows(engine_, attempts_, what, rows(family), of);
+    };
+    const auto mark = [](const StoredRow& row, EventRecord* event) {
+      event->from_collector = row.epoch == 0;
+    };
+    return std::visit(
+        Overloaded{
+            [&](const Visitor<ScalarRecord>* of) { return all("scalars", RowFamily::kScalar, *of); },
+            [&](const Visitor<StepRecord>* of) { return all("step ends", RowFamily::kStepEnd, *of); },
+            [&](const Visitor<MemoryRecord>* of) { return all("memory", RowFamily::kMemory, *of); },
+            [&](const Visitor<DensityRecord>* of) { return all("densities", RowFamily::kDensity, *of); },
+            [&](const Visitor<ExponentRecord>* of) { return all("exponents", RowFamily::kExponent, *of); },
+            [&](const Visitor<EventRecord>* of) {
+              return VisitRows(engine_, attempts_, "events", rows(RowFamily::kEvent), *of, mark);
+            },
+            [&](const Visitor<StoredCapture>* of) {
+              return VisitStoredCaptures(engine_, attempts_, rows(RowFamily::kCaptureHead), *of);
+            }},
+        visitor);
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {
@@ -176,13 +170,6 @@ class ClickHouseStore final : public ClickHouseShard {
   }
 
  private:
-  template <typename T>
-  Status VisitFamily(const char* what, RowFamily family, AttemptId attempt, std::uint32_t rank,
-                     StepBounds steps, const Visitor<T>& visitor) {
-    return VisitRows(engine_, attempts_, what,
-                     {.attempt = attempt, .rank = rank, .family = family, .steps = steps}, visitor);
-  }
-
   Engine engine_;
   AttemptTable attempts_;
   RankReads ranks_;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "server/store/directory_lock.h"
 #include "server/store/format_file.h"
@@ -142,40 +143,29 @@ class RocksDbStore final : public Store {
     if (database == nullptr) return database_.Closed();
     return statcollect::VisitStatSteps(*database, attempt, rank, steps, visitor);
   }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ScalarRecord>& visitor) override {
-    return VisitOfSteps("scalars", kScalars, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<EventRecord>& visitor) override {
+  Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                      RecordVisitor visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return VisitEvents(*database, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StepRecord>& visitor) override {
-    return VisitOfSteps("step ends", kSteps, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<MemoryRecord>& visitor) override {
-    return VisitOfSteps("memory", kMemory, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<DensityRecord>& visitor) override {
-    return VisitOfSteps("densities", kDensities, attempt, rank, steps, visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<ExponentRecord>& visitor) override {
-    const auto database = database_.Pin();
-    if (database == nullptr) return database_.Closed();
-    return VisitValues(*database, "exponents" + OfRank(attempt, rank), kCaptures,
-                       CaptureRange(attempt, rank, 'e', steps), visitor);
-  }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<StoredCapture>& visitor) override {
-    const auto database = database_.Pin();
-    if (database == nullptr) return database_.Closed();
-    return VisitCaptures(*database, attempt, rank, steps, visitor);
+    const auto values = [&](const char* what, Family family, const auto& of) {
+      return VisitValues(*database, what + OfRank(attempt, rank), family, RankRange(attempt, rank, steps),
+                         of);
+    };
+    return std::visit(
+        Overloaded{
+            [&](const Visitor<ScalarRecord>* of) { return values("scalars", kScalars, *of); },
+            [&](const Visitor<StepRecord>* of) { return values("step ends", kSteps, *of); },
+            [&](const Visitor<MemoryRecord>* of) { return values("memory", kMemory, *of); },
+            [&](const Visitor<DensityRecord>* of) { return values("densities", kDensities, *of); },
+            [&](const Visitor<ExponentRecord>* of) {
+              return VisitValues(*database, "exponents" + OfRank(attempt, rank), kCaptures,
+                                 CaptureRange(attempt, rank, 'e', steps), *of);
+            },
+            [&](const Visitor<EventRecord>* of) { return VisitEvents(*database, attempt, rank, steps, *of); },
+            [&](const Visitor<StoredCapture>* of) {
+              return VisitCaptures(*database, attempt, rank, steps, *of);
+            }},
+        visitor);
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {
@@ -201,16 +191,6 @@ class RocksDbStore final : public Store {
       STATCOLLECT_ASSIGN_OR_RETURN(identity_, RenewIdentityFile(directory_));
     }
     return Catalogue::LoadAttempts(opened, *live_);
-  }
-
-  // Values of a rank by step, in a family of their own.
-  template <typename T>
-  Status VisitOfSteps(const char* what, Family family, AttemptId attempt, std::uint32_t rank,
-                      StepBounds steps, const Visitor<T>& visitor) {
-    const auto database = database_.Pin();
-    if (database == nullptr) return database_.Closed();
-    return VisitValues(*database, what + OfRank(attempt, rank), family, RankRange(attempt, rank, steps),
-                       visitor);
   }
 
   const std::string directory_;

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <grpcpp/grpcpp.h>
@@ -50,7 +51,6 @@ class GatedStore final : public ForwardingStore {
     return scans_;
   }
 
-  using ForwardingStore::Visit;
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
     {
       std::unique_lock lock(mutex_);
@@ -60,9 +60,10 @@ class GatedStore final : public ForwardingStore {
     }
     return store_.ScanStats(attempt, rank, steps);
   }
-  Status Visit(AttemptId attempt, std::uint32_t rank, StepBounds steps,
-               const Visitor<EventRecord>& visitor) override {
-    const Status visited = store_.Visit(attempt, rank, steps, visitor);
+  Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                      RecordVisitor visitor) override {
+    Status visited = store_.VisitRecords(attempt, rank, steps, visitor);
+    if (!std::holds_alternative<const Visitor<EventRecord>*>(visitor)) return visited;
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !events_held_; });
     return visited;
