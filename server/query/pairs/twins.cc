@@ -67,10 +67,15 @@ Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a, std:
   return all;
 }
 
-// Noise leaves what was given untouched: batches of integers, and weights as loaded unless it was put there.
+// Noise leaves untouched what comes from outside: batches of data, and weights as loaded unless it was put
+// there. But models feed each other (a discriminator is given what a generator has computed), so numbers that
+// were given may depart about as far as noise has carried what was computed before them.
 Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
                                   const std::map<std::uint64_t, std::size_t>& steps_a) const {
-  constexpr double kNoiseMax = 4;  // times its size
+  constexpr double kNoiseMax = 4;    // times its size
+  constexpr double kCarriedOn = 16;  // times the largest distance before: by a crop, a blend, a normalisation
+  constexpr double kOnePass = 1024;  // times the noise's size, by a pass that is not recorded
+  constexpr double kOtherData = 0.25;  // what departs by such a share of itself is another batch
   const auto common = std::find_if(steps_a.begin(), steps_a.end(),
                                    [&](const auto& step) { return twin.steps.contains(step.first); });
   if (common == steps_a.end()) return "has no step in common with " + Printable(a_.run());
@@ -87,18 +92,23 @@ Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
   constexpr std::size_t kSums = 16;
   std::size_t shared = 0;
   bool sketched = false;
+  double departed = 0;  // the largest distance so far
   for (const Observation& seen : a.observations) {
     const Observation* const other = seen.def->id < read.by_id.size() ? read.by_id[seen.def->id] : nullptr;
     if (other == nullptr) continue;
     ++shared;
     sketched = sketched || (seen.sketch.size() >= kSums && other->sketch.size() == seen.sketch.size());
     const Stage stage = StageOf(seen.def->key);
-    if (stage != Stage::kWeights && stage != Stage::kBatch) continue;
-    const double unit = IsFloat(seen.layout->dtype) ? UnitRoundoff(seen.layout->dtype) : 0;
-    const double allowed = of.once && stage == Stage::kWeights ? kNoiseMax * of.ulps * unit : 0;
-    if (DistanceBetween(seen, *other) > allowed)
-      return std::string(stage == Stage::kBatch ? "was given another batch" : "began with other weights") +
-             " (" + Printable(seen.def->key.name) + ")";
+    const double distance = DistanceBetween(seen, *other);
+    const double noise = IsFloat(seen.layout->dtype) ? of.ulps * UnitRoundoff(seen.layout->dtype) : 0;
+    const double of_weights = of.once ? kNoiseMax * noise : 0;
+    const double of_batches =
+        noise > 0 ? std::min(std::max(kCarriedOn * departed, kOnePass * noise), kOtherData) : 0;
+    if (stage == Stage::kWeights && distance > of_weights)
+      return "began with other weights (" + Printable(seen.def->key.name) + ")";
+    if (stage == Stage::kBatch && distance > of_batches)
+      return "was given another batch (" + Printable(seen.def->key.name) + ")";
+    departed = std::max(departed, distance);
   }
   if (shared * 2 < a.observations.size())
     return "shares only " + std::to_string(shared) + " of " + std::to_string(a.observations.size()) +
