@@ -51,6 +51,12 @@ std::string PlaceOf(std::string_view pattern, std::string_view listed) {
   return (named ? std::string(parts[0]) + "." : std::string()) + std::string(listed);
 }
 
+// Whether a place that a value lists is this module. A model's name may begin as a class's does (G, D).
+bool IsListed(std::string_view pattern, std::string_view listed, std::string_view module) {
+  return listed == module ||
+         std::string(pattern.substr(0, pattern.find('.'))) + "." + std::string(listed) == module;
+}
+
 // One value of a summary and the modules that have it; empty for the `rest` modules, which are not named.
 struct Listed {
   std::string_view value;
@@ -100,7 +106,7 @@ std::optional<std::string_view> ValueFor(std::string_view summary, std::string_v
       if (other != nullptr) return std::nullopt;  // either of two
       other = &entry;
     } else if (std::any_of(entry.modules.begin(), entry.modules.end(), [&](std::string_view listed_name) {
-                 return PlaceOf(pattern, listed_name) == module;
+                 return IsListed(pattern, listed_name, module);
                })) {
       return entry.value;
     }

@@ -364,6 +364,14 @@ TEST_F(CauseSettingsTest, ASettingOfOneModelDoesNotExplainAnother) {
   EXPECT_EQ(Say(Root(0, dis)), "nothing");
 }
 
+TEST_F(CauseSettingsTest, AModelMayHaveANameThatBeginsLikeAClass) {
+  const auto key = Key("D.1");
+  Put(0, key, Noise(1), Noise(2));
+  Configure({{"module.D.*.negative_slope", "0.2 (1, 4); not set x 4"}},
+            {{"module.D.*.negative_slope", "0.25 (1); 0.2 (4); not set x 4"}});
+  EXPECT_EQ(Say(Root(0, key)), "module_setting: negative_slope is 0.2 in base and 0.25 in ort (D.1)");
+}
+
 TEST_F(CauseSettingsTest, AModuleThatIsNotRecordedIsFoundBesideTheRoot) {
   const auto key = Key("blocks.0.mlp.fc1");
   const Config a = {{"module.blocks.*.ln2.eps", "1e-05"}},
