@@ -80,7 +80,7 @@ void AddTensor(CommandSet& commands, const std::string& name) {
 void AddSeries(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<SeriesOptions>(
       name, "Plots one tensor's statistics over the steps",
-      "  statctl series base blocks.1.ln2\n  statctl series base blocks.1.ln2 --stat l2 --kind output\n",
+      "  statctl tensor base blocks.1.ln2\n  statctl tensor base blocks.1.ln2 --stat l2 --kind output\n",
       Series);
   AddRunName(app, o.run);
   app->add_option("activation", o.activation, "Name of the activation, as diff prints it")->required();
@@ -94,7 +94,7 @@ void AddSeries(CommandSet& commands, const std::string& name) {
 
 void AddTop(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<TopOptions>(name, "Lists the extreme tensors of a step",
-                                                 "  statctl top base --by nan --step 120\n", Top);
+                                                 "  statctl tensor base --by nan --step 120\n", Top);
   AddRunName(app, o.run);
   AddOrder(app, o.by)->capture_default_str();
   app->add_option("--step", o.step, "Which step (default: the newest)")->check(StepNumber());
@@ -129,9 +129,9 @@ void AddScalars(CommandSet& commands, const std::string& name) {
 void AddMemory(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<MemoryOptions>(
       name, "Shows memory by phase, and what raised the peak",
-      "  statctl memory base\n  statctl memory base --rank 0 --step 12\n"
-      "  statctl memory base --modules           # if watch(model, memory=\"modules\") recorded them\n"
-      "  statctl memory base --format ort        # the lines of ONNX Runtime's memory observer\n",
+      "  statctl show base --memory\n  statctl show base --memory --rank 0 --step 12\n"
+      "  statctl show base --memory --modules    # if watch(model, memory=\"modules\") recorded them\n"
+      "  statctl show base --memory --format ort # the lines of ONNX Runtime's memory observer\n",
       Memory);
   AddRunName(app, o.run);
   AddRankFilter(app, o.ranks);
@@ -144,8 +144,9 @@ void AddMemory(CommandSet& commands, const std::string& name) {
 void AddDensity(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<DensityOptions>(
       name, "Shows the share of each input that is not padding",
-      "  statctl density base\n  statctl density base --input input_ids --step 0-99 --format csv\n"
-      "  statctl density base --format ort       # the table of ONNX Runtime's inspector\n",
+      "  statctl show base --padding\n"
+      "  statctl show base --padding --input input_ids --step 0-99 --format csv\n"
+      "  statctl show base --padding --format ort # the table of ONNX Runtime's inspector\n",
       Density);
   AddRunName(app, o.run);
   app->add_option("--input", o.input, "Only this input");
@@ -156,9 +157,9 @@ void AddDensity(CommandSet& commands, const std::string& name) {
 void AddExponents(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ExponentsOptions>(
       name, "Shows what tensors would lose in fp16, bf16, fp8",
-      "  statctl exponents base                              # every tensor, largest loss in f16 first\n"
-      "  statctl exponents base --dtype e4m3 --kind weight_grad\n"
-      "  statctl exponents base blocks.1.ln2 --step 300      # its histogram\n"
+      "  statctl tensor base --exponents                     # every tensor, largest loss in f16 first\n"
+      "  statctl tensor base --exponents --dtype e4m3 --kind weight_grad\n"
+      "  statctl tensor base blocks.1.ln2 --exponents --step 300 # its histogram\n"
       "\nHistograms are recorded on request: STATAGENT_EXPONENTS='*@0-,every=100'. docs/exponents.md\n",
       Exponents);
   AddRunName(app, o.run);

@@ -45,10 +45,10 @@ void AddSetSteps(CommandSet& commands, const std::string& name) {
 void AddEvents(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<EventsOptions>(
       name, "Lists events: alarms, lost records and more",
-      "  statctl events base\n"
-      "  statctl events base --kind nan_first_seen,norm_explosion --since-step 1000\n"
-      "  statctl events base --follow                         # keeps printing new ones until Ctrl-C\n"
-      "  statctl events base --follow --format json | jq .text\n",
+      "  statctl show base --events\n"
+      "  statctl show base --events --kind nan_first_seen,norm_explosion --since-step 1000\n"
+      "  statctl show base --events --follow                  # keeps printing new ones until Ctrl-C\n"
+      "  statctl show base --events --follow --format json | jq .text\n",
       Events);
   app->add_option("run", o.run, "Name of the run; with --follow it need not exist yet")->required();
   AddRankFilter(app, o.ranks);

@@ -93,6 +93,7 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
   try {
     app_.parse(argc, argv);
   } catch (const CLI::CallForHelp& asked) {
+    if (const std::string unknown = UnknownCommand(); !unknown.empty()) return UsageError(unknown);
     std::cout << (app_.get_subcommands().empty() ? FirstScreen(app_) : app_.help());
     return kExitSame;
   } catch (const CLI::Success& asked) {

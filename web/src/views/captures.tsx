@@ -154,7 +154,7 @@ export function Captures({ route }: { route: Route }) {
     return (
       <section aria-label="Captured values">
         <p class="note">
-          None. <code>{command('statctl', 'capture', route.a, route.tensor, '--step', 'N')}</code> captures them in a run that is training.
+          None. <code>{command('statctl', 'values', 'get', route.a, route.tensor, '--step', 'N')}</code> captures them in a run that is training.
         </p>
       </section>
     );
@@ -184,7 +184,7 @@ export function Captures({ route }: { route: Route }) {
       {lists.length > 0 ? <Bars label="Values" lists={lists} of={sides} names={names} /> : null}
       {first.values && second.values ? <Differences a={first.values} b={second.values} names={names} /> : null}
       {route.b && (!rowA || !rowB) ? <p class="note">Only {rowA ? names.a : names.b} captured it at this step.</p> : null}
-      <Commands asked={[{ statctl: route.b ? command('statctl', 'diff-values', route.a, route.b, route.tensor, '--step', String(step), ...(row.kind ? ['--kind', row.kind] : [])) : command('statctl', 'captures', route.a), url: urlOf('/api/v1/capture', questionOf(row)) }]} />
+      <Commands asked={[{ statctl: route.b ? command('statctl', 'values', 'diff', route.a, route.b, route.tensor, '--step', String(step), ...(row.kind ? ['--kind', row.kind] : [])) : command('statctl', 'values', 'list', route.a), url: urlOf('/api/v1/capture', questionOf(row)) }]} />
     </section>
   );
 }

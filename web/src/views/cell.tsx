@@ -72,7 +72,7 @@ function useSides({ runA, runB, report, rank, heat, row, step, place }: Props) {
 /** The same questions as commands: the series of A, and the values element by element. */
 function commandsOf({ runA, runB, rank, step }: Props, at: Row, { seen, shownA, shownB, cut }: Pick<ReturnType<typeof useSides>, 'seen' | 'shownA' | 'shownB' | 'cut'>, stat: Stat) {
   const [seenRank = '0', seenMicro = '0', seenCall = '0'] = seen === '' ? [] : seen.split('/');
-  const values = ['statctl', 'diff-values', runA, runB, at.activation, '--step', String(step), ...(at.kind ? ['--kind', at.kind] : [])];
+  const values = ['statctl', 'values', 'diff', runA, runB, at.activation, '--step', String(step), ...(at.kind ? ['--kind', at.kind] : [])];
   if (at.output_path && at.output_path !== '0') values.push('--path', at.output_path);
   if (seenMicro !== '0') values.push('--micro-batch', seenMicro);
   if (seenCall !== '0') values.push('--call', seenCall);
@@ -80,7 +80,7 @@ function commandsOf({ runA, runB, rank, step }: Props, at: Row, { seen, shownA, 
   if (seenRank !== '0') values.push('--rank', seenRank);
   if (shownA && shownB && shownA.rank !== shownB.rank) values.push('--rank-b', String(shownB.rank));
   if (at.activation_b) values.push('--activation-b', at.activation_b);
-  const series = ['statctl', 'series', runA, at.activation, ...(at.kind ? ['--kind', at.kind] : []), '--stat', stat, ...(rank === '' ? (cut ? ['--by-rank'] : []) : ['--rank', rank])];
+  const series = ['statctl', 'tensor', runA, at.activation, ...(at.kind ? ['--kind', at.kind] : []), '--stat', stat, ...(rank === '' ? (cut ? ['--by-rank'] : []) : ['--rank', rank])];
   return { series: command(...series), values: command(...values) };
 }
 

@@ -160,7 +160,7 @@ export function Exponents({ route }: { route: Route }) {
       <Histogram a={at[0]} b={at[1]} />
       <p class="note">Each bar under the histogram is the range of a format. Elements left of it would become 0, elements right of it would overflow, and those above its hollow part would lose bits (subnormal).</p>
       <Losses a={at[0]} b={at[1]} />
-      <Commands asked={[{ statctl: command('statctl', 'exponents', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), '--step', String(step)), url: urlOf('/api/v1/exponents', { ...of('a'), steps: String(step) }) }]} />
+      <Commands asked={[{ statctl: command('statctl', 'tensor', route.a, route.tensor, '--exponents', ...(route.kind ? ['--kind', route.kind] : []), '--step', String(step)), url: urlOf('/api/v1/exponents', { ...of('a'), steps: String(step) }) }]} />
     </section>
   );
 }

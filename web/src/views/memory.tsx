@@ -70,7 +70,7 @@ export function MemoryView({ route }: { route: Route }) {
               Only the last {count(STEPS_SHOWN)} steps. <Link to={{ ...route, steps: `${mine?.first_step ?? 0}-${mine?.last_step ?? 0}` }}>Show all</Link>
             </p>
           ) : null}
-          {modules.error ? <p class="note">Modules: {shown(modules.error.message, 500)}</p> : <Modules peaks={peaks} steps={moduleSteps} given={route.steps !== ''} host={stack.of === 'host'} />}
+          {modules.error ? <p class="note">Modules: {shown(modules.error.message, 500)}</p> : <Modules run={route.a} peaks={peaks} steps={moduleSteps} given={route.steps !== ''} host={stack.of === 'host'} />}
           {density.error ? <p class="note">Padding: {shown(density.error.message, 500)}</p> : <Density inputs={inputs} loading={density.loading} />}
         </>
       )}
@@ -144,7 +144,7 @@ function Phases({ stack }: { stack: Stack }) {
   );
 }
 
-function Modules({ peaks, steps, given, host }: { peaks: readonly ModulePeak[]; steps: string; given: boolean; host: boolean }) {
+function Modules({ run, peaks, steps, given, host }: { run: string; peaks: readonly ModulePeak[]; steps: string; given: boolean; host: boolean }) {
   if (peaks.length === 0) {
     return (
       <section aria-label="Peak by module">
@@ -198,7 +198,7 @@ function Modules({ peaks, steps, given, host }: { peaks: readonly ModulePeak[]; 
           </tbody>
         </table>
       </div>
-      {peaks.length > MODULES_SHOWN ? <p class="note">Only the first {MODULES_SHOWN} of {count(peaks.length)}; <code>statctl memory --modules</code> lists all.</p> : null}
+      {peaks.length > MODULES_SHOWN ? <p class="note">Only the first {MODULES_SHOWN} of {count(peaks.length)}; <code>{command('statctl', 'show', run, '--memory', '--modules', '--all')}</code> lists all.</p> : null}
     </section>
   );
 }

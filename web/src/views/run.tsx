@@ -96,9 +96,9 @@ export function RunView({ route }: { route: Route }) {
 
 /** What shows the same in a terminal, as far as one command does. */
 function commandOf(stat: Stat, run: string): string[] {
-  if (stat === 'exponent_loss') return ['statctl', 'exponents', run];
-  if (stat === 'update_ratio') return ['statctl', 'series', run, 'WEIGHT', '--stat', 'update_ratio'];
-  return ['statctl', 'top', run, '--by', stat];
+  if (stat === 'exponent_loss') return ['statctl', 'tensor', run, '--exponents'];
+  if (stat === 'update_ratio') return ['statctl', 'tensor', run, 'WEIGHT', '--stat', 'update_ratio'];
+  return ['statctl', 'tensor', run, '--by', stat];
 }
 
 /** Why a statistic may have nothing to show. */
@@ -388,7 +388,7 @@ function Alarms({ told, route, loading }: { told: readonly EventRow[]; route: Ro
           </tbody>
         </table>
       </div>
-      {told.length > newest.length ? <p class="note">Only the newest {ALARMS_SHOWN}; <code>statctl events</code> lists all.</p> : null}
+      {told.length > newest.length ? <p class="note">Only the newest {ALARMS_SHOWN}; <code>{command('statctl', 'show', route.a, '--events')}</code> lists all.</p> : null}
     </section>
   );
 }

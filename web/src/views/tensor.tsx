@@ -223,7 +223,7 @@ export function TensorView({ route }: { route: Route }) {
       <Section route={route} name="captures" title="Captured values">
         <Captures route={route} />
       </Section>
-      <Commands asked={[{ statctl: command('statctl', 'series', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), ...(route.rank === '' ? [] : ['--rank', route.rank])), url: urlOf('/api/v1/series', seriesOf(route, 'a')) }]} />
+      <Commands asked={[{ statctl: command('statctl', 'tensor', route.a, route.tensor, ...(route.kind ? ['--kind', route.kind] : []), ...(route.rank === '' ? [] : ['--rank', route.rank])), url: urlOf('/api/v1/series', seriesOf(route, 'a')) }]} />
     </>
   );
 }
