@@ -116,6 +116,7 @@ class Collector::Impl {
   using system_clock = std::chrono::system_clock;
   static constexpr std::size_t kMessageBytesMax = 4000;
   static constexpr milliseconds kConnectSlice{50};  // how soon a cancelled connection attempt is noticed
+  static constexpr milliseconds kVersionTime{2000};
   // gRPC's own words; a collector's deadline has others.
   static constexpr std::string_view kLocalDeadline = "Deadline Exceeded";
 
@@ -174,6 +175,15 @@ class Collector::Impl {
     return Status::Ok();
   }
 
+  // The collector's; empty if it does not say.
+  std::string Version() const {
+    grpc::ClientContext context;
+    v1::GetStatusResponse response;
+    context.set_deadline(system_clock::now() + kVersionTime);
+    const bool said = AddCaller(options_.token_file, options_.project, &context).ok() &&
+                      admin_->GetStatus(&context, {}, &response).ok();
+    return said ? Printable(response.version()) : std::string();
+  }
   Status Explain(const grpc::Status& status) const {
     if (status.ok()) return Status::Ok();
     const std::string message = Printable(status.error_message(), kMessageBytesMax);
@@ -189,9 +199,17 @@ class Collector::Impl {
               fmt::format("lost the collector at {} ({}); is it being stopped? try again", address, message)};
     }
     if (code == Code::kUnimplemented) {
-      return {code, fmt::format("{} answers, but does not support this query; expected the gRPC address of a "
-                                "statcollectord of this statctl's version",
-                                address)};
+      const std::string version = Version();
+      if (!version.empty() && version != STATCOLLECT_VERSION)
+        return {code,
+                fmt::format("the collector at {} is of version {}, which does not support this query{}; "
+                            "expected " STATCOLLECT_VERSION
+                            ", the version of this statctl; use both of one release",
+                            address, version, message.empty() ? "" : " (" + message + ")")};
+      if (message.empty())  // gRPC's server has no words for a method that it does not know
+        return {code, fmt::format("{} answers, but does not support this query; expected the gRPC address of "
+                                  "a statcollectord of this statctl's version",
+                                  address)};
     }
     return {code, fmt::format("{} (collector {})", message, address)};
   }

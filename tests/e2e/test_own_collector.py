@@ -6,12 +6,24 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import STATCTL, Collector, Finished, address_of, agent_environment, reserved_port, run_command, wait_until
+from conftest import (
+    STATCOLLECTORD,
+    STATCTL,
+    Collector,
+    Finished,
+    address_of,
+    agent_environment,
+    reserved_port,
+    run_command,
+    wait_until,
+)
 
 PROC = Path("/proc")
 
@@ -129,6 +141,56 @@ def test_a_folder_that_is_read_only(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     done = statctl(tmp_path, "--data-dir", "data", "run", "base", "--", "true")
     assert done.code == 2 and "expected a folder this user may write" in done.err
+
+
+def test_a_folder_that_a_collector_holds_which_cannot_be_found(data: Path, tmp_path: Path) -> None:
+    command = [str(STATCOLLECTORD), "--data-dir", str(data), "--listen", "127.0.0.1:0", "--http", "off"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and " ready: " in holder.stdout.readline()
+        (data / "statcollectord.address").unlink()
+        asked = (["run", "base", "--", "touch", "ran"], ["diff", "base", "other"])
+        with ThreadPoolExecutor() as pool:  # each waits for it to leave
+            answers = list(pool.map(lambda words: statctl(tmp_path, "--data-dir", str(data), *words), asked))
+        for done in answers:
+            assert done.code == 2 and f"process {holder.pid} holds it" in done.err and "--data-dir" in done.err, done.err
+        assert not (tmp_path / "ran").exists(), "nothing runs without a place for its records"
+        assert holder.poll() is None
+        holder.terminate()
+        assert holder.wait(timeout=20) == 0
+    assert statctl(tmp_path, "--data-dir", str(data), "runs").code == 0, "it is free again"
+
+
+OLDER = """
+import grpc, sys
+from concurrent import futures
+
+class Handlers(grpc.GenericRpcHandler):
+    def service(self, call):
+        if call.method == "/statcollect.v1.Admin/GetStatus":
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: b"\\x0a\\x050.0.9")
+
+server = grpc.server(futures.ThreadPoolExecutor(), handlers=[Handlers()])
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+print(port, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_collector_of_another_version_is_an_error_with_both(tmp_path: Path) -> None:
+    """One of a release that knew no query of today."""
+    pytest.importorskip("grpc")
+    mine = statctl(tmp_path, "--version").out.split()[-1]
+    with subprocess.Popen([sys.executable, "-c", OLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as older:
+        assert older.stdout is not None
+        address = f"127.0.0.1:{older.stdout.readline().strip()}"
+        for asked in (["runs"], ["diff", "base", "other"], ["run", "base", "--", "touch", "ran"]):
+            done = statctl(tmp_path, "--collector", address, *asked)
+            assert done.code == 2 and f"the collector at {address} is of version 0.0.9, which does not support" in done.err, (
+                done.err
+            )
+            assert f"expected {mine}, the version of this statctl; use both of one release" in done.err
+        assert not (tmp_path / "ran").exists(), "nothing runs without a place for its records"
 
 
 def test_ctrl_c_while_a_command_runs_leaves_nothing(data: Path) -> None:
