@@ -74,7 +74,9 @@ Result<std::string> Folder(const std::string& given) {
   if (error) return CannotUse(given, error.message());
   if (!std::filesystem::is_directory(path, error)) {
     std::filesystem::create_directories(path.parent_path(), error);
-    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return CannotUse(given, std::strerror(errno));
+    const bool made = mkdir(path.c_str(), 0700) == 0;
+    if (!made && errno != EEXIST) return CannotUse(given, std::strerror(errno));
+    if (made) std::ofstream(path / ".gitignore") << "*\n";  // it is often made in a repository
     if (!std::filesystem::is_directory(path, error)) return CannotUse(given, "something else has that name");
   }
   return path.lexically_normal().string();

@@ -62,6 +62,13 @@ def test_it_lasts_as_long_as_the_command(data: Path, tmp_path: Path) -> None:
     assert oct((data / "statcollectord.messages").stat().st_mode & 0o777) == "0o600"
 
 
+def test_a_folder_that_it_makes_in_a_repository_is_no_change_of_it(tmp_path: Path) -> None:
+    run_command(["git", "init", "--quiet", str(tmp_path)])
+    assert statctl(tmp_path, "run", "base", "--", "true").code == 0
+    assert (tmp_path / "statcollect-data").is_dir()
+    assert run_command(["git", "-C", str(tmp_path), "status", "--porcelain"]).out == ""
+
+
 def test_commands_at_the_same_time_share_it(data: Path, tmp_path: Path) -> None:
     command = [str(STATCTL), "--data-dir", str(data), "status"]
     started = [
