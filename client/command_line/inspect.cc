@@ -109,11 +109,11 @@ void AddScalars(CommandSet& commands, const std::string& name) {
       name, "Plots the loss and other scalars over the steps",
       "  statctl scalars base\n"
       "  statctl scalars base --name loss --rank 0 --format csv\n"
-      "  statctl scalars base --against ort   # both values and the first difference; exit code: 0 same, "
+      "  statctl scalars base ort             # both values and the first difference; exit code: 0 same, "
       "1 different\n",
       Scalars);
   AddRunName(app, o.run);
-  app->add_option("--against", o.against, "Compare with this run");
+  app->add_option("run_b,--against", o.against, "Compare with this run");
   app->add_option("--name", o.name,
                   "Only this scalar. If ranks hold parts of the model, grad_norm is that of the whole model");
   AddRankFilter(app, o.ranks);

@@ -384,6 +384,7 @@ TEST_F(Statctl, ScalarsOfTwoRunsAreCompared) {
   EXPECT_EQ(Run({"scalars", "one", "--against", "two", "--name", "lr"}).code, 0);
   EXPECT_EQ(Run({"scalars", "one", "--against", "two", "--steps", "0-1"}).code, 0);
   EXPECT_EQ(Run({"scalars", "one", "--against", "nobody"}).code, 2);
+  EXPECT_EQ(Run({"scalars", "one", "two"}).out, done.out);
   EXPECT_THAT(
       Run({"scalars", "one", "--against", "two", "--format", "csv"}).out,
       StartsWith(

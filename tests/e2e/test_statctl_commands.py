@@ -255,7 +255,7 @@ def test_a_shell_completes_commands_options_and_runs(collector: Collector, tmp_p
     assert at("statctl values ") == ["get", "list", "diff"]
     assert at("statctl diff ") == at("statctl diff base ") == ["base", "ort"]
     assert at("statctl --quiet diff --noise x b") == ["base"]
-    assert at("statctl scalars base --against o") == ["ort"]
+    assert at("statctl scalars base --against o") == at("statctl scalars base o") == ["ort"]
     assert at("statctl diff base ort --tol") == ["--tolerance"]
     assert "--collector" in at("statctl diff --") and "--step" in at("statctl diff --") and "--out" not in at("statctl diff --")
     assert at("statctl help ta") == [] and at("statctl help te") == ["tensor"]
