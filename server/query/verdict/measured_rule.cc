@@ -217,8 +217,9 @@ void MeasuredRule::MeasureTensor(const MeasuredStep& step, std::size_t i, Record
   std::vector<Apart> twins(ulps_.size());
   for (std::size_t t = 0; t < twins.size(); ++t) {
     twins[t] = ApartIn(pair, step.twins[t][i], t + 1);
-    noise_arrived_ = noise_arrived_ || (twins[t].alike && !twins[t].same);
+    to.noisy = to.noisy || (twins[t].alike && !twins[t].same);
   }
+  noise_arrived_ = noise_arrived_ || to.noisy;
   SetNoise(twins, to);
 }
 
@@ -360,7 +361,9 @@ double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double
                             const SeenBefore& before) const {
   if (record.b.same) return 0;
   if (!record.b.alike) return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : kUnknown;
-  const bool computed = record.stage == Stage::kBatch && record.unit > 0 && before.ratios.front() > 0;
+  // Noise is in no data, but in what a model has computed and another is given.
+  const bool computed =
+      record.stage == Stage::kBatch && record.unit > 0 && (before.ratios.front() > 0 || record.noisy);
   if (AreInputs(record.stage)) {
     const double given = record.unit == 0
                              ? kUnknown

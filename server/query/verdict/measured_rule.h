@@ -121,6 +121,7 @@ class MeasuredRule {
     std::vector<double> ratios,
         carried;             // of the change, and of the value that the next step begins with, by scale
     bool lost = false;       // noise alone
+    bool noisy = false;      // a twin differs
     bool reshaped = false;   // a twin has it in another shape, too
     bool regrouped = false;  // B has other rows, of a tensor whose rows depend on the data
     bool own_inputs_agree = false;  // an update from equal gradient, weight and state
