@@ -18,6 +18,9 @@ namespace statcollect::query {
 
 Stage StageOf(const TensorKey& key);
 
+// Weights as loaded and batches: nothing that was recorded computes them.
+inline bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == Stage::kBatch; }
+
 // Segment by segment: weights, batch, then by micro-batch forward, loss and backward, then gradients, then
 // the optimizer's results. Evaluation comes after training, or before it if it ran before it. Gradients and
 // optimizer results follow all micro-batches, whichever one their records name.

@@ -32,9 +32,6 @@ const char* WhyNotKnown(const DiffRequest& request, const Tally& tally, const Di
   return nullptr;
 }
 
-// Weights as loaded and batches are computed from nothing that was recorded.
-bool IsInput(const Divergence& row) { return row.stage == Stage::kWeights || row.stage == Stage::kBatch; }
-
 // Whether it is a batch of real numbers in a step before which the runs differ: the model may have computed it, as in a
 // rollout. The model of rounding has judged it then.
 bool MayFollow(const DiffReport& report, const Divergence& row) {
@@ -86,7 +83,7 @@ const Divergence* FirstHard(const DiffReport& report, bool order_counts,
                       data_dependent.contains(SpreadName(one.kind, one.activation, one.output_path));
     const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise || rows ||
                         (one.reason == Reason::kOrder && !order_counts);
-    return !idle.Has(one) && ((IsInput(one) && (order_counts || !MayFollow(report, one))) || !values);
+    return !idle.Has(one) && ((IsInput(one.stage) && (order_counts || !MayFollow(report, one))) || !values);
   });
   return row == report.diverged.end() ? nullptr : &*row;
 }
@@ -124,12 +121,73 @@ bool ComesFirst(const DiffReport& report, const Divergence& hard, const Divergen
   return when(hard) < when(root);
 }
 
-Root RootOf(const Divergence& row, Confidence confidence, std::string because) {
+// What may be the root, of which ChooseRoot takes one. Borrows rows of the report.
+struct RootCandidates {
+  // The first row that no rounding explains: an input, or one that differs in more than values.
+  const Divergence* hard = nullptr;
+  // The first gradient of a weight that one run lacks.
+  const Divergence* lacked_gradient = nullptr;
+  // The first difference of values that the model of rounding does not explain.
+  const std::optional<Root>& of_values;
+  // The first row above its tolerance, and why it is the root if nothing else is; empty: it is not.
+  const std::optional<Divergence>& first;
+  std::string why_first;
+};
+
+struct ChosenRoot {
+  Root root;
+  bool of_first = false;  // for want of something better
+};
+
+Root RootAt(const Divergence& row, Confidence confidence, std::string because) {
   Root root;
   root.at = row;
   root.confidence = confidence;
   root.because.push_back(std::move(because));
   return root;
+}
+
+// What was said of the tensor by its values, and no rounding explains.
+Root OfHard(const Divergence& hard, const std::optional<Root>& of_values,
+            const std::optional<Caveat>& caveat) {
+  const bool same = of_values && SameTensor(hard, of_values->at);
+  if (same && IsInput(hard.stage)) return *of_values;
+  Root root =
+      RootAt(hard, Confidence::kCertain,
+             IsInput(hard.stage) ? std::string(kOfInput) : "it differs in more than the size of its values");
+  if (!same) return root;
+  root.agreeing = of_values->agreeing;
+  if (!caveat) return root;
+  root.confidence = std::max(root.confidence, caveat->most);
+  root.because.push_back(caveat->text);
+  return root;
+}
+
+// As the report lists it, which knows its order.
+Root OfValues(const DiffReport& report, Root root, const std::optional<Caveat>& caveat) {
+  const Divergence* row = RowAmong(report, root.at);
+  if (row == nullptr) return root;
+  root.at.times_noise = row->times_noise;
+  root.at.tolerance = row->tolerance;
+  if (row->reason != Reason::kOrder) return root;
+  root.at.reason = Reason::kOrder;
+  root.confidence = caveat ? caveat->most : Confidence::kCertain;
+  root.because.emplace_back("its module also ran in another order");
+  return root;
+}
+
+// Pure. `report`: gives the order of rows. `caveat`: of the root by values.
+std::optional<ChosenRoot> ChooseRoot(const RootCandidates& of, const DiffReport& report,
+                                     const std::optional<Caveat>& caveat) {
+  const std::optional<Root>& values = of.of_values;
+  if (of.hard != nullptr && (!values || ComesFirst(report, *of.hard, values->at)))
+    return ChosenRoot{OfHard(*of.hard, values, caveat)};
+  if (values && of.lacked_gradient != nullptr && ClippingSpreads(*of.lacked_gradient, values->at))
+    return ChosenRoot{OfHard(*of.lacked_gradient, values, caveat)};
+  if (values) return ChosenRoot{OfValues(report, *values, caveat)};
+  if (of.first && !of.why_first.empty())
+    return ChosenRoot{RootAt(*of.first, Confidence::kPossible, of.why_first), /*of_first=*/true};
+  return std::nullopt;
 }
 
 Status AddCause(const RootQuestion& question, Root& root, const std::stop_token& stop) {
@@ -152,72 +210,27 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
-void NoteIdle(const FirstMissing& missing, const WithoutNeed& idle, DiffReport& report) {
+void NoteIdle(const FirstMissing& missing, const WithoutNeed& idle, bool has_root, DiffReport& report) {
   if (idle.count() == 0) return;
   const Divergence& first = missing.idle_at.begin()->second.row;
   const bool one = idle.count() == 1;
   report.notes.push_back(std::to_string(idle.count()) + (one ? " record exists" : " records exist") +
                          " in one run only (the first: " + std::string(Name(first.kind)) + " " +
                          Printable(first.activation) + "), and everything that both have agrees" +
-                         (report.root ? " before the root" : "") + ", so nothing depends on " +
+                         (has_root ? " before the root" : "") + ", so nothing depends on " +
                          (one ? "it" : "them"));
 }
 
-// A row that no rounding explains (an input, or more than values) is the root if it comes first.
-void PreferHardRow(bool order_counts, const FirstMissing& missing, const WithoutNeed& idle,
-                   RootAnswer& answer, DiffReport& report) {
-  const Divergence* hard = FirstHard(report, order_counts, answer.data_dependent, idle);
-  if (hard == nullptr) hard = idle.FirstOther(missing);
-  bool first = hard != nullptr && (!report.root || ComesFirst(report, *hard, report.root->at));
-  if (!first && report.root && missing.gradient && ClippingSpreads(missing.gradient->row, report.root->at)) {
-    hard = &missing.gradient->row;
-    first = true;
-  }
-  if (!first) {
-    if (!report.root) return;
-    const Divergence* row = RowAmong(report, report.root->at);
-    if (row == nullptr) return;
-    report.root->at.times_noise = row->times_noise;
-    report.root->at.tolerance = row->tolerance;
-    if (row->reason != Reason::kOrder) return;
-    report.root->at.reason = Reason::kOrder;
-    report.root->confidence = answer.caveat ? answer.caveat->most : Confidence::kCertain;
-    report.root->because.emplace_back("its module also ran in another order");
-    return;
-  }
-  const bool same = report.root && SameTensor(*hard, report.root->at);
-  if (same && IsInput(*hard)) return;
-  const auto agreeing = same ? report.root->agreeing : std::nullopt;
-  report.root =
-      RootOf(*hard, Confidence::kCertain,
-             IsInput(*hard) ? std::string(kOfInput) : "it differs in more than the size of its values");
-  report.root->agreeing = agreeing;
-  if (!same) answer.caveat.reset();
-  if (!answer.caveat) return;
-  report.root->confidence = std::max(report.root->confidence, answer.caveat->most);
-  report.root->because.push_back(answer.caveat->text);
-}
-
-// Notes gaps in the recording. Weights that differ before the compared steps explain what follows from them,
-// but the reason of their own difference is unknown.
-void NoteCaveats(const RootAnswer& answer, DiffReport& report) {
-  if (answer.caveat) report.notes.push_back(answer.caveat->text);
-  if (!answer.differ_before) return;
-  const std::string text = answer.differ_before->Text();
-  if (!answer.caveat || answer.caveat->text != text) report.notes.push_back(text);
-  if (!report.root && report.first) report.root = RootOf(*report.first, Confidence::kPossible, text);
-}
-
 // Gradients that are zero except for rounding, and Adam's updates from them, are neither the first divergence
-// nor an origin if there is a different one. Precondition: there is a root.
-void PassOverNoise(const std::set<std::string>& noise_driven, DiffReport& report) {
+// nor an origin if there is a different one.
+void PassOverNoise(const std::set<std::string>& noise_driven, const Divergence& root, DiffReport& report) {
   const auto is_noise = [&](const Divergence& row) {
     return row.reason == Reason::kNumeric && noise_driven.contains(row.activation) &&
            (row.stage == Stage::kOptimizer || row.kind == Kind::kWeightGrad);
   };
   const auto other = std::find_if_not(report.diverged.begin(), report.diverged.end(), is_noise);
   if (noise_driven.empty() || !report.first || other == report.diverged.end()) return;
-  if (is_noise(report.root->at)) return;
+  if (is_noise(root)) return;
   if (std::none_of(report.diverged.begin(), report.diverged.end(), is_noise)) return;
   for (Divergence& row : report.diverged) row.origin = row.origin && !is_noise(row);
   std::erase_if(report.origins, is_noise);
@@ -282,54 +295,73 @@ void SayWhatIsKnownOfBits(const Tally& tally, Root& root) {
                std::string(kAllStatisticsAgree));
 }
 
-}  // namespace
-
-Status JudgeReport(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
-                   DiffReport& report, const std::stop_token& stop) {
-  const bool hard = request.tolerance || request.exact;
-  const bool differs = report.first || report.first_bitwise;
-  if (report.verdict == Verdict::kIncomparable || !differs) return Status::Ok();
-  const char* unknown = WhyNotKnown(request, tally, report);
-  RootAnswer answer;
-  if (unknown == nullptr) {
-    STATCOLLECT_ASSIGN_OR_RETURN(answer, FindRoot(question, stop));
-    report.root = answer.root;
-  }
-  if (report.root) PassOverNoise(answer.noise_driven, report);
-  const WithoutNeed idle(question, request, unknown == nullptr, report.root);
-  const bool only_idle = idle.count() > 0 && !report.root && tally.diverged == tally.numeric + idle.count();
-  PreferHardRow(request.exact || unknown != nullptr, question.missing, idle, answer, report);
-  NoteIdle(question.missing, idle, report);
-  NoteCaveats(answer, report);
+// Notes what is known of the differences beside the root.
+void NoteAll(const RootQuestion& question, const RootAnswer& answer, const WithoutNeed& idle,
+             const std::optional<ChosenRoot>& chosen, const char* unknown, DiffReport& report) {
+  NoteIdle(question.missing, idle, chosen && !chosen->of_first, report);
+  // Of the root by values; another tensor has none.
+  const bool of_root = answer.caveat && answer.root && chosen && SameTensor(chosen->root.at, answer.root->at);
+  if (of_root) report.notes.push_back(answer.caveat->text);
+  if (answer.differ_before && !(of_root && answer.caveat->text == answer.differ_before->Text()))
+    report.notes.push_back(answer.differ_before->Text());
   if (unknown == nullptr) NoteTwins(question, answer, report);
   if (answer.without_effect && !answer.root) report.notes.push_back(answer.without_effect->Text());
   if (answer.loss_scales)
     report.notes.push_back(answer.loss_scales->Text(question.context.a.run(), question.context.b.run()));
-  if (unknown != nullptr) {
-    report.notes.emplace_back(unknown);
-    if (!report.root && report.first)
-      report.root =
-          RootOf(*report.first, Confidence::kPossible, "it is the first difference above its tolerance");
+  if (unknown != nullptr) report.notes.emplace_back(unknown);
+}
+
+// The first step with a row above its tolerance that counts.
+std::optional<std::uint64_t> FirstAboveTolerance(const DiffReport& report, const WithoutNeed& idle) {
+  if (report.first && !idle.Has(*report.first)) return report.first->step;
+  const auto counts = std::find_if(report.diverged.begin(), report.diverged.end(),
+                                   [&](const Divergence& row) { return !idle.Has(row); });
+  return counts == report.diverged.end() ? std::nullopt : std::optional(counts->step);
+}
+
+// Weights that differ before the compared steps explain what follows from them, but the reason of their own difference is
+// unknown.
+std::string WhyFirst(const RootAnswer& answer, const char* unknown, bool values_only) {
+  if (answer.differ_before) return answer.differ_before->Text();
+  if (unknown != nullptr) return "it is the first difference above its tolerance";
+  return values_only ? std::string() : "some later differences are not in the size of values";
+}
+
+}  // namespace
+
+Status JudgeReport(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
+                   DiffReport& report, const std::stop_token& stop) {
+  const bool differs = report.first || report.first_bitwise;
+  if (report.verdict == Verdict::kIncomparable || !differs) return Status::Ok();
+  const char* const unknown = WhyNotKnown(request, tally, report);
+  RootAnswer answer;
+  if (unknown == nullptr) {
+    STATCOLLECT_ASSIGN_OR_RETURN(answer, FindRoot(question, stop));
   }
+  if (answer.root) PassOverNoise(answer.noise_driven, answer.root->at, report);
+  const WithoutNeed idle(question, request, unknown == nullptr, answer.root);
   const std::uint64_t of_values = tally.numeric + (answer.data_dependent.empty() ? 0 : tally.reshaped);
-  const bool values_only = tally.diverged == of_values + idle.count();
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
-  if (!report.root && report.first && !values_only && !request.exact && unknown == nullptr)
-    report.root =
-        RootOf(*report.first, Confidence::kPossible, "some later differences are not in the size of values");
-  if (report.root) {
+  const bool values_only = tally.diverged == of_values + idle.count();
+  RootCandidates candidates{.of_values = answer.root,
+                            .first = report.first,
+                            .why_first = WhyFirst(answer, unknown, values_only || request.exact)};
+  candidates.hard = FirstHard(report, request.exact || unknown != nullptr, answer.data_dependent, idle);
+  if (candidates.hard == nullptr) candidates.hard = idle.FirstOther(question.missing);
+  if (question.missing.gradient) candidates.lacked_gradient = &question.missing.gradient->row;
+  const auto chosen = ChooseRoot(candidates, report, answer.caveat);
+  NoteAll(question, answer, idle, chosen, unknown, report);
+  if (chosen) {
+    report.root = chosen->root;
     BeginOriginsAtRoot(report);
     SayWhatIsKnownOfBits(tally, *report.root);
-    const auto counts = std::find_if(report.diverged.begin(), report.diverged.end(),
-                                     [&](const Divergence& row) { return !idle.Has(row); });
-    if (report.first && !idle.Has(*report.first))
-      report.root->above_tolerance = report.first->step;
-    else if (counts != report.diverged.end())
-      report.root->above_tolerance = counts->step;
+    report.root->above_tolerance = FirstAboveTolerance(report, idle);
     return AddCause(question, *report.root, stop);
   }
-  if (hard || unknown != nullptr || !values_only || answer.differ_before) return Status::Ok();
-  report.explained_by_rounding = tally.numeric > 0 || !only_idle;
+  if (request.tolerance || request.exact || unknown != nullptr || !values_only || answer.differ_before)
+    return Status::Ok();
+  report.explained_by_rounding =
+      tally.numeric > 0 || idle.count() == 0 || tally.diverged != tally.numeric + idle.count();
   report.verdict = Verdict::kWithinTolerance;
   return Status::Ok();
 }
