@@ -5,12 +5,10 @@
 #include "server/query/cause/text.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/number_text.h"
+#include "server/query/verdict/constants.h"
 
 namespace statcollect::query {
 namespace {
-
-constexpr double kCertain = 1, kLikely = 0.5;  // excess over the threshold, a logarithm
-constexpr double kSettingSeen = 0.7;           // log(observed / expected)
 
 // "2.5 times", "570 times", "2.3e7 times"
 std::string Times(double logarithm) {
@@ -64,11 +62,11 @@ Confidence ConfidenceIn(const Explained& one, const Jump& jump, bool quiet) {
   }
   if (jump.kind == JumpKind::kSetting) {
     // Among many tensors inside of a module one is far out by chance.
-    const bool seen = jump.of_outer ? jump.stands_out : jump.ratio > kSettingSeen;
+    const bool seen = jump.of_outer ? jump.stands_out : jump.ratio > setting::kSeen;
     return quiet || seen ? Confidence::kCertain : Confidence::kLikely;
   }
-  if (jump.kind == JumpKind::kUnchanged && jump.excess > kCertain) return Confidence::kCertain;
-  return jump.excess > kLikely || quiet ? Confidence::kLikely : Confidence::kPossible;
+  if (jump.kind == JumpKind::kUnchanged && jump.excess > guessed::kCertain) return Confidence::kCertain;
+  return jump.excess > guessed::kLikely || quiet ? Confidence::kLikely : Confidence::kPossible;
 }
 
 std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& jump, bool quiet) {
@@ -86,7 +84,7 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
                             ? "a recorded setting of the optimizer differs in this step"
                         : jump.of_outer ? "a recorded setting of a module around it differs"
                                         : "a recorded setting of its module differs");
-      if (!quiet && jump.ratio < kSettingSeen) {
+      if (!quiet && jump.ratio < setting::kSeen) {
         reasons.push_back("its effect here is no larger than rounding");
       } else if (!quiet) {
         AddExcess(one, jump, reasons);

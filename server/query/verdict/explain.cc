@@ -7,35 +7,13 @@
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
+#include "server/query/verdict/constants.h"
 #include "server/query/verdict/optimizers.h"
 #include "server/query/verdict/pair_size.h"
 #include "server/query/verdict/shape.h"
 
 namespace statcollect::query {
 namespace {
-
-// Constants of the model; docs/verdict-model.md says what they mean and how they were determined.
-constexpr std::size_t kSiblings = 3;  // most recent ones that a module's input may come from
-constexpr std::size_t kGradientsBefore = 4;
-constexpr double kLossRoundoffs = 4;     // unit roundoffs of a sum over a batch
-constexpr double kSparseParameters = 3;  // flipped elements reach an output more than their norm tells
-constexpr double kRounded = 1e-6;        // from here on parameters differ by more than rounding
-constexpr double kCancelled = 0.3;       // a sum this small against its terms is judged against them
-constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
-constexpr double kMasked = 0.02;  // share of zeros that tells of a mask
-constexpr double kFlippedElements = 0.002, kFlips = 2;
-constexpr double kFlipsInFewSums = 4;  // expected ones; there may be several times as many
-// A sum of n terms in a row differs from one in any other order by 0.29 to 0.41 sqrt(n) unit roundoffs (measured; oneDNN's
-// convolutions, a BatchNorm over channels-last tensors). A difference counts from eight times the expected one on, which
-// leaves a margin of a half.
-constexpr double kLongSum = 0.08;
-// Winograd's F(6x6,3x3) rounds by 27 to 74 roundoffs, F(4x4,3x3) by 9 to 28 (Barabasz et al., arXiv:1803.10986, and measured
-// alike). Of eight times this, half is margin.
-constexpr double kWinograd = 18;
-constexpr double kFragileSpread = 0.75;
-// Numbers of sketches that enter: the expected distance comes from a sketch of the same size, and so does the
-// norm of an update.
-constexpr double kSketchesOfState = 2, kSketchesOfUpdate = 3;
 
 // Standard deviation of log(estimate), with k sums over groups of 16 elements. `sketches`: how many sketches
 // enter. Without a sketch in both, extremes and moments tell less than one sum does.
@@ -111,7 +89,7 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
     to.unit = UnitRoundoff(DType::kF32);
     const double level = std::max({batch_, last_forward_, OfParameters(updated_)});
     to.fresh = level == 0;
-    to.expected = std::hypot(level, kLossRoundoffs * to.unit);
+    to.expected = std::hypot(level, guessed::kLossRoundoffs * to.unit);
     return;
   }
   to.stage = StageOf(pair.a.def->key);
@@ -138,9 +116,9 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
     default:
       const bool state = pair.a.def->key.kind == Kind::kOptimizerState;
       level = state ? ExplainState(pair) : ExplainUpdate(pair, to);
-      to.spread = SpreadOf(pair, state ? kSketchesOfState : kSketchesOfUpdate);
+      to.spread = SpreadOf(pair, state ? guessed::kSketchesOfState : guessed::kSketchesOfUpdate);
   }
-  to.fresh = to.fresh || level < 2 * to.rounding;
+  to.fresh = to.fresh || level < guessed::kFreshRoundings * to.rounding;
   to.expected = std::hypot(level, to.rounding);
 }
 
@@ -177,7 +155,7 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   double& of_terms = of_terms_[key.name];
   const double of_matrices = fragile ? OfParameters(OfMatrices(module)) : of_parameters;
   of_terms = std::max(of_terms, std::hypot(inputs.inherited, std::min(of_matrices, of_parameters)));
-  if (fragile) to.spread += kFragileSpread;
+  if (fragile) to.spread += guessed::kFragileSpread;
   // A matrix may have changed beside the bias, and its effect is hidden behind the bias's.
   const double inherited = fragile ? std::min(distance, OfParameters(OfMatrices(module))) : distance;
   if (key.mode == Mode::kTrain) {
@@ -207,10 +185,10 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
   };
   add(module, {}, ~std::size_t{0});
   for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
-    add(ParentOf(at), at, kSiblings);
+    add(ParentOf(at), at, guessed::kSiblings);
     // Embeddings of positions and the like, which the module around adds before its first parts run.
     const auto siblings = pass.scopes.find(ParentOf(at));
-    if (siblings == pass.scopes.end() || siblings->second.children().size() <= kSiblings)
+    if (siblings == pass.scopes.end() || siblings->second.children().size() <= guessed::kSiblings)
       level.Add(OfAll(ParentOf(at)));
   }
   return level;
@@ -221,8 +199,9 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
 double Explainer::OfParameters(double distance) const {
   // What an SGD makes of a gradient whose element has moved lies along the inputs of one sample, and so does more to
   // outputs than rounding, which has no direction.
-  const double factor =
-      !normalised_.empty() ? kSparseParameters : std::clamp(distance / kRounded, 1.0, kSparseParameters);
+  const double factor = !normalised_.empty()
+                            ? guessed::kSparseParameters
+                            : std::clamp(distance / guessed::kRounded, 1.0, guessed::kSparseParameters);
   return Capped(factor * distance);
 }
 
@@ -282,7 +261,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   level.Add(OfSiblings(passes_[{key.micro_batch, key.mode}], key.name));
   double matrices = OfMatrices(key.name);
   bool behind_kink = false;
-  for (std::size_t i = 0; i < std::min(before.size(), kGradientsBefore); ++i) {
+  for (std::size_t i = 0; i < std::min(before.size(), guessed::kGradientsBefore); ++i) {
     const Child& gradient = before[before.size() - 1 - i];
     level.Add(gradient);
     matrices = std::max(matrices, OfMatrices(gradient.module));
@@ -292,7 +271,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
   to.rounding = OfKernel(pair, to.unit);
   // The loss's other operations are not recorded: norms, products, softmax.
   to.of_loss = before.empty() && !IsFactor(pair);
-  if (Flipped(pair) > kFlippedElements) to.observed = WithoutMoved(pair);
+  if (Flipped(pair) > guessed::kFlippedElements) to.observed = WithoutMoved(pair);
   const double distance = Capped(pair.distance);
   before.push_back({.module = key.name,
                     .distance = distance,
@@ -321,22 +300,22 @@ double Explainer::Flipped(const TensorPair& pair) const {
 double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
   const TensorStats& stats = *pair.a.stats;
   const double flipped = Flipped(pair), norm = Norm(pair);
-  const bool masked = behind_kink || static_cast<double>(stats.zero) > kMasked * Numel(pair);
-  if (!masked || !(flipped > kFlippedElements) || !(norm > 0)) return 0;
+  const bool masked = behind_kink || static_cast<double>(stats.zero) > guessed::kMasked * Numel(pair);
+  if (!masked || !(flipped > guessed::kFlippedElements) || !(norm > 0)) return 0;
   // As many zeros in both, and what differs is everywhere: the zeros are padding.
-  const bool padding =
-      !behind_kink && flipped < kFlipsInFewSums && stats.zero == pair.b.stats->zero && IsEverywhere(pair);
+  const bool padding = !behind_kink && flipped < guessed::kFlipsInFewSums &&
+                       stats.zero == pair.b.stats->zero && IsEverywhere(pair);
   if (padding) return 0;
   const double largest = std::max(std::abs(stats.min), std::abs(stats.max));
-  return kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));
+  return guessed::kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));
 }
 
 // What a kernel rounds by: long sums of its own, in f32 where values are coarser, and other algorithms of a convolution.
 double Explainer::OfKernel(const TensorPair& pair, double unit) const {
   const double accumulator = std::min(unit, UnitRoundoff(DType::kF32));
-  const double sum = kLongSum * std::sqrt(lengths_.Of(pair)) * accumulator;
+  const double sum = guessed::kLongSum * std::sqrt(lengths_.Of(pair)) * accumulator;
   const bool other = lengths_.IsOtherConvolution(pair, methods_.other_convolutions);
-  return std::max({unit, sum, other ? kWinograd * accumulator : 0});
+  return std::max({unit, sum, other ? guessed::kWinograd * accumulator : 0});
 }
 
 // --- gradients of parameters, the optimizer
@@ -370,17 +349,18 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
     level = std::max(terms.distance, ValueOr0(of_terms_, module));
     if (is_sum) {
       double scale = std::max(norm, terms.l2);
-      to.cancelled = norm < kCancelled * terms.l2;
+      to.cancelled = norm < guessed::kCancelled * terms.l2;
       if (to.cancelled) scale = std::max(scale, terms.l1 / std::sqrt(Numel(pair)));
       to.observed = pair.distance * norm / scale;
     }
   }
-  to.rounding = std::max(kLossRoundoffs * to.unit, OfKernel(pair, UnitRoundoff(pair.a.layout->dtype)));
+  to.rounding =
+      std::max(guessed::kLossRoundoffs * to.unit, OfKernel(pair, UnitRoundoff(pair.a.layout->dtype)));
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;
-  known.noise_driven =
-      to.cancelled && pair.distance > kNoiseDrivenDistance && to.observed < kNoiseDriven * pair.distance;
+  known.noise_driven = to.cancelled && pair.distance > guessed::kNoiseDrivenDistance &&
+                       to.observed < guessed::kNoiseDriven * pair.distance;
   if (known.noise_driven) noise_driven_.insert(key.name);
   return Quantised(level, to.unit);
 }

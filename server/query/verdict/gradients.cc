@@ -4,19 +4,11 @@
 
 #include "server/query/compare/roundoff.h"
 #include "server/query/settings/dotted.h"
+#include "server/query/verdict/constants.h"
 #include "server/query/verdict/jumps.h"
 
 namespace statcollect::query {
 namespace {
-
-constexpr std::size_t kGradientsNeeded = 4;
-constexpr double kShareThatDiffers = 0.6;
-constexpr std::uint64_t kElements = 64;
-constexpr double kLargeDistance = 10;
-constexpr double kScaleNoise = 5, kAcross = 2, kNormAccuracy = 1e-5;
-constexpr double kSameFactor = 0.2;  // spread of the factors' logarithms, relative to their median
-constexpr double kClipped = 0.05;    // of the common factor: the norm of all gradients is the same
-constexpr double kLarger = 4;        // of two gradients the one that made the other differ
 
 double MedianOf(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -75,10 +67,11 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
     if (one.stage != stage) continue;
     whole_a = std::hypot(whole_a, one.pair->a.stats->l2);
     whole_b = std::hypot(whole_b, one.pair->b.stats->l2);
-    if (one.cancelled || one.pair->a.stats->numel < kElements) continue;
+    if (one.cancelled || one.pair->a.stats->numel < guessed::kElements) continue;
     ++all;
     const double a = one.pair->a.stats->l2, b = one.pair->b.stats->l2;
-    if (!(one.pair->distance > 0) || !(one.pair->distance < kLargeDistance) || !(a > 0) || !(b > 0)) continue;
+    if (!(one.pair->distance > 0) || !(one.pair->distance < guessed::kLargeDistance) || !(a > 0) || !(b > 0))
+      continue;
     factors.logs.push_back(std::log(b / a));
     factors.indexes.push_back(i);
     noise.push_back(NormNoise(one, static_cast<double>(one.pair->a.stats->numel)));
@@ -86,17 +79,18 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
     across.push_back(0.5 * std::pow(ApartFrom(factors.logs.back(), *one.pair), 2));
   }
   const std::size_t count = factors.logs.size();
-  if (count < kGradientsNeeded || static_cast<double>(count) < kShareThatDiffers * static_cast<double>(all))
+  if (count < guessed::kGradientsNeeded ||
+      static_cast<double>(count) < guessed::kShareThatDiffers * static_cast<double>(all))
     return std::nullopt;
   factors.median = MedianOf(factors.logs);
   factors.deviation = Deviation(factors.logs, factors.median);
   factors.whole = whole_a > 0 && whole_b > 0 ? std::log(whole_b / whole_a) : factors.median;
-  factors.noise =
-      kScaleNoise * MedianOf(std::move(noise)) + kAcross * MedianOf(std::move(across)) + kNormAccuracy;
+  factors.noise = guessed::kScaleNoise * MedianOf(std::move(noise)) +
+                  guessed::kAcross * MedianOf(std::move(across)) + guessed::kNormAccuracy;
   if (stage == Stage::kBackward) {
     // All inherit the factor of the first, which is that of the loss.
     const Explained& first = step[factors.indexes[0]];
-    factors.noise = std::max(factors.noise, kScaleNoise * NormNoise(first, CarriersOf(first)));
+    factors.noise = std::max(factors.noise, guessed::kScaleNoise * NormNoise(first, CarriersOf(first)));
   }
   return factors;
 }
@@ -104,7 +98,7 @@ std::optional<Factors> FactorsOf(std::span<const Explained> step, Stage stage) {
 // `before`: a factor that the gradients inherited.
 std::optional<Jump> AsJump(const Factors& factors, double before) {
   const double factor = factors.median - before;
-  if (!(std::abs(factor) > factors.noise) || !(factors.deviation < kSameFactor * std::abs(factor)))
+  if (!(std::abs(factor) > factors.noise) || !(factors.deviation < guessed::kSameFactor * std::abs(factor)))
     return std::nullopt;
   const double allowed = std::max(factors.deviation, 0.5 * std::abs(factor));
   for (std::size_t i = 0; i < factors.logs.size(); ++i) {
@@ -130,7 +124,7 @@ std::optional<Jump> FindScale(std::span<const Explained> step) {
   if (!gradients) return std::nullopt;
   if (backward) gradients->noise = std::max(gradients->noise, backward->noise);
   // Clipping to a norm spreads what one of them differs over all others.
-  if (std::abs(gradients->whole) < kClipped * std::abs(gradients->median)) return std::nullopt;
+  if (std::abs(gradients->whole) < guessed::kClipped * std::abs(gradients->median)) return std::nullopt;
   return AsJump(*gradients, backward ? backward->median : 0);
 }
 
@@ -141,7 +135,7 @@ std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> ju
   std::size_t chosen = 0;
   for (std::size_t i = 1; i < jumps.size(); ++i) {
     const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
-    if (larger && observed(jumps[i]) >= kLarger * observed(jumps[0])) chosen = i;
+    if (larger && observed(jumps[i]) >= guessed::kLarger * observed(jumps[0])) chosen = i;
   }
   return chosen;
 }

@@ -5,28 +5,14 @@
 #include <limits>
 
 #include "server/query/compare/roundoff.h"
+#include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
+#include "server/query/verdict/constants.h"
+#include "server/query/verdict/pair_size.h"
 #include "server/query/verdict/shape.h"
 
 namespace statcollect::query {
 namespace {
-
-// Thresholds, fitted on one half of the benchmark's families (docs/verdict-model.md). Logarithms: 0.9 is 2.5 times.
-constexpr double kSupported = 0.9;  // with sisters or a past to compare with
-constexpr double kUnsupported = 1.3;
-constexpr double kUnsupportedGradient = 1.7;  // masks that flip reach gradients in leaps
-constexpr double kFresh = 2.1;  // nothing before it differs: a kernel's own rounding is a few units
-constexpr double kSistersExplain = 2.2, kSistersExplainUpdates = 1.3, kPastExplains = 4;
-constexpr double kFreshExplains = 1, kPastOfLossExplains = 7;
-constexpr std::size_t kSupport = 3, kPastKept = 4, kPastNeeded = 2;
-constexpr double kSistersQuantile = 0.8;
-constexpr double kUsualSpread = 0.18;  // of a large tensor with 16 sums
-// The estimates of small tensors vary most where neighbours differ alike.
-constexpr double kSpreadWeight = 5;
-constexpr double kNothing = 0.3;  // ratios below it are not worth a look
-constexpr double kInputRoundoffs = 4, kInputExcess = 5;
-constexpr double kUnchangedRoundoffs = 3;
-constexpr std::uint64_t kManyElements = 1024;  // other bits somewhere are sure if a kernel rounds differently
 
 double Quantile(const std::vector<double>& sorted, double share) {
   const double position = share * static_cast<double>(sorted.size() - 1);
@@ -43,7 +29,6 @@ std::vector<double> Without(const std::vector<double>& sorted, double entry) {
   return others;
 }
 
-bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == Stage::kBatch; }
 bool Differs(const Explained& one) { return one.pair->distance > 0; }
 bool IsTensor(const Explained& one) { return one.pair->loss == nullptr; }
 
@@ -99,7 +84,7 @@ JumpFinder::Groups JumpFinder::GroupSisters(std::span<const Explained> step) {
 // every step: where it gave equal bits for sisters of the same shape, or for this tensor before, it is not
 // the kernel.
 std::optional<Jump> JumpFinder::JudgeFirst(const Explained& one, const Groups& groups) {
-  if (one.stage == Stage::kOptimizer || !IsTensor(one) || one.pair->a.stats->numel < kManyElements)
+  if (one.stage == Stage::kOptimizer || !IsTensor(one) || one.pair->a.stats->numel < guessed::kManyElements)
     return std::nullopt;
   if (!one.fresh) return std::nullopt;  // its weights may differ without a record of it
   const Layout& layout = *one.pair->a.layout;
@@ -110,8 +95,7 @@ std::optional<Jump> JumpFinder::JudgeFirst(const Explained& one, const Groups& g
       }));
   const std::size_t past = static_cast<std::size_t>(identical_steps_);
   if (same + past == 0) return std::nullopt;
-  const double unit = std::max(UnitRoundoff(layout.dtype), UnitRoundoff(one.pair->b.layout->dtype));
-  const double excess = std::log(one.observed / (kUnchangedRoundoffs * unit));
+  const double excess = std::log(one.observed / (kKernelRoundoffs * Unit(*one.pair)));
   if (!(excess > 0)) return std::nullopt;
   return Jump{
       .kind = JumpKind::kUnchanged, .ratio = RatioOf(one), .excess = excess, .sisters = same, .past = past};
@@ -133,38 +117,41 @@ JumpFinder::Gradients JumpFinder::GroupGradients(std::span<const Explained> step
 std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups,
                                       const Gradients& gradients) {
   const double ratio = RatioOf(one);
-  if (!Differs(one) || !(ratio > kNothing)) return std::nullopt;
+  if (!Differs(one) || !(ratio > guessed::kNothing)) return std::nullopt;
   Jump jump{.ratio = ratio};
-  double threshold = one.stage == Stage::kGrad ? kUnsupportedGradient : kUnsupported;
+  double threshold = one.stage == Stage::kGrad ? guessed::kUnsupportedGradient : guessed::kUnsupported;
   if (IsTensor(one)) {
     const TensorKey& key = one.pair->a.def->key;
     const Group& group = groups.at(SistersOf(*one.pair->a.def));
     const std::vector<double> sisters = Without(one.fresh ? group.fresh : group.inherited, ratio);
     jump.sisters = sisters.size();
     if (!sisters.empty()) {
-      const double most = one.fresh                        ? kFreshExplains
-                          : one.stage == Stage::kOptimizer ? kSistersExplainUpdates
-                                                           : kSistersExplain;
-      jump.usual = std::max(0.0, std::min(Quantile(sisters, kSistersQuantile), most));
+      const double most = one.fresh                        ? guessed::kFreshExplains
+                          : one.stage == Stage::kOptimizer ? guessed::kSistersExplainUpdates
+                                                           : guessed::kSistersExplain;
+      jump.usual = std::max(0.0, std::min(Quantile(sisters, guessed::kSistersQuantile), most));
     }
     const auto past = past_.find({key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode});
-    if (past != past_.end() && past->second.size() >= kPastNeeded) {
+    if (past != past_.end() && past->second.size() >= guessed::kPastNeeded) {
       jump.past = past->second.size();
       const double highest = *std::max_element(past->second.begin(), past->second.end());
-      const double most = one.fresh ? kFreshExplains : one.of_loss ? kPastOfLossExplains : kPastExplains;
+      const double most = one.fresh     ? guessed::kFreshExplains
+                          : one.of_loss ? guessed::kPastOfLossExplains
+                                        : guessed::kPastExplains;
       jump.usual = std::max(jump.usual, std::min(highest, most));
     }
-    if (jump.sisters + jump.past >= kSupport) threshold = kSupported;
+    if (jump.sisters + jump.past >= guessed::kSupport) threshold = guessed::kSupported;
     const auto alike = gradients.find(LastPart(key.name));
     if (one.stage == Stage::kGrad && !one.fresh && !one.cancelled && alike != gradients.end()) {
       const std::vector<double> others = Without(alike->second, ratio);
-      if (others.size() >= kSupport)
-        jump.usual = std::max(jump.usual, std::min(Quantile(others, kSistersQuantile), kSistersExplain));
+      if (others.size() >= guessed::kSupport)
+        jump.usual = std::max(
+            jump.usual, std::min(Quantile(others, guessed::kSistersQuantile), guessed::kSistersExplain));
     }
   }
   // Nothing shows how much a loss enlarges differences until it did so in earlier steps.
-  if (one.fresh || (one.of_loss && jump.past == 0)) threshold = std::max(threshold, kFresh);
-  threshold += kSpreadWeight * std::max(0.0, one.spread - kUsualSpread);
+  if (one.fresh || (one.of_loss && jump.past == 0)) threshold = std::max(threshold, guessed::kFresh);
+  threshold += guessed::kSpreadWeight * std::max(0.0, one.spread - guessed::kUsualSpread);
   jump.excess = ratio - jump.usual - threshold;
   return jump.excess > 0 ? std::optional(jump) : std::nullopt;
 }
@@ -179,7 +166,7 @@ void JumpFinder::Remember(std::span<const Explained> step) {
     std::deque<double>& past =
         past_[{key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode}];
     past.push_back(ratio);
-    if (past.size() > kPastKept) past.pop_front();
+    if (past.size() > guessed::kPastKept) past.pop_front();
   }
 }
 
@@ -194,7 +181,7 @@ std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
     std::optional<Jump> jump;
     if (IsInput(one.stage)) {
       if (!IsRounded(one))
-        jump = Jump{.kind = JumpKind::kInput, .ratio = RatioOf(one), .excess = kInputExcess};
+        jump = Jump{.kind = JumpKind::kInput, .ratio = RatioOf(one), .excess = kExactExcess};
     } else {
       if (!any_difference_ && &one == &*first) jump = JudgeFirst(one, groups);
       if (!jump) jump = Judge(one, groups, gradients);

@@ -1,7 +1,6 @@
 #include "server/query/verdict/measured_rule.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -11,19 +10,13 @@
 #include "common/mix_bits.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
-#include "server/query/verdict/measured_constants.h"
+#include "server/query/verdict/constants.h"
 #include "server/query/verdict/noise_threshold.h"
 
 namespace statcollect::query {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
-
-double NormOf(const Apart::Sums& sums) {
-  double squares = 0;
-  for (const double sum : sums) squares += sum * sum;
-  return std::sqrt(squares);
-}
 
 // Without the sums that stand out, as if they were like the others.
 double TrimmedNorm(const Apart& apart) {
@@ -33,34 +26,6 @@ double TrimmedNorm(const Apart& apart) {
   double rest = 0;
   for (std::size_t i = 0; i + measured::kTrimmed < squares.size(); ++i) rest += squares[i];
   return std::min(std::sqrt(rest / measured::kShareOfRest), apart.whole);
-}
-
-// Of a small tensor, a few large elements may make up nearly all of its noise, which is in proportion to them: the
-// effective number of terms (Satterthwaite). `own`: the sums of the tensor itself.
-std::size_t IndependentSums(std::uint64_t numel, const Apart::Sums& own) {
-  if (numel >= measured::kTrimmedFrom) return Apart::kSums;
-  double squares = 0, fourths = 0;
-  for (const double sum : own) {
-    squares += sum * sum;
-    fourths += sum * sum * sum * sum;
-  }
-  const double terms = fourths > 0 ? squares * squares / fourths : 1;
-  return std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(terms)), 1, Apart::kSums);
-}
-
-bool HasSums(const Observation& seen) {
-  return seen.sketch.size() >= Apart::kSums && seen.sketch.size() % Apart::kSums == 0;
-}
-
-bool HaveHashes(const Observation& a, const Observation& b) {
-  return a.layout->Trusts(Statistic::kHash) && b.layout->Trusts(Statistic::kHash) &&
-         a.layout->hash_kind == b.layout->hash_kind;
-}
-
-bool AreInputs(Stage stage) { return stage == Stage::kWeights || stage == Stage::kBatch; }
-
-bool AreSimultaneous(Stage stage) {
-  return AreInputs(stage) || stage == Stage::kGrad || stage == Stage::kOptimizer;
 }
 
 // Before gradients of weights are complete.
@@ -83,38 +48,6 @@ std::size_t HashOfKeys(std::span<const TensorPair> pairs) {
   return hash;
 }
 
-// What the next step begins with.
-bool IsLeft(const TensorPair& pair, Stage stage) {
-  return stage == Stage::kOptimizer || (pair.loss == nullptr && pair.a.def->key.kind == Kind::kBuffer);
-}
-
-// A tensor in all its calls and micro-batches.
-MeasuredRule::Identity IdentityOf(const TensorPair& pair) {
-  if (pair.loss != nullptr) return {*pair.loss, Kind::kUnspecified, {}, Mode::kTrain};
-  const TensorKey& key = pair.a.def->key;
-  return {key.name, key.kind, key.output_path, key.mode};
-}
-
-// Of what a step leaves to the next, however it came about.
-MeasuredRule::Identity LeftIdentity(const TensorPair& pair) {
-  const TensorKey& key = pair.a.def->key;
-  return {key.name, key.kind, key.output_path, Mode::kTrain};
-}
-
-// A loss is logged as a double. One with few digits was computed in a short type.
-double UnitOfLoss(double value) {
-  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-  if ((bits & 0xffff) == 0) return UnitRoundoff(DType::kBf16);
-  if ((bits & 0x1fff) == 0) return UnitRoundoff(DType::kF16);
-  return UnitRoundoff(DType::kF32);
-}
-
-double UnitOf(const TensorPair& pair) {
-  if (pair.loss != nullptr) return UnitOfLoss(pair.loss_a);
-  const DType a = pair.a.layout->dtype, b = pair.b.layout->dtype;
-  return IsFloat(a) && IsFloat(b) ? std::max(UnitRoundoff(a), UnitRoundoff(b)) : 0;
-}
-
 }  // namespace
 
 void SeenBefore::Merge(const SeenBefore& other) {
@@ -125,134 +58,10 @@ void SeenBefore::Merge(const SeenBefore& other) {
 }
 
 MeasuredRule::MeasuredRule(std::vector<double> ulps, OtherConvolutions convolutions)
-    : ulps_(std::move(ulps)), convolutions_(convolutions) {
-  for (std::size_t i = 0; i < ulps_.size(); ++i) {
-    if (scales_.empty() || scales_.back().ulps != ulps_[i]) scales_.push_back({.ulps = ulps_[i], .first = i});
-    ++scales_.back().count;
-  }
-}
-
-Apart MeasuredRule::ApartIn(const TensorPair& pair, const Observation& other, std::size_t run) {
-  Apart apart;
-  if (other.def == nullptr) return apart;
-  apart.known = true;
-  const double distance = run == 0 ? pair.distance : DistanceBetween(pair.a, other);
-  apart.alike = std::isfinite(distance);
-  if (!apart.alike) return apart;
-  // A difference may be too small for the sums.
-  apart.same = HaveHashes(pair.a, other) ? HaveSameBits(pair.a, other) : distance == 0;
-  const double absolute = distance * std::max(pair.a.stats->l2, other.stats->l2);
-  if (HasSums(pair.a) && other.sketch.size() == pair.a.sketch.size()) {
-    for (std::size_t i = 0; i < pair.a.sketch.size() && !apart.same; ++i)
-      apart.value[i % Apart::kSums] += pair.a.sketch[i] - other.sketch[i];
-  }
-  apart.by_value = NormOf(apart.value);
-  if (apart.by_value == 0 && !apart.same) {
-    const double least =
-        std::max(absolute, measured::kUnseen * UnitRoundoff(pair.a.layout->dtype) * pair.a.stats->l2);
-    apart.value.fill(least / std::sqrt(static_cast<double>(Apart::kSums)));
-    apart.by_value = least;
-  }
-  apart.change = apart.value;
-  if (IsWeight(pair)) {
-    std::vector<Apart::Sums>& before = weights_[LeftIdentity(pair)];
-    const bool first = before.size() <= run;
-    if (first) before.resize(run + 1);
-    for (std::size_t i = 0; i < Apart::kSums && !first; ++i) apart.change[i] -= before[run][i];
-    before[run] = apart.value;
-  }
-  apart.whole = NormOf(apart.change);
-  return apart;
-}
-
-// Rung by rung: what one scale cannot show follows from the next.
-void MeasuredRule::SetNoise(std::span<const Apart> twins, Record& to) const {
-  std::vector<double> by_value(scales_.size());
-  to.noise.assign(scales_.size(), kUnknown);
-  for (std::size_t s = 0; s < scales_.size(); ++s) {
-    double squares = 0, squares_by_value = 0;
-    std::size_t count = 0;
-    for (const Apart& twin : twins.subspan(scales_[s].first, scales_[s].count)) {
-      to.reshaped = to.reshaped || (twin.known && !twin.alike);
-      if (!twin.alike) continue;
-      squares += twin.whole * twin.whole;
-      squares_by_value += twin.by_value * twin.by_value;
-      ++count;
-    }
-    if (count > 0) to.noise[s] = std::sqrt(squares / static_cast<double>(count));
-    by_value[s] = count > 0 ? std::sqrt(squares_by_value / static_cast<double>(count)) : kUnknown;
-  }
-  const auto from_next = [&](std::vector<double>& noise) {
-    if (noise.size() < 2 || !std::isfinite(noise[1])) return;
-    const double step = scales_[0].ulps / scales_[1].ulps, proportional = noise[1] * step;
-    if (noise[0] == kUnknown) {
-      noise[0] = proportional;
-    } else if (noise[0] < proportional * measured::kRare) {
-      noise[0] = noise[1] * std::sqrt(step);
-    }
-  };
-  from_next(to.noise);
-  from_next(by_value);
-  for (double& noise : to.noise) noise = std::max(noise, measured::kLeastNoise * to.unit * to.size);
-  for (double& noise : by_value) noise = std::max(noise, measured::kLeastNoise * to.unit * to.size);
-  to.lost = std::isfinite(by_value[0]) && by_value[0] > measured::kLost * to.size;
-  to.carried = std::move(by_value);
-}
-
-void MeasuredRule::MeasureTensor(const MeasuredStep& step, std::size_t i, Record& to) {
-  const TensorPair& pair = step.pairs[i];
-  to.size = pair.a.stats->l2;
-  to.b = ApartIn(pair, pair.b, 0);
-  Apart::Sums now{};
-  for (std::size_t k = 0; k < pair.a.sketch.size() && HasSums(pair.a); ++k)
-    now[k % Apart::kSums] += pair.a.sketch[k];
-  to.sums = IndependentSums(pair.a.stats->numel, now);
-  if (IsWeight(pair) && HasSums(pair.a)) {
-    Apart::Sums update{};
-    const auto [before, added] = own_.try_emplace(LeftIdentity(pair), now);
-    for (std::size_t k = 0; k < Apart::kSums; ++k) update[k] = now[k] - before->second[k];
-    before->second = now;
-    to.update = NormOf(update);
-  }
-  std::vector<Apart> twins(ulps_.size());
-  for (std::size_t t = 0; t < twins.size(); ++t) {
-    twins[t] = ApartIn(pair, step.twins[t][i], t + 1);
-    to.noisy = to.noisy || (twins[t].alike && !twins[t].same);
-  }
-  noise_arrived_ = noise_arrived_ || to.noisy;
-  SetNoise(twins, to);
-}
-
-// One number has one degree of freedom, so all twins whose noise is still in proportion measure it.
-void MeasuredRule::MeasureLoss(const MeasuredStep& step, std::size_t i, Record& to) const {
-  const TensorPair& pair = step.pairs[i];
-  const auto apart_by = [&](double difference) {
-    Apart apart{.known = true, .alike = std::isfinite(difference), .same = difference == 0};
-    apart.value.fill(difference / std::sqrt(static_cast<double>(Apart::kSums)));
-    apart.change = apart.value;
-    apart.whole = apart.by_value = std::abs(difference);
-    return apart;
-  };
-  to.size = std::abs(pair.loss_a);
-  to.b = apart_by(pair.loss_a - pair.loss_b);
-  to.b.same = pair.distance == 0;
-  std::vector<Apart> twins(ulps_.size());
-  double squares = 0;
-  std::size_t count = 0;
-  for (std::size_t t = 0; t < twins.size(); ++t) {
-    if (!step.losses[t][i]) continue;
-    twins[t] = apart_by(pair.loss_a - *step.losses[t][i]);
-    const double times = ulps_[t] / ulps_.front();
-    if (!twins[t].alike || times > measured::kOfScale) continue;
-    squares += twins[t].whole * twins[t].whole / (times * times);
-    ++count;
-  }
-  SetNoise(twins, to);
-  if (count > 0) to.noise[0] = std::max(to.noise[0], std::sqrt(squares / static_cast<double>(count)));
-}
+    : meter_(std::move(ulps)), convolutions_(convolutions) {}
 
 // An update is computed from its gradient, its weight and its state, whatever else differs.
-void MeasuredRule::NoteOwnInputs(const TensorPair& pair, Record& record) {
+void MeasuredRule::NoteOwnInputs(const TensorPair& pair, MeasuredRecord& record) {
   const TensorKey& key = pair.a.def->key;
   if (record.stage == Stage::kGrad) gradients_agree_[key.name] = record.b.same;
   if (key.kind != Kind::kWeight && key.kind != Kind::kOptimizerState) return;
@@ -269,46 +78,21 @@ void MeasuredRule::NoteOwnInputs(const TensorPair& pair, Record& record) {
                             agreed(Kind::kOptimizerState).value_or(true);
 }
 
-std::vector<MeasuredRule::Record> MeasuredRule::Measure(const MeasuredStep& step) {
+std::vector<MeasuredRecord> MeasuredRule::Measure(const MeasuredStep& step) {
   lengths_.Step(step.pairs);
   means_.Step(step.pairs);
-  rows_.Step(step.pairs, step.twins);
   gradients_agree_.clear();
-  std::vector<Record> records(step.pairs.size());
-  groups_.assign(records.size(), 0);
+  std::vector<MeasuredRecord> records = meter_.Measure(step);
+  groups_.clear();
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const TensorPair& pair = step.pairs[i];
-    Record& record = records[i];
-    record.stage = pair.loss != nullptr ? Stage::kLoss : StageOf(pair.a.def->key);
-    record.unit = UnitOf(pair);
-    const bool joins = i > 0 && records[i - 1].stage == record.stage && AreSimultaneous(record.stage);
-    groups_[i] = record.group = i == 0 ? 0 : records[i - 1].group + (joins ? 0 : 1);
-    if (pair.loss != nullptr) {
-      MeasureLoss(step, i, record);
-    } else {
-      MeasureTensor(step, i, record);
-      NoteOwnInputs(pair, record);
-    }
-    const bool counts =
-        record.b.alike && !record.b.same && !record.lost && record.unit > 0 && pair.loss == nullptr;
-    record.ratios.assign(scales_.size(), 0);
-    for (std::size_t s = 0; s < scales_.size(); ++s) {
-      const double by_value = record.carried[s];
-      record.ratios[s] = counts && record.noise[s] > 0 ? record.b.whole / record.noise[s] : 0;
-      record.carried[s] =
-          counts && IsLeft(pair, record.stage) && by_value > 0 ? record.b.by_value / by_value : 0;
-    }
-    record.regrouped = rows_.Differ(pair);
-    // By how much that moves what follows is not known; at least as far as the next rung.
-    for (std::size_t s = 0; s < scales_.size() && record.regrouped; ++s)
-      record.ratios[s] = measured::kOfScale * scales_[0].ulps / scales_[s].ulps;
-    if (record.stage == Stage::kGrad && record.lost) noise_driven_.insert(pair.a.def->key.name);
+    groups_.push_back(records[i].group);
+    if (step.pairs[i].loss == nullptr) NoteOwnInputs(step.pairs[i], records[i]);
   }
   return records;
 }
 
 // The smallest noise of a unit in the last place that the tensor has shown, in any step: its own rounding.
-double MeasuredRule::LeastNoise(const TensorPair& pair, const Record& record) {
+double MeasuredRule::LeastNoise(const TensorPair& pair, const MeasuredRecord& record) {
   const auto [at, added] = least_.try_emplace(IdentityOf(pair), Least{.noise = kUnknown, .since = steps_});
   Least& least = at->second;
   if (record.size > 0 && record.noise[0] > 0)
@@ -321,19 +105,20 @@ double MeasuredRule::LeastNoise(const TensorPair& pair, const Record& record) {
 
 // Whether the noise grows by far less than in proportion from one rung to the next: single events make it, such as an
 // element that is rounded to the next bfloat16 inside of an optimizer. However small a difference is, one may happen.
-bool MeasuredRule::HasRareEvents(const Record& record) const {
-  if (scales_.size() < 2 || !std::isfinite(record.noise[1])) return false;
-  return record.noise[1] < record.noise[0] * std::pow(scales_[1].ulps / scales_[0].ulps, measured::kGrowth);
+bool MeasuredRule::HasRareEvents(const MeasuredRecord& record) const {
+  if (meter_.scales().size() < 2 || !std::isfinite(record.noise[1])) return false;
+  return record.noise[1] <
+         record.noise[0] * std::pow(meter_.scales()[1].ulps / meter_.scales()[0].ulps, measured::kGrowth);
 }
 
-double MeasuredRule::Expected(const TensorPair& pair, const Record& record, const SeenBefore& before,
+double MeasuredRule::Expected(const TensorPair& pair, const MeasuredRecord& record, const SeenBefore& before,
                               double least) const {
   const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
   double expected = std::max(1.0, measured::kSumFactor * std::sqrt(length)) * least;
   if (pair.loss == nullptr && lengths_.IsOtherConvolution(pair, convolutions_))
     expected = std::max(expected, measured::kWinograd * record.unit * record.size);
   if (record.own_inputs_agree) return expected;
-  std::size_t scale = scales_.size() - 1;
+  std::size_t scale = meter_.scales().size() - 1;
   for (std::size_t s = scale; s-- > 0;) {
     if (before.ratios[s] <= measured::kOfScale) scale = s;
   }
@@ -345,37 +130,36 @@ double MeasuredRule::Expected(const TensorPair& pair, const Record& record, cons
   return expected;
 }
 
-double MeasuredRule::JudgedNorm(const TensorPair& pair, const Record& record) {
+double MeasuredRule::JudgedNorm(const TensorPair& pair, const MeasuredRecord& record) {
   const bool trimmed = pair.loss == nullptr && pair.a.stats->numel >= measured::kTrimmedFrom;
   return trimmed ? TrimmedNorm(record.b) : record.b.whole;
 }
 
 // What is computed from equal bits may round in another order, whatever its noise: one number tells little of that.
-double MeasuredRule::RoundingOfLoss(const Record& record, double terms) {
-  return std::max(measured::kKernelRoundoffs, measured::kSumFactor * std::sqrt(terms)) * record.unit *
-         record.size;
+double MeasuredRule::RoundingOfLoss(const MeasuredRecord& record, double terms) {
+  return std::max(kKernelRoundoffs, measured::kSumFactor * std::sqrt(terms)) * record.unit * record.size;
 }
 
 // Above 1: more than noise explains, by this factor.
-double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double expected,
+double MeasuredRule::Excess(const TensorPair& pair, const MeasuredRecord& record, double expected,
                             const SeenBefore& before) const {
   if (record.b.same) return 0;
   if (!record.b.alike) return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : kUnknown;
   // Noise is in no data, but in what a model has computed and another is given.
   const bool computed =
       record.stage == Stage::kBatch && record.unit > 0 && (before.ratios.front() > 0 || record.noisy);
-  if (AreInputs(record.stage)) {
-    const double given = record.unit == 0
-                             ? kUnknown
-                             : record.b.whole / (measured::kInputRoundoffs * record.unit * record.size);
+  if (IsInput(record.stage)) {
+    const double given =
+        record.unit == 0 ? kUnknown : record.b.whole / (kInputRoundoffs * record.unit * record.size);
     if (!computed || given <= 1) return given;
   }
   if (record.unit == 0 || record.lost || record.noise[0] == kUnknown) return 0;
   if (pair.loss != nullptr && before.same_bits) return record.b.whole / expected;
   const std::uint64_t numel = pair.loss == nullptr ? pair.a.stats->numel : 1;
-  std::size_t twins = scales_.front().count;
+  std::size_t twins = meter_.scales().front().count;
   if (pair.loss != nullptr) {
-    while (twins < ulps_.size() && ulps_[twins] <= measured::kOfScale * ulps_.front()) ++twins;
+    while (twins < meter_.ulps().size() && meter_.ulps()[twins] <= measured::kOfScale * meter_.ulps().front())
+      ++twins;
   }
   return JudgedNorm(pair, record) /
          (NoiseThreshold(pair.loss == nullptr ? record.sums : 1, twins, numel >= measured::kTrimmedFrom) *
@@ -384,34 +168,34 @@ double MeasuredRule::Excess(const TensorPair& pair, const Record& record, double
 
 // Equal inputs gave another output: everything before agrees bit for bit, and so did this tensor in an earlier step, so it
 // is not another kernel. Of what differs first at once, the largest excess stays the largest.
-void MeasuredRule::FindFirst(std::span<const Record> records, const MeasuredStep& step,
+void MeasuredRule::FindFirst(std::span<const MeasuredRecord> records, const MeasuredStep& step,
                              Judged& judged) const {
-  const auto differs = [](const Record& record) { return record.b.known && !record.b.same; };
+  const auto differs = [](const MeasuredRecord& record) { return record.b.known && !record.b.same; };
   const auto first = std::find_if(records.begin(), records.end(), differs);
   if (first == records.end() || judged.same_bits[static_cast<std::size_t>(first - records.begin())] == 0)
     return;
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const Record& record = records[i];
-    if (record.group != first->group || !differs(record) || AreInputs(record.stage)) continue;
+    const MeasuredRecord& record = records[i];
+    if (record.group != first->group || !differs(record) || IsInput(record.stage)) continue;
     if (step.pairs[i].loss != nullptr || least_.at(IdentityOf(step.pairs[i])).since == steps_) continue;
-    if (record.b.whole > measured::kKernelRoundoffs * record.unit * record.size)
+    if (record.b.whole > kKernelRoundoffs * record.unit * record.size)
       judged.excess[i] =
           std::max(judged.excess[i],
                    measured::kFirstExcess + measured::kFirstExcessOrder * std::min(judged.excess[i], 1.0));
   }
 }
 
-void MeasuredRule::Remember(std::span<const Record> records, const MeasuredStep& step) {
+void MeasuredRule::Remember(std::span<const MeasuredRecord> records, const MeasuredStep& step) {
   for (std::size_t i = 0; i < records.size(); ++i) {
     const TensorPair& pair = step.pairs[i];
-    const Record& record = records[i];
+    const MeasuredRecord& record = records[i];
     any_difference_ = any_difference_ || (record.b.known && !record.b.same);
     if (!IsLeft(pair, record.stage) && record.stage != Stage::kWeights) continue;
     left_[LeftIdentity(pair)] = {.agrees = record.b.same, .ratios = record.carried};
   }
 }
 
-Explained MeasuredRule::Describe(const TensorPair& pair, const Record& record, double expected) {
+Explained MeasuredRule::Describe(const TensorPair& pair, const MeasuredRecord& record, double expected) {
   const double other = pair.loss != nullptr ? std::abs(pair.loss_b) : pair.b.stats->l2;
   const double norm = record.update > 0 ? record.update
                       : record.size > 0 ? record.size
@@ -426,7 +210,7 @@ Explained MeasuredRule::Describe(const TensorPair& pair, const Record& record, d
   return one;
 }
 
-Confidence MeasuredRule::ConfidenceOf(const Jump& jump, const Record& record, double excess,
+Confidence MeasuredRule::ConfidenceOf(const Jump& jump, const MeasuredRecord& record, double excess,
                                       std::uint64_t numel, bool first) {
   if (jump.kind != JumpKind::kMeasured || std::isinf(excess)) return Confidence::kCertain;
   if (record.own_inputs_agree && excess >= measured::kCertain) return Confidence::kCertain;
@@ -435,14 +219,15 @@ Confidence MeasuredRule::ConfidenceOf(const Jump& jump, const Record& record, do
   return excess >= measured::kLikely ? Confidence::kLikely : Confidence::kPossible;
 }
 
-Jump MeasuredRule::JumpAt(std::size_t index, const Record& record, const Explained& one, double excess) {
+Jump MeasuredRule::JumpAt(std::size_t index, const MeasuredRecord& record, const Explained& one,
+                          double excess) {
   Jump jump{.index = index, .kind = JumpKind::kMeasured, .ratio = RatioOf(one), .excess = std::log(excess)};
-  if (AreInputs(record.stage)) jump.kind = JumpKind::kInput;
+  if (IsInput(record.stage)) jump.kind = JumpKind::kInput;
   return jump;
 }
 
 SeenBefore MeasuredRule::SeenAtStart() const {
-  SeenBefore seen{.ratios = std::vector<double>(scales_.size(), 0), .same_bits = !any_difference_};
+  SeenBefore seen{.ratios = std::vector<double>(meter_.scales().size(), 0), .same_bits = !any_difference_};
   for (const auto& [identity, left] : left_) {
     for (std::size_t s = 0; s < left.ratios.size(); ++s)
       seen.ratios[s] = std::max(seen.ratios[s], left.ratios[s]);
@@ -450,19 +235,19 @@ SeenBefore MeasuredRule::SeenAtStart() const {
   return seen;
 }
 
-void MeasuredRule::Add(const Record& record, const TensorPair& pair, bool ratio_counts, SeenBefore& seen) {
+void MeasuredRule::Add(const MeasuredRecord& record, const TensorPair& pair, bool ratio_counts,
+                       SeenBefore& seen) {
   seen.same_bits = seen.same_bits && (!record.b.known || record.b.same);
   if (pair.loss == nullptr) seen.largest = std::max(seen.largest, static_cast<double>(pair.a.stats->numel));
   if (!ratio_counts) return;
   for (std::size_t s = 0; s < seen.ratios.size(); ++s)
     seen.ratios[s] = std::max(seen.ratios[s], record.ratios[s]);
-  seen.lost =
-      seen.lost || (record.lost && !record.b.same && !AreInputs(record.stage) && pair.loss == nullptr);
+  seen.lost = seen.lost || (record.lost && !record.b.same && !IsInput(record.stage) && pair.loss == nullptr);
 }
 
 RankTrail MeasuredRule::Follow(const MeasuredStep& step) {
   ++steps_;
-  const std::vector<Record> records = Measure(step);
+  const std::vector<MeasuredRecord> records = Measure(step);
   RankTrail trail{.tensors = HashOfKeys(step.pairs), .start = SeenAtStart()};
   SeenBefore seen = trail.start;
   trail.passes = seen;
@@ -475,7 +260,8 @@ RankTrail MeasuredRule::Follow(const MeasuredStep& step) {
   return trail;
 }
 
-MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const Record> records, const MeasuredStep& step,
+MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const MeasuredRecord> records,
+                                                const MeasuredStep& step,
                                                 std::span<const RankTrail* const> others,
                                                 bool outputs_count) {
   SeenBefore before = SeenAtStart();
@@ -485,7 +271,7 @@ MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const Record> records,
   Judged judged;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const TensorPair& pair = step.pairs[i];
-    const Record& record = records[i];
+    const MeasuredRecord& record = records[i];
     if (i > 0 && record.group != records[i - 1].group) {
       before = pending;
       for (const RankTrail* const other : others) {
@@ -511,7 +297,7 @@ MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const Record> records,
 
 // Judges again as if the outputs that jump explained nothing. If everything that training reads of them is still
 // explained, and the first of them is so large that it would show, they have no effect.
-std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const Record> records,
+std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const MeasuredRecord> records,
                                                      const MeasuredStep& step,
                                                      std::span<const RankTrail* const> others,
                                                      const Judged& judged) {
@@ -537,7 +323,7 @@ std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const Record> rec
 
 MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step, std::span<const RankTrail* const> others) {
   ++steps_;
-  std::vector<Record> records = Measure(step);
+  std::vector<MeasuredRecord> records = Measure(step);
   Judged judged = JudgeRecords(records, step, others, /*outputs_count=*/true);
   Answer answer;
   answer.without_effect = WithoutEffect(records, step, others, judged);
@@ -546,7 +332,7 @@ MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step, std::span<con
   const std::vector<double> by_noise = judged.excess;
   if (answer.without_effect.empty()) FindFirst(records, step, judged);
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const Record& record = records[i];
+    const MeasuredRecord& record = records[i];
     const double excess = judged.excess[i];
     answer.explained.push_back(Describe(step.pairs[i], record, judged.expected[i]));
     if (!(excess > 1) || !answer.without_effect.empty()) continue;

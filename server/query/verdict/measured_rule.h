@@ -26,32 +26,12 @@
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
 #include "server/query/verdict/kernels.h"
+#include "server/query/verdict/noise_meter.h"
 #include "server/query/verdict/row_counts.h"
 #include "server/query/verdict/running_means.h"
 #include "server/query/verdict/sum_lengths.h"
 
 namespace statcollect::query {
-
-// How far a record of another run is from A's. Norms are absolute L2 norms.
-struct Apart {
-  static constexpr std::size_t kSums = 16;
-  using Sums = std::array<double, kSums>;
-
-  bool known = false;   // there is a record
-  bool alike = false;   // of the same dtype and shape, with a finite difference
-  bool same = false;    // equal bits
-  Sums value{};         // of the difference: each sum's square is a sixteenth of its own, on average
-  Sums change{};        // of a trained weight, that of its update; otherwise the same
-  double whole = 0;     // of `change`
-  double by_value = 0;  // of `value`
-};
-
-// One step: all pairs in the order of a report, and for each twin what it recorded in place of A's side.
-struct MeasuredStep {
-  std::span<const TensorPair> pairs;
-  std::vector<std::vector<Observation>> twins;             // by twin, then by pair
-  std::vector<std::vector<std::optional<double>>> losses;  // the same of losses
-};
 
 // What has been seen before a record. Merged, it is that of several ranks.
 struct SeenBefore {
@@ -76,8 +56,6 @@ struct RankTrail {
 // about a microsecond for each pair and twin. Memory: 32 sums for each weight, run and twin.
 class MeasuredRule {
  public:
-  using Identity = std::tuple<std::string_view, Kind, std::string_view, Mode>;  // name, kind, path, mode
-
   // `ulps`: the noise of each twin. Precondition: not empty, ascending, > 0. `convolutions`: that the runs' settings may
   // make different.
   explicit MeasuredRule(std::vector<double> ulps, OtherConvolutions convolutions = OtherConvolutions::kNone);
@@ -96,49 +74,22 @@ class MeasuredRule {
   // Of the jumps of a step, not empty, the root: the first one; among what is computed at once, the largest.
   std::size_t ChooseRoot(std::span<const Jump> jumps) const;
 
-  const RowCounts& rows() const { return rows_; }
+  const RowCounts& rows() const { return meter_.rows(); }
   // Whether any twin has ever differed from A.
-  bool noise_arrived() const { return noise_arrived_; }
+  bool noise_arrived() const { return meter_.noise_arrived(); }
   // Parameters whose gradient is noise alone, so far.
-  const std::unordered_set<std::string_view>& noise_driven() const { return noise_driven_; }
+  const std::unordered_set<std::string_view>& noise_driven() const { return meter_.noise_driven(); }
 
  private:
-  struct Scale {  // twins of the same noise
-    double ulps = 1;
-    std::size_t first = 0, count = 0;
-  };
-  // What is known of a pair before it is judged.
-  struct Record {
-    Stage stage = Stage::kUnspecified;
-    std::uint32_t group = 0;          // records of a group are computed at once, or in no known order
-    double unit = 0;                  // unit roundoff; 0: integers
-    double size = 0;                  // A's norm
-    double update = 0;                // norm of A's update of a trained weight; 0: unknown
-    std::size_t sums = Apart::kSums;  // how many independent ones its differences have
-    Apart b;
-    std::vector<double> noise;  // of `change`, by scale; infinite: not measured
-    double noise_of_value = 0;  // of the smallest scale
-    std::vector<double> ratios,
-        carried;             // of the change, and of the value that the next step begins with, by scale
-    bool lost = false;       // noise alone
-    bool noisy = false;      // a twin differs
-    bool reshaped = false;   // a twin has it in another shape, too
-    bool regrouped = false;  // B has other rows, of a tensor whose rows depend on the data
-    bool own_inputs_agree = false;  // an update from equal gradient, weight and state
-  };
-
-  std::vector<Record> Measure(const MeasuredStep& step);
-  void MeasureTensor(const MeasuredStep& step, std::size_t i, Record& to);
-  void MeasureLoss(const MeasuredStep& step, std::size_t i, Record& to) const;
-  void SetNoise(std::span<const Apart> twins, Record& to) const;
-  Apart ApartIn(const TensorPair& pair, const Observation& other, std::size_t run);
-  void NoteOwnInputs(const TensorPair& pair, Record& record);
-  static double JudgedNorm(const TensorPair& pair, const Record& record);
-  double LeastNoise(const TensorPair& pair, const Record& record);
-  bool HasRareEvents(const Record& record) const;
-  double Expected(const TensorPair& pair, const Record& record, const SeenBefore& before, double least) const;
-  static double RoundingOfLoss(const Record& record, double terms);
-  double Excess(const TensorPair& pair, const Record& record, double expected,
+  std::vector<MeasuredRecord> Measure(const MeasuredStep& step);
+  void NoteOwnInputs(const TensorPair& pair, MeasuredRecord& record);
+  static double JudgedNorm(const TensorPair& pair, const MeasuredRecord& record);
+  double LeastNoise(const TensorPair& pair, const MeasuredRecord& record);
+  bool HasRareEvents(const MeasuredRecord& record) const;
+  double Expected(const TensorPair& pair, const MeasuredRecord& record, const SeenBefore& before,
+                  double least) const;
+  static double RoundingOfLoss(const MeasuredRecord& record, double terms);
+  double Excess(const TensorPair& pair, const MeasuredRecord& record, double expected,
                 const SeenBefore& before) const;
   // The excess of each record over its threshold. `outputs_count`: whether outputs that exceed it explain what follows.
   struct Judged {
@@ -146,43 +97,37 @@ class MeasuredRule {
     std::vector<char> first;      // nothing before it differs
     std::vector<char> same_bits;  // everything before it has equal bits
   };
-  Judged JudgeRecords(std::span<const Record> records, const MeasuredStep& step,
+  Judged JudgeRecords(std::span<const MeasuredRecord> records, const MeasuredStep& step,
                       std::span<const RankTrail* const> others, bool outputs_count);
   SeenBefore SeenAtStart() const;
-  static void Add(const Record& record, const TensorPair& pair, bool ratio_counts, SeenBefore& seen);
-  std::vector<std::size_t> WithoutEffect(std::span<const Record> records, const MeasuredStep& step,
+  static void Add(const MeasuredRecord& record, const TensorPair& pair, bool ratio_counts, SeenBefore& seen);
+  std::vector<std::size_t> WithoutEffect(std::span<const MeasuredRecord> records, const MeasuredStep& step,
                                          std::span<const RankTrail* const> others, const Judged& judged);
-  void FindFirst(std::span<const Record> records, const MeasuredStep& step, Judged& judged) const;
-  void Remember(std::span<const Record> records, const MeasuredStep& step);
-  static Explained Describe(const TensorPair& pair, const Record& record, double expected);
-  static Confidence ConfidenceOf(const Jump& jump, const Record& record, double excess, std::uint64_t numel,
-                                 bool first);
-  static Jump JumpAt(std::size_t index, const Record& record, const Explained& one, double excess);
+  void FindFirst(std::span<const MeasuredRecord> records, const MeasuredStep& step, Judged& judged) const;
+  void Remember(std::span<const MeasuredRecord> records, const MeasuredStep& step);
+  static Explained Describe(const TensorPair& pair, const MeasuredRecord& record, double expected);
+  static Confidence ConfidenceOf(const Jump& jump, const MeasuredRecord& record, double excess,
+                                 std::uint64_t numel, bool first);
+  static Jump JumpAt(std::size_t index, const MeasuredRecord& record, const Explained& one, double excess);
 
-  const std::vector<double> ulps_;
+  NoiseMeter meter_;
   const OtherConvolutions convolutions_;
-  std::vector<Scale> scales_;
   SumLengths lengths_;
   RunningMeans means_;
-  std::uint64_t steps_ = 0;  // judged
-  // By weight, then by run: B, then the twins.
-  std::map<Identity, std::vector<Apart::Sums>> weights_;
-  std::map<Identity, Apart::Sums> own_;  // A's
-  struct Left {                          // by the step before, in this place
-    bool agrees = true;                  // equal bits in B
-    std::vector<double> ratios;          // by scale
+  std::uint64_t steps_ = 0;      // judged
+  struct Left {                  // by the step before, in this place
+    bool agrees = true;          // equal bits in B
+    std::vector<double> ratios;  // by scale
   };
-  std::map<Identity, Left> left_;
+  std::map<TensorIdentity, Left> left_;
   std::unordered_map<std::string_view, bool> gradients_agree_;  // of the step at hand
   struct Least {
     double noise = 0;  // the smallest relative one of a unit in the last place; infinite: none was measured
     std::uint64_t since = 0;  // the first step that has the tensor
   };
-  std::map<Identity, Least> least_;
-  bool any_difference_ = false, noise_arrived_ = false;
-  RowCounts rows_;
+  std::map<TensorIdentity, Least> least_;
+  bool any_difference_ = false;
   std::vector<std::uint32_t> groups_;  // of the step at hand, by pair
-  std::unordered_set<std::string_view> noise_driven_;
 };
 
 }  // namespace statcollect::query

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "server/query/verdict/measured_constants.h"
+#include "server/query/verdict/constants.h"
 
 namespace statcollect::query {
 namespace {

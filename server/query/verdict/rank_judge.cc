@@ -15,17 +15,16 @@
 #include "server/query/settings/config_at.h"
 #include "server/query/settings/optimizer_keys.h"
 #include "server/query/verdict/because.h"
+#include "server/query/verdict/constants.h"
 #include "server/query/verdict/measured_model.h"
 #include "server/query/verdict/optimizers.h"
+#include "server/query/verdict/pair_size.h"
 #include "server/query/verdict/setting_jumps.h"
 
 namespace statcollect::query {
 namespace {
 
 constexpr std::size_t kStepsBefore = 2;  // read so that what they leave behind is known
-constexpr double kSettingAccuracy = 1e-12;
-constexpr double kStandsOut = 0.7;     // log(observed / expected)
-constexpr double kRoundedWeights = 4;  // unit roundoffs
 
 using Values = std::map<std::uint64_t, double>;  // of a scalar, by step
 
@@ -129,7 +128,7 @@ Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() co
     const auto value_a = InForce(of_a, step, holds), value_b = InForce(of_b, step, holds);
     if (!value_a || !value_b) return;
     const double change = RelativeDifference(*value_a, *value_b);
-    if (change > kSettingAccuracy) first = {.step = step, .name = name, .change = change};
+    if (change > setting::kAccuracy) first = {.step = step, .name = name, .change = change};
   };
   for (const auto& [name, of_b] : b) {
     const auto of_a = a.find(name);
@@ -146,7 +145,6 @@ Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() co
 // out.
 std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
                                           const std::vector<Explained>& explained) const {
-  constexpr double kAbout = 3;
   const std::size_t slash = setting.name.find('/');
   const std::string model = setting.name.substr(0, slash) + ".";
   const bool in_proportion = ScalarSettingOf(setting.name) == "lr";
@@ -159,8 +157,8 @@ std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
     if (key.kind != Kind::kWeight) continue;
     updates.push_back(i);
     if (!named && key.name.starts_with(model)) named = i;
-    const bool about =
-        in_proportion && one.observed < kAbout * setting.change && one.observed > setting.change / kAbout;
+    const bool about = in_proportion && one.observed < setting::kAbout * setting.change &&
+                       one.observed > setting.change / setting::kAbout;
     if (!alike && about) alike = i;
   }
   if (updates.empty()) return std::nullopt;
@@ -242,7 +240,8 @@ std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, s
        FindSettingJumps(SettingsAt(recorded, step, /*found=*/false), explained, quiet_, first_step)) {
     const bool known =
         std::any_of(jumps.begin(), jumps.end(), [&](const Jump& jump) { return jump.index == maybe.index; });
-    if (!known && (maybe.ratio > kStandsOut || IsQuietBefore(explained, maybe.index))) jumps.push_back(maybe);
+    if (!known && (maybe.ratio > setting::kSeen || IsQuietBefore(explained, maybe.index)))
+      jumps.push_back(maybe);
   }
   return jumps;
 }
@@ -287,7 +286,7 @@ Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherS
   }
   for (const Jump& jump : JumpsOfSettings(recorded, step, explained)) {
     // A module's sizes follow from how the model is cut.
-    if (!context_.logical || jump.ratio > kStandsOut) jumps.push_back(jump);
+    if (!context_.logical || jump.ratio > setting::kSeen) jumps.push_back(jump);
   }
   return Status::Ok();
 }
@@ -405,8 +404,7 @@ void RankJudge::NoteBefore(std::uint64_t step, const StepPairs& now) {
   differ_before_.reset();
   for (const TensorPair& pair : now.pairs) {
     if (!IsWeight(pair)) continue;
-    const double unit = std::max(UnitRoundoff(pair.a.layout->dtype), UnitRoundoff(pair.b.layout->dtype));
-    if (pair.distance <= kRoundedWeights * unit) continue;
+    if (pair.distance <= kInputRoundoffs * Unit(pair)) continue;
     if (differ_before_ && differ_before_->distance >= pair.distance) continue;
     differ_before_ = {.step = step, .name = pair.a.def->key.name, .distance = pair.distance};
   }
@@ -427,8 +425,7 @@ Result<std::optional<Caveat>> RankJudge::CaveatOf(const StepPairsReader& reader,
                                                   const StepPairs& now,
                                                   const std::vector<Explained>& explained, const Jump& jump) {
   using Found = std::optional<Caveat>;
-  const Stage stage = explained[jump.index].stage;
-  if (stage == Stage::kWeights || stage == Stage::kBatch) return Found();
+  if (IsInput(explained[jump.index].stage)) return Found();
   if (differ_before_) return Found({.text = differ_before_->Text(), .most = Confidence::kLikely});
   STATCOLLECT_ASSIGN_OR_RETURN(auto known, KnowsWeightsBefore(reader, step, now));
   if (!known) {

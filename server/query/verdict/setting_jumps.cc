@@ -10,13 +10,10 @@
 #include <utility>
 
 #include "server/query/settings/dotted.h"
+#include "server/query/verdict/constants.h"
 
 namespace statcollect::query {
 namespace {
-
-constexpr double kSettingExcess = 5;
-constexpr double kSettingStandsOut = 0.5;  // log(observed / expected), inside a module that contains others
-constexpr double kAboutAsMuch = 0.5;       // of the logarithm of the one that stands out most
 
 bool HasDistance(const Explained& one) { return one.pair->distance > 0; }
 
@@ -26,7 +23,7 @@ std::optional<std::size_t> MostOf(std::span<const Explained> step,
   std::optional<std::size_t> most;
   for (const std::size_t i : candidates) {
     const double ratio = RatioOf(step[i]);
-    if (ratio > kSettingStandsOut && (!most || ratio > RatioOf(step[*most]))) most = i;
+    if (ratio > setting::kStandsOut && (!most || ratio > RatioOf(step[*most]))) most = i;
   }
   return most;
 }
@@ -176,14 +173,13 @@ std::optional<std::size_t> FirstThatStandsOut(std::span<const Explained> step,
                                               const std::vector<std::size_t>& candidates) {
   const auto most = MostOf(step, candidates);
   if (!most) return std::nullopt;
-  const double enough = std::max(kSettingStandsOut, kAboutAsMuch * RatioOf(step[*most]));
+  const double enough = std::max(setting::kStandsOut, setting::kAboutAsMuch * RatioOf(step[*most]));
   return *std::find_if(candidates.begin(), candidates.end(),
                        [&](std::size_t i) { return RatioOf(step[i]) >= enough; });
 }
 
 Jump MakeSettingJump(std::span<const Explained> step, std::size_t index) {
-  return {
-      .index = index, .kind = JumpKind::kSetting, .ratio = RatioOf(step[index]), .excess = kSettingExcess};
+  return {.index = index, .kind = JumpKind::kSetting, .ratio = RatioOf(step[index]), .excess = kExactExcess};
 }
 
 std::vector<Jump> FindSettingJumps(const OtherSettings& settings, std::span<const Explained> step, bool quiet,

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "server/query/settings/dotted.h"
+#include "server/query/verdict/constants.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/optimizers.h"
 #include "server/query/verdict/pair_size.h"
@@ -11,17 +12,9 @@
 namespace statcollect::query {
 namespace {
 
-// Constants of the model; docs/verdict-model.md says what they mean and how they were determined.
-constexpr double kSketchResolution = 4e-8;  // sums are kept in f32: relative to the tensor's norm
-constexpr double kSquareGrowth = 2;         // a square's relative difference
-constexpr double kLinearUpdate = 3;         // update against gradient, relative
-constexpr double kNormalisedUpdate = 12;  // against the gradient's square root: signs of small elements flip
-constexpr double kLargeGradient = 0.05;   // from here on updates have little in common
-constexpr double kMostFlipped = 0.7;      // what flipped signs explain at most
-
 // Of an update that is divided by the gradient's own size: signs of elements near zero flip.
 double FlippedSigns(double gradient) {
-  return std::min(kNormalisedUpdate * std::sqrt(gradient), kMostFlipped);
+  return std::min(guessed::kNormalisedUpdate * std::sqrt(gradient), guessed::kMostFlipped);
 }
 
 }  // namespace
@@ -38,7 +31,7 @@ double Explainer::ExplainState(const TensorPair& pair) {
   if (gradient == gradients_.end()) return level;
   const ParameterGradient& of = gradient->second;
   level = std::max(level, of.distance);
-  if (IsSquares(key.output_path)) return kSquareGrowth * level;
+  if (IsSquares(key.output_path)) return guessed::kSquareGrowth * level;
   // RMSprop's holds updates, not gradients.
   if (key.output_path == "momentum_buffer" && normalised_.contains(key.name))
     return std::max(level, FlippedSigns(of.distance));
@@ -98,12 +91,12 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   if (pair.distance == 0 || update == 0) {
     to.observed = 0;
   } else {
-    to.observed = std::min(std::sqrt(between) / update, 2.0);
-    const double resolution = (2 * kSketchResolution + Unit(pair)) * norm / update;
+    to.observed = std::min(std::sqrt(between) / update, guessed::kMostApart);
+    const double resolution = (2 * guessed::kSketchResolution + Unit(pair)) * norm / update;
     double flipped = normalised ? FlippedSigns(gradient) : 0;
-    if (IsOrthogonal(pair)) flipped = kMostFlipped;
-    level = std::hypot(std::max(kLinearUpdate * gradient, flipped), resolution);
-    if (gradient > kLargeGradient) level = std::max(level, 1.0);
+    if (IsOrthogonal(pair)) flipped = guessed::kMostFlipped;
+    level = std::hypot(std::max(guessed::kLinearUpdate * gradient, flipped), resolution);
+    if (gradient > guessed::kLargeGradient) level = std::max(level, 1.0);
     to.fresh = gradient == 0 && before.distance == 0;
   }
   NoteParameter(pair);
