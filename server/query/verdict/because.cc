@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "server/query/cause/text.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/number_text.h"
 #include "server/query/verdict/constants.h"
@@ -89,10 +88,6 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
       } else if (!quiet) {
         AddExcess(one, jump, reasons);
       }
-      break;
-    case JumpKind::kScale:
-      reasons.push_back("the gradients are " + cause::FactorText(jump.factor) +
-                        " the other run's, all by the same factor; rounding has no direction");
       break;
     case JumpKind::kUnchanged:
       if (jump.sisters > 0)

@@ -135,20 +135,6 @@ inline constexpr double kNothing = 0.3;
 // From so many elements on, other bits somewhere are sure if a kernel rounds differently. Judgement.
 inline constexpr std::uint64_t kManyElements = 1024;
 
-// --- gradients.cc: one factor on all gradients
-
-// How many gradients, which share of all, of how many elements; a larger distance is no factor. Judgement.
-inline constexpr std::size_t kGradientsNeeded = 4;
-inline constexpr double kShareThatDiffers = 0.6;
-inline constexpr std::uint64_t kElements = 64;
-inline constexpr double kLargeDistance = 10;
-// A factor's noise, in standard deviations of a norm's; in what a difference across a tensor adds to its norm; at least.
-// The first is a judgement, 1 in a million; the others are twice the formula and f32's accuracy.
-inline constexpr double kScaleNoise = 5, kAcross = 2, kNormAccuracy = 1e-5;
-// The spread of the factors' logarithms, relative to their median. Fitted.
-inline constexpr double kSameFactor = 0.2;
-// Of the common factor: below, the norm of all gradients is the same. Judgement.
-inline constexpr double kClipped = 0.05;
 // Of two gradients the one that made the other differ is so much larger. Fitted.
 inline constexpr double kLarger = 4;
 

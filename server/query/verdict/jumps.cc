@@ -190,11 +190,20 @@ std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
     jump->index = i;
     jumps.push_back(*jump);
   }
-  if (const auto scale = FindScale(step)) jumps.push_back(*scale);
-  std::stable_sort(jumps.begin(), jumps.end(),
-                   [](const Jump& x, const Jump& y) { return x.index < y.index; });
   Remember(step);
   return jumps;
+}
+
+std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) {
+  const auto observed = [&](const Jump& jump) { return step[jump.index].observed; };
+  const auto is_gradient = [&](const Jump& jump) { return step[jump.index].stage == Stage::kGrad; };
+  if (!is_gradient(jumps[0])) return 0;
+  std::size_t chosen = 0;
+  for (std::size_t i = 1; i < jumps.size(); ++i) {
+    const bool larger = is_gradient(jumps[i]) && observed(jumps[i]) > observed(jumps[chosen]);
+    if (larger && observed(jumps[i]) >= guessed::kLarger * observed(jumps[0])) chosen = i;
+  }
+  return chosen;
 }
 
 }  // namespace statcollect::query

@@ -25,7 +25,6 @@ enum class JumpKind : std::uint8_t {
   kExcess,     // larger than its inputs and rounding explain
   kInput,      // loaded weights or a batch: nothing recorded precedes them
   kUnchanged,  // nothing before it differs, and the same kernel on equal inputs gave equal bits elsewhere
-  kScale,      // all gradients are the other run's times the same factor
   kSetting,    // a recorded setting of the optimizer or of a module differs
   kMeasured,   // larger than the noise of the run's twins explains
 };
@@ -38,7 +37,6 @@ struct Jump {
   double usual = 0;                      // the ratio usual for similar tensors and its own earlier steps
   double excess = 0;                     // above `usual` plus the threshold; > 0
   std::size_t sisters = 0, past = 0;     // numbers of similar tensors and earlier steps compared with
-  double factor = 1;                     // kScale
   bool of_outer = false;                 // kSetting: the setting belongs to an enclosing module
   bool stands_out = false;               // kSetting: the tensor would be a jump without the setting
   std::optional<Confidence> confidence;  // set if it was measured from twins
@@ -81,9 +79,6 @@ class JumpFinder {
 
 // log(observed / expected); -infinity if they are equal, infinity if they cannot be measured.
 double RatioOf(const Explained& one);
-
-// A jump if all gradients of a step are the other run's times the same factor: rounding has no direction.
-std::optional<Jump> FindScale(std::span<const Explained> step);
 
 // The jump that is the root: the first one, but of gradients the one that has changed the others by clipping. `jumps`:
 // not empty, in order of execution.

@@ -191,18 +191,5 @@ TEST(JumpFinder, TakesAGradientThatStandsOutAlone) {
   EXPECT_THAT(JumpsOf(Biases(4.5e-6, 1e-4)), ElementsAre(8));
 }
 
-// Rounding of a few elements that carry the norm changes it, and all that is computed from it.
-TEST(FindScale, PassesAFactorThatFewElementsBring) {
-  for (const double largest : {0.01, 0.5}) {
-    Step step;
-    for (int i = 0; i < 6; ++i) {
-      const Step::Given given{.dtype = DType::kBf16, .l2_b = 1.001, .largest = largest};
-      step.Add(GradOutput("fc" + std::to_string(i)), 4e-3, given);
-    }
-    Explainer explainer;
-    EXPECT_EQ(FindScale(explainer.Step(step.pairs)).has_value(), largest < 0.1) << largest;
-  }
-}
-
 }  // namespace
 }  // namespace statcollect::query

@@ -371,58 +371,5 @@ TEST(JumpFinder, TakesWhatCannotBeMeasured) {
   EXPECT_THAT(Found(JumpFinder(0).Find(Explainer().Step(step.pairs))), ElementsAre(0));
 }
 
-// --- FindScale
-
-struct Judged {
-  Step step;
-  std::vector<Explained> all;
-};
-
-// Gradients of ten parameters; `expected` of each, `factors` of the norms.
-Judged Gradients(const std::vector<double>& factors, double distance, double expected) {
-  Judged judged;
-  for (std::size_t i = 0; i < factors.size(); ++i)
-    judged.step.Add(Gradient("fc" + std::to_string(i) + ".weight"), distance, {.l2_b = factors[i]});
-  judged.all = Explainer().Step(judged.step.pairs);
-  for (Explained& one : judged.all) one.expected = expected;
-  return judged;
-}
-
-TEST(FindScale, FindsOneFactor) {
-  const Judged judged = Gradients(std::vector<double>(10, 1.01), 0.01, 0.02);
-  const auto jump = FindScale(judged.all);
-  ASSERT_TRUE(jump);
-  EXPECT_EQ(jump->index, 0u);
-  EXPECT_EQ(jump->kind, JumpKind::kScale);
-  EXPECT_NEAR(jump->factor, 1.01, 1e-9);
-  EXPECT_EQ(jump->sisters, 10u);
-}
-
-TEST(FindScale, TakesADifferenceWithoutDirectionForNone) {
-  std::vector<double> factors;
-  for (int i = 0; i < 10; ++i) factors.push_back(1 + 2e-4 * std::sin(i * 2.0));
-  EXPECT_FALSE(FindScale(Gradients(factors, 0.01, 0.02).all));
-}
-
-TEST(FindScale, NeedsFactorsThatAgree) {
-  EXPECT_FALSE(FindScale(Gradients({1.01, 1.2, 0.9, 1.3, 0.95, 1.1, 0.8, 1.4, 1.0, 1.05}, 0.1, 0.1).all));
-}
-
-TEST(FindScale, NeedsSeveralGradients) {
-  EXPECT_FALSE(FindScale(Gradients({1.01, 1.01, 1.01}, 0.01, 0.02).all));
-  EXPECT_TRUE(FindScale(Gradients({1.01, 1.01, 1.01, 1.01}, 0.01, 0.02).all));
-}
-
-TEST(FindScale, WhatIsInheritedIsNone) {
-  Judged judged;
-  for (int i = 0; i < 5; ++i) judged.step.Add(GradOutput("fc" + std::to_string(i)), 0.01, {.l2_b = 1.01});
-  for (int i = 0; i < 5; ++i)
-    judged.step.Add(Gradient("fc" + std::to_string(i) + ".weight"), 0.01, {.l2_b = 1.01});
-  judged.all = Explainer().Step(judged.step.pairs);
-  const auto jump = FindScale(judged.all);
-  ASSERT_TRUE(jump);
-  EXPECT_EQ(jump->index, 0u) << "the first gradient, not the first parameter's";
-}
-
 }  // namespace
 }  // namespace statcollect::query

@@ -77,18 +77,5 @@ TEST(Optimizers, MuonIsKnownByItsClass) {
   EXPECT_FALSE(UpdatesAreOrthogonal(adam, adam));
 }
 
-// --- FindScale
-
-TEST(FindScale, ClippingSpreadsOneOverTheOthers) {
-  Step step;
-  // All are scaled to a norm of 1: nine are smaller because one is larger.
-  const double others = 0.3, clipped = others * (1 - 1e-3);
-  const auto largest = [](double each) { return std::sqrt(1 - 9 * each * each); };
-  step.Add(Gradient("head.weight"), 0.01, {.l2 = largest(others), .l2_b = largest(clipped)});
-  for (int i = 0; i < 9; ++i)
-    step.Add(Gradient("fc" + std::to_string(i) + ".weight"), 1e-3, {.l2 = others, .l2_b = clipped});
-  EXPECT_FALSE(FindScale(Explainer().Step(step.pairs)));
-}
-
 }  // namespace
 }  // namespace statcollect::query

@@ -75,19 +75,5 @@ TEST_F(RolloutTest, BatchesThatFollowTheWeightsAreRounding) {
 
 TEST_F(RolloutTest, OtherBatchesAreTheRoot) { EXPECT_EQ(Say(DiffWithBatches(1e-2)), "1 batch ids"); }
 
-TEST(FindScale, ALargeDifferenceWithoutDirectionAddsToTheNorm) {
-  for (const double across : {0.0, 0.3}) {
-    Step step;
-    std::vector<double> sums(16, 0.25);
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] *= 1.05 + across * (i % 2 == 0 ? 1 : -1);
-    for (int i = 0; i < 5; ++i) {
-      step.Add(Gradient("fc" + std::to_string(i) + ".weight"), std::hypot(across, 0.05), {.l2_b = 1.05});
-      step.pairs.back().b.sketch = sums;
-    }
-    auto explained = Explainer().Step(step.pairs);
-    EXPECT_EQ(FindScale(explained).has_value(), across == 0) << across;
-  }
-}
-
 }  // namespace
 }  // namespace statcollect::query
