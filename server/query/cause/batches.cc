@@ -1,5 +1,8 @@
 // Batches in another order: of another step, micro-batch or rank.
 #include <algorithm>
+#include <compare>
+#include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -15,6 +18,7 @@ namespace {
 struct Batch {
   std::uint32_t rank = 0, micro_batch = 0;
   std::uint64_t step = 0;
+  auto operator<=>(const Batch&) const = default;
 };
 
 // Steps, micro-batches and ranks away from the root, in the order in which they matter.
@@ -40,8 +44,13 @@ Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like, St
   return Status::Ok();
 }
 
-// Equal batches of `side`, the closest of them. Other ranks are asked for the root's step only.
-Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& wanted, const Divergence& root) {
+struct Seen {
+  Batch at;
+  std::uint64_t hash = 0, numel = 0;
+};
+
+// The batches of the root's name around its step; of other ranks those of the step itself.
+Result<std::vector<Seen>> ReadBatches(const Side& side, const Divergence& root) {
   std::vector<RunView::Series> own, others;
   STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, side.rank, side.root->def->key, Around(root.step), own));
   const StepBounds root_step{.first = root.step, .last = root.step};
@@ -52,19 +61,44 @@ Result<std::optional<Batch>> FindEqual(const Side& side, const Observation& want
   }
   STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(own));
   STATCOLLECT_RETURN_IF_ERROR(side.view->ReadSeries(others));
-  std::optional<Batch> best;
+  std::vector<Seen> batches;
   for (const auto* all : {&own, &others}) {
     for (const RunView::Series& series : *all) {
       STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, side.view->Catalogue(series.attempt, series.rank));
-      const TensorKey& key = catalogue->activations[series.activation].key;
-      for (const StatPoint& point : series.points) {
-        if (point.stats.hash != wanted.stats->hash || point.stats.numel != wanted.stats->numel) continue;
-        const Batch found{.rank = series.rank, .micro_batch = key.micro_batch, .step = point.step};
-        if (!best || Away(found, side, root) < Away(*best, side, root)) best = found;
-      }
+      const std::uint32_t micro_batch = catalogue->activations[series.activation].key.micro_batch;
+      for (const StatPoint& point : series.points)
+        batches.push_back({.at = {.rank = series.rank, .micro_batch = micro_batch, .step = point.step},
+                           .hash = point.stats.hash,
+                           .numel = point.stats.numel});
     }
   }
+  return batches;
+}
+
+// The closest equal batch.
+std::optional<Batch> FindEqual(const std::vector<Seen>& batches, const Side& side, const Observation& wanted,
+                               const Divergence& root) {
+  std::optional<Batch> best;
+  for (const Seen& one : batches) {
+    if (one.hash != wanted.stats->hash || one.numel != wanted.stats->numel) continue;
+    if (!best || Away(one.at, side, root) < Away(*best, side, root)) best = one.at;
+  }
   return best;
+}
+
+// Adds the batches of one run that the other one has, too, at another place than that one's own batch is.
+void AddMoved(const std::vector<Seen>& of, const std::vector<Seen>& other, std::set<std::uint64_t>& moved) {
+  std::set<std::uint64_t> known;
+  std::map<Batch, std::uint64_t> at;
+  for (const Seen& one : other) {
+    known.insert(one.hash);
+    at[one.at] = one.hash;
+  }
+  for (const Seen& one : of) {
+    const auto same_place = at.find(one.at);
+    const bool stays = same_place != at.end() && same_place->second == one.hash;
+    if (!stays && known.contains(one.hash)) moved.insert(one.hash);
+  }
 }
 
 // A constant batch (a mask of ones) is the same in many steps and proves nothing.
@@ -73,13 +107,13 @@ bool TellsBatches(const Observation& batch) {
          batch.stats->numel > 1 && batch.stats->min < batch.stats->max;
 }
 
-Cause MakeCause(const Evidence& evidence, const Batch& found, bool is_of_a) {
+Cause MakeCause(const Evidence& evidence, const Batch& found, bool is_of_a, Confidence confidence) {
   const Divergence& root = evidence.root;
   const Side &has = is_of_a ? evidence.b : evidence.a, &had = is_of_a ? evidence.a : evidence.b;
   const std::string own = root.micro_batch > 0
                               ? "micro-batch " + std::to_string(root.micro_batch) + " of step "
                               : "the batch of step ";
-  Cause cause{.rule = "batch_order", .confidence = Confidence::kCertain, .key = root.activation};
+  Cause cause{.rule = "batch_order", .confidence = confidence, .key = root.activation};
   cause.text = own + std::to_string(root.step) + " in " + has.name() + " is ";
   if (found.rank != had.rank) {
     cause.text += "that of rank " + std::to_string(found.rank) + " in " + had.name() +
@@ -138,12 +172,18 @@ Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token&) {
   const Divergence& root = evidence.root;
   if (root.stage != Stage::kBatch || !evidence.HasRootPair()) return Found();
   if (evidence.a.root->layout->dtype != evidence.b.root->layout->dtype) return Found();
-  for (const bool of_a : {true, false}) {
-    const Side &had = of_a ? evidence.a : evidence.b, &has = of_a ? evidence.b : evidence.a;
-    if (!TellsBatches(*has.root) || !TellsBatches(*had.root)) return Found();
-    STATCOLLECT_ASSIGN_OR_RETURN(auto found, FindEqual(had, *has.root, root));
-    if (found) return Found(MakeCause(evidence, *found, of_a));
-  }
+  if (!TellsBatches(*evidence.a.root) || !TellsBatches(*evidence.b.root)) return Found();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto of_a, ReadBatches(evidence.a, root));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto of_b, ReadBatches(evidence.b, root));
+  // One batch may be there again by chance, or for another reason: a loader that is stuck, samples that are few.
+  std::set<std::uint64_t> moved;
+  AddMoved(of_a, of_b, moved);
+  AddMoved(of_b, of_a, moved);
+  const Confidence confidence = moved.size() > 1 ? Confidence::kCertain : Confidence::kLikely;
+  if (const auto found = FindEqual(of_a, evidence.a, *evidence.b.root, root))
+    return Found(MakeCause(evidence, *found, /*is_of_a=*/true, confidence));
+  if (const auto found = FindEqual(of_b, evidence.b, *evidence.a.root, root))
+    return Found(MakeCause(evidence, *found, /*is_of_a=*/false, confidence));
   return Found();
 }
 

@@ -646,6 +646,15 @@ TEST_F(CauseBatchTest, ABatchOfAnotherStepIsFound) {
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
+TEST_F(CauseBatchTest, ABatchThatComesTwiceWhileTheOthersStayIsLikely) {
+  for (std::uint64_t step = 0; step < 6; ++step)
+    Put(step, kTokens, Tokens(step), Tokens(step == 3 ? 2 : step));
+  const auto cause = Ask(Root(3, kTokens));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rule, "batch_order");
+  EXPECT_EQ(cause->confidence, Confidence::kLikely) << "a loader that is stuck has no other order";
+}
+
 TEST_F(CauseBatchTest, ABatchThatTheOtherRunNeverHadSaysNothing) {
   for (std::uint64_t step = 0; step < 6; ++step)
     Put(step, kTokens, Tokens(step), Tokens(step < 3 ? step : step + 50));
