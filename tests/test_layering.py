@@ -17,7 +17,7 @@ SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 QUERY = {"common", "server/store", "server/query"}
 QUERY_ROOMS = QUERY | {
     f"server/query/{room}"
-    for room in ("captures", "cause", "compare", "diff", "logical", "noise", "pairs", "ranks", "records", "settings", "verdict")
+    for room in ("answers", "captures", "cause", "compare", "diff", "logical", "noise", "pairs", "ranks", "records", "settings", "verdict")
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),
@@ -76,6 +76,11 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/diff": (
         QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings", "server/query/verdict"},
         set(),
+    ),
+    # Queries that fill their messages themselves (docs/decisions/0059-answers-as-messages.md).
+    "server/query/answers": (
+        QUERY | {"proto", "server/query/compare", "server/query/logical", "server/query/noise"},
+        {"protobuf"},
     ),
     "server/query/records": (QUERY | {"server/query/logical"}, set()),
     "server/query/query.h": (QUERY_ROOMS, set()),
@@ -251,6 +256,25 @@ def test_no_header_includes_itself_through_others() -> None:
     graph = {f.relative_to(ROOT).as_posix(): included_files(f.read_text(encoding="utf-8")) for f in sources()}
     assert sum(target in graph for targets in graph.values() for target in targets) > 1000, "found too few includes"
     assert circle(graph) == []
+
+
+def test_judgements_and_alarms_never_see_messages() -> None:
+    """Answers are filled in one room; what it shares with the rooms that compare and judge, and with alarms, has none."""
+    texts = {f.relative_to(ROOT).as_posix(): f.read_text(encoding="utf-8") for f in sources()}
+
+    def path_to_messages(path: str, seen: set[str]) -> list[str]:
+        seen.add(path)
+        if re.search(r'#\s*include\s*[<"](google/protobuf/|statcollect/v1/)', texts[path]):
+            return [path]
+        for name in included_files(texts[path]):
+            if name in texts and name not in seen and (found := path_to_messages(name, seen)):
+                return [path, *found]
+        return []
+
+    plain = [path for path in texts if path.startswith(("server/alarms/", "server/query/", "server/store/"))]
+    plain = [path for path in plain if not path.startswith("server/query/answers/")]
+    assert len(plain) > 100, "found too few files to mean anything"
+    assert [found for path in plain if (found := path_to_messages(path, set()))] == []
 
 
 def test_a_circle_is_seen() -> None:

@@ -35,7 +35,6 @@ Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 
-void ToWire(const query::ObservationSide& side, v1::ObservationSide& out);
 void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out);
 void ToWire(const query::RunDetail& detail, v1::GetRunResponse& out);
 void ToWire(const query::Progress& progress, v1::Progress& out);

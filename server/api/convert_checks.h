@@ -1,4 +1,4 @@
-// Like convert.h, for the queries about one step (top), a statistic (stat_map), settings (config), ranks, exponents, losses and curves.
+// Like convert.h, for the queries about one step (top), a statistic (stat_map), settings (config), ranks, exponents and curves.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 #define STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 
@@ -9,7 +9,6 @@
 #include "server/query/compare/propose_map.h"
 #include "server/query/curves.h"
 #include "server/query/diff/stat_map.h"
-#include "server/query/loss_curves.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/settings/config_report.h"
 #include "server/query/top.h"
@@ -24,7 +23,6 @@ Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request);
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
 Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request);
 Result<query::CurvesRequest> FromWire(const v1::GetCurvesRequest& request);
-Result<query::LossesRequest> FromWire(const v1::ListLossesRequest& request);
 
 void ToWire(const query::TopReport& report, v1::GetTopResponse& out);
 void ToWire(const query::StatMap& map, v1::GetStatMapResponse& out);
@@ -33,7 +31,6 @@ void ToWire(const query::ConfigReport& report, v1::ConfigReport& out);
 void ToWire(const query::RanksReport& report, v1::RanksReport& out);
 void ToWire(const std::vector<query::ExponentRow>& rows, v1::ListExponentsResponse& out);
 void ToWire(const query::Curves& curves, v1::GetCurvesResponse& out);
-void ToWire(const std::vector<query::RunLoss>& runs, v1::ListLossesResponse& out);
 
 }  // namespace statcollect::api
 

@@ -15,6 +15,7 @@
 #include "server/api/convert_checks.h"
 #include "server/api/follow_call.h"
 #include "server/api/heat_tiles.h"
+#include "server/api/leaf_queries.h"
 #include "server/api/live_board.h"
 #include "server/api/live_call.h"
 #include "server/control/control.h"
@@ -31,6 +32,7 @@ using api::StreamCall;
 using api::ToWire;
 using api::UnaryCall;
 using api::WorkerPool;
+using query::FromWire;
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
@@ -113,6 +115,14 @@ class QueryService final : public v1::Query::CallbackService {
     });
   }
 
+#define STATCOLLECT_ANSWER_LEAF(Method, pool)                                               \
+  ServerUnaryReactor* Method(CallbackServerContext*, const v1::Method##Request* request,    \
+                             v1::Method##Response* response) override {                     \
+    return AnswerLeaf(*request, *response, query::Method, pool);                            \
+  }
+  STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ANSWER_LEAF)
+#undef STATCOLLECT_ANSWER_LEAF
+
   ServerUnaryReactor* GetRun(CallbackServerContext*, const v1::GetRunRequest* request,
                              v1::GetRunResponse* response) override {
     return UnaryCall::Start(details_, [of = Asked(engine_), request, response](const std::stop_token& stop) {
@@ -154,11 +164,6 @@ class QueryService final : public v1::Query::CallbackService {
   ServerUnaryReactor* ListScalars(CallbackServerContext*, const v1::ListScalarsRequest* request,
                                   v1::ListScalarsResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::ListScalars);
-  }
-
-  ServerUnaryReactor* ListLosses(CallbackServerContext*, const v1::ListLossesRequest* request,
-                                 v1::ListLossesResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::ListLosses, details_);
   }
 
   ServerUnaryReactor* ListMemory(CallbackServerContext*, const v1::ListMemoryRequest* request,
@@ -330,6 +335,15 @@ class QueryService final : public v1::Query::CallbackService {
   api::Pace pace() const {
     return {.patience = limits_.stream_patience, .bytes_per_second_min = limits_.stream_bytes_per_second_min};
   }
+  template <typename WireRequest, typename Request, typename Response>
+  ServerUnaryReactor* AnswerLeaf(const WireRequest& request, Response& response,
+                                 query::Leaf<Request, Response>* leaf, WorkerPool& pool) {
+    return UnaryCall::Start(pool,
+                            [of = Asked(engine_), &request, &response, leaf](const std::stop_token& stop) {
+                              STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
+                              return of.Explained(of->Ask(leaf, wanted, response, stop));
+                            });
+  }
   // A question that FromWire, a method of the engine and ToWire answer.
   template <typename Request, typename Response, typename Method>
   ServerUnaryReactor* Answer(const Request& request, Response& response, Method method) {
@@ -425,7 +439,7 @@ class AdminService final : public v1::Admin::CallbackService {
     return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
                                     response](const std::stop_token& stop) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto spec, FromWire(*request));
-      STATCOLLECT_ASSIGN_OR_RETURN(const auto ranks, api::RanksFromWire(request->ranks()));
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto ranks, query::RanksFromWire(request->ranks()));
       STATCOLLECT_RETURN_IF_ERROR(engine_.Of(project)->CheckCanBeCaptured(request->run(), spec, stop));
       STATCOLLECT_ASSIGN_OR_RETURN(
           const auto asked, control_.RequestCapture(QualifiedRun(project, request->run()), ranks, spec));

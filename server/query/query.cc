@@ -187,15 +187,14 @@ RepeatNoise::OpenRun OpenAs(Store& store, const LogicalRun& run,
 QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open, IsStreamOpen may_come_back,
                          std::uint64_t read_bytes_max)
     : store_(store),
-      is_stream_open_(std::move(is_stream_open)),
-      may_come_back_(std::move(may_come_back)),
+      links_{.is_open = std::move(is_stream_open), .may_come_back = std::move(may_come_back)},
       read_bytes_max_(read_bytes_max) {}
 
 std::shared_ptr<const QueryEngine> QueryEngine::Of(const std::string& project) const {
   struct Owned {
     Owned(const QueryEngine& of, const std::string& project)
         : store(of.store_, project),
-          engine(store, of.is_stream_open_, of.may_come_back_, of.read_bytes_max_) {}
+          engine(store, of.links_.is_open, of.links_.may_come_back, of.read_bytes_max_) {}
     ProjectStore store;
     QueryEngine engine;
   };
@@ -219,7 +218,7 @@ Result<std::vector<RunSummary>> QueryEngine::ListRuns(const std::stop_token& sto
     auto view = RunView::Open(store, run);
     if (!view.ok() && view.status().code() == Code::kNotFound) continue;  // removed meanwhile
     if (!view.ok()) return view.status();
-    STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(*view, is_stream_open_));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(*view, links_.is_open));
     summaries.push_back(std::move(summary));
   }
   return summaries;
@@ -228,17 +227,17 @@ Result<std::vector<RunSummary>> QueryEngine::ListRuns(const std::stop_token& sto
 Result<RunSummary> QueryEngine::Summary(const std::string& run, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
-  return Summarise(view, is_stream_open_);
+  return Summarise(view, links_.is_open);
 }
 
 Result<RunDetail> QueryEngine::GetRun(const std::string& run, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(view, is_stream_open_));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(view, links_.is_open));
   RunDetail detail{.summary = std::move(summary)};
   const std::size_t newest = view.attempts().size() - 1;
   for (std::size_t i = 0; i <= newest; ++i) {
-    detail.attempts.push_back(Describe(view.attempts()[i], view.ranks(i), is_stream_open_));
+    detail.attempts.push_back(Describe(view.attempts()[i], view.ranks(i), links_.is_open));
   }
   for (const auto& [rank, meta] : view.ranks(newest)) {
     // Events of the collector come first, so that frequent events of agents do not crowd them out.
@@ -276,7 +275,7 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   std::vector<RunSummary> before;
   for (const RunView* view : {&a, &b}) {
     if (request.heat_map_columns == 0) break;
-    STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(*view, is_stream_open_));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(*view, links_.is_open));
     before.push_back(std::move(summary));
   }
   auto report = DiffViews(store, a, b, request, progress, stop);
@@ -290,7 +289,7 @@ Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b, 
   if (logical) return DiffLogical(store, *logical, a, b, request, progress, stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto noise, OpenNoise(store, a, request));
   auto report =
-      DiffRuns(a, b, request, is_stream_open_, noise.floor.get(), noise.twins.get(), progress, stop);
+      DiffRuns(a, b, request, links_.is_open, noise.floor.get(), noise.twins.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise.source);
   report->notes.insert(report->notes.end(), noise.notes.begin(), noise.notes.end());
@@ -310,7 +309,7 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   const auto open = OpenAs(store, *pair.a, repeats);
   STATCOLLECT_ASSIGN_OR_RETURN(auto noise,
                                OpenNoiseOfWhole(store, view_a, request, open, pair.a->folds_micro_batches()));
-  auto report = DiffRuns(view_a, view_b, as_models, is_stream_open_, noise.floor.get(), noise.twins.get(),
+  auto report = DiffRuns(view_a, view_b, as_models, links_.is_open, noise.floor.get(), noise.twins.get(),
                          progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise.source);
@@ -397,12 +396,6 @@ Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& re
   return rows;
 }
 
-Result<std::vector<RunLoss>> QueryEngine::ListLosses(const LossesRequest& request,
-                                                     const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  return query::ListLosses(store, request);
-}
-
 Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& request,
                                                        const std::stop_token& stop) const {
   std::vector<MemoryRow> rows;
@@ -463,7 +456,7 @@ Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& reque
 Result<CapturesReport> QueryEngine::ListCaptures(const CapturesRequest& request,
                                                  const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  return query::ListCaptures(store, request, {is_stream_open_, may_come_back_}, stop);
+  return query::ListCaptures(store, request, links_, stop);
 }
 
 Status QueryEngine::ReadCapture(const ReadCaptureRequest& request,
@@ -548,7 +541,7 @@ Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const O
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  return query::CheckRanks(view, request, is_stream_open_, progress, stop);
+  return query::CheckRanks(view, request, links_.is_open, progress, stop);
 }
 
 }  // namespace statcollect::query

@@ -18,17 +18,18 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "common/status.h"
 #include "server/query/captures/captures.h"
 #include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
+#include "server/query/context.h"
 #include "server/query/curves.h"
 #include "server/query/diff/stat_map.h"
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
-#include "server/query/loss_curves.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
@@ -54,6 +55,14 @@ class QueryEngine {
 
   // The same for the runs of one project, by their plain names. Borrows what this one borrows. Cheap.
   std::shared_ptr<const QueryEngine> Of(const std::string& project) const;
+  // Answers one of the queries whose answer is a message, such as ListLosses (answers/losses.h).
+  template <typename Request, typename Response>
+  Status Ask(Leaf<Request, Response>* query, const std::type_identity_t<Request>& request, Response& out,
+             const std::stop_token& stop = {}) const {
+    LimitedStore store = Limited(stop);
+    return query({.store = store, .links = links_, .stop = stop}, request, out);
+  }
+
   // The projects that have runs, sorted.
   Result<std::vector<std::string>> ListProjects(const std::stop_token& stop = {}) const;
 
@@ -84,9 +93,6 @@ class QueryEngine {
   // Sorted by name, rank, step, micro-batch. kNotFound: no such scalar.
   Result<std::vector<ScalarRow>> ListScalars(const ScalarsRequest& request,
                                              const std::stop_token& stop = {}) const;
-  // See loss_curves.h.
-  Result<std::vector<RunLoss>> ListLosses(const LossesRequest& request,
-                                          const std::stop_token& stop = {}) const;
   // Sorted by rank, step and time; each step from the newest attempt that has it.
   Result<std::vector<MemoryRow>> ListMemory(const MemoryRequest& request,
                                             const std::stop_token& stop = {}) const;
@@ -137,7 +143,7 @@ class QueryEngine {
   LimitedStore Limited(const std::stop_token& stop) const { return {store_, read_bytes_max_, stop}; }
 
   Store& store_;
-  IsStreamOpen is_stream_open_, may_come_back_;
+  const RankLinks links_;
   const std::uint64_t read_bytes_max_;
 };
 

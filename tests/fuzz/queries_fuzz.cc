@@ -19,6 +19,7 @@
 #include "server/api/convert/parts.h"
 #include "server/api/convert_checks.h"
 #include "server/api/heat_tiles.h"
+#include "server/api/leaf_queries.h"
 #include "server/query/query.h"
 #include "statcollect/v1/query.pb.h"
 #include "tests/fuzz/query_input.h"
@@ -32,6 +33,7 @@ using api::ToWire;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
+using query::FromWire;
 using query::QueryEngine;
 
 constexpr std::size_t kOperationsMax = 48, kQuestionsMax = 4;
@@ -113,6 +115,18 @@ struct Asked {
 using Question = std::function<Status(const Asked&)>;
 
 // As server/api answers it.
+template <typename WireRequest, typename Request, typename Response>
+Question Leaf(query::Leaf<Request, Response>* leaf) {
+  return [leaf](const Asked& asked) -> Status {
+    WireRequest request;
+    Fill(asked.in, request);
+    const auto wanted = FromWire(request);
+    if (!wanted.ok()) return wanted.status();
+    Response response;
+    return asked.engine.Ask(leaf, *wanted, response, asked.stop);
+  };
+}
+
 template <typename Request, typename Response, typename Method>
 Question Plain(Method method) {
   return [method](const Asked& asked) -> Status {
@@ -187,13 +201,15 @@ const std::map<std::string, Question>& Questions() {
   static const Question events =
       Plain<v1::ListEventsRequest, v1::ListEventsResponse>(&QueryEngine::ListEvents);
   static const std::map<std::string, Question> all = {
+#define STATCOLLECT_ASK_LEAF(Method, pool) {#Method, Leaf<v1::Method##Request>(query::Method)},
+      STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ASK_LEAF)
+#undef STATCOLLECT_ASK_LEAF
       {"ListRuns", ListRuns},
       {"GetRun", Plain<v1::GetRunRequest, v1::GetRunResponse>(&QueryEngine::GetRun)},
       {"Diff", WithProgress<v1::DiffRequest, v1::DiffReport>(&QueryEngine::Diff)},
       {"GetSeries", Plain<v1::GetSeriesRequest, v1::GetSeriesResponse>(&QueryEngine::GetSeries)},
       {"GetCurves", Plain<v1::GetCurvesRequest, v1::GetCurvesResponse>(&QueryEngine::GetCurves)},
       {"ListScalars", Plain<v1::ListScalarsRequest, v1::ListScalarsResponse>(&QueryEngine::ListScalars)},
-      {"ListLosses", Plain<v1::ListLossesRequest, v1::ListLossesResponse>(&QueryEngine::ListLosses)},
       {"ListEvents", events},
       {"FollowEvents", events},  // begins with the same list
       {"FollowRuns", ListRuns},  // likewise

@@ -1,60 +1,23 @@
-// Parts of questions and answers that several messages share.
+// Parts of answers that several messages share.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_PARTS_H_
 #define STATCOLLECT_SERVER_API_CONVERT_PARTS_H_
 
-#include <cstdint>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include <google/protobuf/repeated_field.h>
-
-#include "common/names.h"
-#include "common/records.h"
-#include "common/status.h"
+#include "server/query/answers/message_parts.h"
 #include "server/query/reports.h"
 #include "statcollect/v1/query.pb.h"
 
 namespace statcollect::api {
 
-inline Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
-
-// All are kInvalidArgument.
-// More ranks than a run can have.
-Result<std::vector<std::uint32_t>> RanksFromWire(const google::protobuf::RepeatedField<std::uint32_t>& ranks);
-// Kinds that this build does not know. KindsFromWire leaves out the unspecified kind.
-Result<Kind> KindFromWire(int kind);
-Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds);
-// A text that is too long to be parsed.
-Status CheckStepsFromWire(const std::string& steps);
-void ToWire(const query::HeatMapRow& row, v1::HeatMapRow& out);
-void ToWire(const query::RunSummary& run, v1::RunSummary& out);
-// Too many runs, or names that no run can have. `field`: of the question.
-Result<std::vector<std::string>> RunsFromWire(const char* field,
-                                              const google::protobuf::RepeatedPtrField<std::string>& runs);
-
-// The run, and which of its ranks and steps; where `Wanted` has them, also `kinds` and an `activation` that may be empty.
-template <typename Wanted, typename Request>
-Result<Wanted> SelectionFromWire(const Request& request) {
-  Wanted wanted;
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  wanted.run = request.run();
-  if constexpr (requires { wanted.activation; }) {
-    if (!request.activation().empty())
-      STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
-    wanted.activation = request.activation();
-  }
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  wanted.steps = request.steps();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
-  wanted.ranks = std::move(ranks);
-  if constexpr (requires { wanted.kinds; }) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
-    wanted.kinds = std::move(kinds);
-  }
-  return wanted;
-}
+using query::CheckStepsFromWire;
+using query::Invalid;
+using query::KindFromWire;
+using query::KindsFromWire;
+using query::RanksFromWire;
+using query::RunsFromWire;
+using query::SelectionFromWire;
+using query::ToWire;
 
 // Calls `set` where there is a value.
 template <typename T, typename Set>
@@ -62,8 +25,9 @@ void Copy(const std::optional<T>& value, Set&& set) {
   if (value) set(*value);
 }
 
-void ToWire(const query::ObservationSide& side, v1::ObservationSide& out);
 void ToWire(const query::SeriesPoint& point, v1::SeriesPoint& out);
+void ToWire(const query::HeatMapRow& row, v1::HeatMapRow& out);
+void ToWire(const query::RunSummary& run, v1::RunSummary& out);
 void ToWire(const query::Compared& compared, v1::Compared& out);
 
 }  // namespace statcollect::api

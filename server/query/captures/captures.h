@@ -12,6 +12,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
+#include "server/query/context.h"
 #include "server/store/capture_requests.h"
 #include "server/store/store.h"
 
@@ -68,13 +69,6 @@ struct ReadCaptureRequest {
   std::uint32_t micro_batch = 0;
   std::uint32_t call = 0;
   Mode mode = Mode::kTrain;
-};
-
-// The connection of a rank. Must be thread-safe; empty: never connected.
-struct RankLinks {
-  std::function<bool(AttemptId attempt, std::uint32_t rank)> is_open;
-  // For a rank without goodbye that is not connected: whether it may reconnect soon.
-  std::function<bool(AttemptId attempt, std::uint32_t rank)> may_come_back;
 };
 
 // A step's captures come from the newest launch that has the step. Reads no values. kNotFound: no such run or

@@ -14,14 +14,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/losses.h"
 #include "server/query/query.h"
 #include "server/store/newest_step.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using statcollect::testing::Ask;
 using statcollect::testing::FakeStore;
 using statcollect::testing::Key;
 using statcollect::testing::RunWriter;
@@ -54,7 +57,7 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
       {"show", [](auto& e, auto&) { return e.GetRun("a").status(); }},
       {"losses",
        [](auto& e, auto&) {
-         return e.ListLosses({.runs = {"a", "b"}}).status();
+         return Ask(e, ListLosses, {.runs = {"a", "b"}}).status();
        }},
       {"scalars", [](auto& e, auto& steps) { return e.ListScalars({.run = "a", .steps = steps}).status(); }},
       {"grad_norm",

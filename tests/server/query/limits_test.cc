@@ -11,14 +11,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/losses.h"
 #include "server/query/query.h"
 #include "server/store/forwarding_store.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using statcollect::testing::Ask;
 using statcollect::testing::FakeStore;
 using statcollect::testing::Key;
 using statcollect::testing::RunWriter;
@@ -77,7 +80,7 @@ const std::vector<Query>& ShortQueries() {
       {"Projects", [](auto& e, auto& stop) { return e.ListProjects(stop).status(); }},
       {"Runs", [](auto& e, auto& stop) { return e.ListRuns(stop).status(); }},
       {"Summary", [](auto& e, auto& stop) { return e.Summary("a", stop).status(); }},
-      {"Losses", [](auto& e, auto& stop) { return e.ListLosses({.runs = {"a"}}, stop).status(); }},
+      {"Losses", [](auto& e, auto& stop) { return Ask(e, ListLosses, {.runs = {"a"}}, stop).status(); }},
       {"Captures", [](auto& e, auto& stop) { return e.ListCaptures({.run = "a"}, stop).status(); }},
       {"Capture",
        [](auto& e, auto& stop) {

@@ -4,15 +4,16 @@
 #include <cmath>
 #include <limits>
 
-#include "server/query/loss_curves.h"
+#include "server/query/answers/losses.h"
 #include "server/query/loss_names.h"
-#include "server/query/query.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using testing::Ask;
 using ::testing::ElementsAre;
 using testing::FakeStore;
 using ::testing::IsEmpty;
@@ -21,29 +22,17 @@ using testing::RunWriter;
 
 class LossesTest : public ::testing::Test {
  protected:
-  LossesTest() : engine_(store_) {}
   // Steps need statistics: they say how far a run has come.
   static void Step(RunWriter& run, std::uint32_t rank, std::uint64_t step) {
     run.Observe(rank, step, Key("x"), {.values = {1.0}});
   }
-  RunLoss LossOf(const std::string& run, std::uint32_t points = kLossPoints) {
-    auto losses = engine_.ListLosses({.runs = {run}, .points = points});
+  v1::RunLoss LossOf(const std::string& run, std::uint32_t points = kLossPoints) {
+    auto losses = Ask(store_, ListLosses, {.runs = {run}, .points = points});
     EXPECT_TRUE(losses.ok()) << losses.status().message();
-    EXPECT_EQ(losses->size(), 1u);
-    return losses->front();
-  }
-  static std::vector<std::uint64_t> StepsOf(const RunLoss& loss) {
-    std::vector<std::uint64_t> steps;
-    for (const LossPoint& point : loss.points) steps.push_back(point.step);
-    return steps;
-  }
-  static std::vector<double> ValuesOf(const RunLoss& loss) {
-    std::vector<double> values;
-    for (const LossPoint& point : loss.points) values.push_back(point.value);
-    return values;
+    EXPECT_EQ(losses->runs_size(), 1);
+    return losses->runs(0);
   }
   FakeStore store_;
-  QueryEngine engine_;
 };
 
 // web/tests/text.test.ts and tests/e2e/naive know the same rule.
@@ -75,12 +64,12 @@ TEST_F(LossesTest, SpreadsThePointsOverTheRunAndEndsWithItsLastStep) {
     run.Scalar(0, step, "lr", 0.1).Scalar(0, step, "loss", 1000.0 - static_cast<double>(step));
   }
   run.Commit();
-  const RunLoss loss = LossOf("r", 5);
-  EXPECT_EQ(loss.name, "loss");
-  EXPECT_THAT(StepsOf(loss), ElementsAre(0, 249, 499, 749, 999));
-  EXPECT_THAT(ValuesOf(loss), ElementsAre(1000, 751, 501, 251, 1));
-  EXPECT_EQ(StepsOf(LossOf("r")).size(), kLossPoints);
-  EXPECT_THAT(StepsOf(LossOf("r", 1)), ElementsAre(999));
+  const v1::RunLoss loss = LossOf("r", 5);
+  EXPECT_EQ(loss.name(), "loss");
+  EXPECT_THAT(loss.steps(), ElementsAre(0, 249, 499, 749, 999));
+  EXPECT_THAT(loss.values(), ElementsAre(1000, 751, 501, 251, 1));
+  EXPECT_EQ(LossOf("r").steps_size(), static_cast<int>(kLossPoints));
+  EXPECT_THAT(LossOf("r", 1).steps(), ElementsAre(999));
 }
 
 TEST_F(LossesTest, HasEveryStepOfAShortRunAndWhatIsNotFinite) {
@@ -89,10 +78,10 @@ TEST_F(LossesTest, HasEveryStepOfAShortRunAndWhatIsNotFinite) {
   run.Scalar(0, 0, "loss", 2).Scalar(0, 1, "loss", std::numeric_limits<double>::infinity());
   run.Scalar(0, 2, "loss", std::nan(""));
   run.Commit();
-  const RunLoss loss = LossOf("r");
-  EXPECT_THAT(StepsOf(loss), ElementsAre(0, 1, 2));
-  EXPECT_TRUE(std::isinf(loss.points[1].value));
-  EXPECT_TRUE(std::isnan(loss.points[2].value));
+  const v1::RunLoss loss = LossOf("r");
+  EXPECT_THAT(loss.steps(), ElementsAre(0, 1, 2));
+  EXPECT_TRUE(std::isinf(loss.values(1)));
+  EXPECT_TRUE(std::isnan(loss.values(2)));
 }
 
 TEST_F(LossesTest, FindsTheLossByItsNameOnTheRankThatLogsIt) {
@@ -106,11 +95,11 @@ TEST_F(LossesTest, FindsTheLossByItsNameOnTheRankThatLogsIt) {
     none.Scalar(0, step, "lr", 0.1);
   }
   for (RunWriter* run : {&named, &pipeline, &none}) run->Commit();
-  EXPECT_EQ(LossOf("named").name, "train/Loss");
-  EXPECT_THAT(ValuesOf(LossOf("named")), ElementsAre(2, 2));
-  EXPECT_THAT(ValuesOf(LossOf("pipeline")), ElementsAre(7, 7));
-  EXPECT_EQ(LossOf("none").name, "");
-  EXPECT_THAT(LossOf("none").points, IsEmpty());
+  EXPECT_EQ(LossOf("named").name(), "train/Loss");
+  EXPECT_THAT(LossOf("named").values(), ElementsAre(2, 2));
+  EXPECT_THAT(LossOf("pipeline").values(), ElementsAre(7, 7));
+  EXPECT_EQ(LossOf("none").name(), "");
+  EXPECT_THAT(LossOf("none").values(), IsEmpty());
 }
 
 TEST_F(LossesTest, IsTheLossOfTheLowestRankOfThoseThatLogOne) {
@@ -126,8 +115,8 @@ TEST_F(LossesTest, IsTheLossOfTheLowestRankOfThoseThatLogOne) {
   }
   all.Commit();
   inner.Commit();
-  EXPECT_THAT(ValuesOf(LossOf("all")), ElementsAre(0, 1, 2));
-  EXPECT_THAT(ValuesOf(LossOf("inner")), ElementsAre(10, 11, 12));
+  EXPECT_THAT(LossOf("all").values(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(LossOf("inner").values(), ElementsAre(10, 11, 12));
 }
 
 TEST_F(LossesTest, TakesEachPointFromTheNewestLaunchThatHasIt) {
@@ -142,7 +131,7 @@ TEST_F(LossesTest, TakesEachPointFromTheNewestLaunchThatHasIt) {
   }
   old.Commit();
   now.Commit();
-  EXPECT_THAT(ValuesOf(LossOf("r")), ElementsAre(100, 100, 1, 1, 1));
+  EXPECT_THAT(LossOf("r").values(), ElementsAre(100, 100, 1, 1, 1));
 }
 
 // What the collector says about an alarm besides raising it, and what a program logs, is not counted.
@@ -161,7 +150,7 @@ TEST_F(LossesTest, CountsAnAlarmOnceAlsoWhenItIsOver) {
   add("alarm_cleared", "cleared");
   add("overflow", "note");
   ASSERT_TRUE(store_.PutEvents(attempts->front().id, events).ok());
-  EXPECT_EQ(LossOf("r").alarms, 1u);
+  EXPECT_EQ(LossOf("r").alarms(), 1u);
 }
 
 TEST_F(LossesTest, TakesTheSeverityOfAProgramsEventForNoAlarm) {
@@ -169,7 +158,7 @@ TEST_F(LossesTest, TakesTheSeverityOfAProgramsEventForNoAlarm) {
   Step(run, 0, 0);
   run.Event(0, 0, "note", "of the program", {{"severity", "alarm"}});
   run.Commit();
-  EXPECT_EQ(LossOf("r").alarms, 0u);
+  EXPECT_EQ(LossOf("r").alarms(), 0u);
 }
 
 TEST_F(LossesTest, CountsAlarmsAndLeavesOutUnknownRuns) {
@@ -183,11 +172,11 @@ TEST_F(LossesTest, CountsAlarmsAndLeavesOutUnknownRuns) {
   const CollectorEvent events[] = {{.rank = 0, .number = 1, .event = alarm},
                                    {.rank = 0, .number = 2, .event = alarm}};
   ASSERT_TRUE(store_.PutEvents(attempts->front().id, events).ok());
-  auto losses = engine_.ListLosses({.runs = {"nobody", "r"}});
+  auto losses = Ask(store_, ListLosses, {.runs = {"nobody", "r"}});
   ASSERT_TRUE(losses.ok()) << losses.status().message();
-  ASSERT_EQ(losses->size(), 1u);
-  EXPECT_EQ(losses->front().run, "r");
-  EXPECT_EQ(losses->front().alarms, 2u);
+  ASSERT_EQ(losses->runs_size(), 1);
+  EXPECT_EQ(losses->runs(0).run(), "r");
+  EXPECT_EQ(losses->runs(0).alarms(), 2u);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What a list of runs shows of each: its loss at a few steps, and its alarms.
-#ifndef STATCOLLECT_SERVER_QUERY_LOSS_CURVES_H_
-#define STATCOLLECT_SERVER_QUERY_LOSS_CURVES_H_
+#ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_LOSSES_H_
+#define STATCOLLECT_SERVER_QUERY_ANSWERS_LOSSES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,12 @@
 #include <vector>
 
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/query/context.h"
+
+namespace statcollect::v1 {
+class ListLossesRequest;
+class ListLossesResponse;
+}  // namespace statcollect::v1
 
 namespace statcollect::query {
 
@@ -21,22 +26,13 @@ struct LossesRequest {
   std::uint32_t points = kLossPoints;
 };
 
-struct LossPoint {
-  std::uint64_t step = 0;
-  double value = 0;  // may be NaN or infinite
-};
-
-struct RunLoss {
-  std::string run;
-  std::string name;               // of the scalar; empty: none was found
-  std::vector<LossPoint> points;  // ascending
-  std::uint64_t alarms = 0;
-};
+// kInvalidArgument: too many runs or points, names that no run can have.
+Result<LossesRequest> FromWire(const v1::ListLossesRequest& request);
 
 // The runs in their order; those that do not exist are left out. Cost of a run: a seek for each point and each rank, whatever its length.
 // The loss is one rank's, of the newest attempt that logged one around that step.
-Result<std::vector<RunLoss>> ListLosses(Store& store, const LossesRequest& request);
+Status ListLosses(const Context& context, const LossesRequest& request, v1::ListLossesResponse& out);
 
 }  // namespace statcollect::query
 
-#endif  // STATCOLLECT_SERVER_QUERY_LOSS_CURVES_H_
+#endif  // STATCOLLECT_SERVER_QUERY_ANSWERS_LOSSES_H_

@@ -1,4 +1,4 @@
-#include "server/query/loss_curves.h"
+#include "server/query/answers/losses.h"
 
 #include <algorithm>
 #include <map>
@@ -9,8 +9,10 @@
 
 #include "server/query/event_kinds.h"
 #include "server/query/loss_names.h"
+#include "server/query/answers/message_parts.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
+#include "statcollect/v1/query.pb.h"
 
 namespace statcollect::query {
 namespace {
@@ -25,6 +27,11 @@ struct LossSource {
   AttemptId attempt{};
   std::uint32_t rank = 0;
   std::string name;
+};
+
+struct LossPoint {
+  std::uint64_t step = 0;
+  double value = 0;
 };
 
 // Calls `done` for scalars in the order of their steps until it returns true, or enough of them were seen.
@@ -87,7 +94,7 @@ std::optional<StepRange> SpanOfSteps(const RunView& view) {
   return range;
 }
 
-Status AddPoints(Store& store, const RunView& view, std::uint32_t points, RunLoss& loss) {
+Status AddPoints(Store& store, const RunView& view, std::uint32_t points, v1::RunLoss& loss) {
   const auto range = SpanOfSteps(view);
   if (!range) return Status::Ok();
   std::vector<LossSource> sources;  // newest attempt first
@@ -97,13 +104,15 @@ Status AddPoints(Store& store, const RunView& view, std::uint32_t points, RunLos
     if (source) sources.push_back(*std::move(source));
   }
   if (sources.empty()) return Status::Ok();
-  loss.name = sources.front().name;
+  loss.set_name(sources.front().name);
   const std::uint64_t before_last = range->last - range->first;  // steps in front of the last one
   const std::uint64_t windows = std::min<std::uint64_t>(points - 1, before_last);
   const auto add = [&](StepBounds steps) {
     const auto point = FirstLoss(store, sources, steps);
-    if (point.ok() && *point) loss.points.push_back(**point);
-    return point.status();
+    if (!point.ok() || !*point) return point.status();
+    loss.add_steps((*point)->step);
+    loss.add_values((*point)->value);
+    return Status::Ok();
   };
   const auto begin = [&](std::uint64_t window) {  // without overflow for steps up to 2^64
     return range->first + before_last / windows * window + before_last % windows * window / windows;
@@ -113,13 +122,13 @@ Status AddPoints(Store& store, const RunView& view, std::uint32_t points, RunLos
   return add({range->last, range->last});
 }
 
-Status CountAlarms(Store& store, const RunView& view, RunLoss& loss) {
+Status CountAlarms(Store& store, const RunView& view, v1::RunLoss& loss) {
   std::uint64_t seen = 0;
   bool enough = false;
   Visitor<EventRecord> visitor;
   visitor.take = [&](const EventRecord& event) {
-    if (IsAlarm(event)) ++loss.alarms;
-    enough = loss.alarms >= kAlarmsCountedMax || ++seen >= kEventsLookedAt;
+    if (IsAlarm(event)) loss.set_alarms(loss.alarms() + 1);
+    enough = loss.alarms() >= kAlarmsCountedMax || ++seen >= kEventsLookedAt;
     return enough ? Status(Code::kAborted, "enough") : Status::Ok();
   };
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
@@ -134,18 +143,31 @@ Status CountAlarms(Store& store, const RunView& view, RunLoss& loss) {
 
 }  // namespace
 
-Result<std::vector<RunLoss>> ListLosses(Store& store, const LossesRequest& request) {
-  std::vector<RunLoss> losses;
+Result<LossesRequest> FromWire(const v1::ListLossesRequest& request) {
+  if (static_cast<std::size_t>(request.runs_size()) > kLossRunsMax) {
+    return Invalid("losses: found " + std::to_string(request.runs_size()) + " runs; expected at most " +
+                   std::to_string(kLossRunsMax) + "; ask several times for more");
+  }
+  for (const std::string& run : request.runs()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
+  if (request.points() > kLossPointsMax) {
+    return Invalid("losses: points is " + std::to_string(request.points()) + "; expected at most " +
+                   std::to_string(kLossPointsMax) + "; /api/v1/scalars has all of them");
+  }
+  return LossesRequest{.runs = {request.runs().begin(), request.runs().end()},
+                              .points = request.points() > 0 ? request.points() : kLossPoints};
+}
+
+Status ListLosses(const Context& context, const LossesRequest& request, v1::ListLossesResponse& out) {
   for (const std::string& run : request.runs) {
-    const auto view = RunView::Open(store, run);
+    const auto view = RunView::Open(context.store, run);
     if (view.status().code() == Code::kNotFound) continue;
     if (!view.ok()) return view.status();
-    RunLoss& loss = losses.emplace_back();
-    loss.run = run;
-    STATCOLLECT_RETURN_IF_ERROR(AddPoints(store, *view, request.points, loss));
-    STATCOLLECT_RETURN_IF_ERROR(CountAlarms(store, *view, loss));
+    v1::RunLoss& loss = *out.add_runs();
+    loss.set_run(run);
+    STATCOLLECT_RETURN_IF_ERROR(AddPoints(context.store, *view, request.points, loss));
+    STATCOLLECT_RETURN_IF_ERROR(CountAlarms(context.store, *view, loss));
   }
-  return losses;
+  return Status::Ok();
 }
 
 }  // namespace statcollect::query

@@ -1,0 +1,11 @@
+// The unary queries that answer with a message themselves: a new one is a line of this table, and an #include.
+#ifndef STATCOLLECT_SERVER_API_LEAF_QUERIES_H_
+#define STATCOLLECT_SERVER_API_LEAF_QUERIES_H_
+
+#include "server/query/answers/losses.h"
+
+// LEAF(method, pool): method of the service Query, function in statcollect::query, whose header has FromWire for
+// v1::<method>Request; and the pool of the service whose threads answer it.
+#define STATCOLLECT_LEAF_QUERIES(LEAF) LEAF(ListLosses, details_)
+
+#endif  // STATCOLLECT_SERVER_API_LEAF_QUERIES_H_

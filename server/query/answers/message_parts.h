@@ -1,0 +1,71 @@
+// Parts of questions and answers that several messages share: what clients send is checked here.
+#ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_MESSAGE_PARTS_H_
+#define STATCOLLECT_SERVER_QUERY_ANSWERS_MESSAGE_PARTS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <google/protobuf/repeated_field.h>
+
+#include "common/names.h"
+#include "common/records.h"
+#include "common/status.h"
+#include "server/query/reports.h"
+#include "statcollect/v1/query.pb.h"
+
+namespace statcollect::query {
+
+inline Status Invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+// All are kInvalidArgument.
+// More ranks than a run can have.
+Result<std::vector<std::uint32_t>> RanksFromWire(const google::protobuf::RepeatedField<std::uint32_t>& ranks);
+// Kinds that this build does not know. KindsFromWire leaves out the unspecified kind.
+Result<Kind> KindFromWire(int kind);
+Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds);
+// A text that is too long to be parsed.
+Status CheckStepsFromWire(const std::string& steps);
+// Too many runs, or names that no run can have. `field`: of the question.
+Result<std::vector<std::string>> RunsFromWire(const char* field,
+                                              const google::protobuf::RepeatedPtrField<std::string>& runs);
+
+// The run, and which of its ranks and steps; where `Wanted` has them, also `kinds` and an `activation` that may be empty.
+template <typename Wanted, typename Request>
+Result<Wanted> SelectionFromWire(const Request& request) {
+  Wanted wanted;
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  wanted.run = request.run();
+  if constexpr (requires { wanted.activation; }) {
+    if (!request.activation().empty())
+      STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
+    wanted.activation = request.activation();
+  }
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  wanted.steps = request.steps();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
+  wanted.ranks = std::move(ranks);
+  if constexpr (requires { wanted.kinds; }) {
+    STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
+    wanted.kinds = std::move(kinds);
+  }
+  return wanted;
+}
+
+// Which tensor of a step a row is about. Row: v1::SeriesPoint or another message with these fields.
+template <typename Row>
+void FillKey(const TensorKey& key, Row& out) {
+  out.set_micro_batch(key.micro_batch);
+  out.set_kind(static_cast<v1::Kind>(key.kind));
+  out.set_activation(key.name);
+  out.set_output_path(key.output_path);
+  out.set_call(key.call);
+  out.set_mode(std::string(Name(key.mode)));
+}
+
+void ToWire(const ObservationSide& side, v1::ObservationSide& out);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_ANSWERS_MESSAGE_PARTS_H_
