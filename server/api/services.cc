@@ -32,9 +32,9 @@ using api::StreamCall;
 using api::ToWire;
 using api::UnaryCall;
 using api::WorkerPool;
-using query::FromWire;
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
+using query::FromWire;
 
 // The engine of the project that a call is about. Made where the call starts, used by its work.
 class Asked {
@@ -115,10 +115,10 @@ class QueryService final : public v1::Query::CallbackService {
     });
   }
 
-#define STATCOLLECT_ANSWER_LEAF(Method, pool)                                               \
-  ServerUnaryReactor* Method(CallbackServerContext*, const v1::Method##Request* request,    \
-                             v1::Method##Response* response) override {                     \
-    return AnswerLeaf(*request, *response, query::Method, pool);                            \
+#define STATCOLLECT_ANSWER_LEAF(Method, pool)                                            \
+  ServerUnaryReactor* Method(CallbackServerContext*, const v1::Method##Request* request, \
+                             v1::Method##Response* response) override {                  \
+    return AnswerLeaf(*request, *response, query::Method, pool);                         \
   }
   STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ANSWER_LEAF)
 #undef STATCOLLECT_ANSWER_LEAF
@@ -159,21 +159,6 @@ class QueryService final : public v1::Query::CallbackService {
   ServerUnaryReactor* GetCurves(CallbackServerContext*, const v1::GetCurvesRequest* request,
                                 v1::GetCurvesResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::GetCurves);
-  }
-
-  ServerUnaryReactor* ListScalars(CallbackServerContext*, const v1::ListScalarsRequest* request,
-                                  v1::ListScalarsResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::ListScalars);
-  }
-
-  ServerUnaryReactor* ListMemory(CallbackServerContext*, const v1::ListMemoryRequest* request,
-                                 v1::ListMemoryResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::ListMemory);
-  }
-
-  ServerUnaryReactor* ListDensity(CallbackServerContext*, const v1::ListDensityRequest* request,
-                                  v1::ListDensityResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::ListDensity);
   }
 
   ServerUnaryReactor* ListEvents(CallbackServerContext*, const v1::ListEventsRequest* request,

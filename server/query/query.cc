@@ -11,7 +11,6 @@
 #include "server/query/event_kinds.h"
 #include "server/query/logical/choose.h"
 #include "server/query/logical/one_run.h"
-#include "server/query/logical/whole_grad_norm.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_store.h"
 #include "server/query/project_store.h"
@@ -97,79 +96,6 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
     notes->push_back("alarms in " + view.run() + " while it was recorded: " + text + "; statctl show " +
                      view.run() + " --events");
   return Status::Ok();
-}
-
-// Calls `take(rank, record)` for the wanted records of this kind, each as it is read: of each step from the
-// newest attempt that has it: that has tensors or scalars in it, or else records of this kind. By rank; within a
-// rank by attempt, the newest first; then by step. Request: has run, ranks, steps.
-template <typename Record, typename Request, typename Take>
-Status ForEachRecord(Store& store, const Request& request, const Take& take) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto owners, StepOwners::Of(view, wanted));
-  const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
-  const auto& attempts = view.attempts();
-  for (const std::uint32_t rank : view.AllRanks()) {
-    if (!IsWanted(request.ranks, rank)) continue;
-    std::set<std::uint64_t> of_newer, own;  // steps
-    for (std::size_t attempt = attempts.size(); attempt-- > 0;) {
-      if (!view.ranks(attempt).contains(rank)) continue;
-      Visitor<Record> visitor;
-      visitor.take = [&](Record record) {
-        if (!wanted.Contains(record.step) || !owners.IsOf(attempt, record.step)) return Status::Ok();
-        if (of_newer.contains(record.step)) return Status::Ok();
-        if (attempt > 0) own.insert(own.end(), record.step);
-        return take(rank, record);
-      };
-      STATCOLLECT_RETURN_IF_ERROR(store.Visit(attempts[attempt].id, rank, bounds, visitor));
-      of_newer.merge(own);
-      own.clear();
-    }
-  }
-  return Status::Ok();
-}
-
-// Why a selection has nothing of a name: where the run has some, or the closest names.
-template <typename Record, typename Request>
-Status NothingNamed(Store& store, Request request, const std::string& query, const std::string& what,
-                    const std::string& wanted, std::string Record::*name) {
-  request.steps.clear();
-  request.ranks.clear();
-  std::set<std::string> names;
-  std::set<std::uint64_t> steps;
-  std::set<std::uint32_t> ranks;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<Record>(store, request, [&](std::uint32_t rank, Record& record) {
-    if (record.*name == wanted) {
-      steps.insert(record.step);
-      ranks.insert(rank);
-    } else if (names.size() < kNamesMax) {
-      names.insert(std::move(record.*name));
-    }
-    return Status::Ok();
-  }));
-  const std::string found =
-      query + " of run '" + request.run + "': no " + what + " '" + Printable(wanted) + "'";
-  if (steps.empty() && names.empty()) return {Code::kNotFound, found + ", nor any other"};
-  if (steps.empty())
-    return {Code::kNotFound, found + " there; closest: " + Suggest(wanted, {names.begin(), names.end()})};
-  return {Code::kNotFound, found + " at these steps and ranks; there are some at " + StepsNamed(steps) +
-                               ", of " + RanksNamed("rank", {ranks.begin(), ranks.end()})};
-}
-
-// Rows that came from several attempts.
-template <typename Row>
-void SortByStep(std::vector<Row>& rows) {
-  const auto key = [](const Row& row) { return std::pair(row.rank, row.record.step); };
-  const auto before = [&](const Row& x, const Row& y) { return key(x) < key(y); };
-  if (!std::is_sorted(rows.begin(), rows.end(), before)) std::stable_sort(rows.begin(), rows.end(), before);
-}
-
-// Absent: each rank's own is that of the whole model, or nothing better is known.
-Result<std::optional<std::vector<ScalarRow>>> GradNormOfWhole(Store& store, const ScalarsRequest& request,
-                                                              const std::stop_token& stop) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, StepSet::Parse(request.steps));
-  return WholeGradNorm(store, view, steps, stop);
 }
 
 // Opens repeats of a run as the run was put together; `opened` keeps them.
@@ -288,8 +214,7 @@ Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b, 
   STATCOLLECT_ASSIGN_OR_RETURN(auto logical, ChooseLogical(store, a, b, request));
   if (logical) return DiffLogical(store, *logical, a, b, request, progress, stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto noise, OpenNoise(store, a, request));
-  auto report =
-      DiffRuns(a, b, request, links_.is_open, noise.floor.get(), noise.twins.get(), progress, stop);
+  auto report = DiffRuns(a, b, request, links_.is_open, noise.floor.get(), noise.twins.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise.source);
   report->notes.insert(report->notes.end(), noise.notes.begin(), noise.notes.end());
@@ -371,61 +296,6 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
 Result<Curves> QueryEngine::GetCurves(const CurvesRequest& request, const std::stop_token& stop) const {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto points, GetSeries(request.series, stop));
   return CurvesOf(points, request);
-}
-
-Result<std::vector<ScalarRow>> QueryEngine::ListScalars(const ScalarsRequest& request,
-                                                        const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  if (request.name == kGradNorm && !request.by_rank && request.ranks.empty()) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto whole, GradNormOfWhole(store, request, stop));
-    if (whole) return *std::move(whole);
-  }
-  std::vector<ScalarRow> rows;
-  const auto take = [&](std::uint32_t rank, ScalarRecord& scalar) {
-    if (!request.name.empty() && scalar.name != request.name) return Status::Ok();
-    if (rows.size() >= kRowsMax) return TooManyRows("scalars");
-    rows.push_back(
-        {request.run, rank, scalar.step, scalar.micro_batch, std::move(scalar.name), scalar.value});
-    return Status::Ok();
-  };
-  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<ScalarRecord>(store, request, take));
-  if (rows.empty() && !request.name.empty())
-    return NothingNamed(store, request, "scalars", "scalar", request.name, &ScalarRecord::name);
-  const auto key = [](const ScalarRow& r) { return std::tie(r.name, r.rank, r.step, r.micro_batch); };
-  std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
-  return rows;
-}
-
-Result<std::vector<MemoryRow>> QueryEngine::ListMemory(const MemoryRequest& request,
-                                                       const std::stop_token& stop) const {
-  std::vector<MemoryRow> rows;
-  LimitedStore store = Limited(stop);
-  const auto take = [&](std::uint32_t rank, MemoryRecord& record) {
-    if (record.module.empty() == request.modules) return Status::Ok();
-    if (rows.size() >= kRowsMax) return TooManyRows("memory");
-    rows.push_back({request.run, rank, std::move(record)});
-    return Status::Ok();
-  };
-  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<MemoryRecord>(store, request, take));
-  SortByStep(rows);
-  return rows;
-}
-
-Result<std::vector<DensityRow>> QueryEngine::ListDensity(const DensityRequest& request,
-                                                         const std::stop_token& stop) const {
-  std::vector<DensityRow> rows;
-  LimitedStore store = Limited(stop);
-  const auto take = [&](std::uint32_t rank, DensityRecord& record) {
-    if (!request.input.empty() && record.input != request.input) return Status::Ok();
-    if (rows.size() >= kRowsMax) return TooManyRows("density");
-    rows.push_back({request.run, rank, std::move(record)});
-    return Status::Ok();
-  };
-  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<DensityRecord>(store, request, take));
-  if (rows.empty() && !request.input.empty())
-    return NothingNamed(store, request, "density", "input", request.input, &DensityRecord::input);
-  SortByStep(rows);
-  return rows;
 }
 
 Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& request,

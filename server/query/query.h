@@ -90,15 +90,6 @@ class QueryEngine {
                                              const std::stop_token& stop = {}) const;
   // See curves.h. Errors as for GetSeries.
   Result<Curves> GetCurves(const CurvesRequest& request, const std::stop_token& stop = {}) const;
-  // Sorted by name, rank, step, micro-batch. kNotFound: no such scalar.
-  Result<std::vector<ScalarRow>> ListScalars(const ScalarsRequest& request,
-                                             const std::stop_token& stop = {}) const;
-  // Sorted by rank, step and time; each step from the newest attempt that has it.
-  Result<std::vector<MemoryRow>> ListMemory(const MemoryRequest& request,
-                                            const std::stop_token& stop = {}) const;
-  // The same order. kNotFound: no such input.
-  Result<std::vector<DensityRow>> ListDensity(const DensityRequest& request,
-                                              const std::stop_token& stop = {}) const;
   // From all attempts, including superseded steps, sorted by rank, attempt, step.
   Result<std::vector<EventRow>> ListEvents(const EventsRequest& request,
                                            const std::stop_token& stop = {}) const;

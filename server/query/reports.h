@@ -398,50 +398,6 @@ struct SeriesPoint {
   std::vector<std::uint32_t> ranks;  // whose parts were put together; empty: `rank` alone
 };
 
-struct ScalarsRequest {
-  std::string run;
-  std::string name;                  // empty: all
-  std::vector<std::uint32_t> ranks;  // empty: all
-  std::string steps;
-  bool by_rank = false;  // grad_norm: of each rank's part
-};
-
-struct ScalarRow {
-  std::string run;
-  std::uint32_t rank = 0;
-  std::uint64_t step = 0;
-  std::uint32_t micro_batch = 0;
-  std::string name;
-  double value = 0;
-  std::vector<std::uint32_t> ranks;  // whose parts were put together; empty: of `rank` alone
-};
-
-struct MemoryRequest {
-  std::string run;
-  std::vector<std::uint32_t> ranks;  // empty: all
-  std::string steps;
-  bool modules = false;  // of single modules instead of the phases
-};
-
-struct MemoryRow {
-  std::string run;
-  std::uint32_t rank = 0;
-  MemoryRecord record;
-};
-
-struct DensityRequest {
-  std::string run;
-  std::vector<std::uint32_t> ranks;  // empty: all
-  std::string steps;
-  std::string input;  // empty: all
-};
-
-struct DensityRow {
-  std::string run;
-  std::uint32_t rank = 0;
-  DensityRecord record;
-};
-
 struct EventsRequest {
   std::string run;
   std::vector<std::uint32_t> ranks;         // empty: all

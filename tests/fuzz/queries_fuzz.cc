@@ -204,17 +204,14 @@ const std::map<std::string, Question>& Questions() {
 #define STATCOLLECT_ASK_LEAF(Method, pool) {#Method, Leaf<v1::Method##Request>(query::Method)},
       STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ASK_LEAF)
 #undef STATCOLLECT_ASK_LEAF
-      {"ListRuns", ListRuns},
+          {"ListRuns", ListRuns},
       {"GetRun", Plain<v1::GetRunRequest, v1::GetRunResponse>(&QueryEngine::GetRun)},
       {"Diff", WithProgress<v1::DiffRequest, v1::DiffReport>(&QueryEngine::Diff)},
       {"GetSeries", Plain<v1::GetSeriesRequest, v1::GetSeriesResponse>(&QueryEngine::GetSeries)},
       {"GetCurves", Plain<v1::GetCurvesRequest, v1::GetCurvesResponse>(&QueryEngine::GetCurves)},
-      {"ListScalars", Plain<v1::ListScalarsRequest, v1::ListScalarsResponse>(&QueryEngine::ListScalars)},
       {"ListEvents", events},
       {"FollowEvents", events},  // begins with the same list
       {"FollowRuns", ListRuns},  // likewise
-      {"ListMemory", Plain<v1::ListMemoryRequest, v1::ListMemoryResponse>(&QueryEngine::ListMemory)},
-      {"ListDensity", Plain<v1::ListDensityRequest, v1::ListDensityResponse>(&QueryEngine::ListDensity)},
       {"GetHeatMap", GetHeatMap},
       {"ReadRecords", ReadRecords},
       {"GetTop", Plain<v1::GetTopRequest, v1::GetTopResponse>(&QueryEngine::GetTop)},

@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_MESSAGE_PARTS_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_MESSAGE_PARTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -62,6 +63,24 @@ void FillKey(const TensorKey& key, Row& out) {
   out.set_output_path(key.output_path);
   out.set_call(key.call);
   out.set_mode(std::string(Name(key.mode)));
+}
+
+template <typename Row>
+bool IsFull(const google::protobuf::RepeatedPtrField<Row>& rows) {
+  return static_cast<std::uint64_t>(rows.size()) >= kRowsMax;
+}
+
+// Stable. `key` may return references to the row's fields.
+template <typename Row, typename Key>
+void SortBy(google::protobuf::RepeatedPtrField<Row>& rows, const Key& key) {
+  const auto before = [&](const Row* x, const Row* y) { return key(*x) < key(*y); };
+  if (!std::is_sorted(rows.pointer_begin(), rows.pointer_end(), before))
+    std::stable_sort(rows.pointer_begin(), rows.pointer_end(), before);
+}
+// Rows that came from several attempts.
+template <typename Row>
+void SortByStep(google::protobuf::RepeatedPtrField<Row>& rows) {
+  SortBy(rows, [](const Row& row) { return std::pair(row.rank(), row.step()); });
 }
 
 void ToWire(const ObservationSide& side, v1::ObservationSide& out);

@@ -66,7 +66,7 @@ std::optional<double> NormOf(const StepData& step) {
 
 }  // namespace
 
-Result<std::optional<std::vector<ScalarRow>>> WholeGradNorm(RunReader& store, RunView& by_rank,
+Result<std::optional<std::vector<WholeNorm>>> WholeGradNorm(RunReader& store, RunView& by_rank,
                                                             const StepSet& steps,
                                                             const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto stages, HasStages(by_rank));
@@ -74,7 +74,7 @@ Result<std::optional<std::vector<ScalarRow>>> WholeGradNorm(RunReader& store, Ru
   if (!whole || IsUnknown(*whole)) return {std::nullopt};
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(*whole, by_rank.run()));
   STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, view.Steps(steps));
-  std::vector<ScalarRow> rows;
+  std::vector<WholeNorm> rows;
   for (const auto& [step, attempt] : wanted) {
     if (stop.stop_requested())
       return Status(Code::kCancelled, "grad_norm of run '" + by_rank.run() + "': cancelled");
@@ -83,10 +83,8 @@ Result<std::optional<std::vector<ScalarRow>>> WholeGradNorm(RunReader& store, Ru
     STATCOLLECT_ASSIGN_OR_RETURN(auto data, view.Read(attempt, 0, step));
     const auto norm = NormOf(data);
     if (!norm) continue;
-    ScalarRow& row = rows.emplace_back(
-        ScalarRow{.run = by_rank.run(), .step = step, .name = std::string(kGradNorm), .value = *norm});
+    WholeNorm& row = rows.emplace_back(WholeNorm{.step = step, .value = *norm, .ranks = {}});
     for (const auto& [rank, meta] : by_rank.ranks(attempt)) row.ranks.push_back(rank);
-    row.rank = row.ranks.front();
   }
   return {std::move(rows)};
 }

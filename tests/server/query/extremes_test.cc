@@ -14,7 +14,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/density.h"
 #include "server/query/answers/losses.h"
+#include "server/query/answers/memory.h"
+#include "server/query/answers/scalars.h"
 #include "server/query/query.h"
 #include "server/store/newest_step.h"
 #include "tests/server/query/ask.h"
@@ -59,13 +62,16 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
        [](auto& e, auto&) {
          return Ask(e, ListLosses, {.runs = {"a", "b"}}).status();
        }},
-      {"scalars", [](auto& e, auto& steps) { return e.ListScalars({.run = "a", .steps = steps}).status(); }},
+      {"scalars",
+       [](auto& e, auto& steps) { return Ask(e, ListScalars, {.run = "a", .steps = steps}).status(); }},
       {"grad_norm",
        [](auto& e, auto& steps) {
-         return e.ListScalars({.run = "a", .name = "grad_norm", .steps = steps}).status();
+         return Ask(e, ListScalars, {.run = "a", .name = "grad_norm", .steps = steps}).status();
        }},
-      {"memory", [](auto& e, auto& steps) { return e.ListMemory({.run = "a", .steps = steps}).status(); }},
-      {"density", [](auto& e, auto& steps) { return e.ListDensity({.run = "a", .steps = steps}).status(); }},
+      {"memory",
+       [](auto& e, auto& steps) { return Ask(e, ListMemory, {.run = "a", .steps = steps}).status(); }},
+      {"density",
+       [](auto& e, auto& steps) { return Ask(e, ListDensity, {.run = "a", .steps = steps}).status(); }},
       {"events", [](auto& e, auto&) { return e.ListEvents({.run = "a", .since_step = kLast}).status(); }},
       {"exponents",
        [](auto& e, auto& steps) { return e.ListExponents({.run = "a", .steps = steps}).status(); }},
@@ -137,9 +143,9 @@ TEST_P(ExtremesTest, AScalarFarBehindTheStatisticsHoldsNoQueryUp) {
   const auto top = engine.GetTop({.run = "a"});
   ASSERT_TRUE(top.ok()) << top.status().message();
   EXPECT_EQ(top->step, 2u) << "the newest step with statistics";
-  const auto scalars = engine.ListScalars({.run = "a"});
-  ASSERT_EQ(scalars->size(), 1u);
-  EXPECT_EQ(scalars->front().step, GetParam());
+  const auto scalars = Ask(engine, ListScalars, {.run = "a"});
+  ASSERT_EQ(scalars->records_size(), 1);
+  EXPECT_EQ(scalars->records(0).step(), GetParam());
 }
 
 TEST_P(ExtremesTest, NorInARunThatIsCutOverRanks) {

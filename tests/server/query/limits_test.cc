@@ -11,7 +11,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/density.h"
 #include "server/query/answers/losses.h"
+#include "server/query/answers/memory.h"
+#include "server/query/answers/scalars.h"
 #include "server/query/query.h"
 #include "server/store/forwarding_store.h"
 #include "tests/server/query/ask.h"
@@ -39,9 +42,9 @@ struct Query {
 
 const std::vector<Query>& Queries() {
   static const std::vector<Query> all = {
-      {"Scalars", [](auto& e, auto& stop) { return e.ListScalars({.run = "a"}, stop).status(); }},
-      {"Memory", [](auto& e, auto& stop) { return e.ListMemory({.run = "a"}, stop).status(); }},
-      {"Density", [](auto& e, auto& stop) { return e.ListDensity({.run = "a"}, stop).status(); }},
+      {"Scalars", [](auto& e, auto& stop) { return Ask(e, ListScalars, {.run = "a"}, stop).status(); }},
+      {"Memory", [](auto& e, auto& stop) { return Ask(e, ListMemory, {.run = "a"}, stop).status(); }},
+      {"Density", [](auto& e, auto& stop) { return Ask(e, ListDensity, {.run = "a"}, stop).status(); }},
       {"Events", [](auto& e, auto& stop) { return e.ListEvents({.run = "a"}, stop).status(); }},
       {"Exponents", [](auto& e, auto& stop) { return e.ListExponents({.run = "a"}, stop).status(); }},
       {"Show", [](auto& e, auto& stop) { return e.GetRun("a", stop).status(); }},
@@ -211,13 +214,14 @@ TEST(RowLimits, RowsAreCountedWhileTheyAreRead) {
   const AppendItem item{.attempt = id, .rank = 0, .batch = &batch, .meta = &meta};
   ASSERT_TRUE(store.Append({&item, 1}).ok());
   const QueryEngine engine(store);
-  const Status all = engine.ListScalars({.run = "a"}).status();
+  const Status all = Ask(engine, ListScalars, {.run = "a"}).status();
   EXPECT_EQ(all.code(), Code::kResourceExhausted);
   EXPECT_THAT(all.message(), HasSubstr("list scalars: more than 1000000 rows"));
   EXPECT_EQ(store.reads(), kRowsMax + 1) << "the first row too many is the last";
-  const auto some = engine.ListScalars({.run = "a", .name = "loss"});
+  const auto some = Ask(engine, ListScalars, {.run = "a", .name = "loss"});
   ASSERT_TRUE(some.ok()) << some.status().message();
-  EXPECT_EQ(some->size(), (kRowsMax + 300'000) / 2) << "what is not asked for does not count";
+  EXPECT_EQ(static_cast<std::uint64_t>(some->records_size()), (kRowsMax + 300'000) / 2)
+      << "what is not asked for does not count";
 }
 
 // A step's rows are those of the newest launch that has records of the kind, whether or not they are asked for.
@@ -233,15 +237,15 @@ TEST(RowLimits, StepsOfSeveralLaunchesComeInOrderAndFromTheNewest) {
   first.Commit();
   second.Commit();
   const QueryEngine engine(store);
-  const auto memory = engine.ListMemory({.run = "a"});
+  const auto memory = Ask(engine, ListMemory, {.run = "a"});
   ASSERT_TRUE(memory.ok()) << memory.status().message();
-  ASSERT_EQ(memory->size(), 2u);
-  EXPECT_EQ((*memory)[0].record.step, 1u);
-  EXPECT_EQ((*memory)[1].record.step, 3u) << "step 2 is the second launch's, which has only modules";
-  const auto density = engine.ListDensity({.run = "a"});
-  ASSERT_EQ(density->size(), 2u);
-  EXPECT_EQ((*density)[0].record.step, 2u);
-  EXPECT_EQ((*density)[1].record.total, 3u);
+  ASSERT_EQ(memory->records_size(), 2);
+  EXPECT_EQ(memory->records(0).step(), 1u);
+  EXPECT_EQ(memory->records(1).step(), 3u) << "step 2 is the second launch's, which has only modules";
+  const auto density = Ask(engine, ListDensity, {.run = "a"});
+  ASSERT_EQ(density->records_size(), 2);
+  EXPECT_EQ(density->records(0).step(), 2u);
+  EXPECT_EQ(density->records(1).total(), 3u);
 }
 
 }  // namespace

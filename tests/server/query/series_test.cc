@@ -1,13 +1,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/density.h"
+#include "server/query/answers/memory.h"
+#include "server/query/answers/scalars.h"
 #include "server/query/query.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using testing::Ask;
 using ::testing::ElementsAre;
 using testing::FakeStore;
 using ::testing::HasSubstr;
@@ -109,34 +114,34 @@ TEST_F(SeriesTest, StepsWithoutTheActivationGiveAnEmptySeries) {
 
 TEST_F(SeriesTest, ErrorsOfEveryQuery) {
   EXPECT_EQ(engine_.GetSeries({.run = "q", .activation = "h.0"}).status().code(), Code::kNotFound);
-  EXPECT_EQ(engine_.ListScalars({.run = "q"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(Ask(engine_, ListScalars, {.run = "q"}).status().code(), Code::kNotFound);
   EXPECT_EQ(engine_.ListEvents({.run = "q"}).status().code(), Code::kNotFound);
   EXPECT_EQ(engine_.GetSeries({.run = "r", .activation = "h.0", .steps = "x"}).status().code(),
             Code::kInvalidArgument);
-  EXPECT_EQ(engine_.ListScalars({.run = "r", .steps = "x"}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r", .steps = "x"}).status().code(), Code::kInvalidArgument);
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(engine_.GetSeries({.run = "r", .activation = "h.0"}, stop.get_token()).status().code(),
             Code::kCancelled);
-  EXPECT_EQ(engine_.ListScalars({.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
+  EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
   EXPECT_EQ(engine_.ListEvents({.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
 }
 
 TEST_F(SeriesTest, ScalarsAreByNameRankAndStepOfTheNewestAttempt) {
-  auto rows = engine_.ListScalars({.run = "r", .name = "loss", .ranks = {1}, .steps = "1-3"});
+  auto rows = Ask(engine_, ListScalars, {.run = "r", .name = "loss", .ranks = {1}, .steps = "1-3"});
   ASSERT_TRUE(rows.ok());
   std::vector<double> values;
-  for (const ScalarRow& row : *rows) values.push_back(row.value);
+  for (const v1::ScalarRow& row : rows->records()) values.push_back(row.value());
   EXPECT_THAT(values, ElementsAre(1200, 13, 14));
-  rows = engine_.ListScalars({.run = "r"});
-  ASSERT_EQ(rows->size(), 2u * 2 * 6);
-  EXPECT_EQ(rows->front().name, "loss");
-  EXPECT_EQ(rows->back().name, "lr");
-  EXPECT_EQ(rows->back().rank, 1u);
+  rows = Ask(engine_, ListScalars, {.run = "r"});
+  ASSERT_EQ(rows->records_size(), 2 * 2 * 6);
+  EXPECT_EQ(rows->records(0).name(), "loss");
+  EXPECT_EQ(rows->records(23).name(), "lr");
+  EXPECT_EQ(rows->records(23).rank(), 1u);
 }
 
 TEST_F(SeriesTest, UnknownScalarIsNotFoundWithTheClosestNames) {
-  const Status s = engine_.ListScalars({.run = "r", .name = "los"}).status();
+  const Status s = Ask(engine_, ListScalars, {.run = "r", .name = "los"}).status();
   EXPECT_EQ(s.code(), Code::kNotFound);
   EXPECT_THAT(s.message(), HasSubstr("loss, lr"));
 }
@@ -158,20 +163,19 @@ TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
   };
   write(old, 0, 2, 1);
   write(now, 2, 3, 2);
-  auto memory = engine_.ListMemory({.run = "m", .ranks = {}, .steps = "1-"});
+  auto memory = Ask(engine_, ListMemory, {.run = "m", .ranks = {}, .steps = "1-"});
   ASSERT_TRUE(memory.ok()) << memory.status().message();
   std::vector<std::string> found;
-  for (const MemoryRow& row : *memory)
-    found.push_back(std::to_string(row.rank) + "/" + std::to_string(row.record.step) +
-                    std::string(Name(row.record.phase)));
+  for (const v1::MemoryRow& row : memory->records())
+    found.push_back(std::to_string(row.rank()) + "/" + std::to_string(row.step()) + row.phase());
   EXPECT_THAT(found, ElementsAre("0/1pre_forward", "0/1post_forward", "0/2pre_forward", "0/2post_forward",
                                  "0/3pre_forward", "0/3post_forward", "1/1pre_forward", "1/1post_forward",
                                  "1/2pre_forward", "1/2post_forward", "1/3pre_forward", "1/3post_forward"));
-  EXPECT_EQ(engine_.ListMemory({.run = "m", .ranks = {1}, .modules = true})->size(), 4u);
-  auto density = engine_.ListDensity({.run = "m", .ranks = {1}, .input = "ids"});
-  ASSERT_EQ(density->size(), 4u);
-  EXPECT_EQ((*density)[1].record.valid, 1u);
-  EXPECT_EQ((*density)[2].record.valid, 2u) << "step 2 is the second launch's";
+  EXPECT_EQ(Ask(engine_, ListMemory, {.run = "m", .ranks = {1}, .modules = true})->records_size(), 4);
+  auto density = Ask(engine_, ListDensity, {.run = "m", .ranks = {1}, .input = "ids"});
+  ASSERT_EQ(density->records_size(), 4);
+  EXPECT_EQ(density->records(1).valid(), 1u);
+  EXPECT_EQ(density->records(2).valid(), 2u) << "step 2 is the second launch's";
   // Steps in which there is nothing else, and an older launch that went further.
   RunWriter first(store_, "only", 1), second(store_, "only", 1);
   for (const std::uint64_t step : {0u, 4u, 9u})
@@ -180,16 +184,16 @@ TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
   first.Commit();
   second.Commit();
   found.clear();
-  memory = engine_.ListMemory({.run = "only", .ranks = {}});
+  memory = Ask(engine_, ListMemory, {.run = "only", .ranks = {}});
   ASSERT_TRUE(memory.ok());
-  for (const MemoryRow& row : *memory)
-    found.push_back(std::to_string(row.record.step) + std::string(Name(row.record.phase)));
+  for (const v1::MemoryRow& row : memory->records())
+    found.push_back(std::to_string(row.step()) + row.phase());
   EXPECT_THAT(found, ElementsAre("0pre_forward", "4post_forward", "9pre_forward"));
-  const Status unknown = engine_.ListDensity({.run = "m", .input = "idz"}).status();
+  const Status unknown = Ask(engine_, ListDensity, {.run = "m", .input = "idz"}).status();
   EXPECT_EQ(unknown.code(), Code::kNotFound);
   EXPECT_THAT(unknown.message(), HasSubstr("closest: ids"));
-  EXPECT_EQ(engine_.ListMemory({.run = "none"}).status().code(), Code::kNotFound);
-  EXPECT_EQ(engine_.ListMemory({.run = "m", .steps = "x"}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Ask(engine_, ListMemory, {.run = "none"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(Ask(engine_, ListMemory, {.run = "m", .steps = "x"}).status().code(), Code::kInvalidArgument);
 }
 
 TEST_F(SeriesTest, EventsOfEveryAttemptAreKept) {
