@@ -21,25 +21,19 @@ namespace statcollect::api {
 
 // kInvalidArgument: invalid run or activation names, kinds that this build does not know, more ranks than a
 // run can have, a tolerance that is not a number.
-Result<std::string> FromWire(const v1::GetRunRequest& request);
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
 Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
 Result<std::string> FromWire(const v1::GetNoiseRequest& request);
 Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request);
-Result<query::EventsRequest> FromWire(const v1::ListEventsRequest& request);
 Result<query::CapturesRequest> FromWire(const v1::ListCapturesRequest& request);
 Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request);
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 
-void ToWire(const std::vector<query::RunSummary>& runs, v1::ListRunsResponse& out);
-void ToWire(const query::RunDetail& detail, v1::GetRunResponse& out);
 void ToWire(const query::Progress& progress, v1::Progress& out);
 void ToWire(const query::DiffReport& report, v1::DiffReport& out);
 void ToWire(const query::NoiseSummary& noise, v1::NoiseProfile& out);
 void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out);
-void ToWire(const query::EventRow& row, v1::EventRow& out);
-void ToWire(const std::vector<query::EventRow>& rows, v1::ListEventsResponse& out);
 void ToWire(const query::CaptureRow& row, v1::CaptureRow& out);
 void ToWire(const query::CapturesReport& report, v1::ListCapturesResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);

@@ -1,12 +1,13 @@
 #include "server/api/follow_call.h"
 
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "common/project.h"
 #include "server/api/calls.h"
-#include "server/api/convert.h"
+#include "server/query/answers/events.h"
 
 namespace statcollect::api {
 namespace {
@@ -14,11 +15,12 @@ namespace {
 constexpr int kRowsAMessage = 500;
 
 // A hash of the whole event; the listed and the live copy of an event have the same.
-std::uint64_t Identity(const query::EventRow& row) {
-  std::string text = std::to_string(row.attempt) + " " + std::to_string(row.rank) + " " +
-                     std::to_string(row.step) + " " + std::to_string(row.unix_nanos) + " " + row.kind + '\0' +
-                     row.text;
-  for (const auto& [key, value] : row.fields) text += '\0' + key + '\0' + value;
+std::uint64_t Identity(const v1::EventRow& row) {
+  std::string text = std::to_string(row.attempt()) + " " + std::to_string(row.rank()) + " " +
+                     std::to_string(row.step()) + " " + std::to_string(row.unix_nanos()) + " " + row.kind() +
+                     '\0' + row.text();
+  const std::map<std::string, std::string> fields(row.fields().begin(), row.fields().end());  // in order
+  for (const auto& [key, value] : fields) text += '\0' + key + '\0' + value;
   return std::hash<std::string>()(text);
 }
 
@@ -55,13 +57,14 @@ grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowCall::Start(
 }
 
 Status FollowCall::SendListed(const query::QueryEngine& engine, const std::stop_token& stop) {
-  auto rows = engine.ListEvents(*wanted_, stop);
-  if (!rows.ok() && rows.status().code() != Code::kNotFound) return rows.status();
+  v1::ListEventsResponse listed;
+  const Status read = engine.Ask(query::ListEvents, *wanted_, listed, stop);
+  if (!read.ok() && read.code() != Code::kNotFound) return read;
   MutexLock lock(mutex_);
-  if (rows.ok()) {
-    for (const query::EventRow& row : *rows) QueueLocked(row);
+  if (read.ok()) {
+    for (v1::EventRow& row : *listed.mutable_records()) QueueLocked(std::move(row));
   }
-  for (const query::EventRow& row : early_) QueueLocked(row);
+  for (v1::EventRow& row : early_) QueueLocked(std::move(row));
   early_.clear();
   sent_.clear();
   listed_ = true;
@@ -78,15 +81,8 @@ void FollowCall::OnEvent(const FeedEvent* told) {
   }
   const FeedEvent& event = *told;
   if (!wanted_->Wants(event.rank, event.event)) return;
-  query::EventRow row{.run = wanted_->run,
-                      .rank = event.rank,
-                      .step = event.event.step,
-                      .kind = event.event.kind,
-                      .text = event.event.text,
-                      .unix_nanos = event.event.unix_nanos,
-                      .fields = event.event.fields,
-                      .from_collector = event.event.from_collector,
-                      .attempt = event.attempt};
+  v1::EventRow row;
+  query::FillEvent(wanted_->run, event.attempt, event.rank, event.event, row);
   MutexLock lock(mutex_);
   if (end_) return;
   if (waiting_.size() + early_.size() >= kWaitingMax) {
@@ -95,13 +91,13 @@ void FollowCall::OnEvent(const FeedEvent* told) {
   } else if (!listed_) {
     early_.push_back(std::move(row));
   } else {
-    ToWire(row, waiting_.emplace_back());
+    waiting_.push_back(std::move(row));
   }
   WriteLocked();
 }
 
-void FollowCall::QueueLocked(const query::EventRow& row) {
-  if (sent_.insert(Identity(row)).second) ToWire(row, waiting_.emplace_back());
+void FollowCall::QueueLocked(v1::EventRow row) {
+  if (sent_.insert(Identity(row)).second) waiting_.push_back(std::move(row));
 }
 
 void FollowCall::End(const Status& status) {

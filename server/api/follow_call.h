@@ -15,6 +15,7 @@
 #include "common/thread_annotations.h"
 #include "server/api/worker_pool.h"
 #include "server/control/event_feed.h"
+#include "server/query/answers/events.h"
 #include "server/query/query.h"
 #include "statcollect/v1/query.pb.h"
 
@@ -41,7 +42,7 @@ class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsRespons
   Status SendListed(const query::QueryEngine& engine, const std::stop_token& stop);
   void OnEvent(const FeedEvent* event);  // null: nothing more comes
   void End(const Status& status);
-  void QueueLocked(const query::EventRow& row) STATCOLLECT_REQUIRES(mutex_);
+  void QueueLocked(v1::EventRow row) STATCOLLECT_REQUIRES(mutex_);
   void WriteLocked() STATCOLLECT_REQUIRES(mutex_);
   void Unfollow();
 
@@ -55,7 +56,7 @@ class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsRespons
   Mutex mutex_;                       // guards everything below; never held while the feed is called
   std::optional<std::uint64_t> following_ STATCOLLECT_GUARDED_BY(mutex_);
   bool listed_ STATCOLLECT_GUARDED_BY(mutex_) = false, told_caught_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  std::deque<query::EventRow> early_ STATCOLLECT_GUARDED_BY(mutex_);  // received while the list was read
+  std::deque<v1::EventRow> early_ STATCOLLECT_GUARDED_BY(mutex_);  // received while the list was read
   std::unordered_set<std::uint64_t> sent_ STATCOLLECT_GUARDED_BY(mutex_);
   std::deque<v1::EventRow> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
   bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, finished_ STATCOLLECT_GUARDED_BY(mutex_) = false,

@@ -7,7 +7,7 @@
 
 #include "common/project.h"
 #include "server/api/calls.h"
-#include "server/api/convert.h"
+#include "server/query/answers/runs.h"
 
 namespace statcollect::api {
 namespace {
@@ -158,9 +158,8 @@ Status LiveBoard::Look() {
     }
     return Status::Ok();
   }
-  STATCOLLECT_ASSIGN_OR_RETURN(auto listed, engine_.ListRuns(stop_.get_token()));
   v1::ListRunsResponse wire;
-  ToWire(listed, wire);
+  STATCOLLECT_RETURN_IF_ERROR(engine_.Ask(query::ListRuns, {}, wire, stop_.get_token()));
   MutexLock lock(mutex_);
   epoch_ = NewEpoch();
   for (v1::RunSummary& run : *wire.mutable_runs()) {
@@ -179,10 +178,8 @@ void LiveBoard::LookAt(const std::string& run, std::uint64_t events) {
     return;  // keep the last state; a query of the run itself reports the error
   std::optional<v1::RunChange> change;
   if (summary.ok()) {
-    v1::ListRunsResponse wire;
-    ToWire({*std::move(summary)}, wire);
     change.emplace();
-    *change->mutable_run() = std::move(*wire.mutable_runs(0));
+    query::ToWire(*summary, *change->mutable_run());
     change->set_events(events);
   }
   MutexLock lock(mutex_);

@@ -108,10 +108,8 @@ class QueryService final : public v1::Query::CallbackService {
   ServerUnaryReactor* ListRuns(CallbackServerContext*, const v1::ListRunsRequest*,
                                v1::ListRunsResponse* response) override {
     return UnaryCall::Start(quick_, [of = Asked(engine_), response](const std::stop_token& stop) {
-      STATCOLLECT_ASSIGN_OR_RETURN(auto runs, of->ListRuns(stop));
-      if (runs.empty()) STATCOLLECT_RETURN_IF_ERROR(of.CheckExists("runs"));
-      ToWire(runs, *response);
-      return Status::Ok();
+      STATCOLLECT_RETURN_IF_ERROR(of->Ask(query::ListRuns, {}, *response, stop));
+      return response->runs().empty() ? of.CheckExists("runs") : Status::Ok();
     });
   }
 
@@ -122,16 +120,6 @@ class QueryService final : public v1::Query::CallbackService {
   }
   STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ANSWER_LEAF)
 #undef STATCOLLECT_ANSWER_LEAF
-
-  ServerUnaryReactor* GetRun(CallbackServerContext*, const v1::GetRunRequest* request,
-                             v1::GetRunResponse* response) override {
-    return UnaryCall::Start(details_, [of = Asked(engine_), request, response](const std::stop_token& stop) {
-      STATCOLLECT_ASSIGN_OR_RETURN(const auto run, FromWire(*request));
-      auto detail = of->GetRun(run, stop);
-      if (detail.ok()) ToWire(*detail, *response);
-      return of.Explained(detail.status());
-    });
-  }
 
   grpc::ServerWriteReactor<v1::DiffResponse>* Diff(CallbackServerContext*,
                                                    const v1::DiffRequest* request) override {
@@ -159,11 +147,6 @@ class QueryService final : public v1::Query::CallbackService {
   ServerUnaryReactor* GetCurves(CallbackServerContext*, const v1::GetCurvesRequest* request,
                                 v1::GetCurvesResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::GetCurves);
-  }
-
-  ServerUnaryReactor* ListEvents(CallbackServerContext*, const v1::ListEventsRequest* request,
-                                 v1::ListEventsResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::ListEvents);
   }
 
   grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowEvents(

@@ -23,43 +23,6 @@
 namespace statcollect::query {
 namespace {
 
-constexpr std::size_t kEventsShown = 100;
-constexpr std::size_t kNamesMax = 100'000;  // kept to suggest one
-
-EventRow MakeEvent(const std::string& run, const AttemptMeta& attempt, std::uint32_t rank,
-                   EventRecord event) {
-  return {.run = run,
-          .rank = rank,
-          .step = event.step,
-          .kind = std::move(event.kind),
-          .text = std::move(event.text),
-          .unix_nanos = event.unix_nanos,
-          .fields = std::move(event.fields),
-          .from_collector = event.from_collector,
-          .attempt = attempt.number};
-}
-
-AttemptInfo Describe(const AttemptMeta& attempt, const std::map<std::uint32_t, RankMeta>& ranks,
-                     const IsStreamOpen& is_stream_open) {
-  AttemptInfo info{.attempt = attempt.number, .start_unix_nanos = attempt.start_unix_nanos};
-  for (const auto& [rank, meta] : ranks) {
-    const bool open = is_stream_open && is_stream_open(attempt.id, rank);
-    info.ranks.push_back({.rank = rank,
-                          .local_rank = meta.info.local_rank,
-                          .host = meta.info.host,
-                          .pid = meta.info.pid,
-                          .state = StateOf(open, meta.finished),
-                          .records = meta.records,
-                          .stat_records = meta.stat_records,
-                          .first_step = meta.first_step,
-                          .last_step = meta.last_step,
-                          .steps = meta.steps,
-                          .durable_seq = meta.durable_seq,
-                          .dropped = meta.dropped});
-  }
-  return info;
-}
-
 // Adds notes about the alarms of a run's newest launch: the first NaN, and the rest.
 Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* notes) {
   const std::size_t newest = view.attempts().size() - 1;
@@ -136,61 +99,10 @@ Result<std::vector<std::string>> QueryEngine::ListProjects(const std::stop_token
   return std::vector<std::string>(projects.begin(), projects.end());
 }
 
-Result<std::vector<RunSummary>> QueryEngine::ListRuns(const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto runs, store.ListRuns());
-  std::vector<RunSummary> summaries;
-  for (const std::string& run : runs) {
-    auto view = RunView::Open(store, run);
-    if (!view.ok() && view.status().code() == Code::kNotFound) continue;  // removed meanwhile
-    if (!view.ok()) return view.status();
-    STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(*view, links_.is_open));
-    summaries.push_back(std::move(summary));
-  }
-  return summaries;
-}
-
 Result<RunSummary> QueryEngine::Summary(const std::string& run, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
   return Summarise(view, links_.is_open);
-}
-
-Result<RunDetail> QueryEngine::GetRun(const std::string& run, const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(view, links_.is_open));
-  RunDetail detail{.summary = std::move(summary)};
-  const std::size_t newest = view.attempts().size() - 1;
-  for (std::size_t i = 0; i <= newest; ++i) {
-    detail.attempts.push_back(Describe(view.attempts()[i], view.ranks(i), links_.is_open));
-  }
-  for (const auto& [rank, meta] : view.ranks(newest)) {
-    // Events of the collector come first, so that frequent events of agents do not crowd them out.
-    std::vector<EventRow> own, agents;
-    Visitor<EventRecord> visitor;
-    visitor.take = [&, of = rank](EventRecord event) {
-      auto& shown = event.from_collector ? own : agents;
-      if (shown.size() < kEventsShown)
-        shown.push_back(MakeEvent(run, view.attempts()[newest], of, std::move(event)));
-      return Status::Ok();
-    };
-    STATCOLLECT_RETURN_IF_ERROR(store.Visit(view.attempts()[newest].id, rank, {}, visitor));
-    for (auto* shown : {&own, &agents}) {
-      for (EventRow& event : *shown) {
-        if (detail.events.size() < kEventsShown) detail.events.push_back(std::move(event));
-      }
-    }
-  }
-  if (view.ranks(newest).empty()) return detail;
-  const auto& [rank, meta] = *view.ranks(newest).begin();
-  detail.config = meta.info.config;
-  STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, view.Catalogue(newest, rank));
-  detail.activations = catalogue->activations.size();
-  std::map<Kind, std::uint64_t> kinds;
-  for (const TensorDef& def : catalogue->activations) ++kinds[def.key.kind];
-  for (const auto& [kind, count] : kinds) detail.kinds.push_back({.kind = kind, .activations = count});
-  return detail;
 }
 
 Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgress& progress,
@@ -296,31 +208,6 @@ Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& req
 Result<Curves> QueryEngine::GetCurves(const CurvesRequest& request, const std::stop_token& stop) const {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto points, GetSeries(request.series, stop));
   return CurvesOf(points, request);
-}
-
-Result<std::vector<EventRow>> QueryEngine::ListEvents(const EventsRequest& request,
-                                                      const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  std::vector<EventRow> rows;
-  std::set<std::string> kinds;
-  for (const std::uint32_t rank : view.AllRanks()) {
-    if (!IsWanted(request.ranks, rank)) continue;
-    for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
-      if (!view.ranks(attempt).contains(rank)) continue;
-      Visitor<EventRecord> visitor;
-      visitor.take = [&](EventRecord event) {
-        if (kinds.size() < kNamesMax) kinds.insert(event.kind);
-        if (!request.Wants(rank, event)) return Status::Ok();
-        if (rows.size() >= kRowsMax) return TooManyRows("events");
-        rows.push_back(MakeEvent(request.run, view.attempts()[attempt], rank, std::move(event)));
-        return Status::Ok();
-      };
-      STATCOLLECT_RETURN_IF_ERROR(store.Visit(view.attempts()[attempt].id, rank, {}, visitor));
-    }
-  }
-  if (rows.empty()) STATCOLLECT_RETURN_IF_ERROR(CheckEventKinds(request.run, request.kinds, kinds));
-  return rows;
 }
 
 Result<CapturesReport> QueryEngine::ListCaptures(const CapturesRequest& request,

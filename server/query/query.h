@@ -66,10 +66,8 @@ class QueryEngine {
   // The projects that have runs, sorted.
   Result<std::vector<std::string>> ListProjects(const std::stop_token& stop = {}) const;
 
-  Result<std::vector<RunSummary>> ListRuns(const std::stop_token& stop = {}) const;
-  // One of them.
+  // What a list says of a run.
   Result<RunSummary> Summary(const std::string& run, const std::stop_token& stop = {}) const;
-  Result<RunDetail> GetRun(const std::string& run, const std::stop_token& stop = {}) const;
 
   // Compares two runs; see docs/divergence.md. Memory: one
   // step of one rank of both runs, the definitions, and the rows of the report.
@@ -90,10 +88,6 @@ class QueryEngine {
                                              const std::stop_token& stop = {}) const;
   // See curves.h. Errors as for GetSeries.
   Result<Curves> GetCurves(const CurvesRequest& request, const std::stop_token& stop = {}) const;
-  // From all attempts, including superseded steps, sorted by rank, attempt, step.
-  Result<std::vector<EventRow>> ListEvents(const EventsRequest& request,
-                                           const std::stop_token& stop = {}) const;
-
   // See captures.h.
   Result<CapturesReport> ListCaptures(const CapturesRequest& request, const std::stop_token& stop = {}) const;
   Status ReadCapture(const ReadCaptureRequest& request, const std::function<Status(const CaptureRow&)>& head,

@@ -76,51 +76,6 @@ struct RunSummary {
   std::optional<std::uint64_t> settled_step = {};
 };
 
-struct RankInfo {
-  std::uint32_t rank = 0, local_rank = 0;
-  std::string host;
-  std::int64_t pid = 0;
-  std::string state;
-  std::uint64_t records = 0, stat_records = 0;
-  std::optional<std::uint64_t> first_step, last_step;
-  std::uint64_t steps = 0;  // with statistics
-  std::uint64_t durable_seq = 0;
-  std::map<std::string, std::uint64_t> dropped;  // reported by the agent, by cause
-};
-
-struct AttemptInfo {
-  std::uint32_t attempt = 0;  // from 1
-  std::int64_t start_unix_nanos = 0;
-  std::vector<RankInfo> ranks;
-};
-
-struct KindCount {
-  Kind kind = Kind::kUnspecified;
-  std::uint64_t activations = 0;
-};
-
-struct EventRow {
-  std::string run;
-  std::uint32_t rank = 0;
-  std::uint64_t step = 0;
-  std::string kind;
-  std::string text;
-  std::int64_t unix_nanos = 0;
-  std::map<std::string, std::string> fields;
-  bool from_collector = false;
-  std::uint32_t attempt = 0;  // launch, from 1
-};
-
-// The answer of GetRun.
-struct RunDetail {
-  RunSummary summary;
-  std::vector<AttemptInfo> attempts;
-  std::map<std::string, std::string> config;  // of the lowest rank of the newest attempt
-  std::vector<EventRow> events;               // of the newest attempt, first 100
-  std::uint64_t activations = 0;              // distinct, of the newest attempt's lowest rank
-  std::vector<KindCount> kinds;               // of the same, by kind
-};
-
 struct DiffRequest {
   std::string run_a, run_b;
   std::optional<double> tolerance;   // relative L2, finite and >= 0; default by dtype
@@ -396,19 +351,6 @@ struct SeriesPoint {
   std::string mode;
   ObservationSide stats;
   std::vector<std::uint32_t> ranks;  // whose parts were put together; empty: `rank` alone
-};
-
-struct EventsRequest {
-  std::string run;
-  std::vector<std::uint32_t> ranks;         // empty: all
-  std::vector<std::string> kinds;           // empty: all
-  std::optional<std::uint64_t> since_step;  // absent: all
-  bool Wants(std::uint32_t rank, const EventRecord& event) const {
-    const auto has = [](const auto& wanted, const auto& value) {
-      return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
-    };
-    return has(ranks, rank) && has(kinds, event.kind) && event.step >= since_step.value_or(0);
-  }
 };
 
 // Maximum number of rows in an answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity,

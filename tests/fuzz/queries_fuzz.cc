@@ -191,25 +191,20 @@ Status GetHeatMap(const Asked& asked) {
 }
 
 Status ListRuns(const Asked& asked) {
-  const auto runs = asked.engine.ListRuns(asked.stop);
   v1::ListRunsResponse response;
-  if (runs.ok()) ToWire(*runs, response);
-  return runs.status();
+  return asked.engine.Ask(query::ListRuns, {}, response, asked.stop);
 }
 
 const std::map<std::string, Question>& Questions() {
-  static const Question events =
-      Plain<v1::ListEventsRequest, v1::ListEventsResponse>(&QueryEngine::ListEvents);
+  static const Question events = Leaf<v1::ListEventsRequest>(query::ListEvents);
   static const std::map<std::string, Question> all = {
 #define STATCOLLECT_ASK_LEAF(Method, pool) {#Method, Leaf<v1::Method##Request>(query::Method)},
       STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ASK_LEAF)
 #undef STATCOLLECT_ASK_LEAF
           {"ListRuns", ListRuns},
-      {"GetRun", Plain<v1::GetRunRequest, v1::GetRunResponse>(&QueryEngine::GetRun)},
       {"Diff", WithProgress<v1::DiffRequest, v1::DiffReport>(&QueryEngine::Diff)},
       {"GetSeries", Plain<v1::GetSeriesRequest, v1::GetSeriesResponse>(&QueryEngine::GetSeries)},
       {"GetCurves", Plain<v1::GetCurvesRequest, v1::GetCurvesResponse>(&QueryEngine::GetCurves)},
-      {"ListEvents", events},
       {"FollowEvents", events},  // begins with the same list
       {"FollowRuns", ListRuns},  // likewise
       {"GetHeatMap", GetHeatMap},

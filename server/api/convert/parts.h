@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "server/query/answers/message_parts.h"
+#include "server/query/answers/runs.h"
 #include "server/query/reports.h"
 #include "statcollect/v1/query.pb.h"
 
@@ -27,7 +28,6 @@ void Copy(const std::optional<T>& value, Set&& set) {
 
 void ToWire(const query::SeriesPoint& point, v1::SeriesPoint& out);
 void ToWire(const query::HeatMapRow& row, v1::HeatMapRow& out);
-void ToWire(const query::RunSummary& run, v1::RunSummary& out);
 void ToWire(const query::Compared& compared, v1::Compared& out);
 
 }  // namespace statcollect::api

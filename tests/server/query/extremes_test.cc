@@ -15,8 +15,10 @@
 #include <gtest/gtest.h>
 
 #include "server/query/answers/density.h"
+#include "server/query/answers/events.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
+#include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/query.h"
 #include "server/store/newest_step.h"
@@ -56,8 +58,8 @@ struct EveryQuery {
 
 const std::vector<EveryQuery>& EveryQueryOfSteps() {
   static const std::vector<EveryQuery> all = {
-      {"runs", [](auto& e, auto&) { return e.ListRuns().status(); }},
-      {"show", [](auto& e, auto&) { return e.GetRun("a").status(); }},
+      {"runs", [](auto& e, auto&) { return Ask(e, ListRuns, {}).status(); }},
+      {"show", [](auto& e, auto&) { return Ask(e, GetRun, "a").status(); }},
       {"losses",
        [](auto& e, auto&) {
          return Ask(e, ListLosses, {.runs = {"a", "b"}}).status();
@@ -72,7 +74,8 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
        [](auto& e, auto& steps) { return Ask(e, ListMemory, {.run = "a", .steps = steps}).status(); }},
       {"density",
        [](auto& e, auto& steps) { return Ask(e, ListDensity, {.run = "a", .steps = steps}).status(); }},
-      {"events", [](auto& e, auto&) { return e.ListEvents({.run = "a", .since_step = kLast}).status(); }},
+      {"events",
+       [](auto& e, auto&) { return Ask(e, ListEvents, {.run = "a", .since_step = kLast}).status(); }},
       {"exponents",
        [](auto& e, auto& steps) { return e.ListExponents({.run = "a", .steps = steps}).status(); }},
       {"captures",

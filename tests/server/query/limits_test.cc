@@ -12,8 +12,10 @@
 #include <gtest/gtest.h>
 
 #include "server/query/answers/density.h"
+#include "server/query/answers/events.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
+#include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/query.h"
 #include "server/store/forwarding_store.h"
@@ -45,9 +47,9 @@ const std::vector<Query>& Queries() {
       {"Scalars", [](auto& e, auto& stop) { return Ask(e, ListScalars, {.run = "a"}, stop).status(); }},
       {"Memory", [](auto& e, auto& stop) { return Ask(e, ListMemory, {.run = "a"}, stop).status(); }},
       {"Density", [](auto& e, auto& stop) { return Ask(e, ListDensity, {.run = "a"}, stop).status(); }},
-      {"Events", [](auto& e, auto& stop) { return e.ListEvents({.run = "a"}, stop).status(); }},
+      {"Events", [](auto& e, auto& stop) { return Ask(e, ListEvents, {.run = "a"}, stop).status(); }},
       {"Exponents", [](auto& e, auto& stop) { return e.ListExponents({.run = "a"}, stop).status(); }},
-      {"Show", [](auto& e, auto& stop) { return e.GetRun("a", stop).status(); }},
+      {"Show", [](auto& e, auto& stop) { return Ask(e, GetRun, "a", stop).status(); }},
       {"Series",
        [](auto& e, auto& stop) { return e.GetSeries({.run = "a", .activation = "x"}, stop).status(); }},
       {"Top", [](auto& e, auto& stop) { return e.GetTop({.run = "wide", .step = 0}, stop).status(); }},
@@ -81,7 +83,7 @@ const std::vector<Query>& Queries() {
 const std::vector<Query>& ShortQueries() {
   static const std::vector<Query> all = {
       {"Projects", [](auto& e, auto& stop) { return e.ListProjects(stop).status(); }},
-      {"Runs", [](auto& e, auto& stop) { return e.ListRuns(stop).status(); }},
+      {"Runs", [](auto& e, auto& stop) { return Ask(e, ListRuns, {}, stop).status(); }},
       {"Summary", [](auto& e, auto& stop) { return e.Summary("a", stop).status(); }},
       {"Losses", [](auto& e, auto& stop) { return Ask(e, ListLosses, {.runs = {"a"}}, stop).status(); }},
       {"Captures", [](auto& e, auto& stop) { return e.ListCaptures({.run = "a"}, stop).status(); }},

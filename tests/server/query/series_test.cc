@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "server/query/answers/density.h"
+#include "server/query/answers/events.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/query.h"
@@ -115,7 +116,7 @@ TEST_F(SeriesTest, StepsWithoutTheActivationGiveAnEmptySeries) {
 TEST_F(SeriesTest, ErrorsOfEveryQuery) {
   EXPECT_EQ(engine_.GetSeries({.run = "q", .activation = "h.0"}).status().code(), Code::kNotFound);
   EXPECT_EQ(Ask(engine_, ListScalars, {.run = "q"}).status().code(), Code::kNotFound);
-  EXPECT_EQ(engine_.ListEvents({.run = "q"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(Ask(engine_, ListEvents, {.run = "q"}).status().code(), Code::kNotFound);
   EXPECT_EQ(engine_.GetSeries({.run = "r", .activation = "h.0", .steps = "x"}).status().code(),
             Code::kInvalidArgument);
   EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r", .steps = "x"}).status().code(), Code::kInvalidArgument);
@@ -124,7 +125,7 @@ TEST_F(SeriesTest, ErrorsOfEveryQuery) {
   EXPECT_EQ(engine_.GetSeries({.run = "r", .activation = "h.0"}, stop.get_token()).status().code(),
             Code::kCancelled);
   EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
-  EXPECT_EQ(engine_.ListEvents({.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
+  EXPECT_EQ(Ask(engine_, ListEvents, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
 }
 
 TEST_F(SeriesTest, ScalarsAreByNameRankAndStepOfTheNewestAttempt) {
@@ -197,10 +198,10 @@ TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
 }
 
 TEST_F(SeriesTest, EventsOfEveryAttemptAreKept) {
-  auto rows = engine_.ListEvents({.run = "r", .ranks = {0}});
-  ASSERT_EQ(rows->size(), 8u);
-  EXPECT_EQ(rows->front().kind, "k");
-  EXPECT_EQ(rows->front().text, "t");
+  auto rows = Ask(engine_, ListEvents, {.run = "r", .ranks = {0}});
+  ASSERT_EQ(rows->records_size(), 8);
+  EXPECT_EQ(rows->records(0).kind(), "k");
+  EXPECT_EQ(rows->records(0).text(), "t");
 }
 
 }  // namespace
