@@ -24,7 +24,6 @@ namespace statcollect::api {
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
 Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
 Result<std::string> FromWire(const v1::GetNoiseRequest& request);
-Result<query::SeriesRequest> FromWire(const v1::GetSeriesRequest& request);
 Result<query::CapturesRequest> FromWire(const v1::ListCapturesRequest& request);
 Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request);
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
@@ -33,7 +32,6 @@ Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 void ToWire(const query::Progress& progress, v1::Progress& out);
 void ToWire(const query::DiffReport& report, v1::DiffReport& out);
 void ToWire(const query::NoiseSummary& noise, v1::NoiseProfile& out);
-void ToWire(const std::vector<query::SeriesPoint>& points, v1::GetSeriesResponse& out);
 void ToWire(const query::CaptureRow& row, v1::CaptureRow& out);
 void ToWire(const query::CapturesReport& report, v1::ListCapturesResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);

@@ -1,4 +1,4 @@
-// Like convert.h, for the queries about one step (top), a statistic (stat_map), settings (config), ranks, exponents and curves.
+// Like convert.h, for the queries about a statistic (stat_map), settings (config), ranks and exponents.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 #define STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 
@@ -7,30 +7,24 @@
 #include "common/status.h"
 #include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
-#include "server/query/curves.h"
 #include "server/query/diff/stat_map.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/settings/config_report.h"
-#include "server/query/top.h"
 #include "statcollect/v1/query.pb.h"
 
 namespace statcollect::api {
 
-Result<query::TopRequest> FromWire(const v1::GetTopRequest& request);
 Result<query::StatMapRequest> FromWire(const v1::GetStatMapRequest& request);
 Result<query::ProposeMapRequest> FromWire(const v1::ProposeMapRequest& request);
 Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request);
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
 Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request);
-Result<query::CurvesRequest> FromWire(const v1::GetCurvesRequest& request);
 
-void ToWire(const query::TopReport& report, v1::GetTopResponse& out);
 void ToWire(const query::StatMap& map, v1::GetStatMapResponse& out);
 void ToWire(const query::ProposeMapReport& report, v1::ProposeMapResponse& out);
 void ToWire(const query::ConfigReport& report, v1::ConfigReport& out);
 void ToWire(const query::RanksReport& report, v1::RanksReport& out);
 void ToWire(const std::vector<query::ExponentRow>& rows, v1::ListExponentsResponse& out);
-void ToWire(const query::Curves& curves, v1::GetCurvesResponse& out);
 
 }  // namespace statcollect::api
 

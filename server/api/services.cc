@@ -139,16 +139,6 @@ class QueryService final : public v1::Query::CallbackService {
     return Call::Start(pool_, limits_.progress_interval, work);
   }
 
-  ServerUnaryReactor* GetSeries(CallbackServerContext*, const v1::GetSeriesRequest* request,
-                                v1::GetSeriesResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::GetSeries);
-  }
-
-  ServerUnaryReactor* GetCurves(CallbackServerContext*, const v1::GetCurvesRequest* request,
-                                v1::GetCurvesResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::GetCurves);
-  }
-
   grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowEvents(
       CallbackServerContext*, const v1::ListEventsRequest* request) override {
     auto wanted = FromWire(*request);
@@ -259,11 +249,6 @@ class QueryService final : public v1::Query::CallbackService {
       return of.Explained(of->ReadCapture(wanted, head, data, stop));
     };
     return Call::Start(captures_, *context, pace(), work);
-  }
-
-  ServerUnaryReactor* GetTop(CallbackServerContext*, const v1::GetTopRequest* request,
-                             v1::GetTopResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::GetTop);
   }
 
   ServerUnaryReactor* GetStatMap(CallbackServerContext*, const v1::GetStatMapRequest* request,

@@ -10,14 +10,12 @@
 #include "server/query/diff/diff.h"
 #include "server/query/event_kinds.h"
 #include "server/query/logical/choose.h"
-#include "server/query/logical/one_run.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_store.h"
 #include "server/query/project_store.h"
 #include "server/query/rows.h"
 #include "server/query/run_summary.h"
 #include "server/query/run_view.h"
-#include "server/query/series.h"
 #include "server/query/suggest.h"
 
 namespace statcollect::query {
@@ -190,26 +188,6 @@ Status QueryEngine::DeleteNoise(const std::string& run, const std::stop_token& s
   return store_.PutDocument(run, kNoiseDocument, std::nullopt);
 }
 
-Result<std::vector<SeriesPoint>> QueryEngine::GetSeries(const SeriesRequest& request,
-                                                        const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  if (request.by_rank || !request.ranks.empty()) return SeriesOf(view, request);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, OpenIfCut(store, view));
-  const auto is_asked = [&](const TensorName& tensor) { return tensor.name == request.activation; };
-  if (!whole || std::any_of(whole->cut().unknown.begin(), whole->cut().unknown.end(), is_asked))
-    return SeriesOf(view, request);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto of_whole, RunView::Open(*whole, request.run));
-  auto points = SeriesOf(of_whole, request);
-  if (points.ok()) DescribeRanks(*whole, *points);
-  return points;
-}
-
-Result<Curves> QueryEngine::GetCurves(const CurvesRequest& request, const std::stop_token& stop) const {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto points, GetSeries(request.series, stop));
-  return CurvesOf(points, request);
-}
-
 Result<CapturesReport> QueryEngine::ListCaptures(const CapturesRequest& request,
                                                  const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
@@ -240,14 +218,6 @@ Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& 
                                 const std::stop_token& stop) const {
   LimitedStore store(store_, ReadBudget::kNoLimit, stop);
   return query::ReadRecords(store, request, take, stop);
-}
-
-Result<TopReport> QueryEngine::GetTop(const TopRequest& request, const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  if (request.by_rank || !request.ranks.empty()) return FindTop(view, request, stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, OpenIfCut(store, view));
-  return whole ? FindTopOfWhole(*whole, view, request, stop) : FindTop(view, request, stop);
 }
 
 Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request, const std::stop_token& stop) const {

@@ -26,7 +26,6 @@
 #include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
 #include "server/query/context.h"
-#include "server/query/curves.h"
 #include "server/query/diff/stat_map.h"
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
@@ -34,7 +33,6 @@
 #include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
 #include "server/query/settings/config_report.h"
-#include "server/query/top.h"
 #include "server/query/types.h"
 #include "server/store/store.h"
 
@@ -82,12 +80,6 @@ class QueryEngine {
   Result<NoiseSummary> GetNoise(const std::string& run, const std::stop_token& stop = {}) const;
   Status DeleteNoise(const std::string& run, const std::stop_token& stop = {}) const;
 
-  // Sorted by kind, output path, rank, step, micro-batch, call. kNotFound: no such activation (gives the
-  // closest names).
-  Result<std::vector<SeriesPoint>> GetSeries(const SeriesRequest& request,
-                                             const std::stop_token& stop = {}) const;
-  // See curves.h. Errors as for GetSeries.
-  Result<Curves> GetCurves(const CurvesRequest& request, const std::stop_token& stop = {}) const;
   // See captures.h.
   Result<CapturesReport> ListCaptures(const CapturesRequest& request, const std::stop_token& stop = {}) const;
   Status ReadCapture(const ReadCaptureRequest& request, const std::function<Status(const CaptureRow&)>& head,
@@ -102,8 +94,6 @@ class QueryEngine {
   // See records_reader.h.
   Status ReadRecords(const RecordsRequest& request, const OnRecords& take,
                      const std::stop_token& stop = {}) const;
-  // See top.h.
-  Result<TopReport> GetTop(const TopRequest& request, const std::stop_token& stop = {}) const;
   // See stat_map.h.
   Result<StatMap> GetStatMap(const StatMapRequest& request, const std::stop_token& stop = {}) const;
   // See propose_map.h. Runs that are cut up differently are put together first, as for Diff.

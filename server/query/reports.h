@@ -329,30 +329,6 @@ struct NoiseSummary {
 };
 inline constexpr std::size_t kNoiseRowsMax = 20;
 
-struct SeriesRequest {
-  std::string run;
-  std::string activation;                  // exact name
-  Kind kind = Kind::kUnspecified;          // unspecified: all
-  std::vector<std::uint32_t> ranks;        // empty: all
-  std::string steps;                       // as for StepSet::Parse
-  std::optional<std::string> output_path;  // absent: all
-  bool by_rank = false;                    // the parts of tensors that are cut over ranks
-};
-
-struct SeriesPoint {
-  std::string run;
-  std::uint32_t rank = 0;
-  std::uint64_t step = 0;
-  std::uint32_t micro_batch = 0;
-  Kind kind = Kind::kUnspecified;
-  std::string activation;
-  std::string output_path;
-  std::uint32_t call = 0;
-  std::string mode;
-  ObservationSide stats;
-  std::vector<std::uint32_t> ranks;  // whose parts were put together; empty: `rank` alone
-};
-
 // Maximum number of rows in an answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity,
 // ListCaptures and ListExponents. More are kResourceExhausted, with advice on what to narrow.
 inline constexpr std::uint64_t kRowsMax = 1'000'000;

@@ -203,13 +203,10 @@ const std::map<std::string, Question>& Questions() {
 #undef STATCOLLECT_ASK_LEAF
           {"ListRuns", ListRuns},
       {"Diff", WithProgress<v1::DiffRequest, v1::DiffReport>(&QueryEngine::Diff)},
-      {"GetSeries", Plain<v1::GetSeriesRequest, v1::GetSeriesResponse>(&QueryEngine::GetSeries)},
-      {"GetCurves", Plain<v1::GetCurvesRequest, v1::GetCurvesResponse>(&QueryEngine::GetCurves)},
       {"FollowEvents", events},  // begins with the same list
       {"FollowRuns", ListRuns},  // likewise
       {"GetHeatMap", GetHeatMap},
       {"ReadRecords", ReadRecords},
-      {"GetTop", Plain<v1::GetTopRequest, v1::GetTopResponse>(&QueryEngine::GetTop)},
       {"GetStatMap", Plain<v1::GetStatMapRequest, v1::GetStatMapResponse>(&QueryEngine::GetStatMap)},
       {"ProposeMap", Plain<v1::ProposeMapRequest, v1::ProposeMapResponse>(&QueryEngine::ProposeMap)},
       {"CompareConfig", Plain<v1::CompareConfigRequest, v1::ConfigReport>(&QueryEngine::CompareConfig)},

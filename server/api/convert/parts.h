@@ -26,7 +26,6 @@ void Copy(const std::optional<T>& value, Set&& set) {
   if (value) set(*value);
 }
 
-void ToWire(const query::SeriesPoint& point, v1::SeriesPoint& out);
 void ToWire(const query::HeatMapRow& row, v1::HeatMapRow& out);
 void ToWire(const query::Compared& compared, v1::Compared& out);
 

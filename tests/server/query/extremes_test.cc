@@ -14,12 +14,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
+#include "server/query/answers/series.h"
+#include "server/query/answers/top.h"
 #include "server/query/query.h"
 #include "server/store/newest_step.h"
 #include "tests/server/query/ask.h"
@@ -82,14 +85,14 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
        [](auto& e, auto& steps) { return e.ListCaptures({.run = "a", .steps = steps}).status(); }},
       {"series",
        [](auto& e, auto& steps) {
-         return e.GetSeries({.run = "a", .activation = "x", .steps = steps}).status();
+         return Ask(e, GetSeries, {.run = "a", .activation = "x", .steps = steps}).status();
        }},
       {"curves",
        [](auto& e, auto& steps) {
-         return e.GetCurves({.series = {.run = "a", .activation = "x", .steps = steps}}).status();
+         return Ask(e, GetCurves, {.series = {.run = "a", .activation = "x", .steps = steps}}).status();
        }},
-      {"top", [](auto& e, auto&) { return e.GetTop({.run = "a"}).status(); }},
-      {"top by rank", [](auto& e, auto&) { return e.GetTop({.run = "a", .by_rank = true}).status(); }},
+      {"top", [](auto& e, auto&) { return Ask(e, GetTop, {.run = "a"}).status(); }},
+      {"top by rank", [](auto& e, auto&) { return Ask(e, GetTop, {.run = "a", .by_rank = true}).status(); }},
       {"map", [](auto& e, auto& steps) { return e.GetStatMap({.run = "a", .steps = steps}).status(); }},
       {"movements",
        [](auto& e, auto& steps) {
@@ -143,9 +146,9 @@ TEST_P(ExtremesTest, AScalarFarBehindTheStatisticsHoldsNoQueryUp) {
   }
   const QueryEngine engine(store_);
   ExpectAnswers(store_, engine);
-  const auto top = engine.GetTop({.run = "a"});
+  const auto top = Ask(engine, GetTop, {.run = "a"});
   ASSERT_TRUE(top.ok()) << top.status().message();
-  EXPECT_EQ(top->step, 2u) << "the newest step with statistics";
+  EXPECT_EQ(top->step(), 2u) << "the newest step with statistics";
   const auto scalars = Ask(engine, ListScalars, {.run = "a"});
   ASSERT_EQ(scalars->records_size(), 1);
   EXPECT_EQ(scalars->records(0).step(), GetParam());
@@ -163,9 +166,9 @@ TEST_P(ExtremesTest, NorInARunThatIsCutOverRanks) {
   }
   const QueryEngine engine(store_);
   ExpectAnswers(store_, engine);
-  const auto top = engine.GetTop({.run = "a"});
+  const auto top = Ask(engine, GetTop, {.run = "a"});
   ASSERT_TRUE(top.ok()) << top.status().message();
-  EXPECT_EQ(top->step, 7u);
+  EXPECT_EQ(top->step(), 7u);
 }
 
 TEST_P(ExtremesTest, StatisticsOfTheLastStepsAreFound) {
@@ -187,11 +190,11 @@ TEST_P(ExtremesTest, StatisticsOfTheLastStepsAreFound) {
   }
   const QueryEngine engine(store_);
   ExpectAnswers(store_, engine);
-  EXPECT_EQ(engine.GetTop({.run = "a"})->step, GetParam());
-  const auto series = engine.GetSeries({.run = "a", .activation = "x"});
+  EXPECT_EQ(Ask(engine, GetTop, {.run = "a"})->step(), GetParam());
+  const auto series = Ask(engine, GetSeries, {.run = "a", .activation = "x"});
   ASSERT_TRUE(series.ok()) << series.status().message();
-  ASSERT_EQ(series->size(), 2u);
-  EXPECT_EQ(series->back().step, GetParam());
+  ASSERT_EQ(series->records_size(), 2);
+  EXPECT_EQ(series->records(1).step(), GetParam());
   const auto diff = engine.Diff({.run_a = "a", .run_b = "b"});
   ASSERT_TRUE(diff.ok()) << diff.status().message();
   EXPECT_EQ(diff->verdict, Verdict::kIdentical);

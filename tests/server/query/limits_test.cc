@@ -11,12 +11,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
+#include "server/query/answers/series.h"
+#include "server/query/answers/top.h"
 #include "server/query/query.h"
 #include "server/store/forwarding_store.h"
 #include "tests/server/query/ask.h"
@@ -51,8 +54,8 @@ const std::vector<Query>& Queries() {
       {"Exponents", [](auto& e, auto& stop) { return e.ListExponents({.run = "a"}, stop).status(); }},
       {"Show", [](auto& e, auto& stop) { return Ask(e, GetRun, "a", stop).status(); }},
       {"Series",
-       [](auto& e, auto& stop) { return e.GetSeries({.run = "a", .activation = "x"}, stop).status(); }},
-      {"Top", [](auto& e, auto& stop) { return e.GetTop({.run = "wide", .step = 0}, stop).status(); }},
+       [](auto& e, auto& stop) { return Ask(e, GetSeries, {.run = "a", .activation = "x"}, stop).status(); }},
+      {"Top", [](auto& e, auto& stop) { return Ask(e, GetTop, {.run = "wide", .step = 0}, stop).status(); }},
       {"Ranks", [](auto& e, auto& stop) { return e.CheckRanks({.run = "a"}, {}, stop).status(); }},
       {"Diff", [](auto& e, auto& stop) { return e.Diff({.run_a = "a", .run_b = "b"}, {}, stop).status(); }},
       {"Noise",
@@ -63,7 +66,7 @@ const std::vector<Query>& Queries() {
        }},
       {"Curves",
        [](auto& e, auto& stop) {
-         return e.GetCurves({.series = {.run = "a", .activation = "x"}}, stop).status();
+         return Ask(e, GetCurves, {.series = {.run = "a", .activation = "x"}}, stop).status();
        }},
       {"StatMap", [](auto& e, auto& stop) { return e.GetStatMap({.run = "a"}, stop).status(); }},
       {"LossMap",

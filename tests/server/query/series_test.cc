@@ -5,6 +5,7 @@
 #include "server/query/answers/events.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/scalars.h"
+#include "server/query/answers/series.h"
 #include "server/query/query.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
@@ -43,10 +44,10 @@ class SeriesTest : public ::testing::Test {
     }
   }
   std::vector<double> Maxima(const SeriesRequest& request) {
-    auto points = engine_.GetSeries(request);
+    auto points = Ask(engine_, GetSeries, request);
     EXPECT_TRUE(points.ok()) << points.status().message();
     std::vector<double> maxima;
-    for (const SeriesPoint& point : *points) maxima.push_back(*point.stats.max);
+    for (const v1::SeriesPoint& point : points->records()) maxima.push_back(point.stats().max());
     return maxima;
   }
   FakeStore store_;
@@ -61,13 +62,13 @@ TEST_F(SeriesTest, TakesEachStepFromTheNewestAttemptThatHasIt) {
 TEST_F(SeriesTest, IsOrderedByKindPathRankAndStep) {
   EXPECT_THAT(Maxima({.run = "r", .activation = "h.0", .steps = "4-5"}),
               ElementsAre(5, 6, 15, 16, 2.5, 3, 7.5, 8));
-  auto points = engine_.GetSeries({.run = "r", .activation = "h.1", .ranks = {1}, .steps = "5"});
-  ASSERT_EQ(points->size(), 2u);
-  EXPECT_EQ((*points)[0].output_path, "0");
-  EXPECT_EQ((*points)[1].output_path, "1");
-  EXPECT_EQ((*points)[0].rank, 1u);
-  EXPECT_EQ((*points)[0].mode, "train");
-  EXPECT_EQ((*points)[0].stats.dtype, "f32");
+  auto points = Ask(engine_, GetSeries, {.run = "r", .activation = "h.1", .ranks = {1}, .steps = "5"});
+  ASSERT_EQ(points->records_size(), 2);
+  EXPECT_EQ(points->records(0).output_path(), "0");
+  EXPECT_EQ(points->records(1).output_path(), "1");
+  EXPECT_EQ(points->records(0).rank(), 1u);
+  EXPECT_EQ(points->records(0).mode(), "train");
+  EXPECT_EQ(points->records(0).stats().dtype(), "f32");
 }
 
 TEST_F(SeriesTest, OutputPathCanBeChosen) {
@@ -83,10 +84,11 @@ TEST_F(SeriesTest, EachStepOfALongOneIsThereOnce) {
   for (const std::uint64_t step : steps) Write(run, step, 1);
   run.Commit();
   const auto steps_of = [&](const std::string& wanted) {
-    auto points = engine_.GetSeries(
-        {.run = "long", .activation = "h.0", .kind = Kind::kOutput, .ranks = {1}, .steps = wanted});
+    auto points =
+        Ask(engine_, GetSeries,
+            {.run = "long", .activation = "h.0", .kind = Kind::kOutput, .ranks = {1}, .steps = wanted});
     std::vector<std::uint64_t> found;
-    for (const SeriesPoint& point : *points) found.push_back(point.step);
+    for (const v1::SeriesPoint& point : points->records()) found.push_back(point.step());
     return found;
   };
   EXPECT_EQ(steps_of(""), steps);
@@ -96,33 +98,33 @@ TEST_F(SeriesTest, EachStepOfALongOneIsThereOnce) {
 }
 
 TEST_F(SeriesTest, UnknownActivationIsNotFoundWithTheClosestNames) {
-  const Status s = engine_.GetSeries({.run = "r", .activation = "h0"}).status();
+  const Status s = Ask(engine_, GetSeries, {.run = "r", .activation = "h0"}).status();
   EXPECT_EQ(s.code(), Code::kNotFound);
   EXPECT_THAT(s.message(), HasSubstr("closest of the 2 there are: h.0, h.1"));
 }
 
 TEST_F(SeriesTest, KnownActivationWithAnotherKindSaysSo) {
-  const Status s = engine_.GetSeries({.run = "r", .activation = "h.0", .kind = Kind::kWeight}).status();
+  const Status s = Ask(engine_, GetSeries, {.run = "r", .activation = "h.0", .kind = Kind::kWeight}).status();
   EXPECT_EQ(s.code(), Code::kNotFound);
   EXPECT_THAT(s.message(), HasSubstr("exists, but not with this kind"));
 }
 
 TEST_F(SeriesTest, StepsWithoutTheActivationGiveAnEmptySeries) {
-  auto points = engine_.GetSeries({.run = "r", .activation = "h.0", .steps = "50-"});
+  auto points = Ask(engine_, GetSeries, {.run = "r", .activation = "h.0", .steps = "50-"});
   ASSERT_TRUE(points.ok());
-  EXPECT_TRUE(points->empty());
+  EXPECT_TRUE(points->records().empty());
 }
 
 TEST_F(SeriesTest, ErrorsOfEveryQuery) {
-  EXPECT_EQ(engine_.GetSeries({.run = "q", .activation = "h.0"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(Ask(engine_, GetSeries, {.run = "q", .activation = "h.0"}).status().code(), Code::kNotFound);
   EXPECT_EQ(Ask(engine_, ListScalars, {.run = "q"}).status().code(), Code::kNotFound);
   EXPECT_EQ(Ask(engine_, ListEvents, {.run = "q"}).status().code(), Code::kNotFound);
-  EXPECT_EQ(engine_.GetSeries({.run = "r", .activation = "h.0", .steps = "x"}).status().code(),
+  EXPECT_EQ(Ask(engine_, GetSeries, {.run = "r", .activation = "h.0", .steps = "x"}).status().code(),
             Code::kInvalidArgument);
   EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r", .steps = "x"}).status().code(), Code::kInvalidArgument);
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_EQ(engine_.GetSeries({.run = "r", .activation = "h.0"}, stop.get_token()).status().code(),
+  EXPECT_EQ(Ask(engine_, GetSeries, {.run = "r", .activation = "h.0"}, stop.get_token()).status().code(),
             Code::kCancelled);
   EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
   EXPECT_EQ(Ask(engine_, ListEvents, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);

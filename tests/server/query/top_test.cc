@@ -1,4 +1,4 @@
-#include "server/query/top.h"
+#include "server/query/answers/top.h"
 
 #include <cmath>
 #include <limits>
@@ -7,12 +7,14 @@
 #include <gtest/gtest.h>
 
 #include "server/query/query.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using testing::Ask;
 using ::testing::ElementsAre;
 using testing::FakeStore;
 using ::testing::HasSubstr;
@@ -41,11 +43,11 @@ class TopTest : public ::testing::Test {
   }
   std::vector<std::string> Names(TopRequest request) {
     request.run = "r";
-    auto report = engine_.GetTop(request);
+    auto report = Ask(engine_, GetTop, request);
     EXPECT_TRUE(report.ok()) << report.status().message();
     std::vector<std::string> names;
-    for (const TopRow& row : report->rows)
-      names.push_back(row.point.activation + "@" + std::to_string(row.point.rank));
+    for (const v1::TopRow& row : report->records())
+      names.push_back(row.activation() + "@" + std::to_string(row.rank()));
     return names;
   }
   FakeStore store_;
@@ -61,26 +63,26 @@ TEST_F(TopTest, LeavesOutIntegersUnlessTheirKindIsNamed) {
   run.Commit();
   const auto names = [&](const std::vector<Kind>& kinds) {
     std::vector<std::string> found;
-    const auto top = engine_.GetTop({.run = "gpt", .kinds = kinds});
-    for (const TopRow& row : top->rows) found.push_back(row.point.activation);
+    const auto top = Ask(engine_, GetTop, {.run = "gpt", .kinds = kinds});
+    for (const v1::TopRow& row : top->records()) found.push_back(row.activation());
     return found;
   };
   EXPECT_THAT(names({}), ElementsAre("images", "head"));
   EXPECT_THAT(names({Kind::kBatch}), ElementsAre("input_ids", "images"));
-  EXPECT_EQ(engine_.GetTop({.run = "gpt"})->considered, 2u);
-  EXPECT_THAT(engine_.GetTop({.run = "gpt"})->notes,
+  EXPECT_EQ(Ask(engine_, GetTop, {.run = "gpt"})->considered(), 2u);
+  EXPECT_THAT(Ask(engine_, GetTop, {.run = "gpt"})->notes(),
               ElementsAre(HasSubstr("with --kinds input they"), HasSubstr("with --kinds batch they")));
 }
 
 TEST_F(TopTest, TakesTheNewestStepWithStatisticsAndTheLargestNorms) {
-  auto report = engine_.GetTop({.run = "r", .kinds = {Kind::kOutput}});
+  auto report = Ask(engine_, GetTop, {.run = "r", .kinds = {Kind::kOutput}});
   ASSERT_TRUE(report.ok()) << report.status().message();
-  EXPECT_EQ(report->step, 3u);
-  EXPECT_EQ(report->by, TopBy::kL2);
-  EXPECT_EQ(report->considered, 8u);
+  EXPECT_EQ(report->step(), 3u);
+  EXPECT_EQ(report->by(), v1::TOP_BY_L2);
+  EXPECT_EQ(report->considered(), 8u);
   EXPECT_THAT(Names({.kinds = {Kind::kOutput}, .count = 3}), ElementsAre("wide@1", "spike@1", "wide@0"));
-  EXPECT_DOUBLE_EQ(report->rows[0].value, 20);
-  EXPECT_EQ(report->rows[0].class_name, "Module");
+  EXPECT_DOUBLE_EQ(report->records(0).value(), 20);
+  EXPECT_EQ(report->records(0).class_name(), "Module");
 }
 
 TEST_F(TopTest, OrdersByEachNumberInItsOwnSense) {
@@ -104,26 +106,27 @@ TEST_F(TopTest, ListsOnlyWhatHasNonfiniteElements) {
 }
 
 TEST_F(TopTest, RmsIsOverTheFiniteElements) {
-  const auto report = engine_.GetTop({.run = "r", .by = TopBy::kRms, .ranks = {0}, .kinds = {Kind::kOutput}});
-  for (const TopRow& row : report->rows) {
-    if (row.point.activation == "broken") {
-      EXPECT_DOUBLE_EQ(row.value, 1);
+  const auto report =
+      Ask(engine_, GetTop, {.run = "r", .by = TopBy::kRms, .ranks = {0}, .kinds = {Kind::kOutput}});
+  for (const v1::TopRow& row : report->records()) {
+    if (row.activation() == "broken") {
+      EXPECT_DOUBLE_EQ(row.value(), 1);
     }
-    if (row.point.activation == "spike") {
-      EXPECT_DOUBLE_EQ(row.value, 4.5);
+    if (row.activation() == "spike") {
+      EXPECT_DOUBLE_EQ(row.value(), 4.5);
     }
   }
 }
 
 TEST_F(TopTest, SaysWhichStepsThereAre) {
-  const auto missing = engine_.GetTop({.run = "r", .step = 77});
+  const auto missing = Ask(engine_, GetTop, {.run = "r", .step = 77});
   EXPECT_EQ(missing.status().code(), Code::kNotFound);
   EXPECT_THAT(missing.status().message(), HasSubstr("2..4"));
-  EXPECT_EQ(engine_.GetTop({.run = "r", .step = 4}).status().code(), Code::kNotFound);
-  EXPECT_EQ(engine_.GetTop({.run = "r", .count = 10'001}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Ask(engine_, GetTop, {.run = "r", .step = 4}).status().code(), Code::kNotFound);
+  EXPECT_EQ(Ask(engine_, GetTop, {.run = "r", .count = 10'001}).status().code(), Code::kInvalidArgument);
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_EQ(engine_.GetTop({.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
+  EXPECT_EQ(Ask(engine_, GetTop, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
 }
 
 }  // namespace

@@ -7,7 +7,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/series.h"
+#include "server/query/answers/top.h"
 #include "server/query/query.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/logical/cut_tensor.h"
 #include "tests/support/fake_store.h"
 
@@ -29,19 +32,20 @@ class OneRun : public ::testing::Test {
     Random random(step + 1);
     return RandomTensor(random, kShape);
   }
-  std::vector<SeriesPoint> Series(const std::string& name, bool by_rank = false) {
+  std::vector<v1::SeriesPoint> Series(const std::string& name, bool by_rank = false) {
     SeriesRequest request{.run = "r", .activation = name};
     request.by_rank = by_rank;
-    auto points = QueryEngine(store_).GetSeries(request);
+    auto points = Ask(store_, GetSeries, request);
     EXPECT_TRUE(points.ok()) << points.status().message();
-    return points.ok() ? *points : std::vector<SeriesPoint>();
+    return points.ok() ? std::vector(points->records().begin(), points->records().end())
+                       : std::vector<v1::SeriesPoint>();
   }
-  TopReport Top(bool by_rank = false) {
+  v1::GetTopResponse Top(bool by_rank = false) {
     TopRequest request{.run = "r"};
     request.by_rank = by_rank;
-    auto top = QueryEngine(store_).GetTop(request);
+    auto top = Ask(store_, GetTop, request);
     EXPECT_TRUE(top.ok()) << top.status().message();
-    return top.ok() ? *top : TopReport();
+    return top.ok() ? *top : v1::GetTopResponse();
   }
 
   FakeStore store_;
@@ -56,17 +60,17 @@ TEST_F(OneRun, SeriesAreOfWholeTensors) {
   ASSERT_THAT(points, SizeIs(3));
   for (std::uint64_t step = 0; step < 3; ++step) {
     const Computed whole = Compute(Values(step), std::nullopt);
-    EXPECT_EQ(points[step].step, step);
-    EXPECT_EQ(points[step].stats.hash, whole.stats.hash);
-    EXPECT_NEAR(*points[step].stats.l2, whole.stats.l2, 1e-6 * whole.stats.l2);
-    EXPECT_THAT(points[step].stats.shape, ElementsAre(6, 10));
-    EXPECT_THAT(points[step].ranks, ElementsAre(0, 1, 2, 3));
+    EXPECT_EQ(points[step].step(), step);
+    EXPECT_EQ(points[step].stats().hash(), whole.stats.hash);
+    EXPECT_NEAR(points[step].stats().l2(), whole.stats.l2, 1e-6 * whole.stats.l2);
+    EXPECT_THAT(points[step].stats().shape(), ElementsAre(6, 10));
+    EXPECT_THAT(points[step].ranks(), ElementsAre(0, 1, 2, 3));
   }
   const auto parts = Series("w", /*by_rank=*/true);
   ASSERT_THAT(parts, SizeIs(12));
-  EXPECT_EQ(parts[3].rank, 1u);
-  EXPECT_EQ(parts[3].stats.place, "[0:6, 3:6] of (6, 10)");
-  EXPECT_THAT(parts[3].ranks, IsEmpty());
+  EXPECT_EQ(parts[3].rank(), 1u);
+  EXPECT_EQ(parts[3].stats().place(), "[0:6, 3:6] of (6, 10)");
+  EXPECT_THAT(parts[3].ranks(), IsEmpty());
 }
 
 // Of a batch in pieces, beside a weight in shards (FSDP).
@@ -79,9 +83,9 @@ TEST_F(OneRun, NormsOfABatchInPiecesAreKept) {
   const double x = Compute(Values(5), std::nullopt).stats.l2, y = Compute(Values(6), std::nullopt).stats.l2;
   const auto points = Series("out");
   ASSERT_THAT(points, SizeIs(1));
-  EXPECT_NEAR(*points[0].stats.l2, std::hypot(x, y), 1e-6 * x);
-  EXPECT_EQ(points[0].stats.numel, 120u);
-  EXPECT_FALSE(points[0].stats.hash);
+  EXPECT_NEAR(points[0].stats().l2(), std::hypot(x, y), 1e-6 * x);
+  EXPECT_EQ(points[0].stats().numel(), 120u);
+  EXPECT_FALSE(points[0].stats().has_hash());
 }
 
 TEST_F(OneRun, RanksWithoutPartsAreShownAsTheyAre) {
@@ -89,8 +93,8 @@ TEST_F(OneRun, RanksWithoutPartsAreShownAsTheyAre) {
   Record(run, 0, Key("w"), Values(0), Copies(kShape, 2));
   run.Commit();
   EXPECT_THAT(Series("w"), SizeIs(2));
-  EXPECT_THAT(Top().rows, SizeIs(2));
-  EXPECT_THAT(Top().notes, IsEmpty());
+  EXPECT_THAT(Top().records(), SizeIs(2));
+  EXPECT_THAT(Top().notes(), IsEmpty());
 }
 
 TEST_F(OneRun, TopIsOfWholeTensorsInAStepThatAllRanksHaveReached) {
@@ -98,14 +102,14 @@ TEST_F(OneRun, TopIsOfWholeTensorsInAStepThatAllRanksHaveReached) {
   Record(run, 0, Key("w"), Values(0), Shards(kShape, 0, 2));
   Record(run, 1, Key("w"), Values(1), {Shards(kShape, 0, 2)[1]});
   run.Commit();
-  const TopReport top = Top();
-  EXPECT_EQ(top.step, 0u);
-  ASSERT_THAT(top.rows, SizeIs(1));
+  const v1::GetTopResponse top = Top();
+  EXPECT_EQ(top.step(), 0u);
+  ASSERT_THAT(top.records(), SizeIs(1));
   const double norm = Compute(Values(0), std::nullopt).stats.l2;
-  EXPECT_NEAR(top.rows[0].value, norm, 1e-6 * norm);
-  EXPECT_THAT(top.rows[0].point.ranks, ElementsAre(0, 1));
-  EXPECT_THAT(top.notes, Contains(HasSubstr("--by-rank")));
-  EXPECT_EQ(Top(/*by_rank=*/true).step, 1u);
+  EXPECT_NEAR(top.records(0).value(), norm, 1e-6 * norm);
+  EXPECT_THAT(top.records(0).ranks(), ElementsAre(0, 1));
+  EXPECT_THAT(top.notes(), Contains(HasSubstr("--by-rank")));
+  EXPECT_EQ(Top(/*by_rank=*/true).step(), 1u);
 }
 
 TEST_F(OneRun, ATensorOfUnknownPlaceIsShownRankByRank) {
@@ -115,10 +119,10 @@ TEST_F(OneRun, ATensorOfUnknownPlaceIsShownRankByRank) {
     Record(run, 0, Key("out"), Values(rank), {{rank, std::nullopt}});
   run.Commit();
   EXPECT_THAT(Series("out"), SizeIs(2));
-  const TopReport top = Top();
-  EXPECT_THAT(top.rows, SizeIs(3));
-  EXPECT_EQ(top.considered, 3u);
-  EXPECT_THAT(top.notes, Contains(HasSubstr("layout not known: 1 tensor ")));
+  const v1::GetTopResponse top = Top();
+  EXPECT_THAT(top.records(), SizeIs(3));
+  EXPECT_EQ(top.considered(), 3u);
+  EXPECT_THAT(top.notes(), Contains(HasSubstr("layout not known: 1 tensor ")));
 }
 
 // By step; for each record whether it is of a whole tensor, its rank, name and elements.

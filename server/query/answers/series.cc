@@ -1,12 +1,17 @@
-#include "server/query/series.h"
+#include "server/query/answers/series.h"
 
 #include <algorithm>
 #include <set>
 #include <tuple>
 
 #include "common/names.h"
+#include "common/step_set.h"
+#include "server/query/answers/message_parts.h"
+#include "server/query/answers/whole_rows.h"
+#include "server/query/logical/one_run.h"
 #include "server/query/parallel.h"
 #include "server/query/rows.h"
+#include "server/query/run_view.h"
 #include "server/query/suggest.h"
 
 namespace statcollect::query {
@@ -16,20 +21,6 @@ namespace {
 bool Matches(const SeriesRequest& request, const TensorKey& key) {
   return key.name == request.activation && (request.kind == Kind::kUnspecified || key.kind == request.kind) &&
          (!request.output_path || key.output_path == *request.output_path);
-}
-
-SeriesPoint MakePoint(const std::string& run, std::uint32_t rank, const TensorKey& key,
-                      const StatPoint& point, const Layout& layout) {
-  return {.run = run,
-          .rank = rank,
-          .step = point.step,
-          .micro_batch = key.micro_batch,
-          .kind = key.kind,
-          .activation = key.name,
-          .output_path = key.output_path,
-          .call = key.call,
-          .mode = std::string(Name(key.mode)),
-          .stats = MakeSide(point.stats, layout)};
 }
 
 // Steps of one part of a long series, at least. A point read costs 5 us, a part's first one a seek.
@@ -80,9 +71,32 @@ Status NoActivation(RunView& view, const SeriesRequest& request) {
                                " there are: " + Suggest(request.activation, {names.begin(), names.end()})};
 }
 
-}  // namespace
+// Points of one series, to be filled by one thread.
+struct Chunk {
+  const RunView::Series* series = nullptr;
+  const RankCatalogue* catalogue = nullptr;
+  std::size_t begin = 0, end = 0;  // of the series
+  int first = 0;                   // of the answer's records
+};
+// A thread is started in the time of some dozens.
+constexpr std::size_t kPointsOfAChunk = 1000;
 
-Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& request) {
+void Fill(const std::string& run, const Chunk& chunk,
+          google::protobuf::RepeatedPtrField<v1::SeriesPoint>& records) {
+  const TensorKey& key = chunk.catalogue->activations[chunk.series->activation].key;
+  int at = chunk.first;
+  for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
+    const StatPoint& point = chunk.series->points[i];
+    v1::SeriesPoint& out = records[at++];
+    out.set_run(run);
+    out.set_rank(chunk.series->rank);
+    out.set_step(point.step);
+    FillKey(key, out);
+    ToWire(MakeSide(point.stats, chunk.catalogue->layouts[point.layout]), *out.mutable_stats());
+  }
+}
+
+Status AddSeries(RunView& view, const SeriesRequest& request, v1::GetSeriesResponse& out) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
   const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
   std::vector<RunView::Series> series;
@@ -95,34 +109,59 @@ Result<std::vector<SeriesPoint>> SeriesOf(RunView& view, const SeriesRequest& re
         }
       }));
   if (series.empty()) return NoActivation(view, request);
-  std::vector<SeriesPoint> points;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto owners, StepOwners::Of(view, wanted));
   STATCOLLECT_RETURN_IF_ERROR(view.ReadSeries(series, [&](std::size_t attempt, std::uint64_t step) {
     return wanted.Contains(step) && owners.IsOf(attempt, step);
   }));
-  std::vector<const RankCatalogue*> catalogues;
-  std::vector<std::size_t> first = {0};  // of the points of each series
+  std::vector<Chunk> chunks;
+  int count = 0;
   for (const RunView::Series& one : series) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, view.Catalogue(one.attempt, one.rank));
-    catalogues.push_back(catalogue);
-    first.push_back(first.back() + one.points.size());
-  }
-  points.resize(first.back());
-  InParallel(series.size(), [&](std::size_t s) {
-    const RunView::Series& one = series[s];
-    const TensorKey& key = catalogues[s]->activations[one.activation].key;
-    for (std::size_t i = 0; i < one.points.size(); ++i) {
-      const Layout& layout = catalogues[s]->layouts[one.points[i].layout];
-      points[first[s] + i] = MakePoint(request.run, one.rank, key, one.points[i], layout);
+    for (std::size_t begin = 0; begin < one.points.size(); begin += kPointsOfAChunk) {
+      const std::size_t end = std::min(one.points.size(), begin + kPointsOfAChunk);
+      chunks.push_back({&one, catalogue, begin, end, count});
+      count += static_cast<int>(end - begin);
     }
+  }
+  auto& records = *out.mutable_records();
+  records.Reserve(count);
+  for (int i = 0; i < count; ++i) records.Add();
+  InParallel(chunks.size(), [&](std::size_t i) { Fill(request.run, chunks[i], records); });
+  SortBy(records, [](const v1::SeriesPoint& p) {
+    return std::tuple<v1::Kind, const std::string&, std::uint32_t, std::uint64_t, std::uint32_t,
+                      std::uint32_t>(p.kind(), p.output_path(), p.rank(), p.step(), p.micro_batch(),
+                                     p.call());
   });
-  const auto key = [](const SeriesPoint& p) {
-    return std::tie(p.kind, p.output_path, p.rank, p.step, p.micro_batch, p.call);
-  };
-  const auto before = [&](const SeriesPoint& x, const SeriesPoint& y) { return key(x) < key(y); };
-  if (!std::is_sorted(points.begin(), points.end(), before))
-    std::stable_sort(points.begin(), points.end(), before);
-  return points;
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto kind, KindFromWire(request.kind()));
+  SeriesRequest wanted{.run = request.run(), .activation = request.activation(), .kind = kind};
+  wanted.ranks = std::move(ranks);
+  wanted.steps = request.steps();
+  wanted.by_rank = request.by_rank();
+  if (!request.output_path().empty()) wanted.output_path = request.output_path();
+  return wanted;
+}
+
+Status GetSeries(const Context& context, const SeriesRequest& request, v1::GetSeriesResponse& out) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(context.store, request.run));
+  if (request.by_rank || !request.ranks.empty()) return AddSeries(view, request, out);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, OpenIfCut(context.store, view));
+  const auto is_asked = [&](const TensorName& tensor) { return tensor.name == request.activation; };
+  if (!whole || std::any_of(whole->cut().unknown.begin(), whole->cut().unknown.end(), is_asked))
+    return AddSeries(view, request, out);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto of_whole, RunView::Open(*whole, request.run));
+  STATCOLLECT_RETURN_IF_ERROR(AddSeries(of_whole, request, out));
+  for (v1::SeriesPoint& point : *out.mutable_records()) DescribeRanks(*whole, point);
+  return Status::Ok();
 }
 
 }  // namespace statcollect::query
