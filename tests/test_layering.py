@@ -79,7 +79,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     ),
     # Queries that fill their messages themselves (docs/decisions/0059-answers-as-messages.md).
     "server/query/answers": (
-        QUERY | {"proto", "server/query/compare", "server/query/logical", "server/query/noise"},
+        QUERY | {"proto", "server/query/captures", "server/query/logical", "server/query/noise"},
         {"protobuf"},
     ),
     "server/query/records": (QUERY | {"server/query/logical"}, set()),

@@ -23,17 +23,12 @@ namespace statcollect::api {
 // run can have, a tolerance that is not a number.
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
 Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
-Result<std::string> FromWire(const v1::GetNoiseRequest& request);
-Result<query::CapturesRequest> FromWire(const v1::ListCapturesRequest& request);
 Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request);
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 
 void ToWire(const query::Progress& progress, v1::Progress& out);
 void ToWire(const query::DiffReport& report, v1::DiffReport& out);
-void ToWire(const query::NoiseSummary& noise, v1::NoiseProfile& out);
-void ToWire(const query::CaptureRow& row, v1::CaptureRow& out);
-void ToWire(const query::CapturesReport& report, v1::ListCapturesResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);
 // For a caller of `project`.
 void ToWire(const CollectorStatus& status, const std::string& project, v1::GetStatusResponse& out);

@@ -2,27 +2,31 @@
 #ifndef STATCOLLECT_SERVER_API_LEAF_QUERIES_H_
 #define STATCOLLECT_SERVER_API_LEAF_QUERIES_H_
 
+#include "server/query/answers/captures.h"
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
+#include "server/query/answers/noise.h"
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
 #include "server/query/answers/top.h"
 
-// LEAF(method, pool): method of the service Query, function in statcollect::query, whose header has FromWire for
-// v1::<method>Request; and the pool of the service whose threads answer it.
-#define STATCOLLECT_LEAF_QUERIES(LEAF) \
-  LEAF(GetRun, details_)               \
-  LEAF(GetSeries, pool_)               \
-  LEAF(GetCurves, pool_)               \
-  LEAF(ListScalars, pool_)             \
-  LEAF(ListLosses, details_)           \
-  LEAF(ListEvents, pool_)              \
-  LEAF(ListMemory, pool_)              \
-  LEAF(ListDensity, pool_)             \
-  LEAF(GetTop, pool_)
+// LEAF(method, response, pool): method of the service Query, and function in statcollect::query, whose header has FromWire
+// for v1::<method>Request; its answer; the pool of the service whose threads answer it.
+#define STATCOLLECT_LEAF_QUERIES(LEAF)           \
+  LEAF(GetRun, GetRunResponse, details_)         \
+  LEAF(GetSeries, GetSeriesResponse, pool_)      \
+  LEAF(GetCurves, GetCurvesResponse, pool_)      \
+  LEAF(ListScalars, ListScalarsResponse, pool_)  \
+  LEAF(ListLosses, ListLossesResponse, details_) \
+  LEAF(ListEvents, ListEventsResponse, pool_)    \
+  LEAF(ListMemory, ListMemoryResponse, pool_)    \
+  LEAF(ListDensity, ListDensityResponse, pool_)  \
+  LEAF(GetTop, GetTopResponse, pool_)            \
+  LEAF(GetNoise, NoiseProfile, pool_)            \
+  LEAF(ListCaptures, ListCapturesResponse, pool_)
 
 #endif  // STATCOLLECT_SERVER_API_LEAF_QUERIES_H_

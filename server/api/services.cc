@@ -113,9 +113,9 @@ class QueryService final : public v1::Query::CallbackService {
     });
   }
 
-#define STATCOLLECT_ANSWER_LEAF(Method, pool)                                            \
+#define STATCOLLECT_ANSWER_LEAF(Method, Response, pool)                                  \
   ServerUnaryReactor* Method(CallbackServerContext*, const v1::Method##Request* request, \
-                             v1::Method##Response* response) override {                  \
+                             v1::Response* response) override {                          \
     return AnswerLeaf(*request, *response, query::Method, pool);                         \
   }
   STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ANSWER_LEAF)
@@ -200,16 +200,11 @@ class QueryService final : public v1::Query::CallbackService {
         send(std::move(message));
       };
       auto saved = of->SaveNoise(wanted, progress, stop);
-      if (saved.ok()) ToWire(*saved, *last.mutable_report());
+      if (saved.ok()) query::ToWire(wanted.run, *saved, *last.mutable_report());
       of.ForgetTiles(heat_tiles_, wanted.run);
       return of.Explained(saved.status());
     };
     return Call::Start(pool_, limits_.progress_interval, work);
-  }
-
-  ServerUnaryReactor* GetNoise(CallbackServerContext*, const v1::GetNoiseRequest* request,
-                               v1::NoiseProfile* response) override {
-    return Answer(*request, *response, &query::QueryEngine::GetNoise);
   }
 
   ServerUnaryReactor* DeleteNoise(CallbackServerContext*, const v1::DeleteNoiseRequest* request,
@@ -219,11 +214,6 @@ class QueryService final : public v1::Query::CallbackService {
       of.ForgetTiles(heat_tiles_, request->run());
       return of.Explained(of->DeleteNoise(request->run(), stop));
     });
-  }
-
-  ServerUnaryReactor* ListCaptures(CallbackServerContext*, const v1::ListCapturesRequest* request,
-                                   v1::ListCapturesResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::ListCaptures);
   }
 
   ServerUnaryReactor* ListExponents(CallbackServerContext*, const v1::ListExponentsRequest* request,
@@ -238,7 +228,7 @@ class QueryService final : public v1::Query::CallbackService {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto head = [&](const query::CaptureRow& row) {
         v1::ReadCaptureResponse message;
-        ToWire(row, *message.mutable_capture());
+        query::ToWire(row, *message.mutable_capture());
         return send(std::move(message));
       };
       const auto data = [&](std::string bytes) {

@@ -154,7 +154,7 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   return report;
 }
 
-Result<NoiseSummary> QueryEngine::SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress,
+Result<NoiseProfile> QueryEngine::SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run));
@@ -167,7 +167,7 @@ Result<NoiseSummary> QueryEngine::SaveNoise(const SaveNoiseRequest& request, con
 }
 
 // Repeats that are cut in another way are compared as one model each, and so are then all of them.
-Result<NoiseSummary> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& whole,
+Result<NoiseProfile> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& whole,
                                                    const SaveNoiseRequest& request,
                                                    const OnProgress& progress,
                                                    const std::stop_token& stop) const {
@@ -177,21 +177,11 @@ Result<NoiseSummary> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& who
   return SaveNoiseOf(store, a, request, open, progress, stop);
 }
 
-Result<NoiseSummary> QueryEngine::GetNoise(const std::string& run, const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
-  return StoredNoise(store, run);
-}
-
 Status QueryEngine::DeleteNoise(const std::string& run, const std::stop_token& stop) const {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto stored, GetNoise(run, stop));
-  return store_.PutDocument(run, kNoiseDocument, std::nullopt);
-}
-
-Result<CapturesReport> QueryEngine::ListCaptures(const CapturesRequest& request,
-                                                 const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
-  return query::ListCaptures(store, request, links_, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto view, RunView::Open(store, run));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, StoredNoise(store, run));
+  return store_.PutDocument(run, kNoiseDocument, std::nullopt);
 }
 
 Status QueryEngine::ReadCapture(const ReadCaptureRequest& request,

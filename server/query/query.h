@@ -29,6 +29,7 @@
 #include "server/query/diff/stat_map.h"
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
+#include "server/query/noise/noise_profile.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
@@ -74,14 +75,12 @@ class QueryEngine {
 
   // Measures the noise of a run from its repeats and stores it with the run; Diff then uses it. Cost: reads
   // all of them once. Errors as for RepeatNoise::Open.
-  Result<NoiseSummary> SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress = {},
+  Result<NoiseProfile> SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;
   // kNotFound: no such run, or no noise is stored.
-  Result<NoiseSummary> GetNoise(const std::string& run, const std::stop_token& stop = {}) const;
   Status DeleteNoise(const std::string& run, const std::stop_token& stop = {}) const;
 
   // See captures.h.
-  Result<CapturesReport> ListCaptures(const CapturesRequest& request, const std::stop_token& stop = {}) const;
   Status ReadCapture(const ReadCaptureRequest& request, const std::function<Status(const CaptureRow&)>& head,
                      const std::function<Status(std::string)>& data, const std::stop_token& stop = {}) const;
   Status CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec,
@@ -107,7 +106,7 @@ class QueryEngine {
 
  private:
   // `store`: as the query sees it. `a`, `b`: the runs as they are.
-  Result<NoiseSummary> SaveNoiseOfWhole(Store& store, LogicalRun& whole, const SaveNoiseRequest& request,
+  Result<NoiseProfile> SaveNoiseOfWhole(Store& store, LogicalRun& whole, const SaveNoiseRequest& request,
                                         const OnProgress& progress, const std::stop_token& stop) const;
   Result<DiffReport> DiffViews(Store& store, RunView& a, RunView& b, const DiffRequest& request,
                                const OnProgress& progress, const std::stop_token& stop) const;

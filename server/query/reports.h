@@ -311,24 +311,6 @@ struct SaveNoiseRequest {
   std::vector<std::string> repeats;
 };
 
-struct NoiseRow {
-  Kind kind = Kind::kUnspecified;  // unspecified for losses
-  std::string activation, output_path;
-  std::uint32_t micro_batch = 0;
-  double first = 0, last = 0;
-};
-
-// The stored noise of a run.
-struct NoiseSummary {
-  std::string run;
-  std::vector<std::string> repeats;
-  std::int64_t saved_unix_nanos = 0;
-  std::uint64_t steps = 0, last_step = 0;
-  std::uint64_t activations = 0, activations_total = 0;  // with noise above 0; all
-  std::vector<NoiseRow> records;                         // noisiest first
-};
-inline constexpr std::size_t kNoiseRowsMax = 20;
-
 // Maximum number of rows in an answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity,
 // ListCaptures and ListExponents. More are kResourceExhausted, with advice on what to narrow.
 inline constexpr std::uint64_t kRowsMax = 1'000'000;

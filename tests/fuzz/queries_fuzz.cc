@@ -182,6 +182,17 @@ Status ReadCapture(const Asked& asked) {
       [](const std::string&) { return Status::Ok(); }, asked.stop);
 }
 
+Status SaveNoise(const Asked& asked) {
+  v1::SaveNoiseRequest request;
+  Fill(asked.in, request);
+  const auto wanted = FromWire(request);
+  if (!wanted.ok()) return wanted.status();
+  const auto saved = asked.engine.SaveNoise(*wanted, {}, asked.stop);
+  v1::NoiseProfile report;
+  if (saved.ok()) query::ToWire(wanted->run, *saved, report);
+  return saved.status();
+}
+
 Status DeleteNoise(const Asked& asked) { return asked.engine.DeleteNoise(asked.in.Run(), asked.stop); }
 
 Status GetHeatMap(const Asked& asked) {
@@ -198,7 +209,7 @@ Status ListRuns(const Asked& asked) {
 const std::map<std::string, Question>& Questions() {
   static const Question events = Leaf<v1::ListEventsRequest>(query::ListEvents);
   static const std::map<std::string, Question> all = {
-#define STATCOLLECT_ASK_LEAF(Method, pool) {#Method, Leaf<v1::Method##Request>(query::Method)},
+#define STATCOLLECT_ASK_LEAF(Method, Response, pool) {#Method, Leaf<v1::Method##Request>(query::Method)},
       STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ASK_LEAF)
 #undef STATCOLLECT_ASK_LEAF
           {"ListRuns", ListRuns},
@@ -211,10 +222,8 @@ const std::map<std::string, Question>& Questions() {
       {"ProposeMap", Plain<v1::ProposeMapRequest, v1::ProposeMapResponse>(&QueryEngine::ProposeMap)},
       {"CompareConfig", Plain<v1::CompareConfigRequest, v1::ConfigReport>(&QueryEngine::CompareConfig)},
       {"CheckRanks", WithProgress<v1::CheckRanksRequest, v1::RanksReport>(&QueryEngine::CheckRanks)},
-      {"SaveNoise", WithProgress<v1::SaveNoiseRequest, v1::NoiseProfile>(&QueryEngine::SaveNoise)},
-      {"GetNoise", Plain<v1::GetNoiseRequest, v1::NoiseProfile>(&QueryEngine::GetNoise)},
+      {"SaveNoise", SaveNoise},
       {"DeleteNoise", DeleteNoise},
-      {"ListCaptures", Plain<v1::ListCapturesRequest, v1::ListCapturesResponse>(&QueryEngine::ListCaptures)},
       {"ReadCapture", ReadCapture},
       {"ListExponents",
        Plain<v1::ListExponentsRequest, v1::ListExponentsResponse>(&QueryEngine::ListExponents)},

@@ -4,7 +4,7 @@
 #include "common/names.h"
 #include "proto/json.h"
 #include "server/api/convert/parts.h"
-#include "server/api/tensor_row.h"
+#include "server/query/answers/tensor_row.h"
 
 namespace statcollect::api {
 namespace {
@@ -18,7 +18,7 @@ void Fill(const query::FormatLoss& from, std::uint64_t components, v1::FormatLos
 }
 
 void Fill(const query::ExponentRow& from, v1::ExponentRow& to) {
-  FillTensor(from, from.record.step, to);
+  query::FillTensor(from, from.record.step, to);
   to.set_lowest(from.record.lowest);
   to.mutable_counts()->Assign(from.record.counts.begin(), from.record.counts.end());
   to.set_components(from.components);

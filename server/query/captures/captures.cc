@@ -73,9 +73,11 @@ Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t r
   return Status::Ok();
 }
 
-// All captures of the run's view, without superseded steps, ordered by step, rank and activation.
-Result<std::vector<CaptureRow>> AllRows(Store& store, RunView& view, const std::vector<std::uint32_t>& ranks,
-                                        const StepSet& wanted, const std::stop_token& stop) {
+}  // namespace
+
+Result<std::vector<CaptureRow>> FindCaptures(Store& store, RunView& view,
+                                             const std::vector<std::uint32_t>& ranks, const StepSet& wanted,
+                                             const std::stop_token& stop) {
   std::vector<CaptureRow> rows;
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
@@ -96,128 +98,13 @@ Result<std::vector<CaptureRow>> AllRows(Store& store, RunView& view, const std::
   return rows;
 }
 
-bool BelongsTo(const CaptureRequest& request, const CaptureRow& row) {
-  return row.attempt_id == request.attempt && IsWanted(request.ranks, row.rank) &&
-         request.spec.steps.Contains(row.step) && request.spec.Matches(row.def.key);
-}
-
-std::string Reached(std::uint32_t rank, const std::optional<std::uint64_t>& step) {
-  if (!step) return "rank " + std::to_string(rank) + " has no step yet";
-  return "rank " + std::to_string(rank) + " is at step " + std::to_string(*step);
-}
-
-// The agent's reason why there is no capture.
-Result<std::optional<std::string>> ReasonOf(Store& store, const CaptureRequest& request, std::uint32_t rank) {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto events, store.Events(request.attempt, rank));
-  for (const EventRecord& event : events) {
-    if (event.kind != "capture_missed") continue;
-    const auto id = event.fields.find("request");
-    if (id != event.fields.end() && id->second == std::to_string(request.id))
-      return std::optional(event.text);
-  }
-  return std::optional<std::string>();
-}
-
-enum class Link { kOpen, kAway, kEnded };
-
-Result<CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request, std::uint32_t rank,
-                                   const std::optional<std::uint64_t>& last_step,
-                                   const std::vector<CaptureRow>& rows, Link link) {
-  CaptureRequestRank state{.rank = rank, .state = {}, .why = {}, .last_step = last_step};
-  bool any = false, whole = true;
-  for (const CaptureRow& row : rows) {
-    if (row.rank != rank || !BelongsTo(request, row)) continue;
-    any = true;
-    whole = whole && row.complete();
-  }
-  const std::uint64_t step = request.spec.steps.last();
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto end,
-                               store.StepEnds(request.attempt, rank, {.first = step, .last = step}));
-  // An agent sends a step's captures before its end.
-  const bool ended = !end.empty() || (last_step && *last_step > step);
-  if (any && whole && (ended || link == Link::kEnded)) {
-    state.state = "captured";
-    return state;
-  }
-  STATCOLLECT_ASSIGN_OR_RETURN(auto reason, ReasonOf(store, request, rank));
-  if (reason) {
-    state.state = "missed";
-    state.why = *reason;
-  } else if (link == Link::kAway) {
-    state.state = "away";
-    state.why = "it is not connected now and is asked when it reconnects (" + Reached(rank, last_step) + ")";
-  } else if (link == Link::kEnded) {
-    state.state = "ended";
-    state.why = any ? "the rank ended before all chunks had arrived" : "the rank ended, and nothing arrived";
-    state.why += " (" + Reached(rank, last_step) + ")";
-  } else if (any) {
-    state.state = "receiving";
-    state.why = "the values are arriving";
-  } else if (ended) {
-    state.state = "overdue";
-    state.why = "step " + std::to_string(step) + " has passed (" + Reached(rank, last_step) +
-                ") and the agent has not answered; agents of earlier releases cannot capture";
-  } else {
-    state.state = "waiting";
-    state.why = Reached(rank, last_step);
-  }
-  return state;
-}
-
-}  // namespace
-
-Result<CapturesReport> ListCaptures(Store& store, const CapturesRequest& request, const RankLinks& links,
-                                    const std::stop_token& stop) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request.steps));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto requests, ReadCaptureRequests(store, request.run));
-  const std::size_t newest = view.attempts().size() - 1;
-  std::erase_if(requests, [&](const CaptureRequest& r) {
-    return r.attempt != view.attempts()[newest].id || (request.request != 0 && r.id != request.request) ||
-           (!request.activation.empty() && r.spec.activation != request.activation);
-  });
-  if (request.request != 0 && requests.empty()) {
-    return Status(Code::kNotFound, "list captures of run '" + request.run + "': there is no request " +
-                                       std::to_string(request.request) + " of its newest launch");
-  }
-  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, AllRows(store, view, request.ranks, wanted, stop));
-
-  CapturesReport report;
-  for (CaptureRequest& asked : requests) {
-    CaptureRequestRow row{.request = std::move(asked), .ranks = {}};
-    for (const std::uint32_t rank : row.request.ranks) {
-      if (stop.stop_requested()) return Cancelled();
-      if (!IsWanted(request.ranks, rank)) continue;
-      const auto meta = view.ranks(newest).find(rank);
-      const bool known = meta != view.ranks(newest).end();
-      const bool open = links.is_open && links.is_open(row.request.attempt, rank);
-      const bool away = known && !meta->second.finished && links.may_come_back &&
-                        links.may_come_back(row.request.attempt, rank);
-      STATCOLLECT_ASSIGN_OR_RETURN(
-          auto state, StateOf(store, row.request, rank, known ? meta->second.last_step : std::nullopt, rows,
-                              open   ? Link::kOpen
-                              : away ? Link::kAway
-                                     : Link::kEnded));
-      row.ranks.push_back(std::move(state));
-    }
-    report.requests.push_back(std::move(row));
-  }
-  for (CaptureRow& row : rows) {
-    if (!request.activation.empty() && row.def.key.name != request.activation) continue;
-    if (!IsWanted(request.kinds, row.def.key.kind)) continue;
-    if (request.request != 0 && !BelongsTo(report.requests.front().request, row)) continue;
-    report.records.push_back(std::move(row));
-  }
-  return report;
-}
-
 namespace {
 
 // The one captured tensor that the request names.
 Result<CaptureRow> FindCapture(Store& store, RunView& view, const ReadCaptureRequest& request,
                                const std::string& attempted, const std::stop_token& stop) {
   const auto step = StepSet::Parse(std::to_string(request.step));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, AllRows(store, view, {request.rank}, *step, stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, FindCaptures(store, view, {request.rank}, *step, stop));
   std::vector<CaptureRow> found;
   for (CaptureRow& row : rows) {
     const TensorKey& key = row.def.key;
@@ -228,7 +115,7 @@ Result<CaptureRow> FindCapture(Store& store, RunView& view, const ReadCaptureReq
       found.push_back(std::move(row));
   }
   if (found.empty()) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto all, AllRows(store, view, {}, StepSet(), stop));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto all, FindCaptures(store, view, {}, StepSet(), stop));
     std::vector<CaptureRow> near;
     for (const CaptureRow& row : all) {
       if (row.def.key.name == request.activation) near.push_back(row);

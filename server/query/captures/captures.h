@@ -1,4 +1,4 @@
-// Raw values that agents captured (docs/capture.md): the captures, the state of the requests, and the values.
+// Raw values that agents captured (docs/capture.md): the captures and the values.
 #ifndef STATCOLLECT_SERVER_QUERY_CAPTURES_CAPTURES_H_
 #define STATCOLLECT_SERVER_QUERY_CAPTURES_CAPTURES_H_
 
@@ -7,25 +7,16 @@
 #include <optional>
 #include <stop_token>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "common/capture_spec.h"
 #include "common/records.h"
 #include "common/status.h"
-#include "server/query/context.h"
-#include "server/store/capture_requests.h"
+#include "common/step_set.h"
+#include "server/query/run_view.h"
 #include "server/store/store.h"
 
 namespace statcollect::query {
-
-struct CapturesRequest {
-  std::string run;
-  std::string activation;            // empty: all
-  std::vector<Kind> kinds;           // empty: all
-  std::vector<std::uint32_t> ranks;  // empty: all
-  std::string steps;                 // as for StepSet::Parse
-  std::uint64_t request = 0;         // only captures of this request; 0: all
-};
 
 struct CaptureRow {
   std::string run;
@@ -42,22 +33,6 @@ struct CaptureRow {
   bool complete() const { return bytes_stored == bytes; }
 };
 
-struct CaptureRequestRank {
-  std::uint32_t rank = 0;
-  std::string state, why;  // as in CaptureRequestRank in query.proto
-  std::optional<std::uint64_t> last_step;
-};
-
-struct CaptureRequestRow {
-  CaptureRequest request;
-  std::vector<CaptureRequestRank> ranks;
-};
-
-struct CapturesReport {
-  std::vector<CaptureRow> records;          // by step, rank, activation
-  std::vector<CaptureRequestRow> requests;  // of the newest launch, oldest first
-};
-
 // Selects the capture to read.
 struct ReadCaptureRequest {
   std::string run;
@@ -71,10 +46,11 @@ struct ReadCaptureRequest {
   Mode mode = Mode::kTrain;
 };
 
-// A step's captures come from the newest launch that has the step. Reads no values. kNotFound: no such run or
-// request.
-Result<CapturesReport> ListCaptures(Store& store, const CapturesRequest& request, const RankLinks& links,
-                                    const std::stop_token& stop);
+// All captures of the run's view, without superseded steps, ordered by step, rank and activation. `ranks`: empty: all. Reads
+// no values.
+Result<std::vector<CaptureRow>> FindCaptures(Store& store, RunView& view,
+                                             const std::vector<std::uint32_t>& ranks, const StepSet& wanted,
+                                             const std::stop_token& stop);
 
 // Calls head once, then data for each part of the values, in order; their errors end the call. kNotFound: not
 // captured; lists what is. kInvalidArgument: several match; lists them. kFailedPrecondition: not all of it

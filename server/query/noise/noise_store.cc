@@ -30,35 +30,6 @@ RepeatNoise::OpenRun AsRecorded(Store& store) {
   return [&store](const std::string& run) { return RunView::Open(store, run); };
 }
 
-NoiseSummary Summarise(const std::string& run, const NoiseProfile& profile) {
-  NoiseSummary summary{.run = run,
-                       .repeats = profile.runs,
-                       .saved_unix_nanos = profile.saved_unix_nanos,
-                       .steps = profile.steps,
-                       .last_step = profile.last_step,
-                       .activations_total = profile.activations.size()};
-  const std::size_t last = NoiseProfile::AgeOf(profile.last_step);
-  const auto add = [&](NoiseRow row, const auto& ages) {
-    row.first = static_cast<double>(ages[0]);
-    row.last = static_cast<double>(ages[last]);
-    if (row.last > 0) summary.records.push_back(std::move(row));
-  };
-  for (const auto& [key, ages] : profile.activations) {
-    summary.activations += ages[last] > 0 ? 1 : 0;
-    add({.kind = key.kind,
-         .activation = key.name,
-         .output_path = key.output_path,
-         .micro_batch = key.micro_batch},
-        ages);
-  }
-  for (const auto& [key, ages] : profile.losses)
-    add({.activation = key.first, .micro_batch = key.second}, ages);
-  std::stable_sort(summary.records.begin(), summary.records.end(),
-                   [](const NoiseRow& x, const NoiseRow& y) { return x.last > y.last; });
-  if (summary.records.size() > kNoiseRowsMax) summary.records.resize(kNoiseRowsMax);
-  return summary;
-}
-
 // Fills a profile from the noise of every step and rank.
 class Measurement {
  public:
@@ -187,7 +158,7 @@ Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest&
   return known;
 }
 
-Result<NoiseSummary> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
+Result<NoiseProfile> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
                                  const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto repeats,
@@ -198,17 +169,17 @@ Result<NoiseSummary> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseReques
                                  std::chrono::system_clock::now().time_since_epoch())
                                  .count();
   STATCOLLECT_RETURN_IF_ERROR(store.PutDocument(request.run, kNoiseDocument, profile.Encode()));
-  return Summarise(request.run, profile);
+  return profile;
 }
 
-Result<NoiseSummary> StoredNoise(Store& store, const std::string& run) {
+Result<NoiseProfile> StoredNoise(Store& store, const std::string& run) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto profile, Load(store, run));
   if (!profile) {
     return Status(Code::kNotFound, "noise of run '" + Printable(run) +
                                        "': none is stored; save it with: statctl noise save " +
                                        Printable(run) + " --runs RUN2,RUN3");
   }
-  return Summarise(run, *profile);
+  return *std::move(profile);
 }
 
 }  // namespace statcollect::query

@@ -9,6 +9,7 @@
 
 #include "common/status.h"
 #include "server/query/compare/noise.h"
+#include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_repeats.h"
 #include "server/query/pairs/twins.h"
 #include "server/query/reports.h"
@@ -35,11 +36,11 @@ Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest&
                                     const RepeatNoise::OpenRun& open, bool fold);
 
 // See QueryEngine. `open`: how the repeats are read; empty: as they were recorded, rank by rank.
-Result<NoiseSummary> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
+Result<NoiseProfile> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
                                  const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop);
-// See QueryEngine.
-Result<NoiseSummary> StoredNoise(Store& store, const std::string& run);
+// kNotFound: no such run, or no noise is stored.
+Result<NoiseProfile> StoredNoise(Store& store, const std::string& run);
 
 }  // namespace statcollect::query
 

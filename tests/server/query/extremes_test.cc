@@ -14,6 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/captures.h"
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
@@ -82,7 +83,7 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
       {"exponents",
        [](auto& e, auto& steps) { return e.ListExponents({.run = "a", .steps = steps}).status(); }},
       {"captures",
-       [](auto& e, auto& steps) { return e.ListCaptures({.run = "a", .steps = steps}).status(); }},
+       [](auto& e, auto& steps) { return Ask(e, ListCaptures, {.run = "a", .steps = steps}).status(); }},
       {"series",
        [](auto& e, auto& steps) {
          return Ask(e, GetSeries, {.run = "a", .activation = "x", .steps = steps}).status();

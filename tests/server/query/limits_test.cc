@@ -11,11 +11,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/captures.h"
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
+#include "server/query/answers/noise.h"
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
@@ -89,7 +91,7 @@ const std::vector<Query>& ShortQueries() {
       {"Runs", [](auto& e, auto& stop) { return Ask(e, ListRuns, {}, stop).status(); }},
       {"Summary", [](auto& e, auto& stop) { return e.Summary("a", stop).status(); }},
       {"Losses", [](auto& e, auto& stop) { return Ask(e, ListLosses, {.runs = {"a"}}, stop).status(); }},
-      {"Captures", [](auto& e, auto& stop) { return e.ListCaptures({.run = "a"}, stop).status(); }},
+      {"Captures", [](auto& e, auto& stop) { return Ask(e, ListCaptures, {.run = "a"}, stop).status(); }},
       {"Capture",
        [](auto& e, auto& stop) {
          return e.ReadCapture(
@@ -98,7 +100,7 @@ const std::vector<Query>& ShortQueries() {
        }},
       {"CanBeCaptured",
        [](auto& e, auto& stop) { return e.CheckCanBeCaptured("a", *CaptureSpec::Parse("x@3"), stop); }},
-      {"GetNoise", [](auto& e, auto& stop) { return e.GetNoise("a", stop).status(); }},
+      {"GetNoise", [](auto& e, auto& stop) { return Ask(e, GetNoise, "a", stop).status(); }},
       {"DeleteNoise", [](auto& e, auto& stop) { return e.DeleteNoise("a", stop); }},
       {"Config", [](auto& e, auto& stop) { return e.CompareConfig({.run_a = "a"}, stop).status(); }},
   };

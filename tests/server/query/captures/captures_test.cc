@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/query/answers/captures.h"
 #include "server/query/query.h"
+#include "server/store/capture_requests.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
@@ -65,20 +68,20 @@ class CapturesTest : public ::testing::Test {
                         .spec = *CaptureSpec::Parse(spec)});
     ASSERT_TRUE(WriteCaptureRequests(store_, "base", requests).ok());
   }
-  CapturesReport List(CapturesRequest request = {}) {
+  v1::ListCapturesResponse List(CapturesRequest request = {}) {
     request.run = "base";
-    auto report = ListCaptures(store_, request,
-                               {.is_open = [this](AttemptId, std::uint32_t) { return open_; },
-                                .may_come_back = [this](AttemptId, std::uint32_t) { return away_; }},
-                               {});
+    const QueryEngine engine(
+        store_, [this](AttemptId, std::uint32_t) { return open_; },
+        [this](AttemptId, std::uint32_t) { return away_; });
+    auto report = testing::Ask(engine, ListCaptures, request);
     EXPECT_TRUE(report.ok()) << report.status().message();
-    return report.ok() ? *report : CapturesReport();
+    return report.ok() ? *report : v1::ListCapturesResponse();
   }
   std::string State(std::uint32_t rank) {
-    const CapturesReport report = List();
-    const CaptureRequestRank& state = report.requests.at(0).ranks.at(rank);
-    why_ = state.why;
-    return state.state;
+    const v1::ListCapturesResponse report = List();
+    const v1::CaptureRequestRank& state = report.requests(0).ranks(static_cast<int>(rank));
+    why_ = state.why();
+    return state.state();
   }
   Status Read(ReadCaptureRequest request, std::string* values = nullptr) {
     request.run = "base";
@@ -137,11 +140,11 @@ TEST_F(CapturesTest, AHalfOfARankThatDiedIsNeverCaptured) {
   open_ = false;
   EXPECT_EQ(State(0), "ended");
   EXPECT_THAT(why_, HasSubstr("before all chunks had arrived"));
-  const CapturesReport report = List();
-  ASSERT_EQ(report.records.size(), 1u);
-  EXPECT_FALSE(report.records[0].complete());
-  EXPECT_EQ(report.records[0].bytes_stored, 8u);
-  EXPECT_EQ(report.records[0].bytes, 16u);
+  const v1::ListCapturesResponse report = List();
+  ASSERT_EQ(report.records_size(), 1);
+  EXPECT_FALSE(report.records(0).complete());
+  EXPECT_EQ(report.records(0).bytes_stored(), 8u);
+  EXPECT_EQ(report.records(0).bytes(), 16u);
   const Status refused = Read({.rank = 0, .step = 2});
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
   EXPECT_THAT(refused.message(), HasSubstr("8 of 16 bytes"));
@@ -180,10 +183,11 @@ TEST_F(CapturesTest, ReadsTheValuesAndSaysWhatThereIsInstead) {
   const Status none = Read({.rank = 1, .step = 2});
   EXPECT_EQ(none.code(), Code::kNotFound);
   EXPECT_THAT(none.message(), HasSubstr("captured are: step 2, rank 0, fc (output)"));
-  EXPECT_EQ(List({.kinds = {Kind::kGradOutput}}).records.size(), 1u);
-  EXPECT_EQ(List({.ranks = {1}}).records.size(), 0u);
-  EXPECT_EQ(List({.steps = "0-1"}).records.size(), 0u);
-  EXPECT_EQ(ListCaptures(store_, {.run = "base", .request = 9}, {}, {}).status().code(), Code::kNotFound);
+  EXPECT_EQ(List({.kinds = {Kind::kGradOutput}}).records_size(), 1);
+  EXPECT_EQ(List({.ranks = {1}}).records_size(), 0);
+  EXPECT_EQ(List({.steps = "0-1"}).records_size(), 0);
+  EXPECT_EQ(testing::Ask(store_, ListCaptures, {.run = "base", .request = 9}).status().code(),
+            Code::kNotFound);
 }
 
 TEST_F(CapturesTest, OfALaunchThatWasSupersededOnlyItsOwnStepsAreThere) {
@@ -193,9 +197,9 @@ TEST_F(CapturesTest, OfALaunchThatWasSupersededOnlyItsOwnStepsAreThere) {
   RunWriter again(store_, "base", 2);
   again.Observe(0, 1, Key("fc"), Tensor{.values = {1, 2, 3, 4}});
   again.Commit();
-  const CapturesReport report = List();
-  ASSERT_EQ(report.records.size(), 1u);
-  EXPECT_EQ(report.records[0].step, 0u);
+  const v1::ListCapturesResponse report = List();
+  ASSERT_EQ(report.records_size(), 1);
+  EXPECT_EQ(report.records(0).step(), 0u);
 }
 
 TEST_F(CapturesTest, ARequestForWhatWasNeverSeenNamesTheClosest) {

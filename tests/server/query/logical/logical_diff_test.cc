@@ -8,8 +8,10 @@
 #include <set>
 
 #include "common/names.h"
+#include "server/query/answers/noise.h"
 #include "server/query/query.h"
 #include "server/store/forwarding_store.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/logical/cut_tensor.h"
 #include "tests/support/fake_store.h"
 
@@ -601,7 +603,7 @@ TEST_F(LogicalDiff, NoiseIsSavedFromRepeatsThatAreCutInAnotherWay) {
   const auto saved = QueryEngine(store_).SaveNoise({.run = "a", .repeats = {"a2"}});
   ASSERT_TRUE(saved.ok()) << saved.status().message();
   EXPECT_EQ(saved->steps, 3u);
-  EXPECT_GT(saved->activations, 0u);
+  EXPECT_GT(testing::Ask(store_, GetNoise, "a")->activations(), 0u);
   EXPECT_NE(Ask().verdict, Verdict::kDiverged);
   Write("b", Noisy(OneRank, 0.5, 3));
   EXPECT_EQ(Ask().verdict, Verdict::kDiverged);

@@ -3,8 +3,10 @@
 
 #include <cmath>
 
+#include "server/query/answers/noise.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/query.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
@@ -93,18 +95,20 @@ TEST_F(NoiseTest, NoiseRaisesATolerance) {
 
 TEST_F(NoiseTest, StoredNoiseIsUsedUnlessItIsDeclined) {
   const QueryEngine engine(store_);
-  EXPECT_EQ(engine.GetNoise("base").status().code(), Code::kNotFound);
+  EXPECT_EQ(testing::Ask(engine, GetNoise, "base").status().code(), Code::kNotFound);
   std::uint64_t done = 0;
   const auto saved = engine.SaveNoise({.run = "base", .repeats = {"base2", "base3"}},
                                       [&](const Progress& progress) { done = progress.done; });
   ASSERT_TRUE(saved.ok()) << saved.status().message();
   EXPECT_EQ(done, 8u);
-  EXPECT_EQ(saved->steps, 8u);
-  EXPECT_EQ(saved->last_step, 7u);
-  EXPECT_EQ(saved->activations, 4u);
-  ASSERT_EQ(saved->records.size(), 5u);  // four tensors and the loss
-  EXPECT_NEAR(saved->records[0].last, 1e-5 * 128, 1e-5 * 40);
-  EXPECT_NEAR(saved->records[0].first, 1e-5, 0.3e-5);
+  const auto stored = testing::Ask(engine, GetNoise, "base");
+  ASSERT_TRUE(stored.ok()) << stored.status().message();
+  EXPECT_EQ(stored->steps(), 8u);
+  EXPECT_EQ(stored->last_step(), 7u);
+  EXPECT_EQ(stored->activations(), 4u);
+  ASSERT_EQ(stored->records_size(), 5);  // four tensors and the loss
+  EXPECT_NEAR(stored->records(0).last(), 1e-5 * 128, 1e-5 * 40);
+  EXPECT_NEAR(stored->records(0).first(), 1e-5, 0.3e-5);
 
   DiffReport r = Ask({.run_a = "base", .run_b = "same"});
   EXPECT_EQ(r.verdict, Verdict::kWithinTolerance);
@@ -134,7 +138,7 @@ TEST_F(NoiseTest, RepeatsMustBeOtherRunsWithStepsInCommon) {
   EXPECT_THAT(refusal({"base"}).message(), HasSubstr("is not its own repeat"));
   EXPECT_THAT(refusal({"late"}).message(), HasSubstr("no step in common"));
   EXPECT_EQ(refusal({"base2", "nowhere"}).code(), Code::kNotFound);
-  EXPECT_EQ(engine.GetNoise("base").status().code(), Code::kNotFound);
+  EXPECT_EQ(testing::Ask(engine, GetNoise, "base").status().code(), Code::kNotFound);
 }
 
 TEST_F(NoiseTest, RepeatsMustShareActivations) {
@@ -147,7 +151,7 @@ TEST_F(NoiseTest, RepeatsMustShareActivations) {
       saved.status().message(),
       "noise of run 'base': 'gan' has none of its 4 activations, such as 'ln', but others, such as 'dis.0'; "
       "expected a repeat of the same training: name its runs");
-  EXPECT_EQ(engine.GetNoise("base").status().code(), Code::kNotFound) << "nothing was saved";
+  EXPECT_EQ(testing::Ask(engine, GetNoise, "base").status().code(), Code::kNotFound) << "nothing was saved";
   EXPECT_THAT(engine.SaveNoise({.run = "base", .repeats = {"late"}}, {}, {}).status().message(),
               HasSubstr("'late' has no rank in common with it"));
   EXPECT_EQ(engine.Diff({.run_a = "base", .run_b = "same", .noise = {"gan"}}).status().code(),

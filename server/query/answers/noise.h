@@ -1,0 +1,33 @@
+// The stored noise of a run.
+#ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_NOISE_H_
+#define STATCOLLECT_SERVER_QUERY_ANSWERS_NOISE_H_
+
+#include <cstddef>
+#include <string>
+
+#include "common/status.h"
+#include "server/query/context.h"
+
+namespace statcollect::v1 {
+class GetNoiseRequest;
+class NoiseProfile;
+}  // namespace statcollect::v1
+
+namespace statcollect::query {
+
+struct NoiseProfile;
+
+inline constexpr std::size_t kNoiseRowsMax = 20;
+
+// The noisiest first, at most kNoiseRowsMax.
+void ToWire(const std::string& run, const NoiseProfile& profile, v1::NoiseProfile& out);
+
+// The run's name. kInvalidArgument: no run can have it.
+Result<std::string> FromWire(const v1::GetNoiseRequest& request);
+
+// kNotFound: no such run, or no noise is stored.
+Status GetNoise(const Context& context, const std::string& run, v1::NoiseProfile& out);
+
+}  // namespace statcollect::query
+
+#endif  // STATCOLLECT_SERVER_QUERY_ANSWERS_NOISE_H_
