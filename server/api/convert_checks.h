@@ -1,11 +1,8 @@
-// Like convert.h, for the queries about a statistic (stat_map), settings (config), ranks and exponents.
+// Like convert.h, for the queries about a statistic (stat_map), settings (config) and ranks.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 #define STATCOLLECT_SERVER_API_CONVERT_CHECKS_H_
 
-#include <vector>
-
 #include "common/status.h"
-#include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
 #include "server/query/diff/stat_map.h"
 #include "server/query/ranks/ranks.h"
@@ -18,13 +15,11 @@ Result<query::StatMapRequest> FromWire(const v1::GetStatMapRequest& request);
 Result<query::ProposeMapRequest> FromWire(const v1::ProposeMapRequest& request);
 Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request);
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
-Result<query::ExponentsRequest> FromWire(const v1::ListExponentsRequest& request);
 
 void ToWire(const query::StatMap& map, v1::GetStatMapResponse& out);
 void ToWire(const query::ProposeMapReport& report, v1::ProposeMapResponse& out);
 void ToWire(const query::ConfigReport& report, v1::ConfigReport& out);
 void ToWire(const query::RanksReport& report, v1::RanksReport& out);
-void ToWire(const std::vector<query::ExponentRow>& rows, v1::ListExponentsResponse& out);
 
 }  // namespace statcollect::api
 

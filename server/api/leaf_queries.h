@@ -6,6 +6,7 @@
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
+#include "server/query/answers/exponents.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/noise.h"
@@ -16,17 +17,18 @@
 
 // LEAF(method, response, pool): method of the service Query, and function in statcollect::query, whose header has FromWire
 // for v1::<method>Request; its answer; the pool of the service whose threads answer it.
-#define STATCOLLECT_LEAF_QUERIES(LEAF)           \
-  LEAF(GetRun, GetRunResponse, details_)         \
-  LEAF(GetSeries, GetSeriesResponse, pool_)      \
-  LEAF(GetCurves, GetCurvesResponse, pool_)      \
-  LEAF(ListScalars, ListScalarsResponse, pool_)  \
-  LEAF(ListLosses, ListLossesResponse, details_) \
-  LEAF(ListEvents, ListEventsResponse, pool_)    \
-  LEAF(ListMemory, ListMemoryResponse, pool_)    \
-  LEAF(ListDensity, ListDensityResponse, pool_)  \
-  LEAF(GetTop, GetTopResponse, pool_)            \
-  LEAF(GetNoise, NoiseProfile, pool_)            \
-  LEAF(ListCaptures, ListCapturesResponse, pool_)
+#define STATCOLLECT_LEAF_QUERIES(LEAF)            \
+  LEAF(GetRun, GetRunResponse, details_)          \
+  LEAF(GetSeries, GetSeriesResponse, pool_)       \
+  LEAF(GetCurves, GetCurvesResponse, pool_)       \
+  LEAF(ListScalars, ListScalarsResponse, pool_)   \
+  LEAF(ListLosses, ListLossesResponse, details_)  \
+  LEAF(ListEvents, ListEventsResponse, pool_)     \
+  LEAF(ListMemory, ListMemoryResponse, pool_)     \
+  LEAF(ListDensity, ListDensityResponse, pool_)   \
+  LEAF(GetTop, GetTopResponse, pool_)             \
+  LEAF(GetNoise, NoiseProfile, pool_)             \
+  LEAF(ListCaptures, ListCapturesResponse, pool_) \
+  LEAF(ListExponents, ListExponentsResponse, pool_)
 
 #endif  // STATCOLLECT_SERVER_API_LEAF_QUERIES_H_

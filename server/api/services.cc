@@ -216,11 +216,6 @@ class QueryService final : public v1::Query::CallbackService {
     });
   }
 
-  ServerUnaryReactor* ListExponents(CallbackServerContext*, const v1::ListExponentsRequest* request,
-                                    v1::ListExponentsResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::ListExponents);
-  }
-
   grpc::ServerWriteReactor<v1::ReadCaptureResponse>* ReadCapture(
       CallbackServerContext* context, const v1::ReadCaptureRequest* request) override {
     using Call = FlowCall<v1::ReadCaptureResponse>;

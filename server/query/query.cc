@@ -1,6 +1,7 @@
 #include "server/query/query.h"
 
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <tuple>
 
@@ -198,12 +199,6 @@ Status QueryEngine::CheckCanBeCaptured(const std::string& run, const CaptureSpec
   return query::CheckCanBeCaptured(store, run, spec);
 }
 
-Result<std::vector<ExponentRow>> QueryEngine::ListExponents(const ExponentsRequest& request,
-                                                            const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  return query::ListExponents(store, request, stop);
-}
-
 Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& take,
                                 const std::stop_token& stop) const {
   LimitedStore store(store_, ReadBudget::kNoLimit, stop);
@@ -214,21 +209,18 @@ Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request, const std
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
   if (request.by != TopBy::kExponentLoss) return MakeStatMap(view, request, stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, query::ListExponents(store,
-                                                                     {.run = request.run,
-                                                                      .activation = {},
-                                                                      .kinds = request.kinds,
-                                                                      .ranks = request.ranks,
-                                                                      .steps = request.steps,
-                                                                      .format = DType::kF16},
-                                                                     stop));
+  const ExponentsSelection selection{
+      .run = request.run, .kinds = request.kinds, .ranks = request.ranks, .steps = request.steps};
+  std::deque<TensorDef> defs;  // where they are, they stay
   std::vector<StatMapLoss> losses;
-  for (const ExponentRow& row : rows) {
-    const auto all = static_cast<double>(std::max<std::uint64_t>(1, row.components));
-    losses.push_back({.step = row.record.step,
-                      .def = &row.def,
-                      .share = static_cast<double>(row.formats.front().lost()) / all});
-  }
+  const auto take = [&](const ExponentsSeen& seen) {
+    if (losses.size() >= kRowsMax) return TooManyRows("exponents");
+    losses.push_back({.step = seen.record.step,
+                      .def = &defs.emplace_back(seen.def),
+                      .share = seen.ShareLostIn(DType::kF16)});
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(VisitExponents(store, selection, stop, take));
   return MakeLossMap(view, request, losses);
 }
 

@@ -86,10 +86,6 @@ class QueryEngine {
   Status CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec,
                             const std::stop_token& stop = {}) const;
 
-  // See exponents.h.
-  Result<std::vector<ExponentRow>> ListExponents(const ExponentsRequest& request,
-                                                 const std::stop_token& stop = {}) const;
-
   // See records_reader.h.
   Status ReadRecords(const RecordsRequest& request, const OnRecords& take,
                      const std::stop_token& stop = {}) const;

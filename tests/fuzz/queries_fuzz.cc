@@ -225,8 +225,6 @@ const std::map<std::string, Question>& Questions() {
       {"SaveNoise", SaveNoise},
       {"DeleteNoise", DeleteNoise},
       {"ReadCapture", ReadCapture},
-      {"ListExponents",
-       Plain<v1::ListExponentsRequest, v1::ListExponentsResponse>(&QueryEngine::ListExponents)},
   };
   return all;
 }

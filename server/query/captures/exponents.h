@@ -2,8 +2,9 @@
 #ifndef STATCOLLECT_SERVER_QUERY_CAPTURES_EXPONENTS_H_
 #define STATCOLLECT_SERVER_QUERY_CAPTURES_EXPONENTS_H_
 
+#include <array>
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -14,49 +15,44 @@
 
 namespace statcollect::query {
 
-struct ExponentsRequest {
-  std::string run;
-  std::string activation;              // empty: all
-  std::vector<Kind> kinds;             // empty: all
-  std::vector<std::uint32_t> ranks;    // empty: all
-  std::string steps;                   // as for StepSet::Parse
-  DType format = DType::kUnspecified;  // kF16, kBf16, kF8E4M3 or kF8E5M2; kUnspecified: all four
-  bool summary = false;                // one row per tensor: the step in which the format loses most
-  double lost_min = 0.01;              // share from which `since_step` counts
-};
+// The formats of which a loss is known.
+inline constexpr std::array<DType, 4> kNarrowFormats = {DType::kF16, DType::kBf16, DType::kF8E4M3,
+                                                        DType::kF8E5M2};
 
 // Effect of rounding to a format, judged by the exponents alone: components in the binade of a tie, or in the
 // format's highest one, count as kept.
 struct FormatLoss {
-  DType format = DType::kUnspecified;
   std::uint64_t to_zero = 0, subnormal = 0, overflow = 0;
   std::uint64_t lost() const { return to_zero + overflow; }
 };
 
-struct ExponentRow {
+// Precondition: `format` is one of kNarrowFormats.
+FormatLoss LossIn(DType format, const ExponentRecord& record);
+
+struct ExponentsSelection {
+  std::string run;
+  std::string activation;            // empty: all
+  std::vector<Kind> kinds;           // empty: all
+  std::vector<std::uint32_t> ranks;  // empty: all
+  std::string steps;                 // as for StepSet::Parse
+};
+
+struct ExponentsSeen {
   std::string run;
   std::uint32_t rank = 0;
   std::uint32_t attempt = 0;  // launch of the run, from 1
   TensorDef def;
   Layout layout;
   ExponentRecord record;
-  std::uint64_t components = 0;             // sum of the counts
-  std::vector<FormatLoss> formats;          // one per requested format
-  std::uint64_t steps = 1;                  // number of steps that the row summarises
-  std::uint64_t last_step = 0;              // the last of these
-  std::optional<std::uint64_t> since_step;  // in a summary: the first step with at least lost_min lost
+  std::uint64_t components = 0;  // sum of the counts
+  double ShareLostIn(DType format) const;
 };
 
-// Precondition: `format` is one of the four.
-FormatLoss LossIn(DType format, const ExponentRecord& record);
-
-// A step's histograms come from the newest launch that has the step. Sorted by activation, kind, path, rank,
-// step; a summary by the share lost, largest first, then as above. Memory: the rows of the answer, and a
-// rank's records of some steps. kNotFound: no such run, or the selection has none of the activation (says where there are some, or gives
-// the closest names that have); kResourceExhausted: more than kRowsMax rows; kCancelled: `stop`, checked between reads of some
-// steps.
-Result<std::vector<ExponentRow>> ListExponents(Store& store, const ExponentsRequest& request,
-                                               const std::stop_token& stop);
+// Calls `take` for each histogram, in any order of steps; its error ends the call. A step's histograms come from the newest
+// launch that has the step. Memory: a rank's records of some steps. kNotFound: no such run; kCancelled: `stop`, checked
+// between reads of some steps.
+Status VisitExponents(Store& store, const ExponentsSelection& selection, const std::stop_token& stop,
+                      const std::function<Status(ExponentsSeen)>& take);
 
 }  // namespace statcollect::query
 

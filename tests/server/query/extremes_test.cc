@@ -18,6 +18,7 @@
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
+#include "server/query/answers/exponents.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/runs.h"
@@ -81,7 +82,9 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
       {"events",
        [](auto& e, auto&) { return Ask(e, ListEvents, {.run = "a", .since_step = kLast}).status(); }},
       {"exponents",
-       [](auto& e, auto& steps) { return e.ListExponents({.run = "a", .steps = steps}).status(); }},
+       [](auto& e, auto& steps) {
+         return Ask(e, ListExponents, {.of = {.run = "a", .steps = steps}}).status();
+       }},
       {"captures",
        [](auto& e, auto& steps) { return Ask(e, ListCaptures, {.run = "a", .steps = steps}).status(); }},
       {"series",

@@ -15,6 +15,7 @@
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
+#include "server/query/answers/exponents.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/noise.h"
@@ -53,7 +54,8 @@ const std::vector<Query>& Queries() {
       {"Memory", [](auto& e, auto& stop) { return Ask(e, ListMemory, {.run = "a"}, stop).status(); }},
       {"Density", [](auto& e, auto& stop) { return Ask(e, ListDensity, {.run = "a"}, stop).status(); }},
       {"Events", [](auto& e, auto& stop) { return Ask(e, ListEvents, {.run = "a"}, stop).status(); }},
-      {"Exponents", [](auto& e, auto& stop) { return e.ListExponents({.run = "a"}, stop).status(); }},
+      {"Exponents",
+       [](auto& e, auto& stop) { return Ask(e, ListExponents, {.of = {.run = "a"}}, stop).status(); }},
       {"Show", [](auto& e, auto& stop) { return Ask(e, GetRun, "a", stop).status(); }},
       {"Series",
        [](auto& e, auto& stop) { return Ask(e, GetSeries, {.run = "a", .activation = "x"}, stop).status(); }},

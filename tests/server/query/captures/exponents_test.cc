@@ -1,4 +1,4 @@
-#include "server/query/captures/exponents.h"
+#include "server/query/answers/exponents.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,12 +7,14 @@
 
 #include "common/step_set.h"
 #include "server/query/query.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using testing::Ask;
 using testing::FakeStore;
 using ::testing::HasSubstr;
 using testing::Key;
@@ -65,11 +67,12 @@ class ExponentsTest : public ::testing::Test {
     }
     return writer;
   }
-  std::vector<ExponentRow> List(ExponentsRequest request) {
-    request.run = "base";
-    auto rows = QueryEngine(store_).ListExponents(request);
+  using Rows = google::protobuf::RepeatedPtrField<v1::ExponentRow>;
+  Rows List(ExponentsRequest request) {
+    request.of.run = "base";
+    auto rows = Ask(store_, ListExponents, request);
     EXPECT_TRUE(rows.ok()) << rows.status().message();
-    return rows.ok() ? *std::move(rows) : std::vector<ExponentRow>();
+    return rows.ok() ? rows->records() : Rows();
   }
   FakeStore store_;
 };
@@ -78,43 +81,43 @@ TEST_F(ExponentsTest, AreListedByTensorRankAndStepWithWhatEachFormatLoses) {
   RunWriter writer(store_, "base", 2);
   Shrinking(writer, 0, 0, 2);
   Shrinking(writer, 1, 0, 2).Commit();
-  const auto rows = List({.kinds = {Kind::kWeightGrad}, .steps = "1-2"});
-  ASSERT_EQ(rows.size(), 4u);
-  EXPECT_EQ(rows[0].rank, 0u);
-  EXPECT_EQ(rows[1].record.step, 2u);
-  EXPECT_EQ(rows[1].components, 16u);
-  ASSERT_EQ(rows[1].formats.size(), 4u);
-  EXPECT_EQ(rows[1].formats[0].format, DType::kF16);
-  EXPECT_EQ(rows[1].formats[0].to_zero, 8u);
-  EXPECT_EQ(rows[1].formats[0].subnormal, 8u);
-  EXPECT_EQ(rows[1].formats[1].lost(), 0u) << "bf16";
-  EXPECT_EQ(rows[1].formats[2].to_zero, 16u) << "f8e4m3";
-  EXPECT_EQ(rows[2].rank, 1u);
-  EXPECT_EQ(rows[2].steps, 1u);
-  const auto one = List({.ranks = {1}, .format = DType::kBf16});
-  ASSERT_EQ(one.size(), 6u);
-  ASSERT_EQ(one[0].formats.size(), 1u);
-  EXPECT_EQ(one[0].formats[0].format, DType::kBf16);
+  const auto rows = List({.of = {.kinds = {Kind::kWeightGrad}, .steps = "1-2"}});
+  ASSERT_EQ(rows.size(), 4);
+  EXPECT_EQ(rows[0].rank(), 0u);
+  EXPECT_EQ(rows[1].step(), 2u);
+  EXPECT_EQ(rows[1].components(), 16u);
+  ASSERT_EQ(rows[1].formats_size(), 4);
+  EXPECT_EQ(rows[1].formats(0).dtype(), "f16");
+  EXPECT_EQ(rows[1].formats(0).to_zero(), 8u);
+  EXPECT_EQ(rows[1].formats(0).subnormal(), 8u);
+  EXPECT_EQ(rows[1].formats(1).lost(), 0) << "bf16";
+  EXPECT_EQ(rows[1].formats(2).to_zero(), 16u) << "f8e4m3";
+  EXPECT_EQ(rows[2].rank(), 1u);
+  EXPECT_EQ(rows[2].steps(), 1u);
+  const auto one = List({.of = {.ranks = {1}}, .format = DType::kBf16});
+  ASSERT_EQ(one.size(), 6);
+  ASSERT_EQ(one[0].formats_size(), 1);
+  EXPECT_EQ(one[0].formats(0).dtype(), "bf16");
 }
 
 TEST_F(ExponentsTest, ASummaryNamesTheWorstStepAndSinceWhen) {
   RunWriter writer(store_, "base", 1);
   Shrinking(writer, 0, 0, 3).Commit();
   auto rows = List({.summary = true});
-  ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(rows[0].def.key.kind, Kind::kWeightGrad) << "most lost first";
-  EXPECT_EQ(rows[0].record.step, 3u);
-  EXPECT_EQ(rows[0].formats[0].to_zero, 12u);
-  EXPECT_EQ(rows[0].since_step, 1u);
-  EXPECT_EQ(rows[0].steps, 4u);
-  EXPECT_EQ(rows[0].last_step, 3u);
-  EXPECT_FALSE(rows[1].since_step);
-  EXPECT_EQ(rows[1].record.step, 0u) << "the first of equals";
-  EXPECT_EQ(rows[1].last_step, 3u);
+  ASSERT_EQ(rows.size(), 2);
+  EXPECT_EQ(rows[0].kind(), v1::KIND_WEIGHT_GRAD) << "most lost first";
+  EXPECT_EQ(rows[0].step(), 3u);
+  EXPECT_EQ(rows[0].formats(0).to_zero(), 12u);
+  EXPECT_EQ(rows[0].since_step(), 1u);
+  EXPECT_EQ(rows[0].steps(), 4u);
+  EXPECT_EQ(rows[0].last_step(), 3u);
+  EXPECT_FALSE(rows[1].has_since_step());
+  EXPECT_EQ(rows[1].step(), 0u) << "the first of equals";
+  EXPECT_EQ(rows[1].last_step(), 3u);
   rows = List({.summary = true, .lost_min = 0.5});
-  EXPECT_EQ(rows[0].since_step, 2u);
+  EXPECT_EQ(rows[0].since_step(), 2u);
   rows = List({.format = DType::kF8E4M3, .summary = true});
-  EXPECT_EQ(rows[0].since_step, 0u) << "all of it is below 2^-11";
+  EXPECT_EQ(rows[0].since_step(), 0u) << "all of it is below 2^-11";
 }
 
 // One tensor of which f16 loses `lost` of 16 components in the step.
@@ -136,21 +139,21 @@ TEST_F(ExponentsTest, ASummaryOfMoreStepsThanAreReadAtATimeIsOfAllOfThem) {
   }
   writer.Commit();
   auto rows = List({.format = DType::kF16, .summary = true, .lost_min = 0.1});
-  ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(rows[0].rank, 1u) << "most lost first";
-  EXPECT_EQ(rows[0].record.step, 395u);
-  EXPECT_EQ(rows[0].since_step, 395u);
-  EXPECT_EQ(rows[0].steps, 79u);
-  EXPECT_EQ(rows[1].record.step, 200u) << "the first of equals";
-  EXPECT_EQ(rows[1].formats[0].to_zero, 9u);
-  EXPECT_EQ(rows[1].since_step, 70u) << "1 of 16 is too few";
-  EXPECT_EQ(rows[1].steps, 397u);
-  EXPECT_EQ(rows[1].last_step, 399u);
-  rows = List({.ranks = {0}, .steps = "0-31,128-250,every=2", .summary = true});
-  ASSERT_EQ(rows.size(), 1u);
-  EXPECT_EQ(rows[0].steps, 14u + 62u) << "4 to 30 and 128 to 250";
-  EXPECT_EQ(rows[0].since_step, 200u);
-  EXPECT_EQ(rows[0].last_step, 250u);
+  ASSERT_EQ(rows.size(), 2);
+  EXPECT_EQ(rows[0].rank(), 1u) << "most lost first";
+  EXPECT_EQ(rows[0].step(), 395u);
+  EXPECT_EQ(rows[0].since_step(), 395u);
+  EXPECT_EQ(rows[0].steps(), 79u);
+  EXPECT_EQ(rows[1].step(), 200u) << "the first of equals";
+  EXPECT_EQ(rows[1].formats(0).to_zero(), 9u);
+  EXPECT_EQ(rows[1].since_step(), 70u) << "1 of 16 is too few";
+  EXPECT_EQ(rows[1].steps(), 397u);
+  EXPECT_EQ(rows[1].last_step(), 399u);
+  rows = List({.of = {.ranks = {0}, .steps = "0-31,128-250,every=2"}, .summary = true});
+  ASSERT_EQ(rows.size(), 1);
+  EXPECT_EQ(rows[0].steps(), 14u + 62u) << "4 to 30 and 128 to 250";
+  EXPECT_EQ(rows[0].since_step(), 200u);
+  EXPECT_EQ(rows[0].last_step(), 250u);
 }
 
 TEST_F(ExponentsTest, AListingOfMoreStepsThanAreReadAtATimeHasEachOnce) {
@@ -159,11 +162,11 @@ TEST_F(ExponentsTest, AListingOfMoreStepsThanAreReadAtATimeHasEachOnce) {
   WriteLost(writer, 0, StepSet::kLastStep, 1);
   writer.Commit();
   const auto rows = List({});
-  ASSERT_EQ(rows.size(), 198u);
-  for (std::uint64_t i = 0; i < 197; ++i) EXPECT_EQ(rows[i].record.step, i + 3);
-  EXPECT_EQ(rows[197].record.step, StepSet::kLastStep);
-  EXPECT_EQ(List({.steps = "10-150"}).size(), 141u);
-  EXPECT_TRUE(List({.steps = "0-2,200-300"}).empty());
+  ASSERT_EQ(rows.size(), 198);
+  for (int i = 0; i < 197; ++i) EXPECT_EQ(rows[i].step(), 3u + static_cast<unsigned>(i));
+  EXPECT_EQ(rows[197].step(), StepSet::kLastStep);
+  EXPECT_EQ(List({.of = {.steps = "10-150"}}).size(), 141);
+  EXPECT_TRUE(List({.of = {.steps = "0-2,200-300"}}).empty());
 }
 
 TEST_F(ExponentsTest, ASummaryOrdersTheStepsOfLaunchesThatAlternate) {
@@ -174,12 +177,12 @@ TEST_F(ExponentsTest, ASummaryOrdersTheStepsOfLaunchesThatAlternate) {
   for (std::uint64_t step = 20; step < 50; ++step) WriteLost(second, 0, step, step == 30 ? 4 : 0);
   second.Commit();
   const auto rows = List({.summary = true});
-  ASSERT_EQ(rows.size(), 1u);
-  EXPECT_EQ(rows[0].steps, 100u);
-  EXPECT_EQ(rows[0].record.step, 30u) << "the first of equals, although it is read last";
-  EXPECT_EQ(rows[0].attempt, 2u);
-  EXPECT_EQ(rows[0].since_step, 30u);
-  EXPECT_EQ(rows[0].last_step, 99u);
+  ASSERT_EQ(rows.size(), 1);
+  EXPECT_EQ(rows[0].steps(), 100u);
+  EXPECT_EQ(rows[0].step(), 30u) << "the first of equals, although it is read last";
+  EXPECT_EQ(rows[0].attempt(), 2u);
+  EXPECT_EQ(rows[0].since_step(), 30u);
+  EXPECT_EQ(rows[0].last_step(), 99u);
 }
 
 TEST_F(ExponentsTest, AStepsHistogramsComeFromItsNewestLaunch) {
@@ -189,13 +192,13 @@ TEST_F(ExponentsTest, AStepsHistogramsComeFromItsNewestLaunch) {
   RunWriter second(store_, "base", 1);  // resumed at step 2, without histograms in step 3
   second.Observe(0, 2, Key("fc"), tensor).Exponents(0, 2, Key("fc"), tensor, 5, {16});
   second.Observe(0, 3, Key("fc"), tensor).Commit();
-  const auto rows = List({.activation = "fc", .kinds = {Kind::kOutput}});
-  ASSERT_EQ(rows.size(), 3u);
-  EXPECT_EQ(rows[1].attempt, 1u);
-  EXPECT_EQ(rows[2].record.step, 2u);
-  EXPECT_EQ(rows[2].record.lowest, 5);
-  EXPECT_EQ(rows[2].attempt, 2u);
-  EXPECT_EQ(List({.activation = "fc", .kinds = {Kind::kWeightGrad}}).size(), 2u);
+  const auto rows = List({.of = {.activation = "fc", .kinds = {Kind::kOutput}}});
+  ASSERT_EQ(rows.size(), 3);
+  EXPECT_EQ(rows[1].attempt(), 1u);
+  EXPECT_EQ(rows[2].step(), 2u);
+  EXPECT_EQ(rows[2].lowest(), 5);
+  EXPECT_EQ(rows[2].attempt(), 2u);
+  EXPECT_EQ(List({.of = {.activation = "fc", .kinds = {Kind::kWeightGrad}}}).size(), 2);
 }
 
 TEST_F(ExponentsTest, AnActivationWithoutAnySuggestsThoseThatHaveSome) {
@@ -204,25 +207,25 @@ TEST_F(ExponentsTest, AnActivationWithoutAnySuggestsThoseThatHaveSome) {
   writer.Observe(0, 0, Key("fd"), tensor);
   Shrinking(writer, 0, 0, 0).Commit();
   const auto elsewhere = [&](const ExponentsRequest& request) {
-    return QueryEngine(store_).ListExponents(request).status().message();
+    return Ask(store_, ListExponents, request).status().message();
   };
   for (const ExponentsRequest& request :
-       {ExponentsRequest{.run = "base", .activation = "fc", .kinds = {Kind::kBatch}},
-        ExponentsRequest{.run = "base", .activation = "fc", .ranks = {7}},
-        ExponentsRequest{.run = "base", .activation = "fc", .steps = "300"}}) {
+       {ExponentsRequest{.of = {.run = "base", .activation = "fc", .kinds = {Kind::kBatch}}},
+        ExponentsRequest{.of = {.run = "base", .activation = "fc", .ranks = {7}}},
+        ExponentsRequest{.of = {.run = "base", .activation = "fc", .steps = "300"}}}) {
     EXPECT_THAT(
         elsewhere(request),
         HasSubstr("none of these steps, ranks and kinds; there are some at step 0, of rank 0, kind "));
   }
-  const auto none = QueryEngine(store_).ListExponents({.run = "base", .activation = "fd"});
+  const auto none = Ask(store_, ListExponents, {.of = {.run = "base", .activation = "fd"}});
   EXPECT_EQ(none.status().code(), Code::kNotFound);
   EXPECT_THAT(none.status().message(), HasSubstr("the run has those of: fc"));
-  EXPECT_EQ(QueryEngine(store_).ListExponents({.run = "basf"}).status().code(), Code::kNotFound);
-  EXPECT_EQ(QueryEngine(store_).ListExponents({.run = "base", .steps = "x"}).status().code(),
+  EXPECT_EQ(Ask(store_, ListExponents, {.of = {.run = "basf"}}).status().code(), Code::kNotFound);
+  EXPECT_EQ(Ask(store_, ListExponents, {.of = {.run = "base", .steps = "x"}}).status().code(),
             Code::kInvalidArgument);
   std::stop_source stopped;
   stopped.request_stop();
-  EXPECT_EQ(QueryEngine(store_).ListExponents({.run = "base"}, stopped.get_token()).status().code(),
+  EXPECT_EQ(Ask(store_, ListExponents, {.of = {.run = "base"}}, stopped.get_token()).status().code(),
             Code::kCancelled);
 }
 
