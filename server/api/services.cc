@@ -12,7 +12,6 @@
 #include "server/api/checkpoint_target.h"
 #include "server/api/convert.h"
 #include "server/api/convert/parts.h"
-#include "server/api/convert_checks.h"
 #include "server/api/follow_call.h"
 #include "server/api/heat_tiles.h"
 #include "server/api/leaf_queries.h"

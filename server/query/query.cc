@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <deque>
 #include <set>
-#include <tuple>
 
 #include "common/names.h"
 #include "common/project.h"
 #include "common/text.h"
+#include "server/query/captures/exponents.h"
 #include "server/query/diff/diff.h"
 #include "server/query/event_kinds.h"
 #include "server/query/logical/choose.h"
@@ -17,7 +17,6 @@
 #include "server/query/rows.h"
 #include "server/query/run_summary.h"
 #include "server/query/run_view.h"
-#include "server/query/suggest.h"
 
 namespace statcollect::query {
 namespace {

@@ -23,7 +23,6 @@
 
 #include "common/status.h"
 #include "server/query/captures/captures.h"
-#include "server/query/captures/exponents.h"
 #include "server/query/compare/propose_map.h"
 #include "server/query/context.h"
 #include "server/query/diff/stat_map.h"
@@ -54,6 +53,7 @@ class QueryEngine {
 
   // The same for the runs of one project, by their plain names. Borrows what this one borrows. Cheap.
   std::shared_ptr<const QueryEngine> Of(const std::string& project) const;
+
   // Answers one of the queries whose answer is a message, such as ListLosses (answers/losses.h).
   template <typename Request, typename Response>
   Status Ask(Leaf<Request, Response>* query, const std::type_identity_t<Request>& request, Response& out,

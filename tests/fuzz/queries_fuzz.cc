@@ -17,7 +17,6 @@
 
 #include "server/api/convert.h"
 #include "server/api/convert/parts.h"
-#include "server/api/convert_checks.h"
 #include "server/api/heat_tiles.h"
 #include "server/api/leaf_queries.h"
 #include "server/query/query.h"

@@ -1,5 +1,5 @@
 #include "common/names.h"
-#include "server/api/convert_checks.h"
+#include "server/api/convert.h"
 
 namespace statcollect::api {
 namespace {

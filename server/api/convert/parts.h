@@ -2,8 +2,6 @@
 #ifndef STATCOLLECT_SERVER_API_CONVERT_PARTS_H_
 #define STATCOLLECT_SERVER_API_CONVERT_PARTS_H_
 
-#include <optional>
-
 #include "server/query/answers/message_parts.h"
 #include "server/query/answers/runs.h"
 #include "server/query/reports.h"
@@ -12,6 +10,7 @@
 namespace statcollect::api {
 
 using query::CheckStepsFromWire;
+using query::Copy;
 using query::Invalid;
 using query::KindFromWire;
 using query::KindsFromWire;
@@ -19,12 +18,6 @@ using query::RanksFromWire;
 using query::RunsFromWire;
 using query::SelectionFromWire;
 using query::ToWire;
-
-// Calls `set` where there is a value.
-template <typename T, typename Set>
-void Copy(const std::optional<T>& value, Set&& set) {
-  if (value) set(*value);
-}
 
 void ToWire(const query::HeatMapRow& row, v1::HeatMapRow& out);
 void ToWire(const query::Compared& compared, v1::Compared& out);

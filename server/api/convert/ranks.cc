@@ -1,4 +1,4 @@
-#include "server/api/convert_checks.h"
+#include "server/api/convert.h"
 
 #include <cmath>
 

@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "common/names.h"
+#include "server/api/convert.h"
 #include "server/api/convert/parts.h"
-#include "server/api/convert_checks.h"
 
 namespace statcollect::api {
 

@@ -2,19 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_CAPTURES_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_CAPTURES_H_
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "common/records.h"
-#include "common/status.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class CaptureRow;
-class ListCapturesRequest;
-class ListCapturesResponse;
-}  // namespace statcollect::v1
+#include "server/query/answers/leaf.h"
 
 namespace statcollect::query {
 
@@ -29,8 +17,6 @@ struct CapturesRequest {
   std::uint64_t request = 0;         // only captures of this request; 0: all
 };
 
-// kInvalidArgument: names that no run or activation can have, kinds that this build does not know, more ranks than a run
-// can have.
 Result<CapturesRequest> FromWire(const v1::ListCapturesRequest& request);
 
 void ToWire(const CaptureRow& row, v1::CaptureRow& out);

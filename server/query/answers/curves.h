@@ -4,19 +4,9 @@
 
 #include <compare>
 #include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
 
-#include "common/status.h"
+#include "server/query/answers/leaf.h"
 #include "server/query/answers/series.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class GetCurvesRequest;
-class GetCurvesResponse;
-class GetSeriesResponse;
-}  // namespace statcollect::v1
 
 namespace statcollect::query {
 
@@ -35,7 +25,7 @@ struct CurvesRequest {
   std::uint32_t points = kCurvePoints;
 };
 
-// kInvalidArgument: as for a series, and points, mode and place.
+// Adds: points, mode and place.
 Result<CurvesRequest> FromWire(const v1::GetCurvesRequest& request);
 
 // `series`: in its order. Of at most 2 * request.points steps, every value is kept. Otherwise the steps are cut into at most request.points spans of

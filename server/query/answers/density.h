@@ -2,17 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_DENSITY_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_DENSITY_H_
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "common/status.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class ListDensityRequest;
-class ListDensityResponse;
-}  // namespace statcollect::v1
+#include "server/query/answers/leaf.h"
 
 namespace statcollect::query {
 
@@ -23,7 +13,6 @@ struct DensityRequest {
   std::string input;  // empty: all
 };
 
-// kInvalidArgument: names that no run or input can have, more ranks than a run can have.
 Result<DensityRequest> FromWire(const v1::ListDensityRequest& request);
 
 // Sorted by rank, step and time; each step from the newest attempt that has it. kNotFound: no such input.

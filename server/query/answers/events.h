@@ -3,20 +3,8 @@
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_EVENTS_H_
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "common/records.h"
-#include "common/status.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class EventRow;
-class ListEventsRequest;
-class ListEventsResponse;
-}  // namespace statcollect::v1
+#include "server/query/answers/leaf.h"
 
 namespace statcollect::query {
 
@@ -33,7 +21,7 @@ struct EventsRequest {
   }
 };
 
-// kInvalidArgument: names that no run can have, more ranks than a run can have, too many kinds.
+// Adds: too many kinds.
 Result<EventsRequest> FromWire(const v1::ListEventsRequest& request);
 
 // `attempt`: launch of the run, from 1.

@@ -2,15 +2,8 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_EXPONENTS_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_EXPONENTS_H_
 
-#include "common/records.h"
-#include "common/status.h"
+#include "server/query/answers/leaf.h"
 #include "server/query/captures/exponents.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class ListExponentsRequest;
-class ListExponentsResponse;
-}  // namespace statcollect::v1
 
 namespace statcollect::query {
 
@@ -21,8 +14,7 @@ struct ExponentsRequest {
   double lost_min = 0.01;              // share from which `since_step` counts
 };
 
-// kInvalidArgument: names that no run or activation can have, kinds that this build does not know, more ranks than a run can
-// have; format and lost_min.
+// Adds: a format that is not narrow, and lost_min.
 Result<ExponentsRequest> FromWire(const v1::ListExponentsRequest& request);
 
 // Sorted by activation, kind, path, rank, step; a summary by the share lost, largest first, then as above. Memory: the rows of

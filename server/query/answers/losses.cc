@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "server/query/answers/message_parts.h"
 #include "server/query/event_kinds.h"
 #include "server/query/loss_names.h"
-#include "server/query/answers/message_parts.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "statcollect/v1/query.pb.h"
@@ -154,7 +154,7 @@ Result<LossesRequest> FromWire(const v1::ListLossesRequest& request) {
                    std::to_string(kLossPointsMax) + "; /api/v1/scalars has all of them");
   }
   return LossesRequest{.runs = {request.runs().begin(), request.runs().end()},
-                              .points = request.points() > 0 ? request.points() : kLossPoints};
+                       .points = request.points() > 0 ? request.points() : kLossPoints};
 }
 
 Status ListLosses(const Context& context, const LossesRequest& request, v1::ListLossesResponse& out) {

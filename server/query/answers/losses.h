@@ -3,17 +3,8 @@
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_LOSSES_H_
 
 #include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
-#include "common/status.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class ListLossesRequest;
-class ListLossesResponse;
-}  // namespace statcollect::v1
+#include "server/query/answers/leaf.h"
 
 namespace statcollect::query {
 
@@ -26,7 +17,7 @@ struct LossesRequest {
   std::uint32_t points = kLossPoints;
 };
 
-// kInvalidArgument: too many runs or points, names that no run can have.
+// Adds: too many runs or points.
 Result<LossesRequest> FromWire(const v1::ListLossesRequest& request);
 
 // The runs in their order; those that do not exist are left out. Cost of a run: a seek for each point and each rank, whatever its length.

@@ -2,17 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_MEMORY_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_MEMORY_H_
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "common/status.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class ListMemoryRequest;
-class ListMemoryResponse;
-}  // namespace statcollect::v1
+#include "server/query/answers/leaf.h"
 
 namespace statcollect::query {
 
@@ -23,7 +13,6 @@ struct MemoryRequest {
   bool modules = false;  // of single modules instead of the phases
 };
 
-// kInvalidArgument: names that no run can have, more ranks than a run can have.
 Result<MemoryRequest> FromWire(const v1::ListMemoryRequest& request);
 
 // Sorted by rank, step and time; each step from the newest attempt that has it.

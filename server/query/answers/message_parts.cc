@@ -1,15 +1,7 @@
 #include "server/query/answers/message_parts.h"
 
-#include <optional>
-
 namespace statcollect::query {
 namespace {
-
-// Calls `set` where there is a value.
-template <typename T, typename Set>
-void Copy(const std::optional<T>& value, Set&& set) {
-  if (value) set(*value);
-}
 
 constexpr int kRanksMax = 1 << 20;
 constexpr std::size_t kStepsTextBytesMax = 64 * 1024;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +64,12 @@ void FillKey(const TensorKey& key, Row& out) {
   out.set_output_path(key.output_path);
   out.set_call(key.call);
   out.set_mode(std::string(Name(key.mode)));
+}
+
+// Calls `set` where there is a value.
+template <typename T, typename Set>
+void Copy(const std::optional<T>& value, Set&& set) {
+  if (value) set(*value);
 }
 
 template <typename Row>

@@ -3,15 +3,8 @@
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_NOISE_H_
 
 #include <cstddef>
-#include <string>
 
-#include "common/status.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class GetNoiseRequest;
-class NoiseProfile;
-}  // namespace statcollect::v1
+#include "server/query/answers/leaf.h"
 
 namespace statcollect::query {
 
@@ -22,7 +15,7 @@ inline constexpr std::size_t kNoiseRowsMax = 20;
 // The noisiest first, at most kNoiseRowsMax.
 void ToWire(const std::string& run, const NoiseProfile& profile, v1::NoiseProfile& out);
 
-// The run's name. kInvalidArgument: no run can have it.
+// The run's name.
 Result<std::string> FromWire(const v1::GetNoiseRequest& request);
 
 // kNotFound: no such run, or no noise is stored.

@@ -2,18 +2,8 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_RUNS_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_RUNS_H_
 
-#include <string>
-
-#include "common/status.h"
-#include "server/query/context.h"
+#include "server/query/answers/leaf.h"
 #include "server/query/reports.h"
-
-namespace statcollect::v1 {
-class GetRunRequest;
-class GetRunResponse;
-class ListRunsResponse;
-class RunSummary;
-}  // namespace statcollect::v1
 
 namespace statcollect::query {
 
@@ -24,7 +14,7 @@ struct RunsRequest {};
 // All runs, by name.
 Status ListRuns(const Context& context, const RunsRequest& request, v1::ListRunsResponse& out);
 
-// The run's name. kInvalidArgument: no run can have it.
+// The run's name.
 Result<std::string> FromWire(const v1::GetRunRequest& request);
 
 // Its events are the first of the newest launch: the collector's, then the agents'.

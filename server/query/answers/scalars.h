@@ -2,17 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_SCALARS_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_SCALARS_H_
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "common/status.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class ListScalarsRequest;
-class ListScalarsResponse;
-}  // namespace statcollect::v1
+#include "server/query/answers/leaf.h"
 
 namespace statcollect::query {
 
@@ -24,7 +14,6 @@ struct ScalarsRequest {
   bool by_rank = false;  // grad_norm: of each rank's part
 };
 
-// kInvalidArgument: names that no run or scalar can have, more ranks than a run can have.
 Result<ScalarsRequest> FromWire(const v1::ListScalarsRequest& request);
 
 // Sorted by name, rank, step, micro-batch. kNotFound: no such scalar (gives the closest names).

@@ -2,19 +2,7 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_SERIES_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_SERIES_H_
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "common/records.h"
-#include "common/status.h"
-#include "server/query/context.h"
-
-namespace statcollect::v1 {
-class GetSeriesRequest;
-class GetSeriesResponse;
-}  // namespace statcollect::v1
+#include "server/query/answers/leaf.h"
 
 namespace statcollect::query {
 
@@ -28,8 +16,6 @@ struct SeriesRequest {
   bool by_rank = false;                    // the parts of tensors that are cut over ranks
 };
 
-// kInvalidArgument: names that no run or activation can have, kinds that this build does not know, more ranks than a run
-// can have.
 Result<SeriesRequest> FromWire(const v1::GetSeriesRequest& request);
 
 // Sorted by kind, output path, rank, step, micro-batch, call. Whole tensors where the run has cut them over its ranks,

@@ -2,20 +2,8 @@
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_TOP_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_TOP_H_
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "common/records.h"
-#include "common/status.h"
-#include "server/query/context.h"
+#include "server/query/answers/leaf.h"
 #include "server/query/top.h"
-
-namespace statcollect::v1 {
-class GetTopRequest;
-class GetTopResponse;
-}  // namespace statcollect::v1
 
 namespace statcollect::query {
 
@@ -31,7 +19,7 @@ struct TopRequest {
   bool by_rank = false;               // the parts of tensors that are cut over ranks
 };
 
-// kInvalidArgument: a number to order by that there is not, or that only a map has; names, kinds and ranks that cannot be.
+// Adds: a number to order by that there is not, or that only a map has.
 Result<TopRequest> FromWire(const v1::GetTopRequest& request);
 
 // Whole tensors where the run has cut them over its ranks, unless ranks are asked for; those of which nothing says how they
