@@ -17,7 +17,20 @@ SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 QUERY = {"common", "server/store", "server/query"}
 QUERY_ROOMS = QUERY | {
     f"server/query/{room}"
-    for room in ("answers", "captures", "cause", "compare", "diff", "logical", "noise", "pairs", "ranks", "records", "settings", "verdict")
+    for room in (
+        "answers",
+        "captures",
+        "cause",
+        "compare",
+        "diff",
+        "logical",
+        "noise",
+        "pairs",
+        "ranks",
+        "records",
+        "settings",
+        "verdict",
+    )
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "common": (set(), set()),
