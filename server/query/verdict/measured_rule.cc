@@ -52,6 +52,7 @@ std::size_t HashOfKeys(std::span<const TensorPair> pairs) {
 
 void SeenBefore::Merge(const SeenBefore& other) {
   for (std::size_t s = 0; s < ratios.size(); ++s) ratios[s] = std::max(ratios[s], other.ratios[s]);
+  lost = lost || other.lost;
   same_bits = same_bits && other.same_bits;
   largest = std::max(largest, other.largest);
 }
@@ -123,7 +124,8 @@ double MeasuredRule::Expected(const TensorPair& pair, const MeasuredRecord& reco
   }
   if (before.ratios[scale] > 0 && std::isfinite(record.noise[scale]))
     expected = std::max(expected, before.ratios[scale] * record.noise[scale]);
-  if (before.ratios.front() > 0 && HasRareEvents(record) && std::isfinite(record.noise[0]))
+  const bool jumps = before.ratios.front() > 0 && HasRareEvents(record);
+  if ((before.lost || jumps) && std::isfinite(record.noise[0]))
     expected = std::max(expected, record.noise[0]);
   return expected;
 }
@@ -240,6 +242,7 @@ void MeasuredRule::Add(const MeasuredRecord& record, const TensorPair& pair, boo
   if (!ratio_counts) return;
   for (std::size_t s = 0; s < seen.ratios.size(); ++s)
     seen.ratios[s] = std::max(seen.ratios[s], record.ratios[s]);
+  seen.lost = seen.lost || (record.lost && !record.b.same && !IsInput(record.stage) && pair.loss == nullptr);
 }
 
 RankTrail MeasuredRule::Follow(const MeasuredStep& step) {

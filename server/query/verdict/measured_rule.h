@@ -36,6 +36,7 @@ namespace statcollect::query {
 // What has been seen before a record. Merged, it is that of several ranks.
 struct SeenBefore {
   std::vector<double> ratios;  // the largest, by scale of the twins
+  bool lost = false;           // something that is noise alone differs
   bool same_bits = true;       // in the step so far, and in all earlier ones
   double largest = 1;          // elements of the step's largest tensor
 
