@@ -54,8 +54,8 @@ constexpr std::array<std::string_view, kDTypeCount> kDTypeNames = {
 constexpr std::array<std::uint8_t, kDTypeCount> kDTypeBytes = {0, 8, 4, 2, 2, 1, 1, 1, 2,
                                                                4, 8, 1, 2, 4, 8, 1, 8, 16};
 constexpr std::array<std::string_view, kKindCount> kKindNames = {
-    "unspecified", "output",          "input",   "grad_output",  "grad_input", "weight",
-    "weight_grad", "optimizer_state", "inspect", "inspect_grad", "batch",      "buffer"};
+    "unspecified",     "output",  "input",        "grad_output", "grad_input", "weight",  "weight_grad",
+    "optimizer_state", "inspect", "inspect_grad", "batch",       "buffer",     "operator"};
 constexpr std::array<std::string_view, kModeCount> kModeNames = {"unspecified", "train", "eval", "init"};
 constexpr std::array<std::string_view, kStatisticCount> kStatisticNames = {
     "min", "max", "mean", "std", "l1", "l2", "nan", "inf", "inf_sign", "zero", "neg", "pos", "hash", "shape"};

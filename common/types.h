@@ -43,9 +43,10 @@ enum class Kind : std::uint8_t {
   kInspect = 8,
   kInspectGrad = 9,
   kBatch = 10,
-  kBuffer = 11,  // untrained state of a module, such as BatchNorm's running statistics
+  kBuffer = 11,    // untrained state of a module, such as BatchNorm's running statistics
+  kOperator = 12,  // result of an operator within a module, or a tensor that it uses (docs/zoom.md)
 };
-inline constexpr int kKindCount = 12;
+inline constexpr int kKindCount = 13;
 
 // The pass of an observation. `init`: before the first step of a launch (weights as loaded); `eval`: no-grad
 // or evaluation pass.

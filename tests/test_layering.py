@@ -30,6 +30,7 @@ QUERY_ROOMS = QUERY | {
         "records",
         "settings",
         "verdict",
+        "zoom",
     )
 }
 TABLE: dict[str, tuple[set[str], set[str]]] = {
@@ -95,6 +96,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         QUERY | {"proto", "server/query/captures", "server/query/logical", "server/query/noise"},
         {"protobuf"},
     ),
+    "server/query/zoom": (QUERY | {"server/query/compare"}, set()),
     "server/query/records": (QUERY | {"server/query/logical"}, set()),
     "server/query/query.h": (QUERY_ROOMS, set()),
     "server/query/query.cc": (QUERY_ROOMS | {"server/query/query.h"}, set()),

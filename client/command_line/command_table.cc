@@ -13,6 +13,7 @@ const std::vector<CommandSection>& CommandTable() {
        {{"diff", AddDiff, kFirst},
         {"report", AddReport, kFirst},
         {"open", AddOpen, kFirst},
+        {"zoom", AddZoom},
         {"config", AddConfig},
         {"summary", AddSummary},
         {"golden", AddGolden}}},

@@ -102,6 +102,22 @@ void AddOpen(CommandSet& commands, const std::string& name) {
   for (const char* run : {"--run-a", "--run-b"}) app->get_option(run)->required(false);
 }
 
+void AddZoom(CommandSet& commands, const std::string& name) {
+  const auto [app, o] = commands.Add<ZoomOptions>(
+      name, "Names the operator and the line of code that differ",
+      "  statctl zoom base ort                # not zoomed yet: prints the two commands that do it\n"
+      "  STATAGENT_ZOOM=blocks.1.ln2@3 statctl run base.zoom -- python train.py\n"
+      "  STATAGENT_ZOOM=blocks.1.ln2@3 statctl run ort.zoom -- python train.py --backend ort\n"
+      "  statctl zoom base.zoom ort.zoom      # exit code: as diff\n"
+      "\nSTATAGENT_ZOOM=MODULE@STEP records every operator of the module's forward pass in that step.\n",
+      Zoom);
+  app->add_option("run_a", o.run_a, "The baseline run")->required();
+  app->add_option("run_b", o.run_b, "The run that differs")->required();
+  app->add_option("--module", o.module, "Only this zoomed module");
+  AddStepFilter(app, o.steps);
+  AddRankFilter(app, o.ranks);
+}
+
 void AddMap(CommandSet& commands, const std::string& name) {
   CLI::App* map = commands.AddGroup(
       name, "Lists, shows and proposes maps of module names",

@@ -10,6 +10,7 @@ namespace statcollect::client {
 // --- compare.cc: runs with each other, or the ranks of one
 void AddDiff(CommandSet& commands, const std::string& name);
 void AddReport(CommandSet& commands, const std::string& name);
+void AddZoom(CommandSet& commands, const std::string& name);
 void AddOpen(CommandSet& commands, const std::string& name);
 void AddRun(CommandSet& commands, const std::string& name);
 void AddAb(CommandSet& commands, const std::string& name);

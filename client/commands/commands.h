@@ -158,6 +158,12 @@ struct DensityOptions {
 };
 int Density(Session& session, const DensityOptions& options);
 
+struct ZoomOptions {
+  std::string run_a, run_b, module, ranks, steps;  // module empty: all
+};
+// The first operator that makes the difference within modules that both runs have zoomed; otherwise how to zoom.
+int Zoom(Session& session, const ZoomOptions& options);
+
 struct ExponentsOptions {
   std::string run, activation, kinds, ranks, steps, dtype;  // activation empty: all, one line each
   std::uint32_t top = 40;

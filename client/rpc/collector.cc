@@ -181,6 +181,11 @@ Result<v1::ProposeMapResponse> Collector::ProposeMap(const v1::ProposeMapRequest
       [&](auto& context, auto& response) { return impl_->query().ProposeMap(&context, request, &response); });
 }
 
+Result<v1::GetZoomResponse> Collector::GetZoom(const v1::GetZoomRequest& request) {
+  return impl_->Ask<v1::GetZoomResponse>(
+      [&](auto& context, auto& response) { return impl_->query().GetZoom(&context, request, &response); });
+}
+
 Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
   return impl_->Ask<v1::GetTopResponse>(
       [&](auto& context, auto& response) { return impl_->query().GetTop(&context, request, &response); });

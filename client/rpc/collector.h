@@ -88,6 +88,7 @@ class Collector {
   // Calls `take` for each message, until the collector goes away, the query is refused or Cancel is called.
   Status FollowEvents(const v1::ListEventsRequest& request,
                       const std::function<void(const v1::FollowEventsResponse&)>& take);
+  Result<v1::GetZoomResponse> GetZoom(const v1::GetZoomRequest& request);
   Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
   Result<v1::ProposeMapResponse> ProposeMap(const v1::ProposeMapRequest& request);
   Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);

@@ -235,6 +235,11 @@ class QueryService final : public v1::Query::CallbackService {
     return Call::Start(captures_, *context, pace(), work);
   }
 
+  ServerUnaryReactor* GetZoom(CallbackServerContext*, const v1::GetZoomRequest* request,
+                              v1::GetZoomResponse* response) override {
+    return Answer(*request, *response, &query::QueryEngine::GetZoom);
+  }
+
   ServerUnaryReactor* GetStatMap(CallbackServerContext*, const v1::GetStatMapRequest* request,
                                  v1::GetStatMapResponse* response) override {
     return Answer(*request, *response, &query::QueryEngine::GetStatMap);

@@ -204,6 +204,13 @@ Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& 
   return query::ReadRecords(store, request, take, stop);
 }
 
+Result<ZoomReport> QueryEngine::GetZoom(const ZoomRequest& request, const std::stop_token& stop) const {
+  LimitedStore store = Limited(stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
+  return CompareZooms(a, b, request, stop);
+}
+
 Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request, const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));

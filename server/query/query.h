@@ -34,6 +34,7 @@
 #include "server/query/reports.h"
 #include "server/query/settings/config_report.h"
 #include "server/query/types.h"
+#include "server/query/zoom/zoom.h"
 #include "server/store/store.h"
 
 namespace statcollect::query {
@@ -89,6 +90,8 @@ class QueryEngine {
   // See records_reader.h.
   Status ReadRecords(const RecordsRequest& request, const OnRecords& take,
                      const std::stop_token& stop = {}) const;
+  // See zoom.h.
+  Result<ZoomReport> GetZoom(const ZoomRequest& request, const std::stop_token& stop = {}) const;
   // See stat_map.h.
   Result<StatMap> GetStatMap(const StatMapRequest& request, const std::stop_token& stop = {}) const;
   // See propose_map.h. Runs that are cut up differently are put together first, as for Diff.

@@ -224,6 +224,7 @@ const std::map<std::string, Question>& Questions() {
       {"SaveNoise", SaveNoise},
       {"DeleteNoise", DeleteNoise},
       {"ReadCapture", ReadCapture},
+      {"GetZoom", Plain<v1::GetZoomRequest, v1::GetZoomResponse>(&QueryEngine::GetZoom)},
   };
   return all;
 }

@@ -37,6 +37,7 @@ from ._watch.memory import check_memory
 from ._watch.steps import Steps
 from ._watch.training_scalars import check_scaler
 from ._watch.watch import Attachment, Watch
+from ._watch.zoom_spec import find_zooms
 from .errors import StatagentError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def watch(
     memory_choices, padding = check_memory(memory), check_density(density)
     selection = Selection(include, exclude)
     recorded_steps, recorded_parameters = Steps(steps, "steps"), Steps(parameter_steps, "parameter_steps")
-    recorded_updates = check_updates(updates, bool(optimizers))
+    recorded_updates, zooms = check_updates(updates, bool(optimizers)), find_zooms()
     tracing.prepare()
     attachment = Attachment(agent, unwrap(model))
     parts = attachment.attempt("its parts", _select, model, name, selection, chosen)
@@ -133,6 +134,8 @@ def watch(
         attachment.record_updates(recorded_updates)
         if random_states:
             attachment.log_random_states()
+        if zooms:
+            attempt("zooms", attachment.zoom, parts.all_modules, zooms)
     except BaseException:
         attachment.hooks.remove()
         raise

@@ -37,6 +37,7 @@ Kind = Literal[
     "inspect_grad",
     "batch",
     "buffer",
+    "operator",
 ]
 RankFindingReason = Literal[
     "weights_differ",
@@ -257,7 +258,8 @@ class Divergence:
     rank: int
     # weights: as loaded, before the first step; grad: weight gradients; optimizer: weights and optimizer state after the update
     stage: Stage | None
-    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator:
+    # result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
     kind: Kind | None
     activation: str
     output_path: str
@@ -344,7 +346,8 @@ class HeatMapRow:
 
     # weights: as loaded, before the first step; grad: weight gradients; optimizer: weights and optimizer state after the update
     stage: Stage | None
-    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator:
+    # result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
     kind: Kind | None
     activation: str
     output_path: str
@@ -355,7 +358,8 @@ class HeatMapRow:
 
 @dataclass(frozen=True)
 class KindCount:
-    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator:
+    # result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
     kind: Kind | None
     activations: int
 
@@ -546,7 +550,8 @@ class Root:
     rank: int
     # weights: as loaded, before the first step; grad: weight gradients; optimizer: weights and optimizer state after the update
     stage: Stage | None
-    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator:
+    # result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
     kind: Kind | None
     activation: str
     output_path: str
@@ -630,7 +635,8 @@ class SeriesPoint:
     rank: int
     step: int
     micro_batch: int
-    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator:
+    # result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
     kind: Kind | None
     activation: str
     output_path: str
@@ -718,7 +724,8 @@ class TopRow:
     rank: int
     step: int
     micro_batch: int
-    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator:
+    # result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
     kind: Kind | None
     activation: str
     output_path: str

@@ -85,7 +85,7 @@ std::string WithoutGrpc(std::string comment) {
   return comment;
 }
 
-// Fields that convert.cc and convert_checks.cc require: the runs, and the activation of queries about one
+// Fields that the conversions require: the runs, and the activation of queries about one
 // tensor.
 bool IsRequired(const FieldDescriptor& field) {
   const std::string &name = field.name(), &request = field.containing_type()->name();

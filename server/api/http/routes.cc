@@ -27,7 +27,7 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"FollowRuns", "live"},      {"GetHeatMap", "heatmap"},
     {"KeepRun", "keep"},         {"DeleteRun", "rm"},
     {"ListAudit", "audit"},      {"ListLosses", "losses"},
-    {"GetCurves", "curves"}};
+    {"GetCurves", "curves"},     {"GetZoom", "zoom"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};

@@ -105,7 +105,7 @@ class TopOfStep {
     any_ = true;
     if (wanted_ && !wanted_(o.def->key)) return;
     const Kind kind = o.def->key.kind;
-    if (!IsWanted(request_.kinds, kind)) return;
+    if (!IsWanted(request_.kinds, kind) || (request_.kinds.empty() && kind == Kind::kOperator)) return;
     if (request_.kinds.empty() && IsWholeNumber(o.layout->dtype)) {
       integers_.insert(kind);
       return;

@@ -102,7 +102,7 @@ Alignment::Alignment(const RankCatalogue& a, const RankCatalogue& b, const Optio
       marks_b_(b.activations.size()) {
   MatchByIdentity();
   const bool all =
-      std::all_of(options.wanted.begin() + 1, options.wanted.end(), [](bool wanted) { return wanted; });
+      std::all_of(traits_a_.begin(), traits_a_.end(), [](const ActivationTraits& of) { return of.wanted; });
   same_ids_ = all && Equal(a, b);
   if (same_ids_) return;
   if (options.names != nullptr) MatchByNames(*options.names);

@@ -47,10 +47,11 @@ class Alignment {
     std::array<bool, kKindCount> wanted{};  // kinds
     const NameMap* names = nullptr;         // the user's map; may be null
 
-    // All kinds, without a map: for runs of one training.
+    // All kinds but operators, which only zooms compare; without a map: for runs of one training.
     static Options OfEveryKind() {
       Options options;
       options.wanted.fill(true);
+      options.wanted[static_cast<std::size_t>(Kind::kOperator)] = false;
       return options;
     }
   };

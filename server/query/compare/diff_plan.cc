@@ -9,6 +9,7 @@
 
 #include "common/names.h"
 #include "common/step_set.h"
+#include "server/query/compare/alignment.h"
 #include "server/query/settings/recording_policy.h"
 #include "server/query/settings/source.h"
 
@@ -24,7 +25,7 @@ std::string RangeOf(const Steps& steps) {
 
 void ChooseKinds(const DiffRequest& request, DiffPlan& plan) {
   plan.losses = request.kinds.empty() && !request.merge_ranks;
-  plan.wanted.fill(request.kinds.empty());
+  plan.wanted = request.kinds.empty() ? Alignment::Options::OfEveryKind().wanted : plan.wanted;
   for (const Kind kind : request.kinds) plan.wanted[static_cast<std::size_t>(kind)] = true;
 }
 

@@ -65,7 +65,8 @@ ReportOrder MakeReportOrder(const TensorKey& key, std::uint64_t position, std::u
 bool ReportOrder::IsBeforeTraining() const { return segment == 0 && phase == kEvaluatingFirst; }
 
 bool IsOfTraining(const TensorKey& key) {
-  return key.mode == Mode::kTrain && key.kind != Kind::kBuffer && StageOf(key) != Stage::kOptimizer;
+  return key.mode == Mode::kTrain && key.kind != Kind::kBuffer && key.kind != Kind::kOperator &&
+         StageOf(key) != Stage::kOptimizer;
 }
 
 StepOrder::StepOrder(std::span<const Observation> observations) : parts_(1), first_training_(1) {

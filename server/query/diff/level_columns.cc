@@ -63,7 +63,8 @@ bool IsOf(std::span<const std::uint64_t> numbers, const NumberColumns& block) {
 }  // namespace
 
 bool IsShown(const std::vector<Kind>& kinds, const TensorDef& def, const Layout& layout) {
-  return IsWanted(kinds, def.key.kind) && (!kinds.empty() || !IsWholeNumber(layout.dtype));
+  if (!kinds.empty()) return IsWanted(kinds, def.key.kind);
+  return def.key.kind != Kind::kOperator && !IsWholeNumber(layout.dtype);
 }
 
 NumberSet LevelColumns::needs() const {

@@ -38,8 +38,8 @@ const GroupStep* GroupCollector::Add(RankStep& read) {
 }
 
 bool GroupCollector::Wanted(Kind kind) const {
-  return request_.kinds.empty() ||
-         std::find(request_.kinds.begin(), request_.kinds.end(), kind) != request_.kinds.end();
+  if (request_.kinds.empty()) return kind != Kind::kOperator;
+  return std::find(request_.kinds.begin(), request_.kinds.end(), kind) != request_.kinds.end();
 }
 
 void GroupCollector::Take(const RankStep& read) {

@@ -504,6 +504,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/zoom": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Compares the operators of modules that both runs have zoomed (docs/zoom.md). */
+        get: operations["getGetZoom"];
+        put?: never;
+        /** @description Compares the operators of modules that both runs have zoomed (docs/zoom.md). */
+        post: operations["postGetZoom"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -536,10 +554,10 @@ export interface components {
             /** @description dense from 0, in the order of first execution */
             id: number;
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             /** @description from 0 in each step */
             micro_batch: number;
             /**
@@ -649,7 +667,7 @@ export interface components {
              * @description unspecified: output, inspect, weight or batch
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             micro_batch: number;
             mode: string;
             output_path: string | null;
@@ -676,10 +694,10 @@ export interface components {
             /** @description number kept: the first ones in row-major order */
             elements: number;
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             micro_batch: number;
             /** @description "train", "eval", "init" */
             mode: string;
@@ -708,7 +726,7 @@ export interface components {
         };
         CheckRanksRequest: {
             /** @description empty: all, and the losses; otherwise only these */
-            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
             /** @description empty: all */
             ranks?: number[];
             run: string;
@@ -911,7 +929,7 @@ export interface components {
             heat_map_columns?: number | null;
             heat_map_rows?: number | null;
             /** @description empty: all */
-            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
             /** @description compare the whole model of each run, whatever its layout (docs/layouts.md) */
             logical?: boolean | null;
             /** @description rules "pattern -> name", one per line, from names of A to names of B; or a built-in map: "hf:megatron" */
@@ -969,10 +987,10 @@ export interface components {
             distance_low: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
             global_shape: number[];
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             micro_batch: number;
             /** @description "train", "eval", "init" */
             mode: string;
@@ -1057,10 +1075,10 @@ export interface components {
             /** @description f16, bf16, f8e4m3 and f8e5m2, or the requested one */
             formats: components["schemas"]["FormatLoss"][];
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             /** @description the last of these steps */
             last_step: number;
             /** @description exponent of counts[0]; -150 and 128 include everything beyond */
@@ -1126,7 +1144,7 @@ export interface components {
             /** @description as for series */
             by_rank?: boolean | null;
             /** @description unspecified: all kinds that the name has */
-            kind?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer") | null;
+            kind?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator") | null;
             /** @description "train", "eval", "init"; empty: all */
             mode?: string | null;
             /** @description empty: all */
@@ -1161,7 +1179,7 @@ export interface components {
             /** @description find the first bitwise difference, whatever its size */
             exact?: boolean | null;
             /** @description empty: all */
-            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
             /** @description compare the whole model of each run, whatever its layout (docs/layouts.md) */
             logical?: boolean | null;
             /** @description as in DiffRequest */
@@ -1214,7 +1232,7 @@ export interface components {
             /** @description each rank's part, for a run whose tensors are split over ranks; `ranks` implies it */
             by_rank?: boolean | null;
             /** @description unspecified: all kinds that the name has */
-            kind?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer") | null;
+            kind?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator") | null;
             /** @description empty: all */
             output_path?: string | null;
             /** @description empty: all */
@@ -1232,7 +1250,7 @@ export interface components {
             /** @description maximum number; steps that share a column are merged. 0: 1024, at most 4096 */
             columns?: number | null;
             /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
-            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
             /** @description empty: all */
             ranks?: number[];
             /** @description the same for tensors */
@@ -1325,7 +1343,7 @@ export interface components {
             /** @description rows; 0: 20, at most 10,000 */
             count?: number | null;
             /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
-            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
             /** @description empty: all */
             ranks?: number[];
             run: string;
@@ -1346,6 +1364,28 @@ export interface components {
             records: components["schemas"]["TopRow"][];
             run: string;
             step: number;
+        };
+        GetZoomRequest: {
+            /** @description empty: all that both have zoomed */
+            module?: string | null;
+            /** @description empty: all */
+            ranks?: number[];
+            run_a: string;
+            run_b: string;
+            /** @description "0-9,20"; empty: all */
+            steps?: string | null;
+        };
+        GetZoomResponse: {
+            /** @description that both have, by step, rank, module, pass, micro-batch and call */
+            calls: components["schemas"]["ZoomCall"][];
+            /** @description what was not compared */
+            notes: string[];
+            run_a: string;
+            run_b: string;
+            /** @description A has zoomed calls at all */
+            zoomed_a: boolean;
+            /** @description B has */
+            zoomed_b: boolean;
         };
         /** @description How the distance grows from the first step that is not identical. */
         Growth: {
@@ -1390,10 +1430,10 @@ export interface components {
             /** @description its name in B, if different */
             activation_b: string;
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             /** @description "train", "eval", "init" */
             mode: string;
             output_path: string;
@@ -1414,10 +1454,10 @@ export interface components {
         KindCount: {
             activations: number;
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
         };
         /** @description Layout of a tensor's records, interned per session. */
         Layout: {
@@ -1465,7 +1505,7 @@ export interface components {
             /** @description empty: all */
             activation?: string | null;
             /** @description empty: all */
-            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
             /** @description empty: all */
             ranks?: number[];
             /** @description only captures of this request; 0: all */
@@ -1510,7 +1550,7 @@ export interface components {
             /** @description f16, bf16, f8e4m3 or f8e5m2; unspecified: all four */
             format?: ("f64" | "f32" | "f16" | "bf16" | "f8e4m3" | "f8e5m2" | "i8" | "i16" | "i32" | "i64" | "u8" | "u16" | "u32" | "u64" | "bool" | "c64" | "c128") | null;
             /** @description empty: all */
-            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
             /** @description share from which since_step counts; 0: 0.01 */
             lost_min?: number | null;
             /** @description empty: all */
@@ -1654,7 +1694,7 @@ export interface components {
              * @description unspecified for losses
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             /** @description at last_step */
             last: number | ("NaN" | "Infinity" | "-Infinity");
             micro_batch: number;
@@ -1783,7 +1823,7 @@ export interface components {
              * @description unspecified: not about a tensor
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             /** @description the last of these */
             last_step: number;
             micro_batch: number;
@@ -1868,7 +1908,7 @@ export interface components {
             activation: string;
             call?: number | null;
             /** @description unspecified: any, if there is only one */
-            kind?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer") | null;
+            kind?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator") | null;
             micro_batch?: number | null;
             /** @description empty: train */
             mode?: string | null;
@@ -1886,7 +1926,7 @@ export interface components {
         };
         ReadRecordsRequest: {
             /** @description empty: all, and scalars, events and step ends; otherwise only statistics of these */
-            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+            kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
             /** @description empty: all */
             ranks?: number[];
             run: string;
@@ -1984,10 +2024,10 @@ export interface components {
             distance_low: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
             global_shape: number[];
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             micro_batch: number;
             mode: string;
             origin: boolean;
@@ -2088,10 +2128,10 @@ export interface components {
             activation: string;
             call: number;
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             micro_batch: number;
             mode: string;
             output_path: string;
@@ -2181,10 +2221,10 @@ export interface components {
             /** @description of the module, if known */
             class_name: string;
             /**
-             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics
+             * @description The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator: result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
              * @enum {unknown}
              */
-            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | null;
+            kind: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator" | null;
             micro_batch: number;
             /** @description "train", "eval", "init" */
             mode: string;
@@ -2201,6 +2241,73 @@ export interface components {
             /** @description "kind name[path] call c" */
             only_a: string[];
             only_b: string[];
+        };
+        /** @description One call of a module. */
+        ZoomCall: {
+            /** @description the first that matters, one; of a block those that B has not */
+            a: components["schemas"]["ZoomOperator"][];
+            /** @description of a block: the line before it; empty: the call begins */
+            after_a: string;
+            after_b: string;
+            b: components["schemas"]["ZoomOperator"][];
+            /** @description of a block: the line that uses it; empty: the call ends */
+            before_a: string;
+            before_b: string;
+            /** @description from 0 in each micro-batch */
+            call: number;
+            class_name: string;
+            /** @description arguments that are not the same */
+            differences: components["schemas"]["ZoomDifference"][];
+            /** @description of the result, or of what the block hands on; infinite: cannot be measured */
+            distance: number | ("NaN" | "Infinity" | "-Infinity");
+            /** @description relative L2 distance, the largest of these tensors */
+            input_distance: number | ("NaN" | "Infinity" | "-Infinity");
+            /** @description tensors that the operator uses */
+            inputs: number;
+            /** @description bit for bit */
+            inputs_equal: boolean;
+            /** @description beyond the agent's limit */
+            left_out_a: number;
+            left_out_b: number;
+            micro_batch: number;
+            module: string;
+            /** @description recorded */
+            operators_a: number;
+            operators_b: number;
+            /**
+             * @description What makes the difference in a zoomed call.; identical: every result is equal, bit for bit; rounding: results differ by as little as other kernels may; inputs: the module's inputs or weights differ already, and nothing in it makes that much larger; operator: an operator: its inputs agree, its result does not; block: operators that only one run has
+             * @enum {unknown}
+             */
+            outcome: "identical" | "rounding" | "inputs" | "operator" | "block" | null;
+            /** @description "forward" */
+            pass: string;
+            /** @description states of the random generator */
+            random_differs: boolean;
+            rank: number;
+            /** @description shapes or dtypes of the results */
+            shape_differs: boolean;
+            step: number;
+            /** @description the same in sentences, without the statistics */
+            text: string[];
+        };
+        ZoomDifference: {
+            a: string;
+            b: string;
+            /** @description of the argument */
+            name: string;
+        };
+        ZoomOperator: {
+            /** @description "eps=1e-05", "input=f32[16,64,128]" */
+            arguments: string[];
+            function: string;
+            /** @description "aten.native_layer_norm" */
+            name: string;
+            /** @description in the call, from 0 */
+            number: number;
+            /** @description FILE:LINE of the user's code; empty: unknown */
+            place: string;
+            /** @description dtype and shape */
+            results: string[];
         };
     };
     responses: never;
@@ -2398,7 +2505,7 @@ export interface operations {
                 activation: string;
                 call?: number;
                 /** @description unspecified: any, if there is only one */
-                kind?: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer";
+                kind?: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator";
                 micro_batch?: number;
                 /** @description empty: train */
                 mode?: string;
@@ -2581,7 +2688,7 @@ export interface operations {
                 /** @description empty: all */
                 activation?: string;
                 /** @description empty: all */
-                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
                 /** @description empty: all */
                 ranks?: number[];
                 /** @description only captures of this request; 0: all */
@@ -2941,7 +3048,7 @@ export interface operations {
                 /** @description as for series */
                 by_rank?: boolean;
                 /** @description unspecified: all kinds that the name has */
-                kind?: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer";
+                kind?: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator";
                 /** @description "train", "eval", "init"; empty: all */
                 mode?: string;
                 /** @description empty: all */
@@ -3315,7 +3422,7 @@ export interface operations {
                 heat_map_columns?: number;
                 heat_map_rows?: number;
                 /** @description empty: all */
-                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
                 /** @description compare the whole model of each run, whatever its layout (docs/layouts.md) */
                 logical?: boolean;
                 /** @description rules "pattern -> name", one per line, from names of A to names of B; or a built-in map: "hf:megatron" */
@@ -3691,7 +3798,7 @@ export interface operations {
                 /** @description f16, bf16, f8e4m3 or f8e5m2; unspecified: all four */
                 format?: "f64" | "f32" | "f16" | "bf16" | "f8e4m3" | "f8e5m2" | "i8" | "i16" | "i32" | "i64" | "u8" | "u16" | "u32" | "u64" | "bool" | "c64" | "c128";
                 /** @description empty: all */
-                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
                 /** @description share from which since_step counts; 0: 0.01 */
                 lost_min?: number;
                 /** @description empty: all */
@@ -3879,7 +3986,7 @@ export interface operations {
                 /** @description find the first bitwise difference, whatever its size */
                 exact?: boolean;
                 /** @description empty: all */
-                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
                 /** @description compare the whole model of each run, whatever its layout (docs/layouts.md) */
                 logical?: boolean;
                 /** @description as in DiffRequest */
@@ -5211,7 +5318,7 @@ export interface operations {
         parameters: {
             query: {
                 /** @description empty: all, and the losses; otherwise only these */
-                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
                 /** @description empty: all */
                 ranks?: number[];
                 run: string;
@@ -5393,7 +5500,7 @@ export interface operations {
         parameters: {
             query: {
                 /** @description empty: all, and scalars, events and step ends; otherwise only statistics of these */
-                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
                 /** @description empty: all */
                 ranks?: number[];
                 run: string;
@@ -6016,7 +6123,7 @@ export interface operations {
                 /** @description each rank's part, for a run whose tensors are split over ranks; `ranks` implies it */
                 by_rank?: boolean;
                 /** @description unspecified: all kinds that the name has */
-                kind?: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer";
+                kind?: "output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator";
                 /** @description empty: all */
                 output_path?: string;
                 /** @description empty: all */
@@ -6371,7 +6478,7 @@ export interface operations {
                 /** @description maximum number; steps that share a column are merged. 0: 1024, at most 4096 */
                 columns?: number;
                 /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
-                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
                 /** @description empty: all */
                 ranks?: number[];
                 /** @description the same for tensors */
@@ -6727,7 +6834,7 @@ export interface operations {
                 /** @description rows; 0: 20, at most 10,000 */
                 count?: number;
                 /** @description empty: all, without integer tensors (token ids, masks); named kinds include them */
-                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer")[];
+                kinds?: ("output" | "input" | "grad_output" | "grad_input" | "weight" | "weight_grad" | "optimizer_state" | "inspect" | "inspect_grad" | "batch" | "buffer" | "operator")[];
                 /** @description empty: all */
                 ranks?: number[];
                 run: string;
@@ -6834,6 +6941,185 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["GetTopResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getGetZoom: {
+        parameters: {
+            query: {
+                /** @description empty: all that both have zoomed */
+                module?: string;
+                /** @description empty: all */
+                ranks?: number[];
+                run_a: string;
+                run_b: string;
+                /** @description "0-9,20"; empty: all */
+                steps?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetZoomResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postGetZoom: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["GetZoomRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetZoomResponse"];
                 };
             };
             /** @description A parameter is unknown or invalid. */

@@ -21,7 +21,7 @@ DTYPES = {
 }  # fmt: skip
 KINDS = {
     "output": 1, "input": 2, "grad_output": 3, "grad_input": 4, "weight": 5, "weight_grad": 6, "optimizer_state": 7,
-    "inspect": 8, "inspect_grad": 9, "batch": 10, "buffer": 11,
+    "inspect": 8, "inspect_grad": 9, "batch": 10, "buffer": 11, "operator": 12,
 }  # fmt: skip
 MODES = {"train": 1, "eval": 2, "init": 3}
 # MemoryPhase, MemoryQuantity (bits, lowest first) and DensityType.

@@ -84,3 +84,15 @@ class RandomStates:
                 continue
             if found is not None:
                 agent.log_number(found[0], float(found[1]), 0)
+
+
+def state_of_generator(torch: Any, device: Any, generator: Any = None) -> int | None:
+    """A hash of the state of this generator, or else of the device's default one; None if the device has none that can be read."""
+    if generator is None:
+        if device.type == "cpu":
+            generator = torch.default_generator
+        elif device.type == "cuda":
+            generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        else:
+            return None
+    return _of_tensor(generator.get_state())

@@ -33,6 +33,8 @@ from .sharded_optimizers import ShardedOptimizerHooks
 from .steps import Steps
 from .training_scalars import TrainingScalars
 from .transitions import Transitions
+from .zoom import Zoom
+from .zoom_spec import ZoomSpec
 
 
 class Watch:
@@ -312,6 +314,10 @@ class Attachment:
         recorded = steps
         for hooks in self.hooks.optimizers:
             hooks.updates_wanted = lambda: passes.wanted() and agent.current_step() in recorded
+
+    def zoom(self, modules: list[Named], asked: list[ZoomSpec]) -> None:
+        """Records the operators of these modules. Call it after everything else that hooks."""
+        self._removables.append(Zoom(self._agent, self._passes, modules, asked))
 
     def log_random_states(self) -> None:
         self._passes.random_states = RandomStates(self._agent)

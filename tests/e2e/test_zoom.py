@@ -1,0 +1,93 @@
+"""A zoom names the operator, the argument and the line of faults inside a module. Real trainings, collector and statctl."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from conftest import Collector
+from zoom_catalogue import CLEAN, FAULTS, MODULE, SOURCE, STEP, TRAIN_ALL, Fault, line_of, source_of
+
+
+def run_name(name: str) -> str:
+    return "z-" + re.sub("[^a-z0-9]+", "-", name.lower())
+
+
+@pytest.fixture(scope="module")
+def zoomed(shared_collector: Collector) -> Collector:
+    every = {run_name(name): source_of(fault) for name, fault in {**FAULTS, **CLEAN}.items()}
+    job = json.dumps({"z-base": SOURCE, **every})
+    shared_collector.python(TRAIN_ALL, job, env={"STATAGENT_ZOOM": f"{MODULE}@{STEP}"}, timeout=300)
+    return shared_collector
+
+
+def zoom(collector: Collector, name: str) -> Any:
+    (call,) = collector.json("zoom", "z-base", run_name(name), codes=(1 if name in FAULTS else 0,))["calls"]
+    return call
+
+
+def names_it(call: Any, fault: Fault) -> bool:
+    """Whether the operator is named with its line; in a block, as one of its operators."""
+    line = f"model.py:{line_of(fault)}"
+    named = [*call["a"], *call["b"]]
+    right = any(one["name"] == fault.operator and one["place"] == line for one in named)
+    argument = not fault.argument or fault.argument in {each["name"] for each in call["differences"]}
+    return right and argument
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_an_operator_or_a_block(zoomed: Collector, name: str) -> None:
+    call = zoom(zoomed, name)
+    assert call["outcome"] in ("operator", "block") and (call["step"], call["module"]) == (STEP, MODULE), call
+
+
+def test_operator_argument_and_line_are_right_in_nine_of_ten(zoomed: Collector) -> None:
+    wrong = [name for name, fault in FAULTS.items() if not names_it(zoom(zoomed, name), fault)]
+    # The goal is 27 of 30.
+    assert len(FAULTS) >= 30 and len(wrong) <= len(FAULTS) // 10, wrong
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_other_kernels_of_the_same_function_are_rounding(zoomed: Collector, name: str) -> None:
+    call = zoom(zoomed, name)
+    assert call["outcome"] in ("rounding", "identical"), call
+
+
+@pytest.fixture(scope="module")
+def ranks(shared_collector: Collector) -> Collector:
+    for run, arguments, zoom in (
+        ("two", (), "blocks.1.ln2@2"), ("two-eps", ("--bug", "ln_eps", "--bug-step", "2"), "blocks.1.ln2@2"), ("two-plain", (), ""),
+    ):  # fmt: skip
+        shared_collector.train(run, *arguments, env={"STATAGENT_ZOOM": zoom} if zoom else None)
+    return shared_collector
+
+
+def test_under_torchrun_each_rank_is_zoomed_and_named(ranks: Collector) -> None:
+    calls = ranks.json("zoom", "two", "two-eps", codes=(1,))["calls"]
+    assert [(call["rank"], call["step"], call["module"]) for call in calls] == [(0, 2, "blocks.1.ln2"), (1, 2, "blocks.1.ln2")]
+    for call in calls:
+        assert call["outcome"] == "operator" and call["inputs_equal"] and call["a"][0]["name"] == "aten.native_layer_norm"
+
+
+def test_a_diff_leaves_the_operators_of_one_run_out(ranks: Collector) -> None:
+    report = ranks.diff("two", "two-plain")
+    assert report["verdict"] == "identical" and not any("operator" in note for note in report.get("notes", []))
+    assert ranks.diff("two-plain", "two")["compared"] == report["compared"]
+    assert ranks.statctl("ranks", "two").code == ranks.statctl("ranks", "two-plain").code
+
+
+def test_without_a_zoom_the_two_commands_are_printed(ranks: Collector) -> None:
+    done = ranks.statctl("zoom", "two-plain", "two-eps")
+    assert done.code == 2
+    lines = [line.strip() for line in done.out.splitlines()]
+    assert any("STATAGENT_ZOOM=blocks.1.ln2@" in line and "statctl run two-plain.zoom --" in line for line in lines), done
+    assert lines[-1].endswith("statctl zoom two-plain.zoom two-eps.zoom")
+    assert "only one of them has zoomed into a module" in done.err
+
+
+def test_a_module_that_is_not_zoomed_and_a_run_that_is_not_there_are_errors(ranks: Collector) -> None:
+    done = ranks.statctl("zoom", "two", "two-eps", "--module", "head")
+    assert done.code == 2 and "found no zoom into 'head' that both runs have" in done.err
+    assert ranks.statctl("zoom", "two", "nobody").code == 2
