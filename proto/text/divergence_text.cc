@@ -344,10 +344,8 @@ std::string NextStep(const v1::DiffReport& report) {
     case v1::STAGE_GRAD:
       if (!report.ranks_b().empty()) {
         return "check first whether the ranks of both runs divide the same batch in this step: data, "
-               "forward and "
-               "backward passes cannot be compared across numbers of ranks; then look at the reduction over "
-               "ranks, "
-               "accumulation, scaling and clipping";
+               "forward and backward passes cannot be compared across numbers of ranks; then look at "
+               "the reduction over ranks, accumulation, scaling and clipping";
       }
       return fmt::format(
           "look at how the gradient of {} is computed (reduction over ranks, accumulation, scaling, "

@@ -510,11 +510,14 @@ void WindDown(boost::asio::io_context& io, Store& store, const HttpFront& http, 
   STATCOLLECT_FAILPOINT("stop.drained");
   NowWaitingFor("calls, such as queries, to end");
   StopGrpc(grpc);
+  NowWaitingFor("queries and the store to end");
+  spdlog::info("drained; bye");
 }
 
 int Run(const DaemonConfig& config) {
   SetUpProcess(config);
-  const DescriptorBudget budget = TakeDescriptors([](const std::string& line) { spdlog::warn("{}", line); });
+  const auto warn = [](const std::string& line) { spdlog::warn("{}", line); };
+  const DescriptorBudget budget = TakeDescriptors(warn);
   auto store = OpenStore(config, budget);
   if (!store.ok()) return Fail(store.status().message());
   STATCOLLECT_FAILPOINT("start.store_opened");
@@ -523,8 +526,7 @@ int Run(const DaemonConfig& config) {
   const SystemClock own_clock;
   const std::unique_ptr<const Clock> shared_clock = MakeSharedClock(config, **store, own_clock);
   const Clock& clock = shared_clock != nullptr ? *shared_clock : own_clock;
-  access::AuditLog audit(config.data_dir + "/audit.jsonl", own_clock,
-                         [](const std::string& line) { spdlog::warn("{}", line); });
+  access::AuditLog audit(config.data_dir + "/audit.jsonl", own_clock, warn);
   const auto access = OpenAccess(config, own_clock, audit);
   if (!access.ok()) return Fail(access.status().message());
   boost::asio::io_context io;
@@ -565,8 +567,6 @@ int Run(const DaemonConfig& config) {
   const CallbackHeartbeat heartbeat(io);
   io.run();
   WindDown(io, **store, *http, collector, alarms, feed, runs, *grpc);
-  NowWaitingFor("queries and the store to end");
-  spdlog::info("drained; bye");
   return 0;
 }
 

@@ -43,8 +43,8 @@ Examples:
   statcollectord token revoke 0123456789ab
 
 Once the file of tokens exists, a collector that uses it wants a token with every call: the first
-token turns authorization on, also in a collector that runs. Only hashes are kept, so a lost token is
-replaced by a new one. To rotate: create a second token, hand it out, revoke the first.)";
+token turns authorization on, also in a collector that runs. Only hashes are kept, so a lost token
+is replaced by a new one. To rotate: create a second token, hand it out, revoke the first.)";
 
 struct TokenOptions {
   std::string data_dir = DaemonConfig().data_dir;

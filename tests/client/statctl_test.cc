@@ -420,7 +420,8 @@ TEST_F(Statctl, ScalarsPrintsAColumnANameAndRank) {
   EXPECT_EQ(
       json,
       Json::parse(
-          R"({"records":[{"run":"base","rank":1,"step":1,"micro_batch":0,"name":"loss","value":1.0,"ranks":[]}]})"));
+          R"({"records":[{"run":"base","rank":1,"step":1,"micro_batch":0,"name":"loss",)"
+                        R"("value":1.0,"ranks":[]}]})"));
   EXPECT_THAT(Run({"scalars", "base", "--format", "csv"}).out,
               StartsWith("run,rank,step,micro_batch,name,value,ranks\r\nbase,0,0,0,loss,2.0,[]\r\n"));
   EXPECT_EQ(Run({"scalars", "base", "--name", "lass"}).code, 2);

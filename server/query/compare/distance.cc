@@ -332,19 +332,16 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
     return result;
   result.tolerance = tolerance.value_or(DefaultTolerance(a.layout->dtype, b.layout->dtype));
   const bool other_dtype = !same_dtype && !tolerance;
-  const auto set_diverged = [&](Reason reason) {
+  const auto diverged = [&](Reason reason) {
     result.agreement = Agreement::kDiverged;
     result.reason = reason;
-  };
-  if (shapes && a.layout->shape != b.layout->shape) {
-    set_diverged(Reason::kShape);
     return result;
-  }
+  };
+  if (shapes && a.layout->shape != b.layout->shape) return diverged(Reason::kShape);
   if (!SameNonfinite(a, b)) {
     result.distance =
         Distance{.value = kInfinite, .kind = DistanceKind::kStatistics, .low = kInfinite, .high = kInfinite};
-    set_diverged(Reason::kNonfinite);
-    return result;
+    return diverged(Reason::kNonfinite);
   }
   const bool nothing_finite = !a.stats->has_finite && !b.stats->has_finite && same_dtype &&
                               Comparable(a, b, Statistic::kNan) && Comparable(a, b, Statistic::kInf);
@@ -355,14 +352,11 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
   if (!HaveValuesInCommon(a, b)) {
     result.agreement = Agreement::kIncomparable;
     // Other bits is all there is to know.
-    if (other_dtype || hashes) set_diverged(other_dtype ? Reason::kDType : Reason::kBitwise);
+    if (other_dtype || hashes) return diverged(other_dtype ? Reason::kDType : Reason::kBitwise);
     return result;
   }
   MeasureInto(a, b, interval, result.distance.emplace());
-  if (other_dtype) {
-    set_diverged(Reason::kDType);
-    return result;
-  }
+  if (other_dtype) return diverged(Reason::kDType);
   const bool other_counts = !SameCounts(a, b);
   if (same_dtype && !hashes && result.distance->value == 0 && !other_counts) {
     result.distance.reset();
@@ -370,14 +364,10 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
     return result;
   }
   const bool never_rounded = !tolerance && result.tolerance == 0;
-  if (never_rounded || result.distance->value > result.tolerance) {
-    set_diverged(Reason::kNumeric);
-  } else if (exact) {
-    set_diverged(Reason::kBitwise);
-  } else {
-    result.without_hash = !hashes;
-    result.agreement = Agreement::kWithinTolerance;
-  }
+  if (never_rounded || result.distance->value > result.tolerance) return diverged(Reason::kNumeric);
+  if (exact) return diverged(Reason::kBitwise);
+  result.without_hash = !hashes;
+  result.agreement = Agreement::kWithinTolerance;
   return result;
 }
 

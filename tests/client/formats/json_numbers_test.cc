@@ -17,7 +17,8 @@ std::uint64_t BitsOf(double number) { return std::bit_cast<std::uint64_t>(number
 // What is read as the mean of a tensor.
 double Read(const std::string& number) {
   const std::string text =
-      R"({"data": {"Functional.relu.0.forward": {"output": [{"type": "torch.Tensor", "dtype": "torch.float32", )"
+      R"({"data": {"Functional.relu.0.forward": {"output": [{"type": "torch.Tensor", )"
+      R"("dtype": "torch.float32", )"
       R"("shape": [2], "Mean": )" +
       number + "}]}}}";
   MemorySource source("dump.json", text);

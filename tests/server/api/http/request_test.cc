@@ -74,7 +74,8 @@ TEST(HttpRequest, SaysWhatIsWrongAndWhatThereIs) {
 TEST(HttpRequest, ReadsABodyOfJson) {
   v1::DiffRequest request;
   const Status status = FillFromJson(
-      R"({"run_a":"a,b","tolerance":0.5,"all":true,"ranks":[0,1],"kinds":["output"],"top":"3","steps":null})",
+      R"({"run_a":"a,b","tolerance":0.5,"all":true,"ranks":[0,1],"kinds":["output"],)"
+      R"("top":"3","steps":null})",
       request);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(request.run_a(), "a,b");
