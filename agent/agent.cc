@@ -20,7 +20,8 @@ namespace statagent {
 namespace {
 
 constexpr std::chrono::milliseconds kCloseInDestructor{2000};
-constexpr std::chrono::milliseconds kComputeTimeout = std::chrono::minutes(1);  // for a stream to reach it
+constexpr std::chrono::milliseconds kComputeTimeout =
+    std::chrono::minutes(1);  // for a stream to reach it
 
 // Turns exceptions into a status, so that none reaches the training code.
 template <typename F>
@@ -38,10 +39,11 @@ auto Guarded(F&& function) noexcept -> decltype(function()) {
 Status CheckNotForkedAfterStart() {
   static const std::uint64_t first_start = statcollect::ForkGeneration();
   if (first_start == statcollect::ForkGeneration()) return Status::Ok();
-  return Status(
-      Code::kFailedPrecondition,
-      "start the agent: this process was forked from one that had an agent; expected a new process; start "
-      "the child with exec (in Python: multiprocessing's 'spawn'), or start the agent only after forking");
+  return Status(Code::kFailedPrecondition,
+                "start the agent: this process was forked from one that had an agent; expected a "
+                "new process; start "
+                "the child with exec (in Python: multiprocessing's 'spawn'), or start the agent "
+                "only after forking");
 }
 
 void SayWhyNothingIsRecorded(const statcollect::Launch& launch, statcollect::LogLevel level) {
@@ -53,7 +55,8 @@ void SayWhyNothingIsRecorded(const statcollect::Launch& launch, statcollect::Log
 
 }  // namespace
 
-Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts, void* stream) {
+Status CountExponents(const TensorView& tensor, int lowest, std::span<std::uint64_t> counts,
+                      void* stream) {
   namespace stats = statcollect::stats;
   return Guarded([&]() -> Status {
     const auto data = CheckedTensor(tensor);
@@ -86,7 +89,8 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
 Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::uint32_t samples,
                            void* stream) {
   return Guarded([&]() -> Result<Statistics> {
-    if ((sketch != 0 && sketch != 16 && sketch != 32 && sketch != 64) || samples > statcollect::kSamplesMax) {
+    if ((sketch != 0 && sketch != 16 && sketch != 32 && sketch != 64) ||
+        samples > statcollect::kSamplesMax) {
       return Status(Code::kInvalidArgument,
                     "compute: sketch is " + std::to_string(sketch) + " and samples " +
                         std::to_string(samples) +
@@ -104,10 +108,11 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
       STATCOLLECT_RETURN_IF_ERROR(statcollect::CheckPlacement(data->shape, *place.recorded()));
     if (tensor.device == Device::kCuda) {
       STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::cuda::ComputeCuda(
-          *data, tensor.device_index, stream, {&s, out.sketch, out.samples, &written}, kComputeTimeout,
-          place.computed()));
+          *data, tensor.device_index, stream, {&s, out.sketch, out.samples, &written},
+          kComputeTimeout, place.computed()));
     } else {
-      s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written, nullptr, place.computed());
+      s = statcollect::stats::ComputeCpu(*data, out.sketch, out.samples, &written, nullptr,
+                                         place.computed());
     }
     out.samples.resize(written);
     out.numel = s.numel;
@@ -145,7 +150,8 @@ Result<std::unique_ptr<Agent>> Agent::Start(Options options) {
     auto transport = statcollect::MakeGrpcTransport(resolved->collector, resolved->token_file,
                                                     resolved->project, resolved->tls);
     if (!transport.ok()) return transport.status();
-    auto impl = std::make_unique<Impl>(*std::move(resolved), *std::move(launch), *std::move(transport));
+    auto impl =
+        std::make_unique<Impl>(*std::move(resolved), *std::move(launch), *std::move(transport));
     const Status started = impl->Start();
     if (!started.ok()) {
       (void)impl->Close(std::chrono::milliseconds(0));
@@ -180,7 +186,8 @@ Status Agent::Observe(std::uint32_t handle, const TensorView& tensor, void* stre
   return Guarded([&] { return impl_->Observe(handle, tensor, stream); });
 }
 
-Status Agent::ObserveList(std::span<const Item> items, void* stream, std::size_t* refused) noexcept {
+Status Agent::ObserveList(std::span<const Item> items, void* stream,
+                          std::size_t* refused) noexcept {
   *refused = 0;
   if (impl_->Inert()) return Status::Ok();
   return Guarded([&] { return impl_->ObserveList(items, stream, refused); });
@@ -209,7 +216,8 @@ Status Agent::LogMemory(const MemoryUsage& usage) noexcept {
     for (const auto& [quantity, bytes] : usage.bytes) {
       const auto index = static_cast<std::size_t>(quantity);
       if (index >= record.bytes.size()) {
-        return Status(Code::kInvalidArgument, "log memory: found quantity " + std::to_string(index) +
+        return Status(Code::kInvalidArgument, "log memory: found quantity " +
+                                                  std::to_string(index) +
                                                   "; expected one of statagent/types.h");
       }
       record.present |= statcollect::BitOf(quantity);
@@ -269,7 +277,9 @@ std::vector<int> Agent::ReplayDevices() const noexcept {
 
 std::uint64_t Agent::step() const noexcept { return impl_->Inert() ? 0 : impl_->recorder().step(); }
 
-bool Agent::StepWanted() const noexcept { return !impl_->Inert() && impl_->recorder().StepWanted(); }
+bool Agent::StepWanted() const noexcept {
+  return !impl_->Inert() && impl_->recorder().StepWanted();
+}
 
 bool Agent::StepAsked() const noexcept { return !impl_->Inert() && impl_->recorder().StepAsked(); }
 

@@ -19,8 +19,8 @@ namespace {
 using namespace statcollect;
 
 constexpr std::chrono::milliseconds kCloseAtExit{2000};
-// The part of the time to close that is kept for what follows the wait for the collector: a fifth, within
-// these bounds. A disk that makes no progress for that long counts as hung.
+// The part of the time to close that is kept for what follows the wait for the collector: a fifth,
+// within these bounds. A disk that makes no progress for that long counts as hung.
 constexpr std::chrono::milliseconds kEndingMin{400}, kEndingMax{5000};
 // Longer waits are cut, so that clocks do not overflow.
 constexpr std::chrono::milliseconds kTimeoutMax = std::chrono::hours(24);
@@ -46,7 +46,8 @@ std::map<std::string, std::string> WithRanks(std::map<std::string, std::string> 
   return config;
 }
 
-// Of the ranks that record, the first one says that the collector is away; the others would say the same.
+// Of the ranks that record, the first one says that the collector is away; the others would say the
+// same.
 LogLevel LevelOfAway(const Launch& launch) {
   return launch.recording.CountBelow(launch.rank) == 0 ? LogLevel::kWarning : LogLevel::kInfo;
 }
@@ -100,7 +101,8 @@ statcollect::stats::cuda::EngineOptions MakeEngineOptions(const ResolvedOptions&
 }
 
 std::chrono::steady_clock::time_point After(std::chrono::milliseconds timeout) {
-  return std::chrono::steady_clock::now() + std::clamp(timeout, std::chrono::milliseconds(0), kTimeoutMax);
+  return std::chrono::steady_clock::now() +
+         std::clamp(timeout, std::chrono::milliseconds(0), kTimeoutMax);
 }
 
 IdentityView ToIdentityView(const Identity& identity) {
@@ -190,8 +192,9 @@ void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::sta
       recorder.captures().Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
   if (captured == nullptr) {
     return recorder.pending_captures().Miss(
-        target, "at most " + std::to_string(CaptureQueue::kBytesMax >> 20) +
-                    " MiB of values may wait to be sent; capture fewer tensors at a time, or fewer bytes");
+        target,
+        "at most " + std::to_string(CaptureQueue::kBytesMax >> 20) +
+            " MiB of values may wait to be sent; capture fewer tensors at a time, or fewer bytes");
   }
   if (tensor.device == Device::kCuda) {
     const Status copied = cuda_captures.Copy(captured, data, tensor.device_index, stream);
@@ -207,7 +210,8 @@ void Agent::Impl::Parts::ApplySteps(const Directive& directive) {
   const auto wanted = directive.arguments.find("steps");
   if (wanted == directive.arguments.end()) return;
   auto steps = StepSet::Parse(wanted->second);
-  if (!steps.ok()) return log.Log("the collector requested invalid steps: " + steps.status().message());
+  if (!steps.ok())
+    return log.Log("the collector requested invalid steps: " + steps.status().message());
   const std::string text = wanted->second.empty() ? "every step" : "steps " + wanted->second;
   recorder.RecordSteps(*std::move(steps));
   (void)recorder.log().LogEvent("recording_changed",
@@ -229,22 +233,26 @@ Agent::Impl::~Impl() {
 
 Status Agent::Impl::Start() {
   STATCOLLECT_RETURN_IF_ERROR(parts_->exporter.CheckSpill());
-  if (const std::string remark = parts_->exporter.SpillRemark(); !remark.empty()) parts_->log.Log(remark);
+  if (const std::string remark = parts_->exporter.SpillRemark(); !remark.empty())
+    parts_->log.Log(remark);
   parts_->exporter.Start();
   parts_->batcher.Start();
-  const Status welcome = parts_->exporter.WaitForWelcome(After(options_.connect_timeout), options_.required);
+  const Status welcome =
+      parts_->exporter.WaitForWelcome(After(options_.connect_timeout), options_.required);
   AddClosedAtExit(this);
   if (welcome.ok()) {
-    parts_->log.LogInfo("records run '" + options_.run + "' as rank " + std::to_string(launch_.rank) +
-                        " of " + std::to_string(launch_.world_size) + " at " + options_.collector);
+    parts_->log.LogInfo("records run '" + options_.run + "' as rank " +
+                        std::to_string(launch_.rank) + " of " + std::to_string(launch_.world_size) +
+                        " at " + options_.collector);
     return welcome;
   }
   if (parts_->exporter.Failed() || options_.required) return welcome;
-  parts_->log.Log("cannot " + welcome.message() + "; training continues, and the agent keeps trying; up to " +
-                      std::to_string(options_.buffer_records_max) + " records wait in memory, further ones " +
-                      (options_.spill.directory.empty() ? "are dropped and counted"
-                                                        : "in a file in " + options_.spill.directory),
-                  LevelOfAway(launch_));
+  parts_->log.Log(
+      "cannot " + welcome.message() + "; training continues, and the agent keeps trying; up to " +
+          std::to_string(options_.buffer_records_max) + " records wait in memory, further ones " +
+          (options_.spill.directory.empty() ? "are dropped and counted"
+                                            : "in a file in " + options_.spill.directory),
+      LevelOfAway(launch_));
   return Status::Ok();
 }
 
@@ -263,8 +271,8 @@ Status Agent::Impl::ObserveAs(const TensorView& tensor, void* stream, const Id&.
   const TensorPlace place(tensor);
   if (IsCapturing(tensor, stream)) {
     statcollect::GraphTensor graph_tensor;
-    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.graphs().AddToGraph(id..., tensor.dtype, tensor.shape,
-                                                                     &graph_tensor, place.recorded()));
+    STATCOLLECT_RETURN_IF_ERROR(parts_->recorder.graphs().AddToGraph(
+        id..., tensor.dtype, tensor.shape, &graph_tensor, place.recorded()));
     return AddToGraph(graph_tensor, *data, tensor, stream, place.computed());
   }
   Slot* slot = nullptr;
@@ -306,10 +314,10 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
     }
     Slot* slot = nullptr;
     std::optional<CaptureTarget> capture;
-    const Status begun = !data.ok()
-                             ? data.status()
-                             : parts_->recorder.Begin(item.handle, item.tensor.dtype, item.tensor.shape,
-                                                      &slot, &capture, place.recorded());
+    const Status begun =
+        !data.ok() ? data.status()
+                   : parts_->recorder.Begin(item.handle, item.tensor.dtype, item.tensor.shape,
+                                            &slot, &capture, place.recorded());
     note(begun);
     if (capture) parts_->KeepValues(*std::move(capture), *data, item.tensor, stream);
     if (slot == nullptr) continue;
@@ -322,10 +330,10 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
     std::size_t strided = 0;
     parts_->cuda.FillList(list, device, stream, &strided);
     for (; strided > 0; --strided) {
-      note(Status(
-          Code::kUnimplemented,
-          "observe a list of CUDA tensors: one has more dimensions than the kernels support; observe a "
-          "contiguous copy"));
+      note(Status(Code::kUnimplemented,
+                  "observe a list of CUDA tensors: one has more dimensions than the kernels "
+                  "support; observe a "
+                  "contiguous copy"));
     }
   }
   return first;
@@ -334,8 +342,8 @@ Status Agent::Impl::ObserveList(std::span<const Item> items, void* stream, std::
 Status Agent::Impl::AddToGraph(const statcollect::GraphTensor& graph_tensor,
                                const statcollect::stats::CpuTensor& data, const TensorView& tensor,
                                void* stream, const PlacementView* place) {
-  return parts_->cuda.AddToGraph(graph_tensor, data, tensor.device_index, stream, parts_->recorder.step(),
-                                 parts_->recorder.StepWanted(), place);
+  return parts_->cuda.AddToGraph(graph_tensor, data, tensor.device_index, stream,
+                                 parts_->recorder.step(), parts_->recorder.StepWanted(), place);
 }
 
 void Agent::Impl::EndStep() {
@@ -365,13 +373,14 @@ std::uint64_t Agent::Impl::Mark(Slot* gate, const std::vector<int>& devices) {
   return parts_->cuda.Mark(gate, devices, parts_->recorder.step(), parts_->recorder.StepWanted());
 }
 
-Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
-                         void* stream, const PlacementView* place) {
+Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data,
+                         const TensorView& tensor, void* stream, const PlacementView* place) {
   if (tensor.device == Device::kCuda)
     return parts_->cuda.Fill(slot, data, tensor.device_index, stream, place);
-  slot->stats = statcollect::stats::ComputeCpu(data, slot->sketch, slot->samples, &slot->sample_count,
-                                               &parts_->workers, place);
-  if (slot->exponents != nullptr) statcollect::stats::CountExponents(data, kExponentLowest, *slot->exponents);
+  slot->stats = statcollect::stats::ComputeCpu(data, slot->sketch, slot->samples,
+                                               &slot->sample_count, &parts_->workers, place);
+  if (slot->exponents != nullptr)
+    statcollect::stats::CountExponents(data, kExponentLowest, *slot->exponents);
   parts_->recorder.Commit(slot);
   return Status::Ok();
 }
@@ -388,11 +397,12 @@ Status Agent::Impl::Flush(std::chrono::milliseconds timeout) {
   const bool settled = parts_->ledger.WaitSettled(deadline) && marked;
   if (const Status failure = parts_->exporter.failure(); !failure.ok()) return failure;
   if (settled) return Status::Ok();
-  return Status(Code::kDeadlineExceeded, "flush: " + std::to_string(counters().pending) + " records" +
-                                             (marked ? "" : " and the results of running CUDA graphs") +
-                                             " are still pending after " + std::to_string(timeout.count()) +
-                                             " ms; expected 0; check that the collector at " +
-                                             options_.collector + " is reachable, or wait longer");
+  return Status(Code::kDeadlineExceeded,
+                "flush: " + std::to_string(counters().pending) + " records" +
+                    (marked ? "" : " and the results of running CUDA graphs") +
+                    " are still pending after " + std::to_string(timeout.count()) +
+                    " ms; expected 0; check that the collector at " + options_.collector +
+                    " is reachable, or wait longer");
 }
 
 Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
@@ -412,8 +422,8 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   if (lost > 0 && !IsFatal(close_status_.code())) {
     const std::string text =
         "close: " + std::to_string(lost) + " records were not stored within " +
-        std::to_string(timeout.count()) + " ms and are counted as dropped; check that the collector at " +
-        options_.collector +
+        std::to_string(timeout.count()) +
+        " ms and are counted as dropped; check that the collector at " + options_.collector +
         " is reachable, give close a longer timeout, or set a local folder for such records "
         "(STATAGENT_SPILL_DIR)";
     parts_->log.LogLoss(text);
@@ -443,7 +453,8 @@ bool Agent::Impl::EndThreads(TimePoint deadline, std::chrono::milliseconds timeo
   const auto progress = [&] {
     return parts_->exporter.activity() + static_cast<std::uint64_t>(ending->stopped);
   };
-  if (statcollect::RunBounded(end, deadline, std::clamp(timeout / 5, kEndingMin, kEndingMax), progress)) {
+  if (statcollect::RunBounded(end, deadline, std::clamp(timeout / 5, kEndingMin, kEndingMax),
+                              progress)) {
     close_status_ = ending->status;
     return true;
   }
@@ -451,10 +462,11 @@ bool Agent::Impl::EndThreads(TimePoint deadline, std::chrono::milliseconds timeo
   parts_->exporter.Leave();
   const std::string where =
       options_.spill.directory.empty() ? "the system" : "the disk of " + options_.spill.directory;
-  close_status_ = Status(Code::kDeadlineExceeded,
-                         "close: " + where + " does not answer; " + std::to_string(counters().pending) +
-                             " records were neither stored nor counted as dropped; what a spill file holds "
-                             "can be sent with: statctl move import spill");
+  close_status_ =
+      Status(Code::kDeadlineExceeded,
+             "close: " + where + " does not answer; " + std::to_string(counters().pending) +
+                 " records were neither stored nor counted as dropped; what a spill file holds "
+                 "can be sent with: statctl move import spill");
   parts_->log.LogFinal(close_status_.message());
   return false;
 }

@@ -26,11 +26,12 @@
 
 namespace statagent {
 
-// The view as the statistics engines take it, on any device; an error says what is wrong with the view.
+// The view as the statistics engines take it, on any device; an error says what is wrong with the
+// view.
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
 
-// Threads: as Agent. In a forked child only IsCopy may be called: the parent's threads do not exist there,
-// and one of them may have held a mutex.
+// Threads: as Agent. In a forked child only IsCopy may be called: the parent's threads do not exist
+// there, and one of them may have held a mutex.
 class __attribute__((visibility("hidden"))) Agent::Impl final : public statcollect::ClosedAtExit {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -65,7 +66,8 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   std::uint64_t spilled() const { return parts_->exporter.progress().spilled; }
   const statcollect::Launch& launch() const { return launch_; }
   RecordingRank recording_rank() const {
-    return {.number = launch_.recording.CountBelow(launch_.rank), .count = launch_.recording.count()};
+    return {.number = launch_.recording.CountBelow(launch_.rank),
+            .count = launch_.recording.count()};
   }
 
  private:
@@ -104,18 +106,21 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   // `id`: of the tensor, as Recorder::Begin and GraphTensors::AddToGraph take it.
   template <typename... Id>
   Status ObserveAs(const TensorView& tensor, void* stream, const Id&... id);
-  Status AddToGraph(const statcollect::GraphTensor& graph_tensor, const statcollect::stats::CpuTensor& data,
-                    const TensorView& tensor, void* stream, const statcollect::PlacementView* place);
-  // Marks what has been replayed so far, if there are graphs; returns the mark's number, or 0 without graphs.
+  Status AddToGraph(const statcollect::GraphTensor& graph_tensor,
+                    const statcollect::stats::CpuTensor& data, const TensorView& tensor,
+                    void* stream, const statcollect::PlacementView* place);
+  // Marks what has been replayed so far, if there are graphs; returns the mark's number, or 0
+  // without graphs.
   std::uint64_t MarkReplays();
   // As above, behind this gate and only on these devices.
   std::uint64_t Mark(statcollect::Slot* gate, const std::vector<int>& devices);
-  // Ends the threads of parts_ and sets close_status_. False if one of them hangs: they are left behind.
+  // Ends the threads of parts_ and sets close_status_. False if one of them hangs: they are left
+  // behind.
   bool EndThreads(TimePoint deadline, std::chrono::milliseconds timeout, bool goodbye)
       STATCOLLECT_REQUIRES(close_mutex_);
   // `place`: of a part of a logical tensor; null: the whole, or not known.
-  Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& data, const TensorView& tensor,
-              void* stream, const statcollect::PlacementView* place);
+  Status Fill(statcollect::Slot* slot, const statcollect::stats::CpuTensor& data,
+              const TensorView& tensor, void* stream, const statcollect::PlacementView* place);
 
   const std::uint64_t generation_ = statcollect::ForkGeneration();
   statcollect::ResolvedOptions options_;

@@ -28,7 +28,8 @@ void Work(Run& run) {
 }  // namespace
 
 bool RunBounded(std::function<void()> work, std::chrono::steady_clock::time_point deadline,
-                std::chrono::milliseconds patience, const std::function<std::uint64_t()>& progress) {
+                std::chrono::milliseconds patience,
+                const std::function<std::uint64_t()>& progress) {
   const auto run = std::make_shared<Run>();
   run->work = std::move(work);
   std::thread thread;

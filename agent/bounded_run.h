@@ -8,9 +8,10 @@
 
 namespace statcollect {
 
-// Runs `work` in another thread and waits until `deadline`, then for as long as progress() changes at least
-// every `patience`. Returns whether it has ended. If not, the thread is left behind: everything that `work`
-// uses must live until the process ends. If no thread can be created, `work` runs in this one.
+// Runs `work` in another thread and waits until `deadline`, then for as long as progress() changes
+// at least every `patience`. Returns whether it has ended. If not, the thread is left behind:
+// everything that `work` uses must live until the process ends. If no thread can be created, `work`
+// runs in this one.
 bool RunBounded(std::function<void()> work, std::chrono::steady_clock::time_point deadline,
                 std::chrono::milliseconds patience, const std::function<std::uint64_t()>& progress);
 

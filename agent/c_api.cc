@@ -1,5 +1,5 @@
-// The C interface over the C++ one. Checks what C cannot promise: null pointers, structure sizes, numbers out
-// of range.
+// The C interface over the C++ one. Checks what C cannot promise: null pointers, structure sizes,
+// numbers out of range.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -56,12 +56,13 @@ Status ReadNumber(const char* name, std::int64_t value, std::optional<T>* out) {
   return Status::Ok();
 }
 
-Status ReadMap(const char* function, const char* const* keys, const char* const* values, std::uint64_t count,
-               std::map<std::string, std::string>* out) {
+Status ReadMap(const char* function, const char* const* keys, const char* const* values,
+               std::uint64_t count, std::map<std::string, std::string>* out) {
   if (count == 0) return Status::Ok();
   if (keys == nullptr || values == nullptr) return Null(function, "keys or values");
   if (count > kEntriesMax)
-    return Invalid(std::string(function) + ": count is " + std::to_string(count) + "; expected fewer");
+    return Invalid(std::string(function) + ": count is " + std::to_string(count) +
+                   "; expected fewer");
   for (std::uint64_t i = 0; i < count; ++i) {
     if (keys[i] == nullptr || values[i] == nullptr) return Null(function, "a key or a value");
     (*out)[keys[i]] = values[i];
@@ -87,8 +88,8 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
     to->ranks = Text(from.ranks);
     to->log = Text(from.log);
   }
-  STATCOLLECT_RETURN_IF_ERROR(
-      ReadMap("statagent_start", from.config_keys, from.config_values, from.config_count, &to->config));
+  STATCOLLECT_RETURN_IF_ERROR(ReadMap("statagent_start", from.config_keys, from.config_values,
+                                      from.config_count, &to->config));
   if (from.required >= 0) to->required = from.required != 0;
   STATCOLLECT_RETURN_IF_ERROR(ReadNumber("rank", from.rank, &to->rank));
   STATCOLLECT_RETURN_IF_ERROR(ReadNumber("local_rank", from.local_rank, &to->local_rank));
@@ -98,7 +99,8 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
   STATCOLLECT_RETURN_IF_ERROR(
       ReadNumber("buffer_records_max", from.buffer_records_max, &to->buffer_records_max));
   STATCOLLECT_RETURN_IF_ERROR(ReadNumber("threads", from.threads, &to->threads));
-  if (from.connect_timeout_ms >= 0) to->connect_timeout = std::chrono::milliseconds(from.connect_timeout_ms);
+  if (from.connect_timeout_ms >= 0)
+    to->connect_timeout = std::chrono::milliseconds(from.connect_timeout_ms);
   return Status::Ok();
 }
 
@@ -110,8 +112,9 @@ Result<statagent::TensorView> ReadTensor(const char* function, const statagent_t
   }
   if (tensor->ndim > 0 && tensor->shape == nullptr) return Null(function, "shape");
   if (tensor->dtype == 0 || tensor->dtype >= static_cast<std::uint32_t>(statcollect::kDTypeCount)) {
-    return Invalid(std::string(function) + ": dtype is " + std::to_string(tensor->dtype) + "; expected 1.." +
-                   std::to_string(statcollect::kDTypeCount - 1) + ", see statagent/types.h");
+    return Invalid(std::string(function) + ": dtype is " + std::to_string(tensor->dtype) +
+                   "; expected 1.." + std::to_string(statcollect::kDTypeCount - 1) +
+                   ", see statagent/types.h");
   }
   if (tensor->device != 0 && tensor->device != 1) {
     return Invalid(std::string(function) + ": device is " + std::to_string(tensor->device) +
@@ -183,7 +186,8 @@ class PlacedTensor {
   bool placed_ = false;
 };
 
-// Enumerations out of range keep their value, clamped so that it fits; the agent names what it expected.
+// Enumerations out of range keep their value, clamped so that it fits; the agent names what it
+// expected.
 template <typename E>
 E ReadEnum(std::uint32_t value) {
   return static_cast<E>(std::min<std::uint32_t>(value, 255));
@@ -235,7 +239,8 @@ int statagent_start(const statagent_options* options, statagent_agent** agent) {
   return Guarded([&] {
     if (agent == nullptr) return Null("statagent_start", "agent");
     *agent = nullptr;
-    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_start", options, offsetof(statagent_options, project)));
+    STATCOLLECT_RETURN_IF_ERROR(
+        CheckSize("statagent_start", options, offsetof(statagent_options, project)));
     statagent::Options read;
     STATCOLLECT_RETURN_IF_ERROR(ReadOptions(*options, &read));
     auto handle = std::make_unique<statagent_agent>();
@@ -282,7 +287,8 @@ int statagent_intern(statagent_agent* agent, const statagent_identity* identity,
   });
 }
 
-int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor, void* stream) {
+int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_tensor* tensor,
+                      void* stream) {
   return Guarded([&] {
     if (agent == nullptr) return Null("statagent_observe", "agent");
     PlacedTensor placed;
@@ -292,15 +298,17 @@ int statagent_observe(statagent_agent* agent, uint32_t handle, const statagent_t
 }
 
 int statagent_observe_list(statagent_agent* agent, uint64_t count, const uint32_t* handles,
-                           const statagent_tensor* const* tensors, void* stream, uint64_t* refused) {
+                           const statagent_tensor* const* tensors, void* stream,
+                           uint64_t* refused) {
   return Guarded([&] {
-    if (agent == nullptr || refused == nullptr) return Null("statagent_observe_list", "agent or refused");
+    if (agent == nullptr || refused == nullptr)
+      return Null("statagent_observe_list", "agent or refused");
     *refused = count;
     if (count > 0 && (handles == nullptr || tensors == nullptr))
       return Null("statagent_observe_list", "handles or tensors");
     if (count > kEntriesMax) {
-      return Invalid("statagent_observe_list: count is " + std::to_string(count) + "; expected at most " +
-                     std::to_string(kEntriesMax));
+      return Invalid("statagent_observe_list: count is " + std::to_string(count) +
+                     "; expected at most " + std::to_string(kEntriesMax));
     }
     Status first;
     std::vector<statagent::Agent::Item> items;
@@ -321,7 +329,8 @@ int statagent_observe_list(statagent_agent* agent, uint64_t count, const uint32_
   });
 }
 
-int statagent_log_scalar(statagent_agent* agent, const char* name, double value, uint32_t micro_batch) {
+int statagent_log_scalar(statagent_agent* agent, const char* name, double value,
+                         uint32_t micro_batch) {
   return Guarded([&] {
     if (agent == nullptr || name == nullptr) return Null("statagent_log_scalar", "agent or name");
     return agent->agent->LogScalar(name, value, micro_batch);
@@ -340,17 +349,18 @@ int statagent_log_event(statagent_agent* agent, const char* kind, const char* te
   });
 }
 
-int statagent_log_scalar_at(statagent_agent* agent, const char* name, double value, uint32_t micro_batch,
-                            uint64_t step) {
+int statagent_log_scalar_at(statagent_agent* agent, const char* name, double value,
+                            uint32_t micro_batch, uint64_t step) {
   return Guarded([&] {
-    if (agent == nullptr || name == nullptr) return Null("statagent_log_scalar_at", "agent or name");
+    if (agent == nullptr || name == nullptr)
+      return Null("statagent_log_scalar_at", "agent or name");
     return agent->agent->LogScalar(name, value, micro_batch, step);
   });
 }
 
-int statagent_log_event_at(statagent_agent* agent, uint64_t step, const char* kind, const char* text,
-                           const char* const* field_keys, const char* const* field_values,
-                           uint64_t field_count) {
+int statagent_log_event_at(statagent_agent* agent, uint64_t step, const char* kind,
+                           const char* text, const char* const* field_keys,
+                           const char* const* field_values, uint64_t field_count) {
   return Guarded([&] {
     if (agent == nullptr || kind == nullptr) return Null("statagent_log_event_at", "agent or kind");
     std::map<std::string, std::string> fields;
@@ -374,7 +384,8 @@ int statagent_log_memory(statagent_agent* agent, const statagent_memory* memory)
   return Guarded([&] {
     if (agent == nullptr) return Null("statagent_log_memory", "agent");
     STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_log_memory", memory));
-    if (memory->present != 0 && memory->bytes == nullptr) return Null("statagent_log_memory", "bytes");
+    if (memory->present != 0 && memory->bytes == nullptr)
+      return Null("statagent_log_memory", "bytes");
     statagent::MemoryUsage usage{.phase = ReadEnum<statcollect::MemoryPhase>(memory->phase),
                                  .micro_batch = memory->micro_batch,
                                  .device = Text(memory->device),
@@ -395,14 +406,15 @@ int statagent_log_density(statagent_agent* agent, const statagent_density* densi
     if (density->input == nullptr) return Null("statagent_log_density", "input");
     if (density->samples > 0 && density->valid_per_sample == nullptr)
       return Null("statagent_log_density", "valid_per_sample");
-    return agent->agent->LogDensity({.input = density->input,
-                                     .type = ReadEnum<statcollect::DensityType>(density->type),
-                                     .micro_batch = density->micro_batch,
-                                     .pad_index = density->pad_index,
-                                     .valid = density->valid,
-                                     .total = density->total,
-                                     .valid_per_sample = {density->valid_per_sample, density->samples}},
-                                    step);
+    return agent->agent->LogDensity(
+        {.input = density->input,
+         .type = ReadEnum<statcollect::DensityType>(density->type),
+         .micro_batch = density->micro_batch,
+         .pad_index = density->pad_index,
+         .valid = density->valid,
+         .total = density->total,
+         .valid_per_sample = {density->valid_per_sample, density->samples}},
+        step);
   });
 }
 
@@ -429,7 +441,9 @@ uint64_t statagent_replay_devices(const statagent_agent* agent) {
   return bits;
 }
 
-uint64_t statagent_step(const statagent_agent* agent) { return agent == nullptr ? 0 : agent->agent->step(); }
+uint64_t statagent_step(const statagent_agent* agent) {
+  return agent == nullptr ? 0 : agent->agent->step();
+}
 
 int statagent_step_wanted(const statagent_agent* agent) {
   return agent != nullptr && agent->agent->StepWanted() ? 1 : 0;
@@ -439,7 +453,8 @@ int statagent_step_asked(const statagent_agent* agent) {
   return agent != nullptr && agent->agent->StepAsked() ? 1 : 0;
 }
 
-int statagent_next_full_steps(statagent_agent* agent, uint64_t* first, uint64_t* last, uint64_t* every) {
+int statagent_next_full_steps(statagent_agent* agent, uint64_t* first, uint64_t* last,
+                              uint64_t* every) {
   if (agent == nullptr || first == nullptr || last == nullptr || every == nullptr) return 0;
   const auto next = agent->agent->NextFullSteps();
   if (!next) return 0;
@@ -449,7 +464,9 @@ int statagent_next_full_steps(statagent_agent* agent, uint64_t* first, uint64_t*
   return 1;
 }
 
-uint32_t statagent_rank(const statagent_agent* agent) { return agent == nullptr ? 0 : agent->agent->rank(); }
+uint32_t statagent_rank(const statagent_agent* agent) {
+  return agent == nullptr ? 0 : agent->agent->rank();
+}
 
 uint32_t statagent_world_size(const statagent_agent* agent) {
   return agent == nullptr ? 1 : agent->agent->world_size();
@@ -489,18 +506,21 @@ int statagent_dropped(const statagent_agent* agent,
                       void (*visit)(void* context, const char* cause, uint64_t n), void* context) {
   return Guarded([&] {
     if (agent == nullptr || visit == nullptr) return Null("statagent_dropped", "agent or visit");
-    for (const auto& [cause, n] : agent->agent->counters().dropped) visit(context, cause.c_str(), n);
+    for (const auto& [cause, n] : agent->agent->counters().dropped)
+      visit(context, cause.c_str(), n);
     return Status::Ok();
   });
 }
 
 int statagent_compute(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
                       statagent_statistics* statistics, double* sketch_out, double* samples_out) {
-  return statagent_compute_on(tensor, sketch, samples, nullptr, statistics, sketch_out, samples_out);
+  return statagent_compute_on(tensor, sketch, samples, nullptr, statistics, sketch_out,
+                              samples_out);
 }
 
-int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples, void* stream,
-                         statagent_statistics* statistics, double* sketch_out, double* samples_out) {
+int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32_t samples,
+                         void* stream, statagent_statistics* statistics, double* sketch_out,
+                         double* samples_out) {
   return Guarded([&] {
     STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_compute", statistics));
     PlacedTensor placed;
@@ -516,12 +536,13 @@ int statagent_compute_on(const statagent_tensor* tensor, uint32_t sketch, uint32
   });
 }
 
-int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count, uint64_t* counts) {
+int statagent_exponents(const statagent_tensor* tensor, int32_t lowest, uint32_t count,
+                        uint64_t* counts) {
   return statagent_exponents_on(tensor, lowest, count, nullptr, counts);
 }
 
-int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest, uint32_t count, void* stream,
-                           uint64_t* counts) {
+int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest, uint32_t count,
+                           void* stream, uint64_t* counts) {
   return Guarded([&] {
     const auto view = ReadTensor("statagent_exponents", tensor);
     if (!view.ok()) return view.status();
@@ -537,21 +558,22 @@ int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest, uint3
 
 int statagent_redact(const char* name, const char* value, char* to, uint64_t* bytes) {
   return Guarded([&] {
-    if (to == nullptr || bytes == nullptr) return Null("statagent_redact", to == nullptr ? "to" : "bytes");
+    if (to == nullptr || bytes == nullptr)
+      return Null("statagent_redact", to == nullptr ? "to" : "bytes");
     const std::string shown = statcollect::RedactSetting(Text(name), Text(value));
     const std::uint64_t room = std::exchange(*bytes, shown.size());
     if (shown.size() >= room) {
-      return Status(Code::kResourceExhausted, "redact a text: the result has " +
-                                                  std::to_string(shown.size()) +
-                                                  " bytes; expected fewer than " + std::to_string(room));
+      return Status(Code::kResourceExhausted,
+                    "redact a text: the result has " + std::to_string(shown.size()) +
+                        " bytes; expected fewer than " + std::to_string(room));
     }
     std::memcpy(to, shown.c_str(), shown.size() + 1);
     return Status::Ok();
   });
 }
 
-int statagent_add_noise(const statagent_noise* noise, const void* from, void* to, uint64_t key, uint64_t step,
-                        int32_t difference) {
+int statagent_add_noise(const statagent_noise* noise, const void* from, void* to, uint64_t key,
+                        uint64_t step, int32_t difference) {
   return Guarded([&] {
     STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_add_noise", noise));
     const bool scalar = noise->ndim == 0;
@@ -559,15 +581,17 @@ int statagent_add_noise(const statagent_noise* noise, const void* from, void* to
                     noise->to_strides == nullptr || noise->index_strides == nullptr))
       return Null("statagent_add_noise", "shape or strides");
     const std::size_t dims = noise->ndim;
-    const statcollect::stats::NoiseLayout layout{.dtype = ReadEnum<statcollect::DType>(noise->dtype),
-                                                 .shape = {noise->shape, dims},
-                                                 .from_strides = {noise->from_strides, dims},
-                                                 .to_strides = {noise->to_strides, dims},
-                                                 .index_strides = {noise->index_strides, dims},
-                                                 .first_index = noise->first_index};
+    const statcollect::stats::NoiseLayout layout{
+        .dtype = ReadEnum<statcollect::DType>(noise->dtype),
+        .shape = {noise->shape, dims},
+        .from_strides = {noise->from_strides, dims},
+        .to_strides = {noise->to_strides, dims},
+        .index_strides = {noise->index_strides, dims},
+        .first_index = noise->first_index};
     STATCOLLECT_RETURN_IF_ERROR(Validate(layout));
     const bool empty = std::find(layout.shape.begin(), layout.shape.end(), 0) != layout.shape.end();
-    if (!empty && (from == nullptr || to == nullptr)) return Null("statagent_add_noise", "from or to");
+    if (!empty && (from == nullptr || to == nullptr))
+      return Null("statagent_add_noise", "from or to");
     AddNoise(layout, from, to, {.key = key, .step = step, .ulps = noise->ulps}, difference != 0);
     return Status::Ok();
   });

@@ -1,4 +1,5 @@
-// Wraps every function of the C interface: statuses become codes and messages, and arguments are checked.
+// Wraps every function of the C interface: statuses become codes and messages, and arguments are
+// checked.
 #ifndef STATCOLLECT_AGENT_C_GUARD_H_
 #define STATCOLLECT_AGENT_C_GUARD_H_
 
@@ -24,7 +25,9 @@ inline int Report(const Status& status) {
   return static_cast<int>(status.code());
 }
 
-inline Status Invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
+inline Status Invalid(std::string message) {
+  return Status(Code::kInvalidArgument, std::move(message));
+}
 
 inline Status Null(const char* function, const char* argument) {
   return Invalid(std::string(function) + ": " + argument + " is null");
@@ -40,14 +43,15 @@ int Guarded(F&& function) noexcept {
   }
 }
 
-// A structure of an older version of this header lacks fields that are read here; one of a newer version has
-// more.
+// A structure of an older version of this header lacks fields that are read here; one of a newer
+// version has more.
 template <typename T>
 Status CheckSize(const char* function, const T* structure, std::size_t least = sizeof(T)) {
   if (structure == nullptr) return Null(function, "a structure");
   if (structure->struct_size >= least) return Status::Ok();
-  return Invalid(std::string(function) + ": struct_size is " + std::to_string(structure->struct_size) +
-                 "; expected " + std::to_string(least) + " or more; set it to sizeof the structure");
+  return Invalid(std::string(function) + ": struct_size is " +
+                 std::to_string(structure->struct_size) + "; expected " + std::to_string(least) +
+                 " or more; set it to sizeof the structure");
 }
 
 inline std::string_view Text(const char* text) {

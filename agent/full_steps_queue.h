@@ -17,11 +17,13 @@ namespace statcollect {
 // Thread-safe.
 class FullStepsQueue {
  public:
-  // False: the arguments are not valid. The oldest of too many is dropped, for programs that never ask.
+  // False: the arguments are not valid. The oldest of too many is dropped, for programs that never
+  // ask.
   bool Add(const std::map<std::string, std::string>& arguments) {
     const auto number = [&](const char* name, std::uint64_t otherwise) {
       const auto found = arguments.find(name);
-      return found == arguments.end() ? std::optional(otherwise) : ParseNumber<std::uint64_t>(found->second);
+      return found == arguments.end() ? std::optional(otherwise)
+                                      : ParseNumber<std::uint64_t>(found->second);
     };
     const auto first = number("first", 0), last = number("last", ~std::uint64_t{0}),
                every = number("every", 1);

@@ -68,8 +68,8 @@ std::string Join(const GetEnv& getenv, std::string prefix, std::span<const char*
   return any ? prefix : "";
 }
 
-// How often the launcher has started this launch again, and what may differ between its starts. The collector
-// compares what is before '#' to see that a launch continues another (docs/protocol.md).
+// How often the launcher has started this launch again, and what may differ between its starts. The
+// collector compares what is before '#' to see that a launch continues another (docs/protocol.md).
 std::string Restarts(const GetEnv& getenv, const char* count, const char* varies = nullptr) {
   std::string text = "#" + getenv(count).value_or("0");
   if (varies != nullptr) text += ":" + getenv(varies).value_or("");
@@ -87,9 +87,11 @@ std::string TorchrunId(const GetEnv& getenv, const ParentIdentity& parent) {
 }
 
 std::string OpenMpiId(const GetEnv& getenv) {
-  // The namespace alone is derived from mpirun's pid; the transports' key is random for each launch.
+  // The namespace alone is derived from mpirun's pid; the transports' key is random for each
+  // launch.
   constexpr const char* kNames[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
-                                    "OMPI_MCA_orte_precondition_transports", "OMPI_MCA_orte_hnp_uri"};
+                                    "OMPI_MCA_orte_precondition_transports",
+                                    "OMPI_MCA_orte_hnp_uri"};
   return Join(getenv, "openmpi", kNames);
 }
 
@@ -99,7 +101,8 @@ std::string SlurmId(const GetEnv& getenv) {
   return Join(getenv, "slurm", kNames) + Restarts(getenv, "SLURM_RESTART_COUNT");
 }
 
-std::string LaunchId(const std::string& launcher, const GetEnv& getenv, const ParentIdentity& parent) {
+std::string LaunchId(const std::string& launcher, const GetEnv& getenv,
+                     const ParentIdentity& parent) {
   if (launcher == "torchrun") return TorchrunId(getenv, parent);
   if (launcher == "openmpi") return OpenMpiId(getenv);
   if (launcher == "slurm") return SlurmId(getenv);
@@ -107,7 +110,8 @@ std::string LaunchId(const std::string& launcher, const GetEnv& getenv, const Pa
 }
 
 // Fills `launch` from the family's variables, where the options leave them open.
-Status Fill(const Family& family, const LaunchOptions& options, const GetEnv& getenv, Launch* launch) {
+Status Fill(const Family& family, const LaunchOptions& options, const GetEnv& getenv,
+            Launch* launch) {
   const auto rank = ReadNumber(getenv, family.rank);
   if (!rank.ok()) return rank.status();
   const auto local_rank = ReadNumber(getenv, family.local_rank);
@@ -161,16 +165,18 @@ Result<Launch> DetectLaunch(const LaunchOptions& options, const GetEnv& getenv,
     launch.world_size = options.world_size.value_or(1);
   }
   if (launch.rank >= launch.world_size) {
-    return Invalid("rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.world_size) +
-                   "; expected a rank below the size; set both RANK and WORLD_SIZE, or STATAGENT_RANK and "
-                   "STATAGENT_WORLD_SIZE");
+    return Invalid(
+        "rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.world_size) +
+        "; expected a rank below the size; set both RANK and WORLD_SIZE, or STATAGENT_RANK and "
+        "STATAGENT_WORLD_SIZE");
   }
   auto recording = RankSet::Parse(options.ranks, launch.world_size);
   if (!recording.ok())
     return Status(recording.status().code(), "start the agent: " + recording.status().message());
   launch.recording = *std::move(recording);
-  launch.id = options.launch.empty() ? Printable(LaunchId(launch.launcher, getenv, parent), kLaunchIdBytesMax)
-                                     : options.launch;
+  launch.id = options.launch.empty()
+                  ? Printable(LaunchId(launch.launcher, getenv, parent), kLaunchIdBytesMax)
+                  : options.launch;
   return launch;
 }
 

@@ -1,5 +1,5 @@
-// Detects the rank, the world size and the launch of this process, from the program's options or from the
-// launcher's environment variables.
+// Detects the rank, the world size and the launch of this process, from the program's options or
+// from the launcher's environment variables.
 #ifndef STATCOLLECT_AGENT_LAUNCH_ENVIRONMENT_H_
 #define STATCOLLECT_AGENT_LAUNCH_ENVIRONMENT_H_
 
@@ -35,10 +35,11 @@ struct Launch {
   RankSet recording;     // the ranks that record
 };
 
-// Explicit options win over RANK/LOCAL_RANK/WORLD_SIZE (torchrun), then OMPI_COMM_WORLD_*, PMI_*, SLURM_*,
-// then 0 of 1. kInvalidArgument: a variable is not a number, a size is missing, the rank is not below the
-// size, or `ranks` are not ranks below it.
-Result<Launch> DetectLaunch(const LaunchOptions& options, const GetEnv& getenv, const ParentIdentity& parent);
+// Explicit options win over RANK/LOCAL_RANK/WORLD_SIZE (torchrun), then OMPI_COMM_WORLD_*, PMI_*,
+// SLURM_*, then 0 of 1. kInvalidArgument: a variable is not a number, a size is missing, the rank
+// is not below the size, or `ranks` are not ranks below it.
+Result<Launch> DetectLaunch(const LaunchOptions& options, const GetEnv& getenv,
+                            const ParentIdentity& parent);
 
 }  // namespace statcollect
 

@@ -31,8 +31,8 @@ constexpr std::size_t kConfigBytesMax = 1u << 20;
 constexpr std::chrono::milliseconds kConnectTimeoutMax = std::chrono::hours(1);
 
 Status Invalid(const std::string& option, const std::string& found, const std::string& expected) {
-  return Status(Code::kInvalidArgument,
-                "start the agent: " + option + " is '" + Printable(found) + "'; expected " + expected);
+  return Status(Code::kInvalidArgument, "start the agent: " + option + " is '" + Printable(found) +
+                                            "'; expected " + expected);
 }
 
 // Numbers, switches and texts from STATAGENT_<NAME>.
@@ -108,15 +108,15 @@ Status CheckAddress(const std::string& address) {
   const auto parsed = ParseHostPort(address);
   const bool good = parsed && parsed->port > 0 && Printable(address, address.size()) == address &&
                     parsed->host.find_first_of(" /?#@[]") == std::string::npos;
-  return good
-             ? Status::Ok()
-             : Invalid(
-                   "collector", address,
-                   "host:port, statcollectord's gRPC address, as 127.0.0.1:7433 or [::1]:7433, or unix:/path of "
-                   "its socket");
+  return good ? Status::Ok()
+              : Invalid("collector", address,
+                        "host:port, statcollectord's gRPC address, as 127.0.0.1:7433 or "
+                        "[::1]:7433, or unix:/path of "
+                        "its socket");
 }
 
-Result<std::map<std::string, std::string>> CheckConfig(const std::map<std::string, std::string>& config) {
+Result<std::map<std::string, std::string>> CheckConfig(
+    const std::map<std::string, std::string>& config) {
   if (config.size() > kConfigEntriesMax) {
     return Invalid("config", std::to_string(config.size()) + " entries",
                    "at most " + std::to_string(kConfigEntriesMax));
@@ -135,24 +135,28 @@ Result<std::map<std::string, std::string>> CheckConfig(const std::map<std::strin
 
 Status CheckNumbers(const statagent::Options& options, ResolvedOptions* resolved) {
   resolved->sketch = options.sketch.value_or(resolved->sketch);
-  if (resolved->sketch != 0 && resolved->sketch != 16 && resolved->sketch != 32 && resolved->sketch != 64) {
+  if (resolved->sketch != 0 && resolved->sketch != 16 && resolved->sketch != 32 &&
+      resolved->sketch != 64) {
     return Invalid("sketch", std::to_string(resolved->sketch), "0, 16, 32 or 64");
   }
   resolved->samples = options.samples.value_or(resolved->samples);
   if (resolved->samples > kSamplesMax) {
-    return Invalid("samples", std::to_string(resolved->samples), "0.." + std::to_string(kSamplesMax));
+    return Invalid("samples", std::to_string(resolved->samples),
+                   "0.." + std::to_string(kSamplesMax));
   }
   resolved->buffer_records_max = options.buffer_records_max.value_or(resolved->buffer_records_max);
   const std::size_t slot_bytes = 200 + sizeof(double) * (resolved->sketch + resolved->samples);
   if (resolved->buffer_records_max < 1 || resolved->buffer_records_max > kBufferRecordsMax ||
       resolved->buffer_records_max > kBufferBytesMax / slot_bytes) {
     return Invalid("buffer_records_max", std::to_string(resolved->buffer_records_max),
-                   "1.." + std::to_string(std::min(kBufferRecordsMax, kBufferBytesMax / slot_bytes)) +
+                   "1.." +
+                       std::to_string(std::min(kBufferRecordsMax, kBufferBytesMax / slot_bytes)) +
                        " (a record takes " + std::to_string(slot_bytes) + " bytes)");
   }
   resolved->threads = options.threads.value_or(resolved->threads);
   if (resolved->threads < 1 || resolved->threads > kThreadsMax) {
-    return Invalid("threads", std::to_string(resolved->threads), "1.." + std::to_string(kThreadsMax));
+    return Invalid("threads", std::to_string(resolved->threads),
+                   "1.." + std::to_string(kThreadsMax));
   }
   resolved->connect_timeout = options.connect_timeout.value_or(resolved->connect_timeout);
   if (resolved->connect_timeout.count() < 0 || resolved->connect_timeout > kConnectTimeoutMax) {
@@ -166,19 +170,20 @@ std::uint32_t UsableProcessors() {
   cpu_set_t usable;
   CPU_ZERO(&usable);
   const int count = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 0;
-  return count > 0 ? static_cast<std::uint32_t>(count) : std::max(1u, std::thread::hardware_concurrency());
+  return count > 0 ? static_cast<std::uint32_t>(count)
+                   : std::max(1u, std::thread::hardware_concurrency());
 }
 
-// A positive number in a variable of the launcher or of OpenMP, which may also hold a list: 0 if there is
-// none.
+// A positive number in a variable of the launcher or of OpenMP, which may also hold a list: 0 if
+// there is none.
 std::uint32_t LeadingNumber(const GetEnv& getenv, const char* name) {
   const std::string text = getenv(name).value_or("");
   const auto leading = ParseLeadingNumber<std::uint32_t>(text);
   return leading ? leading->number : 0;
 }
 
-// OpenMP's number of threads if it is set, otherwise this rank's share of the processors, within a modest
-// limit.
+// OpenMP's number of threads if it is set, otherwise this rank's share of the processors, within a
+// modest limit.
 std::uint32_t DefaultThreads(const GetEnv& getenv) {
   std::uint32_t threads = LeadingNumber(getenv, "OMP_NUM_THREADS");
   if (threads == 0) {
@@ -200,7 +205,8 @@ Status CheckSpill(const statagent::Options& options, SpillOptions* spill) {
   if (options.spill_limit.empty()) return Status::Ok();
   const auto bytes = ParseByteSize(options.spill_limit);
   if (!bytes || *bytes < kSpillBytesMin)
-    return Invalid("spill_limit", options.spill_limit, "a size of at least 64MiB, such as 512MiB or 20GiB");
+    return Invalid("spill_limit", options.spill_limit,
+                   "a size of at least 64MiB, such as 512MiB or 20GiB");
   spill->bytes_max = *bytes;
   return Status::Ok();
 }
@@ -208,10 +214,10 @@ Status CheckSpill(const statagent::Options& options, SpillOptions* spill) {
 Status CheckTokenPath(const std::string& given, std::string* token_file) {
   if (given.empty()) return Status::Ok();
   if (ContainsToken(given))
-    return Status(
-        Code::kInvalidArgument,
-        "start the agent: token_file is a token; expected the path of a file that holds it, because "
-        "others can read environment and command lines; revoke that token");
+    return Status(Code::kInvalidArgument,
+                  "start the agent: token_file is a token; expected the path of a file that holds "
+                  "it, because "
+                  "others can read environment and command lines; revoke that token");
   std::error_code error;
   *token_file = std::filesystem::absolute(given, error).string();  // the program may go elsewhere
   return error ? Invalid("token_file", given, "the path of a file with a token") : Status::Ok();
@@ -221,7 +227,8 @@ Status CheckTokenPath(const std::string& given, std::string* token_file) {
 Status CheckTls(const statagent::Options& options, TlsOptions* tls) {
   *tls = {.authorities = options.tls_ca, .certificate = options.tls_cert, .key = options.tls_key};
   if (tls->authorities.empty() && !(tls->certificate.empty() && tls->key.empty()))
-    return Invalid("tls_ca", "", "the collector's ca.pem beside tls_cert and tls_key (STATAGENT_TLS_CA)");
+    return Invalid("tls_ca", "",
+                   "the collector's ca.pem beside tls_cert and tls_key (STATAGENT_TLS_CA)");
   for (std::string* path : {&tls->authorities, &tls->certificate, &tls->key}) {
     if (path->empty()) continue;
     std::error_code error;
@@ -231,15 +238,15 @@ Status CheckTls(const statagent::Options& options, TlsOptions* tls) {
   return Status::Ok();
 }
 
-// Of the Python package's init, which puts this key into the configuration. A run without noise must not be
-// taken for a twin.
+// Of the Python package's init, which puts this key into the configuration. A run without noise
+// must not be taken for a twin.
 Status CheckPerturbation(const statagent::Options& options, const GetEnv& getenv) {
   const std::string asked = getenv("STATAGENT_PERTURB").value_or("");
   if (asked.empty() || options.config.contains("recording.perturb")) return Status::Ok();
-  return Invalid(
-      "STATAGENT_PERTURB", asked,
-      "nothing, because only Python programs with statagent.watch(model) can put noise into a model; "
-      "unset it");
+  return Invalid("STATAGENT_PERTURB", asked,
+                 "nothing, because only Python programs with statagent.watch(model) can put noise "
+                 "into a model; "
+                 "unset it");
 }
 
 Status CheckIfExists(const std::string& given, IfExists* if_exists) {
@@ -271,8 +278,9 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   if (!options.connect_timeout && connect_timeout_ms)
     options.connect_timeout = std::chrono::milliseconds(*connect_timeout_ms);
   if (options.run.empty()) {
-    return Status(Code::kInvalidArgument,
-                  "start the agent: the run has no name; expected one in the options or in STATAGENT_RUN");
+    return Status(
+        Code::kInvalidArgument,
+        "start the agent: the run has no name; expected one in the options or in STATAGENT_RUN");
   }
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   resolved.run = options.run;
@@ -286,7 +294,8 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   STATCOLLECT_ASSIGN_OR_RETURN(resolved.config, CheckConfig(options.config));
   resolved.required = options.required.value_or(false);
   STATCOLLECT_RETURN_IF_ERROR(CheckLaunchId(options.launch));
-  resolved.launch = {options.rank, options.local_rank, options.world_size, options.launch, options.ranks};
+  resolved.launch = {options.rank, options.local_rank, options.world_size, options.launch,
+                     options.ranks};
   STATCOLLECT_ASSIGN_OR_RETURN(resolved.steps, StepSet::Parse(options.steps));
   const auto level = ParseLogLevel(options.log);
   if (!level) return Invalid("log", options.log, "'off', 'error', 'warning' or 'info'");
@@ -295,7 +304,8 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   STATCOLLECT_RETURN_IF_ERROR(CheckTls(options, &resolved.tls));
   auto captures = ParseCaptureSpecs(options.captures);
   if (!captures.ok())
-    return Status(captures.status().code(), "start the agent: captures: " + captures.status().message());
+    return Status(captures.status().code(),
+                  "start the agent: captures: " + captures.status().message());
   resolved.captures = *std::move(captures);
   auto exponents = ParseExponentSpecs(options.exponents);
   if (!exponents.ok())

@@ -1,4 +1,5 @@
-// Resolves and checks the agent's options: the program's value wins, then STATAGENT_<NAME>, then the default.
+// Resolves and checks the agent's options: the program's value wins, then STATAGENT_<NAME>, then
+// the default.
 #ifndef STATCOLLECT_AGENT_OPTION_RESOLVER_H_
 #define STATCOLLECT_AGENT_OPTION_RESOLVER_H_
 

@@ -6,9 +6,9 @@
 
 namespace statcollect {
 
-// The number of forks between the first call in any ancestor and this process. If the number differs from the
-// one at the agent's start, the agent is a copy in a forked child: its threads do not exist, and its mutexes
-// may be held forever. Async-signal-safe after the first call.
+// The number of forks between the first call in any ancestor and this process. If the number
+// differs from the one at the agent's start, the agent is a copy in a forked child: its threads do
+// not exist, and its mutexes may be held forever. Async-signal-safe after the first call.
 std::uint64_t ForkGeneration() noexcept;
 
 // Closed when the process exits, unless it is removed before. Not closed in forked children.
@@ -18,7 +18,8 @@ class ClosedAtExit {
   virtual void CloseAtExit() noexcept = 0;
 };
 
-// Call Add after everything that the agent uses has been initialised: handlers run in reverse order.
+// Call Add after everything that the agent uses has been initialised: handlers run in reverse
+// order.
 void AddClosedAtExit(ClosedAtExit* agent);
 void RemoveClosedAtExit(ClosedAtExit* agent);
 

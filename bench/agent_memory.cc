@@ -1,10 +1,12 @@
-// Memory that an agent adds to its process while it observes as fast as it can. Needs a collector that takes
-// its hello; agent_memory.py starts one, stops it when "ready" is printed, and runs this. Target P12: 64 MiB.
+// Memory that an agent adds to its process while it observes as fast as it can. Needs a collector
+// that takes its hello; agent_memory.py starts one, stops it when "ready" is printed, and runs
+// this. Target P12: 64 MiB.
 //
 //   statagent_memory_bench HOST:PORT SECONDS [SPILL_DIR]
 //
-// Prints "ready" once it is welcomed, waits for a line on standard input, observes, and prints as JSON: what
-// it had resident before the agent started, the most it added since, and the agent's counters.
+// Prints "ready" once it is welcomed, waits for a line on standard input, observes, and prints as
+// JSON: what it had resident before the agent started, the most it added since, and the agent's
+// counters.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -57,8 +59,10 @@ int main(int argc, char** argv) {
   }
   std::vector<float> values(kElements, 0.5F);
   const std::vector<std::int64_t> shape{kElements};
-  const statagent::TensorView view{.data = values.data(), .dtype = statagent::DType::kF32, .shape = shape};
-  if (!statagent::Compute(view).ok()) std::abort();  // what the engine alone needs is not the agent's
+  const statagent::TensorView view{
+      .data = values.data(), .dtype = statagent::DType::kF32, .shape = shape};
+  if (!statagent::Compute(view).ok())
+    std::abort();  // what the engine alone needs is not the agent's
   const Resident before = ReadResident();
 
   auto agent = Agent::Start({.run = "memory",
@@ -74,7 +78,8 @@ int main(int argc, char** argv) {
 
   std::vector<std::uint32_t> handles;
   for (int i = 0; i < kActivations; ++i) {
-    const auto handle = (*agent)->Intern({.name = "blocks." + std::to_string(i) + ".mlp.fc1", .call = 0});
+    const auto handle =
+        (*agent)->Intern({.name = "blocks." + std::to_string(i) + ".mlp.fc1", .call = 0});
     if (!handle.ok()) Fail("intern", handle.status());
     handles.push_back(*handle);
   }
@@ -84,7 +89,8 @@ int main(int argc, char** argv) {
   while (steady_clock::now() < end) {
     values[0] += 0.001F;
     for (const std::uint32_t handle : handles) {
-      if (const auto status = (*agent)->Observe(handle, view); !status.ok()) Fail("observe", status);
+      if (const auto status = (*agent)->Observe(handle, view); !status.ok())
+        Fail("observe", status);
     }
     observed += handles.size();
     (*agent)->EndStep();

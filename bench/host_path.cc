@@ -1,6 +1,7 @@
-// Host time of Agent::Observe through the public header: a tensor so small that its reduction is next to
-// nothing, beside the reduction alone and an Observe in a step that is not recorded. Needs a collector to
-// send to; host_path.py starts one and runs this. Target P5: at most 1 us without the reduction.
+// Host time of Agent::Observe through the public header: a tensor so small that its reduction is
+// next to nothing, beside the reduction alone and an Observe in a step that is not recorded. Needs
+// a collector to send to; host_path.py starts one and runs this. Target P5: at most 1 us without
+// the reduction.
 //
 //   statagent_host_bench HOST:PORT [ROUNDS]
 //
@@ -50,14 +51,16 @@ void Check(const statagent::Status& status) {
 // One tensor size: the reduction, and what Observe adds to it.
 class Case {
  public:
-  Case(Agent* agent, std::int64_t elements) : agent_(agent), values_(elements, 1.0F), shape_{elements} {
+  Case(Agent* agent, std::int64_t elements)
+      : agent_(agent), values_(elements, 1.0F), shape_{elements} {
     view_ = {.data = values_.data(), .dtype = statagent::DType::kF32, .shape = shape_};
     const std::string size = std::to_string(elements) + " float32";
     rows_ = {{"C++: reduction, " + size, {}},
              {"C++: Observe by handle, " + size, {}},
              {"C++: Observe by name, " + size, {}}};
     for (std::uint32_t i = 0; i < kCalls; ++i) {
-      const auto handle = agent->Intern({.name = "handle." + size, .kind = Kind::kInspect, .call = i});
+      const auto handle =
+          agent->Intern({.name = "handle." + size, .kind = Kind::kInspect, .call = i});
       if (!handle.ok()) Fail("intern", handle.status());
       handles_.push_back(*handle);
       names_.push_back("name." + std::to_string(i));

@@ -55,7 +55,9 @@ bool CaptureSpec::Matches(const TensorKey& key) const {
 
 std::string CaptureSpec::Describe() const {
   std::string details;
-  const auto add = [&](const std::string& detail) { details += (details.empty() ? "" : ", ") + detail; };
+  const auto add = [&](const std::string& detail) {
+    details += (details.empty() ? "" : ", ") + detail;
+  };
   if (kind) add(std::string(Name(*kind)));
   if (output_path) add("path '" + Printable(*output_path) + "'");
   if (micro_batch != 0) add("micro-batch " + std::to_string(micro_batch));
@@ -76,7 +78,8 @@ std::map<std::string, std::string> CaptureSpec::ToArguments() const {
   return arguments;
 }
 
-Result<CaptureSpec> CaptureSpec::FromArguments(const std::map<std::string, std::string>& arguments) {
+Result<CaptureSpec> CaptureSpec::FromArguments(
+    const std::map<std::string, std::string>& arguments) {
   const auto find = [&](const char* name) -> const std::string* {
     const auto found = arguments.find(name);
     return found == arguments.end() ? nullptr : &found->second;
@@ -96,7 +99,8 @@ Result<CaptureSpec> CaptureSpec::FromArguments(const std::map<std::string, std::
   }
   if (const auto* text = find("micro_batch"))
     STATCOLLECT_RETURN_IF_ERROR(ReadNumber("micro_batch", *text, &spec.micro_batch));
-  if (const auto* text = find("call")) STATCOLLECT_RETURN_IF_ERROR(ReadNumber("call", *text, &spec.call));
+  if (const auto* text = find("call"))
+    STATCOLLECT_RETURN_IF_ERROR(ReadNumber("call", *text, &spec.call));
   if (const auto* text = find("mode")) {
     const auto mode = ParseMode(*text);
     if (!mode) return Invalid("mode", *text, "train, eval or init");
@@ -136,7 +140,9 @@ Result<CaptureSpec> CaptureSpec::Parse(std::string_view text) {
 
 std::string CaptureSpec::ToText() const {
   std::string options;
-  const auto add = [&](const std::string& option) { options += (options.empty() ? ":" : ",") + option; };
+  const auto add = [&](const std::string& option) {
+    options += (options.empty() ? ":" : ",") + option;
+  };
   if (kind) add("kind=" + std::string(Name(*kind)));
   if (output_path) add("path=" + *output_path);
   if (micro_batch != 0) add("micro_batch=" + std::to_string(micro_batch));
@@ -157,7 +163,8 @@ Result<std::vector<CaptureSpec>> ParseCaptureSpecs(std::string_view text) {
   return specs;
 }
 
-std::uint64_t CapturedElements(DType dtype, const std::vector<std::int64_t>& shape, std::uint64_t bytes_max) {
+std::uint64_t CapturedElements(DType dtype, const std::vector<std::int64_t>& shape,
+                               std::uint64_t bytes_max) {
   const std::uint64_t elements = NumelOf(shape);
   const std::uint64_t fit = bytes_max / std::max<std::uint64_t>(DTypeBytes(dtype), 1);
   if (elements <= fit || shape.empty()) return std::min(elements, fit);

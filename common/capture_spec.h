@@ -18,12 +18,14 @@
 namespace statcollect {
 
 inline constexpr std::uint64_t kCaptureBytesDefault = std::uint64_t{16} << 20;  // per tensor
-inline constexpr std::uint64_t kCaptureBytesMax = std::uint64_t{64} << 20;  // maximum that can be requested
-inline constexpr std::size_t kCaptureSpecsMax = 256;                        // active at a time, per agent
+inline constexpr std::uint64_t kCaptureBytesMax = std::uint64_t{64}
+                                                  << 20;  // maximum that can be requested
+inline constexpr std::size_t kCaptureSpecsMax = 256;      // active at a time, per agent
 
 struct CaptureSpec {
   std::string activation;  // exact name
-  // Empty: the tensor itself (output, inspect, weight, batch), not its gradient or the module's inputs.
+  // Empty: the tensor itself (output, inspect, weight, batch), not its gradient or the module's
+  // inputs.
   std::optional<Kind> kind;
   std::optional<std::string> output_path;  // empty: every position in the output
   std::uint32_t micro_batch = 0;
@@ -38,24 +40,27 @@ struct CaptureSpec {
   // "blocks.1.ln2 (grad_output, micro-batch 1)", for messages.
   std::string Describe() const;
 
-  // Arguments by name; FromArguments reads what ToArguments returns. Unknown names are ignored, because later
-  // releases may add some. kInvalidArgument names the argument, what was found and expected.
+  // Arguments by name; FromArguments reads what ToArguments returns. Unknown names are ignored,
+  // because later releases may add some. kInvalidArgument names the argument, what was found and
+  // expected.
   std::map<std::string, std::string> ToArguments() const;
   static Result<CaptureSpec> FromArguments(const std::map<std::string, std::string>& arguments);
-  // "NAME@STEPS" or "NAME@STEPS:kind=grad_output,path=0,micro_batch=1,call=0,mode=eval,bytes_max=1048576".
-  // The last '@' separates name and steps. STEPS as for StepSet::Parse, and not empty.
+  // "NAME@STEPS" or
+  // "NAME@STEPS:kind=grad_output,path=0,micro_batch=1,call=0,mode=eval,bytes_max=1048576". The last
+  // '@' separates name and steps. STEPS as for StepSet::Parse, and not empty.
   static Result<CaptureSpec> Parse(std::string_view text);
   // The shortest text that Parse reads as this.
   std::string ToText() const;
 };
 
-// Several of these texts, separated by ';', with optional blanks around each. kInvalidArgument also for more
-// than kCaptureSpecsMax.
+// Several of these texts, separated by ';', with optional blanks around each. kInvalidArgument also
+// for more than kCaptureSpecsMax.
 Result<std::vector<CaptureSpec>> ParseCaptureSpecs(std::string_view text);
 
-// Number of elements kept: the first ones in row-major order, in whole rows of the first dimension if at
-// least one fits.
-std::uint64_t CapturedElements(DType dtype, const std::vector<std::int64_t>& shape, std::uint64_t bytes_max);
+// Number of elements kept: the first ones in row-major order, in whole rows of the first dimension
+// if at least one fits.
+std::uint64_t CapturedElements(DType dtype, const std::vector<std::int64_t>& shape,
+                               std::uint64_t bytes_max);
 
 std::optional<Mode> ParseMode(std::string_view name);
 

@@ -40,7 +40,8 @@ constexpr Tables kTables = MakeTables();
 std::uint32_t FoldWord(std::uint64_t word, std::uint32_t crc) {
   word ^= crc;
   std::uint32_t folded = 0;
-  for (std::size_t i = 0; i < kSlices; ++i) folded ^= kTables[kSlices - 1 - i][(word >> (8 * i)) & 0xff];
+  for (std::size_t i = 0; i < kSlices; ++i)
+    folded ^= kTables[kSlices - 1 - i][(word >> (8 * i)) & 0xff];
   return folded;
 }
 
@@ -50,19 +51,21 @@ std::uint32_t FoldPortably(std::string_view bytes, std::uint32_t crc) {
     crc = FoldWord(LoadLittleEndian<std::uint64_t>(bytes.data()), crc);
     bytes.remove_prefix(kSlices);
   }
-  for (const char c : bytes) crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<unsigned char>(c)) & 0xff];
+  for (const char c : bytes)
+    crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<unsigned char>(c)) & 0xff];
   return crc;
 }
 
 #if defined(__x86_64__)
 
-// The instruction gives a result every cycle, but each waits three for the one before: three lanes at once.
+// The instruction gives a result every cycle, but each waits three for the one before: three lanes
+// at once.
 constexpr std::size_t kLane = 256;  // bytes
 
 using ShiftTables = std::array<std::array<std::uint32_t, 256>, 4>;
 
-// tables[i][b]: the register that has b in its byte i, after kLane bytes of zero. Shifting is linear over
-// xor.
+// tables[i][b]: the register that has b in its byte i, after kLane bytes of zero. Shifting is
+// linear over xor.
 constexpr ShiftTables MakeShiftTables() {
   std::array<std::uint32_t, 32> of_bit{};
   for (std::size_t bit = 0; bit < 32; ++bit) {
@@ -109,13 +112,16 @@ __attribute__((target("sse4.2"))) std::uint32_t FoldWithInstruction(std::string_
   return rest;
 }
 
-// Products without carries, 64 bytes at a time ("Fast CRC Computation ... Using PCLMULQDQ", Gopal et al., 2009): the
-// bytes so far, as a polynomial, are multiplied by x^n modulo the CRC's, which moves them n bits on to the bytes there.
-#define STATCOLLECT_VPCLMUL __attribute__((target("avx512f,avx512bw,avx512dq,vpclmulqdq,pclmul,sse4.2")))
+// Products without carries, 64 bytes at a time ("Fast CRC Computation ... Using PCLMULQDQ", Gopal
+// et al., 2009): the bytes so far, as a polynomial, are multiplied by x^n modulo the CRC's, which
+// moves them n bits on to the bytes there.
+#define STATCOLLECT_VPCLMUL \
+  __attribute__((target("avx512f,avx512bw,avx512dq,vpclmulqdq,pclmul,sse4.2")))
 
 constexpr std::size_t kWide = 64, kWides = 4;  // bytes of a register, registers
 
-// x^n modulo the polynomial, reflected as all else here, and shifted by the bit by which such a product is short.
+// x^n modulo the polynomial, reflected as all else here, and shifted by the bit by which such a
+// product is short.
 constexpr long long PowerOfX(unsigned n) {
   std::uint32_t power = std::uint32_t{1} << 31;
   for (unsigned i = 0; i < n; ++i) power = (power >> 1) ^ ((power & 1) != 0 ? kPolynomial : 0);
@@ -124,7 +130,8 @@ constexpr long long PowerOfX(unsigned n) {
 
 bool HasWideProducts() {
   static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq") &&
+                          __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("vpclmulqdq") &&
                           __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
   return has;
 }
@@ -133,10 +140,12 @@ bool HasWideProducts() {
 template <unsigned kBits>
 STATCOLLECT_VPCLMUL __m512i FoldOnto(__m512i there, __m512i from) {
   constexpr long long kOfLow = PowerOfX(kBits + 32), kOfHigh = PowerOfX(kBits - 32);
-  const __m512i powers = _mm512_set_epi64(kOfHigh, kOfLow, kOfHigh, kOfLow, kOfHigh, kOfLow, kOfHigh, kOfLow);
+  const __m512i powers =
+      _mm512_set_epi64(kOfHigh, kOfLow, kOfHigh, kOfLow, kOfHigh, kOfLow, kOfHigh, kOfLow);
   constexpr int kXorOfThree = 0x96;
   return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(from, powers, 0x00),
-                                   _mm512_clmulepi64_epi128(from, powers, 0x11), there, kXorOfThree);
+                                   _mm512_clmulepi64_epi128(from, powers, 0x11), there,
+                                   kXorOfThree);
 }
 
 STATCOLLECT_VPCLMUL __m128i FoldOnto(__m128i there, __m128i from) {
@@ -149,8 +158,8 @@ STATCOLLECT_VPCLMUL __m128i FoldOnto(__m128i there, __m128i from) {
 // Precondition: at least kWides * kWide bytes.
 STATCOLLECT_VPCLMUL std::uint32_t FoldWithProducts(std::string_view bytes, std::uint32_t crc) {
   const auto at = [&](std::size_t i) { return bytes.data() + i * kWide; };
-  __m512i first = _mm512_xor_si512(_mm512_loadu_si512(at(0)),
-                                   _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+  __m512i first = _mm512_xor_si512(
+      _mm512_loadu_si512(at(0)), _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
   __m512i second = _mm512_loadu_si512(at(1)), third = _mm512_loadu_si512(at(2)),
           fourth = _mm512_loadu_si512(at(3));
   constexpr unsigned kBits = 8 * kWide;
@@ -164,11 +173,13 @@ STATCOLLECT_VPCLMUL std::uint32_t FoldWithProducts(std::string_view bytes, std::
   fourth = FoldOnto<kBits>(fourth, FoldOnto<kBits>(third, FoldOnto<kBits>(second, first)));
   alignas(kWide) __m128i quarters[4];
   _mm512_store_si512(quarters, fourth);
-  const __m128i last = FoldOnto(quarters[3], FoldOnto(quarters[2], FoldOnto(quarters[1], quarters[0])));
+  const __m128i last =
+      FoldOnto(quarters[3], FoldOnto(quarters[2], FoldOnto(quarters[1], quarters[0])));
   const auto low = static_cast<std::uint64_t>(_mm_cvtsi128_si64(last));
   const auto high = static_cast<std::uint64_t>(_mm_extract_epi64(last, 1));
   const auto folded = static_cast<std::uint32_t>(_mm_crc32_u64(_mm_crc32_u64(0, low), high));
-  _mm256_zeroupper();  // g++ 12 leaves it out here, and what follows in SSE instructions would be slower
+  _mm256_zeroupper();  // g++ 12 leaves it out here, and what follows in SSE instructions would be
+                       // slower
   return FoldWithInstruction(bytes, folded);
 }
 
@@ -184,7 +195,9 @@ std::uint32_t Fold(std::string_view bytes, std::uint32_t crc) {
 
 #else
 
-std::uint32_t FoldNarrowly(std::string_view bytes, std::uint32_t crc) { return FoldPortably(bytes, crc); }
+std::uint32_t FoldNarrowly(std::string_view bytes, std::uint32_t crc) {
+  return FoldPortably(bytes, crc);
+}
 std::uint32_t Fold(std::string_view bytes, std::uint32_t crc) { return FoldPortably(bytes, crc); }
 
 #endif
@@ -193,7 +206,9 @@ std::uint32_t Fold(std::string_view bytes, std::uint32_t crc) { return FoldPorta
 
 std::uint32_t Crc32c(std::string_view bytes, std::uint32_t seed) { return ~Fold(bytes, ~seed); }
 
-std::uint32_t Crc32cNarrow(std::string_view bytes, std::uint32_t seed) { return ~FoldNarrowly(bytes, ~seed); }
+std::uint32_t Crc32cNarrow(std::string_view bytes, std::uint32_t seed) {
+  return ~FoldNarrowly(bytes, ~seed);
+}
 
 std::uint32_t Crc32cPortable(std::string_view bytes, std::uint32_t seed) {
   return ~FoldPortably(bytes, ~seed);

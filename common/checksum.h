@@ -7,8 +7,8 @@
 
 namespace statcollect {
 
-// Crc32c("123456789") == 0xe3069283. `seed` continues an earlier result: Crc32c(b, Crc32c(a)) == Crc32c(a +
-// b).
+// Crc32c("123456789") == 0xe3069283. `seed` continues an earlier result: Crc32c(b, Crc32c(a)) ==
+// Crc32c(a + b).
 std::uint32_t Crc32c(std::string_view bytes, std::uint32_t seed = 0);
 // As above without the widest vectors: for processors that lack them, and for tests.
 std::uint32_t Crc32cNarrow(std::string_view bytes, std::uint32_t seed = 0);

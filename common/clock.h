@@ -18,7 +18,9 @@ class Clock {
 
 class SystemClock final : public Clock {
  public:
-  std::chrono::steady_clock::time_point Now() const override { return std::chrono::steady_clock::now(); }
+  std::chrono::steady_clock::time_point Now() const override {
+    return std::chrono::steady_clock::now();
+  }
   std::int64_t UnixNanos() const override {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
                std::chrono::system_clock::now().time_since_epoch())

@@ -7,10 +7,11 @@
 
 namespace statcollect {
 
-// Adds a field (RFC 4180), in quotes if it contains a comma, a quote or an end of line. Spreadsheets take what begins
-// with = + - @, a tab or a carriage return for a formula, which may run programs; so text that does, and is not a
-// number, gets an apostrophe in front, and so does text that has that already. A reader who removes one apostrophe
-// where /^'+[=+\-@\t\r]/ matches has the text back.
+// Adds a field (RFC 4180), in quotes if it contains a comma, a quote or an end of line.
+// Spreadsheets take what begins with = + - @, a tab or a carriage return for a formula, which may
+// run programs; so text that does, and is not a number, gets an apostrophe in front, and so does
+// text that has that already. A reader who removes one apostrophe where /^'+[=+\-@\t\r]/ matches
+// has the text back.
 void AppendCsvField(std::string_view text, std::string& to);
 
 }  // namespace statcollect

@@ -12,8 +12,8 @@ namespace statcollect {
 // Levenshtein distance in bytes. Cost: |a| * |b|.
 std::size_t EditDistance(std::string_view a, std::string_view b);
 
-// The name that was probably meant: one that begins with `wanted`, otherwise the closest one within a third
-// of its length (at least 2 edits). Empty: none is close.
+// The name that was probably meant: one that begins with `wanted`, otherwise the closest one within
+// a third of its length (at least 2 edits). Empty: none is close.
 std::string NearestName(std::string_view wanted, const std::vector<std::string>& names);
 
 }  // namespace statcollect

@@ -26,8 +26,8 @@ T LoadLittleEndian(const char* from) {
     std::memcpy(&value, from, sizeof value);
   } else {
     for (std::size_t i = 0; i < sizeof(T); ++i) {
-      value = static_cast<T>(value |
-                             static_cast<T>(static_cast<T>(static_cast<unsigned char>(from[i])) << (8 * i)));
+      value = static_cast<T>(
+          value | static_cast<T>(static_cast<T>(static_cast<unsigned char>(from[i])) << (8 * i)));
     }
   }
   return value;

@@ -18,7 +18,8 @@ constexpr std::string_view NameIn(const std::array<std::string_view, N>& names, 
 
 // Never entry 0.
 template <typename Enum, std::size_t N>
-constexpr std::optional<Enum> ParseIn(const std::array<std::string_view, N>& names, std::string_view name) {
+constexpr std::optional<Enum> ParseIn(const std::array<std::string_view, N>& names,
+                                      std::string_view name) {
   for (std::size_t i = 1; i < N; ++i) {
     if (names[i] == name) return static_cast<Enum>(i);
   }

@@ -1,8 +1,8 @@
-// Places where a test can kill the daemon. Other builds contain nothing of them, not even a string: the tests
-// build a second daemon with STATCOLLECT_FAILPOINTS.
+// Places where a test can kill the daemon. Other builds contain nothing of them, not even a string:
+// the tests build a second daemon with STATCOLLECT_FAILPOINTS.
 //
-// STATCOLLECT_FAILPOINT=name:n ends the process with SIGKILL when it passes the place of that name for the
-// n-th time.
+// STATCOLLECT_FAILPOINT=name:n ends the process with SIGKILL when it passes the place of that name
+// for the n-th time.
 #ifndef STATCOLLECT_COMMON_FAILPOINT_H_
 #define STATCOLLECT_COMMON_FAILPOINT_H_
 

@@ -23,25 +23,26 @@ enum Of : std::uint8_t {
 };
 enum Flag : std::uint8_t {
   kPlain = 0,
-  kRotary = 1,        // torchtitan has the rows of each head in another order, for its rotary embedding
+  kRotary = 1,  // torchtitan has the rows of each head in another order, for its rotary embedding
   kTransposed = 2,    // Hugging Face stores the matrix transposed (Conv1D)
   kVocabulary = 4,    // Megatron-Core pads the vocabulary
   kInterleaved = 16,  // Megatron-Core has q, k and v head by head, Hugging Face one after the other
-  kOtherOutput = 32,  // the outputs differ: Megatron-Core adds the bias later, or has a row for each sequence
-  kMayBeFused = 8,    // some variants compute it inside of another module and have no output of it
+  kOtherOutput =
+      32,  // the outputs differ: Megatron-Core adds the bias later, or has a row for each sequence
+  kMayBeFused = 8,  // some variants compute it inside of another module and have no output of it
 };
 
-// One module by its name in each implementation; empty: not there. # is the number of the layer. Several names,
-// separated by commas: the parts of what is one module elsewhere.
+// One module by its name in each implementation; empty: not there. # is the number of the layer.
+// Several names, separated by commas: the parts of what is one module elsewhere.
 struct Row {
   Of of;
   std::uint8_t flags;
   std::array<std::string_view, kImplementations> names;
 };
 
-// Megatron-Core's linear_qkv holds, for each query group, the rows of its query heads, then those of its key and
-// its value; linear_fc1 the gate, then the other half. With Transformer Engine, LayerNorms are part of the linear
-// layer behind them.
+// Megatron-Core's linear_qkv holds, for each query group, the rows of its query heads, then those
+// of its key and its value; linear_fc1 the gate, then the other half. With Transformer Engine,
+// LayerNorms are part of the linear layer behind them.
 constexpr Row kRows[] = {
     {kParameter, kPlain, {"input_ids", "input_ids", "tokens"}},
     {kModule, kVocabulary, {"model.embed_tokens", "embedding.word_embeddings", "tok_embeddings"}},
@@ -50,22 +51,27 @@ constexpr Row kRows[] = {
 
     {kModule,
      kMayBeFused,
-     {"model.layers.#.input_layernorm", "decoder.layers.#.input_layernorm", "layers.#.attention_norm"}},
+     {"model.layers.#.input_layernorm", "decoder.layers.#.input_layernorm",
+      "layers.#.attention_norm"}},
     {kModule, kMayBeFused, {"transformer.h.#.ln_1", "decoder.layers.#.input_layernorm", ""}},
     {kParameter,
      kPlain,
-     {"model.layers.#.input_layernorm.weight", "decoder.layers.#.self_attention.linear_qkv.layer_norm_weight",
+     {"model.layers.#.input_layernorm.weight",
+      "decoder.layers.#.self_attention.linear_qkv.layer_norm_weight",
       "layers.#.attention_norm.weight"}},
     {kParameter,
      kPlain,
-     {"transformer.h.#.ln_1.weight", "decoder.layers.#.self_attention.linear_qkv.layer_norm_weight", ""}},
+     {"transformer.h.#.ln_1.weight", "decoder.layers.#.self_attention.linear_qkv.layer_norm_weight",
+      ""}},
     {kParameter,
      kPlain,
-     {"transformer.h.#.ln_1.bias", "decoder.layers.#.self_attention.linear_qkv.layer_norm_bias", ""}},
+     {"transformer.h.#.ln_1.bias", "decoder.layers.#.self_attention.linear_qkv.layer_norm_bias",
+      ""}},
 
     {kModule,
      kPlain,
-     {"model.layers.#.self_attn.q_proj, model.layers.#.self_attn.k_proj, model.layers.#.self_attn.v_proj",
+     {"model.layers.#.self_attn.q_proj, model.layers.#.self_attn.k_proj, "
+      "model.layers.#.self_attn.v_proj",
       "decoder.layers.#.self_attention.linear_qkv",
       "layers.#.attention.wq, layers.#.attention.wk, layers.#.attention.wv"}},
     {kModule, kRotary, {"model.layers.#.self_attn.q_proj", "", "layers.#.attention.wq"}},
@@ -84,16 +90,19 @@ constexpr Row kRows[] = {
     {kOutput,
      kMayBeFused,
      {"model.layers.#.self_attn", "decoder.layers.#.self_attention", "layers.#.attention"}},
-    {kOutput, kMayBeFused | kOtherOutput, {"transformer.h.#.attn", "decoder.layers.#.self_attention", ""}},
+    {kOutput,
+     kMayBeFused | kOtherOutput,
+     {"transformer.h.#.attn", "decoder.layers.#.self_attention", ""}},
 
     {kModule,
      kMayBeFused,
-     {"model.layers.#.post_attention_layernorm", "decoder.layers.#.pre_mlp_layernorm", "layers.#.ffn_norm"}},
+     {"model.layers.#.post_attention_layernorm", "decoder.layers.#.pre_mlp_layernorm",
+      "layers.#.ffn_norm"}},
     {kModule, kMayBeFused, {"transformer.h.#.ln_2", "decoder.layers.#.pre_mlp_layernorm", ""}},
     {kParameter,
      kPlain,
-     {"model.layers.#.post_attention_layernorm.weight", "decoder.layers.#.mlp.linear_fc1.layer_norm_weight",
-      "layers.#.ffn_norm.weight"}},
+     {"model.layers.#.post_attention_layernorm.weight",
+      "decoder.layers.#.mlp.linear_fc1.layer_norm_weight", "layers.#.ffn_norm.weight"}},
     {kParameter,
      kPlain,
      {"transformer.h.#.ln_2.weight", "decoder.layers.#.mlp.linear_fc1.layer_norm_weight", ""}},
@@ -112,7 +121,8 @@ constexpr Row kRows[] = {
      {"transformer.h.#.mlp.c_fc", "decoder.layers.#.mlp.linear_fc1", ""}},
     {kModule,
      kPlain,
-     {"model.layers.#.mlp.down_proj", "decoder.layers.#.mlp.linear_fc2", "layers.#.feed_forward.w2"}},
+     {"model.layers.#.mlp.down_proj", "decoder.layers.#.mlp.linear_fc2",
+      "layers.#.feed_forward.w2"}},
     {kModule,
      kTransposed | kMayBeFused | kOtherOutput,
      {"transformer.h.#.mlp.c_proj", "decoder.layers.#.mlp.linear_fc2", ""}},
@@ -128,7 +138,8 @@ constexpr Row kRows[] = {
     {kModule, kVocabulary, {"lm_head", "output_layer", "output"}},
 };
 
-// Names that only one implementation has: containers, functions that are modules there, buffers, the batch.
+// Names that only one implementation has: containers, functions that are modules there, buffers,
+// the batch.
 struct Only {
   Implementation of;
   std::string_view pattern;
@@ -187,7 +198,8 @@ class MapText {
             std::string(kWords[b_]) + ". Lines of names that do not occur have no effect.\n";
     for (const Row& row : kRows) Add(row);
     text_ +=
-        "# Names that have no counterpart. The first lines leave out names of A, the others names of B.\n";
+        "# Names that have no counterpart. The first lines leave out names of A, the others names "
+        "of B.\n";
     for (const Row& row : kRows) {
       if ((row.flags & kMayBeFused) != 0 && Applies(row))
         LeaveOut(PatternOf(row.names[a_]), PatternOf(row.names[b_]));
@@ -204,7 +216,9 @@ class MapText {
   // Parts of one module on both sides have rows of their own.
   bool Applies(const Row& row) const {
     if (row.names[a_] == row.names[b_]) return false;
-    const auto several = [&](Implementation of) { return row.names[of].find(',') != std::string_view::npos; };
+    const auto several = [&](Implementation of) {
+      return row.names[of].find(',') != std::string_view::npos;
+    };
     return !row.names[a_].empty() && !row.names[b_].empty() && !(several(a_) && several(b_));
   }
   bool Between(Implementation one) const { return (a_ == one) != (b_ == one); }
@@ -274,12 +288,14 @@ bool LooksLikeKnownMap(std::string_view text) {
   const std::size_t colon = text.find(':');
   constexpr std::size_t kWordMax = 64;
   const auto is_word = [](std::string_view word) {
-    return !word.empty() && word.size() <= kWordMax && std::all_of(word.begin(), word.end(), [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-             c == '-';
-    });
+    return !word.empty() && word.size() <= kWordMax &&
+           std::all_of(word.begin(), word.end(), [](char c) {
+             return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '_' || c == '-';
+           });
   };
-  return colon != std::string_view::npos && is_word(text.substr(0, colon)) && is_word(text.substr(colon + 1));
+  return colon != std::string_view::npos && is_word(text.substr(0, colon)) &&
+         is_word(text.substr(colon + 1));
 }
 
 Result<std::string> KnownMap(std::string_view name) {
@@ -291,7 +307,8 @@ Result<std::string> KnownMap(std::string_view name) {
   }
   std::string known;
   for (const std::string& one : KnownMapNames()) known += (known.empty() ? "" : ", ") + one;
-  return Status(Code::kNotFound, "map: found no built-in map '" + Printable(name) + "'; known are " + known +
+  return Status(Code::kNotFound, "map: found no built-in map '" + Printable(name) +
+                                     "'; known are " + known +
                                      "; or give a file of lines PATTERN -> NAME");
 }
 

@@ -1,5 +1,6 @@
-// Built-in maps between the names that implementations give the same model: Hugging Face Transformers,
-// Megatron-Core and torchtitan, of Llama-like and GPT-2-like models. docs/maps.md describes the language.
+// Built-in maps between the names that implementations give the same model: Hugging Face
+// Transformers, Megatron-Core and torchtitan, of Llama-like and GPT-2-like models. docs/maps.md
+// describes the language.
 #ifndef STATCOLLECT_COMMON_KNOWN_MAPS_H_
 #define STATCOLLECT_COMMON_KNOWN_MAPS_H_
 
@@ -11,7 +12,8 @@
 
 namespace statcollect {
 
-// All of them: "hf:megatron", "hf:torchtitan", ... From the names of the first to those of the second.
+// All of them: "hf:megatron", "hf:torchtitan", ... From the names of the first to those of the
+// second.
 std::vector<std::string> KnownMapNames();
 
 // Whether the text is of the form "word:word", which no line of a map is.

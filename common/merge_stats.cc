@@ -6,8 +6,8 @@
 namespace statcollect {
 namespace {
 
-// Finite components. Without counts of signs, as in records of other tools: finite elements, whose shares are
-// the same. Precondition: has_finite.
+// Finite components. Without counts of signs, as in records of other tools: finite elements, whose
+// shares are the same. Precondition: has_finite.
 double FiniteCount(const TensorStats& stats) {
   const std::uint64_t counted = stats.zero + stats.neg + stats.pos;
   if (counted > 0) return static_cast<double>(counted);
@@ -24,7 +24,8 @@ void MergeMoments(TensorStats& a, const TensorStats& b) {
   const double half = b.mean / 2 - a.mean / 2;
   const double apart = 2 * (half * std::sqrt(share_a) * std::sqrt(share_b));
   a.std = std::hypot(a.std * std::sqrt(share_a), b.std * std::sqrt(share_b), apart);
-  const double mean = share_a < share_b ? b.mean - 2 * (half * share_a) : a.mean + 2 * (half * share_b);
+  const double mean =
+      share_a < share_b ? b.mean - 2 * (half * share_a) : a.mean + 2 * (half * share_b);
   a.min = std::min(a.min, b.min);
   a.max = std::max(a.max, b.max);
   a.mean = std::clamp(mean, a.min, a.max);

@@ -8,9 +8,9 @@
 
 namespace statcollect {
 
-// Adds the shard `b` to `a`, in any order: numel, counts, hash, min and max exactly, the moments to rounding. An
-// empty TensorStats changes nothing. Precondition: the shards do not overlap, and were computed with their
-// placements in the same logical tensor.
+// Adds the shard `b` to `a`, in any order: numel, counts, hash, min and max exactly, the moments to
+// rounding. An empty TensorStats changes nothing. Precondition: the shards do not overlap, and were
+// computed with their placements in the same logical tensor.
 void Merge(TensorStats& a, const TensorStats& b) noexcept;
 
 // Adds the sums of a sketch. Precondition: equal widths.

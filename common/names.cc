@@ -13,15 +13,17 @@ constexpr bool IsControl(char32_t c) { return c < 0x20 || (c >= 0x7f && c <= 0x9
 
 // Characters that reorder the text around them, so that what is shown is not what is stored.
 constexpr bool IsBidiControl(char32_t c) {
-  return (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || c == 0x200e || c == 0x200f ||
-         c == 0x061c;
+  return (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || c == 0x200e ||
+         c == 0x200f || c == 0x061c;
 }
 
 constexpr bool IsAsciiAlphanumeric(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-constexpr bool IsRunNameByte(char c) { return IsAsciiAlphanumeric(c) || c == '.' || c == '_' || c == '-'; }
+constexpr bool IsRunNameByte(char c) {
+  return IsAsciiAlphanumeric(c) || c == '.' || c == '_' || c == '-';
+}
 
 std::string Escaped(std::string_view bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -54,15 +56,18 @@ constexpr std::array<std::string_view, kDTypeCount> kDTypeNames = {
 constexpr std::array<std::uint8_t, kDTypeCount> kDTypeBytes = {0, 8, 4, 2, 2, 1, 1, 1, 2,
                                                                4, 8, 1, 2, 4, 8, 1, 8, 16};
 constexpr std::array<std::string_view, kKindCount> kKindNames = {
-    "unspecified",     "output",  "input",        "grad_output", "grad_input", "weight",  "weight_grad",
-    "optimizer_state", "inspect", "inspect_grad", "batch",       "buffer",     "operator"};
-constexpr std::array<std::string_view, kModeCount> kModeNames = {"unspecified", "train", "eval", "init"};
+    "unspecified", "output",      "input",           "grad_output", "grad_input",
+    "weight",      "weight_grad", "optimizer_state", "inspect",     "inspect_grad",
+    "batch",       "buffer",      "operator"};
+constexpr std::array<std::string_view, kModeCount> kModeNames = {"unspecified", "train", "eval",
+                                                                 "init"};
 constexpr std::array<std::string_view, kStatisticCount> kStatisticNames = {
-    "min", "max", "mean", "std", "l1", "l2", "nan", "inf", "inf_sign", "zero", "neg", "pos", "hash", "shape"};
-constexpr std::array<std::string_view, kHashKindCount> kHashKindNames = {"content2", "crc32", "xor64",
-                                                                         "md5",      "sha1",  "content"};
-constexpr std::array<std::string_view, kIfExistsCount> kIfExistsNames = {"unspecified", "error", "replace",
-                                                                         "append"};
+    "min", "max",      "mean", "std", "l1",  "l2",   "nan",
+    "inf", "inf_sign", "zero", "neg", "pos", "hash", "shape"};
+constexpr std::array<std::string_view, kHashKindCount> kHashKindNames = {
+    "content2", "crc32", "xor64", "md5", "sha1", "content"};
+constexpr std::array<std::string_view, kIfExistsCount> kIfExistsNames = {"unspecified", "error",
+                                                                         "replace", "append"};
 
 constexpr std::array<std::string_view, kMemoryPhaseCount> kMemoryPhaseNames = {
     "unspecified",   "pre_forward",   "post_forward",  "pre_backward",
@@ -73,8 +78,8 @@ constexpr std::array<std::string_view, kMemoryQuantityCount> kMemoryQuantityName
     "max_inactive", "parameter",          "gradient",        "buffer",       "optimizer_state",
     "device_free",  "device_total",       "host_rss",        "host_max_rss", "host_free",
     "host_total",   "step_max_allocated", "allocated_delta", "peak_delta"};
-constexpr std::array<std::string_view, kDensityTypeCount> kDensityTypeNames = {"unspecified", "embed",
-                                                                               "label"};
+constexpr std::array<std::string_view, kDensityTypeCount> kDensityTypeNames = {"unspecified",
+                                                                               "embed", "label"};
 
 }  // namespace
 
@@ -117,8 +122,8 @@ std::string Printable(std::string_view text, std::size_t bytes_max) {
   std::string printable;
   while (!text.empty()) {
     const Utf8Character character = DecodeUtf8(text);
-    const bool shown =
-        character.bytes != 0 && !IsControl(character.code_point) && !IsBidiControl(character.code_point);
+    const bool shown = character.bytes != 0 && !IsControl(character.code_point) &&
+                       !IsBidiControl(character.code_point);
     const std::string_view bytes = text.substr(0, character.bytes == 0 ? 1 : character.bytes);
     const std::string piece = shown ? std::string(bytes) : Escaped(bytes);
     if (printable.size() + piece.size() > bytes_max) return printable + "...";

@@ -1,5 +1,6 @@
-// Values of the narrow float types (bfloat16, float16, float8), exactly, on host and device. U: 32-bit unsigned, or a
-// vector of them, with the type's bits in the lowest places; F: float, or as wide a vector.
+// Values of the narrow float types (bfloat16, float16, float8), exactly, on host and device. U:
+// 32-bit unsigned, or a vector of them, with the type's bits in the lowest places; F: float, or as
+// wide a vector.
 #ifndef STATCOLLECT_COMMON_NARROW_FLOAT_H_
 #define STATCOLLECT_COMMON_NARROW_FLOAT_H_
 
@@ -8,7 +9,8 @@
 #if defined(__CUDACC__)
 #define STATCOLLECT_HD __host__ __device__ __forceinline__
 #else
-// Always inlined: the translation units for different instruction sets must not share an out-of-line copy.
+// Always inlined: the translation units for different instruction sets must not share an
+// out-of-line copy.
 #define STATCOLLECT_HD inline __attribute__((always_inline))
 #endif
 
@@ -28,8 +30,8 @@ STATCOLLECT_HD F FloatOfBf16(const U& bits) {
   return BitsAs<F>(shifted);
 }
 
-// The magnitude's bits, moved to float's places, read as a float that is 2^112 too small, subnormals
-// included; infinities and NaN (exponent 31) get float's exponent instead.
+// The magnitude's bits, moved to float's places, read as a float that is 2^112 too small,
+// subnormals included; infinities and NaN (exponent 31) get float's exponent instead.
 template <typename F, typename U>
 STATCOLLECT_HD F FloatOfF16(const U& bits) {
   const U magnitude = (bits & 0x7fffu) << 13;

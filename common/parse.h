@@ -1,4 +1,5 @@
-// Numbers and addresses out of text that people write. A number is read in full or not at all: no blanks, no
+// Numbers and addresses out of text that people write. A number is read in full or not at all: no
+// blanks, no
 // '+', no value that the type cannot hold; a '-' only where the type has a sign.
 #ifndef STATCOLLECT_COMMON_PARSE_H_
 #define STATCOLLECT_COMMON_PARSE_H_
@@ -51,8 +52,9 @@ template <std::integral T>
 Result<T> ParseNumberIn(std::string_view text, T lowest, T highest) {
   const auto number = ParseNumber<T>(text);
   if (number && *number >= lowest && *number <= highest) return *number;
-  return Status(Code::kInvalidArgument, "expected a whole number from " + std::to_string(lowest) + " to " +
-                                            std::to_string(highest) + ", found '" + Printable(text) + "'");
+  return Status(Code::kInvalidArgument, "expected a whole number from " + std::to_string(lowest) +
+                                            " to " + std::to_string(highest) + ", found '" +
+                                            Printable(text) + "'");
 }
 
 struct HostPort {
@@ -60,8 +62,8 @@ struct HostPort {
   std::uint16_t port = 0;
 };
 
-// "HOST:PORT" or "[V6]:PORT"; a host without brackets has no ':'. Empty otherwise. The caller checks the
-// characters of the host.
+// "HOST:PORT" or "[V6]:PORT"; a host without brackets has no ':'. Empty otherwise. The caller
+// checks the characters of the host.
 std::optional<HostPort> ParseHostPort(std::string_view text);
 
 }  // namespace statcollect

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 62;
 
-// What a peer sends may have millions of numbers; a message shows as many as a tensor may have dimensions.
+// What a peer sends may have millions of numbers; a message shows as many as a tensor may have
+// dimensions.
 std::string Numbers(std::span<const std::int64_t> values) {
   std::string text = "(";
   for (std::size_t i = 0; i < std::min<std::size_t>(values.size(), kDimsMax); ++i)
@@ -21,10 +22,12 @@ std::string Numbers(std::span<const std::int64_t> values) {
   return text + (values.size() > kDimsMax ? ", ...)" : ")");
 }
 
-Status Refuse(const PlacementView& placement, const std::string& found, const std::string& expected) {
+Status Refuse(const PlacementView& placement, const std::string& found,
+              const std::string& expected) {
   return {Code::kInvalidArgument, "place a shard in the tensor of global shape " +
-                                      Numbers(placement.global_shape) + ": " + found + "; expected " +
-                                      expected + "; pass the offset and size that this process holds"};
+                                      Numbers(placement.global_shape) + ": " + found +
+                                      "; expected " + expected +
+                                      "; pass the offset and size that this process holds"};
 }
 
 struct Box {
@@ -34,7 +37,8 @@ struct Box {
 
 Box BoxAt(const PlacementView& placement, std::size_t i) {
   const std::size_t dims = placement.global_shape.size();
-  return {placement.boxes.subspan(2 * dims * i, dims), placement.boxes.subspan(2 * dims * i + dims, dims)};
+  return {placement.boxes.subspan(2 * dims * i, dims),
+          placement.boxes.subspan(2 * dims * i + dims, dims)};
 }
 
 Status CheckGlobalShape(const PlacementView& placement) {
@@ -58,7 +62,8 @@ Status CheckInside(const PlacementView& placement, const Box& box) {
   for (std::size_t d = 0; d < box.offset.size(); ++d) {
     const std::int64_t whole = placement.global_shape[d];
     if (box.offset[d] < 0 || box.size[d] < 0) {
-      return Refuse(placement, box.Text() + " has a negative number in dimension " + std::to_string(d),
+      return Refuse(placement,
+                    box.Text() + " has a negative number in dimension " + std::to_string(d),
                     "offsets and sizes from 0");
     }
     if (box.offset[d] > whole || box.size[d] > whole - box.offset[d]) {
@@ -83,18 +88,21 @@ bool Overlap(Spans spans) {
 Status CheckBoxes(std::span<const std::int64_t> shape, const PlacementView& placement) {
   const std::size_t dims = placement.global_shape.size();
   if (dims == 0 || placement.boxes.size() % (2 * dims) != 0) {
-    return Refuse(placement, "boxes have " + std::to_string(placement.boxes.size()) + " numbers",
-                  "an offset and a size in each of its " + std::to_string(dims) + " dimensions for each box");
+    return Refuse(
+        placement, "boxes have " + std::to_string(placement.boxes.size()) + " numbers",
+        "an offset and a size in each of its " + std::to_string(dims) + " dimensions for each box");
   }
   const std::size_t boxes = placement.boxes.size() / (2 * dims);
   const std::size_t joined = JoinedDimension(placement);
   if (joined == kDimsMax) {
-    return Refuse(placement, "its " + std::to_string(boxes) + " boxes differ in more than one dimension",
+    return Refuse(placement,
+                  "its " + std::to_string(boxes) + " boxes differ in more than one dimension",
                   "boxes that follow each other along one dimension of the shard");
   }
   const Box first = BoxAt(placement, 0);
   if (boxes == 1 && std::equal(first.size.begin(), first.size.end(), shape.begin(), shape.end())) {
-    return CheckInside(placement, first);  // the usual case, on the observing thread: without allocation
+    return CheckInside(placement,
+                       first);  // the usual case, on the observing thread: without allocation
   }
   Spans along;
   std::vector<std::int64_t> expected(first.size.begin(), first.size.end());
@@ -107,11 +115,13 @@ Status CheckBoxes(std::span<const std::int64_t> shape, const PlacementView& plac
     if (expected[joined] > placement.global_shape[joined]) break;
   }
   if (Overlap(along) || expected[joined] > placement.global_shape[joined]) {
-    return Refuse(placement, "boxes overlap in dimension " + std::to_string(joined), "boxes without overlap");
+    return Refuse(placement, "boxes overlap in dimension " + std::to_string(joined),
+                  "boxes without overlap");
   }
   if (!std::equal(expected.begin(), expected.end(), shape.begin(), shape.end())) {
-    return Refuse(placement, "the shard has the shape " + Numbers(shape),
-                  Numbers(expected) + ", the size of " + (boxes == 1 ? first.Text() : "its boxes together"));
+    return Refuse(
+        placement, "the shard has the shape " + Numbers(shape),
+        Numbers(expected) + ", the size of " + (boxes == 1 ? first.Text() : "its boxes together"));
   }
   return Status::Ok();
 }
@@ -127,7 +137,8 @@ Status CheckRanges(std::span<const std::int64_t> shape, const PlacementView& pla
   for (std::size_t i = 0; i < placement.ranges.size(); i += 2) {
     const std::int64_t start = placement.ranges[i], stop = placement.ranges[i + 1];
     if (start < 0 || stop < start || stop > whole) {
-      return Refuse(placement, "a range goes from " + std::to_string(start) + " to " + std::to_string(stop),
+      return Refuse(placement,
+                    "a range goes from " + std::to_string(start) + " to " + std::to_string(stop),
                     "0 <= start <= stop <= " + std::to_string(whole));
     }
     spans.emplace_back(start, stop);
@@ -165,23 +176,26 @@ std::size_t JoinedDimension(const PlacementView& placement) {
 Status CheckPlacement(std::span<const std::int64_t> shape, const PlacementView& placement) {
   STATCOLLECT_RETURN_IF_ERROR(CheckGlobalShape(placement));
   if (placement.pieces == 0 || placement.piece >= placement.pieces) {
-    return Refuse(
-        placement,
-        "it is piece " + std::to_string(placement.piece) + " of " + std::to_string(placement.pieces),
-        "a number below that of the pieces");
-  }
-  if (placement.boxes.size() > kPlacementNumbersMax || placement.ranges.size() > kPlacementNumbersMax) {
     return Refuse(placement,
-                  "its boxes have " + std::to_string(placement.boxes.size()) + " numbers, its ranges " +
-                      std::to_string(placement.ranges.size()),
+                  "it is piece " + std::to_string(placement.piece) + " of " +
+                      std::to_string(placement.pieces),
+                  "a number below that of the pieces");
+  }
+  if (placement.boxes.size() > kPlacementNumbersMax ||
+      placement.ranges.size() > kPlacementNumbersMax) {
+    return Refuse(placement,
+                  "its boxes have " + std::to_string(placement.boxes.size()) +
+                      " numbers, its ranges " + std::to_string(placement.ranges.size()),
                   std::to_string(kPlacementNumbersMax) + " at most");
   }
   if (!placement.boxes.empty() && !placement.ranges.empty()) {
-    return Refuse(placement, "it has boxes and ranges", "either boxes or ranges of the flattened tensor");
+    return Refuse(placement, "it has boxes and ranges",
+                  "either boxes or ranges of the flattened tensor");
   }
   if (!placement.boxes.empty()) return CheckBoxes(shape, placement);
   if (!placement.ranges.empty()) return CheckRanges(shape, placement);
-  if (std::equal(placement.global_shape.begin(), placement.global_shape.end(), shape.begin(), shape.end()))
+  if (std::equal(placement.global_shape.begin(), placement.global_shape.end(), shape.begin(),
+                 shape.end()))
     return Status::Ok();
   return Refuse(placement, "the shard has the shape " + Numbers(shape) + " and no offset",
                 "the global shape, or boxes or ranges");
@@ -201,7 +215,8 @@ bool IsWhole(const PlacementView& placement) {
   const std::size_t joined = JoinedDimension(placement);
   const Box first = BoxAt(placement, 0);
   for (std::size_t d = 0; d < dims; ++d) {
-    if (d != joined && (first.offset[d] != 0 || first.size[d] != placement.global_shape[d])) return false;
+    if (d != joined && (first.offset[d] != 0 || first.size[d] != placement.global_shape[d]))
+      return false;
   }
   if (joined >= dims) return false;
   for (std::size_t i = 0; i < placement.boxes.size() / (2 * dims); ++i) {

@@ -6,10 +6,9 @@ namespace statcollect {
 
 Status ValidateProjectName(std::string_view name) {
   if (ValidateRunName(name).ok() && name.size() <= kProjectNameBytesMax) return Status::Ok();
-  return {
-      Code::kInvalidArgument,
-      "project '" + Printable(name, 80) +
-          "': expected 1..64 letters, digits, '.', '_' and '-', of which the first is a letter or a digit"};
+  return {Code::kInvalidArgument, "project '" + Printable(name, 80) +
+                                      "': expected 1..64 letters, digits, '.', '_' and '-', of "
+                                      "which the first is a letter or a digit"};
 }
 
 std::string QualifiedRun(std::string_view project, std::string_view run) {

@@ -12,9 +12,10 @@ namespace {
 constexpr std::string_view kBlanksOfRanks = " \t\r\n\v\f";
 
 Status RefuseRanks(std::string_view text, std::string_view part, const std::string& found) {
-  return {Code::kInvalidArgument,
-          "read ranks '" + Printable(text) + "': part '" + Printable(part) + "' " + found +
-              "; expected ranks N and closed ranges N-M, separated by ','; write for example 0,8-15"};
+  return {
+      Code::kInvalidArgument,
+      "read ranks '" + Printable(text) + "': part '" + Printable(part) + "' " + found +
+          "; expected ranks N and closed ranges N-M, separated by ','; write for example 0,8-15"};
 }
 
 }  // namespace
@@ -34,12 +35,13 @@ Result<RankSet> RankSet::Parse(std::string_view text, std::uint32_t world_size) 
     const auto last =
         dash == std::string_view::npos ? first : ParseNumber<std::uint32_t>(part.substr(dash + 1));
     if (!first || !last)
-      return RefuseRanks(text, part, part.empty() ? "is empty" : "is neither a rank nor a closed range");
+      return RefuseRanks(text, part,
+                         part.empty() ? "is empty" : "is neither a rank nor a closed range");
     if (*last < *first) return RefuseRanks(text, part, "ends before it begins");
     if (*last >= world_size) {
       return RefuseRanks(text, part,
-                         "is beyond the last rank, " + std::to_string(world_size - 1) + " of a world of " +
-                             std::to_string(world_size));
+                         "is beyond the last rank, " + std::to_string(world_size - 1) +
+                             " of a world of " + std::to_string(world_size));
     }
     set.ranges_.emplace_back(*first, *last);
     if (end == std::string_view::npos) break;
@@ -50,8 +52,9 @@ Result<RankSet> RankSet::Parse(std::string_view text, std::uint32_t world_size) 
 }
 
 bool RankSet::Contains(std::uint32_t rank) const {
-  return std::any_of(ranges_.begin(), ranges_.end(),
-                     [rank](const Range& range) { return range.first <= rank && rank <= range.second; });
+  return std::any_of(ranges_.begin(), ranges_.end(), [rank](const Range& range) {
+    return range.first <= rank && rank <= range.second;
+  });
 }
 
 std::uint32_t RankSet::count() const { return CountBelow(world_size_); }
@@ -84,7 +87,8 @@ void RankSet::Merge() {
   std::sort(ranges_.begin(), ranges_.end());
   std::vector<Range> merged;
   for (const Range& range : ranges_) {
-    if (!merged.empty() && range.first <= merged.back().second + 1) {  // a rank is below the world size
+    if (!merged.empty() &&
+        range.first <= merged.back().second + 1) {  // a rank is below the world size
       merged.back().second = std::max(merged.back().second, range.second);
     } else {
       merged.push_back(range);

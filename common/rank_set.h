@@ -15,8 +15,9 @@ namespace statcollect {
 // Closed ranges below a world size.
 class RankSet {
  public:
-  // Empty text: every rank. Otherwise ranks N and closed ranges N-M, separated by ','. kInvalidArgument names the
-  // invalid part and the grammar, or the rank that the world does not have.
+  // Empty text: every rank. Otherwise ranks N and closed ranges N-M, separated by ','.
+  // kInvalidArgument names the invalid part and the grammar, or the rank that the world does not
+  // have.
   static Result<RankSet> Parse(std::string_view text, std::uint32_t world_size);
 
   bool Contains(std::uint32_t rank) const;

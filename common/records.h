@@ -1,5 +1,6 @@
-// Plain records, exchanged by agent, wire conversion, store and queries. They have no invariants except those
-// written here; code that receives records from outside validates them first (proto/convert.h).
+// Plain records, exchanged by agent, wire conversion, store and queries. They have no invariants
+// except those written here; code that receives records from outside validates them first
+// (proto/convert.h).
 #ifndef STATCOLLECT_COMMON_RECORDS_H_
 #define STATCOLLECT_COMMON_RECORDS_H_
 
@@ -21,10 +22,11 @@ inline constexpr std::uint32_t kSamplesMax = 1024;  // leading samples per recor
 inline constexpr std::uint32_t kDimsMax = 64;
 inline constexpr std::uint32_t kDensitySamplesMax =
     4096;  // samples per batch with a separate count of valid elements
-inline constexpr std::size_t kSettingsMax = 8192;  // in a rank's configuration, including later additions
+inline constexpr std::size_t kSettingsMax =
+    8192;  // in a rank's configuration, including later additions
 inline constexpr std::size_t kCaptureChunkBytesMax = std::size_t{1} << 20;  // of a CaptureChunk
-// Exponents that an ExponentRecord distinguishes, which cover every float32. Values beyond are counted in the
-// first or the last.
+// Exponents that an ExponentRecord distinguishes, which cover every float32. Values beyond are
+// counted in the first or the last.
 inline constexpr std::int32_t kExponentLowest = -150, kExponentHighest = 128;
 inline constexpr std::size_t kExponentsMax = kExponentHighest - kExponentLowest + 1;
 
@@ -33,27 +35,33 @@ using SessionId = std::array<std::uint8_t, 16>;
 
 // Where the elements of a rank's tensor lie in the logical tensor that several ranks hold together.
 struct Placement {
-  std::vector<std::int64_t> global_shape;  // elements per dimension of the logical tensor; empty: 0-d
-  // Boxes in it: offset, then size, in each dimension. Several boxes are equal but in one dimension, along which
-  // they follow each other in the rank's tensor. Ranks with the same boxes hold replicas.
+  std::vector<std::int64_t>
+      global_shape;  // elements per dimension of the logical tensor; empty: 0-d
+  // Boxes in it: offset, then size, in each dimension. Several boxes are equal but in one
+  // dimension, along which they follow each other in the rank's tensor. Ranks with the same boxes
+  // hold replicas.
   std::vector<std::int64_t> boxes;
-  // Or ranges of the flattened logical tensor: start and stop of each, in the order of the rank's tensor.
+  // Or ranges of the flattened logical tensor: start and stop of each, in the order of the rank's
+  // tensor.
   std::vector<std::int64_t> ranges;
   bool partial = false;  // a sum that is still to be reduced over the ranks with the same place
-  // The batch is cut over `pieces` data-parallel ranks or micro-batches in an order that is not known. The global
-  // shape is then that of this piece, the piece-th of them. Pieces add up but for hash and sketch.
+  // The batch is cut over `pieces` data-parallel ranks or micro-batches in an order that is not
+  // known. The global shape is then that of this piece, the piece-th of them. Pieces add up but for
+  // hash and sketch.
   std::uint32_t piece = 0, pieces = 1;
   bool operator==(const Placement&) const = default;
 };
 
-// Layout of a tensor's records, interned per session (ids from 0, dense): shape, dtype, place in a logical
-// tensor and, for records of other tools, the statistics that they lack.
+// Layout of a tensor's records, interned per session (ids from 0, dense): shape, dtype, place in a
+// logical tensor and, for records of other tools, the statistics that they lack.
 struct Layout {
   std::uint32_t id = 0;
   DType dtype = DType::kUnspecified;
   std::vector<std::int64_t> shape;
-  std::uint32_t absent = 0;     // BitOf(Statistic) of statistics that were not recorded; their numbers are 0
-  std::uint32_t untrusted = 0;  // of statistics that are shown but never compared; disjoint from `absent`
+  std::uint32_t absent =
+      0;  // BitOf(Statistic) of statistics that were not recorded; their numbers are 0
+  std::uint32_t untrusted =
+      0;  // of statistics that are shown but never compared; disjoint from `absent`
   HashKind hash_kind = HashKind::kContent3;
   // Absent: the whole tensor if the launch has one rank, otherwise not known.
   std::optional<Placement> placement;
@@ -74,7 +82,8 @@ struct TensorKey {
   auto operator<=>(const TensorKey&) const = default;
 };
 
-// Definition of an activation, interned per session (ids from 0, dense, in the order of first execution).
+// Definition of an activation, interned per session (ids from 0, dense, in the order of first
+// execution).
 struct TensorDef {
   std::uint32_t id = 0;
   TensorKey key;
@@ -84,8 +93,8 @@ struct TensorDef {
   bool operator==(const TensorDef&) const = default;
 };
 
-// Statistics of one tensor (defined in agent/stats/stats.h). min..l2 are valid only if has_finite; otherwise
-// they are 0.
+// Statistics of one tensor (defined in agent/stats/stats.h). min..l2 are valid only if has_finite;
+// otherwise they are 0.
 struct TensorStats {
   std::uint64_t numel =
       0;  // product of the shape; counts and moments of complex tensors cover 2*numel real parts
@@ -96,8 +105,9 @@ struct TensorStats {
   bool operator==(const TensorStats&) const = default;
 };
 
-// Statistics records as one array per field. Every array has size() entries, except `sketch` (size() *
-// sketch_width, row-major) and `samples` (concatenated; sample_count gives the number per record).
+// Statistics records as one array per field. Every array has size() entries, except `sketch`
+// (size() * sketch_width, row-major) and `samples` (concatenated; sample_count gives the number per
+// record).
 struct StatColumns {
   std::vector<std::uint32_t> activation;  // TensorDef::id
   std::vector<std::uint32_t> layout;      // Layout::id
@@ -153,7 +163,9 @@ struct MemoryRecord {
   std::array<std::int64_t, kMemoryQuantityCount> bytes{};
   bool operator==(const MemoryRecord&) const = default;
   bool Has(MemoryQuantity quantity) const { return (present & BitOf(quantity)) != 0; }
-  std::int64_t Of(MemoryQuantity quantity) const { return bytes[static_cast<std::size_t>(quantity)]; }
+  std::int64_t Of(MemoryQuantity quantity) const {
+    return bytes[static_cast<std::size_t>(quantity)];
+  }
 };
 
 // Fraction of one input of a step that is not padding.
@@ -163,8 +175,9 @@ struct DensityRecord {
   std::string input;
   DensityType type = DensityType::kUnspecified;
   std::int64_t pad_index = 0;
-  std::uint64_t valid = 0, total = 0;           // elements; valid <= total
-  std::vector<std::uint64_t> valid_per_sample;  // at most kDensitySamplesMax; empty if not available
+  std::uint64_t valid = 0, total = 0;  // elements; valid <= total
+  std::vector<std::uint64_t>
+      valid_per_sample;  // at most kDensitySamplesMax; empty if not available
   bool operator==(const DensityRecord&) const = default;
 };
 
@@ -174,39 +187,43 @@ struct SettingRecord {
   bool operator==(const SettingRecord&) const = default;
 };
 
-// A part of the raw values of one tensor in one step: its first `elements` elements in row-major order, as in
-// memory, little-endian. The tensor is complete once its chunks cover elements * DTypeBytes bytes.
+// A part of the raw values of one tensor in one step: its first `elements` elements in row-major
+// order, as in memory, little-endian. The tensor is complete once its chunks cover elements *
+// DTypeBytes bytes.
 struct CaptureChunk {
   std::uint64_t step = 0;
   std::uint32_t activation = 0;  // TensorDef::id
   std::uint32_t layout = 0;      // Layout::id, of the whole tensor
-  std::uint64_t elements = 0;    // of all chunks; fewer than the layout's if the tensor was too large
-  std::uint32_t offset = 0;      // position of `data` in the values, in bytes
-  std::string data;              // at most kCaptureChunkBytesMax; empty only if there are no elements
+  std::uint64_t elements = 0;  // of all chunks; fewer than the layout's if the tensor was too large
+  std::uint32_t offset = 0;    // position of `data` in the values, in bytes
+  std::string data;            // at most kCaptureChunkBytesMax; empty only if there are no elements
   bool operator==(const CaptureChunk&) const = default;
 };
 
-// Histogram of the binary exponents floor(log2(|x|)) of one tensor in one step, over its finite nonzero
-// components. Complex elements have two components.
+// Histogram of the binary exponents floor(log2(|x|)) of one tensor in one step, over its finite
+// nonzero components. Complex elements have two components.
 struct ExponentRecord {
   std::uint64_t step = 0;
-  std::uint32_t activation = 0;       // TensorDef::id
-  std::uint32_t layout = 0;           // Layout::id
-  std::int32_t lowest = 0;            // exponent of counts[0]; 0 if there are no counts
-  std::vector<std::uint64_t> counts;  // components per exponent, ascending; the first and the last are not 0
+  std::uint32_t activation = 0;  // TensorDef::id
+  std::uint32_t layout = 0;      // Layout::id
+  std::int32_t lowest = 0;       // exponent of counts[0]; 0 if there are no counts
+  std::vector<std::uint64_t>
+      counts;  // components per exponent, ascending; the first and the last are not 0
   bool operator==(const ExponentRecord&) const = default;
 };
 
-// Which store a collector writes to. Another restored checkpoint of the same store has another epoch.
+// Which store a collector writes to. Another restored checkpoint of the same store has another
+// epoch.
 struct StoreIdentity {
   std::array<std::uint8_t, 16> id{};  // random, made with the data directory; zeros: unknown
-  std::uint64_t epoch = 0;            // random, made with the data directory and after every restore
+  std::uint64_t epoch = 0;  // random, made with the data directory and after every restore
   bool known() const { return *this != StoreIdentity{}; }
   bool operator==(const StoreIdentity&) const = default;
 };
 
-// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order stats, scalars,
-// events, memory, densities, settings, steps, captures, exponents. Definitions are not numbered.
+// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order stats,
+// scalars, events, memory, densities, settings, steps, captures, exponents. Definitions are not
+// numbered.
 struct RecordBatch {
   std::uint64_t first_seq = 0;
   // Numbers directly before first_seq that stay unused here, because their records no longer exist.
@@ -234,7 +251,8 @@ struct RecordBatch {
 struct AgentCounters {
   std::uint64_t produced = 0, acked = 0, pending = 0;
   std::map<std::string, std::uint64_t> dropped_by_cause;  // buffer_full, closed, rejected, ...
-  bool unused = false;  // the program failed before it recorded anything: a run without records is not kept
+  bool unused =
+      false;  // the program failed before it recorded anything: a run without records is not kept
   std::uint64_t dropped() const {
     std::uint64_t sum = 0;
     for (const auto& [cause, n] : dropped_by_cause) sum += n;
@@ -254,9 +272,10 @@ struct SessionInfo {
   std::int64_t start_unix_nanos = 0;
   std::string agent_version;
   std::map<std::string, std::string> config;  // flattened; the user's own and what the agent found
-  std::string ranks;  // that record in this launch, as RankSet::Text writes them; empty: all of the world
-  // Of the attempt that the session was last welcomed to, as the collector's clock said; 0: none yet. Not
-  // stored.
+  std::string
+      ranks;  // that record in this launch, as RankSet::Text writes them; empty: all of the world
+  // Of the attempt that the session was last welcomed to, as the collector's clock said; 0: none
+  // yet. Not stored.
   std::int64_t attempt_start_unix_nanos = 0;
 };
 

@@ -23,22 +23,27 @@ using ascii::Lower;
 
 constexpr std::size_t kNone = std::string_view::npos;
 constexpr std::string_view kBlanks = " \t";
-// Of a value of which it is not sure that it is hidden, so that hostile text is not read again and again.
+// Of a value of which it is not sure that it is hidden, so that hostile text is not read again and
+// again.
 constexpr std::size_t kValueMax = 1024;
 constexpr std::size_t kRandomMin = 20;
 
 // With which the access tokens of known services begin, and how many characters at least follow.
 constexpr std::pair<std::string_view, std::size_t> kTokenHeads[] = {
-    {"stc_", 12},  {"ghp_", 8},    {"gho_", 8},     {"ghs_", 8},     {"ghu_", 8},   {"github_pat_", 8},
-    {"glpat-", 8}, {"xoxa-", 8},   {"xoxb-", 8},    {"xoxp-", 8},    {"xoxe-", 8},  {"xapp-", 8},
-    {"AKIA", 8},   {"ASIA", 12},   {"AIza", 20},    {"eyJ", 20},     {"dapi", 24},  {"SG.", 20},
-    {"ya29.", 8},  {"nvapi-", 20}, {"sk_live_", 8}, {"rk_live_", 8}, {"whsec_", 8}, {"sk-ant-", 8}};
-// Those that names begin with, too ("hf_checkpoint"): something after them has to look like a secret.
+    {"stc_", 12},       {"ghp_", 8},     {"gho_", 8},   {"ghs_", 8},   {"ghu_", 8},
+    {"github_pat_", 8}, {"glpat-", 8},   {"xoxa-", 8},  {"xoxb-", 8},  {"xoxp-", 8},
+    {"xoxe-", 8},       {"xapp-", 8},    {"AKIA", 8},   {"ASIA", 12},  {"AIza", 20},
+    {"eyJ", 20},        {"dapi", 24},    {"SG.", 20},   {"ya29.", 8},  {"nvapi-", 20},
+    {"sk_live_", 8},    {"rk_live_", 8}, {"whsec_", 8}, {"sk-ant-", 8}};
+// Those that names begin with, too ("hf_checkpoint"): something after them has to look like a
+// secret.
 constexpr std::string_view kWordHeads[] = {"hf_", "sk-",      "npm_",      "pypi-", "gsk_",
                                            "r8_", "api_org_", "wandb_v1_", "LTAI"};
 // Before the credentials of a header.
-constexpr std::string_view kSchemes[] = {"basic", "bearer", "token", "digest", "negotiate", "apikey", "ntlm"};
-constexpr std::string_view kSignatures[] = {"sig", "signature", "x-amz-signature", "x-goog-signature"};
+constexpr std::string_view kSchemes[] = {"basic",     "bearer", "token", "digest",
+                                         "negotiate", "apikey", "ntlm"};
+constexpr std::string_view kSignatures[] = {"sig", "signature", "x-amz-signature",
+                                            "x-goog-signature"};
 // An option that begins with one of these is often a switch: what follows is no value.
 constexpr std::string_view kSwitchWords[] = {"use",  "no",      "enable", "disable",
                                              "with", "require", "skip",   "allow"};
@@ -103,10 +108,11 @@ class AssignmentScanner {
     if (closed && Is(next, ']')) ++next;  // os.environ["TOKEN"] = "x"
     const std::size_t sign = SkipBlanks(next);
     if (Is(sign, '=') && !Is(sign + 1, '='))
-      return Assigned(name, begin, end, SkipBlanks(sign + (Is(sign + 1, '>') ? 2 : 1)), Link::kEquals,
-                      closed);
+      return Assigned(name, begin, end, SkipBlanks(sign + (Is(sign + 1, '>') ? 2 : 1)),
+                      Link::kEquals, closed);
     if (Is(sign, ':') && !Is(sign + 1, ':') && !Is(sign + 1, '/'))
-      return Assigned(name, begin, end, SkipBlanks(sign + (Is(sign + 1, '=') ? 2 : 1)), Link::kColon, closed);
+      return Assigned(name, begin, end, SkipBlanks(sign + (Is(sign + 1, '=') ? 2 : 1)),
+                      Link::kColon, closed);
     if (name.starts_with('-')) return Option(name, begin, end, sign, closed);
     if (closed && Is(sign, ',') && opening > 0 && text_[opening - 1] == '(')
       return Assigned(name, begin, end, SkipBlanks(sign + 1), Link::kPair, closed);
@@ -124,12 +130,13 @@ class AssignmentScanner {
     return Assigned(name, begin, end, next, Link::kOption, closed);
   }
 
-  std::size_t Assigned(std::string_view name, std::size_t begin, std::size_t end, std::size_t at, Link link,
-                       bool closed) {
+  std::size_t Assigned(std::string_view name, std::size_t begin, std::size_t end, std::size_t at,
+                       Link link, bool closed) {
     const bool value_of_named = named_secret_ && Lower(name) == "value";
     named_secret_ = false;
     Secrecy secrecy = value_of_named ? Secrecy::kCertain : SecrecyIn(name, link, closed);
-    const bool may_name_another = !value_of_named && (Lower(name) == "name" || Lower(name) == "key");
+    const bool may_name_another =
+        !value_of_named && (Lower(name) == "name" || Lower(name) == "key");
     const bool may_be_user = link == Link::kOption && IsOneOf(kUserOptions, name);
     if (secrecy == Secrecy::kNone && !may_name_another && !may_be_user) return end;
     if (text_.substr(at).starts_with(kRedacted)) return at + kRedacted.size();
@@ -145,7 +152,8 @@ class AssignmentScanner {
     const std::string_view content = text_.substr(value.begin, value.end - value.begin);
     if (may_name_another) named_secret_ = SecrecyOf(content) >= Secrecy::kProbable;
     if (may_be_user) return HideUser(value, end);
-    if (!IsHidden(secrecy, content) || (!value.quoted && IsCode(name, content, secrecy))) return end;
+    if (!IsHidden(secrecy, content) || (!value.quoted && IsCode(name, content, secrecy)))
+      return end;
     if (value.end == limit_ && limit_ < text_.size()) {
       limit_ = text_.size();
       value = ValueAt(name, begin, at, link, closed);
@@ -166,7 +174,8 @@ class AssignmentScanner {
     return prose && secrecy == Secrecy::kProbable ? Secrecy::kWeak : secrecy;
   }
 
-  Value ValueAt(std::string_view name, std::size_t name_begin, std::size_t at, Link link, bool closed) const {
+  Value ValueAt(std::string_view name, std::size_t name_begin, std::size_t at, Link link,
+                bool closed) const {
     if (at + 1 < text_.size() && std::string_view("bBuUrRfF").find(text_[at]) != kNone &&
         IsQuote(text_[at + 1]))
       ++at;
@@ -181,10 +190,12 @@ class AssignmentScanner {
         link != Link::kOption && (IsOneOf(words, "authorization") || IsOneOf(words, "cookie"));
     if (header) {
       const bool quotes = Lower(text_.substr(at, 6)) == "digest";  // "Digest username="
-      const std::size_t stop = std::min(text_.find_first_of(quotes ? "\n" : "\n\"'", at), text_.size());
+      const std::size_t stop =
+          std::min(text_.find_first_of(quotes ? "\n" : "\n\"'", at), text_.size());
       return {.begin = at, .end = stop, .after = stop};
     }
-    if (at < text_.size() && std::string_view("[{(").find(text_[at]) != kNone && link != Link::kOption)
+    if (at < text_.size() && std::string_view("[{(").find(text_[at]) != kNone &&
+        link != Link::kOption)
       if (const auto list = Bracketed(at)) return *list;
     std::size_t stop = Unquoted(name_begin, at, link);
     if (IsOneOf(kSchemes, Lower(text_.substr(at, stop - at))) && Is(stop, ' '))
@@ -192,8 +203,8 @@ class AssignmentScanner {
     return {.begin = at, .end = stop, .after = stop};
   }
 
-  // From after the opening quote to the closing one, or to the end of a text that was cut. A shell writes a single
-  // quote inside single quotes as '"'"'.
+  // From after the opening quote to the closing one, or to the end of a text that was cut. A shell
+  // writes a single quote inside single quotes as '"'"'.
   Value Quoted(std::size_t begin, std::string_view quote, bool own = true) const {
     constexpr std::string_view kShellQuote = "'\"'\"'";
     std::size_t at = begin;
@@ -235,7 +246,9 @@ class AssignmentScanner {
     const bool in_list = last > 0 && std::string_view("([{,").find(text_[last - 1]) != kNone;
     for (; at < limit_; ++at) {
       const char c = text_[at];
-      if (IsSpace(c) || IsQuote(c) || (c == '\\' && at + 1 < text_.size() && IsQuote(text_[at + 1]))) break;
+      if (IsSpace(c) || IsQuote(c) ||
+          (c == '\\' && at + 1 < text_.size() && IsQuote(text_[at + 1])))
+        break;
       if (link == Link::kOption) continue;
       if ((c == '&' || c == '#') && (before == '?' || before == '&')) break;
       if (c == ';' && before == ';') break;
@@ -252,7 +265,8 @@ class AssignmentScanner {
     return at > begin && (Is(at, '=') || Is(at, ':'));
   }
 
-  // The right side of a line of a program, as tracebacks have it: "token=token", "key = self.key(x)".
+  // The right side of a line of a program, as tracebacks have it: "token=token", "key =
+  // self.key(x)".
   static bool IsCode(std::string_view name, std::string_view value, Secrecy secrecy) {
     if (value == name || value.ends_with("." + std::string(name))) return true;
     return secrecy != Secrecy::kCertain && value.size() < kValueMax && value.find('(') != kNone;
@@ -287,7 +301,8 @@ class AssignmentScanner {
 
   // The base64 form of "user:password".
   static bool IsUserAndPassword(std::string_view base64) {
-    constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    constexpr std::string_view kDigits =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     std::uint32_t bits = 0;
     int count = 0;
     bool colon = false;
@@ -313,7 +328,8 @@ class AssignmentScanner {
     return at;
   }
 
-  // Where the quote begins that stands directly before `at`, with its backslash; kNone: there is none.
+  // Where the quote begins that stands directly before `at`, with its backslash; kNone: there is
+  // none.
   std::size_t QuoteBefore(std::size_t at) const {
     if (at == 0 || !IsQuote(text_[at - 1])) return kNone;
     return at > 1 && text_[at - 2] == '\\' ? at - 2 : at - 1;
@@ -328,14 +344,16 @@ class AssignmentScanner {
 
   const std::string_view text_;
   Writer writer_;
-  std::size_t limit_ = 0;      // where reading a value ends at the latest
-  bool named_secret_ = false;  // the last assignment was name="DB_PASSWORD": the next may be its value
+  std::size_t limit_ = 0;  // where reading a value ends at the latest
+  bool named_secret_ =
+      false;  // the last assignment was name="DB_PASSWORD": the next may be its value
 };
 
 std::string HidePrivateKeys(std::string_view text) {
   constexpr std::string_view kBegin = "-----BEGIN ", kEnd = "-----END ";
   Writer writer(text);
-  for (std::size_t begin = text.find(kBegin); begin != kNone; begin = text.find(kBegin, begin + 1)) {
+  for (std::size_t begin = text.find(kBegin); begin != kNone;
+       begin = text.find(kBegin, begin + 1)) {
     const std::size_t dashes = text.find("-----", begin + kBegin.size());
     if (text.substr(begin, dashes - begin).find("PRIVATE KEY") == kNone) continue;
     const std::size_t end = text.find(kEnd, begin);
@@ -356,12 +374,14 @@ std::string HideKnownTokens(std::string_view text) {
       for (end = at; end < text.size() && IsNameCharacter(text[end]);) ++end;
     }
     const std::string_view run = text.substr(at, end - at);
-    const bool token = std::any_of(std::begin(kTokenHeads), std::end(kTokenHeads), [&](const auto& one) {
-      return run.starts_with(one.first) && run.size() >= one.first.size() + one.second;
-    });
-    const bool word = std::any_of(std::begin(kWordHeads), std::end(kWordHeads), [&](std::string_view head) {
-      return run.starts_with(head) && LooksSecret(run.substr(head.size(), kValueMax));
-    });
+    const bool token =
+        std::any_of(std::begin(kTokenHeads), std::end(kTokenHeads), [&](const auto& one) {
+          return run.starts_with(one.first) && run.size() >= one.first.size() + one.second;
+        });
+    const bool word =
+        std::any_of(std::begin(kWordHeads), std::end(kWordHeads), [&](std::string_view head) {
+          return run.starts_with(head) && LooksSecret(run.substr(head.size(), kValueMax));
+        });
     if (!token && !word) continue;
     writer.Hide(at, end);
     at = end - 1;
@@ -393,7 +413,8 @@ std::string HideRandomRuns(std::string_view text) {
   return writer.Finish();
 }
 
-// Of a list: the name of the entry before "args.3", "args.2"; empty if the name does not end in a position.
+// Of a list: the name of the entry before "args.3", "args.2"; empty if the name does not end in a
+// position.
 std::string EntryBefore(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   if (dot == kNone) return "";
@@ -412,8 +433,9 @@ Secrecy SecrecyFrom(const std::map<std::string, std::string>& settings, const st
     option.remove_prefix(std::min(option.find_first_not_of('-'), option.size()));
     const auto words = WordsOf(option);
     const Secrecy secrecy = SecrecyOf(option);
-    return !words.empty() && IsOneOf(kSwitchWords, words.front()) ? std::min(secrecy, Secrecy::kWeak)
-                                                                  : secrecy;
+    return !words.empty() && IsOneOf(kSwitchWords, words.front())
+               ? std::min(secrecy, Secrecy::kWeak)
+               : secrecy;
   }
   if (!name.ends_with(".value")) return Secrecy::kNone;
   const std::string above = name.substr(0, name.size() - 5);
@@ -439,19 +461,21 @@ std::string RedactText(std::string_view text) {
 std::string RedactSetting(std::string_view name, std::string_view value) {
   if (IsHidden(SecrecyOf(name), value)) return std::string(kRedacted);
   const auto words = WordsOf(name);
-  const bool webhook = std::any_of(words.begin(), words.end(),
-                                   [](const std::string& word) { return word.starts_with("webhook"); });
+  const bool webhook = std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    return word.starts_with("webhook");
+  });
   return RedactText(webhook ? HidePaths(value) : std::string(value));
 }
 
-std::map<std::string, std::string> StoredSettings(const std::map<std::string, std::string>& settings,
-                                                  std::size_t bytes_max) {
+std::map<std::string, std::string> StoredSettings(
+    const std::map<std::string, std::string>& settings, std::size_t bytes_max) {
   std::map<std::string, std::string> stored;
   for (const auto& [name, value] : settings) {
     const bool hidden = IsHidden(SecrecyFrom(settings, name, value), value);
-    stored.emplace_hint(stored.end(), name,
-                        hidden ? std::string(kRedacted)
-                               : Printable(RedactSetting(name, Readable(value, bytes_max)), bytes_max));
+    stored.emplace_hint(
+        stored.end(), name,
+        hidden ? std::string(kRedacted)
+               : Printable(RedactSetting(name, Readable(value, bytes_max)), bytes_max));
   }
   return stored;
 }

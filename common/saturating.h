@@ -1,5 +1,6 @@
-// Arithmetic that stops at the ends of its type instead of wrapping, and loops that reach the last value of theirs. For
-// steps, ranks, calls, micro-batches and windows of them: they come from outside and may be 0 or 2^64-1.
+// Arithmetic that stops at the ends of its type instead of wrapping, and loops that reach the last
+// value of theirs. For steps, ranks, calls, micro-batches and windows of them: they come from
+// outside and may be 0 or 2^64-1.
 #ifndef STATCOLLECT_COMMON_SATURATING_H_
 #define STATCOLLECT_COMMON_SATURATING_H_
 
@@ -26,7 +27,8 @@ constexpr T SaturatingMul(T a, std::type_identity_t<T> b) {
   return b != 0 && a > kMax / b ? kMax : static_cast<T>(a * b);
 }
 
-// Every number from `first` to `last`, both included; none if `last` is lower. For `for (const auto step : Closed(..))`.
+// Every number from `first` to `last`, both included; none if `last` is lower. For `for (const auto
+// step : Closed(..))`.
 template <std::unsigned_integral T>
 class Closed {
  public:

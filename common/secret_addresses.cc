@@ -15,18 +15,20 @@ using ascii::IsOneOf;
 
 constexpr std::size_t kNowhere = std::string_view::npos;
 // Hosts whose paths are secrets after their first part.
-constexpr std::string_view kWebhookHosts[] = {"hooks.slack.com",   "hooks.zapier.com", "discord.com",
-                                              "discordapp.com",    "maker.ifttt.com",  "open.feishu.cn",
-                                              "open.larksuite.com"};
-constexpr std::string_view kWebhookDomains[] = {".webhook.office.com", ".discord.com", ".logic.azure.com"};
+constexpr std::string_view kWebhookHosts[] = {
+    "hooks.slack.com", "hooks.zapier.com", "discord.com",       "discordapp.com",
+    "maker.ifttt.com", "open.feishu.cn",   "open.larksuite.com"};
+constexpr std::string_view kWebhookDomains[] = {".webhook.office.com", ".discord.com",
+                                                ".logic.azure.com"};
 // Parts of a path after which a webhook's secret stands.
 constexpr std::string_view kWebhookParts[] = {"webhook",  "webhooks",  "webhookb2", "hook", "hooks",
                                               "services", "workflows", "triggers",  "with"};
 constexpr std::size_t kSecretPartMin = 16;
 constexpr std::size_t kAddressMax = 4096;  // so that hostile text is not read again and again
 // Schemes in which "user:12/34@host" has no port.
-constexpr std::string_view kStoreSchemes[] = {"postgres", "postgresql", "mysql", "mariadb", "mongodb",
-                                              "redis",    "rediss",     "amqp",  "amqps",   "clickhouse"};
+constexpr std::string_view kStoreSchemes[] = {"postgres", "postgresql", "mysql",  "mariadb",
+                                              "mongodb",  "redis",      "rediss", "amqp",
+                                              "amqps",    "clickhouse"};
 
 // A URL in a text: positions of its parts.
 struct Address {
@@ -61,7 +63,8 @@ class AddressScanner {
       while (scheme > 0 && IsAlnum(text_[scheme - 1])) --scheme;
       Address address{.scheme = text_.substr(scheme, at - scheme), .begin = at + 3};
       if (address.begin < done_) continue;
-      const std::string_view near = text_.substr(0, std::min(address.begin + kAddressMax, text_.size()));
+      const std::string_view near =
+          text_.substr(0, std::min(address.begin + kAddressMax, text_.size()));
       address.end = std::min(near.find_first_of(" \t\r\n\"'<>`", address.begin), near.size());
       const std::string_view rest = text_.substr(address.begin, address.end - address.begin);
       const std::size_t next = rest.find("://");  // a list of addresses
@@ -81,8 +84,9 @@ class AddressScanner {
     done_ = end;
   }
 
-  // scheme://user:password@host -> scheme://(redacted)@host. Returns where the host begins. A password may have the
-  // characters that end a user ("pa/ss"): then its '@' stands after the first '/'.
+  // scheme://user:password@host -> scheme://(redacted)@host. Returns where the host begins. A
+  // password may have the characters that end a user ("pa/ss"): then its '@' stands after the first
+  // '/'.
   std::size_t HideUser(const Address& address) {
     const std::string_view authority = text_.substr(address.begin, address.path - address.begin);
     const std::string_view all = text_.substr(address.begin, address.end - address.begin);
@@ -91,7 +95,8 @@ class AddressScanner {
     if (mark != kNowhere) {
       const bool has_password = authority.find(':') < mark;
       const std::string_view host = authority.substr(mark + 1);
-      if (has_password && last > mark && host.find_first_of(".:[") == kNowhere && host != "localhost")
+      if (has_password && last > mark && host.find_first_of(".:[") == kNowhere &&
+          host != "localhost")
         mark = last;
     } else if (last != kNowhere && HasPassword(address.scheme, authority)) {
       mark = last;
@@ -119,9 +124,11 @@ class AddressScanner {
                        std::any_of(std::begin(kWebhookDomains), std::end(kWebhookDomains),
                                    [&](std::string_view domain) { return host.ends_with(domain); });
     for (std::size_t at = slash; at < address.end;) {
-      const std::size_t begin = at + 1, stop = std::min(text_.find_first_of("/?#", begin), address.end);
+      const std::size_t begin = at + 1,
+                        stop = std::min(text_.find_first_of("/?#", begin), address.end);
       const std::string_view part = text_.substr(begin, stop - begin);
-      if (part.starts_with("bot") && part.find(':') != kNowhere) return Hide(begin + 3, stop);  // of Telegram
+      if (part.starts_with("bot") && part.find(':') != kNowhere)
+        return Hide(begin + 3, stop);  // of Telegram
       if (IsOneOf(kWebhookParts, part) && stop + 1 < address.end && text_[stop] == '/' &&
           (known || HasLongPart(text_.substr(stop, address.end - stop)))) {
         // "webhooks", "hook" and "services" follow each other in some: the last one counts.

@@ -7,8 +7,9 @@
 
 namespace statcollect {
 
-// The text with "(redacted)" in place of users and passwords ("postgres://u:p@host/db"), and of what follows the
-// part of a webhook's address that is the same for everybody ("https://hooks.slack.com/services/").
+// The text with "(redacted)" in place of users and passwords ("postgres://u:p@host/db"), and of
+// what follows the part of a webhook's address that is the same for everybody
+// ("https://hooks.slack.com/services/").
 std::string HideInAddresses(std::string_view text);
 
 // The text without the paths of its URLs, for settings that hold webhooks of whatever service.

@@ -7,8 +7,8 @@
 
 namespace statcollect {
 
-// During its lifetime the calling thread blocks all signals, except those of its own faults, which must end
-// the process as usual, and a profiler's.
+// During its lifetime the calling thread blocks all signals, except those of its own faults, which
+// must end the process as usual, and a profiler's.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -26,8 +26,8 @@ Status CheckSealed(const char* what, std::string_view bytes, std::size_t size) {
   const auto found = LoadLittleEndian<std::uint32_t>(bytes.data() + size - 4);
   const std::uint32_t computed = Crc32c(bytes.substr(0, size - 4));
   if (found == computed) return Status::Ok();
-  return {Code::kDataLoss, std::string(what) + " is damaged: its CRC-32C is " + std::to_string(computed) +
-                               "; it says " + std::to_string(found)};
+  return {Code::kDataLoss, std::string(what) + " is damaged: its CRC-32C is " +
+                               std::to_string(computed) + "; it says " + std::to_string(found)};
 }
 
 }  // namespace
@@ -64,9 +64,9 @@ Result<Head> DecodeHead(std::string_view bytes) {
                   .hello_bytes = LoadLittleEndian<std::uint32_t>(bytes.data() + 12),
                   .hello_crc = LoadLittleEndian<std::uint32_t>(bytes.data() + 16)};
   if (head.version != kVersion) {
-    return Status(Code::kFailedPrecondition, "its format version is " + std::to_string(head.version) +
-                                                 "; this build reads " + std::to_string(kVersion) +
-                                                 "; use the statctl of the agent's release");
+    return Status(Code::kFailedPrecondition,
+                  "its format version is " + std::to_string(head.version) + "; this build reads " +
+                      std::to_string(kVersion) + "; use the statctl of the agent's release");
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckSealed("its head", bytes, kMarkAt));
   if (head.hello_bytes > kHelloBytesMax)

@@ -1,5 +1,5 @@
-// Status and Result<T>: the project's only error type. Codes are gRPC's, so a status crosses the wire
-// unchanged. Messages say: attempted; found; expected; next step.
+// Status and Result<T>: the project's only error type. Codes are gRPC's, so a status crosses the
+// wire unchanged. Messages say: attempted; found; expected; next step.
 #ifndef STATCOLLECT_COMMON_STATUS_H_
 #define STATCOLLECT_COMMON_STATUS_H_
 
@@ -45,12 +45,15 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or a status that says why there is none. Reading the value of a failed result is a bug (assert).
+// A value, or a status that says why there is none. Reading the value of a failed result is a bug
+// (assert).
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                  // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {
+    assert(!status_.ok());
+  }  // NOLINT: implicit by design
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -83,8 +86,8 @@ class [[nodiscard]] Result {
     if (::statcollect::Status status_ = (expr); !status_.ok()) return status_; \
   } while (false)
 
-// The value of the expression (a Result); returns its status from the enclosing function if it failed. `place`: a
-// declaration, as in `const auto rows`, or what is assigned to.
+// The value of the expression (a Result); returns its status from the enclosing function if it
+// failed. `place`: a declaration, as in `const auto rows`, or what is assigned to.
 #define STATCOLLECT_ASSIGN_OR_RETURN(place, ...) \
   STATCOLLECT_ASSIGN_OR_RETURN_AS(STATCOLLECT_JOIN(result_of_line_, __LINE__), place, __VA_ARGS__)
 #define STATCOLLECT_ASSIGN_OR_RETURN_AS(result, place, ...) \

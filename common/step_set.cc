@@ -17,11 +17,11 @@ constexpr std::string_view kEvery = "every=";
 constexpr std::string_view kSpace = " \t\r\n\v\f";
 
 Status Refuse(std::string_view text, std::string_view part, const std::string& found) {
-  return {Code::kInvalidArgument, "read steps '" + Printable(text) + "': part '" + Printable(part) + "' " +
-                                      found +
-                                      "; expected steps N, closed ranges N-M, open ranges N- and every=N (N "
-                                      ">= 1), separated by ',' or '|'; "
-                                      "write for example 0-9,20,100- or 0-99,every=10"};
+  return {Code::kInvalidArgument,
+          "read steps '" + Printable(text) + "': part '" + Printable(part) + "' " + found +
+              "; expected steps N, closed ranges N-M, open ranges N- and every=N (N "
+              ">= 1), separated by ',' or '|'; "
+              "write for example 0-9,20,100- or 0-99,every=10"};
 }
 
 // "N", "N-M" or "N-".
@@ -48,13 +48,15 @@ Result<StepSet> StepSet::Parse(std::string_view text) {
     const std::string_view part = Trimmed(rest.substr(0, end), kSpace);
     if (part.substr(0, kEvery.size()) == kEvery) {
       const auto every = ParseNumber<std::uint64_t>(part.substr(kEvery.size()));
-      if (!every || *every == 0) return Refuse(text, part, "is not every=N with N from 1 to 2^64-1");
+      if (!every || *every == 0)
+        return Refuse(text, part, "is not every=N with N from 1 to 2^64-1");
       if (thinned) return Refuse(text, part, "is a second every=");
       set.every_ = *every;
       thinned = true;
     } else {
       const auto range = ParseRange(part);
-      if (!range) return Refuse(text, part, part.empty() ? "is empty" : "is neither a step nor a range");
+      if (!range)
+        return Refuse(text, part, part.empty() ? "is empty" : "is neither a step nor a range");
       if (range->second < range->first) return Refuse(text, part, "ends before it begins");
       ranges.push_back({range->first, range->second});
     }
@@ -66,8 +68,9 @@ Result<StepSet> StepSet::Parse(std::string_view text) {
 }
 
 const StepSet::Range& StepSet::RangeUpTo(std::uint64_t step) const {
-  const auto next = std::upper_bound(ranges_.begin(), ranges_.end(), step,
-                                     [](std::uint64_t at, const Range& range) { return at < range.first; });
+  const auto next =
+      std::upper_bound(ranges_.begin(), ranges_.end(), step,
+                       [](std::uint64_t at, const Range& range) { return at < range.first; });
   return next == ranges_.begin() ? *next : *(next - 1);
 }
 
@@ -88,7 +91,8 @@ std::optional<std::uint64_t> StepSet::AtOrAfter(std::uint64_t step) const {
 }
 
 std::vector<StepSet::Range> StepSet::Merged(std::vector<Range> ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.first < b.first; });
   std::vector<Range> merged;
   for (const Range& range : ranges) {
     // Adjacent ranges join as well.

@@ -17,8 +17,9 @@ class StepSet {
  public:
   static constexpr std::uint64_t kLastStep = std::numeric_limits<std::uint64_t>::max();
 
-  // Empty text: every step. Ranges are closed; "100-" has no end. `every=N` (N >= 1) keeps the steps
-  // divisible by N; alone, it applies to all steps. kInvalidArgument names the invalid part and the grammar.
+  // Empty text: every step. Ranges are closed; "100-" has no end. `every=N` (N >= 1) keeps the
+  // steps divisible by N; alone, it applies to all steps. kInvalidArgument names the invalid part
+  // and the grammar.
   static Result<StepSet> Parse(std::string_view text);
 
   // Cost: one comparison for a single range, and the logarithm of their number otherwise.
@@ -37,7 +38,8 @@ class StepSet {
     std::uint64_t first = 0, last = kLastStep;
   };
   static std::vector<Range> Merged(std::vector<Range> ranges);
-  const Range& RangeUpTo(std::uint64_t step) const;  // the last that begins no later, otherwise the first
+  const Range& RangeUpTo(
+      std::uint64_t step) const;  // the last that begins no later, otherwise the first
 
   std::vector<Range> ranges_ = {Range{}};  // sorted, disjoint, never empty
   std::uint64_t every_ = 1;

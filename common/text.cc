@@ -28,7 +28,8 @@ std::string RanksText(const std::vector<std::uint32_t>& ascending) {
 
 std::string StepsNamed(const std::set<std::uint64_t>& steps) {
   const std::vector<std::uint64_t> ascending(steps.begin(), steps.end());
-  const std::string end = steps.empty() ? "" : " and others up to " + std::to_string(*steps.rbegin());
+  const std::string end =
+      steps.empty() ? "" : " and others up to " + std::to_string(*steps.rbegin());
   return (steps.size() == 1 ? "step " : "steps ") + RangesText(ascending, end);
 }
 

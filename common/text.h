@@ -13,7 +13,8 @@
 
 namespace statcollect {
 
-// `text` without the characters of `blanks` at both ends. A view into `text`, like the results below.
+// `text` without the characters of `blanks` at both ends. A view into `text`, like the results
+// below.
 inline std::string_view Trimmed(std::string_view text, std::string_view blanks = " \t\r\n") {
   const std::size_t first = text.find_first_not_of(blanks);
   if (first == std::string_view::npos) return {};
@@ -48,7 +49,8 @@ std::string RanksText(const Ranks& ascending) {
   return RanksText(std::vector<std::uint32_t>(ascending.begin(), ascending.end()));
 }
 
-// "step 3", "steps 0-3, 7"; of many "steps 0, 100, 200, 300, 400, 500, 600, 700 and others up to 9900".
+// "step 3", "steps 0-3, 7"; of many "steps 0, 100, 200, 300, 400, 500, 600, 700 and others up to
+// 9900".
 std::string StepsNamed(const std::set<std::uint64_t>& steps);
 
 // "rank 3", "ranks 0-3, 7" for the noun "rank".

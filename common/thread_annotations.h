@@ -1,7 +1,7 @@
-// A mutex, a lock and a condition variable that clang's thread-safety analysis understands: it proves that what is
-// STATCOLLECT_GUARDED_BY a mutex is touched with that mutex held. scripts/lint.sh runs the analysis; other compilers see
-// std::mutex and std::condition_variable and nothing else.
-// https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+// A mutex, a lock and a condition variable that clang's thread-safety analysis understands: it
+// proves that what is STATCOLLECT_GUARDED_BY a mutex is touched with that mutex held.
+// scripts/lint.sh runs the analysis; other compilers see std::mutex and std::condition_variable and
+// nothing else. https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #ifndef STATCOLLECT_COMMON_THREAD_ANNOTATIONS_H_
 #define STATCOLLECT_COMMON_THREAD_ANNOTATIONS_H_
 
@@ -22,9 +22,11 @@
 // On a function: the caller holds the mutex.
 #define STATCOLLECT_REQUIRES(...) STATCOLLECT_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 // On a function: the caller holds the mutex, shared with other readers at least.
-#define STATCOLLECT_REQUIRES_SHARED(...) STATCOLLECT_THREAD_ATTRIBUTE(requires_shared_capability(__VA_ARGS__))
+#define STATCOLLECT_REQUIRES_SHARED(...) \
+  STATCOLLECT_THREAD_ATTRIBUTE(requires_shared_capability(__VA_ARGS__))
 // On a function that the analysis cannot follow. Say why beside it.
-#define STATCOLLECT_NO_THREAD_SAFETY_ANALYSIS STATCOLLECT_THREAD_ATTRIBUTE(no_thread_safety_analysis)
+#define STATCOLLECT_NO_THREAD_SAFETY_ANALYSIS \
+  STATCOLLECT_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace statcollect {
 
@@ -36,9 +38,12 @@ class STATCOLLECT_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
 
   void lock() STATCOLLECT_THREAD_ATTRIBUTE(acquire_capability()) { mutex_.lock(); }
   void unlock() STATCOLLECT_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
-  // Tells the analysis what it cannot see: the caller holds the mutex, under the name of another object. Checks nothing.
+  // Tells the analysis what it cannot see: the caller holds the mutex, under the name of another
+  // object. Checks nothing.
   void AssertHeld() const STATCOLLECT_THREAD_ATTRIBUTE(assert_capability(this)) {}
-  bool try_lock() STATCOLLECT_THREAD_ATTRIBUTE(try_acquire_capability(true)) { return mutex_.try_lock(); }
+  bool try_lock() STATCOLLECT_THREAD_ATTRIBUTE(try_acquire_capability(true)) {
+    return mutex_.try_lock();
+  }
 
  private:
   friend class ConditionVariable;
@@ -48,7 +53,8 @@ class STATCOLLECT_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
 // Holds a mutex while it lives, except between unlock() and lock().
 class STATCOLLECT_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) STATCOLLECT_THREAD_ATTRIBUTE(acquire_capability(mutex)) : mutex_(mutex) {
+  explicit MutexLock(Mutex& mutex) STATCOLLECT_THREAD_ATTRIBUTE(acquire_capability(mutex))
+      : mutex_(mutex) {
     mutex_.lock();
   }
   ~MutexLock() STATCOLLECT_THREAD_ATTRIBUTE(release_capability()) {
@@ -80,8 +86,12 @@ class STATCOLLECT_THREAD_ATTRIBUTE(capability("mutex")) SharedMutex {
 
   void lock() STATCOLLECT_THREAD_ATTRIBUTE(acquire_capability()) { mutex_.lock(); }
   void unlock() STATCOLLECT_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
-  void lock_shared() STATCOLLECT_THREAD_ATTRIBUTE(acquire_shared_capability()) { mutex_.lock_shared(); }
-  void unlock_shared() STATCOLLECT_THREAD_ATTRIBUTE(release_shared_capability()) { mutex_.unlock_shared(); }
+  void lock_shared() STATCOLLECT_THREAD_ATTRIBUTE(acquire_shared_capability()) {
+    mutex_.lock_shared();
+  }
+  void unlock_shared() STATCOLLECT_THREAD_ATTRIBUTE(release_shared_capability()) {
+    mutex_.unlock_shared();
+  }
 
  private:
   std::shared_mutex mutex_;
@@ -103,11 +113,14 @@ class STATCOLLECT_THREAD_ATTRIBUTE(scoped_lockable) WriterLock {
 
 class STATCOLLECT_THREAD_ATTRIBUTE(scoped_lockable) ReaderLock {
  public:
-  explicit ReaderLock(SharedMutex& mutex) STATCOLLECT_THREAD_ATTRIBUTE(acquire_shared_capability(mutex))
+  explicit ReaderLock(SharedMutex& mutex)
+      STATCOLLECT_THREAD_ATTRIBUTE(acquire_shared_capability(mutex))
       : mutex_(mutex) {
     mutex_.lock_shared();
   }
-  ~ReaderLock() STATCOLLECT_THREAD_ATTRIBUTE(release_generic_capability()) { mutex_.unlock_shared(); }
+  ~ReaderLock() STATCOLLECT_THREAD_ATTRIBUTE(release_generic_capability()) {
+    mutex_.unlock_shared();
+  }
   ReaderLock(const ReaderLock&) = delete;
   ReaderLock& operator=(const ReaderLock&) = delete;
 
@@ -115,8 +128,9 @@ class STATCOLLECT_THREAD_ATTRIBUTE(scoped_lockable) ReaderLock {
   SharedMutex& mutex_;
 };
 
-// std::condition_variable for Mutex. Each wait releases the mutex and holds it again when it returns, so to the caller it is held
-// throughout. A predicate is called with the mutex held: annotate it with STATCOLLECT_REQUIRES.
+// std::condition_variable for Mutex. Each wait releases the mutex and holds it again when it
+// returns, so to the caller it is held throughout. A predicate is called with the mutex held:
+// annotate it with STATCOLLECT_REQUIRES.
 class ConditionVariable {
  public:
   void notify_one() noexcept { changed_.notify_one(); }
@@ -139,8 +153,8 @@ class ConditionVariable {
   }
   // Returns what `done` says at the end; false: the deadline came first.
   template <typename Clock, typename Duration, typename Predicate>
-  bool wait_until(Mutex& mutex, const std::chrono::time_point<Clock, Duration>& deadline, Predicate done)
-      STATCOLLECT_REQUIRES(mutex) {
+  bool wait_until(Mutex& mutex, const std::chrono::time_point<Clock, Duration>& deadline,
+                  Predicate done) STATCOLLECT_REQUIRES(mutex) {
     Native native(mutex);
     return changed_.wait_until(native.lock, deadline, std::move(done));
   }

@@ -22,7 +22,8 @@ constexpr std::size_t kTokenIdDigits = 12, kTokenDigits = 64;
 constexpr std::size_t kTokenLength = kTokenHead.size() + kTokenIdDigits + 1 + kTokenDigits;
 
 Status BadTokenFile(const std::string& path, const std::string& found, const std::string& next) {
-  return {Code::kUnauthenticated, "read the token file " + Printable(path) + ": " + found + "; " + next};
+  return {Code::kUnauthenticated,
+          "read the token file " + Printable(path) + ": " + found + "; " + next};
 }
 
 bool AllHex(std::string_view text) {
@@ -69,10 +70,12 @@ Result<std::string> ReadTokenFile(const std::string& path) {
   if (!text.starts_with(kTokenHead))
     return BadTokenFile(path, "it holds something else than a token", std::string(expected));
   if (text.size() < kTokenLength)
-    return BadTokenFile(path, "the token is cut off after " + std::to_string(text.size()) + " characters",
+    return BadTokenFile(path,
+                        "the token is cut off after " + std::to_string(text.size()) + " characters",
                         std::string(expected));
   if (!IsToken(text))
-    return BadTokenFile(path, "it holds more than a token, or a damaged one", std::string(expected));
+    return BadTokenFile(path, "it holds more than a token, or a damaged one",
+                        std::string(expected));
   return std::string(text);
 }
 
@@ -81,7 +84,8 @@ bool ContainsToken(std::string_view text) {
        at = text.find(kTokenHead, at + 1)) {
     const std::string_view rest = text.substr(at + kTokenHead.size());
     // Also a token that was cut off.
-    if (rest.size() > kTokenIdDigits && AllHex(rest.substr(0, kTokenIdDigits)) && rest[kTokenIdDigits] == '_')
+    if (rest.size() > kTokenIdDigits && AllHex(rest.substr(0, kTokenIdDigits)) &&
+        rest[kTokenIdDigits] == '_')
       return true;
   }
   return false;

@@ -9,8 +9,9 @@
 
 namespace statcollect {
 
-// The token in the file. kUnauthenticated, with the path and what to do, but never with the file's content: no
-// such file, not a plain file, others may read it, empty, cut off, or not a token. A few system calls.
+// The token in the file. kUnauthenticated, with the path and what to do, but never with the file's
+// content: no such file, not a plain file, others may read it, empty, cut off, or not a token. A
+// few system calls.
 Result<std::string> ReadTokenFile(const std::string& path);
 
 // Whether the text contains something that looks like a token.

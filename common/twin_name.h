@@ -11,7 +11,8 @@ namespace statcollect {
 // NAME.twin-ULPS-SEED.
 std::string TwinName(std::string_view base, std::uint64_t ulps, std::uint64_t seed);
 
-// The run that this one is a twin of, by its name, which must outlive the result; empty if it is none.
+// The run that this one is a twin of, by its name, which must outlive the result; empty if it is
+// none.
 std::string_view BaseOfTwin(std::string_view run);
 
 }  // namespace statcollect

@@ -1,5 +1,5 @@
-// Enumerations shared by agent, wire and store. Their values are part of the wire and disk formats: add at
-// the end, never renumber.
+// Enumerations shared by agent, wire and store. Their values are part of the wire and disk formats:
+// add at the end, never renumber.
 #ifndef STATCOLLECT_COMMON_TYPES_H_
 #define STATCOLLECT_COMMON_TYPES_H_
 
@@ -29,8 +29,8 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypeCount = 18;
 
-// The kind of an observed tensor. Stages of a step, in order: output, input, inspect (forward); grad_*,
-// inspect_grad (backward); weight_grad; weight and optimizer_state (after the update).
+// The kind of an observed tensor. Stages of a step, in order: output, input, inspect (forward);
+// grad_*, inspect_grad (backward); weight_grad; weight and optimizer_state (after the update).
 enum class Kind : std::uint8_t {
   kUnspecified = 0,
   kOutput = 1,
@@ -48,8 +48,8 @@ enum class Kind : std::uint8_t {
 };
 inline constexpr int kKindCount = 13;
 
-// The pass of an observation. `init`: before the first step of a launch (weights as loaded); `eval`: no-grad
-// or evaluation pass.
+// The pass of an observation. `init`: before the first step of a launch (weights as loaded);
+// `eval`: no-grad or evaluation pass.
 enum class Mode : std::uint8_t { kUnspecified = 0, kTrain = 1, kEval = 2, kInit = 3 };
 inline constexpr int kModeCount = 4;
 
@@ -88,7 +88,9 @@ enum class HashKind : std::uint8_t {
 inline constexpr int kHashKindCount = 6;
 
 // Whether the hash is statagent's own, of the raw bits of the elements, whichever the definition.
-constexpr bool IsContent(HashKind kind) { return kind == HashKind::kContent2 || kind == HashKind::kContent3; }
+constexpr bool IsContent(HashKind kind) {
+  return kind == HashKind::kContent2 || kind == HashKind::kContent3;
+}
 
 // The point in a step at which memory was measured.
 enum class MemoryPhase : std::uint8_t {
@@ -102,9 +104,9 @@ enum class MemoryPhase : std::uint8_t {
 };
 inline constexpr int kMemoryPhaseCount = 7;
 
-// Quantities of a memory record, in bytes: bit n of MemoryRecord::present. Unless stated otherwise they are
-// of the device, from the framework's allocator, at the time of the record; "max" is the maximum since the
-// process began.
+// Quantities of a memory record, in bytes: bit n of MemoryRecord::present. Unless stated otherwise
+// they are of the device, from the framework's allocator, at the time of the record; "max" is the
+// maximum since the process began.
 enum class MemoryQuantity : std::uint8_t {
   kAllocated = 0,
   kMaxAllocated = 1,
@@ -123,8 +125,8 @@ enum class MemoryQuantity : std::uint8_t {
   kHostFree = 14,  // of the machine: available without swapping; also the next one
   kHostTotal = 15,
   kStepMaxAllocated = 16,  // maximum within the step so far
-  kAllocatedDelta =
-      17,  // of a module's record: what its forward pass allocated, and by how much it raised the peak
+  kAllocatedDelta = 17,    // of a module's record: what its forward pass allocated, and by how much
+                           // it raised the peak
   kPeakDelta = 18,
 };
 inline constexpr int kMemoryQuantityCount = 19;

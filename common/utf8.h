@@ -13,7 +13,9 @@ struct Utf8Character {
 };
 
 // Whether the byte continues a character that began before it.
-constexpr bool IsUtf8Continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
+constexpr bool IsUtf8Continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+}
 
 // The first character of the text.
 constexpr Utf8Character DecodeUtf8(std::string_view text) {

@@ -1,5 +1,5 @@
-// Messages <-> plain records, one file of convert/ for each family of messages. Everything that comes from
-// outside passes a FromWire function and is valid afterwards.
+// Messages <-> plain records, one file of convert/ for each family of messages. Everything that
+// comes from outside passes a FromWire function and is valid afterwards.
 #ifndef STATCOLLECT_PROTO_CONVERT_H_
 #define STATCOLLECT_PROTO_CONVERT_H_
 
@@ -28,19 +28,19 @@ v1::Hello ToWire(const SessionInfo& info, std::uint64_t first_unacked_seq);
 // kFailedPrecondition: protocol version (says which this build speaks).
 Result<SessionInfo> FromWire(const v1::Hello& hello);
 
-// Layouts that a session has defined before the batch at hand, by id: known[i].id == i. Both sides need them,
-// because a record's element count and the width of its sketch follow from its layout, which an earlier batch
-// may have defined.
+// Layouts that a session has defined before the batch at hand, by id: known[i].id == i. Both sides
+// need them, because a record's element count and the width of its sketch follow from its layout,
+// which an earlier batch may have defined.
 using KnownLayouts = std::span<const Layout>;
 
-// Serializes the records, computes the CRC. Preconditions: batch.records() > 0; every record's layout is in
-// `batch` or `known`.
+// Serializes the records, computes the CRC. Preconditions: batch.records() > 0; every record's
+// layout is in `batch` or `known`.
 v1::Batch ToWire(const RecordBatch& batch, KnownLayouts known);
-// Checks the CRC first, then parses, then validates: equal column lengths, record count == n, counts that add
-// up to the layout's element count, known enumerations, names, shapes, steps that do not decrease, sketch
-// width, sizes. Definitions must be dense; layouts also against `known` (a repeated one must be equal).
-// kDataLoss for the CRC, kInvalidArgument for the rest, naming field and index. Activation ids are not looked
-// up here: the session checks them against what it knows.
+// Checks the CRC first, then parses, then validates: equal column lengths, record count == n,
+// counts that add up to the layout's element count, known enumerations, names, shapes, steps that
+// do not decrease, sketch width, sizes. Definitions must be dense; layouts also against `known` (a
+// repeated one must be equal). kDataLoss for the CRC, kInvalidArgument for the rest, naming field
+// and index. Activation ids are not looked up here: the session checks them against what it knows.
 Result<RecordBatch> FromWire(const v1::Batch& batch, KnownLayouts known);
 
 // Records without sequence numbers, as queries answer them; may be empty. Same rules as in a batch.

@@ -1,4 +1,5 @@
-// The protos of this build with their comments, as protoc wrote them: a serialized FileDescriptorSet.
+// The protos of this build with their comments, as protoc wrote them: a serialized
+// FileDescriptorSet.
 #ifndef STATCOLLECT_PROTO_DESCRIPTOR_SET_H_
 #define STATCOLLECT_PROTO_DESCRIPTOR_SET_H_
 

@@ -138,19 +138,22 @@ Json OfField(const Message& message, const FieldDescriptor& field) {
   if (field.is_map()) return OfMap(message, field);
   if (field.is_repeated()) {
     Json list = Json::array();
-    for (int i = 0; i < r.FieldSize(message, &field); ++i) list.push_back(OfElement(message, field, i));
+    for (int i = 0; i < r.FieldSize(message, &field); ++i)
+      list.push_back(OfElement(message, field, i));
     return list;
   }
   if (field.has_presence() && !r.HasField(message, &field)) return nullptr;
   return OfSingle(message, field);
 }
 
-// The common prefix of the type's value names: "DISTANCE_KIND_" if its zero is DISTANCE_KIND_UNSPECIFIED.
+// The common prefix of the type's value names: "DISTANCE_KIND_" if its zero is
+// DISTANCE_KIND_UNSPECIFIED.
 std::string_view Prefix(const EnumDescriptor& type) {
   const auto* zero = type.FindValueByNumber(0);
   if (zero == nullptr) return {};
   const std::string_view name = zero->name();
-  return name.ends_with(kZeroSuffix) ? name.substr(0, name.size() - kZeroSuffix.size()) : std::string_view{};
+  return name.ends_with(kZeroSuffix) ? name.substr(0, name.size() - kZeroSuffix.size())
+                                     : std::string_view{};
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ namespace {
 
 constexpr std::chrono::hours kAuthorityValid{24 * 3650};
 constexpr std::chrono::hours kClockSkew{24};  // a certificate is valid from a day ago on
-const Names kNames{.certificate = "the certificate", .key = "the key", .authorities = "the authority"};
+const Names kNames{
+    .certificate = "the certificate", .key = "the key", .authorities = "the authority"};
 
 struct Signed {
   CertificatePointer certificate;
@@ -36,15 +37,16 @@ struct Signed {
 };
 
 Status Failed(const std::string& attempted) {
-  return {Code::kInternal, "make certificates: " + attempted + " failed in OpenSSL; check its installation"};
+  return {Code::kInternal,
+          "make certificates: " + attempted + " failed in OpenSSL; check its installation"};
 }
 
 bool IsHost(const std::string& host) {
   if (IsAddress(host)) return true;
   return !host.empty() && host.size() <= 253 && host.front() != '-' && host.front() != '.' &&
          std::all_of(host.begin(), host.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-                  c == '.' || c == '*' || c == '_';
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '-' || c == '.' || c == '*' || c == '_';
          });
 }
 
@@ -61,7 +63,8 @@ bool SetSerial(X509* certificate) {
   std::array<unsigned char, 16> random{};
   if (RAND_bytes(random.data(), random.size()) != 1) return false;
   random[0] &= 0x7f;
-  const std::unique_ptr<BIGNUM, Free<BN_free>> number(BN_bin2bn(random.data(), random.size(), nullptr));
+  const std::unique_ptr<BIGNUM, Free<BN_free>> number(
+      BN_bin2bn(random.data(), random.size(), nullptr));
   return number && BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate)) != nullptr;
 }
 
@@ -73,7 +76,8 @@ struct Wanted {
 
 // Signed by `authority`, or by itself if that is null.
 Result<Signed> Make(const Wanted& wanted, const Signed* authority) {
-  Signed made{.certificate = CertificatePointer(X509_new()), .key = KeyPointer(EVP_EC_gen("P-256"))};
+  Signed made{.certificate = CertificatePointer(X509_new()),
+              .key = KeyPointer(EVP_EC_gen("P-256"))};
   X509* const certificate = made.certificate.get();
   if (certificate == nullptr || !made.key) return Failed("a new key");
   X509* const issuer = authority != nullptr ? authority->certificate.get() : certificate;
@@ -84,9 +88,9 @@ Result<Signed> Make(const Wanted& wanted, const Signed* authority) {
               X509_gmtime_adj(X509_getm_notBefore(certificate), -seconds(kClockSkew)) != nullptr &&
               X509_gmtime_adj(X509_getm_notAfter(certificate), seconds(wanted.valid)) != nullptr &&
               X509_set_pubkey(certificate, made.key.get()) == 1 &&
-              X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate), "CN", MBSTRING_UTF8,
-                                         reinterpret_cast<const unsigned char*>(wanted.name.c_str()), -1, -1,
-                                         0) == 1 &&
+              X509_NAME_add_entry_by_txt(
+                  X509_get_subject_name(certificate), "CN", MBSTRING_UTF8,
+                  reinterpret_cast<const unsigned char*>(wanted.name.c_str()), -1, -1, 0) == 1 &&
               X509_set_issuer_name(certificate, X509_get_subject_name(issuer)) == 1;
   for (const auto& [which, value] : wanted.extensions)
     good = good && AddExtension(certificate, issuer, which, value);
@@ -94,7 +98,8 @@ Result<Signed> Make(const Wanted& wanted, const Signed* authority) {
   if (authority != nullptr)
     good = good && AddExtension(certificate, issuer, NID_authority_key_identifier, "keyid:always");
   EVP_PKEY* const signer = authority != nullptr ? authority->key.get() : made.key.get();
-  if (!good || X509_sign(certificate, signer, EVP_sha256()) == 0) return Failed("a new certificate");
+  if (!good || X509_sign(certificate, signer, EVP_sha256()) == 0)
+    return Failed("a new certificate");
   return made;
 }
 
@@ -107,7 +112,8 @@ std::string Text(BIO* bio) {
 Status Write(const Signed& made, const std::string& certificate, const std::string& key) {
   const BioPointer pem(BIO_new(BIO_s_mem())), secret(BIO_new(BIO_s_mem()));
   if (!pem || !secret || PEM_write_bio_X509(pem.get(), made.certificate.get()) != 1 ||
-      PEM_write_bio_PrivateKey(secret.get(), made.key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1)
+      PEM_write_bio_PrivateKey(secret.get(), made.key.get(), nullptr, nullptr, 0, nullptr,
+                               nullptr) != 1)
     return Failed("writing PEM");
   STATCOLLECT_RETURN_IF_ERROR(ReplaceFile(key, Text(secret.get()), 0600));
   return ReplaceFile(certificate, Text(pem.get()), 0644);
@@ -151,7 +157,8 @@ AuthorityFiles FilesIn(const std::string& directory) {
 
 Status MakeCertificates(const std::string& directory, const AuthorityOptions& options) {
   if (options.hosts.empty())
-    return {Code::kInvalidArgument, "make certificates: found no host; expected the names that clients use"};
+    return {Code::kInvalidArgument,
+            "make certificates: found no host; expected the names that clients use"};
   for (const std::string& host : options.hosts) {
     if (!IsHost(host))
       return {Code::kInvalidArgument,
@@ -171,13 +178,14 @@ Status MakeCertificates(const std::string& directory, const AuthorityOptions& op
   if (!authority.ok()) return authority.status();
   const std::pair<int, std::string> leaf{NID_basic_constraints, "critical,CA:FALSE"};
   const std::pair<int, std::string> use{NID_key_usage, "critical,digitalSignature"};
-  const auto server = Make({.name = "statcollectord",
-                            .valid = options.valid,
-                            .extensions = {leaf,
-                                           use,
-                                           {NID_ext_key_usage, "serverAuth"},
-                                           {NID_subject_alt_name, AlternativeNames(options.hosts)}}},
-                           &*authority);
+  const auto server =
+      Make({.name = "statcollectord",
+            .valid = options.valid,
+            .extensions = {leaf,
+                           use,
+                           {NID_ext_key_usage, "serverAuth"},
+                           {NID_subject_alt_name, AlternativeNames(options.hosts)}}},
+           &*authority);
   if (!server.ok()) return server.status();
   const auto client = Make({.name = "statcollect client",
                             .valid = options.valid,
@@ -191,7 +199,8 @@ Status MakeCertificates(const std::string& directory, const AuthorityOptions& op
 std::vector<std::string> OwnHosts() {
   std::vector<std::string> hosts{"localhost", "127.0.0.1", "::1"};
   const auto add = [&hosts](const std::string& host) {
-    if (IsHost(host) && std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+    if (IsHost(host) && std::find(hosts.begin(), hosts.end(), host) == hosts.end())
+      hosts.push_back(host);
   };
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) == 0) add(name.data());
@@ -202,10 +211,12 @@ std::vector<std::string> OwnHosts() {
     if (one->ifa_addr == nullptr) continue;
     std::array<char, INET6_ADDRSTRLEN> text{};
     if (one->ifa_addr->sa_family == AF_INET) {
-      inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(one->ifa_addr)->sin_addr, text.data(), text.size());
+      inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(one->ifa_addr)->sin_addr, text.data(),
+                text.size());
     } else if (one->ifa_addr->sa_family == AF_INET6) {
       const in6_addr& address = reinterpret_cast<sockaddr_in6*>(one->ifa_addr)->sin6_addr;
-      if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;  // needs a scope, which a certificate cannot have
+      if (IN6_IS_ADDR_LINKLOCAL(&address))
+        continue;  // needs a scope, which a certificate cannot have
       inet_ntop(AF_INET6, &address, text.data(), text.size());
     } else {
       continue;

@@ -22,7 +22,8 @@ constexpr std::size_t kFileBytesMax = 1 << 20;
 
 Status Bad(const std::string& name, const std::string& path, const std::string& found,
            const std::string& next) {
-  return {Code::kInvalidArgument, "TLS: " + name + " '" + Printable(path) + "': " + found + "; " + next};
+  return {Code::kInvalidArgument,
+          "TLS: " + name + " '" + Printable(path) + "': " + found + "; " + next};
 }
 
 Result<std::string> ReadFile(const std::string& name, const std::string& path) {
@@ -30,7 +31,8 @@ Result<std::string> ReadFile(const std::string& name, const std::string& path) {
     return Bad(name, path, "cannot be read: " + std::generic_category().message(errno),
                "expected a PEM file that this user may read; check its path and permissions");
   };
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block
+  const int descriptor =
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block
   if (descriptor < 0) return failed();
   std::string text(kFileBytesMax + 1, '\0');
   std::size_t size = 0;
@@ -48,7 +50,8 @@ Result<std::string> ReadFile(const std::string& name, const std::string& path) {
 
 Status CheckDates(const std::string& name, const std::string& path, const X509& certificate) {
   if (X509_cmp_current_time(X509_get0_notAfter(&certificate)) < 0)
-    return Bad(name, path, "the certificate expired on " + TimeText(X509_get0_notAfter(&certificate)),
+    return Bad(name, path,
+               "the certificate expired on " + TimeText(X509_get0_notAfter(&certificate)),
                "expected one that is valid now; put a new one there");
   if (X509_cmp_current_time(X509_get0_notBefore(&certificate)) > 0)
     return Bad(name, path,
@@ -65,14 +68,16 @@ Status CheckPair(const Files& files, const Names& names, const Material& materia
   STATCOLLECT_RETURN_IF_ERROR(CheckDates(names.certificate, files.certificate, *chain.front()));
   const KeyPointer key = ReadKey(material.key);
   if (!key)
-    return Bad(names.key, files.key, "has no readable private key",
-               "expected PEM text that begins with -----BEGIN PRIVATE KEY-----, without a passphrase");
+    return Bad(
+        names.key, files.key, "has no readable private key",
+        "expected PEM text that begins with -----BEGIN PRIVATE KEY-----, without a passphrase");
   const bool matches = X509_check_private_key(chain.front().get(), key.get()) == 1;
   ERR_clear_error();
   if (matches) return Status::Ok();
   return Bad(names.key, files.key,
              "is not the key of the certificate in '" + Printable(files.certificate) + "'",
-             "expected the key that this certificate was made for; give the two files that belong together");
+             "expected the key that this certificate was made for; give the two files that belong "
+             "together");
 }
 
 }  // namespace
@@ -98,7 +103,8 @@ Result<Material> Load(const Files& files, const Names& names) {
   if (!files.certificate.empty()) STATCOLLECT_RETURN_IF_ERROR(CheckPair(files, names, material));
   if (!files.authorities.empty() && ReadCertificates(material.authorities).empty())
     return Bad(names.authorities, files.authorities, "has no readable certificate",
-               "expected certificate authorities as PEM text that begins with -----BEGIN CERTIFICATE-----");
+               "expected certificate authorities as PEM text that begins with -----BEGIN "
+               "CERTIFICATE-----");
   return material;
 }
 
@@ -116,11 +122,13 @@ Status ReplaceFile(const std::string& path, const std::string& text, unsigned mo
   };
   const std::string fresh = path + ".new";
   (void)unlink(fresh.c_str());
-  const int descriptor = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+  const int descriptor =
+      open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
   if (descriptor < 0) return failed(fresh);
-  const bool written = fchmod(descriptor, mode) == 0 &&
-                       write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                       fsync(descriptor) == 0;
+  const bool written =
+      fchmod(descriptor, mode) == 0 &&
+      write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      fsync(descriptor) == 0;
   close(descriptor);
   return written && std::rename(fresh.c_str(), path.c_str()) == 0 ? Status::Ok() : failed(path);
 }

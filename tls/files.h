@@ -26,15 +26,18 @@ struct Names {
   std::string certificate, key, authorities;
 };
 
-// kInvalidArgument: a file is missing, unreadable, larger than 1 MiB or not PEM; a certificate has expired or is
-// not valid yet; the key is not that of the certificate; one of certificate and key without the other. The
-// message names the file and the next step. Reads three small files; thread-safe.
+// kInvalidArgument: a file is missing, unreadable, larger than 1 MiB or not PEM; a certificate has
+// expired or is not valid yet; the key is not that of the certificate; one of certificate and key
+// without the other. The message names the file and the next step. Reads three small files;
+// thread-safe.
 Result<Material> Load(const Files& files, const Names& names);
 
-// Whether the certificate is for this name, which may match a wildcard in it. Thread-safe; tens of microseconds.
+// Whether the certificate is for this name, which may match a wildcard in it. Thread-safe; tens of
+// microseconds.
 bool IsFor(const Material& material, const std::string& name);
 
-// Writes a new file that takes the place of the old one at once, so that nobody reads half of it. kInternal.
+// Writes a new file that takes the place of the old one at once, so that nobody reads half of it.
+// kInternal.
 Status ReplaceFile(const std::string& path, const std::string& text, unsigned mode);
 
 }  // namespace statcollect::tls

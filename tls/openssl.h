@@ -27,7 +27,8 @@ using CertificatePointer = std::unique_ptr<X509, Free<X509_free>>;
 using ContextPointer = std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>>;
 using SessionPointer = std::unique_ptr<SSL, Free<SSL_free>>;
 
-// Of PEM text. Empty, or null, if there is none that can be read; the thread's error queue is empty afterwards.
+// Of PEM text. Empty, or null, if there is none that can be read; the thread's error queue is empty
+// afterwards.
 std::vector<CertificatePointer> ReadCertificates(const std::string& pem);
 KeyPointer ReadKey(const std::string& pem);  // one that needs a passphrase is not read
 

@@ -22,8 +22,8 @@ std::string AddressOf(const ASN1_OCTET_STRING* bytes) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const int size = ASN1_STRING_length(bytes);
   if (size != 4 && size != 16) return {};
-  const char* made =
-      inet_ntop(size == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(bytes), text.data(), text.size());
+  const char* made = inet_ntop(size == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(bytes),
+                               text.data(), text.size());
   return made == nullptr ? "" : made;
 }
 
@@ -44,7 +44,8 @@ std::string NameOf(const GENERAL_NAME& name) {
 
 // "rank7\0.other" must not pass for rank7.
 bool IsPlain(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f; });
+  return !name.empty() &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
 }  // namespace
@@ -52,14 +53,15 @@ bool IsPlain(const std::string& name) {
 std::vector<std::string> NamesOf(const X509* certificate) {
   using Names = std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>>;
   std::vector<std::string> names;
-  const Names found(
-      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  const Names found(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; i < sk_GENERAL_NAME_num(found.get()); ++i)
     names.push_back(NameOf(*sk_GENERAL_NAME_value(found.get(), i)));
   if (found == nullptr) {
     const X509_NAME* subject = X509_get_subject_name(certificate);
     const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-    if (at >= 0) names.push_back(TextOf(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at))));
+    if (at >= 0)
+      names.push_back(TextOf(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at))));
   }
   std::erase_if(names, [](const std::string& name) { return !IsPlain(name); });
   return names;
@@ -67,9 +69,10 @@ std::vector<std::string> NamesOf(const X509* certificate) {
 
 std::vector<std::string> PeerNames(const SSL* connection) {
   const CertificatePointer certificate(SSL_get1_peer_certificate(connection));
-  const bool verified =
-      SSL_get_verify_mode(connection) != SSL_VERIFY_NONE && SSL_get_verify_result(connection) == X509_V_OK;
-  return certificate != nullptr && verified ? NamesOf(certificate.get()) : std::vector<std::string>();
+  const bool verified = SSL_get_verify_mode(connection) != SSL_VERIFY_NONE &&
+                        SSL_get_verify_result(connection) == X509_V_OK;
+  return certificate != nullptr && verified ? NamesOf(certificate.get())
+                                            : std::vector<std::string>();
 }
 
 }  // namespace statcollect::tls

@@ -9,9 +9,9 @@
 
 namespace statcollect::tls {
 
-// The subject's alternative names (DNS names, addresses, URIs, mail) of the peer's verified certificate, or, if it has
-// none, its common name: what gRPC says about such a peer. Empty without a verified certificate. Names that hold
-// control characters are left out.
+// The subject's alternative names (DNS names, addresses, URIs, mail) of the peer's verified
+// certificate, or, if it has none, its common name: what gRPC says about such a peer. Empty without
+// a verified certificate. Names that hold control characters are left out.
 std::vector<std::string> PeerNames(const SSL* connection);
 
 // Of a certificate, in its order.

@@ -68,14 +68,16 @@ class Connection {
     if (connect(fd_, to.ai_addr, to.ai_addrlen) == 0) return;
     int error = errno;
     socklen_t size = sizeof error;
-    if (error == EINPROGRESS && Await(POLLOUT)) getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error == EINPROGRESS && Await(POLLOUT))
+      getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) Close();
   }
   void Close() {
     if (fd_ >= 0) close(std::exchange(fd_, -1));
   }
   bool Await(short what) const {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
     pollfd ready{.fd = fd_, .events = what, .revents = 0};
     return left > 0 && poll(&ready, 1, static_cast<int>(left)) > 0;
   }
@@ -87,19 +89,21 @@ class Connection {
 
 // The names and addresses that a certificate is for, as "localhost, 127.0.0.1".
 std::string NamesOf(const X509& certificate) {
-  const std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>> names(
-      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)));
+  const std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)));
   std::string text;
   const auto add = [&text](const std::string& name) { text += (text.empty() ? "" : ", ") + name; };
   for (int i = 0; names && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
     if (name->type == GEN_DNS) {
-      add(Printable(std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name->d.dNSName)),
-                                static_cast<std::size_t>(ASN1_STRING_length(name->d.dNSName)))));
+      add(Printable(
+          std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name->d.dNSName)),
+                      static_cast<std::size_t>(ASN1_STRING_length(name->d.dNSName)))));
     } else if (name->type == GEN_IPADD) {
       std::array<char, INET6_ADDRSTRLEN> shown{};
       const int family = ASN1_STRING_length(name->d.iPAddress) == 4 ? AF_INET : AF_INET6;
-      if (inet_ntop(family, ASN1_STRING_get0_data(name->d.iPAddress), shown.data(), shown.size()) != nullptr)
+      if (inet_ntop(family, ASN1_STRING_get0_data(name->d.iPAddress), shown.data(), shown.size()) !=
+          nullptr)
         add(shown.data());
     }
   }
@@ -124,9 +128,11 @@ class Handshake {
     while (true) {
       const bool finished = SSL_is_init_finished(session_.get()) != 0;
       if (finished && !uses_tls_) return SpeaksTls();
-      // The server's first message shows that it takes our certificate: with TLS 1.3 our side is done earlier.
+      // The server's first message shows that it takes our certificate: with TLS 1.3 our side is
+      // done earlier.
       char first = 0;
-      const int done = finished ? SSL_read(session_.get(), &first, 1) : SSL_do_handshake(session_.get());
+      const int done =
+          finished ? SSL_read(session_.get(), &first, 1) : SSL_do_handshake(session_.get());
       if (done > 0 && finished) return "";
       if (done > 0) continue;
       const int why = SSL_get_error(session_.get(), done);
@@ -143,8 +149,10 @@ class Handshake {
       X509_STORE_add_cert(SSL_CTX_get_cert_store(context_.get()), one.get());
     if (const auto chain = ReadCertificates(ours.certificate); !chain.empty()) {
       SSL_CTX_use_certificate(context_.get(), chain.front().get());
-      for (std::size_t i = 1; i < chain.size(); ++i) SSL_CTX_add1_chain_cert(context_.get(), chain[i].get());
-      if (const KeyPointer key = ReadKey(ours.key)) SSL_CTX_use_PrivateKey(context_.get(), key.get());
+      for (std::size_t i = 1; i < chain.size(); ++i)
+        SSL_CTX_add1_chain_cert(context_.get(), chain[i].get());
+      if (const KeyPointer key = ReadKey(ours.key))
+        SSL_CTX_use_PrivateKey(context_.get(), key.get());
     }
     SSL_CTX_set_verify(context_.get(), uses_tls_ ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, nullptr);
     SSL_CTX_set_cert_verify_callback(context_.get(), &Handshake::Verify, this);
@@ -177,7 +185,8 @@ class Handshake {
 
   bool Flush() {
     std::array<char, 16384> out{};
-    for (int size = 0; (size = BIO_read(SSL_get_wbio(session_.get()), out.data(), out.size())) > 0;) {
+    for (int size = 0;
+         (size = BIO_read(SSL_get_wbio(session_.get()), out.data(), out.size())) > 0;) {
       if (!connection_.Send(out.data(), static_cast<std::size_t>(size))) return false;
     }
     return true;
@@ -190,14 +199,16 @@ class Handshake {
 
   std::string SpeaksTls() const {
     return "the collector at " + address_ +
-           " speaks TLS, and this client does not; give it the collector's ca.pem with " + names_.authorities;
+           " speaks TLS, and this client does not; give it the collector's ca.pem with " +
+           names_.authorities;
   }
   std::string Closed() const;
   std::string Failure() const;
   std::string WrongCertificate(long why) const;
   std::string Refused(const std::string& why) const {
-    return "the collector at " + address_ + " " + why + "; give this client a certificate signed by the " +
-           "collector's --tls-client-ca with " + names_.certificate + " and " + names_.key;
+    return "the collector at " + address_ + " " + why +
+           "; give this client a certificate signed by the " + "collector's --tls-client-ca with " +
+           names_.certificate + " and " + names_.key;
   }
   std::string NoTls() const {
     return "the collector at " + address_ +
@@ -219,10 +230,10 @@ class Handshake {
 std::string Handshake::Closed() const {
   // gRPC's server sends no alert, but otherwise always a first message.
   if (SSL_is_init_finished(session_.get()) != 0)
-    return Refused(
-        SSL_get_certificate(session_.get()) == nullptr
-            ? "requires a client certificate, and this client has none"
-            : "refuses this client's certificate: another authority signed it, or it has expired there");
+    return Refused(SSL_get_certificate(session_.get()) == nullptr
+                       ? "requires a client certificate, and this client has none"
+                       : "refuses this client's certificate: another authority signed it, or it "
+                         "has expired there");
   // A collector without TLS closes the connection when it reads a handshake.
   return uses_tls_ && !leaf_ ? NoTls() : "";
 }
@@ -244,7 +255,8 @@ std::string Handshake::Failure() const {
       return Refused("does not know the authority that signed this client's certificate");
     case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
       return Refused(
-          "refuses this client's certificate as expired; check the clocks of this machine and of the collector's");
+          "refuses this client's certificate as expired; check the clocks of this machine and of "
+          "the collector's");
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
     case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
     case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
@@ -264,7 +276,8 @@ std::string Handshake::WrongCertificate(long why) const {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return subject + " has expired" +
              (wrong_ ? " (on " + TimeText(X509_get0_notAfter(wrong_.get())) + ")" : "") +
-             "; put a new one into the collector's --tls-cert and --tls-key, or correct this machine's clock";
+             "; put a new one into the collector's --tls-cert and --tls-key, or correct this "
+             "machine's clock";
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return subject + " is not valid yet" +
              (wrong_ ? " (before " + TimeText(X509_get0_notBefore(wrong_.get())) + ")" : "") +
@@ -277,13 +290,15 @@ std::string Handshake::WrongCertificate(long why) const {
              "statcollectord tls init)";
     default:
       return subject + " is not signed by an authority that " + names_.authorities + " has (" +
-             X509_verify_cert_error_string(why) + "); give it the ca.pem that belongs to this collector";
+             X509_verify_cert_error_string(why) +
+             "); give it the ca.pem that belongs to this collector";
   }
 }
 
 }  // namespace
 
-std::string ExplainFailure(const std::string& address, const Material& ours, const ProbeOptions& options) {
+std::string ExplainFailure(const std::string& address, const Material& ours,
+                           const ProbeOptions& options) {
   auto to = ParseHostPort(address);
   if (!to) return "";
   return Handshake(address, *std::move(to), ours, options).Explain();

@@ -12,7 +12,8 @@ Reloader::Reloader(Files files, Names names, ReloaderOptions options, Material f
   thread_ = std::thread([this] { Run(); });
 }
 
-Result<std::unique_ptr<Reloader>> Reloader::Start(Files files, Names names, ReloaderOptions options) {
+Result<std::unique_ptr<Reloader>> Reloader::Start(Files files, Names names,
+                                                  ReloaderOptions options) {
   auto first = Load(files, names);
   if (!first.ok()) return first.status();
   return std::unique_ptr<Reloader>(

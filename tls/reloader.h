@@ -16,12 +16,14 @@ namespace statcollect::tls {
 
 struct ReloaderOptions {
   std::chrono::milliseconds interval{1000};
-  // From the reloader's thread: one line for a new certificate, and one for each way in which the files are bad.
+  // From the reloader's thread: one line for a new certificate, and one for each way in which the
+  // files are bad.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
 // Reads the files every second. It ignores files that it cannot use, such as the new
-// certificate with the old key while both are being replaced, and keeps the last good ones. Thread-safe; has a thread.
+// certificate with the old key while both are being replaced, and keeps the last good ones.
+// Thread-safe; has a thread.
 class Reloader {
  public:
   // Load's errors.

@@ -84,9 +84,11 @@ Status CudaCaptures::Copy(CapturedTensor* captured, const stats::CpuTensor& tens
     queue_->GiveUp(captured, CauseOf(copied));
     return copied;
   }
-  // Blocks while the stream's queue is full. Only this thread takes the flight away until it has an event.
+  // Blocks while the stream's queue is full. Only this thread takes the flight away until it has an
+  // event.
   const auto* from = static_cast<const unsigned char*>(tensor.data) - plan.first;
-  const auto event = api_->CopyToHostInStream(device, pinned_ + plan.begin, from, plan.bytes, stream);
+  const auto event =
+      api_->CopyToHostInStream(device, pinned_ + plan.begin, from, plan.bytes, stream);
   MutexLock lock(mutex_);
   if (event.ok()) {
     flight->event = *event;
@@ -105,15 +107,18 @@ Status CudaCaptures::PlanLocked(Flight& flight, const stats::CpuTensor& tensor, 
   const std::uint64_t elements = flight.captured->elements();
   const std::size_t element_bytes = DTypeBytes(tensor.dtype);
   if (elements > 0) {
-    const std::uint64_t row = flight.shape.empty() ? 1 : NumelOf(std::span(flight.shape).subspan(1));
+    const std::uint64_t row =
+        flight.shape.empty() ? 1 : NumelOf(std::span(flight.shape).subspan(1));
     const auto rows = static_cast<std::int64_t>((elements + row - 1) / row);
     const Extent extent = ExtentOf(flight.shape, flight.strides, rows);
     flight.bytes = static_cast<std::size_t>(extent.high - extent.low + 1) * element_bytes;
     // For a part of a contiguous row, read only that part.
-    if (rows == 1 && IsContiguousRow(flight.shape, flight.strides)) flight.bytes = elements * element_bytes;
+    if (rows == 1 && IsContiguousRow(flight.shape, flight.strides))
+      flight.bytes = elements * element_bytes;
     flight.first = static_cast<std::size_t>(-extent.low) * element_bytes;
     if (flight.bytes > kPinnedBytes) {
-      return {Code::kOutOfRange, "its elements are spread over " + std::to_string(flight.bytes >> 20) +
+      return {Code::kOutOfRange, "its elements are spread over " +
+                                     std::to_string(flight.bytes >> 20) +
                                      " MiB of the device's memory; at most " +
                                      std::to_string(kPinnedBytes >> 20) + " are copied"};
     }
@@ -132,7 +137,8 @@ Status CudaCaptures::PlanLocked(Flight& flight, const stats::CpuTensor& tensor, 
 
 Result<std::size_t> CudaCaptures::FindRoomLocked(std::size_t bytes) const {
   std::vector<std::pair<std::size_t, std::size_t>> used;
-  for (const Flight& flight : flights_) used.emplace_back(flight.begin, flight.begin + flight.bytes);
+  for (const Flight& flight : flights_)
+    used.emplace_back(flight.begin, flight.begin + flight.bytes);
   std::sort(used.begin(), used.end());
   constexpr std::size_t kAlignment = 256;
   std::size_t begin = 0;
@@ -169,8 +175,9 @@ std::size_t CudaCaptures::Poll() noexcept {
   for (Flight* const flight : landed) HandOver(flight);
   for (const auto& [target, why] : lost) on_lost_(target, why);
   MutexLock lock(mutex_);
-  flights_.remove_if(
-      [&](const Flight& flight) { return std::find(landed.begin(), landed.end(), &flight) != landed.end(); });
+  flights_.remove_if([&](const Flight& flight) {
+    return std::find(landed.begin(), landed.end(), &flight) != landed.end();
+  });
   return flights_.size();
 }
 

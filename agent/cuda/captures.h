@@ -1,9 +1,9 @@
-// Captures raw values of tensors in CUDA memory: copies them, in the tensor's stream, to pinned memory, and
-// from there, once they have arrived, to the capture queue. Nothing here waits for a device; the tensor may
-// be freed in stream order right after Copy.
+// Captures raw values of tensors in CUDA memory: copies them, in the tensor's stream, to pinned
+// memory, and from there, once they have arrived, to the capture queue. Nothing here waits for a
+// device; the tensor may be freed in stream order right after Copy.
 //
-// The pinned memory (kPinnedBytes) is allocated by the first Copy, in the caller's thread, and kept until the
-// end. The allocation takes milliseconds and may delay work of other streams, once.
+// The pinned memory (kPinnedBytes) is allocated by the first Copy, in the caller's thread, and kept
+// until the end. The allocation takes milliseconds and may delay work of other streams, once.
 #ifndef STATCOLLECT_AGENT_CUDA_CAPTURES_H_
 #define STATCOLLECT_AGENT_CUDA_CAPTURES_H_
 
@@ -40,8 +40,8 @@ class CudaCaptures final {
   CudaCaptures(const CudaCaptures&) = delete;
   CudaCaptures& operator=(const CudaCaptures&) = delete;
 
-  // Starts to copy the first elements into the reserved tensor, or gives it up and says why. Precondition:
-  // stats::Validate(tensor) is OK and its memory is the device's (CudaEngine::Check).
+  // Starts to copy the first elements into the reserved tensor, or gives it up and says why.
+  // Precondition: stats::Validate(tensor) is OK and its memory is the device's (CudaEngine::Check).
   Status Copy(CapturedTensor* captured, const stats::CpuTensor& tensor, int device, void* stream);
 
   // Hands over what has arrived; returns how many copies are still on their way. Never waits.

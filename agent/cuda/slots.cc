@@ -14,13 +14,15 @@ stats::cuda::Output OutputOf(Slot* slot) {
           .sketch = slot->sketch,
           .samples = slot->samples,
           .sample_count = &slot->sample_count,
-          .exponents = slot->exponents == nullptr ? std::span<std::uint64_t>() : std::span(*slot->exponents)};
+          .exponents = slot->exponents == nullptr ? std::span<std::uint64_t>()
+                                                  : std::span(*slot->exponents)};
 }
 
 }  // namespace
 
-CudaSlots::CudaSlots(const stats::cuda::EngineOptions& options, std::unique_ptr<stats::cuda::CudaApi> api,
-                     Recorder* recorder, const Clock* clock)
+CudaSlots::CudaSlots(const stats::cuda::EngineOptions& options,
+                     std::unique_ptr<stats::cuda::CudaApi> api, Recorder* recorder,
+                     const Clock* clock)
     : recorder_(recorder), clock_(clock), engine_(options, std::move(api)) {}
 
 Status CudaSlots::Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream,
@@ -30,11 +32,13 @@ Status CudaSlots::Fill(Slot* slot, const stats::CpuTensor& tensor, int device, v
   return enqueued.code() == Code::kUnimplemented ? enqueued : Status::Ok();
 }
 
-void CudaSlots::FillList(std::span<const Item> items, int device, void* stream, std::size_t* unimplemented) {
+void CudaSlots::FillList(std::span<const Item> items, int device, void* stream,
+                         std::size_t* unimplemented) {
   std::vector<stats::cuda::CudaEngine::Item> list;
   list.reserve(items.size());
   for (const Item& item : items) {
-    list.push_back({item.tensor, OutputOf(item.slot), item.slot, item.place ? &*item.place : nullptr});
+    list.push_back(
+        {item.tensor, OutputOf(item.slot), item.slot, item.place ? &*item.place : nullptr});
   }
   *unimplemented = 0;
   engine_.EnqueueList(list, device, stream, [&](void* cookie, const Status& why) {
@@ -55,7 +59,8 @@ void CudaSlots::GiveUp(Slot* slot, const Status& why) {
 }
 
 Status CudaSlots::AddToGraph(const GraphTensor& tensor, const stats::CpuTensor& data, int device,
-                             void* stream, std::uint64_t step, bool wanted, const PlacementView* place) {
+                             void* stream, std::uint64_t step, bool wanted,
+                             const PlacementView* place) {
   auto added = std::make_unique<InGraph>();
   added->tensor = tensor;
   InGraph* const cookie = added.get();
@@ -84,7 +89,8 @@ void CudaSlots::ReplaysIn(int device, void* stream) {
   streams_[device] = stream;
 }
 
-std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uint64_t step, bool wanted) {
+std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uint64_t step,
+                              bool wanted) {
   std::uint64_t number = 0;
   std::vector<std::pair<int, void*>> streams;
   {
@@ -95,7 +101,8 @@ std::uint64_t CudaSlots::Mark(Slot* gate, std::span<const int> devices, std::uin
     for (const int device : devices) streams.emplace_back(device, streams_[device]);
   }
   for (const auto& [device, stream] : streams) {
-    if (!engine_.MarkReplays(device, stream, {step, wanted ? 1u : 0u}, number)) Reach(device, number);
+    if (!engine_.MarkReplays(device, stream, {step, wanted ? 1u : 0u}, number))
+      Reach(device, number);
   }
   if (devices.empty()) Reach(-1, number);
   return number;
@@ -107,7 +114,8 @@ void CudaSlots::Reach(int device, std::uint64_t number) {
     if (mark.number > number) break;
     mark.devices.erase(device);
   }
-  // One after the other: what belongs to a gate has landed only if what belongs to those before has.
+  // One after the other: what belongs to a gate has landed only if what belongs to those before
+  // has.
   while (!open_.empty() && open_.front().devices.empty()) {
     if (open_.front().gate != nullptr) recorder_->graphs().OpenGate(open_.front().gate);
     open_.pop_front();
@@ -152,7 +160,8 @@ std::size_t CudaSlots::Poll() noexcept {
 void CudaSlots::Replayed(void* cookie, std::uint64_t step, const TensorStats& stats,
                          std::span<const double> sketch, std::span<const double> samples) {
   if (step < floor_) return recorder_->graphs().MissReplayed(kDropGraphReplay);
-  if (landed_count_ >= recorder_->ring().capacity()) return recorder_->graphs().MissReplayed(kDropBufferFull);
+  if (landed_count_ >= recorder_->ring().capacity())
+    return recorder_->graphs().MissReplayed(kDropBufferFull);
   Replay replay;
   {
     MutexLock lock(mutex_);
@@ -207,8 +216,8 @@ void CudaSlots::PopReplayed() noexcept {
 void CudaSlots::PassGate(const ReplayGate& gate) noexcept { floor_ = std::max(floor_, gate.next); }
 
 void CudaSlots::Abandon() {
-  engine_.Abandon(true,
-                  [this](void* cookie, const Status&) { recorder_->Commit(static_cast<Slot*>(cookie)); });
+  engine_.Abandon(
+      true, [this](void* cookie, const Status&) { recorder_->Commit(static_cast<Slot*>(cookie)); });
   recorder_->graphs().LoseReplayed(kDropClosed, std::exchange(landed_count_, 0));
   landed_.clear();
   MutexLock lock(mutex_);

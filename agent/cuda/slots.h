@@ -1,14 +1,16 @@
-// Slots that a GPU fills, and records of replayed CUDA graphs: between the recorder and the CUDA engine.
+// Slots that a GPU fills, and records of replayed CUDA graphs: between the recorder and the CUDA
+// engine.
 //
-// The host does not see replays until their results arrive through the engine's log. Therefore the end of a
-// step puts a gate into the order of records (staging_ring.h) and a mark into the stream of replays.
-// Everything in the log before the mark belongs to the step; when the device has passed the mark, the gate
-// opens.
+// The host does not see replays until their results arrive through the engine's log. Therefore the
+// end of a step puts a gate into the order of records (staging_ring.h) and a mark into the stream
+// of replays. Everything in the log before the mark belongs to the step; when the device has passed
+// the mark, the gate opens.
 //
-//   replay's result: landed (here, by step) -> sent at its gate, or lost if the gate was already passed
+//   replay's result: landed (here, by step) -> sent at its gate, or lost if the gate was already
+//   passed
 //
-// Invariants: (1) Every gate opens: its marks are reached, the device fails, or rows of the log are lost. (2)
-// A record is given to the batcher only at a gate of its step.
+// Invariants: (1) Every gate opens: its marks are reached, the device fails, or rows of the log are
+// lost. (2) A record is given to the batcher only at a gate of its step.
 #ifndef STATCOLLECT_AGENT_CUDA_SLOTS_H_
 #define STATCOLLECT_AGENT_CUDA_SLOTS_H_
 
@@ -45,14 +47,14 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   // Whether the tensor can be observed. Precondition: Validate(tensor) was OK.
   Status Check(const stats::CpuTensor& tensor, int device) { return engine_.Check(tensor, device); }
   // Enqueues the computation for the slot. If that fails, counts the loss and gives the slot up.
-  // Precondition: Check(tensor, device) was OK and IsCapturing(device, stream) is false. kUnimplemented: the
-  // tensor's strides.
-  // `place` (null: the tensor is the whole): accepted by the recorder; not needed afterwards.
+  // Precondition: Check(tensor, device) was OK and IsCapturing(device, stream) is false.
+  // kUnimplemented: the tensor's strides. `place` (null: the tensor is the whole): accepted by the
+  // recorder; not needed afterwards.
   Status Fill(Slot* slot, const stats::CpuTensor& tensor, int device, void* stream,
               const PlacementView* place = nullptr);
 
-  // As Fill for several tensors, with as few launches as possible. *unimplemented: how many were given up
-  // because of their strides.
+  // As Fill for several tensors, with as few launches as possible. *unimplemented: how many were
+  // given up because of their strides.
   struct Item {
     Slot* slot = nullptr;
     stats::CpuTensor tensor;
@@ -60,19 +62,21 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   };
   void FillList(std::span<const Item> items, int device, void* stream, std::size_t* unimplemented);
 
-  // Whether the stream is being captured into a graph. Precondition: Check was OK for a tensor of the device.
+  // Whether the stream is being captured into a graph. Precondition: Check was OK for a tensor of
+  // the device.
   bool IsCapturing(int device, void* stream) { return engine_.IsCapturing(device, stream); }
-  // Records the tensor at each replay from now on; a failure counts as one loss. `step`: the current one;
-  // `wanted`: whether it is recorded. kUnimplemented: the tensor's strides.
-  Status AddToGraph(const GraphTensor& graph_tensor, const stats::CpuTensor& tensor, int device, void* stream,
-                    std::uint64_t step, bool wanted, const PlacementView* place = nullptr);
+  // Records the tensor at each replay from now on; a failure counts as one loss. `step`: the
+  // current one; `wanted`: whether it is recorded. kUnimplemented: the tensor's strides.
+  Status AddToGraph(const GraphTensor& graph_tensor, const stats::CpuTensor& tensor, int device,
+                    void* stream, std::uint64_t step, bool wanted,
+                    const PlacementView* place = nullptr);
   // The devices whose replays currently record something.
   std::vector<int> ReplayDevices() { return engine_.ReplayDevices(); }
   // Puts marks into this stream from now on; by default they go into the device's default stream.
   void ReplaysIn(int device, void* stream);
-  // What these devices replay from now on belongs to `step` and is recorded if `wanted`. `gate` opens when
-  // the devices have passed the mark; if it is null, results of earlier steps that are not sent yet are lost.
-  // Returns the mark's number.
+  // What these devices replay from now on belongs to `step` and is recorded if `wanted`. `gate`
+  // opens when the devices have passed the mark; if it is null, results of earlier steps that are
+  // not sent yet are lost. Returns the mark's number.
   std::uint64_t Mark(Slot* gate, std::span<const int> devices, std::uint64_t step, bool wanted);
   // Waits until the devices have passed the mark; false if the deadline comes first.
   bool WaitMarked(std::uint64_t mark, std::chrono::steady_clock::time_point deadline);
@@ -81,8 +85,8 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   const ObservedTensor* FrontReplayed(const ReplayGate& gate) noexcept override;
   void PopReplayed() noexcept override;
   void PassGate(const ReplayGate& gate) noexcept override;
-  // Hands over every outstanding slot unfilled, for the ring to count. Poll is not called afterwards, and
-  // graphs that are still alive record nothing.
+  // Hands over every outstanding slot unfilled, for the ring to count. Poll is not called
+  // afterwards, and graphs that are still alive record nothing.
   void Abandon();
 
  private:
@@ -117,8 +121,8 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   // `device` has passed all marks up to this one.
   void Reach(int device, std::uint64_t number);
 
-  void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats, std::span<const double> sketch,
-                std::span<const double> samples) override;
+  void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats,
+                std::span<const double> sketch, std::span<const double> samples) override;
   void Marked(int device, std::uint64_t number) override { Reach(device, number); }
   void Missed(int device, std::uint64_t rows) override;
   void Failed(int device) override;
@@ -131,8 +135,9 @@ class CudaSlots final : public SlotFiller, private stats::cuda::ReplayListener {
   // Used only by the batcher's thread.
   std::map<std::uint64_t, std::deque<Replay>> landed_;  // by step
   std::size_t landed_count_ = 0;
-  std::uint64_t floor_ = 0;                 // replays of lower steps are too late
-  std::atomic<std::uint64_t> gateless_{0};  // lower steps ended without a gate; changed under mutex_
+  std::uint64_t floor_ = 0;  // replays of lower steps are too late
+  std::atomic<std::uint64_t> gateless_{
+      0};  // lower steps ended without a gate; changed under mutex_
 
   Mutex mutex_;  // guards what follows
   ConditionVariable marks_changed_;

@@ -1,5 +1,5 @@
-// Waits between attempts to reach the collector: doubling from `min` to `max`, each shortened by a random
-// part, so that the ranks of a launch do not come back all at once.
+// Waits between attempts to reach the collector: doubling from `min` to `max`, each shortened by a
+// random part, so that the ranks of a launch do not come back all at once.
 #ifndef STATCOLLECT_AGENT_EXPORT_BACKOFF_H_
 #define STATCOLLECT_AGENT_EXPORT_BACKOFF_H_
 

@@ -21,7 +21,8 @@ class BatchSink {
   virtual bool HasRoom() = 0;
   // The largest encoded batch, in bytes.
   virtual std::size_t BatchBytesMax() = 0;
-  // Numbers the batch and takes ownership. `bytes` is at least its encoded size. Precondition: HasRoom().
+  // Numbers the batch and takes ownership. `bytes` is at least its encoded size. Precondition:
+  // HasRoom().
   virtual void Submit(RecordBatch batch, std::size_t bytes) = 0;
   // Whether the collector accepts raw values of tensors; empty until it has answered.
   virtual std::optional<bool> TakesCaptures() { return true; }

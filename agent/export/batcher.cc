@@ -66,14 +66,16 @@ struct AddTo {
 EventRecord CaptureEvent(const CaptureQueue::Next& next, const TensorDef& def, const Layout& layout,
                          std::int64_t unix_nanos) {
   std::string shape;
-  for (const std::int64_t size : layout.shape) shape += (shape.empty() ? "" : "x") + std::to_string(size);
+  for (const std::int64_t size : layout.shape)
+    shape += (shape.empty() ? "" : "x") + std::to_string(size);
   const std::uint64_t numel = NumelOf(layout.shape);
   const std::string kind(Name(def.key.kind));
-  std::string text = "captured " + def.key.name + " (" + kind + "): " + std::string(Name(layout.dtype)) +
-                     (shape.empty() ? "" : " " + shape) + ", ";
-  text += next.elements < numel
-              ? "the first " + std::to_string(next.elements) + " of " + std::to_string(numel) + " elements"
-              : std::to_string(numel) + " elements";
+  std::string text = "captured " + def.key.name + " (" + kind +
+                     "): " + std::string(Name(layout.dtype)) + (shape.empty() ? "" : " " + shape) +
+                     ", ";
+  text += next.elements < numel ? "the first " + std::to_string(next.elements) + " of " +
+                                      std::to_string(numel) + " elements"
+                                : std::to_string(numel) + " elements";
   EventRecord event{.kind = "capture",
                     .step = next.target.step,
                     .unix_nanos = unix_nanos,
@@ -123,8 +125,8 @@ struct Batcher::Builder {
   }
 };
 
-Batcher::Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker, const Clock* clock,
-                 std::uint32_t sketch, SlotFiller* filler)
+Batcher::Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker,
+                 const Clock* clock, std::uint32_t sketch, SlotFiller* filler)
     : recorder_(recorder),
       sink_(sink),
       ledger_(ledger),
@@ -215,15 +217,18 @@ bool Batcher::Assemble(Builder* builder) {
     reports_.pop_front();
   }
   TakeCapture(builder);
-  while (!builder->full && builder->records() < kBatchRecords && (TakeSide(builder) || TakeSlot(builder))) {
+  while (!builder->full && builder->records() < kBatchRecords &&
+         (TakeSide(builder) || TakeSlot(builder))) {
   }
   return builder->records() > 0;
 }
 
 bool Batcher::TakeSide(Builder* builder) {
-  if (recorder_->side().front_ticket() > recorder_->ring().head()) return false;  // asked for every record
+  if (recorder_->side().front_ticket() > recorder_->ring().head())
+    return false;  // asked for every record
   const std::size_t room = builder->room() - std::min(builder->room(), kNormBytes);
-  // Step ends wait for values only after a collector has accepted captures: its first answer may take hours.
+  // Step ends wait for values only after a collector has accepted captures: its first answer may
+  // take hours.
   const auto held_step = sink_->TakesCaptures() ? recorder_->captures().OldestStep() : std::nullopt;
   auto entry = recorder_->side().PopIf(recorder_->ring().head(), room, held_step, &builder->full);
   if (!entry) return false;
@@ -263,7 +268,8 @@ void Batcher::AddNorm(std::uint64_t step, Builder* builder) {
   ledger_->Produce();
 }
 
-bool Batcher::Define(std::uint32_t activation, std::uint32_t layout, std::size_t bytes, Builder* builder) {
+bool Batcher::Define(std::uint32_t activation, std::uint32_t layout, std::size_t bytes,
+                     Builder* builder) {
   std::vector<TensorDef> activations;
   std::vector<Layout> layouts;
   if (activation >= activations_sent_)
@@ -288,10 +294,12 @@ void Batcher::TakeCapture(Builder* builder) {
   const auto [activation, layout] = std::pair(next.target.activation, next.target.layout);
   EventRecord event;
   if (next.last) {
-    event = CaptureEvent(next, recorder_->definitions().Activations(activation, activation).front(),
-                         recorder_->definitions().Layouts(layout, layout).front(), clock_->UnixNanos());
+    event =
+        CaptureEvent(next, recorder_->definitions().Activations(activation, activation).front(),
+                     recorder_->definitions().Layouts(layout, layout).front(), clock_->UnixNanos());
   }
-  if (!Define(activation, layout, kRecordBytes + next.bytes + EncodedBytesMax(event), builder)) return;
+  if (!Define(activation, layout, kRecordBytes + next.bytes + EncodedBytesMax(event), builder))
+    return;
   builder->batch.captures.push_back(captures.Pop());
   if (!next.last) return;
   builder->batch.events.push_back(std::move(event));
@@ -329,7 +337,8 @@ bool Batcher::TakeSlot(Builder* builder) {
 }
 
 bool Batcher::AddTensor(const ObservedTensor& tensor, Builder* builder) {
-  const std::size_t bytes = kRecordBytes + (tensor.sketch.size() + tensor.sample_count) * sizeof(double);
+  const std::size_t bytes =
+      kRecordBytes + (tensor.sketch.size() + tensor.sample_count) * sizeof(double);
   if (!Define(tensor.activation, tensor.layout, bytes, builder)) return false;
   AddToNorm(tensor);
 

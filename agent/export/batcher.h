@@ -1,21 +1,21 @@
-// Collects the recorder's records into batches for the sink. A batch is due at the end of a step, when
-// kBatchRecords wait, or when the oldest record has waited kBatchAge; short steps share a batch, so that two
-// batches are at least kStepSpacing apart. Records stay in the recorder until the sink has room, so the
-// recorder's bounds are the agent's bounds.
+// Collects the recorder's records into batches for the sink. A batch is due at the end of a step,
+// when kBatchRecords wait, or when the oldest record has waited kBatchAge; short steps share a
+// batch, so that two batches are at least kStepSpacing apart. Records stay in the recorder until
+// the sink has room, so the recorder's bounds are the agent's bounds.
 //
-// The batcher adds one record of its own: the scalar `grad_norm` at the end of each step in which weight
-// gradients were observed. It is the L2 norm of all of them (call 0; not finite if an element was not),
-// computed from their statistics without another pass over the tensors. It is left out if records of the step
-// were lost or the program logs a scalar of that name.
+// The batcher adds one record of its own: the scalar `grad_norm` at the end of each step in which
+// weight gradients were observed. It is the L2 norm of all of them (call 0; not finite if an
+// element was not), computed from their statistics without another pass over the tensors. It is
+// left out if records of the step were lost or the program logs a scalar of that name.
 //
-// Raw values leave one chunk a batch, before all other waiting records, so that neither waits for all of the
-// other. An event `capture` follows the last chunk of a tensor.
+// Raw values leave one chunk a batch, before all other waiting records, so that neither waits for
+// all of the other. An event `capture` follows the last chunk of a tensor.
 //
-// Invariants: (1) Records leave in the order in which they were handed over. Raw values are the exception:
-// they leave before the end of their step or, before the first answer of a collector, as soon as it answers.
-// (2) A definition goes into the first batch that uses it or an earlier one. (3) A batch of more than one
-// record fits BatchSink::BatchBytesMax. Threads: only the batcher's own thread calls Poll; any thread may
-// call the rest.
+// Invariants: (1) Records leave in the order in which they were handed over. Raw values are the
+// exception: they leave before the end of their step or, before the first answer of a collector, as
+// soon as it answers. (2) A definition goes into the first batch that uses it or an earlier one.
+// (3) A batch of more than one record fits BatchSink::BatchBytesMax. Threads: only the batcher's
+// own thread calls Poll; any thread may call the rest.
 #ifndef STATCOLLECT_AGENT_EXPORT_BATCHER_H_
 #define STATCOLLECT_AGENT_EXPORT_BATCHER_H_
 
@@ -45,20 +45,22 @@ class Batcher {
   static constexpr std::chrono::milliseconds kStepSpacing{50};
   static constexpr std::chrono::milliseconds kLossReportInterval{1000};
 
-  // `waker`: the one that the recorder wakes. `sketch`: the size of the slots' sketches. `filler`, if not
-  // null, is polled every kFillerInterval while it has results outstanding; meanwhile the end of a step does
-  // not make a batch due before kBatchAge.
+  // `waker`: the one that the recorder wakes. `sketch`: the size of the slots' sketches. `filler`,
+  // if not null, is polled every kFillerInterval while it has results outstanding; meanwhile the
+  // end of a step does not make a batch due before kBatchAge.
   Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker, const Clock* clock,
           std::uint32_t sketch, SlotFiller* filler = nullptr);
   ~Batcher();
 
-  // Makes at most one batch. Returns the latest time of the next call (TimePoint::max(): only when woken).
+  // Makes at most one batch. Returns the latest time of the next call (TimePoint::max(): only when
+  // woken).
   TimePoint Poll();
 
   void Start();  // calls Poll in a thread of its own, until Stop
   // Makes everything that waits due now.
   void Flush();
-  // Flushes, reports the losses, and ends the thread when nothing is left or at the deadline. Idempotent.
+  // Flushes, reports the losses, and ends the thread when nothing is left or at the deadline.
+  // Idempotent.
   void Stop(TimePoint deadline);
 
  private:

@@ -1,4 +1,5 @@
-// A batch as it is queued and sent: its records, encoded once as a Records message, and its sequence numbers.
+// A batch as it is queued and sent: its records, encoded once as a Records message, and its
+// sequence numbers.
 #ifndef STATCOLLECT_AGENT_EXPORT_ENCODED_BATCH_H_
 #define STATCOLLECT_AGENT_EXPORT_ENCODED_BATCH_H_
 

@@ -13,12 +13,14 @@ namespace {
 
 std::unique_ptr<SpillFile> MakeFile(const SpillOptions& options, const SessionInfo& session) {
   if (options.directory.empty()) return nullptr;
-  return std::make_unique<SpillFile>(options, session.rank, session.session, wire::EncodeHello(session, 1));
+  return std::make_unique<SpillFile>(options, session.rank, session.session,
+                                     wire::EncodeHello(session, 1));
 }
 
 // Fatal at startup, where the user can correct it; transient later (a proxy, for example).
 bool IsAccessRefused(Code code) {
-  return code == Code::kPermissionDenied || code == Code::kUnauthenticated || code == Code::kUnimplemented;
+  return code == Code::kPermissionDenied || code == Code::kUnauthenticated ||
+         code == Code::kUnimplemented;
 }
 
 }  // namespace
@@ -35,8 +37,8 @@ bool IsFatal(Code code) {
   }
 }
 
-Exporter::Exporter(SessionInfo session, ExporterOptions options, Transport* transport, Ledger* ledger,
-                   LogLimiter* log, std::function<void()> on_room)
+Exporter::Exporter(SessionInfo session, ExporterOptions options, Transport* transport,
+                   Ledger* ledger, LogLimiter* log, std::function<void()> on_room)
     : session_(std::move(session)),
       options_(std::move(options)),
       transport_(transport),
@@ -72,7 +74,8 @@ bool Exporter::HasRoom() {
   if (file_ == nullptr || writer_.Resting()) return false;
   std::size_t bytes = window_.BatchBytesMax();
   if (spill_.records() == 0) {
-    for (const auto& entry : window_.BehindFile()) bytes += entry->bytes.size() + spill::kFrameHeadBytes;
+    for (const auto& entry : window_.BehindFile())
+      bytes += entry->bytes.size() + spill::kFrameHeadBytes;
   }
   lock.unlock();
   return writer_.HasRoom(bytes);
@@ -141,7 +144,8 @@ Status Exporter::AppendToFile(const SpillQueue::Batch& last) {
   std::vector<FileSpan> spans;
   const Status appended = writer_.Append(first_seq, batches, &spans);
   MutexLock lock(mutex_);
-  for (std::size_t i = 0; i < std::min(spans.size(), behind.size()); ++i) behind[i]->file = spans[i];
+  for (std::size_t i = 0; i < std::min(spans.size(), behind.size()); ++i)
+    behind[i]->file = spans[i];
   if (spans.size() > behind.size()) spill_.MoveToFile(last, spans.back());
   changed_.notify_all();
   return appended;
@@ -173,9 +177,10 @@ Exporter::TimePoint Exporter::Tend() {
   }
   spill_.MarksDone(marks);
   changed_.notify_all();
-  return spill_.held() == nullptr ? TimePoint::max()
-                                  : std::max(writer_.retry_at(), std::chrono::steady_clock::now() +
-                                                                     std::chrono::milliseconds(100));
+  return spill_.held() == nullptr
+             ? TimePoint::max()
+             : std::max(writer_.retry_at(),
+                        std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
 }
 
 void Exporter::LoadLocked() {
@@ -193,8 +198,10 @@ void Exporter::LoseLocked(const spill::FrameHead& frame) {
   const bool one = frame.records > 0;
   const std::uint64_t lost = spill_.Skip(frame);
   const DefinitionCounts given =
-      one ? DefinitionCounts{.activations = frame.activations_after, .layouts = frame.layouts_after} : added_;
-  for (EncodedBatch& batch : RepairLocked(given, kDropSpillDamaged, lost)) window_.Add(std::move(batch));
+      one ? DefinitionCounts{.activations = frame.activations_after, .layouts = frame.layouts_after}
+          : added_;
+  for (EncodedBatch& batch : RepairLocked(given, kDropSpillDamaged, lost))
+    window_.Add(std::move(batch));
   ledger_->Drop(kDropSpillDamaged, lost);  // last, so that what tells of it is pending before
   log_->Log("spill file " + file_->path() + " is damaged: " + std::to_string(lost) +
             " records are lost and counted as dropped (" + std::string(kDropSpillDamaged) + ")");
@@ -243,9 +250,10 @@ EncodedBatch Exporter::Encode(const RecordBatch& batch) {
   return encoded;
 }
 
-std::vector<EncodedBatch> Exporter::RepairLocked(const DefinitionCounts& definitions, std::string_view cause,
-                                                 std::uint64_t lost) {
-  auto batches = MakeRepair(options_.definitions, definitions, {std::string(cause), lost, last_step_});
+std::vector<EncodedBatch> Exporter::RepairLocked(const DefinitionCounts& definitions,
+                                                 std::string_view cause, std::uint64_t lost) {
+  auto batches =
+      MakeRepair(options_.definitions, definitions, {std::string(cause), lost, last_step_});
   ledger_->Produce(batches.size());
   return batches;
 }
@@ -288,7 +296,8 @@ void Exporter::RejectLocked(const Status& why) {
 void Exporter::GiveUpLocked() {
   if (file_ != nullptr || stream_ == nullptr || !state_.welcomed() || !say_goodbye_) return;
   CloseLocked(Closing::kGivingUp);
-  changed_.wait_for(mutex_, kLastWord, [this]() STATCOLLECT_REQUIRES(mutex_) { return state_.over(); });
+  changed_.wait_for(mutex_, kLastWord,
+                    [this]() STATCOLLECT_REQUIRES(mutex_) { return state_.over(); });
 }
 
 AgentCounters Exporter::LastCountersLocked() const {
@@ -331,8 +340,9 @@ Status Exporter::Finish(TimePoint deadline, bool goodbye) {
   const std::uint64_t lost = DropAllLocked(kDropClosed, kept);
   progress_.spilled = kept;
   if (kept > 0) {
-    const std::string where = std::to_string(kept) + " records that the collector does not have are in " +
-                              file_->path() + "; send them with: statctl move import spill " + file_->path();
+    const std::string where = std::to_string(kept) +
+                              " records that the collector does not have are in " + file_->path() +
+                              "; send them with: statctl move import spill " + file_->path();
     log_->LogFinal(where);
     result_ = Status(fatal_.ok() ? Code::kDeadlineExceeded : fatal_.code(),
                      fatal_.ok() ? "close: " + where : fatal_.message() + "; " + where);
@@ -368,7 +378,8 @@ void Exporter::OnWelcome(const Welcome& welcome) {
       if (resumed.newly_acked > 0) backoff_.Reset();
       ledger_->Regress(resumed.lost, resumed.gone);
       if (resumed.missing > 0) resumed.gone += TellMissingLocked(welcome.store, resumed.missing);
-      ledger_->Drop(kDropRegressed, resumed.void_now);  // last, so that what replaces them is pending before
+      ledger_->Drop(kDropRegressed,
+                    resumed.void_now);  // last, so that what replaces them is pending before
       progress_.lost_after_ack += resumed.lost;
       ++progress_.streams;
       if (state_.now() == ExporterState::kConnecting) MoveLocked(ExporterState::kSending);
@@ -382,9 +393,10 @@ void Exporter::OnWelcome(const Welcome& welcome) {
   if (resumed.lost > 0) {
     log_->LogLoss("the collector at " + options_.collector + " does not have " +
                   std::to_string(resumed.lost) + " records that were acknowledged (" +
-                  (other_store ? "its store is a different one now" : "a restored checkpoint?") + "); " +
-                  std::to_string(resumed.lost - resumed.gone) + " are sent again; " +
-                  std::to_string(resumed.gone) + " no longer exist here and count as dropped (regressed)");
+                  (other_store ? "its store is a different one now" : "a restored checkpoint?") +
+                  "); " + std::to_string(resumed.lost - resumed.gone) + " are sent again; " +
+                  std::to_string(resumed.gone) +
+                  " no longer exist here and count as dropped (regressed)");
   }
   on_room_();
 }
@@ -433,14 +445,16 @@ Status Exporter::RunStream() {
   SessionInfo session = session_;
   {
     MutexLock lock(mutex_);
-    if (closing_ == Closing::kNow || (NothingLeftLocked() && !EverWelcomedLocked())) return Status::Ok();
+    if (closing_ == Closing::kNow || (NothingLeftLocked() && !EverWelcomedLocked()))
+      return Status::Ok();
     stream = transport_->Open(this);
     stream_ = stream.get();
     stream_over_ = false;
     MoveLocked(ExporterState::kConnecting);
     first_unacked = window_.first_unacked_seq();
     session.attempt_start_unix_nanos = attempt_start_;  // whether a newer launch has the name now
-    if (EverWelcomedLocked() && session.if_exists == IfExists::kReplace) session.if_exists = IfExists::kError;
+    if (EverWelcomedLocked() && session.if_exists == IfExists::kReplace)
+      session.if_exists = IfExists::kError;
   }
   if (stream->SendHello(session, first_unacked)) Pump(stream.get());
   {
@@ -453,11 +467,13 @@ Status Exporter::RunStream() {
 
 void Exporter::Pump(Stream* stream) {
   MutexLock lock(mutex_);
-  const auto broken = [this]()
-                          STATCOLLECT_REQUIRES(mutex_) { return closing_ == Closing::kNow || stream_over_; };
+  const auto broken = [this]() STATCOLLECT_REQUIRES(mutex_) {
+    return closing_ == Closing::kNow || stream_over_;
+  };
   const TimePoint welcome_by = std::chrono::steady_clock::now() + options_.welcome_timeout;
-  if (!changed_.wait_until(mutex_, welcome_by,
-                           [&]() STATCOLLECT_REQUIRES(mutex_) { return broken() || state_.welcomed(); })) {
+  if (!changed_.wait_until(mutex_, welcome_by, [&]() STATCOLLECT_REQUIRES(mutex_) {
+        return broken() || state_.welcomed();
+      })) {
     stream->Cancel();
     return;
   }
@@ -538,8 +554,9 @@ void Exporter::Fail(const Status& end) {
 void Exporter::WaitBackoff() {
   MutexLock lock(mutex_);
   const auto until = std::chrono::steady_clock::now() + backoff_.Next();
-  changed_.wait_until(mutex_, until,
-                      [this]() STATCOLLECT_REQUIRES(mutex_) { return retry_now_ || ThroughLocked(); });
+  changed_.wait_until(mutex_, until, [this]() STATCOLLECT_REQUIRES(mutex_) {
+    return retry_now_ || ThroughLocked();
+  });
   retry_now_ = false;
 }
 
@@ -547,10 +564,11 @@ Status Exporter::Explain(const Status& end) const {
   if (end.code() == Code::kUnauthenticated || end.code() == Code::kPermissionDenied)
     return Status(end.code(), "use the collector at " + options_.collector + ": " + end.message());
   const std::string found = end.ok() ? "the collector closed the stream" : end.message();
-  return Status(end.ok() ? Code::kUnavailable : end.code(),
-                "reach the collector at " + options_.collector + ": " + found +
-                    "; expected statcollectord listening there; start it, or set a different address "
-                    "(STATAGENT_COLLECTOR)");
+  return Status(
+      end.ok() ? Code::kUnavailable : end.code(),
+      "reach the collector at " + options_.collector + ": " + found +
+          "; expected statcollectord listening there; start it, or set a different address "
+          "(STATAGENT_COLLECTOR)");
 }
 
 }  // namespace statcollect

@@ -16,9 +16,9 @@ std::string_view Name(ExporterState state) {
 Status ExporterStates::Move(ExporterState to) {
   const ExporterTransition wanted{.from = now_, .to = to};
   if (std::ranges::find(kExporterTransitions, wanted) == kExporterTransitions.end())
-    return {Code::kInternal, "move the exporter from " + std::string(Name(now_)) + " to " +
-                                 std::string(Name(to)) +
-                                 ": found no such transition in exporter_state.h; report this as a bug"};
+    return {Code::kInternal,
+            "move the exporter from " + std::string(Name(now_)) + " to " + std::string(Name(to)) +
+                ": found no such transition in exporter_state.h; report this as a bug"};
   now_ = to;
   return Status::Ok();
 }

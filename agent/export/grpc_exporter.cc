@@ -23,15 +23,17 @@ namespace {
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr int kConnectTimeoutMs = 10'000;
-const tls::Names kTlsNames{
-    .certificate = "STATAGENT_TLS_CERT", .key = "STATAGENT_TLS_KEY", .authorities = "STATAGENT_TLS_CA"};
+const tls::Names kTlsNames{.certificate = "STATAGENT_TLS_CERT",
+                           .key = "STATAGENT_TLS_KEY",
+                           .authorities = "STATAGENT_TLS_CA"};
 
-// A channel of its own for every stream, with a connection of its own: the exporter's backoff is then the
-// only one.
+// A channel of its own for every stream, with a connection of its own: the exporter's backoff is
+// then the only one.
 std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::string& address,
                                                           const tls::Material& material) {
   // A Unix socket is always plain: who may connect to it is a matter of its permissions.
-  if (material.authorities.empty() || IsUnixAddress(address)) return grpc::InsecureChannelCredentials();
+  if (material.authorities.empty() || IsUnixAddress(address))
+    return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = material.authorities;
   options.pem_private_key = material.key;
@@ -39,7 +41,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::string& add
   return grpc::SslCredentials(options);
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const tls::Material& material) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const tls::Material& material) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -75,12 +78,13 @@ Result<wire::CollectorMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
 using Call = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // As a generated stub opens a bidirectional stream.
-std::unique_ptr<Call> OpenCall(const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context) {
-  const grpc::internal::RpcMethod method(wire::kStreamMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
-                                         channel);
+std::unique_ptr<Call> OpenCall(const std::shared_ptr<grpc::Channel>& channel,
+                               grpc::ClientContext* context) {
+  const grpc::internal::RpcMethod method(wire::kStreamMethod,
+                                         grpc::internal::RpcMethod::BIDI_STREAMING, channel);
   return std::unique_ptr<Call>(
-      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(channel.get(),
-                                                                                            method, context));
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+          channel.get(), method, context));
 }
 
 // The reader's thread starts once the hello is on its way.
@@ -119,7 +123,9 @@ class GrpcStream final : public Stream {
     return true;
   }
 
-  bool Send(const EncodedBatch& batch) override { return call_->Write(ToBuffer(wire::EncodeBatch(batch))); }
+  bool Send(const EncodedBatch& batch) override {
+    return call_->Write(ToBuffer(wire::EncodeBatch(batch)));
+  }
 
   bool SendGoodbye(const AgentCounters& counters) override {
     return call_->Write(ToBuffer(wire::EncodeGoodbye(counters))) && call_->WritesDone();
@@ -178,7 +184,8 @@ class GrpcStream final : public Stream {
   bool finished_ = false;
 };
 
-// What cannot be sent because a certificate file is gone or damaged for now; the exporter tries again.
+// What cannot be sent because a certificate file is gone or damaged for now; the exporter tries
+// again.
 class FailedStream final : public Stream {
  public:
   FailedStream(Status why, StreamReceiver* receiver) : why_(std::move(why)), receiver_(receiver) {}
@@ -209,7 +216,8 @@ class GrpcTransport final : public Transport {
     if (!material.ok())
       return std::make_unique<FailedStream>(Status(Code::kUnavailable, material.status().message()),
                                             receiver);
-    return std::make_unique<GrpcStream>(address_, token_file_, project_, *std::move(material), receiver);
+    return std::make_unique<GrpcStream>(address_, token_file_, project_, *std::move(material),
+                                        receiver);
   }
 
  private:
@@ -241,8 +249,8 @@ Result<std::unique_ptr<Transport>> MakeGrpcTransport(std::string address, std::s
                    .authorities = std::move(tls.authorities)};
   if (const auto usable = tls::Load(files, kTlsNames); !usable.ok()) return usable.status();
   SilenceGrpc();
-  return std::unique_ptr<Transport>(std::make_unique<GrpcTransport>(std::move(address), std::move(token_file),
-                                                                    std::move(project), std::move(files)));
+  return std::unique_ptr<Transport>(std::make_unique<GrpcTransport>(
+      std::move(address), std::move(token_file), std::move(project), std::move(files)));
 }
 
 }  // namespace statcollect

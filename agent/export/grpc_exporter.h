@@ -11,9 +11,10 @@ namespace statcollect {
 
 // `address`: host:port. `project`: a valid name, or empty. `token_file`: empty for no token.
 //
-// The token and the files of `tls` are read again for each stream. A token that cannot be read ends the
-// stream with kUnauthenticated, files that cannot be used end it with kUnavailable. Files that cannot be
-// used now are kInvalidArgument. Precondition: all streams end before the transport is destroyed.
+// The token and the files of `tls` are read again for each stream. A token that cannot be read ends
+// the stream with kUnauthenticated, files that cannot be used end it with kUnavailable. Files that
+// cannot be used now are kInvalidArgument. Precondition: all streams end before the transport is
+// destroyed.
 Result<std::unique_ptr<Transport>> MakeGrpcTransport(std::string address, std::string token_file,
                                                      std::string project, TlsOptions tls);
 

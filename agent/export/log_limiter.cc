@@ -19,8 +19,8 @@ constexpr std::size_t kLossesBytesMax = 800;
 constexpr std::size_t kLineBytesMost = 4096;  // PIPE_BUF
 constexpr std::size_t kWaitingMax = 8;
 
-// Training never waits for standard error. Lines that it does not take at once are written before the next
-// one, or at the end; beyond kWaitingMax the oldest is lost.
+// Training never waits for standard error. Lines that it does not take at once are written before
+// the next one, or at the end; beyond kWaitingMax the oldest is lost.
 class StandardError {
  public:
   ~StandardError() { WriteWaiting(); }
@@ -34,8 +34,8 @@ class StandardError {
   }
 
  private:
-  // Not through stdio, whose lock another thread may hold for as long as it is stuck in a write. A pipe
-  // that is ready takes so few bytes at once.
+  // Not through stdio, whose lock another thread may hold for as long as it is stuck in a write. A
+  // pipe that is ready takes so few bytes at once.
   void WriteWaiting() {
     for (; !waiting_.empty(); waiting_.pop_front()) {
       pollfd error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};

@@ -1,5 +1,6 @@
-// Writes the agent's lines to standard error, at most one a minute, because the agent is a guest in the
-// process. Suppressed lines are counted, and the next line says how many there were. Threads: any.
+// Writes the agent's lines to standard error, at most one a minute, because the agent is a guest in
+// the process. Suppressed lines are counted, and the next line says how many there were. Threads:
+// any.
 #ifndef STATCOLLECT_AGENT_EXPORT_LOG_LIMITER_H_
 #define STATCOLLECT_AGENT_EXPORT_LOG_LIMITER_H_
 
@@ -15,8 +16,8 @@
 
 namespace statcollect {
 
-// Which lines are written, each level with those before it. kError: lost records, and the end of a session.
-// kWarning: what a user may want to change.
+// Which lines are written, each level with those before it. kError: lost records, and the end of a
+// session. kWarning: what a user may want to change.
 enum class LogLevel { kOff, kError, kWarning, kInfo };
 
 // Reads "off", "error", "warning" or "info"; "" is kWarning. nullopt for any other text.
@@ -27,16 +28,16 @@ class LogLimiter {
   using Sink = std::function<void(const std::string& line)>;
   static constexpr std::chrono::seconds kInterval{60};
 
-  // The default sink writes "statagent: <line>\n" to standard error in one call. It never waits: a line
-  // that the pipe does not take at once is tried again before the next line, and at the end.
+  // The default sink writes "statagent: <line>\n" to standard error in one call. It never waits: a
+  // line that the pipe does not take at once is tried again before the next line, and at the end.
   explicit LogLimiter(const Clock* clock, Sink sink = {}, LogLevel level = LogLevel::kWarning);
 
   // Nothing is written, held back or counted above the limiter's level.
   void Log(std::string_view text, LogLevel level = LogLevel::kWarning);
   // For lines that occur once, at kInfo. Not limited to one a minute.
   void LogInfo(std::string_view text);
-  // For lost records. Never suppressed: a line that comes too soon is appended to the next one, or written by
-  // FlushLosses.
+  // For lost records. Never suppressed: a line that comes too soon is appended to the next one, or
+  // written by FlushLosses.
   void LogLoss(std::string_view text);
   // At the agent's end: writes what LogLoss still holds back. Not limited to one a minute.
   void FlushLosses();

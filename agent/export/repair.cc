@@ -44,16 +44,19 @@ std::vector<EncodedBatch> MakeRepair(const Definitions* definitions, const Defin
     if (loss.records > 0 && &encoded == &batches.front()) {
       batch.events.push_back(Tell(loss));
     } else {
-      batch.events.push_back({.kind = "definitions_repeated", .step = loss.step, .text = "after a loss"});
+      batch.events.push_back(
+          {.kind = "definitions_repeated", .step = loss.step, .text = "after a loss"});
     }
     encoded.records = 1;
     encoded.before = from;
     if (definitions != nullptr) {
-      const std::uint32_t activations = std::min(counts.activations, from.activations + kRepeatedMax);
+      const std::uint32_t activations =
+          std::min(counts.activations, from.activations + kRepeatedMax);
       const std::uint32_t layouts = std::min(counts.layouts, from.layouts + kRepeatedMax);
       if (activations > from.activations)
         Extend(&batch.activations, definitions->Activations(from.activations, activations - 1));
-      if (layouts > from.layouts) Extend(&batch.layouts, definitions->Layouts(from.layouts, layouts - 1));
+      if (layouts > from.layouts)
+        Extend(&batch.layouts, definitions->Layouts(from.layouts, layouts - 1));
       from = {activations, layouts};
     }
     encoded.after = from;

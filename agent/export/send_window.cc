@@ -16,8 +16,9 @@ constexpr std::size_t kFrameBytes = 256;
 }  // namespace
 
 std::size_t SendWindow::BatchBytesMax() const {
-  const std::size_t message =
-      limits_.message_bytes_max > 2 * kFrameBytes ? limits_.message_bytes_max - kFrameBytes : kFrameBytes;
+  const std::size_t message = limits_.message_bytes_max > 2 * kFrameBytes
+                                  ? limits_.message_bytes_max - kFrameBytes
+                                  : kFrameBytes;
   return std::min({kBatchBytesMax, message, std::max(limits_.window_bytes_max, kFrameBytes)});
 }
 
@@ -45,7 +46,8 @@ Result<std::uint64_t> SendWindow::Ack(std::uint64_t durable_seq) {
   return CountAcked(durable_seq);
 }
 
-Result<SendWindow::Resumed> SendWindow::Resume(std::uint64_t durable_seq, const StoreIdentity& store) {
+Result<SendWindow::Resumed> SendWindow::Resume(std::uint64_t durable_seq,
+                                               const StoreIdentity& store) {
   STATCOLLECT_RETURN_IF_ERROR(CheckGiven(durable_seq));
   Resumed resumed;
   if (durable_seq < acked_seq_) resumed.lost = Counted(durable_seq, acked_seq_);
@@ -73,7 +75,8 @@ void SendWindow::TakeBack(std::uint64_t durable_seq, const StoreIdentity& store,
     recent_.pop_back();
   }
   // Whatever such a batch follows had left the ring when it was made, so they are at the front.
-  while (!unacked_.empty() && unacked_.front()->repairs.known() && unacked_.front()->repairs != store) {
+  while (!unacked_.empty() && unacked_.front()->repairs.known() &&
+         unacked_.front()->repairs != store) {
     const EncodedBatch& batch = *unacked_.front();
     if (batch.first_seq > acked_seq_) {
       resumed->void_now += batch.records;
@@ -234,7 +237,8 @@ std::uint64_t SendWindow::Clear() {
 Status SendWindow::CheckGiven(std::uint64_t durable_seq) const {
   if (durable_seq < next_seq_) return Status::Ok();
   return Status(Code::kDataLoss, "acknowledgement of record " + std::to_string(durable_seq) +
-                                     ": this agent has sent numbers up to " + std::to_string(next_seq_ - 1) +
+                                     ": this agent has sent numbers up to " +
+                                     std::to_string(next_seq_ - 1) +
                                      " only; another process may be using its session; stopping");
 }
 

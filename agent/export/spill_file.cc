@@ -33,7 +33,8 @@ Status ReadAt(int fd, std::uint64_t offset, std::size_t size, std::string* bytes
   bytes->resize(size);
   std::size_t done = 0;
   while (done < size) {
-    const ssize_t n = pread(fd, bytes->data() + done, size - done, static_cast<off_t>(offset + done));
+    const ssize_t n =
+        pread(fd, bytes->data() + done, size - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return {Code::kDataLoss, std::generic_category().message(errno)};
     if (n == 0) return {Code::kDataLoss, "the file ends too early"};
@@ -44,7 +45,8 @@ Status ReadAt(int fd, std::uint64_t offset, std::size_t size, std::string* bytes
 
 }  // namespace
 
-SpillFile::SpillFile(SpillOptions options, std::uint32_t rank, const SessionId& session, std::string hello)
+SpillFile::SpillFile(SpillOptions options, std::uint32_t rank, const SessionId& session,
+                     std::string hello)
     : options_(std::move(options)),
       hello_(std::move(hello)),
       path_((std::filesystem::path(options_.directory) / FileName(rank, session)).string()) {}
@@ -55,15 +57,17 @@ void SpillFile::Close() {
 
 Status SpillFile::CheckDirectory() const {
   std::error_code error;
-  const std::filesystem::path folder = std::filesystem::path(options_.directory + "/").parent_path();
+  const std::filesystem::path folder =
+      std::filesystem::path(options_.directory + "/").parent_path();
   if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), error);
   // Whatever the process's umask says: what is in it is for this user only.
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) error.assign(errno, std::generic_category());
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    error.assign(errno, std::generic_category());
   if (!error && access(options_.directory.c_str(), W_OK | X_OK) == 0) return Status::Ok();
   if (!error) error.assign(errno, std::generic_category());
-  return {Code::kInvalidArgument, "start the agent: spill_dir '" + Printable(options_.directory) +
-                                      "': " + error.message() +
-                                      "; expected a folder on a local disk that this process may write to"};
+  return {Code::kInvalidArgument,
+          "start the agent: spill_dir '" + Printable(options_.directory) + "': " + error.message() +
+              "; expected a folder on a local disk that this process may write to"};
 }
 
 std::string SpillFile::Remark() const {
@@ -73,7 +77,8 @@ std::string SpillFile::Remark() const {
       (found.st_mode & S_ISVTX) != 0)
     return {};
   return "spill_dir '" + Printable(options_.directory) +
-         "': other users may remove files in this folder; expected one that only this user may write to (chmod "
+         "': other users may remove files in this folder; expected one that only this user may "
+         "write to (chmod "
          "go-w), or one with the sticky bit, such as /tmp";
 }
 
@@ -88,8 +93,8 @@ Status SpillFile::Create(std::uint64_t seq) {
   (void)flock(fd_, LOCK_EX | LOCK_NB);  // nobody else knows the name yet
   end_ = spill::kHeadBytes + hello_.size();
   freed_ = 0;
-  const Status written =
-      WriteAt(0, spill::EncodeHead(hello_) + spill::EncodeMark({.offset = end_, .seq = seq}) + hello_);
+  const Status written = WriteAt(
+      0, spill::EncodeHead(hello_) + spill::EncodeMark({.offset = end_, .seq = seq}) + hello_);
   if (!written.ok()) Remove();
   return written;
 }
@@ -108,11 +113,12 @@ Status SpillFile::Append(const EncodedBatch& batch, FileSpan* at) {
 Status SpillFile::AppendGoodbye(std::string_view message) {
   FileSpan at;
   return AppendFrame(
-      {.payload_bytes = static_cast<std::uint32_t>(message.size()), .payload_crc = Crc32c(message)}, message,
-      &at);
+      {.payload_bytes = static_cast<std::uint32_t>(message.size()), .payload_crc = Crc32c(message)},
+      message, &at);
 }
 
-Status SpillFile::AppendFrame(const spill::FrameHead& frame, std::string_view payload, FileSpan* at) {
+Status SpillFile::AppendFrame(const spill::FrameHead& frame, std::string_view payload,
+                              FileSpan* at) {
   Status written = WriteAt(end_, spill::EncodeFrameHead(frame));
   if (written.ok()) written = WriteAt(end_ + spill::kFrameHeadBytes, payload);
   if (!written.ok()) {
@@ -124,7 +130,9 @@ Status SpillFile::AppendFrame(const spill::FrameHead& frame, std::string_view pa
   return Status::Ok();
 }
 
-Status SpillFile::Write(const spill::Mark& mark) { return WriteAt(spill::kMarkAt, spill::EncodeMark(mark)); }
+Status SpillFile::Write(const spill::Mark& mark) {
+  return WriteAt(spill::kMarkAt, spill::EncodeMark(mark));
+}
 
 void SpillFile::FreeBefore(std::uint64_t offset) {
   const std::uint64_t first =
@@ -158,7 +166,8 @@ Result<EncodedBatch> SpillFile::Read(std::uint64_t offset, spill::FrameHead* fra
   STATCOLLECT_RETURN_IF_ERROR(
       ReadAt(fd_, offset + spill::kFrameHeadBytes, frame->payload_bytes, &batch.bytes));
   ++progress_;
-  if (Crc32c(batch.bytes) != frame->payload_crc) return Status(Code::kDataLoss, "a frame is damaged");
+  if (Crc32c(batch.bytes) != frame->payload_crc)
+    return Status(Code::kDataLoss, "a frame is damaged");
   batch.records = frame->records;
   batch.before = {.activations = frame->activations_before, .layouts = frame->layouts_before};
   batch.after = {.activations = frame->activations_after, .layouts = frame->layouts_after};
@@ -179,8 +188,9 @@ Status SpillFile::WriteAt(std::uint64_t offset, std::string_view bytes) {
 }
 
 Status SpillFile::Failed(const char* what, int error) const {
-  return {error == ENOSPC || error == EDQUOT ? Code::kResourceExhausted : Code::kInternal,
-          std::string(what) + " spill file " + path_ + ": " + std::generic_category().message(error)};
+  return {
+      error == ENOSPC || error == EDQUOT ? Code::kResourceExhausted : Code::kInternal,
+      std::string(what) + " spill file " + path_ + ": " + std::generic_category().message(error)};
 }
 
 }  // namespace statcollect

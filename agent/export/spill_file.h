@@ -1,12 +1,13 @@
-// The file on the training machine's disk where batches wait while the collector is unreachable or too slow
-// (format: common/spill_format.h). It exists only while needed: created with the first frame, removed when
-// the collector has everything.
+// The file on the training machine's disk where batches wait while the collector is unreachable or
+// too slow (format: common/spill_format.h). It exists only while needed: created with the first
+// frame, removed when the collector has everything.
 //
-// Its name consists of the rank and the session's random id, in the folder that the user chose. Mode 0600;
-// locked (flock) while the agent lives, so that `statctl move import spill` leaves it alone. Written through the
-// page cache, not synced: it survives the process, not the machine.
+// Its name consists of the rank and the session's random id, in the folder that the user chose.
+// Mode 0600; locked (flock) while the agent lives, so that `statctl move import spill` leaves it
+// alone. Written through the page cache, not synced: it survives the process, not the machine.
 //
-// Threads: one thread calls Read; one other calls everything else and publishes the offsets that may be read.
+// Threads: one thread calls Read; one other calls everything else and publishes the offsets that
+// may be read.
 #ifndef STATCOLLECT_AGENT_EXPORT_SPILL_FILE_H_
 #define STATCOLLECT_AGENT_EXPORT_SPILL_FILE_H_
 
@@ -45,7 +46,9 @@ class SpillFile {
   std::uint64_t bytes_max() const { return options_.bytes_max; }
   std::uint64_t bytes() const { return exists() ? end_ - freed_ : 0; }  // on the disk
   bool Fits(std::size_t payload_bytes) const;
-  std::uint64_t progress() const { return progress_; }  // calls of the system that have returned; any thread
+  std::uint64_t progress() const {
+    return progress_;
+  }  // calls of the system that have returned; any thread
 
   // Creates the file; its first frame will begin with record `seq`.
   Status Create(std::uint64_t seq);
@@ -64,8 +67,9 @@ class SpillFile {
   // Deletes the file, if there is one.
   void Remove();
 
-  // The batch at the offset, without a number. kDataLoss: damaged; `frame->records` is then the number of
-  // lost records, or 0 if the frame's head is damaged too and nothing after it can be read.
+  // The batch at the offset, without a number. kDataLoss: damaged; `frame->records` is then the
+  // number of lost records, or 0 if the frame's head is damaged too and nothing after it can be
+  // read.
   Result<EncodedBatch> Read(std::uint64_t offset, spill::FrameHead* frame) const;
 
  private:

@@ -1,12 +1,12 @@
-// What waits behind the send window for room in it: batches in the spill file, then the one that has found
-// room in neither.
+// What waits behind the send window for room in it: batches in the spill file, then the one that
+// has found room in neither.
 //
 //   window  <-  frames from read_at() to the end of the file  <-  held()
 //
-// Invariants: (1) nothing overtakes: a batch is held only after what is in the frames, and enters the window
-// only from here, unless nothing is in the frames. (2) records() is the sum of the frames' records. (3) After
-// RequireMark, marked() is false until a mark with the new numbers has been attempted; nothing may be sent
-// before.
+// Invariants: (1) nothing overtakes: a batch is held only after what is in the frames, and enters
+// the window only from here, unless nothing is in the frames. (2) records() is the sum of the
+// frames' records. (3) After RequireMark, marked() is false until a mark with the new numbers has
+// been attempted; nothing may be sent before.
 //
 // It is bookkeeping: it touches no file. Not thread-safe: guarded by the exporter.
 #ifndef STATCOLLECT_AGENT_EXPORT_SPILL_QUEUE_H_
@@ -38,13 +38,13 @@ class SpillQueue {
   // --- the frames
   std::uint64_t records() const { return records_; }
   std::uint64_t read_at() const { return read_at_; }
-  // The held batch has been written there, at the end of the file. No effect if it is not held any more:
-  // everything was dropped meanwhile.
+  // The held batch has been written there, at the end of the file. No effect if it is not held any
+  // more: everything was dropped meanwhile.
   void MoveToFile(const Batch& batch, const FileSpan& at);
   // The batch at read_at() has been read.
   void Pop(const EncodedBatch& batch);
-  // The frame at read_at() is damaged, or everything from there if its head is damaged too (no records).
-  // Returns how many records are lost.
+  // The frame at read_at() is damaged, or everything from there if its head is damaged too (no
+  // records). Returns how many records are lost.
   std::uint64_t Skip(const spill::FrameHead& frame);
 
   // --- the file's mark, which says where its rest begins and with which number

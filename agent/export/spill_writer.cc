@@ -15,9 +15,9 @@ constexpr std::uint64_t kFreeBytes = 16u << 20;
 bool SpillWriter::HasRoom(std::size_t bytes) {
   if (file_->Fits(bytes)) return true;
   if (!std::exchange(full_told_, true)) {
-    Tell("spill_full", "spill file " + file_->path() + " is full (" +
-                           std::to_string(file_->bytes_max() >> 20) +
-                           " MiB); further records are dropped and counted until the collector accepts some");
+    Tell("spill_full",
+         "spill file " + file_->path() + " is full (" + std::to_string(file_->bytes_max() >> 20) +
+             " MiB); further records are dropped and counted until the collector accepts some");
   }
   return false;
 }
@@ -37,16 +37,17 @@ Status SpillWriter::Append(std::uint64_t first_seq, const std::vector<SpillQueue
 }
 
 void SpillWriter::TellNew(const std::string& collector) const {
-  Tell("records_spilled",
-       "the collector at " + collector + " is unreachable or too slow: records wait in " + file_->path());
+  Tell("records_spilled", "the collector at " + collector +
+                              " is unreachable or too slow: records wait in " + file_->path());
 }
 
 void SpillWriter::TellFailed(const Status& failure) {
   retry_at_ = std::chrono::steady_clock::now() + kRetry;
   if (std::exchange(failure_told_, true)) return;
-  Tell("spill_failed", "cannot " + failure.message() +
-                           "; records that do not fit in memory are dropped and counted; the agent keeps "
-                           "trying");
+  Tell("spill_failed",
+       "cannot " + failure.message() +
+           "; records that do not fit in memory are dropped and counted; the agent keeps "
+           "trying");
 }
 
 void SpillWriter::Mark(const spill::Mark& mark, bool required) {

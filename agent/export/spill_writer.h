@@ -1,7 +1,8 @@
-// Writes the spill file for the exporter: makes it when it is needed, frees its acknowledged beginning,
-// leaves the disk alone for a while after a failure, and says once what went wrong.
+// Writes the spill file for the exporter: makes it when it is needed, frees its acknowledged
+// beginning, leaves the disk alone for a while after a failure, and says once what went wrong.
 //
-// Threads: the one that submits; after it has ended, that of Finish. The exporter's mutex is not held.
+// Threads: the one that submits; after it has ended, that of Finish. The exporter's mutex is not
+// held.
 #ifndef STATCOLLECT_AGENT_EXPORT_SPILL_WRITER_H_
 #define STATCOLLECT_AGENT_EXPORT_SPILL_WRITER_H_
 
@@ -35,8 +36,9 @@ class SpillWriter {
   // Whether so many bytes fit. Says once that they do not.
   bool HasRoom(std::size_t bytes);
 
-  // Adds the batches at the end of the file, which begins with record `first_seq` if it does not exist yet.
-  // `spans` is where they are. After a failure these are fewer: the file keeps what was written before it.
+  // Adds the batches at the end of the file, which begins with record `first_seq` if it does not
+  // exist yet. `spans` is where they are. After a failure these are fewer: the file keeps what was
+  // written before it.
   Status Append(std::uint64_t first_seq, const std::vector<SpillQueue::Batch>& batches,
                 std::vector<FileSpan>* spans);
   // Says that batches wait in the file, which is new, because of the collector.
@@ -44,8 +46,8 @@ class SpillWriter {
   // After a failed Append: rests, and says so once.
   void TellFailed(const Status& failure);
 
-  // Writes the mark and frees what is before it, if it is `required` or enough is freed. If a required mark
-  // cannot be written, hides the file: nobody may send it later, with wrong numbers.
+  // Writes the mark and frees what is before it, if it is `required` or enough is freed. If a
+  // required mark cannot be written, hides the file: nobody may send it later, with wrong numbers.
   void Mark(const spill::Mark& mark, bool required);
   // Deletes the file: the collector has all of it.
   void Remove();

@@ -1,4 +1,5 @@
-// The exporter's connection to the collector, as an interface: gRPC in the product, a fake in tests.
+// The exporter's connection to the collector, as an interface: gRPC in the product, a fake in
+// tests.
 #ifndef STATCOLLECT_AGENT_EXPORT_TRANSPORT_H_
 #define STATCOLLECT_AGENT_EXPORT_TRANSPORT_H_
 
@@ -42,8 +43,8 @@ class StreamReceiver {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Each may block until the network takes the message, and returns false once the stream is broken. The
-  // hello comes first; the goodbye is last and waits for nothing.
+  // Each may block until the network takes the message, and returns false once the stream is
+  // broken. The hello comes first; the goodbye is last and waits for nothing.
   virtual bool SendHello(const SessionInfo& session, std::uint64_t first_unacked_seq) = 0;
   virtual bool Send(const EncodedBatch& batch) = 0;
   virtual bool SendGoodbye(const AgentCounters& counters) = 0;

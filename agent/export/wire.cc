@@ -50,7 +50,9 @@ class Writer {
     Varint(value);
   }
   // int32 and int64: negative numbers take ten bytes.
-  void Signed(std::uint32_t field, std::int64_t value) { Number(field, static_cast<std::uint64_t>(value)); }
+  void Signed(std::uint32_t field, std::int64_t value) {
+    Number(field, static_cast<std::uint64_t>(value));
+  }
 
   void Double(std::uint32_t field, double value) {
     const auto bits = std::bit_cast<std::uint64_t>(value);
@@ -123,8 +125,9 @@ void Packed(Writer* message, std::uint32_t field, std::size_t n, Put put) {
 
 template <typename Get>
 void PackedVarints(Writer* message, std::uint32_t field, std::size_t n, Get get) {
-  Packed(message, field, n,
-         [&](Writer* column, std::size_t i) { column->Varint(static_cast<std::uint64_t>(get(i))); });
+  Packed(message, field, n, [&](Writer* column, std::size_t i) {
+    column->Varint(static_cast<std::uint64_t>(get(i)));
+  });
 }
 
 std::string Definition(const TensorDef& def) {
@@ -166,9 +169,9 @@ std::string Definition(const Layout& layout) {
   return w.Take();
 }
 
-// The columns of a batch's statistics as a nested message. They are nearly all of what an agent sends, so
-// they are written in one pass: columns of fixed width are written in place; the others, which are short, are
-// encoded beforehand, because the message begins with its size.
+// The columns of a batch's statistics as a nested message. They are nearly all of what an agent
+// sends, so they are written in one pass: columns of fixed width are written in place; the others,
+// which are short, are encoded beforehand, because the message begins with its size.
 class StatsMessage {
  public:
   StatsMessage(const StatColumns& columns, std::span<const Layout> known)
@@ -268,8 +271,10 @@ class StatsMessage {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < varints_.size(); ++i)
       bytes += FieldBytes(static_cast<std::uint32_t>(i + 1), varints_[i].size());
-    for (std::uint32_t field = 12; field <= 18; ++field) bytes += FieldBytes(field, n_ * sizeof(double));
-    if (columns_.sketch_width > 0) bytes += VarintBytes(19 << 3) + VarintBytes(columns_.sketch_width);
+    for (std::uint32_t field = 12; field <= 18; ++field)
+      bytes += FieldBytes(field, n_ * sizeof(double));
+    if (columns_.sketch_width > 0)
+      bytes += VarintBytes(19 << 3) + VarintBytes(columns_.sketch_width);
     return bytes + FieldBytes(20, narrow_sums_ * sizeof(float)) +
            FieldBytes(21, wide_sums_ * sizeof(double)) + FieldBytes(22, sample_counts_.size()) +
            FieldBytes(23, columns_.samples.size() * sizeof(double));
@@ -478,7 +483,8 @@ bool DecodeWelcome(std::string_view bytes, Welcome* welcome) {
     if (r.field == 2 && r.is_number) welcome->attempt = static_cast<std::uint32_t>(r.number);
     if (r.field == 3 && r.is_number) welcome->durable_seq = r.number;
     if (r.field == 4 && r.is_bytes) limits_ok = DecodeLimits(r.bytes, &welcome->limits);
-    if (r.field == 6 && r.is_number) welcome->attempt_start_unix_nanos = static_cast<std::int64_t>(r.number);
+    if (r.field == 6 && r.is_number)
+      welcome->attempt_start_unix_nanos = static_cast<std::int64_t>(r.number);
     if (r.field == 7 && r.is_bytes && r.bytes.size() == welcome->store.id.size())
       std::copy(r.bytes.begin(), r.bytes.end(), welcome->store.id.begin());
     if (r.field == 8 && r.is_number) welcome->store.epoch = r.number;
@@ -510,7 +516,8 @@ bool DecodeDirective(std::string_view bytes, Directive* directive) {
   bool entries_ok = true;
   while (r.Next()) {
     if (r.field == 1 && r.is_bytes) directive->kind = r.bytes;
-    if (r.field == 2 && r.is_bytes) entries_ok = DecodeEntry(r.bytes, &directive->arguments) && entries_ok;
+    if (r.field == 2 && r.is_bytes)
+      entries_ok = DecodeEntry(r.bytes, &directive->arguments) && entries_ok;
   }
   return r.ok() && entries_ok;
 }
@@ -521,7 +528,8 @@ std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_
   Writer w;
   w.Number(1, kProtocolVersion);
   w.Bytes(2, session.run);
-  w.Bytes(3, std::string_view(reinterpret_cast<const char*>(session.session.data()), session.session.size()));
+  w.Bytes(3, std::string_view(reinterpret_cast<const char*>(session.session.data()),
+                              session.session.size()));
   w.Number(4, first_unacked_seq);
   w.Number(5, session.rank);
   w.Number(6, session.local_rank);
@@ -591,9 +599,10 @@ Result<CollectorMessage> Decode(std::string_view bytes) {
     }
   }
   if (ok && r.ok()) return message;
-  return Status(Code::kDataLoss,
-                "read the collector's message: " + std::to_string(bytes.size()) +
-                    " bytes that are not a CollectorMessage; expected statcollectord at the address");
+  return Status(
+      Code::kDataLoss,
+      "read the collector's message: " + std::to_string(bytes.size()) +
+          " bytes that are not a CollectorMessage; expected statcollectord at the address");
 }
 
 }  // namespace statcollect::wire

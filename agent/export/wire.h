@@ -1,6 +1,7 @@
-// The agent's half of proto/statcollect/v1/ingest.proto, encoded by hand, so that libstatagent.so contains no
-// protobuf: torch and other libraries in the process bring their own protobuf and export its symbols.
-// tests/agent/export/wire_test.cc compares this with the generated code, field by field.
+// The agent's half of proto/statcollect/v1/ingest.proto, encoded by hand, so that libstatagent.so
+// contains no protobuf: torch and other libraries in the process bring their own protobuf and
+// export its symbols. tests/agent/export/wire_test.cc compares this with the generated code, field
+// by field.
 #ifndef STATCOLLECT_AGENT_EXPORT_WIRE_H_
 #define STATCOLLECT_AGENT_EXPORT_WIRE_H_
 
@@ -22,9 +23,10 @@ inline constexpr const char* kStreamMethod = "/statcollect.v1.Ingest/Stream";
 
 // Serialized AgentMessages.
 std::string EncodeHello(const SessionInfo& session, std::uint64_t first_unacked_seq);
-// `known`: the layouts of the session by id (known[i].id == i), including those of the batch. The width of a
-// record's sketch follows from its dtype.
-std::string EncodeRecords(const RecordBatch& batch, std::span<const Layout> known);  // the message Records
+// `known`: the layouts of the session by id (known[i].id == i), including those of the batch. The
+// width of a record's sketch follows from its dtype.
+std::string EncodeRecords(const RecordBatch& batch,
+                          std::span<const Layout> known);  // the message Records
 std::string EncodeBatch(const EncodedBatch& batch);
 std::string EncodeBatch(const RecordBatch& batch, std::span<const Layout> known);
 std::string EncodeGoodbye(const AgentCounters& counters);

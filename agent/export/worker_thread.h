@@ -1,5 +1,5 @@
-// Starts the agent's threads in the training process: named, and with signals blocked, so that the process's
-// signal handlers never run on them. Threads that they start (gRPC's) inherit this.
+// Starts the agent's threads in the training process: named, and with signals blocked, so that the
+// process's signal handlers never run on them. Threads that they start (gRPC's) inherit this.
 #ifndef STATCOLLECT_AGENT_EXPORT_WORKER_THREAD_H_
 #define STATCOLLECT_AGENT_EXPORT_WORKER_THREAD_H_
 

@@ -11,7 +11,8 @@ std::uint64_t CaptureQueue::ChunksOf(std::uint64_t bytes) {
   return std::max<std::uint64_t>(1, (bytes + kChunkBytes - 1) / kChunkBytes);
 }
 
-CapturedTensor* CaptureQueue::Reserve(CaptureTarget target, std::uint64_t elements, std::uint64_t bytes) {
+CapturedTensor* CaptureQueue::Reserve(CaptureTarget target, std::uint64_t elements,
+                                      std::uint64_t bytes) {
   {
     MutexLock lock(mutex_);
     if (dropped_ || bytes_ + bytes > kBytesMax) {
@@ -88,12 +89,13 @@ CaptureChunk CaptureQueue::Pop() {
   assert(first != tensors_.end());
   CapturedTensor& tensor = **first;
   const std::size_t bytes = std::min<std::size_t>(tensor.bytes_ - tensor.sent_, kChunkBytes);
-  CaptureChunk chunk{.step = tensor.target_.step,
-                     .activation = tensor.target_.activation,
-                     .layout = tensor.target_.layout,
-                     .elements = tensor.elements_,
-                     .offset = static_cast<std::uint32_t>(tensor.sent_),
-                     .data = {reinterpret_cast<const char*>(tensor.data_.get()) + tensor.sent_, bytes}};
+  CaptureChunk chunk{
+      .step = tensor.target_.step,
+      .activation = tensor.target_.activation,
+      .layout = tensor.target_.layout,
+      .elements = tensor.elements_,
+      .offset = static_cast<std::uint32_t>(tensor.sent_),
+      .data = {reinterpret_cast<const char*>(tensor.data_.get()) + tensor.sent_, bytes}};
   tensor.sent_ += bytes;
   tensor.begun_ = true;
   if (tensor.sent_ == tensor.bytes_) EraseLocked(&tensor);
@@ -115,7 +117,8 @@ std::uint64_t CaptureQueue::DropAll() {
 
 // The one that has begun, else the oldest that is ready.
 CaptureQueue::Tensors::const_iterator CaptureQueue::FirstReadyLocked() const {
-  const auto begun = std::find_if(tensors_.begin(), tensors_.end(), [](const auto& t) { return t->begun_; });
+  const auto begun =
+      std::find_if(tensors_.begin(), tensors_.end(), [](const auto& t) { return t->begun_; });
   if (begun != tensors_.end()) return begun;
   return std::find_if(tensors_.begin(), tensors_.end(), [](const auto& t) { return t->ready_; });
 }

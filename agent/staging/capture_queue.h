@@ -1,11 +1,11 @@
-// Raw values of tensors on their way to the batcher, which takes them chunk by chunk. Each chunk is a record
-// and counts in the ledger from Reserve on.
+// Raw values of tensors on their way to the batcher, which takes them chunk by chunk. Each chunk is
+// a record and counts in the ledger from Reserve on.
 //
 //   tensor: reserved -> ready (Commit) -> sent, chunk by chunk; or reserved -> given up
 //
-// Invariants: (1) At most kBytesMax bytes of values are held. (2) A reserved tensor has one writer. (3) The
-// chunks of a tensor leave in order. Threads: any may call Reserve, Commit and GiveUp; only the batcher calls
-// the rest; the closing thread calls DropAll after the batcher has stopped.
+// Invariants: (1) At most kBytesMax bytes of values are held. (2) A reserved tensor has one writer.
+// (3) The chunks of a tensor leave in order. Threads: any may call Reserve, Commit and GiveUp; only
+// the batcher calls the rest; the closing thread calls DropAll after the batcher has stopped.
 #ifndef STATCOLLECT_AGENT_STAGING_CAPTURE_QUEUE_H_
 #define STATCOLLECT_AGENT_STAGING_CAPTURE_QUEUE_H_
 
@@ -24,7 +24,8 @@
 namespace statcollect {
 
 // Causes of loss that only captures have; the others are in ledger.h.
-inline constexpr std::string_view kDropCaptureMemory = "capture_memory";  // too many values already wait
+inline constexpr std::string_view kDropCaptureMemory =
+    "capture_memory";  // too many values already wait
 inline constexpr std::string_view kDropCaptureStrides =
     "capture_strides";  // of a GPU tensor, spread over too much memory
 inline constexpr std::string_view kDropCaptureRefused =
@@ -36,7 +37,8 @@ struct CaptureTarget {
   std::uint32_t layout = 0;      // Layout::id
   std::uint64_t step = 0;
   std::uint64_t bytes_max = 0;
-  std::string requests;  // the collector's request numbers, separated by commas; empty: the program's own
+  std::string
+      requests;  // the collector's request numbers, separated by commas; empty: the program's own
 };
 
 class CapturedTensor {
@@ -61,8 +63,8 @@ class CaptureQueue {
 
   explicit CaptureQueue(Ledger* ledger) : ledger_(ledger) {}
 
-  // Reserves room for `elements` elements in `bytes` bytes. nullptr if the queue is full or memory is short;
-  // the loss is then counted.
+  // Reserves room for `elements` elements in `bytes` bytes. nullptr if the queue is full or memory
+  // is short; the loss is then counted.
   CapturedTensor* Reserve(CaptureTarget target, std::uint64_t elements, std::uint64_t bytes);
   // The values are complete.
   void Commit(CapturedTensor* tensor);
@@ -83,8 +85,8 @@ class CaptureQueue {
   // Describes the chunk that Pop will return. Precondition of both: HasReady().
   Next Peek() const;
   CaptureChunk Pop();
-  // Forgets everything; returns the number of chunks lost. Reserved tensors are counted later, when their
-  // writers are done with them.
+  // Forgets everything; returns the number of chunks lost. Reserved tensors are counted later, when
+  // their writers are done with them.
   std::uint64_t DropAll();
 
  private:

@@ -43,7 +43,8 @@ Status ReadKinds(std::string_view text, std::vector<Kind>* kinds) {
     const std::string_view name = part.substr(std::min(part.size(), kKindOption.size()));
     const auto kind = part.starts_with(kKindOption) ? ParseKind(name) : std::nullopt;
     if (!kind || *kind == Kind::kUnspecified)
-      return Invalid("an option", part, "kind= with a kind of tensor, such as output or weight_grad");
+      return Invalid("an option", part,
+                     "kind= with a kind of tensor, such as output or weight_grad");
     kinds->push_back(*kind);
     if (part.size() == text.size()) return Status::Ok();
     text.remove_prefix(part.size() + 1);
@@ -61,17 +62,20 @@ Result<ExponentSpec> ExponentSpec::Parse(std::string_view text) {
   const std::string_view whole = Trimmed(text);
   const std::size_t at = whole.rfind('@');
   // Without steps a name may have a colon of its own.
-  const std::size_t colon =
-      at == std::string_view::npos ? whole.find(":" + std::string(kKindOption)) : whole.find(':', at);
+  const std::size_t colon = at == std::string_view::npos
+                                ? whole.find(":" + std::string(kKindOption))
+                                : whole.find(':', at);
   const std::size_t name_end = std::min({at, colon, whole.size()});
   ExponentSpec spec;
   spec.pattern = whole.substr(0, name_end);
   if (!ValidateTensorName("pattern", spec.pattern).ok())
-    return Invalid("the pattern", whole, "NAME@STEPS, such as *@0-,every=100 or *.fc1@0-99:kind=weight_grad");
+    return Invalid("the pattern", whole,
+                   "NAME@STEPS, such as *@0-,every=100 or *.fc1@0-99:kind=weight_grad");
   if (colon != std::string_view::npos)
     STATCOLLECT_RETURN_IF_ERROR(ReadKinds(whole.substr(colon + 1), &spec.kinds));
   if (at == std::string_view::npos) return spec;
-  const std::string_view steps_text = Trimmed(whole.substr(at + 1, std::min(colon, whole.size()) - at - 1));
+  const std::string_view steps_text =
+      Trimmed(whole.substr(at + 1, std::min(colon, whole.size()) - at - 1));
   if (steps_text.empty()) return Invalid("the steps", whole, "such as *@0-99 or *@0-,every=100");
   auto steps = StepSet::Parse(steps_text);
   if (!steps.ok()) return Status(steps.status().code(), "exponents: " + steps.status().message());
@@ -85,7 +89,8 @@ Result<std::vector<ExponentSpec>> ParseExponentSpecs(std::string_view text) {
     auto spec = ExponentSpec::Parse(part);
     if (!spec.ok()) return spec.status();
     if (specs.size() == kExponentSpecsMax)
-      return Invalid("the number of patterns", "more", "at most " + std::to_string(kExponentSpecsMax));
+      return Invalid("the number of patterns", "more",
+                     "at most " + std::to_string(kExponentSpecsMax));
     specs.push_back(*std::move(spec));
   }
   return specs;

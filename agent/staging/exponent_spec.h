@@ -1,4 +1,5 @@
-// Which tensors' binary exponents are counted, and in which steps: STATAGENT_EXPONENTS (docs/exponents.md).
+// Which tensors' binary exponents are counted, and in which steps: STATAGENT_EXPONENTS
+// (docs/exponents.md).
 #ifndef STATCOLLECT_AGENT_STAGING_EXPONENT_SPEC_H_
 #define STATCOLLECT_AGENT_STAGING_EXPONENT_SPEC_H_
 
@@ -22,8 +23,8 @@ struct ExponentSpec {
 
   // Cost: at worst the name's length times the number of '*' in the pattern.
   bool Matches(const TensorKey& key) const;
-  // "PATTERN", "PATTERN@STEPS" or "PATTERN@STEPS:kind=weight_grad,kind=grad_output". The last '@' counts;
-  // STEPS as StepSet::Parse. kInvalidArgument says what was found and expected.
+  // "PATTERN", "PATTERN@STEPS" or "PATTERN@STEPS:kind=weight_grad,kind=grad_output". The last '@'
+  // counts; STEPS as StepSet::Parse. kInvalidArgument says what was found and expected.
   static Result<ExponentSpec> Parse(std::string_view text);
 };
 

@@ -4,8 +4,9 @@
 
 namespace statcollect {
 
-Status GraphTensors::AddToGraph(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
-                                GraphTensor* out, const PlacementView* placement) {
+Status GraphTensors::AddToGraph(std::uint32_t handle, DType dtype,
+                                std::span<const std::int64_t> shape, GraphTensor* out,
+                                const PlacementView* placement) {
   MutexLock lock(state_.mutex);
   return AddLocked(handle, dtype, shape, out, placement);
 }
@@ -14,22 +15,25 @@ Status GraphTensors::AddToGraph(const IdentityView& identity, bool next_call, DT
                                 std::span<const std::int64_t> shape, GraphTensor* out,
                                 const PlacementView* placement) {
   MutexLock lock(state_.mutex);
-  const auto handle =
-      next_call ? state_.registry.InternNextCall(identity, state_.step) : state_.registry.Intern(identity);
+  const auto handle = next_call ? state_.registry.InternNextCall(identity, state_.step)
+                                : state_.registry.Intern(identity);
   return handle.ok() ? AddLocked(*handle, dtype, shape, out, placement) : handle.status();
 }
 
-Status GraphTensors::AddLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
-                               GraphTensor* out, const PlacementView* placement) {
+Status GraphTensors::AddLocked(std::uint32_t handle, DType dtype,
+                               std::span<const std::int64_t> shape, GraphTensor* out,
+                               const PlacementView* placement) {
   Registry::Activation* activation = state_.registry.Find(handle);
   if (activation == nullptr) return Registry::UnknownHandle(handle);
-  std::uint32_t layout = state_.registry.FindLayout(dtype, shape, placement, activation->last_layout);
+  std::uint32_t layout =
+      state_.registry.FindLayout(dtype, shape, placement, activation->last_layout);
   if (layout == Registry::kNone)
     STATCOLLECT_RETURN_IF_ERROR(Registry::CheckNewLayout(*activation, shape, placement));
   const auto root = state_.registry.InternCall(*activation, 0);
   if (!root.ok()) return root.status();
   if (layout == Registry::kNone) layout = state_.registry.AddLayout(dtype, shape, placement);
-  if (layout == Registry::kNone) return {Code::kResourceExhausted, "observe: too many different shapes"};
+  if (layout == Registry::kNone)
+    return {Code::kResourceExhausted, "observe: too many different shapes"};
   state_.NoteMicroBatchLocked(activation->def.key.micro_batch);
   *out = {*root, activation->def.key.call, layout, state_.order++};
   return Status::Ok();

@@ -5,7 +5,8 @@
 namespace statcollect {
 namespace {
 
-void Add(std::map<std::string, std::uint64_t, std::less<>>* counts, std::string_view cause, std::uint64_t n) {
+void Add(std::map<std::string, std::uint64_t, std::less<>>* counts, std::string_view cause,
+         std::uint64_t n) {
   const auto found = counts->find(cause);
   if (found != counts->end()) {
     found->second += n;
@@ -62,7 +63,8 @@ void Ledger::Settle(std::uint64_t n) {
 
 AgentCounters Ledger::Snapshot() const {
   MutexLock lock(mutex_);
-  AgentCounters counters{.produced = produced_, .acked = acked_, .pending = pending_, .dropped_by_cause = {}};
+  AgentCounters counters{
+      .produced = produced_, .acked = acked_, .pending = pending_, .dropped_by_cause = {}};
   counters.dropped_by_cause.insert(dropped_.begin(), dropped_.end());
   return counters;
 }
@@ -70,8 +72,8 @@ AgentCounters Ledger::Snapshot() const {
 bool Ledger::WaitSettled(std::chrono::steady_clock::time_point deadline) const {
   MutexLock lock(mutex_);
   const std::uint64_t target = entered_;
-  return settled_changed_.wait_until(mutex_, deadline,
-                                     [&]() STATCOLLECT_REQUIRES(mutex_) { return settled_ >= target; });
+  return settled_changed_.wait_until(
+      mutex_, deadline, [&]() STATCOLLECT_REQUIRES(mutex_) { return settled_ >= target; });
 }
 
 }  // namespace statcollect

@@ -18,11 +18,12 @@ void PendingCaptures::Add(CaptureSpec spec, const std::string& request) {
     if (!request.empty() && !requests_.insert(request).second) return;
     Pending pending{.spec = std::move(spec), .request = request};
     if (pending.spec.steps.last() < state_.step) {
-      MissLocked(pending, "in step " + pending.spec.steps_text + ": it has passed, this rank is at step " +
+      MissLocked(pending, "in step " + pending.spec.steps_text +
+                              ": it has passed, this rank is at step " +
                               std::to_string(state_.step));
     } else if (pending_.size() >= kCaptureSpecsMax) {
-      MissLocked(pending, "in step " + pending.spec.steps_text + ": " + std::to_string(kCaptureSpecsMax) +
-                              " captures wait already");
+      MissLocked(pending, "in step " + pending.spec.steps_text + ": " +
+                              std::to_string(kCaptureSpecsMax) + " captures wait already");
     } else {
       pending_.push_back(std::move(pending));
       BeginStepLocked();
@@ -32,8 +33,8 @@ void PendingCaptures::Add(CaptureSpec spec, const std::string& request) {
   state_.batcher->Wake();
 }
 
-void PendingCaptures::Miss(std::uint64_t step, const std::string& requests, const std::string& activation,
-                           const std::string& why) {
+void PendingCaptures::Miss(std::uint64_t step, const std::string& requests,
+                           const std::string& activation, const std::string& why) {
   {
     MutexLock lock(state_.mutex);
     MissLocked(step, requests, activation, why);
@@ -42,8 +43,10 @@ void PendingCaptures::Miss(std::uint64_t step, const std::string& requests, cons
 }
 
 void PendingCaptures::Miss(const CaptureTarget& target, const std::string& why) {
-  const TensorDef def = state_.definitions.Activations(target.activation, target.activation).front();
-  Miss(target.step, target.requests, def.key.name, "in step " + std::to_string(target.step) + ": " + why);
+  const TensorDef def =
+      state_.definitions.Activations(target.activation, target.activation).front();
+  Miss(target.step, target.requests, def.key.name,
+       "in step " + std::to_string(target.step) + ": " + why);
 }
 
 void PendingCaptures::End() {
@@ -65,7 +68,8 @@ std::optional<CaptureTarget> PendingCaptures::MatchLocked(const TensorKey& key) 
     pending.matched = true;
     if (!target) target = CaptureTarget{.step = state_.step, .requests = {}};
     target->bytes_max = std::max(target->bytes_max, pending.spec.bytes_max);
-    if (!pending.request.empty()) target->requests += (target->requests.empty() ? "" : ",") + pending.request;
+    if (!pending.request.empty())
+      target->requests += (target->requests.empty() ? "" : ",") + pending.request;
   }
   return target;
 }
@@ -75,15 +79,16 @@ void PendingCaptures::BeginStepLocked() {
   std::erase_if(pending_, [this](const Pending& pending) STATCOLLECT_REQUIRES(state_.mutex) {
     if (pending.spec.steps.last() >= state_.step) return false;
     if (!pending.matched) {
-      MissLocked(pending,
-                 "was not observed in step " + pending.spec.steps_text +
-                     "; is it watched, and is the step recorded (statctl set-steps, the steps of watch)?");
+      MissLocked(
+          pending,
+          "was not observed in step " + pending.spec.steps_text +
+              "; is it watched, and is the step recorded (statctl set-steps, the steps of watch)?");
     }
     return true;
   });
-  active_ = std::any_of(pending_.begin(), pending_.end(), [step = state_.step](const Pending& pending) {
-    return pending.spec.steps.Contains(step);
-  });
+  active_ = std::any_of(
+      pending_.begin(), pending_.end(),
+      [step = state_.step](const Pending& pending) { return pending.spec.steps.Contains(step); });
 }
 
 void PendingCaptures::MissLocked(std::uint64_t step, const std::string& requests,

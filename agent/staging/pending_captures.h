@@ -1,5 +1,5 @@
-// Holds requests for raw values, from the program or the collector, until their last step has passed. A
-// request that captured nothing leaves a `capture_missed` event that says why.
+// Holds requests for raw values, from the program or the collector, until their last step has
+// passed. A request that captured nothing leaves a `capture_missed` event that says why.
 //
 // Threads: any. Functions named Locked need the mutex of the StagingState, the others take it.
 #ifndef STATCOLLECT_AGENT_STAGING_PENDING_CAPTURES_H_
@@ -22,11 +22,11 @@ class PendingCaptures {
   // `specs`: the program's own. `state` outlives this.
   PendingCaptures(StagingState* state, const std::vector<CaptureSpec>& specs);
 
-  // `request`: its number at the collector; a repeated number is ignored. A request whose steps have all
-  // passed is missed immediately.
+  // `request`: its number at the collector; a repeated number is ignored. A request whose steps
+  // have all passed is missed immediately.
   void Add(CaptureSpec spec, const std::string& request);
-  // Records why nothing was captured: MatchLocked returned a target that could not be captured, or the
-  // request could not be parsed.
+  // Records why nothing was captured: MatchLocked returned a target that could not be captured, or
+  // the request could not be parsed.
   void Miss(std::uint64_t step, const std::string& requests, const std::string& activation,
             const std::string& why);
   void Miss(const CaptureTarget& target, const std::string& why);
@@ -35,8 +35,8 @@ class PendingCaptures {
 
   // Whether a request is for the current step.
   bool active_locked() const { return active_; }
-  // The target, if the values of this tensor are wanted in the current step. Its activation and layout are
-  // not set.
+  // The target, if the values of this tensor are wanted in the current step. Its activation and
+  // layout are not set.
   std::optional<CaptureTarget> MatchLocked(const TensorKey& key);
   // The current step has changed: forgets requests whose last step has passed.
   void BeginStepLocked();
@@ -50,7 +50,8 @@ class PendingCaptures {
     bool matched = false;  // in any step
   };
 
-  void MissLocked(const Pending& pending, const std::string& why) STATCOLLECT_REQUIRES(state_.mutex);
+  void MissLocked(const Pending& pending, const std::string& why)
+      STATCOLLECT_REQUIRES(state_.mutex);
 
   StagingState& state_;
   std::vector<Pending> pending_;    // whose last step has not passed

@@ -10,11 +10,12 @@ namespace statcollect {
 namespace {
 
 Status DuplicateError(const TensorKey& key, std::uint64_t step) {
-  return Status(Code::kInvalidArgument,
-                "observe '" + Printable(key.name) + "' (" + std::string(Name(key.kind)) + ", micro-batch " +
-                    std::to_string(key.micro_batch) + ", call " + std::to_string(key.call) +
-                    "): it was already observed in step " + std::to_string(step) +
-                    "; expected once a step; end the step, or give the observation another call index");
+  return Status(
+      Code::kInvalidArgument,
+      "observe '" + Printable(key.name) + "' (" + std::string(Name(key.kind)) + ", micro-batch " +
+          std::to_string(key.micro_batch) + ", call " + std::to_string(key.call) +
+          "): it was already observed in step " + std::to_string(step) +
+          "; expected once a step; end the step, or give the observation another call index");
 }
 
 // The counts from the first to the last that is not 0.
@@ -45,8 +46,9 @@ Result<std::uint32_t> Recorder::Intern(const IdentityView& identity) {
   return state_.registry.Intern(identity);
 }
 
-Status Recorder::Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
-                       std::optional<CaptureTarget>* capture, const PlacementView* placement) {
+Status Recorder::Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
+                       Slot** slot, std::optional<CaptureTarget>* capture,
+                       const PlacementView* placement) {
   bool wake = false;
   {
     MutexLock lock(state_.mutex);
@@ -66,8 +68,9 @@ Status Recorder::Begin(const IdentityView& identity, bool next_call, DType dtype
   {
     MutexLock lock(state_.mutex);
     if (!WantsLocked(identity.mode) && !pending_captures_.active_locked()) return Status::Ok();
-    const Result<std::uint32_t> handle =
-        next_call ? state_.registry.InternNextCall(identity, state_.step) : state_.registry.Intern(identity);
+    const Result<std::uint32_t> handle = next_call
+                                             ? state_.registry.InternNextCall(identity, state_.step)
+                                             : state_.registry.Intern(identity);
     if (!handle.ok()) {
       if (handle.status().code() != Code::kResourceExhausted) return handle.status();
       state_.ledger->ProduceDropped(kDropTableFull);
@@ -90,7 +93,8 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
   const bool wanted = WantsLocked(activation->def.key.mode);
   if (!wanted && !pending_captures_.active_locked()) return Status::Ok();
   if (activation->next_step > state_.step) return DuplicateError(activation->def.key, state_.step);
-  std::uint32_t layout = state_.registry.FindLayout(dtype, shape, placement, activation->last_layout);
+  std::uint32_t layout =
+      state_.registry.FindLayout(dtype, shape, placement, activation->last_layout);
   if (layout == Registry::kNone)
     STATCOLLECT_RETURN_IF_ERROR(Registry::CheckNewLayout(*activation, shape, placement));
   std::optional<CaptureTarget> target;
@@ -115,7 +119,8 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
     return Status::Ok();
   }
   activation->last_layout = layout;
-  const std::uint32_t definition = state_.registry.Define(activation);  // the last thing that may allocate
+  const std::uint32_t definition =
+      state_.registry.Define(activation);  // the last thing that may allocate
   if (target) {
     target->activation = definition;
     target->layout = layout;
@@ -139,17 +144,17 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
 }
 
 void Recorder::WantExponentsLocked(const TensorKey& key, Slot* slot) {
-  const bool wanted =
-      std::any_of(exponents_.begin(), exponents_.end(), [&, step = state_.step](const ExponentSpec& spec) {
-        return spec.steps.Contains(step) && spec.Matches(key);
-      });
+  const bool wanted = std::any_of(exponents_.begin(), exponents_.end(),
+                                  [&, step = state_.step](const ExponentSpec& spec) {
+                                    return spec.steps.Contains(step) && spec.Matches(key);
+                                  });
   if (!wanted) return;
   slot->exponents.reset(new (std::nothrow) ExponentCounts());
   if (slot->exponents == nullptr) {
     state_.ledger->ProduceDropped(kDropBufferFull);
   } else {
-    state_.ledger
-        ->Produce();  // now, with its tensor: what comes of a device late belongs to what was handed over
+    state_.ledger->Produce();  // now, with its tensor: what comes of a device late belongs to what
+                               // was handed over
   }
 }
 
@@ -190,8 +195,8 @@ void Recorder::EndStep(Slot** gate) {
 
 Status Recorder::SetStep(std::uint64_t step, Slot** gate) {
   if (step > kStepMax) {
-    return Status(Code::kInvalidArgument,
-                  "set step " + std::to_string(step) + ": expected at most 2^63-1; count steps from 0");
+    return Status(Code::kInvalidArgument, "set step " + std::to_string(step) +
+                                              ": expected at most 2^63-1; count steps from 0");
   }
   MutexLock lock(state_.mutex);
   if (step < state_.step) {

@@ -1,12 +1,12 @@
-// The training threads' side of the agent: knows the current step and gives each observed tensor its
-// identity, its position in the step and a slot. The engine that computes the statistics fills the slot
-// between Begin and Commit, immediately or later (slot_filler.h). All other records go through log(),
-// pending_captures() and graphs().
+// The training threads' side of the agent: knows the current step and gives each observed tensor
+// its identity, its position in the step and a slot. The engine that computes the statistics fills
+// the slot between Begin and Commit, immediately or later (slot_filler.h). All other records go
+// through log(), pending_captures() and graphs().
 //
-// Invariants: (1) An identity is recorded at most once in a step. (2) Steps never decrease; no tensor of a
-// step is reserved after the step's end. (3) Everything handed over is in the ledger, whether it was kept or
-// lost. Threads: any, except for the batcher's functions, which are marked. One mutex (staging_state.h)
-// orders everything.
+// Invariants: (1) An identity is recorded at most once in a step. (2) Steps never decrease; no
+// tensor of a step is reserved after the step's end. (3) Everything handed over is in the ledger,
+// whether it was kept or lost. Threads: any, except for the batcher's functions, which are marked.
+// One mutex (staging_state.h) orders everything.
 #ifndef STATCOLLECT_AGENT_STAGING_RECORDER_H_
 #define STATCOLLECT_AGENT_STAGING_RECORDER_H_
 
@@ -48,17 +48,20 @@ class Recorder {
   Recorder(const Options& options, const Clock* clock, Ledger* ledger, Waker* batcher);
 
   Result<std::uint32_t> Intern(const IdentityView& identity);
-  // Reserves a slot for a tensor of this dtype and shape under the identity, in the current step. *slot is
-  // nullptr, with status OK, if the step is not recorded or the record was lost (and counted).
-  // kInvalidArgument: unknown handle, or already observed in this step. `capture`, if not null, is set if the
-  // tensor's raw values are wanted; the caller hands them to captures() or calls pending_captures().Miss.
-  // The slot's `exponents` are allocated if they are to be counted. `placement`: null if nothing is known. A
-  // placement that does not fit the shape is kInvalidArgument.
+  // Reserves a slot for a tensor of this dtype and shape under the identity, in the current step.
+  // *slot is nullptr, with status OK, if the step is not recorded or the record was lost (and
+  // counted). kInvalidArgument: unknown handle, or already observed in this step. `capture`, if not
+  // null, is set if the tensor's raw values are wanted; the caller hands them to captures() or
+  // calls pending_captures().Miss. The slot's `exponents` are allocated if they are to be counted.
+  // `placement`: null if nothing is known. A placement that does not fit the shape is
+  // kInvalidArgument.
   Status Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
-               std::optional<CaptureTarget>* capture = nullptr, const PlacementView* placement = nullptr);
+               std::optional<CaptureTarget>* capture = nullptr,
+               const PlacementView* placement = nullptr);
   // As above; `next_call` counts the call index instead of taking identity.call.
-  Status Begin(const IdentityView& identity, bool next_call, DType dtype, std::span<const std::int64_t> shape,
-               Slot** slot, std::optional<CaptureTarget>* capture = nullptr,
+  Status Begin(const IdentityView& identity, bool next_call, DType dtype,
+               std::span<const std::int64_t> shape, Slot** slot,
+               std::optional<CaptureTarget>* capture = nullptr,
                const PlacementView* placement = nullptr);
   // Hands over the slot; counted exponents become a record of their own.
   void Commit(Slot* slot);
@@ -76,10 +79,11 @@ class Recorder {
   // Sets the steps in which tensors are recorded; takes effect with the next step.
   void RecordSteps(StepSet steps);
 
-  // From now on records are counted as dropped under this cause, and nothing is computed. The first call
-  // wins.
+  // From now on records are counted as dropped under this cause, and nothing is computed. The first
+  // call wins.
   void Refuse(std::string_view cause);
-  // Counts everything that still waits here as dropped. Precondition: refused, and the batcher has stopped.
+  // Counts everything that still waits here as dropped. Precondition: refused, and the batcher has
+  // stopped.
   void DropRest(std::string_view cause);
 
   SideRecorder& log() { return log_; }
@@ -97,9 +101,9 @@ class Recorder {
   const Definitions& definitions() const { return state_.definitions; }
 
  private:
-  Status BeginLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,
-                     std::optional<CaptureTarget>* capture, const PlacementView* placement)
-      STATCOLLECT_REQUIRES(state_.mutex);
+  Status BeginLocked(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape,
+                     Slot** slot, std::optional<CaptureTarget>* capture,
+                     const PlacementView* placement) STATCOLLECT_REQUIRES(state_.mutex);
   void BeginStepLocked(std::uint64_t step) STATCOLLECT_REQUIRES(state_.mutex);
   bool WantsLocked(Mode mode) const STATCOLLECT_REQUIRES(state_.mutex) {
     return mode == Mode::kInit || steps_.Contains(state_.step);

@@ -19,7 +19,8 @@ std::size_t Mix(std::size_t seed, std::size_t value) {
   return seed ^ (value + 0x9e3779b97f4a7c15u + (seed << 6) + (seed >> 2));
 }
 
-std::size_t HashLayout(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement) {
+std::size_t HashLayout(DType dtype, std::span<const std::int64_t> shape,
+                       const PlacementView* placement) {
   std::size_t hash = Mix(static_cast<std::size_t>(dtype), shape.size());
   const auto add = [&hash](std::span<const std::int64_t> numbers) {
     for (const std::int64_t number : numbers) hash = Mix(hash, static_cast<std::size_t>(number));
@@ -29,7 +30,8 @@ std::size_t HashLayout(DType dtype, std::span<const std::int64_t> shape, const P
   add(placement->global_shape);
   add(placement->boxes);
   add(placement->ranges);
-  return Mix(Mix(hash, placement->piece), std::size_t{placement->pieces} << 1 | (placement->partial ? 1 : 0));
+  return Mix(Mix(hash, placement->piece),
+             std::size_t{placement->pieces} << 1 | (placement->partial ? 1 : 0));
 }
 
 bool Matches(const Layout& layout, DType dtype, std::span<const std::int64_t> shape,
@@ -52,12 +54,15 @@ Status Validate(const IdentityView& identity) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateOptional("parent", identity.parent));
   STATCOLLECT_RETURN_IF_ERROR(ValidateOptional("class name", identity.class_name));
   const auto bad = [&](const char* what, long long found, const std::string& expected) {
-    return Status(Code::kInvalidArgument, "observe '" + Printable(identity.name) + "': " + what + " is " +
-                                              std::to_string(found) + "; expected " + expected);
+    return Status(Code::kInvalidArgument, "observe '" + Printable(identity.name) + "': " + what +
+                                              " is " + std::to_string(found) + "; expected " +
+                                              expected);
   };
   const int kind = static_cast<int>(identity.kind), mode = static_cast<int>(identity.mode);
-  if (kind < 1 || kind >= kKindCount) return bad("kind", kind, "1.." + std::to_string(kKindCount - 1));
-  if (mode < 1 || mode >= kModeCount) return bad("mode", mode, "1.." + std::to_string(kModeCount - 1));
+  if (kind < 1 || kind >= kKindCount)
+    return bad("kind", kind, "1.." + std::to_string(kKindCount - 1));
+  if (mode < 1 || mode >= kModeCount)
+    return bad("mode", mode, "1.." + std::to_string(kModeCount - 1));
   if (identity.depth < -1 || identity.depth > kDepthMax) {
     return bad("depth", identity.depth, "-1.." + std::to_string(kDepthMax));
   }
@@ -97,14 +102,15 @@ Registry::KeyView Registry::KeyOf(const IdentityView& identity) {
 }
 
 Result<std::uint32_t> Registry::Intern(const IdentityView& identity) {
-  if (const auto found = handles_.find(KeyOf(identity)); found != handles_.end()) return found->second;
+  if (const auto found = handles_.find(KeyOf(identity)); found != handles_.end())
+    return found->second;
   STATCOLLECT_RETURN_IF_ERROR(Validate(identity));
   if (activations_.size() >= kActivationsMax) {
-    return Status(
-        Code::kResourceExhausted,
-        "observe '" + Printable(identity.name) + "': " + std::to_string(kActivationsMax) +
-            " different activations were already observed; no more are accepted; use names that repeat from "
-            "step to step");
+    return Status(Code::kResourceExhausted, "observe '" + Printable(identity.name) +
+                                                "': " + std::to_string(kActivationsMax) +
+                                                " different activations were already observed; no "
+                                                "more are accepted; use names that repeat from "
+                                                "step to step");
   }
   Activation activation;
   activation.def.key = {.name = std::string(identity.name),
@@ -118,7 +124,8 @@ Result<std::uint32_t> Registry::Intern(const IdentityView& identity) {
   activation.def.depth = identity.depth;
   const auto handle = static_cast<std::uint32_t>(activations_.size());
   const TensorKey& own = activations_.emplace_back(std::move(activation)).def.key;
-  handles_.emplace(KeyView{own.name, own.output_path, own.kind, own.mode, own.micro_batch, own.call}, handle);
+  handles_.emplace(
+      KeyView{own.name, own.output_path, own.kind, own.mode, own.micro_batch, own.call}, handle);
   return handle;
 }
 
@@ -144,7 +151,8 @@ Result<std::uint32_t> Registry::InternNextCall(IdentityView identity, std::uint6
     if (!first.ok()) return first;
     const TensorKey& own = activations_[*first].def.key;
     const KeyView key{own.name, own.output_path, own.kind, own.mode, own.micro_batch, kNone};
-    found = calls_.emplace(key, Calls{.next_step = step, .next_call = 0, .handles = {*first}}).first;
+    found =
+        calls_.emplace(key, Calls{.next_step = step, .next_call = 0, .handles = {*first}}).first;
   }
   Calls& calls = found->second;
   if (calls.next_step <= step) {
@@ -165,8 +173,9 @@ Registry::Activation* Registry::Find(std::uint32_t handle) {
 }
 
 Status Registry::UnknownHandle(std::uint32_t handle) {
-  return Status(Code::kInvalidArgument, "observe: handle " + std::to_string(handle) +
-                                            " was never given out; expected one that Intern returned");
+  return Status(Code::kInvalidArgument,
+                "observe: handle " + std::to_string(handle) +
+                    " was never given out; expected one that Intern returned");
 }
 
 std::uint32_t Registry::Define(Activation* activation) {

@@ -1,7 +1,7 @@
-// Interned identities and layouts of one agent. A handle names an identity. Its definition gets an id when
-// the tensor is first observed, so ids follow the order of execution. Invariants: definition ids and layout
-// ids are dense from 0; nothing is ever removed. Threads: Definitions from any; Registry is guarded by its
-// owner.
+// Interned identities and layouts of one agent. A handle names an identity. Its definition gets an
+// id when the tensor is first observed, so ids follow the order of execution. Invariants:
+// definition ids and layout ids are dense from 0; nothing is ever removed. Threads: Definitions
+// from any; Registry is guarded by its owner.
 #ifndef STATCOLLECT_AGENT_STAGING_REGISTRY_H_
 #define STATCOLLECT_AGENT_STAGING_REGISTRY_H_
 
@@ -79,16 +79,18 @@ class Registry {
   static Status UnknownHandle(std::uint32_t handle);
   // Gives the activation's definition its id, if it has none, and publishes it.
   std::uint32_t Define(Activation* activation);
-  // Id of the layout with this dtype, shape and placement (may be null); kNone if there is none yet.
-  // `hint`: an id that is likely to be the right one.
-  std::uint32_t FindLayout(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement,
-                           std::uint32_t hint) const;
-  // Whether a layout that FindLayout did not find may be added; the message names the tensor. `placement`
-  // may be null.
+  // Id of the layout with this dtype, shape and placement (may be null); kNone if there is none
+  // yet. `hint`: an id that is likely to be the right one.
+  std::uint32_t FindLayout(DType dtype, std::span<const std::int64_t> shape,
+                           const PlacementView* placement, std::uint32_t hint) const;
+  // Whether a layout that FindLayout did not find may be added; the message names the tensor.
+  // `placement` may be null.
   static Status CheckNewLayout(const Activation& activation, std::span<const std::int64_t> shape,
                                const PlacementView* placement);
-  // Id of a new layout; kNone when full. Preconditions: FindLayout found none, CheckNewLayout is OK.
-  std::uint32_t AddLayout(DType dtype, std::span<const std::int64_t> shape, const PlacementView* placement);
+  // Id of a new layout; kNone when full. Preconditions: FindLayout found none, CheckNewLayout is
+  // OK.
+  std::uint32_t AddLayout(DType dtype, std::span<const std::int64_t> shape,
+                          const PlacementView* placement);
 
  private:
   struct KeyView {
@@ -116,7 +118,8 @@ class Registry {
       calls_;  // keys have call = kNone and borrow from call 0's activation
   std::uint32_t defined_ = 0;
   std::deque<Layout> layouts_;
-  std::unordered_multimap<std::size_t, std::uint32_t> layout_ids_;  // by hash of dtype, shape and placement
+  std::unordered_multimap<std::size_t, std::uint32_t>
+      layout_ids_;  // by hash of dtype, shape and placement
 };
 
 }  // namespace statcollect

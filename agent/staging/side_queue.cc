@@ -52,12 +52,14 @@ bool SideQueue::TryPush(SideRecord record, std::uint64_t after_ticket, bool* was
 }
 
 std::optional<SideQueue::Entry> SideQueue::PopIf(std::uint64_t ring_head, std::size_t bytes_max,
-                                                 std::optional<std::uint64_t> held_step, bool* held_back) {
+                                                 std::optional<std::uint64_t> held_step,
+                                                 bool* held_back) {
   MutexLock lock(mutex_);
   *held_back = false;
   if (entries_.empty() || entries_.front().after_ticket > ring_head) return std::nullopt;
   const auto* end = std::get_if<StepRecord>(&entries_.front().record);
-  if (entries_.front().bytes > bytes_max || (end != nullptr && held_step && end->step >= *held_step)) {
+  if (entries_.front().bytes > bytes_max ||
+      (end != nullptr && held_step && end->step >= *held_step)) {
     *held_back = true;
     return std::nullopt;
   }
@@ -70,7 +72,8 @@ std::optional<SideQueue::Entry> SideQueue::PopIf(std::uint64_t ring_head, std::s
 }
 
 void SideQueue::FrontChangedLocked() {
-  front_ticket_.store(entries_.empty() ? kNone : entries_.front().after_ticket, std::memory_order_release);
+  front_ticket_.store(entries_.empty() ? kNone : entries_.front().after_ticket,
+                      std::memory_order_release);
 }
 
 std::size_t SideQueue::size() const {

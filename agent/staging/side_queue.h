@@ -1,7 +1,7 @@
-// Bounded queue of the small records (scalars, events, memory, densities, settings, exponents, step ends)
-// beside the staging ring. An entry remembers how many tensors were reserved before it, so that the batcher
-// can take both in the order in which they were handed over. Threads: any may call TryPush; only the batcher
-// calls the rest; the closing thread may call Clear.
+// Bounded queue of the small records (scalars, events, memory, densities, settings, exponents, step
+// ends) beside the staging ring. An entry remembers how many tensors were reserved before it, so
+// that the batcher can take both in the order in which they were handed over. Threads: any may call
+// TryPush; only the batcher calls the rest; the closing thread may call Clear.
 #ifndef STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 #define STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 
@@ -17,8 +17,8 @@
 
 namespace statcollect {
 
-using SideRecord = std::variant<ScalarRecord, EventRecord, MemoryRecord, DensityRecord, SettingRecord,
-                                ExponentRecord, StepRecord>;
+using SideRecord = std::variant<ScalarRecord, EventRecord, MemoryRecord, DensityRecord,
+                                SettingRecord, ExponentRecord, StepRecord>;
 
 // An upper bound of the record's size on the wire, in bytes.
 std::size_t EncodedBytesMax(const SideRecord& record);
@@ -37,17 +37,17 @@ class SideQueue {
   explicit SideQueue(std::size_t records_max = kRecordsMax, std::size_t bytes_max = kBytesMax)
       : records_max_(records_max), bytes_max_(bytes_max) {}
 
-  // False if the queue is full; the record is then lost and the caller counts it. *was_empty: whether the
-  // queue was empty before the call.
+  // False if the queue is full; the record is then lost and the caller counts it. *was_empty:
+  // whether the queue was empty before the call.
   bool TryPush(SideRecord record, std::uint64_t after_ticket, bool* was_empty);
 
   // Tensors reserved in the ring before the oldest entry; the largest number if the queue is empty.
   // Lock-free.
   std::uint64_t front_ticket() const { return front_ticket_.load(std::memory_order_acquire); }
 
-  // Pops the oldest entry if (a) all tensors before it have left the ring, (b) it has at most bytes_max bytes
-  // and (c) it is not the end of step `held_step` or of a later step. *held_back: whether only (b) or (c)
-  // failed.
+  // Pops the oldest entry if (a) all tensors before it have left the ring, (b) it has at most
+  // bytes_max bytes and (c) it is not the end of step `held_step` or of a later step. *held_back:
+  // whether only (b) or (c) failed.
   std::optional<Entry> PopIf(std::uint64_t ring_head, std::size_t bytes_max,
                              std::optional<std::uint64_t> held_step, bool* held_back);
 

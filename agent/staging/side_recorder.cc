@@ -8,7 +8,8 @@
 namespace statcollect {
 
 template <typename Make>
-Status SideRecorder::PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make) {
+Status SideRecorder::PushAt(std::string_view what, std::optional<std::uint64_t> step,
+                            const Make& make) {
   bool wake = false;
   {
     MutexLock lock(state_.mutex);
@@ -34,16 +35,17 @@ Status SideRecorder::LogEvent(std::string_view kind, std::string_view text,
                               std::optional<std::uint64_t> step) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("event kind", kind));
   if (fields.size() > kEventFieldsMax) {
-    return Status(Code::kInvalidArgument, "log event '" + Printable(kind) + "': it has " +
-                                              std::to_string(fields.size()) + " fields; expected at most " +
-                                              std::to_string(kEventFieldsMax));
+    return Status(Code::kInvalidArgument,
+                  "log event '" + Printable(kind) + "': it has " + std::to_string(fields.size()) +
+                      " fields; expected at most " + std::to_string(kEventFieldsMax));
   }
   EventRecord event{.kind = std::string(kind),
                     .step = 0,
                     .unix_nanos = state_.clock->UnixNanos(),
                     .text = StoredText(text, kEventTextBytesMax),
                     .fields = StoredSettings(fields, kEventFieldBytesMax)};
-  for (const auto& [key, value] : fields) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("event field", key));
+  for (const auto& [key, value] : fields)
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("event field", key));
   return PushAt("event", step, [&](std::uint64_t of) {
     event.step = of;
     return std::move(event);
@@ -51,12 +53,15 @@ Status SideRecorder::LogEvent(std::string_view kind, std::string_view text,
 }
 
 Status SideRecorder::LogMemory(MemoryRecord record) {
-  if (!record.device.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("device", record.device));
-  if (!record.module.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("module", record.module));
+  if (!record.device.empty())
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("device", record.device));
+  if (!record.module.empty())
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("module", record.module));
   const auto phase = static_cast<int>(record.phase);
   if (phase <= 0 || phase >= kMemoryPhaseCount || record.present >> kMemoryQuantityCount != 0) {
-    return {Code::kInvalidArgument, "log memory: found phase " + std::to_string(phase) + " and quantities " +
-                                        std::to_string(record.present) + "; expected a phase of 1.." +
+    return {Code::kInvalidArgument, "log memory: found phase " + std::to_string(phase) +
+                                        " and quantities " + std::to_string(record.present) +
+                                        "; expected a phase of 1.." +
                                         std::to_string(kMemoryPhaseCount - 1) + " and bits 0.." +
                                         std::to_string(kMemoryQuantityCount - 1)};
   }
@@ -80,10 +85,10 @@ Status SideRecorder::LogDensity(DensityRecord record, std::optional<std::uint64_
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("input", record.input));
   const auto type = static_cast<int>(record.type);
   if (type <= 0 || type >= kDensityTypeCount || record.valid > record.total) {
-    return {Code::kInvalidArgument, "log density of '" + Printable(record.input) + "': found type " +
-                                        std::to_string(type) + " and " + std::to_string(record.valid) +
-                                        " of " + std::to_string(record.total) +
-                                        " elements valid; expected type 1 or 2 and at most all"};
+    return {Code::kInvalidArgument,
+            "log density of '" + Printable(record.input) + "': found type " + std::to_string(type) +
+                " and " + std::to_string(record.valid) + " of " + std::to_string(record.total) +
+                " elements valid; expected type 1 or 2 and at most all"};
   }
   // The whole number tells more than a part of the samples.
   if (record.valid_per_sample.size() > kDensitySamplesMax) record.valid_per_sample.clear();
@@ -100,9 +105,10 @@ Status SideRecorder::AddConfig(const std::map<std::string, std::string>& setting
     STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("setting", name));
     MutexLock lock(state_.mutex);
     if (settings_.size() >= kAddedSettingsMax && !settings_.contains(name)) {
-      status = Status(Code::kResourceExhausted, "add to the configuration: '" + Printable(name) +
-                                                    "' would be one of more than " +
-                                                    std::to_string(kAddedSettingsMax) + " added names");
+      status =
+          Status(Code::kResourceExhausted, "add to the configuration: '" + Printable(name) +
+                                               "' would be one of more than " +
+                                               std::to_string(kAddedSettingsMax) + " added names");
       break;
     }
     settings_.insert(name);
@@ -116,9 +122,10 @@ Result<std::uint64_t> SideRecorder::StepLocked(std::string_view what,
                                                std::optional<std::uint64_t> step) const {
   if (!step) return state_.step;
   if (*step <= state_.step) return *step;
-  return Status(Code::kInvalidArgument, "log " + std::string(what) + ": step " + std::to_string(*step) +
-                                            " is still to come; expected at most the current one, " +
-                                            std::to_string(state_.step));
+  return Status(Code::kInvalidArgument,
+                "log " + std::string(what) + ": step " + std::to_string(*step) +
+                    " is still to come; expected at most the current one, " +
+                    std::to_string(state_.step));
 }
 
 }  // namespace statcollect

@@ -1,5 +1,5 @@
-// Records other than tensors: scalars, events, memory, densities and settings. Each is checked and queued
-// after everything recorded before it. Threads: any.
+// Records other than tensors: scalars, events, memory, densities and settings. Each is checked and
+// queued after everything recorded before it. Threads: any.
 #ifndef STATCOLLECT_AGENT_STAGING_SIDE_RECORDER_H_
 #define STATCOLLECT_AGENT_STAGING_SIDE_RECORDER_H_
 
@@ -28,22 +28,25 @@ class SideRecorder {
   // `state` outlives it.
   explicit SideRecorder(StagingState* state) : state_(*state) {}
 
-  // `step`: by default the current one. An earlier step is accepted; a later one is kInvalidArgument.
+  // `step`: by default the current one. An earlier step is accepted; a later one is
+  // kInvalidArgument.
   Status LogScalar(std::string_view name, double value, std::uint32_t micro_batch,
                    std::optional<std::uint64_t> step = std::nullopt);
   Status LogEvent(std::string_view kind, std::string_view text,
                   const std::map<std::string, std::string>& fields,
                   std::optional<std::uint64_t> step = std::nullopt);
-  // Records in the current step; `record.step` is ignored. kInvalidArgument: names, bits, negative bytes.
+  // Records in the current step; `record.step` is ignored. kInvalidArgument: names, bits, negative
+  // bytes.
   Status LogMemory(MemoryRecord record);
   // `step` as LogScalar. kInvalidArgument: the name, more valid elements than there are.
   Status LogDensity(DensityRecord record, std::optional<std::uint64_t> step = std::nullopt);
-  // Adds settings that became known after the start. kResourceExhausted: more than kAddedSettingsMax names in
-  // all; settings before the failing one are recorded.
+  // Adds settings that became known after the start. kResourceExhausted: more than
+  // kAddedSettingsMax names in all; settings before the failing one are recorded.
   Status AddConfig(const std::map<std::string, std::string>& settings);
 
  private:
-  // Pushes what make(step) returns, and wakes the batcher if necessary. `make` runs with the mutex held.
+  // Pushes what make(step) returns, and wakes the batcher if necessary. `make` runs with the mutex
+  // held.
   template <typename Make>
   Status PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make);
   // Resolves `step` to the step to record in, or says why it is invalid.

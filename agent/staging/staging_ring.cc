@@ -5,10 +5,13 @@
 namespace statcollect {
 
 StagingRing::StagingRing(std::size_t slots, std::uint32_t sketch, std::uint32_t samples)
-    : capacity_(slots), values_(slots * (sketch + samples)), slots_(std::make_unique<Slot[]>(slots)) {
+    : capacity_(slots),
+      values_(slots * (sketch + samples)),
+      slots_(std::make_unique<Slot[]>(slots)) {
   assert(slots > 0);
   for (std::size_t i = 0; i < slots; ++i) {
-    const std::span<double> own = std::span(values_).subspan(i * (sketch + samples), sketch + samples);
+    const std::span<double> own =
+        std::span(values_).subspan(i * (sketch + samples), sketch + samples);
     slots_[i].sketch = own.first(sketch);
     slots_[i].samples = own.subspan(sketch);
   }

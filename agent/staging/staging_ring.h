@@ -1,9 +1,9 @@
 // Fixed set of slots handed from recording threads to the batcher, in the order of reservation.
 // Slot: free -> reserved -> ready or given up -> free.
-// Invariants: (1) A reserved slot has one writer; a ready slot is read by the batcher only. (2) Tickets have
-// no gaps; the slot of ticket t is t modulo capacity. (3) head() <= tail() <= head() + capacity(). Threads:
-// any may call TryReserve and Commit; only the batcher calls Front and Release; the closing thread calls
-// Abandon once.
+// Invariants: (1) A reserved slot has one writer; a ready slot is read by the batcher only. (2)
+// Tickets have no gaps; the slot of ticket t is t modulo capacity. (3) head() <= tail() <= head() +
+// capacity(). Threads: any may call TryReserve and Commit; only the batcher calls Front and
+// Release; the closing thread calls Abandon once.
 #ifndef STATCOLLECT_AGENT_STAGING_STAGING_RING_H_
 #define STATCOLLECT_AGENT_STAGING_STAGING_RING_H_
 
@@ -35,9 +35,9 @@ struct ObservedTensor {
   std::span<double> samples;
 };
 
-// Keeps the place in the order for what replays of CUDA graphs recorded in steps up to `step`, which becomes
-// known only after later records have been given slots. Past the gate, results of steps before `next` are too
-// late.
+// Keeps the place in the order for what replays of CUDA graphs recorded in steps up to `step`,
+// which becomes known only after later records have been given slots. Past the gate, results of
+// steps before `next` are too late.
 struct ReplayGate {
   std::uint64_t step = 0, next = 0;
 };
@@ -55,23 +55,26 @@ struct Slot : ObservedTensor {     // sketch and samples point into memory of th
 
 class StagingRing {
  public:
-  // Allocates everything it will ever need: about slots * (200 + 8 * (sketch + samples)) bytes. slots >= 1.
+  // Allocates everything it will ever need: about slots * (200 + 8 * (sketch + samples)) bytes.
+  // slots >= 1.
   StagingRing(std::size_t slots, std::uint32_t sketch, std::uint32_t samples);
 
-  // nullptr if no slot is free. Never blocks, allocates or throws. The caller fills the slot and commits it.
+  // nullptr if no slot is free. Never blocks, allocates or throws. The caller fills the slot and
+  // commits it.
   Slot* TryReserve() noexcept;
   // Hands the slot over. False if it was abandoned meanwhile; the caller then counts the loss.
   bool Commit(Slot* slot) noexcept;
-  // The slot has nothing to hand over; the batcher will skip it. The caller counts the loss, even after
-  // Abandon.
+  // The slot has nothing to hand over; the batcher will skip it. The caller counts the loss, even
+  // after Abandon.
   void GiveUp(Slot* slot) noexcept;
 
   // The oldest slot if it is ready, else nullptr. Frees those given up before it.
   Slot* Front() noexcept;
   // Frees the slot that Front returned.
   void Release() noexcept;
-  // Gives up every slot not yet released and returns how many of them held ready tensors. Committing a
-  // reserved slot then fails, and nothing can be reserved. Precondition: the batcher has stopped.
+  // Gives up every slot not yet released and returns how many of them held ready tensors.
+  // Committing a reserved slot then fails, and nothing can be reserved. Precondition: the batcher
+  // has stopped.
   std::uint64_t Abandon() noexcept;
 
   std::uint64_t head() const noexcept { return head_.load(); }  // tickets released
@@ -84,8 +87,8 @@ class StagingRing {
   const std::size_t capacity_;
   std::vector<double> values_;  // sketches and samples of all slots
   std::unique_ptr<Slot[]> slots_;
-  // Sequentially consistent: a writer that sees an empty ring wakes the batcher, the batcher sleeps only on
-  // an empty ring.
+  // Sequentially consistent: a writer that sees an empty ring wakes the batcher, the batcher sleeps
+  // only on an empty ring.
   std::atomic<std::uint64_t> head_{0}, tail_{0};
   std::atomic<bool> abandoned_{false};
 };

@@ -24,7 +24,8 @@ class Waker {
     if (deadline == std::chrono::steady_clock::time_point::max()) {
       changed_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return woken_; });
     } else {
-      changed_.wait_until(mutex_, deadline, [this]() STATCOLLECT_REQUIRES(mutex_) { return woken_; });
+      changed_.wait_until(mutex_, deadline,
+                          [this]() STATCOLLECT_REQUIRES(mutex_) { return woken_; });
     }
     woken_ = false;
   }

@@ -1,16 +1,16 @@
-// The arithmetic of the statistics, once, for host and device: what a component adds to moments, and how
-// partial results combine. Header-only; no containers, no allocation, no libm beyond sqrt. Hash and sketch
-// are defined in fingerprint.h.
+// The arithmetic of the statistics, once, for host and device: what a component adds to moments,
+// and how partial results combine. Header-only; no containers, no allocation, no libm beyond sqrt.
+// Hash and sketch are defined in fingerprint.h.
 //
-// MOMENTS. Each engine documents its order of summation (cpu/kernels.h, cuda/engine.cuh); it depends on
-// nothing but dtype and number of components, so that each repeats its own bits on every machine of its kind
-// and both agree within 1e-6. Chunks combine after Chan, Golub, LeVeque (1983) in float64, in index order.
-// Compile without contraction to fused multiply-add (-ffp-contract=off, nvcc -fmad=false): fused operations
-// are written where they are meant.
+// MOMENTS. Each engine documents its order of summation (cpu/kernels.h, cuda/engine.cuh); it
+// depends on nothing but dtype and number of components, so that each repeats its own bits on every
+// machine of its kind and both agree within 1e-6. Chunks combine after Chan, Golub, LeVeque (1983)
+// in float64, in index order. Compile without contraction to fused multiply-add (-ffp-contract=off,
+// nvcc -fmad=false): fused operations are written where they are meant.
 //
-// SCALE. Squares of float64 components overflow or underflow. A chunk whose largest magnitude is above 2^400
-// (below 2^-400) is reduced with its components times 2^-600 (2^600): its `level` is 1 (-1), and what is
-// stored times 2^(600 * level) is meant.
+// SCALE. Squares of float64 components overflow or underflow. A chunk whose largest magnitude is
+// above 2^400 (below 2^-400) is reduced with its components times 2^-600 (2^600): its `level` is 1
+// (-1), and what is stored times 2^(600 * level) is meant.
 #ifndef STATCOLLECT_AGENT_STATS_ACCUMULATE_H_
 #define STATCOLLECT_AGENT_STATS_ACCUMULATE_H_
 
@@ -56,9 +56,12 @@ STATCOLLECT_HD int LevelOf(double magnitude_max) {
 }
 
 // What the components of a chunk of that level are multiplied by.
-STATCOLLECT_HD double ScaleOf(int level) { return level > 0 ? kLevelDown : level < 0 ? kLevelUp : 1.0; }
+STATCOLLECT_HD double ScaleOf(int level) {
+  return level > 0 ? kLevelDown : level < 0 ? kLevelUp : 1.0;
+}
 
-// Moments of `count` finite components: mean = origin + offset; squared_deviations = sum((x - mean)^2).
+// Moments of `count` finite components: mean = origin + offset; squared_deviations = sum((x -
+// mean)^2).
 struct Moments {
   std::uint64_t count = 0;
   int level = 0;
@@ -67,7 +70,8 @@ struct Moments {
 };
 
 // `count`: finite components of the chunk. `shift`: s, scaled.
-STATCOLLECT_HD Moments CombineLanes(const ChunkLanes& lanes, std::uint64_t count, int level, double shift) {
+STATCOLLECT_HD Moments CombineLanes(const ChunkLanes& lanes, std::uint64_t count, int level,
+                                    double shift) {
   Moments moments;
   if (count == 0) return moments;
   double sum = 0, squares = 0;
@@ -86,8 +90,8 @@ STATCOLLECT_HD Moments CombineLanes(const ChunkLanes& lanes, std::uint64_t count
   return moments;
 }
 
-// Rewrites `moments` for a higher level. What underflows is below rounding beside the values that made the
-// level high.
+// Rewrites `moments` for a higher level. What underflows is below rounding beside the values that
+// made the level high.
 STATCOLLECT_HD void RaiseLevel(Moments& moments, int level) {
   for (; moments.level < level; ++moments.level) {
     moments.origin *= kLevelDown;

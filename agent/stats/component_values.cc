@@ -24,7 +24,8 @@ void Convert(const unsigned char* from, std::size_t count, double* to) {
 
 }  // namespace
 
-void ComponentsToDoubles(DType dtype, const unsigned char* from, std::size_t count, double* to) noexcept {
+void ComponentsToDoubles(DType dtype, const unsigned char* from, std::size_t count,
+                         double* to) noexcept {
   using Bits = std::uint32_t;
   switch (dtype) {
     case DType::kF64:
@@ -34,13 +35,17 @@ void ComponentsToDoubles(DType dtype, const unsigned char* from, std::size_t cou
     case DType::kC64:
       return Convert<float>(from, count, to);
     case DType::kF16:
-      return Convert<std::uint16_t>(from, count, to, [](Bits bits) { return FloatOfF16<float>(bits); });
+      return Convert<std::uint16_t>(from, count, to,
+                                    [](Bits bits) { return FloatOfF16<float>(bits); });
     case DType::kBf16:
-      return Convert<std::uint16_t>(from, count, to, [](Bits bits) { return FloatOfBf16<float>(bits); });
+      return Convert<std::uint16_t>(from, count, to,
+                                    [](Bits bits) { return FloatOfBf16<float>(bits); });
     case DType::kF8E4M3:
-      return Convert<std::uint8_t>(from, count, to, [](Bits bits) { return FloatOfF8E4M3<float>(bits); });
+      return Convert<std::uint8_t>(from, count, to,
+                                   [](Bits bits) { return FloatOfF8E4M3<float>(bits); });
     case DType::kF8E5M2:
-      return Convert<std::uint8_t>(from, count, to, [](Bits bits) { return FloatOfF8E5M2<float>(bits); });
+      return Convert<std::uint8_t>(from, count, to,
+                                   [](Bits bits) { return FloatOfF8E5M2<float>(bits); });
     case DType::kI8:
       return Convert<std::int8_t>(from, count, to);
     case DType::kI16:
@@ -58,7 +63,8 @@ void ComponentsToDoubles(DType dtype, const unsigned char* from, std::size_t cou
     case DType::kU64:
       return Convert<std::uint64_t>(from, count, to);
     case DType::kBool:
-      return Convert<std::uint8_t>(from, count, to, [](std::uint8_t byte) { return byte != 0 ? 1.0 : 0.0; });
+      return Convert<std::uint8_t>(from, count, to,
+                                   [](std::uint8_t byte) { return byte != 0 ? 1.0 : 0.0; });
     case DType::kUnspecified:
       break;
   }

@@ -41,8 +41,8 @@ STATCOLLECT_HD std::int32_t ExponentOf(double value) {
   return significand == 0 ? kNoExponent : HighestBit(significand) - 1074;
 }
 
-// Where an exponent is counted: lowest + i at i, what lies beyond at the ends. Precondition: bins > 0, it is
-// one.
+// Where an exponent is counted: lowest + i at i, what lies beyond at the ends. Precondition: bins >
+// 0, it is one.
 STATCOLLECT_HD std::uint32_t BinOf(std::int32_t exponent, std::int32_t lowest, std::uint32_t bins) {
   if (exponent <= lowest) return 0;
   const auto bin = static_cast<std::uint32_t>(exponent - lowest);

@@ -1,38 +1,41 @@
 // Hash and sketch of a tensor, definition 3: what each component adds to them. For host and device.
 //
-// Both are sums over components, each with a coefficient that depends on nothing but the component's index
-// in the logical tensor. So they add up over shards, however a tensor is cut, and in any order: the hash
-// exactly, the sketch to rounding. Results are stored on disk: the definitions must not change within
-// kDefinition.
+// Both are sums over components, each with a coefficient that depends on nothing but the
+// component's index in the logical tensor. So they add up over shards, however a tensor is cut, and
+// in any order: the hash exactly, the sketch to rounding. Results are stored on disk: the
+// definitions must not change within kDefinition.
 //
-// INDEX. Components of the logical tensor in row-major order, from 0; a complex element is two components
-// (real, imaginary). Component i has the lane i % 16 in group i / 16.
+// INDEX. Components of the logical tensor in row-major order, from 0; a complex element is two
+// components (real, imaginary). Component i has the lane i % 16 in group i / 16.
 //
 // MIX. mix(seed, n) is output n of the splitmix64 stream with this seed (Steele, Lea, Flood 2014).
 //
-// HASH. The raw bits of the components, packed little-endian in index order, are 32-bit words; a bool
-// counts as byte 0 or 1. Word w has the place p = w % 512 in block b = w / 512, and
+// HASH. The raw bits of the components, packed little-endian in index order, are 32-bit words; a
+// bool counts as byte 0 or 1. Word w has the place p = w % 512 in block b = w / 512, and
 //   hash = sum of M(b) * K(p) * word(w)   modulo 2^64,
-// with K(p), the lower 32 bits of mix("STATHASH", p), made odd, and M(b), mix("STATBLOC", b), made odd.
-// What a shard lacks of a word counts as 0 bits.
-//   A change of one word changes the hash for certain: 0 < |change| < 2^32 and K < 2^32, so their product is not
-// 0 modulo 2^64, and an odd factor keeps that. So does the exchange of two words in a block, unless their
-// keys are equal (they are not). Words that exchange their values between two blocks at one place keep the
-// hash with a probability of about 2^-32 (a sign bit alone, the worst case); unrelated tensors collide with
-// about 2^-64. It is not a cryptographic hash.
+// with K(p), the lower 32 bits of mix("STATHASH", p), made odd, and M(b), mix("STATBLOC", b), made
+// odd. What a shard lacks of a word counts as 0 bits.
+//   A change of one word changes the hash for certain: 0 < |change| < 2^32 and K < 2^32, so their
+//   product is not
+// 0 modulo 2^64, and an odd factor keeps that. So does the exchange of two words in a block, unless
+// their keys are equal (they are not). Words that exchange their values between two blocks at one
+// place keep the hash with a probability of about 2^-32 (a sign bit alone, the worst case);
+// unrelated tensors collide with about 2^-64. It is not a cryptographic hash.
 //
-// SKETCH of k sums, k in {0, 16, 32, 64}. 128 groups form block b = i / 2048; group q of the block (q = 16
-// * row + fold) belongs to row q / 16 and fold q % 16. The 8 rows of a fold are added lane by lane, each
-// component with the sign s(frame, row, lane); the fold's 16 sums, all with one sign more, are rotated and
-// added to 16 sums of the sketch:
+// SKETCH of k sums, k in {0, 16, 32, 64}. 128 groups form block b = i / 2048; group q of the block
+// (q = 16
+// * row + fold) belongs to row q / 16 and fold q % 16. The 8 rows of a fold are added lane by lane,
+// each component with the sign s(frame, row, lane); the fold's 16 sums, all with one sign more, are
+// rotated and added to 16 sums of the sketch:
 //   sketch[16 * bank + (lane + rotation) % 16] += sign * sum over rows of s(frame, row, lane) * x.
-// frame, rotation, bank and sign are bits of mix("STATSKET", 4 * b + fold / 4): see SketchFold. Components
-// that are not finite contribute 0.
-//   The squared norm of the sketch estimates that of the tensor (of a difference of two tensors: the squared
-// distance). It is right on average for any tensor: two components of a fold and lane have a product of
-// signs whose mean over the frames is 0, as frames are rows of a Hadamard matrix; others meet with the
-// random sign of their folds. Eight equal components of a fold and lane, alone, are estimated at 0.5 or 4.5
-// times, never 0.
+// frame, rotation, bank and sign are bits of mix("STATSKET", 4 * b + fold / 4): see SketchFold.
+// Components that are not finite contribute 0.
+//   The squared norm of the sketch estimates that of the tensor (of a difference of two tensors:
+//   the squared
+// distance). It is right on average for any tensor: two components of a fold and lane have a
+// product of signs whose mean over the frames is 0, as frames are rows of a Hadamard matrix; others
+// meet with the random sign of their folds. Eight equal components of a fold and lane, alone, are
+// estimated at 0.5 or 4.5 times, never 0.
 #ifndef STATCOLLECT_AGENT_STATS_FINGERPRINT_H_
 #define STATCOLLECT_AGENT_STATS_FINGERPRINT_H_
 
@@ -46,8 +49,9 @@
 
 namespace statcollect::stats {
 
-inline constexpr int kDefinition = 3;  // of hash and sketch; results of different definitions do not compare
-inline constexpr int kLanes = 16;      // components of a group
+inline constexpr int kDefinition =
+    3;  // of hash and sketch; results of different definitions do not compare
+inline constexpr int kLanes = 16;  // components of a group
 
 // Output n of the splitmix64 stream. U: std::uint64_t (or a vector of it).
 template <typename U>
@@ -63,11 +67,13 @@ STATCOLLECT_FINGERPRINT_HD constexpr U SplitMix(std::uint64_t seed, U n) {
 inline constexpr int kHashWords = 512;  // 32-bit words of a block
 
 STATCOLLECT_FINGERPRINT_HD constexpr std::uint32_t HashKey(int place) {
-  return static_cast<std::uint32_t>(SplitMix(0x5354415448415348u, static_cast<std::uint64_t>(place))) | 1u;
+  return static_cast<std::uint32_t>(
+             SplitMix(0x5354415448415348u, static_cast<std::uint64_t>(place))) |
+         1u;
 }
 
-// For code that loads several keys at once. One more than a block has, so that odd places can be loaded as
-// pairs.
+// For code that loads several keys at once. One more than a block has, so that odd places can be
+// loaded as pairs.
 struct HashKeys {
   alignas(64) std::uint32_t words[kHashWords + 16];
 };
@@ -108,15 +114,18 @@ struct SketchFold {
   }
   STATCOLLECT_FINGERPRINT_HD constexpr std::uint32_t frame() const { return (bits >> 8) & 7; }
   // In the place of a float's sign.
-  STATCOLLECT_FINGERPRINT_HD constexpr std::uint32_t sign() const { return (bits << 16) & 0x80000000u; }
+  STATCOLLECT_FINGERPRINT_HD constexpr std::uint32_t sign() const {
+    return (bits << 16) & 0x80000000u;
+  }
   // Of the sum that gets the lane.
   STATCOLLECT_FINGERPRINT_HD constexpr std::uint32_t SumOf(int lane, std::uint32_t width) const {
     return 16 * bank(width) + ((static_cast<std::uint32_t>(lane) + rotation()) & 15);
   }
 };
 
-// Whether s(frame, row, lane) is minus: row `frame'` of the Hadamard matrix of order 8, with one sign
-// changed, so that no frame adds up to 0; frame' is a permutation of the frames that differs between lanes.
+// Whether s(frame, row, lane) is minus: row `frame'` of the Hadamard matrix of order 8, with one
+// sign changed, so that no frame adds up to 0; frame' is a permutation of the frames that differs
+// between lanes.
 STATCOLLECT_FINGERPRINT_HD constexpr bool SketchMinus(int frame, int row, int lane) {
   // Product in GF(8), modulo x^3 + x + 1, with 1 + lane % 7.
   const int factor = 1 + lane % 7;
@@ -138,7 +147,8 @@ constexpr SketchSigns MakeSketchSigns() {
     for (int row = 0; row < kSketchRows; ++row) {
       for (int lane = 0; lane < kLanes; ++lane) {
         if (SketchMinus(frame, row, lane)) {
-          signs.minus[frame][row] = static_cast<std::uint16_t>(signs.minus[frame][row] | 1u << lane);
+          signs.minus[frame][row] =
+              static_cast<std::uint16_t>(signs.minus[frame][row] | 1u << lane);
         }
       }
     }

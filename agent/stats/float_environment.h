@@ -15,7 +15,8 @@ namespace statcollect::stats {
 class DefaultFloatEnvironment {
  public:
 #if defined(__x86_64__)
-  // Only the vector unit computes here; saving the x87 unit too would cost more than a small tensor.
+  // Only the vector unit computes here; saving the x87 unit too would cost more than a small
+  // tensor.
   DefaultFloatEnvironment() noexcept : saved_(_mm_getcsr()) { _mm_setcsr(kDefault); }
   ~DefaultFloatEnvironment() { _mm_setcsr(saved_); }
 #else

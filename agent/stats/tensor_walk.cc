@@ -12,11 +12,12 @@ namespace {
 template <std::size_t kBytes>
 void CopyStrided(const unsigned char* from, std::int64_t stride_bytes, std::int64_t count,
                  unsigned char* to) {
-  for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * kBytes, from + i * stride_bytes, kBytes);
+  for (std::int64_t i = 0; i < count; ++i)
+    std::memcpy(to + i * kBytes, from + i * stride_bytes, kBytes);
 }
 
-void CopyRun(const unsigned char* from, std::int64_t stride, std::size_t element_bytes, std::int64_t count,
-             unsigned char* to) {
+void CopyRun(const unsigned char* from, std::int64_t stride, std::size_t element_bytes,
+             std::int64_t count, unsigned char* to) {
   const std::int64_t stride_bytes = stride * static_cast<std::int64_t>(element_bytes);
   if (stride == 1) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * element_bytes);
@@ -39,7 +40,8 @@ void CopyRun(const unsigned char* from, std::int64_t stride, std::size_t element
 }  // namespace
 
 TensorWalk::TensorWalk(const CpuTensor& tensor) noexcept
-    : data_(static_cast<const unsigned char*>(tensor.data)), element_bytes_(DTypeBytes(tensor.dtype)) {
+    : data_(static_cast<const unsigned char*>(tensor.data)),
+      element_bytes_(DTypeBytes(tensor.dtype)) {
   size_ = NumelOf(tensor.shape);
   if (size_ != 0) Collapse(tensor);
 }
@@ -100,8 +102,8 @@ void TensorWalk::Copy(std::uint64_t count, void* to) noexcept {
     const std::int64_t left = inner.size - index_[dims_ - 1];
     const std::int64_t run =
         count < static_cast<std::uint64_t>(left) ? static_cast<std::int64_t>(count) : left;
-    CopyRun(data_ + offset_ * static_cast<std::int64_t>(element_bytes_), inner.stride, element_bytes_, run,
-            out);
+    CopyRun(data_ + offset_ * static_cast<std::int64_t>(element_bytes_), inner.stride,
+            element_bytes_, run, out);
     out += static_cast<std::size_t>(run) * element_bytes_;
     count -= static_cast<std::uint64_t>(run);
     Advance(run);

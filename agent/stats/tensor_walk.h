@@ -11,8 +11,8 @@
 
 namespace statcollect::stats {
 
-// Precondition of everything here: Validate(tensor) is OK. Never allocates. Not thread-safe; copies are
-// independent.
+// Precondition of everything here: Validate(tensor) is OK. Never allocates. Not thread-safe; copies
+// are independent.
 class TensorWalk {
  public:
   explicit TensorWalk(const CpuTensor& tensor) noexcept;
@@ -41,8 +41,8 @@ class TensorWalk {
   const unsigned char* data_;
   std::size_t element_bytes_;
   std::uint64_t size_ = 1;
-  int dims_ = 0;  // after sizes of 1 are dropped and neighbours that lie behind each other are joined;
-                  // outermost first
+  int dims_ = 0;  // after sizes of 1 are dropped and neighbours that lie behind each other are
+                  // joined; outermost first
   std::array<Dim, kDimsMax> dim_;
   std::array<std::int64_t, kDimsMax> index_;
   std::int64_t offset_ = 0;

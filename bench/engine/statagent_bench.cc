@@ -1,5 +1,6 @@
-// Measures the CPU engine beside its limit, a plain read-and-sum of the same bytes, in the same run: targets
-// P1 and P2 of docs/engine.md. Limit and engine alternate, so that what else the machine does touches both.
+// Measures the CPU engine beside its limit, a plain read-and-sum of the same bytes, in the same
+// run: targets P1 and P2 of docs/engine.md. Limit and engine alternate, so that what else the
+// machine does touches both.
 #include <sys/mman.h>
 
 #include <CLI/CLI.hpp>
@@ -32,7 +33,8 @@ struct Options {
   int rounds = 7;
   std::uint32_t sketch = 16;
   std::vector<int> threads = {1, 2};
-  std::vector<std::string> dtypes = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f64", "i64", "i8", "bool"};
+  std::vector<std::string> dtypes = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2",
+                                     "f64", "i64",  "i8",  "bool"};
   std::string instruction_set = "best";
   std::string json;
 };
@@ -121,8 +123,9 @@ const stats::CpuKernels& KernelsNamed(const std::string& instruction_set) {
   for (const auto& [name, set] : sets) {
     if (instruction_set != name) continue;
     if (const stats::CpuKernels* kernels = stats::KernelsFor(set)) return *kernels;
-    std::cerr << "statagent_bench: --instruction-set " << name
-              << " is not available on this processor or in this build; use --instruction-set best\n";
+    std::cerr
+        << "statagent_bench: --instruction-set " << name
+        << " is not available on this processor or in this build; use --instruction-set best\n";
     std::exit(2);
   }
   return stats::BestKernels();
@@ -156,8 +159,8 @@ Row Measure(const std::string& name, int threads, const Options& options, unsign
     const double limit = Time([&] { sink = ReadSum(data, bytes, threads); });
     const double engine = Time([&] {
       stats::Partial partial;
-      stats::Accumulate(tensor, {0, stats::ComponentCount(tensor)}, options.sketch, kernels, partial,
-                        &workers);
+      stats::Accumulate(tensor, {0, stats::ComponentCount(tensor)}, options.sketch, kernels,
+                        partial, &workers);
       sink = stats::Finished(partial, static_cast<std::uint64_t>(elements), sketch).l2;
     });
     if (round == 0) continue;  // pages, clocks and caches settle
@@ -200,7 +203,9 @@ int Main(int argc, char** argv) {
   app.add_option("--sketch", options.sketch, "sums of the sketch")
       ->check(CLI::IsMember({0, 16, 32, 64}))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "thread counts")->delimiter(',')->capture_default_str();
+  app.add_option("--threads", options.threads, "thread counts")
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--dtypes", options.dtypes, "dtypes")->delimiter(',')->capture_default_str();
   app.add_option("--instruction-set", options.instruction_set,
                  "of the engine; the limit always uses the widest")
@@ -212,13 +217,13 @@ int Main(int argc, char** argv) {
   const std::size_t bytes = static_cast<std::size_t>(options.mebibytes) << 20;
   const Pages pages = MapPages(bytes);
   nlohmann::json rows = nlohmann::json::array();
-  std::printf("%-7s %7s %14s %12s %6s %10s\n", "dtype", "threads", "read-sum GB/s", "engine GB/s", "ratio",
-              "G elem/s");
+  std::printf("%-7s %7s %14s %12s %6s %10s\n", "dtype", "threads", "read-sum GB/s", "engine GB/s",
+              "ratio", "G elem/s");
   for (const std::string& dtype : options.dtypes) {
     for (const int threads : options.threads) {
       const Row row = Measure(dtype, threads, options, pages.get(), bytes);
-      std::printf("%-7s %7d %14.2f %12.2f %6.2f %10.2f\n", row.dtype.c_str(), row.threads, row.limit_gbs,
-                  row.engine_gbs, row.ratio, row.elements_per_second / 1e9);
+      std::printf("%-7s %7d %14.2f %12.2f %6.2f %10.2f\n", row.dtype.c_str(), row.threads,
+                  row.limit_gbs, row.engine_gbs, row.ratio, row.elements_per_second / 1e9);
       std::fflush(stdout);
       rows.push_back(ToJson(row, options));
     }
@@ -231,7 +236,8 @@ int Main(int argc, char** argv) {
                 .dump(2)
          << '\n';
     if (!file) {
-      std::cerr << "statagent_bench: write '" << options.json << "' failed; expected a writable path\n";
+      std::cerr << "statagent_bench: write '" << options.json
+                << "' failed; expected a writable path\n";
       return 2;
     }
   }

@@ -1,6 +1,6 @@
-// The CUDA engine beside the device's own limits, in one run (P3, P4, P5): a copy from device memory to
-// device memory, a kernel that only reads, a launch of an empty kernel; over random numbers. Prints JSON; exits with 3 where there is
-// no device.
+// The CUDA engine beside the device's own limits, in one run (P3, P4, P5): a copy from device
+// memory to device memory, a kernel that only reads, a launch of an empty kernel; over random
+// numbers. Prints JSON; exits with 3 where there is no device.
 #include <cuda_runtime_api.h>
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,8 @@ constexpr int kNoDevice = 3;
 
 void Require(bool good, const std::string& what) {
   if (good) return;
-  std::cerr << "statagent_gpu_bench: " << what << ": " << cudaGetErrorString(cudaGetLastError()) << '\n';
+  std::cerr << "statagent_gpu_bench: " << what << ": " << cudaGetErrorString(cudaGetLastError())
+            << '\n';
   std::exit(1);
 }
 
@@ -36,11 +37,13 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Milliseconds that the device takes for what `enqueue` puts into the default stream; median over the rounds.
+// Milliseconds that the device takes for what `enqueue` puts into the default stream; median over
+// the rounds.
 template <typename F>
 double DeviceMilliseconds(int rounds, const F& enqueue) {
   cudaEvent_t begin = nullptr, end = nullptr;
-  Require(cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess, "make events");
+  Require(cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess,
+          "make events");
   std::vector<double> times;
   for (int round = 0; round < rounds; ++round) {
     Require(cudaEventRecord(begin) == cudaSuccess, "record an event");
@@ -82,7 +85,8 @@ class Bench {
                 statcollect::stats::cuda::MakeCudaApi()) {
     const statcollect::Status opened = engine_.Open(0);
     Require(opened.ok(), opened.message());
-    Require(cudaMalloc(&memory_, bytes_max) == cudaSuccess && cudaMalloc(&other_, bytes_max) == cudaSuccess,
+    Require(cudaMalloc(&memory_, bytes_max) == cudaSuccess &&
+                cudaMalloc(&other_, bytes_max) == cudaSuccess,
             "allocate on the device");
     sketch_.resize(16);
   }
@@ -95,7 +99,8 @@ class Bench {
 
   nlohmann::json Throughput(DType dtype, std::size_t bytes, int rounds) {
     const int times = bytes >= (std::size_t{64} << 20) ? 5 : 40;
-    // Small tensors lie one behind the other through all of the memory, so that they do not come from the cache.
+    // Small tensors lie one behind the other through all of the memory, so that they do not come
+    // from the cache.
     const std::size_t places = bytes_max_ / bytes;
     std::size_t next = 0;
     const auto each = [&](const auto& what) {
@@ -103,15 +108,18 @@ class Bench {
         for (int i = 0; i < times; ++i) what(next++ % places * bytes);
       };
     };
-    const auto at = [](void* memory, std::size_t offset) { return static_cast<char*>(memory) + offset; };
+    const auto at = [](void* memory, std::size_t offset) {
+      return static_cast<char*>(memory) + offset;
+    };
     const double copy =
         DeviceMilliseconds(rounds, each([&](std::size_t offset) {
                              Require(cudaMemcpyAsync(at(other_, offset), at(memory_, offset), bytes,
                                                      cudaMemcpyDeviceToDevice) == cudaSuccess,
                                      "copy");
                            }));
-    const double read = DeviceMilliseconds(
-        rounds, each([&](std::size_t offset) { ReadOnly(at(memory_, offset), bytes, processors_); }));
+    const double read = DeviceMilliseconds(rounds, each([&](std::size_t offset) {
+                                             ReadOnly(at(memory_, offset), bytes, processors_);
+                                           }));
     Require(cudaGetLastError() == cudaSuccess, "read the device's memory");
     Enqueue(dtype, bytes, 1);
     const double ours = DeviceMilliseconds(rounds, [&] {
@@ -122,9 +130,10 @@ class Bench {
     const double gigabytes = static_cast<double>(bytes) * times / 1e9;
     const double rate = gigabytes / (ours / 1e3), copy_rate = 2 * gigabytes / (copy / 1e3),
                  read_rate = gigabytes / (read / 1e3);
-    return {{"dtype", Name(dtype)},       {"mebibytes", bytes >> 20},    {"gb_per_s", rate},
-            {"copy_gb_per_s", copy_rate}, {"of_copy", rate / copy_rate}, {"read_gb_per_s", read_rate},
-            {"of_read", rate / read_rate}};
+    return {
+        {"dtype", Name(dtype)},       {"mebibytes", bytes >> 20},    {"gb_per_s", rate},
+        {"copy_gb_per_s", copy_rate}, {"of_copy", rate / copy_rate}, {"read_gb_per_s", read_rate},
+        {"of_read", rate / read_rate}};
   }
 
   nlohmann::json Small(DType dtype, std::size_t bytes, int rounds) {
@@ -141,15 +150,19 @@ class Bench {
             {"of_empty_launch", ours / empty}};
   }
 
-  // A list of small tensors (weights, gradients), beside one after the other, and a copy of their bytes.
+  // A list of small tensors (weights, gradients), beside one after the other, and a copy of their
+  // bytes.
   nlohmann::json List(DType dtype, std::size_t bytes, std::size_t count, int rounds) {
-    const std::int64_t shape[] = {static_cast<std::int64_t>(bytes / statcollect::DTypeBytes(dtype))};
+    const std::int64_t shape[] = {
+        static_cast<std::int64_t>(bytes / statcollect::DTypeBytes(dtype))};
     std::vector<CudaEngine::Item> items(
         count, {{memory_, dtype, shape, {}}, {&stats_, sketch_, {}, nullptr}, nullptr});
-    for (std::size_t i = 0; i < count; ++i) items[i].tensor.data = static_cast<char*>(memory_) + i * bytes;
+    for (std::size_t i = 0; i < count; ++i)
+      items[i].tensor.data = static_cast<char*>(memory_) + i * bytes;
     const auto enqueue = [&] {
-      engine_.EnqueueList(items, 0, nullptr,
-                          [](void*, const statcollect::Status& why) { Require(false, why.message()); });
+      engine_.EnqueueList(items, 0, nullptr, [](void*, const statcollect::Status& why) {
+        Require(false, why.message());
+      });
     };
     enqueue();
     Drain();
@@ -164,8 +177,9 @@ class Bench {
     const double listed = timed(enqueue);
     const double alone = timed([&] { Enqueue(dtype, bytes, static_cast<int>(count), false); });
     const double copy = timed([&] {
-      Require(cudaMemcpyAsync(other_, memory_, bytes * count, cudaMemcpyDeviceToDevice) == cudaSuccess,
-              "copy");
+      Require(
+          cudaMemcpyAsync(other_, memory_, bytes * count, cudaMemcpyDeviceToDevice) == cudaSuccess,
+          "copy");
     });
     return {{"dtype", Name(dtype)},    {"kibibytes", bytes >> 10}, {"tensors", count},
             {"list_us", listed},       {"one_by_one_us", alone},   {"copy_us", copy},
@@ -180,7 +194,8 @@ class Bench {
       for (int round = 0; round < rounds; ++round) {
         const auto begin = Clock::now();
         enqueue();
-        times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / kTimes);
+        times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count() /
+                        kTimes);
         Require(cudaDeviceSynchronize() == cudaSuccess, "wait for the device");
         Drain();
       }
@@ -194,14 +209,17 @@ class Bench {
   }
 
  private:
-  void Enqueue(DType dtype, std::size_t bytes, int times, bool drain = true, std::size_t offset = 0) {
-    const std::int64_t shape[] = {static_cast<std::int64_t>(bytes / statcollect::DTypeBytes(dtype))};
+  void Enqueue(DType dtype, std::size_t bytes, int times, bool drain = true,
+               std::size_t offset = 0) {
+    const std::int64_t shape[] = {
+        static_cast<std::int64_t>(bytes / statcollect::DTypeBytes(dtype))};
     for (int i = 0; i < times; ++i) {
       const statcollect::Status status =
-          engine_.Enqueue({static_cast<const char*>(memory_) + offset, dtype, shape, {}}, 0, nullptr,
-                          {&stats_, sketch_, {}, nullptr}, nullptr);
+          engine_.Enqueue({static_cast<const char*>(memory_) + offset, dtype, shape, {}}, 0,
+                          nullptr, {&stats_, sketch_, {}, nullptr}, nullptr);
       Require(status.ok(), status.message());
-      if (drain && i % 256 == 255) (void)engine_.Poll(Clock::now(), [](void*, const statcollect::Status&) {});
+      if (drain && i % 256 == 255)
+        (void)engine_.Poll(Clock::now(), [](void*, const statcollect::Status&) {});
     }
   }
   void Drain() {
@@ -224,7 +242,8 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"CUDA engine beside a device-to-device copy and an empty launch; JSON on standard output"};
+  CLI::App app{
+      "CUDA engine beside a device-to-device copy and an empty launch; JSON on standard output"};
   std::vector<std::size_t> mebibytes = {1, 6, 25, 64, 256, 1024};
   int rounds = 15;
   app.add_option("--mebibytes", mebibytes, "sizes of the large tensors")->delimiter(',');

@@ -20,7 +20,8 @@ __device__ unsigned long long Numbers(unsigned long long index, NumberFormat for
   for (int at = 0; at < 64; at += bits) {
     const unsigned long long random = Mixed(index * 8 + at / 8);
     const int below = min(__clzll(random), min(bias - 1, 10));  // each halving half as often
-    const unsigned long long exponent = static_cast<unsigned long long>(bias - below) << format.mantissa_bits;
+    const unsigned long long exponent = static_cast<unsigned long long>(bias - below)
+                                        << format.mantissa_bits;
     const unsigned long long other = Mixed(random);
     const unsigned long long mantissa = other & ((1ull << format.mantissa_bits) - 1);
     word |= ((other >> 63) << (bits - 1) | exponent | mantissa) << at;

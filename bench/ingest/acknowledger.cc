@@ -34,7 +34,8 @@ std::uint64_t LastSeq(const grpc::ByteBuffer& message) {
   std::uint32_t length = 0, n = 0;
   const auto batch_tag = (v1::AgentMessage::kBatchFieldNumber << 3 | 2);
   if (in.ReadTag() != static_cast<std::uint32_t>(batch_tag) || !in.ReadVarint32(&length)) return 0;
-  if (in.ReadTag() != v1::Batch::kFirstSeqFieldNumber << 3 || !in.ReadVarint64(&first_seq)) return 0;
+  if (in.ReadTag() != v1::Batch::kFirstSeqFieldNumber << 3 || !in.ReadVarint64(&first_seq))
+    return 0;
   if (in.ReadTag() != v1::Batch::kNFieldNumber << 3 || !in.ReadVarint32(&n)) return 0;
   return first_seq + n - 1;
 }
@@ -44,8 +45,8 @@ grpc::ByteBuffer ToBuffer(const v1::CollectorMessage& message) {
   return {&slice, 1};
 }
 
-// First message in: the hello. Then a write for every read; a read without a batch (the goodbye) ends the
-// stream.
+// First message in: the hello. Then a write for every read; a read without a batch (the goodbye)
+// ends the stream.
 class Reactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   Reactor() { StartRead(&incoming_); }
@@ -80,7 +81,8 @@ class Reactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 };
 
 class Service final : public v1::Ingest::WithRawCallbackMethod_Stream<v1::Ingest::Service> {
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Stream(grpc::CallbackServerContext*) override {
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Stream(
+      grpc::CallbackServerContext*) override {
     return new Reactor();
   }
 };
@@ -101,7 +103,8 @@ int ServeAcknowledger() {
   builder.RegisterService(&service);
   const auto server = builder.BuildAndStart();
   if (!server || port == 0) {
-    std::fputs("statcollect-bench acknowledge: listen on 127.0.0.1 failed; expected a free port\n", stderr);
+    std::fputs("statcollect-bench acknowledge: listen on 127.0.0.1 failed; expected a free port\n",
+               stderr);
     return 1;
   }
   std::printf("ready: grpc 127.0.0.1:%d, acknowledges and stores nothing\n", port);

@@ -23,8 +23,8 @@ Asker::Asker(const std::string& collector) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  stub_ =
-      v1::Query::NewStub(grpc::CreateCustomChannel(collector, grpc::InsecureChannelCredentials(), arguments));
+  stub_ = v1::Query::NewStub(
+      grpc::CreateCustomChannel(collector, grpc::InsecureChannelCredentials(), arguments));
 }
 
 Result<Answer> Asker::Series(const std::string& run, const TensorDef& activation) const {
@@ -66,8 +66,8 @@ Result<Answer> Asker::Diff(const std::string& a, const std::string& b, const std
     const char* const wanted = expected == Expect::kIdentical  ? "identical"
                                : expected == Expect::kDiverged ? "diverged"
                                                                : "identical or within tolerance";
-    return Status(Code::kInternal, what + ": the verdict is " + v1::Verdict_Name(report.verdict()) + " (" +
-                                       report.message() + "); expected " + wanted);
+    return Status(Code::kInternal, what + ": the verdict is " + v1::Verdict_Name(report.verdict()) +
+                                       " (" + report.message() + "); expected " + wanted);
   }
   return Answer{.records = report.compared().records()};
 }

@@ -25,9 +25,10 @@ class Asker {
 
   // All steps and ranks.
   Result<Answer> Series(const std::string& run, const TensorDef& activation) const;
-  // `steps` as in DiffRequest; `noise`: measured from twins. kInternal: the verdict is another than expected.
-  Result<Answer> Diff(const std::string& a, const std::string& b, const std::string& steps, Expect expected,
-                      bool noise = false) const;
+  // `steps` as in DiffRequest; `noise`: measured from twins. kInternal: the verdict is another than
+  // expected.
+  Result<Answer> Diff(const std::string& a, const std::string& b, const std::string& steps,
+                      Expect expected, bool noise = false) const;
   // Records of the run in the store, of all kinds.
   Result<Answer> Stored(const std::string& run) const;
 

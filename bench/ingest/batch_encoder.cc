@@ -15,7 +15,8 @@
 namespace statcollect::bench {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "columns are copied as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "columns are copied as they lie in memory");
 
 constexpr std::size_t kHeaderMax = 48;  // what stands before the records of a batch
 constexpr std::int64_t kStart =
@@ -92,8 +93,10 @@ Column Sliced(std::uint32_t field, const std::string& bytes, const std::vector<s
   return column;
 }
 
-// Writes what stands before the records of a batch so that it ends at `records`; returns its length.
-std::size_t PutHeader(char* records, std::size_t bytes, std::uint64_t first_seq, std::uint32_t count) {
+// Writes what stands before the records of a batch so that it ends at `records`; returns its
+// length.
+std::size_t PutHeader(char* records, std::size_t bytes, std::uint64_t first_seq,
+                      std::uint32_t count) {
   const std::uint32_t crc = Crc32c({records, bytes});
   char batch[kHeaderMax];
   char* b = PutVarint(PutVarint(batch, Tag(1, kVarintType)), first_seq);
@@ -173,9 +176,10 @@ std::string EncodeDefinitions(const Network& network, std::uint32_t rank, std::u
 }  // namespace
 
 std::size_t BatchBytesMax(std::size_t records, std::uint32_t sketch) {
-  // Ids, layout and order up to 3 bytes each, step 5, counts 3 + 3 x 4, 7 numbers of 8, and 64 for a step's
-  // end.
-  return 256 + records * (3 * 3 + 5 + 3 + 12 + 1 + 7 * 8 + 4 * std::size_t{sketch}) + 64 * (1 + records);
+  // Ids, layout and order up to 3 bytes each, step 5, counts 3 + 3 x 4, 7 numbers of 8, and 64 for
+  // a step's end.
+  return 256 + records * (3 * 3 + 5 + 3 + 12 + 1 + 7 * 8 + 4 * std::size_t{sketch}) +
+         64 * (1 + records);
 }
 
 void BatchEncoder::ConstantColumn::Add(std::uint64_t value) {
@@ -203,7 +207,8 @@ std::size_t BatchEncoder::MakeColumns(std::uint32_t rank, const std::vector<Segm
     maker_.Make(rank, segment.step, segment.first, segment.n, at, &columns_);
     at += segment.n;
     char varint[10];
-    const std::string_view step(varint, static_cast<std::size_t>(PutVarint(varint, segment.step) - varint));
+    const std::string_view step(varint,
+                                static_cast<std::size_t>(PutVarint(varint, segment.step) - varint));
     for (std::uint32_t i = 0; i < segment.n; ++i) step_ += step;
   }
   EncodeColumn(columns_.zero, n, &zero_);
@@ -239,7 +244,8 @@ BatchEncoder::Encoded BatchEncoder::Encode(std::uint32_t rank, std::uint64_t fir
   const Column sketch = Whole(20, Raw(columns_.sketch, n * k));
   std::size_t stats = 0;
   for (const Column& column : columns) stats += FieldBytes(column.field, column.bytes);
-  if (k > 0) stats += VarintBytes(Tag(19, kVarintType)) + VarintBytes(k) + FieldBytes(20, sketch.bytes);
+  if (k > 0)
+    stats += VarintBytes(Tag(19, kVarintType)) + VarintBytes(k) + FieldBytes(20, sketch.bytes);
   const std::string definitions =
       define ? EncodeDefinitions(maker_.network(), rank, maker_.shards()) : std::string();
   const std::size_t records = definitions.size() + FieldBytes(3, stats) + small_.size();
@@ -256,7 +262,8 @@ BatchEncoder::Encoded BatchEncoder::Encode(std::uint32_t rank, std::uint64_t fir
 
   const auto all = static_cast<std::uint32_t>(n) + ends;
   const std::size_t header_bytes = PutHeader(begin, records, first_seq, all);
-  const grpc_slice message = grpc_slice_sub_no_ref(slice, kHeaderMax - header_bytes, kHeaderMax + records);
+  const grpc_slice message =
+      grpc_slice_sub_no_ref(slice, kHeaderMax - header_bytes, kHeaderMax + records);
   return {.message = grpc::Slice(message, grpc::Slice::STEAL_REF),
           .records = all,
           .stat_records = static_cast<std::uint32_t>(n)};

@@ -1,5 +1,5 @@
-// Batches of one network's records as the wire has them: one AgentMessage in one slice, written once. Columns
-// that are the same in every step are encoded at the start.
+// Batches of one network's records as the wire has them: one AgentMessage in one slice, written
+// once. Columns that are the same in every step are encoded at the start.
 #ifndef STATCOLLECT_BENCH_INGEST_BATCH_ENCODER_H_
 #define STATCOLLECT_BENCH_INGEST_BATCH_ENCODER_H_
 
@@ -14,7 +14,8 @@
 
 namespace statcollect::bench {
 
-// Records of activations first .. first + n - 1 of one step; the step's end follows if they are its last.
+// Records of activations first .. first + n - 1 of one step; the step's end follows if they are its
+// last.
 struct Segment {
   std::uint64_t step = 0;
   std::uint32_t first = 0, n = 0;
@@ -35,8 +36,8 @@ class BatchEncoder {
         0;  // numbered ones: statistics, and a scalar and a step's end for each finished step
     std::uint32_t stat_records = 0;
   };
-  // Segments follow each other without gaps. `define`: with all definitions, for the first batch of a
-  // session.
+  // Segments follow each other without gaps. `define`: with all definitions, for the first batch of
+  // a session.
   Encoded Encode(std::uint32_t rank, std::uint64_t first_seq, const std::vector<Segment>& segments,
                  bool define);
   std::size_t definition_bytes() const { return definition_bytes_; }  // at most

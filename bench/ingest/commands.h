@@ -1,5 +1,5 @@
-// The subcommands of statcollect-bench. Each adds its flags; what it returns is run after parsing and gives
-// the exit code.
+// The subcommands of statcollect-bench. Each adds its flags; what it returns is run after parsing
+// and gives the exit code.
 #ifndef STATCOLLECT_BENCH_INGEST_COMMANDS_H_
 #define STATCOLLECT_BENCH_INGEST_COMMANDS_H_
 

@@ -1,5 +1,5 @@
-// statcollect-bench crowd: many ranks at once, without and with heavy queries: memory over time, and who
-// waits.
+// statcollect-bench crowd: many ranks at once, without and with heavy queries: memory over time,
+// and who waits.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -42,7 +42,9 @@ struct CrowdOptions {
   std::uint64_t query_steps = 50;
 };
 
-double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double Since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 // Memory of the daemon and progress of each stream, taken at intervals by a thread of its own.
 class Sampler {
@@ -81,15 +83,19 @@ class Sampler {
       least = std::min(least, records);
       most = std::max(most, records);
       total += records;
-      if (records != last_[i] || records == 0) last_change_[i] = records == 0 ? last_change_[i] : now;
+      if (records != last_[i] || records == 0)
+        last_change_[i] = records == 0 ? last_change_[i] : now;
       longest_stall_ = std::max(longest_stall_, now - last_change_[i]);
       last_[i] = records;
     }
     const auto use = target_.Use();
     const std::uint64_t rss = use ? use->rss_bytes : 0;
     rss_peak_ = std::max(rss_peak_, rss);
-    samples_.push_back(
-        {{"seconds", now}, {"rss_bytes", rss}, {"records", total}, {"fewest", least}, {"most", most}});
+    samples_.push_back({{"seconds", now},
+                        {"rss_bytes", rss},
+                        {"records", total},
+                        {"fewest", least},
+                        {"most", most}});
   }
 
   const Target& target_;
@@ -107,7 +113,8 @@ class Sampler {
 class QueryLoad {
  public:
   QueryLoad(const std::string& collector, std::uint32_t clients) {
-    for (std::uint32_t i = 0; i < clients; ++i) threads_.emplace_back([this, collector] { Run(collector); });
+    for (std::uint32_t i = 0; i < clients; ++i)
+      threads_.emplace_back([this, collector] { Run(collector); });
   }
   ~QueryLoad() { Stop(); }
   QueryLoad(const QueryLoad&) = delete;
@@ -184,15 +191,16 @@ Result<json> Phase(const CrowdOptions& o, const Network& network, bool queries) 
   out["longest_stall_seconds"] = sampler.longest_stall();
   out["samples"] = sampler.samples();
   const auto& streams = out["streams"];
-  std::fprintf(stderr,
-               "%-14s %10.0f records/s  p50 %8.1f ms  p99 %8.1f ms  streams %8.0f..%8.0f records  stall "
-               "%6.2f s  RSS %6.0f MiB"
-               "  %llu diffs\n",
-               queries ? "with queries" : "alone", out["records_per_second"].get<double>(),
-               out["ack_ms"]["p50"].get<double>(), out["ack_ms"]["p99"].get<double>(),
-               streams["fewest_records"].get<double>(), streams["most_records"].get<double>(),
-               sampler.longest_stall(), static_cast<double>(sampler.rss_peak()) / 0x1p20,
-               out["queries"]["answered"].get<unsigned long long>());
+  std::fprintf(
+      stderr,
+      "%-14s %10.0f records/s  p50 %8.1f ms  p99 %8.1f ms  streams %8.0f..%8.0f records  stall "
+      "%6.2f s  RSS %6.0f MiB"
+      "  %llu diffs\n",
+      queries ? "with queries" : "alone", out["records_per_second"].get<double>(),
+      out["ack_ms"]["p50"].get<double>(), out["ack_ms"]["p99"].get<double>(),
+      streams["fewest_records"].get<double>(), streams["most_records"].get<double>(),
+      sampler.longest_stall(), static_cast<double>(sampler.rss_peak()) / 0x1p20,
+      out["queries"]["answered"].get<unsigned long long>());
   return out;
 }
 

@@ -109,8 +109,8 @@ Result<SpawnedServer> SpawnedServer::Start(const std::string& program,
   close(ends[0]);
   if (error != 0) return failed(std::strerror(error));
   const std::size_t at = ready.find("grpc ");
-  SpawnedServer server(pid,
-                       at == std::string::npos ? "" : ready.substr(at + 5, ready.find(',', at) - at - 5));
+  SpawnedServer server(
+      pid, at == std::string::npos ? "" : ready.substr(at + 5, ready.find(',', at) - at - 5));
   if (at == std::string::npos) {
     return failed("found no line saying that it is ready, but '" + ready +
                   "'; expected 'grpc HOST:PORT' in it");
@@ -127,7 +127,8 @@ SpawnedServer::~SpawnedServer() {
 
 Status SpawnedServer::Stop(ProcessUse* use) {
   const pid_t pid = std::exchange(pid_, -1);
-  if (pid <= 0) return Status(Code::kFailedPrecondition, "stop the server: it has been stopped before");
+  if (pid <= 0)
+    return Status(Code::kFailedPrecondition, "stop the server: it has been stopped before");
   kill(pid, SIGTERM);
   int status = 0;
   rusage used{};
@@ -139,13 +140,15 @@ Status SpawnedServer::Stop(ProcessUse* use) {
     use->rss_peak_bytes = static_cast<std::uint64_t>(used.ru_maxrss) << 10;
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return Status::Ok();
-  return Status(Code::kInternal, "stop process " + std::to_string(pid) + ": it ended with " +
-                                     (WIFEXITED(status) ? "code " + std::to_string(WEXITSTATUS(status))
-                                                        : "signal " + std::to_string(WTERMSIG(status))) +
-                                     "; expected code 0");
+  return Status(Code::kInternal,
+                "stop process " + std::to_string(pid) + ": it ended with " +
+                    (WIFEXITED(status) ? "code " + std::to_string(WEXITSTATUS(status))
+                                       : "signal " + std::to_string(WTERMSIG(status))) +
+                    "; expected code 0");
 }
 
-std::vector<std::string> DaemonArguments(const std::string& data_dir, const std::string& durability) {
+std::vector<std::string> DaemonArguments(const std::string& data_dir,
+                                         const std::string& durability) {
   return {"--data-dir", data_dir,       "--listen", "127.0.0.1:0", "--http",
           "off",        "--durability", durability, "--log-level", "warn"};
 }

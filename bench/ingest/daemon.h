@@ -27,20 +27,21 @@ struct StoredBytes {
 };
 StoredBytes MeasureStored(const std::string& directory);
 
-// A program that prints a ready line with "grpc HOST:PORT". Ended by pid in the destructor if Stop was not
-// called.
+// A program that prints a ready line with "grpc HOST:PORT". Ended by pid in the destructor if Stop
+// was not called.
 class SpawnedServer {
  public:
   // The program gets `arguments`; its standard error is ours.
-  static Result<SpawnedServer> Start(const std::string& program, const std::vector<std::string>& arguments);
+  static Result<SpawnedServer> Start(const std::string& program,
+                                     const std::vector<std::string>& arguments);
   SpawnedServer(SpawnedServer&& other) noexcept;
   SpawnedServer& operator=(SpawnedServer&&) = delete;
   ~SpawnedServer();
 
   pid_t pid() const { return pid_; }
   const std::string& address() const { return address_; }
-  // SIGTERM, waits for the end. `use`: all that the process has used in its life. An error if it did not exit
-  // with 0.
+  // SIGTERM, waits for the end. `use`: all that the process has used in its life. An error if it
+  // did not exit with 0.
   Status Stop(ProcessUse* use);
 
  private:
@@ -51,7 +52,8 @@ class SpawnedServer {
 };
 
 // The arguments of a statcollectord on any free port.
-std::vector<std::string> DaemonArguments(const std::string& data_dir, const std::string& durability);
+std::vector<std::string> DaemonArguments(const std::string& data_dir,
+                                         const std::string& durability);
 
 }  // namespace statcollect::bench
 

@@ -65,9 +65,10 @@ struct RowKey {
   std::uint32_t activation, layout;
 };
 
-// run, rank, step, act, layout UInt32; nan, pos_inf, neg_inf, zero, neg, pos UInt64; min, max, mean, std, l1,
-// l2 Float64; hash UInt64; sketch Array(Float32), if there is one.
-void RowBinary(const RowKey& place, const MadeColumns& c, std::size_t i, std::uint32_t k, Out& out) {
+// run, rank, step, act, layout UInt32; nan, pos_inf, neg_inf, zero, neg, pos UInt64; min, max,
+// mean, std, l1, l2 Float64; hash UInt64; sketch Array(Float32), if there is one.
+void RowBinary(const RowKey& place, const MadeColumns& c, std::size_t i, std::uint32_t k,
+               Out& out) {
   out.Raw(place.run);
   out.Raw(place.rank);
   out.Raw(static_cast<std::uint32_t>(place.step));
@@ -76,14 +77,16 @@ void RowBinary(const RowKey& place, const MadeColumns& c, std::size_t i, std::ui
   for (const std::uint64_t count :
        {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{0}, c.zero[i], c.neg[i], c.pos[i]})
     out.Raw(count);
-  for (const double value : {c.min[i], c.max[i], c.mean[i], c.std[i], c.l1[i], c.l2[i]}) out.Raw(value);
+  for (const double value : {c.min[i], c.max[i], c.mean[i], c.std[i], c.l1[i], c.l2[i]})
+    out.Raw(value);
   out.Raw(c.hash[i]);
   if (k == 0) return;
   out.Raw(static_cast<std::uint8_t>(k));  // a varint below 128
   out.Text({reinterpret_cast<const char*>(c.sketch.data() + i * k), k * sizeof(float)});
 }
 
-// One line a record: a time series for each field. A hash does not fit a float64, so it is two fields.
+// One line a record: a time series for each field. A hash does not fit a float64, so it is two
+// fields.
 void Influx(const RowKey& place, const MadeColumns& c, std::size_t i, Out& out) {
   out.Text("s,run=");
   out.Number(place.run);
@@ -91,14 +94,15 @@ void Influx(const RowKey& place, const MadeColumns& c, std::size_t i, Out& out) 
   out.Number(place.rank);
   out.Text(",act=");
   out.Number(place.activation);
-  const std::pair<std::string_view, std::uint64_t> counts[] = {{" nan=", 0},
-                                                               {",pos_inf=", 0},
-                                                               {",neg_inf=", 0},
-                                                               {",zero=", c.zero[i]},
-                                                               {",neg=", c.neg[i]},
-                                                               {",pos=", c.pos[i]},
-                                                               {",hash_high=", c.hash[i] >> 32},
-                                                               {",hash_low=", c.hash[i] & 0xffffffffu}};
+  const std::pair<std::string_view, std::uint64_t> counts[] = {
+      {" nan=", 0},
+      {",pos_inf=", 0},
+      {",neg_inf=", 0},
+      {",zero=", c.zero[i]},
+      {",neg=", c.neg[i]},
+      {",pos=", c.pos[i]},
+      {",hash_high=", c.hash[i] >> 32},
+      {",hash_low=", c.hash[i] & 0xffffffffu}};
   for (const auto& [name, count] : counts) {
     out.Text(name);
     out.Number(count);
@@ -149,13 +153,16 @@ int Dump(const DumpOptions& o) {
 
 Command AddDump(CLI::App& app) {
   auto o = std::make_shared<DumpOptions>();
-  CLI::App* command = app.add_subcommand("dump", "The same records for other stores, on standard output");
+  CLI::App* command =
+      app.add_subcommand("dump", "The same records for other stores, on standard output");
   command
-      ->add_option("--format", o->format, "rowbinary (ClickHouse) or influx (line protocol, without sketch)")
+      ->add_option("--format", o->format,
+                   "rowbinary (ClickHouse) or influx (line protocol, without sketch)")
       ->check(CLI::IsMember({"rowbinary", "influx"}))
       ->capture_default_str();
   command->add_option("--run", o->run, "Number of the run")->capture_default_str();
-  command->add_option("--first-rank", o->first_rank, "Ranks from this one on")->capture_default_str();
+  command->add_option("--first-rank", o->first_rank, "Ranks from this one on")
+      ->capture_default_str();
   command->add_option("--ranks", o->ranks, "Ranks")->capture_default_str();
   command->add_option("--steps", o->steps, "Steps of a rank")
       ->check(CLI::Range(1u, 100'000'000u))

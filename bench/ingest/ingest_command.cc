@@ -35,9 +35,10 @@ struct IngestOptions {
 };
 
 json ParametersJson(const IngestOptions& o) {
-  return {{"streams", o.send.streams}, {"steps", o.send.steps}, {"activations", o.activations},
-          {"sketch", o.maker.sketch},  {"repeat", o.repeat},    {"batch_records", o.send.batch_records},
-          {"seconds", o.seconds},      {"seed", o.maker.seed},  {"durability", o.target.durability()}};
+  return {
+      {"streams", o.send.streams}, {"steps", o.send.steps}, {"activations", o.activations},
+      {"sketch", o.maker.sketch},  {"repeat", o.repeat},    {"batch_records", o.send.batch_records},
+      {"seconds", o.seconds},      {"seed", o.maker.seed},  {"durability", o.target.durability()}};
 }
 
 void PrintTable(const json& r) {
@@ -54,22 +55,28 @@ void PrintTable(const json& r) {
                number("/stored_stopped/bytes_per_record"));
   std::fprintf(stderr, "%-34s %12.1f\n", "stored bytes a record, reopened",
                number("/stored_reopened/bytes_per_record"));
-  std::fprintf(stderr, "%-34s %12.0f\n", "sender, CPU ns a record", number("/sender/cpu_ns_per_record"));
-  std::fprintf(stderr, "%-34s %12.0f\n", "daemon, CPU ns a record", number("/daemon/cpu_ns_per_record"));
+  std::fprintf(stderr, "%-34s %12.0f\n", "sender, CPU ns a record",
+               number("/sender/cpu_ns_per_record"));
+  std::fprintf(stderr, "%-34s %12.0f\n", "daemon, CPU ns a record",
+               number("/daemon/cpu_ns_per_record"));
   std::fprintf(stderr, "%-34s %12.0f\n", "daemon until stopped, ns a record",
                number("/daemon_stopped/cpu_ns_per_record"));
-  std::fprintf(stderr, "%-34s %12.1f\n", "sender, peak RSS, MiB", number("/sender/rss_peak_bytes") / 0x1p20);
-  std::fprintf(stderr, "%-34s %12.1f\n", "daemon, peak RSS, MiB", number("/daemon/rss_peak_bytes") / 0x1p20);
+  std::fprintf(stderr, "%-34s %12.1f\n", "sender, peak RSS, MiB",
+               number("/sender/rss_peak_bytes") / 0x1p20);
+  std::fprintf(stderr, "%-34s %12.1f\n", "daemon, peak RSS, MiB",
+               number("/daemon/rss_peak_bytes") / 0x1p20);
   std::fprintf(stderr, "%-34s %12.2f\n", "batch to acknowledgement, p50 ms", number("/ack_ms/p50"));
   std::fprintf(stderr, "%-34s %12.2f\n", "batch to acknowledgement, p99 ms", number("/ack_ms/p99"));
-  std::fprintf(stderr, "%-34s %12.3f\n", "first stream done, s", number("/streams/first_done_seconds"));
-  std::fprintf(stderr, "%-34s %12.3f\n", "last stream done, s", number("/streams/last_done_seconds"));
+  std::fprintf(stderr, "%-34s %12.3f\n", "first stream done, s",
+               number("/streams/first_done_seconds"));
+  std::fprintf(stderr, "%-34s %12.3f\n", "last stream done, s",
+               number("/streams/last_done_seconds"));
   std::fprintf(stderr, "%-34s %12.0f\n", "commits", number("/commits"));
 }
 
 // Stops the daemon; with --reopen starts it once more, which writes its log into tables.
-Status Settle(IngestOptions& o, const ProcessUse& before, const StoredBytes& stored, std::uint64_t records,
-              json* out) {
+Status Settle(IngestOptions& o, const ProcessUse& before, const StoredBytes& stored,
+              std::uint64_t records, json* out) {
   ProcessUse use;
   STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(&use));
   (*out)["daemon_stopped"] = UseJson(before, use, records);
@@ -77,7 +84,8 @@ Status Settle(IngestOptions& o, const ProcessUse& before, const StoredBytes& sto
   if (!o.reopen) return Status::Ok();
   const auto begin = std::chrono::steady_clock::now();
   STATCOLLECT_RETURN_IF_ERROR(o.target.Start());
-  (*out)["reopen_seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  (*out)["reopen_seconds"] =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
   (*out)["stored_reopened"] = StoredJson(stored, o.target.Stored(), records);
   return Status::Ok();
@@ -116,8 +124,10 @@ int Ingest(IngestOptions& o) {
   const std::uint64_t records = sent->stat_records;
   if (sender_before.ok() && sender_after.ok())
     out["sender"] = UseJson(*sender_before, *sender_after, records);
-  if (daemon_before && daemon_after) out["daemon"] = UseJson(*daemon_before, *daemon_after, records);
-  if (o.target.has_data_dir()) out["stored_running"] = StoredJson(stored, o.target.Stored(), records);
+  if (daemon_before && daemon_after)
+    out["daemon"] = UseJson(*daemon_before, *daemon_after, records);
+  if (o.target.has_data_dir())
+    out["stored_running"] = StoredJson(stored, o.target.Stored(), records);
   if (o.target.spawns()) {
     if (Status settled = Settle(o, *daemon_before, stored, records, &out); !settled.ok())
       return Fail(settled);
@@ -132,10 +142,12 @@ int Ingest(IngestOptions& o) {
 Command AddIngest(CLI::App& app) {
   auto o = std::make_shared<IngestOptions>();
   CLI::App* command = app.add_subcommand(
-      "ingest", "Send records of N ranks, as fast as the collector takes them unless told otherwise");
+      "ingest",
+      "Send records of N ranks, as fast as the collector takes them unless told otherwise");
   o->target.AddFlags(command);
-  command->add_flag("--reopen", o->reopen,
-                    "Start and stop the spawned daemon once more, so that no log is left, and measure again");
+  command->add_flag(
+      "--reopen", o->reopen,
+      "Start and stop the spawned daemon once more, so that no log is left, and measure again");
   command->add_option("--run", o->send.run, "Name of the run")->capture_default_str();
   command->add_option("--if-exists", o->if_exists, "error, replace or append")
       ->check(CLI::IsMember({"error", "replace", "append"}))

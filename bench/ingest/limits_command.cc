@@ -41,7 +41,8 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kKeyBytes = 20, kRowBytes = 120;
-constexpr std::size_t kGroupBytes = 1 << 20;  // written, and synced where that is asked for, at once
+constexpr std::size_t kGroupBytes = 1
+                                    << 20;  // written, and synced where that is asked for, at once
 
 struct LimitsOptions {
   std::string directory;
@@ -83,8 +84,8 @@ void Check(const std::string& attempted, const rocksdb::Status& status) {
   if (!status.ok()) throw std::runtime_error(attempted + ": " + status.ToString());
 }
 
-// A table of one measurement; `durable` runs from the first write to the last return, `settled` until all
-// lies in tables.
+// A table of one measurement; `durable` runs from the first write to the last return, `settled`
+// until all lies in tables.
 struct Row {
   std::string name;
   std::uint64_t records = 0, bytes = 0;
@@ -124,7 +125,8 @@ std::string_view StatKey(std::uint64_t record, std::uint32_t ranks, char* key) {
   return {key, kKeyBytes};
 }
 
-// "Pending" may stay true with universal compaction although nothing can be picked: only what runs counts.
+// "Pending" may stay true with universal compaction although nothing can be picked: only what runs
+// counts.
 void AwaitCompactions(rocksdb::DB& db) {
   std::uint64_t running = 0;
   while (db.GetIntProperty("rocksdb.num-running-compactions", &running) && running > 0)
@@ -132,8 +134,8 @@ void AwaitCompactions(rocksdb::DB& db) {
 }
 
 // Values of value_bytes, each of records_each records, in write batches of about kGroupBytes.
-Row Puts(const LimitsOptions& o, const std::string& name, std::size_t value_bytes, std::size_t records_each,
-         bool sync) {
+Row Puts(const LimitsOptions& o, const std::string& name, std::size_t value_bytes,
+         std::size_t records_each, bool sync) {
   const std::string directory = o.directory + "/limits-rocksdb";
   fs::remove_all(directory);
   Row row{.name = name, .records = o.records};
@@ -171,7 +173,8 @@ Row Puts(const LimitsOptions& o, const std::string& name, std::size_t value_byte
 // The bytes of as many blocks in one file.
 Row SequentialFile(const LimitsOptions& o, std::uint64_t sync_bytes) {
   const std::string path = o.directory + "/limits-file";
-  Row row{.name = "file, fdatasync each " + std::to_string(sync_bytes >> 20) + " MiB", .records = o.records};
+  Row row{.name = "file, fdatasync each " + std::to_string(sync_bytes >> 20) + " MiB",
+          .records = o.records};
   Noise noise;
   const double cpu = CpuSeconds();
   const int file = open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
@@ -196,8 +199,8 @@ Row SequentialFile(const LimitsOptions& o, std::uint64_t sync_bytes) {
   return row;
 }
 
-// The protocol and its messages, to a server that acknowledges and stores nothing. Processor time: of both
-// sides.
+// The protocol and its messages, to a server that acknowledges and stores nothing. Processor time:
+// of both sides.
 Row Stream(const LimitsOptions& o, std::uint32_t streams, std::uint32_t sketch) {
   auto server = SpawnedServer::Start(fs::read_symlink("/proc/self/exe"), {"acknowledge"});
   if (!server.ok()) throw std::runtime_error(server.status().message());
@@ -215,7 +218,8 @@ Row Stream(const LimitsOptions& o, std::uint32_t streams, std::uint32_t sketch) 
   const double own_cpu = CpuSeconds() - cpu;
   if (!sent.ok()) throw std::runtime_error(sent.status().message());
   ProcessUse use;
-  if (const Status stopped = server->Stop(&use); !stopped.ok()) throw std::runtime_error(stopped.message());
+  if (const Status stopped = server->Stop(&use); !stopped.ok())
+    throw std::runtime_error(stopped.message());
   return {.name = "gRPC stream, no store: " + std::to_string(streams) + " streams, sketch " +
                   std::to_string(sketch),
           .records = sent->stat_records,
@@ -243,7 +247,8 @@ int Limits(const LimitsOptions& o) {
   fs::create_directories(o.directory);
   const std::size_t each = std::max<std::size_t>(1, o.block_bytes / o.record_bytes);
   const std::string row_text = "RocksDB rows of " + std::to_string(kRowBytes) + " B";
-  const std::string block_text = "RocksDB blocks of " + std::to_string(each * o.record_bytes) + " B";
+  const std::string block_text =
+      "RocksDB blocks of " + std::to_string(each * o.record_bytes) + " B";
   const std::function<Row()> measurements[] = {
       [&] { return Puts(o, row_text + ", not synced", kRowBytes, 1, false); },
       [&] { return Puts(o, row_text + ", synced each MiB", kRowBytes, 1, true); },
@@ -260,8 +265,9 @@ int Limits(const LimitsOptions& o) {
   std::fprintf(stderr, "%-46s %12s %12s %8s %8s\n", "", "records/s", "settled", "MB/s", "CPU ns");
   for (const auto& measure : measurements) {
     const json row = ToJson(measure());
-    std::fprintf(stderr, "%-46s %12.0f %12.0f %8.0f %8.0f\n", row["name"].get<std::string>().c_str(),
-                 row["records_per_second"].get<double>(), row["settled_records_per_second"].get<double>(),
+    std::fprintf(stderr, "%-46s %12.0f %12.0f %8.0f %8.0f\n",
+                 row["name"].get<std::string>().c_str(), row["records_per_second"].get<double>(),
+                 row["settled_records_per_second"].get<double>(),
                  row["megabytes_per_second"].get<double>(), row["cpu_ns_per_record"].get<double>());
     rows.push_back(row);
   }
@@ -279,8 +285,11 @@ int Limits(const LimitsOptions& o) {
 
 Command AddLimits(CLI::App& app) {
   auto o = std::make_shared<LimitsOptions>();
-  CLI::App* command = app.add_subcommand("limits", "RocksDB, a file and gRPC alone with as many bytes");
-  command->add_option("--dir", o->directory, "Folder for the files; on the disk that is to be measured")
+  CLI::App* command =
+      app.add_subcommand("limits", "RocksDB, a file and gRPC alone with as many bytes");
+  command
+      ->add_option("--dir", o->directory,
+                   "Folder for the files; on the disk that is to be measured")
       ->required();
   command->add_option("--records", o->records, "Records of each measurement")
       ->check(CLI::Range(1000ull, 1'000'000'000ull))

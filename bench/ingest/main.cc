@@ -1,5 +1,5 @@
-// statcollect-bench: load for the collector, and what bounds it. JSON on standard output, a table on standard
-// error.
+// statcollect-bench: load for the collector, and what bounds it. JSON on standard output, a table
+// on standard error.
 #include <malloc.h>
 
 #include <csignal>

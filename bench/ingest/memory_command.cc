@@ -1,4 +1,5 @@
-// statcollect-bench memory: a diff of as many records as wanted, in this process, and the memory it takes.
+// statcollect-bench memory: a diff of as many records as wanted, in this process, and the memory it
+// takes.
 #include <unistd.h>
 
 #include <chrono>
@@ -46,7 +47,8 @@ Result<json> MeasureMemory(const MemoryOptions& o) {
   if (!before.ok()) return before.status();
   const auto begin = std::chrono::steady_clock::now();
   const auto report = engine.Diff(request);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!report.ok()) return report.status();
   const auto after = ReadUse(getpid());
   if (!after.ok()) return after.status();
@@ -62,33 +64,34 @@ Result<json> MeasureMemory(const MemoryOptions& o) {
                2e-6 * static_cast<double>(pairs), seconds,
                static_cast<double>(after->rss_peak_bytes) / 1048576.0,
                static_cast<double>(before->rss_bytes) / 1048576.0);
-  return json{
-      {"records", 2 * pairs},
-      {"pairs", pairs},
-      {"diverged", report->compared.diverged},
-      {"seconds", seconds},
-      {"cpu_ns_per_pair", 1e9 * (after->cpu_seconds - before->cpu_seconds) / static_cast<double>(pairs)},
-      {"rss_bytes_before", before->rss_bytes},
-      {"rss_peak_bytes", after->rss_peak_bytes},
-      {"parameters",
-       {{"ranks", o.runs.ranks},
-        {"steps", o.runs.steps},
-        {"activations", o.activations},
-        {"sketch", o.runs.sketch},
-        {"identical", o.runs.identical},
-        {"heat_map", o.heat_map}}}};
+  return json{{"records", 2 * pairs},
+              {"pairs", pairs},
+              {"diverged", report->compared.diverged},
+              {"seconds", seconds},
+              {"cpu_ns_per_pair",
+               1e9 * (after->cpu_seconds - before->cpu_seconds) / static_cast<double>(pairs)},
+              {"rss_bytes_before", before->rss_bytes},
+              {"rss_peak_bytes", after->rss_peak_bytes},
+              {"parameters",
+               {{"ranks", o.runs.ranks},
+                {"steps", o.runs.steps},
+                {"activations", o.activations},
+                {"sketch", o.runs.sketch},
+                {"identical", o.runs.identical},
+                {"heat_map", o.heat_map}}}};
 }
 
 }  // namespace
 
 Command AddMemory(CLI::App& app) {
   auto o = std::make_shared<MemoryOptions>();
-  CLI::App* command = app.add_subcommand(
-      "memory",
-      "Diff two simulated runs in this process (a few steps of records, handed out again and again) and measure the "
-      "memory it takes");
+  CLI::App* command = app.add_subcommand("memory",
+                                         "Diff two simulated runs in this process (a few steps of "
+                                         "records, handed out again and again) and measure the "
+                                         "memory it takes");
   command
-      ->add_option("--dir", o->directory, "A folder for an empty store, absent or empty; it is left behind")
+      ->add_option("--dir", o->directory,
+                   "A folder for an empty store, absent or empty; it is left behind")
       ->required();
   command->add_option("--ranks", o->runs.ranks, "Ranks of a run")
       ->check(CLI::Range(1u, 4096u))

@@ -33,7 +33,8 @@ constexpr std::array<Part, 12> kParts = {{{"norm1", "RMSNorm", 2048, 0, 2048, fa
                                           {"mlp", "MLP", 4096, 6144, 2048, false},
                                           {"", "Block", 6144, 8192, 2048, false}}};
 constexpr std::int64_t kBatch = 8, kTokens = 512;
-constexpr std::array<Kind, 4> kStages = {Kind::kOutput, Kind::kGradOutput, Kind::kWeightGrad, Kind::kWeight};
+constexpr std::array<Kind, 4> kStages = {Kind::kOutput, Kind::kGradOutput, Kind::kWeightGrad,
+                                         Kind::kWeight};
 
 std::uint64_t Elements(const Layout& layout) {
   std::uint64_t count = 1;
@@ -74,7 +75,8 @@ Network::Network(std::uint32_t activations, double repeat) {
   for (std::size_t stage = 0; stage < kStages.size(); ++stage) {
     // An equal share of each stage, the first ones rounded up.
     const auto stages = static_cast<std::uint32_t>(kStages.size());
-    const std::uint32_t modules = (activations + stages - 1 - static_cast<std::uint32_t>(stage)) / stages;
+    const std::uint32_t modules =
+        (activations + stages - 1 - static_cast<std::uint32_t>(stage)) / stages;
     for (std::uint32_t i = 0; i < modules; ++i) {
       const Kind kind = kStages[stage];
       const std::uint32_t module = kind == Kind::kGradOutput ? modules - 1 - i : i;

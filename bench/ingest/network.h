@@ -1,5 +1,5 @@
-// The tensors that the load generator pretends to observe: a stack of transformer blocks, in order of
-// execution forward outputs, their gradients backwards, weight gradients, weights.
+// The tensors that the load generator pretends to observe: a stack of transformer blocks, in order
+// of execution forward outputs, their gradients backwards, weight gradients, weights.
 #ifndef STATCOLLECT_BENCH_INGEST_NETWORK_H_
 #define STATCOLLECT_BENCH_INGEST_NETWORK_H_
 

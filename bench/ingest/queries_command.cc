@@ -1,5 +1,5 @@
-// statcollect-bench queries: a pair of runs of many ranks, steps and activations, asked through the real
-// service.
+// statcollect-bench queries: a pair of runs of many ranks, steps and activations, asked through the
+// real service.
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -30,7 +30,8 @@ using nlohmann::json;
 constexpr std::chrono::seconds kQuestionTime{30};
 constexpr char kBase[] = "queries-base", kSame[] = "queries-same", kOther[] = "queries-other";
 constexpr std::uint32_t kUlps[] = {1, 1, 32, 1024, 32768};  // of the twins
-constexpr char kCut[] = "queries-cut", kCutOther[] = "queries-cut-other", kWhole[] = "queries-whole";
+constexpr char kCut[] = "queries-cut", kCutOther[] = "queries-cut-other",
+               kWhole[] = "queries-whole";
 
 struct QueriesOptions {
   Target target;
@@ -54,18 +55,20 @@ struct RunToLoad {
 
 std::vector<RunToLoad> RunsOf(const QueriesOptions& o) {
   const std::uint32_t ranks = o.send.streams;
-  if (o.layouts) return {{kCut, false, ranks, ranks}, {kCutOther, true, ranks, ranks}, {kWhole, false, 1, 1}};
-  std::vector<RunToLoad> runs = {{kBase, false, ranks}, {kSame, false, ranks}, {kOther, true, ranks}};
+  if (o.layouts)
+    return {{kCut, false, ranks, ranks}, {kCutOther, true, ranks, ranks}, {kWhole, false, 1, 1}};
+  std::vector<RunToLoad> runs = {
+      {kBase, false, ranks}, {kSame, false, ranks}, {kOther, true, ranks}};
   for (std::uint32_t twin = 1; twin <= o.twins; ++twin) {
-    const std::string name =
-        std::string(kBase) + ".twin-" + std::to_string(kUlps[twin - 1]) + "-" + std::to_string(twin);
+    const std::string name = std::string(kBase) + ".twin-" + std::to_string(kUlps[twin - 1]) + "-" +
+                             std::to_string(twin);
     runs.push_back({.name = name, .differs = true, .ranks = ranks, .twin = twin});
   }
   return runs;
 }
 
-// A twin differs everywhere by as much as its tensors are large, so that noise explains everything and every step that a
-// verdict may look at is looked at.
+// A twin differs everywhere by as much as its tensors are large, so that noise explains everything
+// and every step that a verdict may look at is looked at.
 std::map<std::string, std::string> ConfigOf(const RunToLoad& run) {
   if (run.twin == 0) return {};
   return {{"recording.perturb", std::to_string(kUlps[run.twin - 1])},
@@ -122,9 +125,11 @@ Result<double> TimeOnce(const Question& question, const Asker& asker) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The first question to a freshly started daemon. `in_memory`: the operating system has its files in memory, otherwise
-// none of them. Leaves it running. Without a data folder, or a daemon that can be started: empty.
-Result<std::optional<double>> TimeAfterStart(QueriesOptions& o, const Question& question, bool in_memory) {
+// The first question to a freshly started daemon. `in_memory`: the operating system has its files
+// in memory, otherwise none of them. Leaves it running. Without a data folder, or a daemon that can
+// be started: empty.
+Result<std::optional<double>> TimeAfterStart(QueriesOptions& o, const Question& question,
+                                             bool in_memory) {
   if (!o.target.spawns()) return std::optional<double>();
   STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
   STATCOLLECT_RETURN_IF_ERROR(in_memory ? o.target.ReadFiles() : o.target.ForgetFiles());
@@ -141,7 +146,8 @@ Result<json> Time(QueriesOptions& o, const Question& question) {
   if (!from_disk.ok()) return from_disk.status();
   const auto cold = TimeAfterStart(o, question, /*in_memory=*/true);
   if (!cold.ok()) return cold.status();
-  const Asker asker(o.target.address());  // gone before the daemon stops, which would wait for its connection
+  const Asker asker(
+      o.target.address());  // gone before the daemon stops, which would wait for its connection
   if (!*cold) STATCOLLECT_RETURN_IF_ERROR(TimeOnce(question, asker).status());
   std::vector<double> seconds;
   const auto start = std::chrono::steady_clock::now();
@@ -159,8 +165,8 @@ Result<json> Time(QueriesOptions& o, const Question& question) {
   if (*from_disk) row["disk_seconds"] = **from_disk;
   if (*cold) row["cold_seconds"] = **cold;
   std::fprintf(stderr, "%-44s %10.1f ms from disk %8.1f ms cold %8.1f ms warm %12lu records\n",
-               question.name.c_str(), 1e3 * from_disk->value_or(0), 1e3 * cold->value_or(0), 1e3 * warm,
-               static_cast<unsigned long>(question.expected_records));
+               question.name.c_str(), 1e3 * from_disk->value_or(0), 1e3 * cold->value_or(0),
+               1e3 * warm, static_cast<unsigned long>(question.expected_records));
   return row;
 }
 
@@ -170,21 +176,26 @@ std::vector<Question> Questions(const QueriesOptions& o, const Network& network)
   const std::uint64_t all = per_step * o.send.steps, of_one = all / o.send.streams;
   if (o.layouts) {
     const std::string ranks = std::to_string(o.send.streams);
-    return {{"diff of " + ranks + " ranks with one, the same model",
-             [](const Asker& asker) { return asker.Diff(kCut, kWhole, "", Expect::kAgree); }, of_one},
-            {"diff of " + ranks + " ranks with one, all differ",
-             [](const Asker& asker) { return asker.Diff(kCutOther, kWhole, "", Expect::kDiverged); }, of_one},
-            {"diff of " + ranks + " ranks with " + ranks + ", identical",
-             [](const Asker& asker) { return asker.Diff(kCut, kCut, "", Expect::kIdentical); }, all},
-            {"diff of " + ranks + " ranks with " + ranks + ", all differ",
-             [](const Asker& asker) { return asker.Diff(kCut, kCutOther, "", Expect::kDiverged); }, all}};
+    return {
+        {"diff of " + ranks + " ranks with one, the same model",
+         [](const Asker& asker) { return asker.Diff(kCut, kWhole, "", Expect::kAgree); }, of_one},
+        {"diff of " + ranks + " ranks with one, all differ",
+         [](const Asker& asker) { return asker.Diff(kCutOther, kWhole, "", Expect::kDiverged); },
+         of_one},
+        {"diff of " + ranks + " ranks with " + ranks + ", identical",
+         [](const Asker& asker) { return asker.Diff(kCut, kCut, "", Expect::kIdentical); }, all},
+        {"diff of " + ranks + " ranks with " + ranks + ", all differ",
+         [](const Asker& asker) { return asker.Diff(kCut, kCutOther, "", Expect::kDiverged); },
+         all}};
   }
   const TensorDef& middle = network.activations()[o.activations / 2];
   std::vector<Question> questions = {
-      {"series of one activation (P11)", [middle](const Asker& asker) { return asker.Series(kBase, middle); },
+      {"series of one activation (P11)",
+       [middle](const Asker& asker) { return asker.Series(kBase, middle); },
        o.send.streams * o.send.steps},
       {"diff of step 0, all differ (P10)",
-       [](const Asker& asker) { return asker.Diff(kBase, kOther, "0", Expect::kDiverged); }, per_step},
+       [](const Asker& asker) { return asker.Diff(kBase, kOther, "0", Expect::kDiverged); },
+       per_step},
       {"diff of all steps, identical (P9)",
        [](const Asker& asker) { return asker.Diff(kBase, kSame, "", Expect::kIdentical); }, all},
       {"diff of all steps, all differ (P9)",
@@ -192,14 +203,16 @@ std::vector<Question> Questions(const QueriesOptions& o, const Network& network)
   };
   if (o.twins > 0) {
     const std::string with = ", " + std::to_string(o.twins) + " twins (P9)";
-    questions.push_back(
-        {"diff of all steps, identical" + with,
-         [](const Asker& asker) { return asker.Diff(kBase, kSame, "", Expect::kIdentical, /*noise=*/true); },
-         all});
-    questions.push_back(
-        {"diff of all steps, all differ" + with,
-         [](const Asker& asker) { return asker.Diff(kBase, kOther, "", Expect::kAgree, /*noise=*/true); },
-         all});
+    questions.push_back({"diff of all steps, identical" + with,
+                         [](const Asker& asker) {
+                           return asker.Diff(kBase, kSame, "", Expect::kIdentical, /*noise=*/true);
+                         },
+                         all});
+    questions.push_back({"diff of all steps, all differ" + with,
+                         [](const Asker& asker) {
+                           return asker.Diff(kBase, kOther, "", Expect::kAgree, /*noise=*/true);
+                         },
+                         all});
   }
   return questions;
 }
@@ -229,7 +242,8 @@ Result<json> Measure(QueriesOptions& o) {
     if (!row.ok()) return row.status();
     out["rows"].push_back(*row);
   }
-  if (const auto use = o.target.Use()) out["daemon"] = UseJson({}, *use, 0);  // since its last start
+  if (const auto use = o.target.Use())
+    out["daemon"] = UseJson({}, *use, 0);  // since its last start
   if (o.target.has_data_dir()) out["stored_bytes"] = o.target.Stored().total();
   if (o.target.spawns()) STATCOLLECT_RETURN_IF_ERROR(o.target.Stop(nullptr));
   return out;
@@ -241,18 +255,19 @@ Command AddQueries(CLI::App& app) {
   auto o = std::make_shared<QueriesOptions>();
   o->send.streams = 8;
   o->send.steps = 1000;
-  CLI::App* command = app.add_subcommand(
-      "queries",
-      "Load three runs (one, the same again, one that differs everywhere), then time series and diffs");
+  CLI::App* command = app.add_subcommand("queries",
+                                         "Load three runs (one, the same again, one that differs "
+                                         "everywhere), then time series and diffs");
   o->target.AddFlags(command);
-  command->add_flag("!--no-load", o->load, "The runs are there from an earlier call with the same sizes");
-  command->add_flag(
-      "--layouts", o->layouts,
-      "Instead: two runs cut over --ranks (which divide 8) and one on a single rank; time diffs of them");
+  command->add_flag("!--no-load", o->load,
+                    "The runs are there from an earlier call with the same sizes");
+  command->add_flag("--layouts", o->layouts,
+                    "Instead: two runs cut over --ranks (which divide 8) and one on a single rank; "
+                    "time diffs of them");
   command
-      ->add_option(
-          "--twins", o->twins,
-          "Also load so many perturbed twins of the run, and time diffs that measure rounding from them")
+      ->add_option("--twins", o->twins,
+                   "Also load so many perturbed twins of the run, and time diffs that measure "
+                   "rounding from them")
       ->check(CLI::Range(0u, 5u));
   command->add_option("--ranks", o->send.streams, "Ranks of a run")
       ->check(CLI::Range(1u, 4096u))
@@ -260,7 +275,8 @@ Command AddQueries(CLI::App& app) {
   command->add_option("--steps", o->send.steps, "Steps of a rank")
       ->check(CLI::Range(1u, 100'000'000u))
       ->capture_default_str();
-  command->add_option("--only", o->only, "Ask only questions whose name contains this, for example P11");
+  command->add_option("--only", o->only,
+                      "Ask only questions whose name contains this, for example P11");
   AddRecordFlags(command, &o->activations, &o->maker.sketch, &o->repeat);
   command
       ->add_option("--rounds", o->rounds,

@@ -16,7 +16,8 @@ inline void AddRecordFlags(CLI::App* command, std::uint32_t* activations, std::u
   command->add_option("--sketch", *sketch, "Sums in a sketch")
       ->check(CLI::IsMember({0, 16, 32, 64}))
       ->capture_default_str();
-  command->add_option("--repeat", *repeat, "Share of activations that are bit-identical in every step")
+  command
+      ->add_option("--repeat", *repeat, "Share of activations that are bit-identical in every step")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
 }

@@ -41,7 +41,9 @@ RecordMaker::RecordMaker(const Network& network, const MakerOptions& options)
 
 void RecordMaker::Cut(std::uint32_t rank, std::size_t at, std::uint32_t n, MadeColumns* out) const {
   const std::uint32_t shards = options_.shards;
-  const auto share = [&](std::uint64_t count) { return count / shards + (rank < count % shards ? 1 : 0); };
+  const auto share = [&](std::uint64_t count) {
+    return count / shards + (rank < count % shards ? 1 : 0);
+  };
   const double root = std::sqrt(static_cast<double>(shards));
   for (std::size_t i = at; i < at + n; ++i) {
     const std::uint64_t numel = (out->zero[i] + out->neg[i] + out->pos[i]) / shards;
@@ -52,7 +54,8 @@ void RecordMaker::Cut(std::uint32_t rank, std::size_t at, std::uint32_t n, MadeC
     out->l2[i] /= root;
     const std::uint64_t hash = out->hash[i];
     out->hash[i] = rank > 0 ? Mix(hash + rank) : hash;
-    for (std::uint32_t other = 1; rank == 0 && other < shards; ++other) out->hash[i] -= Mix(hash + other);
+    for (std::uint32_t other = 1; rank == 0 && other < shards; ++other)
+      out->hash[i] -= Mix(hash + other);
   }
   for (std::size_t i = at * options_.sketch; i < (at + n) * options_.sketch; ++i)
     out->sketch[i] /= static_cast<float>(shards);

@@ -28,8 +28,8 @@ struct MakerOptions {
   // From this step on every record differs from those of the same seed without it.
   std::uint64_t differ_from = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t salt = 0;  // another difference from that step on
-  // Of tensor parallelism: the ranks hold parts of rank 0's tensors, whose statistics add up to those (the hash
-  // exactly). Divides 8, at most as many as there are ranks.
+  // Of tensor parallelism: the ranks hold parts of rank 0's tensors, whose statistics add up to
+  // those (the hash exactly). Divides 8, at most as many as there are ranks.
   std::uint32_t shards = 1;
 };
 
@@ -40,8 +40,8 @@ class RecordMaker {
   RecordMaker(const Network& network, const MakerOptions& options);
 
   // Writes records of activations first .. first + n - 1 into out[at ..], which is large enough.
-  void Make(std::uint32_t rank, std::uint64_t step, std::uint32_t first, std::uint32_t n, std::size_t at,
-            MadeColumns* out) const;
+  void Make(std::uint32_t rank, std::uint64_t step, std::uint32_t first, std::uint32_t n,
+            std::size_t at, MadeColumns* out) const;
   std::uint32_t sketch() const { return options_.sketch; }
   std::uint32_t shards() const { return options_.shards; }
   const Network& network() const { return network_; }

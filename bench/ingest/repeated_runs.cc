@@ -10,7 +10,8 @@ namespace {
 constexpr std::uint32_t kBlockRecords = 256;
 constexpr AttemptId kFirstAttempt = 1;
 
-StatColumns ToColumns(const Network& network, const MadeColumns& made, std::uint32_t first, std::uint32_t k) {
+StatColumns ToColumns(const Network& network, const MadeColumns& made, std::uint32_t first,
+                      std::uint32_t k) {
   StatColumns columns;
   columns.sketch_width = k;
   for (std::uint32_t i = 0; i < made.size(); ++i) {
@@ -148,18 +149,21 @@ Result<std::map<std::uint32_t, RankMeta>> RepeatedRuns::Ranks(AttemptId attempt)
   return ranks;
 }
 
-std::unique_ptr<StatScan> RepeatedRuns::ScanStats(AttemptId attempt, std::uint32_t, StepBounds steps) {
+std::unique_ptr<StatScan> RepeatedRuns::ScanStats(AttemptId attempt, std::uint32_t,
+                                                  StepBounds steps) {
   return std::make_unique<RepeatedScan>(*this, attempt, Within(steps, options_.steps));
 }
 
-Status RepeatedRuns::VisitSeries(AttemptId attempt, std::uint32_t, std::uint32_t activation, StepBounds steps,
-                                 const Visitor<StatPoint>& visitor) {
+Status RepeatedRuns::VisitSeries(AttemptId attempt, std::uint32_t, std::uint32_t activation,
+                                 StepBounds steps, const Visitor<StatPoint>& visitor) {
   const StepBounds there = Within(steps, options_.steps);
   for (std::uint64_t step = there.first; step <= there.last; ++step) {
     const StatColumns& columns = StepOf(attempt, step)[activation / kBlockRecords].columns;
     const std::size_t i = activation % kBlockRecords;
-    STATCOLLECT_RETURN_IF_ERROR(visitor.take(
-        {.step = step, .layout = columns.layout[i], .order = columns.order[i], .stats = columns.stats[i]}));
+    STATCOLLECT_RETURN_IF_ERROR(visitor.take({.step = step,
+                                              .layout = columns.layout[i],
+                                              .order = columns.order[i],
+                                              .stats = columns.stats[i]}));
   }
   return Status::Ok();
 }
@@ -176,13 +180,15 @@ Status RepeatedRuns::VisitRecords(AttemptId attempt, std::uint32_t rank, StepBou
                                   RecordVisitor visitor) {
   const auto* const* scalars = std::get_if<const Visitor<ScalarRecord>*>(&visitor);
   const auto* const* ends = std::get_if<const Visitor<StepRecord>*>(&visitor);
-  if (scalars == nullptr && ends == nullptr) return store_.VisitRecords(attempt, rank, steps, visitor);
+  if (scalars == nullptr && ends == nullptr)
+    return store_.VisitRecords(attempt, rank, steps, visitor);
   const StepBounds there = Within(steps, options_.steps);
   for (std::uint64_t step = there.first; step <= there.last; ++step) {
     const double loss = 1.0 + 1.0 / static_cast<double>(step + 1);
     STATCOLLECT_RETURN_IF_ERROR(
-        ends != nullptr ? (*ends)->take({.step = step, .unix_nanos = 0, .micro_batches = 1})
-                        : (*scalars)->take({.name = "loss", .step = step, .micro_batch = 0, .value = loss}));
+        ends != nullptr
+            ? (*ends)->take({.step = step, .unix_nanos = 0, .micro_batches = 1})
+            : (*scalars)->take({.name = "loss", .step = step, .micro_batch = 0, .value = loss}));
   }
   return Status::Ok();
 }

@@ -1,5 +1,6 @@
-// Two runs of any length through the interface of the store: a few steps of real records, handed out again and again.
-// So a query meets more records than a disk would hold, and what it keeps of them shows.
+// Two runs of any length through the interface of the store: a few steps of real records, handed
+// out again and again. So a query meets more records than a disk would hold, and what it keeps of
+// them shows.
 #ifndef STATCOLLECT_BENCH_INGEST_REPEATED_RUNS_H_
 #define STATCOLLECT_BENCH_INGEST_REPEATED_RUNS_H_
 
@@ -36,10 +37,13 @@ class RepeatedRuns final : public ForwardingStore {
   Result<std::vector<TensorDef>> Activations(AttemptId, std::uint32_t) override {
     return network_.activations();
   }
-  Result<std::vector<Layout>> Layouts(AttemptId, std::uint32_t) override { return network_.layouts(); }
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override;
+  Result<std::vector<Layout>> Layouts(AttemptId, std::uint32_t) override {
+    return network_.layouts();
+  }
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override;
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                     StepBounds steps, const Visitor<StatPoint>& visitor) override;
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                         const Visitor<std::uint64_t>& visitor) override;
   Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,

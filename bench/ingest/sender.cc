@@ -23,7 +23,9 @@ using TimePoint = std::chrono::steady_clock::time_point;
 constexpr char kMethod[] = "/statcollect.v1.Ingest/Stream";
 constexpr std::chrono::seconds kConnectTimeout{60};
 
-double Seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
+double Seconds(TimePoint from, TimePoint to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
 grpc::ByteBuffer ToBuffer(const v1::AgentMessage& message) {
   const grpc::Slice slice(message.SerializeAsString());
@@ -176,7 +178,8 @@ class Rank {
     shared_.progress[rank_].store(result.stat_records, std::memory_order_relaxed);
   }
 
-  // Sends the next batch if the stream and the window take one; says goodbye when all is acknowledged.
+  // Sends the next batch if the stream and the window take one; says goodbye when all is
+  // acknowledged.
   void Pump() {
     if (writing_ || said_goodbye_ || shared_.stopping.load(std::memory_order_relaxed)) return;
     if (Exhausted()) {
@@ -188,7 +191,8 @@ class Rank {
     if (!sent_.empty() && in_flight_bytes_ + bytes_max > limits_.window_bytes_max()) return;
     if (WaitsForItsTime()) return;
     const std::vector<Segment> segments = NextSegments();
-    BatchEncoder::Encoded batch = encoder_.Encode(rank_, next_seq_, segments, /*define=*/next_seq_ == 1);
+    BatchEncoder::Encoded batch =
+        encoder_.Encode(rank_, next_seq_, segments, /*define=*/next_seq_ == 1);
     next_seq_ += batch.records;
     const std::size_t size = batch.message.size();
     const grpc::ByteBuffer buffer(&batch.message, 1);
@@ -200,8 +204,8 @@ class Rank {
     call_->Write(buffer, tag(Event::kWritten));
   }
 
-  // With a rate: whether the next batch is not due yet; then an alarm comes when it is. A stream that was
-  // held up catches up, as training would not: the rate is of the whole run.
+  // With a rate: whether the next batch is not due yet; then an alarm comes when it is. A stream
+  // that was held up catches up, as training would not: the rate is of the whole run.
   bool WaitsForItsTime() {
     const double rate = shared_.options.records_per_second / shared_.options.streams;
     if (rate <= 0) return false;
@@ -235,7 +239,8 @@ class Rank {
     std::vector<Segment> segments;
     const std::uint32_t activations = shared_.maker.network().size();
     for (std::size_t room = NextRecordsMax(); room > 0 && step_ < shared_.options.steps;) {
-      const auto n = static_cast<std::uint32_t>(std::min<std::size_t>(room, activations - activation_));
+      const auto n =
+          static_cast<std::uint32_t>(std::min<std::size_t>(room, activations - activation_));
       // As an agent does it, a batch ends with a step, unless it cannot hold one.
       if (!segments.empty() && n < activations - activation_) break;
       segments.push_back({step_, activation_, n});
@@ -265,7 +270,8 @@ class Rank {
     if (shared_.stopping) return;
     const std::string what = "stream of rank " + std::to_string(rank_) + ": ";
     if (status_.ok())
-      return shared_.Fail(Status(Code::kInternal, what + "the collector ended it before the goodbye"));
+      return shared_.Fail(
+          Status(Code::kInternal, what + "the collector ended it before the goodbye"));
     shared_.Fail(Status(static_cast<Code>(status_.error_code()), what + status_.error_message()));
   }
 
@@ -357,8 +363,9 @@ void AwaitWelcomes(Shared* shared) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (std::chrono::steady_clock::now() < deadline) continue;
     shared->Fail(Status(Code::kDeadlineExceeded,
-                        "connect to " + shared->options.collector + ": " + std::to_string(shared->welcomed) +
-                            " of " + std::to_string(shared->options.streams) +
+                        "connect to " + shared->options.collector + ": " +
+                            std::to_string(shared->welcomed) + " of " +
+                            std::to_string(shared->options.streams) +
                             " streams were welcomed within 60 s; start statcollectord there"));
   }
 }
@@ -366,11 +373,13 @@ void AwaitWelcomes(Shared* shared) {
 }  // namespace
 
 Result<SendResult> Send(const SendOptions& options, const RecordMaker& maker, Progress* progress) {
-  Shared shared{.options = options, .maker = maker, .progress = *progress, .launch = {}, .begin = {}};
+  Shared shared{
+      .options = options, .maker = maker, .progress = *progress, .launch = {}, .begin = {}};
   shared.launch = "bench-" + std::to_string(std::random_device()());
   std::vector<std::unique_ptr<Group>> groups;
   const std::uint32_t threads = std::min(options.threads, options.streams);
-  for (std::uint32_t i = 0; i < threads; ++i) groups.push_back(std::make_unique<Group>(&shared, i, threads));
+  for (std::uint32_t i = 0; i < threads; ++i)
+    groups.push_back(std::make_unique<Group>(&shared, i, threads));
   for (const auto& group : groups) group->Start();
   AwaitWelcomes(&shared);
   shared.begin = std::chrono::steady_clock::now();
@@ -391,7 +400,8 @@ Result<SendResult> Send(const SendOptions& options, const RecordMaker& maker, Pr
     result.stat_records += rank.result.stat_records;
     result.batches += rank.batches;
     result.bytes += rank.bytes;
-    result.ack_seconds.insert(result.ack_seconds.end(), rank.ack_seconds.begin(), rank.ack_seconds.end());
+    result.ack_seconds.insert(result.ack_seconds.end(), rank.ack_seconds.begin(),
+                              rank.ack_seconds.end());
   }
   std::sort(result.ack_seconds.begin(), result.ack_seconds.end());
   return result;

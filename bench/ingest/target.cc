@@ -17,12 +17,13 @@
 namespace statcollect::bench {
 
 void Target::AddFlags(CLI::App* command) {
-  auto* collector =
-      command->add_option("--collector", collector_, "Address of a running statcollectord, HOST:PORT");
-  auto* spawn = command->add_option("--spawn", spawn_, "A statcollectord to start, and to stop in the end")
-                    ->excludes(collector);
-  auto* data_dir =
-      command->add_option("--data-dir", data_dir_, "Its data folder; with --collector: measured only");
+  auto* collector = command->add_option("--collector", collector_,
+                                        "Address of a running statcollectord, HOST:PORT");
+  auto* spawn =
+      command->add_option("--spawn", spawn_, "A statcollectord to start, and to stop in the end")
+          ->excludes(collector);
+  auto* data_dir = command->add_option("--data-dir", data_dir_,
+                                       "Its data folder; with --collector: measured only");
   spawn->needs(data_dir);
   command->add_option("--durability", durability_, "Of the spawned daemon: fsync or process")
       ->check(CLI::IsMember({"fsync", "process"}))
@@ -31,8 +32,9 @@ void Target::AddFlags(CLI::App* command) {
 
 Status Target::Start() {
   if (collector_.empty() == spawn_.empty()) {
-    return Status(Code::kInvalidArgument,
-                  "choose a collector: found neither --collector nor --spawn; expected one of them");
+    return Status(
+        Code::kInvalidArgument,
+        "choose a collector: found neither --collector nor --spawn; expected one of them");
   }
   address_ = collector_;
   if (spawns()) {
@@ -64,8 +66,8 @@ Status Target::ForEachFile(bool read) const {
     if (!entry.is_regular_file()) continue;
     const int file = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) {
-      return Status(Code::kUnavailable, "open " + entry.path().string() + ": " + std::strerror(errno) +
-                                            "; expected the daemon's file");
+      return Status(Code::kUnavailable, "open " + entry.path().string() + ": " +
+                                            std::strerror(errno) + "; expected the daemon's file");
     }
     if (!read) (void)posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
     while (read && ::read(file, buffer.data(), buffer.size()) > 0) {
@@ -76,7 +78,8 @@ Status Target::ForEachFile(bool read) const {
 }
 
 Result<v1::GetStatusResponse> Target::GetStatus() const {
-  const auto stub = v1::Admin::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  const auto stub =
+      v1::Admin::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   v1::GetStatusResponse response;

@@ -1,4 +1,5 @@
-// The collector that a subcommand talks to: one that runs already, or one started for the measurement.
+// The collector that a subcommand talks to: one that runs already, or one started for the
+// measurement.
 #ifndef STATCOLLECT_BENCH_INGEST_TARGET_H_
 #define STATCOLLECT_BENCH_INGEST_TARGET_H_
 
@@ -22,7 +23,8 @@ class Target {
   // --collector, --spawn, --data-dir, --durability. Outlives the parsing.
   void AddFlags(CLI::App* command);
 
-  // Starts the daemon if one is to be started. kInvalidArgument: the flags do not say which collector.
+  // Starts the daemon if one is to be started. kInvalidArgument: the flags do not say which
+  // collector.
   Status Start();
   // Only for a process that Start has started; `use` may be null.
   Status Stop(ProcessUse* use);
@@ -34,7 +36,8 @@ class Target {
   const std::string& durability() const { return durability_; }
   // Empty without a data directory.
   StoredBytes Stored() const { return has_data_dir() ? MeasureStored(data_dir_) : StoredBytes{}; }
-  // The files of the data folder into the operating system's cache, or out of it (what has been written back).
+  // The files of the data folder into the operating system's cache, or out of it (what has been
+  // written back).
   Status ReadFiles() const { return ForEachFile(/*read=*/true); }
   Status ForgetFiles() const { return ForEachFile(/*read=*/false); }
   // Empty if the process is on a different machine.

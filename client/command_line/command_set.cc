@@ -25,7 +25,8 @@ CLI::Validator Whole(std::uint64_t high) {
 CLI::Validator Between(double low, double high) {
   const auto check = [low, high](const std::string& text) {
     double value = 0;
-    if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
+    if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high)
+      return std::string();
     return fmt::format("expected a number from {:g} to {:g}, found '{}'", low, high, text);
   };
   return CLI::Validator(check, "NUMBER");
@@ -36,7 +37,8 @@ CLI::Validator Index() { return Whole(std::numeric_limits<std::uint32_t>::max())
 
 void TakesOneOf(CLI::Option* option, const std::string& word, std::vector<std::string> values) {
   const auto check = [values = std::move(values)](const std::string& text) {
-    return std::find(values.begin(), values.end(), text) != values.end() ? "" : NotOneOf(text, values);
+    return std::find(values.begin(), values.end(), text) != values.end() ? ""
+                                                                         : NotOneOf(text, values);
   };
   option->type_name(word)->check(CLI::Validator(check, ""));
 }
@@ -50,12 +52,13 @@ CLI::Option* AddRankFilter(CLI::App* app, std::string& ranks) {
 }
 
 CLI::Option* AddStepFilter(CLI::App* app, std::string& steps) {
-  return app->add_option("--step,--steps", steps, "Only these steps, such as 0-9,20,100- or every=10");
+  return app->add_option("--step,--steps", steps,
+                         "Only these steps, such as 0-9,20,100- or every=10");
 }
 
 void AddKindFilter(CLI::App* app, std::string& kinds, const std::string& such) {
-  TakesParsed(app->add_option("--kind,--kinds", kinds, "Only these kinds, such as " + such), "KINDS",
-              ParseKinds);
+  TakesParsed(app->add_option("--kind,--kinds", kinds, "Only these kinds, such as " + such),
+              "KINDS", ParseKinds);
 }
 
 }  // namespace statcollect::client

@@ -1,4 +1,5 @@
-// What the declarations of commands are made with: a set of commands, each with the options that it is called with.
+// What the declarations of commands are made with: a set of commands, each with the options that it
+// is called with.
 #ifndef STATCOLLECT_CLIENT_COMMAND_LINE_COMMAND_SET_H_
 #define STATCOLLECT_CLIENT_COMMAND_LINE_COMMAND_SET_H_
 
@@ -17,7 +18,8 @@
 namespace statcollect::client {
 
 inline constexpr char kGlobalHelp[] =
-    "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, --quiet,\n"
+    "\nGlobal options, before or after the command: --collector HOST:PORT, --format, --timeout, "
+    "--quiet,\n"
     "--token-file, --tls-ca, --tls-cert, --tls-key (statctl help --all).";
 
 // Runs a command; returns the exit code.
@@ -31,14 +33,17 @@ class CommandSet {
   // Both must outlive the set; `commands` gets each command that is added.
   CommandSet(CLI::App& app, Commands& commands) : app_(app), commands_(commands) {}
 
-  // Adds a command. Returns its parser and the options that `run` will be called with; both live as long as the set.
+  // Adds a command. Returns its parser and the options that `run` will be called with; both live as
+  // long as the set.
   template <typename Options>
   std::pair<CLI::App*, Options&> Add(const std::string& name, const std::string& description,
-                                     const std::string& examples, int (*run)(Session&, const Options&)) {
+                                     const std::string& examples,
+                                     int (*run)(Session&, const Options&)) {
     return AddTo(AddGroup(name, description, examples), run);
   }
   // Adds a name without a command of its own: AddSub, or another set, adds those below it.
-  CLI::App* AddGroup(const std::string& name, const std::string& description, const std::string& examples) {
+  CLI::App* AddGroup(const std::string& name, const std::string& description,
+                     const std::string& examples) {
     CLI::App* app = app_.add_subcommand(name, description);
     app->footer("\nExamples:\n" + examples + kGlobalHelp);
     return app;
@@ -72,8 +77,8 @@ CLI::Validator Between(double low, double high);
 CLI::Validator StepNumber();
 CLI::Validator Index();  // a rank, micro-batch or call
 
-// An option with a fixed set of values. `word` stands for a value in the help, as STATE; another value is refused before the
-// command runs, with the nearest one and all of them.
+// An option with a fixed set of values. `word` stands for a value in the help, as STATE; another
+// value is refused before the command runs, with the nearest one and all of them.
 void TakesOneOf(CLI::Option* option, const std::string& word, std::vector<std::string> values);
 // The same, where `parse` (text -> Result) knows the values and says what is wrong.
 template <typename Parse>
@@ -91,7 +96,9 @@ void AddKindFilter(CLI::App* app, std::string& kinds,
                    const std::string& such);  // --kind, --kinds; `such`: examples
 template <typename Number>
 void AddRowLimit(CLI::App* app, Number& top, const std::string& description) {  // --top
-  app->add_option("--top", top, description)->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app->add_option("--top", top, description)
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
 }
 
 }  // namespace statcollect::client

@@ -8,7 +8,10 @@ const std::vector<CommandSection>& CommandTable() {
   constexpr bool kFirst = true, kLater = false;
   static const std::vector<CommandSection> kTable = {
       {"Record trainings",
-       {{"run", AddRun, kFirst}, {"ab", AddAb, kFirst}, {"bisect", AddBisect}, {"twins", AddTwins}}},
+       {{"run", AddRun, kFirst},
+        {"ab", AddAb, kFirst},
+        {"bisect", AddBisect},
+        {"twins", AddTwins}}},
       {"Compare runs",
        {{"diff", AddDiff, kFirst},
         {"report", AddReport, kFirst},

@@ -9,10 +9,12 @@ namespace {
 void AddRunsToCompare(CLI::App* app, DiffOptions& o) {
   app->add_option("--run-a,run_a", o.run_a, "The baseline run")->required();
   app->add_option("--run-b,run_b", o.run_b, "The run to compare with it")->required();
-  CLI::Option* tolerance = app->add_option("--tolerance", o.tolerance,
-                                           "Relative L2 distance to ignore (default: by dtype, f32 1e-4)")
-                               ->check(Between(0, kToleranceMax));
-  app->add_flag("--exact", o.exact, "Report any bitwise difference, whatever its size")->excludes(tolerance);
+  CLI::Option* tolerance =
+      app->add_option("--tolerance", o.tolerance,
+                      "Relative L2 distance to ignore (default: by dtype, f32 1e-4)")
+          ->check(Between(0, kToleranceMax));
+  app->add_flag("--exact", o.exact, "Report any bitwise difference, whatever its size")
+      ->excludes(tolerance);
   AddRankFilter(app, o.ranks);
   CLI::Option* logical = app->add_flag(
       "--logical", o.logical,
@@ -22,25 +24,28 @@ void AddRunsToCompare(CLI::App* app, DiffOptions& o) {
       app->add_flag("--by-rank", o.by_rank, "Compare rank by rank, whatever the runs' layouts");
   by_rank->excludes(logical);
   app->add_flag("--merge-ranks", o.merge_ranks,
-                "For runs with different numbers of ranks: compare replicas. Only weights, their gradients\n"
+                "For runs with different numbers of ranks: compare replicas. Only weights, their "
+                "gradients\n"
                 "and optimizer state: everything else depends on each rank's own data")
       ->excludes(logical)
       ->excludes(by_rank);
   AddStepFilter(app, o.steps);
   AddKindFilter(app, o.kinds, "output,grad_output");
-  app->add_flag("--first", o.first_only, "Stop at the first step that diverged; faster on long runs");
+  app->add_flag("--first", o.first_only,
+                "Stop at the first step that diverged; faster on long runs");
   app->add_option("--noise", o.noise,
                   "Repeats of run A, separated by commas: differences among them count as noise")
       ->excludes(app->get_option("--exact"));
-  app->add_flag(
-         "--no-noise", o.no_noise,
-         "Do not use the twins of run A (statctl twins), nor the noise saved for it (statctl noise save)")
+  app->add_flag("--no-noise", o.no_noise,
+                "Do not use the twins of run A (statctl twins), nor the noise saved for it "
+                "(statctl noise save)")
       ->excludes(app->get_option("--noise"));
-  app->add_option(
-      "--map", o.map,
-      "Names of run A and their names in run B: a built-in map such as hf:megatron (statctl map list),\n"
-      "or a file of lines PATTERN -> NAME, such as h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2; several names,\n"
-      "separated by commas, are compared as one");
+  app->add_option("--map", o.map,
+                  "Names of run A and their names in run B: a built-in map such as hf:megatron "
+                  "(statctl map list),\n"
+                  "or a file of lines PATTERN -> NAME, such as h\\.(\\d+)\\.(.*) -> "
+                  "blocks.\\1.\\2; several names,\n"
+                  "separated by commas, are compared as one");
   app->add_flag("--no-alignment", o.no_alignment,
                 "Treat names that differ as missing; do not match them by order, class and shape");
 }
@@ -57,17 +62,21 @@ void AddDiff(CommandSet& commands, const std::string& name) {
       "  statctl diff base ort --noise base2,base3  # beyond what repeats of base differ by\n"
       "  statctl diff base ort --map names.txt --first\n"
       "  statctl diff hf mcore --map hf:megatron    # the same model in two implementations\n"
-      "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, optimizer "
+      "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, "
+      "optimizer "
       "state\n"
-      "  statctl diff --golden base.scg --run-b pr-17 --junit golden.xml    # in continuous integration\n"
+      "  statctl diff --golden base.scg --run-b pr-17 --junit golden.xml    # in continuous "
+      "integration\n"
       "  statctl diff base ort --format json > report.json\n"
-      "\nSee also: statctl map (names of the same model in two implementations), statctl noise (what repeats of a\n"
+      "\nSee also: statctl map (names of the same model in two implementations), statctl noise "
+      "(what repeats of a\n"
       "run differ by), statctl twins, statctl golden.\n",
       Diff);
   AddRunsToCompare(app, o);
   CLI::Option* run_a = app->get_option("--run-a");
   CLI::Option* run_b = app->get_option("--run-b");
-  app->add_option("--golden", o.golden, "Compare with this file (from statctl golden save) instead of run A")
+  app->add_option("--golden", o.golden,
+                  "Compare with this file (from statctl golden save) instead of run A")
       ->each([run_a, run_b](const std::string&) {  // the one run may then stand in either place
         run_a->required(false);
         run_b->required(false);
@@ -96,7 +105,8 @@ void AddOpen(CommandSet& commands, const std::string& name) {
       "  statctl open --run-a base                     # one run\n"
       "  statctl open --run-a base --run-b ort         # the comparison, with options as of diff\n"
       "  xdg-open \"$(statctl open base ort --rank 0)\"\n"
-      "With tokens, the link works once, within 5 minutes, and the browser may then do what your token allows.\n",
+      "With tokens, the link works once, within 5 minutes, and the browser may then do what your "
+      "token allows.\n",
       OpenPage);
   AddRunsToCompare(app, o);
   for (const char* run : {"--run-a", "--run-b"}) app->get_option(run)->required(false);
@@ -105,11 +115,13 @@ void AddOpen(CommandSet& commands, const std::string& name) {
 void AddZoom(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ZoomOptions>(
       name, "Names the operator and the line of code that differ",
-      "  statctl zoom base ort                # not zoomed yet: prints the two commands that do it\n"
+      "  statctl zoom base ort                # not zoomed yet: prints the two commands that do "
+      "it\n"
       "  STATAGENT_ZOOM=blocks.1.ln2@3 statctl run base.zoom -- python train.py\n"
       "  STATAGENT_ZOOM=blocks.1.ln2@3 statctl run ort.zoom -- python train.py --backend ort\n"
       "  statctl zoom base.zoom ort.zoom      # exit code: as diff\n"
-      "\nSTATAGENT_ZOOM=MODULE@STEP records every operator of the module's forward pass in that step.\n",
+      "\nSTATAGENT_ZOOM=MODULE@STEP records every operator of the module's forward pass in that "
+      "step.\n",
       Zoom);
   app->add_option("run_a", o.run_a, "The baseline run")->required();
   app->add_option("run_b", o.run_b, "The run that differs")->required();
@@ -128,14 +140,15 @@ void AddMap(CommandSet& commands, const std::string& name) {
       "  statctl diff base port --map names.txt\n");
   map->require_subcommand(1);
   commands.AddSub(map, "list", "Lists the built-in maps", ListMaps);
-  const auto [show, of_show] = commands.AddSub(map, "show", "Prints the rules of a built-in map", ShowMap);
+  const auto [show, of_show] =
+      commands.AddSub(map, "show", "Prints the rules of a built-in map", ShowMap);
   TakesOneOf(show->add_option("name", of_show.name, "Such as hf:megatron")->required(), "MAP",
              KnownMapNames());
-  const auto [propose, of_propose] =
-      commands.AddSub(map, "propose",
-                      "Pairs names that only one run has by their tensors' values in the first steps.\n"
-                      "Exit code: 0 every name has a pair, 1 some are ambiguous or alone, 2 no answer",
-                      ProposeMap);
+  const auto [propose, of_propose] = commands.AddSub(
+      map, "propose",
+      "Pairs names that only one run has by their tensors' values in the first steps.\n"
+      "Exit code: 0 every name has a pair, 1 some are ambiguous or alone, 2 no answer",
+      ProposeMap);
   propose->add_option("run_a", of_propose.run_a, "The baseline run")->required();
   propose->add_option("run_b", of_propose.run_b, "The run with other names")->required();
 }
@@ -147,19 +160,23 @@ void AddRun(CommandSet& commands, const std::string& name) {
       "  statctl run ort -- torchrun --nproc-per-node 2 train.py --backend ort\n"
       "  statctl run base --steps 0-99 -- mpirun -n 2 python train.py\n"
       "  statctl run base --if-exists append -- python train.py --resume last.pt\n"
-      "  statctl run base --perturb 1 -- python train.py    # a twin of base: see statctl help twins\n"
+      "  statctl run base --perturb 1 -- python train.py    # a twin of base: see statctl help "
+      "twins\n"
       "  statctl diff base ort\n"
-      "Output and exit code are the command's. Models and optimizers of PyTorch are found by themselves; a script that\n"
+      "Output and exit code are the command's. Models and optimizers of PyTorch are found by "
+      "themselves; a script that\n"
       "calls statagent.watch is left alone. Without a collector, the records go to --data-dir.\n",
       RunTraining);
   AddRunName(app, o.run);
   app->add_option("command", o.command, "What trains, with its arguments, after --")->required();
   app->add_option("--steps", o.steps, "Record only these steps, such as 0-20");
-  app->add_option("--perturb", o.seed, "Record a twin of RUN with noise of this seed, as RUN.twin-1-SEED")
+  app->add_option("--perturb", o.seed,
+                  "Record a twin of RUN with noise of this seed, as RUN.twin-1-SEED")
       ->type_name("SEED");
-  TakesOneOf(app->add_option("--if-exists", o.if_exists, "What to do if there is a run of that name")
-                 ->capture_default_str(),
-             "WHAT", {"error", "replace", "append"});
+  TakesOneOf(
+      app->add_option("--if-exists", o.if_exists, "What to do if there is a run of that name")
+          ->capture_default_str(),
+      "WHAT", {"error", "replace", "append"});
   TakesOneOf(app->add_option("--watch", o.watch, "off: record only what the script itself watches")
                  ->capture_default_str(),
              "WHAT", {"auto", "off"});
@@ -170,21 +187,26 @@ void AddAb(CommandSet& commands, const std::string& name) {
       name, "Trains twice, and says where the trainings part ways",
       "  statctl ab --steps 20 -- python train.py --- python train.py --backend ort\n"
       "  statctl ab --steps 20 --env-b OMP_NUM_THREADS=2 -- python train.py\n"
-      "  statctl ab -- torchrun --nproc-per-node 2 train.py --- torchrun --nproc-per-node 2 train.py --fused\n"
-      "  statctl ab --steps 20 --reuse -- python train.py --- python train.py --lr 1e-3    # A as it was last time\n"
-      "Without a second command, B is A's with --env-b. If the two differ, A is trained again with noise in the last places\n"
+      "  statctl ab -- torchrun --nproc-per-node 2 train.py --- torchrun --nproc-per-node 2 "
+      "train.py --fused\n"
+      "  statctl ab --steps 20 --reuse -- python train.py --- python train.py --lr 1e-3    # A as "
+      "it was last time\n"
+      "Without a second command, B is A's with --env-b. If the two differ, A is trained again with "
+      "noise in the last places\n"
       "(twins), which shows what rounding may do. Exit code: as diff.\n",
       CompareTrainings);
   app->add_option("commands", o.commands, "Command A, and after --- command B")->required();
   app->add_option("--steps", o.steps, "End each training after so many steps")->check(StepNumber());
   app->add_option("--env-a", o.env_a, "NAME=VALUE for A; may be repeated")->allow_extra_args(false);
   app->add_option("--env-b", o.env_b, "NAME=VALUE for B; may be repeated")->allow_extra_args(false);
-  app->add_option("--names", o.names, "Names of the two runs, which are replaced")->capture_default_str();
+  app->add_option("--names", o.names, "Names of the two runs, which are replaced")
+      ->capture_default_str();
   CLI::Option* quick = app->add_flag("--quick", o.quick, "Two twins instead of five");
   app->add_flag("--no-twins", o.no_twins, "No twins: rounding is guessed")->excludes(quick);
   app->add_flag("--no-stop", o.no_stop, "Train to the end, and record only --steps");
-  app->add_flag("--reuse", o.reuse,
-                "Take A and its twins from last time if command, environment and code have not changed");
+  app->add_flag(
+      "--reuse", o.reuse,
+      "Take A and its twins from last time if command, environment and code have not changed");
   app->add_flag("--show", o.show, "Show what the trainings print");
 }
 
@@ -192,8 +214,10 @@ void AddBisect(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<BisectOptions>(
       name, "Finds the commit that changed the numbers, and where",
       "  statctl bisect --good v1.2 --bad HEAD --steps 20 -- python train.py\n"
-      "  statctl bisect --good HEAD~30 --bad HEAD --steps 5 -- torchrun --nproc-per-node 2 train.py\n"
-      "Trains the good commit, its twins, and then as git bisect chooses. It checks out commits in this working tree,\n"
+      "  statctl bisect --good HEAD~30 --bad HEAD --steps 5 -- torchrun --nproc-per-node 2 "
+      "train.py\n"
+      "Trains the good commit, its twins, and then as git bisect chooses. It checks out commits in "
+      "this working tree,\n"
       "which must have no uncommitted changes, and restores it. Exit code: 0 found, 2 no answer.\n",
       Bisect);
   app->add_option("--good", o.good, "A commit whose numbers are right")->required();
@@ -208,15 +232,19 @@ void AddBisect(CommandSet& commands, const std::string& name) {
 void AddTwins(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<TwinsOptions>(
       name, "Trains twins of a run, to measure its rounding",
-      "  statctl twins base -- python train.py --lr 3e-4        # 2 twins of 1 ulp, and 32, 1024, 32768 ulp\n"
+      "  statctl twins base -- python train.py --lr 3e-4        # 2 twins of 1 ulp, and 32, 1024, "
+      "32768 ulp\n"
       "  statctl twins base --quick -- torchrun --nproc-per-node 2 train.py\n"
-      "  statctl twins base --steps 0-20 -- python train.py     # stops nothing: only fewer records\n"
+      "  statctl twins base --steps 0-20 -- python train.py     # stops nothing: only fewer "
+      "records\n"
       "  statctl twins base --once -- python train.py           # compiled graphs, CUDA graphs\n"
       "  statctl diff base ort\n"
-      "The command must train what base trained. A script that calls the agent itself gives init() no name, or that one.\n",
+      "The command must train what base trained. A script that calls the agent itself gives init() "
+      "no name, or that one.\n",
       RecordTwins);
   AddRunName(app, o.training.run);
-  app->add_option("command", o.training.command, "What trains the run, with its arguments, after --")
+  app->add_option("command", o.training.command,
+                  "What trains the run, with its arguments, after --")
       ->required();
   app->add_option("--steps", o.training.steps, "Record only these steps, such as 0-20");
   app->add_flag("--quick", o.quick, "Only the two twins of 1 ulp");
@@ -228,10 +256,10 @@ void AddNoise(CommandSet& commands, const std::string& name) {
   struct NoiseOptions {
     std::string run, repeats;
   };
-  CLI::App* noise =
-      commands.AddGroup(name, "Measures how far repeats of one run differ",
-                        "  statctl noise save base --runs base2,base3   # repeats of the same training\n"
-                        "  statctl noise show base\n  statctl noise rm base\n");
+  CLI::App* noise = commands.AddGroup(
+      name, "Measures how far repeats of one run differ",
+      "  statctl noise save base --runs base2,base3   # repeats of the same training\n"
+      "  statctl noise show base\n  statctl noise rm base\n");
   noise->require_subcommand(1);
   const auto add = [&](const char* verb, const std::string& description,
                        int (*run)(Session&, const NoiseOptions&)) {
@@ -239,9 +267,9 @@ void AddNoise(CommandSet& commands, const std::string& name) {
     app->add_option("run", o.run, "Name of the baseline")->required();
     return std::pair<CLI::App*, NoiseOptions&>(app, o);
   };
-  const auto [save, o] =
-      add("save", "Measures the noise of a run from its repeats and keeps it with the run",
-          [](Session& session, const NoiseOptions& o) { return SaveNoise(session, o.run, o.repeats); });
+  const auto [save, o] = add(
+      "save", "Measures the noise of a run from its repeats and keeps it with the run",
+      [](Session& session, const NoiseOptions& o) { return SaveNoise(session, o.run, o.repeats); });
   save->add_option("--runs", o.repeats, "Runs that repeat it, separated by commas")->required();
   add("show", "Shows the saved noise and the noisiest activations",
       [](Session& session, const NoiseOptions& o) { return ShowNoise(session, o.run); });
@@ -253,11 +281,13 @@ void AddGolden(CommandSet& commands, const std::string& name) {
   CLI::App* golden = commands.AddGroup(
       name, "Saves a run as a file to compare later runs with",
       "  statctl golden save base base.scg --step 0-9     # a small file, to keep with the code\n"
-      "  statctl diff --golden base.scg --run-b pr-17      # exit code: 0 same, 1 changed, 2 no answer\n"
-      "  statctl rm 'golden-*'                             # goldens that diff has loaded into the collector\n");
+      "  statctl diff --golden base.scg --run-b pr-17      # exit code: 0 same, 1 changed, 2 no "
+      "answer\n"
+      "  statctl rm 'golden-*'                             # goldens that diff has loaded into the "
+      "collector\n");
   golden->require_subcommand(1);
-  const auto [save, o] =
-      commands.AddSub(golden, "save", "Writes a run's records and configuration to a file", SaveGolden);
+  const auto [save, o] = commands.AddSub(
+      golden, "save", "Writes a run's records and configuration to a file", SaveGolden);
   AddRunName(save, o.run);
   save->add_option("path", o.path, "File to make, such as base.scg")->required();
   AddRankFilter(save, o.ranks);
@@ -280,7 +310,8 @@ void AddConfig(CommandSet& commands, const std::string& name) {
 void AddRanks(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<RanksOptions>(
       name, "Finds ranks of one run that disagree or stand out",
-      "  statctl ranks base                     # exit code: 0 consistent, 1 inconsistent, 2 no answer\n"
+      "  statctl ranks base                     # exit code: 0 consistent, 1 inconsistent, 2 no "
+      "answer\n"
       "  statctl ranks base --step 100-200 --kind weight,weight_grad\n"
       "  statctl ranks base --tolerance 1e-6    # ranks on different devices\n",
       CheckRanks);
@@ -288,10 +319,10 @@ void AddRanks(CommandSet& commands, const std::string& name) {
   AddStepFilter(app, o.steps);
   AddRankFilter(app, o.ranks);
   AddKindFilter(app, o.kinds, "weight,weight_grad");
-  app->add_option(
-         "--tolerance", o.tolerance,
-         "Relative L2 distance of replicas to ignore (default: 0 where they have agreed bit for bit, "
-         "otherwise by dtype)")
+  app->add_option("--tolerance", o.tolerance,
+                  "Relative L2 distance of replicas to ignore (default: 0 where they have agreed "
+                  "bit for bit, "
+                  "otherwise by dtype)")
       ->check(Between(0, kToleranceMax));
   AddRowLimit(app, o.top, "How many findings to list");
 }

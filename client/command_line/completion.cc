@@ -52,15 +52,16 @@ struct Place {
   bool over = false;                      // what comes next is a command of somebody else
 };
 
-const CLI::Option* FindOption(const CLI::App& app, const CLI::App& command, const std::string& word) {
+const CLI::Option* FindOption(const CLI::App& app, const CLI::App& command,
+                              const std::string& word) {
   for (const CLI::App* parser : {&command, &app}) {
     for (const CLI::Option* option : parser->get_options()) {
       const auto& names = option->get_lnames();
       const auto& letters = option->get_snames();
-      const bool is_long =
-          word.starts_with("--") && std::find(names.begin(), names.end(), word.substr(2)) != names.end();
-      const bool is_letter =
-          word.size() == 2 && std::find(letters.begin(), letters.end(), word.substr(1)) != letters.end();
+      const bool is_long = word.starts_with("--") &&
+                           std::find(names.begin(), names.end(), word.substr(2)) != names.end();
+      const bool is_letter = word.size() == 2 && std::find(letters.begin(), letters.end(),
+                                                           word.substr(1)) != letters.end();
       if (is_long || is_letter) return option;
     }
   }
@@ -84,7 +85,8 @@ Place Follow(const CLI::App& app, const std::vector<std::string>& words) {
     } else if (word.starts_with("-")) {
       const CLI::Option* option = FindOption(app, *place.command, word);
       if (option != nullptr && option->get_items_expected_max() > 0) place.value_of = option;
-    } else if (const CLI::App* below = place.arguments == 0 ? FindCommand(*place.command, word) : nullptr) {
+    } else if (const CLI::App* below =
+                   place.arguments == 0 ? FindCommand(*place.command, word) : nullptr) {
       place.command = below;
     } else {
       ++place.arguments;
@@ -113,7 +115,8 @@ std::vector<Choice> OptionsOf(const CLI::App& app, const CLI::App& command) {
   std::set<std::string> seen;
   for (const CLI::App* parser : {&command, &app}) {
     for (const CLI::Option* option : parser->get_options()) {
-      if (option->get_lnames().empty() || !seen.insert(option->get_lnames().front()).second) continue;
+      if (option->get_lnames().empty() || !seen.insert(option->get_lnames().front()).second)
+        continue;
       const std::string& text = option->get_description();
       found.push_back({"--" + option->get_lnames().front(), text.substr(0, text.find('\n'))});
     }
@@ -144,12 +147,15 @@ const CLI::Option* Argument(const CLI::App& command, std::size_t index) {
                                                         : nullptr;  // it takes all that follow
 }
 
-std::vector<Choice> Choices(Session& session, const CLI::App& app, const std::vector<std::string>& words) {
+std::vector<Choice> Choices(Session& session, const CLI::App& app,
+                            const std::vector<std::string>& words) {
   const Place place = Follow(app, words);
   if (place.over) return {};
-  if (place.value_of != nullptr) return IsRun(*place.value_of) ? RunNames(session) : std::vector<Choice>();
+  if (place.value_of != nullptr)
+    return IsRun(*place.value_of) ? RunNames(session) : std::vector<Choice>();
   if (words.back().starts_with("-")) return OptionsOf(app, *place.command);
-  if (place.arguments == 0 && !place.command->get_subcommands([](const CLI::App*) { return true; }).empty())
+  if (place.arguments == 0 &&
+      !place.command->get_subcommands([](const CLI::App*) { return true; }).empty())
     return CommandsBelow(app, *place.command);
   if (place.command->get_name() == "help") return CommandsBelow(app, app);
   const CLI::Option* argument = Argument(*place.command, place.arguments);

@@ -1,4 +1,5 @@
-// Completion of command lines by shells: a script for each shell asks statctl itself what may come next.
+// Completion of command lines by shells: a script for each shell asks statctl itself what may come
+// next.
 #ifndef STATCOLLECT_CLIENT_COMMAND_LINE_COMPLETION_H_
 #define STATCOLLECT_CLIENT_COMMAND_LINE_COMPLETION_H_
 
@@ -12,8 +13,9 @@
 namespace statcollect::client {
 
 struct CompletionOptions {
-  std::string shell;               // bash, zsh, fish
-  std::vector<std::string> words;  // of the command line, up to the one to complete; empty: print the script
+  std::string shell;  // bash, zsh, fish
+  std::vector<std::string>
+      words;  // of the command line, up to the one to complete; empty: print the script
 };
 
 // `app`: statctl's parser.

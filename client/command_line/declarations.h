@@ -1,5 +1,6 @@
-// Declares statctl's commands: each function adds one command with its help, its options and the function that carries it out.
-// To find one: the functions are below by file; names, and the order of `statctl help`, are in command_table.cc.
+// Declares statctl's commands: each function adds one command with its help, its options and the
+// function that carries it out. To find one: the functions are below by file; names, and the order
+// of `statctl help`, are in command_table.cc.
 #ifndef STATCOLLECT_CLIENT_COMMAND_LINE_DECLARATIONS_H_
 #define STATCOLLECT_CLIENT_COMMAND_LINE_DECLARATIONS_H_
 

@@ -33,7 +33,8 @@ std::string ListCommands(const CLI::App& app, bool all) {
     for (const CommandRow& row : section.rows) {
       if (!all && !row.first_screen) continue;
       if (row.name.find(' ') != std::string::npos) continue;  // its group's help lists it
-      lines += fmt::format("  {:<10}  {}\n", row.name, app.get_subcommand(row.name)->get_description());
+      lines +=
+          fmt::format("  {:<10}  {}\n", row.name, app.get_subcommand(row.name)->get_description());
     }
     if (!lines.empty()) text += "\n" + section.heading + "\n" + lines;
   }
@@ -43,7 +44,8 @@ std::string ListCommands(const CLI::App& app, bool all) {
 std::size_t CountCommands() {
   std::size_t count = 0;
   for (const CommandSection& section : CommandTable()) {
-    for (const CommandRow& row : section.rows) count += row.name.find(' ') == std::string::npos ? 1 : 0;
+    for (const CommandRow& row : section.rows)
+      count += row.name.find(' ') == std::string::npos ? 1 : 0;
   }
   return count;
 }
@@ -52,15 +54,17 @@ std::size_t CountCommands() {
 
 std::string FirstScreen(const CLI::App& app) {
   return kStart + ListCommands(app, false) +
-         fmt::format("\nstatctl help COMMAND has examples; statctl help --all lists all {} commands.\n",
-                     CountCommands()) +
+         fmt::format(
+             "\nstatctl help COMMAND has examples; statctl help --all lists all {} commands.\n",
+             CountCommands()) +
          kExitCodes;
 }
 
 std::string FullHelp(const CLI::App& app) {
   const CLI::Formatter formatter;
   return app.get_description() + "\n\nUsage: statctl COMMAND [ARGUMENTS] [OPTIONS]\n" +
-         ListCommands(app, true) + formatter.make_groups(&app, CLI::AppFormatMode::Normal) + kExitCodes;
+         ListCommands(app, true) + formatter.make_groups(&app, CLI::AppFormatMode::Normal) +
+         kExitCodes;
 }
 
 }  // namespace statcollect::client

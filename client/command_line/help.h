@@ -8,7 +8,8 @@
 
 namespace statcollect::client {
 
-// What a person needs who has never used it: fewer than 40 lines of at most 80 columns. `app` is statctl's parser.
+// What a person needs who has never used it: fewer than 40 lines of at most 80 columns. `app` is
+// statctl's parser.
 std::string FirstScreen(const CLI::App& app);
 // Every command, and the global options.
 std::string FullHelp(const CLI::App& app);

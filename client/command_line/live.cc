@@ -7,14 +7,15 @@ namespace {
 
 // The options that say which tensor of its name is meant.
 void AddPlace(CLI::App* app, CapturePlace& place) {
-  app->add_option("activation", place.activation, "Name of the activation, as diff prints it")->required();
+  app->add_option("activation", place.activation, "Name of the activation, as diff prints it")
+      ->required();
   app->add_option("--step", place.step, "The step")->required()->check(StepNumber());
-  TakesParsed(
-      app->add_option(
-          "--kind", place.kind,
-          "Its kind, such as grad_output (default: output, inspect, weight or batch, whichever exists)"),
-      "KIND", ParseOneKind);
-  app->add_option("--path", place.output_path, "Its position in a nested output, such as 0 (default: all)");
+  TakesParsed(app->add_option("--kind", place.kind,
+                              "Its kind, such as grad_output (default: output, inspect, weight or "
+                              "batch, whichever exists)"),
+              "KIND", ParseOneKind);
+  app->add_option("--path", place.output_path,
+                  "Its position in a nested output, such as 0 (default: all)");
   app->add_option("--micro-batch", place.micro_batch, "Its micro-batch")
       ->check(Index())
       ->capture_default_str();
@@ -34,11 +35,13 @@ void AddSetSteps(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<StepsOptions>(
       name, "Changes which steps a live run records",
       "  statctl set-steps base --step 5000-5010     # record some future steps in full\n"
-      "  statctl set-steps base --step every=100\n  statctl set-steps base --step ''             # every "
+      "  statctl set-steps base --step every=100\n  statctl set-steps base --step ''             # "
+      "every "
       "step again\n",
       [](Session& session, const StepsOptions& o) { return RecordSteps(session, o.run, o.steps); });
   AddRunName(app, o.run);
-  app->add_option("--step,--steps", o.steps, "Steps, such as 0-9,20,100- or every=10; empty: every step")
+  app->add_option("--step,--steps", o.steps,
+                  "Steps, such as 0-9,20,100- or every=10; empty: every step")
       ->required();
 }
 
@@ -47,12 +50,14 @@ void AddEvents(CommandSet& commands, const std::string& name) {
       name, "Lists events: alarms, lost records and more",
       "  statctl show base --events\n"
       "  statctl show base --events --kind nan_first_seen,norm_explosion --since-step 1000\n"
-      "  statctl show base --events --follow                  # keeps printing new ones until Ctrl-C\n"
+      "  statctl show base --events --follow                  # keeps printing new ones until "
+      "Ctrl-C\n"
       "  statctl show base --events --follow --format json | jq .text\n",
       Events);
   app->add_option("run", o.run, "Name of the run; with --follow it need not exist yet")->required();
   AddRankFilter(app, o.ranks);
-  app->add_option("--kind", o.kinds, "Only these kinds, separated by commas, such as nan_first_seen");
+  app->add_option("--kind", o.kinds,
+                  "Only these kinds, separated by commas, such as nan_first_seen");
   app->add_option("--since-step", o.since_step, "Only from this step on")->check(StepNumber());
   app->add_flag("--follow,-f", o.follow, "Keep printing new events until Ctrl-C");
 }
@@ -70,13 +75,15 @@ void AddWatch(CommandSet& commands, const std::string& name) {
       ->check(Between(0.1, 86'400))
       ->capture_default_str();
   app->add_flag("--once", o.once, "Print once, then exit");
-  app->add_option("--against", o.against, "Compare every step that both runs have completed, as diff does");
+  app->add_option("--against", o.against,
+                  "Compare every step that both runs have completed, as diff does");
 }
 
 void AddValues(CommandSet& commands, const std::string& name) {
   commands
       .AddGroup(name, "Raw values of tensors, saved from a live run",
-                "  statctl values get base blocks.1.ln2 --step 5000     # asks the run in training for them\n"
+                "  statctl values get base blocks.1.ln2 --step 5000     # asks the run in training "
+                "for them\n"
                 "  statctl values list base\n"
                 "  statctl values diff base ort blocks.1.ln2 --step 3   # element by element\n")
       ->require_subcommand(1);
@@ -88,7 +95,8 @@ void AddValuesGet(CommandSet& commands, const std::string& name) {
       "  statctl values get base blocks.1.ln2 --step 5000                      # waits for it\n"
       "  statctl values get base blocks.1.ln2 --step 5000 --rank 0 --out ln2.npy\n"
       "  statctl values get base lm_head --step 5000 --kind grad_output --no-wait\n"
-      "  statctl values get base blocks.1.ln2 --step 5000 --out captured/      # a file for each rank\n"
+      "  statctl values get base blocks.1.ln2 --step 5000 --out captured/      # a file for each "
+      "rank\n"
       "\nA step that has passed cannot be captured. To capture from the start, launch with\n"
       "STATAGENT_CAPTURES='blocks.1.ln2@3'. Values already stored are not requested again.\n"
       "docs/capture.md\n",
@@ -96,8 +104,9 @@ void AddValuesGet(CommandSet& commands, const std::string& name) {
   AddRunName(app, o.run);
   AddPlace(app, o.place);
   AddRankFilter(app, o.ranks);
-  app->add_option("--max-bytes", o.bytes_max,
-                  "Keep only the first elements of larger tensors (default: 16 MiB; at most 64 MiB)");
+  app->add_option(
+      "--max-bytes", o.bytes_max,
+      "Keep only the first elements of larger tensors (default: 16 MiB; at most 64 MiB)");
   app->add_option("--wait", o.wait_seconds, "Seconds to wait for the values; 0: no limit")
       ->check(Between(0, kTimeoutSecondsMax))
       ->capture_default_str();
@@ -110,7 +119,8 @@ void AddValuesGet(CommandSet& commands, const std::string& name) {
 void AddValuesList(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<CapturesOptions>(
       name, "Lists captured tensors and pending requests",
-      "  statctl values list base\n  statctl values list base blocks.1.ln2 --step 5000-\n", ListCaptures);
+      "  statctl values list base\n  statctl values list base blocks.1.ln2 --step 5000-\n",
+      ListCaptures);
   AddRunName(app, o.run);
   app->add_option("activation", o.activation, "Only this activation");
   AddRankFilter(app, o.ranks);

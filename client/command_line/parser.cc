@@ -42,7 +42,8 @@ std::string NoCommand(const std::string& word, const CLI::App& parent, const std
     names.push_back(command->get_name());
   const std::string nearest = NearestName(word, names);
   return fmt::format("no command '{}{}'{}; statctl help {}lists all", before, Printable(word, 100),
-                     nearest.empty() ? "" : fmt::format(" (did you mean '{}{}'?)", before, nearest), before);
+                     nearest.empty() ? "" : fmt::format(" (did you mean '{}{}'?)", before, nearest),
+                     before);
 }
 
 // What to say of "run -- COMMAND", whose first word would be taken for the name; empty otherwise.
@@ -50,8 +51,9 @@ std::string WithoutName(int argc, const char* const* argv) {
   for (int i = 1; i + 1 < argc && std::string(argv[i]) != "--"; ++i) {
     const std::string word = argv[i];
     if ((word == "run" || word == "twins") && std::string(argv[i + 1]) == "--")
-      return fmt::format("{}: found no name of the run; expected one, such as: statctl {} base -- COMMAND",
-                         word, word);
+      return fmt::format(
+          "{}: found no name of the run; expected one, such as: statctl {} base -- COMMAND", word,
+          word);
   }
   return {};
 }
@@ -86,10 +88,12 @@ void Parser::AddRow(const CommandRow& row) {
 std::optional<int> Parser::Parse(int argc, const char* const* argv) {
   if (std::any_of(argv, argv + argc, ContainsToken)) {
     return UsageError(
-        "found a token among the arguments, where every user of this machine can read it; expected --token-file "
+        "found a token among the arguments, where every user of this machine can read it; expected "
+        "--token-file "
         "with the path of a file that holds it; revoke that token: statcollectord token revoke");
   }
-  if (const std::string nameless = WithoutName(argc, argv); !nameless.empty()) return UsageError(nameless);
+  if (const std::string nameless = WithoutName(argc, argv); !nameless.empty())
+    return UsageError(nameless);
   try {
     app_.parse(argc, argv);
   } catch (const CLI::CallForHelp& asked) {
@@ -115,16 +119,19 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
   if (command == "help") return Help();
   if (format_ == "ort" && !kOrtCommands.contains(command))
     return UsageError(
-        "--format ort: only show --memory and --padding can be printed that way; expected table, json, csv or "
+        "--format ort: only show --memory and --padding can be printed that way; expected table, "
+        "json, csv or "
         "markdown");
   if (ContainsToken(token_file_))
     return UsageError(
-        "STATCTL_TOKEN_FILE is a token; expected the path of a file that holds it; revoke that token");
+        "STATCTL_TOKEN_FILE is a token; expected the path of a file that holds it; revoke that "
+        "token");
   if (!project_.empty()) {
     if (const Status named = ValidateProjectName(project_); !named.ok())
       return UsageError("--project (STATCTL_PROJECT): " + named.message());
   }
-  if (const Status address = ValidateAddress(collector_); !address.ok()) return UsageError(address.message());
+  if (const Status address = ValidateAddress(collector_); !address.ok())
+    return UsageError(address.message());
   auto tls = LoadTls(tls_files_);
   if (!tls.ok()) return UsageError(tls.status().message());
   tls_ = *std::move(tls);
@@ -138,14 +145,16 @@ int Parser::Run(Session& session) const {
   const auto now = now_.find(command);
   const bool answered = code == kExitSame || code == kExitDiverged;
   if (now != now_.end() && answered && session.options().format != Format::kJson)
-    session.Remark(fmt::format("statctl: {} is now called: statctl {}", command->get_name(), now->second));
+    session.Remark(
+        fmt::format("statctl: {} is now called: statctl {}", command->get_name(), now->second));
   return code;
 }
 
 GlobalOptions Parser::global() const {
   const CLI::App* command = app_.get_subcommands().front();
   std::string name = command->get_name();
-  if (!command->get_subcommands().empty()) name += " " + command->get_subcommands().front()->get_name();
+  if (!command->get_subcommands().empty())
+    name += " " + command->get_subcommands().front()->get_name();
   return {.command = name,
           .format = kFormats.at(format_),
           .quiet = quiet_,
@@ -153,7 +162,8 @@ GlobalOptions Parser::global() const {
           .timeout_seconds = timeout_seconds_};
 }
 
-// Whether the command runs programs that record, to the collector that their own environment may name.
+// Whether the command runs programs that record, to the collector that their own environment may
+// name.
 bool Parser::RunsTrainings() const {
   static const std::set<std::string> kCommands = {"run", "ab", "bisect", "twins"};
   return kCommands.contains(app_.get_subcommands().front()->get_name());
@@ -164,10 +174,12 @@ CollectorOptions Parser::collector() const {
   const char* const of_agents = std::getenv("STATAGENT_COLLECTOR");
   const bool named = app_.get_option("--collector")->count() > 0, trains = RunsTrainings();
   const bool completes = app_.got_subcommand("completion");
-  const bool imports = app_.got_subcommand("import") || app_.get_subcommand("move")->got_subcommand("import");
+  const bool imports =
+      app_.got_subcommand("import") || app_.get_subcommand("move")->got_subcommand("import");
   if (!named && trains && of_agents != nullptr && *of_agents != '\0')
     locate = [address = std::string(of_agents)](const auto&) -> Result<Located> {
-      if (const Status valid = ValidateAddress(address, "STATAGENT_COLLECTOR"); !valid.ok()) return valid;
+      if (const Status valid = ValidateAddress(address, "STATAGENT_COLLECTOR"); !valid.ok())
+        return valid;
       return Located{.address = address};
     };
   else if (!named)
@@ -188,13 +200,14 @@ CollectorOptions Parser::collector() const {
           .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000))};
 }
 
-// What to say if the first word that was left over stands where a command is expected; empty if none does.
+// What to say if the first word that was left over stands where a command is expected; empty if
+// none does.
 std::string Parser::UnknownCommand() const {
   const auto used = app_.get_subcommands();
   const CLI::App& parent = used.empty() ? app_ : *used.front();
   const auto extras = app_.remaining(true);
-  const auto word =
-      std::find_if(extras.begin(), extras.end(), [](const auto& extra) { return !extra.starts_with("-"); });
+  const auto word = std::find_if(extras.begin(), extras.end(),
+                                 [](const auto& extra) { return !extra.starts_with("-"); });
   const bool takes_command = used.empty() || used.front()->get_require_subcommand_min() > 0;
   if (!takes_command || !parent.get_subcommands().empty() || word == extras.end()) return {};
   return NoCommand(*word, parent, used.empty() ? "" : parent.get_name() + " ");
@@ -224,13 +237,14 @@ int Parser::Help() const {
 }
 
 void Parser::AddGlobals() {
-  CLI::Option* collector =
-      app_.add_option("--collector", collector_, "Collector's gRPC address, HOST:PORT or unix:/PATH")
-          ->envname("STATCTL_COLLECTOR")
-          ->capture_default_str();
-  app_.add_option("--data-dir", data_dir_,
-                  "Folder of the runs, if no collector is named and none answers there: statctl then\n"
-                  "starts its own for as long as it needs one")
+  CLI::Option* collector = app_.add_option("--collector", collector_,
+                                           "Collector's gRPC address, HOST:PORT or unix:/PATH")
+                               ->envname("STATCTL_COLLECTOR")
+                               ->capture_default_str();
+  app_.add_option(
+          "--data-dir", data_dir_,
+          "Folder of the runs, if no collector is named and none answers there: statctl then\n"
+          "starts its own for as long as it needs one")
       ->envname("STATCTL_DATA_DIR")
       ->capture_default_str()
       ->excludes(collector);
@@ -238,11 +252,14 @@ void Parser::AddGlobals() {
       ->envname("STATCTL_TOKEN_FILE");
   app_.add_option("--project", project_, "Project of the runs (default: the token's)")
       ->envname("STATCTL_PROJECT");
-  const auto file = [this](const char* flag, const char* variable, std::string& path, const char* help) {
+  const auto file = [this](const char* flag, const char* variable, std::string& path,
+                           const char* help) {
     app_.add_option(flag, path, help)->envname(variable);
   };
-  file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities, "ca.pem of the collector; turns TLS on");
-  file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate, "PEM file of your own certificate");
+  file("--tls-ca", "STATCTL_TLS_CA", tls_files_.authorities,
+       "ca.pem of the collector; turns TLS on");
+  file("--tls-cert", "STATCTL_TLS_CERT", tls_files_.certificate,
+       "PEM file of your own certificate");
   file("--tls-key", "STATCTL_TLS_KEY", tls_files_.key, "PEM file of its private key");
   TakesOneOf(app_.add_option("--format", format_, "Output format (ort: show --memory, --padding)")
                  ->capture_default_str(),
@@ -255,9 +272,10 @@ void Parser::AddGlobals() {
 
 void Parser::AddHelp() {
   CLI::App* help = app_.add_subcommand("help", "Explains a command, with examples");
-  help->footer(std::string("\nExamples:\n  statctl help\n  statctl help diff\n  statctl help values get\n"
-                           "  statctl help --all       # every command, and the global options\n") +
-               kGlobalHelp);
+  help->footer(
+      std::string("\nExamples:\n  statctl help\n  statctl help diff\n  statctl help values get\n"
+                  "  statctl help --all       # every command, and the global options\n") +
+      kGlobalHelp);
   help->add_option("command", help_of_, "Name of the command");
   help->add_flag("--all", help_all_, "List every command, and the global options");
 }
@@ -272,9 +290,10 @@ void Parser::AddCompletion() {
                   "  statctl completion fish > ~/.config/fish/completions/statctl.fish\n"
                   "It completes commands, options and names of runs. It starts no collector.\n") +
       kGlobalHelp);
-  TakesOneOf(completion->add_option("shell", completion_.shell, "bash, zsh or fish")->required(), "SHELL",
-             {"bash", "zsh", "fish"});
-  completion->add_option("words", completion_.words, "After --: print how the last of these words may go on");
+  TakesOneOf(completion->add_option("shell", completion_.shell, "bash, zsh or fish")->required(),
+             "SHELL", {"bash", "zsh", "fish"});
+  completion->add_option("words", completion_.words,
+                         "After --: print how the last of these words may go on");
   commands_[completion] = [this](Session& session) { return Complete(session, app_, completion_); };
 }
 

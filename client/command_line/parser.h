@@ -41,8 +41,8 @@ class Parser {
   CLI::App app_;
   Commands commands_;
   std::map<const CLI::App*, std::string> now_;  // of an old name: how the command is called
-  std::string collector_ = kDefaultAddress, data_dir_ = std::string("./") + kDataFolder, token_file_,
-              project_, format_ = "table";
+  std::string collector_ = kDefaultAddress, data_dir_ = std::string("./") + kDataFolder,
+              token_file_, project_, format_ = "table";
   tls::Files tls_files_;
   tls::Material tls_;  // what Parse read from them
   double timeout_seconds_ = 0;

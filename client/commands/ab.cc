@@ -18,8 +18,9 @@
 namespace statcollect::client {
 namespace {
 
-constexpr char kBetween[] = "---";               // of command A and command B
-constexpr char kMadeBy[] = "recording.made_by";  // the setting that says whether A can be used again
+constexpr char kBetween[] = "---";  // of command A and command B
+constexpr char kMadeBy[] =
+    "recording.made_by";  // the setting that says whether A can be used again
 
 struct Pair {
   Training a, b;
@@ -54,14 +55,16 @@ Status SplitCommands(const AbOptions& options, Pair& pair) {
 Status SplitNames(const AbOptions& options, Pair& pair) {
   const auto names = PartsOf(options.names, ',');
   if (names.size() != 2 || names[0] == names[1])
-    return {Code::kInvalidArgument, fmt::format("--names: expected two names, such as base,fused, found '{}'",
-                                                Printable(options.names))};
+    return {Code::kInvalidArgument,
+            fmt::format("--names: expected two names, such as base,fused, found '{}'",
+                        Printable(options.names))};
   pair.a.run = names[0];
   pair.b.run = names[1];
   for (const Training* training : {&pair.a, &pair.b}) {
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(training->run));
     if (!BaseOfTwin(training->run).empty())
-      return {Code::kInvalidArgument, fmt::format("--names: '{}' is the name of a twin", training->run)};
+      return {Code::kInvalidArgument,
+              fmt::format("--names: '{}' is the name of a twin", training->run)};
   }
   return Status::Ok();
 }
@@ -70,7 +73,8 @@ Result<Pair> PairOf(const AbOptions& options) {
   Pair pair;
   STATCOLLECT_RETURN_IF_ERROR(SplitCommands(options, pair));
   STATCOLLECT_RETURN_IF_ERROR(SplitNames(options, pair));
-  auto env_a = ParseVariables("--env-a", options.env_a), env_b = ParseVariables("--env-b", options.env_b);
+  auto env_a = ParseVariables("--env-a", options.env_a),
+       env_b = ParseVariables("--env-b", options.env_b);
   if (!env_a.ok()) return env_a.status();
   if (!env_b.ok()) return env_b.status();
   pair.a.environment = *std::move(env_a);
@@ -120,12 +124,13 @@ class Comparison {
   Status Run() {
     const std::string state = CodeState(pair_.a, session_.options().data_dir);
     const bool marked = AddSetting(state, pair_.a);
-    auto reused = options_.reuse && marked ? IsThere(session_, pair_.a.run, state) : Result<bool>(false);
+    auto reused =
+        options_.reuse && marked ? IsThere(session_, pair_.a.run, state) : Result<bool>(false);
     if (!reused.ok()) return reused.status();
     if (*reused) {
-      session_.Remark(
-          fmt::format("A: '{}' is as it was last time; of data outside of this repository nothing is known",
-                      pair_.a.run));
+      session_.Remark(fmt::format(
+          "A: '{}' is as it was last time; of data outside of this repository nothing is known",
+          pair_.a.run));
     } else {
       if (options_.reuse)
         session_.Remark(fmt::format(
@@ -145,8 +150,9 @@ class Comparison {
         AskDiff(session_, {.run_a = pair_.a.run, .run_b = pair_.b.run, .top = 1, .no_noise = true});
     if (!report.ok() || report->verdict() == v1::VERDICT_IDENTICAL) return report.status();
     session_.Remark("A and B differ: what rounding does to A is measured");
-    return MakeTwins(session_,
-                     {.training = pair_.a, .quick = options_.quick, .show = options_.show, .hint = false});
+    return MakeTwins(
+        session_,
+        {.training = pair_.a, .quick = options_.quick, .show = options_.show, .hint = false});
   }
 
   int Answer() { return Diff(session_, {.run_a = pair_.a.run, .run_b = pair_.b.run}); }
@@ -158,8 +164,9 @@ class Comparison {
     if (!recorded.ok())
       return {recorded.status().code(), fmt::format("{}: {}", which, recorded.status().message())};
     const v1::RunSummary& run = recorded->summary;
-    session_.Remark(fmt::format("{}: '{}' has {} steps, {} records, in {:.1f} s", which, training.run,
-                                FormatCount(run.steps()), FormatCount(run.records()), recorded->seconds));
+    session_.Remark(fmt::format("{}: '{}' has {} steps, {} records, in {:.1f} s", which,
+                                training.run, FormatCount(run.steps()), FormatCount(run.records()),
+                                recorded->seconds));
     return Status::Ok();
   }
 
@@ -176,7 +183,8 @@ int CompareTrainings(Session& session, const AbOptions& options) {
   if (!pair.ok()) return session.Fail("ab", pair.status());
   Comparison comparison(session, options, *std::move(pair));
   if (const Status recorded = comparison.Run(); !recorded.ok()) return session.Fail("ab", recorded);
-  if (const Status measured = comparison.MeasureNoise(); !measured.ok()) return session.Fail("ab", measured);
+  if (const Status measured = comparison.MeasureNoise(); !measured.ok())
+    return session.Fail("ab", measured);
   return comparison.Answer();
 }
 

@@ -30,7 +30,8 @@ std::optional<std::uint64_t> CompleteStep(const v1::GetRunResponse& run) {
 
 // "step 3, rank 0, forward, fc: numeric 0.02"
 std::string ShortPlace(const v1::Divergence& row) {
-  std::string text = fmt::format("{}: {}", WhereText(row), EnumText(*v1::Reason_descriptor(), row.reason()));
+  std::string text =
+      fmt::format("{}: {}", WhereText(row), EnumText(*v1::Reason_descriptor(), row.reason()));
   if (row.has_distance()) text += " " + FormatShort(row.distance());
   return text;
 }
@@ -113,10 +114,11 @@ void Agreement::Note(const v1::DiffReport& report) {
 // The run's steps that the other run has not completed yet.
 std::string Agreement::NotComparedText() const {
   if (!own_ || !step_ || *own_ <= *step_) return {};
-  const std::string steps =
-      *own_ == *step_ + 1 ? fmt::format("step {}", *own_) : fmt::format("steps {}..{}", *step_ + 1, *own_);
-  return other_state_ == "running" ? fmt::format("; {} not compared yet: {} is behind", steps, against_)
-                                   : fmt::format("; {} not compared: {} ended before", steps, against_);
+  const std::string steps = *own_ == *step_ + 1 ? fmt::format("step {}", *own_)
+                                                : fmt::format("steps {}..{}", *step_ + 1, *own_);
+  return other_state_ == "running"
+             ? fmt::format("; {} not compared yet: {} is behind", steps, against_)
+             : fmt::format("; {} not compared: {} ended before", steps, against_);
 }
 
 std::string Agreement::Text() const {
@@ -140,7 +142,8 @@ nlohmann::ordered_json Agreement::Json() const {
       {"verdict", step_ ? EnumText(*v1::Verdict_descriptor(), verdict_) : std::string()},
       {"trouble", trouble_}};
   if (step_) json["step"] = *step_;
-  if (step_ && own_ && *own_ > *step_) json["not_compared"] = fmt::format("{}-{}", *step_ + 1, *own_);
+  if (step_ && own_ && *own_ > *step_)
+    json["not_compared"] = fmt::format("{}-{}", *step_ + 1, *own_);
   if (first_) json["first_diverged"] = first_->step();
   json["where"] = where_;
   if (!explained_.empty()) json["explained"] = explained_;

@@ -1,6 +1,6 @@
-// Compares a run in progress with another run, again and again: what `statctl diff` says of the steps that
-// all ranks of both runs have completed. It never waits for the other run: steps that it lacks are reported
-// as not compared.
+// Compares a run in progress with another run, again and again: what `statctl diff` says of the
+// steps that all ranks of both runs have completed. It never waits for the other run: steps that it
+// lacks are reported as not compared.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
 #define STATCOLLECT_CLIENT_COMMANDS_AGREEMENT_H_
 
@@ -19,10 +19,14 @@ namespace statcollect::client {
 // Not thread-safe.
 class Agreement {
  public:
-  // `patience`: maximum time of a query about all steps. If one takes longer, later looks query only the new
-  // steps, and all steps again when the new ones are worse or the run has ended.
-  Agreement(Collector& collector, std::string run, std::string against, std::chrono::milliseconds patience)
-      : collector_(collector), run_(std::move(run)), against_(std::move(against)), patience_(patience) {}
+  // `patience`: maximum time of a query about all steps. If one takes longer, later looks query
+  // only the new steps, and all steps again when the new ones are worse or the run has ended.
+  Agreement(Collector& collector, std::string run, std::string against,
+            std::chrono::milliseconds patience)
+      : collector_(collector),
+        run_(std::move(run)),
+        against_(std::move(against)),
+        patience_(patience) {}
 
   void Update(const v1::GetRunResponse& run);
 
@@ -46,9 +50,10 @@ class Agreement {
   std::string other_state_;                    // "running", "finished", "interrupted"
   bool all_asked_ = false;                     // the last question was about all steps
   v1::Verdict verdict_ = v1::VERDICT_UNSPECIFIED;
-  std::uint32_t attempts_ = 0, asked_attempts_ = 0;  // of both runs, now and when they were compared
-  std::chrono::steady_clock::duration cost_{};       // of the last question about all steps
-  std::optional<v1::Divergence> first_;              // above its tolerance
+  std::uint32_t attempts_ = 0,
+                asked_attempts_ = 0;            // of both runs, now and when they were compared
+  std::chrono::steady_clock::duration cost_{};  // of the last question about all steps
+  std::optional<v1::Divergence> first_;         // above its tolerance
   std::optional<v1::Root> root_;
   std::string where_;  // place of the root, otherwise of the first divergence
   std::string explained_;

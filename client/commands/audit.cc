@@ -71,8 +71,9 @@ std::string ShortMethod(const std::string& method) {
 Page RenderAudit(const v1::ListAuditResponse& response, bool filtered) {
   Page page;
   if (response.records().empty()) {
-    page.AddSentence(filtered ? "No calls of that selection in the audit log."
-                              : "The audit log is empty: no call was refused, and none changed anything.");
+    page.AddSentence(
+        filtered ? "No calls of that selection in the audit log."
+                 : "The audit log is empty: no call was refused, and none changed anything.");
     return page;
   }
   Table table({{"time"},
@@ -89,8 +90,8 @@ Page RenderAudit(const v1::ListAuditResponse& response, bool filtered) {
   }
   page.AddTable(std::move(table));
   if (left_out > 0)
-    page.AddSentence(
-        fmt::format("{} more refused calls were not written down one by one.", FormatCount(left_out)));
+    page.AddSentence(fmt::format("{} more refused calls were not written down one by one.",
+                                 FormatCount(left_out)));
   if (response.more())
     page.AddSentence("There are older ones; --limit N shows more, --since narrows the time.");
   return page;
@@ -104,7 +105,8 @@ int ListAudit(Session& session, const AuditOptions& options) {
     return session.Fail("audit", wrong);
   const auto response = session.collector().ListAudit(request);
   if (!response.ok()) return session.Fail("audit", response.status());
-  const bool filtered = !(options.since + options.principal + options.method + options.outcome).empty();
+  const bool filtered =
+      !(options.since + options.principal + options.method + options.outcome).empty();
   session.Print(
       *response, [&] { return FlattenRecords(response->records()); },
       [&] { return RenderAudit(*response, filtered); });

@@ -25,8 +25,8 @@ Result<std::string> Git(std::vector<std::string> arguments) {
   const auto end = RunChild(arguments, {}, ChildOutput::kKept);
   if (!end.ok()) return end.status();
   if (end->code != 0)
-    return Status(Code::kFailedPrecondition,
-                  fmt::format("{}: {}", CommandText(arguments), Printable(Trimmed(end->tail), 2000)));
+    return Status(Code::kFailedPrecondition, fmt::format("{}: {}", CommandText(arguments),
+                                                         Printable(Trimmed(end->tail), 2000)));
   return std::string(Trimmed(end->tail));
 }
 
@@ -38,14 +38,14 @@ class Checkouts {
     const auto changed = Git({"status", "--porcelain", "--untracked-files=no"});
     if (!changed.ok()) return changed.status();
     if (!changed->empty())
-      return Status(
-          Code::kInvalidArgument,
-          "other commits are to be checked out here: found changes that are not committed; expected none; "
-          "commit them, or git stash");
+      return Status(Code::kInvalidArgument,
+                    "other commits are to be checked out here: found changes that are not "
+                    "committed; expected none; "
+                    "commit them, or git stash");
     if (Git({"bisect", "log"}).ok())
-      return Status(
-          Code::kInvalidArgument,
-          "found a bisection under way in this working tree; expected none; git bisect reset ends it");
+      return Status(Code::kInvalidArgument,
+                    "found a bisection under way in this working tree; expected none; git bisect "
+                    "reset ends it");
     const auto started = Git({"bisect", "start"});
     if (!started.ok()) return started.status();
     return std::unique_ptr<Checkouts>(new Checkouts());
@@ -72,10 +72,10 @@ class Checkouts {
       return std::optional(log->substr(from, log->find(']', from) - from));
     }
     if (log->find("# only skipped commits left to test") != std::string::npos)
-      return Status(
-          Code::kAborted,
-          "only commits are left whose training failed, so the first one that differs is among these; expected "
-          "trainings that end with exit code 0; --show shows what they print");
+      return Status(Code::kAborted,
+                    "only commits are left whose training failed, so the first one that differs is "
+                    "among these; expected "
+                    "trainings that end with exit code 0; --show shows what they print");
     return std::optional<std::string>();
   }
 
@@ -89,7 +89,8 @@ struct Tested {
 
 class Bisection {
  public:
-  Bisection(Session& session, const BisectOptions& options) : session_(session), options_(options) {}
+  Bisection(Session& session, const BisectOptions& options)
+      : session_(session), options_(options) {}
 
   // The first commit that differs.
   Result<std::string> Run() {
@@ -119,7 +120,8 @@ class Bisection {
     if (session_.options().format == Format::kJson) {
       nlohmann::ordered_json tested = nlohmann::ordered_json::array();
       for (const Tested& each : tested_)
-        tested.push_back({{"commit", each.commit}, {"result", each.result}, {"run", RunOf(each.commit)}});
+        tested.push_back(
+            {{"commit", each.commit}, {"result", each.result}, {"run", RunOf(each.commit)}});
       session_.PrintLine(DumpJson({{"first_bad", first},
                                    {"text", text},
                                    {"run_a", RunOf(good_)},
@@ -134,17 +136,19 @@ class Bisection {
 
  private:
   static Status Resolve(const char* option, const std::string& revision, std::string& commit) {
-    auto found = Git({"rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}"});
+    auto found =
+        Git({"rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}"});
     if (!found.ok())
-      return {
-          Code::kInvalidArgument,
-          fmt::format("{}: no commit '{}' in a repository of git here; expected one, such as v1.2 or HEAD~20",
-                      option, Printable(revision))};
+      return {Code::kInvalidArgument, fmt::format("{}: no commit '{}' in a repository of git here; "
+                                                  "expected one, such as v1.2 or HEAD~20",
+                                                  option, Printable(revision))};
     commit = *std::move(found);
     return Status::Ok();
   }
 
-  static std::string RunOf(const std::string& commit) { return "bisect-" + commit.substr(0, kShort); }
+  static std::string RunOf(const std::string& commit) {
+    return "bisect-" + commit.substr(0, kShort);
+  }
 
   Training TrainingOf(const std::string& commit) const {
     Training training{.run = RunOf(commit), .command = options_.command, .if_exists = "replace"};
@@ -160,7 +164,8 @@ class Bisection {
     STATCOLLECT_RETURN_IF_ERROR(Checkouts::Take(good_));
     session_.Remark(fmt::format("good: {} is trained", good_.substr(0, kShort)));
     const Training base = TrainingOf(good_);
-    if (const auto recorded = Record(session_, base, options_.show); !recorded.ok()) return recorded.status();
+    if (const auto recorded = Record(session_, base, options_.show); !recorded.ok())
+      return recorded.status();
     STATCOLLECT_RETURN_IF_ERROR(RemoveTwins(session_, base.run));
     if (!options_.no_twins)
       STATCOLLECT_RETURN_IF_ERROR(
@@ -169,10 +174,11 @@ class Bisection {
     const auto result = Test(bad_);
     if (!result.ok()) return result.status();
     if (*result != "bad")
-      return {Code::kFailedPrecondition,
-              *result == "skip"
-                  ? "the training of --bad failed; expected exit code 0; --show shows what it prints"
-                  : "the trainings of --good and --bad agree up to rounding; expected two that differ"};
+      return {
+          Code::kFailedPrecondition,
+          *result == "skip"
+              ? "the training of --bad failed; expected exit code 0; --show shows what it prints"
+              : "the trainings of --good and --bad agree up to rounding; expected two that differ"};
     STATCOLLECT_RETURN_IF_ERROR(Checkouts::Mark("good", good_).status());
     return Checkouts::Mark("bad", bad_).status();
   }
@@ -185,7 +191,8 @@ class Bisection {
       return recorded.status();
     std::string result = "skip";
     if (recorded.ok()) {
-      const auto report = AskDiff(session_, {.run_a = RunOf(good_), .run_b = RunOf(commit), .top = 1});
+      const auto report =
+          AskDiff(session_, {.run_a = RunOf(good_), .run_b = RunOf(commit), .top = 1});
       if (!report.ok()) return report.status();
       result = ExitCodeOf(report->verdict()) == kExitSame ? "good" : "bad";
     }
@@ -206,10 +213,12 @@ class Bisection {
 }  // namespace
 
 int Bisect(Session& session, const BisectOptions& options) {
-  const std::string attempted = fmt::format("bisect {}..{}", Printable(options.good), Printable(options.bad));
+  const std::string attempted =
+      fmt::format("bisect {}..{}", Printable(options.good), Printable(options.bad));
   const Collector::Task task(session.collector());
   if (options.steps == 0)
-    return session.Fail(attempted, {Code::kInvalidArgument, "--steps: expected at least one step, found 0"});
+    return session.Fail(attempted,
+                        {Code::kInvalidArgument, "--steps: expected at least one step, found 0"});
   Bisection bisection(session, options);
   const auto first = bisection.Run();
   return first.ok() ? bisection.Answer(*first) : session.Fail(attempted, first.status());

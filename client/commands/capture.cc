@@ -1,5 +1,5 @@
-// statctl values get: asks a run in training for the raw values of an activation, waits until they are there,
-// and saves them.
+// statctl values get: asks a run in training for the raw values of an activation, waits until they
+// are there, and saves them.
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -35,14 +35,18 @@ constexpr std::chrono::seconds kOverduePatience{20};
 std::string FileNamePart(const std::string& name) {
   std::string part;
   for (const char c : name)
-    part += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-' ? c : '_';
+    part += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-'
+                ? c
+                : '_';
   return part.empty() || part.front() == '.' ? "_" + part : part;
 }
 
 std::string FileNameOf(const v1::CaptureRow& row) {
-  std::string name = FileNamePart(row.activation()) + fmt::format(".step{}.rank{}", row.step(), row.rank());
+  std::string name =
+      FileNamePart(row.activation()) + fmt::format(".step{}.rank{}", row.step(), row.rank());
   if (row.kind() != v1::KIND_OUTPUT) name += "." + EnumText(*v1::Kind_descriptor(), row.kind());
-  if (!row.output_path().empty() && row.output_path() != "0") name += "." + FileNamePart(row.output_path());
+  if (!row.output_path().empty() && row.output_path() != "0")
+    name += "." + FileNamePart(row.output_path());
   if (row.micro_batch() > 0) name += fmt::format(".mb{}", row.micro_batch());
   if (row.call() > 0) name += fmt::format(".call{}", row.call());
   if (row.mode() != "train") name += "." + FileNamePart(row.mode());
@@ -51,7 +55,8 @@ std::string FileNameOf(const v1::CaptureRow& row) {
 
 class Capturer {
  public:
-  Capturer(Session& session, const CaptureOptions& options) : session_(session), options_(options) {}
+  Capturer(Session& session, const CaptureOptions& options)
+      : session_(session), options_(options) {}
 
   Status Run() {
     auto kind = ParseOneKind(options_.place.kind);
@@ -110,8 +115,9 @@ class Capturer {
     if (!answer.ok()) return answer.status();
     answer_ = *std::move(answer);
     auto* rows = answer_.mutable_records();
-    rows->erase(std::remove_if(rows->begin(), rows->end(), [&](const auto& row) { return !Fits(row); }),
-                rows->end());
+    rows->erase(
+        std::remove_if(rows->begin(), rows->end(), [&](const auto& row) { return !Fits(row); }),
+        rows->end());
     return Status::Ok();
   }
 
@@ -135,9 +141,11 @@ class Capturer {
                                 asked_.ranks_size() == 1 ? "" : "s", RanksText(asked_.ranks()),
                                 Printable(options_.run), Printable(place.activation), place.step,
                                 asked_.request()));
-    if (const std::uint32_t told = asked_.told(); told < static_cast<std::uint32_t>(asked_.ranks_size())) {
+    if (const std::uint32_t told = asked_.told();
+        told < static_cast<std::uint32_t>(asked_.ranks_size())) {
       session_.Remark(fmt::format("not connected now, asked when they reconnect: {} of {} ranks",
-                                  asked_.ranks_size() - static_cast<int>(told), asked_.ranks_size()));
+                                  asked_.ranks_size() - static_cast<int>(told),
+                                  asked_.ranks_size()));
     }
     if (options_.no_wait && session_.options().format == Format::kJson) session_.PrintJson(asked_);
     return Status::Ok();
@@ -156,8 +164,8 @@ class Capturer {
     for (const v1::CaptureRequestRank& rank : answer_.requests(0).ranks()) {
       const std::string& state = rank.state();
       standing.overdue = standing.overdue || state == "overdue";
-      standing.settled = standing.settled &&
-                         (state == "captured" || state == "missed" || state == "ended" || state == "overdue");
+      standing.settled = standing.settled && (state == "captured" || state == "missed" ||
+                                              state == "ended" || state == "overdue");
       standing.reached = std::min(standing.reached, rank.has_last_step() ? rank.last_step() : 0);
       if (state == "captured") continue;
       missed_ += (missed_.empty() ? "" : "; ") +
@@ -176,45 +184,49 @@ class Capturer {
     for (;;) {
       STATCOLLECT_RETURN_IF_ERROR(Look(asked_.request()));
       if (answer_.requests().empty())
-        return {Code::kNotFound, "the request no longer exists: the run was removed or started again"};
+        return {Code::kNotFound,
+                "the request no longer exists: the run was removed or started again"};
       const Standing standing = Judge();
       const auto now = steady_clock::now();
       if (!standing.overdue) in_time = now;
-      if (standing.settled && (!standing.overdue || now - in_time > kOverduePatience)) return Status::Ok();
+      if (standing.settled && (!standing.overdue || now - in_time > kOverduePatience))
+        return Status::Ok();
       if (options_.wait_seconds > 0 &&
           std::chrono::duration<double>(now - begin).count() > options_.wait_seconds) {
-        return {
-            Code::kDeadlineExceeded,
-            fmt::format("not captured after {:g} s: {}; the request remains: run this again, or see statctl "
-                        "captures {}",
-                        options_.wait_seconds, missed_, Printable(options_.run))};
+        return {Code::kDeadlineExceeded,
+                fmt::format("not captured after {:g} s: {}; the request remains: run this again, "
+                            "or see statctl "
+                            "captures {}",
+                            options_.wait_seconds, missed_, Printable(options_.run))};
       }
       if (!first_seen) first_seen = standing.reached;
       if (options_.place.step > *first_seen)
         bar.Draw(standing.reached - *first_seen, options_.place.step - *first_seen);
-      if (!session_.collector().WaitUnlessCancelled(kPoll)) return {Code::kCancelled, "interrupted"};
+      if (!session_.collector().WaitUnlessCancelled(kPoll))
+        return {Code::kCancelled, "interrupted"};
     }
   }
 
   Status Save() {
     if (answer_.records().empty()) return Status::Ok();  // the caller reports the reason
     std::error_code error;
-    const bool folder = options_.out.ends_with('/') || std::filesystem::is_directory(options_.out, error);
+    const bool folder =
+        options_.out.ends_with('/') || std::filesystem::is_directory(options_.out, error);
     if (answer_.records_size() > 1 && !folder) {
       std::string places;
       for (const v1::CaptureRow& row : answer_.records())
         places += (places.empty() ? "" : "; ") + CaptureText(row);
-      return {
-          Code::kInvalidArgument,
-          "save to '" + Printable(options_.out) +
-              "': several tensors were captured; choose one with --rank, --kind or --path, or give a folder "
-              "for one file each: " +
-              places};
+      return {Code::kInvalidArgument, "save to '" + Printable(options_.out) +
+                                          "': several tensors were captured; choose one with "
+                                          "--rank, --kind or --path, or give a folder "
+                                          "for one file each: " +
+                                          places};
     }
     if (folder) {
       std::filesystem::create_directories(options_.out, error);
       if (error)
-        return {Code::kPermissionDenied, "make folder '" + Printable(options_.out) + "': " + error.message()};
+        return {Code::kPermissionDenied,
+                "make folder '" + Printable(options_.out) + "': " + error.message()};
     }
     for (const v1::CaptureRow& row : answer_.records()) {
       const std::string path =
@@ -237,12 +249,13 @@ class Capturer {
     STATCOLLECT_RETURN_IF_ERROR(file->Write(ToNpy(*values, options_.raw)));
     STATCOLLECT_RETURN_IF_ERROR(file->Close());
     STATCOLLECT_RETURN_IF_ERROR(partial->Commit());
-    const bool widened = !options_.raw && (values->dtype == DType::kBf16 || values->dtype == DType::kF8E4M3 ||
-                                           values->dtype == DType::kF8E5M2);
-    session_.Remark(fmt::format("saved {} to {}: {} {}{}{}", CaptureText(row), Printable(path), row.dtype(),
-                                CaptureShapeText(row),
-                                widened ? ", as float32, which holds its values exactly" : "",
-                                values->whole() ? "" : "; the tensor is larger: --max-bytes keeps more"));
+    const bool widened =
+        !options_.raw && (values->dtype == DType::kBf16 || values->dtype == DType::kF8E4M3 ||
+                          values->dtype == DType::kF8E5M2);
+    session_.Remark(fmt::format(
+        "saved {} to {}: {} {}{}{}", CaptureText(row), Printable(path), row.dtype(),
+        CaptureShapeText(row), widened ? ", as float32, which holds its values exactly" : "",
+        values->whole() ? "" : "; the tensor is larger: --max-bytes keeps more"));
     return Status::Ok();
   }
 
@@ -274,8 +287,8 @@ class Capturer {
 int CaptureActivation(Session& session, const CaptureOptions& options) {
   const Status done = Capturer(session, options).Run();
   if (done.ok()) return kExitSame;
-  return session.Fail("capture " + Printable(options.place.activation) + " of " + Printable(options.run),
-                      done);
+  return session.Fail(
+      "capture " + Printable(options.place.activation) + " of " + Printable(options.run), done);
 }
 
 }  // namespace statcollect::client

@@ -20,8 +20,9 @@ std::string KindText(int kind) { return EnumText(*v1::Kind_descriptor(), kind); 
 
 // What a request asks for, in the words of CaptureSpec.
 std::string WantedText(const v1::CaptureRequestRow& request) {
-  CaptureSpec spec{
-      .activation = request.activation(), .micro_batch = request.micro_batch(), .call = request.call()};
+  CaptureSpec spec{.activation = request.activation(),
+                   .micro_batch = request.micro_batch(),
+                   .call = request.call()};
   if (request.kind() != v1::KIND_UNSPECIFIED) spec.kind = static_cast<Kind>(request.kind());
   if (request.has_output_path()) spec.output_path = request.output_path();
   spec.mode = ParseMode(request.mode()).value_or(Mode::kTrain);
@@ -82,14 +83,15 @@ Table CaptureTable(const google::protobuf::RepeatedPtrField<v1::CaptureRow>& row
   for (const v1::CaptureRow& row : rows) {
     table.AddRow({std::to_string(row.step()), std::to_string(row.rank()), row.activation(),
                   KindText(row.kind()), row.output_path(), std::to_string(row.micro_batch()),
-                  std::to_string(row.call()), row.dtype(), CaptureShapeText(row), FormatBytes(row.bytes()),
+                  std::to_string(row.call()), row.dtype(), CaptureShapeText(row),
+                  FormatBytes(row.bytes()),
                   row.complete() ? "complete" : FormatBytes(row.bytes_stored()) + " so far"});
   }
   return table;
 }
 
-Result<TensorValues> FetchCapture(Session& session, const std::string& run, const CapturePlace& place,
-                                  std::uint32_t rank) {
+Result<TensorValues> FetchCapture(Session& session, const std::string& run,
+                                  const CapturePlace& place, std::uint32_t rank) {
   const auto kind = ParseOneKind(place.kind);
   if (!kind.ok()) return kind.status();
   v1::ReadCaptureRequest request;
@@ -104,13 +106,14 @@ Result<TensorValues> FetchCapture(Session& session, const std::string& run, cons
   request.set_mode(place.mode);
   v1::CaptureRow row;
   std::string bytes;
-  const Status read = session.collector().ReadCapture(request, [&](v1::ReadCaptureResponse& message) {
-    if (message.has_capture()) {
-      row = std::move(*message.mutable_capture());
-      bytes.reserve(row.bytes());
-    }
-    bytes += message.data();
-  });
+  const Status read =
+      session.collector().ReadCapture(request, [&](v1::ReadCaptureResponse& message) {
+        if (message.has_capture()) {
+          row = std::move(*message.mutable_capture());
+          bytes.reserve(row.bytes());
+        }
+        bytes += message.data();
+      });
   if (!read.ok()) return read;
   return MakeTensorValues(std::move(row), std::move(bytes));
 }
@@ -134,7 +137,8 @@ int ListCaptures(Session& session, const CapturesOptions& options) {
           page.AddSentence(
               "Nothing captured in " + Printable(options.run) +
               (options.activation.empty() && options.steps.empty() ? "" : " that matches") +
-              ". To capture, use statctl values get RUN ACTIVATION --step S in a running training, or "
+              ". To capture, use statctl values get RUN ACTIVATION --step S in a running training, "
+              "or "
               "STATAGENT_CAPTURES='ACTIVATION@S' for the next launch.");
         } else {
           page.AddTable(CaptureTable(response->records()));

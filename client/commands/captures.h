@@ -31,8 +31,8 @@ std::string CaptureText(const v1::CaptureRow& row);
 Table CaptureTable(const google::protobuf::RepeatedPtrField<v1::CaptureRow>& rows);
 
 // Fetches the values of one rank.
-Result<TensorValues> FetchCapture(Session& session, const std::string& run, const CapturePlace& place,
-                                  std::uint32_t rank);
+Result<TensorValues> FetchCapture(Session& session, const std::string& run,
+                                  const CapturePlace& place, std::uint32_t rank);
 
 }  // namespace statcollect::client
 

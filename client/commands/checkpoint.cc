@@ -24,7 +24,8 @@ int MakeCheckpoint(Session& session, const std::string& directory) {
   Page page;
   page.AddSentence(fmt::format(
       "Checkpoint of {} in {} on its machine: {} files, {}{}.", session.collector().address(),
-      Printable(response->directory()), FormatCount(response->files()), FormatBytes(response->bytes()),
+      Printable(response->directory()), FormatCount(response->files()),
+      FormatBytes(response->bytes()),
       response->linked() ? ", which share disk space with the store while it keeps them" : ""));
   page.AddSentence(fmt::format("Restore it with: statcollectord --restore-from {} --data-dir NEW",
                                Printable(response->directory())));

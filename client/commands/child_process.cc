@@ -27,9 +27,9 @@ std::vector<std::string> Environment(const Variables& variables) {
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    const bool replaced = std::any_of(variables.begin(), variables.end(), [&](const auto& variable) {
-      return text.starts_with(variable.first + "=");
-    });
+    const bool replaced =
+        std::any_of(variables.begin(), variables.end(),
+                    [&](const auto& variable) { return text.starts_with(variable.first + "="); });
     if (!replaced) entries.emplace_back(text);
   }
   for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
@@ -43,7 +43,8 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Signals as a program expects them: statctl blocks SIGINT in all of its threads, and ignores SIGPIPE.
+// Signals as a program expects them: statctl blocks SIGINT in all of its threads, and ignores
+// SIGPIPE.
 class ProgramAttributes {
  public:
   ProgramAttributes() {
@@ -65,8 +66,9 @@ class ProgramAttributes {
   posix_spawnattr_t attributes_;
 };
 
-// While it exists, SIGTERM and SIGHUP go to the program, which may want to end well; statctl ends behind it. A signal that comes
-// before the program is known waits for it. Handlers run on any thread.
+// While it exists, SIGTERM and SIGHUP go to the program, which may want to end well; statctl ends
+// behind it. A signal that comes before the program is known waits for it. Handlers run on any
+// thread.
 class PassedOn {
  public:
   PassedOn() {
@@ -140,8 +142,10 @@ Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variabl
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   if (output != ChildOutput::kAsIs)
-    posix_spawn_file_actions_adddup2(&actions, keep_output ? pipe[1] : STDERR_FILENO, STDOUT_FILENO);
-  if (output == ChildOutput::kKept) posix_spawn_file_actions_adddup2(&actions, pipe[1], STDERR_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, keep_output ? pipe[1] : STDERR_FILENO,
+                                     STDOUT_FILENO);
+  if (output == ChildOutput::kKept)
+    posix_spawn_file_actions_adddup2(&actions, pipe[1], STDERR_FILENO);
   if (output == ChildOutput::kRead)
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   const ProgramAttributes attributes;
@@ -149,8 +153,8 @@ Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variabl
   const std::vector<char*> argv = Pointers(words), envp = Pointers(entries);
   const PassedOn signals;
   pid_t pid = 0;
-  const int error =
-      posix_spawnp(&pid, command.front().c_str(), &actions, attributes.get(), argv.data(), envp.data());
+  const int error = posix_spawnp(&pid, command.front().c_str(), &actions, attributes.get(),
+                                 argv.data(), envp.data());
   if (error == 0) PassedOn::To(pid);
   posix_spawn_file_actions_destroy(&actions);
   if (keep_output) close(pipe[1]);

@@ -11,7 +11,8 @@
 
 namespace statcollect::client {
 
-// Names and values that the program gets beside statctl's own environment, whose entries they replace.
+// Names and values that the program gets beside statctl's own environment, whose entries they
+// replace.
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 enum class ChildOutput {
@@ -26,8 +27,9 @@ struct ChildEnd {
   std::string tail;  // what was kept of its output
 };
 
-// Runs `command`, found in PATH, to its end. It has the terminal: statctl's standard input, and Ctrl-C. A SIGTERM or SIGHUP of
-// statctl is passed on to it. kNotFound, kUnknown: it cannot be started. Precondition: the command has a word; one at a time.
+// Runs `command`, found in PATH, to its end. It has the terminal: statctl's standard input, and
+// Ctrl-C. A SIGTERM or SIGHUP of statctl is passed on to it. kNotFound, kUnknown: it cannot be
+// started. Precondition: the command has a word; one at a time.
 Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
                           ChildOutput output);
 

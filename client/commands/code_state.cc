@@ -49,7 +49,8 @@ void AddFile(const fs::path& path, Digest& digest) {
   digest.Add(path.string());
   const auto size = fs::file_size(path, error);
   if (size > kFileBytesMax) {
-    digest.Add(fmt::format("{} {}", size, fs::last_write_time(path, error).time_since_epoch().count()));
+    digest.Add(
+        fmt::format("{} {}", size, fs::last_write_time(path, error).time_since_epoch().count()));
     return;
   }
   std::ifstream file(path, std::ios::binary);
@@ -74,7 +75,8 @@ std::vector<std::string> TreeWithout(const std::string& folder) {
   std::error_code error;
   const auto top = OutputOf({"git", "rev-parse", "--show-toplevel"});
   if (!top) return spec;
-  const fs::path root = fs::weakly_canonical(top->substr(0, top->find_last_not_of('\n') + 1), error);
+  const fs::path root =
+      fs::weakly_canonical(top->substr(0, top->find_last_not_of('\n') + 1), error);
   const fs::path inside = fs::weakly_canonical(folder, error).lexically_relative(root);
   if (!inside.empty() && *inside.begin() != ".." && inside != ".")
     spec.push_back(":(top,exclude,literal)" + inside.string());

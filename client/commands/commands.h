@@ -1,5 +1,6 @@
-// One function per command: it queries, prints and returns the exit code. Each is in the file of its name (rm in
-// remove.cc, pin in keep.cc, set-steps in record.cc); their options and help are in client/command_line.
+// One function per command: it queries, prints and returns the exit code. Each is in the file of
+// its name (rm in remove.cc, pin in keep.cc, set-steps in record.cc); their options and help are in
+// client/command_line.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
 #define STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_
 
@@ -61,10 +62,11 @@ struct ReportOptions {
 };
 int Report(Session& session, const ReportOptions& options);
 // The report for these options, with a heat map of at most so many columns and rows; 0: none.
-Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options, std::uint32_t columns = 0,
-                               std::uint32_t rows = 0);
+Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options,
+                               std::uint32_t columns = 0, std::uint32_t rows = 0);
 Result<v1::DiffRequest> DiffRequestOf(const DiffOptions& options);
-// Prints a link to the page: the list of runs, run_a alone, or the comparison. It logs a browser in, if that is needed.
+// Prints a link to the page: the list of runs, run_a alone, or the comparison. It logs a browser
+// in, if that is needed.
 int OpenPage(Session& session, const DiffOptions& options);
 int ExitCodeOf(v1::Verdict verdict);
 // The full text report (report.cc).
@@ -135,7 +137,8 @@ struct SeriesOptions {
   bool by_rank = false;
 };
 int Series(Session& session, const SeriesOptions& options);
-// The statistics of --stat, in the words of the option. kInvalidArgument names the first that is none, and all.
+// The statistics of --stat, in the words of the option. kInvalidArgument names the first that is
+// none, and all.
 Result<std::vector<std::string>> ParseSeriesStatistics(const std::string& text);
 
 struct ScalarsOptions {
@@ -161,7 +164,8 @@ int Density(Session& session, const DensityOptions& options);
 struct ZoomOptions {
   std::string run_a, run_b, module, ranks, steps;  // module empty: all
 };
-// The first operator that makes the difference within modules that both runs have zoomed; otherwise how to zoom.
+// The first operator that makes the difference within modules that both runs have zoomed; otherwise
+// how to zoom.
 int Zoom(Session& session, const ZoomOptions& options);
 
 struct ExponentsOptions {
@@ -169,7 +173,8 @@ struct ExponentsOptions {
   std::uint32_t top = 40;
 };
 int Exponents(Session& session, const ExponentsOptions& options);
-// A named tensor over the steps, the extreme ones of a step, or what they would lose in narrower formats.
+// A named tensor over the steps, the extreme ones of a step, or what they would lose in narrower
+// formats.
 struct TensorOptions {
   std::string run, name, stats, by, dtype, kinds, ranks, steps, output_path;
   bool exponents = false, by_rank = false;
@@ -296,7 +301,8 @@ Result<std::vector<std::string>> ParseExportStatistics(const std::string& text);
 struct SummaryOptions {
   std::string run, like, out;  // like, out: empty if not given
   std::uint64_t step = 0;
-  std::optional<std::uint32_t> rank;  // absent: whole tensors of a run that is cut over ranks, else rank 0
+  std::optional<std::uint32_t>
+      rank;  // absent: whole tensors of a run that is cut over ranks, else rank 0
   bool overwrite = false;
 };
 int Summarise(Session& session, const SummaryOptions& options);
@@ -306,12 +312,13 @@ Table EventTable(const google::protobuf::RepeatedPtrField<v1::EventRow>& events)
 // "0..99", or "none", for a run or a rank.
 template <typename T>
 std::string StepsText(const T& of) {
-  return of.has_first_step() ? std::to_string(of.first_step()) + ".." + std::to_string(of.last_step())
-                             : "none";
+  return of.has_first_step()
+             ? std::to_string(of.first_step()) + ".." + std::to_string(of.last_step())
+             : "none";
 }
 // First columns of every CSV of tensor records.
-inline const std::vector<std::string> kIdentityColumns = {"rank",       "step",        "micro_batch", "kind",
-                                                          "activation", "output_path", "call"};
+inline const std::vector<std::string> kIdentityColumns = {
+    "rank", "step", "micro_batch", "kind", "activation", "output_path", "call"};
 
 }  // namespace statcollect::client
 

@@ -37,13 +37,15 @@ void AddItems(const v1::ConfigReport& report, Page& page) {
 
 Page Render(const v1::ConfigReport& report, bool quiet) {
   Page page;
-  const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
+  const std::string runs =
+      fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
   if (report.run_b().empty()) {
-    page.AddSentence(
-        fmt::format("{} settings of {}.", FormatCount(report.compared()), Printable(report.run_a())));
+    page.AddSentence(fmt::format("{} settings of {}.", FormatCount(report.compared()),
+                                 Printable(report.run_a())));
   } else if (report.same()) {
-    page.AddSentence(fmt::format("{}: {} settings, none differs.", runs, FormatCount(report.compared())),
-                     "SAME", Tone::kGood);
+    page.AddSentence(
+        fmt::format("{}: {} settings, none differs.", runs, FormatCount(report.compared())), "SAME",
+        Tone::kGood);
   } else {
     page.AddSentence(fmt::format("{}: {} of {} settings differ, most likely causes first.", runs,
                                  FormatCount(report.differ()), FormatCount(report.compared())),
@@ -64,15 +66,16 @@ Table ToCsv(const v1::ConfigReport& report) {
   if (!report.run_b().empty()) return FlattenRecords(report.items());
   Table table({{"category"}, {"key"}, {"a"}});
   for (const v1::ConfigItem& item : report.items())
-    table.AddRow({EnumText(*v1::ConfigCategory_descriptor(), item.category()), item.key(), item.a()});
+    table.AddRow(
+        {EnumText(*v1::ConfigCategory_descriptor(), item.category()), item.key(), item.a()});
   return table;
 }
 
 }  // namespace
 
 int Config(Session& session, const ConfigOptions& options) {
-  const std::string attempted =
-      "config " + Printable(options.run_a) + (options.run_b.empty() ? "" : " " + Printable(options.run_b));
+  const std::string attempted = "config " + Printable(options.run_a) +
+                                (options.run_b.empty() ? "" : " " + Printable(options.run_b));
   v1::CompareConfigRequest request;
   request.set_run_a(options.run_a);
   request.set_run_b(options.run_b);
@@ -80,7 +83,8 @@ int Config(Session& session, const ConfigOptions& options) {
   const auto report = session.collector().CompareConfig(request);
   if (!report.ok()) return session.Fail(attempted, report.status());
   session.Print(
-      *report, [&] { return ToCsv(*report); }, [&] { return Render(*report, session.options().quiet); });
+      *report, [&] { return ToCsv(*report); },
+      [&] { return Render(*report, session.options().quiet); });
   return report->same() ? kExitSame : kExitDiverged;
 }
 

@@ -19,7 +19,9 @@ constexpr int kSamplesShown = 8;  // of a batch
 constexpr std::size_t kPlotLines = 4;
 
 double Percent(const v1::DensityRow& row) {
-  return row.total() == 0 ? 0 : 100.0 * static_cast<double>(row.valid()) / static_cast<double>(row.total());
+  return row.total() == 0
+             ? 0
+             : 100.0 * static_cast<double>(row.valid()) / static_cast<double>(row.total());
 }
 
 std::string Samples(const v1::DensityRow& row, int most) {
@@ -43,12 +45,13 @@ Table RowTable(const v1::ListDensityResponse& response) {
                {"valid", Align::kRight},
                {"total", Align::kRight},
                {"valid a sample", Align::kLeft, false, Use::kIfItFits}});
-  for (int i = std::max(0, response.records_size() - kRowsShown); i < response.records_size(); ++i) {
+  for (int i = std::max(0, response.records_size() - kRowsShown); i < response.records_size();
+       ++i) {
     const v1::DensityRow& row = response.records(i);
-    table.AddRow({std::to_string(row.rank()), std::to_string(row.step()), std::to_string(row.micro_batch()),
-                  row.type(), row.input(), std::to_string(row.pad_index()),
-                  fmt::format("{:.2f} %", Percent(row)), FormatCount(row.valid()), FormatCount(row.total()),
-                  Samples(row, kSamplesShown)});
+    table.AddRow({std::to_string(row.rank()), std::to_string(row.step()),
+                  std::to_string(row.micro_batch()), row.type(), row.input(),
+                  std::to_string(row.pad_index()), fmt::format("{:.2f} %", Percent(row)),
+                  FormatCount(row.valid()), FormatCount(row.total()), Samples(row, kSamplesShown)});
   }
   return table;
 }
@@ -70,11 +73,13 @@ Page RowPage(const v1::ListDensityResponse& response) {
   }
   Page page;
   for (const auto& [input, tally] : inputs) {
-    const double percent =
-        tally.total == 0 ? 0 : 100.0 * static_cast<double>(tally.valid) / static_cast<double>(tally.total);
-    page.AddSentence(fmt::format("{} ({}): {:.1f} % of {} elements are not padding, over {} batches.",
-                                 Printable(input.first), input.second, percent, FormatCount(tally.total),
-                                 FormatCount(tally.records)));
+    const double percent = tally.total == 0 ? 0
+                                            : 100.0 * static_cast<double>(tally.valid) /
+                                                  static_cast<double>(tally.total);
+    page.AddSentence(
+        fmt::format("{} ({}): {:.1f} % of {} elements are not padding, over {} batches.",
+                    Printable(input.first), input.second, percent, FormatCount(tally.total),
+                    FormatCount(tally.records)));
   }
   std::vector<PlotLine> plotted;
   for (auto& [label, line] : lines) {
@@ -85,15 +90,15 @@ Page RowPage(const v1::ListDensityResponse& response) {
   if (const std::string plot = Plot(plotted); !plot.empty()) page.AddPlot(plot);
   page.AddTable(RowTable(response));
   if (response.records_size() > kRowsShown) {
-    page.AddSentence(
-        fmt::format("These are the last {} of {} records; --steps selects others, --format csv prints all.",
-                    kRowsShown, FormatCount(static_cast<std::uint64_t>(response.records_size()))));
+    page.AddSentence(fmt::format(
+        "These are the last {} of {} records; --steps selects others, --format csv prints all.",
+        kRowsShown, FormatCount(static_cast<std::uint64_t>(response.records_size()))));
   }
   return page;
 }
 
-// Why token ids have no density: the run's embeddings do not say which index is padding. Empty if some have one, or
-// if there are none.
+// Why token ids have no density: the run's embeddings do not say which index is padding. Empty if
+// some have one, or if there are none.
 std::string WithoutPadding(Session& session, const std::string& run,
                            const v1::ListDensityResponse& response) {
   constexpr std::string_view kSection = "module.", kSetting = ".padding_idx";
@@ -109,7 +114,8 @@ std::string WithoutPadding(Session& session, const std::string& run,
     // "null", or of several modules "null x 2; not set x 3", "null (tok); 0 (target)".
     for (const std::string_view part : PartsOf(item.a(), ';')) {
       const std::string_view value = Trimmed(part);
-      if (value != "null" && !value.starts_with("null ") && !value.starts_with("not set")) return "";
+      if (value != "null" && !value.starts_with("null ") && !value.starts_with("not set"))
+        return "";
     }
     const std::string_view name =
         std::string_view(item.key())
@@ -118,23 +124,27 @@ std::string WithoutPadding(Session& session, const std::string& run,
   }
   if (names.empty()) return "";
   return "Token ids have no density: no padding_idx is set in " + names +
-         ". statagent.watch(model, density={\"input_ids\": 0}) says which index of an input is padding.";
+         ". statagent.watch(model, density={\"input_ids\": 0}) says which index of an input is "
+         "padding.";
 }
 
 // As ONNX Runtime prints it.
 void PrintOrt(const Session& session, const v1::ListDensityResponse& response) {
-  session.PrintLine(fmt::format(">>>Valid token/label density (e.g. valid/total) in passing {} steps:",
-                                response.records_size()));
-  session.PrintLine(fmt::format("\t| {:<10} | {:<10} | {:<15} | {:<10} | {:<10} | {:<15} | {:<15} | {:<15} |",
-                                "STEP", "INPUT TYPE", " INPUT NAME", "PAD IDX", "DENSITY", "VALID TOKENS",
-                                "TOTAL TOKENS", "VALID TOKENS/BATCH"));
+  session.PrintLine(
+      fmt::format(">>>Valid token/label density (e.g. valid/total) in passing {} steps:",
+                  response.records_size()));
+  session.PrintLine(
+      fmt::format("\t| {:<10} | {:<10} | {:<15} | {:<10} | {:<10} | {:<15} | {:<15} | {:<15} |",
+                  "STEP", "INPUT TYPE", " INPUT NAME", "PAD IDX", "DENSITY", "VALID TOKENS",
+                  "TOTAL TOKENS", "VALID TOKENS/BATCH"));
   for (const v1::DensityRow& row : response.records()) {
     std::string type = row.type();
-    std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::toupper(c); });
-    session.PrintLine(fmt::format("\t| {:<10} | {:<10} | {:<15} | {:<10} | {:<9}% | {:<15} | {:<15} | {} |",
-                                  row.step(), type, Printable(row.input()), row.pad_index(),
-                                  fmt::format("{:.2f}", Percent(row)), row.valid(), row.total(),
-                                  fmt::format("{:<15}", Samples(row, row.valid_per_sample_size() + 1))));
+    std::transform(type.begin(), type.end(), type.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    session.PrintLine(fmt::format(
+        "\t| {:<10} | {:<10} | {:<15} | {:<10} | {:<9}% | {:<15} | {:<15} | {} |", row.step(), type,
+        Printable(row.input()), row.pad_index(), fmt::format("{:.2f}", Percent(row)), row.valid(),
+        row.total(), fmt::format("{:<15}", Samples(row, row.valid_per_sample_size() + 1))));
   }
   session.PrintLine("<<<");
 }
@@ -165,7 +175,8 @@ int Density(Session& session, const DensityOptions& options) {
         }
         Page page;
         page.AddSentence(NothingSelected(
-            "density records", request, [&](const auto& all) { return session.collector().ListDensity(all); },
+            "density records", request,
+            [&](const auto& all) { return session.collector().ListDensity(all); },
             "statagent.watch(model, density=True) or density={\"input_ids\": 0} records them."));
         if (!why.empty()) page.AddSentence(why);
         return page;

@@ -90,14 +90,14 @@ Result<v1::DiffReport> Ask(Session& session, const v1::DiffRequest& request) {
       request, [&](const v1::Progress& progress) { bar.Draw(progress.done(), progress.total()); });
 }
 
-// The diverged records and the root, which comes first if it is not one of them. Its confidence is the last
-// column.
+// The diverged records and the root, which comes first if it is not one of them. Its confidence is
+// the last column.
 Table Rows(const v1::DiffReport& report) {
   Flattener flattener(*v1::Divergence::descriptor(), kIdentityColumns, {"root"});
   const v1::Divergence root = RowOf(report.root());
   const auto identity = [](const v1::Divergence& row) {
-    return std::tuple(row.step(), row.micro_batch(), row.rank(), row.stage(), row.kind(), row.activation(),
-                      row.output_path(), row.call(), row.mode());
+    return std::tuple(row.step(), row.micro_batch(), row.rank(), row.stage(), row.kind(),
+                      row.activation(), row.output_path(), row.call(), row.mode());
   };
   const auto is_root = [&](const v1::Divergence& row) {
     return report.has_root() && identity(row) == identity(root);
@@ -116,15 +116,18 @@ void Print(Session& session, const v1::DiffReport& report) {
       [&] { return session.options().quiet ? RenderVerdict(report) : RenderDiff(report); });
 }
 
-// Writes --junit; returns the exit code, which a file that cannot be written turns into kExitNoAnswer.
+// Writes --junit; returns the exit code, which a file that cannot be written turns into
+// kExitNoAnswer.
 int Conclude(Session& session, const DiffOptions& options, const JunitCase& of, int code) {
   if (options.junit.empty()) return code;
   const Status written = WriteJunit(options.junit, of);
-  return written.ok() ? code : session.Fail("write --junit " + Printable(options.junit, 1000), written);
+  return written.ok() ? code
+                      : session.Fail("write --junit " + Printable(options.junit, 1000), written);
 }
 
 // The verdict of a comparison with a golden, or that of the runs.
-std::string VerdictText(Session& session, const DiffOptions& options, const v1::DiffReport& report) {
+std::string VerdictText(Session& session, const DiffOptions& options,
+                        const v1::DiffReport& report) {
   if (options.golden.empty()) return RenderVerdict(report).ToText({});
   const GoldenVerdict verdict = JudgeGolden(session, report, options.golden);
   const bool as_text =
@@ -137,8 +140,8 @@ std::string VerdictText(Session& session, const DiffOptions& options, const v1::
   return verdict.word + " " + verdict.text;
 }
 
-// Where the collector's page shows the same, as the last line for people. An answer needs no page: whatever is
-// missing for a link only leaves it out.
+// Where the collector's page shows the same, as the last line for people. An answer needs no page:
+// whatever is missing for a link only leaves it out.
 void PrintLink(Session& session, const v1::DiffRequest& request) {
   if (session.options().format != Format::kTable || session.options().quiet) return;
   const std::string path = ComparePath(request);
@@ -147,8 +150,8 @@ void PrintLink(Session& session, const v1::DiffRequest& request) {
         fmt::format("\nIn a browser: statctl open {} {}", request.run_a(), request.run_b()));
   const auto status = session.collector().GetStatus();
   if (path.empty() || !status.ok()) return;
-  const std::string origin =
-      PageOrigin(status->http_address(), session.collector().address(), session.collector().uses_tls());
+  const std::string origin = PageOrigin(status->http_address(), session.collector().address(),
+                                        session.collector().uses_tls());
   if (!origin.empty()) session.PrintLine("\nIn a browser: " + origin + path);
 }
 
@@ -197,9 +200,9 @@ int Diff(Session& session, const DiffOptions& given) {
   };
   if (!options.golden.empty()) {
     if (!options.run_a.empty())
-      return fail(
-          {Code::kInvalidArgument,
-           "--golden: found run A as well; expected only --run-b, because the file takes the place of run A"});
+      return fail({Code::kInvalidArgument,
+                   "--golden: found run A as well; expected only --run-b, because the file takes "
+                   "the place of run A"});
     auto loaded = LoadGolden(session, options.golden);
     if (!loaded.ok()) return fail(loaded.status());
     options.run_a = *std::move(loaded);
@@ -213,7 +216,8 @@ int Diff(Session& session, const DiffOptions& given) {
   junit.verdict = VerdictText(session, options, *report);
   junit.failed = code == kExitDiverged;
   junit.error = code == kExitNoAnswer;
-  if (options.golden.empty()) PrintLink(session, request);  // a golden's verdict stays the last line
+  if (options.golden.empty())
+    PrintLink(session, request);  // a golden's verdict stays the last line
   if (code != kExitSame) junit.details = RenderDiff(*report).ToText({});
   return Conclude(session, options, junit, code);
 }

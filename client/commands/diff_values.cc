@@ -62,9 +62,11 @@ Table Histogram(const ValueDiff& diff) {
   const auto bar = [&](std::uint64_t count) {
     if (count == 0) return std::string();
     return std::string(
-        std::max<std::size_t>(1, static_cast<std::size_t>(Share(count, most) / 100 * kBarWidth)), '#');
+        std::max<std::size_t>(1, static_cast<std::size_t>(Share(count, most) / 100 * kBarWidth)),
+        '#');
   };
-  table.AddRow({"same bits", FormatCount(diff.elements - diff.differ), bar(diff.elements - diff.differ)});
+  table.AddRow(
+      {"same bits", FormatCount(diff.elements - diff.differ), bar(diff.elements - diff.differ)});
   for (int i = first; i <= last; ++i) {
     const std::uint64_t count = diff.buckets[static_cast<std::size_t>(i)];
     table.AddRow({BucketText(i), FormatCount(count), bar(count)});
@@ -81,8 +83,9 @@ Table Extremes(const ValueDiff& diff, const DiffValuesOptions& options) {
                {"relative", Align::kRight}});
   const auto add = [&](const char* what, const std::optional<ValueDiff::Element>& element) {
     if (!element) return;
-    table.AddRow({what, IndexText(element->index), FormatNumber(element->a), FormatNumber(element->b),
-                  FormatShort(element->absolute), FormatShort(element->relative)});
+    table.AddRow({what, IndexText(element->index), FormatNumber(element->a),
+                  FormatNumber(element->b), FormatShort(element->absolute),
+                  FormatShort(element->relative)});
   };
   add("largest", diff.largest);
   add("largest relative", diff.largest_relative);
@@ -99,8 +102,9 @@ Page MakePage(const ValueDiff& diff, const TensorValues& a, const TensorValues& 
     return page;
   }
   if (diff.same()) {
-    page.AddSentence(fmt::format("{}: all {} elements have the same bits.", what, FormatCount(diff.elements)),
-                     "EQUAL", Tone::kGood);
+    page.AddSentence(
+        fmt::format("{}: all {} elements have the same bits.", what, FormatCount(diff.elements)),
+        "EQUAL", Tone::kGood);
   } else {
     page.AddSentence(fmt::format("{}: {} of {} elements ({:.3g} %), distance {}.", what,
                                  FormatCount(diff.differ), FormatCount(diff.elements),
@@ -126,8 +130,9 @@ Page MakePage(const ValueDiff& diff, const TensorValues& a, const TensorValues& 
                                  FormatCount(diff.infinite)));
   }
   if (diff.equal_value > 0) {
-    page.AddSentence(fmt::format("{} of them differ in bits only (0 and -0, or NaN with different bits).",
-                                 FormatCount(diff.equal_value)));
+    page.AddSentence(
+        fmt::format("{} of them differ in bits only (0 and -0, or NaN with different bits).",
+                    FormatCount(diff.equal_value)));
   }
   page.AddTable(Extremes(diff, options));
   page.AddSentence(fmt::format("Mean |a - b| {}, root mean square {}, over the finite elements.",
@@ -186,10 +191,12 @@ Json MakeJson(const ValueDiff& diff, const TensorValues& a, const TensorValues& 
 }  // namespace
 
 int DiffValues(Session& session, const DiffValuesOptions& options) {
-  const std::string attempted = fmt::format("diff-values {} {} {}", Printable(options.run_a),
-                                            Printable(options.run_b), Printable(options.place.activation));
+  const std::string attempted =
+      fmt::format("diff-values {} {} {}", Printable(options.run_a), Printable(options.run_b),
+                  Printable(options.place.activation));
   for (const std::string* run : {&options.run_a, &options.run_b}) {
-    if (const Status valid = ValidateRunName(*run); !valid.ok()) return session.Fail(attempted, valid);
+    if (const Status valid = ValidateRunName(*run); !valid.ok())
+      return session.Fail(attempted, valid);
   }
   const auto a = FetchCapture(session, options.run_a, options.place, options.rank);
   if (!a.ok()) return session.Fail(attempted, a.status());

@@ -14,8 +14,9 @@
 
 namespace statcollect::client {
 
-// "No scalars in base for this selection: it has some at steps 0-5, of ranks 0, 1." Without any: "No scalars in base: " and
-// `how`, which says how to record them. `ask` sends the request again, without what selects.
+// "No scalars in base for this selection: it has some at steps 0-5, of ranks 0, 1." Without any:
+// "No scalars in base: " and `how`, which says how to record them. `ask` sends the request again,
+// without what selects.
 template <typename Request, typename Ask>
 std::string NothingSelected(const std::string& what, Request request, const Ask& ask,
                             const std::string& how) {

@@ -55,9 +55,9 @@ class Follower {
       header_printed_ = true;
     } else {
       const std::time_t seconds = event.unix_nanos() / 1'000'000'000;
-      std::cout << fmt::format("{:%Y-%m-%d %H:%M:%S}  rank {}  step {}  {}  {}\n", fmt::localtime(seconds),
-                               event.rank(), event.step(), Printable(event.kind()),
-                               Printable(event.text(), 2000));
+      std::cout << fmt::format("{:%Y-%m-%d %H:%M:%S}  rank {}  step {}  {}  {}\n",
+                               fmt::localtime(seconds), event.rank(), event.step(),
+                               Printable(event.kind()), Printable(event.text(), 2000));
     }
   }
 
@@ -73,16 +73,18 @@ int Follow(Session& session, const v1::ListEventsRequest& events) {
   Follower follower(session.options().format);
   bool answered = false, lost = false;
   for (;;) {
-    const Status ended = collector.FollowEvents(events, [&](const v1::FollowEventsResponse& response) {
-      if (lost) session.Remark("statctl: connected again");
-      answered = true;
-      lost = false;
-      follower.Take(response);
-    });
+    const Status ended =
+        collector.FollowEvents(events, [&](const v1::FollowEventsResponse& response) {
+          if (lost) session.Remark("statctl: connected again");
+          answered = true;
+          lost = false;
+          follower.Take(response);
+        });
     if (ended.code() == Code::kCancelled) return kExitSame;
-    const bool again =
-        ended.ok() || ended.code() == Code::kUnavailable || ended.code() == Code::kResourceExhausted;
-    if (!answered || !again || !std::cout) return session.Fail("events " + Printable(events.run()), ended);
+    const bool again = ended.ok() || ended.code() == Code::kUnavailable ||
+                       ended.code() == Code::kResourceExhausted;
+    if (!answered || !again || !std::cout)
+      return session.Fail("events " + Printable(events.run()), ended);
     if (!lost) session.Remark("statctl: " + ended.message() + "; waiting for it");
     lost = true;
     if (!collector.WaitUnlessCancelled(kReconnectPause)) return kExitSame;
@@ -109,12 +111,13 @@ Table EventTable(const google::protobuf::RepeatedPtrField<v1::EventRow>& events)
 int Events(Session& session, const EventsOptions& options) {
   const std::string attempted = "events " + Printable(options.run);
   v1::ListEventsRequest request;
-  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok())
+    return session.Fail(attempted, wrong);
   if (options.follow) {
-    // An unknown kind is most likely mistyped; without a warning, the user would wait for events that never
-    // come.
-    const auto known =
-        request.kinds().empty() ? v1::ListEventsResponse() : session.collector().ListEvents(request);
+    // An unknown kind is most likely mistyped; without a warning, the user would wait for events
+    // that never come.
+    const auto known = request.kinds().empty() ? v1::ListEventsResponse()
+                                               : session.collector().ListEvents(request);
     if (known.status().code() == Code::kInvalidArgument)
       session.Remark("statctl: " + known.status().message() + "; still waiting for one");
     return Follow(session, request);

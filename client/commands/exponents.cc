@@ -30,7 +30,9 @@ std::string NameText(const v1::ExponentRow& row) {
   return name;
 }
 
-std::string KindText(const v1::ExponentRow& row) { return EnumText(*v1::Kind_descriptor(), row.kind()); }
+std::string KindText(const v1::ExponentRow& row) {
+  return EnumText(*v1::Kind_descriptor(), row.kind());
+}
 
 std::string Percent(std::uint64_t part, std::uint64_t whole) {
   if (part == 0 || whole == 0) return "-";
@@ -63,8 +65,8 @@ std::string Histogram(const v1::ExponentRow& row) {
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const int first = row.lowest() + static_cast<int>(i) * group;
     const int last = std::min(first + group - 1, row.lowest() + row.counts_size() - 1);
-    const auto bar =
-        static_cast<int>(static_cast<double>(sums[i]) / static_cast<double>(most) * kBarColumns + 0.5);
+    const auto bar = static_cast<int>(
+        static_cast<double>(sums[i]) / static_cast<double>(most) * kBarColumns + 0.5);
     std::string line = fmt::format("{:>18} |", ExponentText(first, last));
     for (int cell = 0; cell < std::max(bar, sums[i] > 0 ? 1 : 0); ++cell) line += "█";
     if (sums[i] > 0) line += " " + Percent(sums[i], row.components());
@@ -81,8 +83,8 @@ Table FormatTable(const v1::ExponentRow& row) {
                {"lost", Align::kRight}});
   for (const v1::FormatLoss& loss : row.formats()) {
     table.AddRow({loss.dtype(), Percent(loss.to_zero(), row.components()),
-                  Percent(loss.subnormal(), row.components()), Percent(loss.overflow(), row.components()),
-                  LostPercent(loss, row.components())});
+                  Percent(loss.subnormal(), row.components()),
+                  Percent(loss.overflow(), row.components()), LostPercent(loss, row.components())});
   }
   return table;
 }
@@ -98,7 +100,8 @@ Table StepTable(const ExponentRows& rows) {
   for (std::size_t i = first; i < rows.size(); ++i) {
     const v1::ExponentRow& row = *rows[i];
     std::vector<std::string> cells = {std::to_string(row.step()), FormatCount(row.components())};
-    for (const v1::FormatLoss& loss : row.formats()) cells.push_back(LostPercent(loss, row.components()));
+    for (const v1::FormatLoss& loss : row.formats())
+      cells.push_back(LostPercent(loss, row.components()));
     table.AddRow(std::move(cells));
   }
   return table;
@@ -107,8 +110,9 @@ Table StepTable(const ExponentRows& rows) {
 // The tensor's newest histogram, and how it came to that.
 void AddTensor(const ExponentRows& rows, Page* page) {
   const v1::ExponentRow& row = *rows.back();
-  page->AddHeading(fmt::format("{} ({}), rank {}, step {}: {}", Printable(NameText(row)), KindText(row),
-                               row.rank(), row.step(), row.dtype() + " " + ShapeText(row.shape())));
+  page->AddHeading(fmt::format("{} ({}), rank {}, step {}: {}", Printable(NameText(row)),
+                               KindText(row), row.rank(), row.step(),
+                               row.dtype() + " " + ShapeText(row.shape())));
   if (row.components() == 0) {
     page->AddSentence("No element is both finite and nonzero.");
   } else {
@@ -118,9 +122,9 @@ void AddTensor(const ExponentRows& rows, Page* page) {
   if (rows.size() == 1) return;
   page->AddTable(StepTable(rows));
   if (rows.size() > kStepsShown) {
-    page->AddSentence(
-        fmt::format("These are the last {} of {} steps; --steps selects others, --format csv prints all.",
-                    kStepsShown, FormatCount(rows.size())));
+    page->AddSentence(fmt::format(
+        "These are the last {} of {} steps; --steps selects others, --format csv prints all.",
+        kStepsShown, FormatCount(rows.size())));
   }
 }
 
@@ -134,24 +138,29 @@ Page TensorPage(const v1::ListExponentsResponse& response) {
     tensors.back().push_back(&row);
   }
   Page page;
-  for (std::size_t i = 0; i < tensors.size() && i < kTensorsShown; ++i) AddTensor(tensors[i], &page);
+  for (std::size_t i = 0; i < tensors.size() && i < kTensorsShown; ++i)
+    AddTensor(tensors[i], &page);
   if (tensors.size() > kTensorsShown) {
-    page.AddSentence(fmt::format("These are {} of {} tensors of that name; --kinds and --rank select others.",
-                                 kTensorsShown, FormatCount(tensors.size())));
+    page.AddSentence(
+        fmt::format("These are {} of {} tensors of that name; --kinds and --rank select others.",
+                    kTensorsShown, FormatCount(tensors.size())));
   }
   return page;
 }
 
-Page SummaryPage(const std::string& run, const v1::ListExponentsResponse& response, std::uint32_t top) {
+Page SummaryPage(const std::string& run, const v1::ListExponentsResponse& response,
+                 std::uint32_t top) {
   const v1::ExponentRow& worst = response.records(0);
   const std::string format = worst.formats(0).dtype();
-  const auto losing = std::count_if(response.records().begin(), response.records().end(),
-                                    [](const v1::ExponentRow& row) { return row.has_since_step(); });
+  const auto losing =
+      std::count_if(response.records().begin(), response.records().end(),
+                    [](const v1::ExponentRow& row) { return row.has_since_step(); });
   Page page;
   page.AddSentence(fmt::format(
       "{} of {} tensors of {} have a step in which {} would lose 1 % or more of the nonzero "
       "elements.",
-      losing, FormatCount(static_cast<std::uint64_t>(response.records_size())), Printable(run), format));
+      losing, FormatCount(static_cast<std::uint64_t>(response.records_size())), Printable(run),
+      format));
   Table table({{"lost", Align::kRight},
                {"would be 0", Align::kRight},
                {"overflow", Align::kRight, false, Use::kIfItFits},
@@ -167,17 +176,18 @@ Page SummaryPage(const std::string& run, const v1::ListExponentsResponse& respon
     const v1::ExponentRow& row = response.records(i);
     const v1::FormatLoss& loss = row.formats(0);
     table.AddRow({LostPercent(loss, row.components()), Percent(loss.to_zero(), row.components()),
-                  Percent(loss.overflow(), row.components()), Percent(loss.subnormal(), row.components()),
-                  std::to_string(row.step()), row.has_since_step() ? std::to_string(row.since_step()) : "-",
-                  FormatCount(row.steps()), std::to_string(row.rank()), KindText(row), NameText(row),
-                  row.dtype()});
+                  Percent(loss.overflow(), row.components()),
+                  Percent(loss.subnormal(), row.components()), std::to_string(row.step()),
+                  row.has_since_step() ? std::to_string(row.since_step()) : "-",
+                  FormatCount(row.steps()), std::to_string(row.rank()), KindText(row),
+                  NameText(row), row.dtype()});
   }
   page.AddHeading("What " + format + " would lose, in each tensor's worst step");
   page.AddTable(std::move(table));
   if (static_cast<std::uint32_t>(response.records_size()) > top)
     page.AddSentence(fmt::format("The first {}; --top shows more.", top));
-  page.AddSentence(
-      fmt::format("statctl tensor {} NAME --exponents shows the histogram of one.", Printable(run)));
+  page.AddSentence(fmt::format("statctl tensor {} NAME --exponents shows the histogram of one.",
+                               Printable(run)));
   return page;
 }
 
@@ -199,7 +209,8 @@ Status MakeRequest(const ExponentsOptions& options, v1::ListExponentsRequest& re
 
 Result<v1::DType> ParseNarrowFormat(const std::string& text) {
   if (text.empty()) return v1::DTYPE_UNSPECIFIED;
-  for (const v1::DType dtype : {v1::DTYPE_F16, v1::DTYPE_BF16, v1::DTYPE_F8E4M3, v1::DTYPE_F8E5M2}) {
+  for (const v1::DType dtype :
+       {v1::DTYPE_F16, v1::DTYPE_BF16, v1::DTYPE_F8E4M3, v1::DTYPE_F8E5M2}) {
     const std::string name = EnumText(*v1::DType_descriptor(), dtype);
     if (text == name || "f8" + text == name) return dtype;
   }
@@ -209,22 +220,24 @@ Result<v1::DType> ParseNarrowFormat(const std::string& text) {
 int Exponents(Session& session, const ExponentsOptions& options) {
   const std::string attempted = "exponents " + Printable(options.run);
   v1::ListExponentsRequest request;
-  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok())
+    return session.Fail(attempted, wrong);
   const auto response = session.collector().ListExponents(request);
   if (!response.ok()) return session.Fail(attempted, response.status());
   session.Print(
       *response, [&] { return FlattenRecords(response->records()); },
       [&] {
         if (!response->records().empty())
-          return request.summary() ? SummaryPage(options.run, *response, options.top) : TensorPage(*response);
+          return request.summary() ? SummaryPage(options.run, *response, options.top)
+                                   : TensorPage(*response);
         Page page;
         const auto ask = [&](v1::ListExponentsRequest all) {
           all.set_summary(false);  // each step that has some
           return session.collector().ListExponents(all);
         };
-        page.AddSentence(
-            NothingSelected("histograms of exponents", request, ask,
-                            "STATAGENT_EXPONENTS='*@0-,every=100' or init(exponents=...) records them."));
+        page.AddSentence(NothingSelected(
+            "histograms of exponents", request, ask,
+            "STATAGENT_EXPONENTS='*@0-,every=100' or init(exponents=...) records them."));
         return page;
       });
   return kExitSame;

@@ -14,7 +14,8 @@
 namespace statcollect::client {
 namespace {
 
-Status MakeRequest(const ExportOptions& options, ExportFormat format, v1::ReadRecordsRequest& request) {
+Status MakeRequest(const ExportOptions& options, ExportFormat format,
+                   v1::ReadRecordsRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options.run));
   request.set_run(options.run);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
@@ -36,11 +37,13 @@ Status Check(const ExportOptions& options, ExportFormat format) {
   const bool text = format == ExportFormat::kCsv || format == ExportFormat::kJson;
   const bool columns = text || format == ExportFormat::kParquet;
   if (options.path == "-" && !text)
-    return {Code::kInvalidArgument, "'-': only csv and json can go to standard output; give a path"};
+    return {Code::kInvalidArgument,
+            "'-': only csv and json can go to standard output; give a path"};
   if ((options.sketches || options.samples) && !columns)
     return {Code::kInvalidArgument, "--sketch and --samples are for csv, json and parquet"};
   if (!options.statistics.empty() && format != ExportFormat::kTensorBoard)
-    return {Code::kInvalidArgument, "--stat is for tensorboard; the other formats have all statistics"};
+    return {Code::kInvalidArgument,
+            "--stat is for tensorboard; the other formats have all statistics"};
   return Status::Ok();
 }
 
@@ -61,7 +64,8 @@ Result<bool> HasSeveralRanks(Session& session, const ExportOptions& options,
 
 std::string Summary(const RecordsDecoder& decoder, const ExportOptions& options, double seconds) {
   if (decoder.records() == 0)
-    return fmt::format("nothing of run {} matches: {} has no records", options.run, Printable(options.path));
+    return fmt::format("nothing of run {} matches: {} has no records", options.run,
+                       Printable(options.path));
   const auto [first, last] = *decoder.steps();
   return fmt::format(
       "exported {} records of run {} ({} rank{}, steps {}..{}) to {} in {:.1f} s, {} records/s",

@@ -8,7 +8,9 @@
 
 namespace statcollect::client {
 
-inline bool IsGlob(const std::string& text) { return text.find_first_of("*?[") != std::string::npos; }
+inline bool IsGlob(const std::string& text) {
+  return text.find_first_of("*?[") != std::string::npos;
+}
 // Supports *, ? and [abc]; "/" is an ordinary character.
 inline bool MatchesGlob(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;

@@ -24,7 +24,8 @@ namespace statcollect::client {
 namespace {
 
 constexpr std::chrono::milliseconds kGoldenPatience{30'000};
-constexpr char kAgentVersion[] = "agent.version";  // a setting that the collector adds to those of the agent
+constexpr char kAgentVersion[] =
+    "agent.version";  // a setting that the collector adds to those of the agent
 using SessionOf = std::pair<std::uint32_t, std::uint32_t>;  // attempt, rank
 
 // Without what says where it ran and changes from one launch to the next.
@@ -86,12 +87,13 @@ Status Save(Session& session, const GoldenOptions& options) {
           return file->Write(frame);
         }));
   }
-  if (tensors == 0) return {Code::kNotFound, "nothing matches; expected tensors in these steps and ranks"};
+  if (tensors == 0)
+    return {Code::kNotFound, "nothing matches; expected tensors in these steps and ranks"};
   STATCOLLECT_RETURN_IF_ERROR(file->Write(GoldenEnd(messages, tensors)));
   STATCOLLECT_RETURN_IF_ERROR(file->Close(true));
   STATCOLLECT_RETURN_IF_ERROR(partial->Commit());
-  session.Remark(fmt::format("saved {} tensors of run {} to {}, {}", FormatCount(tensors), options.run,
-                             Printable(options.path, 1000), FormatBytes(bytes)));
+  session.Remark(fmt::format("saved {} tensors of run {} to {}, {}", FormatCount(tensors),
+                             options.run, Printable(options.path, 1000), FormatBytes(bytes)));
   return Status::Ok();
 }
 
@@ -124,8 +126,8 @@ SessionInfo InfoOf(const Checked& golden, SessionOf of) {
   info.launch = fmt::format("golden-{}", attempt);
   info.if_exists = attempt == golden.sessions.begin()->first ? IfExists::kError : IfExists::kAppend;
   info.rank = rank;
-  info.world_size =
-      std::max(golden.run.summary().world_size(), SaturatingAdd(golden.sessions.rbegin()->second, 1));
+  info.world_size = std::max(golden.run.summary().world_size(),
+                             SaturatingAdd(golden.sessions.rbegin()->second, 1));
   info.world_size = std::max(info.world_size, SaturatingAdd(rank, 1));
   info.host = "golden";
   info.pid = 1;
@@ -167,7 +169,8 @@ Status SendSession(Session& session, const std::string& path, const Checked& gol
   return sender.Finish({});
 }
 
-// Whether the collector has all of it. A run of which a part is missing, because its loading was interrupted, is removed.
+// Whether the collector has all of it. A run of which a part is missing, because its loading was
+// interrupted, is removed.
 Result<bool> IsThere(Session& session, const Checked& golden) {
   v1::GetRunRequest question;
   question.set_run(golden.name);

@@ -1,4 +1,5 @@
-// Goldens: a run saved as a file, loaded into any collector, and the verdict of a comparison with one.
+// Goldens: a run saved as a file, loaded into any collector, and the verdict of a comparison with
+// one.
 #ifndef STATCOLLECT_CLIENT_COMMANDS_GOLDEN_H_
 #define STATCOLLECT_CLIENT_COMMANDS_GOLDEN_H_
 
@@ -10,9 +11,10 @@
 
 namespace statcollect::client {
 
-// Loads the file as a run of the collector, unless it is there already, and returns the run's name: that given, else one which
-// depends on the file's bytes only. Errors name the file.
-Result<std::string> LoadGolden(Session& session, const std::string& path, const std::string& name = {});
+// Loads the file as a run of the collector, unless it is there already, and returns the run's name:
+// that given, else one which depends on the file's bytes only. Errors name the file.
+Result<std::string> LoadGolden(Session& session, const std::string& path,
+                               const std::string& name = {});
 
 // What a comparison with a golden says.
 struct GoldenVerdict {

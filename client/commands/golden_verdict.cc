@@ -13,10 +13,11 @@ namespace {
 
 constexpr std::size_t kNamedMax = 4;
 
-// Whether it is a version or a part of the surroundings. Neither is the code itself (git.commit), which is what is being
-// tested, nor what differs between any two launches.
+// Whether it is a version or a part of the surroundings. Neither is the code itself (git.commit),
+// which is what is being tested, nor what differs between any two launches.
 bool IsEnvironment(const v1::ConfigItem& item) {
-  if (item.category() != v1::CONFIG_CATEGORY_VERSIONS && item.category() != v1::CONFIG_CATEGORY_ENVIRONMENT)
+  if (item.category() != v1::CONFIG_CATEGORY_VERSIONS &&
+      item.category() != v1::CONFIG_CATEGORY_ENVIRONMENT)
     return false;
   return item.key() != "command_line" && item.key() != "host" && !item.key().starts_with("git.");
 }
@@ -67,26 +68,27 @@ GoldenVerdict JudgeGolden(Session& session, const v1::DiffReport& report, const 
   const std::string run = Printable(report.run_b()), golden = Printable(file, 1000);
   switch (report.verdict()) {
     case v1::VERDICT_IDENTICAL:
-      return {"SAME",
-              fmt::format("{} equals {} {}.", run, golden,
-                          report.without_hash() == 0 ? "bit for bit" : "in every recorded statistic")};
+      return {"SAME", fmt::format("{} equals {} {}.", run, golden,
+                                  report.without_hash() == 0 ? "bit for bit"
+                                                             : "in every recorded statistic")};
     case v1::VERDICT_WITHIN_TOLERANCE: {
       v1::CompareConfigRequest request;
       request.set_run_a(report.run_a());
       request.set_run_b(report.run_b());
       const auto config = session.collector().CompareConfig(request);
       const std::string differs = config.ok() ? EnvironmentText(*config) : std::string();
-      if (differs.empty()) return {"SAME", fmt::format("{} equals {} within tolerance.", run, golden)};
-      return {"DRIFTED", fmt::format("with the environment: {} equals {} within tolerance, and {}.", run,
-                                     golden, differs)};
+      if (differs.empty())
+        return {"SAME", fmt::format("{} equals {} within tolerance.", run, golden)};
+      return {"DRIFTED", fmt::format("with the environment: {} equals {} within tolerance, and {}.",
+                                     run, golden, differs)};
     }
     case v1::VERDICT_DIVERGED: {
       const bool named = report.has_root();
       const std::string& layer = named ? report.root().activation() : report.first().activation();
       const std::uint64_t step = named ? report.root().step() : report.first().step();
       const std::uint32_t rank = named ? report.root().rank() : report.first().rank();
-      return {"CHANGED", fmt::format("at layer {}, step {}, rank {}: {} is no longer {}.", Printable(layer),
-                                     step, rank, run, golden)};
+      return {"CHANGED", fmt::format("at layer {}, step {}, rank {}: {} is no longer {}.",
+                                     Printable(layer), step, rank, run, golden)};
     }
     default:
       return {"NO ANSWER", fmt::format("{} and {} cannot be compared.", run, golden)};
@@ -98,12 +100,13 @@ Status WriteJunit(const std::string& path, const JunitCase& of) {
   if (!partial.ok()) return partial.status();
   const std::string element = of.error ? "error" : of.failed ? "failure" : "";
   std::string text = fmt::format(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"statcollect\" tests=\"1\" "
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"statcollect\" "
+      "tests=\"1\" "
       "failures=\"{}\" errors=\"{}\">\n<testcase classname=\"statcollect.golden\" name=\"{}\">\n",
       of.failed && !of.error ? 1 : 0, of.error ? 1 : 0, Escaped(of.name));
   if (!element.empty())
-    text +=
-        fmt::format("<{0} message=\"{1}\">{2}</{0}>\n", element, Escaped(of.verdict), Escaped(of.details));
+    text += fmt::format("<{0} message=\"{1}\">{2}</{0}>\n", element, Escaped(of.verdict),
+                        Escaped(of.details));
   text += fmt::format("<system-out>{}</system-out>\n</testcase>\n</testsuite>\n</testsuites>\n",
                       Escaped(of.verdict));
   STATCOLLECT_RETURN_IF_ERROR(WriteNewFile(partial->path(), text));

@@ -39,8 +39,8 @@ double SecondsSince(steady_clock::time_point begin) {
   return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
 
-// "importing [====>    ] 40 %  123 MB, 45,000 records, 85 MB/s" on standard error, rewritten in place, erased
-// at the end.
+// "importing [====>    ] 40 %  123 MB, 45,000 records, 85 MB/s" on standard error, rewritten in
+// place, erased at the end.
 class ImportProgress {
  public:
   ImportProgress(bool shown, const std::string& path)
@@ -65,9 +65,11 @@ class ImportProgress {
     const double seconds = std::max(SecondsSince(begin_), 1e-3),
                  megabytes = static_cast<double>(bytes) / kMegabyte;
     std::fputs(
-        fmt::format("\r{} [{:<{}}] {:3.0f} %  {:.0f} MB, {} records, {:.0f} MB/s, {} records/s\x1b[K", doing_,
-                    filled, kWidth, share * 100, megabytes, FormatCount(records), megabytes / seconds,
-                    FormatCount(static_cast<std::uint64_t>(static_cast<double>(records) / seconds)))
+        fmt::format(
+            "\r{} [{:<{}}] {:3.0f} %  {:.0f} MB, {} records, {:.0f} MB/s, {} records/s\x1b[K",
+            doing_, filled, kWidth, share * 100, megabytes, FormatCount(records),
+            megabytes / seconds,
+            FormatCount(static_cast<std::uint64_t>(static_cast<double>(records) / seconds)))
             .c_str(),
         stderr);
     drawn_ = true;
@@ -100,8 +102,10 @@ struct Totals {
   void Add(const RecordBatcher& batcher) {
     records += batcher.records();
     steps = std::max(steps, batcher.steps());
-    if (const auto first = batcher.first_step()) first_step = std::min(first_step.value_or(*first), *first);
-    if (const auto last = batcher.last_step()) last_step = std::max(last_step.value_or(*last), *last);
+    if (const auto first = batcher.first_step())
+      first_step = std::min(first_step.value_or(*first), *first);
+    if (const auto last = batcher.last_step())
+      last_step = std::max(last_step.value_or(*last), *last);
   }
 };
 
@@ -133,7 +137,8 @@ class Importer {
       Totals totals;
       if (const Status bad = ReadAll(scratch, true, totals); !bad.ok()) {
         progress.Erase();
-        return session_.Fail(attempted_, {bad.code(), bad.message() + "; nothing was stored (--strict)"});
+        return session_.Fail(attempted_,
+                             {bad.code(), bad.message() + "; nothing was stored (--strict)"});
       }
     }
     progress.Begin(options_.dry_run ? "reading " : "importing ");
@@ -174,21 +179,24 @@ class Importer {
     v1::GetRunRequest request;
     request.set_run(options_.run);
     const auto found = session_.collector().GetRun(request);
-    if (!found.ok()) return found.status().code() == Code::kNotFound ? Status::Ok() : found.status();
+    if (!found.ok())
+      return found.status().code() == Code::kNotFound ? Status::Ok() : found.status();
     if (policy_ != IfExists::kError || !options_.launch.empty()) return Status::Ok();
     const v1::RunSummary& run = found->summary();
-    return {Code::kAlreadyExists,
-            fmt::format(
-                "run '{}' exists ({} records, started {}); expected a new name; choose a different --run, "
-                "or --if-exists replace to remove its data, or --if-exists append to add a launch to it",
-                options_.run, FormatCount(run.records()), FormatAgo(run.start_unix_nanos(), NowUnixNanos()))};
+    return {Code::kAlreadyExists, fmt::format("run '{}' exists ({} records, started {}); expected "
+                                              "a new name; choose a different --run, "
+                                              "or --if-exists replace to remove its data, or "
+                                              "--if-exists append to add a launch to it",
+                                              options_.run, FormatCount(run.records()),
+                                              FormatAgo(run.start_unix_nanos(), NowUnixNanos()))};
   }
 
   Status ReadAll(Tally& tally, bool dry, Totals& totals) {
-    const Reading reading{.options = read_options_, .tally = tally, .warn = [this](const Status& bad) {
-                            progress_->Erase();
-                            session_.Remark("statctl: skipped " + bad.message());
-                          }};
+    const Reading reading{
+        .options = read_options_, .tally = tally, .warn = [this](const Status& bad) {
+          progress_->Erase();
+          session_.Remark("statctl: skipped " + bad.message());
+        }};
     auto dump = formats::OpenDump(format_, reading);
     if (!dump.ok()) return dump.status();
     ranks_ = (*dump)->ranks();
@@ -201,16 +209,18 @@ class Importer {
 
   Status CheckRanks() const {
     if (ranks_.back() < world_size()) return Status::Ok();
-    return {Code::kInvalidArgument,
-            fmt::format("--world-size: {}, but there is rank {}; expected more than the highest rank",
-                        world_size(), ranks_.back())};
+    return {
+        Code::kInvalidArgument,
+        fmt::format("--world-size: {}, but there is rank {}; expected more than the highest rank",
+                    world_size(), ranks_.back())};
   }
 
   RecordBatcher MakeBatcher(BatchOutput& output, Tally& tally, const Totals& totals) {
-    return RecordBatcher(output, tally, clock_,
-                         [this, &tally, before = totals.records, drawn = std::uint64_t{0}]() mutable {
-                           if (++drawn % 64 == 0) progress_->Draw(tally.bytes, before + drawn);
-                         });
+    return RecordBatcher(
+        output, tally, clock_,
+        [this, &tally, before = totals.records, drawn = std::uint64_t{0}]() mutable {
+          if (++drawn % 64 == 0) progress_->Draw(tally.bytes, before + drawn);
+        });
   }
 
   Status CheckRank(Dump& dump, std::uint32_t rank, Tally& tally, Totals& totals) {
@@ -237,7 +247,8 @@ class Importer {
     if (!batcher.failed()) {
       Status sent = batcher.Flush();
       if (sent.ok())
-        sent = sender.Finish({{"bad_file", tally.skipped["bad file"] - bad_before + (status.ok() ? 0 : 1)}});
+        sent = sender.Finish(
+            {{"bad_file", tally.skipped["bad file"] - bad_before + (status.ok() ? 0 : 1)}});
       if (status.ok()) status = sent;
     }
     if (tally.skipped["bad file"] == 0) tally.skipped.erase("bad file");
@@ -259,9 +270,11 @@ class Importer {
     info.pid = getpid();
     info.start_unix_nanos = clock_.UnixNanos();
     info.agent_version = "statctl " STATCOLLECT_VERSION;
-    info.config = {{"import.format", options_.format}, {"import.path", StoredText(options_.path, 4000)}};
+    info.config = {{"import.format", options_.format},
+                   {"import.path", StoredText(options_.path, 4000)}};
     if (!options_.rank_pattern.empty()) info.config["import.rank_pattern"] = options_.rank_pattern;
-    if (format_ == DumpFormat::kOrt) info.config["import.untrusted"] = options_.trust_std ? "" : "std";
+    if (format_ == DumpFormat::kOrt)
+      info.config["import.untrusted"] = options_.trust_std ? "" : "std";
     return info;
   }
 
@@ -277,8 +290,8 @@ class Importer {
     for (const auto& [cause, count] : tally.skipped)
       why += (why.empty() ? "; left out: " : ", ") + fmt::format("{} {}", count, cause);
     return {Code::kNotFound, "found no statistics" +
-                                 (options_.steps.empty() ? "" : " in the steps " + options_.steps) + why +
-                                 "; expected a dump of " + options_.format};
+                                 (options_.steps.empty() ? "" : " in the steps " + options_.steps) +
+                                 why + "; expected a dump of " + options_.format};
   }
 
   // An import that ended early: what is there now, and the ways on.
@@ -290,7 +303,8 @@ class Importer {
       message = "nothing was stored";
     } else {
       message = fmt::format(
-          "stored so far: {} records of steps {}..{} (the last may be incomplete) in run '{}'; remove it "
+          "stored so far: {} records of steps {}..{} (the last may be incomplete) in run '{}'; "
+          "remove it "
           "with "
           "'statctl rm "
           "{}', or import again with --if-exists replace",
@@ -341,21 +355,22 @@ class Importer {
     Table table({{"what"}, {"value", Align::kLeft, true}});
     table.AddRow({"run", options_.run});
     table.AddRow({"records", FormatCount(totals.records)});
-    table.AddRow({"steps", fmt::format("{} ({}..{})", FormatCount(totals.steps),
-                                       totals.first_step.value_or(0), totals.last_step.value_or(0))});
-    table.AddRow({"ranks", RanksText(ranks_)});
-    table.AddRow({"files", fmt::format("{} ({})", FormatCount(tally.files), FormatBytes(tally.bytes))});
     table.AddRow(
-        {"speed",
-         fmt::format("{:.1f} MB/s, {} records/s, {:.2f} s",
-                     static_cast<double>(tally.bytes) / kMegabyte / seconds,
-                     FormatCount(static_cast<std::uint64_t>(static_cast<double>(totals.records) / seconds)),
-                     totals.seconds)});
+        {"steps", fmt::format("{} ({}..{})", FormatCount(totals.steps),
+                              totals.first_step.value_or(0), totals.last_step.value_or(0))});
+    table.AddRow({"ranks", RanksText(ranks_)});
+    table.AddRow(
+        {"files", fmt::format("{} ({})", FormatCount(tally.files), FormatBytes(tally.bytes))});
+    table.AddRow({"speed", fmt::format("{:.1f} MB/s, {} records/s, {:.2f} s",
+                                       static_cast<double>(tally.bytes) / kMegabyte / seconds,
+                                       FormatCount(static_cast<std::uint64_t>(
+                                           static_cast<double>(totals.records) / seconds)),
+                                       totals.seconds)});
     for (const auto& [cause, count] : tally.skipped)
       table.AddRow({"left out", FormatCount(count) + " " + cause});
     for (const auto& [statistic, count] : tally.untrusted)
-      table.AddRow(
-          {"not compared", statistic + " of " + FormatCount(count) + " records (not to be trusted)"});
+      table.AddRow({"not compared",
+                    statistic + " of " + FormatCount(count) + " records (not to be trusted)"});
     return table;
   }
 
@@ -366,9 +381,9 @@ class Importer {
       session_.PrintCsv(Facts(tally, totals));
     } else {
       Page page;
-      page.AddSentence(fmt::format("{} {} records of {} into run '{}'.",
-                                   options_.dry_run ? "Would import" : "Imported",
-                                   FormatCount(totals.records), Printable(options_.path), options_.run));
+      page.AddSentence(fmt::format(
+          "{} {} records of {} into run '{}'.", options_.dry_run ? "Would import" : "Imported",
+          FormatCount(totals.records), Printable(options_.path), options_.run));
       page.AddTable(Facts(tally, totals));
       page.AddItems({tally.notes.begin(), tally.notes.end()});
       session_.PrintPage(page);

@@ -1,5 +1,5 @@
-// statctl move import spill: sends what training processes left in their spill files, as their agents would have,
-// under the same session and numbers: nothing arrives twice.
+// statctl move import spill: sends what training processes left in their spill files, as their
+// agents would have, under the same session and numbers: nothing arrives twice.
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Sent {
   std::string path, run;
   std::uint32_t rank = 0, attempt = 0;
   std::uint64_t bytes = 0, records = 0, already = 0;  // already: the collector had them
-  std::string result;                                 // "sent", "would send", "in use", or what is wrong
+  std::string result;  // "sent", "would send", "in use", or what is wrong
   bool failed = false;
 };
 
@@ -40,14 +40,17 @@ Result<std::vector<std::string>> FindFiles(const std::string& path) {
   const auto kind = std::filesystem::status(path, error).type();
   if (kind == std::filesystem::file_type::regular) return std::vector<std::string>{path};
   if (kind != std::filesystem::file_type::directory)
-    return Status(Code::kNotFound,
-                  "found no file or folder there; expected a spill file, or the folder given as spill_dir");
+    return Status(
+        Code::kNotFound,
+        "found no file or folder there; expected a spill file, or the folder given as spill_dir");
   std::vector<std::string> files;
-  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end;
+       it.increment(error)) {
     if (it->path().extension() == spill::kSuffix) files.push_back(it->path().string());
   }
   if (error) return Status(Code::kNotFound, error.message());
-  if (files.empty()) return Status(Code::kNotFound, "found no file *.spill in it; there is nothing to send");
+  if (files.empty())
+    return Status(Code::kNotFound, "found no file *.spill in it; there is nothing to send");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -55,7 +58,9 @@ Result<std::vector<std::string>> FindFiles(const std::string& path) {
 class SpillImporter {
  public:
   SpillImporter(Session& session, const ImportOptions& options)
-      : session_(session), options_(options), attempted_("import spill " + Printable(options.path, 1000)) {}
+      : session_(session),
+        options_(options),
+        attempted_("import spill " + Printable(options.path, 1000)) {}
 
   int Run() {
     if (const Status wrong = Check(); !wrong.ok()) return session_.Fail(attempted_, wrong);
@@ -71,7 +76,8 @@ class SpillImporter {
       all.back().failed = true;
     }
     if (!options_.silent) Report(all);
-    const bool failed = std::any_of(all.begin(), all.end(), [](const Sent& sent) { return sent.failed; });
+    const bool failed =
+        std::any_of(all.begin(), all.end(), [](const Sent& sent) { return sent.failed; });
     return failed ? kExitNoAnswer : kExitSame;
   }
 
@@ -80,8 +86,8 @@ class SpillImporter {
     if (!options_.run.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(options_.run));
     const auto policy = ParseIfExists(options_.if_exists);
     if (!policy)
-      return {Code::kInvalidArgument,
-              "--if-exists: '" + Printable(options_.if_exists) + "'; expected error, replace or append"};
+      return {Code::kInvalidArgument, "--if-exists: '" + Printable(options_.if_exists) +
+                                          "'; expected error, replace or append"};
     policy_ = *policy;
     return Status::Ok();
   }
@@ -116,16 +122,16 @@ class SpillImporter {
     }
     // Everything before the damaged part is still stored.
     Status stored = !read.ok() && read.code() != Code::kDataLoss ? read : sender.AwaitDurable();
-    if (stored.ok() && read.ok() && file.goodbye()) stored = sender.Finish(file.goodbye()->dropped_by_cause);
+    if (stored.ok() && read.ok() && file.goodbye())
+      stored = sender.Finish(file.goodbye()->dropped_by_cause);
     sent.attempt = sender.attempt();
     if (sender.durable_before() >= file.first_seq())
       sent.already = std::min(sent.records, sender.durable_before() + 1 - file.first_seq());
     if (!stored.ok()) return stored;
     if (!read.ok()) {
-      return {read.code(),
-              fmt::format(
-                  "{}; {} records before it are stored; those after it cannot be sent; the file is unchanged",
-                  read.message(), FormatCount(sent.records))};
+      return {read.code(), fmt::format("{}; {} records before it are stored; those after it cannot "
+                                       "be sent; the file is unchanged",
+                                       read.message(), FormatCount(sent.records))};
     }
     sent.result = "sent" + TornText(file);
     if (!options_.keep_files && unlink(sent.path.c_str()) != 0)
@@ -157,9 +163,10 @@ class SpillImporter {
   }
 
   std::chrono::milliseconds Patience() const {
-    return session_.options().timeout_seconds > 0 ? std::chrono::milliseconds(static_cast<std::int64_t>(
-                                                        session_.options().timeout_seconds * 1000))
-                                                  : kSendPatience;
+    return session_.options().timeout_seconds > 0
+               ? std::chrono::milliseconds(
+                     static_cast<std::int64_t>(session_.options().timeout_seconds * 1000))
+               : kSendPatience;
   }
 
   void Report(const std::vector<Sent>& all) {
@@ -176,7 +183,8 @@ class SpillImporter {
                          {"ok", !sent.failed},
                          {"result", Printable(sent.result, 4000)}});
       }
-      std::cout << DumpJson(nlohmann::ordered_json{{"dry_run", options_.dry_run}, {"files", files}}) << '\n';
+      std::cout << DumpJson(nlohmann::ordered_json{{"dry_run", options_.dry_run}, {"files", files}})
+                << '\n';
       return;
     }
     Table table({{"file"},

@@ -6,8 +6,8 @@
 
 namespace statcollect::client {
 
-// options.format is "spill", and path a spill file or a folder of them; run may be empty. Returns the exit
-// code.
+// options.format is "spill", and path a spill file or a folder of them; run may be empty. Returns
+// the exit code.
 int ImportSpill(Session& session, const ImportOptions& options);
 
 }  // namespace statcollect::client

@@ -14,9 +14,9 @@ int KeepRun(Session& session, const std::string& run, bool keep) {
   if (session.options().format == Format::kJson) {
     session.PrintJson(*response);
   } else {
-    session.Remark(fmt::format(
-        "run '{}' {}", Printable(run),
-        keep ? "is exempt: retention does not remove it" : "is no longer exempt: retention may remove it"));
+    session.Remark(fmt::format("run '{}' {}", Printable(run),
+                               keep ? "is exempt: retention does not remove it"
+                                    : "is no longer exempt: retention may remove it"));
   }
   return kExitSame;
 }

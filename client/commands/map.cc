@@ -21,9 +21,11 @@ int ShowMap(Session& session, const MapOptions& options) {
 }
 
 int ProposeMap(Session& session, const MapOptions& options) {
-  const std::string attempted = "map propose " + Printable(options.run_a) + " " + Printable(options.run_b);
+  const std::string attempted =
+      "map propose " + Printable(options.run_a) + " " + Printable(options.run_b);
   for (const std::string* run : {&options.run_a, &options.run_b}) {
-    if (const Status wrong = ValidateRunName(*run); !wrong.ok()) return session.Fail(attempted, wrong);
+    if (const Status wrong = ValidateRunName(*run); !wrong.ok())
+      return session.Fail(attempted, wrong);
   }
   v1::ProposeMapRequest request;
   request.set_run_a(options.run_a);

@@ -40,7 +40,8 @@ const FieldDescriptor& InUse(const v1::MemoryRow& row) {
 std::string Mebibytes(const std::optional<std::int64_t>& bytes) {
   if (!bytes) return "-";
   const double value = static_cast<double>(*bytes) / kMebibyte;
-  return std::abs(value) >= 10 || *bytes == 0 ? fmt::format("{:.1f}", value) : fmt::format("{:.2g}", value);
+  return std::abs(value) >= 10 || *bytes == 0 ? fmt::format("{:.1f}", value)
+                                              : fmt::format("{:.2g}", value);
 }
 
 std::string Where(const v1::MemoryRow& row) {
@@ -55,8 +56,8 @@ std::string PeakSentence(const v1::ListMemoryResponse& response) {
   }
   const FieldDescriptor& field = InUse(*peak);
   return fmt::format("Peak of all phases: {} MiB {} on {} ({}).", Mebibytes(Bytes(*peak, field)),
-                     field.name() == "host_rss" ? "resident" : "allocated", Printable(peak->device()),
-                     Where(*peak));
+                     field.name() == "host_rss" ? "resident" : "allocated",
+                     Printable(peak->device()), Where(*peak));
 }
 
 // The most of each step, a line a rank.
@@ -88,7 +89,8 @@ Table PhaseTable(const std::vector<const v1::MemoryRow*>& rows) {
   for (int i = 0; i < v1::MemoryRow::descriptor()->field_count(); ++i) {
     const FieldDescriptor* field = v1::MemoryRow::descriptor()->field(i);
     const auto fills = [&](const v1::MemoryRow* row) { return Bytes(*row, *field).has_value(); };
-    if (field->cpp_type() != FieldDescriptor::CPPTYPE_INT64 || std::none_of(rows.begin(), rows.end(), fills))
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_INT64 ||
+        std::none_of(rows.begin(), rows.end(), fills))
       continue;
     shown.push_back(field);
     std::string title = field->name();
@@ -98,7 +100,8 @@ Table PhaseTable(const std::vector<const v1::MemoryRow*>& rows) {
   Table table(std::move(columns));
   for (const v1::MemoryRow* row : rows) {
     std::vector<std::string> cells = {std::to_string(row->rank()), std::to_string(row->step()),
-                                      std::to_string(row->micro_batch()), row->phase(), row->device()};
+                                      std::to_string(row->micro_batch()), row->phase(),
+                                      row->device()};
     for (const FieldDescriptor* field : shown) cells.push_back(Mebibytes(Bytes(*row, *field)));
     table.AddRow(std::move(cells));
   }
@@ -108,8 +111,8 @@ Table PhaseTable(const std::vector<const v1::MemoryRow*>& rows) {
 // "48 of 1,200 rows; ..." below a table that was cut.
 void AddMore(std::size_t shown, std::size_t total, const std::string& narrower, Page& page) {
   if (total > shown)
-    page.AddSentence(
-        fmt::format("{} of {} rows: --all shows all, {}", FormatCount(shown), FormatCount(total), narrower));
+    page.AddSentence(fmt::format("{} of {} rows: --all shows all, {}", FormatCount(shown),
+                                 FormatCount(total), narrower));
 }
 
 // If no steps were selected and all of them do not fit the table, shows only the last one.
@@ -119,7 +122,8 @@ Page PhasePage(const v1::ListMemoryResponse& response, const MemoryOptions& opti
   if (const std::string plot = PlotOf(response); !plot.empty()) page.AddPlot(plot);
   std::vector<const v1::MemoryRow*> rows;
   std::uint64_t last = 0;
-  for (const v1::MemoryRow& row : response.records()) last = std::max<std::uint64_t>(last, row.step());
+  for (const v1::MemoryRow& row : response.records())
+    last = std::max<std::uint64_t>(last, row.step());
   const std::size_t total = static_cast<std::size_t>(response.records_size());
   const std::size_t most = options.all ? total : options.top;
   const bool every_step = !options.steps.empty() || total <= most;
@@ -215,9 +219,11 @@ int Memory(Session& session, const MemoryOptions& options) {
           return options.modules ? ModulePage(*response, options) : PhasePage(*response, options);
         Page page;
         page.AddSentence(NothingSelected(
-            "memory records", request, [&](const auto& all) { return session.collector().ListMemory(all); },
-            std::string("statagent.watch(model, ") +
-                (options.modules ? "memory=\"modules\") records them." : "memory=True) records them.")));
+            "memory records", request,
+            [&](const auto& all) { return session.collector().ListMemory(all); },
+            std::string("statagent.watch(model, ") + (options.modules
+                                                          ? "memory=\"modules\") records them."
+                                                          : "memory=True) records them.")));
         return page;
       });
   return kExitSame;

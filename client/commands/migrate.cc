@@ -1,4 +1,5 @@
-// statctl move migrate: copies runs from one collector to another, and checks that both hold the same.
+// statctl move migrate: copies runs from one collector to another, and checks that both hold the
+// same.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -26,7 +27,8 @@ struct Migrated {
   std::string run;
   std::size_t launches = 0, ranks = 0;
   std::uint64_t records = 0;
-  std::string result;  // "copied", "already there", "would copy", or why it is not the same on both sides
+  std::string
+      result;  // "copied", "already there", "would copy", or why it is not the same on both sides
   bool same = false;
   std::vector<std::string> differences;
 };
@@ -37,7 +39,8 @@ std::string CountOf(std::size_t n, const char* what) {
 
 class Migration {
  public:
-  Migration(Session& session, const MigrateOptions& options) : session_(session), options_(options) {}
+  Migration(Session& session, const MigrateOptions& options)
+      : session_(session), options_(options) {}
 
   int Run() {
     const Status ready = Prepare();
@@ -79,9 +82,12 @@ class Migration {
 
   Status Prepare() {
     STATCOLLECT_RETURN_IF_ERROR(ValidateAddress(options_.to, "--to"));
-    if (!options_.to_project.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(options_.to_project));
+    if (!options_.to_project.empty())
+      STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(options_.to_project));
     auto tls = LoadTls(
-        {.certificate = options_.to_tls_cert, .key = options_.to_tls_key, .authorities = options_.to_tls_ca},
+        {.certificate = options_.to_tls_cert,
+         .key = options_.to_tls_key,
+         .authorities = options_.to_tls_ca},
         {.certificate = "--to-tls-cert", .key = "--to-tls-key", .authorities = "--to-tls-ca"});
     if (!tls.ok()) return tls.status();
     STATCOLLECT_RETURN_IF_ERROR(session_.collector().Locate());
@@ -106,10 +112,10 @@ class Migration {
     const bool same = !source->store_id().empty() && source->store_id() == target->store_id() &&
                       source->store_epoch() == target->store_epoch();
     if (!same || source_->project() != target_->project()) return Status::Ok();
-    return {
-        Code::kInvalidArgument,
-        "both write to the same store, which has the runs already; expected two stores; check --collector "
-        "and --to"};
+    return {Code::kInvalidArgument,
+            "both write to the same store, which has the runs already; expected two stores; check "
+            "--collector "
+            "and --to"};
   }
 
   // Names of the runs to copy, sorted.
@@ -118,16 +124,19 @@ class Migration {
     if (!all.ok()) return all.status();
     std::vector<std::string> runs;
     for (const v1::RunSummary& run : all->runs()) {
-      const auto matches = [&](const std::string& pattern) { return MatchesGlob(pattern, run.run()); };
+      const auto matches = [&](const std::string& pattern) {
+        return MatchesGlob(pattern, run.run());
+      };
       if (options_.runs.empty() || std::any_of(options_.runs.begin(), options_.runs.end(), matches))
         runs.push_back(run.run());
     }
     for (const std::string& pattern : options_.runs) {
       if (std::none_of(runs.begin(), runs.end(),
                        [&](const std::string& run) { return MatchesGlob(pattern, run); }))
-        return Status(Code::kNotFound,
-                      fmt::format("--run: no run matches '{}'; nothing was copied; statctl runs lists them",
-                                  Printable(pattern)));
+        return Status(
+            Code::kNotFound,
+            fmt::format("--run: no run matches '{}'; nothing was copied; statctl runs lists them",
+                        Printable(pattern)));
     }
     return runs;
   }
@@ -141,8 +150,9 @@ class Migration {
     if (outline->streams_open > 0) {
       return {Code::kFailedPrecondition,
               fmt::format("{} still sending; copy it when the training has ended",
-                          outline->streams_open == 1 ? "a rank is"
-                                                     : CountOf(outline->streams_open, "rank") + " are")};
+                          outline->streams_open == 1
+                              ? "a rank is"
+                              : CountOf(outline->streams_open, "rank") + " are")};
     }
     auto copied = AtTarget(one.run, *outline);
     if (!copied.ok()) return copied.status();
@@ -181,15 +191,17 @@ class Migration {
     one.differences = agreement->differences;
     one.same = one.differences.empty();
     if (!one.same)
-      one.result = "the two sides differ: " + one.differences.front() +
-                   "; did the source change meanwhile? remove the copy (statctl rm) and start again";
+      one.result =
+          "the two sides differ: " + one.differences.front() +
+          "; did the source change meanwhile? remove the copy (statctl rm) and start again";
     return Status::Ok();
   }
 
   bool Shown() const { return session_.terminal().err && !session_.options().quiet; }
   std::chrono::milliseconds Patience() const {
     const double seconds = session_.options().timeout_seconds;
-    return seconds > 0 ? std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)) : kCopyPatience;
+    return seconds > 0 ? std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000))
+                       : kCopyPatience;
   }
 
   // "3 runs, 8 525 640 records copied; both sides hold the same".
@@ -201,17 +213,19 @@ class Migration {
       records += one.same ? one.records : 0;
     }
     if (same < all.size()) {
-      return fmt::format("{} of {} runs ({} records) {}; the table says why the others are not", same,
-                         all.size(), FormatCount(records),
-                         options_.dry_run ? "can be copied" : "are copied and the same on both sides");
+      return fmt::format(
+          "{} of {} runs ({} records) {}; the table says why the others are not", same, all.size(),
+          FormatCount(records),
+          options_.dry_run ? "can be copied" : "are copied and the same on both sides");
     }
-    return fmt::format(
-        "{}, {} records {}", CountOf(same, "run"), FormatCount(records),
-        options_.dry_run ? "can be copied; nothing was written" : "copied; both sides hold the same");
+    return fmt::format("{}, {} records {}", CountOf(same, "run"), FormatCount(records),
+                       options_.dry_run ? "can be copied; nothing was written"
+                                        : "copied; both sides hold the same");
   }
 
   int Report(const std::vector<Migrated>& all) {
-    const bool same = std::all_of(all.begin(), all.end(), [](const Migrated& one) { return one.same; });
+    const bool same =
+        std::all_of(all.begin(), all.end(), [](const Migrated& one) { return one.same; });
     if (session_.options().format == Format::kJson) {
       PrintJson(all, same);
     } else {
@@ -263,6 +277,8 @@ class Migration {
 
 }  // namespace
 
-int Migrate(Session& session, const MigrateOptions& options) { return Migration(session, options).Run(); }
+int Migrate(Session& session, const MigrateOptions& options) {
+  return Migration(session, options).Run();
+}
 
 }  // namespace statcollect::client

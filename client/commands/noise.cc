@@ -19,12 +19,12 @@ std::string Joined(const google::protobuf::RepeatedPtrField<std::string>& names)
 Page Render(const v1::NoiseProfile& profile) {
   Page page;
   page.AddSentence(
-      fmt::format(
-          "{}, measured over {} step{} (to step {}) from {}: {} of {} activations are not the same in "
-          "every repeat.",
-          Printable(profile.run()), FormatCount(profile.steps()), profile.steps() == 1 ? "" : "s",
-          profile.last_step(), Joined(profile.repeats()), FormatCount(profile.activations()),
-          FormatCount(profile.activations_total())),
+      fmt::format("{}, measured over {} step{} (to step {}) from {}: {} of {} activations are not "
+                  "the same in "
+                  "every repeat.",
+                  Printable(profile.run()), FormatCount(profile.steps()),
+                  profile.steps() == 1 ? "" : "s", profile.last_step(), Joined(profile.repeats()),
+                  FormatCount(profile.activations()), FormatCount(profile.activations_total())),
       "NOISE", Tone::kGood);
   if (profile.records().empty()) return page;
   Table table({{"kind", Align::kLeft, false, Use::kIfItVaries},
@@ -35,7 +35,8 @@ Page Render(const v1::NoiseProfile& profile) {
   for (const v1::NoiseRow& row : profile.records()) {
     const std::string kind =
         row.kind() == v1::KIND_UNSPECIFIED ? "loss" : EnumText(*v1::Kind_descriptor(), row.kind());
-    const std::string path = row.output_path().empty() ? "" : "[" + Printable(row.output_path()) + "]";
+    const std::string path =
+        row.output_path().empty() ? "" : "[" + Printable(row.output_path()) + "]";
     table.AddRow({kind, Printable(row.activation()) + path, std::to_string(row.micro_batch()),
                   FormatShort(row.first()), FormatShort(row.last())});
   }
@@ -51,7 +52,8 @@ Page Render(const v1::NoiseProfile& profile) {
 int Print(Session& session, const std::string& attempted, const Result<v1::NoiseProfile>& profile) {
   if (!profile.ok()) return session.Fail(attempted, profile.status());
   session.Print(
-      *profile, [&] { return FlattenRecords(profile->records()); }, [&] { return Render(*profile); });
+      *profile, [&] { return FlattenRecords(profile->records()); },
+      [&] { return Render(*profile); });
   return kExitSame;
 }
 
@@ -62,7 +64,8 @@ int SaveNoise(Session& session, const std::string& run, const std::string& repea
   v1::SaveNoiseRequest request;
   request.set_run(run);
   for (const std::string& repeat : SplitCommas(repeats)) {
-    if (const Status named = ValidateRunName(repeat); !named.ok()) return session.Fail(attempted, named);
+    if (const Status named = ValidateRunName(repeat); !named.ok())
+      return session.Fail(attempted, named);
     request.add_repeats(repeat);
   }
   ProgressBar bar("measuring", session.terminal().err && !session.options().quiet);

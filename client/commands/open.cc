@@ -21,26 +21,29 @@ Result<std::string> PathOf(const DiffOptions& options) {
     return "/?view=run&a=" + options.run_a;
   }
   if (options.run_a.empty())
-    return Status(Code::kInvalidArgument, "found --run-b alone; expected --run-a, too, or only --run-a");
+    return Status(Code::kInvalidArgument,
+                  "found --run-b alone; expected --run-a, too, or only --run-a");
   const auto request = DiffRequestOf(options);
   if (!request.ok()) return request.status();
   std::string path = ComparePath(*request);
   if (path.empty())
-    return Status(Code::kInvalidArgument,
-                  "--map: found a map that is too long for a link; expected a built-in map, or none");
+    return Status(
+        Code::kInvalidArgument,
+        "--map: found a map that is too long for a link; expected a built-in map, or none");
   return path;
 }
 
 Status NoPage(const std::string& http, const std::string& collector) {
   if (http.empty())
     return {Code::kFailedPrecondition,
-            "the collector serves no page; expected one that was started without --http off; restart it so"};
-  return {
-      Code::kFailedPrecondition,
-      fmt::format("the page is at {}, which only the collector's own machine reaches, and {} is another one; "
-                  "forward both ports, ssh -L 7433:127.0.0.1:7433 -L 7434:127.0.0.1:7434 HOST, and then use "
-                  "--collector 127.0.0.1:7433",
-                  Printable(http), Printable(collector))};
+            "the collector serves no page; expected one that was started without --http off; "
+            "restart it so"};
+  return {Code::kFailedPrecondition, fmt::format("the page is at {}, which only the collector's "
+                                                 "own machine reaches, and {} is another one; "
+                                                 "forward both ports, ssh -L 7433:127.0.0.1:7433 "
+                                                 "-L 7434:127.0.0.1:7434 HOST, and then use "
+                                                 "--collector 127.0.0.1:7433",
+                                                 Printable(http), Printable(collector))};
 }
 
 // A link to a run that does not exist would lead to an empty view.
@@ -62,22 +65,27 @@ int OpenPage(Session& session, const DiffOptions& options) {
     attempted += run.empty() ? "" : " " + Printable(run);
   const auto path = PathOf(options);
   if (!path.ok()) return session.Fail(attempted, path.status());
-  if (const Status known = CheckRuns(session, options); !known.ok()) return session.Fail(attempted, known);
+  if (const Status known = CheckRuns(session, options); !known.ok())
+    return session.Fail(attempted, known);
   const auto link = session.collector().CreateLink();
   if (!link.ok()) return session.Fail(attempted, link.status());
-  const std::string origin = PageOrigin(link->http_address(), session.collector().address(), link->tls());
+  const std::string origin =
+      PageOrigin(link->http_address(), session.collector().address(), link->tls());
   if (origin.empty())
     return session.Fail(attempted, NoPage(link->http_address(), session.collector().address()));
   // Browsers keep what is behind # to themselves: it is in no log of a server or proxy.
-  const std::string url = origin + *path + (link->secret().empty() ? "" : "#login=" + link->secret());
+  const std::string url =
+      origin + *path + (link->secret().empty() ? "" : "#login=" + link->secret());
   if (session.options().format == Format::kJson) {
-    const nlohmann::ordered_json json = {{"url", url}, {"expires_unix_nanos", link->expires_unix_nanos()}};
+    const nlohmann::ordered_json json = {{"url", url},
+                                         {"expires_unix_nanos", link->expires_unix_nanos()}};
     session.PrintLine(DumpJson(json));
     return kExitSame;
   }
   session.PrintLine(url);
   if (!link->secret().empty())
-    session.Remark("The link logs one browser in, once, within 5 minutes; the log-in lasts 12 hours.");
+    session.Remark(
+        "The link logs one browser in, once, within 5 minutes; the log-in lasts 12 hours.");
   if (session.collector().passing()) {
     std::cout.flush();
     session.Remark("The page is served until Ctrl-C.");

@@ -47,15 +47,17 @@ class TemporaryFolder {
 bool HasSpills(const fs::path& folder) {
   std::error_code error;
   const fs::directory_iterator files(folder, error);
-  return !error && std::any_of(begin(files), end(files),
-                               [](const auto& file) { return file.path().extension() == spill::kSuffix; });
+  return !error && std::any_of(begin(files), end(files), [](const auto& file) {
+    return file.path().extension() == spill::kSuffix;
+  });
 }
 
 // Of which kind a path is, as import calls it.
 Result<std::string> FormatOf(const std::string& path) {
   std::error_code error;
   if (!fs::exists(path, error))
-    return Status(Code::kNotFound, fmt::format("'{}': there is no such file or folder", Printable(path)));
+    return Status(Code::kNotFound,
+                  fmt::format("'{}': there is no such file or folder", Printable(path)));
   if (path.ends_with(kGoldenSuffix)) return std::string(kGolden);
   if (path.ends_with(spill::kSuffix) || HasSpills(path)) return std::string(kSpill);
   formats::Tally tally;
@@ -63,16 +65,17 @@ Result<std::string> FormatOf(const std::string& path) {
   const formats::Reading reading{.options = options, .tally = tally, .warn = {}};
   const bool readable =
       fs::is_directory(path, error) || path.ends_with(".json");  // the one file that is a dump
-  for (const auto format :
-       {formats::DumpFormat::kMsProbe, formats::DumpFormat::kMindSpore, formats::DumpFormat::kOrt}) {
-    if (readable && formats::OpenDump(format, reading).ok()) return std::string(formats::Name(format));
+  for (const auto format : {formats::DumpFormat::kMsProbe, formats::DumpFormat::kMindSpore,
+                            formats::DumpFormat::kOrt}) {
+    if (readable && formats::OpenDump(format, reading).ok())
+      return std::string(formats::Name(format));
   }
-  return Status(
-      Code::kInvalidArgument,
-      fmt::format(
-          "'{}': found no dump in it; expected a golden ({}), a spill file ({}), or a folder of spill files "
-          "or of a dump of msprobe, mindspore or ort; statctl move import FORMAT says what it misses",
-          Printable(path), kGoldenSuffix, spill::kSuffix));
+  return Status(Code::kInvalidArgument,
+                fmt::format("'{}': found no dump in it; expected a golden ({}), a spill file ({}), "
+                            "or a folder of spill files "
+                            "or of a dump of msprobe, mindspore or ort; statctl move import FORMAT "
+                            "says what it misses",
+                            Printable(path), kGoldenSuffix, spill::kSuffix));
 }
 
 // A run's name after the path, and after the other operand's if they would be equal.
@@ -87,8 +90,10 @@ std::string NameAfter(const std::string& path, const std::string& taken) {
   return name == taken ? name + "-b" : name;
 }
 
-// Replaces the path by the name of the run that it is loaded as. Returns the exit code, with a message if that is not kExitSame.
-int Load(Session& session, const std::string& attempted, const std::string& taken, std::string& operand) {
+// Replaces the path by the name of the run that it is loaded as. Returns the exit code, with a
+// message if that is not kExitSame.
+int Load(Session& session, const std::string& attempted, const std::string& taken,
+         std::string& operand) {
   const auto format = FormatOf(operand);
   if (!format.ok()) return session.Fail(attempted, format.status());
   const std::string name = NameAfter(operand, taken);
@@ -107,19 +112,22 @@ int Load(Session& session, const std::string& attempted, const std::string& take
 }  // namespace
 
 bool IsPath(const std::string& operand) {
-  return operand.find('/') != std::string::npos || IsGoldenFile(operand) || operand.ends_with(spill::kSuffix);
+  return operand.find('/') != std::string::npos || IsGoldenFile(operand) ||
+         operand.ends_with(spill::kSuffix);
 }
 
 bool IsGoldenFile(const std::string& operand) { return operand.ends_with(kGoldenSuffix); }
 
 int WithFiles(Session& session, const DiffOptions& options,
               const std::function<int(Session&, const DiffOptions&)>& compare) {
-  const std::string attempted = fmt::format("diff {} {}", Printable(options.run_a), Printable(options.run_b));
+  const std::string attempted =
+      fmt::format("diff {} {}", Printable(options.run_a), Printable(options.run_b));
   const TemporaryFolder folder;
   if (folder.path().empty())
-    return session.Fail(attempted,
-                        {Code::kPermissionDenied,
-                         "make a temporary folder; expected one this user may write; TMPDIR names another"});
+    return session.Fail(
+        attempted,
+        {Code::kPermissionDenied,
+         "make a temporary folder; expected one this user may write; TMPDIR names another"});
   const auto own = std::make_shared<std::unique_ptr<OwnCollector>>();
   Collector collector({.locate = [&](const std::function<bool()>& cancelled) -> Result<Located> {
     auto used = OwnCollector::Use(folder.path(), cancelled);

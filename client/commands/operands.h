@@ -14,9 +14,9 @@ bool IsPath(const std::string& operand);
 
 bool IsGoldenFile(const std::string& operand);
 
-// Loads both operands, files or folders, into a collector of its own in a temporary folder, and calls `compare` with a session
-// on that and the names of the runs. Nothing is left behind, and the files stay as they are. Returns the code of `compare`, or
-// kExitNoAnswer with a message.
+// Loads both operands, files or folders, into a collector of its own in a temporary folder, and
+// calls `compare` with a session on that and the names of the runs. Nothing is left behind, and the
+// files stay as they are. Returns the code of `compare`, or kExitNoAnswer with a message.
 int WithFiles(Session& session, const DiffOptions& options,
               const std::function<int(Session&, const DiffOptions&)>& compare);
 

@@ -43,7 +43,8 @@ std::string Joined(const List& list, ToText&& text) {
 
 std::string PageOrigin(const std::string& http, const std::string& collector, bool tls) {
   const auto page = ParseHostPort(http);
-  const auto reached = IsUnixAddress(collector) ? HostPort{.host = "127.0.0.1"} : ParseHostPort(collector);
+  const auto reached =
+      IsUnixAddress(collector) ? HostPort{.host = "127.0.0.1"} : ParseHostPort(collector);
   if (!page || page->port == 0 || !reached) return {};
   std::string host = page->host;
   if (host == "0.0.0.0" || host == "::") host = reached->host;
@@ -64,7 +65,8 @@ std::string ComparePath(const v1::DiffRequest& request) {
   flag("exact", request.exact());
   add("ranks", Joined(request.ranks(), [](std::uint32_t rank) { return std::to_string(rank); }));
   add("steps", request.steps());
-  add("kinds", Joined(request.kinds(), [](int kind) { return std::string(Name(static_cast<Kind>(kind))); }));
+  add("kinds",
+      Joined(request.kinds(), [](int kind) { return std::string(Name(static_cast<Kind>(kind))); }));
   add("map", request.map());
   flag("no_alignment", request.no_alignment());
   flag("first_only", request.first_only());

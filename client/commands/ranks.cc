@@ -31,12 +31,12 @@ void AddVerdict(const v1::RanksReport& report, Page& page) {
   switch (report.verdict()) {
     case v1::RANKS_VERDICT_CONSISTENT:
       if (!report.message().empty()) {
-        return page.AddSentence(fmt::format("{}: {}.", run, Printable(report.message(), 1000)), "CONSISTENT",
-                                Tone::kGood);
+        return page.AddSentence(fmt::format("{}: {}.", run, Printable(report.message(), 1000)),
+                                "CONSISTENT", Tone::kGood);
       }
       return page.AddSentence(
-          fmt::format("{}: ranks {} agree in all of {} weights, gradients and states compared.", run,
-                      RanksText(report.ranks()), FormatCount(report.compared().records())),
+          fmt::format("{}: ranks {} agree in all of {} weights, gradients and states compared.",
+                      run, RanksText(report.ranks()), FormatCount(report.compared().records())),
           "CONSISTENT", Tone::kGood);
     case v1::RANKS_VERDICT_INCONSISTENT: {
       const v1::RankFinding& first = report.findings(0);
@@ -45,8 +45,8 @@ void AddVerdict(const v1::RanksReport& report, Page& page) {
           "INCONSISTENT", Tone::kBad);
     }
     default:
-      return page.AddSentence(fmt::format("{}: {}.", run, Printable(report.message(), 1000)), "INCOMPARABLE",
-                              Tone::kWarn);
+      return page.AddSentence(fmt::format("{}: {}.", run, Printable(report.message(), 1000)),
+                              "INCOMPARABLE", Tone::kWarn);
   }
 }
 
@@ -62,11 +62,12 @@ void AddFindings(const v1::RanksReport& report, Page& page) {
                {"cause"}});
   std::vector<std::string> sentences;
   for (const v1::RankFinding& f : report.findings()) {
-    table.AddRow({std::to_string(f.step()), RanksText(f.ranks()),
-                  f.stage() == v1::STAGE_UNSPECIFIED ? "-" : EnumText(*v1::Stage_descriptor(), f.stage()),
-                  TensorText(f), Words(EnumText(*v1::RankReason_descriptor(), f.reason())),
-                  f.has_distance() ? FormatShort(f.distance()) : "-", FormatCount(f.steps()),
-                  f.propagated() ? "propagated" : "origin"});
+    table.AddRow(
+        {std::to_string(f.step()), RanksText(f.ranks()),
+         f.stage() == v1::STAGE_UNSPECIFIED ? "-" : EnumText(*v1::Stage_descriptor(), f.stage()),
+         TensorText(f), Words(EnumText(*v1::RankReason_descriptor(), f.reason())),
+         f.has_distance() ? FormatShort(f.distance()) : "-", FormatCount(f.steps()),
+         f.propagated() ? "propagated" : "origin"});
     sentences.push_back(fmt::format("step {}: {}", f.step(), Printable(f.text(), 1000)));
   }
   page.AddHeading("Findings, by first step");
@@ -77,10 +78,10 @@ void AddFindings(const v1::RanksReport& report, Page& page) {
 
 void AddCompared(const v1::RanksReport& report, Page& page) {
   const v1::Compared& c = report.compared();
-  std::vector<std::string> items = {
-      fmt::format("{} tensors against their replicas: {} equal bit for bit, {} within tolerance, {} differ",
-                  FormatCount(c.records()), FormatCount(c.identical()), FormatCount(c.within_tolerance()),
-                  FormatCount(c.diverged()))};
+  std::vector<std::string> items = {fmt::format(
+      "{} tensors against their replicas: {} equal bit for bit, {} within tolerance, {} differ",
+      FormatCount(c.records()), FormatCount(c.identical()), FormatCount(c.within_tolerance()),
+      FormatCount(c.diverged()))};
   std::string groups;
   for (int i = 0; i < report.groups_size() && i < 8; ++i)
     groups += (i == 0 ? "" : " | ") + RanksText(report.groups(i).ranks());
@@ -129,7 +130,8 @@ int ExitCode(v1::RanksVerdict verdict) {
 int CheckRanks(Session& session, const RanksOptions& options) {
   const std::string attempted = "ranks " + Printable(options.run);
   v1::CheckRanksRequest request;
-  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok())
+    return session.Fail(attempted, wrong);
   const auto report = Ask(session, request);
   if (!report.ok()) return session.Fail(attempted, report.status());
   session.Print(

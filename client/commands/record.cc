@@ -14,8 +14,8 @@ int RecordSteps(Session& session, const std::string& run, const std::string& ste
   if (session.options().format == Format::kJson) {
     session.PrintJson(*response);
   } else {
-    session.Remark(fmt::format("{} rank{} of run '{}' record{} {} from the next step on", response->ranks(),
-                               response->ranks() == 1 ? "" : "s", Printable(run),
+    session.Remark(fmt::format("{} rank{} of run '{}' record{} {} from the next step on",
+                               response->ranks(), response->ranks() == 1 ? "" : "s", Printable(run),
                                response->ranks() == 1 ? "s" : "",
                                steps.empty() ? "every step" : "steps " + steps));
   }

@@ -24,10 +24,12 @@ std::string Describe(const v1::RunSummary& run) {
 // Says what would be lost, and asks. Only "y" and "yes" are a yes.
 bool Confirm(const Runs& runs) {
   if (runs.size() == 1) {
-    std::cerr << fmt::format("Remove run {} with all its data? [y/N] ", Describe(runs.front())) << std::flush;
+    std::cerr << fmt::format("Remove run {} with all its data? [y/N] ", Describe(runs.front()))
+              << std::flush;
   } else {
     for (const v1::RunSummary& run : runs) std::cerr << "  " << Describe(run) << '\n';
-    std::cerr << fmt::format("Remove these {} runs with all their data? [y/N] ", runs.size()) << std::flush;
+    std::cerr << fmt::format("Remove these {} runs with all their data? [y/N] ", runs.size())
+              << std::flush;
   }
   std::string answer;
   std::getline(std::cin, answer);
@@ -60,14 +62,16 @@ Result<Runs> Expand(Session& session, const std::vector<std::string>& wanted) {
       if (matches(run)) runs.push_back(run);
     }
   }
-  std::sort(runs.begin(), runs.end(), [](const auto& x, const auto& y) { return x.run() < y.run(); });
-  runs.erase(
-      std::unique(runs.begin(), runs.end(), [](const auto& x, const auto& y) { return x.run() == y.run(); }),
-      runs.end());
+  std::sort(runs.begin(), runs.end(),
+            [](const auto& x, const auto& y) { return x.run() < y.run(); });
+  runs.erase(std::unique(runs.begin(), runs.end(),
+                         [](const auto& x, const auto& y) { return x.run() == y.run(); }),
+             runs.end());
   return runs;
 }
 
-// Twins of these runs that are not among them, each behind its run. None if the runs cannot be listed.
+// Twins of these runs that are not among them, each behind its run. None if the runs cannot be
+// listed.
 Runs TwinsOf(Session& session, const Runs& runs) {
   Runs twins;
   const auto all = session.collector().ListRuns();
@@ -90,7 +94,8 @@ std::string Joined(const Runs& runs) {
 }
 
 // One after the other; ends at the first that fails.
-int Remove(Session& session, const std::string& attempted, const Runs& runs, bool force, bool several) {
+int Remove(Session& session, const std::string& attempted, const Runs& runs, bool force,
+           bool several) {
   nlohmann::ordered_json removed = nlohmann::ordered_json::array();
   for (const v1::RunSummary& run : runs) {
     v1::DeleteRunRequest request;
@@ -100,7 +105,8 @@ int Remove(Session& session, const std::string& attempted, const Runs& runs, boo
     if (!response.ok()) {
       const std::string before =
           several ? fmt::format("; removed before: {} of {}", removed.size(), runs.size()) : "";
-      return session.Fail(attempted, {response.status().code(), response.status().message() + before});
+      return session.Fail(attempted,
+                          {response.status().code(), response.status().message() + before});
     }
     nlohmann::ordered_json one = ToJson(*response);
     if (several) one["run"] = run.run();
@@ -111,7 +117,8 @@ int Remove(Session& session, const std::string& attempted, const Runs& runs, boo
                                FormatCount(response->records())));
   }
   if (session.options().format == Format::kJson)
-    session.PrintLine(DumpJson(several ? nlohmann::ordered_json{{"removed", removed}} : removed.front()));
+    session.PrintLine(
+        DumpJson(several ? nlohmann::ordered_json{{"removed", removed}} : removed.front()));
   return kExitSame;
 }
 
@@ -126,16 +133,17 @@ int RemoveRuns(Session& session, const RemoveOptions& options) {
   if (options.twins) runs->insert(runs->end(), twins.begin(), twins.end());
   if (!options.yes) {
     if (!session.terminal().in)
-      return UsageError(attempted + ": cannot ask without a terminal; add --yes to remove " + Joined(*runs));
+      return UsageError(attempted + ": cannot ask without a terminal; add --yes to remove " +
+                        Joined(*runs));
     if (!Confirm(*runs)) return UsageError(attempted + ": not confirmed; nothing was removed");
   }
   const bool several = options.runs.size() > 1 || IsGlob(options.runs.front()) || options.twins;
   const int code = Remove(session, attempted, *runs, options.force, several);
   if (code == kExitSame && !twins.empty() && !options.twins) {
-    session.Remark(fmt::format("{} twin{} of {} stay{}, such as '{}'; rm --twins removes them with their run",
-                               twins.size(), twins.size() == 1 ? "" : "s",
-                               runs->size() == 1 ? "it" : "these runs", twins.size() == 1 ? "s" : "",
-                               Printable(twins.front().run())));
+    session.Remark(fmt::format(
+        "{} twin{} of {} stay{}, such as '{}'; rm --twins removes them with their run",
+        twins.size(), twins.size() == 1 ? "" : "s", runs->size() == 1 ? "it" : "these runs",
+        twins.size() == 1 ? "s" : "", Printable(twins.front().run())));
   }
   return code;
 }

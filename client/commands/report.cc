@@ -1,5 +1,5 @@
-// The report of a diff for people: verdict, first origin, what diverged, what was compared, what could not
-// be, what to do next.
+// The report of a diff for people: verdict, first origin, what diverged, what was compared, what
+// could not be, what to do next.
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -23,9 +23,9 @@ constexpr int kConfigShown = 20;
 
 Tone ToneOf(const v1::DiffReport& report, const std::string& verdict) {
   if (report.verdict() == v1::VERDICT_DIVERGED) return Tone::kBad;
-  const bool warns =
-      report.verdict() == v1::VERDICT_INCOMPARABLE ||
-      (report.has_root() && verdict == "WITHIN TOLERANCE" && report.compared().within_tolerance() > 0);
+  const bool warns = report.verdict() == v1::VERDICT_INCOMPARABLE ||
+                     (report.has_root() && verdict == "WITHIN TOLERANCE" &&
+                      report.compared().within_tolerance() > 0);
   return warns ? Tone::kWarn : Tone::kGood;
 }
 
@@ -98,19 +98,19 @@ void AddParts(const v1::Divergence& focus, Page& page) {
     v1::Divergence holders;
     *holders.mutable_ranks_a() = part.ranks_a();
     *holders.mutable_ranks_b() = part.ranks_b();
-    items.push_back(fmt::format("{}: ranks {}, distance {}", Printable(part.place()), RankText(holders),
-                                FormatShort(part.distance())));
+    items.push_back(fmt::format("{}: ranks {}, distance {}", Printable(part.place()),
+                                RankText(holders), FormatShort(part.distance())));
   }
-  page.AddHeading(fmt::format("Differs in {} of the {} parts that both runs have", focus.parts_size(),
-                              focus.parts_total()));
+  page.AddHeading(fmt::format("Differs in {} of the {} parts that both runs have",
+                              focus.parts_size(), focus.parts_total()));
   page.AddItems(std::move(items));
 }
 
 void AddFocus(const v1::DiffReport& report, Page& page) {
   const v1::Divergence focus = Focus(report);
   page.AddHeading(fmt::format("{}: {}, step {}, micro-batch {}, rank {}",
-                              report.has_root() ? "Root" : "First origin", PlaceText(focus), focus.step(),
-                              focus.micro_batch(), RankText(focus)));
+                              report.has_root() ? "Root" : "First origin", PlaceText(focus),
+                              focus.step(), focus.micro_batch(), RankText(focus)));
   page.AddTable(SidesTable(report).Make());
   AddParts(focus, page);
 }
@@ -122,14 +122,15 @@ void AddReasons(const v1::DiffReport& report, Page& page) {
   std::vector<std::string> items;
   for (const std::string& because : root.because()) items.push_back(Printable(because, 1000));
   if (root.has_agreeing() && root.agreeing() > 0)
-    items.push_back(
-        fmt::format("{} records of its rank were compared before it", FormatCount(root.agreeing())));
+    items.push_back(fmt::format("{} records of its rank were compared before it",
+                                FormatCount(root.agreeing())));
   const v1::Divergence row = RowOf(root);
   if (report.has_first() && !SamePlace(row, report.first()))
-    items.push_back(fmt::format("first above its tolerance: {}, distance {}", WhereText(report.first()),
-                                DistanceText(report.first())));
+    items.push_back(fmt::format("first above its tolerance: {}, distance {}",
+                                WhereText(report.first()), DistanceText(report.first())));
   for (const v1::Divergence& other : root.alternatives())
-    items.push_back(fmt::format("also possible: {}, distance {}", WhereText(other), DistanceText(other)));
+    items.push_back(
+        fmt::format("also possible: {}, distance {}", WhereText(other), DistanceText(other)));
   page.AddHeading(fmt::format("Why there ({})", Printable(root.confidence())));
   page.AddItems(std::move(items));
 }
@@ -139,11 +140,13 @@ void AddCurve(const v1::DiffReport& report, Page& page) {
   constexpr int kPointsShown = 8;
   const auto& points = report.growth().points();
   if (report.explained() != "rounding" || points.size() < 2) return;
-  Table table({{"step", Align::kRight}, {"typical distance", Align::kRight}, {"largest", Align::kRight}});
+  Table table(
+      {{"step", Align::kRight}, {"typical distance", Align::kRight}, {"largest", Align::kRight}});
   const int shown = std::min<int>(kPointsShown, points.size());
   for (int i = 0; i < shown; ++i) {
     const v1::GrowthPoint& point = points[i * (points.size() - 1) / (shown - 1)];
-    table.AddRow({std::to_string(point.step()), point.has_distance() ? FormatShort(point.distance()) : "-",
+    table.AddRow({std::to_string(point.step()),
+                  point.has_distance() ? FormatShort(point.distance()) : "-",
                   point.has_distance_max() ? FormatShort(point.distance_max()) : "-"});
   }
   page.AddHeading("How rounding grows");
@@ -163,16 +166,18 @@ void AddDiverged(const v1::DiffReport& report, Page& page) {
   const std::vector<std::string> causes = CausesOf(report);
   for (int i = 0; i < report.diverged_size(); ++i) {
     const v1::Divergence& d = report.diverged(i);
-    table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), RankText(d), StageText(d),
-                  PlaceText(d), ReasonText(d, report), DistanceText(d),
-                  d.has_tolerance() ? FormatShort(d.tolerance()) : "-", causes[static_cast<std::size_t>(i)]});
+    table.AddRow({std::to_string(d.step()), std::to_string(d.micro_batch()), RankText(d),
+                  StageText(d), PlaceText(d), ReasonText(d, report), DistanceText(d),
+                  d.has_tolerance() ? FormatShort(d.tolerance()) : "-",
+                  causes[static_cast<std::size_t>(i)]});
   }
   const auto shown = static_cast<std::uint64_t>(report.diverged_size());
   const std::uint64_t total = std::max(report.compared().diverged(), shown);
-  page.AddHeading(total > shown
-                      ? fmt::format("Diverged, in order of execution (first {} of {}; --all lists every one)",
-                                    FormatCount(shown), FormatCount(total))
-                      : "Diverged, in order of execution");
+  page.AddHeading(
+      total > shown
+          ? fmt::format("Diverged, in order of execution (first {} of {}; --all lists every one)",
+                        FormatCount(shown), FormatCount(total))
+          : "Diverged, in order of execution");
   page.AddTable(std::move(table));
 }
 
@@ -182,7 +187,8 @@ void AddOtherOrigins(const v1::DiffReport& report, Page& page) {
   std::vector<std::string> items;
   for (int i = 1; i < report.origins_size() && i <= kOriginsShown; ++i) {
     const v1::Divergence& d = report.origins(i);
-    items.push_back(fmt::format("{}: {}, distance {}", WhereText(d), ReasonText(d, report), DistanceText(d)));
+    items.push_back(
+        fmt::format("{}: {}, distance {}", WhereText(d), ReasonText(d, report), DistanceText(d)));
   }
   if (report.origins_size() > kOriginsShown + 1) {
     items.push_back(fmt::format("and {} more", report.origins_size() - kOriginsShown - 1));
@@ -196,33 +202,38 @@ void AppendGrowth(const v1::DiffReport& report, std::vector<std::string>& items)
   const auto with_distance = [](const v1::GrowthPoint& point) { return point.has_distance(); };
   const auto first = std::find_if(points.begin(), points.end(), with_distance);
   if (first == points.end()) return;
-  std::string text = fmt::format("typical distance of records that are not identical: {} at step {}",
-                                 FormatShort(first->distance()), first->step());
+  std::string text =
+      fmt::format("typical distance of records that are not identical: {} at step {}",
+                  FormatShort(first->distance()), first->step());
   const auto last = std::find_if(points.rbegin(), points.rend(), with_distance);
   if (last->step() != first->step()) {
     text += fmt::format(", {} at step {}", FormatShort(last->distance()), last->step());
   }
   if (report.growth().has_factor_per_step()) {
-    text += fmt::format("; grows {} times a step at first", FormatShort(report.growth().factor_per_step()));
+    text += fmt::format("; grows {} times a step at first",
+                        FormatShort(report.growth().factor_per_step()));
   }
   items.push_back(std::move(text));
 }
 
-// "rounding: measured from 5 twins of base, with noise of 1, 32, 1024 and 32768 units in the last place"
-// "rounding: measured from the repeats base2 and base3"
+// "rounding: measured from 5 twins of base, with noise of 1, 32, 1024 and 32768 units in the last
+// place" "rounding: measured from the repeats base2 and base3"
 std::string MeasuredText(const v1::DiffReport& report) {
   const v1::NoiseSource& noise = report.noise();
   const auto list = [](int count, const auto& item) {
     std::string all;
-    for (int i = 0; i < count; ++i) all += (i == 0 ? "" : i + 1 == count ? " and " : ", ") + item(i);
+    for (int i = 0; i < count; ++i)
+      all += (i == 0 ? "" : i + 1 == count ? " and " : ", ") + item(i);
     return all;
   };
   if (BaseOfTwin(noise.runs(0)) != report.run_a())
-    return fmt::format("rounding: measured from the {} {}", noise.runs_size() == 1 ? "repeat" : "repeats",
+    return fmt::format("rounding: measured from the {} {}",
+                       noise.runs_size() == 1 ? "repeat" : "repeats",
                        list(noise.runs_size(), [&](int i) { return Printable(noise.runs(i)); }));
   const std::set<double> sizes(noise.scale().begin(), noise.scale().end());
-  const std::string units = list(static_cast<int>(sizes.size()),
-                                 [&](int i) { return fmt::format("{:g}", *std::next(sizes.begin(), i)); });
+  const std::string units = list(static_cast<int>(sizes.size()), [&](int i) {
+    return fmt::format("{:g}", *std::next(sizes.begin(), i));
+  });
   return fmt::format("rounding: measured from {} {} of {}, with noise of {} {} in the last place",
                      noise.scale_size(), noise.scale_size() == 1 ? "twin" : "twins",
                      Printable(report.run_a()), units, units == "1" ? "unit" : "units");
@@ -232,17 +243,20 @@ void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) 
   const bool uncertain =
       report.has_explained() || (report.has_root() && report.root().confidence() != "certain");
   if (!report.has_noise() && uncertain)
-    items.push_back(fmt::format("rounding: judged by rules; to measure it: statctl twins {} -- COMMAND",
-                                Printable(report.run_a())));
+    items.push_back(
+        fmt::format("rounding: judged by rules; to measure it: statctl twins {} -- COMMAND",
+                    Printable(report.run_a())));
   if (!report.has_noise()) return;
   if (report.noise().twins() > 0) {
     items.push_back(MeasuredText(report));
     return;
   }
   std::string runs;
-  for (const std::string& run : report.noise().runs()) runs += (runs.empty() ? "" : ", ") + Printable(run);
-  items.push_back(fmt::format("noise: {} {}; only differences of more than 10 times the noise diverge",
-                              report.noise().stored() ? "as saved from repeats" : "from repeats", runs));
+  for (const std::string& run : report.noise().runs())
+    runs += (runs.empty() ? "" : ", ") + Printable(run);
+  items.push_back(
+      fmt::format("noise: {} {}; only differences of more than 10 times the noise diverge",
+                  report.noise().stored() ? "as saved from repeats" : "from repeats", runs));
 }
 
 void AddAligned(const v1::DiffReport& report, Page& page) {
@@ -257,9 +271,10 @@ void AddAligned(const v1::DiffReport& report, Page& page) {
     table.AddRow({Printable(names.a()), Printable(names.b()), Printable(names.method()),
                   fmt::format("{:.2f}", names.confidence())});
   }
-  page.AddHeading(report.aligned_size() > kAlignedShown
-                      ? fmt::format("Matched names (first {} of {})", kAlignedShown, report.aligned_size())
-                      : "Matched names");
+  page.AddHeading(
+      report.aligned_size() > kAlignedShown
+          ? fmt::format("Matched names (first {} of {})", kAlignedShown, report.aligned_size())
+          : "Matched names");
   page.AddTable(std::move(table));
 }
 
@@ -272,21 +287,23 @@ std::string BothRanks(const RankList& a, const RankList& b) {
 
 void AddCompared(const v1::DiffReport& report, Page& page) {
   const v1::Compared& c = report.compared();
-  std::vector<std::string> items = {
-      fmt::format("{} records: {} identical, {} within tolerance, {} diverged", FormatCount(c.records()),
-                  FormatCount(c.identical()), FormatCount(c.within_tolerance()), FormatCount(c.diverged()))};
+  std::vector<std::string> items = {fmt::format(
+      "{} records: {} identical, {} within tolerance, {} diverged", FormatCount(c.records()),
+      FormatCount(c.identical()), FormatCount(c.within_tolerance()), FormatCount(c.diverged()))};
   if (report.has_steps()) {
-    items.push_back(fmt::format("steps {}..{}, ranks {}", report.steps().first(), report.steps().last(),
+    items.push_back(fmt::format("steps {}..{}, ranks {}", report.steps().first(),
+                                report.steps().last(),
                                 BothRanks(report.ranks(), report.ranks_b())));
   }
-  items.push_back(fmt::format("initial weights: {}; batches: {}", Printable(report.inputs().weights()),
+  items.push_back(fmt::format("initial weights: {}; batches: {}",
+                              Printable(report.inputs().weights()),
                               Printable(report.inputs().batches())));
   if (report.verdict() == v1::VERDICT_DIVERGED) {
     const v1::Spread& spread = report.spread();
-    items.push_back(fmt::format("spread: {} of {} activations, {} step{}, ranks {}",
-                                FormatCount(spread.activations()), FormatCount(spread.activations_total()),
-                                FormatCount(spread.steps()), spread.steps() == 1 ? "" : "s",
-                                BothRanks(spread.ranks(), spread.ranks_b())));
+    items.push_back(fmt::format(
+        "spread: {} of {} activations, {} step{}, ranks {}", FormatCount(spread.activations()),
+        FormatCount(spread.activations_total()), FormatCount(spread.steps()),
+        spread.steps() == 1 ? "" : "s", BothRanks(spread.ranks(), spread.ranks_b())));
   }
   AppendGrowth(report, items);
   AppendNoise(report, items);
@@ -294,21 +311,22 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
       !(report.has_first() && SamePlace(report.first(), report.first_bitwise()))) {
     const v1::Divergence& d = report.first_bitwise();
     items.push_back(fmt::format("first difference of any size: {}, {}", WhereText(d),
-                                d.has_distance() && d.distance() == 0 ? "smaller than its sketch resolves"
-                                                                      : "distance " + DistanceText(d)));
+                                d.has_distance() && d.distance() == 0
+                                    ? "smaller than its sketch resolves"
+                                    : "distance " + DistanceText(d)));
   }
   page.AddHeading("Compared");
   page.AddItems(std::move(items));
 }
 
-void AppendOnly(const google::protobuf::RepeatedPtrField<std::string>& names, const std::string& run,
-                std::vector<std::string>& items) {
+void AppendOnly(const google::protobuf::RepeatedPtrField<std::string>& names,
+                const std::string& run, std::vector<std::string>& items) {
   for (int i = 0; i < names.size() && i < kUnmatchedShown; ++i) {
     items.push_back(fmt::format("only in {}: {}", Printable(run), Printable(names[i])));
   }
   if (names.size() > kUnmatchedShown) {
-    items.push_back(
-        fmt::format("only in {}: {} more", Printable(run), FormatCount(names.size() - kUnmatchedShown)));
+    items.push_back(fmt::format("only in {}: {} more", Printable(run),
+                                FormatCount(names.size() - kUnmatchedShown)));
   }
 }
 
@@ -332,10 +350,10 @@ void AddConfiguration(const v1::DiffReport& report, Page& page) {
     const v1::ConfigDifference& d = differences[i];
     table.AddRow({d.key(), d.has_a() ? d.a() : "(not set)", d.has_b() ? d.b() : "(not set)"});
   }
-  page.AddHeading(
-      differences.size() > kConfigShown
-          ? fmt::format("Configuration that differs (first {} of {})", kConfigShown, differences.size())
-          : "Configuration that differs");
+  page.AddHeading(differences.size() > kConfigShown
+                      ? fmt::format("Configuration that differs (first {} of {})", kConfigShown,
+                                    differences.size())
+                      : "Configuration that differs");
   page.AddTable(std::move(table));
 }
 

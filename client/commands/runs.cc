@@ -26,8 +26,9 @@ std::string NameCell(const v1::RunSummary& run, const TwinCounts& hidden) {
 }
 
 std::string RanksCell(const v1::RunSummary& run) {
-  return run.ranks() == RanksExpected(run) ? std::to_string(run.ranks())
-                                           : fmt::format("{} of {}", run.ranks(), RanksExpected(run));
+  return run.ranks() == RanksExpected(run)
+             ? std::to_string(run.ranks())
+             : fmt::format("{} of {}", run.ranks(), RanksExpected(run));
 }
 
 // `hidden`: twins that are only counted.
@@ -48,8 +49,8 @@ Page Render(const v1::ListRunsResponse& response, const TwinCounts& hidden) {
   const std::int64_t now = NowUnixNanos();
   for (const v1::RunSummary& run : response.runs()) {
     table.AddRow({NameCell(run, hidden), run.state(), RanksCell(run), StepsText(run),
-                  FormatCount(run.records()), std::to_string(run.attempts()), FormatCount(run.dropped()),
-                  FormatAgo(run.start_unix_nanos(), now)});
+                  FormatCount(run.records()), std::to_string(run.attempts()),
+                  FormatCount(run.dropped()), FormatAgo(run.start_unix_nanos(), now)});
   }
   page.AddTable(std::move(table));
   return page;
@@ -60,7 +61,8 @@ void Choose(const RunsOptions& options, v1::ListRunsResponse& response) {
   auto& runs = *response.mutable_runs();
   runs.erase(std::remove_if(runs.begin(), runs.end(),
                             [&](const v1::RunSummary& run) {
-                              return (!options.filter.empty() && !MatchesGlob(options.filter, run.run())) ||
+                              return (!options.filter.empty() &&
+                                      !MatchesGlob(options.filter, run.run())) ||
                                      (!options.state.empty() && options.state != run.state());
                             }),
              runs.end());
@@ -69,7 +71,8 @@ void Choose(const RunsOptions& options, v1::ListRunsResponse& response) {
     if (options.sort == "records") return run.records();
     return options.sort == "start" ? static_cast<std::uint64_t>(run.start_unix_nanos()) : 0;
   };
-  std::stable_sort(runs.begin(), runs.end(), [&](const auto& x, const auto& y) { return key(x) > key(y); });
+  std::stable_sort(runs.begin(), runs.end(),
+                   [&](const auto& x, const auto& y) { return key(x) > key(y); });
 }
 
 // Removes the twins of runs that are in the list, and counts them.
@@ -98,13 +101,16 @@ void PutTwinsBelow(v1::ListRunsResponse& response) {
     const int own = places.at(run.run());
     return base == places.end() ? std::pair(own, -1) : std::pair(base->second, own);
   };
-  std::sort(runs.begin(), runs.end(), [&](const auto& x, const auto& y) { return place(x) < place(y); });
+  std::sort(runs.begin(), runs.end(),
+            [&](const auto& x, const auto& y) { return place(x) < place(y); });
 }
 
 // Why nothing is left: which states and names there are.
-std::string NothingLeft(const RunsOptions& options, const std::set<std::string>& states, std::size_t runs) {
+std::string NothingLeft(const RunsOptions& options, const std::set<std::string>& states,
+                        std::size_t runs) {
   std::string text = fmt::format("None of the {} runs", FormatCount(runs));
-  if (!options.filter.empty()) text += fmt::format(" is named '{}'", Printable(options.filter, 200));
+  if (!options.filter.empty())
+    text += fmt::format(" is named '{}'", Printable(options.filter, 200));
   if (!options.filter.empty() && !options.state.empty()) text += " and";
   if (!options.state.empty()) {
     std::string known;

@@ -53,7 +53,8 @@ bool IsHidden(const ScalarsOptions& options, const std::string& name) {
 void AddHidden(const std::set<std::string>& hidden, Page& page) {
   if (hidden.empty()) return;
   std::string names;
-  for (const std::string& name : hidden) names += (names.empty() ? "" : ", ") + Shown(name, kNameWidth);
+  for (const std::string& name : hidden)
+    names += (names.empty() ? "" : ", ") + Shown(name, kNameWidth);
   page.AddSentence(fmt::format("Left out, as only diff reads {}: {}. --all shows {}.",
                                hidden.size() == 1 ? "it" : "them", names,
                                hidden.size() == 1 ? "it" : "them"));
@@ -86,31 +87,34 @@ class Plots {
         if (lines.size() == kPlottedLinesMax) break;
         PlotLine line{.label = label, .points = {}};
         for (const auto& [step, mean] : steps)
-          line.points.emplace_back(static_cast<double>(step), mean.first / static_cast<double>(mean.second));
+          line.points.emplace_back(static_cast<double>(step),
+                                   mean.first / static_cast<double>(mean.second));
         lines.push_back(std::move(line));
       }
-      if (std::none_of(lines.begin(), lines.end(), [](const auto& line) { return line.points.size() > 1; }))
+      if (std::none_of(lines.begin(), lines.end(),
+                       [](const auto& line) { return line.points.size() > 1; }))
         continue;
       std::string plot = Plot(lines, axis);
       if (plot.empty()) continue;
       if (drawn++ == kPlotsMax) {
-        page.AddSentence(
-            fmt::format("These are {} of {} plots; --name chooses a scalar.", kPlotsMax, values_.size()));
+        page.AddSentence(fmt::format("These are {} of {} plots; --name chooses a scalar.",
+                                     kPlotsMax, values_.size()));
         return true;
       }
-      page.AddHeading(Shown(name, kNameWidth) +
-                      (axis == Axis::kLinear ? "" : ": relative difference, on a logarithmic axis") +
-                      (lines.size() < labels.size()
-                           ? fmt::format(" ({} of {} lines)", lines.size(), labels.size())
-                           : ""));
+      page.AddHeading(
+          Shown(name, kNameWidth) +
+          (axis == Axis::kLinear ? "" : ": relative difference, on a logarithmic axis") +
+          (lines.size() < labels.size()
+               ? fmt::format(" ({} of {} lines)", lines.size(), labels.size())
+               : ""));
       page.AddPlot(std::move(plot));
     }
     return drawn > 0;
   }
 
  private:
-  using Steps =
-      std::map<std::uint64_t, std::pair<double, std::uint64_t>>;  // sum and number of the step's values
+  using Steps = std::map<std::uint64_t,
+                         std::pair<double, std::uint64_t>>;  // sum and number of the step's values
   // By name, and then by label.
   std::map<std::tuple<int, std::string, Axis>, std::map<std::string, Steps>> values_;
 };
@@ -122,8 +126,9 @@ void AddTable(const ScalarsOptions& options, bool plotted, Table table, Page& pa
   if (cut) table.KeepLast(kRowsBelowPlots);
   page.AddTable(std::move(table));
   if (cut)
-    page.AddSentence(fmt::format("The last {} of {} rows; --all shows all, --format csv is for programs.",
-                                 kRowsBelowPlots, FormatCount(rows)));
+    page.AddSentence(
+        fmt::format("The last {} of {} rows; --all shows all, --format csv is for programs.",
+                    kRowsBelowPlots, FormatCount(rows)));
 }
 
 Table LongTable(const v1::ListScalarsResponse& response) {
@@ -140,14 +145,15 @@ Table LongTable(const v1::ListScalarsResponse& response) {
 }
 
 // A line a step and micro-batch, a column a name and rank.
-Table WideTable(const std::map<Line, std::map<Series, double>>& lines, const std::set<Series>& series,
-                bool micro_batches) {
+Table WideTable(const std::map<Line, std::map<Series, double>>& lines,
+                const std::set<Series>& series, bool micro_batches) {
   std::vector<Column> columns = {{"step", Align::kRight}};
   if (micro_batches) columns.push_back({"mb", Align::kRight});
   for (const auto& [name, first, ranks] : series) {
     const bool one = ranks == std::to_string(first);
-    columns.push_back({fmt::format("{} ({} {})", Shown(name, kHeadWidth), one ? "rank" : "ranks", ranks),
-                       Align::kRight, false, Use::kIfItFits});
+    columns.push_back(
+        {fmt::format("{} ({} {})", Shown(name, kHeadWidth), one ? "rank" : "ranks", ranks),
+         Align::kRight, false, Use::kIfItFits});
   }
   Table table(std::move(columns));
   for (const auto& [line, values] : lines) {
@@ -173,7 +179,8 @@ Table MakeTable(const v1::ListScalarsResponse& response) {
     fits = lines[{row.step(), row.micro_batch()}].emplace(column, row.value()).second && fits;
     micro_batches = micro_batches || row.micro_batch() > 0;
   }
-  return fits && series.size() <= kColumnsMax ? WideTable(lines, series, micro_batches) : LongTable(response);
+  return fits && series.size() <= kColumnsMax ? WideTable(lines, series, micro_batches)
+                                              : LongTable(response);
 }
 
 Result<v1::ListScalarsRequest> MakeRequest(const ScalarsOptions& options, const std::string& run) {
@@ -185,7 +192,8 @@ Result<v1::ListScalarsRequest> MakeRequest(const ScalarsOptions& options, const 
   return request;
 }
 
-Result<v1::ListScalarsResponse> Ask(Session& session, const ScalarsOptions& options, const std::string& run) {
+Result<v1::ListScalarsResponse> Ask(Session& session, const ScalarsOptions& options,
+                                    const std::string& run) {
   const auto request = MakeRequest(options, run);
   return request.ok() ? session.collector().ListScalars(*request) : request.status();
 }
@@ -204,17 +212,20 @@ std::optional<double> Difference(const ScalarPair& pair) {
 }
 // The difference relative to run A's value.
 std::optional<double> Relative(const ScalarPair& pair) {
-  if (!pair.both() || *pair.a == 0) return pair.both() && *pair.b == 0 ? std::optional(0.0) : std::nullopt;
+  if (!pair.both() || *pair.a == 0)
+    return pair.both() && *pair.b == 0 ? std::optional(0.0) : std::nullopt;
   return (*pair.b - *pair.a) / std::abs(*pair.a);
 }
 
-nlohmann::ordered_json ComparisonJson(const ScalarsOptions& options, const ScalarComparison& comparison) {
+nlohmann::ordered_json ComparisonJson(const ScalarsOptions& options,
+                                      const ScalarComparison& comparison) {
   nlohmann::ordered_json json = {
       {"run_a", options.run}, {"run_b", options.against}, {"same", comparison.same()}};
   json["series"] = nlohmann::ordered_json::array();
   for (const ScalarAgreement& at : comparison.series) {
-    nlohmann::ordered_json one = {{"name", at.name},      {"rank", at.rank},     {"compared", at.compared},
-                                  {"differ", at.differ},  {"only_a", at.only_a}, {"only_b", at.only_b},
+    nlohmann::ordered_json one = {{"name", at.name},         {"rank", at.rank},
+                                  {"compared", at.compared}, {"differ", at.differ},
+                                  {"only_a", at.only_a},     {"only_b", at.only_b},
                                   {"first_step", nullptr}};
     if (at.first) one["first_step"] = at.first->step;
     json["series"].push_back(std::move(one));
@@ -234,15 +245,18 @@ nlohmann::ordered_json ComparisonJson(const ScalarsOptions& options, const Scala
 }
 
 Table ToCsv(const ScalarComparison& comparison) {
-  Table table({{"name"}, {"rank"}, {"step"}, {"micro_batch"}, {"a"}, {"b"}, {"difference"}, {"relative"}});
+  Table table(
+      {{"name"}, {"rank"}, {"step"}, {"micro_batch"}, {"a"}, {"b"}, {"difference"}, {"relative"}});
   const auto cell = [](const std::optional<double>& value) {
     const auto number = Number(value);
-    return number.is_null() ? "" : number.is_string() ? number.get<std::string>() : DumpJson(number, -1);
+    return number.is_null()     ? ""
+           : number.is_string() ? number.get<std::string>()
+                                : DumpJson(number, -1);
   };
   for (const ScalarPair& pair : comparison.pairs) {
     table.AddRow({pair.name, std::to_string(pair.rank), std::to_string(pair.step),
-                  std::to_string(pair.micro_batch), cell(pair.a), cell(pair.b), cell(Difference(pair)),
-                  cell(Relative(pair))});
+                  std::to_string(pair.micro_batch), cell(pair.a), cell(pair.b),
+                  cell(Difference(pair)), cell(Relative(pair))});
   }
   return table;
 }
@@ -256,11 +270,12 @@ std::string AgreementText(const ScalarAgreement& at) {
   std::string text = fmt::format("{}, rank {}: ", Shown(at.name, kNameWidth), at.rank);
   if (at.compared == 0) return text + "in one run only";
   if (!at.first) {
-    text += fmt::format("{} value{}, none differs", FormatCount(at.compared), at.compared == 1 ? "" : "s");
+    text += fmt::format("{} value{}, none differs", FormatCount(at.compared),
+                        at.compared == 1 ? "" : "s");
   } else {
-    text += fmt::format("first differs at step {}: {} and {}{}; {} of {} values differ", at.first->step,
-                        FormatNumber(at.first->a), FormatNumber(at.first->b), ChangeText(*at.first),
-                        FormatCount(at.differ), FormatCount(at.compared));
+    text += fmt::format("first differs at step {}: {} and {}{}; {} of {} values differ",
+                        at.first->step, FormatNumber(at.first->a), FormatNumber(at.first->b),
+                        ChangeText(*at.first), FormatCount(at.differ), FormatCount(at.compared));
   }
   const std::uint64_t alone = at.only_a + at.only_b;
   return alone == 0 ? text : text + fmt::format("; {} in one run only", FormatCount(alone));
@@ -268,7 +283,8 @@ std::string AgreementText(const ScalarAgreement& at) {
 
 Page Render(const ScalarsOptions& options, ScalarComparison comparison) {
   Page page;
-  const std::string runs = fmt::format("{} and {}", Printable(options.run), Printable(options.against));
+  const std::string runs =
+      fmt::format("{} and {}", Printable(options.run), Printable(options.against));
   if (comparison.pairs.empty()) {
     page.AddSentence("No scalars in " + runs + " for this selection.");
     return page;
@@ -286,7 +302,8 @@ Page Render(const ScalarsOptions& options, ScalarComparison comparison) {
     }
   }
   page.AddItems(std::move(items));
-  std::erase_if(comparison.pairs, [&](const ScalarPair& pair) { return IsHidden(options, pair.name); });
+  std::erase_if(comparison.pairs,
+                [&](const ScalarPair& pair) { return IsHidden(options, pair.name); });
   const bool micro_batches = std::any_of(comparison.pairs.begin(), comparison.pairs.end(),
                                          [](const auto& p) { return p.micro_batch > 0; });
   std::vector<Column> columns = {{"name", Align::kLeft, true},

@@ -13,7 +13,8 @@ namespace {
 using PointKey = std::tuple<std::string, std::uint32_t, std::uint64_t, std::uint32_t, std::size_t>;
 
 template <typename Member>
-void Collect(const v1::ListScalarsResponse& from, Member member, std::map<PointKey, ScalarPair>& pairs) {
+void Collect(const v1::ListScalarsResponse& from, Member member,
+             std::map<PointKey, ScalarPair>& pairs) {
   std::map<PointKey, std::size_t> seen;
   for (const v1::ScalarRow& row : from.records()) {
     PointKey place{row.name(), row.rank(), row.step(), row.micro_batch(), 0};
@@ -38,7 +39,8 @@ bool ScalarComparison::same() const {
                      [](const ScalarAgreement& one) { return one.differ == 0; });
 }
 
-ScalarComparison CompareScalars(const v1::ListScalarsResponse& a, const v1::ListScalarsResponse& b) {
+ScalarComparison CompareScalars(const v1::ListScalarsResponse& a,
+                                const v1::ListScalarsResponse& b) {
   std::map<PointKey, ScalarPair> pairs;
   Collect(a, &ScalarPair::a, pairs);
   Collect(b, &ScalarPair::b, pairs);

@@ -74,7 +74,8 @@ Result<v1::Kind> ParseOneKind(const std::string& text) {
   const auto kinds = ParseKinds(text);
   if (!kinds.ok()) return kinds.status();
   if (kinds->size() != 1)
-    return Status(Code::kInvalidArgument, "found several kinds, '" + Printable(text) + "'; expected one");
+    return Status(Code::kInvalidArgument,
+                  "found several kinds, '" + Printable(text) + "'; expected one");
   return kinds->front();
 }
 

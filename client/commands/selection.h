@@ -17,8 +17,8 @@ std::vector<std::string> SplitCommas(std::string_view text);
 
 // "0,1,4-7" -> 0 1 4 5 6 7. Empty: none, which means all. kInvalidArgument names the invalid part.
 Result<std::vector<std::uint32_t>> ParseRanks(const std::string& text);
-// "output,grad_output"; empty: none, which means all. kInvalidArgument names the invalid part and the valid
-// kinds.
+// "output,grad_output"; empty: none, which means all. kInvalidArgument names the invalid part and
+// the valid kinds.
 Result<std::vector<v1::Kind>> ParseKinds(const std::string& text);
 Result<v1::Kind> ParseOneKind(const std::string& text);  // empty: unspecified
 // kInvalidArgument unless StepSet can parse it, as the collector will.

@@ -43,8 +43,10 @@ constexpr Statistic kStatistics[] = {
     {"l1", [](const Side& s) { return If(s.has_l1(), s.l1()); }, Statistic::kOnRequest},
     {"l2", [](const Side& s) { return If(s.has_l2(), s.l2()); }, Statistic::kAlways},
     {"nan", [](const Side& s) { return If(s.has_nan(), s.nan()); }, Statistic::kIfNonzero},
-    {"pos_inf", [](const Side& s) { return If(s.has_pos_inf(), s.pos_inf()); }, Statistic::kIfNonzero},
-    {"neg_inf", [](const Side& s) { return If(s.has_neg_inf(), s.neg_inf()); }, Statistic::kIfNonzero},
+    {"pos_inf", [](const Side& s) { return If(s.has_pos_inf(), s.pos_inf()); },
+     Statistic::kIfNonzero},
+    {"neg_inf", [](const Side& s) { return If(s.has_neg_inf(), s.neg_inf()); },
+     Statistic::kIfNonzero},
     {"zero", [](const Side& s) { return If(s.has_zero(), s.zero()); }, Statistic::kOnRequest},
     {"numel", [](const Side& s) { return If(s.has_numel(), s.numel()); }, Statistic::kOnRequest},
 };
@@ -68,10 +70,11 @@ Chosen Choose(const std::vector<std::string>& names) {
 Chosen ChooseFor(const v1::GetSeriesResponse& response) {
   Chosen chosen;
   for (const Statistic& statistic : kStatistics) {
-    const bool nonzero =
-        std::any_of(response.records().begin(), response.records().end(),
-                    [&](const auto& point) { return statistic.get(point.stats()).value_or(0) != 0; });
-    if (statistic.shown == Statistic::kAlways || (statistic.shown == Statistic::kIfNonzero && nonzero)) {
+    const bool nonzero = std::any_of(
+        response.records().begin(), response.records().end(),
+        [&](const auto& point) { return statistic.get(point.stats()).value_or(0) != 0; });
+    if (statistic.shown == Statistic::kAlways ||
+        (statistic.shown == Statistic::kIfNonzero && nonzero)) {
       chosen.push_back(&statistic);
     }
   }
@@ -100,7 +103,9 @@ const OptionalColumn kPlaces[] = {
      "train"},
 };
 
-std::string KindText(const v1::SeriesPoint& point) { return EnumText(*v1::Kind_descriptor(), point.kind()); }
+std::string KindText(const v1::SeriesPoint& point) {
+  return EnumText(*v1::Kind_descriptor(), point.kind());
+}
 
 // "3"; "0-7" if their parts were put together.
 std::string RanksOf(const v1::SeriesPoint& point) {
@@ -128,7 +133,8 @@ Table MakeTable(const v1::GetSeriesResponse& response, const Chosen& statistics)
     columns.push_back({std::string(statistic->name), Align::kRight, false, Use::kIfItFits});
   Table table(std::move(columns));
   for (const v1::SeriesPoint& point : response.records()) {
-    std::vector<std::string> cells = {std::to_string(point.step()), RanksOf(point), KindText(point)};
+    std::vector<std::string> cells = {std::to_string(point.step()), RanksOf(point),
+                                      KindText(point)};
     for (const OptionalColumn* place : places) cells.push_back(place->get(point));
     for (const Statistic* statistic : statistics)
       cells.push_back(FormatNumber(statistic->get(point.stats())));
@@ -137,7 +143,8 @@ Table MakeTable(const v1::GetSeriesResponse& response, const Chosen& statistics)
   return table;
 }
 
-// One for each kind, in the order of the records: outputs and gradients have nothing in common but a name.
+// One for each kind, in the order of the records: outputs and gradients have nothing in common but
+// a name.
 std::vector<std::pair<std::string, std::string>> MakePlots(const v1::GetSeriesResponse& response,
                                                            const Statistic& statistic) {
   const auto places = InterestingPlaces(response);
@@ -150,7 +157,8 @@ std::vector<std::pair<std::string, std::string>> MakePlots(const v1::GetSeriesRe
   for (const v1::SeriesPoint& point : response.records()) {
     auto of = std::find_if(kinds.begin(), kinds.end(),
                            [&](const OfKind& known) { return known.kind == KindText(point); });
-    if (of == kinds.end()) of = kinds.insert(of, {.kind = KindText(point), .lines = {}, .steps = {}});
+    if (of == kinds.end())
+      of = kinds.insert(of, {.kind = KindText(point), .lines = {}, .steps = {}});
     std::string label = fmt::format("{} rank {}", of->kind, RanksOf(point));
     for (const OptionalColumn* place : places)
       label += fmt::format(" {} {}", place->column.title, Printable(place->get(point)));
@@ -170,7 +178,8 @@ std::vector<std::pair<std::string, std::string>> MakePlots(const v1::GetSeriesRe
   return plots;
 }
 
-Page Render(const v1::GetSeriesResponse& response, const SeriesOptions& options, const Chosen& chosen) {
+Page Render(const v1::GetSeriesResponse& response, const SeriesOptions& options,
+            const Chosen& chosen) {
   Page page;
   page.AddTable(MakeTable(response, chosen.empty() ? ChooseFor(response) : chosen));
   if (chosen.size() != 1) return page;
@@ -253,19 +262,21 @@ Status ShowUpdateRatios(Session& session, const SeriesOptions& options) {
   request.set_run(options.run);
   STATCOLLECT_RETURN_IF_ERROR(Select(options.ranks, options.steps, request));
   // The step before the first is needed too, and those between.
-  request.set_steps(fmt::format("{}-{}", wanted->first() - std::min<std::uint64_t>(1, wanted->first()),
-                                wanted->last() == StepSet::kLastStep ? "" : std::to_string(wanted->last())));
+  request.set_steps(
+      fmt::format("{}-{}", wanted->first() - std::min<std::uint64_t>(1, wanted->first()),
+                  wanted->last() == StepSet::kLastStep ? "" : std::to_string(wanted->last())));
   request.add_kinds(v1::KIND_WEIGHT);
   request.set_sketches(true);
   request.set_whole(!options.by_rank && options.ranks.empty());
   UpdateRatios ratios(options.activation);
   RecordsDecoder decoder(ratios);
-  STATCOLLECT_RETURN_IF_ERROR(
-      session.collector().ReadRecords(request, [&](const auto& message) { return decoder.Take(message); }));
+  STATCOLLECT_RETURN_IF_ERROR(session.collector().ReadRecords(
+      request, [&](const auto& message) { return decoder.Take(message); }));
   if (!ratios.seen())
-    return {Code::kNotFound, "no record of a weight '" + Printable(options.activation) +
-                                 "' in these steps and ranks; statctl summary lists the names, and watch "
-                                 "records weights with its optimizer"};
+    return {Code::kNotFound,
+            "no record of a weight '" + Printable(options.activation) +
+                "' in these steps and ranks; statctl summary lists the names, and watch "
+                "records weights with its optimizer"};
   const v1::ListScalarsResponse rows = ToScalars(options, ratios, *wanted);
   session.Print(
       rows, [&] { return FlattenRecords(rows.records(), kIdentityColumns); },
@@ -290,13 +301,15 @@ Result<std::vector<std::string>> ParseSeriesStatistics(const std::string& text) 
 }
 
 int Series(Session& session, const SeriesOptions& options) {
-  const std::string attempted = "series " + Printable(options.run) + " " + Printable(options.activation);
+  const std::string attempted =
+      "series " + Printable(options.run) + " " + Printable(options.activation);
   if (options.stats == kUpdateRatio) {
     const Status shown = ShowUpdateRatios(session, options);
     return shown.ok() ? kExitSame : session.Fail(attempted, shown);
   }
   v1::GetSeriesRequest request;
-  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok())
+    return session.Fail(attempted, wrong);
   const auto names = ParseSeriesStatistics(options.stats);
   if (!names.ok()) return session.Fail(attempted, names.status());
   const auto response = session.collector().GetSeries(request);

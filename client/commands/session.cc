@@ -35,18 +35,22 @@ int Interrupted() {
 // Whether the text has the word, and not as a part of a longer one.
 bool HasWord(std::string_view text, std::string_view word) {
   const auto is_end = [&](std::size_t at) {
-    return at >= text.size() || text[at] == ' ' || text[at] == '\'' || text[at] == ',' || text[at] == ';';
+    return at >= text.size() || text[at] == ' ' || text[at] == '\'' || text[at] == ',' ||
+           text[at] == ';';
   };
-  for (std::size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+  for (std::size_t at = text.find(word); at != std::string_view::npos;
+       at = text.find(word, at + 1)) {
     if ((at == 0 || is_end(at - 1)) && is_end(at + word.size())) return true;
   }
   return false;
 }
 
-// Whether the message says itself what was attempted, as "top of run 'base': ...", or names all of its objects first, as
-// "no run 'base'; ...". Objects: the words of `attempted` after the first, that are not the command's.
+// Whether the message says itself what was attempted, as "top of run 'base': ...", or names all of
+// its objects first, as "no run 'base'; ...". Objects: the words of `attempted` after the first,
+// that are not the command's.
 bool SaysItself(std::string_view message, std::string_view attempted, std::string_view command) {
-  const std::string_view subject = message.substr(0, std::min(message.find(": "), message.find(';')));
+  const std::string_view subject =
+      message.substr(0, std::min(message.find(": "), message.find(';')));
   std::size_t objects = 0, named = 0;
   bool is_verb = true;
   for (const std::string_view word : PartsOf(attempted, ' ')) {
@@ -87,14 +91,16 @@ void BlockInterrupts() {
   pthread_sigmask(SIG_BLOCK, &interrupt, nullptr);
 }
 
-// The signal is taken by a thread that waits for it: cancelling a call is nothing for a signal handler.
+// The signal is taken by a thread that waits for it: cancelling a call is nothing for a signal
+// handler.
 void WatchInterrupts(const std::shared_ptr<Collector>& collector) {
   std::thread([collector] {
     const sigset_t interrupt = Interrupt();
     int signal = 0;
     while (sigwait(&interrupt, &signal) == 0) {
       if (collector->Cancel()) continue;
-      if (isatty(STDERR_FILENO)) std::fputc('\n', stderr);  // from behind the question, or a table's half
+      if (isatty(STDERR_FILENO))
+        std::fputc('\n', stderr);  // from behind the question, or a table's half
       std::_Exit(Interrupted());
     }
   }).detach();

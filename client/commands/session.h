@@ -44,16 +44,17 @@ class Session {
   const Terminal& terminal() const { return terminal_; }
   Collector& collector() { return collector_; }
 
-  // Prints on standard error why there is no answer, and returns the exit code. `attempted`: "diff base ort"; left out if
-  // the message says it itself, as "top of run 'base': ..." does. kCancelled (Ctrl-C) returns
-  // kExitInterrupted.
+  // Prints on standard error why there is no answer, and returns the exit code. `attempted`: "diff
+  // base ort"; left out if the message says it itself, as "top of run 'base': ..." does. kCancelled
+  // (Ctrl-C) returns kExitInterrupted.
   int Fail(const std::string& attempted, const Status& status) const;
 
   // --- answers, on standard output
-  // Prints in the requested format. `csv` makes the Table, `page` the Page; only the one that is printed is
-  // made.
+  // Prints in the requested format. `csv` makes the Table, `page` the Page; only the one that is
+  // printed is made.
   template <typename MakeTable, typename MakePage>
-  void Print(const google::protobuf::Message& message, const MakeTable& csv, const MakePage& page) const {
+  void Print(const google::protobuf::Message& message, const MakeTable& csv,
+             const MakePage& page) const {
     switch (options_.format) {
       case Format::kJson:
         return PrintJson(message);
@@ -76,11 +77,11 @@ class Session {
   Collector& collector_;
 };
 
-// Keeps Ctrl-C from ending the process until WatchInterrupts. Call it before the process has other threads,
-// including gRPC's.
+// Keeps Ctrl-C from ending the process until WatchInterrupts. Call it before the process has other
+// threads, including gRPC's.
 void BlockInterrupts();
-// The first Ctrl-C cancels the running query. A second one, or one while no query runs, ends the process with
-// kExitInterrupted. Both print "statctl: interrupted" on standard error.
+// The first Ctrl-C cancels the running query. A second one, or one while no query runs, ends the
+// process with kExitInterrupted. Both print "statctl: interrupted" on standard error.
 void WatchInterrupts(const std::shared_ptr<Collector>& collector);
 
 std::int64_t NowUnixNanos();

@@ -32,9 +32,9 @@ Table RankTable(const v1::AttemptInfo& attempt) {
                {"records", Align::kRight},
                {"dropped", Align::kLeft, true, Use::kIfItVaries}});
   for (const v1::RankInfo& rank : attempt.ranks()) {
-    table.AddRow({std::to_string(rank.rank()), rank.host(), std::to_string(rank.pid()), rank.state(),
-                  StepsText(rank), FormatCount(rank.stat_records()), FormatCount(rank.records()),
-                  Dropped(rank.dropped())});
+    table.AddRow({std::to_string(rank.rank()), rank.host(), std::to_string(rank.pid()),
+                  rank.state(), StepsText(rank), FormatCount(rank.stat_records()),
+                  FormatCount(rank.records()), Dropped(rank.dropped())});
   }
   return table;
 }
@@ -60,13 +60,17 @@ void AddActivations(const v1::GetRunResponse& run, Page& page) {
   page.AddTable(std::move(kinds));
 }
 
-// The program's own settings first, as far as their names tell: those of the checklist have sections.
+// The program's own settings first, as far as their names tell: those of the checklist have
+// sections.
 void AddConfiguration(const v1::GetRunResponse& run, Page& page) {
   constexpr std::size_t kAllUpTo = 20, kShown = 12;
-  std::vector<std::pair<std::string, std::string>> settings(run.config().begin(), run.config().end());
+  std::vector<std::pair<std::string, std::string>> settings(run.config().begin(),
+                                                            run.config().end());
   if (settings.empty()) return;
   std::sort(settings.begin(), settings.end(), [](const auto& x, const auto& y) {
-    const auto has_section = [](const auto& setting) { return setting.first.find('.') != std::string::npos; };
+    const auto has_section = [](const auto& setting) {
+      return setting.first.find('.') != std::string::npos;
+    };
     return std::pair(has_section(x), x) < std::pair(has_section(y), y);
   });
   const std::size_t all = settings.size();
@@ -90,11 +94,13 @@ std::string ExtentText(const v1::GetRunResponse& run) {
                            [](const v1::RankInfo& rank) { return rank.stat_records() > 0; });
       });
   if (!tensors)
-    return summary.has_first_step() ? "no tensors, other records in steps " + StepsText(summary) : "no steps";
+    return summary.has_first_step() ? "no tensors, other records in steps " + StepsText(summary)
+                                    : "no steps";
   if (summary.steps() < summary.last_step() - summary.first_step() + 1)
-    return fmt::format("tensors in {} of the steps {}", FormatCount(summary.steps()), StepsText(summary));
-  return fmt::format("{} step{} ({})", FormatCount(summary.steps()), summary.steps() == 1 ? "" : "s",
-                     StepsText(summary));
+    return fmt::format("tensors in {} of the steps {}", FormatCount(summary.steps()),
+                       StepsText(summary));
+  return fmt::format("{} step{} ({})", FormatCount(summary.steps()),
+                     summary.steps() == 1 ? "" : "s", StepsText(summary));
 }
 
 std::string Every(std::uint64_t every) {
@@ -102,15 +108,18 @@ std::string Every(std::uint64_t every) {
   return fmt::format("every {}{} step", every, every == 2 ? "nd" : "th");
 }
 
-// "full statistics every 10th step (overhead 2%: measured 1.7%)". Empty: the run has no overhead budget.
+// "full statistics every 10th step (overhead 2%: measured 1.7%)". Empty: the run has no overhead
+// budget.
 std::string OverheadText(const google::protobuf::Map<std::string, std::string>& config) {
-  const auto budget = config.find("recording.overhead"), steps = config.find("recording.full_steps");
+  const auto budget = config.find("recording.overhead"),
+             steps = config.find("recording.full_steps");
   if (budget == config.end() || steps == config.end()) return {};
   const std::string& text = steps->second;  // "0-13/1, 14-/10, 95-98/1"
   const std::size_t open = text.find("-/");
-  const auto every = open == std::string::npos ? std::nullopt
-                                               : ParseNumber<std::uint64_t>(std::string_view(text).substr(
-                                                     open + 2, text.find(',', open) - open - 2));
+  const auto every = open == std::string::npos
+                         ? std::nullopt
+                         : ParseNumber<std::uint64_t>(std::string_view(text).substr(
+                               open + 2, text.find(',', open) - open - 2));
   if (!every) return {};
   const auto measured = config.find("recording.overhead_measured");
   return fmt::format(
@@ -122,8 +131,8 @@ Page Render(const v1::GetRunResponse& run) {
   const v1::RunSummary& summary = run.summary();
   Page page;
   page.AddSentence(
-      fmt::format("is {}: {} of {} ranks{}, {}, {} records, {} dropped, started {}", summary.state(),
-                  summary.ranks(), RanksExpected(summary),
+      fmt::format("is {}: {} of {} ranks{}, {}, {} records, {} dropped, started {}",
+                  summary.state(), summary.ranks(), RanksExpected(summary),
                   RanksExpected(summary) == summary.world_size()
                       ? ""
                       : fmt::format(" that record, in a world of {}", summary.world_size()),
@@ -162,7 +171,8 @@ int ShowRun(Session& session, const std::string& run) {
 
 Status CheckUse(const ShowOptions& o, Format format) {
   return CheckOptionUse(
-      {{"--rank", !o.ranks.empty(), o.memory || o.padding || o.events, "--memory, --padding or --events"},
+      {{"--rank", !o.ranks.empty(), o.memory || o.padding || o.events,
+        "--memory, --padding or --events"},
        {"--step", !o.steps.empty(), o.memory || o.padding, "--memory or --padding"},
        {"--modules", o.modules, o.memory, "--memory"},
        {"--top", o.top.has_value(), o.memory, "--memory"},
@@ -188,9 +198,11 @@ int Show(Session& session, const ShowOptions& o) {
   if (o.padding)
     return Density(session, {.run = o.run, .input = o.input, .ranks = o.ranks, .steps = o.steps});
   if (o.events)
-    return Events(
-        session,
-        {.run = o.run, .ranks = o.ranks, .kinds = o.kinds, .since_step = o.since_step, .follow = o.follow});
+    return Events(session, {.run = o.run,
+                            .ranks = o.ranks,
+                            .kinds = o.kinds,
+                            .since_step = o.since_step,
+                            .follow = o.follow});
   return ShowRun(session, o.run);
 }
 

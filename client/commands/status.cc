@@ -14,7 +14,8 @@ namespace statcollect::client {
 namespace {
 
 std::string LostText(const v1::GetStatusResponse& s) {
-  const std::map<std::string, std::uint64_t> causes(s.dropped_by_cause().begin(), s.dropped_by_cause().end());
+  const std::map<std::string, std::uint64_t> causes(s.dropped_by_cause().begin(),
+                                                    s.dropped_by_cause().end());
   std::uint64_t sum = 0;
   std::string text;
   for (const auto& [cause, count] : causes) {
@@ -38,8 +39,8 @@ std::string LimitsText(const v1::Retention& r) {
       r.disk_bytes_max() > 0 ? "the oldest runs above " + FormatBytes(r.disk_bytes_max()) : "";
   if (age.empty() && size.empty()) return "off; statcollectord --retention, --max-disk";
   return fmt::format("removes {}{}{}; removed {} ({}) since start", age,
-                     age.empty() || size.empty() ? "" : ", and ", size, FormatCount(r.runs_removed()),
-                     FormatBytes(r.bytes_removed()));
+                     age.empty() || size.empty() ? "" : ", and ", size,
+                     FormatCount(r.runs_removed()), FormatBytes(r.bytes_removed()));
 }
 
 std::string NextText(const v1::RetentionNext& next, std::int64_t now) {
@@ -66,35 +67,40 @@ std::string CountsText(const google::protobuf::Map<std::string, std::uint64_t>& 
   const std::map<std::string, std::uint64_t> sorted(by_rule.begin(), by_rule.end());
   std::string text;
   for (const auto& [rule, count] : sorted) {
-    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", FormatCount(count), rule);
+    if (count > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", FormatCount(count), rule);
   }
   return text.empty() ? "none" : text;
 }
 
 void AddAlarms(const v1::Alarms& a, Table* table) {
   if (!a.enabled()) return table->AddRow({"alarms", "off; statcollectord --alarms"});
-  table->AddRow({"alarms", CountsText(a.raised()) + " since start; active: " + CountsText(a.active())});
+  table->AddRow(
+      {"alarms", CountsText(a.raised()) + " since start; active: " + CountsText(a.active())});
   if (a.skipped_records() > 0)
-    table->AddRow({"alarms skipped", FormatCount(a.skipped_records()) + " records: could not keep up"});
-  if (!a.webhook().empty()) {
     table->AddRow(
-        {"alarm webhook", fmt::format("{}: {} sent, {} attempts failed, {} dropped", a.webhook(),
-                                      FormatCount(a.webhook_sent()), FormatCount(a.webhook_failed()),
-                                      FormatCount(a.webhook_dropped()))});
+        {"alarms skipped", FormatCount(a.skipped_records()) + " records: could not keep up"});
+  if (!a.webhook().empty()) {
+    table->AddRow({"alarm webhook",
+                   fmt::format("{}: {} sent, {} attempts failed, {} dropped", a.webhook(),
+                               FormatCount(a.webhook_sent()), FormatCount(a.webhook_failed()),
+                               FormatCount(a.webhook_dropped()))});
   }
 }
 
 void AddAccess(const v1::Access& a, Table* table) {
   if (!a.on())
-    return table->AddRow({"access", "open to whoever reaches the collector; statcollectord token create"});
+    return table->AddRow(
+        {"access", "open to whoever reaches the collector; statcollectord token create"});
   table->AddRow(
       {"access",
-       fmt::format("tokens or certificates; since start {} calls refused without a valid one, {} for "
-                   "want of a scope or project",
-                   FormatCount(a.unauthenticated()), FormatCount(a.permission_denied()))});
+       fmt::format(
+           "tokens or certificates; since start {} calls refused without a valid one, {} for "
+           "want of a scope or project",
+           FormatCount(a.unauthenticated()), FormatCount(a.permission_denied()))});
   if (a.streams_refused() > 0)
-    table->AddRow(
-        {"access limit", FormatCount(a.streams_refused()) + " streams refused, over a caller's limit"});
+    table->AddRow({"access limit",
+                   FormatCount(a.streams_refused()) + " streams refused, over a caller's limit"});
   if (a.audit_lost() > 0)
     table->AddRow({"audit log", FormatCount(a.audit_lost()) + " lines could not be written"});
 }
@@ -104,15 +110,16 @@ void AddProject(const v1::GetStatusResponse& s, Table* table) {
   const v1::ProjectDisk& disk = s.project_disk();
   if (s.has_project_disk()) {
     const bool full = disk.bytes_max() > 0 && disk.bytes() >= disk.bytes_max();
-    table->AddRow({"project",
-                   fmt::format("{}: {}, limit {}{}", disk.project(), FormatBytes(disk.bytes()),
-                               disk.bytes_max() == 0 ? "none" : FormatBytes(disk.bytes_max()),
-                               full ? "; its records are refused until runs are removed (statctl rm)" : "")});
+    table->AddRow(
+        {"project",
+         fmt::format("{}: {}, limit {}{}", disk.project(), FormatBytes(disk.bytes()),
+                     disk.bytes_max() == 0 ? "none" : FormatBytes(disk.bytes_max()),
+                     full ? "; its records are refused until runs are removed (statctl rm)" : "")});
   }
   if (s.access().quota_refused() > 0) {
-    table->AddRow(
-        {"project limits", fmt::format("{} projects over their limit; {} streams and batches refused",
-                                       s.projects_full(), FormatCount(s.access().quota_refused()))});
+    table->AddRow({"project limits",
+                   fmt::format("{} projects over their limit; {} streams and batches refused",
+                               s.projects_full(), FormatCount(s.access().quota_refused()))});
   }
 }
 
@@ -127,16 +134,19 @@ Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
                                                    : s.http_address()});
   table.AddRow({"up", FormatDuration(s.uptime_seconds())});
   table.AddRow({"data", fmt::format("{} ({})", s.data_dir(), s.durability())});
-  table.AddRow({"disk", fmt::format("{} used, {}", FormatBytes(s.disk_bytes()),
-                                    s.disk_free_unknown() ? "free space unknown"
-                                                          : FormatBytes(s.disk_free_bytes()) + " free")});
-  table.AddRow({"runs", FormatCount(s.runs())});
   table.AddRow(
-      {"streams", fmt::format("{} open, {} since start", s.streams_open(), FormatCount(s.streams_total()))});
+      {"disk", fmt::format("{} used, {}", FormatBytes(s.disk_bytes()),
+                           s.disk_free_unknown() ? "free space unknown"
+                                                 : FormatBytes(s.disk_free_bytes()) + " free")});
+  table.AddRow({"runs", FormatCount(s.runs())});
+  table.AddRow({"streams", fmt::format("{} open, {} since start", s.streams_open(),
+                                       FormatCount(s.streams_total()))});
   table.AddRow({"records", FormatCount(s.records_total()) + " written durably since start"});
-  table.AddRow({"batches", fmt::format("{} ({}) in {} commits", FormatCount(s.batches_total()),
-                                       FormatBytes(s.bytes_total()), FormatCount(s.commits_total()))});
-  table.AddRow({"received twice", FormatCount(s.duplicate_records_total()) + " records, stored once"});
+  table.AddRow(
+      {"batches", fmt::format("{} ({}) in {} commits", FormatCount(s.batches_total()),
+                              FormatBytes(s.bytes_total()), FormatCount(s.commits_total()))});
+  table.AddRow(
+      {"received twice", FormatCount(s.duplicate_records_total()) + " records, stored once"});
   table.AddRow({"refused", FormatCount(s.rejected_batches_total()) + " batches"});
   table.AddRow({"lag", LagText(s)});
   table.AddRow({"lost by agents", LostText(s)});
@@ -145,9 +155,9 @@ Page Render(const v1::GetStatusResponse& s, const Collector& collector) {
   AddAlarms(s.alarms(), &table);
   AddAccess(s.access(), &table);
   if (s.access().throttled_millis() > 0) {
-    table.AddRow(
-        {"slowed down", FormatDuration(static_cast<std::int64_t>(s.access().throttled_millis() / 1000)) +
-                            " in all streams, by limits of bytes a second"});
+    table.AddRow({"slowed down",
+                  FormatDuration(static_cast<std::int64_t>(s.access().throttled_millis() / 1000)) +
+                      " in all streams, by limits of bytes a second"});
   }
   Page page;
   page.AddTable(std::move(table));

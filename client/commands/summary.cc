@@ -56,14 +56,16 @@ class Blocks final : public Exporter {
   std::uint64_t lacking_ = 0;
 };
 
-Status Read(Session& session, const std::string& run, const SummaryOptions& options, Blocks& blocks) {
+Status Read(Session& session, const std::string& run, const SummaryOptions& options,
+            Blocks& blocks) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
   v1::ReadRecordsRequest request;
   request.set_run(run);
   request.add_ranks(options.rank.value_or(0));
   request.set_whole(!options.rank);
   request.set_steps(std::to_string(options.step));
-  for (const v1::Kind kind : {v1::KIND_OUTPUT, v1::KIND_GRAD_OUTPUT, v1::KIND_INSPECT, v1::KIND_INSPECT_GRAD})
+  for (const v1::Kind kind :
+       {v1::KIND_OUTPUT, v1::KIND_GRAD_OUTPUT, v1::KIND_INSPECT, v1::KIND_INSPECT_GRAD})
     request.add_kinds(kind);
   request.set_samples(true);
   RecordsDecoder decoder(blocks);
@@ -71,22 +73,26 @@ Status Read(Session& session, const std::string& run, const SummaryOptions& opti
       request, [&](const v1::ReadRecordsResponse& message) { return decoder.Take(message); }));
   if (!blocks.order().empty()) return Status::Ok();
   return {Code::kNotFound,
-          fmt::format("run {} has no outputs or gradients of rank {} in step {}; statctl show {} lists its "
-                      "steps",
-                      run, options.rank.value_or(0), options.step, run)};
+          fmt::format(
+              "run {} has no outputs or gradients of rank {} in step {}; statctl show {} lists its "
+              "steps",
+              run, options.rank.value_or(0), options.step, run)};
 }
 
 // Names of `order` that the run lacks, and of the run that `order` lacks.
-void RemarkMissing(const Session& session, const std::string& what, const std::vector<std::string>& names) {
+void RemarkMissing(const Session& session, const std::string& what,
+                   const std::vector<std::string>& names) {
   if (names.empty()) return;
   std::string list;
-  for (std::size_t i = 0; i < names.size() && i < kMissingListed; ++i) list += "\n  " + Printable(names[i]);
-  if (names.size() > kMissingListed) list += fmt::format("\n  and {} more", names.size() - kMissingListed);
+  for (std::size_t i = 0; i < names.size() && i < kMissingListed; ++i)
+    list += "\n  " + Printable(names[i]);
+  if (names.size() > kMissingListed)
+    list += fmt::format("\n  and {} more", names.size() - kMissingListed);
   session.Remark(fmt::format("warning: {}:{}", what, list));
 }
 
-// Each block is the tensor's file and one line's end. Both runs may have a name several times in an order
-// that another tool wrote; here each comes once.
+// Each block is the tensor's file and one line's end. Both runs may have a name several times in an
+// order that another tool wrote; here each comes once.
 std::string Merge(Session& session, const SummaryOptions& options, const Blocks& run,
                   const std::vector<std::string>& order) {
   std::string text;
@@ -103,14 +109,14 @@ std::string Merge(Session& session, const SummaryOptions& options, const Blocks&
   for (const std::string& name : run.order()) {
     if (!seen.contains(name)) surplus.push_back(name);
   }
-  RemarkMissing(
-      session,
-      fmt::format("{} of {} are not in {} and are left out", missing.size(), options.like, options.run),
-      missing);
-  RemarkMissing(
-      session,
-      fmt::format("{} of {} are not in {} and are left out", surplus.size(), options.run, options.like),
-      surplus);
+  RemarkMissing(session,
+                fmt::format("{} of {} are not in {} and are left out", missing.size(), options.like,
+                            options.run),
+                missing);
+  RemarkMissing(session,
+                fmt::format("{} of {} are not in {} and are left out", surplus.size(), options.run,
+                            options.like),
+                surplus);
   return text;
 }
 
@@ -126,10 +132,13 @@ Status WriteSummary(const SummaryOptions& options, const std::string& text) {
 Status DoSummarise(Session& session, const SummaryOptions& options) {
   Blocks run(/*with_text=*/true), like(/*with_text=*/false);
   STATCOLLECT_RETURN_IF_ERROR(Read(session, options.run, options, run));
-  if (!options.like.empty()) STATCOLLECT_RETURN_IF_ERROR(Read(session, options.like, options, like));
+  if (!options.like.empty())
+    STATCOLLECT_RETURN_IF_ERROR(Read(session, options.like, options, like));
   if (run.lacking() > 0)
-    session.Remark(fmt::format("warning: {} records lack counts or shape and are left out", run.lacking()));
-  const std::string text = Merge(session, options, run, options.like.empty() ? run.order() : like.order());
+    session.Remark(
+        fmt::format("warning: {} records lack counts or shape and are left out", run.lacking()));
+  const std::string text =
+      Merge(session, options, run, options.like.empty() ? run.order() : like.order());
   if (!options.out.empty()) return WriteSummary(options, text);
   std::cout << text;
   return Status::Ok();

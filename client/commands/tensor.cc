@@ -12,12 +12,13 @@ namespace {
 
 Status CheckUse(const TensorOptions& o) {
   const bool named = !o.name.empty(), series = named && !o.exponents, top = !named && !o.exponents;
-  return CheckOptionUse({{"--stat", !o.stats.empty(), series, "the name of a tensor"},
-                         {"--path", !o.output_path.empty(), series, "the name of a tensor"},
-                         {"--by-rank", o.by_rank, !o.exponents, "statistics, and not --exponents"},
-                         {"--by", !o.by.empty(), top, "the tensors of a step, and no name of one"},
-                         {"--count", o.count.has_value(), !named, "many tensors, and no name of one"},
-                         {"--dtype", !o.dtype.empty(), o.exponents, "--exponents"}});
+  return CheckOptionUse(
+      {{"--stat", !o.stats.empty(), series, "the name of a tensor"},
+       {"--path", !o.output_path.empty(), series, "the name of a tensor"},
+       {"--by-rank", o.by_rank, !o.exponents, "statistics, and not --exponents"},
+       {"--by", !o.by.empty(), top, "the tensors of a step, and no name of one"},
+       {"--count", o.count.has_value(), !named, "many tensors, and no name of one"},
+       {"--dtype", !o.dtype.empty(), o.exponents, "--exponents"}});
 }
 
 // The one step of a list of tensors.
@@ -25,8 +26,9 @@ Result<std::optional<std::uint64_t>> OneStep(const std::string& steps) {
   if (steps.empty()) return std::optional<std::uint64_t>();
   const auto step = ParseNumber<std::uint64_t>(steps);
   if (!step)
-    return Status(Code::kInvalidArgument, "--step: found '" + Printable(steps) +
-                                              "'; expected one step, as there is no name of a tensor");
+    return Status(Code::kInvalidArgument,
+                  "--step: found '" + Printable(steps) +
+                      "'; expected one step, as there is no name of a tensor");
   return std::optional(*step);
 }
 
@@ -57,7 +59,8 @@ int ShowTensor(Session& session, const TensorOptions& o) {
                             .by_rank = o.by_rank});
   const auto step = OneStep(o.steps);
   if (!step.ok()) return session.Fail(attempted, step.status());
-  TopOptions top{.run = o.run, .ranks = o.ranks, .kinds = o.kinds, .step = *step, .by_rank = o.by_rank};
+  TopOptions top{
+      .run = o.run, .ranks = o.ranks, .kinds = o.kinds, .step = *step, .by_rank = o.by_rank};
   if (!o.by.empty()) top.by = o.by;
   top.count = o.count.value_or(top.count);
   return Top(session, top);

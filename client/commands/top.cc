@@ -32,15 +32,17 @@ class RowsTable {
       micro_batches_ = micro_batches_ || row.micro_batch() > 0;
       calls_ = calls_ || row.call() > 0;
       modes_ = modes_ || row.mode() != "train";
-      nonfinite_ = nonfinite_ || row.stats().nan() + row.stats().pos_inf() + row.stats().neg_inf() > 0;
+      nonfinite_ =
+          nonfinite_ || row.stats().nan() + row.stats().pos_inf() + row.stats().neg_inf() > 0;
     }
   }
   Table Make() const {
-    std::vector<Column> columns = {{EnumText(*v1::TopBy_descriptor(), response_.by()), Align::kRight},
-                                   {"rank", Align::kRight, false, Use::kIfItVaries},
-                                   {"kind", Align::kLeft, false, Use::kIfItVaries},
-                                   {"activation", Align::kLeft, true},
-                                   {"class", Align::kLeft, false, Use::kIfItVaries}};
+    std::vector<Column> columns = {
+        {EnumText(*v1::TopBy_descriptor(), response_.by()), Align::kRight},
+        {"rank", Align::kRight, false, Use::kIfItVaries},
+        {"kind", Align::kLeft, false, Use::kIfItVaries},
+        {"activation", Align::kLeft, true},
+        {"class", Align::kLeft, false, Use::kIfItVaries}};
     if (micro_batches_) columns.push_back({"mb", Align::kRight, false, Use::kIfItVaries});
     if (calls_) columns.push_back({"call", Align::kRight, false, Use::kIfItVaries});
     if (modes_) columns.push_back({"mode", Align::kLeft, false, Use::kIfItVaries});
@@ -56,21 +58,22 @@ class RowsTable {
 
  private:
   // The statistics beside the one that the rows are ordered by, which has the first column.
-  std::vector<std::pair<std::string_view, std::optional<double>>> Others(const v1::ObservationSide& s) const {
+  std::vector<std::pair<std::string_view, std::optional<double>>> Others(
+      const v1::ObservationSide& s) const {
     std::vector<std::pair<std::string_view, std::optional<double>>> others = {
         {"min", NumberIf(s.has_min(), s.min())},
         {"max", NumberIf(s.has_max(), s.max())},
         {"mean", NumberIf(s.has_mean(), s.mean())},
         {"std", NumberIf(s.has_std(), s.std())},
         {"l2", NumberIf(s.has_l2(), s.l2())}};
-    std::erase_if(others, [by = EnumText(*v1::TopBy_descriptor(), response_.by())](const auto& other) {
-      return other.first == by;
-    });
+    std::erase_if(others, [by = EnumText(*v1::TopBy_descriptor(), response_.by())](
+                              const auto& other) { return other.first == by; });
     return others;
   }
   std::vector<std::string> Cells(const v1::TopRow& row) const {
     std::string name = row.activation();
-    if (!row.output_path().empty() && row.output_path() != "0") name += "[" + row.output_path() + "]";
+    if (!row.output_path().empty() && row.output_path() != "0")
+      name += "[" + row.output_path() + "]";
     std::vector<std::string> cells = {
         ValueText(response_.by(), row.value()),
         row.ranks_size() > 0 ? RanksText(row.ranks()) : std::to_string(row.rank()),
@@ -100,7 +103,8 @@ Page Render(const v1::GetTopResponse& response) {
     page.AddSentence(fmt::format("Nothing in step {} of {} has {} to show.", response.step(),
                                  Printable(response.run()), by == "nan" ? "a NaN" : by));
   } else {
-    page.AddHeading(fmt::format("Step {} of {}: {} of {} by {}", response.step(), Printable(response.run()),
+    page.AddHeading(fmt::format("Step {} of {}: {} of {} by {}", response.step(),
+                                Printable(response.run()),
                                 FormatCount(static_cast<std::uint64_t>(response.records_size())),
                                 FormatCount(response.considered()), by));
     page.AddTable(RowsTable(response).Make());
@@ -132,7 +136,8 @@ Status MakeRequest(const TopOptions& options, v1::GetTopRequest& request) {
 Result<v1::TopBy> ParseTopBy(const std::string& text) {
   std::vector<std::string> known;
   for (int number = v1::TopBy_MIN + 1; number <= v1::TopBy_MAX; ++number) {
-    if (number == v1::TOP_BY_UPDATE_RATIO || number == v1::TOP_BY_EXPONENT_LOSS) continue;  // of maps
+    if (number == v1::TOP_BY_UPDATE_RATIO || number == v1::TOP_BY_EXPONENT_LOSS)
+      continue;  // of maps
     known.push_back(EnumText(*v1::TopBy_descriptor(), number));
     if (known.back() == text) return static_cast<v1::TopBy>(number);
   }
@@ -142,7 +147,8 @@ Result<v1::TopBy> ParseTopBy(const std::string& text) {
 int Top(Session& session, const TopOptions& options) {
   const std::string attempted = "top " + Printable(options.run);
   v1::GetTopRequest request;
-  if (const Status wrong = MakeRequest(options, request); !wrong.ok()) return session.Fail(attempted, wrong);
+  if (const Status wrong = MakeRequest(options, request); !wrong.ok())
+    return session.Fail(attempted, wrong);
   const auto response = session.collector().GetTop(request);
   if (!response.ok()) return session.Fail(attempted, response.status());
   session.Print(

@@ -39,7 +39,8 @@ void SetUnlessSet(const char* name, const std::string& value, Variables& variabl
 // Where the package is, as Python says.
 fs::path AskPython() {
   constexpr char kProgram[] =
-      "import importlib.util as u; s = u.find_spec('statagent'); print(list(s.submodule_search_locations)[0] if s else '')";
+      "import importlib.util as u; s = u.find_spec('statagent'); "
+      "print(list(s.submodule_search_locations)[0] if s else '')";
   auto python = PythonProcess::Start(FindPython(), kProgram, {});
   if (!python.ok()) return {};
   { const FileWriter input = python->TakeInput(); }
@@ -47,12 +48,13 @@ fs::path AskPython() {
   return end.code == 0 ? fs::path(end.errors) : fs::path();
 }
 
-// The folder that goes first on PYTHONPATH: beside this program in a wheel or a source tree, else where Python has the package;
-// empty if it is nowhere.
+// The folder that goes first on PYTHONPATH: beside this program in a wheel or a source tree, else
+// where Python has the package; empty if it is nowhere.
 std::string StartFolder() {
   std::error_code error;
   const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& package : {bin / "../../statagent", bin / "../../../agent/python/statagent"}) {
+  for (const fs::path& package :
+       {bin / "../../statagent", bin / "../../../agent/python/statagent"}) {
     if (fs::is_directory(package / kStartFolder, error))
       return (package / kStartFolder).lexically_normal().string();
   }
@@ -64,7 +66,8 @@ std::string StartFolder() {
 
 // Where the page shows the run; empty if it cannot be reached.
 std::string PageOf(Session& session, const std::string& http, const std::string& run) {
-  const std::string origin = PageOrigin(http, session.collector().address(), session.collector().uses_tls());
+  const std::string origin =
+      PageOrigin(http, session.collector().address(), session.collector().uses_tls());
   return origin.empty() ? origin : origin + "/?view=run&a=" + run;
 }
 
@@ -78,7 +81,8 @@ Variables VariablesFor(Session& session, const Training& training, const std::st
   set("STATAGENT_RUN", training.run);
   set("STATAGENT_COLLECTOR", session.collector().address());
   if (const auto& noise = training.noise)
-    set("STATAGENT_PERTURB", fmt::format("{},{}{}", noise->ulps, noise->seed, noise->once ? ",once" : ""));
+    set("STATAGENT_PERTURB",
+        fmt::format("{},{}{}", noise->ulps, noise->seed, noise->once ? ",once" : ""));
   set("STATAGENT_STEPS", training.steps);
   set("STATAGENT_IF_EXISTS", training.if_exists);
   if (training.stop_after) set("STATAGENT_STOP_AFTER", std::to_string(*training.stop_after));
@@ -94,7 +98,8 @@ Variables VariablesFor(Session& session, const Training& training, const std::st
     set("STATAGENT_AUTO_NOTES", notes.path());
   } else {
     session.Remark(
-        "statctl: found no Python package statagent, so only scripts that call it record; install the wheel");
+        "statctl: found no Python package statagent, so only scripts that call it record; install "
+        "the wheel");
   }
   return variables;
 }
@@ -108,34 +113,41 @@ std::string LastLines(const std::string& text) {
   return text.substr(at);
 }
 
-bool IsPython(const std::string& word) { return fs::path(word).filename().string().starts_with("python"); }
+bool IsPython(const std::string& word) {
+  return fs::path(word).filename().string().starts_with("python");
+}
 
-// The address of the collector's page, which may be empty. A training whose records nobody takes is not begun.
+// The address of the collector's page, which may be empty. A training whose records nobody takes is
+// not begun.
 Result<std::string> CheckCollector(Session& session) {
   STATCOLLECT_RETURN_IF_ERROR(session.collector().Locate());
   const auto status = session.collector().GetStatus();
   if (status.ok() && status->state() != "ready")
     return Status(
         Code::kFailedPrecondition,
-        fmt::format("the collector takes no records now: it is {}; expected ready; nothing was started",
-                    Printable(status->state())));
+        fmt::format(
+            "the collector takes no records now: it is {}; expected ready; nothing was started",
+            Printable(status->state())));
   if (status.ok()) return status->http_address();
   if (status.status().code() == Code::kUnavailable) return status.status();
   return std::string();  // a token may allow less
 }
 
 // Runs the command while a line says how far it is.
-Result<ChildEnd> RunWatched(Session& session, const Training& training, const Variables& variables) {
+Result<ChildEnd> RunWatched(Session& session, const Training& training,
+                            const Variables& variables) {
   constexpr std::chrono::milliseconds kLook{500};
   const auto begun = std::chrono::steady_clock::now();
-  auto running = std::async(std::launch::async,
-                            [&] { return RunChild(training.command, variables, ChildOutput::kKept); });
+  auto running = std::async(std::launch::async, [&] {
+    return RunChild(training.command, variables, ChildOutput::kKept);
+  });
   const bool shown = session.terminal().err && !session.options().quiet;
   while (running.wait_for(kLook) != std::future_status::ready) {
     if (!shown) continue;
     const auto run = FindRun(session, RunNameOf(training));
-    const std::string steps =
-        run.ok() && *run && (*run)->has_last_step() ? fmt::format("step {}, ", (*run)->last_step()) : "";
+    const std::string steps = run.ok() && *run && (*run)->has_last_step()
+                                  ? fmt::format("step {}, ", (*run)->last_step())
+                                  : "";
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begun;
     std::cerr << fmt::format("\r  {}{:.0f} s\x1b[K", steps, time.count()) << std::flush;
   }
@@ -143,12 +155,15 @@ Result<ChildEnd> RunWatched(Session& session, const Training& training, const Va
   return running.get();
 }
 
-// Why python does not run sitecustomize, as "python -I ignores PYTHONPATH"; empty if nothing is known.
+// Why python does not run sitecustomize, as "python -I ignores PYTHONPATH"; empty if nothing is
+// known.
 std::string WhyNotInstrumented(const std::vector<std::string>& command) {
   const auto python = std::find_if(command.begin(), command.end(), IsPython);
   if (python == command.end()) return {};
   constexpr std::array<std::pair<char, std::string_view>, 3> kFlags = {
-      {{'I', "ignores PYTHONPATH"}, {'E', "ignores PYTHONPATH"}, {'S', "does not import sitecustomize"}}};
+      {{'I', "ignores PYTHONPATH"},
+       {'E', "ignores PYTHONPATH"},
+       {'S', "does not import sitecustomize"}}};
   for (auto word = python + 1; word != command.end() && word->starts_with('-'); ++word) {
     if (*word == "-c" || *word == "-m" || word->starts_with("--")) break;
     if (*word == "-X" || *word == "-W") {
@@ -164,10 +179,12 @@ std::string WhyNotInstrumented(const std::vector<std::string>& command) {
 
 // The steps of the instrumentation, and the first that was not reached.
 std::string Missing(const TrainingNotes& notes) {
-  if (notes.by_hand) return "the script calls statagent itself, and has recorded nothing under this name";
+  if (notes.by_hand)
+    return "the script calls statagent itself, and has recorded nothing under this name";
   if (!notes.python) return "the command has started no Python that reads PYTHONPATH";
   if (!notes.torch) return "its Python has not imported torch";
-  return notes.optimizer ? "no training pass of a model was seen" : "no optimizer of torch.optim was made";
+  return notes.optimizer ? "no training pass of a model was seen"
+                         : "no optimizer of torch.optim was made";
 }
 
 }  // namespace
@@ -184,7 +201,8 @@ Result<Trained> Train(Session& session, const Training& training, ChildOutput ou
 }
 
 std::string RunNameOf(const Training& training) {
-  return training.noise ? TwinName(training.run, training.noise->ulps, training.noise->seed) : training.run;
+  return training.noise ? TwinName(training.run, training.noise->ulps, training.noise->seed)
+                        : training.run;
 }
 
 Result<Recorded> Record(Session& session, const Training& training, bool show) {
@@ -193,15 +211,17 @@ Result<Recorded> Record(Session& session, const Training& training, bool show) {
   const auto trained = Train(session, training, show ? ChildOutput::kToErrors : ChildOutput::kKept);
   if (!trained.ok()) return trained.status();
   Recorded recorded;
-  recorded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  recorded.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   if (!session.collector().WaitUnlessCancelled(std::chrono::milliseconds(0)))
     return Status(Code::kCancelled, "interrupted");
   if (trained->end.code != 0) {
     std::cerr << LastLines(trained->end.tail);
-    return Status(Code::kUnknown,
-                  fmt::format("the command ended with exit code {} while it trained '{}'; expected 0; its "
-                              "last output is above",
-                              trained->end.code, run));
+    return Status(
+        Code::kUnknown,
+        fmt::format("the command ended with exit code {} while it trained '{}'; expected 0; its "
+                    "last output is above",
+                    trained->end.code, run));
   }
   auto found = FindRun(session, run);
   if (!found.ok()) return found.status();
@@ -224,21 +244,25 @@ std::string WhyNothing(const std::vector<std::string>& command, const Trained& t
                        trained.end.code);
   const std::string flags = WhyNotInstrumented(command);
   for (const auto* const said : {&trained.notes.failed, &trained.notes.nothing})
-    if (flags.empty() && !said->empty()) return Printable(said->front(), 500);  // with its own advice
+    if (flags.empty() && !said->empty())
+      return Printable(said->front(), 500);  // with its own advice
   return (flags.empty() ? Missing(trained.notes) : flags) +
-         "; add statagent.init() and statagent.watch(model, optimizer=optimizer) to the script (docs/run.md)";
+         "; add statagent.init() and statagent.watch(model, optimizer=optimizer) to the script "
+         "(docs/run.md)";
 }
 
 std::string WhyNotAll(const TrainingNotes& notes, std::uint32_t ranks) {
   constexpr std::string_view kNext =
-      "; expected one training in a command, or ranks that say so with RANK and WORLD_SIZE, or torch.distributed";
+      "; expected one training in a command, or ranks that say so with RANK and WORLD_SIZE, or "
+      "torch.distributed";
   const auto taken = static_cast<std::size_t>(
       std::count_if(notes.failed.begin(), notes.failed.end(),
                     [](const std::string& why) { return why.starts_with("RunExistsError"); }));
   const std::size_t all = notes.recording + taken;
   if (all <= std::max<std::size_t>(ranks, 1) || notes.by_hand) return {};
   return fmt::format(
-      "{} processes have trained as the same rank of one run; only one of them is recorded, and another start may "
+      "{} processes have trained as the same rank of one run; only one of them is recorded, and "
+      "another start may "
       "record another{}",
       all - ranks + 1, kNext);
 }

@@ -35,9 +35,9 @@ struct Trained {
   ChildEnd end;
   TrainingNotes notes;
 };
-// Runs it to its end, with everything that it needs to record to the session's collector. kKept: a line says how far it is, if
-// standard error is a terminal. kFailedPrecondition: the collector takes
-// no records; errors of Collector::Locate and RunChild.
+// Runs it to its end, with everything that it needs to record to the session's collector. kKept: a
+// line says how far it is, if standard error is a terminal. kFailedPrecondition: the collector
+// takes no records; errors of Collector::Locate and RunChild.
 Result<Trained> Train(Session& session, const Training& training, ChildOutput output);
 
 // The name under which it is stored: that of a twin, if there is noise.
@@ -47,13 +47,15 @@ struct Recorded {
   v1::RunSummary summary;
   double seconds = 0;
 };
-// Runs it as Train does. `show`: its output goes to standard error, else a line there says how far it is. kUnknown: it ended with
-// an exit code, whose output has been shown; kNotFound: it recorded nothing; kCancelled.
+// Runs it as Train does. `show`: its output goes to standard error, else a line there says how far
+// it is. kUnknown: it ended with an exit code, whose output has been shown; kNotFound: it recorded
+// nothing; kCancelled.
 Result<Recorded> Record(Session& session, const Training& training, bool show);
 
 // Why a command that has ended recorded nothing, and what to do.
 std::string WhyNothing(const std::vector<std::string>& command, const Trained& trained);
-// That processes have trained as the same rank, of which one is recorded; empty if none have. `ranks`: of the run.
+// That processes have trained as the same rank, of which one is recorded; empty if none have.
+// `ranks`: of the run.
 std::string WhyNotAll(const TrainingNotes& notes, std::uint32_t ranks);
 
 // Nothing if there is no such run.

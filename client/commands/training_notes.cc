@@ -12,7 +12,8 @@ namespace statcollect::client {
 
 NotesFile::NotesFile() {
   std::error_code error;
-  std::string path = (std::filesystem::temp_directory_path(error) / "statctl-notes-XXXXXX").string();
+  std::string path =
+      (std::filesystem::temp_directory_path(error) / "statctl-notes-XXXXXX").string();
   const int fd = error ? -1 : mkostemp(path.data(), 0);
   if (fd < 0) return;
   close(fd);
@@ -30,7 +31,9 @@ TrainingNotes NotesFile::Read() const {
     const std::size_t space = line.find(' ');
     if (space == std::string::npos) continue;
     const std::string_view text = std::string_view(line).substr(space + 1);
-    const auto rest = [text](std::string_view word) { return std::string(text.substr(word.size())); };
+    const auto rest = [text](std::string_view word) {
+      return std::string(text.substr(word.size()));
+    };
     if (text.starts_with("python")) notes.python = true;
     if (text.starts_with("torch ")) notes.torch = true;
     if (text == "optimizer") notes.optimizer = true;

@@ -1,4 +1,5 @@
-// What the instrumentation of a training notes for statctl (agent/python/statagent/_auto/start/sitecustomize.py).
+// What the instrumentation of a training notes for statctl
+// (agent/python/statagent/_auto/start/sitecustomize.py).
 #ifndef STATCOLLECT_CLIENT_COMMANDS_TRAINING_NOTES_H_
 #define STATCOLLECT_CLIENT_COMMANDS_TRAINING_NOTES_H_
 
@@ -13,7 +14,7 @@ struct TrainingNotes {
   bool python = false, torch = false, optimizer = false;  // one got so far
   bool by_hand = false;                                   // one calls the agent itself
   std::size_t recording = 0;                              // processes that have begun to record
-  std::vector<std::string> failed, nothing;               // why one did not: an error; what it lacks
+  std::vector<std::string> failed, nothing;  // why one did not: an error; what it lacks
 };
 
 // The temporary file of the notes, which is removed at the end.

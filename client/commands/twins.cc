@@ -1,4 +1,5 @@
-// statctl twins: runs a training again, with noise in the last places, so that a diff can measure what rounding does.
+// statctl twins: runs a training again, with noise in the last places, so that a diff can measure
+// what rounding does.
 #include <array>
 #include <chrono>
 #include <iostream>
@@ -19,7 +20,8 @@
 namespace statcollect::client {
 namespace {
 
-// Two twins of one unit in the last place, and a ladder: larger ones are compared with where a run departs further.
+// Two twins of one unit in the last place, and a ladder: larger ones are compared with where a run
+// departs further.
 constexpr std::array<Noise, 5> kTwins = {{{1, 1}, {1, 2}, {32, 1}, {1024, 1}, {32768, 1}}};
 constexpr std::size_t kQuickTwins = 2;
 
@@ -53,19 +55,21 @@ Status RemoveRun(Session& session, const std::string& run) {
 }
 
 // Records the twin, unless it exists.
-Status RecordTwin(Session& session, const TwinsOptions& options, const std::string& which, Twin& twin) {
+Status RecordTwin(Session& session, const TwinsOptions& options, const std::string& which,
+                  Twin& twin) {
   auto existing = FindRun(session, twin.run);
   if (!existing.ok()) return existing.status();
   if (*existing && !options.again) {
     twin.skipped = true;
     twin.summary = **existing;
-    session.Remark(fmt::format("{}: '{}' exists ({}, {} records){}", which, twin.run, twin.summary.state(),
-                               FormatCount(twin.summary.records()),
+    session.Remark(fmt::format("{}: '{}' exists ({}, {} records){}", which, twin.run,
+                               twin.summary.state(), FormatCount(twin.summary.records()),
                                options.hint ? "; --again records it again" : ""));
     return Status::Ok();
   }
   if (*existing) STATCOLLECT_RETURN_IF_ERROR(RemoveRun(session, twin.run));
-  session.Remark(fmt::format("{}: '{}' ({}) is being recorded", which, twin.run, SizeText(twin.noise)));
+  session.Remark(
+      fmt::format("{}: '{}' ({}) is being recorded", which, twin.run, SizeText(twin.noise)));
   Training training = options.training;
   training.noise = twin.noise;
   auto recorded = Record(session, training, options.show && !session.options().quiet);
@@ -96,7 +100,8 @@ void PrintTwins(Session& session, const TwinsOptions& options, const std::vector
                       {"steps", twin.summary.steps()},
                       {"records", twin.summary.records()}});
     }
-    session.PrintLine(DumpJson({{"run", options.training.run}, {"once", options.once}, {"twins", list}}));
+    session.PrintLine(
+        DumpJson({{"run", options.training.run}, {"once", options.once}, {"twins", list}}));
     return;
   }
   Table table({{"twin", Align::kLeft, true},
@@ -113,9 +118,9 @@ void PrintTwins(Session& session, const TwinsOptions& options, const std::vector
   if (session.options().format == Format::kCsv) return session.PrintCsv(table);
   Page page;
   page.AddTable(std::move(table));
-  page.AddSentence(fmt::format("statctl diff {} OTHER measures the rounding of '{}' with {} from now on.",
-                               options.training.run, options.training.run,
-                               twins.size() == 1 ? "this twin" : "these twins"));
+  page.AddSentence(fmt::format(
+      "statctl diff {} OTHER measures the rounding of '{}' with {} from now on.",
+      options.training.run, options.training.run, twins.size() == 1 ? "this twin" : "these twins"));
   session.PrintPage(page);
 }
 
@@ -123,7 +128,8 @@ std::vector<Twin> TwinsOf(const TwinsOptions& options) {
   std::vector<Twin> twins;
   for (Noise noise : std::span(kTwins).first(options.quick ? kQuickTwins : kTwins.size())) {
     noise.once = options.once;
-    twins.push_back({.noise = noise, .run = TwinName(options.training.run, noise.ulps, noise.seed)});
+    twins.push_back(
+        {.noise = noise, .run = TwinName(options.training.run, noise.ulps, noise.seed)});
   }
   return twins;
 }

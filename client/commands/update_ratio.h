@@ -14,10 +14,10 @@
 
 namespace statcollect::client {
 
-// Receives the records of a run (kind weight, with sketches, from one step before the first requested one)
-// and computes the ratios of one weight: each step against the step before, or against the weight as loaded
-// (mode init) in the same step, so the first step of a resumed run is compared with what it loaded. There is
-// no ratio if the step before was not recorded.
+// Receives the records of a run (kind weight, with sketches, from one step before the first
+// requested one) and computes the ratios of one weight: each step against the step before, or
+// against the weight as loaded (mode init) in the same step, so the first step of a resumed run is
+// compared with what it loaded. There is no ratio if the step before was not recorded.
 class UpdateRatios final : public Exporter {
  public:
   explicit UpdateRatios(std::string weight) : weight_(std::move(weight)) {}
@@ -28,7 +28,9 @@ class UpdateRatios final : public Exporter {
   // The ranks whose parts were combined, under rank 0; empty: each rank has its own ratios.
   const std::vector<std::uint32_t>& ranks() const { return ranks_; }
   // By rank, then step.
-  const std::map<std::pair<std::uint32_t, std::uint64_t>, UpdateRatio>& ratios() const { return ratios_; }
+  const std::map<std::pair<std::uint32_t, std::uint64_t>, UpdateRatio>& ratios() const {
+    return ratios_;
+  }
 
  private:
   struct Last {

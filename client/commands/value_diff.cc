@@ -113,8 +113,8 @@ class Comparer {
   const TensorValues& b_;
   ValueDiff* const diff_;
   const std::uint64_t parts_;
-  const std::vector<std::int64_t> kept_ = {
-      static_cast<std::int64_t>(std::min(a_.elements(), b_.elements()))};  // where the parts have other ranks
+  const std::vector<std::int64_t> kept_ = {static_cast<std::int64_t>(
+      std::min(a_.elements(), b_.elements()))};  // where the parts have other ranks
   std::uint64_t finite_ = 0;
   long double absolute_ = 0, squared_ = 0, squared_a_ = 0, squared_b_ = 0;
 };
@@ -127,8 +127,8 @@ ValueDiff CompareValues(const TensorValues& a, const TensorValues& b) {
     diff.incomparable = fmt::format("dtype is {} in A and {} in B", Name(a.dtype), Name(b.dtype));
   } else if (!std::equal(a.row.shape().begin(), a.row.shape().end(), b.row.shape().begin(),
                          b.row.shape().end())) {
-    diff.incomparable =
-        fmt::format("shape is {} in A and {} in B", CaptureShapeText(a.row), CaptureShapeText(b.row));
+    diff.incomparable = fmt::format("shape is {} in A and {} in B", CaptureShapeText(a.row),
+                                    CaptureShapeText(b.row));
   } else {
     diff.elements = std::min(a.elements(), b.elements());
     Comparer(a, b, &diff).Compare();

@@ -1,5 +1,5 @@
-// statctl watch: asks a few questions again and again, and shows the answers on one screen, or as a line
-// each.
+// statctl watch: asks a few questions again and again, and shows the answers on one screen, or as a
+// line each.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -45,7 +45,8 @@ const google::protobuf::RepeatedPtrField<v1::RankInfo>& RanksOf(const v1::GetRun
 
 bool IsAlarm(const v1::EventRow& event) {
   const auto severity = event.fields().find("severity");
-  return event.origin() == "collector" && severity != event.fields().end() && severity->second == "alarm";
+  return event.origin() == "collector" && severity != event.fields().end() &&
+         severity->second == "alarm";
 }
 
 std::string Lower(std::string text) {
@@ -67,7 +68,8 @@ std::string Sparkline(const std::vector<double>& values) {
   std::string text;
   for (std::size_t i = begin; i < values.size(); ++i) {
     const double share = high > low ? (values[i] - low) / (high - low) : 0.5;
-    text += std::isfinite(values[i]) ? kBlocks[static_cast<std::size_t>(std::lround(share * 7))] : "!";
+    text +=
+        std::isfinite(values[i]) ? kBlocks[static_cast<std::size_t>(std::lround(share * 7))] : "!";
   }
   return text;
 }
@@ -92,7 +94,8 @@ class Watcher {
       Look look;
       const Status asked = Ask(look);
       if (asked.code() == Code::kCancelled) return End();
-      const bool waits = asked.code() == Code::kNotFound || (asked.code() == Code::kUnavailable && answered);
+      const bool waits =
+          asked.code() == Code::kNotFound || (asked.code() == Code::kUnavailable && answered);
       if (!asked.ok() && (!waits || options_.once))
         return session_.Fail("watch " + Printable(options_.run), asked);
       answered = answered || asked.ok() || asked.code() == Code::kNotFound;
@@ -133,7 +136,8 @@ class Watcher {
       const double seconds = std::chrono::duration<double>(now - *last_look_).count();
       look.steps_a_second = std::max(0.0, done - last_step_) / std::max(seconds, 1e-3);
     } else if (summary.attempts() == 1 && summary.end_unix_nanos() > summary.start_unix_nanos()) {
-      const double seconds = static_cast<double>(summary.end_unix_nanos() - summary.start_unix_nanos()) / 1e9;
+      const double seconds =
+          static_cast<double>(summary.end_unix_nanos() - summary.start_unix_nanos()) / 1e9;
       look.steps_a_second = (done - static_cast<double>(summary.first_step()) + 1) / seconds;
     }
     last_look_ = now;
@@ -147,7 +151,8 @@ class Watcher {
     request.set_run(options_.run);
     request.add_ranks(RanksOf(look.run).begin()->rank());
     const std::uint64_t last = summary.last_step();
-    request.set_steps(std::to_string(last > kLossSteps ? last - kLossSteps : 0) + "-" + std::to_string(last));
+    request.set_steps(std::to_string(last > kLossSteps ? last - kLossSteps : 0) + "-" +
+                      std::to_string(last));
     const auto scalars = session_.collector().ListScalars(request);
     if (!scalars.ok()) return scalars.status();
     for (const v1::ScalarRow& row : scalars->records()) {
@@ -165,11 +170,13 @@ class Watcher {
     const auto events = session_.collector().ListEvents(request);
     if (!events.ok()) return events.status();
     look.events.assign(events->records().begin(), events->records().end());
-    look.alarms = static_cast<std::uint64_t>(std::count_if(look.events.begin(), look.events.end(), IsAlarm));
+    look.alarms =
+        static_cast<std::uint64_t>(std::count_if(look.events.begin(), look.events.end(), IsAlarm));
     std::stable_sort(look.events.begin(), look.events.end(),
                      [](const auto& a, const auto& b) { return a.unix_nanos() < b.unix_nanos(); });
     if (look.events.size() > kEventsShown)
-      look.events.erase(look.events.begin(), look.events.end() - static_cast<std::ptrdiff_t>(kEventsShown));
+      look.events.erase(look.events.begin(),
+                        look.events.end() - static_cast<std::ptrdiff_t>(kEventsShown));
     return Status::Ok();
   }
 
@@ -191,9 +198,10 @@ class Watcher {
   void Wait(const Status& why) {
     if (why.message() == waited_for_) return;
     waited_for_ = why.message();
-    const std::string text = why.code() == Code::kNotFound
-                                 ? "waiting for run " + Printable(options_.run) + ": it does not exist yet"
-                                 : "waiting for the collector: " + Printable(why.message(), 500);
+    const std::string text =
+        why.code() == Code::kNotFound
+            ? "waiting for run " + Printable(options_.run) + ": it does not exist yet"
+            : "waiting for the collector: " + Printable(why.message(), 500);
     if (session_.options().format == Format::kTable && !session_.options().quiet)
       std::cout << text << std::endl;
   }
@@ -227,10 +235,10 @@ class Watcher {
 
   std::string Line(const Look& look) const {
     const v1::RunSummary& s = look.run.summary();
-    std::string text =
-        fmt::format("{:%H:%M:%S} {} {} step {}, {}, {}/{} ranks, lag {}", fmt::localtime(std::time(nullptr)),
-                    Printable(s.run()), s.state(), s.has_last_step() ? std::to_string(s.last_step()) : "-",
-                    Speed(look), s.ranks(), RanksExpected(s), LargestLag(look));
+    std::string text = fmt::format(
+        "{:%H:%M:%S} {} {} step {}, {}, {}/{} ranks, lag {}", fmt::localtime(std::time(nullptr)),
+        Printable(s.run()), s.state(), s.has_last_step() ? std::to_string(s.last_step()) : "-",
+        Speed(look), s.ranks(), RanksExpected(s), LargestLag(look));
     for (const auto& [name, values] : look.losses)
       text += fmt::format(", {} {}", Printable(name), FormatNumber(values.back()));
     if (look.grad_norm) text += ", grad norm " + FormatNumber(*look.grad_norm);
@@ -247,10 +255,12 @@ class Watcher {
     page.AddSentence(
         fmt::format("is {}: step {}, {}, {} of {} ranks, {} records, {} lost, {} alarms", s.state(),
                     s.has_last_step() ? std::to_string(s.last_step()) : "-", Speed(look), s.ranks(),
-                    RanksExpected(s), FormatCount(s.records()), FormatCount(s.dropped()), look.alarms),
+                    RanksExpected(s), FormatCount(s.records()), FormatCount(s.dropped()),
+                    look.alarms),
         Printable(s.run()), look.alarms > 0 ? Tone::kWarn : Tone::kGood);
     for (const auto& [name, values] : look.losses)
-      page.AddSentence(fmt::format("{} {}", Sparkline(values), FormatNumber(values.back())), Printable(name));
+      page.AddSentence(fmt::format("{} {}", Sparkline(values), FormatNumber(values.back())),
+                       Printable(name));
     if (look.grad_norm) page.AddSentence(FormatNumber(*look.grad_norm), "grad norm");
     if (!options_.against.empty())
       page.AddSentence(agreement_.Text(), {}, agreement_.diverged() ? Tone::kBad : Tone::kPlain);
@@ -266,7 +276,8 @@ class Watcher {
       for (const auto& [cause, count] : rank.dropped()) lost += count;
       ranks.AddRow({std::to_string(rank.rank()), rank.host(), rank.state(),
                     rank.has_last_step() ? std::to_string(rank.last_step()) : "-",
-                    std::to_string(Lag(look, rank)), FormatCount(rank.records()), FormatCount(lost)});
+                    std::to_string(Lag(look, rank)), FormatCount(rank.records()),
+                    FormatCount(lost)});
     }
     page.AddTable(std::move(ranks));
     if (look.events.empty()) return page;
@@ -280,8 +291,8 @@ class Watcher {
     nlohmann::ordered_json json;
     json["unix_nanos"] = NowUnixNanos();
     json["summary"] = ToJson(look.run.summary());
-    json["steps_per_second"] =
-        look.steps_a_second ? nlohmann::ordered_json(*look.steps_a_second) : nlohmann::ordered_json(nullptr);
+    json["steps_per_second"] = look.steps_a_second ? nlohmann::ordered_json(*look.steps_a_second)
+                                                   : nlohmann::ordered_json(nullptr);
     json["lag"] = LargestLag(look);
     json["alarms"] = look.alarms;
     json["losses"] = nlohmann::ordered_json::object();

@@ -50,9 +50,9 @@ Page Render(const v1::GetZoomResponse& response, bool quiet) {
 
 // Text for a shell, in quotes if it needs them.
 std::string Quoted(const std::string& text) {
-  const bool plain =
-      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@/:") ==
-      std::string::npos;
+  const bool plain = text.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@/:") ==
+                     std::string::npos;
   if (plain && !text.empty()) return text;
   std::string quoted = "'";
   for (const char c : text) c == '\'' ? quoted.append("'\\''") : quoted.append(1, c);
@@ -78,33 +78,36 @@ Result<std::string> PlaceToZoom(Session& session, const ZoomOptions& options, st
   const std::uint64_t step = root ? report.root().step() : report.diverged(0).step();
   *rank = root ? report.root().rank() : report.diverged(0).rank();
   if (kind == v1::KIND_OUTPUT) return name + "@" + std::to_string(step);
-  return Status(Code::kNotFound,
-                fmt::format("their diff begins at {} ({}), step {}, which no forward pass of a module "
-                            "computes; expected the output of a module; set STATAGENT_ZOOM=MODULE@STEP "
-                            "yourself for two further runs",
-                            Printable(name), Name(static_cast<Kind>(kind)), step));
+  return Status(
+      Code::kNotFound,
+      fmt::format("their diff begins at {} ({}), step {}, which no forward pass of a module "
+                  "computes; expected the output of a module; set STATAGENT_ZOOM=MODULE@STEP "
+                  "yourself for two further runs",
+                  Printable(name), Name(static_cast<Kind>(kind)), step));
 }
 
-int ProposeCommands(Session& session, const ZoomOptions& options, const v1::GetZoomResponse& response,
-                    const std::string& attempted) {
+int ProposeCommands(Session& session, const ZoomOptions& options,
+                    const v1::GetZoomResponse& response, const std::string& attempted) {
   std::uint32_t rank = 0;
   const auto place = PlaceToZoom(session, options, &rank);
   const std::string missing = response.zoomed_a() || response.zoomed_b()
                                   ? "only one of them has zoomed into a module, or each into others"
                                   : "neither has zoomed into a module";
   if (!place.ok()) {
-    return session.Fail(attempted, {place.status().code(), missing + ", and " + place.status().message()});
+    return session.Fail(attempted,
+                        {place.status().code(), missing + ", and " + place.status().message()});
   }
-  session.Remark("statctl: " + missing + ". Run both again up to that step, then compare these runs:");
+  session.Remark("statctl: " + missing +
+                 ". Run both again up to that step, then compare these runs:");
   Page page;
   std::vector<std::string> lines;
   for (const std::string* run : {&options.run_a, &options.run_b}) {
-    lines.push_back(fmt::format("STATAGENT_ZOOM={} STATAGENT_STEPS=0-{} statctl run {} -- THE COMMAND OF {}",
-                                Quoted(*place), place->substr(place->rfind('@') + 1), Quoted(*run + ".zoom"),
-                                *run));
+    lines.push_back(fmt::format(
+        "STATAGENT_ZOOM={} STATAGENT_STEPS=0-{} statctl run {} -- THE COMMAND OF {}",
+        Quoted(*place), place->substr(place->rfind('@') + 1), Quoted(*run + ".zoom"), *run));
   }
-  lines.push_back(
-      fmt::format("statctl zoom {} {}", Quoted(options.run_a + ".zoom"), Quoted(options.run_b + ".zoom")));
+  lines.push_back(fmt::format("statctl zoom {} {}", Quoted(options.run_a + ".zoom"),
+                              Quoted(options.run_b + ".zoom")));
   page.AddItems(std::move(lines));
   session.PrintPage(page);
   return kExitNoAnswer;
@@ -121,8 +124,9 @@ int Zoom(Session& session, const ZoomOptions& options) {
   const auto& calls = response->calls();
   if (calls.empty() && !options.module.empty() && response->zoomed_a() && response->zoomed_b()) {
     return session.Fail(
-        attempted, {Code::kNotFound, "found no zoom into '" + Printable(options.module) +
-                                         "' that both runs have; leave --module out to see which there are"});
+        attempted,
+        {Code::kNotFound, "found no zoom into '" + Printable(options.module) +
+                              "' that both runs have; leave --module out to see which there are"});
   }
   if (calls.empty()) return ProposeCommands(session, options, *response, attempted);
   session.Print(

@@ -12,7 +12,8 @@ namespace statcollect::client {
 namespace {
 
 constexpr std::string_view kHeader =
-    "rank,step,micro_batch,kind,activation,output_path,call,mode,class,depth,order,dtype,shape,numel,nan,pos_"
+    "rank,step,micro_batch,kind,activation,output_path,call,mode,class,depth,order,dtype,shape,"
+    "numel,nan,pos_"
     "inf,"
     "neg_inf,zero,neg,pos,min,max,mean,std,l1,l2,hash,inf,hash_kind,untrusted";
 
@@ -77,8 +78,17 @@ class CsvExporter final : public Exporter {
     const TensorKey& key = o.def->key;
     const Numbers n = NumbersOf(o);
     Line line(out_.buffer());
-    line.Add(o.rank).Add(o.step).Add(key.micro_batch).Add(Name(key.kind)).Add(key.name).Add(key.output_path);
-    line.Add(key.call).Add(Name(key.mode)).Add(o.def->class_name).AddSigned(o.def->depth).Add(o.order);
+    line.Add(o.rank)
+        .Add(o.step)
+        .Add(key.micro_batch)
+        .Add(Name(key.kind))
+        .Add(key.name)
+        .Add(key.output_path);
+    line.Add(key.call)
+        .Add(Name(key.mode))
+        .Add(o.def->class_name)
+        .AddSigned(o.def->depth)
+        .Add(o.order);
     line.Add(Name(o.layout->dtype));
     if (n.numel) {
       line.AddList(std::span<const std::int64_t>(o.layout->shape));
@@ -110,7 +120,9 @@ class CsvExporter final : public Exporter {
       AddIfThere(line, std::span<const std::int64_t>(place.ranges.empty() ? place.boxes : kNone));
       AddIfThere(line, std::span<const std::int64_t>(place.ranges));
       const bool is_piece = place.pieces > 1;
-      const auto number = [&](std::uint64_t value) { return is_piece ? std::optional(value) : std::nullopt; };
+      const auto number = [&](std::uint64_t value) {
+        return is_piece ? std::optional(value) : std::nullopt;
+      };
       line.Add(number(place.piece)).Add(number(place.pieces)).Add(place.partial ? "true" : "");
     } else {
       for (int i = 0; i < kPlaceColumns; ++i) line.Next();

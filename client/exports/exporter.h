@@ -29,8 +29,8 @@ struct Observation {
   std::span<const double> sketch, samples;  // empty unless requested and recorded
 };
 
-// Its numbers. Absent: moments of a tensor without a finite element, and whatever the recording tool did not
-// provide.
+// Its numbers. Absent: moments of a tensor without a finite element, and whatever the recording
+// tool did not provide.
 struct Numbers {
   std::optional<std::uint64_t> numel, nan, pos_inf, neg_inf, zero, neg, pos, hash;
   std::optional<std::uint64_t> inf;  // of both signs, if they were counted together
@@ -42,9 +42,10 @@ std::string UntrustedOf(const Layout& layout);
 // "crc32"; empty for statagent's own hash.
 std::string_view HashKindOf(const Layout& layout);
 
-// Records arrive by step, then rank; for each rank the tensors in order of execution, then scalars, events,
-// memory, densities and the step's end. Whole tensors of a step come before its ranks' records. Nothing exists under the final name before Finish; an exporter
-// destroyed before that leaves nothing.
+// Records arrive by step, then rank; for each rank the tensors in order of execution, then scalars,
+// events, memory, densities and the step's end. Whole tensors of a step come before its ranks'
+// records. Nothing exists under the final name before Finish; an exporter destroyed before that
+// leaves nothing.
 class Exporter {
  public:
   virtual ~Exporter() = default;

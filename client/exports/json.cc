@@ -55,7 +55,8 @@ class Object {
   bool first_ = true;
 };
 
-// Where the rank's part lies in a larger tensor; absent of others. As Placement in proto/statcollect/v1/stats.proto.
+// Where the rank's part lies in a larger tensor; absent of others. As Placement in
+// proto/statcollect/v1/stats.proto.
 void AddPlacement(Object& object, const Placement& place) {
   AppendList(std::span<const std::int64_t>(place.global_shape), object.Next("global_shape"));
   if (place.ranges.empty()) {
@@ -79,17 +80,28 @@ class JsonExporter final : public Exporter {
     const TensorKey& key = o.def->key;
     const Numbers n = NumbersOf(o);
     Object object = Begin("stats", o.rank, o.step);
-    object.Add("micro_batch", key.micro_batch).Add("kind", Name(key.kind)).Add("activation", key.name);
+    object.Add("micro_batch", key.micro_batch)
+        .Add("kind", Name(key.kind))
+        .Add("activation", key.name);
     object.Add("output_path", key.output_path).Add("call", key.call).Add("mode", Name(key.mode));
-    object.Add("class", o.def->class_name).AddSigned("depth", o.def->depth).Add("parent", o.def->parent);
+    object.Add("class", o.def->class_name)
+        .AddSigned("depth", o.def->depth)
+        .Add("parent", o.def->parent);
     object.Add("order", o.order).Add("dtype", Name(o.layout->dtype));
     if (std::string& to = object.Next("shape"); n.numel) {
       AppendList(std::span<const std::int64_t>(o.layout->shape), to);
     } else {
       to += "null";
     }
-    object.Add("numel", n.numel).Add("nan", n.nan).Add("pos_inf", n.pos_inf).Add("neg_inf", n.neg_inf);
-    object.Add("zero", n.zero).Add("neg", n.neg).Add("pos", n.pos).Add("min", n.min).Add("max", n.max);
+    object.Add("numel", n.numel)
+        .Add("nan", n.nan)
+        .Add("pos_inf", n.pos_inf)
+        .Add("neg_inf", n.neg_inf);
+    object.Add("zero", n.zero)
+        .Add("neg", n.neg)
+        .Add("pos", n.pos)
+        .Add("min", n.min)
+        .Add("max", n.max);
     object.Add("mean", n.mean).Add("std", n.std).Add("l1", n.l1).Add("l2", n.l2);
     AddHash(object, n.hash);
     object.Add("inf", n.inf);
@@ -108,13 +120,18 @@ class JsonExporter final : public Exporter {
 
   Status Write(std::uint32_t rank, const ScalarRecord& scalar) override {
     Object object = Begin("scalar", rank, scalar.step);
-    object.Add("micro_batch", scalar.micro_batch).Add("name", scalar.name).Add("value", scalar.value).End();
+    object.Add("micro_batch", scalar.micro_batch)
+        .Add("name", scalar.name)
+        .Add("value", scalar.value)
+        .End();
     return out_.Flushed();
   }
 
   Status Write(std::uint32_t rank, const EventRecord& event) override {
     Object object = Begin("event", rank, event.step);
-    object.Add("kind", event.kind).AddSigned("unix_nanos", event.unix_nanos).Add("text", event.text);
+    object.Add("kind", event.kind)
+        .AddSigned("unix_nanos", event.unix_nanos)
+        .Add("text", event.text);
     std::string& to = object.Next("fields");
     char separator = '{';
     for (const auto& [name, value] : event.fields) {
@@ -148,7 +165,9 @@ class JsonExporter final : public Exporter {
     object.Add("micro_batch", density.micro_batch)
         .Add("input", density.input)
         .Add("type", Name(density.type));
-    object.AddSigned("pad_index", density.pad_index).Add("valid", density.valid).Add("total", density.total);
+    object.AddSigned("pad_index", density.pad_index)
+        .Add("valid", density.valid)
+        .Add("total", density.total);
     std::string& to = object.Next("valid_per_sample");
     char separator = '[';
     for (const std::uint64_t valid : density.valid_per_sample) {

@@ -1,5 +1,5 @@
-// Folders as ONNX Runtime's StatisticsSubscriber makes them: step_<k>/order.txt and a file a tensor and
-// direction.
+// Folders as ONNX Runtime's StatisticsSubscriber makes them: step_<k>/order.txt and a file a tensor
+// and direction.
 #include <map>
 #include <optional>
 #include <set>
@@ -95,8 +95,9 @@ class OrtExporter final : public Exporter {
 
   const bool rank_folders_;
   Partial partial_;
-  std::optional<std::pair<std::uint64_t, std::string>> place_;  // step and folder of ranks being written
-  std::string folder_;                                          // of that step
+  std::optional<std::pair<std::uint64_t, std::string>>
+      place_;           // step and folder of ranks being written
+  std::string folder_;  // of that step
   std::optional<FileWriter> order_;
   std::set<std::string> names_;  // of that step's files
   std::set<std::string> folders_;
@@ -109,8 +110,8 @@ Result<std::unique_ptr<Exporter>> MakeOrtExporter(const ExportTarget& target) {
   const auto is_ours = [](std::string_view name) {
     return IsNumbered(name, "step_") || IsNumbered(name, "rank_") || name == kWholeFolder;
   };
-  auto partial =
-      Partial::Folder(target.path, target.overwrite, is_ours, "step_<k>, rank_<r> and whole folders only");
+  auto partial = Partial::Folder(target.path, target.overwrite, is_ours,
+                                 "step_<k>, rank_<r> and whole folders only");
   if (!partial.ok()) return partial.status();
   return std::unique_ptr<Exporter>(std::make_unique<OrtExporter>(target, *std::move(partial)));
 }

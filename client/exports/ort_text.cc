@@ -145,15 +145,16 @@ std::string OrtText(const Observation& o, std::string_view label) {
   const DType dtype = o.layout->dtype;
   const std::string_view direction = IsBackward(o.def->key.kind) ? "backward" : "forward";
   const std::uint64_t low = n.neg_inf.value_or(0), high = n.pos_inf.value_or(0);
-  const std::span<const double> samples = o.samples.first(std::min(o.samples.size(), kSamplesShown));
+  const std::span<const double> samples =
+      o.samples.first(std::min(o.samples.size(), kSamplesShown));
   std::string text(static_cast<std::size_t>(std::max(o.def->depth, 0)), '>');
-  text += fmt::format("{} {} run shape: torch.Size([{}]) dtype: torch.{} size: torch.Size([{}]) \n", label,
-                      direction, ShapeText(o.layout->shape), TorchName(dtype), *n.numel);
-  text += fmt::format("min: {} max: {}, mean: {}, std: {} \n", Element(m.min, dtype), Element(m.max, dtype),
-                      PythonFloat(m.mean), PythonFloat(m.std));
+  text += fmt::format("{} {} run shape: torch.Size([{}]) dtype: torch.{} size: torch.Size([{}]) \n",
+                      label, direction, ShapeText(o.layout->shape), TorchName(dtype), *n.numel);
+  text += fmt::format("min: {} max: {}, mean: {}, std: {} \n", Element(m.min, dtype),
+                      Element(m.max, dtype), PythonFloat(m.mean), PythonFloat(m.std));
   text += fmt::format("nan: {}, inf: {}\n", *n.nan, n.inf.value_or(low + high));
-  text += "samples(top 128): " + TorchTensor(IsComplex(dtype) ? std::span<const double>() : samples, dtype) +
-          '\n';
+  text += "samples(top 128): " +
+          TorchTensor(IsComplex(dtype) ? std::span<const double>() : samples, dtype) + '\n';
   text += fmt::format("neg: {}, pos: {}, zero: {},\n", *n.neg + low, *n.pos + high, *n.zero);
   return text + "================\n";
 }
@@ -169,7 +170,8 @@ std::string TorchTensor(std::span<const double> values, DType dtype) {
   std::size_t width = 1;
   const bool all = dtype == DType::kBool || IsInteger(dtype);
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (all || (std::isfinite(values[i]) && values[i] != 0)) width = std::max(width, texts[i].size());
+    if (all || (std::isfinite(values[i]) && values[i] != 0))
+      width = std::max(width, texts[i].size());
   }
   constexpr std::string_view kBegin = "tensor(";
   const std::size_t a_line = std::max<std::size_t>(1, (kLineColumns - kBegin.size()) / (width + 2));

@@ -57,7 +57,8 @@ std::string NextStep(int error) {
 }
 
 Status Failure(const std::string& what, const std::string& path, int error) {
-  return {CodeOf(error), what + " '" + Printable(path) + "': " + std::strerror(error) + NextStep(error)};
+  return {CodeOf(error),
+          what + " '" + Printable(path) + "': " + std::strerror(error) + NextStep(error)};
 }
 
 Status Exists(const std::string& path, const std::string& next) {
@@ -140,7 +141,8 @@ Partial::~Partial() {
   if (partial_.empty()) return;
   std::error_code ignored;
   fs::remove_all(partial_, ignored);
-  for (fs::path folder = fs::path(path_).parent_path(); !made_.empty(); folder = folder.parent_path()) {
+  for (fs::path folder = fs::path(path_).parent_path(); !made_.empty();
+       folder = folder.parent_path()) {
     fs::remove(folder, ignored);  // unless something else is in it by now
     if (folder == made_) break;
   }
@@ -148,7 +150,8 @@ Partial::~Partial() {
 
 Status Partial::MakeParents() {
   const fs::path parent = fs::path(path_).parent_path();
-  for (fs::path folder = parent; !folder.empty() && TypeOf(folder) == 0; folder = folder.parent_path())
+  for (fs::path folder = parent; !folder.empty() && TypeOf(folder) == 0;
+       folder = folder.parent_path())
     made_ = folder;
   std::error_code error;
   if (!made_.empty()) fs::create_directories(parent, error);
@@ -158,7 +161,8 @@ Status Partial::MakeParents() {
 Result<Partial> Partial::File(const std::string& path, bool overwrite) {
   const mode_t type = TypeOf(path);
   if (path.empty() || path.back() == '/' || type == S_IFDIR) {
-    return Status(Code::kInvalidArgument, "write '" + Printable(path) + "': it is a folder; name a file");
+    return Status(Code::kInvalidArgument,
+                  "write '" + Printable(path) + "': it is a folder; name a file");
   }
   if (type != 0 && !overwrite) return Exists(path, "--overwrite replaces it");
   if (type != 0 && type != S_IFREG)
@@ -187,8 +191,9 @@ Result<Partial> Partial::Folder(const std::string& path, bool overwrite,
     if (error) break;
     const std::string name = entry->path().filename().string();
     if (is_ours(name)) continue;
-    return Exists(path, "found '" + Printable(name) + "' in it; expected " + expected +
-                            ", as an export creates it; a folder with other content is never overwritten");
+    return Exists(
+        path, "found '" + Printable(name) + "' in it; expected " + expected +
+                  ", as an export creates it; a folder with other content is never overwritten");
   }
   if (type == S_IFDIR && error) return Failure("read", place, error.value());
   Partial partial(place, overwrite);

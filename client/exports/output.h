@@ -1,5 +1,5 @@
-// Files and folders that appear completely or not at all: they are written next to their final path, under a
-// name that marks them as unfinished, and renamed at the end.
+// Files and folders that appear completely or not at all: they are written next to their final
+// path, under a name that marks them as unfinished, and renamed at the end.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_OUTPUT_H_
 #define STATCOLLECT_CLIENT_EXPORTS_OUTPUT_H_
 
@@ -50,13 +50,15 @@ Status WriteNewFile(const std::string& path, std::string_view text);
 // Creates the folder; its parent must exist.
 Status MakeFolder(const std::string& path);
 
-// "PATH.partial-PID" until Commit; the destructor removes it if it was not committed, with the parent folders that were made.
+// "PATH.partial-PID" until Commit; the destructor removes it if it was not committed, with the
+// parent folders that were made.
 class Partial {
  public:
-  // kAlreadyExists without `overwrite`; with it, only a regular file is replaced. Creates missing parent folders only.
+  // kAlreadyExists without `overwrite`; with it, only a regular file is replaced. Creates missing
+  // parent folders only.
   static Result<Partial> File(const std::string& path, bool overwrite);
-  // Creates missing parent folders and the partial folder. With `overwrite`, a folder is replaced only if `is_ours` is true for the name
-  // of each entry, so only exports are ever removed.
+  // Creates missing parent folders and the partial folder. With `overwrite`, a folder is replaced
+  // only if `is_ours` is true for the name of each entry, so only exports are ever removed.
   static Result<Partial> Folder(const std::string& path, bool overwrite,
                                 const std::function<bool(std::string_view)>& is_ours,
                                 const std::string& expected);

@@ -1,5 +1,5 @@
-// Parquet: the lines of the JSON export, through pyarrow in a process of their own (parquet_writer.py,
-// docs/decisions/0028-parquet-in-python.md).
+// Parquet: the lines of the JSON export, through pyarrow in a process of their own
+// (parquet_writer.py, docs/decisions/0028-parquet-in-python.md).
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +17,8 @@ constexpr int kNoPyarrow = 3;  // exit code of parquet_writer.py
 
 class ParquetExporter final : public Exporter {
  public:
-  ParquetExporter(const ExportTarget& target, Partial partial, std::string python, PythonProcess process)
+  ParquetExporter(const ExportTarget& target, Partial partial, std::string python,
+                  PythonProcess process)
       : path_(target.path),
         partial_(std::move(partial)),
         python_(std::move(python)),
@@ -51,7 +52,8 @@ class ParquetExporter final : public Exporter {
     const bool full = why.find("No space left") != std::string::npos;
     return {full ? Code::kResourceExhausted : Code::kUnknown,
             "write '" + Printable(path_) + "': " +
-                (why.empty() ? "'" + Printable(python_) + "' ended with " + std::to_string(end.code) : why) +
+                (why.empty() ? "'" + Printable(python_) + "' ended with " + std::to_string(end.code)
+                             : why) +
                 (full ? "; free space or choose another place" : "")};
   }
 
@@ -75,8 +77,8 @@ Result<std::unique_ptr<Exporter>> MakeParquetExporter(const ExportTarget& target
   std::string python = FindPython();
   auto process = PythonProcess::Start(python, kParquetWriter, arguments);
   if (!process.ok()) return process.status();
-  return std::unique_ptr<Exporter>(
-      std::make_unique<ParquetExporter>(target, *std::move(partial), std::move(python), *std::move(process)));
+  return std::unique_ptr<Exporter>(std::make_unique<ParquetExporter>(
+      target, *std::move(partial), std::move(python), *std::move(process)));
 }
 
 }  // namespace statcollect::client

@@ -65,8 +65,9 @@ std::string FindPython() {
   std::error_code error;
   if (const fs::path self = fs::read_symlink("/proc/self/exe", error); !error) {
     const fs::path folder = self.parent_path();
-    candidates.push_back(folder / "python");                                         // of a wheel
-    candidates.push_back(folder / ".." / ".." / ".." / ".venv" / "bin" / "python");  // build/PRESET/bin
+    candidates.push_back(folder / "python");  // of a wheel
+    candidates.push_back(folder / ".." / ".." / ".." / ".venv" / "bin" /
+                         "python");  // build/PRESET/bin
   }
   for (const fs::path& candidate : candidates) {
     if (access(candidate.c_str(), X_OK) == 0) return candidate.lexically_normal().string();

@@ -1,5 +1,5 @@
-// A Python program that reads what is written into it. It belongs to no terminal: Ctrl-C reaches statctl
-// only.
+// A Python program that reads what is written into it. It belongs to no terminal: Ctrl-C reaches
+// statctl only.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_PYTHON_PROCESS_H_
 #define STATCOLLECT_CLIENT_EXPORTS_PYTHON_PROCESS_H_
 
@@ -14,8 +14,9 @@
 
 namespace statcollect::client {
 
-// The Python to run: STATCTL_PYTHON, else that of the active virtual environment, of the environment that
-// statctl is installed in, of the source tree that it was built in, or the system's python3.
+// The Python to run: STATCTL_PYTHON, else that of the active virtual environment, of the
+// environment that statctl is installed in, of the source tree that it was built in, or the
+// system's python3.
 std::string FindPython();
 
 // Not thread-safe. Destroyed before Wait, it kills the program.

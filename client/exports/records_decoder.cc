@@ -7,12 +7,14 @@
 namespace statcollect::client {
 
 Status RecordsDecoder::Take(const v1::ReadRecordsResponse& message) {
-  Definitions& definitions = definitions_[{message.attempt(), message.rank(), message.ranks_size() > 0}];
+  Definitions& definitions =
+      definitions_[{message.attempt(), message.rank(), message.ranks_size() > 0}];
   auto batch = FromWire(message.records(), definitions.layouts);
   if (!batch.ok()) return {Code::kDataLoss, "the collector's answer: " + batch.status().message()};
   definitions.activations.insert(definitions.activations.end(), batch->activations.begin(),
                                  batch->activations.end());
-  definitions.layouts.insert(definitions.layouts.end(), batch->layouts.begin(), batch->layouts.end());
+  definitions.layouts.insert(definitions.layouts.end(), batch->layouts.begin(),
+                             batch->layouts.end());
   if (batch->records() == 0) return Status::Ok();
   records_ += batch->records();
   ranks_.insert(message.rank());
@@ -37,8 +39,9 @@ Status RecordsDecoder::WriteStats(const v1::ReadRecordsResponse& message, const 
   std::size_t sample = 0;
   for (std::size_t i = 0; i < stats.size(); ++i) {
     if (stats.activation[i] >= definitions.activations.size()) {
-      return {Code::kDataLoss, "the collector's answer: activation " + std::to_string(stats.activation[i]) +
-                                   " is not defined; are statctl and statcollectord of the same version?"};
+      return {Code::kDataLoss,
+              "the collector's answer: activation " + std::to_string(stats.activation[i]) +
+                  " is not defined; are statctl and statcollectord of the same version?"};
     }
     const Observation observation{
         .rank = message.rank(),

@@ -1,5 +1,5 @@
-// Turns the messages of ReadRecords into calls of an Exporter. Keeps the definitions and checks that ids are
-// defined.
+// Turns the messages of ReadRecords into calls of an Exporter. Keeps the definitions and checks
+// that ids are defined.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_RECORDS_DECODER_H_
 #define STATCOLLECT_CLIENT_EXPORTS_RECORDS_DECODER_H_
 
@@ -21,7 +21,8 @@ class RecordsDecoder {
   // `to` must outlive it.
   explicit RecordsDecoder(Exporter& to) : to_(to) {}
 
-  // kDataLoss: the message contradicts itself or earlier ones. Errors of the exporter are returned unchanged.
+  // kDataLoss: the message contradicts itself or earlier ones. Errors of the exporter are returned
+  // unchanged.
   Status Take(const v1::ReadRecordsResponse& message);
 
   std::uint64_t records() const { return records_; }

@@ -1,5 +1,5 @@
-// TensorBoard event files: scalars, and statistics of tensors as scalars. The framing is that of TFRecord:
-// length (8 bytes, little endian), its masked CRC-32C, the event, its masked CRC-32C.
+// TensorBoard event files: scalars, and statistics of tensors as scalars. The framing is that of
+// TFRecord: length (8 bytes, little endian), its masked CRC-32C, the event, its masked CRC-32C.
 #include <unistd.h>
 
 #include <algorithm>
@@ -101,7 +101,8 @@ class EventFile {
     auto& values = *event_.mutable_summary()->mutable_value();
     for (int i = 0; i < values.size(); ++i) {
       part.mutable_summary()->add_value()->Swap(values.Mutable(i));
-      if (part.summary().value_size() < static_cast<int>(kValuesMax) && i + 1 < values.size()) continue;
+      if (part.summary().value_size() < static_cast<int>(kValuesMax) && i + 1 < values.size())
+        continue;
       STATCOLLECT_RETURN_IF_ERROR(Append(part));
       part.clear_summary();
     }
@@ -130,7 +131,8 @@ class EventFile {
 
 class TensorBoardExporter final : public Exporter {
  public:
-  TensorBoardExporter(const ExportTarget& target, Partial partial, std::vector<const Statistic*> chosen)
+  TensorBoardExporter(const ExportTarget& target, Partial partial,
+                      std::vector<const Statistic*> chosen)
       : rank_folders_(target.rank_folders),
         run_(target.run),
         partial_(std::move(partial)),
@@ -164,8 +166,8 @@ class TensorBoardExporter final : public Exporter {
     return (*file)->Add(scalar.step, std::move(tag), scalar.value);
   }
 
-  // Writes the memory of phases, in MiB. The memory of the model's own tensors hardly changes and is left
-  // out.
+  // Writes the memory of phases, in MiB. The memory of the model's own tensors hardly changes and
+  // is left out.
   Status Write(std::uint32_t rank, const MemoryRecord& memory) override {
     if (!memory.module.empty()) return Status::Ok();
     auto file = FileOf(rank);
@@ -175,8 +177,8 @@ class TensorBoardExporter final : public Exporter {
       if (!memory.Has(quantity)) continue;
       std::string tag = fmt::format("memory/{}/{} MiB", Name(memory.phase), Name(quantity));
       if (memory.micro_batch > 0) tag += fmt::format(" micro-batch {}", memory.micro_batch);
-      STATCOLLECT_RETURN_IF_ERROR(
-          (*file)->Add(memory.step, std::move(tag), static_cast<double>(memory.Of(quantity)) / (1 << 20)));
+      STATCOLLECT_RETURN_IF_ERROR((*file)->Add(
+          memory.step, std::move(tag), static_cast<double>(memory.Of(quantity)) / (1 << 20)));
     }
     return Status::Ok();
   }
@@ -213,14 +215,14 @@ class TensorBoardExporter final : public Exporter {
     std::uint64_t events = 0;
     for (const auto& [rank, count] : events_) events += count;
     if (events == 0) return {};
-    return {
-        fmt::format("{} events left out: the format cannot hold them; statctl show {} --events lists them",
-                    events, run_)};
+    return {fmt::format(
+        "{} events left out: the format cannot hold them; statctl show {} --events lists them",
+        events, run_)};
   }
 
  private:
-  static Status Add(EventFile& file, std::uint64_t step, const std::string& tag, const Statistic& statistic,
-                    const Numbers& numbers) {
+  static Status Add(EventFile& file, std::uint64_t step, const std::string& tag,
+                    const Statistic& statistic, const Numbers& numbers) {
     const auto value = statistic.get(numbers);
     return value ? file.Add(step, tag + std::string(statistic.name), *value) : Status::Ok();
   }
@@ -272,7 +274,9 @@ bool IsEventFileOrRank(std::string_view name) {
 
 }  // namespace
 
-Status CheckTensorBoardStatistics(const std::vector<std::string>& names) { return Choose(names).status(); }
+Status CheckTensorBoardStatistics(const std::vector<std::string>& names) {
+  return Choose(names).status();
+}
 
 Result<std::unique_ptr<Exporter>> MakeTensorBoardExporter(const ExportTarget& target) {
   auto chosen = Choose(target.statistics);

@@ -1,4 +1,5 @@
-// Numbers and words in the text formats. Doubles use the shortest form that reads back as the same value.
+// Numbers and words in the text formats. Doubles use the shortest form that reads back as the same
+// value.
 #ifndef STATCOLLECT_CLIENT_EXPORTS_TEXT_H_
 #define STATCOLLECT_CLIENT_EXPORTS_TEXT_H_
 

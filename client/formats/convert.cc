@@ -41,8 +41,8 @@ constexpr std::pair<std::string_view, DType> kMindSpore[] = {
 
 template <std::size_t n>
 DType Find(const std::pair<std::string_view, DType> (&table)[n], std::string_view text) {
-  const auto* found =
-      std::find_if(std::begin(table), std::end(table), [&](const auto& row) { return row.first == text; });
+  const auto* found = std::find_if(std::begin(table), std::end(table),
+                                   [&](const auto& row) { return row.first == text; });
   return found == std::end(table) ? DType::kUnspecified : found->second;
 }
 

@@ -80,8 +80,8 @@ Result<std::vector<RankFolder>> FindRanks(const Folder& folder, const NumberPatt
   for (std::size_t i = 1; i < ranks.size(); ++i) {
     if (ranks[i].rank == ranks[i - 1].rank) {
       return BadInput(folder.path(), 0,
-                      "two folders of rank " + std::to_string(ranks[i].rank) + ": '" + ranks[i - 1].name +
-                          "' and '" + ranks[i].name + "'",
+                      "two folders of rank " + std::to_string(ranks[i].rank) + ": '" +
+                          ranks[i - 1].name + "' and '" + ranks[i].name + "'",
                       "one");
     }
   }

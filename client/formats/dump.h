@@ -23,8 +23,10 @@ std::optional<DumpFormat> ParseDumpFormat(std::string_view name);
 
 struct ReadOptions {
   std::string path;
-  std::optional<std::uint32_t> rank;  // of a path that holds one rank; default 0, or as the dump says
-  std::string rank_pattern;           // "rank{}": the ranks' folders in `path`; empty: the format's own names
+  std::optional<std::uint32_t>
+      rank;  // of a path that holds one rank; default 0, or as the dump says
+  std::string
+      rank_pattern;  // "rank{}": the ranks' folders in `path`; empty: the format's own names
   StepSet steps;
   bool trust_std = false;   // ort: the printed std is correct
   bool samples = false;     // ort: keep the printed first elements
@@ -37,7 +39,8 @@ struct Reading {
   Tally& tally;
   std::function<void(const Status&)> warn;
 
-  // With keep_going: counts the file and returns kOk. Failures of the sink itself are always returned.
+  // With keep_going: counts the file and returns kOk. Failures of the sink itself are always
+  // returned.
   Status BadFile(const Status& status, const ObservationSink& sink) const;
 };
 
@@ -48,8 +51,8 @@ class Dump {
   virtual Status Read(std::uint32_t rank, ObservationSink& sink) = 0;
 };
 
-// kInvalidArgument, kNotFound or kPermissionDenied say what was found and expected. `reading` must outlive
-// the dump.
+// kInvalidArgument, kNotFound or kPermissionDenied say what was found and expected. `reading` must
+// outlive the dump.
 Result<std::unique_ptr<Dump>> OpenDump(DumpFormat format, const Reading& reading);
 Result<std::unique_ptr<Dump>> OpenOrtDump(const Reading& reading);
 Result<std::unique_ptr<Dump>> OpenMindSporeDump(const Reading& reading);
@@ -63,7 +66,8 @@ struct RankFolder {
   std::string name;
 };
 Result<std::vector<RankFolder>> FindRanks(const Folder& folder, const NumberPattern& pattern);
-// Total size of the regular files at and below the path, at most `depth` folders deep; for a progress bar.
+// Total size of the regular files at and below the path, at most `depth` folders deep; for a
+// progress bar.
 std::uint64_t BytesBelow(const std::string& path, int depth = 10);
 
 }  // namespace statcollect::client::formats

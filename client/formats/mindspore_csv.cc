@@ -15,7 +15,8 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr char kHeaderForm[] =
-    "a header such as 'Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max "
+    "a header such as 'Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data "
+    "Type,Shape,Max "
     "Value,...'";
 
 enum Field : std::size_t {
@@ -88,16 +89,17 @@ Result<Header> ParseHeader(std::string_view line, bool raw, const LineReader& li
   if (!cells.empty() && cells.back().empty()) cells.pop_back();
   Header header;
   for (const std::string& cell : cells) {
-    const auto* known = std::find_if(std::begin(kTitles), std::end(kTitles), [&](const auto& title) {
-      return title.first == Trimmed(cell, kBlanks);
-    });
+    const auto* known =
+        std::find_if(std::begin(kTitles), std::end(kTitles),
+                     [&](const auto& title) { return title.first == Trimmed(cell, kBlanks); });
     if (known == std::end(kTitles)) return lines.Bad("a column '" + cell + "'", kHeaderForm);
     if (known->second != kIgnored && std::exchange(header.has[known->second], true))
       return lines.Bad("two columns '" + cell + "'", "one");
     header.fields.push_back(known->second);
   }
   const bool complete = header.has[kIo] && header.has[kSlot] && header.has[kDataType] &&
-                        header.has[kShapeText] && (raw || (header.has[kOpType] && header.has[kOpName]));
+                        header.has[kShapeText] &&
+                        (raw || (header.has[kOpType] && header.has[kOpName]));
   if (complete) return header;
   return lines.Bad("'" + std::string(line) + "'", kHeaderForm);
 }
@@ -172,8 +174,9 @@ class RowReader {
     return Status::Ok();
   }
 
-  // If NaN and infinities are not counted, the extremes show whether there are some: then 1 is stored, as an
-  // untrusted count. If the extremes are finite, there are no infinities and no NaN that the tool has seen.
+  // If NaN and infinities are not counted, the extremes show whether there are some: then 1 is
+  // stored, as an untrusted count. If the extremes are finite, there are no infinities and no NaN
+  // that the tool has seen.
   void NoteNonfinite() {
     Layout& layout = o_.layout;
     const bool both = ParseCell(row_[kMaxValue]) && ParseCell(row_[kMinValue]);
@@ -238,19 +241,22 @@ class RowReader {
     std::uint64_t left = components;
     for (const std::uint64_t count : {s.nan, s.pos_inf, s.neg_inf}) {
       if (count > left)
-        return lines_.Bad("counts of NaN and infinities beyond the shape '" + row_[kShapeText] + "'",
-                          "at most " + std::to_string(components));
+        return lines_.Bad(
+            "counts of NaN and infinities beyond the shape '" + row_[kShapeText] + "'",
+            "at most " + std::to_string(components));
       left -= count;
     }
-    constexpr std::uint32_t kAll = BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kZero) |
-                                   BitOf(Statistic::kNeg) | BitOf(Statistic::kPos);
+    constexpr std::uint32_t kAll = BitOf(Statistic::kNan) | BitOf(Statistic::kInf) |
+                                   BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) |
+                                   BitOf(Statistic::kPos);
     const bool fits = s.zero <= left && s.neg <= left - s.zero && s.pos <= left - s.zero - s.neg;
     const bool make_up = fits && s.zero + s.neg + s.pos == left;
     if (fits && ((o_.layout.absent & kAll) != 0 || make_up)) return Status::Ok();
     s.zero = s.neg = s.pos = 0;
     o_.layout.absent |= BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) | BitOf(Statistic::kPos);
     tally_->Note(
-        "counts of zeros and signs do not add up to the shape in some records; they are left out there");
+        "counts of zeros and signs do not add up to the shape in some records; they are left out "
+        "there");
     return Status::Ok();
   }
 
@@ -263,7 +269,8 @@ class RowReader {
     }
     o_.layout.absent |= BitOf(Statistic::kHash);
     if (IsNull(row_[kMd5]) && IsNull(row_[kSha1])) return Status::Ok();
-    return lines_.Bad("'" + row_[kMd5] + row_[kSha1] + "'", "32 hexadecimal digits (MD5), or 40 (SHA1)");
+    return lines_.Bad("'" + row_[kMd5] + row_[kSha1] + "'",
+                      "32 hexadecimal digits (MD5), or 40 (SHA1)");
   }
 
   const Row& row_;
@@ -293,8 +300,8 @@ Status SetIdentity(const Row& row, const LineReader& lines, Observation* o) {
   return Status::Ok();
 }
 
-Status ReadRow(const Header& header, std::string_view line, const RawCannFile* raw, const LineReader& lines,
-               Tally* tally, const TakeRow& take) {
+Status ReadRow(const Header& header, std::string_view line, const RawCannFile* raw,
+               const LineReader& lines, Tally* tally, const TakeRow& take) {
   std::vector<std::string> cells;
   if (!SplitCsv(line, &cells))
     return lines.Bad("'" + std::string(line) + "'", "cells between commas, quotes closed");
@@ -337,7 +344,8 @@ std::optional<RawCannFile> ParseRawCannName(std::string_view file) {
   std::array<std::uint64_t, 3> numbers{};  // from the back: timestamp, stream, task
   for (std::uint64_t& number : numbers) {
     const std::size_t dot = file.rfind('.');
-    const auto parsed = dot == std::string_view::npos ? std::nullopt : ParseUnsigned(file.substr(dot + 1));
+    const auto parsed =
+        dot == std::string_view::npos ? std::nullopt : ParseUnsigned(file.substr(dot + 1));
     if (!parsed) return std::nullopt;
     number = *parsed;
     file = file.substr(0, dot);
@@ -370,7 +378,8 @@ bool SplitCsv(std::string_view line, std::vector<std::string>* cells) {
   return !quoted;
 }
 
-Status ReadMindSporeCsv(LineReader& lines, const RawCannFile* raw, Tally* tally, const TakeRow& take) {
+Status ReadMindSporeCsv(LineReader& lines, const RawCannFile* raw, Tally* tally,
+                        const TakeRow& take) {
   std::string_view line;
   auto more = lines.Next(&line);
   if (!more.ok()) return more.status();

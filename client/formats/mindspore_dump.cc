@@ -1,5 +1,6 @@
-// MindSpore's folders: rank_<id>/<net>/<graph>/<iteration>, the older <step>/<time>/<device>/<model>/<model
-// id>/<iteration>, or any part of them, with statistic.csv, raw CANN files or tensors at the bottom.
+// MindSpore's folders: rank_<id>/<net>/<graph>/<iteration>, the older
+// <step>/<time>/<device>/<model>/<model id>/<iteration>, or any part of them, with statistic.csv,
+// raw CANN files or tensors at the bottom.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -17,10 +18,12 @@ namespace {
 constexpr char kTable[] = "statistic.csv";
 constexpr char kConstants[] = "constants";
 constexpr char kMindSporeForm[] =
-    "rank_<id>/<net>/<graph>/<iteration> or <step>/<time>/<device>/<model>/<model id>/<iteration> with "
+    "rank_<id>/<net>/<graph>/<iteration> or <step>/<time>/<device>/<model>/<model id>/<iteration> "
+    "with "
     "statistic.csv, "
     "raw files '{op type}.{op name}.{task}.{stream}.{timestamp}.csv' or tensors '{op type}.{op "
-    "name}.{task}.{stream}.{timestamp}.{input|output}.{slot}.{format}.npy', or one of those folders";
+    "name}.{task}.{stream}.{timestamp}.{input|output}.{slot}.{format}.npy', or one of those "
+    "folders";
 constexpr std::size_t kFolderDepthMax = 12;
 constexpr std::uint64_t kLeafRankMax = 1'000'000;
 
@@ -103,8 +106,8 @@ class MindSporeDump final : public Dump {
     return Status::Ok();
   }
 
-  // Derives rank, graph and step from the folders' names, including the root's own name, because PATH may be
-  // a part of a dump.
+  // Derives rank, graph and step from the folders' names, including the root's own name, because
+  // PATH may be a part of a dump.
   Result<Leaf> Place(const Path& path) const {
     Leaf leaf{.path = path};
     Path names = path;
@@ -189,19 +192,22 @@ class MindSporeDump final : public Dump {
     if (table && !tensors.empty()) {
       reading_.tally.Skip("statistic.csv beside the tensors that it describes");
     } else if (table) {
-      STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadFile(folder, kTable, nullptr, step, sink), sink));
+      STATCOLLECT_RETURN_IF_ERROR(
+          reading_.BadFile(ReadFile(folder, kTable, nullptr, step, sink), sink));
     }
     STATCOLLECT_RETURN_IF_ERROR(ReadTensors(folder, &tensors, step, sink));
     std::stable_sort(raw.begin(), raw.end(), [](const auto& a, const auto& b) {
       return std::tie(a.first.timestamp, a.first.task) < std::tie(b.first.timestamp, b.first.task);
     });
     for (const auto& [file, name] : raw)
-      STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadFile(folder, name, &file, step, sink), sink));
+      STATCOLLECT_RETURN_IF_ERROR(
+          reading_.BadFile(ReadFile(folder, name, &file, step, sink), sink));
     return Status::Ok();
   }
 
   // Inputs and outputs of an operator may have the same time.
-  Status ReadTensors(const Folder& folder, std::vector<std::pair<MindSporeTensorFile, std::string>>* tensors,
+  Status ReadTensors(const Folder& folder,
+                     std::vector<std::pair<MindSporeTensorFile, std::string>>* tensors,
                      std::uint64_t step, ObservationSink& sink) {
     std::stable_sort(tensors->begin(), tensors->end(), [](const auto& a, const auto& b) {
       const bool output_a = a.first.kind == Kind::kOutput, output_b = b.first.kind == Kind::kOutput;
@@ -215,8 +221,9 @@ class MindSporeDump final : public Dump {
     return Status::Ok();
   }
 
-  Status ReadTensor(const MindSporeTensorFile& tensor, const std::function<Result<FileSource>()>& open,
-                    std::uint64_t step, ObservationSink& sink) {
+  Status ReadTensor(const MindSporeTensorFile& tensor,
+                    const std::function<Result<FileSource>()>& open, std::uint64_t step,
+                    ObservationSink& sink) {
     auto read = ReadMindSporeTensor(tensor, open, &reading_.tally);
     if (!read.ok()) return read.status();
     return *read ? Take(**std::move(read), step, sink) : Status::Ok();
@@ -228,8 +235,8 @@ class MindSporeDump final : public Dump {
     return sink.Take(std::move(o));
   }
 
-  Status ReadFile(const Folder& folder, const std::string& name, const RawCannFile* raw, std::uint64_t step,
-                  ObservationSink& sink) {
+  Status ReadFile(const Folder& folder, const std::string& name, const RawCannFile* raw,
+                  std::uint64_t step, ObservationSink& sink) {
     auto file = folder.OpenFile(name, &reading_.tally.bytes);
     return file.ok() ? ReadTable(*file, raw, step, sink) : file.status();
   }
@@ -246,11 +253,13 @@ class MindSporeDump final : public Dump {
     auto file = open();
     if (!file.ok()) return file.status();
     const auto raw = ParseRawCannName(name);
-    STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadTable(*file, raw ? &*raw : nullptr, 0, sink), sink));
+    STATCOLLECT_RETURN_IF_ERROR(
+        reading_.BadFile(ReadTable(*file, raw ? &*raw : nullptr, 0, sink), sink));
     return sink.EndStep(0);
   }
 
-  Status ReadTable(ByteSource& file, const RawCannFile* raw, std::uint64_t step, ObservationSink& sink) {
+  Status ReadTable(ByteSource& file, const RawCannFile* raw, std::uint64_t step,
+                   ObservationSink& sink) {
     lines_.Reset(file);
     ++reading_.tally.files;
     return ReadMindSporeCsv(lines_, raw, &reading_.tally, [&](Observation o) {
@@ -271,7 +280,8 @@ class MindSporeDump final : public Dump {
   std::map<std::uint32_t, std::map<std::uint64_t, std::vector<const Leaf*>>> steps_;
   std::vector<std::uint32_t> ranks_;
   LineReader lines_;
-  std::map<std::tuple<std::string, Kind, std::string>, std::uint32_t> calls_;  // in the step at hand
+  std::map<std::tuple<std::string, Kind, std::string>, std::uint32_t>
+      calls_;  // in the step at hand
 };
 
 }  // namespace

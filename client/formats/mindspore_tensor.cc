@@ -23,7 +23,8 @@ std::vector<std::string_view> PartsOf(std::string_view text) {
   }
 }
 
-// What the engine reads the elements as: what the operator computed, if the file's type holds just that.
+// What the engine reads the elements as: what the operator computed, if the file's type holds just
+// that.
 DType Original(const MindSporeTensorFile& name, const NpyHeader& header) {
   const DType original = ParseMindSporeDType(name.dtype);
   const bool widened = original == DType::kBf16 && header.dtype == DType::kF32;
@@ -45,24 +46,26 @@ std::optional<MindSporeTensorFile> ParseMindSporeTensorName(std::string_view fil
     const auto timestamp = ParseUnsigned(parts[io - 1]), stream = ParseUnsigned(parts[io - 2]),
                task = ParseUnsigned(parts[io - 3]);
     const bool input = parts[io] == "input", output = parts[io] == "output";
-    if ((!input && !output) || !slot || *slot > kSlotMax || !timestamp || !stream || !task) continue;
+    if ((!input && !output) || !slot || *slot > kSlotMax || !timestamp || !stream || !task)
+      continue;
     const std::size_t name_begin = parts[0].size() + 1;
     const auto name_end = static_cast<std::size_t>(parts[io - 3].data() - file.data()) - 1;
     if (parts[0].empty() || name_end <= name_begin) continue;
-    return MindSporeTensorFile{.op_type = std::string(parts[0]),
-                               .op_name = std::string(file.substr(name_begin, name_end - name_begin)),
-                               .task = *task,
-                               .timestamp = *timestamp,
-                               .slot = *slot,
-                               .kind = input ? Kind::kInput : Kind::kOutput,
-                               .dtype = std::string(behind == 2 ? parts[n - 1] : "")};
+    return MindSporeTensorFile{
+        .op_type = std::string(parts[0]),
+        .op_name = std::string(file.substr(name_begin, name_end - name_begin)),
+        .task = *task,
+        .timestamp = *timestamp,
+        .slot = *slot,
+        .kind = input ? Kind::kInput : Kind::kOutput,
+        .dtype = std::string(behind == 2 ? parts[n - 1] : "")};
   }
   return std::nullopt;
 }
 
-Result<std::optional<Observation>> ReadMindSporeTensor(const MindSporeTensorFile& name,
-                                                       const std::function<Result<FileSource>()>& open,
-                                                       Tally* tally) {
+Result<std::optional<Observation>> ReadMindSporeTensor(
+    const MindSporeTensorFile& name, const std::function<Result<FileSource>()>& open,
+    Tally* tally) {
   Observation o;
   o.def.key.name = name.op_name;
   o.def.key.kind = name.kind;
@@ -86,7 +89,8 @@ Result<std::optional<Observation>> ReadMindSporeTensor(const MindSporeTensorFile
   auto stats = ReadNpyStats(*file, *header, o.layout.dtype);
   if (stats.status().code() == Code::kFailedPrecondition) {
     tally->Note(
-        "some files hold other numbers than the dtype in their names has, and are read as they are saved");
+        "some files hold other numbers than the dtype in their names has, and are read as they are "
+        "saved");
     o.layout.dtype = header->dtype;
     auto again = open();
     if (!again.ok()) return again.status();

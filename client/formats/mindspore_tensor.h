@@ -13,8 +13,9 @@
 
 namespace statcollect::client::formats {
 
-// What a file's name says: "{op type}.{op name}.{task}.{stream}.{timestamp}.{input|output}.{slot}.{format}.npy", since
-// 2.5 with ".{dtype}" before ".npy", because bfloat16 is saved as float32.
+// What a file's name says: "{op type}.{op
+// name}.{task}.{stream}.{timestamp}.{input|output}.{slot}.{format}.npy", since 2.5 with ".{dtype}"
+// before ".npy", because bfloat16 is saved as float32.
 struct MindSporeTensorFile {
   std::string op_type, op_name;
   std::uint64_t task = 0, timestamp = 0, slot = 0;
@@ -23,11 +24,10 @@ struct MindSporeTensorFile {
 };
 std::optional<MindSporeTensorFile> ParseMindSporeTensorName(std::string_view file);
 
-// The observation, without step and call; nothing if its dtype has no statistics, which is counted. `open` opens the
-// file, which may be read twice. kInvalidArgument, with the file: see npy.h.
-Result<std::optional<Observation>> ReadMindSporeTensor(const MindSporeTensorFile& name,
-                                                       const std::function<Result<FileSource>()>& open,
-                                                       Tally* tally);
+// The observation, without step and call; nothing if its dtype has no statistics, which is counted.
+// `open` opens the file, which may be read twice. kInvalidArgument, with the file: see npy.h.
+Result<std::optional<Observation>> ReadMindSporeTensor(
+    const MindSporeTensorFile& name, const std::function<Result<FileSource>()>& open, Tally* tally);
 
 }  // namespace statcollect::client::formats
 

@@ -91,7 +91,8 @@ class MsProbeDump final : public Dump {
       const auto step = kStep.Match(entry.name);
       if (!step || entry.type != EntryType::kFolder) {
         if (kStep.Match(entry.name))
-          reading_.tally.Skip(entry.type == EntryType::kLink ? "symbolic link" : "other file or folder");
+          reading_.tally.Skip(entry.type == EntryType::kLink ? "symbolic link"
+                                                             : "other file or folder");
         continue;
       }
       if (steps_.contains(*step))
@@ -139,13 +140,15 @@ class MsProbeDump final : public Dump {
           "the names of folders proc<pid> do not contain the rank: they were numbered in "
           "order of the pid");
     if (!found.empty()) reading_.tally.Skip("proc<pid> next to rank folders", processes.size());
-    for (auto& [rank, path] : found.empty() ? processes : found) steps_[step][rank] = std::move(path);
+    for (auto& [rank, path] : found.empty() ? processes : found)
+      steps_[step][rank] = std::move(path);
     return Status::Ok();
   }
 
   std::uint32_t OwnRank(const std::string& name) const {
     const auto named = rank_pattern_.Match(name);
-    const std::uint32_t otherwise = named && *named <= 1'000'000 ? static_cast<std::uint32_t>(*named) : 0;
+    const std::uint32_t otherwise =
+        named && *named <= 1'000'000 ? static_cast<std::uint32_t>(*named) : 0;
     return reading_.options.rank.value_or(otherwise);
   }
 
@@ -163,7 +166,8 @@ class MsProbeDump final : public Dump {
       ++reading_.tally.files;
       STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadMsProbeConstruct(*construct, &tree), sink));
     } else if (construct.status().code() == Code::kNotFound) {
-      reading_.tally.Note("a dump.json has no construct.json: its parents and micro-batches are unknown");
+      reading_.tally.Note(
+          "a dump.json has no construct.json: its parents and micro-batches are unknown");
     } else {
       return construct.status();
     }
@@ -179,7 +183,8 @@ class MsProbeDump final : public Dump {
     return sink.EndStep(0);
   }
 
-  Status ReadDump(ByteSource& file, const MsProbeTree& tree, std::uint64_t step, ObservationSink& sink) {
+  Status ReadDump(ByteSource& file, const MsProbeTree& tree, std::uint64_t step,
+                  ObservationSink& sink) {
     ++reading_.tally.files;
     return ReadMsProbeDump(file, &reading_.tally, [&](const MsProbeTensor& tensor) {
       auto observation = ToObservation(tensor, tree, &reading_.tally);

@@ -21,16 +21,18 @@ constexpr unsigned kParseFlags = rapidjson::kParseIterativeFlag | rapidjson::kPa
                                  rapidjson::kParseValidateEncodingFlag |
                                  rapidjson::kParseNumbersAsStringsFlag;
 
-// Of the text of a JSON number, or of NaN or an infinity, whose exponent RapidJSON has found small enough for a double.
+// Of the text of a JSON number, or of NaN or an infinity, whose exponent RapidJSON has found small
+// enough for a double.
 double NumberOf(std::string_view text) {
   if (const auto number = ParseNumber<double>(text)) return *number;
-  // Too near to zero, or too large by its digits, which a wider type tells apart; what that cannot hold either is near zero.
+  // Too near to zero, or too large by its digits, which a wider type tells apart; what that cannot
+  // hold either is near zero.
   return static_cast<double>(ParseNumber<long double>(text).value_or(0));
 }
 
 // RapidJSON's stream over a source; counts lines. A value (or the space between two) of more than
-// kJsonValueBytesMax ends the stream, because RapidJSON would hold a whole string in memory before it reports
-// it.
+// kJsonValueBytesMax ends the stream, because RapidJSON would hold a whole string in memory before
+// it reports it.
 class JsonStream {
  public:
   using Ch = char;
@@ -130,7 +132,9 @@ class JsonEvents {
     return Value({.type = JsonValue::Type::kString, .text = std::string_view(text, size)});
   }
   bool StartObject() { return Begin(true); }
-  bool Key(const char* text, Size size, bool) { return Keep(visitor_.OnKey(std::string_view(text, size))); }
+  bool Key(const char* text, Size size, bool) {
+    return Keep(visitor_.OnKey(std::string_view(text, size)));
+  }
   bool EndObject(Size) { return End(); }
   bool StartArray() { return Begin(false); }
   bool EndArray(Size) { return End(); }
@@ -168,18 +172,21 @@ Status Parse(ByteSource& file, JsonVisitor& visitor, const std::string& expected
   const auto result = reader.Parse<kParseFlags>(stream, events);
   if (!stream.status().ok()) return stream.status();
   if (stream.too_long())
-    return bad("a value of more than " + std::to_string(kJsonValueBytesMax) + " bytes", "shorter ones");
-  if (events.too_deep()) return bad("more than " + std::to_string(kJsonDepthMax) + " levels", "fewer");
+    return bad("a value of more than " + std::to_string(kJsonValueBytesMax) + " bytes",
+               "shorter ones");
+  if (events.too_deep())
+    return bad("more than " + std::to_string(kJsonDepthMax) + " levels", "fewer");
   if (!result.IsError()) return Status::Ok();
   if (!events.status().ok()) {
     const Status& status = events.status();
     return status.code() == Code::kInvalidArgument && status.message().starts_with("found ")
-               ? Status(status.code(), Printable(file.path(), 4000) + ":" + std::to_string(stream.line()) +
-                                           ": " + status.message())
+               ? Status(status.code(), Printable(file.path(), 4000) + ":" +
+                                           std::to_string(stream.line()) + ": " + status.message())
                : status;
   }
   std::string why = rapidjson::GetParseError_En(result.Code());
-  return bad(stream.at_end() ? "the end of the file (" + why + ")" : "invalid JSON (" + why + ")", expected);
+  return bad(stream.at_end() ? "the end of the file (" + why + ")" : "invalid JSON (" + why + ")",
+             expected);
 }
 
 // An error without a position; Parse adds that.
@@ -190,7 +197,8 @@ Status Found(std::string_view found, const std::string& expected) {
 // --- dump.json
 
 constexpr char kDumpExpected[] =
-    "msProbe's dump.json: {\"task\": ..., \"data\": {ENTRY: {\"input_args\": [...], \"output\": [...]}}}";
+    "msProbe's dump.json: {\"task\": ..., \"data\": {ENTRY: {\"input_args\": [...], \"output\": "
+    "[...]}}}";
 
 class DumpVisitor final : public JsonVisitor {
  public:
@@ -262,7 +270,8 @@ class DumpVisitor final : public JsonVisitor {
     if (value.type != JsonValue::Type::kNumber || !value.integer || value.number < 0 ||
         value.number >= 9.2e18)
       return Found("a shape with something else", "sizes of 0 or more");
-    if (tensor_.shape.size() >= kDimsMax) return Found("a shape of more than 64 dimensions", "at most 64");
+    if (tensor_.shape.size() >= kDimsMax)
+      return Found("a shape of more than 64 dimensions", "at most 64");
     tensor_.shape.push_back(static_cast<std::int64_t>(value.number));
     return Status::Ok();
   }
@@ -271,7 +280,8 @@ class DumpVisitor final : public JsonVisitor {
     using Type = JsonValue::Type;
     if (value.type == Type::kString) {
       if (key == "dtype") tensor_.dtype = value.text;
-      if (key == "md5" || key == "xor" || key == "checksum" || key == "hash") tensor_.checksum = value.text;
+      if (key == "md5" || key == "xor" || key == "checksum" || key == "hash")
+        tensor_.checksum = value.text;
       return;
     }
     if (value.type == Type::kNull) return;
@@ -289,7 +299,8 @@ class DumpVisitor final : public JsonVisitor {
     }
     tensor_.entry = frames_[1].key;
     tensor_.section = frames_[2].key;
-    for (std::size_t i = 3; i + 1 < frames_.size(); ++i) tensor_.path += (i == 3 ? "" : ".") + frames_[i].key;
+    for (std::size_t i = 3; i + 1 < frames_.size(); ++i)
+      tensor_.path += (i == 3 ? "" : ".") + frames_[i].key;
     return take_(tensor_);
   }
 
@@ -312,7 +323,8 @@ class ConstructVisitor final : public JsonVisitor {
     ++depth_;
     index_ = 0;
     const bool root = depth_ == 1;
-    return root == object && depth_ <= 2 ? Status::Ok() : Found("something nested", kConstructExpected);
+    return root == object && depth_ <= 2 ? Status::Ok()
+                                         : Found("something nested", kConstructExpected);
   }
   Status OnKey(std::string_view key) override {
     if (tree_->size() >= kConstructEntriesMax)
@@ -324,7 +336,8 @@ class ConstructVisitor final : public JsonVisitor {
     if (depth_ == 0) return Found("a single value", kConstructExpected);
     if (value.type == JsonValue::Type::kString && index_ == 0) place_->parent = value.text;
     if (value.type == JsonValue::Type::kNumber && index_ == 1) {
-      if (!value.integer || value.number < 0 || value.number > std::numeric_limits<std::int32_t>::max())
+      if (!value.integer || value.number < 0 ||
+          value.number > std::numeric_limits<std::int32_t>::max())
         return Found("a micro-batch that is something else", "a number of 0 or more");
       place_->micro_batch = static_cast<std::uint32_t>(value.number);
     }
@@ -371,12 +384,15 @@ std::optional<std::uint32_t> ParseCall(std::string_view text) {
 MsProbeEntry::Pass PassOf(std::string_view part) {
   if (part == "forward") return MsProbeEntry::Pass::kForward;
   if (part == "backward") return MsProbeEntry::Pass::kBackward;
-  return part == "parameters_grad" ? MsProbeEntry::Pass::kParameterGrads : MsProbeEntry::Pass::kUnknown;
+  return part == "parameters_grad" ? MsProbeEntry::Pass::kParameterGrads
+                                   : MsProbeEntry::Pass::kUnknown;
 }
 
 // --- numbers
 
-std::optional<std::uint64_t> ParseHex(std::string_view text) { return ParseNumber<std::uint64_t>(text, 16); }
+std::optional<std::uint64_t> ParseHex(std::string_view text) {
+  return ParseNumber<std::uint64_t>(text, 16);
+}
 
 // CRC-32: 8 digits; exclusive or: 0x and 16; MD5: 32; SHA-1: 40. Of the last two the first 64 bits.
 bool SetChecksum(std::string_view text, Observation* o) {
@@ -400,12 +416,13 @@ bool SetChecksum(std::string_view text, Observation* o) {
   return value.has_value();
 }
 
-void SetOrAbsent(const std::optional<double>& value, Statistic statistic, double* to, Layout* layout) {
+void SetOrAbsent(const std::optional<double>& value, Statistic statistic, double* to,
+                 Layout* layout) {
   SetFinite(value.value_or(std::numeric_limits<double>::quiet_NaN()), statistic, to, layout);
 }
 
-// NaN and infinities are not counted: a maximum or minimum that is one says that there are some. One is
-// stored, and marked as not to be trusted: "at least one".
+// NaN and infinities are not counted: a maximum or minimum that is one says that there are some.
+// One is stored, and marked as not to be trusted: "at least one".
 void SetNonfinite(const MsProbeTensor& t, std::uint64_t components, Observation* o) {
   Layout& layout = o->layout;
   TensorStats& stats = o->stats;
@@ -429,8 +446,9 @@ void SetNonfinite(const MsProbeTensor& t, std::uint64_t components, Observation*
 }
 
 Status SetStatistics(const MsProbeTensor& t, Observation* o) {
-  constexpr std::uint32_t kNever = BitOf(Statistic::kStd) | BitOf(Statistic::kL1) | BitOf(Statistic::kZero) |
-                                   BitOf(Statistic::kNeg) | BitOf(Statistic::kPos);
+  constexpr std::uint32_t kNever = BitOf(Statistic::kStd) | BitOf(Statistic::kL1) |
+                                   BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) |
+                                   BitOf(Statistic::kPos);
   Layout& layout = o->layout;
   TensorStats& stats = o->stats;
   layout.absent |= kNever;
@@ -442,14 +460,16 @@ Status SetStatistics(const MsProbeTensor& t, Observation* o) {
   SetNonfinite(t, components, o);
   if (!stats.has_finite) return Status::Ok();
   if (stats.pos_inf + stats.neg_inf >= components)
-    return Found("Min or Max infinite, but not both, of a single element in '" + t.entry + "'", "one value");
+    return Found("Min or Max infinite, but not both, of a single element in '" + t.entry + "'",
+                 "one value");
   SetOrAbsent(t.max, Statistic::kMax, &stats.max, &layout);
   SetOrAbsent(t.min, Statistic::kMin, &stats.min, &layout);
   SetOrAbsent(t.mean, Statistic::kMean, &stats.mean, &layout);
   SetOrAbsent(t.norm, Statistic::kL2, &stats.l2, &layout);
   stats.l2 = std::abs(stats.l2);  // a 0-d tensor's Norm is the element
   // msProbe's are of absolute values; ours are of real and imaginary parts.
-  const std::uint32_t magnitudes = BitOf(Statistic::kMax) | BitOf(Statistic::kMin) | BitOf(Statistic::kMean);
+  const std::uint32_t magnitudes =
+      BitOf(Statistic::kMax) | BitOf(Statistic::kMin) | BitOf(Statistic::kMean);
   if (IsComplex(layout.dtype)) layout.untrusted |= magnitudes & ~layout.absent;
   return Status::Ok();
 }
@@ -461,7 +481,8 @@ Kind KindOf(const MsProbeEntry& entry, const std::string& section) {
   if (entry.pass == Pass::kParameterGrads) return Kind::kWeightGrad;
   if (section.starts_with("parameters")) return Kind::kWeight;
   const bool output = section == "output";
-  // The pass back through a module takes the gradient of its output in, and gives that of its input out.
+  // The pass back through a module takes the gradient of its output in, and gives that of its input
+  // out.
   if (entry.pass == Pass::kBackward) return output ? Kind::kGradInput : Kind::kGradOutput;
   return output ? Kind::kOutput : Kind::kInput;
 }
@@ -474,7 +495,8 @@ void SetKey(const MsProbeTensor& t, const MsProbeEntry& entry, TensorDef* def) {
   key.call = entry.call;
   if (key.kind != Kind::kWeight && key.kind != Kind::kWeightGrad) return;
   // "weight": [{...}] or {"weight": {...}}: the parameter's name belongs to ours.
-  std::string parameter = key.kind == Kind::kWeightGrad ? t.section : t.path.substr(0, t.path.find('.'));
+  std::string parameter =
+      key.kind == Kind::kWeightGrad ? t.section : t.path.substr(0, t.path.find('.'));
   std::string rest = key.kind == Kind::kWeightGrad           ? t.path
                      : t.path.find('.') == std::string::npos ? ""
                                                              : t.path.substr(t.path.find('.') + 1);
@@ -548,7 +570,8 @@ Result<std::optional<Observation>> ToObservation(const MsProbeTensor& t, const M
     return std::optional<Observation>();
   };
   Observation o;
-  o.layout.dtype = t.type.starts_with("mindspore") ? ParseMindSporeDType(t.dtype) : ParseTorchDType(t.dtype);
+  o.layout.dtype =
+      t.type.starts_with("mindspore") ? ParseMindSporeDType(t.dtype) : ParseTorchDType(t.dtype);
   if (o.layout.dtype == DType::kUnspecified) o.layout.dtype = ParseMindSporeDType(t.dtype);
   if (o.layout.dtype == DType::kUnspecified) return skip("dtype " + Printable(t.dtype, 40));
   const auto elements = Elements(t.shape);
@@ -566,16 +589,19 @@ Result<std::optional<Observation>> ToObservation(const MsProbeTensor& t, const M
   o.def.class_name = ParseMsProbeEntry(t.entry).class_name;
   const Status name = ValidateTensorName("activation", o.def.key.name);
   if (!name.ok()) return Found("an invalid name (" + name.message() + ")", "a valid one");
-  const Status path =
-      o.def.key.output_path.empty() ? Status::Ok() : ValidateTensorName("path", o.def.key.output_path);
-  if (!path.ok()) return Found("an invalid position in a container (" + path.message() + ")", "a valid one");
+  const Status path = o.def.key.output_path.empty()
+                          ? Status::Ok()
+                          : ValidateTensorName("path", o.def.key.output_path);
+  if (!path.ok())
+    return Found("an invalid position in a container (" + path.message() + ")", "a valid one");
   for (std::string* optional : {&o.def.parent, &o.def.class_name}) {
     if (!optional->empty() && !ValidateTensorName("name", *optional).ok()) optional->clear();
   }
   for (const Statistic statistic : {Statistic::kNan, Statistic::kInf, Statistic::kMin}) {
     if ((o.layout.untrusted & BitOf(statistic)) != 0)
-      ++tally->untrusted[statistic == Statistic::kMin ? "min, max, mean (complex)"
-                                                      : std::string(Name(statistic)) + " (number not known)"];
+      ++tally->untrusted[statistic == Statistic::kMin
+                             ? "min, max, mean (complex)"
+                             : std::string(Name(statistic)) + " (number not known)"];
   }
   return std::optional<Observation>(std::move(o));
 }

@@ -1,5 +1,5 @@
-// Streaming readers for msProbe's dump.json and construct.json. Memory does not grow with dump.json (with
-// construct.json, only with the number of modules), and nesting uses no stack.
+// Streaming readers for msProbe's dump.json and construct.json. Memory does not grow with dump.json
+// (with construct.json, only with the number of modules), and nesting uses no stack.
 #ifndef STATCOLLECT_CLIENT_FORMATS_MSPROBE_JSON_H_
 #define STATCOLLECT_CLIENT_FORMATS_MSPROBE_JSON_H_
 
@@ -53,10 +53,10 @@ struct MsProbeEntry {
 };
 MsProbeEntry ParseMsProbeEntry(std::string_view entry);
 
-// Converts to statcollect's terms (docs/import-export.md), without a step; `tree` may be empty. Empty if
-// there is nothing to store; this is counted. kInvalidArgument: invalid names or shapes.
-Result<std::optional<Observation>> ToObservation(const MsProbeTensor& tensor, const MsProbeTree& tree,
-                                                 Tally* tally);
+// Converts to statcollect's terms (docs/import-export.md), without a step; `tree` may be empty.
+// Empty if there is nothing to store; this is counted. kInvalidArgument: invalid names or shapes.
+Result<std::optional<Observation>> ToObservation(const MsProbeTensor& tensor,
+                                                 const MsProbeTree& tree, Tally* tally);
 
 }  // namespace statcollect::client::formats
 

@@ -28,7 +28,8 @@ constexpr std::pair<std::string_view, DType> kDTypes[] = {
 // The header's text, a dictionary of Python with three entries of simple types.
 class HeaderParser {
  public:
-  HeaderParser(const std::string& path, std::string_view text) : path_(path), whole_(text), rest_(text) {}
+  HeaderParser(const std::string& path, std::string_view text)
+      : path_(path), whole_(text), rest_(text) {}
 
   Result<NpyHeader> Parse() {
     NpyHeader header;
@@ -108,7 +109,8 @@ class HeaderParser {
     header->big_endian = (*text)[0] == '>';
     const auto* found = std::find_if(std::begin(kDTypes), std::end(kDTypes),
                                      [&](const auto& row) { return row.first == text->substr(1); });
-    if (std::string_view("<>|=").find((*text)[0]) != std::string_view::npos && found != std::end(kDTypes))
+    if (std::string_view("<>|=").find((*text)[0]) != std::string_view::npos &&
+        found != std::end(kDTypes))
       header->dtype = found->second;
     return Status::Ok();
   }
@@ -123,9 +125,9 @@ class HeaderParser {
     const auto shape = ParseShapeList(sizes, ',');
     const auto elements = shape ? Elements(*shape) : std::nullopt;
     if (!elements) {
-      return BadInput(
-          path_, 0, "shape (" + sizes + ")",
-          "sizes of at most " + std::to_string(kDimsMax) + " dimensions and fewer than 2^62 elements");
+      return BadInput(path_, 0, "shape (" + sizes + ")",
+                      "sizes of at most " + std::to_string(kDimsMax) +
+                          " dimensions and fewer than 2^62 elements");
     }
     header->shape = *shape;
     header->elements = *elements;
@@ -147,8 +149,8 @@ Result<NpyHeader> ReadNpyHeader(ByteSource& file) {
     return BadInput(file.path(), 0, "another kind of file", kForm);
   const int version = static_cast<unsigned char>(start[6]);
   if (version < 1 || version > 3 || start[7] != 0)
-    return BadInput(file.path(), 0, "version " + std::to_string(version) + "." + std::to_string(start[7]),
-                    kForm);
+    return BadInput(file.path(), 0,
+                    "version " + std::to_string(version) + "." + std::to_string(start[7]), kForm);
   std::size_t length = LoadLittleEndian<std::uint16_t>(start.data() + 8);
   if (version > 1) {
     const auto more = file.ReadUpTo(start.data() + 10, 2);

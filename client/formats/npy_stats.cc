@@ -57,7 +57,8 @@ class ElementReader {
     }
     if (as_ == header_.dtype) return Status::Ok();
     bool fits = true;
-    for (std::size_t i = 0; i < count && as_ == DType::kBool; ++i) fits = fits && (elements[i] & ~1) == 0;
+    for (std::size_t i = 0; i < count && as_ == DType::kBool; ++i)
+      fits = fits && (elements[i] & ~1) == 0;
     for (std::size_t i = 0; i < count && as_ == DType::kBf16; ++i) {  // the upper half of float32
       std::uint32_t bits = 0;
       std::memcpy(&bits, elements + 4 * i, 4);
@@ -66,9 +67,9 @@ class ElementReader {
       std::memcpy(elements + 2 * i, &upper, 2);
     }
     return fits ? Status::Ok()
-                : Status(Code::kFailedPrecondition, Printable(file_.path(), 4000) +
-                                                        ": found other numbers than " +
-                                                        std::string(Name(as_)) + " has; expected only such");
+                : Status(Code::kFailedPrecondition,
+                         Printable(file_.path(), 4000) + ": found other numbers than " +
+                             std::string(Name(as_)) + " has; expected only such");
   }
 
   ByteSource& file_;
@@ -82,8 +83,8 @@ class ElementReader {
 Result<TensorStats> OfRows(ElementReader& elements, const NpyHeader& header, DType as) {
   const std::uint64_t components = IsComplex(as) ? 2 : 1;
   const std::uint64_t stripe = stats::kStripeComponents / components;
-  std::string buffer(static_cast<std::size_t>(std::min(stripe, header.elements) * elements.stored_bytes()),
-                     '\0');
+  std::string buffer(
+      static_cast<std::size_t>(std::min(stripe, header.elements) * elements.stored_bytes()), '\0');
   stats::Partial partial;
   for (std::uint64_t done = 0; done < header.elements;) {
     const std::uint64_t count = std::min(stripe, header.elements - done);
@@ -123,8 +124,9 @@ Result<TensorStats> OfColumns(ElementReader& elements, const NpyHeader& header, 
     stride *= std::max<std::int64_t>(size, 1);
   }
   std::uint32_t samples = 0;
-  return stats::ComputeCpu({.data = whole.data(), .dtype = as, .shape = header.shape, .strides = strides}, {},
-                           {}, &samples);
+  return stats::ComputeCpu(
+      {.data = whole.data(), .dtype = as, .shape = header.shape, .strides = strides}, {}, {},
+      &samples);
 }
 
 }  // namespace

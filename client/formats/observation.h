@@ -1,4 +1,5 @@
-// The importers' intermediate form: one observation per tensor, and a tally of what was skipped or changed.
+// The importers' intermediate form: one observation per tensor, and a tally of what was skipped or
+// changed.
 #ifndef STATCOLLECT_CLIENT_FORMATS_OBSERVATION_H_
 #define STATCOLLECT_CLIENT_FORMATS_OBSERVATION_H_
 
@@ -14,7 +15,8 @@
 
 namespace statcollect::client::formats {
 
-// The ids of `def` and `layout` are not used; the order of execution is the order of the observations.
+// The ids of `def` and `layout` are not used; the order of execution is the order of the
+// observations.
 struct Observation {
   std::uint64_t step = 0;
   TensorDef def;

@@ -1,5 +1,5 @@
-// Folders of ONNX Runtime's StatisticsSubscriber: step_<k>/<name>_forward with step_<k>/order.txt, and merged
-// summaries step_<k>_.txt.
+// Folders of ONNX Runtime's StatisticsSubscriber: step_<k>/<name>_forward with step_<k>/order.txt,
+// and merged summaries step_<k>_.txt.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -16,12 +16,13 @@ namespace statcollect::client::formats {
 namespace {
 
 constexpr char kOrderFile[] = "order.txt";
-constexpr char kOrtForm[] = "folders step_<k> with one file per tensor, or merged summaries step_<k>_.txt";
+constexpr char kOrtForm[] =
+    "folders step_<k> with one file per tensor, or merged summaries step_<k>_.txt";
 
-// Finds each module's parent. Indices number the modules depth first, and a parent ends after its children.
-// So the parent is, of the modules with lower index, lower depth and a later end, the one with the highest
-// index. Containers that run nothing themselves (ModuleList) are not in the dump; their modules get the
-// container's parent.
+// Finds each module's parent. Indices number the modules depth first, and a parent ends after its
+// children. So the parent is, of the modules with lower index, lower depth and a later end, the one
+// with the highest index. Containers that run nothing themselves (ModuleList) are not in the dump;
+// their modules get the container's parent.
 class ModuleTree {
  public:
   bool Knows(const std::string& name) const { return names_.contains(name); }
@@ -89,7 +90,8 @@ class OrtReader {
     OrtRecord record;
     if (!file.ok()) return;  // reported when it is read
     lines_.Reset(*file);
-    if (const auto header = ReadOrtHeader(lines_, &record); header.ok() && *header) tree_.Learn(record);
+    if (const auto header = ReadOrtHeader(lines_, &record); header.ok() && *header)
+      tree_.Learn(record);
     known_files_.insert(name);
   }
 
@@ -134,8 +136,8 @@ class OrtReader {
 bool IsBackward(const std::string& name) { return name.ends_with("_backward"); }
 std::string StemOf(const std::string& name) { return name.substr(0, name.rfind('_')); }
 
-// Whether times of modification can be the order of execution: no backward before its forward. In a copied
-// folder they are anything.
+// Whether times of modification can be the order of execution: no backward before its forward. In a
+// copied folder they are anything.
 bool TimesAreOrder(const std::vector<Entry>& files) {
   std::unordered_map<std::string, std::int64_t> forward;
   for (const Entry& file : files) {
@@ -148,8 +150,9 @@ bool TimesAreOrder(const std::vector<Entry>& files) {
 }
 
 void SortByTime(std::vector<Entry>* files) {
-  std::stable_sort(files->begin(), files->end(),
-                   [](const Entry& a, const Entry& b) { return a.modified_nanos < b.modified_nanos; });
+  std::stable_sort(files->begin(), files->end(), [](const Entry& a, const Entry& b) {
+    return a.modified_nanos < b.modified_nanos;
+  });
 }
 
 // Forward by module index upwards, then what was inspected, then backward by index downwards.
@@ -181,7 +184,8 @@ class StepFolder {
                  (entry.name.ends_with("_forward") || IsBackward(entry.name))) {
         files.push_back(std::move(entry));
       } else {
-        reading_.tally.Skip(entry.type == EntryType::kLink ? "symbolic link" : "other file or folder");
+        reading_.tally.Skip(entry.type == EntryType::kLink ? "symbolic link"
+                                                           : "other file or folder");
       }
     }
     return has_order ? FromOrderFile(std::move(files)) : Guess(std::move(files));
@@ -194,7 +198,8 @@ class StepFolder {
     if (!files.empty()) {
       reading_.tally.Note(
           by_time ? "a step has no order.txt; its files were ordered by modification time"
-                  : "a step has no order.txt, and its modification times are not in order; its files were "
+                  : "a step has no order.txt, and its modification times are not in order; its "
+                    "files were "
                     "ordered by their module's number");
     }
     std::vector<std::string> names;
@@ -209,7 +214,8 @@ class StepFolder {
     STATCOLLECT_RETURN_IF_ERROR(reading_.BadFile(ReadOrder(&left, &names), sink_));
     if (left.empty()) return names;
     reading_.tally.Note(
-        "some files are missing from order.txt; they follow the others, ordered by their module's number");
+        "some files are missing from order.txt; they follow the others, ordered by their module's "
+        "number");
     std::erase_if(files, [&](const Entry& file) { return !left.contains(file.name); });
     SortByName(&files);
     for (Entry& file : files) names.push_back(std::move(file.name));
@@ -228,7 +234,8 @@ class StepFolder {
       if (!more.ok() || !*more) return more.status();
       if (line.empty()) continue;
       const std::string name(line);
-      if (name.find('/') != std::string::npos || !(name.ends_with("_forward") || IsBackward(name)) ||
+      if (name.find('/') != std::string::npos ||
+          !(name.ends_with("_forward") || IsBackward(name)) ||
           !ValidateTensorName("file", name).ok())
         return lines.Bad("'" + name + "'",
                          "the name of a file in this folder that ends in _forward or _backward");
@@ -262,7 +269,8 @@ class OrtRank {
       const bool is_step = step && entry.type == EntryType::kFolder;
       const bool is_summary = summary && entry.type == EntryType::kFile;
       if (!is_step && !is_summary) {
-        reading_.tally.Skip(entry.type == EntryType::kLink ? "symbolic link" : "other file or folder");
+        reading_.tally.Skip(entry.type == EntryType::kLink ? "symbolic link"
+                                                           : "other file or folder");
         continue;
       }
       const auto [known, is_new] =
@@ -272,7 +280,8 @@ class OrtRank {
                         "each step only once");
     }
     if (steps.empty() && summaries.empty()) return Nothing(folder, *entries);
-    if (!steps.empty()) reading_.tally.Skip("merged summary next to step folders", summaries.size());
+    if (!steps.empty())
+      reading_.tally.Skip("merged summary next to step folders", summaries.size());
     for (const auto& [step, name] : steps.empty() ? summaries : steps) {
       if (!reading_.options.steps.Contains(step)) continue;
       STATCOLLECT_RETURN_IF_ERROR(steps.empty() ? ReadSummary(folder, name, step)
@@ -304,8 +313,9 @@ class OrtRank {
   Status Nothing(const Folder& folder, const std::vector<Entry>& entries) const {
     std::string inside;
     for (const Entry& entry : entries) {
-      const auto sub = entry.type == EntryType::kFolder ? folder.Sub(entry.name)
-                                                        : Result<Folder>(Status(Code::kNotFound, ""));
+      const auto sub = entry.type == EntryType::kFolder
+                           ? folder.Sub(entry.name)
+                           : Result<Folder>(Status(Code::kNotFound, ""));
       const auto below = sub.ok() ? sub->List() : Result<std::vector<Entry>>(std::vector<Entry>{});
       if (!below.ok()) continue;
       const bool has_steps = std::any_of(below->begin(), below->end(), [](const Entry& e) {
@@ -368,11 +378,13 @@ class OrtDump final : public Dump {
     }
     const auto pattern = NumberPattern::Parse(options.rank_pattern);
     if (!pattern.ok()) return pattern.status();
-    if (!folder_) return BadInput(options.path, 0, "a file", "a folder that contains the ranks' folders");
+    if (!folder_)
+      return BadInput(options.path, 0, "a file", "a folder that contains the ranks' folders");
     auto found = FindRanks(*folder_, *pattern);
     if (!found.ok()) return found.status();
     if (found->empty())
-      return BadInput(options.path, 0, "no rank folders", "folders named " + Printable(options.rank_pattern));
+      return BadInput(options.path, 0, "no rank folders",
+                      "folders named " + Printable(options.rank_pattern));
     for (const RankFolder& rank : *found) ranks_.push_back(rank.rank);
     folders_ = *std::move(found);
     return Status::Ok();
@@ -384,8 +396,8 @@ class OrtDump final : public Dump {
     OrtRank reader(reading_, sink);
     if (!folder_) return ReadFile(reader);
     if (folders_.empty()) return reader.ReadFolder(*folder_);
-    const auto own =
-        std::find_if(folders_.begin(), folders_.end(), [&](const RankFolder& f) { return f.rank == rank; });
+    const auto own = std::find_if(folders_.begin(), folders_.end(),
+                                  [&](const RankFolder& f) { return f.rank == rank; });
     const auto folder = folder_->Sub(own->name);
     return folder.ok() ? reader.ReadFolder(*folder) : folder.status();
   }

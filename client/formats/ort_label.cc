@@ -119,7 +119,8 @@ bool ParseOrtLabel(std::string_view label, TensorKey& key) {
   if (TakeMark(rest, "@eval", nullptr)) parsed.mode = Mode::kEval;
   if (TakeMark(rest, "@init", nullptr)) parsed.mode = Mode::kInit;
   if (!rest.empty() || !ValidateTensorName("name", parsed.name).ok()) return false;
-  if (!parsed.output_path.empty() && !ValidateTensorName("path", parsed.output_path).ok()) return false;
+  if (!parsed.output_path.empty() && !ValidateTensorName("path", parsed.output_path).ok())
+    return false;
   key = std::move(parsed);
   return true;
 }

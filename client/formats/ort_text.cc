@@ -85,7 +85,8 @@ Status ParseName(std::string_view head, const LineReader& reader, OrtRecord* rec
   } else if (EatSuffix(&head, " backward run") || EatSuffix(&head, "_backward")) {
     record->backward = true;
   } else {
-    return reader.Bad("'" + std::string(head) + "'", "a name followed by ' forward run' or ' backward run'");
+    return reader.Bad("'" + std::string(head) + "'",
+                      "a name followed by ' forward run' or ' backward run'");
   }
   if (depth > static_cast<std::size_t>(kDepthMax))
     return reader.Bad(std::to_string(depth) + " times '>'", "at most " + std::to_string(kDepthMax));
@@ -108,7 +109,8 @@ Status ParseHeader(std::string_view line, const LineReader& reader, OrtRecord* r
   if (end == std::string_view::npos) return reader.Bad("'" + std::string(line) + "'", kRecordForm);
   STATCOLLECT_RETURN_IF_ERROR(ParseName(line.substr(0, end), reader, record));
   const std::string_view rest = line.substr(end);
-  const auto shape = After(rest, " shape:"), dtype = After(rest, " dtype:"), size = After(rest, " size:");
+  const auto shape = After(rest, " shape:"), dtype = After(rest, " dtype:"),
+             size = After(rest, " size:");
   if (!shape || !dtype || !size) return reader.Bad("'" + std::string(line) + "'", kRecordForm);
   std::string_view dtype_rest = *dtype;
   record->dtype_text = EatWord(&dtype_rest);
@@ -118,8 +120,9 @@ Status ParseHeader(std::string_view line, const LineReader& reader, OrtRecord* r
     return reader.Bad("'" + std::string(Trim(rest)) + "'", "sizes such as torch.Size([4, 16])");
   const auto elements = Elements(*sizes);
   if (!elements || *elements != static_cast<std::uint64_t>(flat->front())) {
-    return reader.Bad("shape '" + std::string(Trim(*shape)) + "'",
-                      "at most 64 dimensions that multiply to the size of " + std::to_string(flat->front()));
+    return reader.Bad(
+        "shape '" + std::string(Trim(*shape)) + "'",
+        "at most 64 dimensions that multiply to the size of " + std::to_string(flat->front()));
   }
   record->shape = *sizes;
   record->numel = *elements;
@@ -128,8 +131,8 @@ Status ParseHeader(std::string_view line, const LineReader& reader, OrtRecord* r
 
 // "key: VALUE" pairs in the order given.
 template <typename Parse, typename T>
-Status ParsePairs(std::string_view line, const LineReader& reader, const std::string& expected, Parse parse,
-                  std::initializer_list<std::pair<std::string_view, T*>> pairs) {
+Status ParsePairs(std::string_view line, const LineReader& reader, const std::string& expected,
+                  Parse parse, std::initializer_list<std::pair<std::string_view, T*>> pairs) {
   std::string_view rest = line;
   for (const auto& [key, value] : pairs) {
     rest = Trim(rest);
@@ -140,7 +143,8 @@ Status ParsePairs(std::string_view line, const LineReader& reader, const std::st
       return reader.Bad("'" + std::string(word) + "'", "a number after '" + std::string(key) + "'");
     *value = *parsed;
   }
-  if (!Trim(rest).empty()) return reader.Bad("'" + std::string(Trim(rest)) + "'", "the end of the line");
+  if (!Trim(rest).empty())
+    return reader.Bad("'" + std::string(Trim(rest)) + "'", "the end of the line");
   return Status::Ok();
 }
 
@@ -185,7 +189,8 @@ class SampleText {
   bool ended_ = false, elided_ = false;
 };
 
-// The lines from "samples(...): tensor(" up to the one that begins with "neg:", which is left in `line`.
+// The lines from "samples(...): tensor(" up to the one that begins with "neg:", which is left in
+// `line`.
 Status SkipSamples(LineReader& reader, bool keep, std::string_view* line, OrtRecord* record) {
   const bool first_elements = line->starts_with("samples(top ");
   if (!line->starts_with("samples("))
@@ -215,9 +220,10 @@ Status SkipToEnd(LineReader& reader) {
     if (!*more) return reader.Bad("the end of the file", "a line of '='");
     line = Trim(line);
     if (!line.empty() && line.find_first_not_of('=') == std::string_view::npos) return Status::Ok();
-    const bool known = line.starts_with("norm:") || line.starts_with("histogram:") ||
-                       line.starts_with("array(") || line.empty() ||
-                       line.find_first_not_of("0123456789 .,-+e[])(ainfdtypo=rch:") == std::string_view::npos;
+    const bool known =
+        line.starts_with("norm:") || line.starts_with("histogram:") || line.starts_with("array(") ||
+        line.empty() ||
+        line.find_first_not_of("0123456789 .,-+e[])(ainfdtypo=rch:") == std::string_view::npos;
     if (!known) return reader.Bad("'" + std::string(line) + "'", "a line of '='");
   }
   return reader.Bad("more than " + std::to_string(kSampleLinesMax) + " lines", "a line of '='");
@@ -240,7 +246,8 @@ Result<bool> NextText(LineReader& reader, std::string_view* line) {
 
 Status CheckValues(const LineReader& reader, const OrtRecord& r) {
   if (std::isfinite(r.min) && std::isfinite(r.max) && r.min > r.max && r.numel > 0)
-    return reader.Bad("min " + std::to_string(r.min) + " above max " + std::to_string(r.max), "min <= max");
+    return reader.Bad("min " + std::to_string(r.min) + " above max " + std::to_string(r.max),
+                      "min <= max");
   if (r.std < 0) return reader.Bad("std " + std::to_string(r.std), "0 or more");
   return Status::Ok();
 }
@@ -251,8 +258,8 @@ Status CheckNonfinite(const LineReader& reader, const OrtRecord& r) {
                     "counts within the size of " + std::to_string(r.numel));
 }
 
-// Printed neg and pos hold the infinities, which are counted together; min and max tell their signs, unless a
-// NaN hides them.
+// Printed neg and pos hold the infinities, which are counted together; min and max tell their
+// signs, unless a NaN hides them.
 void SplitInfinities(const OrtRecord& r, Observation* o) {
   o->stats.neg = r.neg;
   o->stats.pos = r.pos;
@@ -280,11 +287,12 @@ void SetCounts(const OrtRecord& r, Observation* o, Tally* tally) {
   o->stats.pos_inf = r.inf;
   o->layout.absent |= BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) | BitOf(Statistic::kPos) |
                       (r.inf > 0 ? BitOf(Statistic::kInfSign) : 0);
-  tally->Note("neg, pos and zero do not add up to the size in some records; they are left out there");
+  tally->Note(
+      "neg, pos and zero do not add up to the size in some records; they are left out there");
 }
 
-// Printed: the sample's (n - 1). Later versions combine it wrongly; nothing in the text tells which version
-// wrote it.
+// Printed: the sample's (n - 1). Later versions combine it wrongly; nothing in the text tells which
+// version wrote it.
 void SetStd(const OrtRecord& r, bool trust_std, Observation* o, Tally* tally) {
   const auto n = static_cast<double>(r.numel);
   if (r.numel == 1) return;  // 0, whatever it says
@@ -301,7 +309,8 @@ void SetStd(const OrtRecord& r, bool trust_std, Observation* o, Tally* tally) {
   o->stats.std = r.std;
   o->layout.untrusted |= BitOf(Statistic::kStd);
   ++tally->untrusted["std"];
-  if (trust_std) tally->Note("std is larger than min and max allow in some records; it is not trusted there");
+  if (trust_std)
+    tally->Note("std is larger than min and max allow in some records; it is not trusted there");
 }
 
 }  // namespace
@@ -334,14 +343,17 @@ Result<bool> ReadOrtRecord(LineReader& reader, bool with_samples, OrtRecord* rec
   if (!more.ok() || !*more) return more;
   OrtRecord& r = *record = {};
   STATCOLLECT_RETURN_IF_ERROR(ParseHeader(line, reader, record));
-  const std::string numbers = "'min: -1.5 max: 2, mean: 0.1, std: 0.9'", counts = "'nan: 0, inf: 0'";
+  const std::string numbers = "'min: -1.5 max: 2, mean: 0.1, std: 0.9'",
+                    counts = "'nan: 0, inf: 0'";
   const std::string signs = "'neg: 30, pos: 34, zero: 0,'";
   STATCOLLECT_RETURN_IF_ERROR(NextLine(reader, &line, numbers));
-  STATCOLLECT_RETURN_IF_ERROR((ParseNumbers(
-      line, reader, numbers, {{"min:", &r.min}, {"max:", &r.max}, {"mean:", &r.mean}, {"std:", &r.std}})));
+  STATCOLLECT_RETURN_IF_ERROR(
+      (ParseNumbers(line, reader, numbers,
+                    {{"min:", &r.min}, {"max:", &r.max}, {"mean:", &r.mean}, {"std:", &r.std}})));
   STATCOLLECT_RETURN_IF_ERROR(CheckValues(reader, r));
   STATCOLLECT_RETURN_IF_ERROR(NextLine(reader, &line, counts));
-  STATCOLLECT_RETURN_IF_ERROR((ParseCounts(line, reader, counts, {{"nan:", &r.nan}, {"inf:", &r.inf}})));
+  STATCOLLECT_RETURN_IF_ERROR(
+      (ParseCounts(line, reader, counts, {{"nan:", &r.nan}, {"inf:", &r.inf}})));
   STATCOLLECT_RETURN_IF_ERROR(CheckNonfinite(reader, r));
   STATCOLLECT_RETURN_IF_ERROR(NextLine(reader, &line, "'samples(top 128): tensor([...])'"));
   STATCOLLECT_RETURN_IF_ERROR(SkipSamples(reader, with_samples, &line, record));
@@ -353,7 +365,8 @@ Result<bool> ReadOrtRecord(LineReader& reader, bool with_samples, OrtRecord* rec
 
 // A user's own name of an inspected tensor may have brackets and percent signs, too.
 bool IsLabelOfOurs(const std::string& name, const TensorKey& parsed) {
-  return name.find('@') != std::string::npos || (parsed.output_path.empty() && OrtLabel(parsed) == name);
+  return name.find('@') != std::string::npos ||
+         (parsed.output_path.empty() && OrtLabel(parsed) == name);
 }
 
 Observation ToObservation(const OrtRecord& r, bool trust_std, Tally* tally) {

@@ -1,5 +1,6 @@
-// Parses the text that ONNX Runtime's StatisticsSubscriber writes for a tensor: a separate file, or a block
-// of a merged summary. Supports all versions, including the older ones in which the name ends in "_forward".
+// Parses the text that ONNX Runtime's StatisticsSubscriber writes for a tensor: a separate file, or
+// a block of a merged summary. Supports all versions, including the older ones in which the name
+// ends in "_forward".
 #ifndef STATCOLLECT_CLIENT_FORMATS_ORT_TEXT_H_
 #define STATCOLLECT_CLIENT_FORMATS_ORT_TEXT_H_
 

@@ -25,8 +25,9 @@ Status FromErrno(const std::string& what, const std::string& path, int error) {
   if (error == ENOENT) code = Code::kNotFound;
   if (error == EACCES || error == EPERM) code = Code::kPermissionDenied;
   if (error == ENOTDIR || error == ELOOP) code = Code::kInvalidArgument;
-  const std::string reason = error == ELOOP ? "it is a symbolic link; links inside a dump are not followed"
-                                            : std::string(std::strerror(error));
+  const std::string reason = error == ELOOP
+                                 ? "it is a symbolic link; links inside a dump are not followed"
+                                 : std::string(std::strerror(error));
   return {code, what + " '" + Printable(path, 4000) + "': " + reason};
 }
 
@@ -66,26 +67,27 @@ bool NaturalLess(const std::string& a, const std::string& b) {
 }
 
 // Opens a regular file; a pipe or a device does not make it wait.
-Result<FileSource> OpenRegular(int folder, const std::string& name, int flags, const std::string& path,
-                               std::uint64_t* bytes) {
+Result<FileSource> OpenRegular(int folder, const std::string& name, int flags,
+                               const std::string& path, std::uint64_t* bytes) {
   const int fd = openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
   if (fd < 0) return FromErrno("open", path, errno);
   FileSource file(path, fd, bytes);
   struct stat status {};
   if (fstat(fd, &status) != 0) return FromErrno("look at", path, errno);
   if (S_ISREG(status.st_mode)) return file;
-  return Status(Code::kInvalidArgument, "open '" + Printable(path, 4000) + "': found " +
-                                            (S_ISDIR(status.st_mode) ? "a folder" : "not a regular file") +
-                                            "; expected a file");
+  return Status(Code::kInvalidArgument,
+                "open '" + Printable(path, 4000) + "': found " +
+                    (S_ISDIR(status.st_mode) ? "a folder" : "not a regular file") +
+                    "; expected a file");
 }
 
 }  // namespace
 
 Status BadInput(const std::string& path, std::uint64_t line, std::string_view found,
                 const std::string& expected) {
-  return {Code::kInvalidArgument, Printable(path, 4000) + (line > 0 ? ":" + std::to_string(line) : "") +
-                                      ": found " + Printable(found, kFoundBytesMax) + "; expected " +
-                                      expected};
+  return {Code::kInvalidArgument, Printable(path, 4000) +
+                                      (line > 0 ? ":" + std::to_string(line) : "") + ": found " +
+                                      Printable(found, kFoundBytesMax) + "; expected " + expected};
 }
 
 Result<std::size_t> ByteSource::ReadUpTo(char* to, std::size_t size) {
@@ -133,7 +135,8 @@ Folder::~Folder() {
   if (fd_ >= 0) close(fd_);
 }
 
-Folder::Folder(Folder&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+Folder::Folder(Folder&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
 
 Folder& Folder::operator=(Folder&& other) noexcept {
   std::swap(path_, other.path_);
@@ -159,14 +162,16 @@ Result<std::vector<Entry>> Folder::List() const {
   while (const dirent* found = readdir(directory.get())) {
     Entry entry{.name = found->d_name};
     struct stat status {};
-    if (!IsComponent(entry.name) || fstatat(fd_, found->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!IsComponent(entry.name) || fstatat(fd_, found->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0)
+      continue;
     entry.type = TypeOf(status.st_mode);
     entry.bytes = static_cast<std::uint64_t>(status.st_size);
     entry.modified_nanos =
         static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
     entries.push_back(std::move(entry));
     if (entries.size() > kFolderEntriesMax) {
-      return BadInput(path_, 0, "more than " + std::to_string(kFolderEntriesMax) + " entries", "fewer");
+      return BadInput(path_, 0, "more than " + std::to_string(kFolderEntriesMax) + " entries",
+                      "fewer");
     }
     errno = 0;
   }
@@ -235,7 +240,8 @@ Result<bool> LineReader::Next(std::string_view* line) {
     }
     searched = rest.size();
     if (searched > kLineBytesMax) {
-      return Bad("a line of more than " + std::to_string(kLineBytesMax) + " bytes", "text in shorter lines");
+      return Bad("a line of more than " + std::to_string(kLineBytesMax) + " bytes",
+                 "text in shorter lines");
     }
     const auto more = Fill();
     if (!more.ok()) return more.status();
@@ -265,12 +271,15 @@ Result<NumberPattern> NumberPattern::Parse(const std::string& text) {
 }
 
 std::optional<std::uint64_t> NumberPattern::Match(std::string_view name) const {
-  if (name.size() < prefix_.size() + suffix_.size() || !name.starts_with(prefix_) || !name.ends_with(suffix_))
+  if (name.size() < prefix_.size() + suffix_.size() || !name.starts_with(prefix_) ||
+      !name.ends_with(suffix_))
     return std::nullopt;
   return ParseUnsigned(name.substr(prefix_.size(), name.size() - prefix_.size() - suffix_.size()));
 }
 
-std::optional<std::uint64_t> ParseUnsigned(std::string_view text) { return ParseNumber<std::uint64_t>(text); }
+std::optional<std::uint64_t> ParseUnsigned(std::string_view text) {
+  return ParseNumber<std::uint64_t>(text);
+}
 
 std::optional<double> ParseDouble(std::string_view text) { return ParseNumber<double>(text); }
 

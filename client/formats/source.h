@@ -1,5 +1,5 @@
-// Files of an untrusted dump: links inside it are not followed, only regular files are opened, and lines are
-// bounded.
+// Files of an untrusted dump: links inside it are not followed, only regular files are opened, and
+// lines are bounded.
 #ifndef STATCOLLECT_CLIENT_FORMATS_SOURCE_H_
 #define STATCOLLECT_CLIENT_FORMATS_SOURCE_H_
 
@@ -101,8 +101,8 @@ Result<FileSource> OpenNamedFile(const std::string& path, std::uint64_t* bytes =
 // Whether it is a folder. kNotFound, kPermissionDenied.
 Result<bool> IsFolder(const std::string& path);
 
-// Splits a source into lines of at most kLineBytesMax bytes. One reader can serve several sources, one after
-// the other.
+// Splits a source into lines of at most kLineBytesMax bytes. One reader can serve several sources,
+// one after the other.
 class LineReader {
  public:
   LineReader() = default;

@@ -79,7 +79,8 @@ Status GoldenReader::ReadHead() {
   if (!magic.ok() || *magic != kMagic) {
     const bool newer = magic.ok() && magic->starts_with("statcollect golden ");
     return newer ? Status(Code::kFailedPrecondition,
-                          "its format version is unknown; expected version 1; use the statctl that saved it")
+                          "its format version is unknown; expected version 1; use the statctl that "
+                          "saved it")
                  : Damaged("it is not a golden");
   }
   const auto payload = ReadFrame();
@@ -104,7 +105,8 @@ Result<std::string> GoldenReader::ReadFrame() {
   const std::uint32_t size = NumberAt(*head, 0), crc = NumberAt(*head, 4);
   if (size > kFrameBytesMax) return Damaged(fmt::format("it is damaged at byte {}", at));
   auto payload = Read(size);
-  if (payload.ok() && Crc32c(*payload) != crc) return Damaged(fmt::format("it is damaged at byte {}", at));
+  if (payload.ok() && Crc32c(*payload) != crc)
+    return Damaged(fmt::format("it is damaged at byte {}", at));
   return payload;
 }
 
@@ -120,10 +122,12 @@ Result<std::optional<v1::ReadRecordsResponse>> GoldenReader::Next() {
     return std::optional(std::move(message));
   }
   if (message.progress().done() != messages_ || message.progress().total() != tensors_) {
-    return Damaged(fmt::format("it has {} messages with {} tensors, and its end says {} with {}", messages_,
-                               tensors_, message.progress().done(), message.progress().total()));
+    return Damaged(fmt::format("it has {} messages with {} tensors, and its end says {} with {}",
+                               messages_, tensors_, message.progress().done(),
+                               message.progress().total()));
   }
-  if (file_.peek() != std::ifstream::traits_type::eof()) return Damaged("there are bytes after its end");
+  if (file_.peek() != std::ifstream::traits_type::eof())
+    return Damaged("there are bytes after its end");
   ended_ = true;
   return std::optional<v1::ReadRecordsResponse>();
 }

@@ -1,5 +1,5 @@
-// A golden: the records of one run in a file of its own, with which later runs are compared wherever there is a
-// collector. docs/golden.md has the format.
+// A golden: the records of one run in a file of its own, with which later runs are compared
+// wherever there is a collector. docs/golden.md has the format.
 #ifndef STATCOLLECT_CLIENT_IMPORTS_GOLDEN_FILE_H_
 #define STATCOLLECT_CLIENT_IMPORTS_GOLDEN_FILE_H_
 
@@ -19,7 +19,8 @@ namespace statcollect::client {
 std::string GoldenHead(const v1::GetRunResponse& run);
 // One message of ReadRecords. The caller appends it.
 std::string GoldenFrame(const v1::ReadRecordsResponse& message);
-// The last bytes: how many messages and tensor records came before, so that a file that was cut off is noticed.
+// The last bytes: how many messages and tensor records came before, so that a file that was cut off
+// is noticed.
 std::string GoldenEnd(std::uint64_t messages, std::uint64_t tensors);
 
 // Records of all kinds in a message.
@@ -28,7 +29,8 @@ std::uint64_t RecordsIn(const v1::Records& records);
 // Reads the file from its beginning to its end. Thread: one.
 class GoldenReader {
  public:
-  // kNotFound: there is no such file. kDataLoss: it is not a golden, or damaged. Messages do not name the file.
+  // kNotFound: there is no such file. kDataLoss: it is not a golden, or damaged. Messages do not
+  // name the file.
   static Result<std::unique_ptr<GoldenReader>> Open(const std::string& path);
 
   const v1::GetRunResponse& run() const { return run_; }

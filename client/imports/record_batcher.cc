@@ -45,8 +45,8 @@ Result<std::uint32_t> RecordBatcher::Intern(const TensorDef& def) {
   batch_.activations.push_back(def);
   batch_.activations.back().id = found->second;
   seen_in_.push_back(0);
-  batch_bytes_ +=
-      64 + def.key.name.size() + def.key.output_path.size() + def.parent.size() + def.class_name.size();
+  batch_bytes_ += 64 + def.key.name.size() + def.key.output_path.size() + def.parent.size() +
+                  def.class_name.size();
   return found->second;
 }
 
@@ -65,7 +65,8 @@ Result<std::uint32_t> RecordBatcher::Intern(const Layout& layout) {
 Status RecordBatcher::EnterStep(std::uint64_t step) {
   if (last_step_ == step) return Status::Ok();
   if (last_step_ && step < *last_step_)
-    return {Code::kInternal, "step " + std::to_string(step) + " after step " + std::to_string(*last_step_)};
+    return {Code::kInternal,
+            "step " + std::to_string(step) + " after step " + std::to_string(*last_step_)};
   if (step >= kStepsMax)
     return {Code::kOutOfRange, "step " + std::to_string(step) + "; expected less than 2^62"};
   if (!first_step_) first_step_ = step;

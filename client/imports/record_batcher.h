@@ -1,5 +1,5 @@
-// Turns one rank's observations into batches of a session: interns activations and layouts, numbers the order
-// of execution, and keeps batches within the protocol's limits.
+// Turns one rank's observations into batches of a session: interns activations and layouts, numbers
+// the order of execution, and keeps batches within the protocol's limits.
 #ifndef STATCOLLECT_CLIENT_IMPORTS_RECORD_BATCHER_H_
 #define STATCOLLECT_CLIENT_IMPORTS_RECORD_BATCHER_H_
 
@@ -22,8 +22,8 @@ namespace statcollect::client {
 
 class RecordBatcher final : public formats::ObservationSink {
  public:
-  // `skipped` counts repeated identities of a step. `progress` is called after every record. All arguments
-  // must outlive it.
+  // `skipped` counts repeated identities of a step. `progress` is called after every record. All
+  // arguments must outlive it.
   RecordBatcher(BatchOutput& output, formats::Tally& tally, const Clock& clock,
                 std::function<void()> progress);
 
@@ -36,7 +36,8 @@ class RecordBatcher final : public formats::ObservationSink {
   std::optional<std::uint64_t> last_step() const { return last_step_; }
 
  private:
-  using LayoutKey = std::tuple<DType, std::vector<std::int64_t>, std::uint32_t, std::uint32_t, HashKind>;
+  using LayoutKey =
+      std::tuple<DType, std::vector<std::int64_t>, std::uint32_t, std::uint32_t, HashKind>;
   struct KeyHash {
     std::size_t operator()(const TensorKey& key) const;
   };

@@ -17,8 +17,8 @@ constexpr milliseconds kBackoffMin{200}, kBackoffMax{2000};
 
 // Trying again may help.
 bool MayPass(Code code) {
-  return code == Code::kUnavailable || code == Code::kResourceExhausted || code == Code::kDeadlineExceeded ||
-         code == Code::kInternal || code == Code::kUnknown;
+  return code == Code::kUnavailable || code == Code::kResourceExhausted ||
+         code == Code::kDeadlineExceeded || code == Code::kInternal || code == Code::kUnknown;
 }
 
 std::string InverseSession(std::string session) {
@@ -27,16 +27,15 @@ std::string InverseSession(std::string session) {
 }
 
 bool IsSameLaunch(const v1::CopiedAttempt& a, const v1::CopiedAttempt& b) {
-  return a.attempt() == b.attempt() && a.launch() == b.launch() && a.world_size() == b.world_size() &&
-         a.start_unix_nanos() == b.start_unix_nanos();
+  return a.attempt() == b.attempt() && a.launch() == b.launch() &&
+         a.world_size() == b.world_size() && a.start_unix_nanos() == b.start_unix_nanos();
 }
 
 Status NotACopy(const std::string& run, const std::string& found) {
-  return {
-      Code::kAlreadyExists,
-      fmt::format("the target has a run '{}' with other content ({}); remove it there (statctl rm), or copy "
-                  "other runs only (--run)",
-                  Printable(run), found)};
+  return {Code::kAlreadyExists, fmt::format("the target has a run '{}' with other content ({}); "
+                                            "remove it there (statctl rm), or copy "
+                                            "other runs only (--run)",
+                                            Printable(run), found)};
 }
 
 }  // namespace
@@ -67,11 +66,13 @@ Result<RunOutline> Outline(Collector& collector, const std::string& run) {
   return outline;
 }
 
-Result<Copied> CompareOutlines(const std::string& run, const RunOutline& source, const RunOutline& target) {
+Result<Copied> CompareOutlines(const std::string& run, const RunOutline& source,
+                               const RunOutline& target) {
   for (std::size_t i = 0; i < target.attempts.size(); ++i) {
-    if (i < source.attempts.size() && IsSameLaunch(source.attempts[i], target.attempts[i])) continue;
-    return NotACopy(
-        run, fmt::format("launch {} is not a launch of the source's run", target.attempts[i].attempt()));
+    if (i < source.attempts.size() && IsSameLaunch(source.attempts[i], target.attempts[i]))
+      continue;
+    return NotACopy(run, fmt::format("launch {} is not a launch of the source's run",
+                                     target.attempts[i].attempt()));
   }
   std::size_t complete = 0;
   for (const auto& [place, rank] : target.ranks) {
@@ -81,11 +82,12 @@ Result<Copied> CompareOutlines(const std::string& run, const RunOutline& source,
     if (known && original->second.hello().session_id() == session) {
       ++complete;
     } else if (!known || InverseSession(original->second.hello().session_id()) != session) {
-      return NotACopy(run, fmt::format("rank {} of launch {} was recorded by another process", place.second,
-                                       place.first));
+      return NotACopy(run, fmt::format("rank {} of launch {} was recorded by another process",
+                                       place.second, place.first));
     }
   }
-  const bool all = complete == source.ranks.size() && target.attempts.size() == source.attempts.size();
+  const bool all =
+      complete == source.ranks.size() && target.attempts.size() == source.attempts.size();
   return all ? Copied::kAll : Copied::kSome;
 }
 
@@ -121,8 +123,8 @@ Status RunCopier::Copy(const std::string& run, const RunOutline& outline) {
   before_ = 0;
   for (const auto& [place, rank] : outline.ranks) {
     const auto there = target.ranks.find(place);
-    const bool complete =
-        there != target.ranks.end() && there->second.hello().session_id() == rank.hello().session_id();
+    const bool complete = there != target.ranks.end() &&
+                          there->second.hello().session_id() == rank.hello().session_id();
     if (!complete) STATCOLLECT_RETURN_IF_ERROR(Persist([&] { return CopyRank(run, rank); }));
     before_ += rank.records();
     progress_(before_);

@@ -1,4 +1,5 @@
-// Copies one run from one collector to another, and compares the two: what statctl move migrate does for each run.
+// Copies one run from one collector to another, and compares the two: what statctl move migrate
+// does for each run.
 #ifndef STATCOLLECT_CLIENT_IMPORTS_RUN_COPIER_H_
 #define STATCOLLECT_CLIENT_IMPORTS_RUN_COPIER_H_
 
@@ -30,19 +31,21 @@ Result<RunOutline> Outline(Collector& collector, const std::string& run);
 // How much of a run the target has.
 enum class Copied { kNothing, kSome, kAll };
 // kAlreadyExists: the target's run is not a copy of the source's.
-Result<Copied> CompareOutlines(const std::string& run, const RunOutline& source, const RunOutline& target);
+Result<Copied> CompareOutlines(const std::string& run, const RunOutline& source,
+                               const RunOutline& target);
 
 // What both sides hold.
 struct CopyCheck {
-  std::uint64_t records = 0;             // compared
-  std::vector<std::string> differences;  // one sentence each, the first few; empty: both hold the same
+  std::uint64_t records = 0;  // compared
+  std::vector<std::string>
+      differences;  // one sentence each, the first few; empty: both hold the same
 };
 
 // Thread: one; the collectors may be cancelled from others.
 class RunCopier {
  public:
-  // `patience`: how long to go on without progress while a collector does not answer. `progress`: records that the
-  // target has. Borrows both.
+  // `patience`: how long to go on without progress while a collector does not answer. `progress`:
+  // records that the target has. Borrows both.
   RunCopier(Collector& source, Collector& target, std::chrono::milliseconds patience,
             std::function<void(std::uint64_t records)> progress)
       : source_(source), target_(target), patience_(patience), progress_(std::move(progress)) {}
@@ -59,7 +62,8 @@ class RunCopier {
   Status ReadInto(const std::string& run, const v1::CopiedRank& rank, CopyStream& stream);
   Status CopyParts(const std::string& run);
   Status CompareParts(const std::string& run, CopyCheck* found);
-  Status CompareRank(const std::string& run, std::uint32_t attempt, std::uint32_t rank, CopyCheck* found);
+  Status CompareRank(const std::string& run, std::uint32_t attempt, std::uint32_t rank,
+                     CopyCheck* found);
 
   Collector& source_;
   Collector& target_;

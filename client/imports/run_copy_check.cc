@@ -40,10 +40,11 @@ std::string PartName(const v1::RunPart& part) {
       return fmt::format("document {} from byte {}", Printable(part.document().name()),
                          part.document().offset());
     case v1::RunPart::kEvent:
-      return fmt::format("event {} of the collector about rank {} of launch {}", part.event().number(),
-                         part.event().rank(), part.event().attempt());
+      return fmt::format("event {} of the collector about rank {} of launch {}",
+                         part.event().number(), part.event().rank(), part.event().attempt());
     case v1::RunPart::kRank:
-      return fmt::format("state of rank {} of launch {}", part.rank().hello().rank(), part.rank().attempt());
+      return fmt::format("state of rank {} of launch {}", part.rank().hello().rank(),
+                         part.rank().attempt());
     default:
       return "exemption from retention";
   }
@@ -97,7 +98,8 @@ void ForDifferences(const Map& source, const Map& target, const Differ& differ) 
 }
 
 void NoteDifference(CopyCheck* found, std::string sentence) {
-  if (found->differences.size() < kDifferencesMax) found->differences.push_back(std::move(sentence));
+  if (found->differences.size() < kDifferencesMax)
+    found->differences.push_back(std::move(sentence));
 }
 
 }  // namespace
@@ -121,12 +123,13 @@ Status RunCopier::CompareParts(const std::string& run, CopyCheck* found) {
   if (!source.ok()) return source.status();
   const auto target = PartsOf(target_, run);
   if (!target.ok()) return target.status();
-  ForDifferences(*source, *target, [&](const std::string& name, const auto* here, const auto* there) {
-    NoteDifference(found, fmt::format("{}: {}", name,
-                                      here == nullptr    ? "only the target has it"
-                                      : there == nullptr ? "the target lacks it"
-                                                         : "differs"));
-  });
+  ForDifferences(*source, *target,
+                 [&](const std::string& name, const auto* here, const auto* there) {
+                   NoteDifference(found, fmt::format("{}: {}", name,
+                                                     here == nullptr    ? "only the target has it"
+                                                     : there == nullptr ? "the target lacks it"
+                                                                        : "differs"));
+                 });
   return Status::Ok();
 }
 
@@ -140,16 +143,19 @@ Status RunCopier::CompareRank(const std::string& run, std::uint32_t attempt, std
   if (!source.ok()) return source.status();
   const auto target = DigestsOf(target_, request);
   if (!target.ok()) return target.status();
-  ForDifferences(*source, *target, [&](const auto& key, const RankDigest* here, const RankDigest* there) {
-    const auto& [what, step] = key;
-    NoteDifference(
-        found, fmt::format("{} of step {}, rank {}, launch {}: the source has {} records, the target {}{}",
-                           what, step, rank, attempt, here == nullptr ? 0 : here->records,
-                           there == nullptr ? 0 : there->records,
-                           here != nullptr && there != nullptr && here->records == there->records
-                               ? " with other content"
-                               : ""));
-  });
+  ForDifferences(
+      *source, *target, [&](const auto& key, const RankDigest* here, const RankDigest* there) {
+        const auto& [what, step] = key;
+        NoteDifference(
+            found,
+            fmt::format(
+                "{} of step {}, rank {}, launch {}: the source has {} records, the target {}{}",
+                what, step, rank, attempt, here == nullptr ? 0 : here->records,
+                there == nullptr ? 0 : there->records,
+                here != nullptr && there != nullptr && here->records == there->records
+                    ? " with other content"
+                    : ""));
+      });
   for (const auto& [key, digest] : *source) {
     if (key.first != "activations" && key.first != "layouts") found->records += digest.records;
   }

@@ -29,10 +29,10 @@ Result<std::unique_ptr<SpillReader>> SpillReader::Open(const std::string& path) 
   if (fd < 0) return Os("cannot open it", errno);
   std::unique_ptr<SpillReader> reader(new SpillReader(fd));
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    return Status(
-        Code::kUnavailable,
-        "a training process, its child or another statctl has it open; the training sends it itself, or "
-        "send it after the training has ended");
+    return Status(Code::kUnavailable,
+                  "a training process, its child or another statctl has it open; the training "
+                  "sends it itself, or "
+                  "send it after the training has ended");
   }
   STATCOLLECT_RETURN_IF_ERROR(reader->ReadHead());
   return reader;
@@ -54,8 +54,9 @@ Status SpillReader::ReadHead() {
   const auto mark = spill::DecodeMark(std::string_view(bytes).substr(spill::kMarkAt));
   if (!mark.ok()) return mark.status();
   if (mark->offset < head->frames_at() || mark->offset > size_) {
-    return {Code::kDataLoss, fmt::format("its first frame should be at byte {} of {}; expected {} or more",
-                                         mark->offset, size_, head->frames_at())};
+    return {Code::kDataLoss,
+            fmt::format("its first frame should be at byte {} of {}; expected {} or more",
+                        mark->offset, size_, head->frames_at())};
   }
   STATCOLLECT_RETURN_IF_ERROR(ReadAt(spill::kHeadBytes, head->hello_bytes, &bytes));
   v1::AgentMessage message;
@@ -87,10 +88,12 @@ Result<std::optional<SpillReader::Frame>> SpillReader::Next() {
                     fmt::format("at byte {} of {}: {}", at_, size_, head.status().message()));
     if (left - spill::kFrameHeadBytes < head->payload_bytes) return torn();
     Frame frame{.records = head->records, .payload = {}};
-    STATCOLLECT_RETURN_IF_ERROR(ReadAt(at_ + spill::kFrameHeadBytes, head->payload_bytes, &frame.payload));
+    STATCOLLECT_RETURN_IF_ERROR(
+        ReadAt(at_ + spill::kFrameHeadBytes, head->payload_bytes, &frame.payload));
     if (Crc32c(frame.payload) != head->payload_crc) {
-      return Status(Code::kDataLoss, fmt::format("at byte {} of {}: a frame of {} records is damaged", at_,
-                                                 size_, head->records));
+      return Status(Code::kDataLoss,
+                    fmt::format("at byte {} of {}: a frame of {} records is damaged", at_, size_,
+                                head->records));
     }
     at_ += spill::kFrameHeadBytes + head->payload_bytes;
     if (frame.records > 0) return std::optional(std::move(frame));
@@ -106,7 +109,8 @@ Status SpillReader::ReadAt(std::uint64_t offset, std::size_t size, std::string* 
   bytes->resize(size);
   std::size_t done = 0;
   while (done < size) {
-    const ssize_t n = pread(fd_, bytes->data() + done, size - done, static_cast<off_t>(offset + done));
+    const ssize_t n =
+        pread(fd_, bytes->data() + done, size - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Os("cannot read it", errno);
     if (n == 0) return {Code::kDataLoss, fmt::format("it ends at byte {}", offset + done)};

@@ -1,5 +1,5 @@
-// Reads the spill file that a training process left (common/spill_format.h). The file is locked meanwhile, as
-// its agent does, so that only one process sends it.
+// Reads the spill file that a training process left (common/spill_format.h). The file is locked
+// meanwhile, as its agent does, so that only one process sends it.
 #ifndef STATCOLLECT_CLIENT_IMPORTS_SPILL_READER_H_
 #define STATCOLLECT_CLIENT_IMPORTS_SPILL_READER_H_
 
@@ -17,8 +17,8 @@ namespace statcollect::client {
 // Thread: one.
 class SpillReader {
  public:
-  // kUnavailable: a running agent or another statctl has the file. kDataLoss, kFailedPrecondition: not a
-  // spill file, or unreadable. Messages do not name the file.
+  // kUnavailable: a running agent or another statctl has the file. kDataLoss, kFailedPrecondition:
+  // not a spill file, or unreadable. Messages do not name the file.
   static Result<std::unique_ptr<SpillReader>> Open(const std::string& path);
   ~SpillReader();
   SpillReader(const SpillReader&) = delete;
@@ -32,11 +32,13 @@ class SpillReader {
     std::uint32_t records = 0;
     std::string payload;  // a serialized Records
   };
-  // The next frame; empty at the end. kDataLoss: the file is damaged here, and the rest cannot be read.
+  // The next frame; empty at the end. kDataLoss: the file is damaged here, and the rest cannot be
+  // read.
   Result<std::optional<Frame>> Next();
   // Valid at the end: the agent's last counters; empty if its process was killed.
   const std::optional<AgentCounters>& goodbye() const { return goodbye_; }
-  // Number of bytes at the end that are not a whole frame, because the process was killed while writing.
+  // Number of bytes at the end that are not a whole frame, because the process was killed while
+  // writing.
   std::uint64_t torn_bytes() const { return torn_bytes_; }
 
  private:

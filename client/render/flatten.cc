@@ -22,7 +22,8 @@ constexpr std::string_view kInlined = "stats.";
 void AddPaths(const Descriptor& type, const std::string& prefix, std::vector<std::string>& paths) {
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
-    const bool nested = !field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    const bool nested =
+        !field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (nested) {
       AddPaths(*field.message_type(), prefix + field.name() + ".", paths);
     } else {
@@ -56,17 +57,20 @@ std::string Cell(const Json* value) {
   return DumpJson(*value, -1);
 }
 
-std::vector<std::string> OrderedPaths(const Descriptor& type, const std::vector<std::string>& first) {
+std::vector<std::string> OrderedPaths(const Descriptor& type,
+                                      const std::vector<std::string>& first) {
   std::vector<std::string> paths;
   AddPaths(type, "", paths);
   std::vector<std::string> ordered = first;
   for (std::string& path : paths) {
-    if (std::find(first.begin(), first.end(), path) == first.end()) ordered.push_back(std::move(path));
+    if (std::find(first.begin(), first.end(), path) == first.end())
+      ordered.push_back(std::move(path));
   }
   return ordered;
 }
 
-std::vector<Column> Columns(const std::vector<std::string>& paths, const std::vector<std::string>& last) {
+std::vector<Column> Columns(const std::vector<std::string>& paths,
+                            const std::vector<std::string>& last) {
   std::vector<Column> columns;
   for (const std::string& path : paths) columns.push_back({.title = Title(path)});
   for (const std::string& title : last) columns.push_back({.title = title});

@@ -11,9 +11,9 @@
 
 namespace statcollect::client {
 
-// Columns are the fields of the message in order; those of a nested message are "outer_inner" ("stats" adds
-// no prefix). An absent value is an empty cell, a list or map is a cell of JSON, and everything else is as in
-// JSON (proto/json.h). `first`: columns to move to the front.
+// Columns are the fields of the message in order; those of a nested message are "outer_inner"
+// ("stats" adds no prefix). An absent value is an empty cell, a list or map is a cell of JSON, and
+// everything else is as in JSON (proto/json.h). `first`: columns to move to the front.
 template <typename Records>
 Table FlattenRecords(const Records& records, const std::vector<std::string>& first = {});
 

@@ -6,7 +6,8 @@
 namespace statcollect::client {
 namespace {
 
-constexpr std::size_t kLineMax = 100;  // sentences are not made wider than that, however wide the terminal
+constexpr std::size_t kLineMax =
+    100;  // sentences are not made wider than that, however wide the terminal
 constexpr std::size_t kIndent = 2;
 constexpr std::string_view kToneOff = "\x1b[0m";
 
@@ -39,7 +40,9 @@ void Page::AddHeading(std::string text) { parts_.emplace_back(Heading{std::move(
 void Page::AddSentence(std::string text, std::string lead, Tone tone) {
   parts_.emplace_back(Sentence{std::move(text), std::move(lead), tone});
 }
-void Page::AddItems(std::vector<std::string> items) { parts_.emplace_back(Items{std::move(items)}); }
+void Page::AddItems(std::vector<std::string> items) {
+  parts_.emplace_back(Items{std::move(items)});
+}
 void Page::AddTable(Table table) { parts_.emplace_back(std::move(table)); }
 void Page::AddPlot(std::string lines) { parts_.emplace_back(Plot{std::move(lines)}); }
 

@@ -1,5 +1,5 @@
-// A text answer: headings, sentences and tables in order, printed as aligned text or as Markdown. Pass
-// untrusted text through Printable() first, except the cells of tables (table.h).
+// A text answer: headings, sentences and tables in order, printed as aligned text or as Markdown.
+// Pass untrusted text through Printable() first, except the cells of tables (table.h).
 #ifndef STATCOLLECT_CLIENT_RENDER_PAGE_H_
 #define STATCOLLECT_CLIENT_RENDER_PAGE_H_
 
@@ -52,8 +52,8 @@ class Page {
   std::vector<Part> parts_;
 };
 
-// Breaks at blanks so that no line is longer than `width` columns (0: no limit), except for longer words.
-// Later lines are indented by `indent` blanks. The text has no final end of line.
+// Breaks at blanks so that no line is longer than `width` columns (0: no limit), except for longer
+// words. Later lines are indented by `indent` blanks. The text has no final end of line.
 std::string Wrap(std::string_view text, std::size_t width, std::size_t indent = 0);
 
 }  // namespace statcollect::client

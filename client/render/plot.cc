@@ -16,13 +16,14 @@ constexpr std::string_view kMarks = "*+ox#@";
 constexpr std::array<std::string_view, 4> kBlocks = {" ", "\u2580", "\u2584", "\u2588"};
 
 struct Range {
-  double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
+  double low = std::numeric_limits<double>::infinity(),
+         high = -std::numeric_limits<double>::infinity();
   void Add(double value) {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // The index, below `cells`, of the cell of a value in the range; the middle one if the range is a single
-  // value.
+  // The index, below `cells`, of the cell of a value in the range; the middle one if the range is a
+  // single value.
   std::size_t Cell(double value, std::size_t cells) const {
     if (!(high > low)) return cells / 2;
     const double share =
@@ -53,7 +54,8 @@ Extent Measure(const std::vector<PlotLine>& lines) {
 // Index of the line last drawn at each place, plus one; rows from the top.
 using Grid = std::vector<std::vector<std::size_t>>;
 
-Grid Draw(const std::vector<PlotLine>& lines, const Extent& extent, std::size_t columns, std::size_t rows) {
+Grid Draw(const std::vector<PlotLine>& lines, const Extent& extent, std::size_t columns,
+          std::size_t rows) {
   Grid grid(rows, std::vector<std::size_t>(columns));
   for (std::size_t i = 0; i < lines.size(); ++i) {
     for (const auto& [step, value] : lines[i].points) {
@@ -92,7 +94,8 @@ std::vector<std::string> Marks(const Grid& grid) {
 
 }  // namespace
 
-std::string Plot(const std::vector<PlotLine>& given, Axis axis, std::size_t columns, std::size_t rows) {
+std::string Plot(const std::vector<PlotLine>& given, Axis axis, std::size_t columns,
+                 std::size_t rows) {
   std::vector<PlotLine> lines = given;
   const bool is_log = axis == Axis::kLogarithmic;
   for (PlotLine& line : lines) {
@@ -103,8 +106,8 @@ std::string Plot(const std::vector<PlotLine>& given, Axis axis, std::size_t colu
   const Extent extent = Measure(lines);
   if (extent.points < 2) return {};
   const bool one = lines.size() == 1;
-  const auto cells =
-      one ? BlockRows(Draw(lines, extent, columns, rows * 2)) : Marks(Draw(lines, extent, columns, rows));
+  const auto cells = one ? BlockRows(Draw(lines, extent, columns, rows * 2))
+                         : Marks(Draw(lines, extent, columns, rows));
   std::string text;
   for (std::size_t row = 0; row < rows; ++row) {
     std::string label;
@@ -115,7 +118,8 @@ std::string Plot(const std::vector<PlotLine>& given, Axis axis, std::size_t colu
   text += fmt::format("{:>11} +{}\n", "", std::string(columns, '-'));
   const std::string first = fmt::format("step {:.0f}", extent.x.low),
                     last = fmt::format("{:.0f}", extent.x.high);
-  const std::size_t gap = columns > first.size() + last.size() ? columns - first.size() - last.size() : 2;
+  const std::size_t gap =
+      columns > first.size() + last.size() ? columns - first.size() - last.size() : 2;
   text += fmt::format("{:>13}{}{}{}\n", "", first, std::string(gap, ' '), last);
   for (std::size_t i = 0; i < lines.size() && !one; ++i) {
     text += fmt::format("{:>13}{} {}\n", "", kMarks[i % kMarks.size()], lines[i].label);

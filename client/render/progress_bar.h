@@ -1,5 +1,5 @@
-// Draws "exporting [=====>    ]  40 %, 1.2 M records/s" on standard error, in place, and erases it at the
-// end.
+// Draws "exporting [=====>    ]  40 %, 1.2 M records/s" on standard error, in place, and erases it
+// at the end.
 #ifndef STATCOLLECT_CLIENT_RENDER_PROGRESS_BAR_H_
 #define STATCOLLECT_CLIENT_RENDER_PROGRESS_BAR_H_
 

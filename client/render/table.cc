@@ -30,14 +30,16 @@ struct Glyph {
 };
 
 bool IsWide(char32_t c) {
-  return (c >= 0x1100 && c <= 0x115f) || (c >= 0x2e80 && c <= 0xa4cf) || (c >= 0xac00 && c <= 0xd7a3) ||
-         (c >= 0xf900 && c <= 0xfaff) || (c >= 0xfe30 && c <= 0xfe6f) || (c >= 0xff00 && c <= 0xff60) ||
-         (c >= 0xffe0 && c <= 0xffe6) || (c >= 0x1f300 && c <= 0x1faff) || (c >= 0x20000 && c <= 0x3fffd);
+  return (c >= 0x1100 && c <= 0x115f) || (c >= 0x2e80 && c <= 0xa4cf) ||
+         (c >= 0xac00 && c <= 0xd7a3) || (c >= 0xf900 && c <= 0xfaff) ||
+         (c >= 0xfe30 && c <= 0xfe6f) || (c >= 0xff00 && c <= 0xff60) ||
+         (c >= 0xffe0 && c <= 0xffe6) || (c >= 0x1f300 && c <= 0x1faff) ||
+         (c >= 0x20000 && c <= 0x3fffd);
 }
 
 bool IsCombining(char32_t c) {
-  return (c >= 0x0300 && c <= 0x036f) || (c >= 0x1ab0 && c <= 0x1aff) || (c >= 0x20d0 && c <= 0x20ff) ||
-         (c >= 0xfe00 && c <= 0xfe0f) || c == 0x200b || c == 0x200d;
+  return (c >= 0x0300 && c <= 0x036f) || (c >= 0x1ab0 && c <= 0x1aff) ||
+         (c >= 0x20d0 && c <= 0x20ff) || (c >= 0xfe00 && c <= 0xfe0f) || c == 0x200b || c == 0x200d;
 }
 
 Glyph GlyphAt(std::string_view text, std::size_t i) {
@@ -106,10 +108,10 @@ std::size_t Total(const std::vector<std::size_t>& widths, const std::vector<std:
   return total;
 }
 
-// Makes the widest columns narrower until the table fits, or none can shrink: then it is wider than the terminal, but still a
-// table.
-void Shrink(const std::vector<Column>& columns, const std::vector<std::size_t>& shown, const TextStyle& style,
-            std::vector<std::size_t>& widths) {
+// Makes the widest columns narrower until the table fits, or none can shrink: then it is wider than
+// the terminal, but still a table.
+void Shrink(const std::vector<Column>& columns, const std::vector<std::size_t>& shown,
+            const TextStyle& style, std::vector<std::size_t>& widths) {
   if (style.width == 0) return;
   for (std::size_t total = Total(widths, shown, style); total > style.width; --total) {
     std::size_t* widest = nullptr;
@@ -133,13 +135,15 @@ void Table::AddRow(std::vector<std::string> cells) {
 }
 
 void Table::KeepLast(std::size_t rows) {
-  if (rows < rows_.size()) rows_.erase(rows_.begin(), rows_.end() - static_cast<std::ptrdiff_t>(rows));
+  if (rows < rows_.size())
+    rows_.erase(rows_.begin(), rows_.end() - static_cast<std::ptrdiff_t>(rows));
 }
 
 std::vector<std::size_t> Table::Widths(const Cells& cells) const {
   std::vector<std::size_t> widths(columns_.size());
   for (const auto& row : cells) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], DisplayWidth(row[i]));
   }
   return widths;
 }
@@ -153,8 +157,9 @@ std::string Table::LeaveOutConstant(const Cells& cells, std::vector<std::size_t>
   };
   for (const std::size_t i : shown) {
     if (is_constant(i) && !cells[1][i].empty())
-      said += fmt::format("{}{} {}", said.empty() ? "" : ", ",
-                          columns_[i].title == "mb" ? "micro-batch" : columns_[i].title, cells[1][i]);
+      said +=
+          fmt::format("{}{} {}", said.empty() ? "" : ", ",
+                      columns_[i].title == "mb" ? "micro-batch" : columns_[i].title, cells[1][i]);
   }
   if (std::all_of(shown.begin(), shown.end(), is_constant)) return {};  // a table keeps a column
   std::erase_if(shown, is_constant);
@@ -167,8 +172,9 @@ std::string Table::LeaveOutWide(const Cells& cells, const TextStyle& style,
   const std::vector<std::size_t> widths = Widths(cells);
   std::string said;
   while (Total(widths, shown, style) > style.width) {
-    const auto last = std::find_if(shown.rbegin(), shown.rend(),
-                                   [&](std::size_t i) { return columns_[i].use == Use::kIfItFits; });
+    const auto last = std::find_if(shown.rbegin(), shown.rend(), [&](std::size_t i) {
+      return columns_[i].use == Use::kIfItFits;
+    });
     if (last == shown.rend()) break;
     said = columns_[*last].title + (said.empty() ? "" : ", ") + said;
     shown.erase(std::next(last).base());
@@ -186,7 +192,8 @@ std::string Table::ToText(const TextStyle& style) const {
   std::vector<std::size_t> shown(columns_.size());
   std::iota(shown.begin(), shown.end(), std::size_t{0});
   std::string text;
-  for (const std::string& said : {LeaveOutConstant(cells, shown), LeaveOutWide(cells, style, shown)}) {
+  for (const std::string& said :
+       {LeaveOutConstant(cells, shown), LeaveOutWide(cells, style, shown)}) {
     if (!said.empty()) text.append(style.indent, ' ').append(said).append("\n");
   }
   std::vector<std::size_t> widths = Widths(cells);
@@ -195,8 +202,8 @@ std::string Table::ToText(const TextStyle& style) const {
     std::string line;
     for (const std::size_t i : shown) {
       if (i != shown.front()) line.append(kGap, ' ');
-      line +=
-          Pad(ShortenMiddle(cells[r][i], std::max<std::size_t>(widths[i], 4)), widths[i], columns_[i].align);
+      line += Pad(ShortenMiddle(cells[r][i], std::max<std::size_t>(widths[i], 4)), widths[i],
+                  columns_[i].align);
     }
     TrimRight(line);
     const bool bold = r == 0 && style.colour;

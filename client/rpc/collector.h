@@ -29,12 +29,12 @@ struct Located {
 using Locate = std::function<Result<Located>(const std::function<bool()>& cancelled)>;
 
 struct CollectorOptions {
-  std::string address = kDefaultAddress;            // HOST:PORT or unix:/PATH
-  Locate locate = {};                               // asked for the address once, before the first query
-  std::string token_file = {};                      // read for each query; empty: no token
-  std::string project = {};                         // a valid name; empty: the token's, or the default one
-  tls::Material tls = {};                           // TLS is used if it has authorities
-  std::chrono::milliseconds timeout{0};             // of a query; 0: no limit
+  std::string address = kDefaultAddress;  // HOST:PORT or unix:/PATH
+  Locate locate = {};                     // asked for the address once, before the first query
+  std::string token_file = {};            // read for each query; empty: no token
+  std::string project = {};               // a valid name; empty: the token's, or the default one
+  tls::Material tls = {};                 // TLS is used if it has authorities
+  std::chrono::milliseconds timeout{0};   // of a query; 0: no limit
   std::chrono::milliseconds connect_timeout{5000};  // until connected; `timeout` if that is shorter
 };
 
@@ -46,7 +46,8 @@ inline const tls::Names kTlsFlags{.certificate = "--tls-cert (STATCTL_TLS_CERT)"
 // Reads the files for CollectorOptions::tls. kInvalidArgument: they cannot be used.
 Result<tls::Material> LoadTls(const tls::Files& files, const tls::Names& names = kTlsFlags);
 
-// kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets), or unix:/PATH.
+// kInvalidArgument unless it is HOST:PORT with a port of 1..65535 (IPv6 hosts in brackets), or
+// unix:/PATH.
 Status ValidateAddress(const std::string& address, const std::string& flag = "--collector");
 
 // The stream of a rank that is copied to a collector. Thread: that of the work.
@@ -59,8 +60,9 @@ class CopyStream {
   virtual std::uint64_t durable_seq() const = 0;
 };
 
-// Errors can be shown to the user: they name the collector's address and the next step. kUnavailable: nothing
-// answers there. kCancelled: Cancel was called. Threads: queries from one thread, Cancel from any.
+// Errors can be shown to the user: they name the collector's address and the next step.
+// kUnavailable: nothing answers there. kCancelled: Cancel was called. Threads: queries from one
+// thread, Cancel from any.
 class Collector {
  public:
   // Does not connect yet. Precondition: ValidateAddress(options.address).ok().
@@ -85,7 +87,8 @@ class Collector {
   Result<v1::ListDensityResponse> ListDensity(const v1::ListDensityRequest& request);
   Result<v1::ListExponentsResponse> ListExponents(const v1::ListExponentsRequest& request);
   Result<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
-  // Calls `take` for each message, until the collector goes away, the query is refused or Cancel is called.
+  // Calls `take` for each message, until the collector goes away, the query is refused or Cancel is
+  // called.
   Status FollowEvents(const v1::ListEventsRequest& request,
                       const std::function<void(const v1::FollowEventsResponse&)>& take);
   Result<v1::GetZoomResponse> GetZoom(const v1::GetZoomRequest& request);
@@ -112,15 +115,18 @@ class Collector {
 
   // --- runs that are copied from one collector to another (collector_transfer.cc)
   Result<v1::DescribeStoreResponse> DescribeStore();
-  // Each of the three calls `take` for each message, in order; its error ends the call and is returned.
-  Status DescribeRun(const v1::DescribeRunRequest& request, const std::function<Status(v1::RunPart&)>& take);
-  Status ReadRank(const v1::ReadRankRequest& request, const std::function<Status(v1::Batch&)>& take);
+  // Each of the three calls `take` for each message, in order; its error ends the call and is
+  // returned.
+  Status DescribeRun(const v1::DescribeRunRequest& request,
+                     const std::function<Status(v1::RunPart&)>& take);
+  Status ReadRank(const v1::ReadRankRequest& request,
+                  const std::function<Status(v1::Batch&)>& take);
   Status DigestRank(const v1::DigestRankRequest& request,
                     const std::function<Status(const v1::DigestRankResponse&)>& take);
   Status BeginCopy(const v1::BeginCopyRequest& request);
   Status WritePart(const v1::WritePartRequest& request);
-  // Opens a stream for a rank that is copied to this collector, and calls `work` once it is welcome. OK: the work was, and
-  // everything that it sent is stored.
+  // Opens a stream for a rank that is copied to this collector, and calls `work` once it is
+  // welcome. OK: the work was, and everything that it sent is stored.
   Status CopyRank(const v1::Hello& hello, const std::function<Status(CopyStream&)>& work);
 
   // While the scope exists, the first Cancel calls this function instead, from another thread.
@@ -134,9 +140,11 @@ class Collector {
    private:
     Collector& collector_;
   };
-  [[nodiscard]] CancelScope OnCancel(std::function<void()> cancel) { return {*this, std::move(cancel)}; }
-  // Ends the running query, which then returns kCancelled, as do all later ones. False if neither a query nor
-  // a Task is running.
+  [[nodiscard]] CancelScope OnCancel(std::function<void()> cancel) {
+    return {*this, std::move(cancel)};
+  }
+  // Ends the running query, which then returns kCancelled, as do all later ones. False if neither a
+  // query nor a Task is running.
   bool Cancel();
   // False if Cancel was called before the time had passed.
   bool WaitUnlessCancelled(std::chrono::milliseconds time);

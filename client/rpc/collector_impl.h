@@ -1,4 +1,5 @@
-// What the methods of Collector share: connection, deadline, cancellation, errors. For the files of client/rpc.
+// What the methods of Collector share: connection, deadline, cancellation, errors. For the files of
+// client/rpc.
 #ifndef STATCOLLECT_CLIENT_RPC_COLLECTOR_IMPL_H_
 #define STATCOLLECT_CLIENT_RPC_COLLECTOR_IMPL_H_
 
@@ -29,7 +30,8 @@
 
 namespace statcollect::client {
 
-std::shared_ptr<grpc::Channel> MakeCollectorChannel(const std::string& address, const tls::Material& tls);
+std::shared_ptr<grpc::Channel> MakeCollectorChannel(const std::string& address,
+                                                    const tls::Material& tls);
 
 class Collector::Impl {
  public:
@@ -78,7 +80,8 @@ class Collector::Impl {
   template <typename Response, typename Call>
   Result<Response> Ask(Call&& call) {
     Response response;
-    const Status status = Run([&](grpc::ClientContext& context) { return call(context, response); });
+    const Status status =
+        Run([&](grpc::ClientContext& context) { return call(context, response); });
     if (!status.ok()) return status;
     return response;
   }
@@ -102,7 +105,8 @@ class Collector::Impl {
 
   bool WaitUnlessCancelled(std::chrono::milliseconds time) {
     const auto deadline = system_clock::now() + time;
-    while (!cancelled() && system_clock::now() < deadline) std::this_thread::sleep_for(kConnectSlice);
+    while (!cancelled() && system_clock::now() < deadline)
+      std::this_thread::sleep_for(kConnectSlice);
     return !cancelled();
   }
 
@@ -115,7 +119,8 @@ class Collector::Impl {
   using milliseconds = std::chrono::milliseconds;
   using system_clock = std::chrono::system_clock;
   static constexpr std::size_t kMessageBytesMax = 4000;
-  static constexpr milliseconds kConnectSlice{50};  // how soon a cancelled connection attempt is noticed
+  static constexpr milliseconds kConnectSlice{
+      50};  // how soon a cancelled connection attempt is noticed
   static constexpr milliseconds kVersionTime{2000};
   // gRPC's own words; a collector's deadline has others.
   static constexpr std::string_view kLocalDeadline = "Deadline Exceeded";
@@ -153,8 +158,8 @@ class Collector::Impl {
     return cancelled_;
   }
 
-  // Waits for a connection. Evidence that no collector is there ends the wait immediately; silence, which may
-  // be a slow network, does not.
+  // Waits for a connection. Evidence that no collector is there ends the wait immediately; silence,
+  // which may be a slow network, does not.
   Status Connect(system_clock::time_point begin) {
     const milliseconds patience = options_.timeout.count() > 0
                                       ? std::min(options_.timeout, options_.connect_timeout)
@@ -168,7 +173,8 @@ class Collector::Impl {
         if (!found.silent || system_clock::now() >= deadline) return found.status;
       }
       const auto now = system_clock::now();
-      if (now >= deadline) return DiagnoseConnection(options_.address, options_.tls, patience).status;
+      if (now >= deadline)
+        return DiagnoseConnection(options_.address, options_.tls, patience).status;
       channel_->WaitForStateChange(state, std::min(deadline, now + kConnectSlice));
       state = channel_->GetState(true);
     }
@@ -196,20 +202,24 @@ class Collector::Impl {
     // A call that Cancel has not ended was ended by a collector that stops.
     if (code == Code::kUnavailable || code == Code::kCancelled) {
       return {Code::kUnavailable,
-              fmt::format("lost the collector at {} ({}); is it being stopped? try again", address, message)};
+              fmt::format("lost the collector at {} ({}); is it being stopped? try again", address,
+                          message)};
     }
     if (code == Code::kUnimplemented) {
       const std::string version = Version();
       if (!version.empty() && version != STATCOLLECT_VERSION)
         return {code,
-                fmt::format("the collector at {} is of version {}, which does not support this query{}; "
-                            "expected " STATCOLLECT_VERSION
-                            ", the version of this statctl; use both of one release",
-                            address, version, message.empty() ? "" : " (" + message + ")")};
+                fmt::format(
+                    "the collector at {} is of version {}, which does not support this query{}; "
+                    "expected " STATCOLLECT_VERSION
+                    ", the version of this statctl; use both of one release",
+                    address, version, message.empty() ? "" : " (" + message + ")")};
       if (message.empty())  // gRPC's server has no words for a method that it does not know
-        return {code, fmt::format("{} answers, but does not support this query; expected the gRPC address of "
-                                  "a statcollectord of this statctl's version",
-                                  address)};
+        return {
+            code,
+            fmt::format("{} answers, but does not support this query; expected the gRPC address of "
+                        "a statcollectord of this statctl's version",
+                        address)};
     }
     return {code, fmt::format("{} (collector {})", message, address)};
   }

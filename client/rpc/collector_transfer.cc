@@ -12,7 +12,8 @@ namespace {
 
 // Calls `take` for each message of a stream; its error cancels the call and becomes `failure`.
 template <typename Message, typename Stream, typename Take>
-grpc::Status ReadAll(grpc::ClientContext& context, Stream& stream, const Take& take, Status* failure) {
+grpc::Status ReadAll(grpc::ClientContext& context, Stream& stream, const Take& take,
+                     Status* failure) {
   Message message;
   while (failure->ok() && stream.Read(&message)) {
     *failure = take(message);
@@ -39,10 +40,11 @@ class OpenCopy final : public CopyStream {
   const v1::Welcome& welcome() const override { return welcome_; }
 
   Status Send(v1::Batch batch) override {
-    const Waiting waiting{.last_seq = batch.first_seq() + batch.n() - 1, .bytes = batch.records().size()};
+    const Waiting waiting{.last_seq = batch.first_seq() + batch.n() - 1,
+                          .bytes = batch.records().size()};
     const bool room = Await([&]() STATCOLLECT_REQUIRES(mutex_) {
-      return window_.empty() ||
-             (window_.size() < kWindowBatchesMax && window_bytes_ + waiting.bytes <= kWindowBytesMax);
+      return window_.empty() || (window_.size() < kWindowBatchesMax &&
+                                 window_bytes_ + waiting.bytes <= kWindowBytesMax);
     });
     if (!room) return Ended();
     {
@@ -104,7 +106,8 @@ class OpenCopy final : public CopyStream {
   std::deque<Waiting> window_ STATCOLLECT_GUARDED_BY(mutex_);
   std::size_t window_bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
-  bool welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false, ended_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false, ended_
+                                                         STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::thread reader_;  // last: it uses everything above
 };
 

@@ -21,8 +21,9 @@ inline std::string TargetOf(const std::string& address) {
 inline std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::string& address,
                                                                  const tls::Material& tls) {
   if (tls.authorities.empty() || IsUnixAddress(address)) return grpc::InsecureChannelCredentials();
-  return grpc::SslCredentials(
-      {.pem_root_certs = tls.authorities, .pem_private_key = tls.key, .pem_cert_chain = tls.certificate});
+  return grpc::SslCredentials({.pem_root_certs = tls.authorities,
+                               .pem_private_key = tls.key,
+                               .pem_cert_chain = tls.certificate});
 }
 
 }  // namespace statcollect::client

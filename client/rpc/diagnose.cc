@@ -26,7 +26,8 @@ namespace {
 
 constexpr int kConnectMillis = 500, kAnswerMillis = 500;
 constexpr std::chrono::milliseconds kTlsTime{2000};
-constexpr std::string_view kNameIt = "name the collector with --collector HOST:PORT or STATCTL_COLLECTOR";
+constexpr std::string_view kNameIt =
+    "name the collector with --collector HOST:PORT or STATCTL_COLLECTOR";
 
 // A socket that is closed at the end.
 class Socket {
@@ -67,19 +68,22 @@ class Socket {
   const int fd_;
 };
 
-// Whether an answer begins with a settings frame, as that of each HTTP/2 server does: 3 bytes of length, type 4, flags,
-// and stream 0 (RFC 9113, 4.1 and 6.5).
+// Whether an answer begins with a settings frame, as that of each HTTP/2 server does: 3 bytes of
+// length, type 4, flags, and stream 0 (RFC 9113, 4.1 and 6.5).
 bool IsHttp2(std::string_view answer) {
   constexpr std::size_t kHeadBytes = 9, kType = 3, kStream = 5;
   return answer.size() >= kHeadBytes && answer[kType] == 4 &&
          answer.substr(kStream, kHeadBytes - kStream) == std::string_view("\0\0\0\0", 4);
 }
 
-Diagnosis Unavailable(std::string message) { return {.status = {Code::kUnavailable, std::move(message)}}; }
+Diagnosis Unavailable(std::string message) {
+  return {.status = {Code::kUnavailable, std::move(message)}};
+}
 
 Diagnosis Silent(const std::string& address, std::chrono::milliseconds patience) {
   const std::string message = fmt::format(
-      "no collector at {} answered within {:g} s; check the address, firewalls, and that the process there "
+      "no collector at {} answered within {:g} s; check the address, firewalls, and that the "
+      "process there "
       "is running (--timeout sets how long to wait)",
       address, static_cast<double>(patience.count()) / 1000);
   return {.status = {Code::kUnavailable, message}, .silent = true};
@@ -88,12 +92,14 @@ Diagnosis Silent(const std::string& address, std::chrono::milliseconds patience)
 // Diagnoses an address that accepts connections.
 Diagnosis Answering(const std::string& address, const std::string& answer,
                     std::chrono::milliseconds patience) {
-  if (answer.empty() || IsHttp2(answer)) return Silent(address, patience);  // a collector that is slow
+  if (answer.empty() || IsHttp2(answer))
+    return Silent(address, patience);  // a collector that is slow
   if (answer.starts_with("HTTP/1")) {
-    return Unavailable(fmt::format(
-        "no collector at {}: it speaks HTTP; is it statcollectord's --http address? expected its gRPC "
-        "address (--listen, by default port 7433); {}",
-        address, kNameIt));
+    return Unavailable(
+        fmt::format("no collector at {}: it speaks HTTP; is it statcollectord's --http address? "
+                    "expected its gRPC "
+                    "address (--listen, by default port 7433); {}",
+                    address, kNameIt));
   }
   return Unavailable(
       fmt::format("no collector at {}: it does not speak gRPC; expected statcollectord's gRPC "
@@ -143,19 +149,21 @@ Diagnosis DiagnoseSocket(const std::string& address, std::chrono::milliseconds p
     case 0:
       return Answering(shown, socket.AnswerToHttp(), patience);
     case EACCES:
-      return Unavailable(fmt::format(
-          "no access to the socket {}; expected the right to write to it; ask for its group, or for another "
-          "--socket-mode of statcollectord",
-          shown));
+      return Unavailable(
+          fmt::format("no access to the socket {}; expected the right to write to it; ask for its "
+                      "group, or for another "
+                      "--socket-mode of statcollectord",
+                      shown));
     case ENOENT:
     case ENOTDIR:
-      return Unavailable(fmt::format(
-          "no collector at {}: there is no such socket; start one with statcollectord --listen {}, or {}",
-          shown, shown, kNameIt));
+      return Unavailable(
+          fmt::format("no collector at {}: there is no such socket; start one with statcollectord "
+                      "--listen {}, or {}",
+                      shown, shown, kNameIt));
     default:
       return Unavailable(
-          fmt::format("no collector at {} ({}); start one with statcollectord --listen {}, or {}", shown,
-                      std::strerror(error), shown, kNameIt));
+          fmt::format("no collector at {} ({}); start one with statcollectord --listen {}, or {}",
+                      shown, std::strerror(error), shown, kNameIt));
   }
 }
 
@@ -181,23 +189,25 @@ Diagnosis DiagnoseConnection(const std::string& address, const tls::Material& tl
   const std::string shown = Printable(address);
   const HostPlaces found(address);
   if (found.error != 0) {
-    return Unavailable(fmt::format("no collector at {}: host '{}' is unknown ({}); check its name; {}", shown,
-                                   Printable(found.host), gai_strerror(found.error), kNameIt));
+    return Unavailable(
+        fmt::format("no collector at {}: host '{}' is unknown ({}); check its name; {}", shown,
+                    Printable(found.host), gai_strerror(found.error), kNameIt));
   }
   int error = 0;
   for (const addrinfo* to = found.places.get(); to != nullptr; to = to->ai_next) {
     const Socket socket(*to);
     error = socket.Connect(*to);
     if (error == 0) {
-      if (std::string why = tls::ExplainFailure(address, tls, {.timeout = kTlsTime, .names = kTlsFlags});
+      if (std::string why =
+              tls::ExplainFailure(address, tls, {.timeout = kTlsTime, .names = kTlsFlags});
           !why.empty())
         return Unavailable(std::move(why));
     }
     if (error == 0) return Answering(shown, socket.AnswerToHttp(), patience);
   }
   if (error == ETIMEDOUT) return Silent(shown, patience);
-  return Unavailable(fmt::format("no collector at {} ({}); start one with statcollectord, or {}", shown,
-                                 std::strerror(error), kNameIt));
+  return Unavailable(fmt::format("no collector at {} ({}); start one with statcollectord, or {}",
+                                 shown, std::strerror(error), kNameIt));
 }
 
 }  // namespace statcollect::client

@@ -50,7 +50,8 @@ bool IsFatal(Code code) {
   }
 }
 
-std::shared_ptr<grpc::Channel> MakeIngestChannel(const std::string& address, const tls::Material& tls) {
+std::shared_ptr<grpc::Channel> MakeIngestChannel(const std::string& address,
+                                                 const tls::Material& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -80,7 +81,9 @@ class IngestSender::Impl {
 
   ~Impl() { CutOff(); }
 
-  Status Send(RecordBatch batch) { return Send(std::make_shared<const Waiting>(Encode(std::move(batch)))); }
+  Status Send(RecordBatch batch) {
+    return Send(std::make_shared<const Waiting>(Encode(std::move(batch))));
+  }
 
   Status SendEncoded(std::uint64_t records, std::string bytes) {
     auto waiting = std::make_shared<Waiting>();
@@ -165,13 +168,15 @@ class IngestSender::Impl {
     return Await([&]() STATCOLLECT_REQUIRES(mutex_) { return window_.empty(); });
   }
 
-  // Reconnects as often as necessary; returns with an open call. `done` is called with the mutex held.
+  // Reconnects as often as necessary; returns with an open call. `done` is called with the mutex
+  // held.
   template <typename Done>
   Status Await(Done done) {
     while (true) {
       if (call_ == nullptr) STATCOLLECT_RETURN_IF_ERROR(Reconnect());
       MutexLock lock(mutex_);
-      changed_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) { return cancelled_ || ended_ || done(); });
+      changed_.wait(mutex_,
+                    [&]() STATCOLLECT_REQUIRES(mutex_) { return cancelled_ || ended_ || done(); });
       if (cancelled_) return Cancelled();
       if (!ended_) return Status::Ok();
       lock.unlock();
@@ -179,7 +184,8 @@ class IngestSender::Impl {
     }
   }
 
-  // Ends the call that there is, if any, and opens one on which everything that waits has been sent.
+  // Ends the call that there is, if any, and opens one on which everything that waits has been
+  // sent.
   Status Reconnect() {
     auto deadline = steady_clock::now() + options_.patience;
     milliseconds backoff = kBackoffMin;
@@ -229,15 +235,15 @@ class IngestSender::Impl {
     context_->TryCancel();
     if (lacks_before_) {
       return {Code::kFailedPrecondition,
-              fmt::format(
-                  "the collector has the session's records up to {}, and these begin with {}; expected none "
-                  "missing between; was it restored from a checkpoint?",
-                  *durable_before_, options_.first_seq)};
+              fmt::format("the collector has the session's records up to {}, and these begin with "
+                          "{}; expected none "
+                          "missing between; was it restored from a checkpoint?",
+                          *durable_before_, options_.first_seq)};
     }
-    return {
-        Code::kFailedPrecondition,
-        "the collector came back with less than it had acknowledged (was it restored?); import again with "
-        "--if-exists replace"};
+    return {Code::kFailedPrecondition,
+            "the collector came back with less than it had acknowledged (was it restored?); import "
+            "again with "
+            "--if-exists replace"};
   }
 
   Status Resend() {
@@ -323,7 +329,8 @@ class IngestSender::Impl {
   Status GivenUp(const Status& why) const {
     return {Code::kUnavailable,
             fmt::format("lost the collector at {} for {:g} s ({}); is it running?",
-                        Printable(options_.address), static_cast<double>(options_.patience.count()) / 1000,
+                        Printable(options_.address),
+                        static_cast<double>(options_.patience.count()) / 1000,
                         Printable(why.message(), kMessageBytesMaxShown))};
   }
 
@@ -347,7 +354,8 @@ class IngestSender::Impl {
   std::optional<std::uint64_t> durable_before_ STATCOLLECT_GUARDED_BY(mutex_);
   bool lacks_before_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::uint32_t attempt_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
-  bool welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false, regressed_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+  bool welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                 regressed_ STATCOLLECT_GUARDED_BY(mutex_) = false,
                  ended_ STATCOLLECT_GUARDED_BY(mutex_) = false,
                  cancelled_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };

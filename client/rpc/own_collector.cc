@@ -37,7 +37,8 @@ using std::chrono::milliseconds;
 using Cancelled = std::function<bool()>;
 
 constexpr milliseconds kSlice{100};
-constexpr milliseconds kHolderTime{30'000};  // for another collector that opens the folder, or leaves it
+constexpr milliseconds kHolderTime{
+    30'000};  // for another collector that opens the folder, or leaves it
 constexpr milliseconds kEndTime{10'000};
 constexpr char kLogFile[] = "statcollectord.messages";  // not .log: that is the store's
 constexpr std::size_t kSaidBytes = 2000;                // of its log, in an error
@@ -60,11 +61,10 @@ class Descriptor {
 };
 
 Status CannotUse(const std::string& folder, const std::string& why) {
-  return {
-      Code::kPermissionDenied,
-      fmt::format("use the data folder '{}': {}; expected a folder this user may write; choose another with "
-                  "--data-dir",
-                  Printable(folder), why)};
+  return {Code::kPermissionDenied, fmt::format("use the data folder '{}': {}; expected a folder "
+                                               "this user may write; choose another with "
+                                               "--data-dir",
+                                               Printable(folder), why)};
 }
 
 // The folder, absolute; made if it is missing, for this user alone.
@@ -77,7 +77,8 @@ Result<std::string> Folder(const std::string& given) {
     const bool made = mkdir(path.c_str(), 0700) == 0;
     if (!made && errno != EEXIST) return CannotUse(given, std::strerror(errno));
     if (made) std::ofstream(path / ".gitignore") << "*\n";  // it is often made in a repository
-    if (!std::filesystem::is_directory(path, error)) return CannotUse(given, "something else has that name");
+    if (!std::filesystem::is_directory(path, error))
+      return CannotUse(given, "something else has that name");
   }
   return path.lexically_normal().string();
 }
@@ -94,15 +95,17 @@ Result<int> TakeLock(const std::string& folder, const Cancelled& cancelled) {
     if (std::chrono::steady_clock::now() > end)
       return Status(
           Code::kFailedPrecondition,
-          fmt::format("use the data folder '{}': the collector that serves it has been ending for 30 s; "
-                      "expected it to be gone; look at {}/{}",
-                      Printable(folder), Printable(folder), kLogFile));
+          fmt::format(
+              "use the data folder '{}': the collector that serves it has been ending for 30 s; "
+              "expected it to be gone; look at {}/{}",
+              Printable(folder), Printable(folder), kLogFile));
     std::this_thread::sleep_for(kSlice / 10);
   }
   return fd.Release();
 }
 
-// Where the folder's collector answers: as it says itself, or `own`, where statctl's listens; empty if none does.
+// Where the folder's collector answers: as it says itself, or `own`, where statctl's listens; empty
+// if none does.
 std::string FindAddress(const std::string& folder, const std::string& own) {
   std::ifstream file(folder + '/' + kAddressFile);
   std::string said;
@@ -113,8 +116,8 @@ std::string FindAddress(const std::string& folder, const std::string& own) {
   return {};
 }
 
-// A socket in the folder. Where its path would be too long, in a folder of this user's below /tmp; kPermissionDenied if another
-// user has made that.
+// A socket in the folder. Where its path would be too long, in a folder of this user's below /tmp;
+// kPermissionDenied if another user has made that.
 Result<std::string> SocketFor(const std::string& folder) {
   std::string path = folder + "/grpc.sock";
   if (path.size() <= kSocketPathBytesMax) return path;
@@ -157,8 +160,8 @@ class Streams {
     posix_spawn_file_actions_init(&actions_);
     posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions_, ready, STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
-                                     0600);
+    posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
     posix_spawnattr_init(&attributes_);
     sigset_t none, all;
     sigemptyset(&none);
@@ -188,9 +191,10 @@ class Streams {
   posix_spawnattr_t attributes_;
 };
 
-// Reads the ready line; kFailedPrecondition if the collector ends without one. A collector that is not wanted any more ends by
-// itself.
-Status AwaitReady(int output, const std::string& log, std::uintmax_t log_before, const Cancelled& cancelled) {
+// Reads the ready line; kFailedPrecondition if the collector ends without one. A collector that is
+// not wanted any more ends by itself.
+Status AwaitReady(int output, const std::string& log, std::uintmax_t log_before,
+                  const Cancelled& cancelled) {
   std::string said;
   while (said.find('\n') == std::string::npos) {
     pollfd ready{.fd = output, .events = POLLIN, .revents = 0};
@@ -200,16 +204,17 @@ Status AwaitReady(int output, const std::string& log, std::uintmax_t log_before,
     const ssize_t got = read(output, part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0)
-      return {Code::kFailedPrecondition, fmt::format("start a collector: it ended at once; its log ({}):\n{}",
-                                                     Printable(log), AddedTo(log, log_before))};
+      return {Code::kFailedPrecondition,
+              fmt::format("start a collector: it ended at once; its log ({}):\n{}", Printable(log),
+                          AddedTo(log, log_before))};
     said.append(part.data(), static_cast<std::size_t>(got));
   }
   return Status::Ok();
 }
 
 // Starts one on the folder, and waits until it is ready. Its address.
-Result<std::string> Start(const std::string& folder, const std::string& address, const Cancelled& cancelled,
-                          pid_t& started) {
+Result<std::string> Start(const std::string& folder, const std::string& address,
+                          const Cancelled& cancelled, pid_t& started) {
   std::array<int, 2> pipe = {-1, -1};
   if (pipe2(pipe.data(), O_CLOEXEC) != 0) return CannotUse(folder, std::strerror(errno));
   Descriptor output(pipe[0]), input(pipe[1]);
@@ -219,14 +224,15 @@ Result<std::string> Start(const std::string& folder, const std::string& address,
   const std::uintmax_t log_before = SizeOf(log);
   pid_t pid = 0;
   const int error = Streams(log, input.get())
-                        .Spawn({program, "--data-dir", folder, "--listen", address, "--http", "127.0.0.1:0",
-                                "--until-unused"},
+                        .Spawn({program, "--data-dir", folder, "--listen", address, "--http",
+                                "127.0.0.1:0", "--until-unused"},
                                &pid);
   if (error != 0)
     return Status(
         error == ENOENT ? Code::kNotFound : Code::kFailedPrecondition,
-        fmt::format("start a collector: '{}': {}; expected statcollectord beside statctl, or on PATH",
-                    Printable(program), std::strerror(error)));
+        fmt::format(
+            "start a collector: '{}': {}; expected statcollectord beside statctl, or on PATH",
+            Printable(program), std::strerror(error)));
   input.Close();
   const Status ready = AwaitReady(output.get(), log, log_before, cancelled);
   if (!ready.ok()) {
@@ -254,7 +260,8 @@ Result<std::unique_ptr<OwnCollector>> OwnCollector::Use(const std::string& given
   while (true) {
     if (std::string address = FindAddress(*folder, own); !address.empty()) {
       const bool passing = address == own;
-      return std::unique_ptr<OwnCollector>(new OwnCollector(lock.Release(), std::move(address), 0, passing));
+      return std::unique_ptr<OwnCollector>(
+          new OwnCollector(lock.Release(), std::move(address), 0, passing));
     }
     pid_t started = 0;
     auto address = Start(*folder, own, cancelled, started);
@@ -284,7 +291,8 @@ void OwnCollector::End() {
 Locate LocateOwn(const OwnCollectorOptions& options) {
   const auto own = std::make_shared<std::unique_ptr<OwnCollector>>();
   return [options, own](const Cancelled& cancelled) -> Result<Located> {
-    if (!options.named && !NothingListens(kDefaultAddress)) return Located{.address = kDefaultAddress};
+    if (!options.named && !NothingListens(kDefaultAddress))
+      return Located{.address = kDefaultAddress};
     if (!options.start) {
       const std::string address = FindAddress(options.folder, {});
       return Located{.address = address.empty() ? kDefaultAddress : address};
@@ -292,14 +300,15 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
     std::error_code error;
     if (!options.make_folder && !std::filesystem::is_directory(options.folder, error)) {
       if (options.named)
-        return CannotUse(options.folder, std::filesystem::exists(options.folder, error) ? "it is no folder"
-                                                                                        : "there is none");
-      return Status(
-          Code::kUnavailable,
-          fmt::format(
-              "no collector at {}, and no folder {} here; statctl run NAME -- COMMAND records a training; "
-              "or name a collector with --collector HOST:PORT or STATCTL_COLLECTOR, or a folder with --data-dir",
-              kDefaultAddress, Printable(options.folder)));
+        return CannotUse(options.folder, std::filesystem::exists(options.folder, error)
+                                             ? "it is no folder"
+                                             : "there is none");
+      return Status(Code::kUnavailable,
+                    fmt::format("no collector at {}, and no folder {} here; statctl run NAME -- "
+                                "COMMAND records a training; "
+                                "or name a collector with --collector HOST:PORT or "
+                                "STATCTL_COLLECTOR, or a folder with --data-dir",
+                                kDefaultAddress, Printable(options.folder)));
     }
     if (struct stat found{};
         !options.named && stat(options.folder.c_str(), &found) == 0 && found.st_uid != geteuid())
@@ -308,8 +317,9 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
     if (!used.ok()) return used.status();
     *own = *std::move(used);
     if (options.remark && (*own)->started() && !options.named)
-      options.remark(fmt::format("statctl: no collector runs at {}; this command uses its own, on {}",
-                                 kDefaultAddress, Printable(options.folder)));
+      options.remark(
+          fmt::format("statctl: no collector runs at {}; this command uses its own, on {}",
+                      kDefaultAddress, Printable(options.folder)));
     return Located{.address = (*own)->address(), .passing = (*own)->passing()};
   };
 }

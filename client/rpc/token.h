@@ -12,7 +12,8 @@
 
 namespace statcollect::client {
 
-// Adds the token of the file, and the project; nothing for an empty one. Errors: those of ReadTokenFile.
+// Adds the token of the file, and the project; nothing for an empty one. Errors: those of
+// ReadTokenFile.
 inline Status AddCaller(const std::string& token_file, const std::string& project,
                         grpc::ClientContext* context) {
   if (!project.empty()) context->AddMetadata(kProjectField, project);

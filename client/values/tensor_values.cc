@@ -65,7 +65,9 @@ std::string NpyDType(DType dtype, bool raw) {
 
 }  // namespace
 
-std::size_t TensorValues::component_bytes() const { return DTypeBytes(dtype) / (IsComplex(dtype) ? 2 : 1); }
+std::size_t TensorValues::component_bytes() const {
+  return DTypeBytes(dtype) / (IsComplex(dtype) ? 2 : 1);
+}
 
 std::uint64_t TensorValues::components() const { return elements() * (IsComplex(dtype) ? 2 : 1); }
 
@@ -134,7 +136,8 @@ Result<TensorValues> MakeTensorValues(v1::CaptureRow row, std::string bytes) {
                                        " elements of dtype '" + Printable(row.dtype()) +
                                        "', which do not fit together; upgrade statctl");
   }
-  TensorValues values{.row = std::move(row), .dtype = *dtype, .shape = {}, .bytes = std::move(bytes)};
+  TensorValues values{
+      .row = std::move(row), .dtype = *dtype, .shape = {}, .bytes = std::move(bytes)};
   values.shape = KeptShape(values.row);
   return values;
 }
@@ -144,8 +147,8 @@ std::string ToNpy(const TensorValues& values, bool raw) {
   for (const std::int64_t size : values.shape) shape += std::to_string(size) + ", ";
   if (values.shape.size() > 1) shape.resize(shape.size() - 2);
   if (values.shape.size() == 1) shape.pop_back();  // "(3,)"
-  std::string header =
-      "{'descr': '" + NpyDType(values.dtype, raw) + "', 'fortran_order': False, 'shape': (" + shape + "), }";
+  std::string header = "{'descr': '" + NpyDType(values.dtype, raw) +
+                       "', 'fortran_order': False, 'shape': (" + shape + "), }";
   constexpr std::size_t kBefore = 10, kAlignment = 64;
   while ((kBefore + header.size() + 1) % kAlignment != 0) header += ' ';
   header += '\n';

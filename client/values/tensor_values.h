@@ -36,12 +36,12 @@ struct TensorValues {
 // Combines `row` and its bytes. kDataLoss if they do not match.
 Result<TensorValues> MakeTensorValues(v1::CaptureRow row, std::string bytes);
 
-// The shape of the kept values: the tensor's own; for a part, whole rows of its first dimension, otherwise
-// one dimension.
+// The shape of the kept values: the tensor's own; for a part, whole rows of its first dimension,
+// otherwise one dimension.
 std::vector<std::int64_t> KeptShape(const v1::CaptureRow& row);
 
-// The content of the file (format version 1.0). bfloat16 and float8 have no .npy dtype: they become float32,
-// which holds each of their values exactly, or with `raw` their bits as uint16 or uint8.
+// The content of the file (format version 1.0). bfloat16 and float8 have no .npy dtype: they become
+// float32, which holds each of their values exactly, or with `raw` their bits as uint16 or uint8.
 std::string ToNpy(const TensorValues& values, bool raw);
 
 }  // namespace statcollect::client

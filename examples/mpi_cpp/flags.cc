@@ -62,14 +62,17 @@ bool ParseFlags(int argc, char** argv, Flags* flags, std::string* error) {
 }
 
 const char* Usage() {
-  return "mpi_trainer: a two-layer perceptron, data-parallel over MPI ranks, observed by statagent.\n"
+  return "mpi_trainer: a two-layer perceptron, data-parallel over MPI ranks, observed by "
+         "statagent.\n"
          "  mpirun -np 2 mpi_trainer --run base\n"
          "\n"
          "  --run NAME            name of the run (mpi)\n"
-         "  --collector ADDRESS   statcollectord's host:port (STATAGENT_COLLECTOR, else 127.0.0.1:7433)\n"
+         "  --collector ADDRESS   statcollectord's host:port (STATAGENT_COLLECTOR, else "
+         "127.0.0.1:7433)\n"
          "  --if-exists POLICY    error, replace or append, if the run has data (error)\n"
          "  --steps N             training steps (60)\n"
-         "  --bug NAME            a mistake to find: none, activation-scale, skip-allreduce, learning-rate "
+         "  --bug NAME            a mistake to find: none, activation-scale, skip-allreduce, "
+         "learning-rate "
          "(none)\n"
          "  --bug-step N          the step in which it begins (3)\n"
          "  --no-agent            train without observing anything\n"

@@ -4,8 +4,8 @@
 
 namespace {
 
-// SplitMix64, and normal numbers from it: the same on every machine, which std::normal_distribution does not
-// promise.
+// SplitMix64, and normal numbers from it: the same on every machine, which std::normal_distribution
+// does not promise.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -52,7 +52,8 @@ Matrix Linear::Forward(const Matrix& input) const {
   for (std::size_t sample = 0; sample < input.rows(); ++sample) {
     for (std::size_t o = 0; o < weight.rows(); ++o) {
       float sum = bias.values[o];
-      for (std::size_t i = 0; i < weight.columns(); ++i) sum += input.row(sample)[i] * weight.row(o)[i];
+      for (std::size_t i = 0; i < weight.columns(); ++i)
+        sum += input.row(sample)[i] * weight.row(o)[i];
       output.row(sample)[o] = sum;
     }
   }

@@ -1,5 +1,5 @@
-// A perceptron of two linear layers with a ReLU between them, its gradients written out by hand. Row-major
-// matrices.
+// A perceptron of two linear layers with a ReLU between them, its gradients written out by hand.
+// Row-major matrices.
 #ifndef MPI_CPP_PERCEPTRON_H_
 #define MPI_CPP_PERCEPTRON_H_
 
@@ -25,8 +25,8 @@ struct Linear {
   Linear(std::size_t inputs, std::size_t outputs, std::uint64_t seed);
 
   Matrix Forward(const Matrix& input) const;
-  // Given the loss's gradient by the output: sets the gradients by weight and bias, returns the one by the
-  // input.
+  // Given the loss's gradient by the output: sets the gradients by weight and bias, returns the one
+  // by the input.
   Matrix Backward(const Matrix& input, const Matrix& grad_output);
 
   Matrix weight, bias;  // [outputs, inputs], [1, outputs]
@@ -45,8 +45,8 @@ float MeanSquaredError(const Matrix& prediction, const Matrix& target, Matrix* g
 // Stochastic gradient descent with momentum 0.9.
 void Update(Linear* layer, float learning_rate);
 
-// Inputs and targets of one batch, the same for the same (seed, batch): the targets are a fixed random
-// network's.
+// Inputs and targets of one batch, the same for the same (seed, batch): the targets are a fixed
+// random network's.
 struct Batch {
   Matrix inputs, targets;
 };

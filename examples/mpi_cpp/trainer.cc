@@ -1,5 +1,5 @@
-// Trains a small perceptron on every MPI rank, averages the gradients with MPI_Allreduce, and lets statagent
-// observe it.
+// Trains a small perceptron on every MPI rank, averages the gradients with MPI_Allreduce, and lets
+// statagent observe it.
 #include <mpi.h>
 #include <statagent/agent.h>
 
@@ -52,9 +52,11 @@ class Observer {
     if (agent_ == nullptr) return;
     const statagent::Status closed = agent_->Close(std::chrono::seconds(5));
     const statagent::Counters counters = agent_->counters();
-    if (!closed.ok()) std::fprintf(stderr, "rank %u: %s\n", agent_->rank(), closed.message().c_str());
+    if (!closed.ok())
+      std::fprintf(stderr, "rank %u: %s\n", agent_->rank(), closed.message().c_str());
     if (agent_->rank() == 0) {
-      std::printf("rank 0 recorded %llu of %llu records\n", static_cast<unsigned long long>(counters.acked),
+      std::printf("rank 0 recorded %llu of %llu records\n",
+                  static_cast<unsigned long long>(counters.acked),
                   static_cast<unsigned long long>(counters.produced));
     }
   }
@@ -64,8 +66,8 @@ class Observer {
 };
 
 void AverageOverRanks(int ranks, Matrix* matrix) {
-  MPI_Allreduce(MPI_IN_PLACE, matrix->values.data(), static_cast<int>(matrix->values.size()), MPI_FLOAT,
-                MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, matrix->values.data(), static_cast<int>(matrix->values.size()),
+                MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   for (float& value : matrix->values) value /= static_cast<float>(ranks);
 }
 
@@ -81,8 +83,8 @@ float TrainStep(const Flags& flags, int step, int rank, int ranks, Linear* fc1, 
   const float scale = buggy && flags.bug == Bug::kActivationScale ? 1.01f : 1.0f;
   const float rate = kLearningRate * (buggy && flags.bug == Bug::kLearningRate ? 1.1f : 1.0f);
   const Batch batch =
-      MakeBatch(kSeed, static_cast<std::uint64_t>(step) * 4096 + static_cast<std::uint64_t>(rank), kSamples,
-                kInputs, kOutputs);
+      MakeBatch(kSeed, static_cast<std::uint64_t>(step) * 4096 + static_cast<std::uint64_t>(rank),
+                kSamples, kInputs, kOutputs);
   observer->Tensor("inputs", Kind::kBatch, batch.inputs);
   observer->Tensor("targets", Kind::kBatch, batch.targets);
 
@@ -129,17 +131,19 @@ void Train(const Flags& flags, int rank, int ranks, Observer* observer) {
   }
 }
 
-// False if the agent refuses (the run's name is taken, say). Without a collector it starts and keeps trying.
+// False if the agent refuses (the run's name is taken, say). Without a collector it starts and
+// keeps trying.
 bool StartAgent(const Flags& flags, int rank, int ranks, std::unique_ptr<statagent::Agent>* agent) {
   if (!flags.agent) return true;
-  auto started = statagent::Agent::Start({.run = flags.run,
-                                          .collector = flags.collector,
-                                          .if_exists = flags.if_exists,
-                                          .config = {{"learning_rate", std::to_string(kLearningRate)},
-                                                     {"hidden", std::to_string(kHidden)},
-                                                     {"samples_per_rank", std::to_string(kSamples)}},
-                                          .rank = static_cast<std::uint32_t>(rank),
-                                          .world_size = static_cast<std::uint32_t>(ranks)});
+  auto started =
+      statagent::Agent::Start({.run = flags.run,
+                               .collector = flags.collector,
+                               .if_exists = flags.if_exists,
+                               .config = {{"learning_rate", std::to_string(kLearningRate)},
+                                          {"hidden", std::to_string(kHidden)},
+                                          {"samples_per_rank", std::to_string(kSamples)}},
+                               .rank = static_cast<std::uint32_t>(rank),
+                               .world_size = static_cast<std::uint32_t>(ranks)});
   if (!started.ok()) {
     std::fprintf(stderr, "rank %d: %s\n", rank, started.status().message().c_str());
     return false;

@@ -17,7 +17,8 @@ namespace statcollect {
 namespace {
 
 Status CheckHeader(const v1::Batch& wire) {
-  if (wire.first_seq() == 0) return convert::Invalid("batch: first_seq is 0; sequence numbers start at 1");
+  if (wire.first_seq() == 0)
+    return convert::Invalid("batch: first_seq is 0; sequence numbers start at 1");
   if (wire.n() == 0 || wire.n() > kBatchRecordsMax) {
     return convert::Invalid("batch: n is " + std::to_string(wire.n()) + "; expected 1.." +
                             std::to_string(kBatchRecordsMax));
@@ -43,7 +44,8 @@ Status CheckHeader(const v1::Batch& wire) {
 void ToWire(const RecordBatch& batch, KnownLayouts known, v1::Records* records) {
   convert::DefinitionsToWire(batch, records);
   if (!batch.stats.empty()) {
-    convert::StatsToWire(batch.stats, convert::LayoutTable(known, batch.layouts), records->mutable_stats());
+    convert::StatsToWire(batch.stats, convert::LayoutTable(known, batch.layouts),
+                         records->mutable_stats());
   }
   convert::SideRecordsToWire(batch, records);
   convert::CapturesToWire(batch, records);
@@ -66,8 +68,8 @@ v1::Batch ToWire(const RecordBatch& batch, KnownLayouts known) {
 Result<RecordBatch> FromWire(const v1::Records& records, KnownLayouts known) {
   RecordBatch batch;
   STATCOLLECT_RETURN_IF_ERROR(convert::DefinitionsFromWire(records, known, &batch));
-  STATCOLLECT_RETURN_IF_ERROR(
-      convert::StatsFromWire(records.stats(), convert::LayoutTable(known, batch.layouts), &batch.stats));
+  STATCOLLECT_RETURN_IF_ERROR(convert::StatsFromWire(
+      records.stats(), convert::LayoutTable(known, batch.layouts), &batch.stats));
   STATCOLLECT_RETURN_IF_ERROR(convert::SideRecordsFromWire(records, &batch));
   STATCOLLECT_RETURN_IF_ERROR(
       convert::CapturesFromWire(records, convert::LayoutTable(known, batch.layouts), &batch));
@@ -82,14 +84,15 @@ Result<RecordBatch> FromWire(const v1::Batch& wire, KnownLayouts known) {
   if (!records.ParseFromString(wire.records())) {
     return convert::Invalid("batch: records is not a serialized statcollect.v1.Records");
   }
-  const std::uint64_t found =
-      static_cast<std::uint64_t>(records.stats().activation_size()) +
-      static_cast<std::uint64_t>(records.scalars_size()) + static_cast<std::uint64_t>(records.events_size()) +
-      static_cast<std::uint64_t>(records.memory_size()) +
-      static_cast<std::uint64_t>(records.densities_size()) +
-      static_cast<std::uint64_t>(records.settings_size()) + static_cast<std::uint64_t>(records.steps_size()) +
-      static_cast<std::uint64_t>(records.captures_size()) +
-      static_cast<std::uint64_t>(records.exponents_size());
+  const std::uint64_t found = static_cast<std::uint64_t>(records.stats().activation_size()) +
+                              static_cast<std::uint64_t>(records.scalars_size()) +
+                              static_cast<std::uint64_t>(records.events_size()) +
+                              static_cast<std::uint64_t>(records.memory_size()) +
+                              static_cast<std::uint64_t>(records.densities_size()) +
+                              static_cast<std::uint64_t>(records.settings_size()) +
+                              static_cast<std::uint64_t>(records.steps_size()) +
+                              static_cast<std::uint64_t>(records.captures_size()) +
+                              static_cast<std::uint64_t>(records.exponents_size());
   if (found != wire.n()) {
     return convert::Invalid("batch: records holds " + std::to_string(found) +
                             " records; expected n = " + std::to_string(wire.n()));

@@ -31,16 +31,17 @@ Status CapturesFromWire(const v1::Records& wire, const LayoutTable& layouts, Rec
     const std::size_t element = DTypeBytes(layout->dtype);
     if (c.elements() > Elements(*layout) || c.elements() > kCaptureBytesMax / element) {
       return InvalidValue("captures", index, "of " + std::to_string(c.elements()) + " elements",
-                          "at most the tensor's " + std::to_string(Elements(*layout)) + ", in at most " +
-                              std::to_string(kCaptureBytesMax) + " bytes");
+                          "at most the tensor's " + std::to_string(Elements(*layout)) +
+                              ", in at most " + std::to_string(kCaptureBytesMax) + " bytes");
     }
     const std::uint64_t bytes = c.elements() * element;
     if (c.data().size() > kCaptureChunkBytesMax || c.offset() > bytes ||
         c.data().size() > bytes - c.offset() || (c.data().empty() && bytes > 0)) {
-      return InvalidValue("captures", index,
-                          "of " + std::to_string(c.data().size()) + " bytes at " + std::to_string(c.offset()),
-                          "1.." + std::to_string(kCaptureChunkBytesMax) + " bytes within the " +
-                              std::to_string(bytes) + " of its elements");
+      return InvalidValue(
+          "captures", index,
+          "of " + std::to_string(c.data().size()) + " bytes at " + std::to_string(c.offset()),
+          "1.." + std::to_string(kCaptureChunkBytesMax) + " bytes within the " +
+              std::to_string(bytes) + " of its elements");
     }
     batch->captures.push_back({.step = c.step(),
                                .activation = c.activation(),

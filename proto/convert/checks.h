@@ -1,5 +1,5 @@
-// Checks shared by the conversions of all message families. An error names the field and the index of the
-// value.
+// Checks shared by the conversions of all message families. An error names the field and the index
+// of the value.
 #ifndef STATCOLLECT_PROTO_CONVERT_CHECKS_H_
 #define STATCOLLECT_PROTO_CONVERT_CHECKS_H_
 

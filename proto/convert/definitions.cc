@@ -19,7 +19,8 @@ Result<std::uint64_t> ElementCount(std::span<const std::int64_t> shape, std::siz
   bool empty = false;
   for (const std::int64_t size : shape) {
     if (size < 0)
-      return InvalidValue("layouts", index, "of negative size " + std::to_string(size), "sizes >= 0");
+      return InvalidValue("layouts", index, "of negative size " + std::to_string(size),
+                          "sizes >= 0");
     empty = empty || size == 0;
     const auto factor = static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1));
     if (factor >= kElementsMax || count > (kElementsMax - 1) / factor) {
@@ -33,16 +34,18 @@ Result<std::uint64_t> ElementCount(std::span<const std::int64_t> shape, std::siz
 Status CheckStatistics(const Layout& layout, std::size_t index) {
   constexpr std::uint32_t kAll = (1u << kStatisticCount) - 1;
   if (((layout.absent | layout.untrusted) & ~kAll) != 0) {
-    return InvalidValue("layouts", index, "without statistics of unknown numbers",
-                        "bits 0.." + std::to_string(kStatisticCount - 1) + " in absent and untrusted");
+    return InvalidValue(
+        "layouts", index, "without statistics of unknown numbers",
+        "bits 0.." + std::to_string(kStatisticCount - 1) + " in absent and untrusted");
   }
   if ((layout.absent & layout.untrusted) != 0) {
-    return InvalidValue("layouts", index, "with statistics both absent and untrusted", "one of the two");
+    return InvalidValue("layouts", index, "with statistics both absent and untrusted",
+                        "one of the two");
   }
   if (!layout.Has(Statistic::kShape) && !layout.shape.empty()) {
-    return InvalidValue("layouts", index,
-                        "of unknown shape with " + std::to_string(layout.shape.size()) + " dimensions",
-                        "none");
+    return InvalidValue(
+        "layouts", index,
+        "of unknown shape with " + std::to_string(layout.shape.size()) + " dimensions", "none");
   }
   const int kind = static_cast<int>(layout.hash_kind);
   if (kind >= 0 && kind < kHashKindCount) return Status::Ok();
@@ -50,12 +53,14 @@ Status CheckStatistics(const Layout& layout, std::size_t index) {
                       "0.." + std::to_string(kHashKindCount - 1));
 }
 
-std::span<const std::int64_t> NumbersOf(const google::protobuf::RepeatedField<std::int64_t>& field) {
+std::span<const std::int64_t> NumbersOf(
+    const google::protobuf::RepeatedField<std::int64_t>& field) {
   return {field.data(), static_cast<std::size_t>(field.size())};
 }
 
 // Copies only what has been checked.
-Result<Placement> PlacementFromWire(const v1::Placement& wire, const Layout& layout, std::size_t index) {
+Result<Placement> PlacementFromWire(const v1::Placement& wire, const Layout& layout,
+                                    std::size_t index) {
   if (!layout.Has(Statistic::kShape))
     return InvalidValue("layouts", index, "of unknown shape with a placement", "none");
   const PlacementView view{.global_shape = NumbersOf(wire.global_shape()),
@@ -130,16 +135,18 @@ template <typename Defs>
 Status CheckDense(const char* field, const Defs& defs) {
   for (int i = 1; i < defs.size(); ++i) {
     if (defs[i].id() != std::uint64_t{defs[0].id()} + static_cast<unsigned>(i)) {
-      return InvalidValue(
-          field, static_cast<std::size_t>(i), "of id " + std::to_string(defs[i].id()),
-          std::to_string(std::uint64_t{defs[0].id()} + static_cast<unsigned>(i)) + " (ids are dense)");
+      return InvalidValue(field, static_cast<std::size_t>(i),
+                          "of id " + std::to_string(defs[i].id()),
+                          std::to_string(std::uint64_t{defs[0].id()} + static_cast<unsigned>(i)) +
+                              " (ids are dense)");
     }
   }
   return Status::Ok();
 }
 
 void PlacementToWire(const Placement& placement, v1::Placement* wire) {
-  wire->mutable_global_shape()->Assign(placement.global_shape.begin(), placement.global_shape.end());
+  wire->mutable_global_shape()->Assign(placement.global_shape.begin(),
+                                       placement.global_shape.end());
   wire->mutable_boxes()->Assign(placement.boxes.begin(), placement.boxes.end());
   wire->mutable_ranges()->Assign(placement.ranges.begin(), placement.ranges.end());
   wire->set_partial(placement.partial);
@@ -188,11 +195,13 @@ Status DefinitionsFromWire(const v1::Records& wire, KnownLayouts known, RecordBa
     auto layout = LayoutFromWire(wire.layouts(i), index);
     if (!layout.ok()) return layout.status();
     if (i == 0 && layout->id > known.size()) {
-      return InvalidValue("layouts", index, "of id " + std::to_string(layout->id),
-                          "at most " + std::to_string(known.size()) + " (ids are dense over the session)");
+      return InvalidValue(
+          "layouts", index, "of id " + std::to_string(layout->id),
+          "at most " + std::to_string(known.size()) + " (ids are dense over the session)");
     }
     if (layout->id < known.size() && !(known[layout->id] == *layout)) {
-      return InvalidValue("layouts", index, "another definition of id " + std::to_string(layout->id),
+      return InvalidValue("layouts", index,
+                          "another definition of id " + std::to_string(layout->id),
                           "the one that the session gave before");
     }
     batch->layouts.push_back(*std::move(layout));

@@ -29,16 +29,18 @@ Status ExponentsFromWire(const v1::Records& wire, const LayoutTable& layouts, Re
     const std::int64_t end = std::int64_t{e.lowest()} + e.counts_size();
     if (e.lowest() < kExponentLowest || end > kExponentHighest + 1 ||
         (e.counts_size() > 0 && (e.counts(0) == 0 || e.counts(e.counts_size() - 1) == 0))) {
-      return InvalidValue(
-          "exponents", index,
-          "of " + std::to_string(e.counts_size()) + " counts from exponent " + std::to_string(e.lowest()),
-          "counts from the first to the last that is not 0, within " + std::to_string(kExponentLowest) +
-              ".." + std::to_string(kExponentHighest));
+      return InvalidValue("exponents", index,
+                          "of " + std::to_string(e.counts_size()) + " counts from exponent " +
+                              std::to_string(e.lowest()),
+                          "counts from the first to the last that is not 0, within " +
+                              std::to_string(kExponentLowest) + ".." +
+                              std::to_string(kExponentHighest));
     }
     std::uint64_t left = Elements(*layout) * (IsComplex(layout->dtype) ? 2 : 1);
     for (const std::uint64_t count : e.counts()) {
       if (count > left)
-        return InvalidValue("exponents", index, "of more components than the tensor has", "at most all");
+        return InvalidValue("exponents", index, "of more components than the tensor has",
+                            "at most all");
       left -= count;
     }
     batch->exponents.push_back({.step = e.step(),

@@ -37,10 +37,10 @@ v1::Hello ToWire(const SessionInfo& info, std::uint64_t first_unacked_seq) {
 
 Result<SessionInfo> FromWire(const v1::Hello& hello) {
   if (hello.protocol_version() != kProtocolVersion) {
-    return Status(Code::kFailedPrecondition, "hello: protocol version is " +
-                                                 std::to_string(hello.protocol_version()) +
-                                                 "; this build speaks " + std::to_string(kProtocolVersion) +
-                                                 "; use agent and collector of matching releases");
+    return Status(Code::kFailedPrecondition,
+                  "hello: protocol version is " + std::to_string(hello.protocol_version()) +
+                      "; this build speaks " + std::to_string(kProtocolVersion) +
+                      "; use agent and collector of matching releases");
   }
   STATCOLLECT_RETURN_IF_ERROR(convert::Within("hello", ValidateRunName(hello.run())));
   if (hello.session_id().size() != kSessionIdBytes) {
@@ -61,11 +61,13 @@ Result<SessionInfo> FromWire(const v1::Hello& hello) {
                             "'; expected a rank that does");
   }
   if (hello.if_exists() < 0 || hello.if_exists() >= kIfExistsCount) {
-    return convert::Invalid("hello: if_exists is " + std::to_string(hello.if_exists()) + "; expected 0.." +
-                            std::to_string(kIfExistsCount - 1));
+    return convert::Invalid("hello: if_exists is " + std::to_string(hello.if_exists()) +
+                            "; expected 0.." + std::to_string(kIfExistsCount - 1));
   }
-  STATCOLLECT_RETURN_IF_ERROR(convert::Within("hello", convert::CheckOptionalName("host", hello.host())));
-  STATCOLLECT_RETURN_IF_ERROR(convert::Within("hello", convert::CheckOptionalName("launch", hello.launch())));
+  STATCOLLECT_RETURN_IF_ERROR(
+      convert::Within("hello", convert::CheckOptionalName("host", hello.host())));
+  STATCOLLECT_RETURN_IF_ERROR(
+      convert::Within("hello", convert::CheckOptionalName("launch", hello.launch())));
   STATCOLLECT_RETURN_IF_ERROR(
       convert::Within("hello", convert::CheckOptionalName("agent version", hello.agent_version())));
   STATCOLLECT_RETURN_IF_ERROR(
@@ -95,7 +97,8 @@ v1::AgentCounters ToWire(const AgentCounters& counters) {
   wire.set_produced(counters.produced);
   wire.set_acked(counters.acked);
   wire.set_pending(counters.pending);
-  wire.mutable_dropped()->insert(counters.dropped_by_cause.begin(), counters.dropped_by_cause.end());
+  wire.mutable_dropped()->insert(counters.dropped_by_cause.begin(),
+                                 counters.dropped_by_cause.end());
   wire.set_unused(counters.unused);
   return wire;
 }

@@ -33,7 +33,8 @@ void ToWire(const DensityRecord& record, v1::Density* wire) {
   wire->set_pad_index(record.pad_index);
   wire->set_valid(record.valid);
   wire->set_total(record.total);
-  wire->mutable_valid_per_sample()->Assign(record.valid_per_sample.begin(), record.valid_per_sample.end());
+  wire->mutable_valid_per_sample()->Assign(record.valid_per_sample.begin(),
+                                           record.valid_per_sample.end());
 }
 
 Result<MemoryRecord> FromWire(const v1::Memory& wire) {
@@ -49,9 +50,11 @@ Result<MemoryRecord> FromWire(const v1::Memory& wire) {
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckOptionalName("device", wire.device()));
   STATCOLLECT_RETURN_IF_ERROR(CheckOptionalName("module", wire.module()));
-  if (wire.present() >> kMemoryQuantityCount != 0 || std::popcount(wire.present()) != wire.bytes_size()) {
+  if (wire.present() >> kMemoryQuantityCount != 0 ||
+      std::popcount(wire.present()) != wire.bytes_size()) {
     return Invalid("present is " + std::to_string(wire.present()) + " with " +
-                   std::to_string(wire.bytes_size()) + " entries in bytes; expected one for each bit of 0.." +
+                   std::to_string(wire.bytes_size()) +
+                   " entries in bytes; expected one for each bit of 0.." +
                    std::to_string(kMemoryQuantityCount - 1) + " that is set");
   }
   int next = 0;
@@ -76,7 +79,8 @@ Result<DensityRecord> FromWire(const v1::Density& wire) {
                    std::to_string(kDensityTypeCount - 1));
   }
   if (wire.valid() > wire.total() || wire.total() >= kElementsMax) {
-    return Invalid("valid is " + std::to_string(wire.valid()) + " of " + std::to_string(wire.total()) +
+    return Invalid("valid is " + std::to_string(wire.valid()) + " of " +
+                   std::to_string(wire.total()) +
                    " elements; expected at most all, and fewer than 2^62");
   }
   if (wire.valid_per_sample_size() > static_cast<int>(kDensitySamplesMax)) {
@@ -91,14 +95,15 @@ Result<DensityRecord> FromWire(const v1::Density& wire) {
   if (wire.valid_per_sample_size() > 0 && left != 0) {
     return Invalid("valid_per_sample does not add up to valid, " + std::to_string(wire.valid()));
   }
-  return DensityRecord{.step = wire.step(),
-                       .micro_batch = wire.micro_batch(),
-                       .input = wire.input(),
-                       .type = static_cast<DensityType>(wire.type()),
-                       .pad_index = wire.pad_index(),
-                       .valid = wire.valid(),
-                       .total = wire.total(),
-                       .valid_per_sample = {wire.valid_per_sample().begin(), wire.valid_per_sample().end()}};
+  return DensityRecord{
+      .step = wire.step(),
+      .micro_batch = wire.micro_batch(),
+      .input = wire.input(),
+      .type = static_cast<DensityType>(wire.type()),
+      .pad_index = wire.pad_index(),
+      .valid = wire.valid(),
+      .total = wire.total(),
+      .valid_per_sample = {wire.valid_per_sample().begin(), wire.valid_per_sample().end()}};
 }
 
 Result<SettingRecord> FromWire(const v1::Setting& wire) {
@@ -114,7 +119,8 @@ Status AllFromWire(const char* field, const google::protobuf::RepeatedPtrField<W
                    std::vector<Record>* records) {
   for (int i = 0; i < wire.size(); ++i) {
     auto record = FromWire(wire[i]);
-    if (!record.ok()) return Within("batch: " + At(field, static_cast<std::size_t>(i)), record.status());
+    if (!record.ok())
+      return Within("batch: " + At(field, static_cast<std::size_t>(i)), record.status());
     records->push_back(*std::move(record));
   }
   return Status::Ok();

@@ -1,4 +1,5 @@
-// Everything that is recorded beside tensors: scalars, events, memory, densities, settings, ends of steps.
+// Everything that is recorded beside tensors: scalars, events, memory, densities, settings, ends of
+// steps.
 #ifndef STATCOLLECT_PROTO_CONVERT_SIDE_RECORDS_H_
 #define STATCOLLECT_PROTO_CONVERT_SIDE_RECORDS_H_
 

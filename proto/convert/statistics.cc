@@ -30,16 +30,19 @@ Status CheckColumnLengths(const v1::StatColumns& wire, std::size_t n) {
       {"l1", wire.l1_size()},           {"l2", wire.l2_size()},
       {"hash", wire.hash_size()},
   };
-  for (const auto& [field, size] : columns) STATCOLLECT_RETURN_IF_ERROR(CheckLength(field, size, n));
+  for (const auto& [field, size] : columns)
+    STATCOLLECT_RETURN_IF_ERROR(CheckLength(field, size, n));
   return wire.sample_count().empty() ? Status::Ok()
                                      : CheckLength("sample_count", wire.sample_count_size(), n);
 }
 
-constexpr std::uint32_t kCounts = BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kZero) |
-                                  BitOf(Statistic::kNeg) | BitOf(Statistic::kPos) | BitOf(Statistic::kShape);
+constexpr std::uint32_t kCounts = BitOf(Statistic::kNan) | BitOf(Statistic::kInf) |
+                                  BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) |
+                                  BitOf(Statistic::kPos) | BitOf(Statistic::kShape);
 
 // With every count there they make up the tensor; with some of them they fit into it.
-Status CheckCounts(const TensorStats& s, const Layout& layout, std::uint64_t components, std::size_t index) {
+Status CheckCounts(const TensorStats& s, const Layout& layout, std::uint64_t components,
+                   std::size_t index) {
   if (!layout.Has(Statistic::kShape)) return Status::Ok();
   const std::pair<const char*, std::uint64_t> counts[] = {
       {"stats.nan", s.nan},   {"stats.pos_inf", s.pos_inf}, {"stats.neg_inf", s.neg_inf},
@@ -47,26 +50,31 @@ Status CheckCounts(const TensorStats& s, const Layout& layout, std::uint64_t com
   std::uint64_t left = components;
   for (const auto& [field, count] : counts) {
     if (count > left) {
-      return InvalidValue(field, index, std::to_string(count),
-                          "counts that add up to the layout's " + std::to_string(components) + " components");
+      return InvalidValue(
+          field, index, std::to_string(count),
+          "counts that add up to the layout's " + std::to_string(components) + " components");
     }
     left -= count;
   }
   if (left == 0 || (layout.absent & kCounts) != 0) return Status::Ok();
-  return InvalidValue("stats", index, std::to_string(left) + " components short in its counts",
-                      "counts that add up to the layout's " + std::to_string(components) + " components");
+  return InvalidValue(
+      "stats", index, std::to_string(left) + " components short in its counts",
+      "counts that add up to the layout's " + std::to_string(components) + " components");
 }
 
 // mean, std, l1 and l2 may overflow for float64 input near its limits; min and max are elements.
-Status CheckMoments(const TensorStats& s, const Layout& layout, std::uint64_t components, std::size_t index) {
-  constexpr std::uint32_t kTells = BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kShape);
+Status CheckMoments(const TensorStats& s, const Layout& layout, std::uint64_t components,
+                    std::size_t index) {
+  constexpr std::uint32_t kTells =
+      BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kShape);
   const bool has_finite = s.nan + s.pos_inf + s.neg_inf < components;
   if ((layout.absent & kTells) == 0 && s.has_finite != has_finite) {
     return InvalidValue("stats.has_finite", index, s.has_finite ? "true" : "false",
                         "what nan, pos_inf and neg_inf leave");
   }
   if (!s.has_finite) {
-    const bool zero = s.min == 0 && s.max == 0 && s.mean == 0 && s.std == 0 && s.l1 == 0 && s.l2 == 0;
+    const bool zero =
+        s.min == 0 && s.max == 0 && s.mean == 0 && s.std == 0 && s.l1 == 0 && s.l2 == 0;
     return zero ? Status::Ok()
                 : InvalidValue("stats", index,
                                "without finite elements but with a min, max, mean, std, l1 or l2",
@@ -74,7 +82,8 @@ Status CheckMoments(const TensorStats& s, const Layout& layout, std::uint64_t co
   }
   const bool both = layout.Has(Statistic::kMin) && layout.Has(Statistic::kMax);
   if (!std::isfinite(s.min) || !std::isfinite(s.max) || (both && s.min > s.max)) {
-    return InvalidValue("stats.min", index, std::to_string(s.min) + " with max " + std::to_string(s.max),
+    return InvalidValue("stats.min", index,
+                        std::to_string(s.min) + " with max " + std::to_string(s.max),
                         "finite, min <= max");
   }
   if (s.std < 0 || s.l1 < 0 || s.l2 < 0) {
@@ -96,8 +105,9 @@ Status CheckAbsent(const TensorStats& s, const Layout& layout, std::size_t index
       {Statistic::kHash, s.hash == 0}};
   for (const auto& [statistic, is_zero] : numbers) {
     if (layout.Has(statistic) || is_zero) continue;
-    return InvalidValue("stats", index,
-                        "with a " + std::string(Name(statistic)) + ", which its layout calls absent", "0");
+    return InvalidValue(
+        "stats", index,
+        "with a " + std::string(Name(statistic)) + ", which its layout calls absent", "0");
   }
   return Status::Ok();
 }
@@ -132,8 +142,9 @@ Status RecordsFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, 
                           "a layout that the session has defined");
     }
     if (i > 0 && wire.step(i) < wire.step(i - 1)) {
-      return InvalidValue("stats.step", index, std::to_string(wire.step(i)),
-                          "at least " + std::to_string(wire.step(i - 1)) + " (steps do not decrease)");
+      return InvalidValue(
+          "stats.step", index, std::to_string(wire.step(i)),
+          "at least " + std::to_string(wire.step(i - 1)) + " (steps do not decrease)");
     }
     TensorStats stats = StatsAt(wire, i);
     stats.numel = Elements(*layout);
@@ -153,15 +164,17 @@ Status RecordsFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, 
 Status SketchesFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, StatColumns* out) {
   const std::uint32_t k = wire.sketch_width();
   if (k != 0 && k != 16 && k != 32 && k != 64) {
-    return Invalid("batch: stats.sketch_width is " + std::to_string(k) + "; expected 0, 16, 32 or 64");
+    return Invalid("batch: stats.sketch_width is " + std::to_string(k) +
+                   "; expected 0, 16, 32 or 64");
   }
   std::size_t wide = 0;
   for (const std::uint32_t id : out->layout) wide += HasWideSketch(layouts.Find(id)->dtype) ? 1 : 0;
   STATCOLLECT_RETURN_IF_ERROR(Within("sums of " + std::to_string(wide) + " wide records",
                                      CheckLength("sketch_f64", wire.sketch_f64_size(), wide * k)));
   const std::size_t narrow = out->size() - wide;
-  STATCOLLECT_RETURN_IF_ERROR(Within("sums of " + std::to_string(narrow) + " narrow records",
-                                     CheckLength("sketch_f32", wire.sketch_f32_size(), narrow * k)));
+  STATCOLLECT_RETURN_IF_ERROR(
+      Within("sums of " + std::to_string(narrow) + " narrow records",
+             CheckLength("sketch_f32", wire.sketch_f32_size(), narrow * k)));
   out->sketch_width = k;
   const float* f32 = wire.sketch_f32().data();
   const double* f64 = wire.sketch_f64().data();
@@ -188,7 +201,8 @@ Status SamplesFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, 
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < out->size(); ++i) {
     const bool complex = IsComplex(layouts.Find(out->layout[i])->dtype);
-    const std::uint64_t max = std::min<std::uint64_t>(kSamplesMax, out->stats[i].numel * (complex ? 2 : 1));
+    const std::uint64_t max =
+        std::min<std::uint64_t>(kSamplesMax, out->stats[i].numel * (complex ? 2 : 1));
     if (out->sample_count[i] > max) {
       return InvalidValue("stats.sample_count", i, std::to_string(out->sample_count[i]),
                           "at most " + std::to_string(max));
@@ -196,8 +210,9 @@ Status SamplesFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, 
     total += out->sample_count[i];
   }
   if (total != static_cast<std::uint64_t>(wire.samples_size())) {
-    return Invalid("batch: stats.samples has " + std::to_string(wire.samples_size()) + " entries; expected " +
-                   std::to_string(total) + ", the sum of stats.sample_count");
+    return Invalid("batch: stats.samples has " + std::to_string(wire.samples_size()) +
+                   " entries; expected " + std::to_string(total) +
+                   ", the sum of stats.sample_count");
   }
   out->samples.assign(wire.samples().begin(), wire.samples().end());
   return Status::Ok();
@@ -243,7 +258,8 @@ void StatsToWire(const StatColumns& columns, const LayoutTable& layouts, v1::Sta
 }
 
 Status StatsFromWire(const v1::StatColumns& wire, const LayoutTable& layouts, StatColumns* out) {
-  STATCOLLECT_RETURN_IF_ERROR(CheckColumnLengths(wire, static_cast<std::size_t>(wire.activation_size())));
+  STATCOLLECT_RETURN_IF_ERROR(
+      CheckColumnLengths(wire, static_cast<std::size_t>(wire.activation_size())));
   STATCOLLECT_RETURN_IF_ERROR(RecordsFromWire(wire, layouts, out));
   STATCOLLECT_RETURN_IF_ERROR(SketchesFromWire(wire, layouts, out));
   return SamplesFromWire(wire, layouts, out);

@@ -50,7 +50,8 @@ std::string MeasureText(const v1::Divergence& d, const std::string& measured) {
   std::string text;
   if (d.has_distance()) text += fmt::format(", distance {}", FormatShort(d.distance()));
   if (d.has_distance_low() && d.has_distance_high()) {
-    text += fmt::format(" ({} to {})", FormatShort(d.distance_low()), FormatShort(d.distance_high()));
+    text +=
+        fmt::format(" ({} to {})", FormatShort(d.distance_low()), FormatShort(d.distance_high()));
   }
   text += measured;
   if (d.has_tolerance()) text += fmt::format(", tolerance {}", FormatShort(d.tolerance()));
@@ -74,7 +75,8 @@ std::string TimesExplained(const v1::Divergence& d, const v1::DiffReport& report
 
 std::string DifferenceText(const v1::Divergence& d, const v1::DiffReport& report) {
   const auto sides = [&](const std::string& a, const std::string& b) {
-    return fmt::format(", {} in {} and {} in {}", a, Printable(report.run_a()), b, Printable(report.run_b()));
+    return fmt::format(", {} in {} and {} in {}", a, Printable(report.run_a()), b,
+                       Printable(report.run_b()));
   };
   switch (d.reason()) {
     case v1::REASON_SHAPE:
@@ -101,7 +103,8 @@ bool DiffersBefore(const v1::Divergence& row, const v1::DiffReport& report) {
   const v1::Divergence& bitwise = report.first_bitwise();
   if (bitwise.step() != row.step()) return bitwise.step() < row.step();
   if (bitwise.stage() != row.stage()) return bitwise.stage() < row.stage();
-  if (!IsStructural(row)) return true;  // the row differs in its bits as well, and is not the first that does
+  if (!IsStructural(row))
+    return true;  // the row differs in its bits as well, and is not the first that does
   for (const v1::Divergence& listed : report.diverged()) {
     if (SamePlace(listed, row)) return false;
     if (!IsStructural(listed)) return true;
@@ -109,7 +112,8 @@ bool DiffersBefore(const v1::Divergence& row, const v1::DiffReport& report) {
   return false;
 }
 
-// " up to rounding", " within tolerance": how exactly what comes before the focus agrees; empty: exactly.
+// " up to rounding", " within tolerance": how exactly what comes before the focus agrees; empty:
+// exactly.
 std::string Closeness(const v1::DiffReport& report) {
   switch (WhatIsBefore(report)) {
     case Before::kWithinRounding:
@@ -132,9 +136,10 @@ std::string PreviousText(const v1::Divergence& first, const v1::DiffReport& repo
 // Whether the run that lacks the activation in training has it in evaluation.
 bool RanInEvaluation(const v1::DiffReport& report) {
   const v1::Divergence first = Focus(report);
-  const auto& names =
-      first.reason() == v1::REASON_MISSING_IN_B ? report.unmatched().only_b() : report.unmatched().only_a();
-  const std::string begin = EnumText(*v1::Kind_descriptor(), first.kind()) + " " + first.activation() + "[";
+  const auto& names = first.reason() == v1::REASON_MISSING_IN_B ? report.unmatched().only_b()
+                                                                : report.unmatched().only_a();
+  const std::string begin =
+      EnumText(*v1::Kind_descriptor(), first.kind()) + " " + first.activation() + "[";
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     return name.starts_with(begin) && name.ends_with(" (eval)");
   });
@@ -150,45 +155,52 @@ std::string MissingAdvice(const v1::DiffReport& report) {
       return fmt::format("the models are built differently: {} has no {}", lacking, place);
     case v1::STAGE_BATCH:
       return fmt::format(
-          "{} got no {} here: check how many micro-batches its step has, and whether its optimizer makes an "
+          "{} got no {} here: check how many micro-batches its step has, and whether its optimizer "
+          "makes an "
           "update without one",
           lacking, place);
     case v1::STAGE_BACKWARD:
-      return fmt::format("no gradient reached {} in {}: look for what is detached or frozen after it", place,
-                         lacking);
+      return fmt::format(
+          "no gradient reached {} in {}: look for what is detached or frozen after it", place,
+          lacking);
     case v1::STAGE_GRAD:
-      return fmt::format("{} has no gradient of {}: is it frozen, unused, or left out of the optimizer",
-                         lacking, place) +
+      return fmt::format(
+                 "{} has no gradient of {}: is it frozen, unused, or left out of the optimizer",
+                 lacking, place) +
              "?";
     case v1::STAGE_OPTIMIZER:
       return fmt::format("the optimizers differ: {} has no {}", lacking, place);
     default:
       return RanInEvaluation(report)
-                 ? fmt::format("{} ran {} in evaluation mode: is the model set to training?", lacking, place)
+                 ? fmt::format("{} ran {} in evaluation mode: is the model set to training?",
+                               lacking, place)
                  : fmt::format("{} did not run {}: look at what calls it", lacking, place);
   }
 }
 
 std::string ForwardAdvice(const v1::Divergence& first, const v1::DiffReport& report) {
   const std::string agrees = PreviousText(first, report), place = PlaceText(first);
-  if (first.reason() == v1::REASON_ORDER) return fmt::format("look at the order of calls around {}", place);
+  if (first.reason() == v1::REASON_ORDER)
+    return fmt::format("look at the order of calls around {}", place);
   if (agrees.empty()) return "look at " + place;
   return fmt::format("look at {}, and at what is computed between it and {}, which {}", place,
                      Printable(first.previous()), agrees);
 }
 
-// The gradient of a tensor comes from what used the tensor, so that it is not the named module's own backward
-// pass that is wrong.
+// The gradient of a tensor comes from what used the tensor, so that it is not the named module's
+// own backward pass that is wrong.
 std::string BackwardAdvice(const v1::Divergence& first, const v1::DiffReport& report) {
   const std::string agrees = PreviousText(first, report), place = PlaceText(first);
   if (agrees.empty()) {
     return fmt::format(
-        "look at how the gradient of the loss reaches {} (scaling, division by micro-batches, hooks): "
+        "look at how the gradient of the loss reaches {} (scaling, division by micro-batches, "
+        "hooks): "
         "forward pass and loss agree{}",
         place, Closeness(report));
   }
   return fmt::format(
-      "look at the backward pass between {}, whose gradient {}, and {}: forward pass and loss agree{}",
+      "look at the backward pass between {}, whose gradient {}, and {}: forward pass and loss "
+      "agree{}",
       Printable(first.previous()), agrees, place, Closeness(report));
 }
 
@@ -208,16 +220,20 @@ v1::Divergence Focus(const v1::DiffReport& report) {
 Before WhatIsBefore(const v1::DiffReport& report) {
   const v1::Divergence focus = Focus(report);
   const bool differs = DiffersBefore(focus, report);
-  if (!report.has_root()) return focus.origin() && !differs ? Before::kAgrees : Before::kWithinTolerance;
+  if (!report.has_root())
+    return focus.origin() && !differs ? Before::kAgrees : Before::kWithinTolerance;
   const v1::Root& root = report.root();
   if (root.has_agreeing()) return root.agreeing() > 0 ? Before::kAgrees : Before::kNothing;
-  // Weights as they were loaded: of models that are built differently there is nothing that could agree.
+  // Weights as they were loaded: of models that are built differently there is nothing that could
+  // agree.
   if (focus.stage() == v1::STAGE_WEIGHTS && IsStructural(focus)) return Before::kNothing;
   const bool only_first = report.has_first() && SamePlace(focus, report.first());
   if (root.confidence() == "possible" && only_first) return Before::kWithinTolerance;
-  // Of a difference in size that something computed, all that comes before it is counted, unless some of it differs.
+  // Of a difference in size that something computed, all that comes before it is counted, unless
+  // some of it differs.
   const bool in_size = focus.reason() == v1::REASON_NUMERIC || focus.reason() == v1::REASON_BITWISE;
-  return differs || (in_size && focus.stage() > v1::STAGE_BATCH) ? Before::kWithinRounding : Before::kAgrees;
+  return differs || (in_size && focus.stage() > v1::STAGE_BATCH) ? Before::kWithinRounding
+                                                                 : Before::kAgrees;
 }
 
 std::vector<std::string> CausesOf(const v1::DiffReport& report) {
@@ -226,15 +242,17 @@ std::vector<std::string> CausesOf(const v1::DiffReport& report) {
   const auto carries = [](const v1::Divergence& row) {
     return row.stage() != v1::STAGE_LOSS && !IsStructural(row);
   };
-  const bool listed =
-      std::any_of(rows.begin(), rows.end(), [&](const v1::Divergence& row) { return SamePlace(row, root); });
-  const bool before = report.has_root() && !rows.empty() &&
-                      std::pair(root.step(), root.stage()) <= std::pair(rows[0].step(), rows[0].stage());
+  const bool listed = std::any_of(rows.begin(), rows.end(),
+                                  [&](const v1::Divergence& row) { return SamePlace(row, root); });
+  const bool before =
+      report.has_root() && !rows.empty() &&
+      std::pair(root.step(), root.stage()) <= std::pair(rows[0].step(), rows[0].stage());
   bool carried = before && !listed && carries(root);
   bool by_models = carried && root.stage() > v1::STAGE_BATCH;
   std::vector<std::string> causes;
   for (const v1::Divergence& row : rows) {
-    const bool given = row.stage() == v1::STAGE_WEIGHTS || (row.stage() == v1::STAGE_BATCH && !by_models);
+    const bool given =
+        row.stage() == v1::STAGE_WEIGHTS || (row.stage() == v1::STAGE_BATCH && !by_models);
     causes.emplace_back(row.origin()                             ? "origin"
                         : given || !carried || IsStructural(row) ? "-"
                                                                  : "propagated");
@@ -244,7 +262,9 @@ std::vector<std::string> CausesOf(const v1::DiffReport& report) {
   return causes;
 }
 
-std::string StageText(const v1::Divergence& d) { return EnumText(*v1::Stage_descriptor(), d.stage()); }
+std::string StageText(const v1::Divergence& d) {
+  return EnumText(*v1::Stage_descriptor(), d.stage());
+}
 
 std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report) {
   if (d.reason() == v1::REASON_MISSING_IN_A) return "missing in " + Printable(report.run_a());
@@ -256,7 +276,8 @@ std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report) {
 
 std::string PlaceText(const v1::Divergence& d) {
   std::string text = Printable(d.activation());
-  if (!d.output_path().empty() && d.output_path() != "0") text += "[" + Printable(d.output_path()) + "]";
+  if (!d.output_path().empty() && d.output_path() != "0")
+    text += "[" + Printable(d.output_path()) + "]";
   if (d.call() > 0) text += fmt::format(" call {}", d.call());
   if (d.kind() != UsualKind(d.stage())) text += " " + EnumText(*v1::Kind_descriptor(), d.kind());
   if (d.mode() == "eval") text += " (eval)";
@@ -283,7 +304,8 @@ std::string RankText(const v1::Divergence& d) {
     const std::string a = RanksText(d.ranks_a()), b = RanksText(d.ranks_b());
     return a == b ? a : fmt::format("{} (B: {})", a, b);
   }
-  return d.has_rank_b() ? fmt::format("{} (B: {})", d.rank(), d.rank_b()) : std::to_string(d.rank());
+  return d.has_rank_b() ? fmt::format("{} (B: {})", d.rank(), d.rank_b())
+                        : std::to_string(d.rank());
 }
 
 std::string DistanceText(const v1::Divergence& d) {
@@ -302,10 +324,12 @@ std::string BatchAdvice(const v1::Divergence& first, const v1::DiffReport& repor
   for (const v1::Cause& cause : report.root().causes()) {
     if (cause.rule() == "same_samples")
       return fmt::format(
-          "both runs have the same samples; look at how {} is made of them (tokenizer, collator, shift, mask)",
+          "both runs have the same samples; look at how {} is made of them (tokenizer, collator, "
+          "shift, mask)",
           PlaceText(first));
   }
-  return "the runs were fed different data; check the data loader, its seed and its sharding before anything else";
+  return "the runs were fed different data; check the data loader, its seed and its sharding "
+         "before anything else";
 }
 
 }  // namespace
@@ -316,44 +340,53 @@ std::string NextStep(const v1::DiffReport& report) {
   if (report.has_bracket() && report.bracket().has_last_agreeing()) {
     const bool golden = report.source_a() == kGolden || report.source_b() == kGolden;
     return fmt::format(
-        "run {} again with steps={}-{}: an overhead budget left tensors of these steps out, and the "
+        "run {} again with steps={}-{}: an overhead budget left tensors of these steps out, and "
+        "the "
         "difference may have begun in any of them",
-        golden ? "the golden's training and the other one" : "both", report.bracket().last_agreeing(),
-        report.bracket().first_seen());
+        golden ? "the golden's training and the other one" : "both",
+        report.bracket().last_agreeing(), report.bracket().first_seen());
   }
   switch (first.stage()) {
     case v1::STAGE_WEIGHTS:
       if (first.reason() == v1::REASON_SHAPE) {
-        return fmt::format("the models are built differently: {} has a different shape", PlaceText(first));
+        return fmt::format("the models are built differently: {} has a different shape",
+                           PlaceText(first));
       }
-      return "the runs begin with different weights; check seed, checkpoint and initialisation before "
+      return "the runs begin with different weights; check seed, checkpoint and initialisation "
+             "before "
              "anything else";
     case v1::STAGE_BATCH: {
       const std::string agrees = PreviousText(first, report);
-      return BatchAdvice(first, report) + (agrees.empty() ? ""
-                                                          : fmt::format("; {}, of the same batch, {}",
-                                                                        Printable(first.previous()), agrees));
+      return BatchAdvice(first, report) + (agrees.empty()
+                                               ? ""
+                                               : fmt::format("; {}, of the same batch, {}",
+                                                             Printable(first.previous()), agrees));
     }
     case v1::STAGE_LOSS:
       return fmt::format(
-          "look at how {} is computed: every activation before it agrees{}. Other targets look the same unless "
+          "look at how {} is computed: every activation before it agrees{}. Other targets look the "
+          "same unless "
           "both runs record them, with statagent.log_batch(labels=...)",
           PlaceText(first), Closeness(report));
     case v1::STAGE_BACKWARD:
       return BackwardAdvice(first, report);
     case v1::STAGE_GRAD:
       if (!report.ranks_b().empty()) {
-        return "check first whether the ranks of both runs divide the same batch in this step: data, "
-               "forward and backward passes cannot be compared across numbers of ranks; then look at "
+        return "check first whether the ranks of both runs divide the same batch in this step: "
+               "data, "
+               "forward and backward passes cannot be compared across numbers of ranks; then look "
+               "at "
                "the reduction over ranks, accumulation, scaling and clipping";
       }
       return fmt::format(
-          "look at how the gradient of {} is computed (reduction over ranks, accumulation, scaling, "
+          "look at how the gradient of {} is computed (reduction over ranks, accumulation, "
+          "scaling, "
           "clipping): forward and backward agree{}",
           PlaceText(first), Closeness(report));
     case v1::STAGE_OPTIMIZER:
       return fmt::format(
-          "look at the optimizer (learning rate, weight decay, settings): the gradient of {} agrees{}, "
+          "look at the optimizer (learning rate, weight decay, settings): the gradient of {} "
+          "agrees{}, "
           "its update does not",
           Printable(first.activation()), Closeness(report));
     default:
@@ -365,22 +398,25 @@ namespace {
 
 // As one word of a shell.
 std::string Quoted(const std::string& text) {
-  constexpr char kPlain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/@:=,+";
+  constexpr char kPlain[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/@:=,+";
   const std::string printable = Printable(text);
-  if (!printable.empty() && printable.find_first_not_of(kPlain) == std::string::npos) return printable;
+  if (!printable.empty() && printable.find_first_not_of(kPlain) == std::string::npos)
+    return printable;
   std::string quoted = "'";
   for (const char c : printable) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
 }
 
-// A free name for another launch of the same training: "base-2", then "base-3". A date at the end is not
-// incremented.
+// A free name for another launch of the same training: "base-2", then "base-3". A date at the end
+// is not incremented.
 std::string NextName(const std::string& run) {
   const std::size_t dash = run.find_last_not_of("0123456789");
   const std::size_t digits = run.size() - dash - 1;
   const bool counted = dash != std::string::npos && dash > 0 && run[dash] == '-' && digits > 0 &&
                        digits < 5 && (run[dash - 1] < '0' || run[dash - 1] > '9');
-  return counted ? run.substr(0, dash + 1) + std::to_string(std::stoi(run.substr(dash + 1)) + 1) : run + "-2";
+  return counted ? run.substr(0, dash + 1) + std::to_string(std::stoi(run.substr(dash + 1)) + 1)
+                 : run + "-2";
 }
 
 // A golden's own name says nothing about the training that it was saved from: that gets `other`.
@@ -392,7 +428,8 @@ std::string NameOfNextLaunch(const std::string& source, const std::string& run, 
 
 std::string ValuesAdvice(const v1::DiffReport& report) {
   const v1::Divergence first = Focus(report);
-  const bool same_tensor = first.reason() == v1::REASON_NUMERIC || first.reason() == v1::REASON_NONFINITE ||
+  const bool same_tensor = first.reason() == v1::REASON_NUMERIC ||
+                           first.reason() == v1::REASON_NONFINITE ||
                            first.reason() == v1::REASON_BITWISE;
   const bool imported = report.source_a() == kImport || report.source_b() == kImport;
   if (first.kind() == v1::KIND_UNSPECIFIED || !same_tensor || imported) return {};
@@ -433,9 +470,10 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
   return fmt::format(
       "{} under new names (STATAGENT_RUN={}, STATAGENT_RUN={}) with STATAGENT_CAPTURES={}{}, then "
       "statctl values diff {} {} {}{}",
-      golden ? "a golden has no values: launch its training and the other run again" : "launch both again", a,
-      b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b, Quoted(spec.activation),
-      options);
+      golden ? "a golden has no values: launch its training and the other run again"
+             : "launch both again",
+      a, b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b,
+      Quoted(spec.activation), options);
 }
 
 }  // namespace statcollect

@@ -14,12 +14,12 @@ namespace statcollect {
 std::string StageText(const v1::Divergence& d);
 std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report);
 
-// "blocks.1.ln2", "blocks.1.attn[1] call 2", "lm_logits inspect". Omits the defaults: the stage's usual kind,
-// path 0, call 0.
+// "blocks.1.ln2", "blocks.1.attn[1] call 2", "lm_logits inspect". Omits the defaults: the stage's
+// usual kind, path 0, call 0.
 std::string PlaceText(const v1::Divergence& d);
 
-// "step 3, micro-batch 1, rank 0, forward, blocks.1.ln2 (LayerNorm)"; the micro-batch only if it is not 0. Of a part of a larger
-// tensor: "rank 1, which holds [4:8, 0:10] of (8, 10)".
+// "step 3, micro-batch 1, rank 0, forward, blocks.1.ln2 (LayerNorm)"; the micro-batch only if it is
+// not 0. Of a part of a larger tensor: "rank 1, which holds [4:8, 0:10] of (8, 10)".
 std::string WhereText(const v1::Divergence& d);
 
 // "1"; with merged or combined ranks "1 (B: 3)", if those of B are others.
@@ -36,8 +36,8 @@ std::string ShapeText(const Sizes& shape) {
   return text.empty() ? "0-d" : text;
 }
 
-// Where, and what differs (distance and tolerance, or both shapes, dtypes or counts), with the names of the report's
-// runs. Without a full stop.
+// Where, and what differs (distance and tolerance, or both shapes, dtypes or counts), with the
+// names of the report's runs. Without a full stop.
 std::string Headline(const v1::Divergence& first, const v1::DiffReport& report);
 
 // A root as a row: the two messages number their common fields alike.
@@ -56,15 +56,15 @@ enum class Before {
 // Precondition: as for Focus.
 Before WhatIsBefore(const v1::DiffReport& report);
 
-// Of each diverged row: "origin", "propagated" from a row before it, or "-": no row before it can have caused it. A logged
-// loss causes nothing, nor does what only one run has.
+// Of each diverged row: "origin", "propagated" from a row before it, or "-": no row before it can
+// have caused it. A logged loss causes nothing, nor does what only one run has.
 std::vector<std::string> CausesOf(const v1::DiffReport& report);
 
 // Suggests what to look at next. Precondition: as for Focus.
 std::string NextStep(const v1::DiffReport& report);
 
-// The commands that show the values of the first divergence in both runs; empty unless it is a tensor that
-// both have. Precondition: as for Focus.
+// The commands that show the values of the first divergence in both runs; empty unless it is a
+// tensor that both have. Precondition: as for Focus.
 std::string ValuesAdvice(const v1::DiffReport& report);
 
 }  // namespace statcollect

@@ -12,7 +12,9 @@ std::string FormatNumber(double value) {
   return fmt::format("{:.6g}", value);
 }
 
-std::string FormatNumber(const std::optional<double>& value) { return value ? FormatNumber(*value) : "-"; }
+std::string FormatNumber(const std::optional<double>& value) {
+  return value ? FormatNumber(*value) : "-";
+}
 
 std::string FormatShort(double value) {
   if (!std::isfinite(value)) return FormatNumber(value);

@@ -24,9 +24,11 @@ std::string EqualText(const v1::DiffReport& report) {
   const std::uint64_t records = report.compared().records(), unproven = report.without_hash();
   if (unproven == 0)
     return fmt::format("all {} records compared are equal bit for bit", FormatCount(records));
-  const std::string all = fmt::format(
-      "all {} records compared are equal in every statistic that both runs recorded", FormatCount(records));
-  if (unproven >= records) return all + "; without content hashes it is unknown whether their bits are equal";
+  const std::string all =
+      fmt::format("all {} records compared are equal in every statistic that both runs recorded",
+                  FormatCount(records));
+  if (unproven >= records)
+    return all + "; without content hashes it is unknown whether their bits are equal";
   return all + fmt::format(", {} of them bit for bit; the others have no content hash",
                            FormatCount(records - unproven));
 }
@@ -44,8 +46,9 @@ std::string BeforeText(const v1::DiffReport& report) {
       return "; origin: everything observed before it agrees.";
     case Before::kWithinRounding:
       // Not of a root of which an earlier one cannot be excluded.
-      return IsOnlyPossible(report) || !report.root().origin() ? "."
-                                                               : ". Rounding explains everything before it.";
+      return IsOnlyPossible(report) || !report.root().origin()
+                 ? "."
+                 : ". Rounding explains everything before it.";
     case Before::kWithinTolerance:
       break;
   }
@@ -54,10 +57,12 @@ std::string BeforeText(const v1::DiffReport& report) {
 
 // The headline of the root, or of the first divergence if there is no root.
 std::string RootHeadline(const v1::DiffReport& report) {
-  return (IsOnlyPossible(report) ? "(possible) " : "") + Headline(Focus(report), report) + BeforeText(report);
+  return (IsOnlyPossible(report) ? "(possible) " : "") + Headline(Focus(report), report) +
+         BeforeText(report);
 }
 
-// " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."; of several " Causes: (1) ...; (2) ...."
+// " Cause: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2)."; of several " Causes: (1) ...;
+// (2) ...."
 std::string CauseText(const v1::DiffReport& report) {
   if (!report.has_root() || !report.root().has_cause()) return {};
   const v1::Cause& first = report.root().cause();
@@ -81,16 +86,18 @@ v1::DiffText WithinText(const std::string& runs, const v1::DiffReport& report) {
   if (report.explained() == "rounding" && report.has_first()) {
     return Words(
         "SAME UP TO ROUNDING",
-        fmt::format("{}: {}, and {} all of them: no tensor differs by more than its inputs and {} explain.",
-                    runs, of, noisy ? "rounding and the noise of the repeats explain" : "rounding explains",
-                    noisy ? "these" : "usual rounding"));
+        fmt::format(
+            "{}: {}, and {} all of them: no tensor differs by more than its inputs and {} explain.",
+            runs, of, noisy ? "rounding and the noise of the repeats explain" : "rounding explains",
+            noisy ? "these" : "usual rounding"));
   }
   if (report.has_root()) {
-    return Words("WITHIN TOLERANCE",
-                 fmt::format("{}: {}, none by more than its tolerance{}. But {} them: they begin {}{}", runs,
-                             of, noisy ? " or ten times the noise of the repeats" : "",
-                             noisy ? "neither rounding nor the noise explains" : "rounding does not explain",
-                             RootHeadline(report), CauseText(report)));
+    return Words(
+        "WITHIN TOLERANCE",
+        fmt::format("{}: {}, none by more than its tolerance{}. But {} them: they begin {}{}", runs,
+                    of, noisy ? " or ten times the noise of the repeats" : "",
+                    noisy ? "neither rounding nor the noise explains" : "rounding does not explain",
+                    RootHeadline(report), CauseText(report)));
   }
   return Words("WITHIN TOLERANCE",
                fmt::format("{}: {}, none by more than its tolerance{}.", runs, of,
@@ -102,7 +109,8 @@ v1::DiffText WithinText(const std::string& runs, const v1::DiffReport& report) {
 }  // namespace
 
 v1::DiffText VerdictText(const v1::DiffReport& report) {
-  const std::string runs = fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
+  const std::string runs =
+      fmt::format("{} and {}", Printable(report.run_a()), Printable(report.run_b()));
   switch (report.verdict()) {
     case v1::VERDICT_IDENTICAL:
       return Words(report.without_hash() == 0 ? "IDENTICAL" : "EQUAL",
@@ -111,8 +119,9 @@ v1::DiffText VerdictText(const v1::DiffReport& report) {
       // Rounding and a loss scale also explain records above their tolerance.
       if (report.compared().within_tolerance() + report.compared().diverged() > 0)
         return WithinText(runs, report);
-      return Words("WITHIN TOLERANCE", fmt::format("{}: {}{} exist in only one run.", runs, EqualText(report),
-                                                   report.without_hash() > 0 ? ". Others" : "; others"));
+      return Words("WITHIN TOLERANCE",
+                   fmt::format("{}: {}{} exist in only one run.", runs, EqualText(report),
+                               report.without_hash() > 0 ? ". Others" : "; others"));
     case v1::VERDICT_DIVERGED:
       return Words("DIVERGED", RootHeadline(report) + CauseText(report));
     default:
@@ -128,7 +137,8 @@ v1::DiffText TextOf(const v1::DiffReport& report) {
     const std::string next = NextStep(report);
     text.set_next(next.ends_with('?') ? next : next + ".");
   }
-  if (const std::string values = ValuesAdvice(report); !values.empty()) text.set_values(values + ".");
+  if (const std::string values = ValuesAdvice(report); !values.empty())
+    text.set_values(values + ".");
   return text;
 }
 

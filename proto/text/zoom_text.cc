@@ -15,8 +15,8 @@ constexpr int kOperatorsShown = 12;  // of a block, for each run
 constexpr std::size_t kTextMax = 400;
 
 std::string PlaceText(const v1::ZoomCall& call) {
-  std::string text =
-      fmt::format("{}, step {}, rank {}", Printable(call.module(), kTextMax), call.step(), call.rank());
+  std::string text = fmt::format("{}, step {}, rank {}", Printable(call.module(), kTextMax),
+                                 call.step(), call.rank());
   if (call.micro_batch() > 0) text += fmt::format(", micro-batch {}", call.micro_batch());
   if (call.call() > 0) text += fmt::format(", call {}", call.call());
   return text + ", " + Printable(call.pass());
@@ -31,9 +31,9 @@ std::string DistanceText(const v1::ZoomCall& call) {
 std::string ArgumentText(const std::string& argument) {
   // "input=f32[2,3]" as "input f32[2,3]"; numbers keep their sign of equality.
   const std::size_t equals = argument.find('=');
-  const bool tensor = argument.find('[', equals == std::string::npos ? 0 : equals) != std::string::npos &&
-                      equals != std::string::npos && equals + 1 < argument.size() &&
-                      argument[equals + 1] != '[';
+  const bool tensor =
+      argument.find('[', equals == std::string::npos ? 0 : equals) != std::string::npos &&
+      equals != std::string::npos && equals + 1 < argument.size() && argument[equals + 1] != '[';
   return tensor ? argument.substr(0, equals) + " " + argument.substr(equals + 1) : argument;
 }
 
@@ -67,8 +67,9 @@ void AddOperator(const v1::ZoomCall& call, const std::string& a, const std::stri
     lines.push_back(b + ": " + OperatorText(of_b));
   }
   for (const v1::ZoomDifference& each : call.differences()) {
-    lines.push_back(Printable(fmt::format("{}  {} in {}, {} in {}", each.name(), each.a(), a, each.b(), b),
-                              2 * kTextMax));
+    lines.push_back(
+        Printable(fmt::format("{}  {} in {}, {} in {}", each.name(), each.a(), a, each.b(), b),
+                  2 * kTextMax));
   }
   if (call.random_differs()) lines.push_back("the random generator was in another state");
 }
@@ -80,10 +81,12 @@ std::string OrdinalText(const v1::ZoomCall& call) {
 
 std::string InputsText(const v1::ZoomCall& call) {
   if (call.inputs() == 0) return "it has no tensors as inputs";
-  const std::string inputs = call.inputs() == 1 ? "its input" : fmt::format("its {} inputs", call.inputs());
+  const std::string inputs =
+      call.inputs() == 1 ? "its input" : fmt::format("its {} inputs", call.inputs());
   const char* const verb = call.inputs() == 1 ? "agrees" : "agree";
   if (call.inputs_equal()) return fmt::format("{} {} bit for bit", inputs, verb);
-  if (!std::isfinite(call.input_distance())) return inputs + (call.inputs() == 1 ? " differs" : " differ");
+  if (!std::isfinite(call.input_distance()))
+    return inputs + (call.inputs() == 1 ? " differs" : " differ");
   return fmt::format("{} {} within {}", inputs, verb, FormatShort(call.input_distance()));
 }
 
@@ -108,47 +111,53 @@ void AddBlock(const v1::ZoomCall& call, const std::string& a, const std::string&
 
 }  // namespace
 
-std::vector<std::string> ZoomText(const v1::ZoomCall& call, const std::string& a, const std::string& b) {
+std::vector<std::string> ZoomText(const v1::ZoomCall& call, const std::string& a,
+                                  const std::string& b) {
   std::vector<std::string> lines;
   const std::string place = PlaceText(call) + ": ";
   switch (call.outcome()) {
     case v1::ZOOM_OUTCOME_IDENTICAL:
-      lines.push_back(place +
-                      fmt::format("the results of {} operators are equal bit for bit", call.operators_a()));
+      lines.push_back(place + fmt::format("the results of {} operators are equal bit for bit",
+                                          call.operators_a()));
       break;
     case v1::ZOOM_OUTCOME_ROUNDING:
-      lines.push_back(place +
-                      fmt::format("nothing but rounding; it begins {}, whose result differs {}",
-                                  call.a().empty() || call.b().empty() || call.a_size() + call.b_size() > 2
-                                      ? "in operators that only one run has"
-                                      : "at " + OrdinalText(call),
-                                  DistanceText(call)));
-      call.a_size() == 1 && call.b_size() == 1 ? AddOperator(call, a, b, lines) : AddBlock(call, a, b, lines);
+      lines.push_back(
+          place +
+          fmt::format("nothing but rounding; it begins {}, whose result differs {}",
+                      call.a().empty() || call.b().empty() || call.a_size() + call.b_size() > 2
+                          ? "in operators that only one run has"
+                          : "at " + OrdinalText(call),
+                      DistanceText(call)));
+      call.a_size() == 1 && call.b_size() == 1 ? AddOperator(call, a, b, lines)
+                                               : AddBlock(call, a, b, lines);
       break;
     case v1::ZOOM_OUTCOME_INPUTS:
       lines.push_back(
-          place + fmt::format("its inputs differ already (by {}), and no operator makes that much larger; "
-                              "zoom into what comes before it",
-                              FormatShort(call.input_distance())));
+          place +
+          fmt::format("its inputs differ already (by {}), and no operator makes that much larger; "
+                      "zoom into what comes before it",
+                      FormatShort(call.input_distance())));
       AddOperator(call, a, b, lines);
       break;
     case v1::ZOOM_OUTCOME_OPERATOR:
-      lines.push_back(
-          place + fmt::format("{} differs {}, {}", OrdinalText(call), DistanceText(call), InputsText(call)));
+      lines.push_back(place + fmt::format("{} differs {}, {}", OrdinalText(call),
+                                          DistanceText(call), InputsText(call)));
       AddOperator(call, a, b, lines);
       break;
     case v1::ZOOM_OUTCOME_BLOCK:
-      lines.push_back(place +
-                      fmt::format("{} and {} compute different operators; what these hand on differs {}", a,
-                                  b, DistanceText(call)));
+      lines.push_back(
+          place +
+          fmt::format("{} and {} compute different operators; what these hand on differs {}", a, b,
+                      DistanceText(call)));
       AddBlock(call, a, b, lines);
       break;
     default:
       lines.push_back(place + "compared");
   }
   if (call.left_out_a() + call.left_out_b() > 0) {
-    lines.push_back(fmt::format("beyond the limit of operators, {} in {} and {} in {} were not recorded",
-                                FormatCount(call.left_out_a()), a, FormatCount(call.left_out_b()), b));
+    lines.push_back(
+        fmt::format("beyond the limit of operators, {} in {} and {} in {} were not recorded",
+                    FormatCount(call.left_out_a()), a, FormatCount(call.left_out_b()), b));
   }
   return lines;
 }

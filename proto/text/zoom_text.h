@@ -9,9 +9,10 @@
 
 namespace statcollect {
 
-// One line each, the verdict first; further lines are of the operators and their arguments. `a`, `b`: names of
-// the runs.
-std::vector<std::string> ZoomText(const v1::ZoomCall& call, const std::string& a, const std::string& b);
+// One line each, the verdict first; further lines are of the operators and their arguments. `a`,
+// `b`: names of the runs.
+std::vector<std::string> ZoomText(const v1::ZoomCall& call, const std::string& a,
+                                  const std::string& b);
 
 }  // namespace statcollect
 

@@ -26,11 +26,12 @@ std::string HowToGet(Scope scope) {
 }
 
 Status Unauthenticated(std::string_view method, const std::string& found, Scope scope) {
-  return {Code::kUnauthenticated,
-          Shown(method) + ": " + found + "; expected a token with scope '" + std::string(ScopeName(scope)) +
-              "', from the file that STATAGENT_TOKEN_FILE or STATCTL_TOKEN_FILE names, or as 'Authorization: "
-              "Bearer stc_...' over HTTP; " +
-              HowToGet(scope)};
+  return {Code::kUnauthenticated, Shown(method) + ": " + found + "; expected a token with scope '" +
+                                      std::string(ScopeName(scope)) +
+                                      "', from the file that STATAGENT_TOKEN_FILE or "
+                                      "STATCTL_TOKEN_FILE names, or as 'Authorization: "
+                                      "Bearer stc_...' over HTTP; " +
+                                      HowToGet(scope)};
 }
 
 std::string_view OutcomeName(Code code) {
@@ -38,10 +39,12 @@ std::string_view OutcomeName(Code code) {
   return code == Code::kPermissionDenied ? "permission_denied" : "invalid_argument";
 }
 
-// The project that the call is about: what it names, else the one that the principal is for, else the default.
+// The project that the call is about: what it names, else the one that the principal is for, else
+// the default.
 Status ChooseProject(const Caller& caller, Principal* principal) {
   if (caller.project.size() > 1) {
-    return {Code::kInvalidArgument, Shown(caller.method) + ": found several projects; expected one field " +
+    return {Code::kInvalidArgument, Shown(caller.method) +
+                                        ": found several projects; expected one field " +
                                         std::string(kProjectField)};
   }
   const std::string& only = principal->only_project;
@@ -85,9 +88,9 @@ Result<std::unique_ptr<AccessControl>> AccessControl::Open(Options options, cons
   if (!tokens.ok()) {
     const bool absent = tokens.status().code() == Code::kNotFound;
     if (absent && !access->options_.required) return access;
-    return Status(
-        tokens.status().code(),
-        tokens.status().message() + (absent ? "; statcollectord token create --token-file makes it" : ""));
+    return Status(tokens.status().code(),
+                  tokens.status().message() +
+                      (absent ? "; statcollectord token create --token-file makes it" : ""));
   }
   MutexLock lock(access->mutex_);
   access->TurnOn();
@@ -147,10 +150,12 @@ Result<Principal> AccessControl::Decide(const Caller& caller, const MethodRule* 
     LookAgain();
     const bool enforced = on_ || !options_.certificates.empty();
     if (!enforced) {
-      if (!caller.certificate.empty()) principal.certificate = Printable(caller.certificate.front());
+      if (!caller.certificate.empty())
+        principal.certificate = Printable(caller.certificate.front());
     } else if (rule == nullptr) {
-      return Status(Code::kPermissionDenied,
-                    Shown(caller.method) + ": it is not in the table of methods; no token allows it");
+      return Status(
+          Code::kPermissionDenied,
+          Shown(caller.method) + ": it is not in the table of methods; no token allows it");
     } else if (rule->scope) {
       STATCOLLECT_RETURN_IF_ERROR(Authenticate(caller, *rule, &principal));
     }
@@ -159,11 +164,13 @@ Result<Principal> AccessControl::Decide(const Caller& caller, const MethodRule* 
   return principal;
 }
 
-Status AccessControl::Authenticate(const Caller& caller, const MethodRule& rule, Principal* principal) const {
+Status AccessControl::Authenticate(const Caller& caller, const MethodRule& rule,
+                                   Principal* principal) const {
   const Scope scope = *rule.scope;
   if (caller.authorization.size() > 1)
     return Unauthenticated(rule.method, "found several Authorization fields", scope);
-  if (!caller.authorization.empty()) return CheckToken(caller.authorization.front(), rule, principal);
+  if (!caller.authorization.empty())
+    return CheckToken(caller.authorization.front(), rule, principal);
   if (!on_ || caller.session.empty()) return CheckCertificate(caller, rule, principal);
   const auto session = sessions_.Find(caller.session, clock_.Now());
   if (session) return Allow(*session, rule, principal);
@@ -173,14 +180,16 @@ Status AccessControl::Authenticate(const Caller& caller, const MethodRule& rule,
               "again, with the link that statctl open prints"};
 }
 
-Status AccessControl::CheckToken(std::string_view field, const MethodRule& rule, Principal* principal) const {
+Status AccessControl::CheckToken(std::string_view field, const MethodRule& rule,
+                                 Principal* principal) const {
   const auto token = BearerToken(field);
   const auto id = token ? TokenId(*token) : std::nullopt;
   if (!id) return Unauthenticated(rule.method, "found something that is not a token", *rule.scope);
   return Allow({.id = std::string(*id), .digest = DigestOf(*token)}, rule, principal);
 }
 
-Status AccessControl::Allow(const TokenReference& token, const MethodRule& rule, Principal* principal) const {
+Status AccessControl::Allow(const TokenReference& token, const MethodRule& rule,
+                            Principal* principal) const {
   const Scope scope = *rule.scope;
   const auto found = tokens_.find(token.id);
   if (found == tokens_.end() || !Equal(found->second.digest, token.digest))
@@ -189,9 +198,10 @@ Status AccessControl::Allow(const TokenReference& token, const MethodRule& rule,
   if (const Status valid = CheckRecord(found->first, record); !valid.ok())
     return Unauthenticated(rule.method, valid.message(), scope);
   if (!record.scopes.Has(scope)) {
-    return Status(Code::kPermissionDenied, Shown(rule.method) + ": token " + found->first + " has scope '" +
-                                               record.scopes.ToString() + "'; expected '" +
-                                               std::string(ScopeName(scope)) + "'; " + HowToGet(scope));
+    return Status(Code::kPermissionDenied, Shown(rule.method) + ": token " + found->first +
+                                               " has scope '" + record.scopes.ToString() +
+                                               "'; expected '" + std::string(ScopeName(scope)) +
+                                               "'; " + HowToGet(scope));
   }
   principal->id = found->first;
   principal->digest = token.digest;
@@ -208,10 +218,10 @@ Status AccessControl::CheckCertificate(const Caller& caller, const MethodRule& r
     if (found == options_.certificates.end()) continue;
     const Grant& grant = found->second;
     if (!grant.scopes.Has(scope)) {
-      return {Code::kPermissionDenied, Shown(rule.method) + ": certificate " + name + " has scope '" +
-                                           grant.scopes.ToString() + "'; expected '" +
-                                           std::string(ScopeName(scope)) +
-                                           "' in the collector's --tls-principal, or a token with it"};
+      return {Code::kPermissionDenied,
+              Shown(rule.method) + ": certificate " + name + " has scope '" +
+                  grant.scopes.ToString() + "'; expected '" + std::string(ScopeName(scope)) +
+                  "' in the collector's --tls-principal, or a token with it"};
     }
     principal->certificate = name;
     principal->scopes = grant.scopes;
@@ -239,7 +249,8 @@ Status AccessControl::StillValid(const Principal& principal) {
   if (clock_.Now() - looked_ >= kLookInterval) LookAgain();
   if (!on_ && options_.certificates.empty()) return Status::Ok();
   // These change with a restart only; one without a grant was let in before there were tokens.
-  if (principal.id.empty() && options_.certificates.contains(principal.certificate)) return Status::Ok();
+  if (principal.id.empty() && options_.certificates.contains(principal.certificate))
+    return Status::Ok();
   if (principal.id.empty())
     return {Code::kUnauthenticated, "authorization was turned on, and this call has no token"};
   const auto found = tokens_.find(principal.id);
@@ -256,8 +267,9 @@ const TokenRecords::value_type* AccessControl::FindToken(const Caller& caller) c
   const auto token =
       caller.authorization.size() == 1 ? BearerToken(caller.authorization.front()) : std::nullopt;
   const auto id = token ? TokenId(*token) : std::nullopt;
-  const auto session = on_ && caller.authorization.empty() ? sessions_.Find(caller.session, clock_.Now())
-                                                           : std::optional<TokenReference>();
+  const auto session = on_ && caller.authorization.empty()
+                           ? sessions_.Find(caller.session, clock_.Now())
+                           : std::optional<TokenReference>();
   const auto found = id ? tokens_.find(*id) : session ? tokens_.find(session->id) : tokens_.end();
   return found == tokens_.end() ? nullptr : &*found;
 }
@@ -270,9 +282,11 @@ std::string AccessControl::NameOf(const Caller& caller) const {
       return "token " + token->first + (caller.authorization.empty() ? " (browser)" : "");
   }
   if (caller.certificate.empty()) return "nobody";
-  const auto known = std::find_if(caller.certificate.begin(), caller.certificate.end(),
-                                  [&](const auto& name) { return options_.certificates.contains(name); });
-  return "certificate " + Printable(known != caller.certificate.end() ? *known : caller.certificate.front());
+  const auto known =
+      std::find_if(caller.certificate.begin(), caller.certificate.end(),
+                   [&](const auto& name) { return options_.certificates.contains(name); });
+  return "certificate " +
+         Printable(known != caller.certificate.end() ? *known : caller.certificate.front());
 }
 
 std::string AccessControl::ProjectOf(const Caller& caller) const {
@@ -280,7 +294,9 @@ std::string AccessControl::ProjectOf(const Caller& caller) const {
   if (rule != nullptr && rule->all_projects) return {};
   if (caller.project.size() == 1 && ValidateProjectName(std::string(caller.project.front())).ok())
     return std::string(caller.project.front());
-  const auto of = [](const std::string& only) { return only.empty() ? std::string(kDefaultProject) : only; };
+  const auto of = [](const std::string& only) {
+    return only.empty() ? std::string(kDefaultProject) : only;
+  };
   {
     MutexLock lock(mutex_);
     if (const auto* token = FindToken(caller)) return of(token->second.project);
@@ -311,10 +327,10 @@ Result<SessionSecrets> AccessControl::LogIn(std::string_view link, std::string_v
     LookAgain();
     const auto token = sessions_.TakeLink(link, clock_.Now());
     if (!token)
-      return Status(
-          Code::kUnauthenticated,
-          "log in: the link is not valid; expected one that statctl open printed in the last 5 minutes and "
-          "that nobody has used; make another one");
+      return Status(Code::kUnauthenticated,
+                    "log in: the link is not valid; expected one that statctl open printed in the "
+                    "last 5 minutes and "
+                    "that nobody has used; make another one");
     const auto found = tokens_.find(token->id);
     const Status valid = found == tokens_.end() || !Equal(found->second.digest, token->digest)
                              ? Status(Code::kUnauthenticated, "token " + token->id + " was removed")

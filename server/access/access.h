@@ -44,9 +44,10 @@ struct Caller {
   std::vector<std::string_view> authorization;  // the Authorization fields
   std::string_view method;                      // as in the table of scopes
   std::string_view address;                     // "ipv4:127.0.0.1:40000"
-  std::vector<std::string> certificate = {};    // names in the client's certificate, which was verified
-  std::vector<std::string_view> project = {};   // fields that name a project
-  SessionCredential session = {};               // of a browser, instead of a token
+  std::vector<std::string> certificate =
+      {};  // names in the client's certificate, which was verified
+  std::vector<std::string_view> project = {};  // fields that name a project
+  SessionCredential session = {};              // of a browser, instead of a token
 };
 
 // Thread-safe. A check takes a few microseconds.
@@ -57,30 +58,34 @@ class AccessControl {
     bool required = false;     // the file must exist
     Grants certificates = {};  // by a name in a client's certificate
     std::function<void(const std::string&)> log;
-    // Called when tokens are first read, at the start or later: from then on they are expected. Must not call back.
+    // Called when tokens are first read, at the start or later: from then on they are expected.
+    // Must not call back.
     std::function<void()> tokens_found = {};
   };
-  // Authorization is on if certificates have grants, or from the moment the file exists, until the process ends.
-  // A call with a token has what the token allows; one without it what its certificate does. Errors: those of
-  // ReadTokens.
-  // `clock` and `audit` must outlive it.
-  static Result<std::unique_ptr<AccessControl>> Open(Options options, const Clock& clock, AuditLog& audit);
+  // Authorization is on if certificates have grants, or from the moment the file exists, until the
+  // process ends. A call with a token has what the token allows; one without it what its
+  // certificate does. Errors: those of ReadTokens. `clock` and `audit` must outlive it.
+  static Result<std::unique_ptr<AccessControl>> Open(Options options, const Clock& clock,
+                                                     AuditLog& audit);
 
   bool on() const;
-  // kUnauthenticated: no token, or not a valid one; kPermissionDenied: it lacks the method's scope or is for another
-  // project, or the method is in no table; kInvalidArgument: not the name of a project. A refusal is audited.
+  // kUnauthenticated: no token, or not a valid one; kPermissionDenied: it lacks the method's scope
+  // or is for another project, or the method is in no table; kInvalidArgument: not the name of a
+  // project. A refusal is audited.
   Result<Principal> Check(const Caller& caller);
-  // Who says to make the call, for the audit log: "token 0123456789ab", with " (browser)" behind it, "certificate rank7",
-  // or "nobody".
+  // Who says to make the call, for the audit log: "token 0123456789ab", with " (browser)" behind
+  // it, "certificate rank7", or "nobody".
   std::string NameOf(const Caller& caller) const;
-  // For the audit log, also of a call that was refused: the project that it names, else the one that its token or
-  // certificate is for, else the default. Empty: nobody's, since the caller is not known.
+  // For the audit log, also of a call that was refused: the project that it names, else the one
+  // that its token or certificate is for, else the default. Empty: nobody's, since the caller is
+  // not known.
   std::string ProjectOf(const Caller& caller) const;
 
-  // A secret that logs a browser in as the caller, who has a token and passes Check. Empty: authorization is off.
+  // A secret that logs a browser in as the caller, who has a token and passes Check. Empty:
+  // authorization is off.
   Result<std::string> MakeLink(const Caller& caller);
-  // Uses up the link's secret, and audits that. kUnauthenticated: no such link, used, too old, or its token is no longer
-  // valid. kInternal: no random bytes.
+  // Uses up the link's secret, and audits that. kUnauthenticated: no such link, used, too old, or
+  // its token is no longer valid. kInternal: no random bytes.
   Result<SessionSecrets> LogIn(std::string_view link, std::string_view address);
   void LogOut(const SessionCredential& session, std::string_view address);
 
@@ -109,7 +114,8 @@ class AccessControl {
   };
   static Stamp StampOf(const std::string& path);
   // The token that the caller shows, without a look at its secret; null: none that is known.
-  const TokenRecords::value_type* FindToken(const Caller& caller) const STATCOLLECT_REQUIRES(mutex_);
+  const TokenRecords::value_type* FindToken(const Caller& caller) const
+      STATCOLLECT_REQUIRES(mutex_);
   void TurnOn() STATCOLLECT_REQUIRES(mutex_);
   void LookAgain() STATCOLLECT_REQUIRES(mutex_);
   Result<Principal> Decide(const Caller& caller, const MethodRule* rule);
@@ -127,7 +133,8 @@ class AccessControl {
   const Options options_;
   const Clock& clock_;
   AuditLog& audit_;
-  std::atomic<std::uint64_t> unauthenticated_{0}, permission_denied_{0}, invalid_{0}, streams_refused_{0};
+  std::atomic<std::uint64_t> unauthenticated_{0}, permission_denied_{0}, invalid_{0},
+      streams_refused_{0};
   mutable Mutex mutex_;  // guards everything below
   bool on_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   TokenRecords tokens_ STATCOLLECT_GUARDED_BY(mutex_);

@@ -32,9 +32,9 @@ std::string TimeText(std::int64_t unix_nanos) {
   std::tm parts{};
   gmtime_r(&seconds, &parts);
   std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", parts.tm_year + 1900,
-                parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
-                static_cast<int>(unix_nanos / 1'000'000 % 1000));
+  std::snprintf(text.data(), text.size(), "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ",
+                parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min,
+                parts.tm_sec, static_cast<int>(unix_nanos / 1'000'000 % 1000));
   return text.data();
 }
 
@@ -57,8 +57,9 @@ std::optional<AuditRecord> ParseLine(const std::string& text) {
   const auto field = [&](const char* name) {
     const auto found = line.find(name);
     // As Write has it, even if somebody else wrote the line.
-    return found != line.end() && found->is_string() ? Printable(found->get<std::string>(), kFieldBytesMax)
-                                                     : std::string();
+    return found != line.end() && found->is_string()
+               ? Printable(found->get<std::string>(), kFieldBytesMax)
+               : std::string();
   };
   AuditRecord record{.time = field("time"),
                      .entry = {.principal = field("principal"),
@@ -77,11 +78,14 @@ std::optional<AuditRecord> ParseLine(const std::string& text) {
 bool Matches(const AuditRecord& record, const AuditQuery& query, const std::string& since) {
   const AuditEntry& entry = record.entry;
   return record.time >= since && entry.principal.find(query.principal) != std::string::npos &&
-         entry.method.find(query.method) != std::string::npos && entry.outcome.starts_with(query.outcome) &&
+         entry.method.find(query.method) != std::string::npos &&
+         entry.outcome.starts_with(query.outcome) &&
          (query.only_project.empty() || entry.project == query.only_project);
 }
 
-std::string Rotated(const std::string& path, int number) { return path + "." + std::to_string(number); }
+std::string Rotated(const std::string& path, int number) {
+  return path + "." + std::to_string(number);
+}
 
 }  // namespace
 
@@ -89,14 +93,15 @@ Status CheckOutcome(const std::string& beginning) {
   const std::vector<std::string> known = {"ok", "error", "unauthenticated", "permission_denied",
                                           "invalid_argument"};
   const auto fits = [&](const std::string& one) {
-    return one.starts_with(beginning) || beginning.starts_with(one + " ") || beginning.starts_with(one + ":");
+    return one.starts_with(beginning) || beginning.starts_with(one + " ") ||
+           beginning.starts_with(one + ":");
   };
   if (std::any_of(known.begin(), known.end(), fits)) return Status::Ok();
   return {Code::kInvalidArgument, "audit: outcome: " + NotOneOf(beginning, known)};
 }
 
-AuditLog::AuditLog(std::string path, const Clock& clock, std::function<void(const std::string&)> log,
-                   std::size_t file_bytes_max)
+AuditLog::AuditLog(std::string path, const Clock& clock,
+                   std::function<void(const std::string&)> log, std::size_t file_bytes_max)
     : path_(std::move(path)),
       clock_(clock),
       log_(std::move(log)),
@@ -115,7 +120,8 @@ bool AuditLog::OpenFile() {
   bytes_ = static_cast<std::uint64_t>(found.st_size);
   char last = '\n';
   // After a power cut the last line may be half: it stays, on a line of its own.
-  if (bytes_ > 0 && pread(file_, &last, 1, found.st_size - 1) == 1 && last != '\n') (void)Append("\n");
+  if (bytes_ > 0 && pread(file_, &last, 1, found.st_size - 1) == 1 && last != '\n')
+    (void)Append("\n");
   return true;
 }
 
@@ -163,7 +169,8 @@ std::vector<std::string> AuditLog::Newest(std::size_t lines_max) const {
 }
 
 AuditFound AuditLog::Find(const AuditQuery& query) const {
-  std::vector<std::ifstream> files;  // newest first; open ones stay what they are when others rotate
+  std::vector<std::ifstream>
+      files;  // newest first; open ones stay what they are when others rotate
   {
     MutexLock lock(mutex_);
     for (int number = 0; number <= kFilesKept; ++number)

@@ -1,5 +1,6 @@
-// The audit log: one line of JSON for each call that was refused, or that deletes, controls, captures or
-// administers. Appended to <data directory>/audit.jsonl; a full file becomes audit.jsonl.1, and so on.
+// The audit log: one line of JSON for each call that was refused, or that deletes, controls,
+// captures or administers. Appended to <data directory>/audit.jsonl; a full file becomes
+// audit.jsonl.1, and so on.
 #ifndef STATCOLLECT_SERVER_ACCESS_AUDIT_LOG_H_
 #define STATCOLLECT_SERVER_ACCESS_AUDIT_LOG_H_
 
@@ -15,16 +16,18 @@
 namespace statcollect::access {
 
 struct AuditEntry {
-  std::string principal;       // "token 0123456789ab", or "nobody"
-  std::string address;         // of the caller, "ipv4:127.0.0.1:40000"
-  std::string method;          // "/statcollect.v1.Admin/DeleteRun"
-  std::string object;          // what the call is about: a run, or empty
-  std::string project = {};    // of the object, or that the call names, or of the token; empty: nobody's
-  std::string outcome;         // "ok", or the code and the reason
+  std::string principal;  // "token 0123456789ab", or "nobody"
+  std::string address;    // of the caller, "ipv4:127.0.0.1:40000"
+  std::string method;     // "/statcollect.v1.Admin/DeleteRun"
+  std::string object;     // what the call is about: a run, or empty
+  std::string project =
+      {};               // of the object, or that the call names, or of the token; empty: nobody's
+  std::string outcome;  // "ok", or the code and the reason
   std::uint64_t left_out = 0;  // refused calls that were not written since the line before
 };
 
-// kInvalidArgument unless a line's outcome may begin so: "ok", "error", "error 5: no run 'x'", "permission_denied", ...
+// kInvalidArgument unless a line's outcome may begin so: "ok", "error", "error 5: no run 'x'",
+// "permission_denied", ...
 Status CheckOutcome(const std::string& beginning);
 
 // Which lines to find; empty fields match all.
@@ -47,7 +50,8 @@ struct AuditFound {
   bool more = false;                 // there are older ones
 };
 
-// Thread-safe. A line that cannot be written is reported to `log`, at most once a minute, and counted.
+// Thread-safe. A line that cannot be written is reported to `log`, at most once a minute, and
+// counted.
 class AuditLog {
  public:
   static constexpr std::size_t kFileBytesMax = 16 << 20;
@@ -62,7 +66,8 @@ class AuditLog {
   void Write(const AuditEntry& entry);
   // The newest `lines_max` lines, oldest first.
   std::vector<std::string> Newest(std::size_t lines_max) const;
-  // Reads up to all files, 80 MiB; calls do not wait for it. Lines that are no entries are passed over.
+  // Reads up to all files, 80 MiB; calls do not wait for it. Lines that are no entries are passed
+  // over.
   AuditFound Find(const AuditQuery& query) const;
   std::uint64_t lost() const;
 

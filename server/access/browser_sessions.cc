@@ -11,13 +11,16 @@ bool IsSessionSecret(std::string_view text) {
 }
 
 // Drops what is too old, and of this token the oldest ones, until one more fits.
-void BrowserSessions::MakeRoom(Entries& entries, const TokenReference& token, std::size_t most, Time now) {
+void BrowserSessions::MakeRoom(Entries& entries, const TokenReference& token, std::size_t most,
+                               Time now) {
   std::erase_if(entries, [&](const auto& entry) { return entry.second.until <= now; });
   const auto is_of_token = [&](const auto& entry) { return entry.second.token.id == token.id; };
-  while (static_cast<std::size_t>(std::count_if(entries.begin(), entries.end(), is_of_token)) >= most) {
+  while (static_cast<std::size_t>(std::count_if(entries.begin(), entries.end(), is_of_token)) >=
+         most) {
     auto oldest = entries.end();
     for (auto entry = entries.begin(); entry != entries.end(); ++entry) {
-      if (is_of_token(*entry) && (oldest == entries.end() || entry->second.until < oldest->second.until))
+      if (is_of_token(*entry) &&
+          (oldest == entries.end() || entry->second.until < oldest->second.until))
         oldest = entry;
     }
     entries.erase(oldest);
@@ -43,11 +46,13 @@ Result<SessionSecrets> BrowserSessions::Open(const TokenReference& token, Time n
   if (!cookie.ok()) return cookie.status();
   if (!page.ok()) return page.status();
   MakeRoom(sessions_, token, kSessionsMax, now);
-  sessions_[DigestOf(*cookie)] = {.token = token, .page = DigestOf(*page), .until = now + kSessionLife};
+  sessions_[DigestOf(*cookie)] = {
+      .token = token, .page = DigestOf(*page), .until = now + kSessionLife};
   return SessionSecrets{.cookie = *std::move(cookie), .page = *std::move(page)};
 }
 
-std::optional<TokenReference> BrowserSessions::Find(const SessionCredential& credential, Time now) const {
+std::optional<TokenReference> BrowserSessions::Find(const SessionCredential& credential,
+                                                    Time now) const {
   const auto found = sessions_.find(DigestOf(credential.cookie));
   if (found == sessions_.end() || found->second.until <= now) return std::nullopt;
   if (!Equal(found->second.page, DigestOf(credential.page))) return std::nullopt;

@@ -1,5 +1,6 @@
-// Browsers that somebody with a token has logged in. A link is used once and becomes a session. Both stand for the
-// token: they allow what it allows, for as long as it is valid. Kept in memory only, as hashes of their secrets.
+// Browsers that somebody with a token has logged in. A link is used once and becomes a session.
+// Both stand for the token: they allow what it allows, for as long as it is valid. Kept in memory
+// only, as hashes of their secrets.
 #ifndef STATCOLLECT_SERVER_ACCESS_BROWSER_SESSIONS_H_
 #define STATCOLLECT_SERVER_ACCESS_BROWSER_SESSIONS_H_
 
@@ -22,8 +23,9 @@ struct TokenReference {
   Digest digest{};
 };
 
-// What a browser sends of its session. The cookie alone is not enough: browsers send it to all ports of a host,
-// whoever listens there. The other secret is known to scripts of the page's own origin only.
+// What a browser sends of its session. The cookie alone is not enough: browsers send it to all
+// ports of a host, whoever listens there. The other secret is known to scripts of the page's own
+// origin only.
 struct SessionCredential {
   std::string_view cookie, page;
   bool empty() const { return cookie.empty() && page.empty(); }

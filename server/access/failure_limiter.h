@@ -1,5 +1,6 @@
-// Decides which failed authentications are written down, so that thousands a second cost neither disk nor
-// memory. It never refuses anything: a valid token passes whatever others send from its address.
+// Decides which failed authentications are written down, so that thousands a second cost neither
+// disk nor memory. It never refuses anything: a valid token passes whatever others send from its
+// address.
 #ifndef STATCOLLECT_SERVER_ACCESS_FAILURE_LIMITER_H_
 #define STATCOLLECT_SERVER_ACCESS_FAILURE_LIMITER_H_
 
@@ -19,8 +20,8 @@ class FailureLimiter {
   static constexpr std::uint32_t kPerAddress = 10;  // in a window
   static constexpr std::uint32_t kInAll = 300;      // in a window
 
-  // Counts a failure. The number of failures that were not written down since the last one that was, if this
-  // one is to be; absent if not.
+  // Counts a failure. The number of failures that were not written down since the last one that
+  // was, if this one is to be; absent if not.
   std::optional<std::uint64_t> Admit(std::string_view address, Time now);
 
  private:

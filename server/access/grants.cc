@@ -10,11 +10,10 @@ constexpr std::size_t kCertificateNameBytesMax = 256;
 
 Status ParseGrant(const std::string& text, Grants* grants) {
   const auto bad = [&](const std::string& found) {
-    return Status(
-        Code::kInvalidArgument,
-        "--tls-principal '" + Printable(text) + "': " + found +
-            "; expected NAME=SCOPES or NAME=SCOPES@PROJECT with a name in a client's certificate, such as "
-            "rank7.gpu.example=ingest,read@vision");
+    return Status(Code::kInvalidArgument, "--tls-principal '" + Printable(text) + "': " + found +
+                                              "; expected NAME=SCOPES or NAME=SCOPES@PROJECT with "
+                                              "a name in a client's certificate, such as "
+                                              "rank7.gpu.example=ingest,read@vision");
   };
   const std::size_t equals = text.rfind('=');  // names that are URIs may have one
   if (equals == std::string::npos || equals == 0) return bad("found no NAME=");
@@ -26,7 +25,8 @@ Status ParseGrant(const std::string& text, Grants* grants) {
   if (const std::size_t at = scopes.find('@'); at != std::string::npos) {
     grant.project = scopes.substr(at + 1);
     scopes.resize(at);
-    if (const Status named = ValidateProjectName(grant.project); !named.ok()) return bad(named.message());
+    if (const Status named = ValidateProjectName(grant.project); !named.ok())
+      return bad(named.message());
   }
   const auto parsed = ParseScopes(scopes);
   if (!parsed.ok()) return bad(parsed.status().message());
@@ -41,7 +41,8 @@ Result<Grants> ParseGrants(const std::vector<std::string>& texts) {
   Grants grants;
   if (texts.size() > kGrantsMax) {
     return Status(Code::kInvalidArgument, "--tls-principal: found " + std::to_string(texts.size()) +
-                                              " of them; expected at most " + std::to_string(kGrantsMax));
+                                              " of them; expected at most " +
+                                              std::to_string(kGrantsMax));
   }
   for (const std::string& text : texts) STATCOLLECT_RETURN_IF_ERROR(ParseGrant(text, &grants));
   return grants;

@@ -58,7 +58,8 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Transfer/WritePart", Scope::kAdmin, kAudited},
     {"/healthz", std::nullopt},
     {"/readyz", std::nullopt},
-    {"/", std::nullopt},  // the page and its files are the same for everybody; what they show is asked for
+    {"/", std::nullopt},  // the page and its files are the same for everybody; what they show is
+                          // asked for
     {"/assets/", std::nullopt},   // with a token
     {"/session/", std::nullopt},  // to log in and out
     {"/metrics", Scope::kRead},
@@ -81,7 +82,8 @@ Result<ScopeSet> ParseScopes(std::string_view text) {
   ScopeSet scopes;
   const auto bad = [](const std::string& found) {
     std::string known;
-    for (const std::string_view name : kScopeNames) known.append(known.empty() ? "" : ", ").append(name);
+    for (const std::string_view name : kScopeNames)
+      known.append(known.empty() ? "" : ", ").append(name);
     return Status(Code::kInvalidArgument,
                   "scopes: " + found + "; expected some of " + known + ", separated by commas");
   };

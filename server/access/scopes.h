@@ -45,8 +45,8 @@ struct MethodRule {
   bool all_projects = false;  // about the runs of all: refused to who is for one project
 };
 
-// All methods of gRPC, then all pages of HTTP that are not calls of gRPC. What is below /api/v1/ is a call of
-// gRPC and has that method's rule.
+// All methods of gRPC, then all pages of HTTP that are not calls of gRPC. What is below /api/v1/ is
+// a call of gRPC and has that method's rule.
 std::span<const MethodRule> MethodRules();
 // Null: not in the table, and therefore refused.
 const MethodRule* FindRule(std::string_view method);

@@ -29,7 +29,9 @@ std::string Hex(std::span<const std::uint8_t> bytes) {
   return text;
 }
 
-bool IsHex(std::string_view text) { return text.find_first_not_of(kDigits) == std::string_view::npos; }
+bool IsHex(std::string_view text) {
+  return text.find_first_not_of(kDigits) == std::string_view::npos;
+}
 
 }  // namespace
 
@@ -48,7 +50,8 @@ Result<std::string> RandomHex(std::size_t digits) {
 Result<std::string> MakeToken() {
   const auto random = RandomHex(kTokenIdBytes + kTokenSecretBytes);
   if (!random.ok()) return random;
-  return std::string(kPrefix) + random->substr(0, kTokenIdBytes) + "_" + random->substr(kTokenIdBytes);
+  return std::string(kPrefix) + random->substr(0, kTokenIdBytes) + "_" +
+         random->substr(kTokenIdBytes);
 }
 
 std::optional<std::string_view> TokenId(std::string_view token) {
@@ -60,14 +63,15 @@ std::optional<std::string_view> TokenId(std::string_view token) {
 }
 
 bool HoldsToken(std::string_view text) {
-  std::string
-      plain;  // with the underscores that a URL may encode; everything else in a token is never encoded
+  std::string plain;  // with the underscores that a URL may encode; everything else in a token is
+                      // never encoded
   while (!text.empty()) {
     const bool encoded = text.starts_with("%5F") || text.starts_with("%5f");
     plain += encoded ? '_' : text.front();
     text.remove_prefix(encoded ? 3 : 1);
   }
-  for (std::size_t at = plain.find(kPrefix); at != std::string::npos; at = plain.find(kPrefix, at + 1)) {
+  for (std::size_t at = plain.find(kPrefix); at != std::string::npos;
+       at = plain.find(kPrefix, at + 1)) {
     if (TokenId(std::string_view(plain).substr(at, kTokenBytes))) return true;
   }
   return false;
@@ -79,7 +83,9 @@ Digest DigestOf(std::string_view token) {
   return digest;
 }
 
-bool Equal(const Digest& a, const Digest& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
+bool Equal(const Digest& a, const Digest& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
 
 std::string ToHex(const Digest& digest) { return Hex(digest); }
 
@@ -87,7 +93,8 @@ std::optional<Digest> DigestFromHex(std::string_view text) {
   Digest digest{};
   if (text.size() != 2 * digest.size() || !IsHex(text)) return std::nullopt;
   for (std::size_t i = 0; i < digest.size(); ++i) {
-    digest[i] = static_cast<std::uint8_t>(kDigits.find(text[2 * i]) << 4 | kDigits.find(text[2 * i + 1]));
+    digest[i] =
+        static_cast<std::uint8_t>(kDigits.find(text[2 * i]) << 4 | kDigits.find(text[2 * i + 1]));
   }
   return digest;
 }

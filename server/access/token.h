@@ -1,5 +1,5 @@
-// Tokens: stc_<id>_<secret>. The id names a token in lists and logs; the secret is 256 random bits, of which
-// the collector keeps only a hash.
+// Tokens: stc_<id>_<secret>. The id names a token in lists and logs; the secret is 256 random bits,
+// of which the collector keeps only a hash.
 #ifndef STATCOLLECT_SERVER_ACCESS_TOKEN_H_
 #define STATCOLLECT_SERVER_ACCESS_TOKEN_H_
 
@@ -28,7 +28,8 @@ Result<std::string> MakeToken();
 // The id in a token that is well formed; absent otherwise. Reads kTokenBytes at most.
 std::optional<std::string_view> TokenId(std::string_view token);
 
-// Whether a whole token is anywhere in the text, also with '_' as "%5F". Names may begin like a token.
+// Whether a whole token is anywhere in the text, also with '_' as "%5F". Names may begin like a
+// token.
 bool HoldsToken(std::string_view text);
 
 // SHA-256 of the whole token.
@@ -39,8 +40,8 @@ bool Equal(const Digest& a, const Digest& b);
 std::string ToHex(const Digest& digest);
 std::optional<Digest> DigestFromHex(std::string_view text);
 
-// The token in an Authorization field, "Bearer stc_..."; absent if it has another form. The scheme's case and
-// blanks around the token do not matter.
+// The token in an Authorization field, "Bearer stc_..."; absent if it has another form. The
+// scheme's case and blanks around the token do not matter.
 std::optional<std::string_view> BearerToken(std::string_view field);
 
 }  // namespace statcollect::access

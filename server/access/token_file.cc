@@ -19,7 +19,8 @@ namespace statcollect::access {
 namespace {
 
 constexpr std::string_view kHead =
-    "# Tokens of statcollectord, only their hashes. Change it with: statcollectord token create | revoke\n";
+    "# Tokens of statcollectord, only their hashes. Change it with: statcollectord token create | "
+    "revoke\n";
 
 class Descriptor {
  public:
@@ -56,7 +57,8 @@ bool ParseLine(const std::string& line, TokenRecords& records) {
   std::string id, digest, scopes, created, expires, revoked, more;
   TokenRecord record;
   if (!(words >> id >> digest >> scopes >> created >> expires >> revoked)) return false;
-  if (words >> record.project && (!ValidateProjectName(record.project).ok() || words >> more)) return false;
+  if (words >> record.project && (!ValidateProjectName(record.project).ok() || words >> more))
+    return false;
   if (id.size() != kTokenIdBytes || id.find_first_not_of("0123456789abcdef") != std::string::npos)
     return false;
   const auto hash = DigestFromHex(digest);
@@ -78,7 +80,8 @@ Status CheckOwned(int fd, const std::string& path) {
     return {Code::kPermissionDenied, "read tokens: " + Printable(path) + " is not a plain file"};
   if (found.st_uid != geteuid() && found.st_uid != 0) {
     return {Code::kPermissionDenied, "read tokens: " + Printable(path) + " belongs to user " +
-                                         std::to_string(found.st_uid) + "; expected the collector's user"};
+                                         std::to_string(found.st_uid) +
+                                         "; expected the collector's user"};
   }
   if (!IsClosedToOthers(found)) {
     return {Code::kPermissionDenied, "read tokens: others may read or change " + Printable(path) +
@@ -101,7 +104,8 @@ Status WriteAll(int fd, std::string_view text) {
 Status Replace(const std::string& path, const std::string& text) {
   const std::string beside = path + ".new";
   (void)unlink(beside.c_str());  // of a change that was cut off
-  const Descriptor file(open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const Descriptor file(
+      open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.get() < 0) return Cannot("write tokens: create", beside);
   if (const Status written = WriteAll(file.get(), text); !written.ok()) {
     (void)unlink(beside.c_str());
@@ -125,14 +129,15 @@ Result<TokenRecords> ParseTokens(std::string_view text) {
     ++number;
     if (line.empty() || line[0] == '#') continue;
     if (!ParseLine(line, records)) {
-      return Status(Code::kInvalidArgument,
-                    "read tokens: line " + std::to_string(number) +
-                        " is not a token, or is there twice; expected '<id> <SHA-256> <scopes> <created> "
-                        "<expires> <revoked> [<project>]', as statcollectord token writes it");
+      return Status(
+          Code::kInvalidArgument,
+          "read tokens: line " + std::to_string(number) +
+              " is not a token, or is there twice; expected '<id> <SHA-256> <scopes> <created> "
+              "<expires> <revoked> [<project>]', as statcollectord token writes it");
     }
     if (records.size() > kTokensMax) {
-      return Status(Code::kInvalidArgument,
-                    "read tokens: found more than " + std::to_string(kTokensMax) + "; remove old ones");
+      return Status(Code::kInvalidArgument, "read tokens: found more than " +
+                                                std::to_string(kTokensMax) + "; remove old ones");
     }
   }
   if (!text.empty() && text.back() != '\n')
@@ -144,8 +149,8 @@ std::string FormatTokens(const TokenRecords& records) {
   std::string text(kHead);
   for (const auto& [id, record] : records) {
     text += id + " " + ToHex(record.digest) + " " + record.scopes.ToString() + " " +
-            std::to_string(record.created) + " " + Number(record.expires) + " " + Number(record.revoked) +
-            (record.project.empty() ? "" : " " + record.project) + "\n";
+            std::to_string(record.created) + " " + Number(record.expires) + " " +
+            Number(record.revoked) + (record.project.empty() ? "" : " " + record.project) + "\n";
   }
   return text;
 }
@@ -179,7 +184,8 @@ Result<TokenRecords> ReadTokens(const std::string& path) {
 Status ChangeTokens(const std::string& path, const std::function<Status(TokenRecords&)>& change) {
   const std::string lock_path = path + ".lock";
   const Descriptor lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (lock.get() < 0 || flock(lock.get(), LOCK_EX) != 0) return Cannot("change tokens: lock", lock_path);
+  if (lock.get() < 0 || flock(lock.get(), LOCK_EX) != 0)
+    return Cannot("change tokens: lock", lock_path);
   auto records = ReadTokens(path);
   if (!records.ok() && records.status().code() != Code::kNotFound) return records.status();
   TokenRecords changed = records.ok() ? *std::move(records) : TokenRecords();

@@ -25,7 +25,9 @@ constexpr int kItemsATick = 64;
 constexpr int kNice = 15;
 
 // The rules' thread must not take processor time from ingest.
-void LowerPriority() { (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice); }
+void LowerPriority() {
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+}
 
 }  // namespace
 
@@ -133,10 +135,10 @@ void Alarms::JudgeStats(const BatchQueue::Item& item, RankState* rank) {
     usable = loader_.Define(place, rank->rules.get()).ok() && rank->rules->Knows(stats);
   if (rank->rules->bytes() > options_.settings.memory_bytes_max) {
     if (!std::exchange(rank->too_large, true)) {
-      options_.log(
-          fmt::format("alarms: rank {} of run '{}' has more activations than alarm-memory-mib allows; its "
-                      "tensors are not judged",
-                      place.second, item.batch.attempt.run));
+      options_.log(fmt::format(
+          "alarms: rank {} of run '{}' has more activations than alarm-memory-mib allows; its "
+          "tensors are not judged",
+          place.second, item.batch.attempt.run));
     }
     usable = false;
   }
@@ -152,8 +154,10 @@ void Alarms::JudgeStats(const BatchQueue::Item& item, RankState* rank) {
 void Alarms::PublishEvents(const CommittedBatch& batch) {
   if (options_.feed == nullptr) return;
   for (const EventRecord& event : batch.batch.events) {
-    options_.feed->Publish(
-        {.run = batch.attempt.run, .attempt = batch.attempt.number, .rank = batch.rank, .event = event});
+    options_.feed->Publish({.run = batch.attempt.run,
+                            .attempt = batch.attempt.number,
+                            .rank = batch.rank,
+                            .event = event});
   }
 }
 
@@ -164,7 +168,8 @@ RankState* Alarms::Find(const AttemptMeta& attempt, std::uint32_t number) {
   RankState rank;
   rank.attempt = attempt;
   rank.rules = std::make_unique<RankRules>(
-      options_.settings, [this, place](std::uint32_t activation) { return Definition(place, activation); });
+      options_.settings,
+      [this, place](std::uint32_t activation) { return Definition(place, activation); });
   rank.last = clock_.Now();
   RankState& kept = ranks_.emplace(place, std::move(rank)).first->second;
   Attempt& of = attempts_[attempt.id];
@@ -215,11 +220,14 @@ void Alarms::Collect(std::uint32_t number, RankState* rank) {
 void Alarms::CompareReplicas(std::uint32_t number, RankState* rank) {
   const std::vector<StepDigest> digests = rank->rules->TakeDigests();
   const AttemptMeta& meta = rank->attempt;
-  if (digests.empty() || meta.world_size < 2 || !options_.settings.On(AlarmRule::kRankDisagreement)) return;
+  if (digests.empty() || meta.world_size < 2 || !options_.settings.On(AlarmRule::kRankDisagreement))
+    return;
   Attempt& attempt = attempts_[meta.id];
-  // Digests wait until all ranks of the launch that record are known. If there are too many, the first ones are kept.
+  // Digests wait until all ranks of the launch that record are known. If there are too many, the
+  // first ones are kept.
   for (const StepDigest& digest : digests) {
-    if (attempt.waiting.size() < ReplicaRule::kDigestsMax) attempt.waiting.emplace_back(number, digest);
+    if (attempt.waiting.size() < ReplicaRule::kDigestsMax)
+      attempt.waiting.emplace_back(number, digest);
   }
   if (!attempt.replicas) {
     if (attempt.ranks < attempt.ranks_expected) return;
@@ -309,7 +317,8 @@ void Alarms::Resume(const std::string& run) {
     if (stopping_) return;
     const auto known = judged.find({newest.id, number});
     const bool recent = clock_.UnixNanos() - meta.last_write_unix_nanos < kResumeNanosMax;
-    if (!meta.last_step || (known == judged.end() ? !recent : known->second >= *meta.last_step)) continue;
+    if (!meta.last_step || (known == judged.end() ? !recent : known->second >= *meta.last_step))
+      continue;
     RankState* rank = Find(newest, number);
     if (rank == nullptr) continue;
     if (meta.finished) {
@@ -375,11 +384,12 @@ void Alarms::ForgetRemoved() {
 // False: what is held is in use.
 bool Alarms::MakeRoom() {
   while (bytes_ > options_.settings.memory_bytes_max) {
-    const auto oldest = std::min_element(ranks_.begin(), ranks_.end(), [](const auto& a, const auto& b) {
-      return a.second.last < b.second.last;
-    });
+    const auto oldest = std::min_element(
+        ranks_.begin(), ranks_.end(),
+        [](const auto& a, const auto& b) { return a.second.last < b.second.last; });
     if (oldest == ranks_.end()) return true;
-    if (clock_.Now() - oldest->second.last < kIdleBeforeForgotten && !oldest->second.closed) return false;
+    if (clock_.Now() - oldest->second.last < kIdleBeforeForgotten && !oldest->second.closed)
+      return false;
     if (!oldest->second.closed) {
       oldest->second.rules->Close(/*all=*/true);
       Collect(oldest->first.second, &oldest->second);

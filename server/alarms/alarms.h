@@ -1,15 +1,17 @@
-// Evaluates the alarm rules over durable records without delaying ingest: Take puts a batch into a bounded
-// queue and returns, and one low-priority thread does the rest. If it cannot keep up, statistics are skipped
-// and counted.
+// Evaluates the alarm rules over durable records without delaying ingest: Take puts a batch into a
+// bounded queue and returns, and one low-priority thread does the rest. If it cannot keep up,
+// statistics are skipped and counted.
 //
-// An alarm is an event that the collector adds to the run (Store::PutEvents) and then passes to followers and
-// the webhook. The document "alarms" of the run says how far each rank was judged: lines "attempt rank step".
-// After a restart, a rank's state is rebuilt from its last stored steps when its next batch arrives, or at
-// once if stored records have not been judged. Steps up to the one in the document add nothing again, and an
-// event always has the same key, so nothing is repeated or lost.
+// An alarm is an event that the collector adds to the run (Store::PutEvents) and then passes to
+// followers and the webhook. The document "alarms" of the run says how far each rank was judged:
+// lines "attempt rank step". After a restart, a rank's state is rebuilt from its last stored steps
+// when its next batch arrives, or at once if stored records have not been judged. Steps up to the
+// one in the document add nothing again, and an event always has the same key, so nothing is
+// repeated or lost.
 //
-// Invariant: the state of all ranks takes at most settings.memory_bytes_max, or belongs to a single rank. The
-// state of the rank that has been silent longest is dropped first, and rebuilt if the rank continues.
+// Invariant: the state of all ranks takes at most settings.memory_bytes_max, or belongs to a single
+// rank. The state of the rank that has been silent longest is dropped first, and rebuilt if the
+// rank continues.
 //
 // Threads: any may call; only the thread of this class uses the store.
 #ifndef STATCOLLECT_SERVER_ALARMS_ALARMS_H_
@@ -46,12 +48,14 @@ namespace statcollect::alarms {
 struct AlarmsOptions {
   AlarmSettings settings;
   std::size_t queue_bytes_max = std::size_t{32} << 20;
-  // Without records for `pause`, the step is judged except for gradients; after `silence`, completely.
+  // Without records for `pause`, the step is judged except for gradients; after `silence`,
+  // completely.
   std::chrono::milliseconds pause{2'000}, silence{30'000};
   std::chrono::milliseconds document_interval{5'000};
-  std::chrono::milliseconds drain{500};               // how long Drain continues to judge
-  EventFeed* feed = nullptr;                          // may be null; must outlive this object
-  std::function<void(const FeedEvent&)> notify = {};  // called for each alarm; may be empty; must not block
+  std::chrono::milliseconds drain{500};  // how long Drain continues to judge
+  EventFeed* feed = nullptr;             // may be null; must outlive this object
+  std::function<void(const FeedEvent&)> notify =
+      {};  // called for each alarm; may be empty; must not block
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
@@ -64,8 +68,8 @@ class Alarms {
 
   // Only pushes to a queue; never blocks longer.
   void Take(CommittedBatch batch) noexcept;
-  // Judges queued batches for at most options.drain, saves the progress and ends the thread. What is left or
-  // arrives later is judged after the next start, as after a crash. Idempotent.
+  // Judges queued batches for at most options.drain, saves the progress and ends the thread. What
+  // is left or arrives later is judged after the next start, as after a crash. Idempotent.
   void Drain();
   AlarmStatus GetStatus();
   // Waits until everything taken so far has been judged. For tests.
@@ -74,7 +78,7 @@ class Alarms {
  private:
   struct Attempt {
     AttemptMeta meta;
-    std::optional<ReplicaRule> replicas;                       // once every rank of the launch is known
+    std::optional<ReplicaRule> replicas;  // once every rank of the launch is known
     std::deque<std::pair<std::uint32_t, StepDigest>> waiting;  // of ranks that were judged earlier
     std::optional<StepAndRank> nonfinite;                      // the first one
     std::size_t ranks = 0;                                     // with state in memory

@@ -1,5 +1,5 @@
-// The running median of a positive number over its last steps, and the limit above which it counts as an
-// explosion.
+// The running median of a positive number over its last steps, and the limit above which it counts
+// as an explosion.
 #ifndef STATCOLLECT_SERVER_ALARMS_BASELINE_H_
 #define STATCOLLECT_SERVER_ALARMS_BASELINE_H_
 
@@ -19,16 +19,17 @@ struct Level {
   double spread = 0;  // a standard deviation that is robust against outliers
 };
 
-// The spread is the larger of two estimates for normally distributed values: from the median absolute
-// deviation, and from the range of the middle 80 %. (Values that jump between two levels have a median
-// absolute deviation of 0.) Sorts the values; there must be at least one.
+// The spread is the larger of two estimates for normally distributed values: from the median
+// absolute deviation, and from the range of the middle 80 %. (Values that jump between two levels
+// have a median absolute deviation of 0.) Sorts the values; there must be at least one.
 inline Level LevelOf(std::span<double> values) {
   constexpr double kOfDeviation = 1.4826, kOfRange = 1 / 2.563;
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();
   const double median = values[n / 2], range = values[(n - 1) * 9 / 10] - values[(n - 1) / 10];
   for (double& value : values) value = std::abs(value - median);
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(n / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(n / 2),
+                   values.end());
   return {median, std::max(kOfDeviation * values[n / 2], kOfRange * range)};
 }
 
@@ -52,8 +53,8 @@ class Window {
 // Not thread-safe. Cost per value: a comparison, and the medians every kRefreshEvery values.
 class Baseline {
  public:
-  // Whether the value is above the limit of the steps before it. Values of 0 have no logarithm and are not
-  // counted among the steps.
+  // Whether the value is above the limit of the steps before it. Values of 0 have no logarithm and
+  // are not counted among the steps.
   bool Exceeds(const AlarmSettings& settings, double value) {
     if (window_.count() < settings.warmup_steps || value <= limit_) return false;
     Refresh(settings);
@@ -83,12 +84,14 @@ class Baseline {
   void Refresh(const AlarmSettings& settings) {
     std::array<double, kAlarmWindowMax> logs;
     const auto values = window_.values();
-    std::transform(values.begin(), values.end(), logs.begin(), [](float value) { return std::log(value); });
+    std::transform(values.begin(), values.end(), logs.begin(),
+                   [](float value) { return std::log(value); });
     const auto used = std::span(logs).first(values.size());
     const Level level = LevelOf(used);
     median_ = static_cast<float>(std::exp(level.median));
-    const double limit = std::max(median_ * settings.explosion_factor,
-                                  std::exp(level.median + settings.explosion_spreads * level.spread));
+    const double limit =
+        std::max(median_ * settings.explosion_factor,
+                 std::exp(level.median + settings.explosion_spreads * level.spread));
     limit_ = static_cast<float>(std::max(limit, kNegligible));
     until_refresh_ = kRefreshEvery;
   }

@@ -11,10 +11,11 @@
 
 namespace statcollect::alarms {
 
-// Bounded: if a batch would exceed `bytes_max`, its statistics are left out and counted; Push never waits.
+// Bounded: if a batch would exceed `bytes_max`, its statistics are left out and counted; Push never
+// waits.
 //
-// Threads: any may call Push and Wake; the rest is called by the one thread that empties the queue. There is
-// no lock, so that the committer never waits for a low-priority thread to run.
+// Threads: any may call Push and Wake; the rest is called by the one thread that empties the queue.
+// There is no lock, so that the committer never waits for a low-priority thread to run.
 class BatchQueue {
  public:
   struct Item {
@@ -25,18 +26,19 @@ class BatchQueue {
   };
 
   // `with_stats`: false drops all statistics.
-  BatchQueue(std::size_t bytes_max, bool with_stats) : bytes_max_(bytes_max), with_stats_(with_stats) {}
+  BatchQueue(std::size_t bytes_max, bool with_stats)
+      : bytes_max_(bytes_max), with_stats_(with_stats) {}
   ~BatchQueue();
   BatchQueue(const BatchQueue&) = delete;
   BatchQueue& operator=(const BatchQueue&) = delete;
 
-  // Returns how many records of statistics were left out. Never blocks longer than an allocation; throws if
-  // that fails.
+  // Returns how many records of statistics were left out. Never blocks longer than an allocation;
+  // throws if that fails.
   std::size_t Push(CommittedBatch batch);
   void Wake() { work_.notify_one(); }
 
-  // Waits until there is an item, or Wake was called while `stopping` is set. A missed wake-up only delays it
-  // a little.
+  // Waits until there is an item, or Wake was called while `stopping` is set. A missed wake-up only
+  // delays it a little.
   void Wait(const std::atomic<bool>& stopping);
   // Takes all items, oldest first; null if there are none. The caller calls Done for each of them.
   std::unique_ptr<Item> TakeAll();

@@ -83,8 +83,8 @@ void EventWriter::Announce(const Unwritten& written) {
   if (options_.feed != nullptr) options_.feed->Publish(event);
   if (!written.alarm) return;
   raised_[static_cast<std::size_t>(written.rule)].fetch_add(1, std::memory_order_relaxed);
-  options_.log(fmt::format("alarm: run '{}' rank {} {}: {}", event.run, event.rank, event.event.kind,
-                           Printable(event.event.text, 400)));
+  options_.log(fmt::format("alarm: run '{}' rank {} {}: {}", event.run, event.rank,
+                           event.event.kind, Printable(event.event.text, 400)));
   if (options_.notify) options_.notify(event);
 }
 

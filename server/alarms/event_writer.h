@@ -16,10 +16,13 @@
 
 namespace statcollect::alarms {
 
-// The number under which a finding's event is stored. It is the same every time the finding is made.
+// The number under which a finding's event is stored. It is the same every time the finding is
+// made.
 std::uint64_t EventNumber(const Finding& finding);
 // Identifies an event of one rank.
-inline std::uint64_t EventId(std::uint64_t event_number, std::uint64_t step) { return event_number ^ step; }
+inline std::uint64_t EventId(std::uint64_t event_number, std::uint64_t step) {
+  return event_number ^ step;
+}
 
 // Not thread-safe, except for raised().
 class EventWriter {
@@ -33,9 +36,10 @@ class EventWriter {
   EventWriter(Store& store, Options options) : store_(store), options_(std::move(options)) {}
 
   // Queues the finding for the next Write. If too many wait, the oldest is dropped.
-  void Add(const AttemptMeta& attempt, std::uint32_t rank, Finding finding, std::int64_t unix_nanos);
-  // Stores the queued events. Events that the store does not accept wait for the next call; events of removed
-  // attempts are dropped.
+  void Add(const AttemptMeta& attempt, std::uint32_t rank, Finding finding,
+           std::int64_t unix_nanos);
+  // Stores the queued events. Events that the store does not accept wait for the next call; events
+  // of removed attempts are dropped.
   void Write();
   bool empty() const { return unwritten_.empty(); }
   // Alarms that were stored. Thread-safe.

@@ -11,8 +11,9 @@
 namespace statcollect::alarms {
 
 // Kinds of event that are not alarms.
-inline constexpr char kOverflow[] = "overflow";                 // non-finite gradients that no update used
-inline constexpr char kUnusedParameter[] = "unused_parameter";  // its gradient has been zero from the start
+inline constexpr char kOverflow[] = "overflow";  // non-finite gradients that no update used
+inline constexpr char kUnusedParameter[] =
+    "unused_parameter";  // its gradient has been zero from the start
 inline constexpr char kCleared[] = "alarm_cleared";
 
 struct Finding {

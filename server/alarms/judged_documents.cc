@@ -19,7 +19,8 @@ JudgedDocuments::Judged JudgedDocuments::Read(const std::string& run) {
   return judged;
 }
 
-void JudgedDocuments::Write(bool all, const std::function<Judged(const std::string& run)>& judged_of) {
+void JudgedDocuments::Write(bool all,
+                            const std::function<Judged(const std::string& run)>& judged_of) {
   for (auto run = outdated_.begin(); run != outdated_.end();) {
     if (!all && written_.contains(*run)) {
       ++run;
@@ -41,7 +42,8 @@ void JudgedDocuments::WriteOne(const std::string& run, const Judged& judged) {
   for (const auto& [place, step] : judged) after[place] = std::max(after[place], step);
   if (after == before && written_.contains(run)) return;
   std::string text;
-  for (const auto& [place, step] : after) text += fmt::format("{} {} {}\n", place.first, place.second, step);
+  for (const auto& [place, step] : after)
+    text += fmt::format("{} {} {}\n", place.first, place.second, step);
   if (store_.PutDocument(run, kDocument, text).ok()) written_.insert(run);
 }
 

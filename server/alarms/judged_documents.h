@@ -1,4 +1,5 @@
-// The runs' documents "alarms": up to which step each rank has been judged, as lines "attempt rank step".
+// The runs' documents "alarms": up to which step each rank has been judged, as lines "attempt rank
+// step".
 #ifndef STATCOLLECT_SERVER_ALARMS_JUDGED_DOCUMENTS_H_
 #define STATCOLLECT_SERVER_ALARMS_JUDGED_DOCUMENTS_H_
 

@@ -72,7 +72,8 @@ void RankRules::Define(std::span<const TensorDef> activations, std::span<const L
     state.kind = def.key.kind;
     state.train = def.key.mode == Mode::kTrain;
     state.relu = def.key.kind == Kind::kOutput && IsRelu(def.class_name);
-    state.identity = HashOf(def.key.output_path, HashOf(def.key.name, 0xcbf29ce484222325u)) + def.key.call;
+    state.identity =
+        HashOf(def.key.output_path, HashOf(def.key.name, 0xcbf29ce484222325u)) + def.key.call;
   }
   for (const Layout& layout : layouts) {
     if (layout.id == absent_.size()) absent_.push_back(layout.absent | layout.untrusted);
@@ -123,8 +124,9 @@ std::optional<std::uint64_t> RankRules::judged() const {
 }
 
 std::size_t RankRules::bytes() const {
-  return sizeof(*this) + states_.capacity() * sizeof(State) + absent_.capacity() * sizeof(std::uint32_t) +
-         groups_.capacity() * sizeof(Group) + scalars_.bytes();
+  return sizeof(*this) + states_.capacity() * sizeof(State) +
+         absent_.capacity() * sizeof(std::uint32_t) + groups_.capacity() * sizeof(Group) +
+         scalars_.bytes();
 }
 
 // The step at hand is over where a later one begins.
@@ -171,11 +173,12 @@ void RankRules::AddRecord(const StatColumns& columns, std::size_t i) {
       CheckQuiet(rms, activation, order, state);
     if (state.quiet_group < 0) CheckNorm(rms, activation, order, state);
   }
-  if (state.relu && (absent & BitOf(Statistic::kZero)) == 0) CheckDead(stats, activation, order, state);
+  if (state.relu && (absent & BitOf(Statistic::kZero)) == 0)
+    CheckDead(stats, activation, order, state);
 }
 
-void RankRules::CheckNonfinite(const TensorStats& stats, std::uint32_t activation, std::uint32_t order,
-                               State& state) {
+void RankRules::CheckNonfinite(const TensorStats& stats, std::uint32_t activation,
+                               std::uint32_t order, State& state) {
   // A mask: -inf from its first record on, and nothing else.
   if (!state.seen) state.masked = stats.neg_inf > 0;
   if (stats.nan == 0 && stats.pos_inf == 0 && (stats.neg_inf == 0 || state.masked)) return;
@@ -197,8 +200,10 @@ void RankRules::CheckNonfinite(const TensorStats& stats, std::uint32_t activatio
 }
 
 void RankRules::CheckNorm(double rms, std::uint32_t activation, std::uint32_t order, State& state) {
-  if (!settings_.On(AlarmRule::kNormExplosion) && !settings_.On(AlarmRule::kVanishingGradient)) return;
-  const bool above = settings_.On(AlarmRule::kNormExplosion) && state.baseline.Exceeds(settings_, rms);
+  if (!settings_.On(AlarmRule::kNormExplosion) && !settings_.On(AlarmRule::kVanishingGradient))
+    return;
+  const bool above =
+      settings_.On(AlarmRule::kNormExplosion) && state.baseline.Exceeds(settings_, rms);
   if (state.high_group >= 0 || state.high_steps > 0) {
     ++state.high_steps;
     const bool new_level = state.high_steps >= kAlarmWindowMax;
@@ -214,7 +219,8 @@ void RankRules::CheckNorm(double rms, std::uint32_t activation, std::uint32_t or
   state.baseline.Push(settings_, rms);
 }
 
-void RankRules::CheckQuiet(double rms, std::uint32_t activation, std::uint32_t order, State& state) {
+void RankRules::CheckQuiet(double rms, std::uint32_t activation, std::uint32_t order,
+                           State& state) {
   if (!settings_.On(AlarmRule::kVanishingGradient)) return;
   const bool known = state.baseline.known(settings_);
   const double limit = known ? settings_.vanishing_ratio * state.baseline.median() : 0;
@@ -252,8 +258,9 @@ void RankRules::CheckDead(const TensorStats& stats, std::uint32_t activation, st
     }
     return;
   }
-  state.dead_steps =
-      zeros >= settings_.dead_relu_zeros ? static_cast<std::uint8_t>(std::min(state.dead_steps + 1, 255)) : 0;
+  state.dead_steps = zeros >= settings_.dead_relu_zeros
+                         ? static_cast<std::uint8_t>(std::min(state.dead_steps + 1, 255))
+                         : 0;
   if (state.dead_steps < settings_.dead_relu_steps) return;
   state.dead_steps = 0;
   dead_.push_back({activation, order, zeros, settings_.dead_relu_zeros});
@@ -286,8 +293,9 @@ void RankRules::JudgeStep() {
          .kind = kUnusedParameter,
          .step = step_,
          .subject = SubjectOf(def),
-         .text = fmt::format("{} has been exactly zero since its first step: it is frozen or unused",
-                             SubjectOf(def)),
+         .text =
+             fmt::format("{} has been exactly zero since its first step: it is frozen or unused",
+                         SubjectOf(def)),
          .fields = FieldsOf(def, unused.order)});
   }
   unused_.clear();
@@ -319,7 +327,8 @@ void RankRules::JudgeGradients(bool now) {
   if (!waiting_) return;
   const auto said = found_inf_.find(waiting_->step);
   const bool overflow = said != found_inf_.end() && said->second;
-  if (!overflow && !now && said == found_inf_.end() && step_ < waiting_->step + kGradientPatience) return;
+  if (!overflow && !now && said == found_inf_.end() && step_ < waiting_->step + kGradientPatience)
+    return;
   const Nonfinite found = *std::exchange(waiting_, std::nullopt);
   overflow ? TellOverflow(found) : TellNonfinite(found, /*gradient=*/true);
 }
@@ -341,20 +350,21 @@ void RankRules::Join(AlarmRule rule, std::vector<Candidate>& candidates) {
   std::string text;
   if (rule == AlarmRule::kNormExplosion) {
     text = fmt::format(
-        "{} grew to a root mean square of {:.4g} at step {}: {:.3g} times its running median {:.4g}",
+        "{} grew to a root mean square of {:.4g} at step {}: {:.3g} times its running median "
+        "{:.4g}",
         SubjectOf(def), first.value, step_, first.value / first.expected, first.expected);
   } else if (rule == AlarmRule::kVanishingGradient) {
-    text = first.value > 0
-               ? fmt::format(
-                     "{} has vanished for {} steps by step {}: a root mean square of {:.4g}, {:.3g} of its "
-                     "running median {:.4g}",
-                     SubjectOf(def), settings_.vanishing_steps, step_, first.value,
-                     first.value / first.expected, first.expected)
-               : fmt::format("{} has been exactly zero for {} steps by step {}", SubjectOf(def),
-                             settings_.vanishing_steps, step_);
+    text = first.value > 0 ? fmt::format(
+                                 "{} has vanished for {} steps by step {}: a root mean square of "
+                                 "{:.4g}, {:.3g} of its "
+                                 "running median {:.4g}",
+                                 SubjectOf(def), settings_.vanishing_steps, step_, first.value,
+                                 first.value / first.expected, first.expected)
+                           : fmt::format("{} has been exactly zero for {} steps by step {}",
+                                         SubjectOf(def), settings_.vanishing_steps, step_);
   } else {
-    text = fmt::format("{} has {:.4g} of its elements at zero for {} steps by step {}", SubjectOf(def),
-                       first.value, settings_.dead_relu_steps, step_);
+    text = fmt::format("{} has {:.4g} of its elements at zero for {} steps by step {}",
+                       SubjectOf(def), first.value, settings_.dead_relu_steps, step_);
   }
   auto fields = FieldsOf(def, first.order);
   fields["value"] = fmt::format("{:.6g}", first.value);
@@ -391,8 +401,9 @@ void RankRules::TellNonfinite(const Nonfinite& found, bool gradient) {
        .kind = std::string(Name(AlarmRule::kNanFirstSeen)),
        .step = found.step,
        .subject = "",  // once a rank
-       .text = fmt::format("first NaN or Inf of the rank: step {}, {}: {} of {} elements{}", found.step,
-                           SubjectOf(def), CountsText(found.nan, found.pos_inf, found.neg_inf), found.numel,
+       .text = fmt::format("first NaN or Inf of the rank: step {}, {}: {} of {} elements{}",
+                           found.step, SubjectOf(def),
+                           CountsText(found.nan, found.pos_inf, found.neg_inf), found.numel,
                            gradient ? " (a gradient, and no scaler has skipped the update)" : ""),
        .fields = std::move(fields)});
 }
@@ -413,11 +424,13 @@ void RankRules::TellOverflow(const Nonfinite& found) {
        .fields = std::move(fields)});
 }
 
-std::map<std::string, std::string> RankRules::FieldsOf(const TensorDef& def, std::uint32_t order) const {
-  return {{"activation", def.key.name},           {"kind", std::string(Name(def.key.kind))},
-          {"output_path", def.key.output_path},   {"micro_batch", std::to_string(def.key.micro_batch)},
-          {"call", std::to_string(def.key.call)}, {"mode", std::string(Name(def.key.mode))},
-          {"order", std::to_string(order)}};
+std::map<std::string, std::string> RankRules::FieldsOf(const TensorDef& def,
+                                                       std::uint32_t order) const {
+  return {
+      {"activation", def.key.name},           {"kind", std::string(Name(def.key.kind))},
+      {"output_path", def.key.output_path},   {"micro_batch", std::to_string(def.key.micro_batch)},
+      {"call", std::to_string(def.key.call)}, {"mode", std::string(Name(def.key.mode))},
+      {"order", std::to_string(order)}};
 }
 
 }  // namespace statcollect::alarms

@@ -1,9 +1,10 @@
 // The rules about one rank's tensors. Receives its records in the order in which they were stored.
 //
-// A step is judged once it is over: its end or a record of a later step has arrived, or nothing for a while
-// (Close). Then its records become findings: one finding covers all affected activations of a step and names
-// the first in the order of execution. Gradients with NaN or infinities wait up to kGradientPatience further
-// steps, because they may be a scaler's overflow, whose scalars may arrive late.
+// A step is judged once it is over: its end or a record of a later step has arrived, or nothing for
+// a while (Close). Then its records become findings: one finding covers all affected activations of
+// a step and names the first in the order of execution. Gradients with NaN or infinities wait up to
+// kGradientPatience further steps, because they may be a scaler's overflow, whose scalars may
+// arrive late.
 //
 // Memory: about 240 bytes per activation. Not thread-safe.
 #ifndef STATCOLLECT_SERVER_ALARMS_RANK_RULES_H_
@@ -26,7 +27,8 @@
 
 namespace statcollect::alarms {
 
-// A rank's weights in a step, or their gradients, as one number that is equal on ranks with equal values.
+// A rank's weights in a step, or their gradients, as one number that is equal on ranks with equal
+// values.
 struct HashSum {
   std::uint64_t sum = 0, records = 0;
   bool operator==(const HashSum&) const = default;
@@ -49,15 +51,15 @@ class RankRules {
   // Whether Define has been called for everything that the records need.
   bool Knows(const StatColumns& stats) const;
 
-  // Call these for one batch in this order, so that a scaler's scalars are known before the step is judged.
-  // Records that were seen before are ignored.
+  // Call these for one batch in this order, so that a scaler's scalars are known before the step is
+  // judged. Records that were seen before are ignored.
   void AddScalar(const ScalarRecord& scalar);
   void AddStats(const StatColumns& stats);
   void AddStepEnd(std::uint64_t step);
   // Records of this and later steps are missing.
   void NoteGap() { gap_ = true; }
-  // Nothing has arrived for a while: judges the current step except for its gradients; with `all`, gradients
-  // too, and the step counts as judged.
+  // Nothing has arrived for a while: judges the current step except for its gradients; with `all`,
+  // gradients too, and the step counts as judged.
   void Close(bool all);
 
   // The rank is already known to have had NaN or infinities.
@@ -78,7 +80,8 @@ class RankRules {
     bool train = false, relu = false;
     bool seen = false, masked = false, ever_nonzero = false, noted_unused = false;
     std::uint8_t quiet_steps = 0, dead_steps = 0, high_steps = 0;
-    std::int32_t high_group = -1, quiet_group = -1, dead_group = -1;  // the alarm that it belongs to, or -1
+    std::int32_t high_group = -1, quiet_group = -1,
+                 dead_group = -1;  // the alarm that it belongs to, or -1
   };
   // Activations that share an alarm.
   struct Group {
@@ -98,10 +101,12 @@ class RankRules {
 
   void Advance(std::uint64_t step);
   void AddRecord(const StatColumns& stats, std::size_t i);
-  void CheckNonfinite(const TensorStats& stats, std::uint32_t activation, std::uint32_t order, State& state);
+  void CheckNonfinite(const TensorStats& stats, std::uint32_t activation, std::uint32_t order,
+                      State& state);
   void CheckNorm(double rms, std::uint32_t activation, std::uint32_t order, State& state);
   void CheckQuiet(double rms, std::uint32_t activation, std::uint32_t order, State& state);
-  void CheckDead(const TensorStats& stats, std::uint32_t activation, std::uint32_t order, State& state);
+  void CheckDead(const TensorStats& stats, std::uint32_t activation, std::uint32_t order,
+                 State& state);
   void Recover(std::int32_t* group);
 
   void JudgeStep();

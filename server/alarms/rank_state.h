@@ -22,10 +22,11 @@ using StepAndRank = std::pair<std::uint64_t, std::uint32_t>;
 struct RankState {
   AttemptMeta attempt;
   std::unique_ptr<RankRules> rules;
-  std::optional<std::uint64_t> silent_until;  // the last step that had been judged before the state was built
+  std::optional<std::uint64_t>
+      silent_until;  // the last step that had been judged before the state was built
   std::set<std::pair<AlarmRule, std::string>> active;  // rule and subject
-  std::set<std::uint64_t> stored;                      // events that the run already had, by EventId
-  std::chrono::steady_clock::time_point last;          // of the last record
+  std::set<std::uint64_t> stored;              // events that the run already had, by EventId
+  std::chrono::steady_clock::time_point last;  // of the last record
   std::size_t bytes = 0;
   bool paused = false, closed = false, too_large = false;
 };

@@ -49,13 +49,15 @@ void ReplicaRule::Compare(std::size_t group, std::uint64_t step, const Digests& 
     gradients[rank] = digests.at(rank).gradients;
   }
   if (layout_.experts_differ) return;  // which weights are the same is not known from a sum
-  if (!layout_.gradients_sharded) CompareSort(group, step, gradients, "gradients", &gradients_[group], told);
-  if (!layout_.weights_sharded) CompareSort(group, step, weights, "weights", &weights_[group], told);
+  if (!layout_.gradients_sharded)
+    CompareSort(group, step, gradients, "gradients", &gradients_[group], told);
+  if (!layout_.weights_sharded)
+    CompareSort(group, step, weights, "weights", &weights_[group], told);
 }
 
 void ReplicaRule::CompareSort(std::size_t group, std::uint64_t step,
-                              const std::map<std::uint32_t, HashSum>& sums, const char* what, Sort* sort,
-                              std::vector<Told>* told) {
+                              const std::map<std::uint32_t, HashSum>& sums, const char* what,
+                              Sort* sort, std::vector<Told>* told) {
   const std::uint64_t records = sums.begin()->second.records;
   std::map<std::uint64_t, std::vector<std::uint32_t>> by_sum;
   for (const auto& [rank, sum] : sums) {
@@ -66,22 +68,25 @@ void ReplicaRule::CompareSort(std::size_t group, std::uint64_t step,
   if (by_sum.size() == 1) {
     sort->agreed = true;
     if (!std::exchange(sort->differs, false)) return;
-    told->push_back({sort->told_of,
-                     {.sort = Finding::Sort::kCleared,
-                      .rule = AlarmRule::kRankDisagreement,
-                      .kind = kCleared,
-                      .step = step,
-                      .subject = subject,
-                      .text = fmt::format("rank_disagreement: the {} are equal again at step {}", what, step),
-                      .fields = {}}});
+    told->push_back(
+        {sort->told_of,
+         {.sort = Finding::Sort::kCleared,
+          .rule = AlarmRule::kRankDisagreement,
+          .kind = kCleared,
+          .step = step,
+          .subject = subject,
+          .text = fmt::format("rank_disagreement: the {} are equal again at step {}", what, step),
+          .fields = {}}});
     return;
   }
   if (!sort->agreed || std::exchange(sort->differs, true)) return;
-  // The largest set of ranks that agree outvotes the others; of equal ones, the one with the lowest rank.
-  const auto majority = std::max_element(by_sum.begin(), by_sum.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.size(), -static_cast<std::int64_t>(a.second.front())) <
-           std::pair(b.second.size(), -static_cast<std::int64_t>(b.second.front()));
-  });
+  // The largest set of ranks that agree outvotes the others; of equal ones, the one with the lowest
+  // rank.
+  const auto majority =
+      std::max_element(by_sum.begin(), by_sum.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.second.size(), -static_cast<std::int64_t>(a.second.front())) <
+               std::pair(b.second.size(), -static_cast<std::int64_t>(b.second.front()));
+      });
   std::vector<std::uint32_t> parted;
   for (const auto& [sum, ranks] : by_sum) {
     if (sum != majority->first) parted.insert(parted.end(), ranks.begin(), ranks.end());
@@ -94,12 +99,13 @@ void ReplicaRule::CompareSort(std::size_t group, std::uint64_t step,
         .kind = std::string(Name(AlarmRule::kRankDisagreement)),
         .step = step,
         .subject = subject,
-        .text = fmt::format(
-            "the {} of rank{} {} differ from those of rank{} {} at step {}, and were equal before; statctl "
-            "ranks shows which",
-            what, parted.size() > 1 ? "s" : "", ListOf(parted), majority->second.size() > 1 ? "s" : "",
-            ListOf(majority->second), step),
-        .fields = {{"what", what}, {"ranks", ListOf(parted)}, {"others", ListOf(majority->second)}}}});
+        .text = fmt::format("the {} of rank{} {} differ from those of rank{} {} at step {}, and "
+                            "were equal before; statctl "
+                            "ranks shows which",
+                            what, parted.size() > 1 ? "s" : "", ListOf(parted),
+                            majority->second.size() > 1 ? "s" : "", ListOf(majority->second), step),
+        .fields = {
+            {"what", what}, {"ranks", ListOf(parted)}, {"others", ListOf(majority->second)}}}});
 }
 
 }  // namespace statcollect::alarms

@@ -1,5 +1,6 @@
-// Checks that ranks that must hold the same weights still do: one number per rank and step, compared when all
-// ranks of a group have it. docs/ranks.md describes the groups; `statctl ranks` shows which tensor differs.
+// Checks that ranks that must hold the same weights still do: one number per rank and step,
+// compared when all ranks of a group have it. docs/ranks.md describes the groups; `statctl ranks`
+// shows which tensor differs.
 #ifndef STATCOLLECT_SERVER_ALARMS_REPLICA_RULE_H_
 #define STATCOLLECT_SERVER_ALARMS_REPLICA_RULE_H_
 
@@ -13,9 +14,9 @@
 
 namespace statcollect::alarms {
 
-// One attempt. Memory: 100 bytes per digest of an incomplete step, at most kDigestsMax digests, because ranks
-// may be many steps apart after a restart or a reconnect. If there are more, the earliest steps are dropped.
-// Not thread-safe.
+// One attempt. Memory: 100 bytes per digest of an incomplete step, at most kDigestsMax digests,
+// because ranks may be many steps apart after a restart or a reconnect. If there are more, the
+// earliest steps are dropped. Not thread-safe.
 class ReplicaRule {
  public:
   static constexpr std::size_t kDigestsMax = 65'536;
@@ -36,9 +37,11 @@ class ReplicaRule {
   };
   using Digests = std::map<std::uint32_t, StepDigest>;
 
-  void Compare(std::size_t group, std::uint64_t step, const Digests& digests, std::vector<Told>* told);
-  void CompareSort(std::size_t group, std::uint64_t step, const std::map<std::uint32_t, HashSum>& sums,
-                   const char* what, Sort* sort, std::vector<Told>* told);
+  void Compare(std::size_t group, std::uint64_t step, const Digests& digests,
+               std::vector<Told>* told);
+  void CompareSort(std::size_t group, std::uint64_t step,
+                   const std::map<std::uint32_t, HashSum>& sums, const char* what, Sort* sort,
+                   std::vector<Told>* told);
   void Forget(std::map<std::uint64_t, Digests>::iterator step);
 
   const query::ReplicaLayout layout_;

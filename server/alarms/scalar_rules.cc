@@ -39,9 +39,9 @@ Finding ClearedOf(AlarmRule rule, const ScalarRecord& scalar) {
   const char* const how = rule == AlarmRule::kLossNotFinite ? "finite again"
                           : rule == AlarmRule::kLossSpike   ? "back to normal"
                                                             : "rising again";
-  Finding finding = About(
-      rule, scalar,
-      fmt::format("'{}' is {} at step {}: {:.6g}", Printable(scalar.name), how, scalar.step, scalar.value));
+  Finding finding = About(rule, scalar,
+                          fmt::format("'{}' is {} at step {}: {:.6g}", Printable(scalar.name), how,
+                                      scalar.step, scalar.value));
   finding.sort = Finding::Sort::kCleared;
   finding.kind = kCleared;
   return finding;
@@ -66,7 +66,8 @@ void ScalarRules::Add(const ScalarRecord& scalar, std::vector<Finding>* findings
   scale ? AddScale(scalar, &state, findings) : AddLoss(scalar, &state, findings);
 }
 
-void ScalarRules::AddLoss(const ScalarRecord& scalar, State* state, std::vector<Finding>* findings) {
+void ScalarRules::AddLoss(const ScalarRecord& scalar, State* state,
+                          std::vector<Finding>* findings) {
   const bool finite = std::isfinite(scalar.value);
   if (settings_.On(AlarmRule::kLossNotFinite) && finite == state->not_finite) {
     state->not_finite = !finite;
@@ -78,7 +79,8 @@ void ScalarRules::AddLoss(const ScalarRecord& scalar, State* state, std::vector<
   if (finite && settings_.On(AlarmRule::kLossSpike)) AddFiniteLoss(scalar, state, findings);
 }
 
-void ScalarRules::AddFiniteLoss(const ScalarRecord& scalar, State* state, std::vector<Finding>* findings) {
+void ScalarRules::AddFiniteLoss(const ScalarRecord& scalar, State* state,
+                                std::vector<Finding>* findings) {
   const auto values = state->window.values();
   if (values.size() >= settings_.warmup_steps) {
     std::vector<double> sorted(values.begin(), values.end());
@@ -86,13 +88,14 @@ void ScalarRules::AddFiniteLoss(const ScalarRecord& scalar, State* state, std::v
     state->reference = std::max(state->reference, std::abs(median));
     const double limit = median + std::max((settings_.loss_spike_factor - 1) * std::abs(median),
                                            settings_.loss_spike_spreads * spread);
-    const bool high = scalar.value > limit && scalar.value > kSpikeShareOfReference * state->reference;
+    const bool high =
+        scalar.value > limit && scalar.value > kSpikeShareOfReference * state->reference;
     if (high && !state->spike) {
-      Finding finding =
-          About(AlarmRule::kLossSpike, scalar,
-                fmt::format("'{}' jumped to {:.6g} at step {}: {:.3g} times its running median {:.6g}",
-                            Printable(scalar.name), scalar.value, scalar.step,
-                            scalar.value / std::max(std::abs(median), 1e-300), median));
+      Finding finding = About(
+          AlarmRule::kLossSpike, scalar,
+          fmt::format("'{}' jumped to {:.6g} at step {}: {:.3g} times its running median {:.6g}",
+                      Printable(scalar.name), scalar.value, scalar.step,
+                      scalar.value / std::max(std::abs(median), 1e-300), median));
       finding.fields["median"] = fmt::format("{:.6g}", median);
       finding.fields["limit"] = fmt::format("{:.6g}", limit);
       findings->push_back(std::move(finding));
@@ -100,7 +103,8 @@ void ScalarRules::AddFiniteLoss(const ScalarRecord& scalar, State* state, std::v
     const bool settled = scalar.value < median + (limit - median) / 2;
     state->high_values = state->spike && !settled ? state->high_values + 1 : 0;
     const bool new_level = state->high_values >= kAlarmWindowMax;
-    if (state->spike && (settled || new_level)) findings->push_back(ClearedOf(AlarmRule::kLossSpike, scalar));
+    if (state->spike && (settled || new_level))
+      findings->push_back(ClearedOf(AlarmRule::kLossSpike, scalar));
     if (new_level) state->window.Clear();
     state->spike = (state->spike || high) && !settled && !new_level;
     if (state->spike) return;  // spikes must not raise the baseline
@@ -108,7 +112,8 @@ void ScalarRules::AddFiniteLoss(const ScalarRecord& scalar, State* state, std::v
   state->window.Push(static_cast<float>(scalar.value));
 }
 
-void ScalarRules::AddScale(const ScalarRecord& scalar, State* state, std::vector<Finding>* findings) {
+void ScalarRules::AddScale(const ScalarRecord& scalar, State* state,
+                           std::vector<Finding>* findings) {
   if (!settings_.On(AlarmRule::kLossScaleMin) || !std::isfinite(scalar.value)) return;
   const double before = state->scale.value_or(scalar.value);
   state->falls = scalar.value < before ? state->falls + 1 : 0;
@@ -121,10 +126,10 @@ void ScalarRules::AddScale(const ScalarRecord& scalar, State* state, std::vector
   if ((at_minimum || falling) && !state->low_scale) {
     state->low_scale = true;
     const std::string text =
-        at_minimum
-            ? fmt::format("the loss scale is at its minimum: {:g} at step {}", scalar.value, scalar.step)
-            : fmt::format("the loss scale fell {} times in a row, to {:g} at step {}", state->falls,
-                          scalar.value, scalar.step);
+        at_minimum ? fmt::format("the loss scale is at its minimum: {:g} at step {}", scalar.value,
+                                 scalar.step)
+                   : fmt::format("the loss scale fell {} times in a row, to {:g} at step {}",
+                                 state->falls, scalar.value, scalar.step);
     findings->push_back(About(AlarmRule::kLossScaleMin, scalar, text));
   } else if (state->low_scale && scalar.value > before) {
     state->low_scale = false;

@@ -34,7 +34,8 @@ class Beside {
 
   // A scaler's word about a step may have come with a later one.
   void AddBefore(std::uint64_t step) {
-    for (; end_ < ends_.size() && ends_[end_].step < step; ++end_) rules_.AddStepEnd(ends_[end_].step);
+    for (; end_ < ends_.size() && ends_[end_].step < step; ++end_)
+      rules_.AddStepEnd(ends_[end_].step);
     AddScalars(step);
   }
   void AddRest() {
@@ -94,9 +95,11 @@ Result<std::uint64_t> StateLoader::ReplayFrom(const AttemptRank& place, std::uin
   }
 }
 
-Result<bool> StateLoader::Replay(const AttemptRank& place, std::uint64_t last_step, RankState* state) {
+Result<bool> StateLoader::Replay(const AttemptRank& place, std::uint64_t last_step,
+                                 RankState* state) {
   const std::uint64_t unknown = SaturatingSub(last_step, kReplayStepsMax);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto first, ReplayFrom(place, state->silent_until.value_or(unknown)));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto first,
+                               ReplayFrom(place, state->silent_until.value_or(unknown)));
   const StepBounds bounds{.first = first};
   STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, store_.Scalars(place.first, place.second, bounds));
   STATCOLLECT_ASSIGN_OR_RETURN(auto ends, store_.StepEnds(place.first, place.second, bounds));
@@ -106,7 +109,8 @@ Result<bool> StateLoader::Replay(const AttemptRank& place, std::uint64_t last_st
   StatColumns columns;
   while (scan->NextHead()) {
     if (must_end_())
-      return Status(Code::kCancelled, "the collector is stopping; it is judged after the next start");
+      return Status(Code::kCancelled,
+                    "the collector is stopping; it is judged after the next start");
     const std::uint64_t step = scan->head().step;
     if (!scan->Load(/*sketches=*/false, &columns)) break;
     beside.AddBefore(step);

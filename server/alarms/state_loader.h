@@ -21,15 +21,17 @@ class StateLoader {
   StateLoader(Store& store, const AlarmSettings& settings, std::function<bool()> must_end)
       : store_(store), settings_(settings), must_end_(std::move(must_end)) {}
 
-  // `state` already has its rules and silent_until. Adds the rank's events to `state`, and the first of them
-  // that reports NaN or infinities to `nonfinite`. Returns whether the rules have seen all stored records;
-  // false if there are none, or more than memory allows.
-  Result<bool> Load(const AttemptRank& place, RankState* state, std::optional<StepAndRank>* nonfinite);
+  // `state` already has its rules and silent_until. Adds the rank's events to `state`, and the
+  // first of them that reports NaN or infinities to `nonfinite`. Returns whether the rules have
+  // seen all stored records; false if there are none, or more than memory allows.
+  Result<bool> Load(const AttemptRank& place, RankState* state,
+                    std::optional<StepAndRank>* nonfinite);
   // Passes every definition of the rank to the rules.
   Status Define(const AttemptRank& place, RankRules* rules);
 
  private:
-  Status LoadEvents(const AttemptRank& place, RankState* state, std::optional<StepAndRank>* nonfinite);
+  Status LoadEvents(const AttemptRank& place, RankState* state,
+                    std::optional<StepAndRank>* nonfinite);
   Result<bool> Replay(const AttemptRank& place, std::uint64_t last_step, RankState* state);
   Result<std::uint64_t> ReplayFrom(const AttemptRank& place, std::uint64_t judged);
 

@@ -1,5 +1,5 @@
-// Messages of a call in one arena: an answer of thousands of rows is filled without an allocation for each, and freed at
-// once.
+// Messages of a call in one arena: an answer of thousands of rows is filled without an allocation
+// for each, and freed at once.
 #ifndef STATCOLLECT_SERVER_API_ARENA_MESSAGES_H_
 #define STATCOLLECT_SERVER_API_ARENA_MESSAGES_H_
 

@@ -1,6 +1,6 @@
-// The three kinds of calls, over gRPC's callback API: one answer; progress and then one answer; many answers,
-// as fast as the caller reads. A call lives until gRPC is done with it and its work has ended. Work runs on a
-// WorkerPool, never on gRPC's threads.
+// The three kinds of calls, over gRPC's callback API: one answer; progress and then one answer;
+// many answers, as fast as the caller reads. A call lives until gRPC is done with it and its work
+// has ended. Work runs on a WorkerPool, never on gRPC's threads.
 #ifndef STATCOLLECT_SERVER_API_CALLS_H_
 #define STATCOLLECT_SERVER_API_CALLS_H_
 
@@ -33,7 +33,8 @@ inline constexpr std::size_t kStatusBytesMax = 4000;
 
 inline grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return {static_cast<grpc::StatusCode>(status.code()), Printable(status.message(), kStatusBytesMax)};
+  return {static_cast<grpc::StatusCode>(status.code()),
+          Printable(status.message(), kStatusBytesMax)};
 }
 
 // Runs `work` and turns exceptions into a status, so that a failure affects only its own query.
@@ -55,7 +56,8 @@ inline Status Explained(Status status, const WorkItem& item, const WorkerPool& p
 }
 
 // One request, one answer. `work` fills the response.
-class UnaryCall final : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCall> {
+class UnaryCall final : public grpc::ServerUnaryReactor,
+                        public std::enable_shared_from_this<UnaryCall> {
  public:
   using Work = std::function<Status(const std::stop_token&)>;
 
@@ -87,8 +89,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public std::enable_shar
   std::shared_ptr<UnaryCall> self_;  // keeps the call alive for gRPC
 };
 
-// Sends progress messages while the work runs, then the answer. At most one message is in flight; progress
-// that comes before it is sent, or sooner than `interval` after the last one, is skipped.
+// Sends progress messages while the work runs, then the answer. At most one message is in flight;
+// progress that comes before it is sent, or sooner than `interval` after the last one, is skipped.
 template <typename Message>
 class StreamCall final : public grpc::ServerWriteReactor<Message>,
                          public std::enable_shared_from_this<StreamCall<Message>> {
@@ -97,8 +99,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   // Calls Send for progress and fills `last`.
   using Work = std::function<Status(const std::stop_token&, const Send&, Message& last)>;
 
-  static grpc::ServerWriteReactor<Message>* Start(WorkerPool& pool, std::chrono::milliseconds interval,
-                                                  Work work) {
+  static grpc::ServerWriteReactor<Message>* Start(WorkerPool& pool,
+                                                  std::chrono::milliseconds interval, Work work) {
     std::shared_ptr<StreamCall> call(new StreamCall(pool, interval));
     call->self_ = call;
     auto item = std::make_shared<WorkItem>(
@@ -115,7 +117,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   }
 
  private:
-  StreamCall(WorkerPool& pool, std::chrono::milliseconds interval) : pool_(pool), interval_(interval) {}
+  StreamCall(WorkerPool& pool, std::chrono::milliseconds interval)
+      : pool_(pool), interval_(interval) {}
 
   void SendProgress(Message message) {
     MutexLock lock(mutex_);
@@ -135,7 +138,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   }
 
   void FinishLocked() STATCOLLECT_REQUIRES(mutex_) {
-    // Not StartWriteAndFinish: gRPC's in-process transport loses the message where the end overtakes it.
+    // Not StartWriteAndFinish: gRPC's in-process transport loses the message where the end
+    // overtakes it.
     if (!end_->ok() || last_sent_) return this->Finish(*end_);
     last_sent_ = writing_ = true;
     this->StartWrite(&last_);
@@ -160,20 +164,22 @@ class StreamCall final : public grpc::ServerWriteReactor<Message>,
   bool last_sent_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::optional<std::chrono::steady_clock::time_point> last_write_ STATCOLLECT_GUARDED_BY(mutex_);
   std::optional<grpc::Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
-  Message message_ STATCOLLECT_GUARDED_BY(mutex_), last_ STATCOLLECT_GUARDED_BY(mutex_);  // on their way
+  Message message_ STATCOLLECT_GUARDED_BY(mutex_), last_
+      STATCOLLECT_GUARDED_BY(mutex_);  // on their way
 };
 
-// How slowly a caller may read an answer of any length: no wait for it is longer than `patience`, and all of
-// them together are at most that much longer than what it has read takes at `bytes_per_second_min`.
+// How slowly a caller may read an answer of any length: no wait for it is longer than `patience`,
+// and all of them together are at most that much longer than what it has read takes at
+// `bytes_per_second_min`.
 struct Pace {
   std::chrono::milliseconds patience{60'000};
   std::uint64_t bytes_per_second_min = 64 << 10;
 };
 
-// Sends every message of the work, in order, then a status. Back-pressure: at most one message is in flight,
-// and Send waits for it, so the work is as fast as the caller reads. A caller that reads more slowly than
-// `pace` gets a status that says so; if it does not read that either, it is disconnected after `patience`. The
-// pool's thread is free at once.
+// Sends every message of the work, in order, then a status. Back-pressure: at most one message is
+// in flight, and Send waits for it, so the work is as fast as the caller reads. A caller that reads
+// more slowly than `pace` gets a status that says so; if it does not read that either, it is
+// disconnected after `patience`. The pool's thread is free at once.
 template <typename Message>
 class FlowCall final : public grpc::ServerWriteReactor<Message>,
                        public std::enable_shared_from_this<FlowCall<Message>> {
@@ -182,7 +188,8 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   using Send = std::function<Status(Message)>;
   using Work = std::function<Status(const std::stop_token&, const Send&)>;
 
-  static grpc::ServerWriteReactor<Message>* Start(WorkerPool& pool, grpc::CallbackServerContext& context,
+  static grpc::ServerWriteReactor<Message>* Start(WorkerPool& pool,
+                                                  grpc::CallbackServerContext& context,
                                                   const Pace& pace, Work work) {
     std::shared_ptr<FlowCall> call(new FlowCall(pool, context, pace));
     call->self_ = call;
@@ -229,9 +236,11 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited_).count();
     return {Code::kDeadlineExceeded,
             "query: the answer was read too slowly: waited " + std::to_string(seconds) +
-                " s for the reader to take " + std::to_string(taken_) + " bytes; expected at least " +
-                std::to_string(pace_.bytes_per_second_min >> 10) + " KiB/s, and no pause of more than " +
-                std::to_string(std::chrono::duration_cast<std::chrono::seconds>(pace_.patience).count()) +
+                " s for the reader to take " + std::to_string(taken_) +
+                " bytes; expected at least " + std::to_string(pace_.bytes_per_second_min >> 10) +
+                " KiB/s, and no pause of more than " +
+                std::to_string(
+                    std::chrono::duration_cast<std::chrono::seconds>(pace_.patience).count()) +
                 " s; ask for less at a time with --steps or --rank, and read it at once"};
   }
 
@@ -271,10 +280,12 @@ class FlowCall final : public grpc::ServerWriteReactor<Message>,
   std::shared_ptr<FlowCall> self_;  // gRPC's share of the ownership
   Mutex mutex_;                     // guards everything below
   std::condition_variable_any free_;
-  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, lost_ STATCOLLECT_GUARDED_BY(mutex_) = false,
-                done_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  std::chrono::steady_clock::duration waited_ STATCOLLECT_GUARDED_BY(mutex_){0};  // for the reader, in all
-  std::uint64_t taken_ STATCOLLECT_GUARDED_BY(mutex_) = 0;                        // bytes sent
+  bool writing_
+      STATCOLLECT_GUARDED_BY(mutex_) = false,
+      lost_ STATCOLLECT_GUARDED_BY(mutex_) = false, done_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::duration waited_ STATCOLLECT_GUARDED_BY(mutex_){
+      0};                                                   // for the reader, in all
+  std::uint64_t taken_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // bytes sent
   std::optional<grpc::Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
   Message message_ STATCOLLECT_GUARDED_BY(mutex_);  // on its way
   grpc::Alarm alarm_ STATCOLLECT_GUARDED_BY(mutex_);

@@ -47,17 +47,20 @@ Status CheckRoot(int root, const std::string& path) {
 
 }  // namespace
 
-Result<std::string> CheckpointTarget(const std::string& asked, const std::string& root_path, bool any_path) {
+Result<std::string> CheckpointTarget(const std::string& asked, const std::string& root_path,
+                                     bool any_path) {
   if (root_path.empty()) {
     if (!any_path) {
       return Status(
           Code::kPermissionDenied,
-          "checkpoint: this collector takes no paths from clients, because it knows several of them; "
+          "checkpoint: this collector takes no paths from clients, because it knows several of "
+          "them; "
           "expected --checkpoint-root FOLDER at its start, and then a name below that folder");
     }
     if (asked.empty() || asked.size() > kPathBytesMax) {
-      return Status(Code::kInvalidArgument, "checkpoint: found a path of " + std::to_string(asked.size()) +
-                                                " bytes; expected 1.." + std::to_string(kPathBytesMax));
+      return Status(Code::kInvalidArgument,
+                    "checkpoint: found a path of " + std::to_string(asked.size()) +
+                        " bytes; expected 1.." + std::to_string(kPathBytesMax));
     }
     return asked;
   }
@@ -65,17 +68,19 @@ Result<std::string> CheckpointTarget(const std::string& asked, const std::string
     return Status(
         Code::kInvalidArgument,
         "checkpoint '" + Printable(asked) +
-            "': expected a name such as monday, of at most 128 letters, digits, '.', '_' and '-', because "
+            "': expected a name such as monday, of at most 128 letters, digits, '.', '_' and '-', "
+            "because "
             "the collector has a --checkpoint-root; the checkpoint then lies below that folder");
   }
   const Folder root(open(root_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   STATCOLLECT_RETURN_IF_ERROR(CheckRoot(root.get(), root_path));
-  const Folder existing(openat(root.get(), asked.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const Folder existing(
+      openat(root.get(), asked.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (existing.get() < 0 && errno != ENOENT) {
     return Status(Code::kFailedPrecondition,
                   "checkpoint '" + asked +
-                      "': what has this name below --checkpoint-root is a link or a file (" + LastError() +
-                      "); choose a different name");
+                      "': what has this name below --checkpoint-root is a link or a file (" +
+                      LastError() + "); choose a different name");
   }
   return root_path + "/" + asked;
 }

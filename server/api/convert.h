@@ -1,6 +1,6 @@
-// Converts request messages to structs and structs to answers, for what does not fill its message itself
-// (leaf_queries.h). The structs mirror the messages (server/query/reports.h), so this copies field by field; input from
-// clients is validated here. In convert/: one file per message family.
+// Converts request messages to structs and structs to answers, for what does not fill its message
+// itself (leaf_queries.h). The structs mirror the messages (server/query/reports.h), so this copies
+// field by field; input from clients is validated here. In convert/: one file per message family.
 #ifndef STATCOLLECT_SERVER_API_CONVERT_H_
 #define STATCOLLECT_SERVER_API_CONVERT_H_
 
@@ -23,8 +23,8 @@
 
 namespace statcollect::api {
 
-// kInvalidArgument: invalid run or activation names, kinds that this build does not know, more ranks than a
-// run can have, a tolerance that is not a number.
+// kInvalidArgument: invalid run or activation names, kinds that this build does not know, more
+// ranks than a run can have, a tolerance that is not a number.
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
 Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
 Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request);

@@ -17,9 +17,10 @@ constexpr int kRowsAMessage = 500;
 // A hash of the whole event; the listed and the live copy of an event have the same.
 std::uint64_t Identity(const v1::EventRow& row) {
   std::string text = std::to_string(row.attempt()) + " " + std::to_string(row.rank()) + " " +
-                     std::to_string(row.step()) + " " + std::to_string(row.unix_nanos()) + " " + row.kind() +
-                     '\0' + row.text();
-  const std::map<std::string, std::string> fields(row.fields().begin(), row.fields().end());  // in order
+                     std::to_string(row.step()) + " " + std::to_string(row.unix_nanos()) + " " +
+                     row.kind() + '\0' + row.text();
+  const std::map<std::string, std::string> fields(row.fields().begin(),
+                                                  row.fields().end());  // in order
   for (const auto& [key, value] : fields) text += '\0' + key + '\0' + value;
   return std::hash<std::string>()(text);
 }
@@ -40,7 +41,8 @@ grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowCall::Start(
   // First of all: what comes while the list is read is not lost.
   const std::uint64_t id = feed->Follow(QualifiedRun(project, call->wanted_->run),
                                         [weak = std::weak_ptr(call)](const FeedEvent* event) {
-                                          if (const auto following = weak.lock()) following->OnEvent(event);
+                                          if (const auto following = weak.lock())
+                                            following->OnEvent(event);
                                         });
   {
     MutexLock lock(call->mutex_);
@@ -86,8 +88,8 @@ void FollowCall::OnEvent(const FeedEvent* told) {
   MutexLock lock(mutex_);
   if (end_) return;
   if (waiting_.size() + early_.size() >= kWaitingMax) {
-    end_ = Status(Code::kResourceExhausted,
-                  "follow events: " + std::to_string(kWaitingMax) + " events were not taken; follow again");
+    end_ = Status(Code::kResourceExhausted, "follow events: " + std::to_string(kWaitingMax) +
+                                                " events were not taken; follow again");
   } else if (!listed_) {
     early_.push_back(std::move(row));
   } else {

@@ -21,9 +21,9 @@
 
 namespace statcollect::api {
 
-// Uses no thread while nothing happens. At most one message is in flight; a caller that leaves more than
-// kWaitingMax events unread is disconnected (kResourceExhausted). An event that is both listed and received
-// live is sent once.
+// Uses no thread while nothing happens. At most one message is in flight; a caller that leaves more
+// than kWaitingMax events unread is disconnected (kResourceExhausted). An event that is both listed
+// and received live is sent once.
 class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsResponse>,
                          public std::enable_shared_from_this<FollowCall> {
  public:
@@ -32,8 +32,8 @@ class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsRespons
   // The reactor to hand to gRPC. An error in `wanted` is the answer.
   // `engine`: of the project.
   static grpc::ServerWriteReactor<v1::FollowEventsResponse>* Start(
-      std::shared_ptr<const query::QueryEngine> engine, const std::string& project, WorkerPool& pool,
-      EventFeed* feed, Result<query::EventsRequest> wanted);
+      std::shared_ptr<const query::QueryEngine> engine, const std::string& project,
+      WorkerPool& pool, EventFeed* feed, Result<query::EventsRequest> wanted);
 
  private:
   FollowCall(EventFeed* feed, Result<query::EventsRequest> wanted)
@@ -53,13 +53,16 @@ class FollowCall final : public grpc::ServerWriteReactor<v1::FollowEventsRespons
   EventFeed* const feed_;
   const Result<query::EventsRequest> wanted_;
   std::shared_ptr<FollowCall> self_;  // gRPC's share of the ownership
-  Mutex mutex_;                       // guards everything below; never held while the feed is called
+  Mutex mutex_;  // guards everything below; never held while the feed is called
   std::optional<std::uint64_t> following_ STATCOLLECT_GUARDED_BY(mutex_);
-  bool listed_ STATCOLLECT_GUARDED_BY(mutex_) = false, told_caught_up_ STATCOLLECT_GUARDED_BY(mutex_) = false;
-  std::deque<v1::EventRow> early_ STATCOLLECT_GUARDED_BY(mutex_);  // received while the list was read
+  bool listed_ STATCOLLECT_GUARDED_BY(mutex_) = false, told_caught_up_
+                                                       STATCOLLECT_GUARDED_BY(mutex_) = false;
+  std::deque<v1::EventRow> early_
+      STATCOLLECT_GUARDED_BY(mutex_);  // received while the list was read
   std::unordered_set<std::uint64_t> sent_ STATCOLLECT_GUARDED_BY(mutex_);
   std::deque<v1::EventRow> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
-  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false, finished_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+  bool writing_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                finished_ STATCOLLECT_GUARDED_BY(mutex_) = false,
                 closing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::optional<Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
   v1::FollowEventsResponse message_ STATCOLLECT_GUARDED_BY(mutex_);  // on its way

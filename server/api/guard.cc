@@ -54,7 +54,8 @@ const std::string& PeerSeal() {
 }
 
 // What HTTP says on the in-process channel; absent: nothing, or it is not from there.
-std::optional<std::string_view> SealedField(const grpc::ServerContextBase& context, const char* name) {
+std::optional<std::string_view> SealedField(const grpc::ServerContextBase& context,
+                                            const char* name) {
   const auto fields = FieldsOf(context, name);
   if (fields.size() != 1 || !fields.front().starts_with(PeerSeal())) return std::nullopt;
   return fields.front().substr(PeerSeal().size());
@@ -85,7 +86,8 @@ std::vector<std::string> CertificateOf(const grpc::ServerContextBase& context) {
   const auto peer = context.auth_context();
   if (peer == nullptr || !peer->IsPeerAuthenticated()) return names;
   for (const char* property : {GRPC_X509_SAN_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
-    for (const grpc::string_ref& name : peer->FindPropertyValues(property)) names.emplace_back(View(name));
+    for (const grpc::string_ref& name : peer->FindPropertyValues(property))
+      names.emplace_back(View(name));
     if (!names.empty()) break;
   }
   return names;
@@ -102,7 +104,8 @@ access::Caller CallerOf(const grpc::ServerContextBase& context, std::string_view
           .session = SessionIn(context)};
 }
 
-// The calls that stay open, and a thread that ends those whose token is no longer valid. Thread-safe.
+// The calls that stay open, and a thread that ends those whose token is no longer valid.
+// Thread-safe.
 class OpenCalls {
  public:
   OpenCalls(access::AccessControl& access, std::size_t streams_max)
@@ -157,21 +160,23 @@ class OpenCalls {
   void Watch() {
     MutexLock lock(mutex_);
     while (!closing_) {
-      changed_.wait_for(mutex_, kRecheckInterval, [this]() STATCOLLECT_REQUIRES(mutex_) { return closing_; });
+      changed_.wait_for(mutex_, kRecheckInterval,
+                        [this]() STATCOLLECT_REQUIRES(mutex_) { return closing_; });
       for (const auto& [id, open] : calls_) {
         const Status valid = access_.StillValid(open.principal);
         // The client is told why when it comes back.
         if (!valid.ok())
-          grpc_call_cancel_with_status(open.call, GRPC_STATUS_UNAUTHENTICATED, valid.message().c_str(),
-                                       nullptr);
+          grpc_call_cancel_with_status(open.call, GRPC_STATUS_UNAUTHENTICATED,
+                                       valid.message().c_str(), nullptr);
       }
     }
   }
 
   access::AccessControl& access_;
   const std::size_t streams_max_;
-  Mutex mutex_;                                                                   // guards everything below
-  std::map<std::string, std::size_t> of_callers_ STATCOLLECT_GUARDED_BY(mutex_);  // open ones, by name
+  Mutex mutex_;  // guards everything below
+  std::map<std::string, std::size_t> of_callers_
+      STATCOLLECT_GUARDED_BY(mutex_);  // open ones, by name
   ConditionVariable changed_;
   bool closing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::uint64_t last_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
@@ -196,28 +201,34 @@ void ParseAndRun(MethodHandler& handler, const Parameter& from, bool has_request
   void* data = nullptr;
   grpc::Status parsed;
   if (has_request) {
-    request =
-        handler.Deserialize(from.call->call(), static_cast<grpc_byte_buffer*>(from.request), &parsed, &data);
+    request = handler.Deserialize(from.call->call(), static_cast<grpc_byte_buffer*>(from.request),
+                                  &parsed, &data);
   }
-  handler.RunHandler(Parameter(from.call, from.server_context, request, parsed, data, std::move(at_end)));
+  handler.RunHandler(
+      Parameter(from.call, from.server_context, request, parsed, data, std::move(at_end)));
 }
 
-// A method of the service, behind the check. gRPC hands it the request's bytes, because it does not parse.
+// A method of the service, behind the check. gRPC hands it the request's bytes, because it does not
+// parse.
 class GuardedMethod final : public MethodHandler {
  public:
   GuardedMethod(access::AccessControl& access, OpenCalls& open_calls, const char* name,
                 RpcMethod::RpcType type, MethodHandler& method)
       : access_(access), open_calls_(open_calls), name_(name), type_(type), method_(method) {}
 
-  void* Deserialize(grpc_call*, grpc_byte_buffer* request, grpc::Status*, void**) override { return request; }
+  void* Deserialize(grpc_call*, grpc_byte_buffer* request, grpc::Status*, void**) override {
+    return request;
+  }
 
   void RunHandler(const Parameter& call) override {
     const std::string address = AddressOf(*call.server_context);
     auto allowed = access_.Check(CallerOf(*call.server_context, name_, address));
     if (!allowed.ok()) return Refuse(call, allowed.status());
     const access::Principal principal = *std::move(allowed);
-    const access::PrincipalScope current(principal);  // the handlers start their method before they return
-    if (type_ == RpcMethod::NORMAL_RPC) return ParseAndRun(method_, call, true, call.call_requester);
+    const access::PrincipalScope current(
+        principal);  // the handlers start their method before they return
+    if (type_ == RpcMethod::NORMAL_RPC)
+      return ParseAndRun(method_, call, true, call.call_requester);
     const auto id = open_calls_.Add(principal, call.call->call());
     if (!id) {
       access_.CountRefusedStream();
@@ -231,7 +242,8 @@ class GuardedMethod final : public MethodHandler {
   }
 
  private:
-  // The handlers are used only while RunHandler runs. With ByteBuffer, their parsing keeps the bytes.
+  // The handlers are used only while RunHandler runs. With ByteBuffer, their parsing keeps the
+  // bytes.
   void Refuse(const Parameter& call, const Status& why) {
     using Context = grpc::CallbackServerContext;
     if (type_ == RpcMethod::NORMAL_RPC) {
@@ -248,8 +260,9 @@ class GuardedMethod final : public MethodHandler {
           });
       return ParseAndRun(refusing, call, true, call.call_requester);
     }
-    grpc::internal::CallbackBidiHandler<ByteBuffer, ByteBuffer> refusing(
-        [&](Context*) { return new RefusedCall<grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>>(why); });
+    grpc::internal::CallbackBidiHandler<ByteBuffer, ByteBuffer> refusing([&](Context*) {
+      return new RefusedCall<grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>>(why);
+    });
     ParseAndRun(refusing, call, false, call.call_requester);
   }
 
@@ -276,8 +289,8 @@ class GuardedService final : public grpc::Service {
       const MethodDescriptor& method = *type.method(i);
       const char* name = names_.emplace_back("/" + type.full_name() + "/" + method.name()).c_str();
       AddMethod(new grpc::internal::RpcServiceMethod(name, TypeOf(method), nullptr));
-      MarkMethodCallback(i,
-                         new GuardedMethod(access, open_calls, name, TypeOf(method), HandlerOf(service, i)));
+      MarkMethodCallback(
+          i, new GuardedMethod(access, open_calls, name, TypeOf(method), HandlerOf(service, i)));
     }
   }
 
@@ -296,7 +309,8 @@ std::string BytesOf(grpc_byte_buffer* buffer) {
   grpc_byte_buffer_reader reader;
   if (buffer == nullptr || grpc_byte_buffer_reader_init(&reader, buffer) == 0) return bytes;
   for (grpc_slice* part = nullptr; grpc_byte_buffer_reader_peek(&reader, &part) != 0;) {
-    bytes.append(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(*part)), GRPC_SLICE_LENGTH(*part));
+    bytes.append(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(*part)),
+                 GRPC_SLICE_LENGTH(*part));
   }
   grpc_byte_buffer_reader_destroy(&reader);
   return bytes;
@@ -336,13 +350,15 @@ class Auditor final : public grpc::experimental::Interceptor {
         object_ = ObjectOf(*method->input_type(),
                            BytesOf(static_cast<grpc_byte_buffer*>(methods->GetRecvMessage())));
     }
-    if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_STATUS)) Write(methods->GetSendStatus());
+    if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_STATUS))
+      Write(methods->GetSendStatus());
     methods->Proceed();
   }
 
  private:
   void Write(const grpc::Status& status) {
-    if (status.error_code() == grpc::UNAUTHENTICATED || status.error_code() == grpc::PERMISSION_DENIED)
+    if (status.error_code() == grpc::UNAUTHENTICATED ||
+        status.error_code() == grpc::PERMISSION_DENIED)
       return;
     const std::string address = AddressOf(context_);
     const access::Caller caller = CallerOf(context_, method_, address);
@@ -352,8 +368,8 @@ class Auditor final : public grpc::experimental::Interceptor {
                            .object = object_,
                            .project = access_.ProjectOf(caller),
                            .outcome = status.ok() ? "ok"
-                                                  : "error " + std::to_string(status.error_code()) + ": " +
-                                                        status.error_message()});
+                                                  : "error " + std::to_string(status.error_code()) +
+                                                        ": " + status.error_message()});
   }
 
   access::AccessControl& access_;
@@ -365,7 +381,8 @@ class Auditor final : public grpc::experimental::Interceptor {
 class AuditorFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   explicit AuditorFactory(access::AccessControl& access) : access_(access) {}
-  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* info) override {
     const access::MethodRule* rule = access::FindRule(info->method());
     if (rule == nullptr || !rule->audited) return nullptr;
     return new Auditor(access_, *info->server_context(), info->method());

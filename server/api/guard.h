@@ -31,12 +31,12 @@ std::string SealCertificate(const std::vector<std::string>& names);
 
 // Guards services of the callback API. What it found out about the caller is the service's
 // access::CurrentPrincipal. Calls that stay open are ended within a second after their token was
-// revoked or has expired (kUnauthenticated). Successful calls that the table marks are audited, with the run,
-// profile or folder that they name.
+// revoked or has expired (kUnauthenticated). Successful calls that the table marks are audited,
+// with the run, profile or folder that they name.
 class Guard {
  public:
-  // `streams_max`: that one caller may have open at a time (kResourceExhausted); 0: no limit. Callers of whom nothing
-  // is known have none.
+  // `streams_max`: that one caller may have open at a time (kResourceExhausted); 0: no limit.
+  // Callers of whom nothing is known have none.
   explicit Guard(access::AccessControl& access, std::size_t streams_max = 0);
   ~Guard();  // after the server is gone
   Guard(const Guard&) = delete;

@@ -36,7 +36,8 @@ struct TileSide {
   }
 };
 
-Result<TileSide> SideOf(const char* what, std::size_t finest, std::uint32_t zoom, std::uint32_t tile) {
+Result<TileSide> SideOf(const char* what, std::size_t finest, std::uint32_t zoom,
+                        std::uint32_t tile) {
   TileSide side{.finest = static_cast<std::uint32_t>(finest), .zoom = zoom};
   side.total = Parts(side.finest, zoom);
   const std::uint32_t tiles =
@@ -44,7 +45,8 @@ Result<TileSide> SideOf(const char* what, std::size_t finest, std::uint32_t zoom
   if (tile >= tiles) {
     return Status(Code::kOutOfRange, std::string("heatmap: ") + what + " " + std::to_string(tile) +
                                          " of the tiles at zoom " + std::to_string(zoom) +
-                                         " does not exist; expected 0.." + std::to_string(tiles - 1));
+                                         " does not exist; expected 0.." +
+                                         std::to_string(tiles - 1));
   }
   side.first = tile * HeatTiles::kSide;
   side.count = std::min(HeatTiles::kSide, side.total - side.first);
@@ -91,9 +93,9 @@ std::string TileOf(const query::HeatMap& map, const TileSide& columns, const Til
   AppendLittleEndian<std::uint16_t>(&tile, 1);  // version
   AppendLittleEndian<std::uint16_t>(&tile, kTileHeadBytes);
   for (const std::uint32_t number :
-       {columns.first, columns.count, rows.first, rows.count, columns.total, rows.total, columns.finest,
-        rows.finest, map.origin_column.value_or(kNoOrigin), map.origin_row.value_or(kNoOrigin),
-        static_cast<std::uint32_t>(labels.size())})
+       {columns.first, columns.count, rows.first, rows.count, columns.total, rows.total,
+        columns.finest, rows.finest, map.origin_column.value_or(kNoOrigin),
+        map.origin_row.value_or(kNoOrigin), static_cast<std::uint32_t>(labels.size())})
     AppendLittleEndian(&tile, number);
   AppendLittleEndian<std::uint64_t>(&tile, map.steps);
   tile.resize(kTileHeadBytes, '\0');
@@ -104,12 +106,12 @@ Status Stopped() { return {Code::kCancelled, "heatmap: cancelled"}; }
 
 }  // namespace
 
-Result<std::string> HeatTiles::Get(const v1::GetHeatMapRequest& request, const std::stop_token& stop,
-                                   const std::string& project) {
+Result<std::string> HeatTiles::Get(const v1::GetHeatMapRequest& request,
+                                   const std::stop_token& stop, const std::string& project) {
   if (request.zoom_steps() > kZoomMax || request.zoom_tensors() > kZoomMax) {
     return Invalid("heatmap: zoom is " +
-                   std::to_string(std::max(request.zoom_steps(), request.zoom_tensors())) + "; expected 0.." +
-                   std::to_string(kZoomMax));
+                   std::to_string(std::max(request.zoom_steps(), request.zoom_tensors())) +
+                   "; expected 0.." + std::to_string(kZoomMax));
   }
   v1::GetHeatMapRequest question = request;  // without what differs between its tiles
   question.clear_zoom_steps();
@@ -118,16 +120,17 @@ Result<std::string> HeatTiles::Get(const v1::GetHeatMapRequest& request, const s
   question.clear_row();
   const std::string bytes = question.SerializeAsString();
   v1::DiffRequest same;
-  if (!same.ParseFromString(bytes)) return Status(Code::kInternal, "heatmap: the request could not be read");
+  if (!same.ParseFromString(bytes))
+    return Status(Code::kInternal, "heatmap: the request could not be read");
   STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, FromWire(same));
   wanted.top = 1;
   wanted.heat_map_columns = wanted.heat_map_rows = query::kHeatMapWhole;
   STATCOLLECT_ASSIGN_OR_RETURN(auto grid, GridOf(project + "/" + bytes, project, wanted, stop));
   const query::HeatMap& map = grid->map;
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto columns,
-                               SideOf("column", map.columns.size(), request.zoom_steps(), request.column()));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows,
-                               SideOf("row", map.rows.size(), request.zoom_tensors(), request.row()));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto columns, SideOf("column", map.columns.size(),
+                                                          request.zoom_steps(), request.column()));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto rows, SideOf("row", map.rows.size(), request.zoom_tensors(), request.row()));
   return TileOf(map, columns, rows);
 }
 
@@ -138,7 +141,8 @@ void HeatTiles::Forget(const std::string& run) {
   }
 }
 
-Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key, const std::string& project,
+Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key,
+                                                                 const std::string& project,
                                                                  const query::DiffRequest& request,
                                                                  const std::stop_token& stop) {
   std::shared_ptr<const Grid> old;
@@ -178,10 +182,9 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::GridOf(const Key& key,
   return made;
 }
 
-Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(const query::QueryEngine& engine,
-                                                               const query::DiffRequest& request,
-                                                               const std::shared_ptr<const Grid>& old,
-                                                               const std::stop_token& stop) {
+Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(
+    const query::QueryEngine& engine, const query::DiffRequest& request,
+    const std::shared_ptr<const Grid>& old, const std::stop_token& stop) {
   // First, so that what comes while the runs are compared is compared next time.
   STATCOLLECT_ASSIGN_OR_RETURN(const auto a, VersionOf(engine, request.run_a, stop));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto b, VersionOf(engine, request.run_b, stop));
@@ -190,7 +193,8 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(const query::Quer
                          old->b.IsSameLaunch(b) && request.steps.empty() &&
                          old->map.columns.size() == old->map.steps;
   query::DiffRequest asked = request;
-  if (continued) asked.steps = std::to_string(std::min(old->a.settled_step, old->b.settled_step)) + "-";
+  if (continued)
+    asked.steps = std::to_string(std::min(old->a.settled_step, old->b.settled_step)) + "-";
   STATCOLLECT_ASSIGN_OR_RETURN(auto report, engine.Diff(asked, {}, stop));
   query::HeatMap map = report.heat_map ? *std::move(report.heat_map) : query::HeatMap{};
   const bool whole = map.columns.size() == map.steps;
@@ -199,7 +203,8 @@ Result<std::shared_ptr<const HeatTiles::Grid>> HeatTiles::Make(const query::Quer
   return std::make_shared<const Grid>(Grid{.map = std::move(map), .a = a, .b = b});
 }
 
-Result<HeatTiles::Version> HeatTiles::VersionOf(const query::QueryEngine& engine, const std::string& run,
+Result<HeatTiles::Version> HeatTiles::VersionOf(const query::QueryEngine& engine,
+                                                const std::string& run,
                                                 const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto summary, engine.Summary(run, stop));
   return Version{.attempts = summary.attempts,

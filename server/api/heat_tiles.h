@@ -1,4 +1,5 @@
-// Tiles of the heat map of two runs, for a page that zooms and pans. docs/http.md describes their bytes.
+// Tiles of the heat map of two runs, for a page that zooms and pans. docs/http.md describes their
+// bytes.
 #ifndef STATCOLLECT_SERVER_API_HEAT_TILES_H_
 #define STATCOLLECT_SERVER_API_HEAT_TILES_H_
 
@@ -18,16 +19,18 @@
 
 namespace statcollect::api {
 
-// Keeps the maps that were asked for last, at their finest resolution. A map is made by one diff of the runs; while a run
-// is live, only the steps that were not complete are compared again, and everything once more when it has ended.
+// Keeps the maps that were asked for last, at their finest resolution. A map is made by one diff of
+// the runs; while a run is live, only the steps that were not complete are compared again, and
+// everything once more when it has ended.
 //
-// Thread-safe. One call at a time makes a map; others for the same map wait for it, as long as they are not stopped.
+// Thread-safe. One call at a time makes a map; others for the same map wait for it, as long as they
+// are not stopped.
 class HeatTiles {
  public:
   static constexpr std::uint32_t kSide = 512;  // columns and rows of a tile
 
-  // How long a map counts as new before its runs are looked at again. Of a live one, so many times what making it took,
-  // by two threads as a rule: 2 % of a core.
+  // How long a map counts as new before its runs are looked at again. Of a live one, so many times
+  // what making it took, by two threads as a rule: 2 % of a core.
   struct Freshness {
     std::chrono::milliseconds least{1'000}, most{60'000};
     int times = 100;
@@ -71,7 +74,8 @@ class HeatTiles {
   using Key = std::string;
 
   Result<std::shared_ptr<const Grid>> GridOf(const Key& key, const std::string& project,
-                                             const query::DiffRequest& request, const std::stop_token& stop);
+                                             const query::DiffRequest& request,
+                                             const std::stop_token& stop);
   static Result<std::shared_ptr<const Grid>> Make(const query::QueryEngine& engine,
                                                   const query::DiffRequest& request,
                                                   const std::shared_ptr<const Grid>& old,

@@ -1,4 +1,5 @@
-// The unary queries that answer with a message themselves: a new one is a line of this table, and an #include.
+// The unary queries that answer with a message themselves: a new one is a line of this table, and
+// an #include.
 #ifndef STATCOLLECT_SERVER_API_LEAF_QUERIES_H_
 #define STATCOLLECT_SERVER_API_LEAF_QUERIES_H_
 
@@ -15,8 +16,9 @@
 #include "server/query/answers/series.h"
 #include "server/query/answers/top.h"
 
-// LEAF(method, response, pool): method of the service Query, and function in statcollect::query, whose header has FromWire
-// for v1::<method>Request; its answer; the pool of the service whose threads answer it.
+// LEAF(method, response, pool): method of the service Query, and function in statcollect::query,
+// whose header has FromWire for v1::<method>Request; its answer; the pool of the service whose
+// threads answer it.
 #define STATCOLLECT_LEAF_QUERIES(LEAF)            \
   LEAF(GetRun, GetRunResponse, details_)          \
   LEAF(GetSeries, GetSeriesResponse, pool_)       \

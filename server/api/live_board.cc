@@ -40,7 +40,8 @@ LiveBoard::~LiveBoard() {
 
 Result<std::uint64_t> LiveBoard::Join(std::weak_ptr<LiveFollower> follower) {
   MutexLock lock(mutex_);
-  if (closed_ || ending_) return Status(Code::kUnavailable, "follow runs: the collector is shutting down");
+  if (closed_ || ending_)
+    return Status(Code::kUnavailable, "follow runs: the collector is shutting down");
   if (followers_.size() >= limits_.followers_max) {
     return Status(Code::kResourceExhausted,
                   "follow runs: " + std::to_string(limits_.followers_max) +
@@ -254,7 +255,8 @@ void LiveBoard::Clear() {
 
 bool LiveBoard::Wait(SteadyClock::time_point until) {
   MutexLock lock(mutex_);
-  wake_.wait_until(mutex_, until, [this]() STATCOLLECT_REQUIRES(mutex_) { return woken_ || ending_; });
+  wake_.wait_until(mutex_, until,
+                   [this]() STATCOLLECT_REQUIRES(mutex_) { return woken_ || ending_; });
   woken_ = false;
   return !ending_;
 }

@@ -14,23 +14,24 @@ constexpr std::size_t kCursorBytesMax = 64;
 Status CheckFollowRuns(const v1::FollowRunsRequest& request) {
   if (request.runs_size() > kNamedRunsMax) {
     return {Code::kInvalidArgument, "follow runs: found " + std::to_string(request.runs_size()) +
-                                        " names; expected at most " + std::to_string(kNamedRunsMax) +
+                                        " names; expected at most " +
+                                        std::to_string(kNamedRunsMax) +
                                         "; leave runs out to follow all"};
   }
   for (const std::string& run : request.runs()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
   if (request.cursor().size() > kCursorBytesMax) {
-    return {Code::kInvalidArgument,
-            "follow runs: found a cursor of " + std::to_string(request.cursor().size()) +
-                " bytes; expected the cursor of the last message, or none to begin with everything"};
+    return {
+        Code::kInvalidArgument,
+        "follow runs: found a cursor of " + std::to_string(request.cursor().size()) +
+            " bytes; expected the cursor of the last message, or none to begin with everything"};
   }
   return Status::Ok();
 }
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::FollowRunsResponse>* LiveCall::Start(LiveBoard* board,
-                                                                  const std::string& project,
-                                                                  const v1::FollowRunsRequest& request) {
+grpc::ServerWriteReactor<v1::FollowRunsResponse>* LiveCall::Start(
+    LiveBoard* board, const std::string& project, const v1::FollowRunsRequest& request) {
   std::shared_ptr<LiveCall> call(new LiveCall(board, project, request));
   call->self_ = call;
   Status refused = CheckFollowRuns(request);

@@ -18,14 +18,16 @@ class LoginService final : public v1::Login::CallbackService {
   LoginService(access::AccessControl& access, std::function<std::string()> http_address, bool tls)
       : access_(access), http_address_(std::move(http_address)), tls_(tls) {}
 
-  grpc::ServerUnaryReactor* CreateLink(grpc::CallbackServerContext* context, const v1::CreateLinkRequest*,
+  grpc::ServerUnaryReactor* CreateLink(grpc::CallbackServerContext* context,
+                                       const v1::CreateLinkRequest*,
                                        v1::CreateLinkResponse* response) override {
     std::vector<std::string_view> fields;
     const auto [begin, end] = context->client_metadata().equal_range("authorization");
     for (auto field = begin; field != end; ++field)
       fields.emplace_back(field->second.data(), field->second.size());
-    const auto secret = access_.MakeLink(
-        {.authorization = fields, .method = "/statcollect.v1.Login/CreateLink", .address = context->peer()});
+    const auto secret = access_.MakeLink({.authorization = fields,
+                                          .method = "/statcollect.v1.Login/CreateLink",
+                                          .address = context->peer()});
     auto* reactor = context->DefaultReactor();
     if (!secret.ok()) {
       reactor->Finish(ToGrpc(secret.status()));
@@ -51,7 +53,8 @@ class LoginService final : public v1::Login::CallbackService {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeLoginService(access::AccessControl& access,
-                                                std::function<std::string()> http_address, bool tls) {
+                                                std::function<std::string()> http_address,
+                                                bool tls) {
   return std::make_unique<LoginService>(access, std::move(http_address), tls);
 }
 

@@ -18,10 +18,11 @@ class AccessControl;
 
 namespace api {
 
-// `http_address`: where the page is, "127.0.0.1:7434", empty without one; `tls`: it is at https://. Both are asked on gRPC's
-// threads. `access` must outlive the server.
+// `http_address`: where the page is, "127.0.0.1:7434", empty without one; `tls`: it is at https://.
+// Both are asked on gRPC's threads. `access` must outlive the server.
 std::unique_ptr<grpc::Service> MakeLoginService(access::AccessControl& access,
-                                                std::function<std::string()> http_address, bool tls);
+                                                std::function<std::string()> http_address,
+                                                bool tls);
 
 }  // namespace api
 }  // namespace statcollect

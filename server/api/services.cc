@@ -50,7 +50,8 @@ class Asked {
   Status CheckExists(const std::string& attempted) const {
     if (project_ == kDefaultProject || !only_.empty()) return Status::Ok();
     const auto projects = all_.ListProjects();
-    if (!projects.ok() || std::find(projects->begin(), projects->end(), project_) != projects->end())
+    if (!projects.ok() ||
+        std::find(projects->begin(), projects->end(), project_) != projects->end())
       return Status::Ok();
     std::string known;
     for (const std::string& name : *projects) known += (known.empty() ? "" : ", ") + name;
@@ -79,7 +80,8 @@ class Asked {
 // Requests and responses live as long as gRPC's call, which outlasts the work.
 class QueryService final : public v1::Query::CallbackService {
  public:
-  QueryService(const query::QueryEngine& engine, const QueryLimits& limits, EventFeed* feed, RunFeed* runs)
+  QueryService(const query::QueryEngine& engine, const QueryLimits& limits, EventFeed* feed,
+               RunFeed* runs)
       : engine_(engine),
         limits_(limits),
         feed_(feed),
@@ -89,7 +91,8 @@ class QueryService final : public v1::Query::CallbackService {
                .waiting_max = limits.waiting_max,
                .time_limit = limits.time_limit}),
         streams_({.what = "export", .threads = limits.streams, .waiting_max = limits.waiting_max}),
-        captures_({.what = "capture", .threads = limits.captures, .waiting_max = limits.waiting_max}),
+        captures_(
+            {.what = "capture", .threads = limits.captures, .waiting_max = limits.waiting_max}),
         details_({.what = "show",
                   .threads = limits.details,
                   .waiting_max = limits.quick_waiting_max,
@@ -99,8 +102,9 @@ class QueryService final : public v1::Query::CallbackService {
                 .waiting_max = limits.quick_waiting_max,
                 .time_limit = limits.time_limit}) {
     SetMessageAllocatorFor_GetSeries(&series_messages_);
-    const api::LiveLimits live{
-        .followers_max = limits.followers_max, .interval = limits.live_interval, .beat = limits.live_beat};
+    const api::LiveLimits live{.followers_max = limits.followers_max,
+                               .interval = limits.live_interval,
+                               .beat = limits.live_beat};
     if (runs != nullptr) live_ = std::make_unique<api::LiveBoard>(engine, *runs, live);
   }
 
@@ -123,7 +127,8 @@ class QueryService final : public v1::Query::CallbackService {
   grpc::ServerWriteReactor<v1::DiffResponse>* Diff(CallbackServerContext*,
                                                    const v1::DiffRequest* request) override {
     using Call = StreamCall<v1::DiffResponse>;
-    const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send,
+    const auto work = [of = Asked(engine_), request](const std::stop_token& stop,
+                                                     const Call::Send& send,
                                                      v1::DiffResponse& last) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto progress = [&](const query::Progress& done) {
@@ -142,10 +147,12 @@ class QueryService final : public v1::Query::CallbackService {
       CallbackServerContext*, const v1::ListEventsRequest* request) override {
     auto wanted = FromWire(*request);
     if (wanted.ok() && feed_ == nullptr)
-      wanted = Status(Code::kUnimplemented, "follow events: this collector does not report new events");
+      wanted =
+          Status(Code::kUnimplemented, "follow events: this collector does not report new events");
     if (wanted.ok() && feed_->followers() >= limits_.followers_max) {
-      wanted = Status(Code::kResourceExhausted, "follow events: " + std::to_string(limits_.followers_max) +
-                                                    " do already; try again later");
+      wanted = Status(Code::kResourceExhausted,
+                      "follow events: " + std::to_string(limits_.followers_max) +
+                          " do already; try again later");
     }
     const std::string& project = access::CurrentPrincipal().project;
     return api::FollowCall::Start(engine_.Of(project), project, quick_, feed_, std::move(wanted));
@@ -158,13 +165,13 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* GetHeatMap(CallbackServerContext*, const v1::GetHeatMapRequest* request,
                                  v1::GetHeatMapResponse* response) override {
-    return UnaryCall::Start(pool_,
-                            [this, of = Asked(engine_), request, response](const std::stop_token& stop) {
-                              auto tile = heat_tiles_.Get(*request, stop, of.project());
-                              if (!tile.ok()) return of.Explained(tile.status());
-                              response->set_tile(*std::move(tile));
-                              return Status::Ok();
-                            });
+    return UnaryCall::Start(
+        pool_, [this, of = Asked(engine_), request, response](const std::stop_token& stop) {
+          auto tile = heat_tiles_.Get(*request, stop, of.project());
+          if (!tile.ok()) return of.Explained(tile.status());
+          response->set_tile(*std::move(tile));
+          return Status::Ok();
+        });
   }
 
   grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(
@@ -187,11 +194,12 @@ class QueryService final : public v1::Query::CallbackService {
     return Call::Start(streams_, *context, pace(), work);
   }
 
-  grpc::ServerWriteReactor<v1::SaveNoiseResponse>* SaveNoise(CallbackServerContext*,
-                                                             const v1::SaveNoiseRequest* request) override {
+  grpc::ServerWriteReactor<v1::SaveNoiseResponse>* SaveNoise(
+      CallbackServerContext*, const v1::SaveNoiseRequest* request) override {
     using Call = StreamCall<v1::SaveNoiseResponse>;
-    const auto work = [this, of = Asked(engine_), request](
-                          const std::stop_token& stop, const Call::Send& send, v1::SaveNoiseResponse& last) {
+    const auto work = [this, of = Asked(engine_), request](const std::stop_token& stop,
+                                                           const Call::Send& send,
+                                                           v1::SaveNoiseResponse& last) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto progress = [&](const query::Progress& done) {
         v1::SaveNoiseResponse message;
@@ -208,17 +216,19 @@ class QueryService final : public v1::Query::CallbackService {
 
   ServerUnaryReactor* DeleteNoise(CallbackServerContext*, const v1::DeleteNoiseRequest* request,
                                   v1::DeleteNoiseResponse*) override {
-    return UnaryCall::Start(pool_, [this, of = Asked(engine_), request](const std::stop_token& stop) {
-      STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-      of.ForgetTiles(heat_tiles_, request->run());
-      return of.Explained(of->DeleteNoise(request->run(), stop));
-    });
+    return UnaryCall::Start(pool_,
+                            [this, of = Asked(engine_), request](const std::stop_token& stop) {
+                              STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+                              of.ForgetTiles(heat_tiles_, request->run());
+                              return of.Explained(of->DeleteNoise(request->run(), stop));
+                            });
   }
 
   grpc::ServerWriteReactor<v1::ReadCaptureResponse>* ReadCapture(
       CallbackServerContext* context, const v1::ReadCaptureRequest* request) override {
     using Call = FlowCall<v1::ReadCaptureResponse>;
-    const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send) {
+    const auto work = [of = Asked(engine_), request](const std::stop_token& stop,
+                                                     const Call::Send& send) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto head = [&](const query::CaptureRow& row) {
         v1::ReadCaptureResponse message;
@@ -258,7 +268,8 @@ class QueryService final : public v1::Query::CallbackService {
   grpc::ServerWriteReactor<v1::CheckRanksResponse>* CheckRanks(
       CallbackServerContext*, const v1::CheckRanksRequest* request) override {
     using Call = StreamCall<v1::CheckRanksResponse>;
-    const auto work = [of = Asked(engine_), request](const std::stop_token& stop, const Call::Send& send,
+    const auto work = [of = Asked(engine_), request](const std::stop_token& stop,
+                                                     const Call::Send& send,
                                                      v1::CheckRanksResponse& last) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
       const auto progress = [&](const query::Progress& done) {
@@ -275,16 +286,17 @@ class QueryService final : public v1::Query::CallbackService {
 
  private:
   api::Pace pace() const {
-    return {.patience = limits_.stream_patience, .bytes_per_second_min = limits_.stream_bytes_per_second_min};
+    return {.patience = limits_.stream_patience,
+            .bytes_per_second_min = limits_.stream_bytes_per_second_min};
   }
   template <typename WireRequest, typename Request, typename Response>
   ServerUnaryReactor* AnswerLeaf(const WireRequest& request, Response& response,
                                  query::Leaf<Request, Response>* leaf, WorkerPool& pool) {
-    return UnaryCall::Start(pool,
-                            [of = Asked(engine_), &request, &response, leaf](const std::stop_token& stop) {
-                              STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
-                              return of.Explained(of->Ask(leaf, wanted, response, stop));
-                            });
+    return UnaryCall::Start(
+        pool, [of = Asked(engine_), &request, &response, leaf](const std::stop_token& stop) {
+          STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
+          return of.Explained(of->Ask(leaf, wanted, response, stop));
+        });
   }
   // A question that FromWire, a method of the engine and ToWire answer.
   template <typename Request, typename Response, typename Method>
@@ -292,14 +304,15 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(request, response, method, pool_);
   }
   template <typename Request, typename Response, typename Method>
-  ServerUnaryReactor* Answer(const Request& request, Response& response, Method method, WorkerPool& pool) {
-    return UnaryCall::Start(pool,
-                            [of = Asked(engine_), &request, &response, method](const std::stop_token& stop) {
-                              STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
-                              auto rows = std::invoke(method, *of, wanted, stop);
-                              if (rows.ok()) ToWire(*rows, response);
-                              return of.Explained(rows.status());
-                            });
+  ServerUnaryReactor* Answer(const Request& request, Response& response, Method method,
+                             WorkerPool& pool) {
+    return UnaryCall::Start(
+        pool, [of = Asked(engine_), &request, &response, method](const std::stop_token& stop) {
+          STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
+          auto rows = std::invoke(method, *of, wanted, stop);
+          if (rows.ok()) ToWire(*rows, response);
+          return of.Explained(rows.status());
+        });
   }
 
   const query::QueryEngine& engine_;
@@ -316,7 +329,8 @@ constexpr std::uint32_t kAuditRecords = 100, kAuditRecordsMax = 10'000;
 
 // Names of other projects' runs are not for the caller.
 void HideOthers(const std::string& project, RetentionStatus& retention) {
-  std::erase_if(retention.next, [&](const auto& next) { return SplitRun(next.run).project != project; });
+  std::erase_if(retention.next,
+                [&](const auto& next) { return SplitRun(next.run).project != project; });
   std::erase_if(retention.kept, [&](const auto& run) { return SplitRun(run).project != project; });
   for (auto& next : retention.next) next.run = std::string(SplitRun(next.run).run);
   for (std::string& run : retention.kept) run = std::string(SplitRun(run).run);
@@ -333,14 +347,14 @@ class AdminService final : public v1::Admin::CallbackService {
 
   ServerUnaryReactor* GetStatus(CallbackServerContext*, const v1::GetStatusRequest*,
                                 v1::GetStatusResponse* response) override {
-    return UnaryCall::Start(pool_,
-                            [this, only = access::CurrentPrincipal().only_project,
-                             project = access::CurrentPrincipal().project, response](const std::stop_token&) {
-                              CollectorStatus status = control_.GetStatus();
-                              if (!only.empty()) HideOthers(only, status.retention);
-                              ToWire(status, project, *response);
-                              return Status::Ok();
-                            });
+    return UnaryCall::Start(
+        pool_, [this, only = access::CurrentPrincipal().only_project,
+                project = access::CurrentPrincipal().project, response](const std::stop_token&) {
+          CollectorStatus status = control_.GetStatus();
+          if (!only.empty()) HideOthers(only, status.retention);
+          ToWire(status, project, *response);
+          return Status::Ok();
+        });
   }
 
   ServerUnaryReactor* DeleteRun(CallbackServerContext*, const v1::DeleteRunRequest* request,
@@ -349,7 +363,8 @@ class AdminService final : public v1::Admin::CallbackService {
                                     response](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
       STATCOLLECT_ASSIGN_OR_RETURN(
-          const auto deleted, control_.DeleteRun(QualifiedRun(project, request->run()), request->force()));
+          const auto deleted,
+          control_.DeleteRun(QualifiedRun(project, request->run()), request->force()));
       response->set_records(deleted.records);
       response->set_attempts(deleted.attempts);
       return Status::Ok();
@@ -358,11 +373,11 @@ class AdminService final : public v1::Admin::CallbackService {
 
   ServerUnaryReactor* KeepRun(CallbackServerContext*, const v1::KeepRunRequest* request,
                               v1::KeepRunResponse*) override {
-    return UnaryCall::Start(
-        pool_, [this, project = access::CurrentPrincipal().project, request](const std::stop_token&) {
-          STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-          return control_.KeepRun(QualifiedRun(project, request->run()), request->keep());
-        });
+    return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project,
+                                    request](const std::stop_token&) {
+      STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+      return control_.KeepRun(QualifiedRun(project, request->run()), request->keep());
+    });
   }
 
   ServerUnaryReactor* RecordSteps(CallbackServerContext*, const v1::RecordStepsRequest* request,
@@ -370,21 +385,25 @@ class AdminService final : public v1::Admin::CallbackService {
     return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
                                     response](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-      const auto told = control_.RecordSteps(QualifiedRun(project, request->run()), request->steps());
+      const auto told =
+          control_.RecordSteps(QualifiedRun(project, request->run()), request->steps());
       if (told.ok()) response->set_ranks(*told);
       return told.status();
     });
   }
 
-  ServerUnaryReactor* RequestCapture(CallbackServerContext*, const v1::RequestCaptureRequest* request,
+  ServerUnaryReactor* RequestCapture(CallbackServerContext*,
+                                     const v1::RequestCaptureRequest* request,
                                      v1::RequestCaptureResponse* response) override {
     return UnaryCall::Start(pool_, [this, project = access::CurrentPrincipal().project, request,
                                     response](const std::stop_token& stop) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto spec, FromWire(*request));
       STATCOLLECT_ASSIGN_OR_RETURN(const auto ranks, query::RanksFromWire(request->ranks()));
-      STATCOLLECT_RETURN_IF_ERROR(engine_.Of(project)->CheckCanBeCaptured(request->run(), spec, stop));
+      STATCOLLECT_RETURN_IF_ERROR(
+          engine_.Of(project)->CheckCanBeCaptured(request->run(), spec, stop));
       STATCOLLECT_ASSIGN_OR_RETURN(
-          const auto asked, control_.RequestCapture(QualifiedRun(project, request->run()), ranks, spec));
+          const auto asked,
+          control_.RequestCapture(QualifiedRun(project, request->run()), ranks, spec));
       response->set_request(asked.request);
       response->mutable_ranks()->Assign(asked.ranks.begin(), asked.ranks.end());
       response->set_told(asked.told);
@@ -396,8 +415,8 @@ class AdminService final : public v1::Admin::CallbackService {
                                  v1::CheckpointResponse* response) override {
     return UnaryCall::Start(slow_, [this, request, response](const std::stop_token&) {
       STATCOLLECT_ASSIGN_OR_RETURN(
-          const auto target,
-          api::CheckpointTarget(request->directory(), options_.checkpoint_root, options_.any_path()));
+          const auto target, api::CheckpointTarget(request->directory(), options_.checkpoint_root,
+                                                   options_.any_path()));
       STATCOLLECT_ASSIGN_OR_RETURN(const auto made, control_.Checkpoint(target));
       response->set_directory(made.directory);
       response->set_files(made.files);
@@ -414,8 +433,9 @@ class AdminService final : public v1::Admin::CallbackService {
       if (options_.audit == nullptr)
         return Status(Code::kUnimplemented, "audit: this collector keeps no audit log");
       if (request->limit() > kAuditRecordsMax) {
-        return Status(Code::kInvalidArgument, "audit: limit: found " + std::to_string(request->limit()) +
-                                                  "; expected 1.." + std::to_string(kAuditRecordsMax));
+        return Status(Code::kInvalidArgument,
+                      "audit: limit: found " + std::to_string(request->limit()) + "; expected 1.." +
+                          std::to_string(kAuditRecordsMax));
       }
       STATCOLLECT_RETURN_IF_ERROR(access::CheckOutcome(request->outcome()));
       const auto found =
@@ -440,12 +460,14 @@ class AdminService final : public v1::Admin::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine, const QueryLimits& limits,
-                                                EventFeed* feed, RunFeed* runs) {
+std::unique_ptr<grpc::Service> MakeQueryService(const query::QueryEngine& engine,
+                                                const QueryLimits& limits, EventFeed* feed,
+                                                RunFeed* runs) {
   return std::make_unique<QueryService>(engine, limits, feed, runs);
 }
 
-std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control, const query::QueryEngine& engine,
+std::unique_ptr<grpc::Service> MakeAdminService(CollectorControl& control,
+                                                const query::QueryEngine& engine,
                                                 AdminOptions options) {
   return std::make_unique<AdminService>(control, engine, std::move(options));
 }

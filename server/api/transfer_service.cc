@@ -27,7 +27,8 @@ constexpr int kDigestsMax = 4096;                          // in a message
 // The documents that come in piece by piece, until they are complete. Thread-safe.
 class DocumentPieces {
  public:
-  // The whole document with its last piece, otherwise nothing. kOutOfRange: a piece is missing before it.
+  // The whole document with its last piece, otherwise nothing. kOutOfRange: a piece is missing
+  // before it.
   Result<std::optional<std::string>> Add(const std::string& run, const v1::DocumentPart& part) {
     const auto key = std::make_pair(run, part.name());
     MutexLock lock(mutex_);
@@ -39,14 +40,14 @@ class DocumentPieces {
     const std::size_t has = found == pieces_.end() ? 0 : found->second.size();
     if (found == pieces_.end() || has != part.offset()) {
       return Status(Code::kUnavailable, "copy document '" + Printable(part.name()) +
-                                            "': found a piece at byte " + std::to_string(part.offset()) +
-                                            "; expected one at " + std::to_string(has) +
-                                            "; start with its first piece");
+                                            "': found a piece at byte " +
+                                            std::to_string(part.offset()) + "; expected one at " +
+                                            std::to_string(has) + "; start with its first piece");
     }
     if (has + part.content().size() > kDocumentBytesMax)
       return Status(Code::kInvalidArgument, "copy document '" + Printable(part.name()) +
-                                                "': found more than " + std::to_string(kDocumentBytesMax) +
-                                                " bytes");
+                                                "': found more than " +
+                                                std::to_string(kDocumentBytesMax) + " bytes");
     found->second += part.content();
     if (!part.last()) return std::optional<std::string>();
     std::optional<std::string> whole(std::move(found->second));
@@ -69,7 +70,8 @@ class TransferService final : public v1::Transfer::CallbackService {
         streams_({.what = "copy", .threads = 8, .waiting_max = 64}),
         writes_({.what = "copy", .threads = 2, .waiting_max = 64}) {}
 
-  grpc::ServerUnaryReactor* DescribeStore(grpc::CallbackServerContext*, const v1::DescribeStoreRequest*,
+  grpc::ServerUnaryReactor* DescribeStore(grpc::CallbackServerContext*,
+                                          const v1::DescribeStoreRequest*,
                                           v1::DescribeStoreResponse* response) override {
     return UnaryCall::Start(writes_, [this, response](const std::stop_token&) {
       const StoreIdentity identity = store_.identity();
@@ -80,8 +82,8 @@ class TransferService final : public v1::Transfer::CallbackService {
     });
   }
 
-  grpc::ServerWriteReactor<v1::RunPart>* DescribeRun(grpc::CallbackServerContext* context,
-                                                     const v1::DescribeRunRequest* request) override {
+  grpc::ServerWriteReactor<v1::RunPart>* DescribeRun(
+      grpc::CallbackServerContext* context, const v1::DescribeRunRequest* request) override {
     using Call = FlowCall<v1::RunPart>;
     const auto work = [this, project = Project(), request](const std::stop_token& stop,
                                                            const Call::Send& send) {
@@ -97,8 +99,9 @@ class TransferService final : public v1::Transfer::CallbackService {
     const auto work = [this, project = Project(), request](const std::stop_token& stop,
                                                            const Call::Send& send) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, AttemptOf(*request, project));
-      const transfer::ReadFrom from{
-          .records = request->after(), .activations = request->activations(), .layouts = request->layouts()};
+      const transfer::ReadFrom from{.records = request->after(),
+                                    .activations = request->activations(),
+                                    .layouts = request->layouts()};
       const auto take = [&](const RecordBatch& batch, std::span<const Layout> layouts) {
         return send(statcollect::ToWire(batch, layouts));
       };
@@ -119,13 +122,15 @@ class TransferService final : public v1::Transfer::CallbackService {
         if (message.digests_size() < kDigestsMax) return Status::Ok();
         return send(std::exchange(message, {}));
       };
-      STATCOLLECT_RETURN_IF_ERROR(transfer::DigestRank(store_, attempt, request->rank(), take, stop));
+      STATCOLLECT_RETURN_IF_ERROR(
+          transfer::DigestRank(store_, attempt, request->rank(), take, stop));
       return message.digests_size() > 0 ? send(std::move(message)) : Status::Ok();
     };
     return Call::Start(streams_, *context, {}, work);
   }
 
-  grpc::ServerUnaryReactor* BeginCopy(grpc::CallbackServerContext*, const v1::BeginCopyRequest* request,
+  grpc::ServerUnaryReactor* BeginCopy(grpc::CallbackServerContext*,
+                                      const v1::BeginCopyRequest* request,
                                       v1::BeginCopyResponse*) override {
     return UnaryCall::Start(writes_, [this, project = Project(), request](const std::stop_token&) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, FromWire(*request));
@@ -133,7 +138,8 @@ class TransferService final : public v1::Transfer::CallbackService {
     });
   }
 
-  grpc::ServerUnaryReactor* WritePart(grpc::CallbackServerContext*, const v1::WritePartRequest* request,
+  grpc::ServerUnaryReactor* WritePart(grpc::CallbackServerContext*,
+                                      const v1::WritePartRequest* request,
                                       v1::WritePartResponse*) override {
     return UnaryCall::Start(writes_, [this, project = Project(), request](const std::stop_token&) {
       STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
@@ -154,8 +160,8 @@ class TransferService final : public v1::Transfer::CallbackService {
     return attempt.id;
   }
 
-  Status Describe(const v1::DescribeRunRequest& request, const std::string& run, const std::stop_token& stop,
-                  const FlowCall<v1::RunPart>::Send& send) {
+  Status Describe(const v1::DescribeRunRequest& request, const std::string& run,
+                  const std::stop_token& stop, const FlowCall<v1::RunPart>::Send& send) {
     const auto pass = [&](v1::RunPart part) {
       if (stop.stop_requested()) return Status(Code::kCancelled, "copy: cancelled");
       return send(std::move(part));
@@ -226,7 +232,8 @@ class TransferService final : public v1::Transfer::CallbackService {
       }
       default:
         return {Code::kInvalidArgument,
-                "copy: found a part that is not a head, document, event or rank; expected one of them; use "
+                "copy: found a part that is not a head, document, event or rank; expected one of "
+                "them; use "
                 "collectors and statctl of matching releases"};
     }
   }

@@ -1,4 +1,5 @@
-// The Transfer service: whole runs, from one collector to another (transfer.proto, statctl move migrate).
+// The Transfer service: whole runs, from one collector to another (transfer.proto, statctl move
+// migrate).
 //
 // Threads: gRPC's callback API; work runs on pools of its own, apart from queries.
 #ifndef STATCOLLECT_SERVER_API_TRANSFER_SERVICE_H_

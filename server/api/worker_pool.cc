@@ -8,7 +8,9 @@ namespace {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-Status Cancelled(const std::string& what) { return {Code::kCancelled, what + ": cancelled before it began"}; }
+Status Cancelled(const std::string& what) {
+  return {Code::kCancelled, what + ": cancelled before it began"};
+}
 
 }  // namespace
 
@@ -39,12 +41,13 @@ Status WorkerPool::Submit(std::shared_ptr<WorkItem> item) {
   {
     MutexLock lock(mutex_);
     if (closing_) return {Code::kUnavailable, options_.what + ": the collector is shutting down"};
-    const std::size_t idle = threads_.size() > running_.size() ? threads_.size() - running_.size() : 0;
+    const std::size_t idle =
+        threads_.size() > running_.size() ? threads_.size() - running_.size() : 0;
     if (waiting_.size() >= options_.waiting_max + idle) {
-      return {Code::kResourceExhausted, options_.what + ": " + std::to_string(running_.size()) + " run and " +
-                                            std::to_string(waiting_.size()) + " wait; expected at most " +
-                                            std::to_string(options_.waiting_max) +
-                                            " waiting; try again in a moment"};
+      return {Code::kResourceExhausted,
+              options_.what + ": " + std::to_string(running_.size()) + " run and " +
+                  std::to_string(waiting_.size()) + " wait; expected at most " +
+                  std::to_string(options_.waiting_max) + " waiting; try again in a moment"};
     }
     item->deadline_ = std::chrono::steady_clock::now() + options_.time_limit;
     waiting_.push_back(std::move(item));
@@ -65,15 +68,16 @@ void WorkerPool::Cancel(const std::shared_ptr<WorkItem>& item) {
 
 std::string WorkerPool::TimeLimitMessage() const {
   return options_.what + ": took longer than the collector's limit of " +
-         std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.time_limit).count()) +
+         std::to_string(
+             std::chrono::duration_cast<std::chrono::seconds>(options_.time_limit).count()) +
          " s; narrow it with --steps or --rank";
 }
 
 void WorkerPool::Work() {
   MutexLock lock(mutex_);
   while (true) {
-    work_available_.wait(mutex_,
-                         [this]() STATCOLLECT_REQUIRES(mutex_) { return closing_ || !waiting_.empty(); });
+    work_available_.wait(
+        mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return closing_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
     const std::shared_ptr<WorkItem> item = std::move(waiting_.front());
     waiting_.pop_front();

@@ -1,5 +1,5 @@
-// A few threads that run queries, a short queue of waiting ones, and one thread that watches their time
-// limits.
+// A few threads that run queries, a short queue of waiting ones, and one thread that watches their
+// time limits.
 #ifndef STATCOLLECT_SERVER_API_WORKER_POOL_H_
 #define STATCOLLECT_SERVER_API_WORKER_POOL_H_
 
@@ -20,10 +20,10 @@
 
 namespace statcollect::api {
 
-// One piece of work. It ends exactly once: by `work`, or, if it never started, by `abandon` with the reason.
-// Both run on a thread of the pool, or on the one that calls Cancel or the pool's destructor, never inside
-// Submit. The pool owns submitted items; code that may cancel one keeps a weak_ptr, so that the functions may
-// own their caller.
+// One piece of work. It ends exactly once: by `work`, or, if it never started, by `abandon` with
+// the reason. Both run on a thread of the pool, or on the one that calls Cancel or the pool's
+// destructor, never inside Submit. The pool owns submitted items; code that may cancel one keeps a
+// weak_ptr, so that the functions may own their caller.
 class WorkItem {
  public:
   WorkItem(std::function<void(const WorkItem&)> work, std::function<void(const Status&)> abandon)
@@ -58,18 +58,19 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // kResourceExhausted if too many items wait; the item is then dropped without calling either function.
+  // kResourceExhausted if too many items wait; the item is then dropped without calling either
+  // function.
   Status Submit(std::shared_ptr<WorkItem> item);
-  // Asks a running item to stop; a waiting one is abandoned at once and frees its place. No effect on an item
-  // that has ended.
+  // Asks a running item to stop; a waiting one is abandoned at once and frees its place. No effect
+  // on an item that has ended.
   void Cancel(const std::shared_ptr<WorkItem>& item);
   std::string TimeLimitMessage() const;
 
  private:
   void Work();
   void Watch();
-  // Stops running items that are past their deadline. Removes waiting ones from the queue and returns them,
-  // to be abandoned without the lock.
+  // Stops running items that are past their deadline. Removes waiting ones from the queue and
+  // returns them, to be abandoned without the lock.
   std::vector<std::shared_ptr<WorkItem>> ExpireLocked(std::chrono::steady_clock::time_point now)
       STATCOLLECT_REQUIRES(mutex_);
   std::chrono::steady_clock::time_point NextDeadlineLocked() const STATCOLLECT_REQUIRES(mutex_);

@@ -68,10 +68,9 @@ Result<AddressList> AddressList::Parse(const std::string& flag, const std::strin
   for (std::string part; std::getline(parts, part, ',');) {
     Network network;
     if (!ParseNetwork(std::string(Trimmed(part, " ")), &network)) {
-      return Status(
-          Code::kInvalidArgument,
-          flag + ": '" + Printable(part) +
-              "' is not an address or a network; expected a list such as 192.0.2.0/24,10.1.2.3,fd00::/8");
+      return Status(Code::kInvalidArgument, flag + ": '" + Printable(part) +
+                                                "' is not an address or a network; expected a list "
+                                                "such as 192.0.2.0/24,10.1.2.3,fd00::/8");
     }
     list.networks_.push_back(network);
   }
@@ -97,7 +96,9 @@ std::string AddressText(const sockaddr& address) {
   if (!bytes) return "an address of another kind";
   const bool v4 = address.sa_family == AF_INET;
   const void* from = bytes->data() + (v4 ? 12 : 0);
-  return inet_ntop(v4 ? AF_INET : AF_INET6, from, text.data(), text.size()) == nullptr ? "?" : text.data();
+  return inet_ntop(v4 ? AF_INET : AF_INET6, from, text.data(), text.size()) == nullptr
+             ? "?"
+             : text.data();
 }
 
 }  // namespace statcollect

@@ -1,4 +1,5 @@
-// The webhook's message about an alarm: an object with the fields of an event as `statctl show RUN --events` prints it.
+// The webhook's message about an alarm: an object with the fields of an event as `statctl show RUN
+// --events` prints it.
 #ifndef STATCOLLECT_SERVER_CONTROL_ALARM_MESSAGE_H_
 #define STATCOLLECT_SERVER_CONTROL_ALARM_MESSAGE_H_
 

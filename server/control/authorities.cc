@@ -28,8 +28,10 @@ std::string FirstFile(std::span<const std::string> files) {
 }
 
 std::string SystemAuthorities() {
-  // As OpenSSL's and curl's command lines do: what is named is used, even if it is not there, so that the error names it.
-  if (const char* named = std::getenv("SSL_CERT_FILE"); named != nullptr && *named != '\0') return named;
+  // As OpenSSL's and curl's command lines do: what is named is used, even if it is not there, so
+  // that the error names it.
+  if (const char* named = std::getenv("SSL_CERT_FILE"); named != nullptr && *named != '\0')
+    return named;
   const std::vector<std::string> files = {
       BuiltIn(),
       "/etc/ssl/certs/ca-certificates.crt",                 // Debian, Ubuntu, Arch

@@ -10,8 +10,9 @@ namespace statcollect {
 // The first of the files that exists, or "".
 std::string FirstFile(std::span<const std::string> files);
 
-// The PEM file of the authorities that this system trusts; "": no file was found, and libcurl's own default applies. SSL_CERT_FILE
-// wins. A libcurl that came in a wheel or bundle was built on Debian; other distributions keep the file elsewhere.
+// The PEM file of the authorities that this system trusts; "": no file was found, and libcurl's own
+// default applies. SSL_CERT_FILE wins. A libcurl that came in a wheel or bundle was built on
+// Debian; other distributions keep the file elsewhere.
 std::string SystemAuthorities();
 
 }  // namespace statcollect

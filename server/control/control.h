@@ -1,5 +1,5 @@
-// The collector's own status and administration, as an interface: ingest implements it, api and the HTTP
-// pages use it, so that neither depends on the other.
+// The collector's own status and administration, as an interface: ingest implements it, api and the
+// HTTP pages use it, so that neither depends on the other.
 #ifndef STATCOLLECT_SERVER_CONTROL_CONTROL_H_
 #define STATCOLLECT_SERVER_CONTROL_CONTROL_H_
 
@@ -18,9 +18,9 @@ namespace statcollect {
 struct RetentionStatus {
   std::int64_t age_seconds_max = 0;  // 0: no limit
   std::uint64_t disk_bytes_max = 0;  // 0: no limit
-  std::string note;                  // why it removes less than the limits require; empty if it does not
-  std::uint64_t runs_removed = 0;    // since start
-  std::uint64_t bytes_removed = 0;   // approximate, since start
+  std::string note;  // why it removes less than the limits require; empty if it does not
+  std::uint64_t runs_removed = 0;   // since start
+  std::uint64_t bytes_removed = 0;  // approximate, since start
   struct Next {
     std::string run;
     std::int64_t last_write_unix_nanos = 0;
@@ -41,12 +41,12 @@ struct AlarmStatus {
   std::uint64_t skipped_records = 0;            // skipped because the evaluation could not keep up
   std::uint64_t state_bytes = 0;
   std::uint64_t webhook_sent = 0, webhook_failed = 0, webhook_dropped = 0;  // messages, since start
-  std::string webhook;                                                      // its address; empty: none
+  std::string webhook;  // its address; empty: none
 };
 
 // Who was kept out, and slowed down, since start.
 struct AccessStatus {
-  bool on = false;                                           // every call needs a token or a certificate
+  bool on = false;  // every call needs a token or a certificate
   std::uint64_t unauthenticated = 0, permission_denied = 0;  // calls
   std::uint64_t streams_refused = 0;                         // over a caller's limit
   std::uint64_t throttled_millis = 0;  // that streams waited for a limit of bytes a second
@@ -92,7 +92,7 @@ struct CollectorStatus {
   std::uint64_t projects_full = 0;                  // over their limit of disk
   std::map<std::string, ProjectDisk> project_disk;  // if there are limits
   std::string http_address;                         // "127.0.0.1:7434"; empty: off
-  std::string grpc_address;                         // "127.0.0.1:7433" or "unix:/run/statcollect.sock"
+  std::string grpc_address;  // "127.0.0.1:7433" or "unix:/run/statcollect.sock"
   bool ready() const { return state == "ready"; }
 };
 
@@ -120,23 +120,24 @@ class CollectorControl {
  public:
   virtual ~CollectorControl() = default;
   virtual CollectorStatus GetStatus() = 0;
-  // Removes the run. kNotFound; kFailedPrecondition while a stream of the run is open, unless `force`, which
-  // closes the streams first.
+  // Removes the run. kNotFound; kFailedPrecondition while a stream of the run is open, unless
+  // `force`, which closes the streams first.
   virtual Result<DeletedRun> DeleteRun(const std::string& run, bool force) = 0;
   // Exempts a run from retention, or ends the exemption. kNotFound.
   virtual Status KeepRun(const std::string& run, bool keep) = 0;
-  // Asks the run's open streams to record tensors in these steps only, and remembers it for ranks that
-  // connect later. Returns the number of streams asked. kNotFound; kInvalidArgument: the steps do not parse;
-  // kFailedPrecondition: no stream of the run is open.
+  // Asks the run's open streams to record tensors in these steps only, and remembers it for ranks
+  // that connect later. Returns the number of streams asked. kNotFound; kInvalidArgument: the steps
+  // do not parse; kFailedPrecondition: no stream of the run is open.
   virtual Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) = 0;
-  // Asks ranks of the run's newest launch (none: all) to keep the raw values of an activation in a future
-  // step. The request is durable: ranks that connect later are asked, too. kNotFound: no such run or rank;
-  // kFailedPrecondition: no stream of the run is open or may reopen soon; kOutOfRange: the step has passed on
-  // all of them.
+  // Asks ranks of the run's newest launch (none: all) to keep the raw values of an activation in a
+  // future step. The request is durable: ranks that connect later are asked, too. kNotFound: no
+  // such run or rank; kFailedPrecondition: no stream of the run is open or may reopen soon;
+  // kOutOfRange: the step has passed on all of them.
   virtual Result<RequestedCapture> RequestCapture(const std::string& run,
                                                   const std::vector<std::uint32_t>& ranks,
                                                   const CaptureSpec& spec) = 0;
-  // Writes a consistent copy of the store with everything acknowledged before the call. Has no time limit.
+  // Writes a consistent copy of the store with everything acknowledged before the call. Has no time
+  // limit.
   virtual Result<MadeCheckpoint> Checkpoint(const std::string& directory) = 0;
   // Whether a stream of the rank is open. `attempt` is the store's attempt id.
   virtual bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) = 0;

@@ -21,8 +21,8 @@ struct FeedEvent {
   EventRecord event;
 };
 
-// Thread-safe. Followers are called one at a time, with the feed's mutex held: they must not block or call
-// the feed.
+// Thread-safe. Followers are called one at a time, with the feed's mutex held: they must not block
+// or call the feed.
 class EventFeed {
  public:
   using Follower = std::function<void(const FeedEvent*)>;  // null: the feed has ended
@@ -30,8 +30,8 @@ class EventFeed {
   // `runs` hears of every event's run; null: nobody does. It must outlive the feed.
   explicit EventFeed(RunFeed* runs = nullptr) : runs_(runs) {}
 
-  // After it returns, the follower gets every published event of the run, until Unfollow with the returned
-  // id.
+  // After it returns, the follower gets every published event of the run, until Unfollow with the
+  // returned id.
   std::uint64_t Follow(const std::string& run, Follower follower) {
     MutexLock lock(mutex_);
     if (closed_) {
@@ -70,7 +70,8 @@ class EventFeed {
   Mutex mutex_;
   bool closed_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::uint64_t last_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
-  std::map<std::uint64_t, std::pair<std::string, Follower>> followers_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::pair<std::string, Follower>> followers_
+      STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

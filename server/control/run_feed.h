@@ -1,4 +1,5 @@
-// Which runs have changed since somebody looked. While nobody does, a change costs one look at a flag.
+// Which runs have changed since somebody looked. While nobody does, a change costs one look at a
+// flag.
 #ifndef STATCOLLECT_SERVER_CONTROL_RUN_FEED_H_
 #define STATCOLLECT_SERVER_CONTROL_RUN_FEED_H_
 
@@ -14,7 +15,8 @@
 
 namespace statcollect {
 
-// Thread-safe. The watcher is called with the feed's mutex held: it must not block or call the feed.
+// Thread-safe. The watcher is called with the feed's mutex held: it must not block or call the
+// feed.
 class RunFeed {
  public:
   // Runs with anything new, and how many events each of them has got since the watch began.

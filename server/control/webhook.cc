@@ -51,14 +51,16 @@ void InitializeCurl() {
   (void)initialized;  // if it failed, so does every attempt, which says why
 }
 
-// For messages about a URL that need not be one: without what may be a secret, its user and its path.
+// For messages about a URL that need not be one: without what may be a secret, its user and its
+// path.
 std::string WithoutPath(const std::string& url) {
   const std::size_t scheme = url.find("://");
   const std::size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
   const std::size_t end = std::min(url.find_first_of("/?#", begin), url.size());
   const std::string authority = url.substr(begin, end - begin);
   const std::size_t at = authority.rfind('@');
-  return url.substr(0, begin) + (at == std::string::npos ? authority : "..." + authority.substr(at)) +
+  return url.substr(0, begin) +
+         (at == std::string::npos ? authority : "..." + authority.substr(at)) +
          (end + 1 < url.size() ? url.substr(end, 1) + "..." : url.substr(end));
 }
 
@@ -101,8 +103,8 @@ class Request {
   std::string forbidden_;  // an address that is in none of the allowed networks
 };
 
-Request::Request(const WebhookTarget& target, const WebhookOptions& options, const std::string& json,
-                 const std::vector<std::string>& signature)
+Request::Request(const WebhookTarget& target, const WebhookOptions& options,
+                 const std::string& json, const std::vector<std::string>& signature)
     : options_(options) {
   for (const char* header : {"Content-Type: application/json", "Connection: close", "Expect:"}) {
     headers_.reset(curl_slist_append(headers_.release(), header));
@@ -124,7 +126,8 @@ Request::Request(const WebhookTarget& target, const WebhookOptions& options, con
   Set(CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout.count()));
   Set(CURLOPT_NOSIGNAL, 1L);
   Set(CURLOPT_QUICK_EXIT, 1L);  // does not wait for a thread that looks up a name
-  if (const std::string authorities = options.ca_file.empty() ? SystemAuthorities() : options.ca_file;
+  if (const std::string authorities =
+          options.ca_file.empty() ? SystemAuthorities() : options.ca_file;
       !authorities.empty()) {
     Set(CURLOPT_CAINFO, authorities.c_str());
   }
@@ -153,14 +156,16 @@ std::size_t Request::OnHeader(char* line, std::size_t size, std::size_t n, void*
 }
 
 Outcome Request::OutcomeOf(CURLcode code) const {
-  if (set_up_ != CURLE_OK) return {.why = std::string("set up the request: ") + curl_easy_strerror(set_up_)};
+  if (set_up_ != CURLE_OK)
+    return {.why = std::string("set up the request: ") + curl_easy_strerror(set_up_)};
   if (answered_) {
     const long status = HttpStatus();
     if (status >= 200 && status < 300) return {.sent = true};
     return {.why = "got HTTP status " + std::to_string(status) + "; expected 2xx"};
   }
   if (!forbidden_.empty())
-    return {.why = "its address " + forbidden_ + " is in none of the networks of --alarm-webhook-allow"};
+    return {.why = "its address " + forbidden_ +
+                   " is in none of the networks of --alarm-webhook-allow"};
   std::string why = error_[0] == '\0' ? curl_easy_strerror(code) : error_.data();
   if (code == CURLE_PEER_FAILED_VERIFICATION) {
     why += "; --alarm-webhook-ca names the file of the authority that signed it";
@@ -172,18 +177,20 @@ Outcome Request::OutcomeOf(CURLcode code) const {
 
 Result<WebhookTarget> ParseWebhook(const std::string& url) {
   const auto wrong = [&](const std::string& found) {
-    return Status(
-        Code::kInvalidArgument,
-        "--alarm-webhook: '" + Printable(WithoutPath(url)) + "': " + found +
-            "; expected http://HOST:PORT/PATH or https://HOST/PATH, such as http://127.0.0.1:9000/alarms");
+    return Status(Code::kInvalidArgument,
+                  "--alarm-webhook: '" + Printable(WithoutPath(url)) + "': " + found +
+                      "; expected http://HOST:PORT/PATH or https://HOST/PATH, such as "
+                      "http://127.0.0.1:9000/alarms");
   };
-  if (url.size() > kUrlBytesMax) return wrong("it has more than " + std::to_string(kUrlBytesMax) + " bytes");
+  if (url.size() > kUrlBytesMax)
+    return wrong("it has more than " + std::to_string(kUrlBytesMax) + " bytes");
   if (!ValidateTensorName("address", url).ok()) return wrong("it is not printable text");
   const Url parts(curl_url());
   const CURLUcode parsed = curl_url_set(parts.get(), CURLUPART_URL, url.c_str(), 0);
   if (parsed != CURLUE_OK) return wrong(curl_url_strerror(parsed));
   const auto scheme = PartOf(parts.get(), CURLUPART_SCHEME);
-  if (scheme != "http" && scheme != "https") return wrong("it begins with neither http:// nor https://");
+  if (scheme != "http" && scheme != "https")
+    return wrong("it begins with neither http:// nor https://");
   if (PartOf(parts.get(), CURLUPART_USER)) return wrong("it contains a user name");
   WebhookTarget target{.url = url,
                        .host = PartOf(parts.get(), CURLUPART_HOST).value_or(""),
@@ -195,9 +202,10 @@ Result<WebhookTarget> ParseWebhook(const std::string& url) {
   if (target.host.starts_with('[') && target.host.ends_with(']')) {
     target.host = target.host.substr(1, target.host.size() - 2);
   }
-  target.shown = *scheme + "://" +
-                 (target.host.find(':') == std::string::npos ? target.host : "[" + target.host + "]") + ":" +
-                 target.port + (target.path == "/" ? "/" : "/...");
+  target.shown =
+      *scheme + "://" +
+      (target.host.find(':') == std::string::npos ? target.host : "[" + target.host + "]") + ":" +
+      target.port + (target.path == "/" ? "/" : "/...");
   return target;
 }
 
@@ -238,9 +246,11 @@ class Webhook::Sender {
   void Run() {
     MutexLock lock(mutex_);
     while (true) {
-      changed_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return stopping_ || !queue_.empty(); });
+      changed_.wait(mutex_,
+                    [this]() STATCOLLECT_REQUIRES(mutex_) { return stopping_ || !queue_.empty(); });
       if (stopping_) return;
-      const std::string& json = queue_.front();  // stays in the queue, and counts there, until it is settled
+      const std::string& json =
+          queue_.front();  // stays in the queue, and counts there, until it is settled
       lock.unlock();
       const bool settled = Deliver(json);
       lock.lock();
@@ -296,7 +306,8 @@ class Webhook::Sender {
         outcome = Outcome{.why = curl_multi_strerror(code)};
         break;
       }
-      if (running > 0) (void)curl_multi_poll(multi_.get(), nullptr, 0, 1000, nullptr);  // or until a wakeup
+      if (running > 0)
+        (void)curl_multi_poll(multi_.get(), nullptr, 0, 1000, nullptr);  // or until a wakeup
     }
     int left = 0;
     while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &left)) {
@@ -323,7 +334,8 @@ class Webhook::Sender {
 };
 
 Webhook::Webhook(WebhookTarget target, WebhookOptions options)
-    : sender_((InitializeCurl(), std::make_unique<Sender>(std::move(target), std::move(options)))) {}
+    : sender_((InitializeCurl(), std::make_unique<Sender>(std::move(target), std::move(options)))) {
+}
 Webhook::~Webhook() = default;
 
 void Webhook::Post(std::string json) { sender_->Post(std::move(json)); }

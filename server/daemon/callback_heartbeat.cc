@@ -35,8 +35,8 @@ void CallbackHeartbeat::Beat() {
   context_ = std::make_unique<grpc::ClientContext>();
   const grpc::Slice empty;
   request_ = grpc::ByteBuffer(&empty, 1);  // gRPC refuses to send one without a slice
-  nowhere_.UnaryCall(context_.get(), "/statcollect/Nowhere", grpc::StubOptions(), &request_, &answer_,
-                     [this](const grpc::Status&) {
+  nowhere_.UnaryCall(context_.get(), "/statcollect/Nowhere", grpc::StubOptions(), &request_,
+                     &answer_, [this](const grpc::Status&) {
                        calling_ = false;
                        calling_.notify_one();
                      });

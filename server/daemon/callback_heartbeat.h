@@ -11,9 +11,10 @@
 
 namespace statcollect {
 
-// Keeps gRPC's callback threads listening. In gRPC 1.51 (CallbackAlternativeCQ), such a thread that has had nothing
-// to do for a second sleeps for 100 ms; if all of them sleep, a call waits. Several times a second, this gives them a
-// call that fails at once, on a channel that leads nowhere. Used and destroyed on the thread of `io`.
+// Keeps gRPC's callback threads listening. In gRPC 1.51 (CallbackAlternativeCQ), such a thread that
+// has had nothing to do for a second sleeps for 100 ms; if all of them sleep, a call waits. Several
+// times a second, this gives them a call that fails at once, on a channel that leads nowhere. Used
+// and destroyed on the thread of `io`.
 class CallbackHeartbeat {
  public:
   explicit CallbackHeartbeat(boost::asio::io_context& io);

@@ -45,8 +45,10 @@ bool IsAnyAddress(const std::string& host) { return host == "0.0.0.0" || host ==
 // An address that means "all of this machine" is no name for it.
 std::vector<std::string> HostsOf(const DaemonConfig& config) {
   std::vector<std::string> hosts = tls::OwnHosts();
-  for (const std::string& host : {config.listen.host, config.http ? config.http->host : std::string()}) {
-    if (!host.empty() && !IsAnyAddress(host) && std::find(hosts.begin(), hosts.end(), host) == hosts.end())
+  for (const std::string& host :
+       {config.listen.host, config.http ? config.http->host : std::string()}) {
+    if (!host.empty() && !IsAnyAddress(host) &&
+        std::find(hosts.begin(), hosts.end(), host) == hosts.end())
       hosts.push_back(host);
   }
   return hosts;
@@ -55,11 +57,12 @@ std::vector<std::string> HostsOf(const DaemonConfig& config) {
 // A token in a file of its own; its record is kept once the file is written.
 Status MakeToken(const std::string& path, const char* scopes, access::TokenRecords& records) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto token, access::MakeToken());
-  records[std::string(*access::TokenId(token))] = {.digest = access::DigestOf(token),
-                                                   .scopes = access::ParseScopes(scopes).value(),
-                                                   .created = SystemClock().UnixNanos() / 1'000'000'000,
-                                                   .expires = {},
-                                                   .revoked = {}};
+  records[std::string(*access::TokenId(token))] = {
+      .digest = access::DigestOf(token),
+      .scopes = access::ParseScopes(scopes).value(),
+      .created = SystemClock().UnixNanos() / 1'000'000'000,
+      .expires = {},
+      .revoked = {}};
   return tls::ReplaceFile(path, token + "\n", 0600);
 }
 
@@ -72,8 +75,10 @@ Status MakeTokens(const DaemonConfig& config, const AutoFiles& files) {
 
 // The line that sets a client's variables.
 std::string VariablesLine(const std::string& prefix, const std::string& collector,
-                          const tls::AuthorityFiles& files, bool mutual, const std::string& token_file) {
-  std::string line = "  export " + prefix + "_COLLECTOR=" + collector + ' ' + prefix + "_TLS_CA=" + files.ca;
+                          const tls::AuthorityFiles& files, bool mutual,
+                          const std::string& token_file) {
+  std::string line =
+      "  export " + prefix + "_COLLECTOR=" + collector + ' ' + prefix + "_TLS_CA=" + files.ca;
   if (mutual)
     line += ' ' + prefix + "_TLS_CERT=" + files.client_certificate + ' ' + prefix +
             "_TLS_KEY=" + files.client_key;
@@ -85,7 +90,8 @@ std::string VariablesLine(const std::string& prefix, const std::string& collecto
 std::string NameForClients(const Endpoint& listen) {
   if (!IsAnyAddress(listen.host)) return listen.ToString();
   const auto hosts = tls::OwnHosts();
-  return Endpoint{.host = hosts.size() > 3 ? hosts[3] : "127.0.0.1", .port = listen.port}.ToString();
+  return Endpoint{.host = hosts.size() > 3 ? hosts[3] : "127.0.0.1", .port = listen.port}
+      .ToString();
 }
 
 }  // namespace
@@ -122,16 +128,18 @@ void PrintClientVariables(const DaemonConfig& config, const Endpoint* listen) {
   std::string text = "Ranks need these variables, and on other machines copies of the files:\n" +
                      line("STATAGENT", own.agents_token) + "statctl needs:\n" +
                      line("STATCTL", own.statctl_token);
-  if (!Exists(own.agents_token)) text += "and tokens; statcollectord token create makes more of them.\n";
-  std::fputs(text.c_str(), stderr);  // one write: other output of a terminal must not land inside of a line
+  if (!Exists(own.agents_token))
+    text += "and tokens; statcollectord token create makes more of them.\n";
+  std::fputs(text.c_str(),
+             stderr);  // one write: other output of a terminal must not land inside of a line
 }
 
 int RunTlsCommand(int argc, const char* const* argv) {
   CLI::App app("Certificates for the collector", "statcollectord tls");
   app.require_subcommand(1);
-  CLI::App* init = app.add_subcommand(
-      "init",
-      "Makes a private authority and certificates that it signed, or new ones of an authority that is there");
+  CLI::App* init = app.add_subcommand("init",
+                                      "Makes a private authority and certificates that it signed, "
+                                      "or new ones of an authority that is there");
   std::string directory;
   std::vector<std::string> hosts;
   init->add_option("DIR", directory, "Folder for the files; made if missing")->required();
@@ -143,7 +151,8 @@ int RunTlsCommand(int argc, const char* const* argv) {
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    SayError("statcollectord tls", std::string(error.what()) + "; see statcollectord tls init --help");
+    SayError("statcollectord tls",
+             std::string(error.what()) + "; see statcollectord tls init --help");
     return 2;
   }
   const bool named = !hosts.empty();
@@ -158,10 +167,12 @@ int RunTlsCommand(int argc, const char* const* argv) {
       named ? Endpoint{.host = hosts.front(), .port = DaemonConfig().listen.port}.ToString()
             : NameForClients({.host = "0.0.0.0", .port = DaemonConfig().listen.port});
   std::printf("The collector, which then asks its clients for certificates:\n");
-  std::printf("  statcollectord --listen 0.0.0.0:%u --tls-cert %s --tls-key %s --tls-client-ca %s\n",
-              unsigned{DaemonConfig().listen.port}, files.certificate.c_str(), files.key.c_str(),
-              files.ca.c_str());
-  std::printf("Ranks need these variables, and on other machines copies of the files; then statctl:\n");
+  std::printf(
+      "  statcollectord --listen 0.0.0.0:%u --tls-cert %s --tls-key %s --tls-client-ca %s\n",
+      unsigned{DaemonConfig().listen.port}, files.certificate.c_str(), files.key.c_str(),
+      files.ca.c_str());
+  std::printf(
+      "Ranks need these variables, and on other machines copies of the files; then statctl:\n");
   for (const char* prefix : {"STATAGENT", "STATCTL"})
     std::fputs(VariablesLine(prefix, address, files, true, "").c_str(), stdout);
   std::printf("Keep %s: it signs certificates that all of them trust.\n", files.ca_key.c_str());

@@ -10,11 +10,12 @@
 
 namespace statcollect {
 
-// Null without TLS. With --tls-auto, DATA-DIR/tls is made if it is missing, and two tokens if there are none.
-// kInvalidArgument, kInternal: the files cannot be used or made.
+// Null without TLS. With --tls-auto, DATA-DIR/tls is made if it is missing, and two tokens if there
+// are none. kInvalidArgument, kInternal: the files cannot be used or made.
 Result<std::unique_ptr<tls::Reloader>> OpenCertificates(const DaemonConfig& config);
 
-// With --tls-auto: says on standard error what the clients of `listen` need (null: those of the Unix socket).
+// With --tls-auto: says on standard error what the clients of `listen` need (null: those of the
+// Unix socket).
 void PrintClientVariables(const DaemonConfig& config, const Endpoint* listen);
 
 // `statcollectord tls init DIR [--host NAME...]`: the exit code.

@@ -22,17 +22,18 @@ namespace statcollect {
 
 struct DaemonConfig {
   std::string data_dir = "./statcollect-data";
-  std::string store =
-      "rocksdb";  // below data_dir; or the address of a ClickHouse, see server/store/clickhouse/dsn.h
+  std::string store = "rocksdb";  // below data_dir; or the address of a ClickHouse, see
+                                  // server/store/clickhouse/dsn.h
   bool UsesClickHouse() const { return store != "rocksdb"; }
   Endpoint listen{.host = "127.0.0.1", .port = 7433};  // gRPC
   bool listens_tcp = true;                             // on `listen`
-  LocalSocketOptions socket;                           // gRPC, too; always plain text; without a path: none
+  LocalSocketOptions socket;  // gRPC, too; always plain text; without a path: none
   std::optional<Endpoint> http = Endpoint{.host = "127.0.0.1", .port = 7434};  // absent: off
-  bool fsync = true;      // false: acknowledge once the operating system has the data
-  tls::Files tls;         // of both addresses; without a certificate they speak plain text
-  bool tls_auto = false;  // make the files below data_dir/tls, and tokens, if they are missing, and use them
-  bool tls_1_2 = false;   // allow TLS 1.2, too
+  bool fsync = true;  // false: acknowledge once the operating system has the data
+  tls::Files tls;     // of both addresses; without a certificate they speak plain text
+  bool tls_auto =
+      false;  // make the files below data_dir/tls, and tokens, if they are missing, and use them
+  bool tls_1_2 = false;  // allow TLS 1.2, too
   bool UsesTls() const { return tls_auto || !tls.certificate.empty(); }
   std::set<std::string, std::less<>>
       http_allowed_hosts;                // more names that a request's Host may have, lower case
@@ -51,10 +52,11 @@ struct DaemonConfig {
   DiskLimit max_disk;                 // of the store
   ProjectLimits project_limits;       // of the runs of a project
   AlarmSettings alarms;
-  std::string alarm_webhook;              // http[s]://HOST[:PORT][/PATH]; empty: none
-  std::string alarm_webhook_ca;           // file of certificate authorities, PEM; empty: the system's
-  std::string alarm_webhook_secret_file;  // of the key that signs its messages; empty: they are not signed
-  AddressList alarm_webhook_allow;        // networks that it may be in; empty: all
+  std::string alarm_webhook;     // http[s]://HOST[:PORT][/PATH]; empty: none
+  std::string alarm_webhook_ca;  // file of certificate authorities, PEM; empty: the system's
+  std::string
+      alarm_webhook_secret_file;  // of the key that signs its messages; empty: they are not signed
+  AddressList alarm_webhook_allow;  // networks that it may be in; empty: all
   std::vector<std::string>
       tls_principals;      // what names in client certificates allow, as ParseGrants takes it
   bool no_tokens = false;  // serve a store without tokens that was used with them
@@ -79,8 +81,9 @@ struct ParsedCommandLine {
   std::string text;
 };
 
-// Never exits or prints by itself. Errors return exit code 2: unknown flags, an unreadable or invalid
-// configuration file, invalid addresses, and addresses that other machines can reach without `insecure`.
+// Never exits or prints by itself. Errors return exit code 2: unknown flags, an unreadable or
+// invalid configuration file, invalid addresses, and addresses that other machines can reach
+// without `insecure`.
 ParsedCommandLine ParseCommandLine(int argc, const char* const* argv, const std::string& version);
 
 }  // namespace statcollect

@@ -18,7 +18,8 @@ constexpr std::uint64_t kOtherFiles = 64;
 DescriptorBudget DivideDescriptors(std::uint64_t all) {
   all = std::min<std::uint64_t>(all, 1u << 30);
   const std::uint64_t reserve = std::min(std::clamp<std::uint64_t>(all / 4, 256, 8192), all / 2);
-  return {.store_files = static_cast<int>(reserve > 2 * kOtherFiles ? reserve - kOtherFiles : reserve / 2),
+  return {.store_files =
+              static_cast<int>(reserve > 2 * kOtherFiles ? reserve - kOtherFiles : reserve / 2),
           .connections_end = static_cast<int>(all - reserve)};
 }
 

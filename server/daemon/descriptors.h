@@ -1,5 +1,5 @@
-// How the process's file descriptors are divided. A store that cannot open a file stops accepting records, so
-// it has its own, which connections cannot take.
+// How the process's file descriptors are divided. A store that cannot open a file stops accepting
+// records, so it has its own, which connections cannot take.
 #ifndef STATCOLLECT_SERVER_DAEMON_DESCRIPTORS_H_
 #define STATCOLLECT_SERVER_DAEMON_DESCRIPTORS_H_
 
@@ -17,8 +17,8 @@ struct DescriptorBudget {
 // For a process that may have `all` open at a time.
 DescriptorBudget DivideDescriptors(std::uint64_t all);
 
-// Raises the process's limit as far as the system lets it. `warn`: called if that is too little for a few
-// hundred ranks.
+// Raises the process's limit as far as the system lets it. `warn`: called if that is too little for
+// a few hundred ranks.
 DescriptorBudget TakeDescriptors(const std::function<void(const std::string& line)>& warn);
 
 }  // namespace statcollect

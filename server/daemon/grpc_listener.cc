@@ -28,10 +28,11 @@ constexpr int kRetryMs = 50;
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
 Status CannotListen(const Endpoint& wanted, const std::string& why) {
-  return {Code::kUnavailable, "listen for gRPC on " + wanted.ToString() +
-                                  ": the address is in use or not on this machine (" + why +
-                                  "); stop the process that uses it (see ss -ltnp) or set a different one "
-                                  "with --listen"};
+  return {Code::kUnavailable,
+          "listen for gRPC on " + wanted.ToString() +
+              ": the address is in use or not on this machine (" + why +
+              "); stop the process that uses it (see ss -ltnp) or set a different one "
+              "with --listen"};
 }
 
 void SetOption(int descriptor, int level, int option, int value) {
@@ -43,8 +44,10 @@ int ListenOn(const addrinfo& address) {
   const int descriptor =
       socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol);
   if (descriptor < 0) return -1;
-  SetOption(descriptor, SOL_SOCKET, SO_REUSEADDR, 1);  // but not SO_REUSEPORT: a second daemon is refused
-  if (bind(descriptor, address.ai_addr, address.ai_addrlen) == 0 && listen(descriptor, kBacklog) == 0)
+  SetOption(descriptor, SOL_SOCKET, SO_REUSEADDR,
+            1);  // but not SO_REUSEPORT: a second daemon is refused
+  if (bind(descriptor, address.ai_addr, address.ai_addrlen) == 0 &&
+      listen(descriptor, kBacklog) == 0)
     return descriptor;
   const int error = errno;
   close(descriptor);
@@ -80,7 +83,8 @@ bool OpenConnections::Full(std::size_t connections_max, Clock::time_point now) {
   if (now < full_until_) return true;
   std::erase_if(sockets_, [](const auto& entry) {
     struct stat found {};
-    return fstat(entry.first, &found) != 0 || !S_ISSOCK(found.st_mode) || found.st_ino != entry.second;
+    return fstat(entry.first, &found) != 0 || !S_ISSOCK(found.st_mode) ||
+           found.st_ino != entry.second;
   });
   if (sockets_.size() < connections_max) return false;
   full_until_ = now + kLookInterval;
@@ -91,21 +95,23 @@ GrpcListener::GrpcListener(Endpoint endpoint, const ListenerLimits& limits,
                            std::function<void(const std::string&)> log)
     : endpoint_(std::move(endpoint)), limits_(limits), log_(std::move(log)) {}
 
-Result<std::unique_ptr<GrpcListener>> GrpcListener::Open(const Endpoint& wanted, const ListenerLimits& limits,
-                                                         std::function<void(const std::string&)> log) {
+Result<std::unique_ptr<GrpcListener>> GrpcListener::Open(
+    const Endpoint& wanted, const ListenerLimits& limits,
+    std::function<void(const std::string&)> log) {
   std::unique_ptr<GrpcListener> listener(new GrpcListener(wanted, limits, std::move(log)));
   STATCOLLECT_RETURN_IF_ERROR(listener->Bind(wanted));
   return listener;
 }
 
-Result<std::unique_ptr<GrpcListener>> GrpcListener::OpenSocket(const LocalSocketOptions& wanted,
-                                                               const ListenerLimits& limits,
-                                                               std::function<void(const std::string&)> log) {
+Result<std::unique_ptr<GrpcListener>> GrpcListener::OpenSocket(
+    const LocalSocketOptions& wanted, const ListenerLimits& limits,
+    std::function<void(const std::string&)> log) {
   std::unique_ptr<GrpcListener> listener(new GrpcListener({}, limits, std::move(log)));
   STATCOLLECT_ASSIGN_OR_RETURN(listener->socket_, LocalSocket::Open(wanted));
   listener->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (listener->wake_ < 0)
-    return Status(Code::kUnavailable, "listen for gRPC on unix:" + wanted.path + ": " + ErrorText(errno));
+    return Status(Code::kUnavailable,
+                  "listen for gRPC on unix:" + wanted.path + ": " + ErrorText(errno));
   return listener;
 }
 
@@ -118,13 +124,15 @@ Status GrpcListener::Bind(const Endpoint& wanted) {
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
   const std::string port = std::to_string(wanted.port);
-  if (const int failed = getaddrinfo(wanted.host.c_str(), port.c_str(), &hints, &found); failed != 0)
+  if (const int failed = getaddrinfo(wanted.host.c_str(), port.c_str(), &hints, &found);
+      failed != 0)
     return CannotListen(wanted, gai_strerror(failed));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   int error = 0;
   for (addrinfo* address = found; address != nullptr; address = address->ai_next) {
     if (address->ai_family != AF_INET && address->ai_family != AF_INET6) continue;
-    if (!listeners_.empty()) SetPort(address->ai_addr, endpoint_.port);  // the same on all addresses
+    if (!listeners_.empty())
+      SetPort(address->ai_addr, endpoint_.port);  // the same on all addresses
     const int descriptor = ListenOn(*address);
     if (descriptor < 0) {
       error = errno;
@@ -163,7 +171,8 @@ void GrpcListener::Run() {
     watched.push_back({.fd = descriptor, .events = POLLIN, .revents = 0});
   if (socket_) watched.push_back({.fd = socket_->descriptor(), .events = POLLIN, .revents = 0});
   while (true) {
-    if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) poll(watched.data(), 1, kRetryMs);
+    if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR)
+      poll(watched.data(), 1, kRetryMs);
     if (watched[0].revents != 0) return;
     for (std::size_t i = 1; i < watched.size(); ++i) {
       if (watched[i].revents != 0) AcceptFrom(watched[i].fd);
@@ -171,7 +180,8 @@ void GrpcListener::Run() {
   }
 }
 
-// One: the others of the backlog are announced again, and Stop is not kept waiting by a flood of them.
+// One: the others of the backlog are announced again, and Stop is not kept waiting by a flood of
+// them.
 void GrpcListener::AcceptFrom(int listener) {
   const int descriptor = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (descriptor < 0) {
@@ -215,7 +225,8 @@ void GrpcListener::Refuse(const std::string& why) {
 // As gRPC prepares the connections that it accepts itself.
 void GrpcListener::Prepare(int descriptor) const {
   SetOption(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetOption(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limits_.ping_timeout.count()));
+  SetOption(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
+            static_cast<int>(limits_.ping_timeout.count()));
 }
 
 }  // namespace statcollect

@@ -1,6 +1,6 @@
-// Accepts the connections of the gRPC server, which cannot limit them by itself: at most so many at a time, and
-// none whose descriptor the store may need. Over a limit a connection is closed at once; the peer tries again
-// later.
+// Accepts the connections of the gRPC server, which cannot limit them by itself: at most so many at
+// a time, and none whose descriptor the store may need. Over a limit a connection is closed at
+// once; the peer tries again later.
 #ifndef STATCOLLECT_SERVER_DAEMON_GRPC_LISTENER_H_
 #define STATCOLLECT_SERVER_DAEMON_GRPC_LISTENER_H_
 
@@ -26,21 +26,28 @@ namespace statcollect {
 
 struct ListenerLimits {
   std::size_t connections_max = 4096;
-  // Descriptors with this number and higher are left to the store: the system gives out the lowest free one.
+  // Descriptors with this number and higher are left to the store: the system gives out the lowest
+  // free one.
   int descriptors_end = 1 << 30;
-  std::chrono::milliseconds ping_timeout{10'000};  // without an answer to what was sent, a connection ends
+  std::chrono::milliseconds ping_timeout{
+      10'000};  // without an answer to what was sent, a connection ends
 };
 
-// The descriptors of accepted connections, which their user closes without saying so. Not thread-safe.
+// The descriptors of accepted connections, which their user closes without saying so. Not
+// thread-safe.
 class OpenConnections {
  public:
   void Add(int descriptor);
-  // Costs a system call for each connection, at most every 50 ms: in between it remembers the answer.
+  // Costs a system call for each connection, at most every 50 ms: in between it remembers the
+  // answer.
   bool Full(std::size_t connections_max, std::chrono::steady_clock::time_point now);
-  std::size_t size() const { return sockets_.size(); }  // including those closed since the last look
+  std::size_t size() const {
+    return sockets_.size();
+  }  // including those closed since the last look
 
  private:
-  std::unordered_map<int, ino_t> sockets_;  // the inode tells a socket from a later one with its descriptor
+  std::unordered_map<int, ino_t>
+      sockets_;  // the inode tells a socket from a later one with its descriptor
   std::chrono::steady_clock::time_point full_until_{};
 };
 
@@ -49,14 +56,16 @@ class GrpcListener {
  public:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
-  // Binds all addresses of the host. kUnavailable: in use, or not of this machine. `log`: from the accepting
-  // thread, at most once a minute.
-  static Result<std::unique_ptr<GrpcListener>> Open(const Endpoint& wanted, const ListenerLimits& limits,
-                                                    std::function<void(const std::string& line)> log);
-  // Listens on a Unix socket instead; the limits count its connections alone. Errors: those of LocalSocket::Open.
-  static Result<std::unique_ptr<GrpcListener>> OpenSocket(const LocalSocketOptions& wanted,
-                                                          const ListenerLimits& limits,
-                                                          std::function<void(const std::string& line)> log);
+  // Binds all addresses of the host. kUnavailable: in use, or not of this machine. `log`: from the
+  // accepting thread, at most once a minute.
+  static Result<std::unique_ptr<GrpcListener>> Open(
+      const Endpoint& wanted, const ListenerLimits& limits,
+      std::function<void(const std::string& line)> log);
+  // Listens on a Unix socket instead; the limits count its connections alone. Errors: those of
+  // LocalSocket::Open.
+  static Result<std::unique_ptr<GrpcListener>> OpenSocket(
+      const LocalSocketOptions& wanted, const ListenerLimits& limits,
+      std::function<void(const std::string& line)> log);
   ~GrpcListener();
   GrpcListener(const GrpcListener&) = delete;
   GrpcListener& operator=(const GrpcListener&) = delete;
@@ -69,7 +78,8 @@ class GrpcListener {
   void Stop();
 
  private:
-  GrpcListener(Endpoint endpoint, const ListenerLimits& limits, std::function<void(const std::string&)> log);
+  GrpcListener(Endpoint endpoint, const ListenerLimits& limits,
+               std::function<void(const std::string&)> log);
 
   Status Bind(const Endpoint& wanted);
   void Run();

@@ -11,7 +11,8 @@
 namespace statcollect {
 namespace {
 
-// grpc::SslServerCredentials has fixed certificates; what it wraps can also ask for them at each handshake.
+// grpc::SslServerCredentials has fixed certificates; what it wraps can also ask for them at each
+// handshake.
 class TlsCredentials final : public grpc::ServerCredentials {
  public:
   explicit TlsCredentials(const tls::Reloader& certificates) : certificates_(certificates) {
@@ -19,7 +20,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
                          ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
                          : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
     credentials_ = grpc_ssl_server_credentials_create_with_options(
-        grpc_ssl_server_credentials_create_options_using_config_fetcher(ask, &TlsCredentials::Fetch, this));
+        grpc_ssl_server_credentials_create_options_using_config_fetcher(ask, &TlsCredentials::Fetch,
+                                                                        this));
   }
   ~TlsCredentials() override { grpc_server_credentials_release(credentials_); }
 
@@ -31,8 +33,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
   }
 
   // From gRPC's threads, before each handshake.
-  static grpc_ssl_certificate_config_reload_status Fetch(void* self,
-                                                         grpc_ssl_server_certificate_config** config) {
+  static grpc_ssl_certificate_config_reload_status Fetch(
+      void* self, grpc_ssl_server_certificate_config** config) {
     return static_cast<TlsCredentials*>(self)->Fetch(config);
   }
   grpc_ssl_certificate_config_reload_status Fetch(grpc_ssl_server_certificate_config** config) {
@@ -41,7 +43,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
     if (now == given_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair{.private_key = now->key.c_str(),
                                           .cert_chain = now->certificate.c_str()};
-    // gRPC aborts without authorities, though it reads them only if clients are asked for a certificate.
+    // gRPC aborts without authorities, though it reads them only if clients are asked for a
+    // certificate.
     const std::string& roots = now->authorities.empty() ? now->certificate : now->authorities;
     *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
     if (*config == nullptr) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_FAIL;
@@ -58,7 +61,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
 }  // namespace
 
 void RequireTls13() {
-  // Concerns only TLS 1.2 and lower, whose only cipher is then one that nobody can use: it needs a shared key.
+  // Concerns only TLS 1.2 and lower, whose only cipher is then one that nobody can use: it needs a
+  // shared key.
   setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES256-GCM-SHA384", 1);
 }
 

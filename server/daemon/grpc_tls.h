@@ -10,11 +10,12 @@
 
 namespace statcollect {
 
-// Before anything of gRPC is used: gRPC 1.51 has no setting for the lowest version of TLS (decision 34).
+// Before anything of gRPC is used: gRPC 1.51 has no setting for the lowest version of TLS (decision
+// 34).
 void RequireTls13();
 
-// Each new connection gets what `certificates` has then. With authorities, clients need a certificate.
-// `certificates` outlives the server.
+// Each new connection gets what `certificates` has then. With authorities, clients need a
+// certificate. `certificates` outlives the server.
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(const tls::Reloader& certificates);
 
 }  // namespace statcollect

@@ -8,8 +8,8 @@
 
 namespace statcollect {
 
-// This machine's name, those of the configuration, and those in the certificate (null: without TLS), which must outlive
-// the rules.
+// This machine's name, those of the configuration, and those in the certificate (null: without
+// TLS), which must outlive the rules.
 ForeignRules MakeForeignRules(const DaemonConfig& config, const tls::Reloader* certificates);
 
 }  // namespace statcollect

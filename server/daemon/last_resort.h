@@ -1,5 +1,6 @@
-// Ends a process whose orderly end takes too long: a query that does not notice its cancellation, or a disk that hangs,
-// must not keep a service from stopping. What was acknowledged is stored, so this is as safe as a kill (docs/reliability.md).
+// Ends a process whose orderly end takes too long: a query that does not notice its cancellation,
+// or a disk that hangs, must not keep a service from stopping. What was acknowledged is stored, so
+// this is as safe as a kill (docs/reliability.md).
 #ifndef STATCOLLECT_SERVER_DAEMON_LAST_RESORT_H_
 #define STATCOLLECT_SERVER_DAEMON_LAST_RESORT_H_
 
@@ -12,8 +13,8 @@ inline constexpr std::chrono::milliseconds kStopGrace{9'000};
 // Of a process that was ended so.
 inline constexpr int kExitUnfinished = 3;
 
-// From now on the process lasts no longer than this: then it says what it was waiting for, and ends with kExitUnfinished.
-// Takes SIGALRM; needs no thread and no memory.
+// From now on the process lasts no longer than this: then it says what it was waiting for, and ends
+// with kExitUnfinished. Takes SIGALRM; needs no thread and no memory.
 void EndWithin(std::chrono::milliseconds grace);
 
 // What the process is busy with from now on, for that sentence. `what`: static.

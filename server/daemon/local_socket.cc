@@ -56,7 +56,8 @@ std::optional<gid_t> FindGroup(const std::string& name) {
   std::array<char, 16'384> buffer{};
   group entry{};
   group* found = nullptr;
-  if (getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
+  if (getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+      found == nullptr)
     return std::nullopt;
   return found->gr_gid;
 }
@@ -66,12 +67,13 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   struct stat found {};
   if (lstat(path.c_str(), &found) != 0) return Status::Ok();  // gone by now
   if (!S_ISSOCK(found.st_mode))
-    return SocketProblem(
-        Code::kInvalidArgument, path,
-        "found a file that is not a socket; expected a free name; choose another one, or remove the file");
+    return SocketProblem(Code::kInvalidArgument, path,
+                         "found a file that is not a socket; expected a free name; choose another "
+                         "one, or remove the file");
   if (IsServed(address))
-    return SocketProblem(Code::kUnavailable, path,
-                         "another process listens there; stop it, or choose another name with --listen");
+    return SocketProblem(
+        Code::kUnavailable, path,
+        "another process listens there; stop it, or choose another name with --listen");
   if (unlink(path.c_str()) != 0 && errno != ENOENT)
     return SocketProblem(Code::kInvalidArgument, path,
                          "cannot remove the socket that is left there: " + SystemText(errno) +
@@ -107,12 +109,14 @@ Status LocalSocket::Prepare(const LocalSocketOptions& options) {
   if (!bound)
     return SocketProblem(
         Code::kInvalidArgument, path_,
-        SystemText(errno) + "; expected a path in a folder that exists and that this user may write to");
+        SystemText(errno) +
+            "; expected a path in a folder that exists and that this user may write to");
   struct stat made {};
   if (lstat(path_.c_str(), &made) == 0) inode_ = made.st_ino;
   if (group && chown(path_.c_str(), static_cast<uid_t>(-1), *group) != 0)
-    return {Code::kInvalidArgument, "--socket-group: give unix:" + Printable(path_) + " to group '" +
-                                        Printable(options.group) + "': " + SystemText(errno) +
+    return {Code::kInvalidArgument, "--socket-group: give unix:" + Printable(path_) +
+                                        " to group '" + Printable(options.group) +
+                                        "': " + SystemText(errno) +
                                         "; expected a group that this user is a member of"};
   if (chmod(path_.c_str(), options.mode) != 0 || listen(descriptor_, kSocketBacklog) != 0)
     return SocketProblem(Code::kInvalidArgument, path_, SystemText(errno));
@@ -122,7 +126,8 @@ Status LocalSocket::Prepare(const LocalSocketOptions& options) {
 LocalSocket::~LocalSocket() {
   close(descriptor_);
   struct stat found {};
-  if (inode_ != 0 && lstat(path_.c_str(), &found) == 0 && found.st_ino == inode_) (void)unlink(path_.c_str());
+  if (inode_ != 0 && lstat(path_.c_str(), &found) == 0 && found.st_ino == inode_)
+    (void)unlink(path_.c_str());
 }
 
 }  // namespace statcollect

@@ -20,9 +20,9 @@ struct LocalSocketOptions {
 // Not thread-safe.
 class LocalSocket {
  public:
-  // Takes the place of a socket that nobody listens on any more; never that of anything else. Nobody can connect
-  // before mode and group are set. kUnavailable: another process listens there; kInvalidArgument: no such folder or
-  // group, no right to it, or another file has the name.
+  // Takes the place of a socket that nobody listens on any more; never that of anything else.
+  // Nobody can connect before mode and group are set. kUnavailable: another process listens there;
+  // kInvalidArgument: no such folder or group, no right to it, or another file has the name.
   static Result<std::unique_ptr<LocalSocket>> Open(const LocalSocketOptions& options);
   // Closes it, and removes its file unless another one has taken its place.
   ~LocalSocket();

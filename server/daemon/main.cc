@@ -1,5 +1,5 @@
-// statcollectord: composition root. Owns, in order of construction: store, collector (ingest), queries, gRPC
-// server, HTTP listener; takes them down in reverse.
+// statcollectord: composition root. Owns, in order of construction: store, collector (ingest),
+// queries, gRPC server, HTTP listener; takes them down in reverse.
 
 #include <algorithm>
 #include <chrono>
@@ -82,8 +82,8 @@ namespace {
 constexpr int kExitCannotStart = 2;
 
 void SetUpLog(const DaemonConfig& config) {
-  auto logger =
-      std::make_shared<spdlog::logger>("statcollectord", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("statcollectord",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   logger->set_level(spdlog::level::from_str(config.log_level));
   logger->flush_on(spdlog::level::info);
@@ -120,13 +120,15 @@ Status OpenListeners(const DaemonConfig& config, const ListenerLimits& limits, G
     return Status::Ok();
   };
   if (config.listens_tcp)
-    STATCOLLECT_RETURN_IF_ERROR(take(GrpcListener::Open(config.listen, limits, log), into.listener));
+    STATCOLLECT_RETURN_IF_ERROR(
+        take(GrpcListener::Open(config.listen, limits, log), into.listener));
   if (config.socket.path.empty()) return Status::Ok();
   return take(GrpcListener::OpenSocket(config.socket, limits, log), into.socket);
 }
 
-Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget, api::Guard& guard,
-                             const tls::Reloader* certificates, const std::vector<grpc::Service*>& services) {
+Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget& budget,
+                             api::Guard& guard, const tls::Reloader* certificates,
+                             const std::vector<grpc::Service*>& services) {
   grpc::ServerBuilder builder;
   guard.AddAudit(builder);
   LimitConnections(config, builder);
@@ -136,8 +138,8 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget&
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-  // Limits how much a stream may send ahead of its reader. With hundreds of streams, gRPC's own bandwidth
-  // estimate led to a gigabyte of buffers and seconds of waiting in them.
+  // Limits how much a stream may send ahead of its reader. With hundreds of streams, gRPC's own
+  // bandwidth estimate led to a gigabyte of buffers and seconds of waiting in them.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
   LimitMessages(builder);
@@ -145,13 +147,16 @@ Result<GrpcServer> StartGrpc(const DaemonConfig& config, const DescriptorBudget&
   const ListenerLimits limits{.connections_max = config.connections_max,
                               .descriptors_end = budget.connections_end};
   STATCOLLECT_RETURN_IF_ERROR(OpenListeners(config, limits, started));
-  const auto accept = [&](bool wanted, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  const auto accept = [&](bool wanted,
+                          const std::shared_ptr<grpc::ServerCredentials>& credentials) {
     return wanted ? builder.experimental().AddExternalConnectionAcceptor(
-                        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials)
+                        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+                        credentials)
                   : nullptr;
   };
-  auto tcp = accept(started.listener != nullptr, certificates != nullptr ? MakeTlsCredentials(*certificates)
-                                                                         : grpc::InsecureServerCredentials());
+  auto tcp = accept(started.listener != nullptr, certificates != nullptr
+                                                     ? MakeTlsCredentials(*certificates)
+                                                     : grpc::InsecureServerCredentials());
   auto local = accept(started.socket != nullptr, grpc::InsecureServerCredentials());
   for (grpc::Service* service : services) builder.RegisterService(service);
   started.server = builder.BuildAndStart();
@@ -176,8 +181,8 @@ std::string AddressesOf(const DaemonConfig& config, const GrpcServer& grpc, cons
   return tcp + (tcp.empty() || local.empty() ? "" : separator) + local;
 }
 
-// Says in the data folder where the collector answers, for statctl. Other users of the machine may read it as far as the folder
-// lets them.
+// Says in the data folder where the collector answers, for statctl. Other users of the machine may
+// read it as far as the folder lets them.
 class AddressFile {
  public:
   AddressFile(const DaemonConfig& config, const GrpcServer& grpc)
@@ -201,14 +206,16 @@ void PrintReady(const DaemonConfig& config, const Store& store, const GrpcServer
   const std::string data =
       config.UsesClickHouse() ? Describe(*ParseClickHouseDsn(config.store)) : config.data_dir;
   const std::string all = AddressesOf(config, grpc, " and ");
-  std::printf("statcollectord %s ready: grpc %s, http %s, data %s (%s); try: statctl --collector %s runs\n",
-              STATCOLLECT_VERSION, all.c_str(), http_text.c_str(), data.c_str(),
-              store.fsync() ? "fsync" : "process", all.substr(0, all.find(" and ")).c_str());
+  std::printf(
+      "statcollectord %s ready: grpc %s, http %s, data %s (%s); try: statctl --collector %s runs\n",
+      STATCOLLECT_VERSION, all.c_str(), http_text.c_str(), data.c_str(),
+      store.fsync() ? "fsync" : "process", all.substr(0, all.find(" and ")).c_str());
   std::fflush(stdout);
 }
 
-// SIGTERM and SIGINT, taken by a thread of its own, so that nothing that the collector does delays them: the
-// first one stops `io` and leaves the process kStopGrace to end, a second one ends it at once, also while it drains.
+// SIGTERM and SIGINT, taken by a thread of its own, so that nothing that the collector does delays
+// them: the first one stops `io` and leaves the process kStopGrace to end, a second one ends it at
+// once, also while it drains.
 class Signals {
  public:
   explicit Signals(boost::asio::io_context& io) : signals_(own_, SIGTERM, SIGINT) {
@@ -246,19 +253,20 @@ void EndHttp(boost::asio::io_context& io, HttpServer& http, api::HttpApi& api) {
   serving.join();
 }
 
-// Batches come and go at hundreds of megabytes a second: memory that goes back to the kernel in between has
-// to be cleared by it again, which took an eighth of the processor's time.
+// Batches come and go at hundreds of megabytes a second: memory that goes back to the kernel in
+// between has to be cleared by it again, which took an eighth of the processor's time.
 void KeepFreedMemory() {
 #if defined(__GLIBC__)
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
-  // A thread's heap is otherwise made accessible by a system call for nearly every block of 10 KB, while other threads'
-  // page faults wait. Nothing is taken from the kernel before it is used.
+  // A thread's heap is otherwise made accessible by a system call for nearly every block of 10 KB,
+  // while other threads' page faults wait. Nothing is taken from the kernel before it is used.
   mallopt(M_TOP_PAD, 64 << 20);
 #endif
 }
 
-// Tells the ingest of alarms while it exists: it is made after the alarms and destroyed before them.
+// Tells the ingest of alarms while it exists: it is made after the alarms and destroyed before
+// them.
 class AlarmedIngest {
  public:
   void Set(IngestServer* ingest) {
@@ -283,11 +291,11 @@ class AlarmedIngest {
   IngestServer* ingest_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
 };
 
-alarms::AlarmsOptions MakeAlarmsOptions(const DaemonConfig& config, EventFeed& feed, Webhook* webhook,
-                                        AlarmedIngest& ingest) {
-  alarms::AlarmsOptions options{.settings = config.alarms, .feed = &feed, .log = [](const std::string& line) {
-                                  spdlog::info("{}", line);
-                                }};
+alarms::AlarmsOptions MakeAlarmsOptions(const DaemonConfig& config, EventFeed& feed,
+                                        Webhook* webhook, AlarmedIngest& ingest) {
+  alarms::AlarmsOptions options{.settings = config.alarms,
+                                .feed = &feed,
+                                .log = [](const std::string& line) { spdlog::info("{}", line); }};
   options.notify = [webhook, &ingest](const FeedEvent& alarm) {
     if (webhook != nullptr) webhook->Post(AlarmMessage(alarm));
     ingest.Tell(alarm);
@@ -324,13 +332,15 @@ Status Restore(const DaemonConfig& config, RocksDbStoreOptions options) {
   return restored;
 }
 
-// What is made in it is for this user alone (umask), but a folder that was there keeps its permissions.
+// What is made in it is for this user alone (umask), but a folder that was there keeps its
+// permissions.
 void WarnOfOpenFolder(const std::string& folder) {
   struct stat found {};
   constexpr mode_t kOthers = 077;
   if (stat(folder.c_str(), &found) != 0 || (found.st_mode & kOthers) == 0) return;
   spdlog::warn(
-      "data directory {}: found permissions {:o}, so other users may look into it; expected 700; chmod 700 {}",
+      "data directory {}: found permissions {:o}, so other users may look into it; expected 700; "
+      "chmod 700 {}",
       folder, found.st_mode & 07777, folder);
 }
 
@@ -339,20 +349,24 @@ Status MakeFolder(const std::string& directory) {
   std::filesystem::create_directories(directory, error);
   if (std::filesystem::is_directory(directory, error)) return Status::Ok();
   return {Code::kPermissionDenied,
-          "make folder '" + directory + "': " + (error ? error.message() : "something else has that name") +
+          "make folder '" + directory +
+              "': " + (error ? error.message() : "something else has that name") +
               "; expected a folder this user may write; choose another with --data-dir"};
 }
 
 // The store of --store or --data-dir, after the restore that --restore-from asks for.
-Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const DescriptorBudget& budget) {
-  const RocksDbStoreOptions options{.fsync = config.fsync,
-                                    .memtable_bytes = STATCOLLECT_TEST_SETTING(
-                                        "STATCOLLECT_MEMTABLE_BYTES", RocksDbStoreOptions().memtable_bytes),
-                                    .accept_loss = config.accept_loss,
-                                    .open_files_max = budget.store_files,
-                                    .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
+Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config,
+                                         const DescriptorBudget& budget) {
+  const RocksDbStoreOptions options{
+      .fsync = config.fsync,
+      .memtable_bytes = STATCOLLECT_TEST_SETTING("STATCOLLECT_MEMTABLE_BYTES",
+                                                 RocksDbStoreOptions().memtable_bytes),
+      .accept_loss = config.accept_loss,
+      .open_files_max = budget.store_files,
+      .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (config.UsesClickHouse()) {
-    STATCOLLECT_RETURN_IF_ERROR(MakeFolder(config.data_dir));  // of tokens, certificates and the log of calls
+    STATCOLLECT_RETURN_IF_ERROR(
+        MakeFolder(config.data_dir));  // of tokens, certificates and the log of calls
     WarnOfOpenFolder(config.data_dir);
     return OpenClickHouseStore(config.store, {.log = options.log});
   }
@@ -363,9 +377,11 @@ Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config, const Descr
 }
 
 // Null where this collector is the only one that writes to its store.
-std::unique_ptr<const Clock> MakeSharedClock(const DaemonConfig& config, Store& store, const Clock& own) {
+std::unique_ptr<const Clock> MakeSharedClock(const DaemonConfig& config, Store& store,
+                                             const Clock& own) {
   if (!config.UsesClickHouse()) return nullptr;
-  return std::make_unique<SharedClock>(store, own, [](const std::string& line) { spdlog::warn("{}", line); });
+  return std::make_unique<SharedClock>(store, own,
+                                       [](const std::string& line) { spdlog::warn("{}", line); });
 }
 
 // Null without --alarm-webhook.
@@ -389,8 +405,9 @@ AccessStatus StatusOf(access::AccessControl& access) {
 }
 
 // All of them must outlive the server that gets the options.
-CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms, const Webhook* webhook,
-                                   access::AccessControl& access, RunFeed& runs) {
+CollectorOptions MakeIngestOptions(const DaemonConfig& config, alarms::Alarms& alarms,
+                                   const Webhook* webhook, access::AccessControl& access,
+                                   RunFeed& runs) {
   return {.version = STATCOLLECT_VERSION,
           .data_dir = config.data_dir,
           .disk_free_bytes_min = config.disk_free_min_mib << 20,
@@ -419,12 +436,15 @@ struct HttpFront {
 };
 
 // Null without TLS.
-std::unique_ptr<TlsContexts> MakeHttps(const DaemonConfig& config, const tls::Reloader* certificates) {
-  return certificates == nullptr ? nullptr : std::make_unique<TlsContexts>(*certificates, config.tls_1_2);
+std::unique_ptr<TlsContexts> MakeHttps(const DaemonConfig& config,
+                                       const tls::Reloader* certificates) {
+  return certificates == nullptr ? nullptr
+                                 : std::make_unique<TlsContexts>(*certificates, config.tls_1_2);
 }
 
-Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context& io, IngestServer& collector,
-                            grpc::Server& grpc, const DescriptorBudget& budget, access::AccessControl& access,
+Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context& io,
+                            IngestServer& collector, grpc::Server& grpc,
+                            const DescriptorBudget& budget, access::AccessControl& access,
                             const tls::Reloader* certificates) {
   HttpFront front;
   if (!config.http) return front;
@@ -452,9 +472,9 @@ Result<HttpFront> StartHttp(const DaemonConfig& config, boost::asio::io_context&
 // A client may name a path of this machine only where every client is its user.
 AdminOptions MakeAdminOptions(const DaemonConfig& config, access::AccessControl& access) {
   const bool local = config.listen.IsLoopback() && (!config.http || config.http->IsLoopback());
-  return {.audit = &access.audit(), .checkpoint_root = config.checkpoint_root, .any_path = [local, &access] {
-            return local && !access.on();
-          }};
+  return {.audit = &access.audit(),
+          .checkpoint_root = config.checkpoint_root,
+          .any_path = [local, &access] { return local && !access.on(); }};
 }
 
 // The services, each behind the check.
@@ -487,16 +507,19 @@ void SetUpProcess(const DaemonConfig& config) {
   if (!config.tls_1_2) RequireTls13();
 }
 
-// With --until-unused: ends `io` when no client or agent has used the collector for a while. Otherwise null.
+// With --until-unused: ends `io` when no client or agent has used the collector for a while.
+// Otherwise null.
 Result<std::unique_ptr<Users>> WatchUsers(const DaemonConfig& config, boost::asio::io_context& io,
                                           IngestServer& collector) {
   if (!config.until_unused) return std::unique_ptr<Users>();
-  return Users::Watch(io, config.data_dir, [&collector] { return collector.GetStatus().streams_open > 0; });
+  return Users::Watch(io, config.data_dir,
+                      [&collector] { return collector.GetStatus().streams_open > 0; });
 }
 
 // What ends after the first signal, in this order.
-void WindDown(boost::asio::io_context& io, Store& store, const HttpFront& http, IngestServer& collector,
-              alarms::Alarms& alarms, EventFeed& feed, RunFeed& runs, const GrpcServer& grpc) {
+void WindDown(boost::asio::io_context& io, Store& store, const HttpFront& http,
+              IngestServer& collector, alarms::Alarms& alarms, EventFeed& feed, RunFeed& runs,
+              const GrpcServer& grpc) {
   store.BeginStop();
   NowWaitingFor("answers over HTTP");
   if (http.server) EndHttp(io, *http.server, *http.api);
@@ -535,26 +558,31 @@ int Run(const DaemonConfig& config) {
   EventFeed feed(&runs);
   AlarmedIngest alarmed;
   alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
-  IngestServer collector(**store, clock, MakeIngestOptions(config, alarms, webhook.get(), **access, runs));
+  IngestServer collector(**store, clock,
+                         MakeIngestOptions(config, alarms, webhook.get(), **access, runs));
   alarmed.Set(&collector);
   const AlarmedIngest::Scope forget(alarmed);
   query::QueryEngine engine(
-      **store, [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
+      **store,
+      [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },
       [&](AttemptId attempt, std::uint32_t rank) { return collector.MayComeBack(attempt, rank); },
       config.query_scan_bytes_max);
-  const auto query_service = MakeQueryService(engine, {.threads = config.query_threads}, &feed, &runs);
-  const auto admin_service = MakeAdminService(collector, engine, MakeAdminOptions(config, **access));
+  const auto query_service =
+      MakeQueryService(engine, {.threads = config.query_threads}, &feed, &runs);
+  const auto admin_service =
+      MakeAdminService(collector, engine, MakeAdminOptions(config, **access));
   api::Guard guard(**access, config.token_streams_max);
   const auto login_service = api::MakeLoginService(
       **access, [&collector] { return collector.http_address(); }, *certificates != nullptr);
   const auto transfer_service = api::MakeTransferService(**store, collector.copies());
-  const GuardedServices guarded = GuardServices(guard, *collector.service(), *query_service, *admin_service,
-                                                *login_service, *transfer_service);
+  const GuardedServices guarded = GuardServices(guard, *collector.service(), *query_service,
+                                                *admin_service, *login_service, *transfer_service);
   auto grpc = StartGrpc(config, budget, guard, certificates->get(), guarded.All());
   if (!grpc.ok()) return Fail(grpc.status().message());
   const std::string addresses = AddressesOf(config, *grpc, " ");
   collector.SetGrpcAddress(addresses.substr(0, addresses.find(' ')));
-  const auto http = StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());
+  const auto http =
+      StartHttp(config, io, collector, *grpc->server, budget, **access, certificates->get());
   if (!http.ok()) return Fail(http.status().message());
 
   const auto work = boost::asio::make_work_guard(io);  // without --http, too

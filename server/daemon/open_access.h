@@ -11,10 +11,11 @@
 
 namespace statcollect {
 
-// Call it when the data directory is open. The directory remembers that calls needed tokens (FORMAT), and so do its
-// checkpoints: without a file of tokens, kFailedPrecondition, because everybody would be let in. `clock` and `audit`
-// must outlive what is returned.
-Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& config, const Clock& clock,
+// Call it when the data directory is open. The directory remembers that calls needed tokens
+// (FORMAT), and so do its checkpoints: without a file of tokens, kFailedPrecondition, because
+// everybody would be let in. `clock` and `audit` must outlive what is returned.
+Result<std::unique_ptr<access::AccessControl>> OpenAccess(const DaemonConfig& config,
+                                                          const Clock& clock,
                                                           access::AuditLog& audit);
 
 }  // namespace statcollect

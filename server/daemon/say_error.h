@@ -7,7 +7,8 @@
 
 namespace statcollect {
 
-// One line to standard error, in one write: other output of a terminal or a job's log never lands inside of it.
+// One line to standard error, in one write: other output of a terminal or a job's log never lands
+// inside of it.
 inline void SayError(const std::string& program, const std::string& message) {
   std::fputs((program + ": " + message + '\n').c_str(), stderr);
 }

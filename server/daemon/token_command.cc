@@ -62,8 +62,8 @@ std::string DateText(std::int64_t seconds) {
   std::tm parts{};
   if (gmtime_r(&time, &parts) == nullptr) return std::to_string(seconds);
   std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%04d-%02d-%02d %02d:%02dZ", parts.tm_year + 1900, parts.tm_mon + 1,
-                parts.tm_mday, parts.tm_hour, parts.tm_min);
+  std::snprintf(text.data(), text.size(), "%04d-%02d-%02d %02d:%02dZ", parts.tm_year + 1900,
+                parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min);
   return text.data();
 }
 
@@ -83,16 +83,19 @@ Status MakeOutFile(const std::string& path) {
 Status WriteToken(const TokenOptions& o, const std::string& token) {
   if (!o.out.empty()) {
     const Status written = tls::ReplaceFile(o.out, token + "\n", 0600);
-    return written.ok() ? written : Status(written.code(), written.message() + "; revoke the token");
+    return written.ok() ? written
+                        : Status(written.code(), written.message() + "; revoke the token");
   }
   std::cout << token << std::endl;
-  return std::cout ? Status::Ok()
-                   : Status(Code::kInternal, "write the token to standard output: failed; revoke it");
+  return std::cout
+             ? Status::Ok()
+             : Status(Code::kInternal, "write the token to standard output: failed; revoke it");
 }
 
 Result<access::TokenRecord> RecordOf(const TokenOptions& o) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto scopes, access::ParseScopes(o.scopes));
-  access::TokenRecord record{.scopes = scopes, .created = NowSeconds(), .expires = {}, .revoked = {}};
+  access::TokenRecord record{
+      .scopes = scopes, .created = NowSeconds(), .expires = {}, .revoked = {}};
   if (!o.project.empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateProjectName(o.project));
   record.project = o.project;
   if (!o.expires.empty()) {
@@ -107,15 +110,17 @@ Status CreateToken(const TokenOptions& o) {
   access::TokenRecord& record = made;
   if (o.token_file.empty() && mkdir(o.data_dir.c_str(), 0700) != 0 && errno != EEXIST) {
     return {Code::kInternal, "create the data directory " + Printable(o.data_dir) + ": " +
-                                 std::generic_category().message(errno) + "; name it with --data-dir"};
+                                 std::generic_category().message(errno) +
+                                 "; name it with --data-dir"};
   }
   STATCOLLECT_ASSIGN_OR_RETURN(const auto token, access::MakeToken());
   record.digest = access::DigestOf(token);
   if (!o.out.empty()) STATCOLLECT_RETURN_IF_ERROR(MakeOutFile(o.out));
   const Status kept = access::ChangeTokens(o.path(), [&](access::TokenRecords& records) {
     if (records.size() >= access::kTokensMax)
-      return Status(Code::kResourceExhausted, "there are " + std::to_string(records.size()) +
-                                                  " tokens; expected fewer; delete old lines of the file");
+      return Status(Code::kResourceExhausted,
+                    "there are " + std::to_string(records.size()) +
+                        " tokens; expected fewer; delete old lines of the file");
     records.emplace(std::string(*access::TokenId(token)), record);
     return Status::Ok();
   });
@@ -124,12 +129,12 @@ Status CreateToken(const TokenOptions& o) {
     return kept;
   }
   STATCOLLECT_RETURN_IF_ERROR(WriteToken(o, token));
-  const std::string said = "token " + std::string(*access::TokenId(token)) + " with scope " +
-                           record.scopes.ToString() +
-                           (record.project.empty() ? " for all projects" : " for project " + record.project) +
-                           (record.expires ? ", expires " + DateText(*record.expires) : ", never expires") +
-                           (o.out.empty() ? "; it is shown only this once: keep it in a file with mode 0600\n"
-                                          : "; it is in " + Printable(o.out) + ", and nowhere else\n");
+  const std::string said =
+      "token " + std::string(*access::TokenId(token)) + " with scope " + record.scopes.ToString() +
+      (record.project.empty() ? " for all projects" : " for project " + record.project) +
+      (record.expires ? ", expires " + DateText(*record.expires) : ", never expires") +
+      (o.out.empty() ? "; it is shown only this once: keep it in a file with mode 0600\n"
+                     : "; it is in " + Printable(o.out) + ", and nowhere else\n");
   std::fputs(said.c_str(), stderr);
   return Status::Ok();
 }
@@ -137,7 +142,8 @@ Status CreateToken(const TokenOptions& o) {
 std::string StateOf(const access::TokenRecord& record) {
   if (record.revoked) return "revoked " + DateText(*record.revoked);
   if (!record.expires) return "valid, never expires";
-  return (*record.expires <= NowSeconds() ? "expired " : "valid until ") + DateText(*record.expires);
+  return (*record.expires <= NowSeconds() ? "expired " : "valid until ") +
+         DateText(*record.expires);
 }
 
 Status ListTokens(const TokenOptions& o) {
@@ -162,7 +168,8 @@ Status RevokeToken(const TokenOptions& o) {
     const auto found = records.find(id);
     if (found == records.end()) {
       return Status(Code::kNotFound, "revoke: no token '" + Printable(id, 20) + "' in " +
-                                         Printable(o.path()) + "; statcollectord token list shows all");
+                                         Printable(o.path()) +
+                                         "; statcollectord token list shows all");
     }
     if (!found->second.revoked) found->second.revoked = NowSeconds();
     return Status::Ok();
@@ -180,15 +187,18 @@ int RunTokenCommand(int argc, const char* const* argv) {
   app.add_option("--data-dir", o.data_dir,
                  "Data directory of the collector; its tokens are in the file `tokens` there")
       ->capture_default_str();
-  app.add_option("--token-file", o.token_file, "File of tokens, if the collector uses --token-file");
+  app.add_option("--token-file", o.token_file,
+                 "File of tokens, if the collector uses --token-file");
   CLI::App* create = app.add_subcommand(
       "create", "Makes a token; without --out, prints it (and nothing else) on standard output");
   create
-      ->add_option("--scope", o.scopes, "ingest, read, capture, control, delete, admin; separated by commas")
+      ->add_option("--scope", o.scopes,
+                   "ingest, read, capture, control, delete, admin; separated by commas")
       ->required();
   create->add_option("--project", o.project, "The only project that it is for; without it, all");
   create->add_option("--out", o.out, "New file for the token, with mode 0600");
-  create->add_option("--expires", o.expires, "Lifetime, such as 30d or 12h (default: never expires)");
+  create->add_option("--expires", o.expires,
+                     "Lifetime, such as 30d or 12h (default: never expires)");
   CLI::App* list = app.add_subcommand("list", "Lists the tokens, without their secrets");
   app.add_subcommand("revoke", "Makes a token invalid; running collectors notice within a second")
       ->add_option("id", o.id, "Id of the token: the second part of stc_<id>_...")
@@ -198,10 +208,13 @@ int RunTokenCommand(int argc, const char* const* argv) {
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    SayError("statcollectord token", std::string(error.what()) + "; see statcollectord token --help");
+    SayError("statcollectord token",
+             std::string(error.what()) + "; see statcollectord token --help");
     return kTokenFailed;
   }
-  const Status done = create->parsed() ? CreateToken(o) : list->parsed() ? ListTokens(o) : RevokeToken(o);
+  const Status done = create->parsed() ? CreateToken(o)
+                      : list->parsed() ? ListTokens(o)
+                                       : RevokeToken(o);
   if (done.ok()) return 0;
   SayError("statcollectord token", done.message());
   return kTokenFailed;

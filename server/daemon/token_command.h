@@ -1,5 +1,5 @@
-// statcollectord token create | list | revoke: changes the file of tokens; a running collector notices by
-// itself.
+// statcollectord token create | list | revoke: changes the file of tokens; a running collector
+// notices by itself.
 #ifndef STATCOLLECT_SERVER_DAEMON_TOKEN_COMMAND_H_
 #define STATCOLLECT_SERVER_DAEMON_TOKEN_COMMAND_H_
 

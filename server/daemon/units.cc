@@ -50,7 +50,8 @@ Result<std::chrono::seconds> ParseDuration(const std::string& flag, const std::s
   return std::chrono::seconds(*seconds);
 }
 
-Result<std::uint64_t> ParseSize(const std::string& flag, const std::string& text, std::uint64_t when_off) {
+Result<std::uint64_t> ParseSize(const std::string& flag, const std::string& text,
+                                std::uint64_t when_off) {
   if (text == "off") return when_off;
   const auto bytes = ParseByteSize(text);
   if (!bytes) return Wrong(flag, text, "a number of MiB, GiB or TiB such as 64GiB, or off");
@@ -63,7 +64,8 @@ Result<DiskLimit> ParseDiskLimit(const std::string& flag, const std::string& tex
     return DiskLimit{.bytes = 0, .percent = static_cast<unsigned>(split->first)};
   const auto bytes = ParseByteSize(text);
   if (!bytes)
-    return Wrong(flag, text, "a number of MiB, GiB or TiB such as 200GiB, a share such as 80%, or off");
+    return Wrong(flag, text,
+                 "a number of MiB, GiB or TiB such as 200GiB, a share such as 80%, or off");
   return DiskLimit{.bytes = *bytes, .percent = 0};
 }
 

@@ -10,11 +10,13 @@
 
 namespace statcollect {
 
-// "30d", "12h", "90min", "45s", "2w"; "off": 0. kInvalidArgument names the flag and what it accepts.
+// "30d", "12h", "90min", "45s", "2w"; "off": 0. kInvalidArgument names the flag and what it
+// accepts.
 Result<std::chrono::seconds> ParseDuration(const std::string& flag, const std::string& text);
 
 // "64GiB", "512MiB", "2TiB"; "off": `when_off`.
-Result<std::uint64_t> ParseSize(const std::string& flag, const std::string& text, std::uint64_t when_off);
+Result<std::uint64_t> ParseSize(const std::string& flag, const std::string& text,
+                                std::uint64_t when_off);
 
 // A size or a share of the disk; the other is 0. "off": both are 0.
 struct DiskLimit {

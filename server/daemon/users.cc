@@ -17,7 +17,8 @@
 namespace statcollect {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery(50);  // how soon the end is noticed; costs one system call
+constexpr std::chrono::milliseconds kLookEvery(
+    50);  // how soon the end is noticed; costs one system call
 
 }  // namespace
 

@@ -13,12 +13,14 @@
 
 namespace statcollect {
 
-// Stops `io` once no statctl holds the folder's lock (common/data_folder.h) and `busy` is false. It then keeps the lock until
-// the process ends, so that whoever comes next waits for that. Used and destroyed on the thread of `io`.
+// Stops `io` once no statctl holds the folder's lock (common/data_folder.h) and `busy` is false. It
+// then keeps the lock until the process ends, so that whoever comes next waits for that. Used and
+// destroyed on the thread of `io`.
 class Users {
  public:
   // kPermissionDenied: the lock's file cannot be opened.
-  static Result<std::unique_ptr<Users>> Watch(boost::asio::io_context& io, const std::string& folder,
+  static Result<std::unique_ptr<Users>> Watch(boost::asio::io_context& io,
+                                              const std::string& folder,
                                               std::function<bool()> busy);
   Users(const Users&) = delete;
   Users& operator=(const Users&) = delete;

@@ -31,7 +31,8 @@ bool IsProbe(const std::string& path) { return path == "/healthz" || path == "/r
 
 bool IsSafe(const std::string& method) { return method == "GET"; }  // also of HEAD
 
-// A link on another site that somebody follows to the page: what it shows is asked for by the page itself.
+// A link on another site that somebody follows to the page: what it shows is asked for by the page
+// itself.
 bool IsLinkToPage(const HttpRequest& head) {
   return IsSafe(head.method) && head.path == "/" && head.fetch_mode == "navigate" &&
          head.fetch_dest == "document";
@@ -52,7 +53,8 @@ std::optional<Authority> ParseAuthority(std::string_view text) {
     port = text.substr(colon);
   }
   if (!port.empty()) {
-    const auto number = port.starts_with(':') ? ParseNumber<std::uint16_t>(port.substr(1)) : std::nullopt;
+    const auto number =
+        port.starts_with(':') ? ParseNumber<std::uint16_t>(port.substr(1)) : std::nullopt;
     if (!number || *number == 0) return std::nullopt;
     parsed.port = *number;
   }
@@ -83,8 +85,8 @@ bool ForeignCheck::IsOwn(const Authority& host) const {
          (rules_.certified && rules_.certified(host.host));
 }
 
-// An attacker's page reaches the collector under the page's own name; an address in its place belongs to nobody
-// who could point it elsewhere. Whoever sends no Host is not a browser.
+// An attacker's page reaches the collector under the page's own name; an address in its place
+// belongs to nobody who could point it elsewhere. Whoever sends no Host is not a browser.
 std::optional<ForeignCheck::Refusal> ForeignCheck::CheckHost(const HttpRequest& head) const {
   if (head.host.size() > 1)
     return Refusal{Reason::kHost, 400, "found several Host fields; expected one; send it once"};
@@ -95,21 +97,22 @@ std::optional<ForeignCheck::Refusal> ForeignCheck::CheckHost(const HttpRequest& 
                    "Host: found '" + Printable(head.host.front()) +
                        "'; expected HOST or HOST:PORT; use the address that statcollectord prints"};
   if (IsOwn(*host)) return std::nullopt;
-  return Refusal{
-      Reason::kHost, 421,
-      "Host: found '" + Printable(host->host) +
-          "', which is not a name of this collector; expected localhost, an IP address, this machine's host name, or "
-          "a name in its certificate; use one of them, or start statcollectord with --http-allowed-host " +
-          Printable(host->host) + " if the name is yours"};
+  return Refusal{Reason::kHost, 421,
+                 "Host: found '" + Printable(host->host) +
+                     "', which is not a name of this collector; expected localhost, an IP address, "
+                     "this machine's host name, or "
+                     "a name in its certificate; use one of them, or start statcollectord with "
+                     "--http-allowed-host " +
+                     Printable(host->host) + " if the name is yours"};
 }
 
 std::optional<ForeignCheck::Refusal> ForeignCheck::CheckOrigin(const HttpRequest& head) const {
   const auto refused = [](const std::string& found) {
-    return Refusal{
-        Reason::kOrigin, 403,
-        found +
-            "; expected one from the collector's own page: other web pages may not ask it; open the "
-            "address directly. A proxy must pass the Host field on unchanged"};
+    return Refusal{Reason::kOrigin, 403,
+                   found +
+                       "; expected one from the collector's own page: other web pages may not ask "
+                       "it; open the "
+                       "address directly. A proxy must pass the Host field on unchanged"};
   };
   if (!head.origin.empty()) {
     std::string_view origin = head.origin;
@@ -122,8 +125,10 @@ std::optional<ForeignCheck::Refusal> ForeignCheck::CheckOrigin(const HttpRequest
       return refused("found a request from a page of the origin '" + Printable(head.origin) + "'");
   }
   const std::string& site = head.fetch_site;
-  if (site.empty() || site == "same-origin" || site == "none" || IsLinkToPage(head)) return std::nullopt;
-  return refused("found a request from a page of another site (Sec-Fetch-Site: " + Printable(site) + ")");
+  if (site.empty() || site == "same-origin" || site == "none" || IsLinkToPage(head))
+    return std::nullopt;
+  return refused("found a request from a page of another site (Sec-Fetch-Site: " + Printable(site) +
+                 ")");
 }
 
 std::optional<ForeignCheck::Refusal> ForeignCheck::Check(const HttpRequest& head) {

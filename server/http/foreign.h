@@ -1,5 +1,5 @@
-// Requests that a web page made somebody's browser send: by a name that an attacker's DNS points at this collector
-// (rebinding), or from a page of another origin.
+// Requests that a web page made somebody's browser send: by a name that an attacker's DNS points at
+// this collector (rebinding), or from a page of another origin.
 #ifndef STATCOLLECT_SERVER_HTTP_FOREIGN_H_
 #define STATCOLLECT_SERVER_HTTP_FOREIGN_H_
 
@@ -27,12 +27,15 @@ struct Authority {
 // Absent: not of this form.
 std::optional<Authority> ParseAuthority(std::string_view text);
 
-// A value of --http-allowed-host, in lower case. kInvalidArgument unless it is a host's name or address alone.
+// A value of --http-allowed-host, in lower case. kInvalidArgument unless it is a host's name or
+// address alone.
 Result<std::string> ParseAllowedHost(std::string_view text);
 
 struct ForeignRules {
-  std::set<std::string, std::less<>> names;  // lower case; localhost and all addresses need not be in it
-  std::function<bool(const std::string& name)> certified = {};  // whether the certificate is for this name
+  std::set<std::string, std::less<>>
+      names;  // lower case; localhost and all addresses need not be in it
+  std::function<bool(const std::string& name)> certified =
+      {};  // whether the certificate is for this name
   bool https = false;
 };
 
@@ -50,7 +53,9 @@ class ForeignCheck {
 
   // Absent: nothing speaks against it. Refusals are counted.
   std::optional<Refusal> Check(const HttpRequest& head);
-  std::uint64_t refused(Reason reason) const { return refused_[static_cast<std::size_t>(reason)].load(); }
+  std::uint64_t refused(Reason reason) const {
+    return refused_[static_cast<std::size_t>(reason)].load();
+  }
 
  private:
   std::optional<Refusal> CheckHost(const HttpRequest& head) const;

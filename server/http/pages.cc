@@ -14,8 +14,9 @@ HttpResponse ErrorResponse(int status, const std::string& message) {
           .body = nlohmann::json{{"error", message}}.dump() + "\n"};
 }
 
-HttpResponse AnswerPage(const std::map<std::string, HttpHandler>& handlers, const HttpServices& services,
-                        const HttpMessage& request, const std::string& target) {
+HttpResponse AnswerPage(const std::map<std::string, HttpHandler>& handlers,
+                        const HttpServices& services, const HttpMessage& request,
+                        const std::string& target) {
   if (request.method() != boost::beast::http::verb::get &&
       request.method() != boost::beast::http::verb::head) {
     return ErrorResponse(405, "expected GET or HEAD");

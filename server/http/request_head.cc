@@ -20,7 +20,8 @@ std::vector<std::string> FieldsOf(const http::request_header<>& request, const c
 // Of a field that is sent once: several make a value that nothing is equal to.
 std::string FieldOf(const http::request_header<>& request, const char* name) {
   std::string text;
-  for (const std::string& value : FieldsOf(request, name)) text += (text.empty() ? "" : ", ") + value;
+  for (const std::string& value : FieldsOf(request, name))
+    text += (text.empty() ? "" : ", ") + value;
   return text;
 }
 
@@ -29,24 +30,25 @@ std::string FieldOf(const http::request_header<>& request, const char* name) {
 HttpRequest HeadOf(const http::request_header<>& request) {
   const std::string target(request.target());
   const std::size_t mark = target.find('?');
-  return {.method = request.method() == http::verb::head ? "GET" : std::string(request.method_string()),
-          .path = target.substr(0, mark),
-          .query = mark == std::string::npos ? "" : target.substr(mark + 1),
-          .content_type = std::string(request[http::field::content_type]),
-          .body = {},
-          .accept_encoding = std::string(request[http::field::accept_encoding]),
-          .if_none_match = std::string(request[http::field::if_none_match]),
-          .last_event_id = std::string(request["Last-Event-ID"]),
-          .csrf = std::string(request["X-Statcollect-Csrf"]),
-          .authorization = FieldsOf(request, "Authorization"),
-          .host = FieldsOf(request, "Host"),
-          .origin = FieldOf(request, "Origin"),
-          .fetch_site = FieldOf(request, "Sec-Fetch-Site"),
-          .fetch_mode = FieldOf(request, "Sec-Fetch-Mode"),
-          .fetch_dest = FieldOf(request, "Sec-Fetch-Dest"),
-          .cookies = FieldsOf(request, "Cookie"),
-          .session = FieldOf(request, "X-Statcollect-Session"),
-          .project = FieldsOf(request, kProjectField)};
+  return {
+      .method = request.method() == http::verb::head ? "GET" : std::string(request.method_string()),
+      .path = target.substr(0, mark),
+      .query = mark == std::string::npos ? "" : target.substr(mark + 1),
+      .content_type = std::string(request[http::field::content_type]),
+      .body = {},
+      .accept_encoding = std::string(request[http::field::accept_encoding]),
+      .if_none_match = std::string(request[http::field::if_none_match]),
+      .last_event_id = std::string(request["Last-Event-ID"]),
+      .csrf = std::string(request["X-Statcollect-Csrf"]),
+      .authorization = FieldsOf(request, "Authorization"),
+      .host = FieldsOf(request, "Host"),
+      .origin = FieldOf(request, "Origin"),
+      .fetch_site = FieldOf(request, "Sec-Fetch-Site"),
+      .fetch_mode = FieldOf(request, "Sec-Fetch-Mode"),
+      .fetch_dest = FieldOf(request, "Sec-Fetch-Dest"),
+      .cookies = FieldsOf(request, "Cookie"),
+      .session = FieldOf(request, "X-Statcollect-Session"),
+      .project = FieldsOf(request, kProjectField)};
 }
 
 }  // namespace statcollect

@@ -45,8 +45,8 @@ struct Shared {
   std::atomic<std::size_t> connections{0};
 };
 
-// One connection. Keeps itself alive through the handlers of its pending operation; always runs on its own
-// strand.
+// One connection. Keeps itself alive through the handlers of its pending operation; always runs on
+// its own strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, std::shared_ptr<Shared> shared)
@@ -61,10 +61,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!shared_->tls) return Read();
     // The first byte says whether the client means TLS; one that does not is told so.
     ExpectProgress();
-    stream_.tcp().async_read_some(buffer_.prepare(1),
-                                  [self = shared_from_this()](beast::error_code error, std::size_t got) {
-                                    if (!error) self->OnFirstByte(got);
-                                  });
+    stream_.tcp().async_read_some(
+        buffer_.prepare(1), [self = shared_from_this()](beast::error_code error, std::size_t got) {
+          if (!error) self->OnFirstByte(got);
+        });
   }
 
   void Read() {
@@ -72,9 +72,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parser_->header_limit(static_cast<std::uint32_t>(shared_->limits.header_bytes_max));
     parser_->body_limit(shared_->limits.body_bytes_max);
     ExpectProgress();
-    http::async_read_header(
-        stream_, buffer_, *parser_,
-        [self = shared_from_this()](beast::error_code error, std::size_t) { self->OnHeader(error); });
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](beast::error_code error, std::size_t) {
+                              self->OnHeader(error);
+                            });
   }
 
   asio::any_io_executor executor() { return stream_.get_executor(); }
@@ -116,9 +117,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     piece_ = std::move(piece);
     writing_ = true;
     ExpectProgress();
-    auto done = [self = shared_from_this(), taken = std::move(taken)](beast::error_code error, std::size_t) {
-      self->OnPiece(error, taken);
-    };
+    auto done = [self = shared_from_this(), taken = std::move(taken)](
+                    beast::error_code error, std::size_t) { self->OnPiece(error, taken); };
     if (version_ >= 11) {
       asio::async_write(stream_, http::make_chunk(asio::buffer(piece_)), std::move(done));
     } else {
@@ -151,7 +151,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   enum class State { kIdle, kAsked, kPieces, kGone };
   class Exchange;
-  static constexpr std::size_t kReadAheadMax = 64 * 1024;    // of later requests, while one is answered
+  static constexpr std::size_t kReadAheadMax =
+      64 * 1024;  // of later requests, while one is answered
   static constexpr std::size_t kDrainMax = 4 * 1024 * 1024;  // of a body that was refused
 
   // The time for the next operation begins.
@@ -165,10 +166,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     constexpr char kHandshake = 22;  // the record type of TLS
     buffer_.commit(got);
     if (*static_cast<const char*>(buffer_.data().data()) != kHandshake)
-      return Refuse(
-          ErrorResponse(400,
-                        "read a request: found no TLS; expected https; use https:// with this address, "
-                        "and the authority of its certificate (its ca.pem)"));
+      return Refuse(ErrorResponse(
+          400,
+          "read a request: found no TLS; expected https; use https:// with this address, "
+          "and the authority of its certificate (its ca.pem)"));
     auto context = shared_->tls->Current();
     if (context == nullptr) return;
     stream_.AcceptTls(std::move(context), buffer_.data(),
@@ -206,20 +207,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error) return void(IsRefused(error));
     const auto& request = parser_->get();
     const std::string target(request.target());
-    // What the parser takes for no body, a proxy in front may take for one: the two would disagree where the next
-    // request begins.
+    // What the parser takes for no body, a proxy in front may take for one: the two would disagree
+    // where the next request begins.
     if (!HasPlainBody(request)) {
-      return Refuse(
-          ErrorResponse(400, "found Transfer-Encoding '" +
-                                 Printable(std::string(request[http::field::transfer_encoding]), 100) +
-                                 "'; expected one such field, 'chunked', in HTTP/1.1, or none"));
+      return Refuse(ErrorResponse(
+          400, "found Transfer-Encoding '" +
+                   Printable(std::string(request[http::field::transfer_encoding]), 100) +
+                   "'; expected one such field, 'chunked', in HTTP/1.1, or none"));
     }
     if (shared_->gate) {
       if (auto refused = shared_->gate(HeadOf(request))) return Refuse(*std::move(refused));
     }
     service_ = FindService(target.substr(0, target.find('?')));
     const bool has_body = request.chunked() || parser_->content_length().value_or(0) > 0;
-    if (service_ == nullptr && has_body) return Refuse(ErrorResponse(413, "expected no request body"));
+    if (service_ == nullptr && has_body)
+      return Refuse(ErrorResponse(413, "expected no request body"));
     if (has_body && beast::iequals(request[http::field::expect], "100-continue")) {
       asio::async_write(stream_, asio::buffer(kContinue),
                         [self = shared_from_this()](beast::error_code failed, std::size_t) {
@@ -246,7 +248,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     state_ = State::kAsked;
     ++number_;
     if (service_ == nullptr)
-      return Write(AnswerPage(shared_->handlers, shared_->services, request, std::string(request.target())));
+      return Write(
+          AnswerPage(shared_->handlers, shared_->services, request, std::string(request.target())));
     Serve(std::move(request));
   }
 
@@ -276,18 +279,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Notices while a request is answered that the client is gone; keeps what it sends meanwhile.
   void Watch() {
     if (stream_.encrypted()) return WatchTls();
-    socket().async_wait(
-        tcp::socket::wait_read, [self = shared_from_this(), number = number_](beast::error_code error) {
-          if (number != self->number_ || (self->state_ != State::kAsked && self->state_ != State::kPieces))
-            return;
-          if (error) return self->Abort();
-          beast::error_code failed;
-          const std::size_t got = self->socket().read_some(self->buffer_.prepare(4096), failed);
-          self->buffer_.commit(got);
-          if (failed && failed != asio::error::would_block && failed != asio::error::try_again)
-            return self->Abort();
-          if (self->buffer_.size() < kReadAheadMax) self->Watch();
-        });
+    socket().async_wait(tcp::socket::wait_read, [self = shared_from_this(),
+                                                 number = number_](beast::error_code error) {
+      if (number != self->number_ ||
+          (self->state_ != State::kAsked && self->state_ != State::kPieces))
+        return;
+      if (error) return self->Abort();
+      beast::error_code failed;
+      const std::size_t got = self->socket().read_some(self->buffer_.prepare(4096), failed);
+      self->buffer_.commit(got);
+      if (failed && failed != asio::error::would_block && failed != asio::error::try_again)
+        return self->Abort();
+      if (self->buffer_.size() < kReadAheadMax) self->Watch();
+    });
   }
 
   // The same with TLS, where nobody knows what came without decrypting it.
@@ -338,8 +342,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     serializer_.emplace(*response_);
     writing_ = true;
     const HttpLimits& limits = shared_->limits;
-    written_by_ = std::chrono::steady_clock::now() + std::chrono::seconds(limits.idle_seconds_max) +
-                  std::chrono::seconds(length / std::max<std::size_t>(1, limits.bytes_per_second_min));
+    written_by_ =
+        std::chrono::steady_clock::now() + std::chrono::seconds(limits.idle_seconds_max) +
+        std::chrono::seconds(length / std::max<std::size_t>(1, limits.bytes_per_second_min));
     WriteSome();
   }
 
@@ -385,8 +390,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (auto next = std::exchange(waiting_, nullptr)) next();
   }
 
-  // Reads and drops what the client still sends: if the connection were closed immediately, it would lose the
-  // answer.
+  // Reads and drops what the client still sends: if the connection were closed immediately, it
+  // would lose the answer.
   void Close() {
     stream_.tcp().expires_after(std::chrono::seconds(2));
     buffer_.clear();
@@ -400,10 +405,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   void Drain(std::size_t drained) {
     if (drained > kDrainMax) return;
-    stream_.tcp().async_read_some(buffer_.prepare(16 * 1024), [self = shared_from_this(), drained](
-                                                                  beast::error_code error, std::size_t got) {
-      if (!error) self->Drain(drained + got);
-    });
+    stream_.tcp().async_read_some(
+        buffer_.prepare(16 * 1024),
+        [self = shared_from_this(), drained](beast::error_code error, std::size_t got) {
+          if (!error) self->Drain(drained + got);
+        });
   }
 
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -448,9 +454,8 @@ class Connection::Exchange final : public HttpExchange {
     Post([number = number_, head = std::move(head)](Connection& c) { c.Begin(number, head); });
   }
   void Write(std::string piece, std::function<void(bool)> taken) override {
-    Post([number = number_, piece = std::move(piece), taken = std::move(taken)](Connection& c) mutable {
-      c.WritePiece(number, std::move(piece), std::move(taken));
-    });
+    Post([number = number_, piece = std::move(piece), taken = std::move(taken)](
+             Connection& c) mutable { c.WritePiece(number, std::move(piece), std::move(taken)); });
   }
   void End(bool whole) override {
     answered_ = true;
@@ -510,25 +515,27 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
     if (!error) acceptor_.bind(address, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (error) {
-      return {Code::kUnavailable, "listen for HTTP on " + wanted.ToString() + ": " + error.message() +
-                                      "; choose a different address with --http, or use --http off"};
+      return {Code::kUnavailable,
+              "listen for HTTP on " + wanted.ToString() + ": " + error.message() +
+                  "; choose a different address with --http, or use --http off"};
     }
     bound_ = {.host = wanted.host, .port = acceptor_.local_endpoint().port()};
     return Status::Ok();
   }
 
   void Accept() {
-    acceptor_.async_accept(asio::make_strand(io_),
-                           [self = shared_from_this()](beast::error_code error, tcp::socket socket) {
-                             if (error == asio::error::operation_aborted) return;
-                             // Over the cap the socket is closed at once; a peer sees a reset and tries again later.
-                             const HttpLimits& limits = self->shared_->limits;
-                             if (!error && self->shared_->connections.load() < limits.connections_max &&
-                                 socket.native_handle() < limits.descriptors_end) {
-                               std::make_shared<Connection>(std::move(socket), self->shared_)->Start();
-                             }
-                             error ? self->AcceptLater() : self->Accept();
-                           });
+    acceptor_.async_accept(
+        asio::make_strand(io_),
+        [self = shared_from_this()](beast::error_code error, tcp::socket socket) {
+          if (error == asio::error::operation_aborted) return;
+          // Over the cap the socket is closed at once; a peer sees a reset and tries again later.
+          const HttpLimits& limits = self->shared_->limits;
+          if (!error && self->shared_->connections.load() < limits.connections_max &&
+              socket.native_handle() < limits.descriptors_end) {
+            std::make_shared<Connection>(std::move(socket), self->shared_)->Start();
+          }
+          error ? self->AcceptLater() : self->Accept();
+        });
   }
 
   // Out of descriptors, say: trying again at once would only burn the processor.
@@ -557,8 +564,9 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
   Endpoint bound_;
 };
 
-HttpServer::HttpServer(asio::io_context& io, std::map<std::string, HttpHandler> handlers, HttpLimits limits,
-                       HttpServices services, HttpGate gate, std::unique_ptr<TlsContexts> tls) {
+HttpServer::HttpServer(asio::io_context& io, std::map<std::string, HttpHandler> handlers,
+                       HttpLimits limits, HttpServices services, HttpGate gate,
+                       std::unique_ptr<TlsContexts> tls) {
   auto shared = std::make_shared<Shared>();
   shared->gate = std::move(gate);
   shared->tls = std::move(tls);

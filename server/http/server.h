@@ -1,5 +1,5 @@
-// A small HTTP/1.1 server, plain or with TLS, for pages that are rendered at once (health, metrics: GET and HEAD,
-// no request bodies) and for services that answer later.
+// A small HTTP/1.1 server, plain or with TLS, for pages that are rendered at once (health, metrics:
+// GET and HEAD, no request bodies) and for services that answer later.
 #ifndef STATCOLLECT_SERVER_HTTP_SERVER_H_
 #define STATCOLLECT_SERVER_HTTP_SERVER_H_
 
@@ -24,21 +24,28 @@ struct HttpLimits {
   std::size_t connections_max = 1024;     // which also limits concurrent requests
   std::size_t header_bytes_max = 16'384;  // including the target
   std::size_t body_bytes_max = 1 << 20;   // of a request to a service
-  int descriptors_end = 1 << 30;  // a connection with this descriptor or a higher one is closed at once
-  int idle_seconds_max = 15;  // to send a request, between two requests, or without reading any of an answer
-  std::size_t bytes_per_second_min = 16 << 10;  // of a page; who reads it more slowly in all is disconnected
+  int descriptors_end =
+      1 << 30;  // a connection with this descriptor or a higher one is closed at once
+  int idle_seconds_max =
+      15;  // to send a request, between two requests, or without reading any of an answer
+  std::size_t bytes_per_second_min =
+      16 << 10;  // of a page; who reads it more slowly in all is disconnected
 };
 
-// Services by path prefix ("/api/v1/"; "/" stands for that path only); they may be called while the io_context runs.
+// Services by path prefix ("/api/v1/"; "/" stands for that path only); they may be called while the
+// io_context runs.
 using HttpServices = std::map<std::string, HttpService>;
 
-// Threads: constructed, started and stopped by one thread; connections run on the io_context's threads.
+// Threads: constructed, started and stopped by one thread; connections run on the io_context's
+// threads.
 class HttpServer {
  public:
-  // Handlers by exact path (the target up to '?'). An empty gate lets everything through. With `tls`, plain requests
-  // get an answer that says so; a client that does not finish its handshake within idle_seconds_max is disconnected.
-  HttpServer(boost::asio::io_context& io, std::map<std::string, HttpHandler> handlers, HttpLimits limits = {},
-             HttpServices services = {}, HttpGate gate = {}, std::unique_ptr<TlsContexts> tls = {});
+  // Handlers by exact path (the target up to '?'). An empty gate lets everything through. With
+  // `tls`, plain requests get an answer that says so; a client that does not finish its handshake
+  // within idle_seconds_max is disconnected.
+  HttpServer(boost::asio::io_context& io, std::map<std::string, HttpHandler> handlers,
+             HttpLimits limits = {}, HttpServices services = {}, HttpGate gate = {},
+             std::unique_ptr<TlsContexts> tls = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -16,7 +16,8 @@
 
 namespace statcollect {
 
-// Meets Beast's AsyncStream, with completion handlers only (no futures or coroutines). Not thread-safe.
+// Meets Beast's AsyncStream, with completion handlers only (no futures or coroutines). Not
+// thread-safe.
 class HttpStream {
  public:
   using executor_type = boost::beast::tcp_stream::executor_type;

@@ -10,9 +10,10 @@ namespace {
 
 namespace ssl = boost::asio::ssl;
 
-// HTTP/1.1 is all that the server speaks; clients that ask for others get no answer to that question.
-int SelectProtocol(SSL*, const unsigned char** chosen, unsigned char* size, const unsigned char* offered,
-                   unsigned int offered_size, void*) {
+// HTTP/1.1 is all that the server speaks; clients that ask for others get no answer to that
+// question.
+int SelectProtocol(SSL*, const unsigned char** chosen, unsigned char* size,
+                   const unsigned char* offered, unsigned int offered_size, void*) {
   constexpr std::string_view kHttp1 = "\x08http/1.1";
   unsigned char* found = nullptr;
   if (SSL_select_next_proto(&found, size, reinterpret_cast<const unsigned char*>(kHttp1.data()),
@@ -35,7 +36,8 @@ std::shared_ptr<ssl::context> Make(const tls::Material& material, bool allow_tls
   if (!error) context->use_private_key(boost::asio::buffer(material.key), ssl::context::pem, error);
   if (!error && !material.authorities.empty()) {
     context->add_certificate_authority(boost::asio::buffer(material.authorities), error);
-    if (!error) context->set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert, error);
+    if (!error)
+      context->set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert, error);
   }
   return error ? nullptr : context;
 }

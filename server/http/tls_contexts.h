@@ -11,15 +11,16 @@
 
 namespace statcollect {
 
-// Thread-safe. TLS 1.3, or 1.2 if allowed, without renegotiation and compression; with authorities, clients need
-// a certificate.
+// Thread-safe. TLS 1.3, or 1.2 if allowed, without renegotiation and compression; with authorities,
+// clients need a certificate.
 class TlsContexts {
  public:
   // `certificates` outlives it.
   TlsContexts(const tls::Reloader& certificates, bool allow_tls_1_2)
       : certificates_(certificates), allow_tls_1_2_(allow_tls_1_2) {}
 
-  // For one connection. Null if OpenSSL does not take the certificates, which were checked when they were read.
+  // For one connection. Null if OpenSSL does not take the certificates, which were checked when
+  // they were read.
   std::shared_ptr<boost::asio::ssl::context> Current();
 
  private:

@@ -7,7 +7,9 @@ namespace statcollect {
 
 AdmissionWorker::AdmissionWorker(std::chrono::milliseconds interval, std::function<void()> tick,
                                  std::size_t threads)
-    : interval_(interval), tick_(std::move(tick)), next_tick_(std::chrono::steady_clock::now() + interval_) {
+    : interval_(interval),
+      tick_(std::move(tick)),
+      next_tick_(std::chrono::steady_clock::now() + interval_) {
   for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 

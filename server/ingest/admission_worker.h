@@ -1,7 +1,8 @@
-// Threads for rare work that may block: admitting hellos (catalogue writes) and checking deadlines. They
-// keep both off gRPC's threads.
+// Threads for rare work that may block: admitting hellos (catalogue writes) and checking deadlines.
+// They keep both off gRPC's threads.
 //
-// Jobs with the same key run one after another, in the order of Post; others do not wait for them while a thread is free.
+// Jobs with the same key run one after another, in the order of Post; others do not wait for them
+// while a thread is free.
 #ifndef STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
 #define STATCOLLECT_SERVER_INGEST_ADMISSION_WORKER_H_
 
@@ -27,7 +28,8 @@ inline std::size_t AdmissionKey(const std::string& run, std::uint32_t rank) {
 class AdmissionWorker {
  public:
   // Calls `tick` about every `interval`, on one of the threads, never twice at the same time.
-  AdmissionWorker(std::chrono::milliseconds interval, std::function<void()> tick, std::size_t threads = 1);
+  AdmissionWorker(std::chrono::milliseconds interval, std::function<void()> tick,
+                  std::size_t threads = 1);
   ~AdmissionWorker();  // calls Stop
   AdmissionWorker(const AdmissionWorker&) = delete;
   AdmissionWorker& operator=(const AdmissionWorker&) = delete;

@@ -4,11 +4,11 @@
 
 namespace statcollect {
 
-std::chrono::nanoseconds ByteRates::TakeFrom(Time* earned_at, std::uint64_t rate, std::uint64_t bytes,
-                                             Time now) {
+std::chrono::nanoseconds ByteRates::TakeFrom(Time* earned_at, std::uint64_t rate,
+                                             std::uint64_t bytes, Time now) {
   const std::chrono::duration<double> cost(static_cast<double>(bytes) / static_cast<double>(rate));
-  *earned_at =
-      std::max(*earned_at, now - kBurst) + std::chrono::duration_cast<std::chrono::nanoseconds>(cost);
+  *earned_at = std::max(*earned_at, now - kBurst) +
+               std::chrono::duration_cast<std::chrono::nanoseconds>(cost);
   return std::max(std::chrono::nanoseconds(0), std::chrono::nanoseconds(*earned_at - now));
 }
 
@@ -23,8 +23,8 @@ std::chrono::nanoseconds ByteRates::Take(const std::string& caller, std::uint64_
       wait = std::max(wait, TakeFrom(&callers_[caller], limits_.each, bytes, now));
     }
   }
-  waited_millis_.fetch_add(
-      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(wait).count()));
+  waited_millis_.fetch_add(static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(wait).count()));
   return wait;
 }
 

@@ -1,5 +1,5 @@
-// How fast agents may send, each caller and all together. It slows them down, and refuses nothing: what an agent cannot
-// send waits in its buffer and its spill file.
+// How fast agents may send, each caller and all together. It slows them down, and refuses nothing:
+// what an agent cannot send waits in its buffer and its spill file.
 #ifndef STATCOLLECT_SERVER_INGEST_BYTE_RATES_H_
 #define STATCOLLECT_SERVER_INGEST_BYTE_RATES_H_
 
@@ -25,7 +25,8 @@ class ByteRates {
   explicit ByteRates(const Limits& limits) : limits_(limits) {}
 
   bool any() const { return limits_.each > 0 || limits_.in_all > 0; }
-  // So many bytes of a caller (empty: nobody in particular) have arrived: how long to wait before reading more of it.
+  // So many bytes of a caller (empty: nobody in particular) have arrived: how long to wait before
+  // reading more of it.
   std::chrono::nanoseconds Take(const std::string& caller, std::uint64_t bytes, Time now);
   // The sum of all waits.
   std::uint64_t waited_millis() const { return waited_millis_.load(); }

@@ -16,15 +16,17 @@ Status Draining() {
   return Status(Code::kUnavailable, "store records: the collector is shutting down; try again");
 }
 
-// The status that agents get while the store accepts no writes. If the disk is full, they keep trying, and
-// the store recovers.
+// The status that agents get while the store accepts no writes. If the disk is full, they keep
+// trying, and the store recovers.
 Status ReadOnly(const Status& failure) {
   if (failure.code() == Code::kResourceExhausted)
     return Status(Code::kResourceExhausted, "store records: " + failure.message());
-  if (failure.code() == Code::kAborted) return Status(Code::kUnavailable, failure.message());  // it passes
-  return Status(Code::kUnavailable, "store records: writing failed: " + failure.message() +
-                                        "; no more records are accepted; repair the disk and restart the "
-                                        "collector");
+  if (failure.code() == Code::kAborted)
+    return Status(Code::kUnavailable, failure.message());  // it passes
+  return Status(Code::kUnavailable,
+                "store records: writing failed: " + failure.message() +
+                    "; no more records are accepted; repair the disk and restart the "
+                    "collector");
 }
 
 std::function<void()> Bind(CommitItem item, Status status) {
@@ -106,7 +108,8 @@ void CommitQueue::Run() {
 
 CommitQueue::Group CommitQueue::TakeGroup() {
   MutexLock lock(mutex_);
-  work_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) { return !queue_.empty() || draining_; });
+  work_.wait(mutex_,
+             [this]() STATCOLLECT_REQUIRES(mutex_) { return !queue_.empty() || draining_; });
   Group group(std::make_move_iterator(queue_.begin()), std::make_move_iterator(queue_.end()));
   queue_.clear();
   for (const CommitItem& item : group) {
@@ -129,7 +132,8 @@ CommitBacklog CommitQueue::Backlog() {
     add(waiting.item);
     backlog.bytes += waiting.item.bytes;
   }
-  if (since) backlog.oldest = std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - *since);
+  if (since)
+    backlog.oldest = std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - *since);
   return backlog;
 }
 
@@ -157,7 +161,8 @@ void CommitQueue::CommitGroup(Group group) {
   STATCOLLECT_FAILPOINT("commit.after_acks");
 }
 
-CommitQueue::Group CommitQueue::TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks) {
+CommitQueue::Group CommitQueue::TakeWritable(Group& group, const Status& refusal,
+                                             Callbacks* callbacks) {
   Group kept;
   MutexLock lock(mutex_);
   for (CommitItem& item : group) {
@@ -216,15 +221,18 @@ Status CommitQueue::CheckDisk() {
   if (disk_checked_ && now - *disk_checked_ < kDiskCheckInterval) return disk_;
   disk_checked_ = now;
   const auto usage = store_.Usage();
-  // If the file system's usage is unknown, nothing is refused; should writes fail as well, Append reports it.
-  // Unflushed data in memory will need space, too.
-  const std::uint64_t needed = options_.disk_free_bytes_min + (usage.ok() ? usage->unflushed_bytes : 0);
-  if (!usage.ok() || !usage->disk_known || usage->disk_free_bytes >= needed) return disk_ = Status::Ok();
-  return disk_ = Status(Code::kResourceExhausted,
-                        "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
-                            " free; at least " + Mebibytes(needed) +
-                            " are needed; free space or remove runs (statctl rm); the collector then "
-                            "continues by itself");
+  // If the file system's usage is unknown, nothing is refused; should writes fail as well, Append
+  // reports it. Unflushed data in memory will need space, too.
+  const std::uint64_t needed =
+      options_.disk_free_bytes_min + (usage.ok() ? usage->unflushed_bytes : 0);
+  if (!usage.ok() || !usage->disk_known || usage->disk_free_bytes >= needed)
+    return disk_ = Status::Ok();
+  return disk_ =
+             Status(Code::kResourceExhausted,
+                    "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
+                        " free; at least " + Mebibytes(needed) +
+                        " are needed; free space or remove runs (statctl rm); the collector then "
+                        "continues by itself");
 }
 
 }  // namespace statcollect

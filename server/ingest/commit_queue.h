@@ -1,15 +1,17 @@
-// Group commit of one part of the store: one thread takes everything that the streams have queued, writes it in one Store::Append and
-// notifies each stream. The slower the disk, the larger the groups.
+// Group commit of one part of the store: one thread takes everything that the streams have queued,
+// writes it in one Store::Append and notifies each stream. The slower the disk, the larger the
+// groups.
 //
 // Invariants:
 // (1) An item's `done` is called exactly once, with OK only after its Append has returned OK.
 // (2) Items of a lane are written in the order of Submit, and none after one that failed.
-// (3) Bytes queued and being written stay at or below `queue_bytes_max`, unless a single item is larger.
-// (4) After a failed Append nothing is written until the store has recovered, and every lane in that group
+// (3) Bytes queued and being written stay at or below `queue_bytes_max`, unless a single item is
+// larger. (4) After a failed Append nothing is written until the store has recovered, and every
+// lane in that group
 //     has failed.
 //
-// Threads: any may call. `done` and `accepted` are called without locks held, by the queue's thread or,
-// if an item is refused at once, by the caller of Submit.
+// Threads: any may call. `done` and `accepted` are called without locks held, by the queue's thread
+// or, if an item is refused at once, by the caller of Submit.
 #ifndef STATCOLLECT_SERVER_INGEST_COMMIT_QUEUE_H_
 #define STATCOLLECT_SERVER_INGEST_COMMIT_QUEUE_H_
 
@@ -38,7 +40,8 @@ struct CommitterOptions {
   std::uint64_t disk_free_bytes_min = std::uint64_t{64} << 20;  // below: no records are accepted
 };
 
-// The order and fate of one stream's items. Guarded by the mutex of its queue, but for `part`, which stays.
+// The order and fate of one stream's items. Guarded by the mutex of its queue, but for `part`,
+// which stays.
 struct CommitLane {
   std::size_t part = 0;    // of the store, whose queue takes the items
   Status failure;          // once set, no item of the lane is written
@@ -72,18 +75,20 @@ class CommitQueue {
   CommitQueue(const CommitQueue&) = delete;
   CommitQueue& operator=(const CommitQueue&) = delete;
 
-  // Takes the item. True: the queue had room. False: the item waits for room, first come first served, and
-  // `accepted` is called when it is queued; until then a stream must not submit anything else, which bounds
-  // memory and keeps streams fair. If the lane has failed, or the queue is read-only or draining, the
-  // item is refused at once: returns false, calls `done`, and never calls `accepted`.
+  // Takes the item. True: the queue had room. False: the item waits for room, first come first
+  // served, and `accepted` is called when it is queued; until then a stream must not submit
+  // anything else, which bounds memory and keeps streams fair. If the lane has failed, or the queue
+  // is read-only or draining, the item is refused at once: returns false, calls `done`, and never
+  // calls `accepted`.
   bool Submit(CommitItem item, std::function<void()> accepted);
 
-  // After it returns, nothing of the lane is being or will be written; its queued items fail with `why`.
+  // After it returns, nothing of the lane is being or will be written; its queued items fail with
+  // `why`.
   void Abandon(const std::shared_ptr<CommitLane>& lane, const Status& why);
 
-  // OK while records are accepted, otherwise why not (kUnavailable, kResourceExhausted). Checks the disk at
-  // most once a second; if there is space again, it lets the store recover, which may take as long as a
-  // start.
+  // OK while records are accepted, otherwise why not (kUnavailable, kResourceExhausted). Checks the
+  // disk at most once a second; if there is space again, it lets the store recover, which may take
+  // as long as a start.
   Status Admission();
 
   // The same as last seen, without asking the store.
@@ -110,8 +115,8 @@ class CommitQueue {
   // Waits for work. An empty group means drained.
   Group TakeGroup();
   void CommitGroup(Group group);
-  // Takes out the items that may be written and marks their lanes. The others fail; if `refusal` is not OK,
-  // all do.
+  // Takes out the items that may be written and marks their lanes. The others fail; if `refusal` is
+  // not OK, all do.
   Group TakeWritable(Group& group, const Status& refusal, Callbacks* callbacks);
   // After Append: fails the lanes on failure, frees the room and admits waiting items.
   void FinishGroup(Group& group, const Status& status, Callbacks* callbacks);
@@ -129,14 +134,16 @@ class CommitQueue {
   std::deque<CommitItem> queue_ STATCOLLECT_GUARDED_BY(mutex_);
   std::deque<Waiting> waiting_ STATCOLLECT_GUARDED_BY(mutex_);
   std::size_t bytes_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // queued and being written
-  Status read_only_ STATCOLLECT_GUARDED_BY(mutex_);  // set by a failed Append, until the store has recovered
+  Status read_only_
+      STATCOLLECT_GUARDED_BY(mutex_);  // set by a failed Append, until the store has recovered
   // The group being written.
   std::uint64_t group_records_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::optional<std::chrono::steady_clock::time_point> group_since_ STATCOLLECT_GUARDED_BY(mutex_);
   bool draining_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 
   Mutex disk_mutex_;  // may be held over Store::Usage; never together with mutex_
-  std::optional<std::chrono::steady_clock::time_point> disk_checked_ STATCOLLECT_GUARDED_BY(disk_mutex_);
+  std::optional<std::chrono::steady_clock::time_point> disk_checked_
+      STATCOLLECT_GUARDED_BY(disk_mutex_);
   Status disk_ STATCOLLECT_GUARDED_BY(disk_mutex_);
 
   std::atomic<std::uint64_t> commits_{0};

@@ -4,7 +4,8 @@
 
 namespace statcollect {
 
-Committer::Committer(Store& store, const Clock& clock, const CommitterOptions& options) : store_(store) {
+Committer::Committer(Store& store, const Clock& clock, const CommitterOptions& options)
+    : store_(store) {
   CommitterOptions each = options;
   each.queue_bytes_max = options.queue_bytes_max / store.parts();
   for (std::size_t part = 0; part < store.parts(); ++part)

@@ -1,5 +1,5 @@
-// Makes the streams' items durable: one queue for each part of the store, so that a part that does not answer holds up
-// only the ranks that lie in it.
+// Makes the streams' items durable: one queue for each part of the store, so that a part that does
+// not answer holds up only the ranks that lie in it.
 //
 // Threads: any may call.
 #ifndef STATCOLLECT_SERVER_INGEST_COMMITTER_H_

@@ -14,7 +14,8 @@ struct IngestCounters {
   std::atomic<std::uint64_t> records{0};            // durable
   std::atomic<std::uint64_t> duplicate_records{0};  // received again and discarded
   std::atomic<std::uint64_t> rejected_batches{0};
-  std::atomic<std::uint64_t> agents_dropped{0};  // reported as lost, in durable batches and goodbyes
+  std::atomic<std::uint64_t> agents_dropped{
+      0};  // reported as lost, in durable batches and goodbyes
 };
 
 }  // namespace statcollect

@@ -35,8 +35,8 @@ std::size_t Bytes(const StatColumns& stats) {
 }  // namespace
 
 std::size_t DecodedBytes(const TensorDef& def) {
-  return sizeof def + kNodeBytes + Heap(def.key.name) + Heap(def.key.output_path) + Heap(def.parent) +
-         Heap(def.class_name);
+  return sizeof def + kNodeBytes + Heap(def.key.name) + Heap(def.key.output_path) +
+         Heap(def.parent) + Heap(def.class_name);
 }
 
 std::size_t DecodedBytes(const Layout& layout) {
@@ -45,17 +45,19 @@ std::size_t DecodedBytes(const Layout& layout) {
 
 std::size_t DecodedBytes(const RecordBatch& batch) {
   std::size_t bytes = sizeof batch + Bytes(batch.stats) + Heap(batch.scalars) + Heap(batch.events) +
-                      Heap(batch.memory) + Heap(batch.densities) + Heap(batch.settings) + Heap(batch.steps) +
-                      Heap(batch.captures) + Heap(batch.exponents);
+                      Heap(batch.memory) + Heap(batch.densities) + Heap(batch.settings) +
+                      Heap(batch.steps) + Heap(batch.captures) + Heap(batch.exponents);
   for (const TensorDef& def : batch.activations) bytes += DecodedBytes(def);
   for (const Layout& layout : batch.layouts) bytes += DecodedBytes(layout);
   for (const ScalarRecord& record : batch.scalars) bytes += Heap(record.name);
   for (const EventRecord& record : batch.events)
     bytes += Heap(record.kind) + Heap(record.text) + Heap(record.fields);
-  for (const MemoryRecord& record : batch.memory) bytes += Heap(record.device) + Heap(record.module);
+  for (const MemoryRecord& record : batch.memory)
+    bytes += Heap(record.device) + Heap(record.module);
   for (const DensityRecord& record : batch.densities)
     bytes += Heap(record.input) + Heap(record.valid_per_sample);
-  for (const SettingRecord& record : batch.settings) bytes += Heap(record.name) + Heap(record.value);
+  for (const SettingRecord& record : batch.settings)
+    bytes += Heap(record.name) + Heap(record.value);
   for (const CaptureChunk& record : batch.captures) bytes += Heap(record.data);
   for (const ExponentRecord& record : batch.exponents) bytes += Heap(record.counts);
   return bytes;

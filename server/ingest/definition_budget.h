@@ -17,8 +17,10 @@ class DefinitionBudget {
   static constexpr std::uint64_t kSessionBytesMax = std::uint64_t{512} << 20;
 
   // `bytes_max` 0: half of the machine's memory.
-  explicit DefinitionBudget(std::uint64_t bytes_max = 0, std::uint64_t session_bytes_max = kSessionBytesMax)
-      : bytes_max_(bytes_max > 0 ? bytes_max : HalfOfMemory()), session_bytes_max_(session_bytes_max) {}
+  explicit DefinitionBudget(std::uint64_t bytes_max = 0,
+                            std::uint64_t session_bytes_max = kSessionBytesMax)
+      : bytes_max_(bytes_max > 0 ? bytes_max : HalfOfMemory()),
+        session_bytes_max_(session_bytes_max) {}
 
   // False: there is no room, and nothing was taken.
   bool Take(std::uint64_t bytes) {
@@ -38,7 +40,8 @@ class DefinitionBudget {
   static std::uint64_t HalfOfMemory() {
     const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
     const std::uint64_t all =
-        pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : 0;
+        pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page)
+                              : 0;
     return std::max(all / 2, std::uint64_t{1} << 30);
   }
 

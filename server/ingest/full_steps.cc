@@ -10,9 +10,11 @@ constexpr char kEvent[] = "overhead";
 std::optional<FullSteps> Proposed(const EventRecord& event) {
   const auto number = [&](const char* name, std::uint64_t otherwise) {
     const auto found = event.fields.find(name);
-    return found == event.fields.end() ? std::optional(otherwise) : ParseNumber<std::uint64_t>(found->second);
+    return found == event.fields.end() ? std::optional(otherwise)
+                                       : ParseNumber<std::uint64_t>(found->second);
   };
-  const auto first = number("first", 0), last = number("last", FullSteps::kNoEnd), every = number("every", 0);
+  const auto first = number("first", 0), last = number("last", FullSteps::kNoEnd),
+             every = number("every", 0);
   if (!first || !last || !every || *every == 0 || *last < *first) return std::nullopt;
   return FullSteps{.first = *first, .last = *last, .every = *every};
 }

@@ -27,9 +27,10 @@ grpc::Status ToGrpc(const Status& status) {
 }
 
 Status TooMany(std::size_t streams_max) {
-  return {Code::kResourceExhausted, "stream: " + std::to_string(streams_max) +
-                                        " are open; expected fewer (statcollectord --connections-max); the "
-                                        "agent retries by itself"};
+  return {Code::kResourceExhausted,
+          "stream: " + std::to_string(streams_max) +
+              " are open; expected fewer (statcollectord --connections-max); the "
+              "agent retries by itself"};
 }
 
 // The streams that gRPC has open. Thread-safe.
@@ -72,16 +73,20 @@ class StreamSet {
 
 using BidiReactor = grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>;
 
-// Reads for a reactor, later. Outlives the reactor, because the alarm may be due just then. Thread-safe.
+// Reads for a reactor, later. Outlives the reactor, because the alarm may be due just then.
+// Thread-safe.
 class LateRead : public std::enable_shared_from_this<LateRead> {
  public:
-  LateRead(BidiReactor* reactor, v1::AgentMessage* request) : reactor_(reactor), request_(request) {}
+  LateRead(BidiReactor* reactor, v1::AgentMessage* request)
+      : reactor_(reactor), request_(request) {}
 
   void ReadIn(std::chrono::nanoseconds wait) {
-    alarm_.Set(std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(wait),
+    alarm_.Set(std::chrono::system_clock::now() +
+                   std::chrono::duration_cast<std::chrono::microseconds>(wait),
                [self = shared_from_this()](bool due) {
                  MutexLock lock(self->mutex_);
-                 // Under the lock, so that the reactor does not finish meanwhile. gRPC does not call back from here.
+                 // Under the lock, so that the reactor does not finish meanwhile. gRPC does not
+                 // call back from here.
                  if (due && self->reactor_ != nullptr) self->reactor_->StartRead(self->request_);
                });
   }
@@ -104,7 +109,8 @@ class LateRead : public std::enable_shared_from_this<LateRead> {
 // Joins a stream to gRPC. Owns itself: gRPC calls OnDone last, after Finish and every operation.
 class Reactor final : public BidiReactor, public StreamTransport {
  public:
-  Reactor(const StreamContext& context, StreamSet& streams, const access::Principal& caller, StreamOf of)
+  Reactor(const StreamContext& context, StreamSet& streams, const access::Principal& caller,
+          StreamOf of)
       : streams_(streams),
         clock_(context.clock),
         rates_(context.rates),
@@ -139,10 +145,13 @@ class Reactor final : public BidiReactor, public StreamTransport {
  private:
   void StartRead() override {
     const std::uint64_t bytes = std::exchange(bytes_, 0);
-    // A hello, before which nothing was read, does not wait for what others have sent: it would seem to be missing.
+    // A hello, before which nothing was read, does not wait for what others have sent: it would
+    // seem to be missing.
     const bool pays = rates_ != nullptr && bytes > 0;
-    const auto wait = pays ? rates_->Take(caller_, bytes, clock_.Now()) : std::chrono::nanoseconds(0);
-    wait < std::chrono::milliseconds(1) ? BidiReactor::StartRead(&request_) : late_read_->ReadIn(wait);
+    const auto wait =
+        pays ? rates_->Take(caller_, bytes, clock_.Now()) : std::chrono::nanoseconds(0);
+    wait < std::chrono::milliseconds(1) ? BidiReactor::StartRead(&request_)
+                                        : late_read_->ReadIn(wait);
   }
   void StartWrite(v1::CollectorMessage message) override {
     response_ = std::move(message);
@@ -176,7 +185,9 @@ class GrpcIngestService final : public IngestService, private v1::Ingest::Callba
   void BeginDrain() override {
     for (const StreamPointer& stream : streams_.BeginDrain()) stream->Drain();
   }
-  bool AwaitStreams(std::chrono::milliseconds timeout) override { return streams_.AwaitEmpty(timeout); }
+  bool AwaitStreams(std::chrono::milliseconds timeout) override {
+    return streams_.AwaitEmpty(timeout);
+  }
 
  private:
   grpc::ServerBidiReactor<v1::AgentMessage, v1::CollectorMessage>* Stream(

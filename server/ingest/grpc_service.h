@@ -27,8 +27,8 @@ class IngestService {
   virtual bool AwaitStreams(std::chrono::milliseconds timeout) = 0;
 };
 
-// What the server of the service must refuse before it takes memory: messages above the protocol's limit, and
-// compressed ones, because gRPC inflates without a limit.
+// What the server of the service must refuse before it takes memory: messages above the protocol's
+// limit, and compressed ones, because gRPC inflates without a limit.
 void LimitMessages(grpc::ServerBuilder& builder);
 
 std::unique_ptr<IngestService> MakeIngestService(const StreamContext& context);

@@ -23,9 +23,9 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       definitions_(options.definition_bytes_max),
       rates_(options.rates),
       quotas_(store, clock, options.project_limits),
-      committer_(
-          store, clock,
-          {.queue_bytes_max = options.queue_bytes_max, .disk_free_bytes_min = options.disk_free_bytes_min}),
+      committer_(store, clock,
+                 {.queue_bytes_max = options.queue_bytes_max,
+                  .disk_free_bytes_min = options.disk_free_bytes_min}),
       purger_(store, options.log),
       registry_(
           store, clock, committer_, [this] { purger_.Wake(); }, options.run_changed),
@@ -49,11 +49,13 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       facts_(store, clock, committer_) {
   StartWorkers();
   if (options_.retention.enabled()) {
-    retention_worker_ = std::make_unique<AdmissionWorker>(kRetentionTick, [this] { retention_.Tick(); });
+    retention_worker_ =
+        std::make_unique<AdmissionWorker>(kRetentionTick, [this] { retention_.Tick(); });
   }
 }
 
-// A store that can recover does, also when nobody asks. One that does not answer holds up the hellos of its own part only.
+// A store that can recover does, also when nobody asks. One that does not answer holds up the
+// hellos of its own part only.
 void IngestServer::StartWorkers() {
   const auto tick = std::clamp(options_.hello_timeout / 4, std::chrono::milliseconds(1), kTickMax);
   for (std::size_t part = 0; part < store_.parts(); ++part) {
@@ -90,7 +92,8 @@ CollectorStatus IngestServer::GetStatus() {
   status.version = options_.version;
   status.pid = ::getpid();
   status.start_unix_nanos = start_unix_nanos_;
-  status.uptime_seconds = std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - start_).count();
+  status.uptime_seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - start_).count();
   status.data_dir = options_.data_dir;
   status.fsync = store_.fsync();
   status.state = State(facts.admission);

@@ -1,8 +1,8 @@
-// The writing half of the collector: owns the registry, the committer and the Ingest service, and reports
-// their status.
+// The writing half of the collector: owns the registry, the committer and the Ingest service, and
+// reports their status.
 //
-// Thread-safe. Must outlive the grpc::Server with which its service is registered; store and clock must
-// outlive it.
+// Thread-safe. Must outlive the grpc::Server with which its service is registered; store and clock
+// must outlive it.
 #ifndef STATCOLLECT_SERVER_INGEST_INGEST_SERVER_H_
 #define STATCOLLECT_SERVER_INGEST_INGEST_SERVER_H_
 
@@ -46,18 +46,21 @@ struct CollectorOptions {
   // Of batches in memory, decoded: queued for one write, and those with what waits for its turn.
   std::size_t queue_bytes_max = std::size_t{128} << 20;
   std::size_t decoded_bytes_max = std::size_t{256} << 20;
-  std::uint64_t definition_bytes_max = 0;  // of all connected ranks; 0: half of the machine's memory
-  std::size_t streams_max = 4096;          // of agents, at a time
+  std::uint64_t definition_bytes_max =
+      0;                           // of all connected ranks; 0: half of the machine's memory
+  std::size_t streams_max = 4096;  // of agents, at a time
   std::chrono::milliseconds hello_timeout{10'000};
   std::chrono::milliseconds drain_timeout{5'000};  // for agents to read their last answer
   RetentionOptions retention;
-  // Called for every batch that has become durable; must not block. May be empty, like the one below.
+  // Called for every batch that has become durable; must not block. May be empty, like the one
+  // below.
   std::function<void(CommittedBatch)> committed = {};
   std::function<AlarmStatus()> alarm_status = {};
   std::function<AccessStatus()> access_status = {};  // all but what ingest counts
   ByteRates::Limits rates = {};                      // of agents' messages
   ProjectLimits project_limits = {};                 // of the disk
-  // Called when a stream of a run was opened or closed, or the run was removed or kept; must not block.
+  // Called when a stream of a run was opened or closed, or the run was removed or kept; must not
+  // block.
   std::function<void(const std::string& run)> run_changed = [](const std::string&) {};
   std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
@@ -70,8 +73,8 @@ class IngestServer final : public CollectorControl {
   // The Ingest service, for grpc::ServerBuilder::RegisterService.
   grpc::Service* service() { return service_->service(); }
 
-  // Refuses new streams, makes received records durable and acknowledges them, and ends the open streams with
-  // kUnavailable. Call it before shutting the server down. Idempotent.
+  // Refuses new streams, makes received records durable and acknowledges them, and ends the open
+  // streams with kUnavailable. Call it before shutting the server down. Idempotent.
   void Drain();
 
   // For runs that are copied here.
@@ -96,7 +99,8 @@ class IngestServer final : public CollectorControl {
   Result<std::uint32_t> RecordSteps(const std::string& run, const std::string& steps) override {
     return registry_.RecordSteps(run, steps);
   }
-  Result<RequestedCapture> RequestCapture(const std::string& run, const std::vector<std::uint32_t>& ranks,
+  Result<RequestedCapture> RequestCapture(const std::string& run,
+                                          const std::vector<std::uint32_t>& ranks,
                                           const CaptureSpec& spec) override {
     return registry_.RequestCapture(run, ranks, spec);
   }
@@ -105,7 +109,9 @@ class IngestServer final : public CollectorControl {
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override;
   bool IsStreamOpen(std::uint32_t attempt, std::uint32_t rank) override;
   // See SessionRegistry.
-  bool MayComeBack(std::uint32_t attempt, std::uint32_t rank) { return registry_.MayComeBack(attempt, rank); }
+  bool MayComeBack(std::uint32_t attempt, std::uint32_t rank) {
+    return registry_.MayComeBack(attempt, rank);
+  }
 
  private:
   std::string State(const Status& admission) const;

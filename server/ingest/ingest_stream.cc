@@ -12,15 +12,16 @@ namespace statcollect {
 namespace {
 
 Status OutOfOrder(const char* found, const char* expected) {
-  return Status(Code::kFailedPrecondition,
-                std::string("stream: found ") + found + "; expected " + expected + "; see docs/protocol.md");
+  return Status(Code::kFailedPrecondition, std::string("stream: found ") + found + "; expected " +
+                                               expected + "; see docs/protocol.md");
 }
 
-// What is reserved before a batch is decoded; then it is counted. Ordinary batches take two to three times
-// their bytes on the wire, small definitions up to thirty times.
+// What is reserved before a batch is decoded; then it is counted. Ordinary batches take two to
+// three times their bytes on the wire, small definitions up to thirty times.
 constexpr std::size_t kDecodedPerWireByte = 8;
 
-v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durable_seq, const Store& store) {
+v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durable_seq,
+                                 const Store& store) {
   v1::CollectorMessage message;
   v1::Welcome* welcome = message.mutable_welcome();
   welcome->set_protocol_version(kProtocolVersion);
@@ -73,8 +74,8 @@ v1::CollectorMessage MakeFullDirective(const FullSteps& steps) {
 
 }  // namespace
 
-IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport, std::string project,
-                           StreamOf of)
+IngestStream::IngestStream(const StreamContext& context, StreamTransport* transport,
+                           std::string project, StreamOf of)
     : context_(context),
       project_(std::move(project)),
       of_(of),
@@ -107,7 +108,8 @@ void IngestStream::OnMessage(v1::AgentMessage* message) {
       break;
   }
   End(Status(Code::kInvalidArgument,
-             "stream: found a message without hello, batch or goodbye; expected one of them; use agent and "
+             "stream: found a message without hello, batch or goodbye; expected one of them; use "
+             "agent and "
              "collector of "
              "matching releases"),
       How::kGracefully);
@@ -118,9 +120,10 @@ void IngestStream::OnReadsDone() {
   if (phase_ == Phase::kAwaitingHello) {
     EndLocked(OutOfOrder("the end of the stream", "a hello"), How::kGracefully);
   } else {
-    EndLocked(Status(Code::kCancelled,
-                     "stream: closed by the agent without a goodbye; what was acknowledged is stored"),
-              How::kGracefully);
+    EndLocked(
+        Status(Code::kCancelled,
+               "stream: closed by the agent without a goodbye; what was acknowledged is stored"),
+        How::kGracefully);
   }
   Advance(lock);
 }
@@ -160,17 +163,20 @@ void IngestStream::RecordFull(const FullSteps& steps) {
 void IngestStream::Drain() {
   MutexLock lock(mutex_);
   if (phase_ == Phase::kLeaving) return;  // ends by itself when the goodbye is durable
-  EndLocked(Status(Code::kUnavailable, "stream: the collector is shutting down; connect again later"),
-            How::kGracefully);
+  EndLocked(
+      Status(Code::kUnavailable, "stream: the collector is shutting down; connect again later"),
+      How::kGracefully);
   Advance(lock);
 }
 
-void IngestStream::CheckHello(std::chrono::steady_clock::time_point now, std::chrono::milliseconds timeout) {
+void IngestStream::CheckHello(std::chrono::steady_clock::time_point now,
+                              std::chrono::milliseconds timeout) {
   MutexLock lock(mutex_);
   if (phase_ != Phase::kAwaitingHello || now - opened_ < timeout) return;
-  EndLocked(Status(Code::kDeadlineExceeded, "stream: no hello within " + std::to_string(timeout.count()) +
-                                                " ms of opening it; expected one first; connect again"),
-            How::kAtOnce);
+  EndLocked(
+      Status(Code::kDeadlineExceeded, "stream: no hello within " + std::to_string(timeout.count()) +
+                                          " ms of opening it; expected one first; connect again"),
+      How::kAtOnce);
   Advance(lock);
 }
 
@@ -211,8 +217,8 @@ void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> l
                              : context_.registry.Open(info, shared_from_this(), late_from);
   STATCOLLECT_FAILPOINT("admission.decided");
   if (!admission.ok()) return End(admission.status(), How::kAtOnce);
-  auto session =
-      IngestSession::Load(context_.store, admission->attempt.id, admission->meta, context_.definitions);
+  auto session = IngestSession::Load(context_.store, admission->attempt.id, admission->meta,
+                                     context_.definitions);
   if (!session.ok()) {
     context_.registry.Close(admission->attempt.id, info.rank, this);
     return End(session.status(), How::kAtOnce);
@@ -292,10 +298,12 @@ void IngestStream::TakeGoodbye(const v1::Goodbye& goodbye) {
     phase_ = Phase::kLeaving;
     unused_ = goodbye.counters().unused();
   }
-  Submit(session_->Finish(FromWire(goodbye.counters()), context_.clock.UnixNanos()), {}, /*goodbye=*/true);
+  Submit(session_->Finish(FromWire(goodbye.counters()), context_.clock.UnixNanos()), {},
+         /*goodbye=*/true);
 }
 
-void IngestStream::Submit(IngestSession::Accepted accepted, MemoryGate::Share memory, bool goodbye) {
+void IngestStream::Submit(IngestSession::Accepted accepted, MemoryGate::Share memory,
+                          bool goodbye) {
   CommitItem item;
   {
     MutexLock lock(mutex_);
@@ -311,7 +319,8 @@ void IngestStream::Submit(IngestSession::Accepted accepted, MemoryGate::Share me
   item.meta = std::move(accepted.meta);
   item.bytes = memory.bytes();
   std::vector<FullSteps> proposed;
-  if (accepted.batch && of_ == StreamOf::kAgent) proposed = ProposedFullSteps(accepted.batch->events);
+  if (accepted.batch && of_ == StreamOf::kAgent)
+    proposed = ProposedFullSteps(accepted.batch->events);
   auto committed = Announcement(accepted.batch, goodbye);
   const Tally tally{.seq = item.meta.durable_seq,
                     .records = item.records,
@@ -333,9 +342,10 @@ void IngestStream::Submit(IngestSession::Accepted accepted, MemoryGate::Share me
   if (context_.committer.Submit(std::move(item), read_next)) read_next();
 }
 
-// What `committed` receives once the batch is durable; null if `committed` is not set. Of a copy nothing: the alarms and
-// whoever follows the run have had it where it was recorded.
-std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordBatch>& batch, bool goodbye) {
+// What `committed` receives once the batch is durable; null if `committed` is not set. Of a copy
+// nothing: the alarms and whoever follows the run have had it where it was recorded.
+std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordBatch>& batch,
+                                                           bool goodbye) {
   if (!context_.committed || of_ == StreamOf::kCopy) return nullptr;
   auto committed = std::make_shared<CommittedBatch>();
   MutexLock lock(mutex_);

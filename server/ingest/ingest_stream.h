@@ -1,13 +1,14 @@
-// One stream of the protocol (docs/protocol.md), without its transport: hello, batches and goodbye come in;
-// welcome and acknowledgements go out.
+// One stream of the protocol (docs/protocol.md), without its transport: hello, batches and goodbye
+// come in; welcome and acknowledgements go out.
 //
-// States: awaiting hello -> admitting (on the admission worker) -> open -> leaving (the goodbye is being
-// written); ended from any of them. A stream ends once: gracefully, after its queued items are durable and
-// acknowledged, or at once (fenced, failed, cancelled).
+// States: awaiting hello -> admitting (on the admission worker) -> open -> leaving (the goodbye is
+// being written); ended from any of them. A stream ends once: gracefully, after its queued items
+// are durable and acknowledged, or at once (fenced, failed, cancelled).
 //
-// Threads: the transport calls OnMessage with one message at a time, and reads the next one only when it is
-// asked to: after a batch, once that has been decoded and queued, which a thread of the gate may do. Everything
-// else may be called from any thread. The mutex is not held over validation, registry, store or committer.
+// Threads: the transport calls OnMessage with one message at a time, and reads the next one only
+// when it is asked to: after a batch, once that has been decoded and queued, which a thread of the
+// gate may do. Everything else may be called from any thread. The mutex is not held over
+// validation, registry, store or committer.
 #ifndef STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
 #define STATCOLLECT_SERVER_INGEST_INGEST_STREAM_H_
 
@@ -37,9 +38,9 @@
 
 namespace statcollect {
 
-// The wire, as a stream uses it. Start* return at once and never call back before they have returned. At most
-// one read and one write are in flight. Finish is called once, last, and never during a write; the transport
-// may be gone as soon as it was called.
+// The wire, as a stream uses it. Start* return at once and never call back before they have
+// returned. At most one read and one write are in flight. Finish is called once, last, and never
+// during a write; the transport may be gone as soon as it was called.
 class StreamTransport {
  public:
   virtual ~StreamTransport() = default;
@@ -66,7 +67,8 @@ struct StreamContext {
       {};  // may be empty; called by the committer, must not block
 };
 
-// Whose records a stream brings: an agent's, or those of a rank that is copied from another collector (transfer.proto).
+// Whose records a stream brings: an agent's, or those of a rank that is copied from another
+// collector (transfer.proto).
 enum class StreamOf { kAgent, kCopy };
 
 class IngestStream final : public OpenStream, public std::enable_shared_from_this<IngestStream> {
@@ -76,7 +78,8 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
 
   // --- from the transport
   void Start();
-  // Takes the records out of the message, which may be reused as soon as the transport is asked to read.
+  // Takes the records out of the message, which may be reused as soon as the transport is asked to
+  // read.
   void OnMessage(v1::AgentMessage* message);
   void OnReadsDone();  // the agent closed its side, or the stream broke
   void OnWriteDone(bool ok);
@@ -107,7 +110,8 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   void Admit(const SessionInfo& info, std::optional<std::uint64_t> late_from, std::uint32_t copy);
   void Welcome(Admission admission, std::unique_ptr<IngestSession> session);
   void TakeBatch(v1::Batch* wire);
-  void DecodeBatch(const std::shared_ptr<v1::Batch>& wire, std::size_t wire_bytes, MemoryGate::Share memory);
+  void DecodeBatch(const std::shared_ptr<v1::Batch>& wire, std::size_t wire_bytes,
+                   MemoryGate::Share memory);
   void TakeGoodbye(const v1::Goodbye& goodbye);
   void Submit(IngestSession::Accepted accepted, MemoryGate::Share memory, bool goodbye);
   std::shared_ptr<CommittedBatch> Announcement(std::optional<RecordBatch>& batch, bool goodbye);
@@ -134,21 +138,24 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
   StreamTransport* const transport_;  // until finished_
   Phase phase_ STATCOLLECT_GUARDED_BY(mutex_) = Phase::kAwaitingHello;
   std::optional<AttemptMeta> attempt_ STATCOLLECT_GUARDED_BY(mutex_);  // set once admitted
-  bool unused_ STATCOLLECT_GUARDED_BY(mutex_) = false;  // the goodbye said that nothing was recorded
+  bool unused_ STATCOLLECT_GUARDED_BY(mutex_) =
+      false;  // the goodbye said that nothing was recorded
   std::uint32_t rank_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   // Definitions, at the welcome.
-  std::uint32_t activations_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0, layouts_known_
-                                                                       STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  std::uint32_t activations_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
+                                   layouts_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint32_t in_flight_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // items submitted and not done
   // Directives to send to the agent; those still due when the stream ends are discarded.
   std::optional<std::string> steps_due_ STATCOLLECT_GUARDED_BY(mutex_);
   std::deque<CaptureRequest> captures_due_ STATCOLLECT_GUARDED_BY(mutex_);
   std::deque<FullSteps> full_due_ STATCOLLECT_GUARDED_BY(mutex_);
-  bool welcome_due_ STATCOLLECT_GUARDED_BY(mutex_) = false, ack_due_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+  bool welcome_due_ STATCOLLECT_GUARDED_BY(mutex_) = false,
+                    ack_due_ STATCOLLECT_GUARDED_BY(mutex_) = false,
                     writing_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::optional<Status> end_ STATCOLLECT_GUARDED_BY(mutex_);
-  bool end_at_once_ STATCOLLECT_GUARDED_BY(mutex_) = false, finished_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool end_at_once_ STATCOLLECT_GUARDED_BY(mutex_) = false, finished_
+                                                            STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace statcollect

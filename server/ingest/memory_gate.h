@@ -1,8 +1,9 @@
-// Bounds the memory of batches between the wire and the disk, over all streams. A batch enters before it is
-// decoded, because that is when it grows: a message of 4 MiB may become a hundred times its size in memory.
+// Bounds the memory of batches between the wire and the disk, over all streams. A batch enters
+// before it is decoded, because that is when it grows: a message of 4 MiB may become a hundred
+// times its size in memory.
 //
-// Without room a batch waits as it came from the wire, first come first served, and its stream reads nothing
-// more, which holds its agent back. Nothing is lost by that.
+// Without room a batch waits as it came from the wire, first come first served, and its stream
+// reads nothing more, which holds its agent back. Nothing is lost by that.
 //
 // Threads: any.
 #ifndef STATCOLLECT_SERVER_INGEST_MEMORY_GATE_H_
@@ -51,8 +52,9 @@ class MemoryGate {
   MemoryGate(const MemoryGate&) = delete;
   MemoryGate& operator=(const MemoryGate&) = delete;
 
-  // Runs the job with its share: here if there is room and nobody waits, otherwise later on a thread of the
-  // gate. A job larger than all there is runs alone. Dropped without running after Stop.
+  // Runs the job with its share: here if there is room and nobody waits, otherwise later on a
+  // thread of the gate. A job larger than all there is runs alone. Dropped without running after
+  // Stop.
   void Enter(std::size_t bytes, Job job);
   // Drops the jobs that wait, and waits for running ones on its own threads. Idempotent.
   void Stop();
@@ -79,8 +81,8 @@ class MemoryGate {
   std::vector<std::thread> threads_;
 };
 
-// A gate for each part of the store, with an equal share of the memory: batches for a part that does not answer leave
-// the others' share alone.
+// A gate for each part of the store, with an equal share of the memory: batches for a part that
+// does not answer leave the others' share alone.
 class MemoryGates {
  public:
   // `threads`: of each gate.

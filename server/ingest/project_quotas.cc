@@ -41,9 +41,10 @@ Status ProjectQuotas::Admit(const std::string& project) {
   }
   if (taken < most) return Status::Ok();
   refused_.fetch_add(1);
-  return {Code::kResourceExhausted, "store records: the runs of project '" + project + "' take " +
-                                        Mebibytes(taken) + "; expected less than " + Mebibytes(most) +
-                                        "; remove runs with statctl rm, or raise --project-disk-max"};
+  return {Code::kResourceExhausted,
+          "store records: the runs of project '" + project + "' take " + Mebibytes(taken) +
+              "; expected less than " + Mebibytes(most) +
+              "; remove runs with statctl rm, or raise --project-disk-max"};
 }
 
 std::map<std::string, ProjectQuotas::Use> ProjectQuotas::uses() {
@@ -58,9 +59,10 @@ std::map<std::string, ProjectQuotas::Use> ProjectQuotas::uses() {
 
 std::uint64_t ProjectQuotas::full() {
   const auto uses = this->uses();
-  return static_cast<std::uint64_t>(std::count_if(uses.begin(), uses.end(), [](const auto& project) {
-    return project.second.bytes_max > 0 && project.second.bytes >= project.second.bytes_max;
-  }));
+  return static_cast<std::uint64_t>(
+      std::count_if(uses.begin(), uses.end(), [](const auto& project) {
+        return project.second.bytes_max > 0 && project.second.bytes >= project.second.bytes_max;
+      }));
 }
 
 }  // namespace statcollect

@@ -1,5 +1,5 @@
-// How much disk the runs of a project may take. A project that takes more sends nothing until runs were removed or the
-// limit was raised; meanwhile its records wait with the agents.
+// How much disk the runs of a project may take. A project that takes more sends nothing until runs
+// were removed or the limit was raised; meanwhile its records wait with the agents.
 #ifndef STATCOLLECT_SERVER_INGEST_PROJECT_QUOTAS_H_
 #define STATCOLLECT_SERVER_INGEST_PROJECT_QUOTAS_H_
 
@@ -36,7 +36,7 @@ class ProjectQuotas {
     std::uint64_t bytes = 0, bytes_max = 0;  // as of the last sum; 0: no limit
   };
   std::map<std::string, Use>
-  uses();                // of the projects that have runs or a limit of their own; empty without limits
+  uses();  // of the projects that have runs or a limit of their own; empty without limits
   std::uint64_t full();  // projects at their limit or over it
   std::uint64_t refused() const { return refused_.load(); }
 

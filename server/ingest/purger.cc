@@ -40,7 +40,8 @@ void Purger::Run() {
     if (stopping_) return;
     wanted_ = false;
     lock.unlock();
-    const Status purged = store_.PurgeRetired([this] { return stopping_.load(std::memory_order_relaxed); });
+    const Status purged =
+        store_.PurgeRetired([this] { return stopping_.load(std::memory_order_relaxed); });
     failed = !purged.ok();
     if (!stopping_) Report(purged);
     lock.lock();

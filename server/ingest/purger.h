@@ -1,4 +1,5 @@
-// Deletes the data of removed attempts, on a thread of its own: that may take minutes, and nobody waits for it.
+// Deletes the data of removed attempts, on a thread of its own: that may take minutes, and nobody
+// waits for it.
 #ifndef STATCOLLECT_SERVER_INGEST_PURGER_H_
 #define STATCOLLECT_SERVER_INGEST_PURGER_H_
 
@@ -30,7 +31,8 @@ class Purger {
   void Wake();
   // Ends a purge under way; the next start continues it. Does not wait.
   void RequestStop();
-  // RequestStop, and waits until the thread has ended: for the rest of a block and a write. Idempotent.
+  // RequestStop, and waits until the thread has ended: for the rest of a block and a write.
+  // Idempotent.
   void Stop();
 
  private:

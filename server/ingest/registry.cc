@@ -34,20 +34,22 @@ std::string Who(const SessionInfo& info) {
 }
 
 Status Fenced(const SessionInfo& by) {
-  return Status(Code::kAborted, "rank " + std::to_string(by.rank) + " of run '" + by.run +
-                                    "': fenced by a newer session (" + Who(by) +
-                                    "); this one can no longer write; give each launch its own run name");
+  return Status(Code::kAborted,
+                "rank " + std::to_string(by.rank) + " of run '" + by.run +
+                    "': fenced by a newer session (" + Who(by) +
+                    "); this one can no longer write; give each launch its own run name");
 }
 
 Status NewerAttempt(const SessionInfo& info, const AttemptMeta& newest) {
-  return Status(Code::kAborted, "rank " + std::to_string(info.rank) + " of run '" + info.run +
-                                    "': fenced by attempt " + std::to_string(newest.number) + " of " +
-                                    Utc(newest.start_unix_nanos) +
-                                    "; this session can no longer write; give each launch its own run name");
+  return Status(Code::kAborted,
+                "rank " + std::to_string(info.rank) + " of run '" + info.run +
+                    "': fenced by attempt " + std::to_string(newest.number) + " of " +
+                    Utc(newest.start_unix_nanos) +
+                    "; this session can no longer write; give each launch its own run name");
 }
 
-// A launch text may end in '#', the number of the launcher's restarts of this launch, and ':' with what
-// differs between them (see docs/protocol.md).
+// A launch text may end in '#', the number of the launcher's restarts of this launch, and ':' with
+// what differs between them (see docs/protocol.md).
 struct LaunchText {
   std::string_view base;  // empty: not of this form
   std::uint64_t restarts = 0;
@@ -68,27 +70,29 @@ bool IsRestartOf(const AttemptMeta& attempt, const SessionInfo& info) {
 }
 
 Status SessionUnknown(const SessionInfo& info, std::uint64_t first_seq) {
-  return Status(Code::kFailedPrecondition,
-                "run '" + info.run + "', rank " + std::to_string(info.rank) +
-                    ": this collector does not know the session to which the records " +
-                    std::to_string(first_seq) +
-                    " and later belong; expected the collector and the run name that the training used; was "
-                    "the run removed?");
+  return Status(
+      Code::kFailedPrecondition,
+      "run '" + info.run + "', rank " + std::to_string(info.rank) +
+          ": this collector does not know the session to which the records " +
+          std::to_string(first_seq) +
+          " and later belong; expected the collector and the run name that the training used; was "
+          "the run removed?");
 }
 
-// Not an error that ends the session: on a slow network the hello of a connection that the agent has given up may come after
-// that of its next one, and then it is the living stream that is ended.
+// Not an error that ends the session: on a slow network the hello of a connection that the agent
+// has given up may come after that of its next one, and then it is the living stream that is ended.
 Status Superseded(const SessionInfo& by) {
   return Status(Code::kUnavailable, "rank " + std::to_string(by.rank) + " of run '" + by.run +
-                                        "': fenced by a newer stream of the same session (" + Who(by) +
-                                        "), which continues where this one ends");
+                                        "': fenced by a newer stream of the same session (" +
+                                        Who(by) + "), which continues where this one ends");
 }
 
 Status Replaced(const SessionInfo& by) {
-  return Status(Code::kAborted,
-                "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
-                    ") with if_exists=\"replace\", and its records were removed; give each launch its own "
-                    "run name, or use if_exists=\"append\"");
+  return Status(
+      Code::kAborted,
+      "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
+          ") with if_exists=\"replace\", and its records were removed; give each launch its own "
+          "run name, or use if_exists=\"append\"");
 }
 
 }  // namespace
@@ -112,7 +116,8 @@ bool SessionRegistry::IsArrivingLocked(AttemptId attempt) const {
 void SessionRegistry::AwaitArrivals(const std::vector<AttemptMeta>& attempts) {
   MutexLock lock(mutex_);
   for (const AttemptMeta& attempt : attempts) {
-    arrived_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) { return !IsArrivingLocked(attempt.id); });
+    arrived_.wait(mutex_,
+                  [&]() STATCOLLECT_REQUIRES(mutex_) { return !IsArrivingLocked(attempt.id); });
   }
 }
 
@@ -149,14 +154,15 @@ Result<SessionRegistry::Plan> SessionRegistry::Decide(const SessionInfo& info, L
     const Turn turn(turns_, {info.run, kWholeRun});
     if (Changes(info.run) == before) return DecideInTurn(info, attempts, known, late_from, endings);
   }
-  return Status(Code::kUnavailable,
-                "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
-                    ": other launches of it begin or are removed all the time; expected a run name for each "
-                    "training; the agent tries again");
+  return Status(
+      Code::kUnavailable,
+      "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
+          ": other launches of it begin or are removed all the time; expected a run name for each "
+          "training; the agent tries again");
 }
 
-Result<SessionRegistry::Known> SessionRegistry::FindKnown(const SessionInfo& info,
-                                                          const std::vector<AttemptMeta>& attempts) {
+Result<SessionRegistry::Known> SessionRegistry::FindKnown(
+    const SessionInfo& info, const std::vector<AttemptMeta>& attempts) {
   Known known;
   if (attempts.empty()) return known;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto own, store_.Rank(attempts.back().id, info.rank));
@@ -173,7 +179,8 @@ Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& pl
                                          std::shared_ptr<OpenStream> stream, Endings* endings) {
   STATCOLLECT_RETURN_IF_ERROR(FenceOlder(info, plan.fenced, endings));
   const AttemptRank place(plan.attempt.id, info.rank);
-  Admission admission{.attempt = plan.attempt, .meta = {}, .lane = nullptr, .resumed = plan.resumes};
+  Admission admission{
+      .attempt = plan.attempt, .meta = {}, .lane = nullptr, .resumed = plan.resumes};
   if (plan.resumes) {
     // First, so that what is read afterwards is final.
     Retire(place, Superseded(info), endings);
@@ -190,8 +197,10 @@ Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& pl
   admission.lane = committer_.NewLane(info.rank);
   {
     MutexLock lock(mutex_);
-    if (const auto asked = steps_.find(place.first); asked != steps_.end()) admission.steps = asked->second;
-    if (const auto full = full_.find(place.first); full != full_.end()) admission.full = full->second;
+    if (const auto asked = steps_.find(place.first); asked != steps_.end())
+      admission.steps = asked->second;
+    if (const auto full = full_.find(place.first); full != full_.end())
+      admission.full = full->second;
     writers_[place] = {info.run, info.session, admission.lane, std::move(stream)};
   }
   // Read after the stream is registered: a capture that is requested from here on is sent to it.
@@ -202,7 +211,8 @@ Result<Admission> SessionRegistry::Admit(const SessionInfo& info, const Plan& pl
 Status SessionRegistry::FenceOlder(const SessionInfo& info, const std::vector<AttemptMeta>& older,
                                    Endings* endings) {
   for (const AttemptMeta& attempt : older) Retire({attempt.id, info.rank}, Fenced(info), endings);
-  // Other collectors write at most the last of them: when it began there, those before it were ended.
+  // Other collectors write at most the last of them: when it began there, those before it were
+  // ended.
   for (auto attempt = older.rbegin(); attempt != older.rend(); ++attempt) {
     STATCOLLECT_ASSIGN_OR_RETURN(const auto ended, store_.EndRank(attempt->id, info.rank));
     if (ended) break;
@@ -244,8 +254,9 @@ bool SessionRegistry::MayComeBackLocked(const AttemptRank& place) const {
 
 std::uint32_t SessionRegistry::OpenStreams() {
   MutexLock lock(mutex_);
-  return static_cast<std::uint32_t>(std::count_if(
-      writers_.begin(), writers_.end(), [](const auto& entry) { return entry.second.stream != nullptr; }));
+  return static_cast<std::uint32_t>(
+      std::count_if(writers_.begin(), writers_.end(),
+                    [](const auto& entry) { return entry.second.stream != nullptr; }));
 }
 
 bool SessionRegistry::HasOpenStream(const std::string& run) {
@@ -255,8 +266,9 @@ bool SessionRegistry::HasOpenStream(const std::string& run) {
 
 Result<bool> SessionRegistry::IsKept(const std::string& run) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto census, store_.Census());
-  return std::any_of(census.begin(), census.end(),
-                     [&](const AttemptTally& tally) { return tally.kept && tally.meta.run == run; });
+  return std::any_of(census.begin(), census.end(), [&](const AttemptTally& tally) {
+    return tally.kept && tally.meta.run == run;
+  });
 }
 
 Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
@@ -275,14 +287,16 @@ Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
   STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(run));
   if (kept)
     return {Code::kFailedPrecondition,
-            "delete run '" + run + "': it has been marked as kept in the meantime; nothing was removed"};
+            "delete run '" + run +
+                "': it has been marked as kept in the meantime; nothing was removed"};
   for (const AttemptMeta& attempt : attempts) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, store_.Ranks(attempt.id));
     std::int64_t newest = attempt.start_unix_nanos;
     for (const auto& [rank, meta] : ranks) newest = std::max(newest, meta.last_write_unix_nanos);
     if (newest <= last_write_unix_nanos) continue;
-    return {Code::kFailedPrecondition,
-            "delete run '" + attempt.run + "': it was written to in the meantime; nothing was removed"};
+    return {
+        Code::kFailedPrecondition,
+        "delete run '" + attempt.run + "': it was written to in the meantime; nothing was removed"};
   }
   return Status::Ok();
 }
@@ -294,19 +308,22 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
     const Turn turn(turns_, {run, kWholeRun});
     STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store_.Attempts(run));
     if (attempts.empty()) {
-      return Status(Code::kNotFound,
-                    "delete run '" + Printable(run) + "': there is no such run; statctl runs lists them");
+      return Status(Code::kNotFound, "delete run '" + Printable(run) +
+                                         "': there is no such run; statctl runs lists them");
     }
     AwaitArrivals(attempts);
     if (const std::size_t open = StreamsOpen(run); open > 0 && !force) {
       return Status(Code::kFailedPrecondition,
-                    "delete run '" + run + "': " + Counted(open, "rank") + (open == 1 ? " is" : " are") +
+                    "delete run '" + run + "': " + Counted(open, "rank") +
+                        (open == 1 ? " is" : " are") +
                         " still sending; wait until the training ends, or use force, which "
                         "ends the streams first");
     }
-    if (last_write_unix_nanos) STATCOLLECT_RETURN_IF_ERROR(CheckUnchanged(attempts, *last_write_unix_nanos));
-    const Status why(Code::kAborted,
-                     "run '" + run + "' was deleted while this rank was sending; start again to record");
+    if (last_write_unix_nanos)
+      STATCOLLECT_RETURN_IF_ERROR(CheckUnchanged(attempts, *last_write_unix_nanos));
+    const Status why(
+        Code::kAborted,
+        "run '" + run + "' was deleted while this rank was sending; start again to record");
     DeletedRun result{.records = 0, .attempts = static_cast<std::uint32_t>(attempts.size())};
     for (const AttemptMeta& attempt : attempts) {
       RetireAll(attempt, why, &endings);
@@ -345,13 +362,13 @@ void SessionRegistry::RemoveUnused(const AttemptMeta& attempt) {
   changed_(attempt.run);
 }
 
-Result<SessionRegistry::Plan> SessionRegistry::DecideInTurn(const SessionInfo& info,
-                                                            const std::vector<AttemptMeta>& attempts,
-                                                            const Known& known, LateFrom late_from,
-                                                            Endings* endings) {
+Result<SessionRegistry::Plan> SessionRegistry::DecideInTurn(
+    const SessionInfo& info, const std::vector<AttemptMeta>& attempts, const Known& known,
+    LateFrom late_from, Endings* endings) {
   // The later part of a session is of no use without the earlier one.
   const bool is_rest = late_from.value_or(1) > 1;
-  if (attempts.empty()) return is_rest ? Result<Plan>(SessionUnknown(info, *late_from)) : Create(info, 1);
+  if (attempts.empty())
+    return is_rest ? Result<Plan>(SessionUnknown(info, *late_from)) : Create(info, 1);
   const AttemptMeta& newest = attempts.back();
   const auto resume = [&](const AttemptMeta& attempt) {
     Plan plan = Arrive(attempt, info.rank);
@@ -364,9 +381,10 @@ Result<SessionRegistry::Plan> SessionRegistry::DecideInTurn(const SessionInfo& i
     return NewerAttempt(info, newest);
   }
   if (is_rest) return SessionUnknown(info, *late_from);
-  if (info.attempt_start_unix_nanos != 0 && newest.start_unix_nanos > info.attempt_start_unix_nanos &&
-      newest.launch != info.launch) {
-    return NewerAttempt(info, newest);  // its own attempt was removed, and the name given to another launch
+  if (info.attempt_start_unix_nanos != 0 &&
+      newest.start_unix_nanos > info.attempt_start_unix_nanos && newest.launch != info.launch) {
+    return NewerAttempt(
+        info, newest);  // its own attempt was removed, and the name given to another launch
   }
   STATCOLLECT_ASSIGN_OR_RETURN(const auto may_join,
                                known.newest ? Result<bool>(false) : MayJoin(info, newest));
@@ -428,13 +446,15 @@ Result<bool> SessionRegistry::MayJoin(const SessionInfo& info, const AttemptMeta
 bool SessionRegistry::EndedLatelyLocked(const AttemptRank& place, const RankMeta& meta) const {
   const auto writer = writers_.find(place);
   if (writer != writers_.end() && writer->second.session == meta.info.session &&
-      (writer->second.stream != nullptr || clock_.Now() - writer->second.closed_at < kLateRankGrace))
+      (writer->second.stream != nullptr ||
+       clock_.Now() - writer->second.closed_at < kLateRankGrace))
     return true;
   const std::chrono::nanoseconds ago(clock_.UnixNanos() - meta.last_write_unix_nanos);
   return -kLateRankGrace < ago && ago < kLateRankGrace;
 }
 
-Result<SessionRegistry::Plan> SessionRegistry::Create(const SessionInfo& info, std::uint32_t number) {
+Result<SessionRegistry::Plan> SessionRegistry::Create(const SessionInfo& info,
+                                                      std::uint32_t number) {
   AttemptMeta wanted;
   wanted.number = number;
   wanted.run = info.run;
@@ -455,7 +475,8 @@ Result<SessionRegistry::Plan> SessionRegistry::ApplyPolicy(const SessionInfo& in
   const bool welcomed = info.attempt_start_unix_nanos != 0;
   const bool replaces = info.if_exists == IfExists::kReplace && !welcomed;
   if (replaces && !IsRestartOf(attempts.back(), info)) return Replace(info, attempts, endings);
-  if (!replaces && !welcomed && info.if_exists != IfExists::kAppend) return NameTaken(info, attempts);
+  if (!replaces && !welcomed && info.if_exists != IfExists::kAppend)
+    return NameTaken(info, attempts);
   auto plan = Create(info, attempts.back().number + 1);
   if (plan.ok()) plan->fenced = attempts;
   return plan;
@@ -477,20 +498,22 @@ Result<SessionRegistry::Plan> SessionRegistry::Replace(const SessionInfo& info,
     }
   }
   if (open > 0) {
-    return Status(Code::kAlreadyExists, attempted + ": " + Counted(open, "rank") +
-                                            (open == 1 ? " is" : " are") +
-                                            " still sending; wait until that training ends" + otherwise);
+    return Status(Code::kAlreadyExists,
+                  attempted + ": " + Counted(open, "rank") + (open == 1 ? " is" : " are") +
+                      " still sending; wait until that training ends" + otherwise);
   }
   STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(info.run));
   if (kept) {
     return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl pin " +
-                                            std::string(SplitRun(info.run).run) + " --off" + otherwise);
+                                            std::string(SplitRun(info.run).run) + " --off" +
+                                            otherwise);
   }
   STATCOLLECT_RETURN_IF_ERROR(Drop(attempts, Replaced(info), endings));
   return Create(info, 1);
 }
 
-Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<AttemptMeta>& attempts) {
+Status SessionRegistry::NameTaken(const SessionInfo& info,
+                                  const std::vector<AttemptMeta>& attempts) {
   std::set<std::uint32_t> ranks_seen;
   std::uint64_t steps = 0, records = 0;
   for (const AttemptMeta& attempt : attempts) {
@@ -501,14 +524,16 @@ Status SessionRegistry::NameTaken(const SessionInfo& info, const std::vector<Att
       records += meta.records;
     }
   }
-  return Status(
-      Code::kAlreadyExists,
-      "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
-          ": the name is taken by a run started " + Utc(attempts.front().start_unix_nanos) + " with " +
-          Counted(attempts.size(), "attempt") + ", " + Counted(ranks_seen.size(), "rank") + ", " +
-          Counted(steps, "step") + ", " + Counted(records, "record") +
-          "; choose a different name, or remove its data with if_exists=\"replace\", or keep it and add an "
-          "attempt with if_exists=\"append\"");
+  return Status(Code::kAlreadyExists,
+                "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
+                    ": the name is taken by a run started " +
+                    Utc(attempts.front().start_unix_nanos) + " with " +
+                    Counted(attempts.size(), "attempt") + ", " +
+                    Counted(ranks_seen.size(), "rank") + ", " + Counted(steps, "step") + ", " +
+                    Counted(records, "record") +
+                    "; choose a different name, or remove its data with if_exists=\"replace\", or "
+                    "keep it and add an "
+                    "attempt with if_exists=\"append\"");
 }
 
 void SessionRegistry::Retire(const AttemptRank& place, const Status& why, Endings* endings) {
@@ -522,7 +547,8 @@ void SessionRegistry::Retire(const AttemptRank& place, const Status& why, Ending
   committer_.Abandon(lane, why);  // may wait for the store
   MutexLock lock(mutex_);
   const auto writer = writers_.find(place);
-  if (writer == writers_.end() || writer->second.lane != lane || writer->second.stream == nullptr) return;
+  if (writer == writers_.end() || writer->second.lane != lane || writer->second.stream == nullptr)
+    return;
   endings->push_back({std::move(writer->second.stream), why});
 }
 
@@ -537,7 +563,8 @@ void SessionRegistry::RetireAll(const AttemptMeta& attempt, const Status& why, E
   for (const AttemptRank& place : places) Retire(place, why, endings);
 }
 
-Status SessionRegistry::Drop(const std::vector<AttemptMeta>& attempts, const Status& why, Endings* endings) {
+Status SessionRegistry::Drop(const std::vector<AttemptMeta>& attempts, const Status& why,
+                             Endings* endings) {
   std::vector<AttemptId> ids;
   for (const AttemptMeta& attempt : attempts) {
     ids.push_back(attempt.id);
@@ -562,9 +589,10 @@ Status SessionRegistry::Drop(const std::vector<AttemptMeta>& attempts, const Sta
 }
 
 std::size_t SessionRegistry::OpenStreamsLocked(const std::string& run) const {
-  return static_cast<std::size_t>(std::count_if(writers_.begin(), writers_.end(), [&](const auto& entry) {
-    return entry.second.stream != nullptr && entry.second.run == run;
-  }));
+  return static_cast<std::size_t>(
+      std::count_if(writers_.begin(), writers_.end(), [&](const auto& entry) {
+        return entry.second.stream != nullptr && entry.second.run == run;
+      }));
 }
 
 }  // namespace statcollect

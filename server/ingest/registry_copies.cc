@@ -17,9 +17,9 @@ std::string CopyOf(const std::string& run) {
 }
 
 Status OtherContent(const std::string& run, const std::string& found) {
-  return {Code::kAlreadyExists, CopyOf(run) + ": the target has a run of this name with other content (" +
-                                    found +
-                                    "); remove it there (statctl rm), or copy other runs only (--run)"};
+  return {Code::kAlreadyExists,
+          CopyOf(run) + ": the target has a run of this name with other content (" + found +
+              "); remove it there (statctl rm), or copy other runs only (--run)"};
 }
 
 std::string OfLaunch(std::uint32_t number, std::uint32_t rank) {
@@ -36,12 +36,15 @@ bool IsSameLaunch(const AttemptMeta& a, const AttemptMeta& b) {
 
 Status SessionRegistry::BeginCopy(const std::string& run, std::span<const AttemptMeta> attempts) {
   for (std::size_t i = 0; i < attempts.size(); ++i) {
-    if (attempts[i].number > (i == 0 ? 0 : attempts[i - 1].number) && attempts[i].world_size > 0) continue;
-    return {Code::kInvalidArgument, CopyOf(run) + ": launch " + std::to_string(attempts[i].number) +
-                                        " of world size " + std::to_string(attempts[i].world_size) +
-                                        "; expected ascending numbers from 1, and at least one rank"};
+    if (attempts[i].number > (i == 0 ? 0 : attempts[i - 1].number) && attempts[i].world_size > 0)
+      continue;
+    return {Code::kInvalidArgument,
+            CopyOf(run) + ": launch " + std::to_string(attempts[i].number) + " of world size " +
+                std::to_string(attempts[i].world_size) +
+                "; expected ascending numbers from 1, and at least one rank"};
   }
-  if (attempts.empty()) return {Code::kInvalidArgument, CopyOf(run) + ": found no launch; expected one"};
+  if (attempts.empty())
+    return {Code::kInvalidArgument, CopyOf(run) + ": found no launch; expected one"};
   const Turn turn(turns_, {run, kWholeRun});
   STATCOLLECT_ASSIGN_OR_RETURN(const auto existing, store_.Attempts(run));
   for (std::size_t i = 0; i < existing.size(); ++i) {
@@ -57,8 +60,8 @@ Status SessionRegistry::BeginCopy(const std::string& run, std::span<const Attemp
     CountChange(run);
     if (!made.ok()) return made.status();
     if (!IsSameLaunch(*made, wanted)) {
-      return OtherContent(
-          run, "launch " + std::to_string(made->number) + " was made by somebody else in the meantime");
+      return OtherContent(run, "launch " + std::to_string(made->number) +
+                                   " was made by somebody else in the meantime");
     }
   }
   return Status::Ok();
@@ -83,8 +86,8 @@ Result<Admission> SessionRegistry::OpenCopy(SessionInfo info, std::uint32_t numb
   return admission;
 }
 
-Result<SessionRegistry::Plan> SessionRegistry::ArriveAt(const std::string& run, std::uint32_t number,
-                                                        std::uint32_t rank) {
+Result<SessionRegistry::Plan> SessionRegistry::ArriveAt(const std::string& run,
+                                                        std::uint32_t number, std::uint32_t rank) {
   const Turn turn(turns_, {run, kWholeRun});
   STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, transfer::FindAttempt(store_, run, number));
   return Arrive(attempt, rank);
@@ -101,9 +104,9 @@ Result<SessionRegistry::Plan> SessionRegistry::DecideCopy(SessionInfo* info, std
   plan->resumes = true;
   const SessionId found = own->info.session;
   if (found == info->session) return plan;
-  return OtherContent(info->run,
-                      OfLaunch(number, info->rank) +
-                          (found == original ? " is complete already" : " was recorded by another process"));
+  return OtherContent(info->run, OfLaunch(number, info->rank) +
+                                     (found == original ? " is complete already"
+                                                        : " was recorded by another process"));
 }
 
 Status SessionRegistry::PutCopiedRank(std::uint32_t number, const RankMeta& meta) {
@@ -113,13 +116,16 @@ Status SessionRegistry::PutCopiedRank(std::uint32_t number, const RankMeta& meta
     STATCOLLECT_ASSIGN_OR_RETURN(const auto plan, ArriveAt(meta.info.run, number, meta.info.rank));
     STATCOLLECT_ASSIGN_OR_RETURN(const auto own, store_.Rank(plan.attempt.id, meta.info.rank));
     const std::string which = OfLaunch(number, meta.info.rank);
-    if (!own) return Status(Code::kNotFound, CopyOf(meta.info.run) + ": " + which + " has not been copied");
+    if (!own)
+      return Status(Code::kNotFound, CopyOf(meta.info.run) + ": " + which + " has not been copied");
     if (own->info.session == meta.info.session) return Status::Ok();
     if (own->info.session != InverseOf(meta.info.session))
       return OtherContent(meta.info.run, which + " was recorded by another process");
     const AttemptRank place(plan.attempt.id, meta.info.rank);
-    Retire(place, Status(Code::kAborted, CopyOf(meta.info.run) + ": " + which + " was completed meanwhile"),
-           &endings);
+    Retire(
+        place,
+        Status(Code::kAborted, CopyOf(meta.info.run) + ": " + which + " was completed meanwhile"),
+        &endings);
     STATCOLLECT_RETURN_IF_ERROR(store_.ClaimRank(place.first, place.second).status());
     const Status written = store_.PutRank(place.first, place.second, meta);
     MutexLock lock(mutex_);
@@ -131,7 +137,8 @@ Status SessionRegistry::PutCopiedRank(std::uint32_t number, const RankMeta& meta
   return put;
 }
 
-Status SessionRegistry::PutEvent(const std::string& run, std::uint32_t number, const CollectorEvent& event) {
+Status SessionRegistry::PutEvent(const std::string& run, std::uint32_t number,
+                                 const CollectorEvent& event) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, transfer::FindAttempt(store_, run, number));
   return store_.PutEvents(attempt.id, {&event, 1});
 }
@@ -139,8 +146,9 @@ Status SessionRegistry::PutEvent(const std::string& run, std::uint32_t number, c
 Status SessionRegistry::PutRunDocument(const std::string& run, const std::string& name,
                                        const std::string& content) {
   if (!transfer::IsDocument(name))
-    return {Code::kInvalidArgument, CopyOf(run) + ": document '" + Printable(name) +
-                                        "' is not one that this collector knows; upgrade statcollectord"};
+    return {Code::kInvalidArgument,
+            CopyOf(run) + ": document '" + Printable(name) +
+                "' is not one that this collector knows; upgrade statcollectord"};
   const Turn turn(turns_, {run, kDocuments});
   STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, store_.Attempts(run));
   std::map<std::uint32_t, std::uint32_t> ids;

@@ -10,10 +10,13 @@
 
 namespace statcollect {
 
-Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const std::string& steps) {
-  const std::string attempted = "record steps '" + Printable(steps) + "' of run '" + Printable(run) + "'";
+Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run,
+                                                   const std::string& steps) {
+  const std::string attempted =
+      "record steps '" + Printable(steps) + "' of run '" + Printable(run) + "'";
   const auto parsed = StepSet::Parse(steps);
-  if (!parsed.ok()) return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
+  if (!parsed.ok())
+    return Status(parsed.status().code(), attempted + ": " + parsed.status().message());
   STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store_.Attempts(run));
   if (attempts.empty())
     return Status(Code::kNotFound, attempted + ": there is no such run; statctl runs lists them");
@@ -29,17 +32,17 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
     if (!told.empty() && !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), is_past)) {
       const auto& [rank, meta] = *ranks.begin();
       return Status(Code::kOutOfRange,
-                    attempted + ": all of them have passed (rank " + std::to_string(rank) + " is at step " +
-                        std::to_string(*meta.last_step) +
+                    attempted + ": all of them have passed (rank " + std::to_string(rank) +
+                        " is at step " + std::to_string(*meta.last_step) +
                         "), and no later one would be recorded; expected future steps, such as " +
                         std::to_string(SaturatingAdd(*meta.last_step, 10)) + "-");
     }
     if (!told.empty()) steps_[newest] = steps;
   }
   if (told.empty()) {
-    return Status(
-        Code::kFailedPrecondition,
-        attempted + ": none of its ranks is connected; expected a run in training; statctl runs shows them");
+    return Status(Code::kFailedPrecondition, attempted +
+                                                 ": none of its ranks is connected; expected a run "
+                                                 "in training; statctl runs shows them");
   }
   for (const auto& stream : told) stream->RecordSteps(steps);
   return static_cast<std::uint32_t>(told.size());
@@ -47,8 +50,8 @@ Result<std::uint32_t> SessionRegistry::RecordSteps(const std::string& run, const
 
 std::vector<std::shared_ptr<OpenStream>> SessionRegistry::StreamsOfLocked(AttemptId attempt) const {
   std::vector<std::shared_ptr<OpenStream>> streams;
-  for (auto it = writers_.lower_bound({attempt, 0}); it != writers_.end() && it->first.first == attempt;
-       ++it) {
+  for (auto it = writers_.lower_bound({attempt, 0});
+       it != writers_.end() && it->first.first == attempt; ++it) {
     if (it->second.stream) streams.push_back(it->second.stream);
   }
   return streams;
@@ -72,7 +75,8 @@ void SessionRegistry::RequestFull(const std::string& run, std::uint64_t step) {
     MutexLock lock(mutex_);
     // The first of the ranks that record chooses for all.
     const auto writer = writers_.lower_bound({attempts->back().id, 0});
-    if (writer != writers_.end() && writer->first.first == attempts->back().id) told = writer->second.stream;
+    if (writer != writers_.end() && writer->first.first == attempts->back().id)
+      told = writer->second.stream;
   }
   if (told != nullptr) told->RecordFull({.first = step, .last = step});
 }
@@ -82,7 +86,8 @@ Result<RequestedCapture> SessionRegistry::RequestCapture(const std::string& run,
                                                          const CaptureSpec& spec) {
   const std::string attempted = "capture " + spec.Describe() + " of run '" + Printable(run) + "'";
   std::vector<std::shared_ptr<OpenStream>> told;
-  CaptureRequest request{.id = 1, .ranks = ranks, .asked_unix_nanos = clock_.UnixNanos(), .spec = spec};
+  CaptureRequest request{
+      .id = 1, .ranks = ranks, .asked_unix_nanos = clock_.UnixNanos(), .spec = spec};
   {
     const Turn turn(turns_, {run, kDocuments});
     STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store_.Attempts(run));
@@ -119,9 +124,10 @@ Status SessionRegistry::CheckCapture(const std::string& attempted, CaptureReques
   for (const std::uint32_t rank : request->ranks) {
     const auto found = known.find(rank);
     if (found == known.end()) {
-      return Status(Code::kNotFound, attempted + ": there is no rank " + std::to_string(rank) + "; it has " +
-                                         Counted(known.size(), "rank") + ", the last one " +
-                                         (known.empty() ? "-" : std::to_string(known.rbegin()->first)));
+      return Status(Code::kNotFound,
+                    attempted + ": there is no rank " + std::to_string(rank) + "; it has " +
+                        Counted(known.size(), "rank") + ", the last one " +
+                        (known.empty() ? "-" : std::to_string(known.rbegin()->first)));
     }
     const auto& last = found->second.last_step;
     past = past && last && *last > step;
@@ -135,15 +141,17 @@ Status SessionRegistry::CheckCapture(const std::string& attempted, CaptureReques
       any_away = any_away || (!found->second.finished && MayComeBackLocked(place));
     }
   }
-  const std::string again =
-      "to capture it in a new launch, start that with STATAGENT_CAPTURES='" + request->spec.ToText() + "'";
+  const std::string again = "to capture it in a new launch, start that with STATAGENT_CAPTURES='" +
+                            request->spec.ToText() + "'";
   if (!any_open && !any_away) {
-    return Status(Code::kFailedPrecondition,
-                  attempted + ": none of its ranks is connected; expected a run in training; " + again);
+    return Status(
+        Code::kFailedPrecondition,
+        attempted + ": none of its ranks is connected; expected a run in training; " + again);
   }
   if (past) {
-    return Status(Code::kOutOfRange, attempted + ": step " + std::to_string(step) + " has passed (" +
-                                         reached + "); expected a future step; " + again);
+    return Status(Code::kOutOfRange, attempted + ": step " + std::to_string(step) +
+                                         " has passed (" + reached + "); expected a future step; " +
+                                         again);
   }
   return Status::Ok();
 }
@@ -154,7 +162,8 @@ std::vector<CaptureRequest> SessionRegistry::CapturesFor(const Admission& admiss
   const RankMeta& meta = admission.meta;
   std::erase_if(*requests, [&](const CaptureRequest& request) {
     return request.attempt != admission.attempt.id ||
-           std::find(request.ranks.begin(), request.ranks.end(), meta.info.rank) == request.ranks.end() ||
+           std::find(request.ranks.begin(), request.ranks.end(), meta.info.rank) ==
+               request.ranks.end() ||
            (meta.last_step && request.spec.steps.last() < *meta.last_step);
   });
   return *std::move(requests);

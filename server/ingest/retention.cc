@@ -41,7 +41,8 @@ void Retention::Tick() {
   const auto census = store_.Census();
   const auto usage = store_.Usage();
   if (!census.ok() || !usage.ok()) {
-    return Note("cannot read the store: " + (census.ok() ? usage.status() : census.status()).message());
+    return Note("cannot read the store: " +
+                (census.ok() ? usage.status() : census.status()).message());
   }
   Runs runs = ByRun(*census);
   WatchClock(runs);
@@ -86,8 +87,8 @@ void Retention::WatchClock(const Runs& runs) {
   if (last_look_) {
     const nanoseconds moved = nanoseconds(wall_ - last_wall_) - (now_ - *last_look_);
     if (moved > kClockJump || moved < -kClockJump) {
-      reason = std::string("the wall clock moved ") + (moved.count() > 0 ? "forward" : "back") + " by " +
-               Span(moved.count() > 0 ? moved : -moved);
+      reason = std::string("the wall clock moved ") + (moved.count() > 0 ? "forward" : "back") +
+               " by " + Span(moved.count() > 0 ? moved : -moved);
     }
   } else if (!runs.empty()) {
     const nanoseconds ahead(wall_ - runs.back().last_write_unix_nanos);
@@ -125,11 +126,12 @@ void Retention::RemoveForSpace(Runs* runs, const StoreUsage& usage) {
   }
   // The space of what was removed comes back only after its data has been deleted.
   if (usage.retired_attempts > 0) last_space_removal_ = now_;
-  // Space that does not belong to runs, most likely not freed by RocksDB yet. Removes one run at a time.
+  // Space that does not belong to runs, most likely not freed by RocksDB yet. Removes one run at a
+  // time.
   const std::uint64_t overhead = std::min(kOverheadBytesMax, limit);
   if (possible && !last_space_removal_ && usage.disk_bytes > limit + overhead) {
-    possible =
-        RemoveOldest(runs, "the store takes " + Mebibytes(usage.disk_bytes) + ", limit " + Mebibytes(limit));
+    possible = RemoveOldest(
+        runs, "the store takes " + Mebibytes(usage.disk_bytes) + ", limit " + Mebibytes(limit));
   }
   if (last_space_removal_ && now_ - *last_space_removal_ >= kSettle) last_space_removal_.reset();
   if (!possible) {
@@ -177,7 +179,8 @@ void Retention::Publish(const Runs& runs) {
   std::vector<std::string> kept;
   for (const Run& run : runs) {
     if (run.kept) kept.push_back(run.name);
-    if (next.size() == options_.next_max || !(run.finished || options_.age_max.count() > 0)) continue;
+    if (next.size() == options_.next_max || !(run.finished || options_.age_max.count() > 0))
+      continue;
     if (run.kept || registry_.HasOpenStream(run.name)) continue;
     std::int64_t due = 0;
     if (options_.age_max.count() > 0) {

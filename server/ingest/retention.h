@@ -1,10 +1,11 @@
-// Removes old runs: those whose last write is older than a limit, and the oldest ones while the store is
-// larger than a limit. It removes only whole runs, never one that is exempt (statctl pin) or has an open
-// stream, and an unfinished one only after an hour of silence.
+// Removes old runs: those whose last write is older than a limit, and the oldest ones while the
+// store is larger than a limit. It removes only whole runs, never one that is exempt (statctl pin)
+// or has an open stream, and an unfinished one only after an hour of silence.
 //
-// Ages use the wall clock, which may be wrong. If it has moved against the monotonic clock by more than
-// kClockJump, or is more than kClockHold ahead of the newest write at the start, nothing is removed by age
-// for kClockHold, which leaves time to see the note in the status and to correct the clock.
+// Ages use the wall clock, which may be wrong. If it has moved against the monotonic clock by more
+// than kClockJump, or is more than kClockHold ahead of the newest write at the start, nothing is
+// removed by age for kClockHold, which leaves time to see the note in the status and to correct the
+// clock.
 //
 // Threads: Tick from one, status from any.
 #ifndef STATCOLLECT_SERVER_INGEST_RETENTION_H_
@@ -26,9 +27,9 @@
 namespace statcollect {
 
 struct RetentionOptions {
-  std::chrono::seconds age_max{0};    // since a run's last write; 0: no limit
-  std::uint64_t disk_bytes_max = 0;   // of the store; 0: no limit
-  unsigned disk_percent_max = 0;      // the store's share of its file system's capacity; 0: no limit
+  std::chrono::seconds age_max{0};   // since a run's last write; 0: no limit
+  std::uint64_t disk_bytes_max = 0;  // of the store; 0: no limit
+  unsigned disk_percent_max = 0;     // the store's share of its file system's capacity; 0: no limit
   std::chrono::seconds interval{60};  // between two checks
   std::size_t next_max = 5;           // entries of the plan in status()
   bool enabled() const { return age_max.count() > 0 || disk_bytes_max > 0 || disk_percent_max > 0; }
@@ -45,8 +46,8 @@ class Retention {
   static constexpr std::uint64_t kOverheadBytesMax = std::uint64_t{256} << 20;
 
   // `log` gets a line for each removal and each reason not to remove.
-  Retention(Store& store, const Clock& clock, SessionRegistry& registry, const RetentionOptions& options,
-            std::function<void(const std::string& line)> log);
+  Retention(Store& store, const Clock& clock, SessionRegistry& registry,
+            const RetentionOptions& options, std::function<void(const std::string& line)> log);
 
   // Checks and removes, if it is time.
   void Tick();

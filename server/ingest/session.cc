@@ -19,7 +19,9 @@ constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kCausesMax = 32;
 constexpr std::size_t kCauseBytesMax = 64;
 
-Status Invalid(std::string message) { return Status(Code::kInvalidArgument, "batch: " + std::move(message)); }
+Status Invalid(std::string message) {
+  return Status(Code::kInvalidArgument, "batch: " + std::move(message));
+}
 
 std::string DefPlace(const char* field, std::uint32_t id) {
   return std::string(field) + " of id " + std::to_string(id);
@@ -59,13 +61,15 @@ std::size_t DefinedBy(std::size_t known, const std::vector<Def>& own) {
 }
 
 // Causes come from outside and are kept with every rank: a few, short, or "other".
-std::string CauseKey(const std::map<std::string, std::uint64_t>& tallies, const std::string& cause) {
+std::string CauseKey(const std::map<std::string, std::uint64_t>& tallies,
+                     const std::string& cause) {
   const bool fits =
       cause.size() <= kCauseBytesMax && (tallies.size() < kCausesMax || tallies.contains(cause));
   return fits && ValidateTensorName("cause", cause).ok() ? cause : "other";
 }
 
-void Add(std::map<std::string, std::uint64_t>* tallies, const std::string& cause, std::uint64_t count) {
+void Add(std::map<std::string, std::uint64_t>* tallies, const std::string& cause,
+         std::uint64_t count) {
   std::uint64_t& tally = (*tallies)[CauseKey(*tallies, cause)];
   tally = SaturatingAdd(tally, count);
 }
@@ -82,9 +86,11 @@ void Extend(RankMeta* meta, std::uint64_t step) {
 }
 
 // The last step with statistics.
-Result<std::optional<std::uint64_t>> FindLastStatStep(Store& store, AttemptId attempt, const RankMeta& meta) {
-  return NewestStep(meta.last_step.value_or(kMax),
-                    [&](StepBounds steps) { return store.FirstStatStep(attempt, meta.info.rank, steps); });
+Result<std::optional<std::uint64_t>> FindLastStatStep(Store& store, AttemptId attempt,
+                                                      const RankMeta& meta) {
+  return NewestStep(meta.last_step.value_or(kMax), [&](StepBounds steps) {
+    return store.FirstStatStep(attempt, meta.info.rank, steps);
+  });
 }
 
 }  // namespace
@@ -104,7 +110,8 @@ std::uint64_t CountDropEvents(std::span<const EventRecord> events,
 }
 
 Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, AttemptId attempt,
-                                                           const RankMeta& meta, DefinitionBudget& budget) {
+                                                           const RankMeta& meta,
+                                                           DefinitionBudget& budget) {
   std::unique_ptr<IngestSession> session(new IngestSession(meta, budget));
   if (meta.durable_seq > 0) STATCOLLECT_RETURN_IF_ERROR(session->Reload(store, attempt));
   return session;
@@ -129,7 +136,8 @@ Status IngestSession::ReloadLastStep(Store& store, AttemptId attempt) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto last, FindLastStatStep(store, attempt, meta_));
   stat_step_ = last;
   if (!stat_step_) return Status::Ok();
-  const auto scan = store.ScanStats(attempt, meta_.info.rank, {.first = *stat_step_, .last = *stat_step_});
+  const auto scan =
+      store.ScanStats(attempt, meta_.info.rank, {.first = *stat_step_, .last = *stat_step_});
   while (scan->Next()) {
     const StatColumns& columns = scan->block().columns;
     for (const std::uint32_t activation : columns.activation) seen_.Insert(activation);
@@ -167,7 +175,8 @@ Result<IngestSession::Accepted> IngestSession::Accept(RecordBatch batch, std::in
   return accepted;
 }
 
-IngestSession::Accepted IngestSession::Finish(const AgentCounters& counters, std::int64_t unix_nanos) {
+IngestSession::Accepted IngestSession::Finish(const AgentCounters& counters,
+                                              std::int64_t unix_nanos) {
   Accepted accepted;
   std::map<std::string, std::uint64_t> totals;
   for (const auto& [cause, count] : counters.dropped_by_cause) {
@@ -199,12 +208,14 @@ Status IngestSession::CheckOrder(const RecordBatch& batch) const {
                    std::to_string(batch.records()) +
                    " records; expected numbers from 1 and at least one record");
   }
-  if (batch.first_seq - std::min(batch.skipped, batch.first_seq) <= received() + 1) return Status::Ok();
-  return Status(Code::kOutOfRange,
-                "batch: starts at record " + std::to_string(batch.first_seq) + "; expected " +
-                    std::to_string(received() + 1) +
-                    " (records are numbered without gaps, but for those that `skipped` counts); connect "
-                    "again and resume from there");
+  if (batch.first_seq - std::min(batch.skipped, batch.first_seq) <= received() + 1)
+    return Status::Ok();
+  return Status(
+      Code::kOutOfRange,
+      "batch: starts at record " + std::to_string(batch.first_seq) + "; expected " +
+          std::to_string(received() + 1) +
+          " (records are numbered without gaps, but for those that `skipped` counts); connect "
+          "again and resume from there");
 }
 
 Status IngestSession::CheckActivations(const RecordBatch& batch) const {
@@ -214,10 +225,10 @@ Status IngestSession::CheckActivations(const RecordBatch& batch) const {
     if (def.id < activations_.size()) continue;
     const auto known = by_key_.find(def.key);
     if (known == by_key_.end() && own.insert(def.key).second) continue;
-    return Invalid(
-        DefPlace("activation", def.id) + " has the identity of " +
-        (known == by_key_.end() ? "another activation in the batch" : "id " + std::to_string(*known)) +
-        " ('" + Printable(def.key.name) + "'); expected one id per identity");
+    return Invalid(DefPlace("activation", def.id) + " has the identity of " +
+                   (known == by_key_.end() ? "another activation in the batch"
+                                           : "id " + std::to_string(*known)) +
+                   " ('" + Printable(def.key.name) + "'); expected one id per identity");
   }
   return Status::Ok();
 }
@@ -242,8 +253,9 @@ Status IngestSession::CheckStats(const RecordBatch& batch) const {
                      std::to_string(activation ? activations : layouts) + ")");
     }
     if (step && stats.step[i] < *step) {
-      return Invalid("stats.step" + place + "is " + std::to_string(stats.step[i]) + "; expected at least " +
-                     std::to_string(*step) + " (steps do not decrease within a session)");
+      return Invalid("stats.step" + place + "is " + std::to_string(stats.step[i]) +
+                     "; expected at least " + std::to_string(*step) +
+                     " (steps do not decrease within a session)");
     }
     if (stats.step[i] != step) in_batch_.Clear();
     step = stats.step[i];
@@ -266,7 +278,8 @@ Status IngestSession::CheckDefined(const std::string& field, const std::vector<R
     if (records[i].activation < defined) continue;
     return Invalid(field + ".activation[" + std::to_string(i) + "] is " +
                    std::to_string(records[i].activation) +
-                   "; expected an id that the session has defined (below " + std::to_string(defined) + ")");
+                   "; expected an id that the session has defined (below " +
+                   std::to_string(defined) + ")");
   }
   return Status::Ok();
 }
@@ -276,17 +289,19 @@ Status IngestSession::CheckSettings(const RecordBatch& batch) const {
   const auto more = std::count_if(batch.settings.begin(), batch.settings.end(),
                                   [&](const SettingRecord& s) { return !known.contains(s.name); });
   if (known.size() + static_cast<std::size_t>(more) <= kSettingsMax) return Status::Ok();
-  return Status(Code::kResourceExhausted, "batch: settings would make " +
-                                              std::to_string(known.size() + static_cast<std::size_t>(more)) +
-                                              " of the rank's configuration; at most " +
-                                              std::to_string(kSettingsMax) + " are accepted");
+  return Status(Code::kResourceExhausted,
+                "batch: settings would make " +
+                    std::to_string(known.size() + static_cast<std::size_t>(more)) +
+                    " of the rank's configuration; at most " + std::to_string(kSettingsMax) +
+                    " are accepted");
 }
 
 Status IngestSession::ReserveDefinitions(const RecordBatch& batch) {
   std::size_t bytes = 0;
   for (const TensorDef& def : batch.activations)
     bytes += def.id < activations_.size() ? 0 : DecodedBytes(def);
-  for (const Layout& layout : batch.layouts) bytes += layout.id < layouts_.size() ? 0 : DecodedBytes(layout);
+  for (const Layout& layout : batch.layouts)
+    bytes += layout.id < layouts_.size() ? 0 : DecodedBytes(layout);
   if (definition_bytes_ + bytes > budget_.session_bytes_max()) {
     return {Code::kFailedPrecondition,
             "batch: found definitions of " + Mebibytes(definition_bytes_ + bytes) +
@@ -337,7 +352,8 @@ void IngestSession::AddTallies(const RecordBatch& batch) {
   for (const ScalarRecord& scalar : batch.scalars) Extend(&meta_, scalar.step);
   for (const MemoryRecord& memory : batch.memory) Extend(&meta_, memory.step);
   for (const DensityRecord& density : batch.densities) Extend(&meta_, density.step);
-  for (const SettingRecord& setting : batch.settings) meta_.info.config[setting.name] = setting.value;
+  for (const SettingRecord& setting : batch.settings)
+    meta_.info.config[setting.name] = setting.value;
   for (const StepRecord& step : batch.steps) Extend(&meta_, step.step);
   for (const CaptureChunk& chunk : batch.captures) Extend(&meta_, chunk.step);
   for (const ExponentRecord& record : batch.exponents) Extend(&meta_, record.step);

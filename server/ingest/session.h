@@ -1,5 +1,5 @@
-// Checks what one stream adds to its rank: validates every batch against what the session has sent before,
-// trims what is already stored, and computes the rank's state after it.
+// Checks what one stream adds to its rank: validates every batch against what the session has sent
+// before, trims what is already stored, and computes the rank's state after it.
 //
 // Not thread-safe: a stream's messages arrive one after the other.
 #ifndef STATCOLLECT_SERVER_INGEST_SESSION_H_
@@ -25,8 +25,8 @@ namespace statcollect {
 
 inline constexpr std::size_t kDefinitionsMax = std::size_t{1} << 20;  // of each kind, per session
 
-// Adds the losses that records_dropped events report in their fields `cause` and `count`. Returns the number
-// of records added.
+// Adds the losses that records_dropped events report in their fields `cause` and `count`. Returns
+// the number of records added.
 std::uint64_t CountDropEvents(std::span<const EventRecord> events,
                               std::map<std::string, std::uint64_t>* dropped);
 
@@ -34,10 +34,13 @@ std::uint64_t CountDropEvents(std::span<const EventRecord> events,
 class IdSet {
  public:
   void Clear() { ++generation_; }
-  bool Contains(std::uint32_t id) const { return id < stamps_.size() && stamps_[id] == generation_; }
+  bool Contains(std::uint32_t id) const {
+    return id < stamps_.size() && stamps_[id] == generation_;
+  }
   // False if it was already in the set.
   bool Insert(std::uint32_t id) {
-    if (id >= stamps_.size()) stamps_.resize(std::max<std::size_t>(std::size_t{id} + 1, 2 * stamps_.size()));
+    if (id >= stamps_.size())
+      stamps_.resize(std::max<std::size_t>(std::size_t{id} + 1, 2 * stamps_.size()));
     return std::exchange(stamps_[id], generation_) != generation_;
   }
 
@@ -56,25 +59,28 @@ class IngestSession {
     std::uint64_t dropped = 0;     // records that the agent newly reports as lost
   };
 
-  // For a rank in the state `meta`: its watermark is durable, and nothing of the session is in flight to the
-  // store. Reads definitions and the last step's activations from the store. `budget`, which must outlive the
-  // session: its definitions count there. kResourceExhausted: no room.
-  static Result<std::unique_ptr<IngestSession>> Load(Store& store, AttemptId attempt, const RankMeta& meta,
+  // For a rank in the state `meta`: its watermark is durable, and nothing of the session is in
+  // flight to the store. Reads definitions and the last step's activations from the store.
+  // `budget`, which must outlive the session: its definitions count there. kResourceExhausted: no
+  // room.
+  static Result<std::unique_ptr<IngestSession>> Load(Store& store, AttemptId attempt,
+                                                     const RankMeta& meta,
                                                      DefinitionBudget& budget);
   ~IngestSession();
   IngestSession(const IngestSession&) = delete;
   IngestSession& operator=(const IngestSession&) = delete;
 
-  // There are two watermarks: received() counts everything that Accept returned, durable or queued, and
-  // decides what is new; the committer tracks the durable one. After a failure of Accept, which changes
-  // nothing here, or of storing an accepted batch, the caller must end the stream. kOutOfRange: a gap.
-  // kInvalidArgument: contradicts what the session has sent. kFailedPrecondition: too many definitions for one
-  // session, which trying again does not change. kResourceExhausted: no room in the budget at the moment.
+  // There are two watermarks: received() counts everything that Accept returned, durable or queued,
+  // and decides what is new; the committer tracks the durable one. After a failure of Accept, which
+  // changes nothing here, or of storing an accepted batch, the caller must end the stream.
+  // kOutOfRange: a gap. kInvalidArgument: contradicts what the session has sent.
+  // kFailedPrecondition: too many definitions for one session, which trying again does not change.
+  // kResourceExhausted: no room in the budget at the moment.
   Result<Accepted> Accept(RecordBatch batch, std::int64_t unix_nanos);
 
-  // The rank's final state. The goodbye's tallies count since the session's start, events only what is new
-  // since the event before, so a tally is the larger of the events' sum and the goodbye's, never both.
-  // `dropped` is what the goodbye adds to the events.
+  // The rank's final state. The goodbye's tallies count since the session's start, events only what
+  // is new since the event before, so a tally is the larger of the events' sum and the goodbye's,
+  // never both. `dropped` is what the goodbye adds to the events.
   Accepted Finish(const AgentCounters& counters, std::int64_t unix_nanos);
 
   std::uint64_t received() const { return meta_.durable_seq; }
@@ -86,7 +92,9 @@ class IngestSession {
   struct KeyLess {
     using is_transparent = void;
     const std::vector<TensorDef>* defs;
-    bool operator()(std::uint32_t a, std::uint32_t b) const { return (*defs)[a].key < (*defs)[b].key; }
+    bool operator()(std::uint32_t a, std::uint32_t b) const {
+      return (*defs)[a].key < (*defs)[b].key;
+    }
     bool operator()(std::uint32_t a, const TensorKey& b) const { return (*defs)[a].key < b; }
     bool operator()(const TensorKey& a, std::uint32_t b) const { return a < (*defs)[b].key; }
   };

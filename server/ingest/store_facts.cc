@@ -12,7 +12,9 @@ constexpr std::chrono::seconds kCensusInterval{1};
 
 StoreFacts::StoreFacts(Store& store, const Clock& clock, Committer& committer,
                        std::chrono::milliseconds patience)
-    : store_(store), clock_(clock), committer_(committer), patience_(patience), thread_([this] { Run(); }) {}
+    : store_(store), clock_(clock), committer_(committer), patience_(patience), thread_([this] {
+        Run();
+      }) {}
 
 StoreFacts::~StoreFacts() {
   {
@@ -48,8 +50,9 @@ void StoreFacts::Run() {
     std::uint64_t asked = 0;
     {
       MutexLock lock(mutex_);
-      changed_.wait(mutex_,
-                    [this]() STATCOLLECT_REQUIRES(mutex_) { return stopping_ || wanted_ > answered_; });
+      changed_.wait(mutex_, [this]() STATCOLLECT_REQUIRES(mutex_) {
+        return stopping_ || wanted_ > answered_;
+      });
       if (stopping_) return;
       asked = wanted_;
     }

@@ -1,5 +1,6 @@
-// What a status says about the store, which may take seconds to answer, or a part of it that is down. A thread asks; who
-// wants to know waits a moment for what is true now, and then takes what is known.
+// What a status says about the store, which may take seconds to answer, or a part of it that is
+// down. A thread asks; who wants to know waits a moment for what is true now, and then takes what
+// is known.
 #ifndef STATCOLLECT_SERVER_INGEST_STORE_FACTS_H_
 #define STATCOLLECT_SERVER_INGEST_STORE_FACTS_H_
 
@@ -27,8 +28,9 @@ class StoreFacts {
     std::uint64_t runs = 0;
     std::uint64_t disk_bytes = 0;
     std::optional<std::uint64_t> disk_free_bytes;  // none: unknown
-    std::map<std::string, std::uint64_t> dropped;  // reported by agents, by cause, over all stored runs
-    std::set<std::string> kept;                    // runs
+    std::map<std::string, std::uint64_t>
+        dropped;                 // reported by agents, by cause, over all stored runs
+    std::set<std::string> kept;  // runs
   };
 
   // `patience`: how long Get waits. The store and the committer must outlive it.
@@ -38,8 +40,8 @@ class StoreFacts {
   StoreFacts(const StoreFacts&) = delete;
   StoreFacts& operator=(const StoreFacts&) = delete;
 
-  // As of now (of all runs: at most a second old), if the store answers in time. Otherwise what it last said, and the
-  // committer's word on which part accepts nothing.
+  // As of now (of all runs: at most a second old), if the store answers in time. Otherwise what it
+  // last said, and the committer's word on which part accepts nothing.
   Facts Get();
   // What is said of all runs has changed.
   void ForgetCensus();

@@ -26,9 +26,9 @@ void EraseCounted(std::vector<T>* values, std::uint64_t* count) {
 void TrimStats(StatColumns* columns, std::uint64_t* count) {
   const std::size_t n = std::min<std::uint64_t>(*count, columns->size());
   const std::size_t counted = std::min(n, columns->sample_count.size());
-  const std::size_t samples =
-      std::accumulate(columns->sample_count.begin(),
-                      columns->sample_count.begin() + static_cast<std::ptrdiff_t>(counted), std::size_t{0});
+  const std::size_t samples = std::accumulate(
+      columns->sample_count.begin(),
+      columns->sample_count.begin() + static_cast<std::ptrdiff_t>(counted), std::size_t{0});
   EraseFront(&columns->activation, n);
   EraseFront(&columns->layout, n);
   EraseFront(&columns->step, n);

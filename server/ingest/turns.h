@@ -1,5 +1,6 @@
-// Turns: of those that name the same key, one at a time goes on, in no particular order. Unlike under a mutex of the
-// whole, others go on meanwhile, so a turn may be held over requests that take long.
+// Turns: of those that name the same key, one at a time goes on, in no particular order. Unlike
+// under a mutex of the whole, others go on meanwhile, so a turn may be held over requests that take
+// long.
 #ifndef STATCOLLECT_SERVER_INGEST_TURNS_H_
 #define STATCOLLECT_SERVER_INGEST_TURNS_H_
 

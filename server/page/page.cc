@@ -19,7 +19,8 @@ namespace {
 
 // Styles are set by the page's scripts through the object model, which needs no permission.
 constexpr std::string_view kPolicy =
-    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' "
+    "data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 struct Ready {
@@ -47,7 +48,8 @@ HttpResponse Refused(int status, const std::string& message) {
   return {.status = status, .content_type = "text/plain; charset=utf-8", .body = message + "\n"};
 }
 
-HttpResponse Answer(const std::map<std::string, Ready, std::less<>>& files, const HttpRequest& request) {
+HttpResponse Answer(const std::map<std::string, Ready, std::less<>>& files,
+                    const HttpRequest& request) {
   if (request.method != "GET") {
     HttpResponse refused = Refused(405, "expected GET or HEAD");
     refused.headers["Allow"] = "GET, HEAD";
@@ -78,7 +80,9 @@ HttpResponse Answer(const std::map<std::string, Ready, std::less<>>& files, cons
 HttpService MakePageService(std::span<const PageFile> files) {
   auto ready = std::make_shared<std::map<std::string, Ready, std::less<>>>();
   for (const PageFile& file : files) {
-    Ready made{.type = std::string(file.type), .etag = EtagOf(file.bytes), .plain = std::string(file.bytes)};
+    Ready made{.type = std::string(file.type),
+               .etag = EtagOf(file.bytes),
+               .plain = std::string(file.bytes)};
     made.packed = Gzip(file.bytes, 9);
     if (made.packed.size() >= made.plain.size()) made.packed.clear();
     ready->emplace(file.path, std::move(made));

@@ -22,7 +22,8 @@ std::span<const PageFile> PageFiles();
 inline constexpr std::string_view kPagePath = "/", kPageAssetsPrefix = "/assets/";
 
 // Answers GET of the files with an ETag, packed with gzip if the client takes it, and with a strict
-// Content-Security-Policy: nothing inline, nothing of another origin. Packs them once, here. Thread-safe.
+// Content-Security-Policy: nothing inline, nothing of another origin. Packs them once, here.
+// Thread-safe.
 HttpService MakePageService(std::span<const PageFile> files = PageFiles());
 
 }  // namespace statcollect

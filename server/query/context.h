@@ -25,7 +25,8 @@ struct Context {
   const std::stop_token& stop;
 };
 
-// Fills an empty `out`, which means nothing after an error. Request: has been checked by FromWire of the query's header.
+// Fills an empty `out`, which means nothing after an error. Request: has been checked by FromWire
+// of the query's header.
 template <typename Request, typename Response>
 using Leaf = Status(const Context& context, const Request& request, Response& out);
 

@@ -7,10 +7,11 @@ namespace statcollect::query {
 
 const std::vector<std::string>& KnownEventKinds() {
   static const std::vector<std::string> kKinds = {
-      "alarm_cleared",   "capture_missed",  "dead_relu",        "definitions_repeated", "graph_transition",
-      "loss_not_finite", "loss_scale_min",  "loss_spike",       "nan_first_seen",       "norm_explosion",
-      "not_recorded",    "overflow",        "overhead",         "rank_disagreement",    "recording_changed",
-      "records_dropped", "setting_changed", "unused_parameter", "vanishing_gradient"};
+      "alarm_cleared",    "capture_missed",    "dead_relu",         "definitions_repeated",
+      "graph_transition", "loss_not_finite",   "loss_scale_min",    "loss_spike",
+      "nan_first_seen",   "norm_explosion",    "not_recorded",      "overflow",
+      "overhead",         "rank_disagreement", "recording_changed", "records_dropped",
+      "setting_changed",  "unused_parameter",  "vanishing_gradient"};
   return kKinds;
 }
 

@@ -21,7 +21,9 @@ class LimitedScan final : public StatScan {
   bool LoadHashes(HashColumns* columns) override {
     return status_.ok() && scan_->LoadHashes(columns) && Spend();
   }
-  const NumberColumns* Columns() override { return Paid(status_.ok() ? scan_->Columns() : nullptr); }
+  const NumberColumns* Columns() override {
+    return Paid(status_.ok() ? scan_->Columns() : nullptr);
+  }
   const NumberColumns* Numbers(NumberSet wanted) override {
     return Paid(status_.ok() ? scan_->Numbers(wanted) : nullptr);
   }
@@ -56,12 +58,14 @@ Status ReadBudget::Spend(std::uint64_t bytes) {
   return total <= bytes_max_ ? Status::Ok() : TooManyBytes(bytes_max_);
 }
 
-std::unique_ptr<StatScan> LimitedStore::ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
+std::unique_ptr<StatScan> LimitedStore::ScanStats(AttemptId attempt, std::uint32_t rank,
+                                                  StepBounds steps) {
   return std::make_unique<LimitedScan>(store_.ScanStats(attempt, rank, steps), budget_);
 }
 
-Result<std::string> LimitedStore::CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
-                                                 std::uint32_t activation, std::uint32_t offset) {
+Result<std::string> LimitedStore::CaptureChunkAt(AttemptId attempt, std::uint32_t rank,
+                                                 std::uint64_t step, std::uint32_t activation,
+                                                 std::uint32_t offset) {
   STATCOLLECT_RETURN_IF_ERROR(CheckStop());
   auto chunk = store_.CaptureChunkAt(attempt, rank, step, activation, offset);
   if (chunk.ok()) STATCOLLECT_RETURN_IF_ERROR(budget_.Spend(chunk->size()));

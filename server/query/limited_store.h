@@ -21,12 +21,13 @@ class ReadBudget {
  public:
   static constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 
-  ReadBudget(std::uint64_t bytes_max, std::stop_token stop) : bytes_max_(bytes_max), stop_(std::move(stop)) {}
+  ReadBudget(std::uint64_t bytes_max, std::stop_token stop)
+      : bytes_max_(bytes_max), stop_(std::move(stop)) {}
 
   // kCancelled after a stop request.
   Status CheckStop() const;
-  // A value of so many stored bytes was read. kCancelled after a stop request; kResourceExhausted beyond the
-  // limit.
+  // A value of so many stored bytes was read. kCancelled after a stop request; kResourceExhausted
+  // beyond the limit.
   Status Spend(std::uint64_t bytes);
 
  private:
@@ -35,9 +36,9 @@ class ReadBudget {
   std::atomic<std::uint64_t> bytes_{0};
 };
 
-// Passes everything on, until the query is cancelled: then no call reaches the store. Reads of records spend from the
-// budget value by value, or, in scans, block by block, so a query that is cancelled stops after the value at hand.
-// Definitions and documents are not counted.
+// Passes everything on, until the query is cancelled: then no call reaches the store. Reads of
+// records spend from the budget value by value, or, in scans, block by block, so a query that is
+// cancelled stops after the value at hand. Definitions and documents are not counted.
 class LimitedStore final : public ForwardingStore {
  public:
   // Borrows the store. `bytes_max`: of stored bytes, over all reads.
@@ -69,7 +70,8 @@ class LimitedStore final : public ForwardingStore {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.Layouts(attempt, rank);
   }
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) override {
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
+                                                             std::uint32_t rank) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.Definitions(attempt, rank);
   }
@@ -78,19 +80,22 @@ class LimitedStore final : public ForwardingStore {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.PutDocument(run, name, content);
   }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.Document(run, name);
   }
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override;
   Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                       RecordVisitor visitor) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return std::visit([&](const auto* kind) { return store_.Visit(attempt, rank, steps, Limited(*kind)); },
-                      visitor);
+    return std::visit(
+        [&](const auto* kind) { return store_.Visit(attempt, rank, steps, Limited(*kind)); },
+        visitor);
   }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                     StepBounds steps, const Visitor<StatPoint>& visitor) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.VisitSeries(attempt, rank, activation, steps, Limited(visitor));
   }

@@ -35,10 +35,12 @@ bool IsLoss(std::string_view name) {
   // Most names are none; they need no words.
   constexpr std::string_view kLoss = "loss";
   const auto is_same = [](unsigned char c, char l) { return std::tolower(c) == l; };
-  if (std::search(name.begin(), name.end(), kLoss.begin(), kLoss.end(), is_same) == name.end()) return false;
+  if (std::search(name.begin(), name.end(), kLoss.begin(), kLoss.end(), is_same) == name.end())
+    return false;
   const std::vector<std::string> words = WordsOfName(name);
   const auto is_other = [](const std::string& word) {
-    return std::find(kOfSomethingElse.begin(), kOfSomethingElse.end(), word) != kOfSomethingElse.end();
+    return std::find(kOfSomethingElse.begin(), kOfSomethingElse.end(), word) !=
+           kOfSomethingElse.end();
   };
   return std::any_of(words.begin(), words.end(), EndsInLoss) &&
          std::none_of(words.begin(), words.end(), is_other);

@@ -8,14 +8,16 @@
 
 namespace statcollect::query {
 
-// One of the words of the name ends in "loss" or is "losses", in any case ("loss", "train/loss", "train_loss_step",
-// "Loss/gen"), and none says that it is something else ("loss_scale", "loss_time_ms", "loss_weight").
+// One of the words of the name ends in "loss" or is "losses", in any case ("loss", "train/loss",
+// "train_loss_step", "Loss/gen"), and none says that it is something else ("loss_scale",
+// "loss_time_ms", "loss_weight").
 bool IsLoss(std::string_view name);
 
 // The last two words are "loss" and "scale": "loss_scale", "amp/loss-scale".
 bool IsLossScale(std::string_view name);
 
-// The one that stands for all of them: "loss", else the first that ends in "loss", else the first. Empty if there is none.
+// The one that stands for all of them: "loss", else the first that ends in "loss", else the first.
+// Empty if there is none.
 std::string MainLoss(const std::set<std::string>& losses);
 
 }  // namespace statcollect::query

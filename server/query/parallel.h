@@ -16,8 +16,8 @@ inline std::size_t ThreadsOfAQuery() {
   return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kThreadsMax);
 }
 
-// Runs work(0) .. work(count - 1), started in this order, on a few threads, including the caller's once it
-// has run `mine`. Returns when all have ended. None of them may throw.
+// Runs work(0) .. work(count - 1), started in this order, on a few threads, including the caller's
+// once it has run `mine`. Returns when all have ended. None of them may throw.
 template <typename Mine, typename Work>
 void InParallelWith(const Mine& mine, std::size_t count, const Work& work,
                     std::size_t threads = ThreadsOfAQuery()) {

@@ -14,12 +14,14 @@ std::string Span(std::int64_t begin, std::int64_t end) {
 }
 
 std::string BoxesText(const Placement& place) {
-  const std::size_t dims = place.global_shape.size(), count = dims == 0 ? 0 : place.boxes.size() / (2 * dims);
+  const std::size_t dims = place.global_shape.size(),
+                    count = dims == 0 ? 0 : place.boxes.size() / (2 * dims);
   std::string text;
   for (std::size_t i = 0; i < std::min(count, kShown); ++i) {
     text += text.empty() ? "[" : " and [";
     for (std::size_t d = 0; d < dims; ++d) {
-      const std::int64_t offset = place.boxes[2 * dims * i + d], size = place.boxes[2 * dims * i + dims + d];
+      const std::int64_t offset = place.boxes[2 * dims * i + d],
+                         size = place.boxes[2 * dims * i + dims + d];
       text += (d > 0 ? ", " : "") + Span(offset, offset + size);
     }
     text += "]";

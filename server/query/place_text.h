@@ -8,8 +8,8 @@
 
 namespace statcollect::query {
 
-// "[0:4, 0:10] of (8, 10)", "elements 0:12 of (8, 10)"; the first four boxes or ranges. Empty if it is the
-// whole, also of this rank's part of the batch: the rank says which part that is.
+// "[0:4, 0:10] of (8, 10)", "elements 0:12 of (8, 10)"; the first four boxes or ranges. Empty if it
+// is the whole, also of this rank's part of the batch: the rank says which part that is.
 std::string PlaceText(const Placement& place);
 
 }  // namespace statcollect::query

@@ -46,7 +46,8 @@ Status ProjectStore::PutDocument(const std::string& run, const std::string& name
   return store_.PutDocument(QualifiedRun(project_, run), name, content);
 }
 
-Result<std::optional<std::string>> ProjectStore::Document(const std::string& run, const std::string& name) {
+Result<std::optional<std::string>> ProjectStore::Document(const std::string& run,
+                                                          const std::string& name) {
   return store_.Document(QualifiedRun(project_, run), name);
 }
 

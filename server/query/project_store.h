@@ -10,12 +10,13 @@
 
 namespace statcollect::query {
 
-// What is found by an attempt's id needs no look at the project: ids come from Attempts. For queries, which create
-// and remove no attempts.
+// What is found by an attempt's id needs no look at the project: ids come from Attempts. For
+// queries, which create and remove no attempts.
 class ProjectStore final : public ForwardingStore {
  public:
   // Borrows the store.
-  ProjectStore(Store& store, std::string project) : ForwardingStore(store), project_(std::move(project)) {}
+  ProjectStore(Store& store, std::string project)
+      : ForwardingStore(store), project_(std::move(project)) {}
 
   Result<std::vector<std::string>> ListRuns() override;
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override;
@@ -23,7 +24,8 @@ class ProjectStore final : public ForwardingStore {
   Status KeepRun(const std::string& run, bool keep) override;
   Status PutDocument(const std::string& run, const std::string& name,
                      const std::optional<std::string>& content) override;
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override;
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override;
 
  private:
   const std::string project_;

@@ -36,15 +36,17 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
   const auto place = [](const auto& alarm) { return std::pair(alarm.second.step, alarm.first); };
   std::stable_sort(alarms.begin(), alarms.end(),
                    [&](const auto& x, const auto& y) { return place(x) < place(y); });
-  const auto nan = std::find_if(alarms.begin(), alarms.end(),
-                                [](const auto& alarm) { return alarm.second.kind == "nan_first_seen"; });
+  const auto nan = std::find_if(alarms.begin(), alarms.end(), [](const auto& alarm) {
+    return alarm.second.kind == "nan_first_seen";
+  });
   const auto field = [](const EventRecord& event, const char* name) {
     const auto found = event.fields.find(name);
     return found == event.fields.end() ? std::string("?") : Printable(found->second);
   };
   if (nan != alarms.end()) {
-    notes->push_back("first NaN or Inf in " + view.run() + ": step " + std::to_string(nan->second.step) +
-                     ", rank " + std::to_string(nan->first) + ", " + field(nan->second, "subject_text"));
+    notes->push_back("first NaN or Inf in " + view.run() + ": step " +
+                     std::to_string(nan->second.step) + ", rank " + std::to_string(nan->first) +
+                     ", " + field(nan->second, "subject_text"));
   }
   std::map<std::string, std::size_t> others;
   for (const auto& [rank, event] : alarms) {
@@ -54,8 +56,8 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
   for (const auto& [kind, count] : others)
     text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + Printable(kind);
   if (!text.empty())
-    notes->push_back("alarms in " + view.run() + " while it was recorded: " + text + "; statctl show " +
-                     view.run() + " --events");
+    notes->push_back("alarms in " + view.run() + " while it was recorded: " + text +
+                     "; statctl show " + view.run() + " --events");
   return Status::Ok();
 }
 
@@ -119,22 +121,26 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   return report;
 }
 
-Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b, const DiffRequest& request,
-                                          const OnProgress& progress, const std::stop_token& stop) const {
+Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b,
+                                          const DiffRequest& request, const OnProgress& progress,
+                                          const std::stop_token& stop) const {
   STATCOLLECT_ASSIGN_OR_RETURN(auto logical, ChooseLogical(store, a, b, request));
   if (logical) return DiffLogical(store, *logical, a, b, request, progress, stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto noise, OpenNoise(store, a, request));
-  auto report = DiffRuns(a, b, request, links_.is_open, noise.floor.get(), noise.twins.get(), progress, stop);
+  auto report =
+      DiffRuns(a, b, request, links_.is_open, noise.floor.get(), noise.twins.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise.source);
   report->notes.insert(report->notes.end(), noise.notes.begin(), noise.notes.end());
-  for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
+  for (const RunView* view : {&a, &b})
+    STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
 
 Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pair, const RunView& a,
                                             const RunView& b, const DiffRequest& request,
-                                            const OnProgress& progress, const std::stop_token& stop) const {
+                                            const OnProgress& progress,
+                                            const std::stop_token& stop) const {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view_a, RunView::Open(*pair.a, request.run_a));
   STATCOLLECT_ASSIGN_OR_RETURN(auto view_b, RunView::Open(*pair.b, request.run_b));
   DiffRequest as_models = request;
@@ -142,19 +148,21 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   as_models.loss_factors = LossFactors(pair);
   std::vector<std::unique_ptr<LogicalRun>> repeats;
   const auto open = OpenAs(store, *pair.a, repeats);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto noise,
-                               OpenNoiseOfWhole(store, view_a, request, open, pair.a->folds_micro_batches()));
-  auto report = DiffRuns(view_a, view_b, as_models, links_.is_open, noise.floor.get(), noise.twins.get(),
-                         progress, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto noise, OpenNoiseOfWhole(store, view_a, request, open, pair.a->folds_micro_batches()));
+  auto report = DiffRuns(view_a, view_b, as_models, links_.is_open, noise.floor.get(),
+                         noise.twins.get(), progress, stop);
   if (!report.ok()) return report;
   report->noise = std::move(noise.source);
   report->notes.insert(report->notes.end(), noise.notes.begin(), noise.notes.end());
   STATCOLLECT_RETURN_IF_ERROR(DescribeRanks(pair, a, b, &*report));
-  for (const RunView* view : {&a, &b}) STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
+  for (const RunView* view : {&a, &b})
+    STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
 
-Result<NoiseProfile> QueryEngine::SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress,
+Result<NoiseProfile> QueryEngine::SaveNoise(const SaveNoiseRequest& request,
+                                            const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run));
@@ -204,14 +212,16 @@ Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& 
   return query::ReadRecords(store, request, take, stop);
 }
 
-Result<ZoomReport> QueryEngine::GetZoom(const ZoomRequest& request, const std::stop_token& stop) const {
+Result<ZoomReport> QueryEngine::GetZoom(const ZoomRequest& request,
+                                        const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
   STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
   return CompareZooms(a, b, request, stop);
 }
 
-Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request, const std::stop_token& stop) const {
+Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request,
+                                        const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
   if (request.by != TopBy::kExponentLoss) return MakeStatMap(view, request, stop);

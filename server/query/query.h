@@ -1,14 +1,15 @@
 // Answers queries about stored runs. Uses only Store.
 //
-// Every answer is about the run's view over its attempts: each step comes from the newest attempt that has
-// it.
+// Every answer is about the run's view over its attempts: each step comes from the newest attempt
+// that has it.
 //
 // Errors common to all: kNotFound for an unknown run (lists the existing names, closest first),
-// kInvalidArgument for steps that do not parse, kCancelled after a stop request, kResourceExhausted for more rows
-// or more read bytes than allowed, and errors of the store (kDataLoss names the block).
+// kInvalidArgument for steps that do not parse, kCancelled after a stop request, kResourceExhausted
+// for more rows or more read bytes than allowed, and errors of the store (kDataLoss names the
+// block).
 //
-// A stop request ends every query soon: nothing is read after it (limited_store.h), and what may go on for long without a
-// read asks for it.
+// A stop request ends every query soon: nothing is read after it (limited_store.h), and what may go
+// on for long without a read asks for it.
 #ifndef STATCOLLECT_SERVER_QUERY_QUERY_H_
 #define STATCOLLECT_SERVER_QUERY_QUERY_H_
 
@@ -42,23 +43,25 @@ namespace statcollect::query {
 // Of stored bytes, by default: about 1.6 billion records.
 inline constexpr std::uint64_t kReadBytesMax = std::uint64_t{64} << 30;
 
-// Thread-safe: has no state of its own. Calls block while they scan, so run them on a separate pool, never on
-// a stream's thread. A default-constructed stop_token never stops.
+// Thread-safe: has no state of its own. Calls block while they scan, so run them on a separate
+// pool, never on a stream's thread. A default-constructed stop_token never stops.
 class QueryEngine {
  public:
-  // Borrows the store, which must outlive the engine. `may_come_back`: for a rank that is not connected and
-  // has not said goodbye. `read_bytes_max`: stored bytes that one query may read; ReadRecords and ReadCapture,
-  // which stream, have no such limit.
-  explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {}, IsStreamOpen may_come_back = {},
+  // Borrows the store, which must outlive the engine. `may_come_back`: for a rank that is not
+  // connected and has not said goodbye. `read_bytes_max`: stored bytes that one query may read;
+  // ReadRecords and ReadCapture, which stream, have no such limit.
+  explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {},
+                       IsStreamOpen may_come_back = {},
                        std::uint64_t read_bytes_max = kReadBytesMax);
 
-  // The same for the runs of one project, by their plain names. Borrows what this one borrows. Cheap.
+  // The same for the runs of one project, by their plain names. Borrows what this one borrows.
+  // Cheap.
   std::shared_ptr<const QueryEngine> Of(const std::string& project) const;
 
   // Answers one of the queries whose answer is a message, such as ListLosses (answers/losses.h).
   template <typename Request, typename Response>
-  Status Ask(Leaf<Request, Response>* query, const std::type_identity_t<Request>& request, Response& out,
-             const std::stop_token& stop = {}) const {
+  Status Ask(Leaf<Request, Response>* query, const std::type_identity_t<Request>& request,
+             Response& out, const std::stop_token& stop = {}) const {
     LimitedStore store = Limited(stop);
     return query({.store = store, .links = links_, .stop = stop}, request, out);
   }
@@ -74,16 +77,18 @@ class QueryEngine {
   Result<DiffReport> Diff(const DiffRequest& request, const OnProgress& progress = {},
                           const std::stop_token& stop = {}) const;
 
-  // Measures the noise of a run from its repeats and stores it with the run; Diff then uses it. Cost: reads
-  // all of them once. Errors as for RepeatNoise::Open.
+  // Measures the noise of a run from its repeats and stores it with the run; Diff then uses it.
+  // Cost: reads all of them once. Errors as for RepeatNoise::Open.
   Result<NoiseProfile> SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;
   // kNotFound: no such run, or no noise is stored.
   Status DeleteNoise(const std::string& run, const std::stop_token& stop = {}) const;
 
   // See captures.h.
-  Status ReadCapture(const ReadCaptureRequest& request, const std::function<Status(const CaptureRow&)>& head,
-                     const std::function<Status(std::string)>& data, const std::stop_token& stop = {}) const;
+  Status ReadCapture(const ReadCaptureRequest& request,
+                     const std::function<Status(const CaptureRow&)>& head,
+                     const std::function<Status(std::string)>& data,
+                     const std::stop_token& stop = {}) const;
   Status CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec,
                             const std::stop_token& stop = {}) const;
 
@@ -98,22 +103,26 @@ class QueryEngine {
   Result<ProposeMapReport> ProposeMap(const ProposeMapRequest& request,
                                       const std::stop_token& stop = {}) const;
   // See config_report.h.
-  Result<ConfigReport> CompareConfig(const ConfigRequest& request, const std::stop_token& stop = {}) const;
+  Result<ConfigReport> CompareConfig(const ConfigRequest& request,
+                                     const std::stop_token& stop = {}) const;
   // See ranks.h.
   Result<RanksReport> CheckRanks(const RanksRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;
 
  private:
   // `store`: as the query sees it. `a`, `b`: the runs as they are.
-  Result<NoiseProfile> SaveNoiseOfWhole(Store& store, LogicalRun& whole, const SaveNoiseRequest& request,
-                                        const OnProgress& progress, const std::stop_token& stop) const;
+  Result<NoiseProfile> SaveNoiseOfWhole(Store& store, LogicalRun& whole,
+                                        const SaveNoiseRequest& request, const OnProgress& progress,
+                                        const std::stop_token& stop) const;
   Result<DiffReport> DiffViews(Store& store, RunView& a, RunView& b, const DiffRequest& request,
                                const OnProgress& progress, const std::stop_token& stop) const;
-  Result<DiffReport> DiffLogical(Store& store, const LogicalPair& pair, const RunView& a, const RunView& b,
-                                 const DiffRequest& request, const OnProgress& progress,
-                                 const std::stop_token& stop) const;
+  Result<DiffReport> DiffLogical(Store& store, const LogicalPair& pair, const RunView& a,
+                                 const RunView& b, const DiffRequest& request,
+                                 const OnProgress& progress, const std::stop_token& stop) const;
 
-  LimitedStore Limited(const std::stop_token& stop) const { return {store_, read_bytes_max_, stop}; }
+  LimitedStore Limited(const std::stop_token& stop) const {
+    return {store_, read_bytes_max_, stop};
+  }
 
   Store& store_;
   const RankLinks links_;

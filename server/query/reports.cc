@@ -7,21 +7,22 @@
 namespace statcollect::query {
 
 std::string_view Name(Verdict verdict) {
-  static constexpr std::array<std::string_view, 5> kNames = {"unspecified", "identical", "within_tolerance",
-                                                             "diverged", "incomparable"};
+  static constexpr std::array<std::string_view, 5> kNames = {
+      "unspecified", "identical", "within_tolerance", "diverged", "incomparable"};
   return NameIn(kNames, verdict);
 }
 
 std::string_view Name(Stage stage) {
-  static constexpr std::array<std::string_view, 9> kNames = {
-      "unspecified", "config", "weights", "batch", "forward", "loss", "backward", "grad", "optimizer"};
+  static constexpr std::array<std::string_view, 9> kNames = {"unspecified", "config",  "weights",
+                                                             "batch",       "forward", "loss",
+                                                             "backward",    "grad",    "optimizer"};
   return NameIn(kNames, stage);
 }
 
 std::string_view Name(Reason reason) {
-  static constexpr std::array<std::string_view, 9> kNames = {"unspecified", "missing_in_a", "missing_in_b",
-                                                             "order",       "shape",        "dtype",
-                                                             "nonfinite",   "numeric",      "bitwise"};
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "unspecified", "missing_in_a", "missing_in_b", "order",  "shape",
+      "dtype",       "nonfinite",    "numeric",      "bitwise"};
   return NameIn(kNames, reason);
 }
 

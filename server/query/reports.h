@@ -1,6 +1,6 @@
 // Requests and answers of the query engine as plain structs. They mirror the messages in
-// proto/statcollect/v1/query.proto: same names, same enum values, std::optional where the message has
-// optional.
+// proto/statcollect/v1/query.proto: same names, same enum values, std::optional where the message
+// has optional.
 #ifndef STATCOLLECT_SERVER_QUERY_REPORTS_H_
 #define STATCOLLECT_SERVER_QUERY_REPORTS_H_
 
@@ -61,18 +61,19 @@ std::string_view Name(DistanceKind kind);
 struct RunSummary {
   std::string run;
   std::uint32_t attempts = 0;
-  std::uint32_t world_size = 0;      // of the newest attempt
-  std::uint32_t ranks_expected = 0;  // of it, that record: all of the world, unless init(ranks=) named some
-  std::uint32_t ranks = 0;           // seen in the newest attempt
-  std::uint64_t records = 0;         // stored, all kinds, all attempts
-  std::uint64_t steps = 0;           // distinct steps with statistics
+  std::uint32_t world_size = 0;  // of the newest attempt
+  std::uint32_t ranks_expected =
+      0;                    // of it, that record: all of the world, unless init(ranks=) named some
+  std::uint32_t ranks = 0;  // seen in the newest attempt
+  std::uint64_t records = 0;  // stored, all kinds, all attempts
+  std::uint64_t steps = 0;    // distinct steps with statistics
   std::optional<std::uint64_t> first_step, last_step;
   std::int64_t start_unix_nanos = 0;  // first hello of the newest attempt
   std::int64_t end_unix_nanos = 0;    // last write
   std::string state;                  // "running", "finished", "interrupted"
   std::uint64_t dropped = 0;          // records that agents reported as lost
-  // The least of the last steps of the newest attempt's ranks: what is before it changes no more, unless a spill
-  // file is sent late.
+  // The least of the last steps of the newest attempt's ranks: what is before it changes no more,
+  // unless a spill file is sent late.
   std::optional<std::uint64_t> settled_step = {};
 };
 
@@ -91,11 +92,11 @@ struct DiffRequest {
   std::vector<std::string> noise;    // repeats of A; differences between them do not count
   bool no_noise = false;             // do not use a stored noise profile of A either
   bool logical = false;              // as one model each, whatever the layouts (logical/choose.h)
-  // Set by the engine for runs that cut a batch into other numbers of parts: how many times as many B has. A loss may be
-  // logged for its part.
+  // Set by the engine for runs that cut a batch into other numbers of parts: how many times as many
+  // B has. A loss may be logged for its part.
   std::vector<double> loss_factors;
-  bool by_rank = false;                // rank by rank, whatever the layouts
-  bool merge_ranks = false;            // compare replicas, whatever the numbers of ranks (merge_ranks.h)
+  bool by_rank = false;      // rank by rank, whatever the layouts
+  bool merge_ranks = false;  // compare replicas, whatever the numbers of ranks (merge_ranks.h)
   std::uint32_t heat_map_columns = 0;  // also make a heat map of at most so many columns; 0: none
   std::uint32_t heat_map_rows = 0;     // and rows; 0: kHeatMapRowsDefault
 };
@@ -153,13 +154,14 @@ struct Divergence {
   std::string class_name;
   std::string mode;          // "train", "eval", "init"
   std::string activation_b;  // its name in B, if different
-  std::string previous;      // only for origins: the activation before it that agrees; empty if none
+  std::string previous;  // only for origins: the activation before it that agrees; empty if none
   std::optional<double> previous_distance;
   std::uint32_t segment = 0;  // number of updates before it in the step (step_order.h)
   bool logical = false;       // of a tensor that several ranks may hold; then `rank` means nothing
   std::vector<std::uint32_t> ranks_a, ranks_b;  // that hold it, if logical
-  // Of the first divergence and the root, if the runs cut the tensor differently: which of the smallest parts that
-  // both have differ, and how many such parts there are (0: none smaller than the whole).
+  // Of the first divergence and the root, if the runs cut the tensor differently: which of the
+  // smallest parts that both have differ, and how many such parts there are (0: none smaller than
+  // the whole).
   std::vector<DifferingPart> parts;
   std::uint32_t parts_total = 0;
 };
@@ -181,12 +183,13 @@ struct Cause {
 struct Root {
   Divergence at;
   Confidence confidence = Confidence::kPossible;
-  std::vector<std::string> because;              // one sentence each, strongest first
-  std::vector<Divergence> alternatives;          // at most two, most likely first
-  std::vector<Cause> causes;                     // most specific first; empty: no rule fits
-  std::optional<double> times_expected;          // the distance divided by what inputs and rounding explain
-  std::optional<std::uint64_t> agreeing;         // records before it in causal order, if all are equal
-  std::optional<std::uint64_t> above_tolerance;  // first step in which a record exceeds its tolerance
+  std::vector<std::string> because;      // one sentence each, strongest first
+  std::vector<Divergence> alternatives;  // at most two, most likely first
+  std::vector<Cause> causes;             // most specific first; empty: no rule fits
+  std::optional<double> times_expected;  // the distance divided by what inputs and rounding explain
+  std::optional<std::uint64_t> agreeing;  // records before it in causal order, if all are equal
+  std::optional<std::uint64_t>
+      above_tolerance;  // first step in which a record exceeds its tolerance
 };
 
 // Invariant: records == identical + within_tolerance + diverged.
@@ -195,7 +198,8 @@ struct Compared {
 };
 
 struct Unmatched {
-  std::vector<std::string> only_a, only_b;  // "kind name[path] call c", in order of first appearance
+  std::vector<std::string> only_a,
+      only_b;  // "kind name[path] call c", in order of first appearance
 };
 
 struct ConfigDifference {
@@ -205,7 +209,8 @@ struct ConfigDifference {
 
 struct DiffInputs {
   std::vector<ConfigDifference> config;  // by key
-  std::string weights = "unknown";  // "identical" (bit for bit), "differ", "unknown" (nothing to compare)
+  std::string weights =
+      "unknown";  // "identical" (bit for bit), "differ", "unknown" (nothing to compare)
   std::string batches = "unknown";
 };
 
@@ -215,8 +220,8 @@ struct StepRange {
 
 // Different names in A and B that were matched.
 struct AlignedNames {
-  std::string a, b;       // several names, joined by ", ", if they are compared together
-  std::string method;     // "map" (the user's), "order" (order of execution, class, depth and shape)
+  std::string a, b;    // several names, joined by ", ", if they are compared together
+  std::string method;  // "map" (the user's), "order" (order of execution, class, depth and shape)
   double confidence = 1;  // 0..1; 1 for "map"
   bool operator==(const AlignedNames&) const = default;
 };
@@ -224,15 +229,18 @@ struct AlignedNames {
 // The distance of the runs in a step.
 struct GrowthPoint {
   std::uint64_t step = 0;
-  std::uint64_t diverged = 0;      // number of records
-  std::optional<double> distance;  // geometric mean of the finite distances of records that are not identical
+  std::uint64_t diverged = 0;  // number of records
+  std::optional<double>
+      distance;  // geometric mean of the finite distances of records that are not identical
   std::optional<double> distance_max;  // maximum of the same
 };
 
 // How the distance grows from the first step that is not identical.
 struct Growth {
-  std::vector<GrowthPoint> points;        // at most kGrowthPointsMax, thinned evenly on a logarithmic scale
-  std::optional<double> factor_per_step;  // of `distance` while it is below 0.1; needs at least 3 steps
+  std::vector<GrowthPoint>
+      points;  // at most kGrowthPointsMax, thinned evenly on a logarithmic scale
+  std::optional<double>
+      factor_per_step;  // of `distance` while it is below 0.1; needs at least 3 steps
 };
 inline constexpr std::size_t kGrowthPointsMax = 40;
 
@@ -240,7 +248,8 @@ inline constexpr std::size_t kGrowthPointsMax = 40;
 struct NoiseSource {
   std::vector<std::string> runs;  // repeats of A
   bool stored = false;            // from a saved profile, not from runs read now
-  // The sizes of the runs' noise in units in the last place, if they are perturbed twins of A; as many as runs.
+  // The sizes of the runs' noise in units in the last place, if they are perturbed twins of A; as
+  // many as runs.
   std::vector<double> scale;
 };
 
@@ -271,12 +280,13 @@ struct HeatMapRow {
 
 // The distance of the runs by step and tensor.
 struct HeatMap {
-  std::vector<HeatMapRow> rows;                            // in the order of execution
-  std::vector<StepRange> columns;                          // ascending
-  std::string cells;                                       // row by row, a byte each: compare/heat_cell.h
-  std::optional<std::uint32_t> origin_row, origin_column;  // of the root, otherwise of the first divergence
-  std::uint64_t tensors = 0, steps = 0;                    // before merging
-  std::vector<RunSummary> runs = {};                       // A and B, as they were before they were compared
+  std::vector<HeatMapRow> rows;    // in the order of execution
+  std::vector<StepRange> columns;  // ascending
+  std::string cells;               // row by row, a byte each: compare/heat_cell.h
+  std::optional<std::uint32_t> origin_row,
+      origin_column;                     // of the root, otherwise of the first divergence
+  std::uint64_t tensors = 0, steps = 0;  // before merging
+  std::vector<RunSummary> runs = {};     // A and B, as they were before they were compared
 };
 
 struct DiffReport {
@@ -300,7 +310,8 @@ struct DiffReport {
   Growth growth;
   std::optional<NoiseSource> noise;
   std::optional<Root> root;
-  std::uint64_t without_hash = 0;      // part of compared.identical: without content hashes that prove it
+  std::uint64_t without_hash =
+      0;  // part of compared.identical: without content hashes that prove it
   std::optional<Bracket> bracket;      // absent: the step of the first difference is certain
   bool explained_by_rounding = false;  // rounding explains every difference, so nothing diverges
   std::optional<HeatMap> heat_map;     // if requested and something was compared
@@ -311,8 +322,9 @@ struct SaveNoiseRequest {
   std::vector<std::string> repeats;
 };
 
-// Maximum number of rows in an answer of GetSeries, ListScalars, ListEvents, ListMemory, ListDensity,
-// ListCaptures and ListExponents. More are kResourceExhausted, with advice on what to narrow.
+// Maximum number of rows in an answer of GetSeries, ListScalars, ListEvents, ListMemory,
+// ListDensity, ListCaptures and ListExponents. More are kResourceExhausted, with advice on what to
+// narrow.
 inline constexpr std::uint64_t kRowsMax = 1'000'000;
 
 }  // namespace statcollect::query

@@ -7,8 +7,8 @@
 namespace statcollect::query {
 namespace {
 
-// Distinct steps. Ordinarily (one attempt, all ranks begin together) the ranks' tallies tell; otherwise the
-// steps are read.
+// Distinct steps. Ordinarily (one attempt, all ranks begin together) the ranks' tallies tell;
+// otherwise the steps are read.
 Status CountSteps(const RunView& view, RunSummary& summary) {
   bool plain = view.attempts().size() == 1;
   std::optional<std::uint64_t> begin;
@@ -17,7 +17,8 @@ Status CountSteps(const RunView& view, RunSummary& summary) {
       if (!meta.first_step || !meta.last_step) continue;
       plain = plain && meta.steps > 0 && (!begin || *begin == *meta.first_step);
       begin = meta.first_step;
-      summary.first_step = std::min(summary.first_step.value_or(*meta.first_step), *meta.first_step);
+      summary.first_step =
+          std::min(summary.first_step.value_or(*meta.first_step), *meta.first_step);
       summary.last_step = std::max(summary.last_step.value_or(*meta.last_step), *meta.last_step);
       summary.steps = std::max(summary.steps, meta.steps);
     }
@@ -30,7 +31,8 @@ Status CountSteps(const RunView& view, RunSummary& summary) {
 
 }  // namespace
 
-RankSet RanksThatRecord(const AttemptMeta& attempt, const std::map<std::uint32_t, RankMeta>& ranks) {
+RankSet RanksThatRecord(const AttemptMeta& attempt,
+                        const std::map<std::uint32_t, RankMeta>& ranks) {
   RankSet all;
   for (const auto& [rank, meta] : ranks) {
     const auto of = RankSet::Parse(meta.info.ranks, attempt.world_size);

@@ -14,13 +14,15 @@
 
 namespace statcollect::query {
 
-// The ranks of an attempt that record, as those of them that are there say; all of its world if none is.
+// The ranks of an attempt that record, as those of them that are there say; all of its world if
+// none is.
 RankSet RanksThatRecord(const AttemptMeta& attempt, const std::map<std::uint32_t, RankMeta>& ranks);
 
 // "running" while a stream is open, else "finished" or "interrupted".
 std::string StateOf(bool open, bool finished);
 
-// Reads steps only where the ranks' tallies do not tell their number: several attempts, or ranks that began at different steps.
+// Reads steps only where the ranks' tallies do not tell their number: several attempts, or ranks
+// that began at different steps.
 Result<RunSummary> Summarise(const RunView& view, const IsStreamOpen& is_stream_open);
 
 }  // namespace statcollect::query

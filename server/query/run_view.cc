@@ -19,13 +19,13 @@ constexpr std::uint64_t kStepsBetweenChecks = 1024;
 constexpr std::size_t kStepsMax = kListBytesMax / 64;
 
 Status TooManySteps(const std::string& run) {
-  return {Code::kResourceExhausted, "list the steps of run '" + run + "': found more than " +
-                                        std::to_string(kStepsMax) +
-                                        "; expected no more at once; narrow the query with --steps"};
+  return {Code::kResourceExhausted,
+          "list the steps of run '" + run + "': found more than " + std::to_string(kStepsMax) +
+              "; expected no more at once; narrow the query with --steps"};
 }
 
-// Whether every step from the rank's first to its last has statistics: the tallies tell, nothing need be
-// read.
+// Whether every step from the rank's first to its last has statistics: the tallies tell, nothing
+// need be read.
 bool IsGapless(const RankMeta& meta) {
   return meta.first_step && meta.last_step && meta.steps > 0 &&
          *meta.last_step - *meta.first_step == meta.steps - 1;
@@ -38,8 +38,8 @@ Result<RunView> RunView::Open(RunReader& store, const std::string& run) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store.Attempts(run));
   if (attempts.empty()) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto runs, store.ListRuns());
-    return Status(Code::kNotFound, "no run '" + Printable(run) + "'; runs there: " + Suggest(run, runs) +
-                                       "; statctl runs lists them");
+    return Status(Code::kNotFound, "no run '" + Printable(run) + "'; runs there: " +
+                                       Suggest(run, runs) + "; statctl runs lists them");
   }
   view.attempts_ = std::move(attempts);
   for (const AttemptMeta& attempt : view.attempts_) {
@@ -67,7 +67,8 @@ std::uint64_t RunView::Dropped(std::uint32_t rank) const {
   return dropped;
 }
 
-// A rank that was copied here has the tallies that its sender gave, so that there may be 2^64 of them.
+// A rank that was copied here has the tallies that its sender gave, so that there may be 2^64 of
+// them.
 Status RunView::AddAll(StepBounds range, const StepSet& wanted, std::size_t attempt,
                        std::map<std::uint64_t, std::size_t>& steps) const {
   std::uint64_t added = 0;
@@ -93,16 +94,19 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
       const bool lone = meta.steps == 1 && steps.contains(meta.first_step.value_or(0));
       if (IsGapless(meta) && !lone) {
         if (!added.emplace(*meta.first_step, *meta.last_step).second) continue;
-        STATCOLLECT_RETURN_IF_ERROR(AddAll({*meta.first_step, *meta.last_step}, wanted, attempt, steps));
+        STATCOLLECT_RETURN_IF_ERROR(
+            AddAll({*meta.first_step, *meta.last_step}, wanted, attempt, steps));
         continue;
       }
-      STATCOLLECT_ASSIGN_OR_RETURN(auto with_stats, store_->StatSteps(attempts_[attempt].id, rank, bounds));
+      STATCOLLECT_ASSIGN_OR_RETURN(auto with_stats,
+                                   store_->StatSteps(attempts_[attempt].id, rank, bounds));
       if (!with_stats.empty() && steps.contains(with_stats.front())) {
         STATCOLLECT_ASSIGN_OR_RETURN(auto found, IsWhatWasFound(attempt, rank, with_stats.front()));
         if (found) with_stats.erase(with_stats.begin());
       }
       for (const std::uint64_t step : with_stats) add(step);
-      STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, store_->Scalars(attempts_[attempt].id, rank, bounds));
+      STATCOLLECT_ASSIGN_OR_RETURN(auto scalars,
+                                   store_->Scalars(attempts_[attempt].id, rank, bounds));
       for (const ScalarRecord& scalar : scalars) add(scalar.step);
     }
   }
@@ -110,17 +114,20 @@ Result<std::map<std::uint64_t, std::size_t>> RunView::Steps(const StepSet& wante
 }
 
 // Asked of the store and not of a window's steps: the answer is the same for every window.
-Result<bool> RunView::IsWhatWasFound(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
+Result<bool> RunView::IsWhatWasFound(std::size_t attempt, std::uint32_t rank,
+                                     std::uint64_t step) const {
   if (step != ranks_[attempt].at(rank).first_step) return false;
   if (step != StepSet::kLastStep) {
     STATCOLLECT_ASSIGN_OR_RETURN(
-        auto next, store_->FirstStatStep(attempts_[attempt].id, rank, {.first = step + 1, .last = step + 1}));
+        auto next,
+        store_->FirstStatStep(attempts_[attempt].id, rank, {.first = step + 1, .last = step + 1}));
     if (next) return false;
   }
   return HasOnlyInitial(attempt, rank, step);
 }
 
-Result<bool> RunView::HasOnlyInitial(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
+Result<bool> RunView::HasOnlyInitial(std::size_t attempt, std::uint32_t rank,
+                                     std::uint64_t step) const {
   STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_->Activations(attempts_[attempt].id, rank));
   const auto scan = Scan(attempt, rank, {.first = step, .last = step});
   StatColumns columns;
@@ -172,7 +179,8 @@ Result<const RankCatalogue*> RunView::ReadCatalogueAgain(std::size_t attempt, st
   return static_cast<const RankCatalogue*>(cached.get());
 }
 
-Result<bool> RunView::IsComplete(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
+Result<bool> RunView::IsComplete(std::size_t attempt, std::uint32_t rank,
+                                 std::uint64_t step) const {
   const auto meta = ranks_[attempt].find(rank);
   if (meta == ranks_[attempt].end() || meta->second.last_step > step) return true;
   // Agents that never end steps (imports) are complete once they said goodbye.
@@ -185,17 +193,20 @@ Result<bool> RunView::IsComplete(std::size_t attempt, std::uint32_t rank, std::u
 namespace {
 
 bool AreDefined(const RankCatalogue& catalogue, const auto& activations, const auto& layouts) {
-  return std::ranges::all_of(activations, [&](auto id) { return id < catalogue.activations.size(); }) &&
+  return std::ranges::all_of(activations,
+                             [&](auto id) { return id < catalogue.activations.size(); }) &&
          std::ranges::all_of(layouts, [&](auto id) { return id < catalogue.layouts.size(); });
 }
 
 }  // namespace
 
-std::unique_ptr<StatScan> RunView::Scan(std::size_t attempt, std::uint32_t rank, StepBounds steps) const {
+std::unique_ptr<StatScan> RunView::Scan(std::size_t attempt, std::uint32_t rank,
+                                        StepBounds steps) const {
   return store_->ScanStats(attempts_[attempt].id, rank, steps);
 }
 
-Result<StepData> RunView::ReadBlocks(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const {
+Result<StepData> RunView::ReadBlocks(std::size_t attempt, std::uint32_t rank,
+                                     std::uint64_t step) const {
   StepData data;
   const auto scan = Scan(attempt, rank, {.first = step, .last = step});
   while (scan->Next()) data.blocks.push_back(scan->block().columns);
@@ -203,7 +214,8 @@ Result<StepData> RunView::ReadBlocks(std::size_t attempt, std::uint32_t rank, st
   return data;
 }
 
-Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
+Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint32_t rank,
+                                                  std::uint64_t step,
                                                   std::span<const StatColumns> blocks) {
   const auto is_defined = [&](const RankCatalogue& catalogue) {
     return std::ranges::all_of(blocks, [&](const StatColumns& block) {
@@ -213,8 +225,8 @@ Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint
   return CatalogueThat(is_defined, attempt, rank, step);
 }
 
-Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
-                                                  const NumberColumns& block) {
+Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint32_t rank,
+                                                  std::uint64_t step, const NumberColumns& block) {
   const auto is_defined = [&](const RankCatalogue& catalogue) {
     return AreDefined(catalogue, std::span(block.activation, block.size),
                       std::span(block.layout, block.size));
@@ -223,8 +235,8 @@ Result<const RankCatalogue*> RunView::CatalogueOf(std::size_t attempt, std::uint
 }
 
 Result<const RankCatalogue*> RunView::CatalogueThat(
-    const std::function<bool(const RankCatalogue&)>& is_defined, std::size_t attempt, std::uint32_t rank,
-    std::uint64_t step) {
+    const std::function<bool(const RankCatalogue&)>& is_defined, std::size_t attempt,
+    std::uint32_t rank, std::uint64_t step) {
   auto catalogue = Catalogue(attempt, rank);
   if (!catalogue.ok() || is_defined(**catalogue)) return catalogue;
   catalogue = ReadCatalogueAgain(attempt, rank, *catalogue);
@@ -233,9 +245,9 @@ Result<const RankCatalogue*> RunView::CatalogueThat(
 }
 
 Status RunView::Undefined(std::uint32_t rank, std::uint64_t step) const {
-  return {Code::kDataLoss, "read step " + std::to_string(step) + " of rank " + std::to_string(rank) +
-                               " of run '" + run_ +
-                               "': a record has no definition; the store is damaged; restore a checkpoint"};
+  return {Code::kDataLoss,
+          "read step " + std::to_string(step) + " of rank " + std::to_string(rank) + " of run '" +
+              run_ + "': a record has no definition; the store is damaged; restore a checkpoint"};
 }
 
 Status RunView::ReadSeries(std::span<Series> series, const KeepStep& keep) {
@@ -245,17 +257,20 @@ Status RunView::ReadSeries(std::span<Series> series, const KeepStep& keep) {
   const auto read = [&](std::size_t i) {
     if (failed) return;
     Series& one = series[i];
-    auto points = store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, one.steps);
+    auto points =
+        store_->ActivationSeries(attempts_[one.attempt].id, one.rank, one.activation, one.steps);
     statuses[i] = points.ok() ? Status::Ok() : points.status();
     if (points.ok()) {
       one.points = *std::move(points);
       if (keep)
-        std::erase_if(one.points, [&](const StatPoint& point) { return !keep(one.attempt, point.step); });
+        std::erase_if(one.points,
+                      [&](const StatPoint& point) { return !keep(one.attempt, point.step); });
       if ((rows += one.points.size()) > kRowsMax) statuses[i] = TooManyRows("series");
     }
     if (!statuses[i].ok()) failed = true;
   };
-  // Where the blocks are not in memory, the threads wait for the disk, and it serves several at once in the same time.
+  // Where the blocks are not in memory, the threads wait for the disk, and it serves several at
+  // once in the same time.
   constexpr std::size_t kReadersMax = 8;
   InParallelWith([] {}, series.size(), read, std::min(series.size(), kReadersMax));
   for (std::size_t i = 0; i < series.size(); ++i) {
@@ -314,8 +329,9 @@ std::vector<RankOfRun> RanksOf(RunView& view, std::size_t first_attempt, std::si
 }
 
 void ReadCatalogues(std::span<const RankOfRun> ranks) {
-  InParallel(ranks.size(),
-             [&](std::size_t i) { (void)ranks[i].view->Catalogue(ranks[i].attempt, ranks[i].rank); });
+  InParallel(ranks.size(), [&](std::size_t i) {
+    (void)ranks[i].view->Catalogue(ranks[i].attempt, ranks[i].rank);
+  });
 }
 
 void SetValues(const TensorStats& s, const Layout& layout, ObservationSide& side) {

@@ -1,5 +1,5 @@
-// A run as one sequence of steps, even if it was launched several times: each step comes from the newest
-// attempt that has it.
+// A run as one sequence of steps, even if it was launched several times: each step comes from the
+// newest attempt that has it.
 #ifndef STATCOLLECT_SERVER_QUERY_RUN_VIEW_H_
 #define STATCOLLECT_SERVER_QUERY_RUN_VIEW_H_
 
@@ -39,38 +39,44 @@ struct StepData {
   std::vector<Observation> observations;
 };
 
-// Reads lazily and caches definitions. Thread-safe after Open. Borrows the reader, a store as a rule.
+// Reads lazily and caches definitions. Thread-safe after Open. Borrows the reader, a store as a
+// rule.
 class RunView {
  public:
   // kNotFound: no such run; names the existing ones.
   static Result<RunView> Open(RunReader& store, const std::string& run);
 
   const std::string& run() const { return run_; }
-  const std::vector<AttemptMeta>& attempts() const { return attempts_; }  // oldest first, never empty
-  const std::map<std::uint32_t, RankMeta>& ranks(std::size_t attempt) const { return ranks_[attempt]; }
+  const std::vector<AttemptMeta>& attempts() const {
+    return attempts_;
+  }  // oldest first, never empty
+  const std::map<std::uint32_t, RankMeta>& ranks(std::size_t attempt) const {
+    return ranks_[attempt];
+  }
   std::vector<std::uint32_t> AllRanks() const;      // of any attempt, ascending
   std::uint64_t Dropped(std::uint32_t rank) const;  // records that its agents reported as lost
 
-  // Steps that have records, each with the index of its attempt. A step does not belong to an attempt that
-  // has in it only the weights loaded before its first step was set.
+  // Steps that have records, each with the index of its attempt. A step does not belong to an
+  // attempt that has in it only the weights loaded before its first step was set.
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
   // Over all attempts; absent if nothing was recorded. Cost: that of NewestStep for each rank.
   Result<std::optional<std::uint64_t>> NewestStepWithStats() const;
-  // As known so far; Read may extend it. Pointers stay valid as long as the view. Ranks with the same definitions may
-  // share a catalogue.
+  // As known so far; Read may extend it. Pointers stay valid as long as the view. Ranks with the
+  // same definitions may share a catalogue.
   Result<const RankCatalogue*> Catalogue(std::size_t attempt, std::uint32_t rank);
-  // Whether everything of the rank's step is stored. False if it is the rank's last step and has no end: the
-  // rank died in it or is still in it.
+  // Whether everything of the rank's step is stored. False if it is the rank's last step and has no
+  // end: the rank died in it or is still in it.
   Result<bool> IsComplete(std::size_t attempt, std::uint32_t rank, std::uint64_t step) const;
   Result<StepData> Read(std::size_t attempt, std::uint32_t rank, std::uint64_t step);
   // Blocks of a rank, undecoded.
   std::unique_ptr<StatScan> Scan(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
-  // The catalogue, extended as far as these blocks of a step need it. kDataLoss: they use undefined ids.
-  Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
-                                           std::span<const StatColumns> blocks);
+  // The catalogue, extended as far as these blocks of a step need it. kDataLoss: they use undefined
+  // ids.
+  Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank,
+                                           std::uint64_t step, std::span<const StatColumns> blocks);
   // The same of one block.
-  Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank, std::uint64_t step,
-                                           const NumberColumns& block);
+  Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank,
+                                           std::uint64_t step, const NumberColumns& block);
   // One activation of a rank over these steps.
   struct Series {
     std::size_t attempt = 0;
@@ -79,18 +85,21 @@ class RunView {
     StepBounds steps;
     std::vector<StatPoint> points;  // ascending
   };
-  // Reads the points of several series at once, on several threads: of the steps that keep(attempt, step) wants
-  // (empty: all).
-  // Afterwards the catalogues have their layouts. kResourceExhausted: more than kRowsMax points.
+  // Reads the points of several series at once, on several threads: of the steps that keep(attempt,
+  // step) wants (empty: all). Afterwards the catalogues have their layouts. kResourceExhausted:
+  // more than kRowsMax points.
   using KeepStep = std::function<bool(std::size_t attempt, std::uint64_t step)>;
   Status ReadSeries(std::span<Series> series, const KeepStep& keep = {});
-  Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank, StepBounds steps) const;
-  Result<std::vector<EventRecord>> Events(std::size_t attempt, std::uint32_t rank) const;  // by step
+  Result<std::vector<ScalarRecord>> Scalars(std::size_t attempt, std::uint32_t rank,
+                                            StepBounds steps) const;
+  Result<std::vector<EventRecord>> Events(std::size_t attempt,
+                                          std::uint32_t rank) const;  // by step
 
  private:
   // `is_defined`: by a catalogue.
-  Result<const RankCatalogue*> CatalogueThat(const std::function<bool(const RankCatalogue&)>& is_defined,
-                                             std::size_t attempt, std::uint32_t rank, std::uint64_t step);
+  Result<const RankCatalogue*> CatalogueThat(
+      const std::function<bool(const RankCatalogue&)>& is_defined, std::size_t attempt,
+      std::uint32_t rank, std::uint64_t step);
   // Reads the catalogue again: the run is live and has defined more.
   Result<const RankCatalogue*> ReadCatalogueAgain(std::size_t attempt, std::uint32_t rank,
                                                   const RankCatalogue* outgrown);
@@ -123,8 +132,8 @@ struct RankOfRun {
 };
 // All ranks of these attempts (indexes of RunView::attempts).
 std::vector<RankOfRun> RanksOf(RunView& view, std::size_t first_attempt, std::size_t last_attempt);
-// Reads their definitions into the views' caches, on several threads. A failure shows again where a catalogue is
-// asked for.
+// Reads their definitions into the views' caches, on several threads. A failure shows again where a
+// catalogue is asked for.
 void ReadCatalogues(std::span<const RankOfRun> ranks);
 
 // The numbers of a side; its texts and its shape stay as they are.

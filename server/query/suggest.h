@@ -9,8 +9,8 @@
 
 namespace statcollect::query {
 
-// Up to `count` names, closest to `wanted` first (names that contain it count as close), joined by ", ", and
-// how many more there are; "none" if there are none.
+// Up to `count` names, closest to `wanted` first (names that contain it count as close), joined by
+// ", ", and how many more there are; "none" if there are none.
 std::string Suggest(std::string_view wanted, std::vector<std::string> names, std::size_t count = 5);
 
 }  // namespace statcollect::query

@@ -28,7 +28,9 @@ std::string_view Name(TopBy by) {
 
 namespace {
 
-std::optional<double> Nonzero(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
+std::optional<double> Nonzero(double value) {
+  return value > 0 ? std::optional(value) : std::nullopt;
+}
 
 std::optional<double> Number(const std::optional<std::uint64_t>& count) {
   return count ? std::optional(static_cast<double>(*count)) : std::nullopt;
@@ -75,7 +77,8 @@ std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool comple
     case TopBy::kInf:
       return unless_zero(Infinities(side));
     case TopBy::kZeroFraction:
-      return elements > 0 && side.zero ? Nonzero(static_cast<double>(*side.zero) / elements) : std::nullopt;
+      return elements > 0 && side.zero ? Nonzero(static_cast<double>(*side.zero) / elements)
+                                       : std::nullopt;
     case TopBy::kNumel:
       return Number(side.numel);
     default:

@@ -1,4 +1,5 @@
-// The numbers by which the activations of a step are ordered, and a map is coloured: norms, extremes, counts.
+// The numbers by which the activations of a step are ordered, and a map is coloured: norms,
+// extremes, counts.
 #ifndef STATCOLLECT_SERVER_QUERY_TOP_H_
 #define STATCOLLECT_SERVER_QUERY_TOP_H_
 
@@ -33,8 +34,8 @@ std::string_view Name(TopBy by);  // "zero_fraction"; "unspecified" for values o
 // Whether `a` comes before `b`.
 bool IsMoreExtreme(TopBy by, double a, double b);
 
-// The value to order by; absent if the observation has none (no finite element, not recorded) or it means
-// nothing (no NaN, no zero).
+// The value to order by; absent if the observation has none (no finite element, not recorded) or it
+// means nothing (no NaN, no zero).
 std::optional<double> ValueOf(TopBy by, const ObservationSide& side, bool complex);
 
 }  // namespace statcollect::query

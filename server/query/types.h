@@ -13,7 +13,8 @@ namespace statcollect::query {
 // Whether a stream of the rank is open. Must be thread-safe; empty: never.
 using IsStreamOpen = std::function<bool(AttemptId attempt, std::uint32_t rank)>;
 
-// Called from the thread that runs the query, at most once per step and rank; must not block for long.
+// Called from the thread that runs the query, at most once per step and rank; must not block for
+// long.
 using OnProgress = std::function<void(const Progress&)>;
 
 }  // namespace statcollect::query

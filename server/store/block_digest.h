@@ -6,8 +6,8 @@
 
 namespace statcollect {
 
-// 128-bit digest of everything in a block except its step. Equal blocks have equal digests, whichever run
-// wrote them.
+// 128-bit digest of everything in a block except its step. Equal blocks have equal digests,
+// whichever run wrote them.
 using BlockDigest = std::array<std::uint8_t, 16>;
 
 }  // namespace statcollect

@@ -1,6 +1,6 @@
 // Bounds-checked reading and writing of bytes, used for all stored values. Fixed-width numbers are
-// little-endian; varint is LEB128 of at most 10 bytes; signed numbers are zigzag varints; text is a varint
-// length and its bytes.
+// little-endian; varint is LEB128 of at most 10 bytes; signed numbers are zigzag varints; text is a
+// varint length and its bytes.
 #ifndef STATCOLLECT_SERVER_STORE_BYTE_IO_H_
 #define STATCOLLECT_SERVER_STORE_BYTE_IO_H_
 
@@ -57,8 +57,8 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// After a failure, every further read returns 0 or empty and ok() stays false, so it is enough to check once
-// at the end.
+// After a failure, every further read returns 0 or empty and ok() stays false, so it is enough to
+// check once at the end.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
@@ -102,8 +102,8 @@ class ByteReader {
     return raw;
   }
   std::string Text() { return std::string(Raw(Varint())); }
-  // Reads a number of entries, each of at least `entry_bytes_min` bytes. Fails if that many cannot follow, so
-  // that a damaged count never causes a large allocation.
+  // Reads a number of entries, each of at least `entry_bytes_min` bytes. Fails if that many cannot
+  // follow, so that a damaged count never causes a large allocation.
   std::size_t Count(std::size_t entry_bytes_min) {
     const std::uint64_t count = Varint();
     if (entry_bytes_min > 0 && count > bytes_.size() / entry_bytes_min) ok_ = false;

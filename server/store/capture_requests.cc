@@ -35,7 +35,8 @@ std::string EncodeCaptureRequests(const std::vector<CaptureRequest>& requests) {
 }
 
 Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes) {
-  const Status damaged(Code::kDataLoss, "read the run's capture requests: found bytes that do not parse");
+  const Status damaged(Code::kDataLoss,
+                       "read the run's capture requests: found bytes that do not parse");
   ByteReader in(bytes);
   if (const std::uint64_t version = in.Varint(); in.ok() && version != kVersion) {
     return Status(Code::kFailedPrecondition, "read the run's capture requests: their version is " +
@@ -70,9 +71,11 @@ Result<std::vector<CaptureRequest>> ReadCaptureRequests(Store& store, const std:
   return DecodeCaptureRequests(*document);
 }
 
-Status WriteCaptureRequests(Store& store, const std::string& run, std::vector<CaptureRequest> requests) {
+Status WriteCaptureRequests(Store& store, const std::string& run,
+                            std::vector<CaptureRequest> requests) {
   if (requests.size() > kCaptureRequestsMax) {
-    requests.erase(requests.begin(), requests.end() - static_cast<std::ptrdiff_t>(kCaptureRequestsMax));
+    requests.erase(requests.begin(),
+                   requests.end() - static_cast<std::ptrdiff_t>(kCaptureRequestsMax));
   }
   return store.PutDocument(run, kDocument, EncodeCaptureRequests(requests));
 }

@@ -1,5 +1,5 @@
-// Capture requests, stored with the run as a document, so that ranks that connect later and a restarted
-// collector still know them.
+// Capture requests, stored with the run as a document, so that ranks that connect later and a
+// restarted collector still know them.
 #ifndef STATCOLLECT_SERVER_STORE_CAPTURE_REQUESTS_H_
 #define STATCOLLECT_SERVER_STORE_CAPTURE_REQUESTS_H_
 
@@ -32,7 +32,8 @@ Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes
 // The requests of all attempts of the run, oldest first.
 Result<std::vector<CaptureRequest>> ReadCaptureRequests(Store& store, const std::string& run);
 // Durable when it returns. Keeps only the newest kCaptureRequestsMax.
-Status WriteCaptureRequests(Store& store, const std::string& run, std::vector<CaptureRequest> requests);
+Status WriteCaptureRequests(Store& store, const std::string& run,
+                            std::vector<CaptureRequest> requests);
 
 }  // namespace statcollect
 

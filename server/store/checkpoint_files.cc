@@ -21,19 +21,22 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kFreeMarginBytes = std::uint64_t{64} << 20;
 
 Status Invalid(const std::string& attempted, const std::string& found) {
-  return {Code::kInvalidArgument,
-          attempted + ": " + found +
-              "; expected the absolute path of an absent or empty folder on the collector's machine, outside "
-              "its data directory, in a folder that exists"};
+  return {Code::kInvalidArgument, attempted + ": " + found +
+                                      "; expected the absolute path of an absent or empty folder "
+                                      "on the collector's machine, outside "
+                                      "its data directory, in a folder that exists"};
 }
 
 Status CannotWrite(const std::string& path, const std::string& why) {
-  return {Code::kUnavailable, "write '" + path + "': " + why +
-                                  "; expected a disk with space and a folder that statcollectord's user may "
-                                  "write"};
+  return {Code::kUnavailable,
+          "write '" + path + "': " + why +
+              "; expected a disk with space and a folder that statcollectord's user may "
+              "write"};
 }
 
-std::string Mebibytes(std::uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+std::string Mebibytes(std::uint64_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
 
 bool Inside(const fs::path& path, const fs::path& folder) {
   const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
@@ -78,8 +81,8 @@ Result<std::string> ParseTarget(const std::string& attempted, const std::string&
   fs::path path = fs::path(directory).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "/a/b/"
   if (!path.is_absolute() || path == path.root_path())
-    return Invalid(attempted,
-                   "'" + directory + "' is " + (path.is_absolute() ? "the root" : "a relative path"));
+    return Invalid(attempted, "'" + directory + "' is " +
+                                  (path.is_absolute() ? "the root" : "a relative path"));
   std::error_code error;
   const fs::path parent = fs::canonical(path.parent_path(), error);
   if (error) return Invalid(attempted, "'" + path.parent_path().string() + "': " + error.message());
@@ -90,8 +93,8 @@ Result<std::string> ParseTarget(const std::string& attempted, const std::string&
   if (fs::exists(found) && !fs::is_directory(found))
     return Invalid(attempted, "'" + directory + "' exists and is not a folder");
   if (fs::exists(found) && !fs::is_empty(path, error))
-    return Invalid(attempted,
-                   "'" + directory + "' " + (error ? "cannot be read: " + error.message() : "is not empty"));
+    return Invalid(attempted, "'" + directory + "' " +
+                                  (error ? "cannot be read: " + error.message() : "is not empty"));
   return path.string();
 }
 
@@ -101,23 +104,26 @@ Status CheckFreeSpace(const std::string& attempted, const std::string& path, std
   if (error) return CannotWrite(path, error.message());
   if (space.available >= bytes + kFreeMarginBytes) return Status::Ok();
   return {Code::kResourceExhausted, attempted + ": " + Mebibytes(space.available) +
-                                        " are free on the file system of '" + path + "'; expected " +
-                                        Mebibytes(bytes + kFreeMarginBytes) +
+                                        " are free on the file system of '" + path +
+                                        "'; expected " + Mebibytes(bytes + kFreeMarginBytes) +
                                         "; free space or name a folder on another disk"};
 }
 
 bool SameFileSystem(const std::string& path, const std::string& other) {
   struct stat a {
   }, b{};
-  return stat(Existing(path).c_str(), &a) == 0 && stat(other.c_str(), &b) == 0 && a.st_dev == b.st_dev;
+  return stat(Existing(path).c_str(), &a) == 0 && stat(other.c_str(), &b) == 0 &&
+         a.st_dev == b.st_dev;
 }
 
 Result<CheckpointReport> MeasureCheckpoint(const std::string& directory) {
   CheckpointReport report{.directory = directory, .files = 0, .bytes = 0, .linked = true};
   std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
     struct stat file {};
-    if (stat(entry->path().c_str(), &file) != 0) return CannotWrite(entry->path(), std::strerror(errno));
+    if (stat(entry->path().c_str(), &file) != 0)
+      return CannotWrite(entry->path(), std::strerror(errno));
     ++report.files;
     report.bytes += static_cast<std::uint64_t>(file.st_size);
     if (entry->path().extension() == ".sst" && file.st_nlink < 2) report.linked = false;
@@ -130,11 +136,13 @@ Status Stopped(const std::string& attempted) {
   return {Code::kCancelled, attempted + ": stopped by a signal; nothing was left behind"};
 }
 
-Status CopyFiles(const std::string& from, const std::string& to, const std::function<bool()>& stopped) {
+Status CopyFiles(const std::string& from, const std::string& to,
+                 const std::function<bool()>& stopped) {
   std::error_code error;
   fs::create_directory(to, error);
   if (error) return CannotWrite(to, error.message());
-  for (fs::directory_iterator entry(from, error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::directory_iterator entry(from, error), end; !error && entry != end;
+       entry.increment(error)) {
     if (stopped && stopped()) return Stopped("copy '" + from + "'");
     if (!entry->is_regular_file() || entry->path().filename() == "statcollectord.pid") continue;
     const fs::path copy = fs::path(to) / entry->path().filename();

@@ -14,9 +14,10 @@ Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string&
   const std::string path = directory + "/statcollectord.pid";
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {
-    return Status(Code::kPermissionDenied,
-                  "open '" + path + "': " + std::strerror(errno) +
-                      "; expected a folder this user may write; choose a different one with --data-dir");
+    return Status(
+        Code::kPermissionDenied,
+        "open '" + path + "': " + std::strerror(errno) +
+            "; expected a folder this user may write; choose a different one with --data-dir");
   }
   std::unique_ptr<DirectoryLock> lock(new DirectoryLock(fd));
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -24,14 +25,15 @@ Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string&
     const ssize_t size = pread(fd, text.data(), text.size() - 1, 0);
     std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
     while (!pid.empty() && pid.back() == '\n') pid.pop_back();
-    return Status(
-        Code::kFailedPrecondition,
-        "open store '" + directory + "': process " + (pid.empty() ? "?" : pid) +
-            " holds it; expected no other statcollectord on this folder; stop it or choose a different "
-            "folder with --data-dir");
+    return Status(Code::kFailedPrecondition, "open store '" + directory + "': process " +
+                                                 (pid.empty() ? "?" : pid) +
+                                                 " holds it; expected no other statcollectord on "
+                                                 "this folder; stop it or choose a different "
+                                                 "folder with --data-dir");
   }
   const std::string pid = std::to_string(getpid()) + "\n";
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+  if (ftruncate(fd, 0) != 0 ||
+      pwrite(fd, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
     return Status(Code::kUnavailable, "write '" + path + "': " + std::strerror(errno));
   }
   return lock;

@@ -53,7 +53,8 @@ bool SyncPath(const std::string& path) {
   return synced;
 }
 
-Status WriteFormatFile(const std::string& directory, int version, const std::set<std::string>& words) {
+Status WriteFormatFile(const std::string& directory, int version,
+                       const std::set<std::string>& words) {
   const std::string path = directory + "/FORMAT", temporary = path + ".new";
   std::ofstream out(temporary, std::ios::trunc);
   out << "statcollect store " << version;
@@ -61,7 +62,8 @@ Status WriteFormatFile(const std::string& directory, int version, const std::set
   out << "\n";
   out.close();
   if (!out || !SyncPath(temporary)) return CannotWrite(temporary);
-  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory)) return CannotWrite(path);
+  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory))
+    return CannotWrite(path);
   return Status::Ok();
 }
 
@@ -69,7 +71,8 @@ bool FormatFileSays(const std::string& directory, const std::string& word) {
   return ReadFormat(directory).words.contains(word);
 }
 
-Status SetFormatWord(const std::string& directory, int version, const std::string& word, bool present) {
+Status SetFormatWord(const std::string& directory, int version, const std::string& word,
+                     bool present) {
   Format format = ReadFormat(directory);
   if (format.words.contains(word) == present) return Status::Ok();
   if (present) format.words.insert(word);
@@ -83,10 +86,11 @@ Status CheckFormatFile(const std::string& directory, int version) {
   const std::string path = directory + "/FORMAT";
   if (!Exists(path)) {
     if (!Exists(directory + "/CURRENT")) return WriteFormatFile(directory, version);
-    return {Code::kFailedPrecondition,
-            "open store '" + directory +
-                "': found a RocksDB without a FORMAT file; expected an empty folder or one created by "
-                "statcollectord; choose a different one with --data-dir"};
+    return {
+        Code::kFailedPrecondition,
+        "open store '" + directory +
+            "': found a RocksDB without a FORMAT file; expected an empty folder or one created by "
+            "statcollectord; choose a different one with --data-dir"};
   }
   const int found = ReadFormat(directory).version;
   if (found < 1) {
@@ -97,14 +101,15 @@ Status CheckFormatFile(const std::string& directory, int version) {
   if (found > version) {
     return {Code::kFailedPrecondition, "open store '" + directory + "': format version is " +
                                            std::to_string(found) + "; this build reads " +
-                                           std::to_string(kOldestRead) + ".." + std::to_string(version) +
-                                           "; upgrade statcollectord"};
+                                           std::to_string(kOldestRead) + ".." +
+                                           std::to_string(version) + "; upgrade statcollectord"};
   }
   if (found < kOldestRead) {
     return {Code::kFailedPrecondition,
             "open store '" + directory + "': format version is " + std::to_string(found) +
-                ", from before the first release; this build reads " + std::to_string(kOldestRead) + ".." +
-                std::to_string(version) + "; choose a different folder with --data-dir and record again"};
+                ", from before the first release; this build reads " + std::to_string(kOldestRead) +
+                ".." + std::to_string(version) +
+                "; choose a different folder with --data-dir and record again"};
   }
   return Status::Ok();
 }

@@ -1,5 +1,6 @@
-// The file FORMAT of a data directory: "statcollect store <version>", then words for what belongs to the store, so that
-// it is missed when it is gone. It is written before anything else, so a directory without it is not a statcollect store.
+// The file FORMAT of a data directory: "statcollect store <version>", then words for what belongs
+// to the store, so that it is missed when it is gone. It is written before anything else, so a
+// directory without it is not a statcollect store.
 #ifndef STATCOLLECT_SERVER_STORE_FORMAT_FILE_H_
 #define STATCOLLECT_SERVER_STORE_FORMAT_FILE_H_
 
@@ -17,11 +18,14 @@ inline constexpr char kTokensWord[] = "tokens";  // a file of tokens, wherever i
 // kFailedPrecondition: a newer version, or a foreign RocksDB. kDataLoss: the file is damaged.
 Status CheckFormatFile(const std::string& directory, int version);
 // Writes the file, durably and atomically.
-Status WriteFormatFile(const std::string& directory, int version, const std::set<std::string>& words = {});
+Status WriteFormatFile(const std::string& directory, int version,
+                       const std::set<std::string>& words = {});
 // Whether the file has the word. False if there is no file.
 bool FormatFileSays(const std::string& directory, const std::string& word);
-// Changes the file, durably and atomically, unless it is so already. Where there is none, it is made, of `version`.
-Status SetFormatWord(const std::string& directory, int version, const std::string& word, bool present);
+// Changes the file, durably and atomically, unless it is so already. Where there is none, it is
+// made, of `version`.
+Status SetFormatWord(const std::string& directory, int version, const std::string& word,
+                     bool present);
 bool HasFormatFile(const std::string& directory);
 
 // Flushes a file or directory to disk; false with errno.

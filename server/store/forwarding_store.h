@@ -1,5 +1,5 @@
-// A store that passes everything on to another one: override what is to differ. Reads that must not pass unseen have to
-// be overridden when Store grows one.
+// A store that passes everything on to another one: override what is to differ. Reads that must not
+// pass unseen have to be overridden when Store grows one.
 #ifndef STATCOLLECT_SERVER_STORE_FORWARDING_STORE_H_
 #define STATCOLLECT_SERVER_STORE_FORWARDING_STORE_H_
 
@@ -24,12 +24,18 @@ class ForwardingStore : public Store {
   void BeginStop() override { store_.BeginStop(); }
   Status CheckStop() const override { return store_.CheckStop(); }
   Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
-  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
+    return store_.Attempts(run);
+  }
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
     return store_.CreateAttempt(wanted);
   }
-  Status RetireAttempts(std::span<const AttemptId> ids) override { return store_.RetireAttempts(ids); }
-  Status PurgeRetired(const std::function<bool()>& stopped) override { return store_.PurgeRetired(stopped); }
+  Status RetireAttempts(std::span<const AttemptId> ids) override {
+    return store_.RetireAttempts(ids);
+  }
+  Status PurgeRetired(const std::function<bool()>& stopped) override {
+    return store_.PurgeRetired(stopped);
+  }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return store_.Ranks(attempt);
   }
@@ -51,7 +57,8 @@ class ForwardingStore : public Store {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     return store_.Layouts(attempt, rank);
   }
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) override {
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
+                                                             std::uint32_t rank) override {
     return store_.Definitions(attempt, rank);
   }
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
@@ -59,15 +66,16 @@ class ForwardingStore : public Store {
   }
   Status Append(std::span<const AppendItem> items) override { return store_.Append(items); }
   Status Recover() override { return store_.Recover(); }
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     return store_.ScanStats(attempt, rank, steps);
   }
   Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                       RecordVisitor visitor) override {
     return store_.VisitRecords(attempt, rank, steps, visitor);
   }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                     StepBounds steps, const Visitor<StatPoint>& visitor) override {
     return store_.VisitSeries(attempt, rank, activation, steps, visitor);
   }
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
@@ -88,7 +96,8 @@ class ForwardingStore : public Store {
                      const std::optional<std::string>& content) override {
     return store_.PutDocument(run, name, content);
   }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
     return store_.Document(run, name);
   }
   Status KeepRun(const std::string& run, bool keep) override { return store_.KeepRun(run, keep); }

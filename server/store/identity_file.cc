@@ -52,7 +52,8 @@ Status Write(const std::string& directory, const StoreIdentity& identity) {
   out << "statcollect identity " << ToHex(identity) << " " << identity.epoch << "\n";
   out.close();
   if (!out || !SyncPath(temporary)) return Failed("write", temporary);
-  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory)) return Failed("write", path);
+  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory))
+    return Failed("write", path);
   return Status::Ok();
 }
 
@@ -63,7 +64,8 @@ StoreIdentity Read(const std::string& path) {
   in >> word1 >> word2 >> hex >> epoch;
   StoreIdentity identity;
   const auto number = ParseNumber<std::uint64_t>(epoch);
-  if (word1 != "statcollect" || word2 != "identity" || !number || !ParseHex(hex, &identity)) return {};
+  if (word1 != "statcollect" || word2 != "identity" || !number || !ParseHex(hex, &identity))
+    return {};
   identity.epoch = *number;
   return identity;
 }

@@ -76,13 +76,14 @@ std::optional<CaptureKey> DecodeCaptureKey(std::string_view text) {
 
 std::string PrefixEnd(std::string prefix) {
   while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
-  if (!prefix.empty()) prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
+  if (!prefix.empty())
+    prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
   return prefix;
 }
 
 std::string Describe(const StatKey& key) {
-  return "attempt " + std::to_string(key.attempt) + ", rank " + std::to_string(key.rank) + ", step " +
-         std::to_string(key.step) + ", activation " + std::to_string(key.activation);
+  return "attempt " + std::to_string(key.attempt) + ", rank " + std::to_string(key.rank) +
+         ", step " + std::to_string(key.step) + ", activation " + std::to_string(key.activation);
 }
 
 }  // namespace statcollect

@@ -1,13 +1,17 @@
-// Keys of the store. All numbers are big-endian, so that byte order is scan order. Sizes are in bytes.
+// Keys of the store. All numbers are big-endian, so that byte order is scan order. Sizes are in
+// bytes.
 //
-//   stats        attempt (4) | rank (4) | step (8) | activation (4)       the block's first activation
-//   scalars, events, memory, densities
-//                attempt (4) | rank (4) | step (8) | sequence number (8)  of the record; of the collector's
+//   stats        attempt (4) | rank (4) | step (8) | activation (4)       the block's first
+//   activation scalars, events, memory, densities
+//                attempt (4) | rank (4) | step (8) | sequence number (8)  of the record; of the
+//                collector's
 //                                                                         own events 2^63 + n
 //   steps        attempt (4) | rank (4) | step (8)
-//   captures     attempt (4) | rank (4) | 'h' | step (8) | activation (4) | offset (4)    head of a chunk
-//                attempt (4) | rank (4) | 'd' | step (8) | activation (4) | offset (4)    data of a chunk
-//                attempt (4) | rank (4) | 'e' | step (8) | activation (4) | 0 (4)         exponent counts
+//   captures     attempt (4) | rank (4) | 'h' | step (8) | activation (4) | offset (4)    head of a
+//   chunk
+//                attempt (4) | rank (4) | 'd' | step (8) | activation (4) | offset (4)    data of a
+//                chunk attempt (4) | rank (4) | 'e' | step (8) | activation (4) | 0 (4) exponent
+//                counts
 //   catalogue    'r' | run name | 0x00 | number (4)        attempt
 //                'i' | attempt (4) | rank (4)              the rank's hello
 //                'c' | attempt (4) | rank (4) | name       setting added after the hello
@@ -57,10 +61,11 @@ std::optional<StatKey> DecodeStatKey(std::string_view text);
 std::uint32_t ReadU32(std::string_view text);
 std::uint64_t ReadU64(std::string_view text);
 
-// attempt | rank | step: the prefix of a rank's records of a step in stats, scalars, events and steps.
+// attempt | rank | step: the prefix of a rank's records of a step in stats, scalars, events and
+// steps.
 std::string StepPrefix(std::uint32_t attempt, std::uint32_t rank, std::uint64_t step);
-// A chunk of a capture. `part`: 'h' its head, 'd' its data, 'e' a histogram of exponents. The heads of a rank
-// are adjacent, so they are listed without reading data; so are histograms.
+// A chunk of a capture. `part`: 'h' its head, 'd' its data, 'e' a histogram of exponents. The heads
+// of a rank are adjacent, so they are listed without reading data; so are histograms.
 struct CaptureKey {
   std::uint32_t attempt = 0, rank = 0;
   char part = 'h';

@@ -1,4 +1,5 @@
-// The existing attempts, for code that holds ids of attempts that may have been removed. Thread-safe.
+// The existing attempts, for code that holds ids of attempts that may have been removed.
+// Thread-safe.
 #ifndef STATCOLLECT_SERVER_STORE_LIVE_ATTEMPTS_H_
 #define STATCOLLECT_SERVER_STORE_LIVE_ATTEMPTS_H_
 
@@ -67,7 +68,8 @@ class LiveAttempts {
 
   mutable Mutex mutex_;
   Snapshot known_ STATCOLLECT_GUARDED_BY(mutex_);
-  std::map<AttemptId, std::string> projects_ STATCOLLECT_GUARDED_BY(mutex_);  // other than the default one
+  std::map<AttemptId, std::string> projects_
+      STATCOLLECT_GUARDED_BY(mutex_);  // other than the default one
 };
 
 }  // namespace statcollect

@@ -10,10 +10,11 @@
 
 namespace statcollect {
 
-// The newest step up to `last` that `first_in` finds. `first_in(StepBounds)`: a Result of the first step there is within
-// the bounds, as RunReader::FirstStatStep. A store finds steps only upwards, so windows below `last` are asked for, each
-// twice as long as the one before, and then halves of the one that has any. Cost: one call if `last` has any, otherwise
-// two for each doubling of the distance to it: at most 130.
+// The newest step up to `last` that `first_in` finds. `first_in(StepBounds)`: a Result of the first
+// step there is within the bounds, as RunReader::FirstStatStep. A store finds steps only upwards,
+// so windows below `last` are asked for, each twice as long as the one before, and then halves of
+// the one that has any. Cost: one call if `last` has any, otherwise two for each doubling of the
+// distance to it: at most 130.
 template <typename FirstIn>
 Result<std::optional<std::uint64_t>> NewestStep(std::uint64_t last, const FirstIn& first_in) {
   StepBounds window{.first = last, .last = last};
@@ -34,7 +35,8 @@ Result<std::optional<std::uint64_t>> NewestStep(std::uint64_t last, const FirstI
   while (newest < window.last) {
     const std::uint64_t between = window.last - newest;
     const std::uint64_t middle = newest + between / 2 + between % 2;
-    const Result<std::optional<std::uint64_t>> found = first_in({.first = middle, .last = window.last});
+    const Result<std::optional<std::uint64_t>> found =
+        first_in({.first = middle, .last = window.last});
     if (!found.ok()) return found.status();
     if (*found) {
       newest = **found;

@@ -1,5 +1,5 @@
-// The numbers of a block of statistics, one array per field, where a scan decoded them: to compare many blocks without
-// making records of them.
+// The numbers of a block of statistics, one array per field, where a scan decoded them: to compare
+// many blocks without making records of them.
 #ifndef STATCOLLECT_SERVER_STORE_NUMBER_COLUMNS_H_
 #define STATCOLLECT_SERVER_STORE_NUMBER_COLUMNS_H_
 
@@ -31,7 +31,8 @@ inline double SignedReal(std::uint64_t magnitude, std::uint64_t flags, Flag nega
   return std::bit_cast<double>(magnitude | ((flags & negative) != 0 ? kMagnitude + 1 : 0));
 }
 
-// Points into the scan, which says which of them it decoded. Each array has `size` entries, `sketch` size * sketch_width.
+// Points into the scan, which says which of them it decoded. Each array has `size` entries,
+// `sketch` size * sketch_width.
 struct NumberColumns {
   std::size_t size = 0;
   std::uint32_t sketch_width = 0;
@@ -61,7 +62,9 @@ struct NumberColumns {
             .l2 = SignedReal(l2[i], flags[i], kNegativeL2),
             .hash = hash[i]};
   }
-  std::span<const double> SketchOf(std::size_t i) const { return {sketch + i * sketch_width, sketch_width}; }
+  std::span<const double> SketchOf(std::size_t i) const {
+    return {sketch + i * sketch_width, sketch_width};
+  }
 };
 
 }  // namespace statcollect

@@ -13,7 +13,8 @@ bool Agree(std::int64_t a, std::int64_t b) { return std::abs(a - b) <= kToleranc
 
 }  // namespace
 
-SharedClock::SharedClock(Store& store, const Clock& own, std::function<void(const std::string&)> log,
+SharedClock::SharedClock(Store& store, const Clock& own,
+                         std::function<void(const std::string&)> log,
                          std::chrono::milliseconds interval)
     : store_(store),
       own_(own),
@@ -66,7 +67,8 @@ void SharedClock::Report(std::int64_t own_ahead) {
   const std::int64_t seconds = std::abs(own_ahead) / 1'000'000'000;
   log_("clock: this machine's clock is " + std::to_string(seconds) + " s " +
        (own_ahead > 0 ? "ahead of" : "behind") +
-       " ClickHouse's; records are dated by ClickHouse's, as those of other collectors; set this clock");
+       " ClickHouse's; records are dated by ClickHouse's, as those of other collectors; set this "
+       "clock");
 }
 
 }  // namespace statcollect

@@ -1,8 +1,10 @@
-// The clock of a collector that shares its store with others: what they write down is dated by the engine's clock, so that
-// a collector whose own clock is hours off neither takes others' runs for old ones nor lets its own look old to them.
+// The clock of a collector that shares its store with others: what they write down is dated by the
+// engine's clock, so that a collector whose own clock is hours off neither takes others' runs for
+// old ones nor lets its own look old to them.
 //
-// The engine is asked at the start and every minute. Between two questions the steady clock counts, so a step of the own
-// clock changes nothing. While the own clock agrees with the engine's, it is used as it is, because it is finer.
+// The engine is asked at the start and every minute. Between two questions the steady clock counts,
+// so a step of the own clock changes nothing. While the own clock agrees with the engine's, it is
+// used as it is, because it is finer.
 #ifndef STATCOLLECT_SERVER_STORE_SHARED_CLOCK_H_
 #define STATCOLLECT_SERVER_STORE_SHARED_CLOCK_H_
 
@@ -36,7 +38,8 @@ class SharedClock final : public Clock {
 
  private:
   std::int64_t Steady() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(own_.Now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(own_.Now().time_since_epoch())
+        .count();
   }
   void Ask();
   void Report(std::int64_t own_ahead);

@@ -43,7 +43,8 @@ inline void AddTally(const AttemptTally& other, AttemptTally* tally) {
   tally->records += other.records;
   tally->bytes += other.bytes;
   for (const auto& [cause, count] : other.dropped) tally->dropped[cause] += count;
-  tally->last_write_unix_nanos = std::max(tally->last_write_unix_nanos, other.last_write_unix_nanos);
+  tally->last_write_unix_nanos =
+      std::max(tally->last_write_unix_nanos, other.last_write_unix_nanos);
   tally->finished = tally->finished && other.finished;
   tally->ranks_expected = std::max(tally->ranks_expected, other.ranks_expected);
 }

@@ -30,11 +30,13 @@ Result<std::string> RenumberedAlarms(const std::string& content, const Launches&
       judged[{found->second, rank}] = step;
   }
   if (!lines.eof()) {
-    return Status(Code::kInvalidArgument,
-                  "document alarms: found a line that does not parse; expected lines 'launch rank step'");
+    return Status(
+        Code::kInvalidArgument,
+        "document alarms: found a line that does not parse; expected lines 'launch rank step'");
   }
   std::ostringstream out;
-  for (const auto& [place, last] : judged) out << place.first << ' ' << place.second << ' ' << last << '\n';
+  for (const auto& [place, last] : judged)
+    out << place.first << ' ' << place.second << ' ' << last << '\n';
   return out.str();
 }
 
@@ -44,7 +46,8 @@ bool IsDocument(std::string_view name) {
   return std::find(kDocuments.begin(), kDocuments.end(), name) != kDocuments.end();
 }
 
-Result<std::string> Renumbered(std::string_view name, const std::string& content, const Launches& launches) {
+Result<std::string> Renumbered(std::string_view name, const std::string& content,
+                               const Launches& launches) {
   if (name == "captures") return RenumberedCaptures(content, launches);
   if (name == "alarms") return RenumberedAlarms(content, launches);
   return content;

@@ -22,7 +22,8 @@ class Adder {
   Adder(std::string what, const std::function<Status(const StepDigest&)>& take)
       : what_(std::move(what)), take_(take) {}
 
-  // A sum, so that it does not matter in which blocks the records of a step come. `bytes` has what tells them apart.
+  // A sum, so that it does not matter in which blocks the records of a step come. `bytes` has what
+  // tells them apart.
   Status Add(std::uint64_t step, std::string_view bytes) {
     if (now_ && now_->step != step) STATCOLLECT_RETURN_IF_ERROR(Flush());
     if (!now_) now_ = StepDigest{.what = what_, .step = step};
@@ -78,7 +79,8 @@ class RankDigester {
 };
 
 Status RankDigester::Run() {
-  STATCOLLECT_RETURN_IF_ERROR(DigestDefinitions("activations", store_.Activations(attempt_, rank_)));
+  STATCOLLECT_RETURN_IF_ERROR(
+      DigestDefinitions("activations", store_.Activations(attempt_, rank_)));
   STATCOLLECT_RETURN_IF_ERROR(DigestDefinitions("layouts", store_.Layouts(attempt_, rank_)));
   STATCOLLECT_RETURN_IF_ERROR(DigestStats());
   STATCOLLECT_RETURN_IF_ERROR(DigestAll<ScalarRecord>("scalars"));
@@ -91,7 +93,8 @@ Status RankDigester::Run() {
 }
 
 template <typename Def>
-Status RankDigester::DigestDefinitions(const char* what, const Result<std::vector<Def>>& definitions) {
+Status RankDigester::DigestDefinitions(const char* what,
+                                       const Result<std::vector<Def>>& definitions) {
   if (!definitions.ok()) return definitions.status();
   Adder adder(what, take_);
   for (const Def& def : *definitions) STATCOLLECT_RETURN_IF_ERROR(adder.Add(0, Encode(def)));
@@ -112,7 +115,8 @@ Status RankDigester::DigestStats() {
       ByteWriter out;
       for (const std::uint32_t number : {block.activation[i], block.layout[i], block.order[i]})
         out.U32(number);
-      for (const std::uint64_t count : {s.numel, s.nan, s.pos_inf, s.neg_inf, s.zero, s.neg, s.pos, s.hash})
+      for (const std::uint64_t count :
+           {s.numel, s.nan, s.pos_inf, s.neg_inf, s.zero, s.neg, s.pos, s.hash})
         out.U64(count);
       out.U8(s.has_finite ? 1 : 0);
       for (const double value : {s.min, s.max, s.mean, s.std, s.l1, s.l2}) out.F64(value);
@@ -166,9 +170,9 @@ Result<std::string> RankDigester::BytesOf(const StoredCapture& capture) {
   out.U64(capture.elements);
   out.U64(capture.bytes_stored);
   for (std::uint64_t offset = 0; offset < capture.bytes_stored;) {
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto data,
-                                 store_.CaptureChunkAt(attempt_, rank_, capture.step, capture.activation,
-                                                       static_cast<std::uint32_t>(offset)));
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        const auto data, store_.CaptureChunkAt(attempt_, rank_, capture.step, capture.activation,
+                                               static_cast<std::uint32_t>(offset)));
     if (data.empty()) break;
     out.U64(XXH3_64bits(data.data(), data.size()));
     offset += data.size();
@@ -179,7 +183,8 @@ Result<std::string> RankDigester::BytesOf(const StoredCapture& capture) {
 }  // namespace
 
 Status DigestRank(Store& store, AttemptId attempt, std::uint32_t rank,
-                  const std::function<Status(const StepDigest&)>& take, const std::stop_token& stop) {
+                  const std::function<Status(const StepDigest&)>& take,
+                  const std::stop_token& stop) {
   return RankDigester(store, attempt, rank, take, stop).Run();
 }
 

@@ -1,5 +1,5 @@
-// Digests of everything that is stored of one rank, to compare a copy with its original. They depend on the records and
-// their order only, not on how a store lays them out.
+// Digests of everything that is stored of one rank, to compare a copy with its original. They
+// depend on the records and their order only, not on how a store lays them out.
 #ifndef STATCOLLECT_SERVER_TRANSFER_RANK_DIGEST_H_
 #define STATCOLLECT_SERVER_TRANSFER_RANK_DIGEST_H_
 
@@ -20,9 +20,11 @@ struct StepDigest {
   std::uint64_t low = 0, high = 0;
 };
 
-// Calls `take` for the definitions, then for each step of each sort of record that has any. Memory: one block.
+// Calls `take` for the definitions, then for each step of each sort of record that has any. Memory:
+// one block.
 Status DigestRank(Store& store, AttemptId attempt, std::uint32_t rank,
-                  const std::function<Status(const StepDigest&)>& take, const std::stop_token& stop);
+                  const std::function<Status(const StepDigest&)>& take,
+                  const std::stop_token& stop);
 
 }  // namespace statcollect::transfer
 

@@ -15,7 +15,8 @@ constexpr std::size_t kBatchRecordsMax = 16'384;
 constexpr std::size_t kEarlyBytes = std::size_t{128} << 10;
 
 std::size_t BytesOf(const TensorDef& def) {
-  return 32 + def.key.name.size() + def.key.output_path.size() + def.parent.size() + def.class_name.size();
+  return 32 + def.key.name.size() + def.key.output_path.size() + def.parent.size() +
+         def.class_name.size();
 }
 std::size_t BytesOf(const Layout& layout) {
   std::size_t numbers = layout.shape.size();
@@ -30,7 +31,9 @@ std::size_t BytesOf(const EventRecord& event) {
   for (const auto& [name, value] : event.fields) bytes += 8 + name.size() + value.size();
   return bytes;
 }
-std::size_t BytesOf(const MemoryRecord& memory) { return 240 + memory.device.size() + memory.module.size(); }
+std::size_t BytesOf(const MemoryRecord& memory) {
+  return 240 + memory.device.size() + memory.module.size();
+}
 std::size_t BytesOf(const DensityRecord& density) {
   return 48 + density.input.size() + 5 * density.valid_per_sample.size();
 }
@@ -40,8 +43,8 @@ std::size_t BytesOf(const ExponentRecord& exponents) { return 48 + 5 * exponents
 
 class RankReader {
  public:
-  RankReader(Store& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from, const TakeBatch& take,
-             const std::stop_token& stop)
+  RankReader(Store& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
+             const TakeBatch& take, const std::stop_token& stop)
       : store_(store), attempt_(attempt), rank_(rank), take_(take), stop_(stop), from_(from) {}
 
   Status Run();
@@ -53,7 +56,8 @@ class RankReader {
   Status ReadAll(std::vector<Record> RecordBatch::*field);
   Status ReadCaptures();
   void AddBlock(const StatColumns& block, std::size_t first);
-  // Sends the batch if it is full, so that the next record finds room, and something is left for the end.
+  // Sends the batch if it is full, so that the next record finds room, and something is left for
+  // the end.
   Status MakeRoom();
   Status Send();
   template <typename Def>
@@ -89,9 +93,10 @@ Status RankReader::Run() {
   STATCOLLECT_RETURN_IF_ERROR(ReadAll<ExponentRecord>(&RecordBatch::exponents));
   if (position_ < from_.records) {
     return {Code::kFailedPrecondition,
-            "copy rank " + std::to_string(rank_) + ": the copy has " + std::to_string(from_.records) +
-                " records; expected no more than the original, which has " + std::to_string(position_) +
-                "; remove the copy (statctl rm) and start again"};
+            "copy rank " + std::to_string(rank_) + ": the copy has " +
+                std::to_string(from_.records) +
+                " records; expected no more than the original, which has " +
+                std::to_string(position_) + "; remove the copy (statctl rm) and start again"};
   }
   activations_needed_ = static_cast<std::uint32_t>(activations_.size());
   layouts_needed_ = static_cast<std::uint32_t>(layouts_.size());
@@ -189,9 +194,9 @@ Status RankReader::ReadCaptures() {
     std::uint64_t offset = 0;
     while (offset < capture.bytes_stored || (offset == 0 && capture.elements == 0)) {
       STATCOLLECT_RETURN_IF_ERROR(Stopped());
-      STATCOLLECT_ASSIGN_OR_RETURN(auto data,
-                                   store_.CaptureChunkAt(attempt_, rank_, capture.step, capture.activation,
-                                                         static_cast<std::uint32_t>(offset)));
+      STATCOLLECT_ASSIGN_OR_RETURN(
+          auto data, store_.CaptureChunkAt(attempt_, rank_, capture.step, capture.activation,
+                                           static_cast<std::uint32_t>(offset)));
       const std::size_t size = data.size();
       if (position_ >= from_.records) {
         STATCOLLECT_RETURN_IF_ERROR(MakeRoom());

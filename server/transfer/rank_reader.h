@@ -1,4 +1,5 @@
-// Reads everything that was recorded of one rank, in an order that is the same every time, for a copy.
+// Reads everything that was recorded of one rank, in an order that is the same every time, for a
+// copy.
 #ifndef STATCOLLECT_SERVER_TRANSFER_RANK_READER_H_
 #define STATCOLLECT_SERVER_TRANSFER_RANK_READER_H_
 
@@ -22,10 +23,11 @@ struct ReadFrom {
 // `layouts`: all of the rank's, by id; valid during the call. May block.
 using TakeBatch = std::function<Status(const RecordBatch& batch, std::span<const Layout> layouts)>;
 
-// Batches of about 1 MiB, numbered from the record after `from` on: statistics by step, then scalars, agents' events,
-// memory, densities, ends of steps, captures and exponents, each by step. Settings are not among them: they are in the
-// rank's configuration. Of a capture with a gap, what is before it. Memory: a batch and the definitions. Blocks that
-// the reader has are not decoded. kFailedPrecondition: the reader has more than there is.
+// Batches of about 1 MiB, numbered from the record after `from` on: statistics by step, then
+// scalars, agents' events, memory, densities, ends of steps, captures and exponents, each by step.
+// Settings are not among them: they are in the rank's configuration. Of a capture with a gap, what
+// is before it. Memory: a batch and the definitions. Blocks that the reader has are not decoded.
+// kFailedPrecondition: the reader has more than there is.
 Status ReadRank(Store& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
                 const TakeBatch& take, const std::stop_token& stop);
 

@@ -18,12 +18,13 @@ Status NoSuchRun(const std::string& run) {
 
 Result<bool> IsKept(Store& store, const std::string& run) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto census, store.Census());
-  return std::any_of(census.begin(), census.end(),
-                     [&](const AttemptTally& tally) { return tally.kept && tally.meta.run == run; });
+  return std::any_of(census.begin(), census.end(), [&](const AttemptTally& tally) {
+    return tally.kept && tally.meta.run == run;
+  });
 }
 
-Status DescribeDocuments(Store& store, const std::string& run, const std::vector<AttemptMeta>& attempts,
-                         const PartVisitor& visitor) {
+Status DescribeDocuments(Store& store, const std::string& run,
+                         const std::vector<AttemptMeta>& attempts, const PartVisitor& visitor) {
   std::map<std::uint32_t, std::uint32_t> numbers;
   for (const AttemptMeta& attempt : attempts) numbers[attempt.id] = attempt.number;
   for (const std::string_view name : kDocuments) {
@@ -54,8 +55,9 @@ Status DescribeEvents(Store& store, const AttemptMeta& attempt, std::uint32_t ra
 Result<AttemptMeta> FindAttempt(Store& store, const std::string& run, std::uint32_t number) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store.Attempts(run));
   if (attempts.empty()) return NoSuchRun(run);
-  const auto found = std::find_if(attempts.begin(), attempts.end(),
-                                  [&](const AttemptMeta& attempt) { return attempt.number == number; });
+  const auto found =
+      std::find_if(attempts.begin(), attempts.end(),
+                   [&](const AttemptMeta& attempt) { return attempt.number == number; });
   if (found != attempts.end()) return std::move(*found);
   return Status(Code::kNotFound, "copy run '" + Printable(std::string(SplitRun(run).run)) +
                                      "': it has no launch " + std::to_string(number) + "; it has " +
@@ -68,7 +70,8 @@ Status DescribeRun(Store& store, const std::string& run, const PartVisitor& visi
   STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(store, run));
   STATCOLLECT_RETURN_IF_ERROR(visitor.head(kept));
   for (const AttemptMeta& attempt : attempts) STATCOLLECT_RETURN_IF_ERROR(visitor.attempt(attempt));
-  if (visitor.document) STATCOLLECT_RETURN_IF_ERROR(DescribeDocuments(store, run, attempts, visitor));
+  if (visitor.document)
+    STATCOLLECT_RETURN_IF_ERROR(DescribeDocuments(store, run, attempts, visitor));
   std::vector<std::map<std::uint32_t, RankMeta>> ranks;
   for (const AttemptMeta& attempt : attempts) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto read, store.Ranks(attempt.id));

@@ -11,14 +11,16 @@
 
 namespace statcollect::transfer {
 
-// Receives the parts in the order in which they are listed here. An error ends the description, which returns it.
+// Receives the parts in the order in which they are listed here. An error ends the description,
+// which returns it.
 struct PartVisitor {
   std::function<Status(bool kept)> head;
   std::function<Status(const AttemptMeta&)> attempt;  // by number
   // See documents.h. Documents and events are not read if these two are empty.
   std::function<Status(const std::string& name, const std::string& content)> document;
-  std::function<Status(std::uint32_t number, const CollectorEvent&)> event;  // numbered from 1 in each rank
-  std::function<Status(std::uint32_t number, const RankMeta&)> rank;         // by number and rank
+  std::function<Status(std::uint32_t number, const CollectorEvent&)>
+      event;  // numbered from 1 in each rank
+  std::function<Status(std::uint32_t number, const RankMeta&)> rank;  // by number and rank
 };
 
 // kNotFound: no such run. `run` is a qualified name.

@@ -50,7 +50,8 @@ Sizes Columns(const std::vector<std::pair<std::int64_t, std::int64_t>>& spans) {
   Sizes indices;
   for (std::int64_t row = 0; row < kRows; ++row) {
     for (const auto& [first, last] : spans) {
-      for (std::int64_t column = first; column < last; ++column) indices.push_back(row * kColumns + column);
+      for (std::int64_t column = first; column < last; ++column)
+        indices.push_back(row * kColumns + column);
     }
   }
   return indices;
@@ -62,7 +63,9 @@ Sizes Range(std::int64_t first, std::int64_t last) {
   return indices;
 }
 
-Shard Whole() { return {{kRows, kColumns}, {0, 0, kRows, kColumns}, {}, Range(0, kRows * kColumns)}; }
+Shard Whole() {
+  return {{kRows, kColumns}, {0, 0, kRows, kColumns}, {}, Range(0, kRows * kColumns)};
+}
 
 // Columns 0..7 and 33..39, then 7..33: a zigzag of two ranks.
 std::vector<Shard> Zigzag() {
@@ -80,8 +83,11 @@ std::vector<Shard> Flat() {
 class AgentPlacementsTest : public ::testing::Test {
  protected:
   AgentPlacementsTest() : server_(&store_) {
-    auto started = Agent::Start(
-        {.run = "base", .collector = server_.address(), .rank = 0, .local_rank = 0, .world_size = 1});
+    auto started = Agent::Start({.run = "base",
+                                 .collector = server_.address(),
+                                 .rank = 0,
+                                 .local_rank = 0,
+                                 .world_size = 1});
     EXPECT_TRUE(started.ok()) << started.status().message();
     agent_ = *std::move(started);
   }
@@ -133,7 +139,8 @@ TEST_F(AgentPlacementsTest, ShardsAddUpToTheWholeAndTheirLayoutsArrive) {
   std::vector<Agent::Item> items;
   for (Shard& shard : flat)
     items.push_back(
-        {*agent_->Intern({.name = "flat", .call = static_cast<std::int64_t>(items.size())}), shard.View()});
+        {*agent_->Intern({.name = "flat", .call = static_cast<std::int64_t>(items.size())}),
+         shard.View()});
   std::size_t refused = 0;
   ASSERT_TRUE(agent_->ObserveList(items, nullptr, &refused).ok());
   agent_->EndStep();
@@ -179,7 +186,9 @@ TEST_F(AgentPlacementsTest, ALayoutIsSentOnceHoweverManyRecordsUseIt) {
   for (int step = 0; step < 20; ++step) {
     for (std::int64_t call = 0; call < 2; ++call)
       ASSERT_TRUE(
-          agent_->Observe({.name = "x", .call = call}, zigzag[static_cast<std::size_t>(call)].View()).ok());
+          agent_
+              ->Observe({.name = "x", .call = call}, zigzag[static_cast<std::size_t>(call)].View())
+              .ok());
     agent_->EndStep();
     if (step % 5 == 0) {
       ASSERT_TRUE(agent_->Flush(std::chrono::seconds(30)).ok());
@@ -199,7 +208,8 @@ TEST_F(AgentPlacementsTest, APlacementThatDoesNotFitIsRefusedAndNothingIsLost) {
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   EXPECT_THAT(refused.message(), HasSubstr("observe 'x'"));
   EXPECT_THAT(refused.message(), HasSubstr("global shape (6, 40)"));
-  EXPECT_THAT(refused.message(), HasSubstr("the box at (0, 20) of size (6, 26) extends beyond dimension 1"));
+  EXPECT_THAT(refused.message(),
+              HasSubstr("the box at (0, 20) of size (6, 26) extends beyond dimension 1"));
   EXPECT_EQ(agent_->counters().produced, 0u);
   std::vector<Agent::Item> items;
   for (const char* name : {"a", "b", "c"}) {
@@ -280,7 +290,8 @@ statcollect::Layout ObservedThroughC(std::uint32_t placement_size) {
   statagent_end_step(agent);
   const statagent_tensor* const list[] = {&tensor};
   std::uint64_t refused = 0;
-  EXPECT_EQ(statagent_observe_list(agent, 1, &handle, list, nullptr, &refused), 0) << statagent_last_error();
+  EXPECT_EQ(statagent_observe_list(agent, 1, &handle, list, nullptr, &refused), 0)
+      << statagent_last_error();
   EXPECT_EQ(statagent_close(agent, 30000), 0) << statagent_last_error();
   statagent_free(agent);
   const auto session = store.Only();

@@ -164,7 +164,8 @@ TEST(Agent, TellsWhoeverStartsThatTheRunIsTaken) {
   const auto agent = Agent::Start(For(server.address()));
   ASSERT_FALSE(agent.ok());
   EXPECT_EQ(agent.status().code(), Code::kAlreadyExists);
-  EXPECT_EQ(agent.status().message(), "run 'base' has 12 steps; use another name, replace or append");
+  EXPECT_EQ(agent.status().message(),
+            "run 'base' has 12 steps; use another name, replace or append");
 }
 
 TEST(Agent, FailsToStartWithoutACollectorOnlyIfItIsRequired) {
@@ -182,7 +183,8 @@ TEST(Agent, FailsToStartWithoutACollectorOnlyIfItIsRequired) {
   EXPECT_EQ(agent->counters().pending, 3u);
   const Status closed = agent->Close(milliseconds(100));
   EXPECT_EQ(closed.code(), Code::kDeadlineExceeded);
-  EXPECT_THAT(closed.message(), AllOf(HasSubstr("give close a longer timeout"), Not(HasSubstr("close("))))
+  EXPECT_THAT(closed.message(),
+              AllOf(HasSubstr("give close a longer timeout"), Not(HasSubstr("close("))))
       << "C, C++ and Python read it";
   EXPECT_EQ(agent->counters().dropped.at("closed"), 3u);
   EXPECT_TRUE(Balanced(agent->counters()));
@@ -244,8 +246,9 @@ TEST(Agent, CountsWhatDoesNotFitAndReportsIt) {
   EXPECT_TRUE(agent->Close(seconds(30)).ok());
   const auto events = Events(store.Only());
   const std::uint64_t reported = std::accumulate(
-      events.begin(), events.end(), std::uint64_t{0},
-      [](std::uint64_t sum, const auto& event) { return sum + std::stoull(event.fields.at("count")); });
+      events.begin(), events.end(), std::uint64_t{0}, [](std::uint64_t sum, const auto& event) {
+        return sum + std::stoull(event.fields.at("count"));
+      });
   EXPECT_EQ(events.at(0).kind, "records_dropped");
   EXPECT_EQ(reported, agent->counters().dropped.at("buffer_full"));
 }
@@ -293,8 +296,10 @@ TEST(Agent, RefusesWhatMakesNoSenseAndRecordsNothingOfIt) {
   EXPECT_TRUE(code == Code::kUnimplemented || code == Code::kInvalidArgument)
       << "without a GPU, and with one";
   EXPECT_EQ(agent->Observe({.name = ""}, activation.view()).code(), Code::kInvalidArgument);
-  EXPECT_EQ(agent->Observe({.name = "x", .call = -2}, activation.view()).code(), Code::kInvalidArgument);
-  EXPECT_EQ(agent->Intern({.name = "x"}).status().code(), Code::kInvalidArgument) << "call must be given";
+  EXPECT_EQ(agent->Observe({.name = "x", .call = -2}, activation.view()).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(agent->Intern({.name = "x"}).status().code(), Code::kInvalidArgument)
+      << "call must be given";
   EXPECT_EQ(agent->Observe(4711, activation.view()).code(), Code::kInvalidArgument);
   EXPECT_EQ(agent->counters().produced, 0u);
   EXPECT_TRUE(agent->Close(seconds(30)).ok());
@@ -310,11 +315,16 @@ TEST(Agent, TakesEveryKindOfTensor) {
   const std::array<std::int64_t, 2> shape = {3, 5}, strides = {1, 3}, empty = {0, 5};
   for (int dtype = 1; dtype < statcollect::kDTypeCount; ++dtype) {
     const std::string name = "t" + std::to_string(dtype);
-    const TensorView view{
-        .data = zeros.data(), .dtype = static_cast<DType>(dtype), .shape = shape, .strides = strides};
+    const TensorView view{.data = zeros.data(),
+                          .dtype = static_cast<DType>(dtype),
+                          .shape = shape,
+                          .strides = strides};
     EXPECT_TRUE(agent->Observe({.name = name}, view).ok()) << dtype;
-    EXPECT_TRUE(agent->Observe({.name = name + ".empty"}, {.dtype = view.dtype, .shape = empty}).ok());
-    EXPECT_TRUE(agent->Observe({.name = name + ".scalar"}, {.data = zeros.data(), .dtype = view.dtype}).ok());
+    EXPECT_TRUE(
+        agent->Observe({.name = name + ".empty"}, {.dtype = view.dtype, .shape = empty}).ok());
+    EXPECT_TRUE(
+        agent->Observe({.name = name + ".scalar"}, {.data = zeros.data(), .dtype = view.dtype})
+            .ok());
   }
   agent->EndStep();
   const Status closed = agent->Close(seconds(30));
@@ -335,9 +345,9 @@ TEST(Agent, DisabledDoesNothing) {
   EXPECT_TRUE(agent->Close(seconds(1)).ok());
 }
 
-// Of each thread of the agent's: its name and which signals it blocks. Waits until there are `count` that
-// run: a thread is named by the one that starts it, and the C library starts it with every signal blocked,
-// even those of its own faults.
+// Of each thread of the agent's: its name and which signals it blocks. Waits until there are
+// `count` that run: a thread is named by the one that starts it, and the C library starts it with
+// every signal blocked, even those of its own faults.
 std::map<std::string, std::uint64_t> AgentThreads(std::size_t count) {
   std::map<std::string, std::uint64_t> threads;
   const auto deadline = steady_clock::now() + seconds(30);
@@ -368,7 +378,8 @@ TEST(Agent, ItsThreadsLeaveTheSignalsToTheProgram) {
         << "the caller's own mask is as it was: signal " << signal;
   }
   const auto threads = AgentThreads(3);
-  EXPECT_THAT(threads, ElementsAre(Key("statagent-batch"), Key("statagent-read"), Key("statagent-send")));
+  EXPECT_THAT(threads,
+              ElementsAre(Key("statagent-batch"), Key("statagent-read"), Key("statagent-send")));
   for (const auto& [name, blocked] : threads) {
     for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) {
       EXPECT_TRUE(blocked >> (signal - 1) & 1) << name << " takes signal " << signal;
@@ -399,7 +410,8 @@ TEST(Agent, IsInertInAForkedChildAndGoesOnInTheParent) {
               agent->EndStep();
               if (agent->counters().produced != 0 || agent->StepWanted()) return 2;
               if (!agent->Flush(seconds(10)).ok() || !agent->Close(seconds(10)).ok()) return 3;
-              if (Agent::Start(For(server.address())).status().code() != Code::kFailedPrecondition) return 4;
+              if (Agent::Start(For(server.address())).status().code() != Code::kFailedPrecondition)
+                return 4;
               if (!Compute(activation.view()).ok()) return 5;
               agent.reset();
               return 0;
@@ -419,7 +431,8 @@ TEST(AgentAtExitDeathTest, FlushesWhenTheProcessExitsWithAnOpenAgent) {
         static MemoryStore* const store = new MemoryStore;
         static FakeCollector* const server = new FakeCollector(store);
         // Registered before the agent's own, so it runs after.
-        std::atexit([] { std::_Exit(store->Only().watermark == 3 && store->Only().goodbye ? 0 : 7); });
+        std::atexit(
+            [] { std::_Exit(store->Only().watermark == 3 && store->Only().goodbye ? 0 : 7); });
         Agent* leaked = StartOrDie(For(server->address())).release();
         Step(leaked, {}, 0);
         std::exit(5);

@@ -109,7 +109,8 @@ TEST(CApi, AnAgentOfARankThatDoesNotRecordDoesNothing) {
     options.ranks = wrong;
     agent = nullptr;
     EXPECT_EQ(statagent_start(&options, &agent), kInvalidArgument) << wrong;
-    EXPECT_NE(std::string(statagent_last_error()).find("start the agent: read ranks"), std::string::npos);
+    EXPECT_NE(std::string(statagent_last_error()).find("start the agent: read ranks"),
+              std::string::npos);
   }
   options.ranks = nullptr;
   options.log = "loud";
@@ -123,7 +124,8 @@ TEST(CApi, ComputesStatistics) {
   const statagent_tensor view = tensor.Get();
   statagent_statistics s = Statistics();
   std::vector<double> sketch(16), samples(4);
-  ASSERT_EQ(statagent_compute(&view, 16, 4, &s, sketch.data(), samples.data()), 0) << statagent_last_error();
+  ASSERT_EQ(statagent_compute(&view, 16, 4, &s, sketch.data(), samples.data()), 0)
+      << statagent_last_error();
   EXPECT_EQ(s.numel, 6u);
   EXPECT_EQ(s.nan, 1u);
   EXPECT_EQ(s.zero, 1u);
@@ -143,8 +145,9 @@ TEST(CApi, ComputesShardsThatAddUp) {
   statagent_statistics all = Statistics();
   ASSERT_EQ(statagent_compute(&view, 0, 0, &all, nullptr, nullptr), 0);
   std::uint64_t hash = 0;
-  const auto add = [&](const float* data, std::vector<std::int64_t> shape, std::vector<std::int64_t> strides,
-                       std::vector<std::int64_t> boxes, std::vector<std::int64_t> ranges) {
+  const auto add = [&](const float* data, std::vector<std::int64_t> shape,
+                       std::vector<std::int64_t> strides, std::vector<std::int64_t> boxes,
+                       std::vector<std::int64_t> ranges) {
     const statagent_placement placement{.struct_size = sizeof(statagent_placement),
                                         .ndim = 2,
                                         .global_shape = whole.shape.data(),
@@ -191,7 +194,8 @@ TEST(CApi, RefusesPlacementsThatMakeNoSense) {
   };
   EXPECT_THAT(refusal([](auto&) {}), HasSubstr("extends beyond dimension 0"));
   EXPECT_THAT(refusal([](auto& p) { p.struct_size = 4; }), HasSubstr("struct_size is 4"));
-  EXPECT_THAT(refusal([](auto& p) { p.global_shape = nullptr; }), HasSubstr("global_shape is null"));
+  EXPECT_THAT(refusal([](auto& p) { p.global_shape = nullptr; }),
+              HasSubstr("global_shape is null"));
   EXPECT_THAT(refusal([](auto& p) { p.boxes = nullptr; }), HasSubstr("boxes is null"));
   EXPECT_THAT(refusal([](auto& p) { p.range_count = 1; }), HasSubstr("ranges is null"));
   EXPECT_THAT(refusal([](auto& p) { p.box_count = 1ull << 60; }), HasSubstr("boxes"));
@@ -205,7 +209,8 @@ TEST(CApi, RefusesPlacementsThatMakeNoSense) {
 TEST(CApi, ShowsATextAsItIsStored) {
   std::vector<char> to(64);
   std::uint64_t bytes = to.size();
-  EXPECT_EQ(statagent_redact("note", "--token abc --lr 1", to.data(), &bytes), 0) << statagent_last_error();
+  EXPECT_EQ(statagent_redact("note", "--token abc --lr 1", to.data(), &bytes), 0)
+      << statagent_last_error();
   EXPECT_STREQ(to.data(), "--token (redacted) --lr 1");
   EXPECT_EQ(bytes, 25u);
   EXPECT_EQ(statagent_redact("password", "abc", to.data(), &(bytes = 11)), 0);
@@ -325,28 +330,33 @@ TEST(CApi, RecordsCountsAndCloses) {
   ASSERT_EQ(statagent_intern(handle.agent, &identity, &again), 0);
   EXPECT_EQ(fc1, again);
   identity.kind = 257;
-  EXPECT_EQ(statagent_intern(handle.agent, &identity, &again), kInvalidArgument) << "not taken modulo 256";
+  EXPECT_EQ(statagent_intern(handle.agent, &identity, &again), kInvalidArgument)
+      << "not taken modulo 256";
   identity.name = nullptr;
   EXPECT_EQ(statagent_intern(handle.agent, &identity, &again), kInvalidArgument);
 
   Tensor tensor;
   const statagent_tensor view = tensor.Get();
   EXPECT_EQ(statagent_observe(handle.agent, fc1, &view, nullptr), 0);
-  EXPECT_EQ(statagent_observe(handle.agent, fc1, &view, nullptr), kInvalidArgument) << "twice in a step";
+  EXPECT_EQ(statagent_observe(handle.agent, fc1, &view, nullptr), kInvalidArgument)
+      << "twice in a step";
   EXPECT_EQ(statagent_observe(handle.agent, 12345, &view, nullptr), kInvalidArgument);
   const std::uint32_t handles[] = {fc1, 12345};
   const statagent_tensor* const tensors[] = {&view, nullptr};
   std::uint64_t refused = 0;
-  EXPECT_EQ(statagent_observe_list(handle.agent, 2, handles, tensors, nullptr, &refused), kInvalidArgument);
+  EXPECT_EQ(statagent_observe_list(handle.agent, 2, handles, tensors, nullptr, &refused),
+            kInvalidArgument);
   EXPECT_EQ(refused, 2u) << "one twice in a step, one without a tensor";
-  EXPECT_EQ(statagent_observe_list(handle.agent, 2, handles, nullptr, nullptr, &refused), kInvalidArgument);
+  EXPECT_EQ(statagent_observe_list(handle.agent, 2, handles, nullptr, nullptr, &refused),
+            kInvalidArgument);
   EXPECT_EQ(statagent_observe_list(handle.agent, 0, nullptr, nullptr, nullptr, &refused), 0);
   EXPECT_EQ(refused, 0u);
   EXPECT_EQ(statagent_log_scalar(handle.agent, "loss", NAN, 0), 0);
   const char* keys[] = {"k"};
   const char* values[] = {"v"};
   EXPECT_EQ(statagent_log_event(handle.agent, "note", "text", keys, values, 1), 0);
-  EXPECT_EQ(statagent_log_event(handle.agent, "note", "text", nullptr, nullptr, 1), kInvalidArgument);
+  EXPECT_EQ(statagent_log_event(handle.agent, "note", "text", nullptr, nullptr, 1),
+            kInvalidArgument);
   const std::int64_t bytes[] = {10, -3};
   statagent_memory memory{};
   memory.struct_size = sizeof memory;

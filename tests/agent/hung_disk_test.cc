@@ -1,5 +1,5 @@
-// Ending is bounded, whatever the system calls of the process do: a spill disk whose writes never return, and a
-// standard error that nobody reads.
+// Ending is bounded, whatever the system calls of the process do: a spill disk whose writes never
+// return, and a standard error that nobody reads.
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/syscall.h>
@@ -25,7 +25,8 @@ std::atomic<int> hanging{0};
 
 bool IsSpillFile(int fd) {
   std::array<char, PATH_MAX> path{};
-  const ssize_t size = readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size());
+  const ssize_t size =
+      readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size());
   return size > 0 && std::string_view(path.data(), static_cast<std::size_t>(size)).find("/rank") !=
                          std::string_view::npos;
 }
@@ -59,7 +60,8 @@ constexpr std::array<std::int64_t, 1> kShape = {8};
 
 // Nobody listens there.
 Options Unreachable(const std::string& spill_dir = "") {
-  Options options{.run = "base", .collector = "127.0.0.1:1", .rank = 0, .local_rank = 0, .world_size = 1};
+  Options options{
+      .run = "base", .collector = "127.0.0.1:1", .rank = 0, .local_rank = 0, .world_size = 1};
   options.connect_timeout = milliseconds(100);
   options.spill_dir = spill_dir;
   return options;
@@ -70,7 +72,8 @@ std::unique_ptr<Agent> StartAndTrain(const std::string& folder, int steps) {
   if (!agent.ok()) std::_Exit(20);
   const std::array<float, 8> values{};
   for (int step = 0; step < steps; ++step) {
-    (void)(*agent)->Observe({.name = "fc1"}, {.data = values.data(), .dtype = DType::kF32, .shape = kShape});
+    (void)(*agent)->Observe({.name = "fc1"},
+                            {.data = values.data(), .dtype = DType::kF32, .shape = kShape});
     (*agent)->EndStep();
     if (steps > 1) std::this_thread::sleep_for(milliseconds(60));  // each a batch of its own
   }
@@ -106,7 +109,8 @@ void CloseOnAHungDisk(const std::string& folder, int steps) {
   const Counters c = agent->counters();
   if (c.produced == 0 || c.pending == 0) std::_Exit(6);
   const std::array<float, 8> values{};
-  (void)agent->Observe({.name = "fc1"}, {.data = values.data(), .dtype = DType::kF32, .shape = kShape});
+  (void)agent->Observe({.name = "fc1"},
+                       {.data = values.data(), .dtype = DType::kF32, .shape = kShape});
   agent.reset();
   std::exit(0);
 }

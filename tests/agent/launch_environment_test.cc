@@ -49,9 +49,8 @@ TEST(LaunchEnvironment, RanksThatRecordAreOfItsWorld) {
   EXPECT_EQ(some->recording.CountBelow(some->rank), 2u);
   const auto beyond = Detect(kTorchrun, {.ranks = "0,4"});
   EXPECT_EQ(beyond.status().code(), Code::kInvalidArgument);
-  EXPECT_THAT(
-      beyond.status().message(),
-      HasSubstr("start the agent: read ranks '0,4': part '4' is beyond the last rank, 3 of a world of 4"));
+  EXPECT_THAT(beyond.status().message(), HasSubstr("start the agent: read ranks '0,4': part '4' is "
+                                                   "beyond the last rank, 3 of a world of 4"));
 }
 
 TEST(LaunchEnvironment, ReadsTorchrun) {
@@ -64,8 +63,9 @@ TEST(LaunchEnvironment, ReadsTorchrun) {
 }
 
 TEST(LaunchEnvironment, ReadsOpenMpiPmiAndSlurm) {
-  auto launch = Detect(
-      {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
+  auto launch = Detect({{"OMPI_COMM_WORLD_RANK", "1"},
+                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                        {"OMPI_COMM_WORLD_SIZE", "2"}});
   ASSERT_TRUE(launch.ok());
   EXPECT_EQ(launch->launcher, "openmpi");
   EXPECT_EQ(launch->rank, 1u);
@@ -75,8 +75,10 @@ TEST(LaunchEnvironment, ReadsOpenMpiPmiAndSlurm) {
   ASSERT_TRUE(launch.ok());
   EXPECT_EQ(launch->rank, 5u);
   EXPECT_EQ(launch->local_rank, 2u);
-  launch =
-      Detect({{"SLURM_PROCID", "7"}, {"SLURM_LOCALID", "3"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "42"}});
+  launch = Detect({{"SLURM_PROCID", "7"},
+                   {"SLURM_LOCALID", "3"},
+                   {"SLURM_NTASKS", "8"},
+                   {"SLURM_JOB_ID", "42"}});
   ASSERT_TRUE(launch.ok());
   EXPECT_EQ(launch->rank, 7u);
   EXPECT_EQ(launch->world_size, 8u);
@@ -91,12 +93,14 @@ TEST(LaunchEnvironment, TorchrunWinsOverSlurmThatStartedIt) {
 }
 
 TEST(LaunchEnvironment, ExplicitOptionsWin) {
-  const auto launch = Detect(kTorchrun, {.rank = 1, .local_rank = 0, .world_size = 2, .launch = "mine"});
+  const auto launch =
+      Detect(kTorchrun, {.rank = 1, .local_rank = 0, .world_size = 2, .launch = "mine"});
   ASSERT_TRUE(launch.ok());
   EXPECT_EQ(launch->rank, 1u);
   EXPECT_EQ(launch->world_size, 2u);
   EXPECT_EQ(launch->id, "mine");
-  EXPECT_EQ(Detect(kTorchrun, {.rank = 2})->world_size, 4u) << "what is not given comes from the launcher";
+  EXPECT_EQ(Detect(kTorchrun, {.rank = 2})->world_size, 4u)
+      << "what is not given comes from the launcher";
 }
 
 TEST(LaunchEnvironment, NamesTheVariableThatMakesNoSense) {
@@ -130,7 +134,8 @@ TEST(LaunchEnvironment, IdIsTheSameInAllRanksOfALaunchAndAnotherInTheNext) {
       << "two nodes: their torchrun processes differ";
 }
 
-// What the collector compares to see a restart after a crash; torchrun may choose another port for it.
+// What the collector compares to see a restart after a crash; torchrun may choose another port for
+// it.
 TEST(LaunchEnvironment, OnlyWhatFollowsTheMarkDiffersBetweenRestarts) {
   Variables restarted = kTorchrun;
   restarted["LOCAL_WORLD_SIZE"] = "4";

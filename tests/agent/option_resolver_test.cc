@@ -45,13 +45,15 @@ TEST(OptionResolver, HasDefaults) {
 TEST(OptionResolver, TakesAProject) {
   EXPECT_EQ(Resolve({.run = "r"})->project, "") << "the token's, or the default one";
   EXPECT_EQ(Resolve({.run = "r"}, {{"STATAGENT_PROJECT", "vision"}})->project, "vision");
-  EXPECT_EQ(Resolve({.run = "r", .project = "speech"}, {{"STATAGENT_PROJECT", "vision"}})->project, "speech");
+  EXPECT_EQ(Resolve({.run = "r", .project = "speech"}, {{"STATAGENT_PROJECT", "vision"}})->project,
+            "speech");
   EXPECT_THAT(Error({.run = "r", .project = "a/b"}), HasSubstr("project 'a/b'"));
 }
 
 TEST(OptionResolver, ATwinNeedsAProgramThatPutsNoiseIntoIt) {
   const std::map<std::string, std::string> variables = {{"STATAGENT_PERTURB", "1"}};
-  EXPECT_THAT(Error({.run = "r"}, variables), HasSubstr("STATAGENT_PERTURB is '1'; expected nothing"));
+  EXPECT_THAT(Error({.run = "r"}, variables),
+              HasSubstr("STATAGENT_PERTURB is '1'; expected nothing"));
   EXPECT_EQ(Error({.run = "r.twin-1-1", .config = {{"recording.perturb", "1"}}}, variables), "");
   EXPECT_EQ(Error({.run = "r"}, {{"STATAGENT_PERTURB", ""}}), "");
 }
@@ -71,7 +73,9 @@ TEST(OptionResolver, TakesASpillFolderAndItsLimit) {
 
 TEST(OptionResolver, TakesOnlyThisRanksShareOfTheProcessors) {
   using Variables = std::map<std::string, std::string>;
-  const auto threads = [](const Variables& variables) { return Resolve({.run = "r"}, variables)->threads; };
+  const auto threads = [](const Variables& variables) {
+    return Resolve({.run = "r"}, variables)->threads;
+  };
   EXPECT_EQ(threads({{"OMP_NUM_THREADS", "1"}}), 1u);
   EXPECT_EQ(threads({{"OMP_NUM_THREADS", "3,2"}}), 3u);
   EXPECT_EQ(threads({{"OMP_NUM_THREADS", "96"}}), 4u);
@@ -132,16 +136,20 @@ TEST(OptionResolver, DisabledNeedsNothingElse) {
 TEST(OptionResolver, SaysWhatIsWrong) {
   EXPECT_THAT(Error({}), HasSubstr("STATAGENT_RUN"));
   EXPECT_NE(Error({.run = "../../etc"}), "");
-  EXPECT_THAT(Error({.run = "r", .if_exists = "delete"}), HasSubstr("'error', 'replace' or 'append'"));
+  EXPECT_THAT(Error({.run = "r", .if_exists = "delete"}),
+              HasSubstr("'error', 'replace' or 'append'"));
   EXPECT_THAT(Error({.run = "r", .sketch = 17}), HasSubstr("sketch is '17'"));
   EXPECT_THAT(Error({.run = "r", .samples = 1025}), HasSubstr("samples"));
   EXPECT_THAT(Error({.run = "r", .buffer_records_max = 0}), HasSubstr("buffer_records_max"));
-  EXPECT_THAT(Error({.run = "r", .samples = 1024, .buffer_records_max = 1u << 24}), HasSubstr("bytes)"));
-  EXPECT_THAT(Error({.run = "r", .connect_timeout = milliseconds(-1)}), HasSubstr("connect_timeout"));
+  EXPECT_THAT(Error({.run = "r", .samples = 1024, .buffer_records_max = 1u << 24}),
+              HasSubstr("bytes)"));
+  EXPECT_THAT(Error({.run = "r", .connect_timeout = milliseconds(-1)}),
+              HasSubstr("connect_timeout"));
   EXPECT_NE(Error({.run = "r", .steps = "9-1"}), "");
   EXPECT_THAT(Error({.run = "r", .exponents = "*@3:kind=x"}),
               HasSubstr("start the agent: exponents: an option"));
-  EXPECT_THAT(Error({.run = "r"}, {{"STATAGENT_RANK", "first"}}), HasSubstr("STATAGENT_RANK is 'first'"));
+  EXPECT_THAT(Error({.run = "r"}, {{"STATAGENT_RANK", "first"}}),
+              HasSubstr("STATAGENT_RANK is 'first'"));
   EXPECT_THAT(Error({.run = "r", .config = {{"a\nb", "x"}}}), HasSubstr("configuration key"));
 }
 
@@ -161,11 +169,13 @@ TEST(OptionResolver, LeavesSecretsOutOfTheConfiguration) {
 }
 
 TEST(OptionResolver, RefusesWhatIsNoAddress) {
-  for (const char* bad : {"localhost", "localhost:", ":7433", "localhost:0", "localhost:65536", "localhost:x",
-                          "http://localhost:7433", "a b:1", "::1:7433", "[::1:7433", "host:1:2"}) {
+  for (const char* bad :
+       {"localhost", "localhost:", ":7433", "localhost:0", "localhost:65536", "localhost:x",
+        "http://localhost:7433", "a b:1", "::1:7433", "[::1:7433", "host:1:2"}) {
     EXPECT_THAT(Error({.run = "r", .collector = bad}), HasSubstr("host:port")) << bad;
   }
-  for (const char* good : {"localhost:7433", "10.0.0.1:1", "[fe80::1]:65535", "collector.example.org:7433"}) {
+  for (const char* good :
+       {"localhost:7433", "10.0.0.1:1", "[fe80::1]:65535", "collector.example.org:7433"}) {
     EXPECT_EQ(Error({.run = "r", .collector = good}), "") << good;
   }
 }

@@ -111,12 +111,12 @@ TEST(Json, WritesMapsAsObjectsAndBytesAsHex) {
 TEST(Flatten, MakesOneColumnAField) {
   google::protobuf::RepeatedPtrField<v1::SeriesPoint> points;
   *points.Add() = Point();
-  EXPECT_EQ(
-      client::FlattenRecords(points, {"rank", "step"}).ToCsv(),
-      "rank,step,run,micro_batch,kind,activation,output_path,call,mode,"
-      "min,max,mean,std,l1,l2,nan,pos_inf,neg_inf,zero,numel,dtype,shape,hash,value,inf,neg,pos,hash_kind,untrusted,place,ranks\r\n"
-      "1,18446744073709551615,base,0,grad_output,\"a,\"\"b\"\"\x1b\u202e\",,0,train,"
-      "NaN,Infinity,0.1,,,,0,0,0,0,0,f32,\"[4,128]\",0x0000000000000abc,,,,,,[],,[]\r\n");
+  EXPECT_EQ(client::FlattenRecords(points, {"rank", "step"}).ToCsv(),
+            "rank,step,run,micro_batch,kind,activation,output_path,call,mode,"
+            "min,max,mean,std,l1,l2,nan,pos_inf,neg_inf,zero,numel,dtype,shape,hash,value,inf,neg,"
+            "pos,hash_kind,untrusted,place,ranks\r\n"
+            "1,18446744073709551615,base,0,grad_output,\"a,\"\"b\"\"\x1b\u202e\",,0,train,"
+            "NaN,Infinity,0.1,,,,0,0,0,0,0,f32,\"[4,128]\",0x0000000000000abc,,,,,,[],,[]\r\n");
 }
 
 TEST(Flatten, NamesTheColumnsOfBothSidesAndLeavesAbsentOnesEmpty) {
@@ -128,7 +128,8 @@ TEST(Flatten, NamesTheColumnsOfBothSidesAndLeavesAbsentOnesEmpty) {
   EXPECT_NE(csv.find(",b_min,"), std::string::npos) << csv;
   const std::string header = csv.substr(0, csv.find("\r\n"));
   const std::string line = csv.substr(csv.find("\r\n") + 2);
-  EXPECT_EQ(std::count(header.begin(), header.end(), ','), std::count(line.begin(), line.end(), ','));
+  EXPECT_EQ(std::count(header.begin(), header.end(), ','),
+            std::count(line.begin(), line.end(), ','));
   EXPECT_NE(line.find(",2.0,"), std::string::npos) << line;
 }
 

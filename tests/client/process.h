@@ -25,10 +25,11 @@ class Process {
  public:
   enum class Input { kNothing, kTerminal };
 
-  // With a terminal, input, output and errors all are that terminal, 100 columns wide, and everything printed
-  // is in `out`.
+  // With a terminal, input, output and errors all are that terminal, 100 columns wide, and
+  // everything printed is in `out`.
   Process(const std::vector<std::string>& arguments,
-          const std::map<std::string, std::string>& environment = {}, Input input = Input::kNothing) {
+          const std::map<std::string, std::string>& environment = {},
+          Input input = Input::kNothing) {
     if (input == Input::kTerminal) {
       winsize size{.ws_row = 40, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
       pid_ = forkpty(&out_, nullptr, nullptr, &size);
@@ -85,7 +86,8 @@ class Process {
   [[noreturn]] static void Exec(const std::vector<std::string>& arguments,
                                 const std::map<std::string, std::string>& environment) {
     std::vector<char*> argv;
-    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    for (const std::string& argument : arguments)
+      argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     unsetenv("STATCTL_COLLECTOR");
     unsetenv("NO_COLOR");

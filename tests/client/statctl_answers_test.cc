@@ -45,9 +45,10 @@ TEST_F(Statctl, WatchAgainstJudgesEveryStepAndNotTheNewestAlone) {
   EXPECT_EQ(look["against"]["step"], 5);
   EXPECT_EQ(look["against"]["first_diverged"], 0);
   EXPECT_EQ(look["against"]["root"]["activation"], "fc");
-  EXPECT_THAT(Run({"watch", "second", "--against", "first", "--once"}).out,
-              HasSubstr("steps 0..5 against first: diverged; root so far (possible): step 0, rank 0, "
-                        "forward, fc (Module): numeric"));
+  EXPECT_THAT(
+      Run({"watch", "second", "--against", "first", "--once"}).out,
+      HasSubstr("steps 0..5 against first: diverged; root so far (possible): step 0, rank 0, "
+                "forward, fc (Module): numeric"));
   EXPECT_THAT(Run({"watch", "base2", "--against", "base", "--once"}).out,
               HasSubstr("steps 0..5 against base: identical"));
 }
@@ -63,15 +64,19 @@ TEST_F(Statctl, WatchNamesTheStepsThatTheOtherRunLacks) {
   write("long", 9, true);
   write("short", 6, true);
   write("shorter", 3, false);
-  EXPECT_THAT(Run({"watch", "long", "--against", "short", "--once"}).out,
-              HasSubstr("steps 0..5 against short: identical; steps 6..8 not compared: short ended before"));
+  EXPECT_THAT(
+      Run({"watch", "long", "--against", "short", "--once"}).out,
+      HasSubstr(
+          "steps 0..5 against short: identical; steps 6..8 not compared: short ended before"));
   const Json look = RunJson({"watch", "long", "--against", "short", "--once"});
   EXPECT_EQ(look["against"]["step"], 5);
   EXPECT_EQ(look["against"]["not_compared"], "6-8");
-  EXPECT_THAT(Run({"watch", "long", "--against", "shorter", "--once"}).out, HasSubstr("..8 not compared"));
-  EXPECT_THAT(Run({"watch", "short", "--against", "long", "--once"}).out, Not(HasSubstr("not compared")));
-  EXPECT_FALSE(
-      RunJson({"watch", "short", "--against", "long", "--once"})["against"].contains("not_compared"));
+  EXPECT_THAT(Run({"watch", "long", "--against", "shorter", "--once"}).out,
+              HasSubstr("..8 not compared"));
+  EXPECT_THAT(Run({"watch", "short", "--against", "long", "--once"}).out,
+              Not(HasSubstr("not compared")));
+  EXPECT_FALSE(RunJson({"watch", "short", "--against", "long", "--once"})["against"].contains(
+      "not_compared"));
   EXPECT_THAT(Run({"watch", "long", "--against", "nobody", "--once"}).out,
               HasSubstr("not compared with nobody: "));
 }
@@ -84,14 +89,16 @@ TEST_F(Statctl, ConfigOfOneRunSaysNothingAboutASecondOne) {
   const Json report = RunJson({"config", "base"});
   ASSERT_EQ(report["items"].size(), 3u);
   for (const Json& item : report["items"]) EXPECT_EQ(item["same"], true);
-  EXPECT_EQ(Lines(Run({"config", "base", "ort", "--format", "csv"}).out)[0], "category,key,a,b,same\r");
+  EXPECT_EQ(Lines(Run({"config", "base", "ort", "--format", "csv"}).out)[0],
+            "category,key,a,b,same\r");
 }
 
 TEST_F(Statctl, TopPrintsTheNumberThatItOrdersByOnce) {
   const auto header = [this](const std::string& by) {
     return Lines(Run({"top", "base", "--by", by}).out)[2];
   };
-  EXPECT_EQ(Lines(Run({"top", "base"}).out)[1], "  Every row: kind output, class Module, dtype f32");
+  EXPECT_EQ(Lines(Run({"top", "base"}).out)[1],
+            "  Every row: kind output, class Module, dtype f32");
   EXPECT_EQ(header("l2"), "       l2  rank  activation    shape  min  max  mean      std");
   EXPECT_THAT(header("rms"), AllOf(HasSubstr("rms"), HasSubstr("l2")));
   EXPECT_THAT(Lines(Run({"top", "base", "--format", "csv"}).out)[0], HasSubstr("l2"))
@@ -104,12 +111,14 @@ TEST_F(Statctl, AnUnknownCommandIsCalledThatWithTheOneThatWasMeant) {
     EXPECT_EQ(done.code, 2);
     return done.err;
   };
-  EXPECT_EQ(error({"rums"}), "statctl: no command 'rums' (did you mean 'runs'?); statctl help lists all\n");
+  EXPECT_EQ(error({"rums"}),
+            "statctl: no command 'rums' (did you mean 'runs'?); statctl help lists all\n");
   EXPECT_EQ(error({"scalers", "base", "--name", "loss"}),
             "statctl: no command 'scalers' (did you mean 'scalars'?); statctl help lists all\n");
   EXPECT_EQ(error({"frobnicate"}), "statctl: no command 'frobnicate'; statctl help lists all\n");
   EXPECT_EQ(error({"noise", "sav", "base"}),
-            "statctl: no command 'noise sav' (did you mean 'noise save'?); statctl help noise lists all\n");
+            "statctl: no command 'noise sav' (did you mean 'noise save'?); statctl help noise "
+            "lists all\n");
   EXPECT_EQ(error({"help", "dif"}),
             "statctl: help: no command 'dif' (did you mean 'diff'?); statctl help lists all\n");
   EXPECT_THAT(error({"diff", "base", "ort", "more"}), HasSubstr("more"));
@@ -119,8 +128,9 @@ TEST_F(Statctl, EventsOfAKindThatDoesNotExistAreAnError) {
   const Finished typo = Run({"events", "base", "--kind", "norm_explosions"});
   EXPECT_EQ(typo.code, 2);
   EXPECT_EQ(typo.out, "");
-  EXPECT_THAT(typo.err, AllOf(HasSubstr("no kind 'norm_explosions' (did you mean 'norm_explosion'?)"),
-                              HasSubstr("expected one of alarm_cleared, "), HasSubstr("graph_transition")));
+  EXPECT_THAT(typo.err,
+              AllOf(HasSubstr("no kind 'norm_explosions' (did you mean 'norm_explosion'?)"),
+                    HasSubstr("expected one of alarm_cleared, "), HasSubstr("graph_transition")));
   const Finished none = Run({"events", "base", "--kind", "norm_explosion"});
   EXPECT_EQ(none.code, 0) << "there is such a kind, but it has not happened";
   EXPECT_EQ(none.out, "No events of that selection in base.\n");
@@ -129,7 +139,8 @@ TEST_F(Statctl, EventsOfAKindThatDoesNotExistAreAnError) {
       .Event(0, 0, "my_own_kind")
       .Commit();
   EXPECT_EQ(Run({"events", "own", "--kind", "my_own_kind"}).code, 0) << "what a program logs";
-  EXPECT_EQ(Run({"events", "own", "--kind", "my_own_kind", "--rank", "0", "--since-step", "9"}).code, 0);
+  EXPECT_EQ(
+      Run({"events", "own", "--kind", "my_own_kind", "--rank", "0", "--since-step", "9"}).code, 0);
 }
 
 TEST_F(Statctl, ShowHasEventsBeforeAShortConfiguration) {
@@ -142,16 +153,18 @@ TEST_F(Statctl, ShowHasEventsBeforeAShortConfiguration) {
       .Commit();
   const std::string text = Run({"show", "big"}).out;
   EXPECT_LT(text.find("a module appeared"), text.find("Configuration (first 12 of 92)")) << text;
-  EXPECT_THAT(text, AllOf(HasSubstr("  batch_size            8\n  lr                    0.1\n  module."),
-                          HasSubstr("statctl config big lists all."), HasSubstr(", 1 step (0..0), ")));
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("  batch_size            8\n  lr                    0.1\n  module."),
+                    HasSubstr("statctl config big lists all."), HasSubstr(", 1 step (0..0), ")));
   EXPECT_LT(Lines(text).size(), 40u);
   EXPECT_EQ(RunJson({"show", "big"})["config"].size(), 92u);
 }
 
 TEST_F(Statctl, ShowOfARunWithoutTensorsSaysSo) {
   RunWriter(server_.store, "plain").Scalar(0, 0, "loss", 1).Scalar(0, 1, "loss", 2).Commit();
-  EXPECT_THAT(Run({"show", "plain"}).out,
-              StartsWith("plain is finished: 1 of 1 ranks, no tensors, other records in steps 0..1, "));
+  EXPECT_THAT(
+      Run({"show", "plain"}).out,
+      StartsWith("plain is finished: 1 of 1 ranks, no tensors, other records in steps 0..1, "));
 }
 
 TEST_F(Statctl, SeriesDrawsEachKindOnItsOwnAxis) {
@@ -163,7 +176,9 @@ TEST_F(Statctl, SeriesDrawsEachKindOnItsOwnAxis) {
   writer.Commit();
   const std::string text = Run({"series", "kinds", "fc", "--stat", "l2"}).out;
   EXPECT_THAT(text, AllOf(HasSubstr("l2 of fc, output\n"), HasSubstr("l2 of fc, grad_output\n")));
-  const auto axis = [&](const std::string& heading) { return Lines(text.substr(text.find(heading)))[1]; };
+  const auto axis = [&](const std::string& heading) {
+    return Lines(text.substr(text.find(heading)))[1];
+  };
   EXPECT_THAT(axis("l2 of fc, output"), HasSubstr("1003 |"));
   EXPECT_THAT(axis("l2 of fc, grad_output"), HasSubstr("4e-06 |"));
 }
@@ -188,7 +203,8 @@ TEST_F(Statctl, MemoryPrintsALimitedNumberOfRowsAndHowToSeeAll) {
     EXPECT_EQ(done.code, 0) << done.err;
     const auto lines = Lines(done.out);
     return std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
-      return line.find("  pre_forward  ") != std::string::npos || line.find("  fc  ") != std::string::npos;
+      return line.find("  pre_forward  ") != std::string::npos ||
+             line.find("  fc  ") != std::string::npos;
     });
   };
   EXPECT_EQ(rows({}), 48) << "of the last step";
@@ -197,7 +213,8 @@ TEST_F(Statctl, MemoryPrintsALimitedNumberOfRowsAndHowToSeeAll) {
   EXPECT_EQ(rows({"--all"}), 200);
   EXPECT_EQ(rows({"--top", "5"}), 5);
   EXPECT_EQ(rows({"--modules"}), 48);
-  EXPECT_THAT(Run({"memory", "large", "--modules"}).out, HasSubstr("48 of 100 rows: --all shows all"));
+  EXPECT_THAT(Run({"memory", "large", "--modules"}).out,
+              HasSubstr("48 of 100 rows: --all shows all"));
   EXPECT_EQ(rows({"--modules", "--all"}), 100);
   EXPECT_EQ(rows({"--rank", "7"}), 2);
   EXPECT_EQ(RunJson({"memory", "large"})["records"].size(), 200u) << "every record for programs";
@@ -233,17 +250,19 @@ TEST_F(Statctl, WhyNoCollectorAnswersIsSaidWithItsOwnNextStep) {
     EXPECT_EQ(Lines(done.err).size(), 1u) << done.err;
     return done.err;
   };
-  const TalkingPort http("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), other("SSH-2.0-x\r\n");
+  const TalkingPort http("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),
+      other("SSH-2.0-x\r\n");
   EXPECT_THAT(error(http.address()),
-              AllOf(HasSubstr("it speaks HTTP; is it statcollectord's --http address?"), HasSubstr("7433"),
-                    Not(HasSubstr("start one"))));
+              AllOf(HasSubstr("it speaks HTTP; is it statcollectord's --http address?"),
+                    HasSubstr("7433"), Not(HasSubstr("start one"))));
   EXPECT_THAT(error(other.address()),
               AllOf(HasSubstr("it does not speak gRPC"), Not(HasSubstr("start one"))));
-  EXPECT_THAT(error("no-such-host.invalid:7433"),
-              AllOf(HasSubstr("host 'no-such-host.invalid' is unknown"), Not(HasSubstr("start one"))));
+  EXPECT_THAT(
+      error("no-such-host.invalid:7433"),
+      AllOf(HasSubstr("host 'no-such-host.invalid' is unknown"), Not(HasSubstr("start one"))));
   const testing::SilentPort silent;
-  EXPECT_THAT(error(silent.address()),
-              AllOf(HasSubstr("answered within 3 s"), HasSubstr("firewall"), Not(HasSubstr("start one"))));
+  EXPECT_THAT(error(silent.address()), AllOf(HasSubstr("answered within 3 s"),
+                                             HasSubstr("firewall"), Not(HasSubstr("start one"))));
   std::string closed;
   closed = testing::SilentPort().address();
   EXPECT_THAT(error(closed),
@@ -272,7 +291,8 @@ class DistantPort : public testing::SilentPort {
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    to.sin_port =
+        htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
     EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0) << address;
     return fd;
   }
@@ -285,7 +305,8 @@ class DistantPort : public testing::SilentPort {
         char bytes[4096];
         const ssize_t got = read(ends[i].fd, bytes, sizeof bytes);
         if (i == 1) std::this_thread::sleep_for(delay);
-        open = open && got > 0 && write(ends[1 - i].fd, bytes, static_cast<std::size_t>(got)) == got;
+        open =
+            open && got > 0 && write(ends[1 - i].fd, bytes, static_cast<std::size_t>(got)) == got;
       }
     }
     close(near);
@@ -307,7 +328,8 @@ TEST_F(Statctl, ACollectorThatIsTooBusyToAnswerIsNotTakenForAnotherServer) {
   const Finished done =
       testing::Process({STATCTL, "runs", "--collector", busy.address(), "--timeout", "0.5"}).Wait();
   EXPECT_EQ(done.code, 2);
-  EXPECT_THAT(done.err, AllOf(HasSubstr("answered within 0.5 s"), Not(HasSubstr("does not speak gRPC"))));
+  EXPECT_THAT(done.err,
+              AllOf(HasSubstr("answered within 0.5 s"), Not(HasSubstr("does not speak gRPC"))));
 }
 
 TEST_F(Statctl, RunsAreFilteredAndSorted) {
@@ -340,8 +362,8 @@ TEST_F(Statctl, RmTakesSeveralNamesAndPatterns) {
     RunWriter(server_.store, run).Observe(0, 0, Key("x"), {.values = {1}}).Commit();
   const Finished refused = Run({"rm", "try-1", "base*"});
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("--yes to remove 'base' (finished, "), HasSubstr("'base2'"),
-                                 HasSubstr("'try-1'")));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("--yes to remove 'base' (finished, "),
+                                 HasSubstr("'base2'"), HasSubstr("'try-1'")));
   const Finished unknown = Run({"rm", "try-1", "tri-*", "--yes"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("no run matches 'tri-*'; nothing was removed"));
@@ -371,10 +393,11 @@ TEST_F(Statctl, ScalarsOfTwoRunsAreCompared) {
   const auto lines = Lines(done.out);
   ASSERT_GT(lines.size(), 10u) << done.out;
   EXPECT_EQ(lines[0], "DIFFERENT one and two");
-  EXPECT_THAT(done.out,
-              AllOf(HasSubstr("loss, rank 0: first differs at step 2: 0.4648 and 0.6197 (+33 %); 2 of 4 "
-                              "values differ; 1 in one run only"),
-                    HasSubstr("lr, rank 0: 4 values, none differs")));
+  EXPECT_THAT(
+      done.out,
+      AllOf(HasSubstr("loss, rank 0: first differs at step 2: 0.4648 and 0.6197 (+33 %); 2 of 4 "
+                      "values differ; 1 in one run only"),
+            HasSubstr("lr, rank 0: 4 values, none differs")));
   EXPECT_THAT(done.out, HasSubstr("  loss     2  0.4648  0.6197      0.1549   +33 %\n"));
   const Json json = RunJson({"scalars", "one", "--against", "two", "--name", "loss"}, 1);
   EXPECT_EQ(json["series"][0]["first_step"], 2);
@@ -385,10 +408,9 @@ TEST_F(Statctl, ScalarsOfTwoRunsAreCompared) {
   EXPECT_EQ(Run({"scalars", "one", "--against", "two", "--steps", "0-1"}).code, 0);
   EXPECT_EQ(Run({"scalars", "one", "--against", "nobody"}).code, 2);
   EXPECT_EQ(Run({"scalars", "one", "two"}).out, done.out);
-  EXPECT_THAT(
-      Run({"scalars", "one", "--against", "two", "--format", "csv"}).out,
-      StartsWith(
-          "name,rank,step,micro_batch,a,b,difference,relative\r\nloss,0,0,0,0.4648,0.4648,0.0,0.0\r\n"));
+  EXPECT_THAT(Run({"scalars", "one", "--against", "two", "--format", "csv"}).out,
+              StartsWith("name,rank,step,micro_batch,a,b,difference,relative\r\nloss,0,0,0,0.4648,"
+                         "0.4648,0.0,0.0\r\n"));
 }
 
 TEST_F(Statctl, LongNamesOfScalarsAreCutInTheMiddle) {
@@ -396,12 +418,14 @@ TEST_F(Statctl, LongNamesOfScalarsAreCutInTheMiddle) {
   const std::string name = "begin/" + std::string(1000, 'x') + "/end";
   for (int i = 0; i < 9; ++i) writer.Scalar(0, 0, name + std::to_string(i), 1);
   writer.Commit();
-  for (const std::string& line : Lines(Run({"scalars", "long"}).out)) EXPECT_LT(line.size(), 90u) << line;
+  for (const std::string& line : Lines(Run({"scalars", "long"}).out))
+    EXPECT_LT(line.size(), 90u) << line;
   EXPECT_THAT(Run({"scalars", "long"}).out, AllOf(HasSubstr("begin/xxx"), HasSubstr("xxx/end3")));
   const std::string wide = Run({"scalars", "long", "--name", name + "1"}).out;
   EXPECT_THAT(Lines(wide)[0], AllOf(HasSubstr("begin/xxx"), HasSubstr("/end1 (rank 0)")));
   EXPECT_LT(Lines(wide)[0].size(), 60u);
-  EXPECT_THAT(Run({"scalars", "long", "--format", "csv"}).out, HasSubstr(name)) << "whole for programs";
+  EXPECT_THAT(Run({"scalars", "long", "--format", "csv"}).out, HasSubstr(name))
+      << "whole for programs";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The real statctl against the real services on a loopback port, with three runs: base, ort (differs from
-// step 3 on) and base2 (as base).
+// The real statctl against the real services on a loopback port, with three runs: base, ort
+// (differs from step 3 on) and base2 (as base).
 #ifndef STATCOLLECT_TESTS_CLIENT_STATCTL_FIXTURE_H_
 #define STATCOLLECT_TESTS_CLIENT_STATCTL_FIXTURE_H_
 
@@ -77,7 +77,9 @@ class Statctl : public ::testing::Test {
     command.insert(command.end(), arguments.begin(), arguments.end());
     return command;
   }
-  Finished Run(const std::vector<std::string>& arguments) const { return Process(Command(arguments)).Wait(); }
+  Finished Run(const std::vector<std::string>& arguments) const {
+    return Process(Command(arguments)).Wait();
+  }
   Finished RunOnTerminal(const std::vector<std::string>& arguments,
                          const std::map<std::string, std::string>& environment = {}) const {
     return Process(Command(arguments), environment, Process::Input::kTerminal).Wait();

@@ -37,7 +37,8 @@ using testing::Statctl;
 
 // Ends every question on its own, as gRPC does for a collector that stops.
 class CancellingService final : public v1::Query::Service {
-  grpc::Status ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*, v1::ListRunsResponse*) override {
+  grpc::Status ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*,
+                        v1::ListRunsResponse*) override {
     return grpc::Status::CANCELLED;
   }
 };
@@ -48,8 +49,9 @@ TEST_F(Statctl, DiffSaysWhereTheRunsPartAndExitsWith1) {
   EXPECT_EQ(done.err, "");
   const auto lines = Lines(done.out);
   ASSERT_GT(lines.size(), 20u) << done.out;
-  EXPECT_THAT(lines[0],
-              StartsWith("DIVERGED at step 3, rank 0, forward, blocks.1.ln2 (Module): numeric, distance "));
+  EXPECT_THAT(
+      lines[0],
+      StartsWith("DIVERGED at step 3, rank 0, forward, blocks.1.ln2 (Module): numeric, distance "));
   EXPECT_THAT(lines[0], HasSubstr("; origin: everything observed before it agrees."));
   EXPECT_THAT(lines[2], StartsWith("Why there ("));
   EXPECT_THAT(lines, ::testing::Contains("Root: blocks.1.ln2, step 3, micro-batch 0, rank 0"));
@@ -62,28 +64,32 @@ TEST_F(Statctl, DiffSaysWhereTheRunsPartAndExitsWith1) {
                       line_with("Diverged, in order"), line_with("Compared"),
                       line_with("Configuration that"), line_with("Next:")};
   EXPECT_TRUE(std::is_sorted(parts.begin(), parts.end())) << done.out;
-  EXPECT_LT(*std::max_element(parts.begin(), parts.end()), static_cast<long>(lines.size())) << done.out;
-  EXPECT_THAT(done.out,
-              AllOf(HasSubstr("  shape      2x2      2x2"), HasSubstr("origin"), HasSubstr("propagated")));
+  EXPECT_LT(*std::max_element(parts.begin(), parts.end()), static_cast<long>(lines.size()))
+      << done.out;
+  EXPECT_THAT(done.out, AllOf(HasSubstr("  shape      2x2      2x2"), HasSubstr("origin"),
+                              HasSubstr("propagated")));
   EXPECT_THAT(done.out, HasSubstr("48 records: 36 identical, 0 within tolerance, 12 diverged"));
-  EXPECT_THAT(done.out,
-              HasSubstr("Next: look at blocks.1.ln2, and at what is computed between it and embed, which "
-                        "agrees bit for bit."));
+  EXPECT_THAT(
+      done.out,
+      HasSubstr("Next: look at blocks.1.ln2, and at what is computed between it and embed, which "
+                "agrees bit for bit."));
   EXPECT_THAT(done.out, Not(HasSubstr("\x1b"))) << "neither colours nor a stored escape sequence";
 }
 
 TEST_F(Statctl, DiffTakesItsRunsAsPositionsToo) {
   const Finished done = Run({"diff", "base", "base2"});
   EXPECT_EQ(done.code, 0) << done.err;
-  EXPECT_THAT(done.out,
-              StartsWith("IDENTICAL base and base2: all 48 records compared are equal bit for bit.\n"));
+  EXPECT_THAT(
+      done.out,
+      StartsWith("IDENTICAL base and base2: all 48 records compared are equal bit for bit.\n"));
 }
 
 TEST_F(Statctl, DiffWithinToleranceExitsWith0) {
   const Finished done = Run({"diff", "base", "ort", "--tolerance", "0.9"});
   EXPECT_EQ(done.code, 0) << done.out << done.err;
   EXPECT_THAT(done.out, StartsWith("WITHIN TOLERANCE base and ort: 12 of "));
-  EXPECT_THAT(done.out, HasSubstr("first difference of any size: step 3, rank 0, forward, blocks.1.ln2"));
+  EXPECT_THAT(done.out,
+              HasSubstr("first difference of any size: step 3, rank 0, forward, blocks.1.ln2"));
 }
 
 TEST_F(Statctl, DiffAsJsonHasTheContractsFields) {
@@ -109,8 +115,9 @@ TEST_F(Statctl, DiffAsJsonHasTheContractsFields) {
 }
 
 TEST_F(Statctl, DiffHonoursItsSelection) {
-  const Json report =
-      RunJson({"diff", "base", "ort", "--rank", "1", "--steps", "4-", "--kinds", "output", "--top", "1"}, 1);
+  const Json report = RunJson(
+      {"diff", "base", "ort", "--rank", "1", "--steps", "4-", "--kinds", "output", "--top", "1"},
+      1);
   EXPECT_EQ(report["first"]["step"], 4);
   EXPECT_EQ(report["first"]["rank"], 1);
   EXPECT_EQ(report["diverged"].size(), 1u);
@@ -129,7 +136,8 @@ TEST_F(Statctl, TopListsTheExtremeActivationsOfAStep) {
   EXPECT_EQ(top["records"][0]["activation"], "head");
   EXPECT_EQ(top["records"][0]["value"], 0.5);
   EXPECT_EQ(top["records"][0]["stats"]["zero"], 2);
-  EXPECT_THAT(Run({"top", "ort", "--by", "nan"}).out, HasSubstr("Nothing in step 5 of ort has a NaN"));
+  EXPECT_THAT(Run({"top", "ort", "--by", "nan"}).out,
+              HasSubstr("Nothing in step 5 of ort has a NaN"));
   EXPECT_THAT(Run({"top", "ort", "--step", "99"}).err, HasSubstr("0..5"));
   EXPECT_THAT(Lines(Run({"top", "base", "--format", "csv"}).out)[0],
               StartsWith("rank,step,micro_batch,kind,activation,output_path,call,value,"));
@@ -139,7 +147,8 @@ TEST_F(Statctl, ConfigIsAChecklistOfWhatDiffers) {
   const Finished done = Run({"config", "base", "ort"});
   EXPECT_EQ(done.code, 1) << done.err;
   EXPECT_THAT(done.out, StartsWith("DIFFERENT base and ort: 1 of 3 settings"));
-  EXPECT_THAT(done.out, AllOf(HasSubstr("optimizer\n"), HasSubstr("[ ]  lr"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(done.out,
+              AllOf(HasSubstr("optimizer\n"), HasSubstr("[ ]  lr"), Not(HasSubstr("\x1b"))));
   EXPECT_EQ(Run({"config", "ort", "base2"}).code, 0);
   EXPECT_EQ(Run({"config", "base"}).code, 0);
   EXPECT_EQ(Run({"config", "base", "gone"}).code, 2);
@@ -162,9 +171,10 @@ TEST_F(Statctl, RanksSaysWhoPartsFromTheOthersFirst) {
   writer.Commit();
   const Finished done = Run({"ranks", "ddp"});
   EXPECT_EQ(done.code, 1) << done.err;
-  EXPECT_THAT(done.out,
-              StartsWith("INCONSISTENT ddp, from step 2 on: Rank 2 does not have the fc.weight after "
-                         "the update of ranks 0, 1"));
+  EXPECT_THAT(
+      done.out,
+      StartsWith("INCONSISTENT ddp, from step 2 on: Rank 2 does not have the fc.weight after "
+                 "the update of ranks 0, 1"));
   EXPECT_THAT(done.out, HasSubstr("16 tensors against their replicas: 14 equal bit for bit"));
   EXPECT_EQ(Run({"ranks", "ddp", "--steps", "0-1"}).code, 0);
   EXPECT_THAT(Run({"ranks", "ddp", "--steps", "0-1", "-q"}).out,
@@ -187,7 +197,8 @@ TEST_F(Statctl, RanksSaysWhoPartsFromTheOthersFirst) {
 TEST_F(Statctl, DiffAsCsvHasOneLineADivergedObservation) {
   const Finished done = Run({"--format", "csv", "diff", "base", "ort"});
   EXPECT_EQ(done.code, 1);
-  EXPECT_THAT(done.out, StartsWith("rank,step,micro_batch,kind,activation,output_path,call,stage,"));
+  EXPECT_THAT(done.out,
+              StartsWith("rank,step,micro_batch,kind,activation,output_path,call,stage,"));
   EXPECT_EQ(Lines(done.out).size(), 13u) << done.out;
 }
 
@@ -221,7 +232,8 @@ TEST_F(Statctl, UnknownRunExitsWith2AndNamesThoseThereAre) {
     EXPECT_EQ(unknown.code, 2) << command[0];
     EXPECT_THAT(unknown.err, HasSubstr("no run 'no'")) << command[0];
   }
-  EXPECT_THAT(Run({"series", "base", "blocks.1.ln"}).err, HasSubstr("blocks.1.ln2")) << "closest names";
+  EXPECT_THAT(Run({"series", "base", "blocks.1.ln"}).err, HasSubstr("blocks.1.ln2"))
+      << "closest names";
 }
 
 TEST_F(Statctl, UnreachableCollectorIsNamedAtOnce) {
@@ -237,7 +249,8 @@ TEST_F(Statctl, UnreachableCollectorIsNamedAtOnce) {
 TEST_F(Statctl, SilentPortIsGivenUpAfterTheTimeout) {
   const SilentPort port;
   ASSERT_TRUE(port.ok());
-  const Finished done = Process({STATCTL, "runs", "--collector", port.address(), "--timeout", "0.2"}).Wait();
+  const Finished done =
+      Process({STATCTL, "runs", "--collector", port.address(), "--timeout", "0.2"}).Wait();
   EXPECT_EQ(done.code, 2);
   EXPECT_THAT(done.err, HasSubstr("no collector at " + port.address()));
 }
@@ -269,9 +282,9 @@ TEST_F(Statctl, CollectorThatStopsMeanwhileIsNamed) {
   server_.gate.Release();
   stop.join();
   EXPECT_EQ(done.code, 2);
-  EXPECT_THAT(done.err,
-              AllOf(StartsWith("statctl: diff base ort: lost the collector at " + server_.address()),
-                    HasSubstr("try again")));
+  EXPECT_THAT(done.err, AllOf(StartsWith("statctl: diff base ort: lost the collector at " +
+                                         server_.address()),
+                              HasSubstr("try again")));
 }
 
 TEST_F(Statctl, QuestionCancelledByTheCollectorIsNoInterrupt) {
@@ -337,11 +350,13 @@ TEST_F(Statctl, OverviewFitsATerminal) {
 }
 
 TEST_F(Statctl, HelpExplainsEveryCommandWithExamples) {
-  for (const std::string command : {"runs", "show", "diff", "series", "scalars", "events", "top", "tensor",
-                                    "config", "ranks", "rm", "pin", "admin", "values", "move", "status"}) {
+  for (const std::string command :
+       {"runs", "show", "diff", "series", "scalars", "events", "top", "tensor", "config", "ranks",
+        "rm", "pin", "admin", "values", "move", "status"}) {
     const Finished help = Run({"help", command});
     EXPECT_EQ(help.code, 0) << command;
-    EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))
+    EXPECT_THAT(help.out,
+                AllOf(HasSubstr("Examples:\n  statctl " + command), HasSubstr("--collector")))
         << command;
     EXPECT_EQ(Run({command, "--help"}).out, help.out) << command;
   }
@@ -357,16 +372,17 @@ TEST_F(Statctl, GlobalOptionsGoBeforeOrAfterTheCommand) {
   const Finished after =
       Process({STATCTL, "runs", "--collector", server_.address(), "--format", "json"}).Wait();
   const Finished environment =
-      Process({STATCTL, "runs", "--format", "json"}, {{"STATCTL_COLLECTOR", server_.address()}}).Wait();
+      Process({STATCTL, "runs", "--format", "json"}, {{"STATCTL_COLLECTOR", server_.address()}})
+          .Wait();
   EXPECT_EQ(before.code, 0) << before.err;
   EXPECT_EQ(before.out, after.out);
   EXPECT_EQ(before.out, environment.out);
 }
 
 TEST_F(Statctl, ProxiesOfTheEnvironmentAreNotAsked) {
-  const Finished done =
-      Process(Command({"runs"}), {{"http_proxy", "http://127.0.0.1:1"}, {"grpc_proxy", "http://127.0.0.1:1"}})
-          .Wait();
+  const Finished done = Process(Command({"runs"}), {{"http_proxy", "http://127.0.0.1:1"},
+                                                    {"grpc_proxy", "http://127.0.0.1:1"}})
+                            .Wait();
   EXPECT_EQ(done.code, 0) << done.err;
 }
 
@@ -389,7 +405,8 @@ TEST_F(Statctl, ShowPrintsRanksConfigurationAndEventsWithoutEscapes) {
   EXPECT_THAT(done.out, AllOf(StartsWith("ort is finished: 2 of 2 ranks"), HasSubstr("node1"),
                               HasSubstr("0.2\\x1b[31m"), HasSubstr("a module\\x1b[31m appeared")));
   EXPECT_THAT(done.out, Not(HasSubstr("\x1b")));
-  EXPECT_EQ(RunJson({"show", "ort"})["config"]["lr"], "0.2\x1b[31m") << "JSON keeps the value, escaped";
+  EXPECT_EQ(RunJson({"show", "ort"})["config"]["lr"], "0.2\x1b[31m")
+      << "JSON keeps the value, escaped";
 }
 
 TEST_F(Statctl, SeriesPrintsTableAndPlot) {
@@ -397,16 +414,17 @@ TEST_F(Statctl, SeriesPrintsTableAndPlot) {
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_THAT(
       done.out,
-      AllOf(StartsWith("  Every row: rank 0, kind output, path 0\n  step       l2\n     0  5.47723\n"),
+      AllOf(StartsWith(
+                "  Every row: rank 0, kind output, path 0\n  step       l2\n     0  5.47723\n"),
             HasSubstr("l2 of blocks.1.ln2\n"), HasSubstr("\u2580"), HasSubstr("step 0")));
   EXPECT_THAT(Run({"series", "ort", "embed"}).out, Not(HasSubstr("step 0")))
       << "no plot of several statistics";
-  EXPECT_EQ(RunJson({"series", "ort", "blocks.1.ln2", "--steps", "5"})["records"][0]["stats"]["max"], 4.0);
+  EXPECT_EQ(
+      RunJson({"series", "ort", "blocks.1.ln2", "--steps", "5"})["records"][0]["stats"]["max"],
+      4.0);
   const Finished csv = Run({"series", "ort", "embed", "--format", "csv"});
-  EXPECT_THAT(
-      csv.out,
-      StartsWith(
-          "rank,step,micro_batch,kind,activation,output_path,call,run,mode,min,max,mean,std,l1,l2,nan,"));
+  EXPECT_THAT(csv.out, StartsWith("rank,step,micro_batch,kind,activation,output_path,call,run,mode,"
+                                  "min,max,mean,std,l1,l2,nan,"));
   EXPECT_EQ(Lines(csv.out).size(), 13u);
 }
 
@@ -415,15 +433,16 @@ TEST_F(Statctl, ScalarsPrintsAColumnANameAndRank) {
   EXPECT_THAT(
       done.out,
       AllOf(StartsWith("loss\n"),
-            HasSubstr("\n  step  loss (rank 0)  loss (rank 1)\n     0              2              2\n")));
+            HasSubstr(
+                "\n  step  loss (rank 0)  loss (rank 1)\n     0              2              2\n")));
   const Json json = RunJson({"scalars", "base", "--rank", "1", "--steps", "1"});
   EXPECT_EQ(
       json,
-      Json::parse(
-          R"({"records":[{"run":"base","rank":1,"step":1,"micro_batch":0,"name":"loss",)"
-                        R"("value":1.0,"ranks":[]}]})"));
-  EXPECT_THAT(Run({"scalars", "base", "--format", "csv"}).out,
-              StartsWith("run,rank,step,micro_batch,name,value,ranks\r\nbase,0,0,0,loss,2.0,[]\r\n"));
+      Json::parse(R"({"records":[{"run":"base","rank":1,"step":1,"micro_batch":0,"name":"loss",)"
+                  R"("value":1.0,"ranks":[]}]})"));
+  EXPECT_THAT(
+      Run({"scalars", "base", "--format", "csv"}).out,
+      StartsWith("run,rank,step,micro_batch,name,value,ranks\r\nbase,0,0,0,loss,2.0,[]\r\n"));
   EXPECT_EQ(Run({"scalars", "base", "--name", "lass"}).code, 2);
 }
 
@@ -441,12 +460,14 @@ TEST_F(Statctl, StatusPrintsHealthInUnitsForPeople) {
   EXPECT_EQ(RunJson({"status"})["records_total"], 1234567);
   EXPECT_THAT(
       done.out,
-      AllOf(
-          HasSubstr("lost by agents  1,203 records, in all stored runs: buffer_full 1,200, closed 3"),
-          HasSubstr("lag             4,000 records (1.0 MiB) received and not yet durable"),
-          HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest runs above 200.0 GiB"),
-          HasSubstr("retention note  the clock moved"), HasSubstr("kept            base"),
-          HasSubstr("removed next    old (1.0 MiB, written "), HasSubstr("older (0 B, written ")));
+      AllOf(HasSubstr(
+                "lost by agents  1,203 records, in all stored runs: buffer_full 1,200, closed 3"),
+            HasSubstr("lag             4,000 records (1.0 MiB) received and not yet durable"),
+            HasSubstr("retention       removes runs older than 30 d 0 h, and the oldest runs above "
+                      "200.0 GiB"),
+            HasSubstr("retention note  the clock moved"), HasSubstr("kept            base"),
+            HasSubstr("removed next    old (1.0 MiB, written "),
+            HasSubstr("older (0 B, written ")));
   EXPECT_EQ(RunJson({"status"})["dropped_by_cause"]["closed"], 3);
   EXPECT_EQ(RunJson({"status"})["retention"]["next"][1]["run"], "older");
   EXPECT_THAT(Run({"status", "--format", "csv"}).out, HasSubstr("retention_runs_removed"));
@@ -483,7 +504,8 @@ TEST_F(Statctl, KeepExemptsARunUntilItIsTurnedOff) {
 TEST_F(Statctl, RecordSaysWhatWasAskedOfHowMany) {
   const Finished done = Run({"record", "base", "--steps", "5-9"});
   EXPECT_EQ(done.code, 0) << done.err;
-  EXPECT_THAT(done.out + done.err, HasSubstr("2 ranks of run 'base' record steps 5-9 from the next step on"));
+  EXPECT_THAT(done.out + done.err,
+              HasSubstr("2 ranks of run 'base' record steps 5-9 from the next step on"));
   EXPECT_EQ(server_.control.recorded_steps, "5-9");
   EXPECT_EQ(RunJson({"record", "base", "--steps", ""})["ranks"], 2);
   EXPECT_EQ(server_.control.recorded_steps, "");
@@ -503,7 +525,11 @@ class Exponents : public Statctl {
     batch.first_seq = meta.durable_seq + 1;
     batch.exponents = {
         {.step = 3, .activation = 1, .layout = 0, .lowest = -3, .counts = {4}},
-        {.step = 4, .activation = 1, .layout = 0, .lowest = -40, .counts = std::vector<std::uint64_t>(40, 0)},
+        {.step = 4,
+         .activation = 1,
+         .layout = 0,
+         .lowest = -40,
+         .counts = std::vector<std::uint64_t>(40, 0)},
     };
     batch.exponents[1].counts.front() = 1;
     batch.exponents[1].counts.back() = 3;
@@ -516,18 +542,20 @@ class Exponents : public Statctl {
 TEST_F(Exponents, AreSummedUpByTensorAndDrawnForOne) {
   const Finished summary = Run({"exponents", "base"});
   EXPECT_EQ(summary.code, 0) << summary.err;
-  EXPECT_THAT(summary.out, HasSubstr("1 of 1 tensors of base have a step in which f16 would lose 1 %"));
+  EXPECT_THAT(summary.out,
+              HasSubstr("1 of 1 tensors of base have a step in which f16 would lose 1 %"));
   EXPECT_THAT(summary.out, ::testing::ContainsRegex("25\\.00 % +25\\.00 % +- +- +4 +4 +2 +blocks"));
   EXPECT_THAT(Run({"exponents", "base", "--dtype", "bf16"}).out, HasSubstr("0 of 1 tensors"));
 
   const Finished drawn = Run({"exponents", "base", "blocks.1.ln2"});
   EXPECT_EQ(drawn.code, 0) << drawn.err;
-  EXPECT_THAT(drawn.out,
-              AllOf(HasSubstr("blocks.1.ln2 (output), rank 0, step 4: f32"), HasSubstr("2^-40 .. 2^-39 |"),
-                    HasSubstr("2^-2 .. 2^-1 |"), HasSubstr("75.00 %")));
+  EXPECT_THAT(drawn.out, AllOf(HasSubstr("blocks.1.ln2 (output), rank 0, step 4: f32"),
+                               HasSubstr("2^-40 .. 2^-39 |"), HasSubstr("2^-2 .. 2^-1 |"),
+                               HasSubstr("75.00 %")));
   EXPECT_THAT(drawn.out, ::testing::ContainsRegex("f8e4m3 +25\\.00 % +- +- +25\\.00 %"));
   const Finished one = Run({"exponents", "base", "blocks.1.ln2", "--step", "3", "--dtype", "e4m3"});
-  EXPECT_THAT(one.out, AllOf(HasSubstr("2^-3 |"), HasSubstr("f8e4m3"), ::testing::Not(HasSubstr("bf16"))));
+  EXPECT_THAT(one.out,
+              AllOf(HasSubstr("2^-3 |"), HasSubstr("f8e4m3"), ::testing::Not(HasSubstr("bf16"))));
   EXPECT_EQ(RunJson({"exponents", "base", "blocks.1.ln2"})["records"].size(), 2u);
   EXPECT_EQ(RunJson({"exponents", "base"})["records"][0]["since_step"], 4);
   EXPECT_THAT(Run({"exponents", "base", "--format", "csv"}).out, HasSubstr("rank,step,"));
@@ -589,7 +617,8 @@ class Captures : public Statctl {
 TEST_F(Captures, WhatIsThereIsListedAndSavedWithoutAsking) {
   const Finished listed = Run({"captures", "base"});
   EXPECT_EQ(listed.code, 0) << listed.err;
-  EXPECT_THAT(listed.out, AllOf(HasSubstr("blocks.1.ln2"), HasSubstr("2x2"), HasSubstr("8 B so far")));
+  EXPECT_THAT(listed.out,
+              AllOf(HasSubstr("blocks.1.ln2"), HasSubstr("2x2"), HasSubstr("8 B so far")));
   EXPECT_EQ(RunJson({"captures", "base"})["records"].size(), 3u);
   EXPECT_THAT(Run({"captures", "base2"}).out, HasSubstr("Nothing captured"));
 
@@ -597,8 +626,8 @@ TEST_F(Captures, WhatIsThereIsListedAndSavedWithoutAsking) {
       Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--out", folder_ + "/one.npy"});
   EXPECT_EQ(several.code, 2);
   EXPECT_THAT(several.err, HasSubstr("several tensors were captured; choose one with --rank"));
-  const Finished saved =
-      Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--rank", "1", "--out", folder_ + "/one.npy"});
+  const Finished saved = Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--rank", "1",
+                              "--out", folder_ + "/one.npy"});
   EXPECT_EQ(saved.code, 0) << saved.err;
   EXPECT_THAT(saved.err, HasSubstr("saved blocks.1.ln2 (output, path '0'), step 3, rank 1"));
   const std::string npy = ReadFile("one.npy");
@@ -606,11 +635,12 @@ TEST_F(Captures, WhatIsThereIsListedAndSavedWithoutAsking) {
   const float expected[] = {1, -2, 3, 4};
   ASSERT_GE(npy.size(), 16u);
   EXPECT_EQ(npy.substr(npy.size() - 16), std::string(reinterpret_cast<const char*>(expected), 16));
-  const Finished again =
-      Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--rank", "1", "--out", folder_ + "/one.npy"});
+  const Finished again = Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--rank", "1",
+                              "--out", folder_ + "/one.npy"});
   EXPECT_EQ(again.code, 2) << "not overwritten";
   EXPECT_THAT(again.err, HasSubstr("it exists"));
-  EXPECT_EQ(Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--out", folder_ + "/all/"}).code, 0);
+  EXPECT_EQ(
+      Run({"capture", "base", "blocks.1.ln2", "--step", "3", "--out", folder_ + "/all/"}).code, 0);
   EXPECT_FALSE(ReadFile("all/blocks.1.ln2.step3.rank0.npy").empty());
   EXPECT_FALSE(ReadFile("all/blocks.1.ln2.step3.rank1.npy").empty());
   EXPECT_TRUE(server_.control.asked_captures.empty());
@@ -623,11 +653,12 @@ TEST_F(Captures, WhatIsThereIsListedAndSavedWithoutAsking) {
 }
 
 TEST_F(Captures, ARequestSaysExactlyWhatIsWanted) {
-  const Finished asked = Run({"capture", "base", "blocks.1.ln2", "--step", "9", "--rank", "0", "--kind",
-                              "output", "--path", "0", "--max-bytes", "77", "--no-wait"});
+  const Finished asked = Run({"capture", "base", "blocks.1.ln2", "--step", "9", "--rank", "0",
+                              "--kind", "output", "--path", "0", "--max-bytes", "77", "--no-wait"});
   EXPECT_EQ(asked.code, 0) << asked.err;
   ASSERT_EQ(server_.control.asked_captures.size(), 1u);
-  EXPECT_EQ(server_.control.asked_captures[0].ToText(), "blocks.1.ln2@9:kind=output,path=0,bytes_max=77");
+  EXPECT_EQ(server_.control.asked_captures[0].ToText(),
+            "blocks.1.ln2@9:kind=output,path=0,bytes_max=77");
   const auto error = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {"capture", "base", "blocks.1.ln2", "--no-wait"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -635,7 +666,8 @@ TEST_F(Captures, ARequestSaysExactlyWhatIsWanted) {
     EXPECT_EQ(done.code, 2);
     return done.err;
   };
-  EXPECT_THAT(error({"--step", "9", "--kind", "weight"}), HasSubstr("it was seen as output path '0'"));
+  EXPECT_THAT(error({"--step", "9", "--kind", "weight"}),
+              HasSubstr("it was seen as output path '0'"));
   EXPECT_THAT(error({"--step", "9", "--kind", "nothing"}), HasSubstr("nothing"));
   EXPECT_THAT(error({"--step", "9", "--mode", "test"}), HasSubstr("train, eval or init"));
   EXPECT_THAT(error({"--step", "9", "--max-bytes", "99999999999"}), HasSubstr("1..67108864"));
@@ -651,17 +683,20 @@ TEST_F(Captures, DiffValuesSaysWhereTwoRunsDiffer) {
   EXPECT_EQ(differ.code, 1) << differ.err;
   EXPECT_THAT(differ.out, AllOf(HasSubstr("1 of 4 elements (25 %)"), HasSubstr("lie in [1:2, 0:1]"),
                                 HasSubstr("[1, 0]")));
-  const Json json = RunJson({"diff-values", "base", "ort", "blocks.1.ln2", "--step", "3", "--rank", "1"}, 1);
+  const Json json =
+      RunJson({"diff-values", "base", "ort", "blocks.1.ln2", "--step", "3", "--rank", "1"}, 1);
   EXPECT_EQ(json["verdict"], "differ");
   EXPECT_EQ(json["differ"], 1);
   EXPECT_EQ(json["largest"]["index"], Json({1, 0}));
   EXPECT_EQ(json["largest"]["absolute"], 0.5);
   EXPECT_EQ(Run({"diff-values", "base", "base", "blocks.1.ln2", "--step", "3"}).code, 0);
-  EXPECT_EQ(Run({"diff-values", "base", "base", "blocks.1.ln2", "--step", "3", "--rank-b", "7"}).code, 2);
+  EXPECT_EQ(
+      Run({"diff-values", "base", "base", "blocks.1.ln2", "--step", "3", "--rank-b", "7"}).code, 2);
   const Finished missing = Run({"diff-values", "base", "base2", "blocks.1.ln2", "--step", "3"});
   EXPECT_EQ(missing.code, 2);
   EXPECT_THAT(missing.err, HasSubstr("not captured at step 3, rank 0"));
-  EXPECT_EQ(Run({"diff-values", "base", "ort", "blocks.1.ln2", "--step", "4"}).code, 2) << "half of it";
+  EXPECT_EQ(Run({"diff-values", "base", "ort", "blocks.1.ln2", "--step", "4"}).code, 2)
+      << "half of it";
 }
 
 TEST_F(Captures, DiffNamesTheCommandsThatShowTheValues) {
@@ -712,15 +747,18 @@ TEST_F(Statctl, InterruptWhileItAsksRemovesNothing) {
 
 TEST_F(Statctl, ColoursOnlyATerminalThatWantsThem) {
   EXPECT_THAT(RunOnTerminal({"diff", "base", "ort"}).out, HasSubstr("\x1b[1;31mDIVERGED\x1b[0m"));
-  const std::string plain = RunOnTerminal({"diff", "base", "ort", "--quiet"}, {{"NO_COLOR", "1"}}).out;
+  const std::string plain =
+      RunOnTerminal({"diff", "base", "ort", "--quiet"}, {{"NO_COLOR", "1"}}).out;
   EXPECT_THAT(plain, AllOf(HasSubstr("DIVERGED"), Not(HasSubstr("\x1b"))));
-  EXPECT_THAT(RunOnTerminal({"diff", "base", "ort", "-q"}, {{"TERM", "dumb"}}).out, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(RunOnTerminal({"diff", "base", "ort", "-q"}, {{"TERM", "dumb"}}).out,
+              Not(HasSubstr("\x1b")));
 }
 
 TEST_F(Statctl, FitsATerminalOf100Columns) {
   RunWriter a(server_.store, "long-a"), b(server_.store, "long-b");
   const std::string name =
-      "transformer.encoder.layers.11.self_attention.query_key_value.projection_to_heads.with_more.and_more";
+      "transformer.encoder.layers.11.self_attention.query_key_value.projection_to_heads.with_more."
+      "and_more";
   a.Observe(0, 0, Key(name), {.values = {1, 2}}).Commit();
   b.Observe(0, 0, Key(name), {.values = {1, 3}}).Commit();
   for (const std::string& line :

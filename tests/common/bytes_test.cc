@@ -25,8 +25,9 @@ TEST(DecodeUtf8, ReadsOneCharacterOfEachLength) {
 }
 
 TEST(DecodeUtf8, RefusesWhatIsNotStrictlyValid) {
-  for (const std::string_view text : {"", "\x80", "\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80",
-                                      "\xf4\x90\x80\x80", "\xff", "\xc3(", "\xf8\x88\x80\x80\x80"}) {
+  for (const std::string_view text :
+       {"", "\x80", "\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff",
+        "\xc3(", "\xf8\x88\x80\x80\x80"}) {
     EXPECT_EQ(DecodeUtf8(text).bytes, 0u) << text;
   }
 }

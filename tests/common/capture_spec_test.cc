@@ -8,7 +8,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TensorKey Key(const std::string& name, Kind kind = Kind::kOutput) { return {.name = name, .kind = kind}; }
+TensorKey Key(const std::string& name, Kind kind = Kind::kOutput) {
+  return {.name = name, .kind = kind};
+}
 
 TEST(CaptureSpec, TheShortFormMeansTheTensorItselfAndNotItsGradient) {
   const auto spec = CaptureSpec::Parse(" blocks.1.ln2@3 ");
@@ -32,7 +34,8 @@ TEST(CaptureSpec, TheShortFormMeansTheTensorItselfAndNotItsGradient) {
 
 TEST(CaptureSpec, OptionsNarrowIt) {
   const auto spec = CaptureSpec::Parse(
-      "odd @ name@3-5,9:kind=grad_output,path=past.0,micro_batch=2,call=1,mode=eval,bytes_max=4096");
+      "odd @ "
+      "name@3-5,9:kind=grad_output,path=past.0,micro_batch=2,call=1,mode=eval,bytes_max=4096");
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   EXPECT_EQ(spec->activation, "odd @ name");
   TensorKey key = Key("odd @ name", Kind::kGradOutput);
@@ -49,8 +52,8 @@ TEST(CaptureSpec, OptionsNarrowIt) {
 }
 
 TEST(CaptureSpec, TextAndArgumentsSayTheSame) {
-  for (const char* text :
-       {"a@3", "a.b@0-9,every=3", "x@7:kind=weight,path=0,micro_batch=1,call=2,mode=init,bytes_max=5"}) {
+  for (const char* text : {"a@3", "a.b@0-9,every=3",
+                           "x@7:kind=weight,path=0,micro_batch=1,call=2,mode=init,bytes_max=5"}) {
     const auto spec = CaptureSpec::Parse(text);
     ASSERT_TRUE(spec.ok()) << spec.status().message();
     EXPECT_EQ(spec->ToText(), text);

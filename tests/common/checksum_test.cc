@@ -41,7 +41,8 @@ TEST(Crc32c, GivesThePublishedCheckValues) {
 
 TEST(Crc32c, EqualsTheBitwiseDefinitionAtEveryLengthAndAlignment) {
   std::mt19937_64 random(1);
-  const std::string bytes = RandomBytes(1700, random);  // the fast forms take 256 and 768 bytes at a time
+  const std::string bytes =
+      RandomBytes(1700, random);  // the fast forms take 256 and 768 bytes at a time
   for (std::size_t offset = 0; offset < 9; ++offset) {
     for (std::size_t size = 0; offset + size <= bytes.size(); ++size) {
       const std::string_view part = std::string_view(bytes).substr(offset, size);
@@ -58,7 +59,8 @@ TEST(Crc32c, ContinuesFromASeedAtAnySplit) {
   const std::string bytes = RandomBytes(1000, random);
   for (std::size_t split = 0; split <= bytes.size(); ++split) {
     const std::string_view all = bytes;
-    EXPECT_EQ(Crc32c(all.substr(split), Crc32c(all.substr(0, split))), Crc32c(all)) << "split " << split;
+    EXPECT_EQ(Crc32c(all.substr(split), Crc32c(all.substr(0, split))), Crc32c(all))
+        << "split " << split;
   }
 }
 

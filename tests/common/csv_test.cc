@@ -26,8 +26,8 @@ TEST(CsvField, TextThatASpreadsheetTakesForAFormulaIsSetOff) {
 }
 
 TEST(CsvField, NumbersSignsAndOtherTextStayAsTheyAre) {
-  for (const char* text :
-       {"", "plain", "-1.5", "+1e-05", "-inf", "-nan", "0", "-", "a=b", "blocks.1-2", "[1]", "'", "it's"})
+  for (const char* text : {"", "plain", "-1.5", "+1e-05", "-inf", "-nan", "0", "-", "a=b",
+                           "blocks.1-2", "[1]", "'", "it's"})
     EXPECT_EQ(CsvOf(text), text);
   EXPECT_EQ(CsvOf("a,b"), "\"a,b\"");
 }

@@ -23,8 +23,10 @@ TEST(KnownMaps, EveryOrderOfTwoImplementationsHasOne) {
 }
 
 TEST(KnownMaps, UnknownOnesListTheKnown) {
-  EXPECT_THAT(KnownMap("hf:jax").status().message(),
-              HasSubstr("found no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, megatron:hf"));
+  EXPECT_THAT(
+      KnownMap("hf:jax").status().message(),
+      HasSubstr(
+          "found no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, megatron:hf"));
   EXPECT_FALSE(KnownMap("hf:hf").ok());
   EXPECT_FALSE(KnownMap("").ok());
 }
@@ -36,27 +38,22 @@ TEST(KnownMaps, LinesAndPathsAreNotTakenForNames) {
 }
 
 TEST(KnownMaps, AFusedModuleStandsForItsPartsInBothDirections) {
-  EXPECT_THAT(
-      Rules("hf:megatron"),
-      HasSubstr(
-          "\nmodel\\.layers\\.(\\d+)\\.mlp\\.gate_proj\\.(weight|bias), model.layers.\\1.mlp.up_proj.\\2 -> "
-          "decoder.layers.\\1.mlp.linear_fc1.\\2\n"));
+  EXPECT_THAT(Rules("hf:megatron"), HasSubstr("\nmodel\\.layers\\.(\\d+)\\.mlp\\.gate_proj\\.("
+                                              "weight|bias), model.layers.\\1.mlp.up_proj.\\2 -> "
+                                              "decoder.layers.\\1.mlp.linear_fc1.\\2\n"));
   EXPECT_THAT(
       Rules("megatron:torchtitan"),
       HasSubstr("\ndecoder\\.layers\\.(\\d+)\\.self_attention\\.linear_qkv\\.(weight|bias) -> "
-                "layers.\\1.attention.wq.\\2, layers.\\1.attention.wk.\\2, layers.\\1.attention.wv.\\2\n"));
+                "layers.\\1.attention.wq.\\2, layers.\\1.attention.wk.\\2, "
+                "layers.\\1.attention.wv.\\2\n"));
 }
 
 TEST(KnownMaps, OnlyTheRotaryRowsOfTorchtitanAreInAnotherOrder) {
   const std::string rules = Rules("torchtitan:hf");
-  EXPECT_THAT(
-      rules,
-      HasSubstr(
-          "layers\\.(\\d+)\\.attention\\.wk\\.(weight|bias) -> model.layers.\\1.self_attn.k_proj.\\2 [any order]\n"));
-  EXPECT_THAT(
-      rules,
-      HasSubstr(
-          "layers\\.(\\d+)\\.attention\\.wv\\.(weight|bias) -> model.layers.\\1.self_attn.v_proj.\\2\n"));
+  EXPECT_THAT(rules, HasSubstr("layers\\.(\\d+)\\.attention\\.wk\\.(weight|bias) -> "
+                               "model.layers.\\1.self_attn.k_proj.\\2 [any order]\n"));
+  EXPECT_THAT(rules, HasSubstr("layers\\.(\\d+)\\.attention\\.wv\\.(weight|bias) -> "
+                               "model.layers.\\1.self_attn.v_proj.\\2\n"));
   EXPECT_THAT(rules, Not(HasSubstr("sequence first")));
   EXPECT_THAT(rules, Not(HasSubstr("padded")));
 }

@@ -14,18 +14,18 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(RunName, AcceptsLettersDigitsDotUnderscoreDash) {
-  for (const std::string& name :
-       {std::string("a"), std::string("0"), std::string("base-2.1_x"), std::string(kRunNameBytesMax, 'z')}) {
+  for (const std::string& name : {std::string("a"), std::string("0"), std::string("base-2.1_x"),
+                                  std::string(kRunNameBytesMax, 'z')}) {
     EXPECT_TRUE(ValidateRunName(name).ok()) << name;
   }
 }
 
 TEST(RunName, RefusesEverythingElse) {
   for (const std::string& name :
-       {std::string(), std::string(".hidden"), std::string("-rf"), std::string("_x"), std::string("a/b"),
-        std::string("../a"), std::string("a b"), std::string("a\n"), std::string("a\0b", 3),
-        std::string("\xc3\xa9"), std::string("na\xc3\xafve"), std::string("a\xff"),
-        std::string(kRunNameBytesMax + 1, 'z')}) {
+       {std::string(), std::string(".hidden"), std::string("-rf"), std::string("_x"),
+        std::string("a/b"), std::string("../a"), std::string("a b"), std::string("a\n"),
+        std::string("a\0b", 3), std::string("\xc3\xa9"), std::string("na\xc3\xafve"),
+        std::string("a\xff"), std::string(kRunNameBytesMax + 1, 'z')}) {
     const Status status = ValidateRunName(name);
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << Printable(name);
     EXPECT_THAT(status.message(), HasSubstr("choose another name"));
@@ -43,9 +43,10 @@ TEST(RunName, MessageShowsTheOffendingPartPrintably) {
 }
 
 TEST(TensorName, AcceptsUtf8IncludingTheEdgesOfEachLength) {
-  for (const char* name : {"transformer.h.0.ln_1", "loss", "a b/c [0] {x}", "\x7e", "\xc2\xa0", "\xdf\xbf",
-                           "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xef\xbf\xbd", "\xf0\x90\x80\x80",
-                           "\xf4\x8f\xbf\xbf", "\xe5\xb1\x82.\xf0\x9f\x94\xa5"}) {
+  for (const char* name :
+       {"transformer.h.0.ln_1", "loss", "a b/c [0] {x}", "\x7e", "\xc2\xa0", "\xdf\xbf",
+        "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xef\xbf\xbd", "\xf0\x90\x80\x80",
+        "\xf4\x8f\xbf\xbf", "\xe5\xb1\x82.\xf0\x9f\x94\xa5"}) {
     EXPECT_TRUE(ValidateTensorName("activation", name).ok()) << name;
   }
   EXPECT_TRUE(ValidateTensorName("activation", std::string(kTensorNameBytesMax, 'x')).ok());
@@ -88,33 +89,36 @@ TEST(TensorName, RefusesControlCharacters) {
   }
   EXPECT_FALSE(ValidateTensorName("scalar", "a\x7f").ok());
   for (int c = 0x80; c <= 0x9f; ++c) {
-    EXPECT_FALSE(ValidateTensorName("scalar", std::string("\xc2") + static_cast<char>(c)).ok()) << c;
+    EXPECT_FALSE(ValidateTensorName("scalar", std::string("\xc2") + static_cast<char>(c)).ok())
+        << c;
   }
   EXPECT_TRUE(ValidateTensorName("scalar", " ").ok());
 }
 
 TEST(TensorName, RefusesBidirectionalControlsButNotTheirNeighbours) {
-  for (const char* name :
-       {"\xe2\x80\xaa", "\xe2\x80\xab", "\xe2\x80\xac", "\xe2\x80\xad", "\xe2\x80\xae", "\xe2\x81\xa6",
-        "\xe2\x81\xa7", "\xe2\x81\xa8", "\xe2\x81\xa9", "\xe2\x80\x8e", "\xe2\x80\x8f", "\xd8\x9c"}) {
+  for (const char* name : {"\xe2\x80\xaa", "\xe2\x80\xab", "\xe2\x80\xac", "\xe2\x80\xad",
+                           "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x81\xa7", "\xe2\x81\xa8",
+                           "\xe2\x81\xa9", "\xe2\x80\x8e", "\xe2\x80\x8f", "\xd8\x9c"}) {
     EXPECT_THAT(ValidateTensorName("activation", name).message(),
                 HasSubstr("bidirectional control at byte 0"));
   }
-  for (const char* name : {"\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\xa5", "\xe2\x81\xaa", "\xe2\x80\x8d",
-                           "\xe2\x80\x90", "\xd8\x9b", "\xd8\x9d"}) {
+  for (const char* name : {"\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\xa5", "\xe2\x81\xaa",
+                           "\xe2\x80\x8d", "\xe2\x80\x90", "\xd8\x9b", "\xd8\x9d"}) {
     EXPECT_TRUE(ValidateTensorName("activation", name).ok()) << Printable(name);
   }
 }
 
 TEST(TensorName, RefusesEmptyAndTooLong) {
-  EXPECT_THAT(ValidateTensorName("scalar", "").message(), HasSubstr("accept scalar name '': it is empty"));
+  EXPECT_THAT(ValidateTensorName("scalar", "").message(),
+              HasSubstr("accept scalar name '': it is empty"));
   EXPECT_THAT(ValidateTensorName("scalar", std::string(kTensorNameBytesMax + 1, 'x')).message(),
               HasSubstr("it has 1025 bytes"));
 }
 
 TEST(Printable, EscapesWhatWouldHarmATerminalAndKeepsTheRest) {
   EXPECT_EQ(Printable("plain caf\xc3\xa9"), "plain caf\xc3\xa9");
-  EXPECT_EQ(Printable("\x1b[0m\n\xff\xc2\x9b\xe2\x80\xae"), "\\x1b[0m\\x0a\\xff\\xc2\\x9b\\xe2\\x80\\xae");
+  EXPECT_EQ(Printable("\x1b[0m\n\xff\xc2\x9b\xe2\x80\xae"),
+            "\\x1b[0m\\x0a\\xff\\xc2\\x9b\\xe2\\x80\\xae");
   EXPECT_EQ(Printable(std::string("a\0b", 3)), "a\\x00b");
   EXPECT_EQ(Printable(""), "");
 }
@@ -167,7 +171,8 @@ TEST(EnumNames, AreThoseOfTheDataModel) {
 
 TEST(DTypeBytes, CountsBothPartsOfComplexNumbers) {
   const std::size_t expected[kDTypeCount] = {0, 8, 4, 2, 2, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16};
-  for (int i = 0; i < kDTypeCount; ++i) EXPECT_EQ(DTypeBytes(static_cast<DType>(i)), expected[i]) << i;
+  for (int i = 0; i < kDTypeCount; ++i)
+    EXPECT_EQ(DTypeBytes(static_cast<DType>(i)), expected[i]) << i;
   EXPECT_EQ(DTypeBytes(static_cast<DType>(200)), 0u);
 }
 

@@ -12,10 +12,12 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(ParseNumber, ReadsTheWholeTextOrNothing) {
-  EXPECT_EQ(ParseNumber<std::uint64_t>("18446744073709551615"), std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(ParseNumber<std::uint64_t>("18446744073709551615"),
+            std::numeric_limits<std::uint64_t>::max());
   EXPECT_EQ(ParseNumber<std::int32_t>("-12"), -12);
   EXPECT_EQ(ParseNumber<std::uint32_t>("007"), 7u);
-  for (const char* text : {"", " 1", "1 ", "+1", "-1", "1x", "x", "0x1", "1.0", "18446744073709551616"}) {
+  for (const char* text :
+       {"", " 1", "1 ", "+1", "-1", "1x", "x", "0x1", "1.0", "18446744073709551616"}) {
     EXPECT_EQ(ParseNumber<std::uint64_t>(text), std::nullopt) << text;
   }
   EXPECT_EQ(ParseNumber<std::uint8_t>("256"), std::nullopt);
@@ -67,8 +69,8 @@ TEST(ParseHostPort, TakesNamesAndAddresses) {
 }
 
 TEST(ParseHostPort, RefusesEverythingElse) {
-  for (const char* text : {"", ":", "host", "host:", ":1", "::1:80", "[::1]", "[::1]80", "host:65536",
-                           "host:-1", "host:1x", "host: 1", "a:b:1"}) {
+  for (const char* text : {"", ":", "host", "host:", ":1", "::1:80", "[::1]", "[::1]80",
+                           "host:65536", "host:-1", "host:1x", "host: 1", "a:b:1"}) {
     EXPECT_FALSE(ParseHostPort(text).has_value()) << text;
   }
 }

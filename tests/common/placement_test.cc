@@ -42,15 +42,19 @@ TEST(PlacementCheck, RefusesGlobalShapesThatCannotBe) {
   ExpectRefused({.global_shape = {4, -1}}, {4}, "(4, -1): a size is negative");
   ExpectRefused({.global_shape = {kHuge, kHuge, 2}}, {1}, "more than 2^62 elements");
   ExpectRefused({.global_shape = {0, INT64_MAX, INT64_MAX}}, {0}, "more than 2^62 elements");
-  ExpectRefused({.global_shape = Sizes(1'000'000, 1)}, {1}, "it has 1000000 dimensions; expected 64 at most");
+  ExpectRefused({.global_shape = Sizes(1'000'000, 1)}, {1},
+                "it has 1000000 dimensions; expected 64 at most");
 }
 
 TEST(PlacementCheck, RefusesBoxesThatDoNotLieInTheTensor) {
   const Sizes global = {4, 8};
-  ExpectRefused({.global_shape = global, .boxes = {0, 5, 4, 4}}, {4, 4},
-                "the box at (0, 5) of size (4, 4) extends beyond dimension 1; expected offset + size of 8");
-  ExpectRefused({.global_shape = global, .boxes = {0, INT64_MAX, 4, INT64_MAX}}, {4, 4}, "extends beyond");
-  ExpectRefused({.global_shape = global, .boxes = {-1, 0, 4, 4}}, {4, 4}, "negative number in dimension 0");
+  ExpectRefused(
+      {.global_shape = global, .boxes = {0, 5, 4, 4}}, {4, 4},
+      "the box at (0, 5) of size (4, 4) extends beyond dimension 1; expected offset + size of 8");
+  ExpectRefused({.global_shape = global, .boxes = {0, INT64_MAX, 4, INT64_MAX}}, {4, 4},
+                "extends beyond");
+  ExpectRefused({.global_shape = global, .boxes = {-1, 0, 4, 4}}, {4, 4},
+                "negative number in dimension 0");
   ExpectRefused({.global_shape = global, .boxes = {0, 0, 4, INT64_MIN}}, {4, 4}, "negative number");
   ExpectRefused({.global_shape = global, .boxes = {0, 0, 4}}, {4, 4}, "boxes have 3 numbers");
   ExpectRefused({.global_shape = {}, .boxes = {0, 1}}, {}, "boxes have 2 numbers");
@@ -61,7 +65,8 @@ TEST(PlacementCheck, RefusesBoxesThatAreNotTheShards) {
   ExpectRefused({.global_shape = global, .boxes = {0, 4, 4, 4}}, {4, 5},
                 "the shard has the shape (4, 5); expected (4, 4), the size of the box at (0, 4)");
   ExpectRefused({.global_shape = global}, {4, 4}, "no offset");
-  ExpectRefused({.global_shape = global, .boxes = {0, 0, 4, 2, 0, 6, 4, 2}}, {4, 5}, "its boxes together");
+  ExpectRefused({.global_shape = global, .boxes = {0, 0, 4, 2, 0, 6, 4, 2}}, {4, 5},
+                "its boxes together");
   ExpectRefused({.global_shape = global, .boxes = {0, 0, 4, 2, 1, 6, 3, 2}}, {4, 4},
                 "differ in more than one dimension");
   ExpectRefused({.global_shape = global, .boxes = {0, 0, 4, 3, 0, 2, 4, 3}}, {4, 6},
@@ -75,7 +80,8 @@ TEST(PlacementCheck, RefusesRangesThatAreNotTheShards) {
   ExpectRefused({.global_shape = global, .ranges = {-1, 3}}, {4}, "a range goes from -1 to 3");
   ExpectRefused({.global_shape = global, .ranges = {5, 3}}, {4}, "a range goes from 5 to 3");
   ExpectRefused({.global_shape = global, .ranges = {0, 3, 2, 4}}, {5}, "ranges overlap");
-  ExpectRefused({.global_shape = global, .ranges = {0, 3}}, {4}, "the shard has 4 elements; expected 3");
+  ExpectRefused({.global_shape = global, .ranges = {0, 3}}, {4},
+                "the shard has 4 elements; expected 3");
   ExpectRefused({.global_shape = global, .ranges = {0, 3, 4}}, {4}, "ranges have 3 numbers");
   ExpectRefused({.global_shape = global, .boxes = {0, 0, 4, 8}, .ranges = {0, 32}}, {4, 8},
                 "it has boxes and ranges");
@@ -88,7 +94,8 @@ TEST(PlacementCheck, RefusesPiecesThatAreNotThereAndMoreNumbersThanTheBound) {
   ExpectRefused({.global_shape = {4}, .ranges = many}, {0}, "65536 at most");
   ExpectRefused({.global_shape = {4}, .boxes = many}, {0}, "65536 at most");
   EXPECT_TRUE(
-      CheckPlacement(Sizes{0}, {.global_shape = Sizes{4}, .ranges = Sizes(kPlacementNumbersMax, 0)}).ok());
+      CheckPlacement(Sizes{0}, {.global_shape = Sizes{4}, .ranges = Sizes(kPlacementNumbersMax, 0)})
+          .ok());
 }
 
 // Index in the logical tensor of each element of the shard, in row-major order.
@@ -106,7 +113,8 @@ Sizes IndicesOf(const Layout& shard) {
     Sizes along;  // places of the shard's rows in this dimension
     for (std::size_t i = 0; i == 0 || (d == joined && i < place.boxes.size()); i += 2 * dims) {
       const std::int64_t offset = place.boxes.empty() ? 0 : place.boxes[i + d];
-      const std::int64_t size = place.boxes.empty() ? place.global_shape[d] : place.boxes[i + dims + d];
+      const std::int64_t size =
+          place.boxes.empty() ? place.global_shape[d] : place.boxes[i + dims + d];
       for (std::int64_t at = offset; at < offset + size; ++at) along.push_back(at);
     }
     Sizes next;

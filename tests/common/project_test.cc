@@ -11,8 +11,9 @@ TEST(Project, NamesAreThoseOfRunsAndShorter) {
   for (const char* name : {"default", "vision", "a", "0", "team-1.x_y"})
     EXPECT_TRUE(ValidateProjectName(name).ok());
   EXPECT_TRUE(ValidateProjectName(std::string(64, 'p')).ok());
-  for (const std::string& name : {std::string(), std::string(65, 'p'), std::string("a/b"), std::string("-a"),
-                                  std::string(".."), std::string("a b"), std::string("a\0b", 3)})
+  for (const std::string& name :
+       {std::string(), std::string(65, 'p'), std::string("a/b"), std::string("-a"),
+        std::string(".."), std::string("a b"), std::string("a\0b", 3)})
     EXPECT_FALSE(ValidateProjectName(name).ok()) << name;
 }
 

@@ -23,7 +23,8 @@ TEST(StepsNamed, SaysTheLastOfMany) {
   EXPECT_EQ(StepsNamed({0, 1, 2, 7}), "steps 0-2, 7");
   std::set<std::uint64_t> hundreds;
   for (std::uint64_t step = 0; step < 10'000; step += 100) hundreds.insert(step);
-  EXPECT_EQ(StepsNamed(hundreds), "steps 0, 100, 200, 300, 400, 500, 600, 700 and others up to 9900");
+  EXPECT_EQ(StepsNamed(hundreds),
+            "steps 0, 100, 200, 300, 400, 500, 600, 700 and others up to 9900");
 }
 
 TEST(RanksNamed, AgreesInNumber) {

@@ -11,8 +11,9 @@ TEST(TwinName, NamesTheBaseTheSizeAndTheSeed) {
 }
 
 TEST(TwinName, OtherNamesAreNoTwins) {
-  for (const char* name : {"base", "twin-1-1", ".twin-1-1", "base.twin-1", "base.twin-1-", "base.twin--1",
-                           "base.twin-1-1x", "base.twin-1-1-1", "base-twin-1-1", "base.twin-a-1", ""}) {
+  for (const char* name :
+       {"base", "twin-1-1", ".twin-1-1", "base.twin-1", "base.twin-1-", "base.twin--1",
+        "base.twin-1-1x", "base.twin-1-1-1", "base-twin-1-1", "base.twin-a-1", ""}) {
     EXPECT_EQ(BaseOfTwin(name), "") << name;
   }
 }

@@ -19,12 +19,13 @@ TEST(UnixAddress, IsAnAbsolutePathWithItsScheme) {
 }
 
 TEST(UnixAddress, SaysWhatIsWrongWithOthers) {
-  for (const char* wrong : {"unix:", "unix:a.sock", "unix:@abstract", "unix:./a", "unix:/", "unix:/run/",
-                            "unix:/a\nb", "unix:/\xff"}) {
+  for (const char* wrong : {"unix:", "unix:a.sock", "unix:@abstract", "unix:./a", "unix:/",
+                            "unix:/run/", "unix:/a\nb", "unix:/\xff"}) {
     const auto path = SocketPath("--listen", wrong);
     ASSERT_FALSE(path.ok()) << wrong;
     EXPECT_THAT(path.status().message(), HasSubstr("--listen: found 'unix:"));
-    EXPECT_THAT(path.status().message(), HasSubstr("expected unix: and the absolute path")) << wrong;
+    EXPECT_THAT(path.status().message(), HasSubstr("expected unix: and the absolute path"))
+        << wrong;
   }
   EXPECT_THAT(SocketPath("--listen", "unix:/" + std::string(107, 'a')).status().message(),
               HasSubstr("a path of 108 bytes; expected at most 107"));

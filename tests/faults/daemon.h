@@ -45,16 +45,18 @@ class Daemon {
   std::string log_path() const { return data_dir_ + ".log"; }
   pid_t pid() const { return pid_; }
 
-  // With "NAME=value" variables on top of the environment. True: it is ready; how long that took is in
-  // `ready_after`. False: it ended before that.
+  // With "NAME=value" variables on top of the environment. True: it is ready; how long that took is
+  // in `ready_after`. False: it ended before that.
   bool Start(const std::vector<std::string>& variables = {}) {
-    std::vector<std::string> arguments = {program_, "--data-dir", data_dir_,         "--listen", address(),
-                                          "--http", "off",        "--disk-free-min", "1"};
+    std::vector<std::string> arguments = {program_,   "--data-dir",      data_dir_,
+                                          "--listen", address(),         "--http",
+                                          "off",      "--disk-free-min", "1"};
     std::vector<char*> argv, environment;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     std::vector<std::string> own = variables;
-    for (char** variable = environ; *variable != nullptr; ++variable) environment.push_back(*variable);
+    for (char** variable = environ; *variable != nullptr; ++variable)
+      environment.push_back(*variable);
     for (std::string& variable : own) environment.push_back(variable.data());
     environment.push_back(nullptr);
     int ends[2];
@@ -65,7 +67,8 @@ class Daemon {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log_path().c_str(),
                                      O_WRONLY | O_CREAT | O_APPEND, 0600);
     const auto begin = std::chrono::steady_clock::now();
-    const int spawned = posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environment.data());
+    const int spawned =
+        posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environment.data());
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     std::string line;

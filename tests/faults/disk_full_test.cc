@@ -46,7 +46,8 @@ class SmallDisk {
   explicit SmallDisk(const char* options) {
     std::string pattern = ::testing::TempDir() + "/statcollect_disk_XXXXXX";
     path_ = mkdtemp(pattern.data());
-    mounted_ = mount("statcollect-test", path_.c_str(), "tmpfs", MS_NODEV | MS_NOSUID, options) == 0;
+    mounted_ =
+        mount("statcollect-test", path_.c_str(), "tmpfs", MS_NODEV | MS_NOSUID, options) == 0;
     error_ = mounted_ ? "" : std::strerror(errno);
   }
   ~SmallDisk() {
@@ -62,7 +63,8 @@ class SmallDisk {
     const int fd = open(Ballast().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     off_t size = 0;
     for (std::uint64_t chunk = 1 << 20; chunk >= 4096;) {
-      if (fs::space(path_).available > left && posix_fallocate(fd, size, static_cast<off_t>(chunk)) == 0) {
+      if (fs::space(path_).available > left &&
+          posix_fallocate(fd, size, static_cast<off_t>(chunk)) == 0) {
         size += static_cast<off_t>(chunk);
       } else {
         chunk /= 2;
@@ -79,8 +81,8 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
-// Which daemon: with small memtables it writes to the disk all the time, and so meets ENOSPC before it has
-// looked how much space there is.
+// Which daemon: with small memtables it writes to the disk all the time, and so meets ENOSPC before
+// it has looked how much space there is.
 struct Subject {
   const char* name;
   const char* program;
@@ -128,8 +130,8 @@ class DiskFullTest : public ::testing::TestWithParam<Subject> {
     if (stream->Write(hello) && stream->Read(&answer)) context.TryCancel();
     return stream->Finish();
   }
-  // The store itself makes space when it deletes what it has merged, and then rightly recovers: that space
-  // is filled, too.
+  // The store itself makes space when it deletes what it has merged, and then rightly recovers:
+  // that space is filled, too.
   grpc::Status FillUntilRefused(std::uint64_t left) {
     const auto deadline = std::chrono::steady_clock::now() + 15s;
     grpc::Status answered;
@@ -150,7 +152,8 @@ class DiskFullTest : public ::testing::TestWithParam<Subject> {
     grpc::ClientContext context;
     const grpc::Status asked = query_->GetRun(&context, request, &response);
     ASSERT_TRUE(asked.ok()) << asked.error_message();
-    for (const auto& rank : response.attempts(0).ranks()) EXPECT_GE(rank.records(), acked[rank.rank()]);
+    for (const auto& rank : response.attempts(0).ranks())
+      EXPECT_GE(rank.records(), acked[rank.rank()]);
     v1::GetSeriesRequest series;
     series.set_run("load");
     series.set_activation(testing::WriterActivation(3));
@@ -158,7 +161,8 @@ class DiskFullTest : public ::testing::TestWithParam<Subject> {
     grpc::ClientContext again;
     const grpc::Status read = query_->GetSeries(&again, series, &points);
     EXPECT_TRUE(read.ok()) << read.error_message();
-    EXPECT_GE(static_cast<std::uint64_t>(points.records_size()), (acked[0] + acked[1]) / kWriterRecords - 2);
+    EXPECT_GE(static_cast<std::uint64_t>(points.records_size()),
+              (acked[0] + acked[1]) / kWriterRecords - 2);
   }
 
   SmallDisk disk_{"size=96m,mode=0700"};
@@ -192,8 +196,10 @@ TEST_P(DiskFullTest, IngestIsRefusedQueriesGoOnAndIngestRecoversByItself) {
   await_progress();
   for (int round = 0; round < 3; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
-    const grpc::Status refused = FillUntilRefused(round % 2 == 0 ? 0 : 512 << 10);  // the threshold is larger
-    EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+    const grpc::Status refused =
+        FillUntilRefused(round % 2 == 0 ? 0 : 512 << 10);  // the threshold is larger
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+        << refused.error_message();
     EXPECT_THAT(refused.error_message(), AnyOf(HasSubstr("free some"), HasSubstr("free space")));
     ExpectAnswers(writers);
     disk_.Free();
@@ -231,12 +237,13 @@ TEST_P(DiskFullTest, IngestIsRefusedQueriesGoOnAndIngestRecoversByItself) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Daemons, DiskFullTest,
-    ::testing::Values(Subject{"Product", PRODUCT_DAEMON, {}, false},
-                      Subject{
-                          "SmallMemtables", FAILPOINT_DAEMON, {"STATCOLLECT_MEMTABLE_BYTES=65536"}, true}),
-    [](const auto& subject) { return std::string(subject.param.name); });
+INSTANTIATE_TEST_SUITE_P(Daemons, DiskFullTest,
+                         ::testing::Values(Subject{"Product", PRODUCT_DAEMON, {}, false},
+                                           Subject{"SmallMemtables",
+                                                   FAILPOINT_DAEMON,
+                                                   {"STATCOLLECT_MEMTABLE_BYTES=65536"},
+                                                   true}),
+                         [](const auto& subject) { return std::string(subject.param.name); });
 
 }  // namespace
 }  // namespace statcollect

@@ -1,4 +1,5 @@
-// The real daemon, ended with SIGKILL at random moments and at every failpoint, under load from real agents.
+// The real daemon, ended with SIGKILL at random moments and at every failpoint, under load from
+// real agents.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -80,8 +81,8 @@ class KillTest : public ::testing::Test {
     daemon_ = std::make_unique<Daemon>(FAILPOINT_DAEMON, directory_ + "/data", FreePort());
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
-    stub_ = v1::Query::NewStub(
-        grpc::CreateCustomChannel(daemon_->address(), grpc::InsecureChannelCredentials(), arguments));
+    stub_ = v1::Query::NewStub(grpc::CreateCustomChannel(
+        daemon_->address(), grpc::InsecureChannelCredentials(), arguments));
   }
   ~KillTest() override {
     daemon_.reset();
@@ -98,7 +99,8 @@ class KillTest : public ::testing::Test {
   }
 
   statagent::Options OptionsOf(const std::string& run, std::uint32_t rank, std::uint32_t world) {
-    statagent::Options options{.run = run, .collector = daemon_->address(), .launch = run + "-launch"};
+    statagent::Options options{
+        .run = run, .collector = daemon_->address(), .launch = run + "-launch"};
     options.rank = rank;
     options.world_size = world;
     options.connect_timeout = 10s;
@@ -144,15 +146,16 @@ class KillTest : public ::testing::Test {
     for (std::size_t i = 0; i < writers.size(); ++i) {
       while (writers[i]->acked() == before[i]) {
         if (daemon_->WaitFor(0ms)) return;
-        ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "rank " << i << " gets nothing acknowledged";
+        ASSERT_LT(std::chrono::steady_clock::now(), deadline)
+            << "rank " << i << " gets nothing acknowledged";
         std::this_thread::sleep_for(2ms);
       }
     }
     slowest_progress_ = std::max(slowest_progress_, std::chrono::steady_clock::now() - begin);
   }
 
-  // One kill under load, at a failpoint or (without a name) at a random moment; then a start, after which nothing
-  // acknowledged is missing. True: it died there.
+  // One kill under load, at a failpoint or (without a name) at a random moment; then a start, after
+  // which nothing acknowledged is missing. True: it died there.
   bool KillOnce(const std::string& place, const std::vector<std::unique_ptr<Writer>>& writers,
                 bool patient = false) {
     daemon_->Kill();  // the quiet one of the round before
@@ -197,7 +200,8 @@ TEST_F(KillTest, NothingAcknowledgedIsLostAndNothingIsThereTwice) {
 
   const std::set<std::string> names = Failpoints();
   std::vector<std::string> plan(names.begin(), names.end());
-  plan.resize(std::max<std::size_t>(FaultRounds(plan.size() + 8), plan.size()));  // the others: at random
+  plan.resize(
+      std::max<std::size_t>(FaultRounds(plan.size() + 8), plan.size()));  // the others: at random
   for (std::size_t i = names.size(); i < plan.size(); ++i) {
     if (i % 3 == 0)
       plan[i] = *std::next(names.begin(), static_cast<std::ptrdiff_t>(random_() % names.size()));
@@ -212,7 +216,8 @@ TEST_F(KillTest, NothingAcknowledgedIsLostAndNothingIsThereTwice) {
   }
   // What takes some luck to pass in a round, once more until it was passed.
   for (const std::string& place : names) {
-    for (int tries = 0; died[place] == 0 && tries < kMoreTries && !HasFailure(); ++tries, ++rounds) {
+    for (int tries = 0; died[place] == 0 && tries < kMoreTries && !HasFailure();
+         ++tries, ++rounds) {
       SCOPED_TRACE("once more: " + place);
       if (KillOnce(place, writers, /*patient=*/true)) ++died[place];
     }
@@ -273,13 +278,14 @@ TEST_F(KillTest, NothingAcknowledgedIsLostAndNothingIsThereTwice) {
     if (died[name] == 0) quiet += " " + name;
   }
   std::cout << rounds << " kills, " << at_failpoints << " of them at " << names.size()
-            << " failpoints (not passed in time:" << (quiet.empty() ? " none" : quiet) << "); " << total
-            << " records of " << kWriters << " ranks; slowest start "
+            << " failpoints (not passed in time:" << (quiet.empty() ? " none" : quiet) << "); "
+            << total << " records of " << kWriters << " ranks; slowest start "
             << std::chrono::duration_cast<std::chrono::milliseconds>(slowest_start_).count()
             << " ms, slowest first acknowledgement of all ranks after it "
-            << std::chrono::duration_cast<std::chrono::milliseconds>(slowest_progress_).count() << " ms"
-            << std::endl;
-  EXPECT_EQ(quiet, "") << "failpoints that were never passed: the load does not reach them any more";
+            << std::chrono::duration_cast<std::chrono::milliseconds>(slowest_progress_).count()
+            << " ms" << std::endl;
+  EXPECT_EQ(quiet, "")
+      << "failpoints that were never passed: the load does not reach them any more";
   EXPECT_LT(slowest_start_, 10s);
 }
 

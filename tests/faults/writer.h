@@ -1,5 +1,5 @@
-// A rank under load, with a ledger: what it handed to its agent, and a check that the store holds exactly
-// that.
+// A rank under load, with a ledger: what it handed to its agent, and a check that the store holds
+// exactly that.
 #ifndef STATCOLLECT_TESTS_FAULTS_WRITER_H_
 #define STATCOLLECT_TESTS_FAULTS_WRITER_H_
 
@@ -20,14 +20,15 @@
 namespace statcollect::testing {
 
 inline constexpr std::uint32_t kWriterActivations = 20;
-inline constexpr std::uint64_t kWriterRecords = kWriterActivations + 2;  // a step: with a scalar and its end
+inline constexpr std::uint64_t kWriterRecords =
+    kWriterActivations + 2;  // a step: with a scalar and its end
 
 using Values = std::array<float, 4>;
 
 inline Values ValuesOf(std::uint32_t rank, std::uint64_t step, std::uint32_t activation) {
   const std::uint64_t mix = (step * 1000 + activation) * 0x9e3779b97f4a7c15u + rank;
-  return {static_cast<float>(rank) + 1, static_cast<float>(step % 65536), static_cast<float>(activation),
-          static_cast<float>(mix >> 44)};
+  return {static_cast<float>(rank) + 1, static_cast<float>(step % 65536),
+          static_cast<float>(activation), static_cast<float>(mix >> 44)};
 }
 
 inline statagent::TensorView ViewOf(const Values& values) {
@@ -39,7 +40,8 @@ inline std::string WriterActivation(std::uint32_t i) { return "layer." + std::to
 
 class Writer {
  public:
-  Writer(statagent::Options options, std::chrono::microseconds pause) : rank_(*options.rank), pause_(pause) {
+  Writer(statagent::Options options, std::chrono::microseconds pause)
+      : rank_(*options.rank), pause_(pause) {
     auto started = statagent::Agent::Start(std::move(options));
     EXPECT_TRUE(started.ok()) << started.status().message();
     if (started.ok()) agent_ = *std::move(started);
@@ -82,8 +84,8 @@ class Writer {
   std::uint64_t steps_ = 0;
 };
 
-// The store has a prefix of what a writer of that rank writes: no gap, nothing twice, values as they were,
-// and a watermark that agrees. Returns the records.
+// The store has a prefix of what a writer of that rank writes: no gap, nothing twice, values as
+// they were, and a watermark that agrees. Returns the records.
 inline std::uint64_t CheckWritersPrefix(Store& store, AttemptId attempt, std::uint32_t rank,
                                         const RankMeta& meta) {
   std::uint64_t records = 0, next_step = 0;
@@ -100,7 +102,8 @@ inline std::uint64_t CheckWritersPrefix(Store& store, AttemptId attempt, std::ui
       EXPECT_EQ(defs->at(columns.activation[i]).key.name, WriterActivation(next));
       const Values values = ValuesOf(rank, next_step, next);
       const auto expected = statagent::Compute(ViewOf(values));
-      EXPECT_EQ(columns.stats[i].hash, expected->hash) << "step " << next_step << ", activation " << next;
+      EXPECT_EQ(columns.stats[i].hash, expected->hash)
+          << "step " << next_step << ", activation " << next;
       EXPECT_EQ(columns.stats[i].l2, expected->l2);
       ++next;
       if (::testing::Test::HasFailure()) return records;

@@ -1,6 +1,6 @@
-// What somebody sends before anybody knows who it is: fields with a token, a project, a certificate; and the files and
-// flags that say who may do what. Nothing of it may be taken for a token, and what is read must be read again from its
-// own text.
+// What somebody sends before anybody knows who it is: fields with a token, a project, a
+// certificate; and the files and flags that say who may do what. Nothing of it may be taken for a
+// token, and what is read must be read again from its own text.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,16 +56,21 @@ void TryCheck(const std::string& text) {
   const std::string method = "/statcollect.v1.Query/Diff";
   const std::string bearer = "Bearer " + text;
   for (const std::string& field : {text, bearer}) {
-    const auto checked = (*access)->Check({.authorization = {field}, .method = method, .address = text});
+    const auto checked =
+        (*access)->Check({.authorization = {field}, .method = method, .address = text});
     Require(!checked.ok() && !checked.status().message().empty());
   }
   Require(
-      !(*access)->Check({.authorization = {}, .method = method, .address = "x", .certificate = {text}}).ok());
-  Require(!(*access)
-               ->Check({.authorization = {text, text}, .method = text, .address = "x", .project = {text}})
-               .ok());
-  const auto open =
-      (*access)->Check({.authorization = {}, .method = "/healthz", .address = "x", .project = {text}});
+      !(*access)
+           ->Check({.authorization = {}, .method = method, .address = "x", .certificate = {text}})
+           .ok());
+  Require(
+      !(*access)
+           ->Check(
+               {.authorization = {text, text}, .method = text, .address = "x", .project = {text}})
+           .ok());
+  const auto open = (*access)->Check(
+      {.authorization = {}, .method = "/healthz", .address = "x", .project = {text}});
   Require(open.ok() == statcollect::ValidateProjectName(text).ok());
 }
 
@@ -81,7 +86,8 @@ void TryFiles(const std::string& text) {
 
 void TryCertificate(const std::uint8_t* data, std::size_t size) {
   const unsigned char* at = data;
-  const statcollect::tls::CertificatePointer certificate(d2i_X509(nullptr, &at, static_cast<long>(size)));
+  const statcollect::tls::CertificatePointer certificate(
+      d2i_X509(nullptr, &at, static_cast<long>(size)));
   if (certificate == nullptr) return;
   for (const std::string& name : statcollect::tls::NamesOf(certificate.get())) {
     Require(!name.empty());

@@ -1,4 +1,5 @@
-// The key frame that relative blocks of the fuzz corpus lean on, and a later block of the same activations.
+// The key frame that relative blocks of the fuzz corpus lean on, and a later block of the same
+// activations.
 #ifndef STATCOLLECT_TESTS_FUZZ_BLOCKS_H_
 #define STATCOLLECT_TESTS_FUZZ_BLOCKS_H_
 

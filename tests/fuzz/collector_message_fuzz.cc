@@ -1,5 +1,5 @@
-// What a collector sends to an agent: the decoder written by hand against protobuf's, and the send window behind it,
-// whose counts must agree whatever is acknowledged.
+// What a collector sends to an agent: the decoder written by hand against protobuf's, and the send
+// window behind it, whose counts must agree whatever is acknowledged.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -63,7 +63,8 @@ void Take(SendWindow* window, Counts* counts, const wire::CollectorMessage& mess
 
 }  // namespace
 
-// Messages, each behind one byte of length; a byte of 0 instead has the agent send what it may, and submit more.
+// Messages, each behind one byte of length; a byte of 0 instead has the agent send what it may, and
+// submit more.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   (void)wire::Decode(all);
@@ -73,7 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::size_t length = data[at++];
     if (length == 0) {
       while (window.TakeNext() != nullptr) continue;
-      if (window.HasRoom()) Add(&window, &counts, 1 + data[at - 1] % 5 + static_cast<std::uint32_t>(at % 3));
+      if (window.HasRoom())
+        Add(&window, &counts, 1 + data[at - 1] % 5 + static_cast<std::uint32_t>(at % 3));
       continue;
     }
     const std::string_view bytes = all.substr(at, length);

@@ -1,4 +1,5 @@
-// Other tools' dumps: the first byte says which. What a reader hands on is what the collector takes.
+// Other tools' dumps: the first byte says which. What a reader hands on is what the collector
+// takes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -42,7 +43,8 @@ void ReadOrt(std::string_view text, bool trust_std) {
   while (true) {
     const auto more = ReadOrtRecord(lines, true, &record);
     if (!more.ok() || !*more) return;
-    if (record.dtype != DType::kUnspecified) (void)MustBeTaken(ToObservation(record, trust_std, &tally));
+    if (record.dtype != DType::kUnspecified)
+      (void)MustBeTaken(ToObservation(record, trust_std, &tally));
   }
 }
 

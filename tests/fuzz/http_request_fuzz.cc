@@ -1,5 +1,5 @@
-// What clients of the HTTP interface send: query parameters and JSON bodies, for a request with fields of every sort.
-// What is taken from a body must be taken again from its own JSON.
+// What clients of the HTTP interface send: query parameters and JSON bodies, for a request with
+// fields of every sort. What is taken from a body must be taken again from its own JSON.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

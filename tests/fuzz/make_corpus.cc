@@ -75,8 +75,10 @@ void WriteSessions(const SessionInfo& info, const Write& write) {
   *one.mutable_batch() = ToWire(first, {});
   *two.mutable_batch() = ToWire(second, first.layouts);
   *goodbye.mutable_goodbye()->mutable_counters() = ToWire(AgentCounters{.produced = 9, .acked = 9});
-  const std::string begin = Step(kMessage, &hello) + Step(kAdmit) + Step(kWritten) + Step(kMessage, &one);
-  write("session_states", "whole", begin + Step(kMessage, &two) + Step(kMessage, &goodbye) + Step(kWritten));
+  const std::string begin =
+      Step(kMessage, &hello) + Step(kAdmit) + Step(kWritten) + Step(kMessage, &one);
+  write("session_states", "whole",
+        begin + Step(kMessage, &two) + Step(kMessage, &goodbye) + Step(kWritten));
   write("session_states", "again",
         begin + Step(kMessage + kSecond, &hello) + Step(kAdmit) + Step(kMessage + kSecond, &one) +
             Step(kMessage + kSecond, &two) + Step(kMessage, &two));
@@ -109,8 +111,10 @@ void WriteAnswers(const Write& write) {
 
 template <typename Write>
 void WriteTexts(const Write& write) {
-  write("http_request", "query", "run_a=base&run_b=pr&ranks=0,1&ranks=4&all&tolerance=1e-3&steps=0-9");
-  write("http_request", "body", R"({"run_a": "base", "run_b": "p\u00e9", "ranks": [0, "1"], "steps": null})");
+  write("http_request", "query",
+        "run_a=base&run_b=pr&ranks=0,1&ranks=4&all&tolerance=1e-3&steps=0-9");
+  write("http_request", "body",
+        R"({"run_a": "base", "run_b": "p\u00e9", "ranks": [0, "1"], "steps": null})");
   write("http_request", "series", "run=base&activation=layer.0&kind=output&rank=0");
   write("config_file", "all",
         "data-dir = \"/d\"\nlisten = \"127.0.0.1:7433\"\nhttp = \"off\"\ndurability = \"process\"\n"
@@ -127,11 +131,12 @@ std::string QueryOp(fuzz::Op op, std::initializer_list<int> bytes) {
 // As QueryInput::Number reads it.
 int QueryNumber(std::uint64_t number) {
   const auto end = std::find(fuzz::kEnds.begin(), fuzz::kEnds.end(), number);
-  return number < 16 ? static_cast<int>(number) : 0x40 + static_cast<int>(end - fuzz::kEnds.begin());
+  return number < 16 ? static_cast<int>(number)
+                     : 0x40 + static_cast<int>(end - fuzz::kEnds.begin());
 }
 
-// Every question about two runs, whole and cut over ranks, with statistics in the first steps and around `last`, and a
-// scalar at `last`; its fields left out, and set to something.
+// Every question about two runs, whole and cut over ranks, with statistics in the first steps and
+// around `last`, and a scalar at `last`; its fields left out, and set to something.
 template <typename Write>
 void WriteQuestions(const Write& write) {
   const auto world = [](fuzz::Op observe, std::uint64_t last) {
@@ -155,7 +160,8 @@ void WriteQuestions(const Write& write) {
     seed("", world(fuzz::Op::kObserve, (std::uint64_t{1} << 63) - 1), "");
     seed("_of_parts", world(fuzz::Op::kPart, ~std::uint64_t{0}), {0, 1});
     std::string fields;
-    for (int field = 0; field < 48; ++field) fields += static_cast<char>(field % 3 == 0 ? 1 : field * 37);
+    for (int field = 0; field < 48; ++field)
+      fields += static_cast<char>(field % 3 == 0 ? 1 : field * 37);
     seed("_with_fields", world(fuzz::Op::kObserve, ~std::uint64_t{0} - 1), fields);
   }
 }
@@ -181,7 +187,8 @@ int main(int argc, char** argv) {
   rank.durable_seq = 7;
   rank.first_step = 1;
   rank.dropped = {{"buffer_full", 3}};
-  stored("attempt", 0, Payload(Encode(AttemptMeta{.id = 3, .number = 1, .run = "base", .world_size = 2})));
+  stored("attempt", 0,
+         Payload(Encode(AttemptMeta{.id = 3, .number = 1, .run = "base", .world_size = 2})));
   stored("hello", 1, Payload(Encode(info)));
   stored("rank", 2, Payload(Encode(rank)));
   stored("activation", 3, Payload(Encode(batch.activations[0])));
@@ -201,20 +208,22 @@ int main(int argc, char** argv) {
   stored("step", 7, Payload(Encode(batch.steps[0])));
   stored("key", 8, EncodeStatKey({.attempt = 1, .rank = 2, .step = 3, .activation = 4}));
   stored("steps", 9, "0-9,20,100-,every=10");
-  stored("capture_head", 0xf0, Payload(Encode(CaptureHead{.layout = 1, .elements = 300, .bytes = 1200})));
+  stored("capture_head", 0xf0,
+         Payload(Encode(CaptureHead{.layout = 1, .elements = 300, .bytes = 1200})));
   stored("capture_key", 0xf1,
          EncodeCaptureKey({.attempt = 1, .rank = 2, .part = 'd', .step = 3, .activation = 4}));
-  stored("capture_requests", 0xf2,
-         EncodeCaptureRequests({{.id = 7,
-                                 .attempt = 3,
-                                 .ranks = {0, 1},
-                                 .asked_unix_nanos = 5,
-                                 .spec = *CaptureSpec::Parse("blocks.1.ln2@3:kind=output,path=0")}}));
+  stored(
+      "capture_requests", 0xf2,
+      EncodeCaptureRequests({{.id = 7,
+                              .attempt = 3,
+                              .ranks = {0, 1},
+                              .asked_unix_nanos = 5,
+                              .spec = *CaptureSpec::Parse("blocks.1.ln2@3:kind=output,path=0")}}));
   stored("capture_specs", 0xf3,
          "blocks.1.ln2@3; fc@0-9,every=3:kind=grad_output,path=0,call=1,bytes_max=4096");
   stored("exponents", 0xf4,
-         Payload(Encode(
-             ExponentRecord{.step = 7, .activation = 3, .layout = 2, .lowest = -25, .counts = {300, 0, 1}})));
+         Payload(Encode(ExponentRecord{
+             .step = 7, .activation = 3, .layout = 2, .lowest = -25, .counts = {300, 0, 1}})));
   std::vector<std::uint32_t> first_step;
   for (std::uint32_t i = 0; i < 6; ++i) first_step.push_back(i);
   BlockColumns block;
@@ -223,7 +232,8 @@ int main(int argc, char** argv) {
   stored("block", 11, Payload(encoded.stats));
   const auto with_sums = [&](const char* name, const EncodedBlock& one) {
     const std::string stats = Payload(one.stats), sums = one.sums.empty() ? "" : Payload(one.sums);
-    const std::string length = {static_cast<char>(stats.size() >> 8), static_cast<char>(stats.size())};
+    const std::string length = {static_cast<char>(stats.size() >> 8),
+                                static_cast<char>(stats.size())};
     stored(name, 10, length + stats + sums);
   };
   const BlockColumns frame = fuzz::Block(0), later = fuzz::Block(1);
@@ -232,8 +242,12 @@ int main(int argc, char** argv) {
   with_sums("same", EncodeBlock(frame, frame.Digest(), frame, 1));
   write("wire_batch", "batch", ToWire(batch, {}).SerializeAsString());
   RecordBatch captured = batch;
-  captured.captures = {
-      {.step = 0, .activation = 0, .layout = 1, .elements = 16, .offset = 8, .data = std::string(120, 'v')}};
+  captured.captures = {{.step = 0,
+                        .activation = 0,
+                        .layout = 1,
+                        .elements = 16,
+                        .offset = 8,
+                        .data = std::string(120, 'v')}};
   RecordBatch placed = batch;
   zigzag.id = static_cast<std::uint32_t>(placed.layouts.size());
   flat.id = zigzag.id + 1;

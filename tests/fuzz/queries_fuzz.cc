@@ -1,5 +1,6 @@
-// All queries, with any fields, about runs whose steps, ranks, calls, micro-batches and launches lie at the ends of their
-// types. Every query ends; so it does where its client leaves while it reads, and then it reads no further.
+// All queries, with any fields, about runs whose steps, ranks, calls, micro-batches and launches
+// lie at the ends of their types. Every query ends; so it does where its client leaves while it
+// reads, and then it reads no further.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -74,9 +75,11 @@ void FillOne(fuzz::QueryInput& in, const FieldDescriptor& field, Message& messag
     case FieldDescriptor::CPPTYPE_UINT32:
       return put(&Reflection::SetUInt32, &Reflection::AddUInt32, in.Small());
     case FieldDescriptor::CPPTYPE_INT64:
-      return put(&Reflection::SetInt64, &Reflection::AddInt64, static_cast<std::int64_t>(in.Number()));
+      return put(&Reflection::SetInt64, &Reflection::AddInt64,
+                 static_cast<std::int64_t>(in.Number()));
     case FieldDescriptor::CPPTYPE_INT32:
-      return put(&Reflection::SetInt32, &Reflection::AddInt32, static_cast<std::int32_t>(in.Small()));
+      return put(&Reflection::SetInt32, &Reflection::AddInt32,
+                 static_cast<std::int32_t>(in.Small()));
     case FieldDescriptor::CPPTYPE_BOOL:
       return put(&Reflection::SetBool, &Reflection::AddBool, in.Flag());
     case FieldDescriptor::CPPTYPE_DOUBLE:
@@ -87,8 +90,8 @@ void FillOne(fuzz::QueryInput& in, const FieldDescriptor& field, Message& messag
       return put(&Reflection::SetEnumValue, &Reflection::AddEnumValue,
                  static_cast<int>(in.Byte() % (field.enum_type()->value_count() + 1)));
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return Fill(
-          in, field.is_repeated() ? *to.AddMessage(&message, &field) : *to.MutableMessage(&message, &field));
+      return Fill(in, field.is_repeated() ? *to.AddMessage(&message, &field)
+                                          : *to.MutableMessage(&message, &field));
   }
 }
 
@@ -192,7 +195,9 @@ Status SaveNoise(const Asked& asked) {
   return saved.status();
 }
 
-Status DeleteNoise(const Asked& asked) { return asked.engine.DeleteNoise(asked.in.Run(), asked.stop); }
+Status DeleteNoise(const Asked& asked) {
+  return asked.engine.DeleteNoise(asked.in.Run(), asked.stop);
+}
 
 Status GetHeatMap(const Asked& asked) {
   v1::GetHeatMapRequest request;
@@ -208,7 +213,8 @@ Status ListRuns(const Asked& asked) {
 const std::map<std::string, Question>& Questions() {
   static const Question events = Leaf<v1::ListEventsRequest>(query::ListEvents);
   static const std::map<std::string, Question> all = {
-#define STATCOLLECT_ASK_LEAF(Method, Response, pool) {#Method, Leaf<v1::Method##Request>(query::Method)},
+#define STATCOLLECT_ASK_LEAF(Method, Response, pool) \
+  {#Method, Leaf<v1::Method##Request>(query::Method)},
       STATCOLLECT_LEAF_QUERIES(STATCOLLECT_ASK_LEAF)
 #undef STATCOLLECT_ASK_LEAF
           {"ListRuns", ListRuns},
@@ -217,10 +223,14 @@ const std::map<std::string, Question>& Questions() {
       {"FollowRuns", ListRuns},  // likewise
       {"GetHeatMap", GetHeatMap},
       {"ReadRecords", ReadRecords},
-      {"GetStatMap", Plain<v1::GetStatMapRequest, v1::GetStatMapResponse>(&QueryEngine::GetStatMap)},
-      {"ProposeMap", Plain<v1::ProposeMapRequest, v1::ProposeMapResponse>(&QueryEngine::ProposeMap)},
-      {"CompareConfig", Plain<v1::CompareConfigRequest, v1::ConfigReport>(&QueryEngine::CompareConfig)},
-      {"CheckRanks", WithProgress<v1::CheckRanksRequest, v1::RanksReport>(&QueryEngine::CheckRanks)},
+      {"GetStatMap",
+       Plain<v1::GetStatMapRequest, v1::GetStatMapResponse>(&QueryEngine::GetStatMap)},
+      {"ProposeMap",
+       Plain<v1::ProposeMapRequest, v1::ProposeMapResponse>(&QueryEngine::ProposeMap)},
+      {"CompareConfig",
+       Plain<v1::CompareConfigRequest, v1::ConfigReport>(&QueryEngine::CompareConfig)},
+      {"CheckRanks",
+       WithProgress<v1::CheckRanksRequest, v1::RanksReport>(&QueryEngine::CheckRanks)},
       {"SaveNoise", SaveNoise},
       {"DeleteNoise", DeleteNoise},
       {"ReadCapture", ReadCapture},
@@ -231,7 +241,8 @@ const std::map<std::string, Question>& Questions() {
 
 // In the order of the proto, which new ones extend.
 const google::protobuf::MethodDescriptor& QuestionOf(std::uint8_t byte) {
-  static const auto& service = *v1::ListRunsRequest::descriptor()->file()->FindServiceByName("Query");
+  static const auto& service =
+      *v1::ListRunsRequest::descriptor()->file()->FindServiceByName("Query");
   return *service.method(byte % service.method_count());
 }
 
@@ -243,7 +254,8 @@ struct Ended {
 };
 
 // `in`: its fields. `stop_at`: the read at which its client leaves; 0: it stays.
-Ended Ask(fuzz::QueryWorld& world, const std::string& name, fuzz::QueryInput& in, std::uint64_t stop_at) {
+Ended Ask(fuzz::QueryWorld& world, const std::string& name, fuzz::QueryInput& in,
+          std::uint64_t stop_at) {
   const auto found = Questions().find(name);
   if (found == Questions().end()) Fail("no question for Query." + name + "; add it to Questions()");
   std::stop_source stop;
@@ -260,7 +272,8 @@ Ended Ask(fuzz::QueryWorld& world, const std::string& name, fuzz::QueryInput& in
   world.store().OnRead({});
   ended.reads = world.store().reads() - before;
   if (stop.stop_requested() && ended.reads > stop_at + kThreadsOfAQuery)
-    Fail(name + " read " + std::to_string(ended.reads - stop_at) + " times after its client had left");
+    Fail(name + " read " + std::to_string(ended.reads - stop_at) +
+         " times after its client had left");
   return ended;
 }
 
@@ -285,7 +298,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (whole.reads == 0) continue;
     const Ended left = Ask(world, name, again, 1 + leaves % whole.reads);
     const bool changes = name == "SaveNoise" || name == "DeleteNoise";
-    if (!changes && left.status.code() != Code::kCancelled && left.status.code() != whole.status.code())
+    if (!changes && left.status.code() != Code::kCancelled &&
+        left.status.code() != whole.status.code())
       Fail(name + ", whose client had left, ended with: " + left.status.message());
   }
   return 0;

@@ -1,5 +1,5 @@
-// What the fuzz target of queries reads: a world of runs, and questions about it, as bytes. Numbers are mostly those at the
-// ends of their types.
+// What the fuzz target of queries reads: a world of runs, and questions about it, as bytes. Numbers
+// are mostly those at the ends of their types.
 #ifndef STATCOLLECT_TESTS_FUZZ_QUERY_INPUT_H_
 #define STATCOLLECT_TESTS_FUZZ_QUERY_INPUT_H_
 
@@ -13,7 +13,8 @@
 
 namespace statcollect::fuzz {
 
-// An operation is one of these bytes (modulo kOpCount) and what follows it, which QueryWorld and the target read.
+// An operation is one of these bytes (modulo kOpCount) and what follows it, which QueryWorld and
+// the target read.
 enum class Op : std::uint8_t {
   kLaunch,     // run, world size
   kObserve,    // rank, step, key, tensor
@@ -30,11 +31,16 @@ enum class Op : std::uint8_t {
 inline constexpr std::size_t kOpCount = static_cast<std::size_t>(Op::kAsk) + 1;
 
 inline constexpr std::array<std::string_view, 4> kRuns = {"a", "b", "c", "no-such-run"};
-inline constexpr std::array<std::string_view, 8> kTensors = {"x",   "y",       "layer.0.weight", "layer.1",
-                                                             "ids", "loss_fn", "module.x",       "z"};
-inline constexpr std::array<std::string_view, 8> kScalars = {
-    "loss",    "grad_norm", "optimizer/group0/lr", "optimizer/group0/weight_decay", "loss_scale", "rng/cpu",
-    "lm loss", "other"};
+inline constexpr std::array<std::string_view, 8> kTensors = {
+    "x", "y", "layer.0.weight", "layer.1", "ids", "loss_fn", "module.x", "z"};
+inline constexpr std::array<std::string_view, 8> kScalars = {"loss",
+                                                             "grad_norm",
+                                                             "optimizer/group0/lr",
+                                                             "optimizer/group0/weight_decay",
+                                                             "loss_scale",
+                                                             "rng/cpu",
+                                                             "lm loss",
+                                                             "other"};
 
 constexpr std::uint64_t Power(unsigned exponent) { return std::uint64_t{1} << exponent; }
 // Of numbers; a byte of 0x40.. chooses one.

@@ -1,5 +1,5 @@
-// Runs in a store in memory, as the bytes of QueryInput say: records that a collector accepts, at any step, rank, call,
-// micro-batch and launch.
+// Runs in a store in memory, as the bytes of QueryInput say: records that a collector accepts, at
+// any step, rank, call, micro-batch and launch.
 #ifndef STATCOLLECT_TESTS_FUZZ_QUERY_WORLD_H_
 #define STATCOLLECT_TESTS_FUZZ_QUERY_WORLD_H_
 
@@ -45,9 +45,11 @@ class QueryWorld {
         return;
       }
       case Op::kMemory: {
-        MemoryRecord record{.step = step, .micro_batch = in.Small(), .phase = MemoryPhase::kPostForward};
+        MemoryRecord record{
+            .step = step, .micro_batch = in.Small(), .phase = MemoryPhase::kPostForward};
         if (in.Flag()) record.module = "layer.1";
-        record.present = in.Small() & (BitOf(static_cast<MemoryQuantity>(kMemoryQuantityCount)) - 1);
+        record.present =
+            in.Small() & (BitOf(static_cast<MemoryQuantity>(kMemoryQuantityCount)) - 1);
         launch.writer.Memory(rank, std::move(record));
         return;
       }
@@ -62,8 +64,8 @@ class QueryWorld {
       case Op::kExponents: {
         const TensorKey key = Key(in);
         if (launch.exponents.insert({rank, step, key}).second)
-          launch.writer.Exponents(rank, step, key, Plain(), static_cast<std::int32_t>(in.Byte() % 64) - 32,
-                                  {3});
+          launch.writer.Exponents(rank, step, key, Plain(),
+                                  static_cast<std::int32_t>(in.Byte() % 64) - 32, {3});
         return;
       }
       case Op::kEvent:
@@ -114,7 +116,8 @@ class QueryWorld {
     return key;
   }
 
-  void Observe(Launched& launch, std::uint32_t rank, std::uint64_t step, QueryInput& in, bool part) {
+  void Observe(Launched& launch, std::uint32_t rank, std::uint64_t step, QueryInput& in,
+               bool part) {
     TensorKey key = Key(in);
     testing::Tensor tensor;
     for (int size = 1 + in.Byte() % 3; size > 0; --size) tensor.values.push_back(in.Real());
@@ -132,7 +135,8 @@ class QueryWorld {
       layout.placement->pieces = std::max<std::uint32_t>(2, in.Small());
       layout.placement->piece = rank % layout.placement->pieces;
     }
-    launch.writer.Record(rank, step, key, layout, testing::StatsOf(tensor), testing::SketchOf(tensor, 16));
+    launch.writer.Record(rank, step, key, layout, testing::StatsOf(tensor),
+                         testing::SketchOf(tensor, 16));
   }
 
   void Tell(Launched& launch, std::uint32_t rank, std::uint64_t step, QueryInput& in) {
@@ -143,15 +147,17 @@ class QueryWorld {
     if (kind == "setting_changed")
       fields = {{"key", "optimizer.group0.lr"}, {"from", std::to_string(in.Real())}, {"to", "2"}};
     if (kind == "overhead")
-      fields = {
-          {"announce", "1"}, {"first", std::to_string(in.Number())}, {"last", std::to_string(in.Number())}};
+      fields = {{"announce", "1"},
+                {"first", std::to_string(in.Number())},
+                {"last", std::to_string(in.Number())}};
     launch.writer.Event(rank, step, kind, "text", std::move(fields));
   }
 
   void Set(Launched& launch, std::uint32_t rank, QueryInput& in) {
     static constexpr std::array<std::string_view, 8> kKeys = {
-        "recording.full_steps", "recording.agent_steps", "recording.watch.steps", "optimizer.group0.lr",
-        "model.layer.1.eps",    "model.tied.x",          "recording.overhead",    "parallel.tensor"};
+        "recording.full_steps", "recording.agent_steps", "recording.watch.steps",
+        "optimizer.group0.lr",  "model.layer.1.eps",     "model.tied.x",
+        "recording.overhead",   "parallel.tensor"};
     auto& settings = launch.settings[rank];
     const std::string key(in.OneOf(kKeys));
     settings[key] = key == "recording.full_steps"
@@ -169,8 +175,8 @@ class QueryWorld {
     launch.writer.Observe(rank, step, key, Plain());
     Commit();
     const auto defs = *store_.Activations(launch.id, rank);
-    const auto def =
-        std::find_if(defs.begin(), defs.end(), [&](const TensorDef& each) { return each.key == key; });
+    const auto def = std::find_if(defs.begin(), defs.end(),
+                                  [&](const TensorDef& each) { return each.key == key; });
     if (in.Flag()) Ask(launch, rank, step, key);
     RecordBatch batch;
     batch.captures.push_back({.step = step,
@@ -179,7 +185,8 @@ class QueryWorld {
                               .elements = 2,
                               .offset = 0,
                               .data = in.Flag() ? "12345678" : "1234"});
-    // Not through the writer, which has none; its next batch takes the number, which nothing here depends on.
+    // Not through the writer, which has none; its next batch takes the number, which nothing here
+    // depends on.
     RankMeta meta = store_.Ranks(launch.id)->at(rank);
     batch.first_seq = meta.durable_seq + 1;
     const AppendItem item{.attempt = launch.id, .rank = rank, .batch = &batch, .meta = &meta};

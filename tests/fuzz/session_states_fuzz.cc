@@ -1,6 +1,7 @@
-// Two streams of a collector and what befalls them, in any order: hellos, batches, goodbyes, the end of reading, a
-// cancelled call, a write that is done. Each stream ends once, nothing is stored twice or with a gap, and no
-// acknowledgement goes beyond what is stored. The registry, the committer and the streams are the product's.
+// Two streams of a collector and what befalls them, in any order: hellos, batches, goodbyes, the
+// end of reading, a cancelled call, a write that is done. Each stream ends once, nothing is stored
+// twice or with a gap, and no acknowledgement goes beyond what is stored. The registry, the
+// committer and the streams are the product's.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -78,15 +79,16 @@ struct Collector {
   MemoryGates memory{std::size_t{1} << 40, /*parts=*/1,
                      /*threads=*/0};  // never full, so that all work is done on this thread
   std::deque<std::function<void()>> admissions;
-  StreamContext context{.store = store,
-                        .clock = clock,
-                        .registry = registry,
-                        .committer = committer,
-                        .counters = counters,
-                        .admit = [this](const std::string&, std::uint32_t,
-                                        std::function<void()> job) { admissions.push_back(std::move(job)); },
-                        .memory = memory,
-                        .definitions = definitions};
+  StreamContext context{
+      .store = store,
+      .clock = clock,
+      .registry = registry,
+      .committer = committer,
+      .counters = counters,
+      .admit = [this](const std::string&, std::uint32_t,
+                      std::function<void()> job) { admissions.push_back(std::move(job)); },
+      .memory = memory,
+      .definitions = definitions};
 
   void Admit() {
     while (!admissions.empty()) {
@@ -112,8 +114,8 @@ void Read(Call& call, const std::uint8_t* data, std::size_t size) {
 
 }  // namespace
 
-// Each step is a byte (its lowest bit: which stream; the rest: what) and, for a message, two bytes of length and the
-// message.
+// Each step is a byte (its lowest bit: which stream; the rest: what) and, for a message, two bytes
+// of length and the message.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   DefinitionBudget definitions;
   std::vector<std::unique_ptr<Call>> calls;  // a stream may outlive its place
@@ -131,7 +133,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     switch ((step >> 1) % 6) {
       case 0: {
         if (at + 2 > size) break;
-        const std::size_t length = std::min<std::size_t>(data[at] * 256u + data[at + 1], size - at - 2);
+        const std::size_t length =
+            std::min<std::size_t>(data[at] * 256u + data[at + 1], size - at - 2);
         Read(*call, data + at + 2, length);
         at += 2 + length;
         break;

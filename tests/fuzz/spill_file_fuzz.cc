@@ -1,7 +1,7 @@
-// Spill files that anybody may have written: read as `statctl move import spill` reads them. The first byte
-// chooses: 0: the bytes as they are; 1: with every checksum made right, so that what they guard is reached;
-// else the decoders of the parts alone. What a file gives must be within it, and the parts must survive the
-// way back.
+// Spill files that anybody may have written: read as `statctl move import spill` reads them. The
+// first byte chooses: 0: the bytes as they are; 1: with every checksum made right, so that what
+// they guard is reached; else the decoders of the parts alone. What a file gives must be within it,
+// and the parts must survive the way back.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -65,7 +65,8 @@ void ReadFile(const std::string& bytes) {
     return name;
   }();
   const int fd = open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
-  if (fd < 0 || write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) std::abort();
+  if (fd < 0 || write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
+    std::abort();
   close(fd);
   const auto opened = client::SpillReader::Open(path);
   if (!opened.ok()) return;
@@ -85,7 +86,8 @@ void ReadFile(const std::string& bytes) {
 void DecodeParts(std::string bytes) {
   bytes.resize(std::max(bytes.size(), spill::kMarkAt));
   Reseal(&bytes, 0, 32);
-  if (const auto head = spill::DecodeHead(bytes); head.ok() && head->hello_bytes > spill::kHelloBytesMax)
+  if (const auto head = spill::DecodeHead(bytes);
+      head.ok() && head->hello_bytes > spill::kHelloBytesMax)
     std::abort();
   if (const auto mark = spill::DecodeMark(bytes); mark.ok()) {
     const auto again = spill::DecodeMark(spill::EncodeMark(*mark));

@@ -1,6 +1,6 @@
 // Decoders of what is on the disk, with the checksum made right: keys, catalogue values, blocks of
-// statistics. The first byte chooses; an input that decodes must encode to something that decodes to the
-// same.
+// statistics. The first byte chooses; an input that decodes must encode to something that decodes
+// to the same.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -45,8 +45,8 @@ void Block(std::string_view payload, std::uint8_t version) {
   (void)reader->ReadSums(std::string_view(sums), nullptr, &block);
 }
 
-// The statistics' length in two bytes, the statistics, the sketches. What is read can be written again; a
-// record read alone is the block's.
+// The statistics' length in two bytes, the statistics, the sketches. What is read can be written
+// again; a record read alone is the block's.
 void BlockWithSums(std::string_view bytes, const BlockColumns& frame) {
   if (bytes.size() < 2) return;
   const std::size_t length = static_cast<std::size_t>(static_cast<unsigned char>(bytes[0])) << 8 |
@@ -62,14 +62,16 @@ void BlockWithSums(std::string_view bytes, const BlockColumns& frame) {
   for (std::size_t i = 0; i < block.size(); ++i) {
     ColumnRecord key;
     if (key_frame != nullptr) key = key_frame->Record(i);
-    if (reader->ReadRecord(i, key_frame != nullptr ? &key : nullptr) != block.Record(i)) std::abort();
+    if (reader->ReadRecord(i, key_frame != nullptr ? &key : nullptr) != block.Record(i))
+      std::abort();
   }
   if (!reader->ReadSums(std::string_view(sums), key_frame, &block).ok()) return;
   const EncodedBlock again = EncodeBlock(block, block.Digest());
   const auto reread = BlockReader::Open({}, again.stats);
   BlockColumns back;
   if (!reread.ok() || !reread->ReadNumbers(nullptr, &back).ok()) std::abort();
-  const auto there = again.sums.empty() ? std::nullopt : std::optional<std::string_view>(again.sums);
+  const auto there =
+      again.sums.empty() ? std::nullopt : std::optional<std::string_view>(again.sums);
   if (!reread->ReadSums(there, nullptr, &back).ok()) std::abort();
 }
 

@@ -1,5 +1,5 @@
-// What agents send: a batch whose checksum is made right, and a hello. What is taken must survive the way
-// back.
+// What agents send: a batch whose checksum is made right, and a hello. What is taken must survive
+// the way back.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -19,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto batch = FromWire(wire, {});
   if (!batch.ok() || batch->records() == 0) return 0;
   const auto again = FromWire(ToWire(*batch, {}), {});
-  if (!again.ok() || again->records() != batch->records() || again->layouts != batch->layouts) std::abort();
+  if (!again.ok() || again->records() != batch->records() || again->layouts != batch->layouts)
+    std::abort();
   return 0;
 }

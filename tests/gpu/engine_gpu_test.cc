@@ -30,13 +30,15 @@ bool HasDevice() {
 #define NEEDS_A_GPU() \
   if (!HasDevice()) GTEST_SKIP() << "no CUDA device or driver here"
 
-// A copy of a tensor's whole storage on the device, as far from a vector's boundary as the original.
+// A copy of a tensor's whole storage on the device, as far from a vector's boundary as the
+// original.
 class OnDevice {
  public:
   explicit OnDevice(const TestTensor& tensor) : view_(tensor.View()) {
     const std::size_t bytes = tensor.storage.size() * sizeof(std::uint64_t);
     EXPECT_EQ(cudaMalloc(&memory_, bytes + 1), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(memory_, tensor.storage.data(), bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(memory_, tensor.storage.data(), bytes, cudaMemcpyHostToDevice),
+              cudaSuccess);
     view_.data = static_cast<unsigned char*>(memory_) +
                  (static_cast<const unsigned char*>(view_.data) -
                   reinterpret_cast<const unsigned char*>(tensor.storage.data()));
@@ -125,8 +127,8 @@ TEST_F(GpuEngineTest, AgreesForEveryDTypeAndSize) {
   for (const DType dtype : kAllDTypes) {
     const auto piece = static_cast<std::int64_t>(kPieceBytes / DTypeBytes(dtype));
     for (const std::int64_t size :
-         {std::int64_t{0}, std::int64_t{1}, std::int64_t{15}, std::int64_t{17}, std::int64_t{257}, piece - 1,
-          piece, piece + 1, 7 * piece, 33 * piece + 5, 1100 * piece + 3}) {
+         {std::int64_t{0}, std::int64_t{1}, std::int64_t{15}, std::int64_t{17}, std::int64_t{257},
+          piece - 1, piece, piece + 1, 7 * piece, 33 * piece + 5, 1100 * piece + 3}) {
       SCOPED_TRACE(std::string(Name(dtype)) + " x " + std::to_string(size));
       Check(RandomNumbers(dtype, {size}, random_));
       if (HasFailure()) return;
@@ -212,7 +214,8 @@ TEST_F(GpuEngineTest, ListsAgreeWithTheHost) {
       ASSERT_TRUE(engine_->Check(devices[i]->View(), 0).ok());
       items.push_back({devices[i]->View(), answers[i].To(16, 4), &answers[i]});
     }
-    engine_->EnqueueList(items, 0, nullptr, [](void*, const Status& why) { ADD_FAILURE() << why.message(); });
+    engine_->EnqueueList(items, 0, nullptr,
+                         [](void*, const Status& why) { ADD_FAILURE() << why.message(); });
     Finish();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       SCOPED_TRACE(i);
@@ -229,12 +232,15 @@ TEST_F(GpuEngineTest, KeepsStreamsApart) {
   std::vector<TestTensor> tensors;
   std::vector<std::unique_ptr<OnDevice>> devices;
   for (int i = 0; i < 60; ++i) {
-    tensors.push_back(RandomNumbers(i % 2 == 0 ? DType::kF32 : DType::kBf16, {100000 + 1000 * i}, random_));
+    tensors.push_back(
+        RandomNumbers(i % 2 == 0 ? DType::kF32 : DType::kBf16, {100000 + 1000 * i}, random_));
     devices.push_back(std::make_unique<OnDevice>(tensors.back()));
   }
   std::vector<Answer> answers(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    ASSERT_TRUE(engine_->Enqueue(devices[i]->View(), 0, streams[i % 3], answers[i].To(16), &answers[i]).ok());
+    ASSERT_TRUE(
+        engine_->Enqueue(devices[i]->View(), 0, streams[i % 3], answers[i].To(16), &answers[i])
+            .ok());
   }
   Finish();
   for (std::size_t i = 0; i < tensors.size(); ++i) Compare(answers[i], tensors[i], 16);
@@ -295,8 +301,8 @@ TEST_F(GpuEngineTest, CopiesSamples) {
 
 class Heard final : public ReplayListener {
  public:
-  void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats, std::span<const double> sketch,
-                std::span<const double>) override {
+  void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats,
+                std::span<const double> sketch, std::span<const double>) override {
     results.push_back({cookie, step, stats, {sketch.begin(), sketch.end()}});
   }
   void Marked(int, std::uint64_t number) override { mark = number; }
@@ -316,12 +322,13 @@ class Heard final : public ReplayListener {
   int gone = 0;
 };
 
-// Captured while another thread asks for the device's health, replayed in steps that are recorded and one
-// that is not, with values that change between replays; then the graph is destroyed.
+// Captured while another thread asks for the device's health, replayed in steps that are recorded
+// and one that is not, with values that change between replays; then the graph is destroyed.
 TEST_F(GpuEngineTest, RecordsTheReplaysOfAGraph) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  const TestTensor before = RandomNumbers(DType::kF32, {3'000'000}, random_);  // several levels of nodes
+  const TestTensor before =
+      RandomNumbers(DType::kF32, {3'000'000}, random_);  // several levels of nodes
   const TestTensor after = RandomNumbers(DType::kF32, {3'000'000}, random_);
   const TestTensor small = RandomNumbers(DType::kBf16, {40, 3}, random_);
   const OnDevice large_memory(before), small_memory(small);
@@ -345,7 +352,8 @@ TEST_F(GpuEngineTest, RecordsTheReplaysOfAGraph) {
   ASSERT_TRUE(second.ok()) << second.message();
   cudaGraphExec_t run = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&run, graph, 0), cudaSuccess);
-  ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);  // as torch does: what runs keeps everything alive
+  ASSERT_EQ(cudaGraphDestroy(graph),
+            cudaSuccess);  // as torch does: what runs keeps everything alive
   (void)poll();
   EXPECT_TRUE(heard.results.empty());
 
@@ -405,7 +413,8 @@ TEST_F(GpuEngineTest, CountsMoreThanTwoToThe31Elements) {
   ASSERT_EQ(cudaMemset(memory, 3, static_cast<std::size_t>(size)), cudaSuccess);
   const std::int64_t shape[] = {size};
   Answer answer;
-  ASSERT_TRUE(engine_->Enqueue({memory, DType::kU8, shape, {}}, 0, nullptr, answer.To(16), &answer).ok());
+  ASSERT_TRUE(
+      engine_->Enqueue({memory, DType::kU8, shape, {}}, 0, nullptr, answer.To(16), &answer).ok());
   Finish();
   EXPECT_EQ(answer.stats.pos, static_cast<std::uint64_t>(size));
   EXPECT_EQ(answer.stats.l1, 3.0 * static_cast<double>(size));
@@ -437,7 +446,8 @@ TEST(GpuEngine, SketchesOfAnyWidthInAnyOrderBesideAnAgents) {
   for (const std::uint32_t sketch : {64u, 16u, 64u, 0u, 32u, 64u}) {
     TensorStats stats;
     std::vector<double> sums(sketch);
-    const Status status = ComputeCuda(on_device.View(), 0, nullptr, {&stats, sums, {}, nullptr}, seconds(10));
+    const Status status =
+        ComputeCuda(on_device.View(), 0, nullptr, {&stats, sums, {}, nullptr}, seconds(10));
     ASSERT_TRUE(status.ok()) << sketch << ": " << status.message();
     EXPECT_EQ(stats, expected) << sketch;
     Answer answer;
@@ -467,7 +477,8 @@ TEST(GpuEngine, AThreadOfAnotherDeviceKeepsIt) {
   std::thread([&] {
     TensorStats stats;
     std::vector<double> sums(16);
-    const Status status = ComputeCuda(on_device.View(), 1, nullptr, {&stats, sums, {}, nullptr}, seconds(10));
+    const Status status =
+        ComputeCuda(on_device.View(), 1, nullptr, {&stats, sums, {}, nullptr}, seconds(10));
     EXPECT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(stats, Emulate(tensor.View(), 16).stats);
     int device = -1;

@@ -75,7 +75,8 @@ TEST(ConvertHello, TakesUnspecifiedPolicyAsError) {
   EXPECT_EQ(FromWire(hello)->if_exists, IfExists::kError);
 }
 
-void ExpectHelloRefused(const std::function<void(v1::Hello*)>& change, Code code, const std::string& part) {
+void ExpectHelloRefused(const std::function<void(v1::Hello*)>& change, Code code,
+                        const std::string& part) {
   v1::Hello hello = ToWire(Info(), 1);
   change(&hello);
   auto result = FromWire(hello);
@@ -92,7 +93,8 @@ TEST(ConvertHello, RefusesWhatIsNotAnIdentity) {
   for (const std::string& name : names) {
     ExpectHelloRefused([&](auto* h) { h->set_run(name); }, invalid, "hello");
   }
-  ExpectHelloRefused([](auto* h) { h->set_session_id("short"); }, invalid, "session_id has 5 bytes");
+  ExpectHelloRefused([](auto* h) { h->set_session_id("short"); }, invalid,
+                     "session_id has 5 bytes");
   ExpectHelloRefused([](auto* h) { h->set_session_id(std::string(17, 'x')); }, invalid,
                      "session_id has 17 bytes");
   ExpectHelloRefused([](auto* h) { h->set_first_unacked_seq(0); }, invalid, "first_unacked_seq");
@@ -110,8 +112,9 @@ TEST(ConvertHello, RefusesWhatIsNotAnIdentity) {
   ExpectHelloRefused([](auto* h) { h->set_launch(std::string(4096, 'x')); }, invalid, "launch");
   ExpectHelloRefused([](auto* h) { (*h->mutable_config())["a\x1b[31m"] = "x"; }, invalid,
                      "configuration key");
-  ExpectHelloRefused([](auto* h) { (*h->mutable_config())["big"] = std::string(kTextBytesMax + 1, 'x'); },
-                     invalid, "65537 bytes");
+  ExpectHelloRefused(
+      [](auto* h) { (*h->mutable_config())["big"] = std::string(kTextBytesMax + 1, 'x'); }, invalid,
+      "65537 bytes");
   ExpectHelloRefused(
       [](auto* h) {
         for (std::size_t i = 0; i <= kConfigEntriesMax; ++i)
@@ -172,19 +175,24 @@ TEST(ConvertBatch, RefusesMemoryDensityAndSettingsThatCannotBe) {
   };
   const Case cases[] = {
       {[](auto& r) { r.mutable_memory(0)->set_phase(v1::MEMORY_PHASE_UNSPECIFIED); }, "phase is 0"},
-      {[](auto& r) { r.mutable_memory(0)->set_phase(static_cast<v1::MemoryPhase>(99)); }, "phase is 99"},
+      {[](auto& r) { r.mutable_memory(0)->set_phase(static_cast<v1::MemoryPhase>(99)); },
+       "phase is 99"},
       {[](auto& r) { r.mutable_memory(0)->add_bytes(1); }, "one for each bit"},
       {[](auto& r) { r.mutable_memory(0)->set_present(~0u); }, "one for each bit"},
       {[](auto& r) { r.mutable_memory(0)->set_bytes(0, -1); }, "allocated is -1"},
       {[](auto& r) { r.mutable_memory(1)->set_module("a\nb"); }, "control character"},
       {[](auto& r) { r.mutable_densities(0)->set_input(""); }, "it is empty"},
-      {[](auto& r) { r.mutable_densities(0)->set_type(v1::DENSITY_TYPE_UNSPECIFIED); }, "type is 0"},
+      {[](auto& r) { r.mutable_densities(0)->set_type(v1::DENSITY_TYPE_UNSPECIFIED); },
+       "type is 0"},
       {[](auto& r) { r.mutable_densities(0)->set_total(5); }, "valid is 6 of 5"},
-      {[](auto& r) { r.mutable_densities(0)->set_valid_per_sample(0, 4); }, "does not add up to valid, 6"},
+      {[](auto& r) { r.mutable_densities(0)->set_valid_per_sample(0, 4); },
+       "does not add up to valid, 6"},
       {[](auto& r) { r.mutable_densities(0)->set_valid_per_sample(0, ~0ull); }, "does not add up"},
-      {[](auto& r) { r.mutable_densities(0)->mutable_valid_per_sample()->Resize(5000, 0); }, "at most 4096"},
+      {[](auto& r) { r.mutable_densities(0)->mutable_valid_per_sample()->Resize(5000, 0); },
+       "at most 4096"},
       {[](auto& r) { r.mutable_settings(0)->set_name("\xff"); }, "invalid UTF-8"},
-      {[](auto& r) { r.mutable_settings(0)->set_value(std::string(70'000, 'x')); }, "at most 65536"},
+      {[](auto& r) { r.mutable_settings(0)->set_value(std::string(70'000, 'x')); },
+       "at most 65536"},
   };
   RecordBatch batch = RandomBatch(1, 1);
   testing::AddObservations(&batch, 0);
@@ -204,7 +212,8 @@ TEST(ConvertBatch, RefusesMemoryDensityAndSettingsThatCannotBe) {
 
 TEST(ConvertBatch, RefusesExponentsThatCannotBe) {
   RecordBatch batch = RandomBatch(1, 1, {.activations = 2, .steps = 1});
-  const ExponentRecord good{.step = 0, .activation = 0, .layout = 1, .lowest = -25, .counts = {3, 0, 12}};
+  const ExponentRecord good{
+      .step = 0, .activation = 0, .layout = 1, .lowest = -25, .counts = {3, 0, 12}};
   const auto with = [&](const std::function<void(ExponentRecord&)>& change) {
     RecordBatch changed = batch;
     changed.exponents = {good};
@@ -217,15 +226,18 @@ TEST(ConvertBatch, RefusesExponentsThatCannotBe) {
   EXPECT_TRUE(with([](ExponentRecord&) {}).ok());
   EXPECT_TRUE(with([](ExponentRecord& e) { e.counts.clear(); }).ok());
   EXPECT_TRUE(with([](ExponentRecord& e) { e.lowest = kExponentHighest - 2; }).ok());
-  EXPECT_TRUE(with([](ExponentRecord& e) { e.layout = 3, e.counts = {14}; }).ok()) << "7 complex elements";
+  EXPECT_TRUE(with([](ExponentRecord& e) { e.layout = 3, e.counts = {14}; }).ok())
+      << "7 complex elements";
   EXPECT_THAT(with([](ExponentRecord& e) { e.layout = 99; }).message(), HasSubstr("exponents[0]"));
   EXPECT_THAT(with([](ExponentRecord& e) { e.lowest = kExponentLowest - 1; }).message(),
               HasSubstr("within -150..128"));
   EXPECT_THAT(with([](ExponentRecord& e) { e.lowest = kExponentHighest - 1; }).message(),
               HasSubstr("within -150..128"));
-  EXPECT_THAT(with([](ExponentRecord& e) { e.lowest = 0x7fffffff; }).message(), HasSubstr("within"));
+  EXPECT_THAT(with([](ExponentRecord& e) { e.lowest = 0x7fffffff; }).message(),
+              HasSubstr("within"));
   EXPECT_THAT(with([](ExponentRecord& e) { e.counts.push_back(0); }).message(), HasSubstr("not 0"));
-  EXPECT_THAT(with([](ExponentRecord& e) { e.counts.push_back(2); }).message(), HasSubstr("at most all"));
+  EXPECT_THAT(with([](ExponentRecord& e) { e.counts.push_back(2); }).message(),
+              HasSubstr("at most all"));
   EXPECT_THAT(with([](ExponentRecord& e) { e.counts.push_back(~0ull - 14); }).message(),
               HasSubstr("at most all"));
 }
@@ -247,7 +259,8 @@ TEST(ConvertBatch, RefusesChunksOfCapturesThatCannotBe) {
   };
   EXPECT_TRUE(with([](CaptureChunk&) {}).ok());
   EXPECT_THAT(with([](CaptureChunk& c) { c.layout = 99; }).message(), HasSubstr("captures[0]"));
-  EXPECT_THAT(with([](CaptureChunk& c) { c.elements = 17; }).message(), HasSubstr("at most the tensor's 16"));
+  EXPECT_THAT(with([](CaptureChunk& c) { c.elements = 17; }).message(),
+              HasSubstr("at most the tensor's 16"));
   EXPECT_THAT(with([](CaptureChunk& c) { c.elements = ~0ull; }).message(), HasSubstr("elements"));
   EXPECT_THAT(with([](CaptureChunk& c) { c.offset = 9; }).message(), HasSubstr("within the 128"));
   EXPECT_THAT(with([](CaptureChunk& c) { c.offset = ~0u; }).message(), HasSubstr("within the 128"));
@@ -255,7 +268,8 @@ TEST(ConvertBatch, RefusesChunksOfCapturesThatCannotBe) {
   EXPECT_THAT(with([](CaptureChunk& c) { c.data.resize(kCaptureChunkBytesMax + 1); }).message(),
               HasSubstr("1.." + std::to_string(kCaptureChunkBytesMax)));
   // A tensor beyond the limit may only be kept in part.
-  Layout huge = MakeLayout(static_cast<std::uint32_t>(batch.layouts.size()), DType::kF32, {1 << 30});
+  Layout huge =
+      MakeLayout(static_cast<std::uint32_t>(batch.layouts.size()), DType::kF32, {1 << 30});
   batch.layouts.push_back(huge);
   EXPECT_FALSE(with([&](CaptureChunk& c) {
                  c.layout = huge.id;
@@ -278,7 +292,8 @@ TEST(ConvertBatch, RefusesDamagedBytesBeforeParsingThem) {
 
 TEST(ConvertBatch, SurvivesAnyBytesUnderAValidChecksum) {
   const google::protobuf::LogSilencer silence;
-  const v1::Batch wire = ToWire(RandomBatch(1, 1, {.activations = 3, .steps = 1, .sketch_width = 0}), {});
+  const v1::Batch wire =
+      ToWire(RandomBatch(1, 1, {.activations = 3, .steps = 1, .sketch_width = 0}), {});
   for (std::size_t i = 0; i < wire.records().size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       v1::Batch damaged = wire;
@@ -295,8 +310,8 @@ TEST(ConvertBatch, SurvivesAnyBytesUnderAValidChecksum) {
   }
 }
 
-// Changes the parsed records of a valid batch, keeps checksum and count right, and expects a refusal that
-// says `part`.
+// Changes the parsed records of a valid batch, keeps checksum and count right, and expects a
+// refusal that says `part`.
 void ExpectRefused(const std::function<void(v1::Records*)>& change, const std::string& part) {
   v1::Batch wire = ToWire(RandomBatch(5, 1), {});
   v1::Records records;
@@ -313,7 +328,8 @@ void ExpectRefused(const std::function<void(v1::Records*)>& change, const std::s
 }
 
 TEST(ConvertBatch, RefusesColumnsOfUnequalLength) {
-  ExpectRefused([](auto* r) { r->mutable_stats()->mutable_layout()->RemoveLast(); }, "stats.layout has 15");
+  ExpectRefused([](auto* r) { r->mutable_stats()->mutable_layout()->RemoveLast(); },
+                "stats.layout has 15");
   ExpectRefused([](auto* r) { r->mutable_stats()->add_step(9); }, "stats.step has 17");
   ExpectRefused([](auto* r) { r->mutable_stats()->clear_order(); }, "stats.order has 0");
   ExpectRefused([](auto* r) { r->mutable_stats()->clear_nan(); }, "stats.nan has 0");
@@ -334,19 +350,22 @@ TEST(ConvertBatch, RefusesCountsThatDoNotAddUpToTheLayout) {
       },
       "short in its counts");
   // c64 counts its components twice: half of them is not enough.
-  ExpectRefused([](auto* r) { r->mutable_stats()->set_pos(3, r->stats().pos(3) - 1); }, "14 components");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_pos(3, r->stats().pos(3) - 1); },
+                "14 components");
 }
 
 TEST(ConvertBatch, RefusesMomentsThatContradictTheCounts) {
   ExpectRefused([](auto* r) { r->mutable_stats()->set_has_finite(0, !r->stats().has_finite(0)); },
                 "has_finite[0]");
-  ExpectRefused([](auto* r) { r->mutable_stats()->set_min(1, r->stats().max(1) + 1); }, "stats.min[1]");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_min(1, r->stats().max(1) + 1); },
+                "stats.min[1]");
   ExpectRefused([](auto* r) { r->mutable_stats()->set_max(1, kInf); }, "stats.min[1]");
   ExpectRefused([](auto* r) { r->mutable_stats()->set_std(1, -1); }, "stats[1]");
   ExpectRefused(
       [](auto* r) {
         auto* s = r->mutable_stats();
-        s->set_nan(0, 32), s->set_zero(0, 0), s->set_neg(0, 0), s->set_pos(0, 0), s->set_has_finite(0, false);
+        s->set_nan(0, 32), s->set_zero(0, 0), s->set_neg(0, 0), s->set_pos(0, 0),
+            s->set_has_finite(0, false);
         s->set_min(0, -1);
       },
       "without finite elements");
@@ -422,7 +441,8 @@ TEST(ConvertBatch, AcceptsMomentsThatOverflow) {
 
 TEST(ConvertBatch, RefusesSketchesOfAnotherWidthOrLength) {
   ExpectRefused([](auto* r) { r->mutable_stats()->set_sketch_width(17); }, "sketch_width is 17");
-  ExpectRefused([](auto* r) { r->mutable_stats()->set_sketch_width(64); }, "stats.sketch_f64 has 64");
+  ExpectRefused([](auto* r) { r->mutable_stats()->set_sketch_width(64); },
+                "stats.sketch_f64 has 64");
   ExpectRefused([](auto* r) { r->mutable_stats()->mutable_sketch_f32()->RemoveLast(); },
                 "stats.sketch_f32 has 191");
   ExpectRefused([](auto* r) { r->mutable_stats()->add_sketch_f64(1); }, "stats.sketch_f64 has 65");
@@ -445,11 +465,14 @@ TEST(ConvertBatch, RefusesDefinitionsThatAreNotDenseOrNotKnown) {
   constexpr auto kUnknown = static_cast<v1::Kind>(v1::Kind_MAX + 1);
   ExpectRefused([](auto* r) { r->mutable_activations(0)->set_kind(kUnknown); },
                 "of kind " + std::to_string(kUnknown));
-  ExpectRefused([](auto* r) { r->mutable_activations(0)->set_kind(v1::KIND_UNSPECIFIED); }, "of kind 0");
+  ExpectRefused([](auto* r) { r->mutable_activations(0)->set_kind(v1::KIND_UNSPECIFIED); },
+                "of kind 0");
   ExpectRefused([](auto* r) { r->mutable_activations(0)->set_mode(static_cast<v1::Mode>(-1)); },
                 "of mode -1");
-  ExpectRefused([](auto* r) { r->mutable_layouts(0)->set_dtype(static_cast<v1::DType>(18)); }, "of dtype 18");
-  ExpectRefused([](auto* r) { r->mutable_activations(1)->set_depth(-2); }, "activations[1] is at depth -2");
+  ExpectRefused([](auto* r) { r->mutable_layouts(0)->set_dtype(static_cast<v1::DType>(18)); },
+                "of dtype 18");
+  ExpectRefused([](auto* r) { r->mutable_activations(1)->set_depth(-2); },
+                "activations[1] is at depth -2");
 }
 
 TEST(ConvertBatch, RefusesALayoutThatChangesAKnownOne) {
@@ -480,7 +503,8 @@ TEST(ConvertBatch, PlacementsComeBackAsTheyWere) {
     RecordBatch batch;
     batch.first_seq = 1;
     batch.steps = {{}};
-    for (std::uint32_t id = 0; id < 4; ++id) batch.layouts.push_back(testing::RandomShard(random, id));
+    for (std::uint32_t id = 0; id < 4; ++id)
+      batch.layouts.push_back(testing::RandomShard(random, id));
     auto back = FromWire(ToWire(batch, {}), {});
     ASSERT_TRUE(back.ok()) << back.status().message();
     EXPECT_EQ(back->layouts, batch.layouts);
@@ -550,14 +574,18 @@ TEST(ConvertBatch, RefusesHostileNames) {
     ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_name(name); }, "activations[0]");
     ExpectRefused([&](auto* r) { r->mutable_scalars(0)->set_name(name); }, "scalars[0]");
     ExpectRefused([&](auto* r) { r->mutable_events(0)->set_kind(name); }, "events[0]");
-    ExpectRefused([&](auto* r) { (*r->mutable_events(0)->mutable_fields())[name] = "x"; }, "events[0]");
+    ExpectRefused([&](auto* r) { (*r->mutable_events(0)->mutable_fields())[name] = "x"; },
+                  "events[0]");
     if (name.empty()) continue;
-    ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_output_path(name); }, "activations[0]");
-    ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_class_name(name); }, "activations[0]");
+    ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_output_path(name); },
+                  "activations[0]");
+    ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_class_name(name); },
+                  "activations[0]");
     ExpectRefused([&](auto* r) { r->mutable_activations(0)->set_parent(name); }, "activations[0]");
   }
-  ExpectRefused([](auto* r) { r->mutable_events(0)->set_text(std::string(kTextBytesMax + 1, 'x')); },
-                "events[0]");
+  ExpectRefused(
+      [](auto* r) { r->mutable_events(0)->set_text(std::string(kTextBytesMax + 1, 'x')); },
+      "events[0]");
 }
 
 TEST(ConvertBatch, RefusesStepsThatDecrease) {
@@ -582,7 +610,8 @@ TEST(ConvertBatch, RefusesHeadersThatCannotBe) {
 }
 
 TEST(ConvertCounters, ComeBackAsTheyWere) {
-  AgentCounters counters{.produced = 10, .acked = 5, .pending = 2, .dropped_by_cause = {{"buffer_full", 3}}};
+  AgentCounters counters{
+      .produced = 10, .acked = 5, .pending = 2, .dropped_by_cause = {{"buffer_full", 3}}};
   const AgentCounters back = FromWire(ToWire(counters));
   EXPECT_EQ(back.produced, 10u);
   EXPECT_EQ(back.acked, 5u);

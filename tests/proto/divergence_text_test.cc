@@ -12,7 +12,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-v1::Divergence Row(v1::Stage stage, v1::Kind kind, const std::string& activation, v1::Reason reason) {
+v1::Divergence Row(v1::Stage stage, v1::Kind kind, const std::string& activation,
+                   v1::Reason reason) {
   v1::Divergence row;
   row.set_step(3);
   row.set_stage(stage);
@@ -53,7 +54,8 @@ TEST(DivergenceText, HeadlineTellsMicroBatchAndDistance) {
   row.set_distance_high(0.02);
   row.set_tolerance(1e-4);
   EXPECT_EQ(Headline(row, Runs()),
-            "at step 3, micro-batch 1, rank 0, forward, h.1.proj (Linear): numeric, distance 1.1e-2 (8e-3 to "
+            "at step 3, micro-batch 1, rank 0, forward, h.1.proj (Linear): numeric, distance "
+            "1.1e-2 (8e-3 to "
             "2e-2), "
             "tolerance 1e-4");
 }
@@ -71,7 +73,8 @@ TEST(DivergenceText, ValuesOfMergedRanksAreFetchedFromTheRankOfEachRun) {
   v1::DiffReport report;
   report.set_run_a("base");
   report.set_run_b("port");
-  *report.mutable_first() = Row(v1::STAGE_OPTIMIZER, v1::KIND_WEIGHT, "fc.weight", v1::REASON_NUMERIC);
+  *report.mutable_first() =
+      Row(v1::STAGE_OPTIMIZER, v1::KIND_WEIGHT, "fc.weight", v1::REASON_NUMERIC);
   report.mutable_first()->set_rank(1);
   EXPECT_THAT(ValuesAdvice(report), AllOf(HasSubstr(" --rank 1"), Not(HasSubstr("--rank-b"))));
   report.mutable_first()->set_rank_b(3);
@@ -81,9 +84,10 @@ TEST(DivergenceText, ValuesOfMergedRanksAreFetchedFromTheRankOfEachRun) {
 TEST(DivergenceText, RunsAreLaunchedAgainUnderNamesThatAreFree) {
   v1::DiffReport report = Runs();
   *report.mutable_first() = Forward(v1::REASON_NUMERIC);
-  EXPECT_EQ(ValuesAdvice(report),
-            "launch both again under new names (STATAGENT_RUN=base-2, STATAGENT_RUN=port-2) with "
-            "STATAGENT_CAPTURES=h.1.proj@3, then statctl values diff base-2 port-2 h.1.proj --step 3");
+  EXPECT_EQ(
+      ValuesAdvice(report),
+      "launch both again under new names (STATAGENT_RUN=base-2, STATAGENT_RUN=port-2) with "
+      "STATAGENT_CAPTURES=h.1.proj@3, then statctl values diff base-2 port-2 h.1.proj --step 3");
   report.set_run_a("base-2");
   report.set_run_b("2025-11-22");
   EXPECT_THAT(ValuesAdvice(report), HasSubstr("STATAGENT_RUN=base-3, STATAGENT_RUN=2025-11-22-2"));
@@ -101,15 +105,17 @@ TEST(DivergenceText, HeadlineTellsWhatDiffersWhereNoDistanceDoes) {
   row.mutable_a()->set_dtype("f32");
   row.mutable_b()->set_dtype("bf16");
   row.set_distance(2e-3);
-  EXPECT_THAT(Headline(row, Runs()), HasSubstr("dtype, f32 in base and bf16 in port, distance 2e-3"));
+  EXPECT_THAT(Headline(row, Runs()),
+              HasSubstr("dtype, f32 in base and bf16 in port, distance 2e-3"));
 
   row = Forward(v1::REASON_NONFINITE);
   row.set_distance(std::numeric_limits<double>::infinity());
   row.mutable_b()->set_nan(2);
   row.mutable_b()->set_pos_inf(1000);
   row.mutable_b()->set_neg_inf(24);
-  EXPECT_THAT(Headline(row, Runs()),
-              HasSubstr("nonfinite, 0 NaN and 0 infinite in base and 2 NaN and 1,024 infinite in port"));
+  EXPECT_THAT(
+      Headline(row, Runs()),
+      HasSubstr("nonfinite, 0 NaN and 0 infinite in base and 2 NaN and 1,024 infinite in port"));
 
   row = Row(v1::STAGE_LOSS, v1::KIND_UNSPECIFIED, "loss", v1::REASON_NONFINITE);
   row.mutable_a()->set_value(2.5);
@@ -120,7 +126,8 @@ TEST(DivergenceText, HeadlineTellsWhatDiffersWhereNoDistanceDoes) {
 TEST(DivergenceText, WhatIsMissingIsSaidWithTheNameOfTheRun) {
   EXPECT_EQ(ReasonText(Forward(v1::REASON_MISSING_IN_A), Runs()), "missing in base");
   EXPECT_EQ(ReasonText(Forward(v1::REASON_MISSING_IN_B), Runs()), "missing in port");
-  EXPECT_THAT(Headline(Forward(v1::REASON_MISSING_IN_B), Runs()), HasSubstr("h.1.proj: missing in port"));
+  EXPECT_THAT(Headline(Forward(v1::REASON_MISSING_IN_B), Runs()),
+              HasSubstr("h.1.proj: missing in port"));
   EXPECT_EQ(ReasonText(Forward(v1::REASON_NUMERIC), Runs()), "numeric");
 }
 
@@ -128,18 +135,21 @@ TEST(DivergenceText, ForwardPointsAtWhatLiesBetween) {
   v1::Divergence row = Forward(v1::REASON_NUMERIC);
   EXPECT_EQ(Next(row), "look at h.1.proj");
   row.set_previous("h.1.qkv");
-  EXPECT_EQ(Next(row),
-            "look at h.1.proj, and at what is computed between it and h.1.qkv, which agrees bit for bit");
+  EXPECT_EQ(
+      Next(row),
+      "look at h.1.proj, and at what is computed between it and h.1.qkv, which agrees bit for bit");
   row.set_previous_distance(3e-8);
   EXPECT_THAT(Next(row), HasSubstr("which agrees to 3e-8"));
 }
 
 TEST(DivergenceText, BackwardPointsAtWhatUsedTheTensor) {
-  v1::Divergence row = Row(v1::STAGE_BACKWARD, v1::KIND_GRAD_OUTPUT, "h.1.ln2", v1::REASON_NONFINITE);
+  v1::Divergence row =
+      Row(v1::STAGE_BACKWARD, v1::KIND_GRAD_OUTPUT, "h.1.ln2", v1::REASON_NONFINITE);
   EXPECT_THAT(Next(row), HasSubstr("how the gradient of the loss reaches h.1.ln2"));
   row.set_previous("h.1.mlp.fc1");
   EXPECT_EQ(Next(row),
-            "look at the backward pass between h.1.mlp.fc1, whose gradient agrees bit for bit, and h.1.ln2: "
+            "look at the backward pass between h.1.mlp.fc1, whose gradient agrees bit for bit, and "
+            "h.1.ln2: "
             "forward pass and loss agree");
 }
 
@@ -156,7 +166,8 @@ TEST(DivergenceText, EqualBitsAreSaidOnlyWhereHashesTell) {
 class BeforeTheRoot : public ::testing::Test {
  protected:
   BeforeTheRoot() : report_(Runs()) {
-    const v1::Divergence row = Row(v1::STAGE_BACKWARD, v1::KIND_GRAD_OUTPUT, "h.1.ln2", v1::REASON_NUMERIC);
+    const v1::Divergence row =
+        Row(v1::STAGE_BACKWARD, v1::KIND_GRAD_OUTPUT, "h.1.ln2", v1::REASON_NUMERIC);
     *report_.mutable_first() = row;
     report_.mutable_root()->ParseFromString(row.SerializeAsString());
     report_.mutable_root()->set_confidence("certain");
@@ -178,7 +189,8 @@ TEST_F(BeforeTheRoot, IsKnownToAgreeIfItWasCounted) {
 TEST_F(BeforeTheRoot, IsNothingOfModelsThatAreBuiltDifferently) {
   report_.mutable_root()->set_stage(v1::STAGE_WEIGHTS);
   report_.mutable_root()->set_kind(v1::KIND_WEIGHT);
-  for (const v1::Reason reason : {v1::REASON_MISSING_IN_A, v1::REASON_MISSING_IN_B, v1::REASON_SHAPE}) {
+  for (const v1::Reason reason :
+       {v1::REASON_MISSING_IN_A, v1::REASON_MISSING_IN_B, v1::REASON_SHAPE}) {
     report_.mutable_root()->set_reason(reason);
     EXPECT_EQ(WhatIsBefore(report_), Before::kNothing) << reason;
   }
@@ -205,7 +217,8 @@ TEST_F(BeforeTheRoot, OfWhatDiffersInMoreThanSizeTheFirstDifferenceTells) {
 TEST_F(BeforeTheRoot, OfTheFirstAboveItsToleranceNothingElseIsKnown) {
   report_.mutable_root()->set_confidence("possible");
   EXPECT_EQ(WhatIsBefore(report_), Before::kWithinTolerance);
-  EXPECT_THAT(NextStep(report_), ::testing::EndsWith("forward pass and loss agree within tolerance"));
+  EXPECT_THAT(NextStep(report_),
+              ::testing::EndsWith("forward pass and loss agree within tolerance"));
 }
 
 TEST(CausesOf, ARowIsPropagatedOnlyFromOneThatCanCauseIt) {
@@ -221,8 +234,10 @@ TEST(CausesOf, ARowIsPropagatedOnlyFromOneThatCanCauseIt) {
       false);  // no batch is computed from another
   add(v1::STAGE_FORWARD, v1::KIND_OUTPUT, "h.0", v1::REASON_NUMERIC, false);
   add(v1::STAGE_FORWARD, v1::KIND_OUTPUT, "h.1", v1::REASON_MISSING_IN_A, false);
-  add(v1::STAGE_BATCH, v1::KIND_BATCH, "rollout", v1::REASON_NUMERIC, false);  // what a model computed
-  EXPECT_THAT(CausesOf(report), ::testing::ElementsAre("origin", "-", "propagated", "-", "propagated"));
+  add(v1::STAGE_BATCH, v1::KIND_BATCH, "rollout", v1::REASON_NUMERIC,
+      false);  // what a model computed
+  EXPECT_THAT(CausesOf(report),
+              ::testing::ElementsAre("origin", "-", "propagated", "-", "propagated"));
   report.clear_diverged();
   add(v1::STAGE_LOSS, v1::KIND_UNSPECIFIED, "loss", v1::REASON_NUMERIC, true);
   add(v1::STAGE_LOSS, v1::KIND_UNSPECIFIED, "loss", v1::REASON_NUMERIC, false);
@@ -239,7 +254,8 @@ TEST(DivergenceText, WhatIsNotOfAnAgentIsNotLaunchedAgain) {
   report.set_source_b("agent");
   EXPECT_EQ(ValuesAdvice(report),
             "a golden has no values: launch its training and the other run again under new names "
-            "(STATAGENT_RUN=values-a, STATAGENT_RUN=port-2) with STATAGENT_CAPTURES=h.1.proj@3, then statctl "
+            "(STATAGENT_RUN=values-a, STATAGENT_RUN=port-2) with STATAGENT_CAPTURES=h.1.proj@3, "
+            "then statctl "
             "values diff values-a port-2 h.1.proj --step 3");
   report.set_source_b("import");
   EXPECT_EQ(ValuesAdvice(report), "");

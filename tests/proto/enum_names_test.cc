@@ -1,4 +1,5 @@
-// The proto files and the tables of common/names.cc spell the same names, so that JSON, options and messages agree.
+// The proto files and the tables of common/names.cc spell the same names, so that JSON, options and
+// messages agree.
 #include <set>
 #include <string>
 

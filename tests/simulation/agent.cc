@@ -46,7 +46,8 @@ void Agent::Start() {
 
 void Agent::Run() {
   const auto wait = network_.Between(100, 20'000);
-  const Status welcome = exporter_->WaitForWelcome(clock_.Now() + wait, threads_.random()() % 2 == 0);
+  const Status welcome =
+      exporter_->WaitForWelcome(clock_.Now() + wait, threads_.random()() % 2 == 0);
   refused_ = !welcome.ok() && IsFatal(welcome.code());
   while (step_ < plan_.batches && !refused_ && !killed_) {
     threads_.Sleep(network_.Between(1, 400));
@@ -68,9 +69,9 @@ void Agent::Run() {
   const AgentCounters counters = ledger_.Snapshot();
   history_.CheckAgent(plan_.session.session, counters);
   if (counters.pending != exporter_->progress().spilled)
-    history_.Fail(history_.Of(plan_.session.session).name + ": " + std::to_string(counters.pending) +
-                  " records pending after the end, " + std::to_string(exporter_->progress().spilled) +
-                  " of them in the spill file");
+    history_.Fail(history_.Of(plan_.session.session).name + ": " +
+                  std::to_string(counters.pending) + " records pending after the end, " +
+                  std::to_string(exporter_->progress().spilled) + " of them in the spill file");
 }
 
 void Agent::Submit() {

@@ -1,5 +1,5 @@
-// One process of a training in a simulated world: the product's exporter, send window, ledger and spill file, and a
-// model of what is before them (the batcher and the training).
+// One process of a training in a simulated world: the product's exporter, send window, ledger and
+// spill file, and a model of what is before them (the batcher and the training).
 #ifndef STATCOLLECT_TESTS_SIMULATION_AGENT_H_
 #define STATCOLLECT_TESTS_SIMULATION_AGENT_H_
 

@@ -166,7 +166,8 @@ void Collector::Start() {
   if (!opened.ok()) return history_.Fail("the store does not open: " + opened.message());
   ++starts_;
   process_ = std::make_shared<Process>(
-      *machine_.store(), history_, threads_, [this] { return machine_.powered(); }, [this] { Kill(true); });
+      *machine_.store(), history_, threads_, [this] { return machine_.powered(); },
+      [this] { Kill(true); });
   last_ = process_;
   network_.listener = process_.get();
 }

@@ -1,6 +1,6 @@
-// The collector's machine in a simulated world: its store, and one process after the other that serves it. A process is
-// made of the product's registry, committer, admission worker and streams; a killed one goes on to its end without
-// effect, so that nothing of it is left.
+// The collector's machine in a simulated world: its store, and one process after the other that
+// serves it. A process is made of the product's registry, committer, admission worker and streams;
+// a killed one goes on to its end without effect, so that nothing of it is left.
 #ifndef STATCOLLECT_TESTS_SIMULATION_COLLECTOR_H_
 #define STATCOLLECT_TESTS_SIMULATION_COLLECTOR_H_
 
@@ -25,7 +25,8 @@ class Env;
 
 namespace statcollect::simulation {
 
-// What is left when a process ends: the store's memory model, or RocksDB over a disk that forgets what was not synced.
+// What is left when a process ends: the store's memory model, or RocksDB over a disk that forgets
+// what was not synced.
 class Machine {
  public:
   Machine(bool real_store, std::uint64_t seed);

@@ -27,12 +27,17 @@ RecordBatch History::MakeBatch(const SessionId& id, std::uint64_t step, std::uin
     batch.stats.layout.push_back(0);
     batch.stats.step.push_back(step);
     batch.stats.order.push_back(i);
-    batch.stats.stats.push_back(
-        {.numel = 2, .pos = 2, .has_finite = true, .min = 1, .max = double(seq), .hash = HashOf(id, seq)});
+    batch.stats.stats.push_back({.numel = 2,
+                                 .pos = 2,
+                                 .has_finite = true,
+                                 .min = 1,
+                                 .max = double(seq),
+                                 .hash = HashOf(id, seq)});
     batch.stats.sample_count.push_back(0);
   }
   for (std::uint32_t i = 0; i < scalars; ++i, ++seq)
-    batch.scalars.push_back({.name = "s" + Number(i), .step = step, .value = static_cast<double>(seq)});
+    batch.scalars.push_back(
+        {.name = "s" + Number(i), .step = step, .value = static_cast<double>(seq)});
   batch.steps.push_back({.step = step, .unix_nanos = static_cast<std::int64_t>(seq)});
   return batch;
 }
@@ -50,13 +55,14 @@ void History::CheckItem(Store& store, const AppendItem& item, const RecordBatch&
   CheckNewest(store, item, session);
   if (batch.records() == 0) return;
   if (batch.first_seq != rank->second.durable_seq + 1) {
-    return Fail(session.name + ": a write of " + Number(batch.first_seq) + ".." + Number(batch.last_seq()) +
-                " behind " + Number(rank->second.durable_seq));
+    return Fail(session.name + ": a write of " + Number(batch.first_seq) + ".." +
+                Number(batch.last_seq()) + " behind " + Number(rank->second.durable_seq));
   }
   CheckBatch(item, batch);
 }
 
-// Once a newer launch has the run's name and the rank, nothing more comes of an older one, unless its file is imported.
+// Once a newer launch has the run's name and the rank, nothing more comes of an older one, unless
+// its file is imported.
 void History::CheckNewest(Store& store, const AppendItem& item, const SessionHistory& session) {
   if (session.late) return;
   const auto attempts = store.Attempts(item.meta->info.run);
@@ -76,10 +82,12 @@ void History::CheckBatch(const AppendItem& item, const RecordBatch& batch) {
     return Fail(session.name + ": a watermark that is not the batch's end");
   session.attempted = std::max(session.attempted, batch.last_seq());
   if (session.removed) return;
-  if (batch.last_seq() > session.submitted) return Fail(session.name + ": records that nobody sent");
+  if (batch.last_seq() > session.submitted)
+    return Fail(session.name + ": records that nobody sent");
   std::uint64_t seq = batch.first_seq;
   bool right = true;
-  for (const TensorStats& stats : batch.stats.stats) right = right && stats.hash == HashOf(id, seq++);
+  for (const TensorStats& stats : batch.stats.stats)
+    right = right && stats.hash == HashOf(id, seq++);
   for (const ScalarRecord& scalar : batch.scalars)
     right = right && scalar.value == static_cast<double>(seq++);
   for (const StepRecord& step : batch.steps)
@@ -89,7 +97,8 @@ void History::CheckBatch(const AppendItem& item, const RecordBatch& batch) {
 
 void History::Written(const AppendItem& item) {
   SessionHistory& session = Of(item.meta->info.session);
-  if (item.meta->durable_seq > session.written) records_written_ += item.meta->durable_seq - session.written;
+  if (item.meta->durable_seq > session.written)
+    records_written_ += item.meta->durable_seq - session.written;
   session.written = std::max(session.written, item.meta->durable_seq);
 }
 
@@ -104,20 +113,21 @@ void History::Removing(Store& store, std::span<const AttemptId> ids) {
 void History::CheckTold(const SessionId& id, std::uint64_t durable_seq) {
   const SessionHistory& session = Of(id);
   if (durable_seq <= session.written) return;
-  Fail(session.name + ": the collector says that it has " + Number(durable_seq) + "; the store has " +
-       Number(session.written));
+  Fail(session.name + ": the collector says that it has " + Number(durable_seq) +
+       "; the store has " + Number(session.written));
 }
 
 void History::CheckAgent(const SessionId& id, const AgentCounters& counters) {
   SessionHistory& session = Of(id);
   if (counters.produced != counters.acked + counters.dropped() + counters.pending) {
-    Fail(session.name + ": produced " + Number(counters.produced) + ", acked " + Number(counters.acked) +
-         ", dropped " + Number(counters.dropped()) + ", pending " + Number(counters.pending));
+    Fail(session.name + ": produced " + Number(counters.produced) + ", acked " +
+         Number(counters.acked) + ", dropped " + Number(counters.dropped()) + ", pending " +
+         Number(counters.pending));
   }
   session.acked = std::max(session.acked, counters.acked);
   if (counters.acked > session.written) {
-    Fail(session.name + ": counts " + Number(counters.acked) + " records as acknowledged; the store has " +
-         Number(session.written));
+    Fail(session.name + ": counts " + Number(counters.acked) +
+         " records as acknowledged; the store has " + Number(session.written));
   }
 }
 
@@ -162,14 +172,17 @@ void History::CheckRank(Store& store, AttemptId attempt, std::uint32_t rank, con
   }
   const auto scalars = store.Scalars(attempt, rank, {});
   const auto ends = store.StepEnds(attempt, rank, {});
-  if (!scan->status().ok() || !scalars.ok() || !ends.ok()) return Fail(session.name + ": cannot be read");
-  for (const ScalarRecord& scalar : *scalars) numbers.push_back(static_cast<std::uint64_t>(scalar.value));
+  if (!scan->status().ok() || !scalars.ok() || !ends.ok())
+    return Fail(session.name + ": cannot be read");
+  for (const ScalarRecord& scalar : *scalars)
+    numbers.push_back(static_cast<std::uint64_t>(scalar.value));
   for (const StepRecord& end : *ends) numbers.push_back(static_cast<std::uint64_t>(end.unix_nanos));
   std::sort(numbers.begin(), numbers.end());
   for (std::size_t i = 0; i < numbers.size(); ++i) right = right && numbers[i] == i + 1;
   if (!right || numbers.size() != meta.durable_seq) {
-    Fail(session.name + ": the store has " + Number(numbers.size()) + " records and the watermark " +
-         Number(meta.durable_seq) + "; expected each number up to it once");
+    Fail(session.name + ": the store has " + Number(numbers.size()) +
+         " records and the watermark " + Number(meta.durable_seq) +
+         "; expected each number up to it once");
   }
 }
 

@@ -1,5 +1,6 @@
-// What the sessions of a simulated world have sent and what the store has acknowledged, and the rules that both must
-// keep. A record carries the number that it has within its session, so that each can be checked by itself.
+// What the sessions of a simulated world have sent and what the store has acknowledged, and the
+// rules that both must keep. A record carries the number that it has within its session, so that
+// each can be checked by itself.
 #ifndef STATCOLLECT_TESTS_SIMULATION_HISTORY_H_
 #define STATCOLLECT_TESTS_SIMULATION_HISTORY_H_
 
@@ -20,7 +21,7 @@ struct SessionHistory {
   std::uint64_t written = 0;    // the last number in a write that the store has acknowledged
   std::uint64_t acked = 0;      // that the agent counts as acknowledged
   bool late = false;            // its process has ended, and what it left is imported
-  bool removed = false;         // its attempt was removed, so that what it sends later may begin anew
+  bool removed = false;  // its attempt was removed, so that what it sends later may begin anew
 };
 
 class History {
@@ -38,7 +39,8 @@ class History {
   void Written(const AppendItem& item);
   // The attempts are about to be removed.
   void Removing(Store& store, std::span<const AttemptId> ids);
-  // Everything that the store has, after a start or at the end. After it, what was found counts as written.
+  // Everything that the store has, after a start or at the end. After it, what was found counts as
+  // written.
   void CheckStore(Store& store);
   // What the collector says to an agent.
   void CheckTold(const SessionId& id, std::uint64_t durable_seq);

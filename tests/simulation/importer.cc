@@ -27,7 +27,8 @@ Status Importer::Run(const std::string& path, SessionId* session) {
     const Status sent = SendOnce(**file);
 
     if (sent.ok()) (void)unlink(path.c_str());
-    if (sent.ok() || IsFatal(sent.code()) || sent.code() == Code::kOutOfRange || attempt == kAttempts)
+    if (sent.ok() || IsFatal(sent.code()) || sent.code() == Code::kOutOfRange ||
+        attempt == kAttempts)
       return sent;
     file = Status(Code::kCancelled, "");  // somebody else may have it meanwhile
     threads_.Sleep(network_.Between(100, 5'000));
@@ -36,7 +37,8 @@ Status Importer::Run(const std::string& path, SessionId* session) {
 
 Status Importer::SendOnce(client::SpillReader& file) {
   welcomed_ = ended_ = false;
-  const auto connection = std::make_shared<Connection>(network_, file.session().session, kNumber, this);
+  const auto connection =
+      std::make_shared<Connection>(network_, file.session().session, kNumber, this);
   const auto end = [&] {
     connection->CancelByAgent();
     return connection->AwaitEnd();

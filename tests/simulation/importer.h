@@ -1,5 +1,5 @@
-// `statctl move import spill` in a simulated world: the product's reader of spill files, and a simple sender that begins with
-// the file's first record each time, whatever the collector has.
+// `statctl move import spill` in a simulated world: the product's reader of spill files, and a
+// simple sender that begins with the file's first record each time, whatever the collector has.
 #ifndef STATCOLLECT_TESTS_SIMULATION_IMPORTER_H_
 #define STATCOLLECT_TESTS_SIMULATION_IMPORTER_H_
 

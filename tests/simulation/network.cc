@@ -14,7 +14,8 @@ Status Unavailable(const char* text) { return {Code::kUnavailable, text}; }
 
 class AgentStream final : public Stream {
  public:
-  explicit AgentStream(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+  explicit AgentStream(std::shared_ptr<Connection> connection)
+      : connection_(std::move(connection)) {}
   ~AgentStream() override {
     if (finished_) return;
     connection_->CancelByAgent();
@@ -25,7 +26,9 @@ class AgentStream final : public Stream {
     connection_->Connect();
     return true;
   }
-  bool Send(const EncodedBatch& batch) override { return connection_->SendUp(wire::EncodeBatch(batch)); }
+  bool Send(const EncodedBatch& batch) override {
+    return connection_->SendUp(wire::EncodeBatch(batch));
+  }
   bool SendGoodbye(const AgentCounters& counters) override {
     if (!connection_->SendUp(wire::EncodeGoodbye(counters))) return false;
     connection_->CloseUp();
@@ -47,7 +50,8 @@ class AgentTransport final : public Transport {
   AgentTransport(Network& network, const SessionId& session, std::uint32_t agent)
       : network_(network), session_(session), agent_(agent) {}
   std::unique_ptr<Stream> Open(StreamReceiver* receiver) override {
-    return std::make_unique<AgentStream>(std::make_shared<Connection>(network_, session_, agent_, receiver));
+    return std::make_unique<AgentStream>(
+        std::make_shared<Connection>(network_, session_, agent_, receiver));
   }
 
  private:
@@ -93,7 +97,11 @@ void Network::SilenceAll() {
 
 Connection::Connection(Network& network, const SessionId& session, std::uint32_t agent,
                        StreamReceiver* receiver)
-    : network_(network), number_(++network.opened_), session_(session), agent_(agent), receiver_(receiver) {
+    : network_(network),
+      number_(++network.opened_),
+      session_(session),
+      agent_(agent),
+      receiver_(receiver) {
   network_.connections_[number_] = this;
 }
 
@@ -190,7 +198,8 @@ void Connection::ReadAll() {
     }
     const auto decoded = wire::Decode(message.bytes);
     if (!decoded.ok()) {
-      network_.history.Fail("the agent cannot read the collector's message: " + decoded.status().message());
+      network_.history.Fail("the agent cannot read the collector's message: " +
+                            decoded.status().message());
       break;
     }
     if (decoded->welcome) receiver_->OnWelcome(*decoded->welcome);
@@ -303,7 +312,8 @@ void ServerEnd::Pump() {
 
 void ServerEnd::StartWrite(v1::CollectorMessage message) {
   History& history = connection_->network().history;
-  if (writing_ || finished_) history.Fail("the collector writes while it is writing, or after the end");
+  if (writing_ || finished_)
+    history.Fail("the collector writes while it is writing, or after the end");
   writing_ = true;
   ++callbacks_;
   if (!killed_) {

@@ -1,8 +1,9 @@
-// The network between agents and the collector: streams as gRPC gives them to both, over connections that delay,
-// break, and fall silent. What is modelled is gRPC and TCP; what runs on both sides is the product's.
+// The network between agents and the collector: streams as gRPC gives them to both, over
+// connections that delay, break, and fall silent. What is modelled is gRPC and TCP; what runs on
+// both sides is the product's.
 //
-// A stream keeps the order of its messages in each direction; nothing is ordered between streams, or between what the
-// two ends notice of a broken connection.
+// A stream keeps the order of its messages in each direction; nothing is ordered between streams,
+// or between what the two ends notice of a broken connection.
 #ifndef STATCOLLECT_TESTS_SIMULATION_NETWORK_H_
 #define STATCOLLECT_TESTS_SIMULATION_NETWORK_H_
 
@@ -44,7 +45,8 @@ class Network {
   std::unique_ptr<Transport> MakeTransport(const SessionId& session, std::uint32_t agent);
   // Both ends notice soon, in any order; what is on its way to the collector may still arrive.
   void Reset(std::uint32_t agent);
-  // Nothing arrives any more, in both directions or only on the way down; each end notices by its keepalive.
+  // Nothing arrives any more, in both directions or only on the way down; each end notices by its
+  // keepalive.
   void Silence(std::uint32_t agent);
   void SilenceAll();
   void ResetAll();
@@ -68,7 +70,8 @@ class Network {
 // One stream's connection.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Network& network, const SessionId& session, std::uint32_t agent, StreamReceiver* receiver);
+  Connection(Network& network, const SessionId& session, std::uint32_t agent,
+             StreamReceiver* receiver);
   ~Connection();
 
   // --- the agent's end
@@ -157,8 +160,8 @@ class ServerEnd final : public StreamTransport, public std::enable_shared_from_t
   v1::AgentMessage request_;
   std::deque<std::string> inbox_;
   int callbacks_ = 0;  // spawned and not returned
-  bool read_wanted_ = false, half_closed_ = false, broken_ = false, killed_ = false, finished_ = false,
-       gone_ = false;
+  bool read_wanted_ = false, half_closed_ = false, broken_ = false, killed_ = false,
+       finished_ = false, gone_ = false;
   bool writing_ = false;
   std::uint64_t told_ = 0;
 };

@@ -1,8 +1,9 @@
-// Simulated worlds, each from a seed, until as many steps were taken as asked for or the time is over.
+// Simulated worlds, each from a seed, until as many steps were taken as asked for or the time is
+// over.
 //
-// STATCOLLECT_SIMULATION_SEED=N plays one world, with STATCOLLECT_SIMULATION_STORE=rocksdb over the real store, and
-// STATCOLLECT_SIMULATION_EVENTS=0,3,4 with these of its events only. STATCOLLECT_SIMULATION_STEPS and _SECONDS ask for
-// more than the short form.
+// STATCOLLECT_SIMULATION_SEED=N plays one world, with STATCOLLECT_SIMULATION_STORE=rocksdb over the
+// real store, and STATCOLLECT_SIMULATION_EVENTS=0,3,4 with these of its events only.
+// STATCOLLECT_SIMULATION_STEPS and _SECONDS ask for more than the short form.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -24,7 +25,8 @@ using testing::FromEnvironment;
 constexpr std::uint64_t kShortSteps = 1'000'000, kShortSeconds = 20;
 constexpr int kMinimiseAttempts = 200;
 
-std::string ReplayOf(const WorldPlan& plan, const std::vector<Event>& all, const std::vector<Event>& kept) {
+std::string ReplayOf(const WorldPlan& plan, const std::vector<Event>& all,
+                     const std::vector<Event>& kept) {
   std::string indexes;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const bool is_kept = std::any_of(kept.begin(), kept.end(), [&](const Event& event) {
@@ -58,7 +60,8 @@ Outcome PlayAndExplain(const WorldPlan& plan) {
             << "; leaving out what does not matter ..." << std::endl;
   const std::vector<Event> few = Minimise(plan, events, kMinimiseAttempts);
   std::ostringstream text;
-  text << Play(plan, few).failure << "\n" << few.size() << " of " << events.size() << " events are needed:\n";
+  text << Play(plan, few).failure << "\n"
+       << few.size() << " of " << events.size() << " events are needed:\n";
   for (const Event& event : few) text << "  " << Describe(event) << "\n";
   text << "again: " << ReplayOf(plan, MakeEvents(plan), few);
   outcome.failure = text.str();
@@ -74,15 +77,18 @@ void PlayMany(bool real_store, std::uint64_t share) {
     EXPECT_EQ(outcome.failure, "");
     return;
   }
-  const std::uint64_t steps = FromEnvironment("STATCOLLECT_SIMULATION_STEPS", kShortSteps) * share / 100;
+  const std::uint64_t steps =
+      FromEnvironment("STATCOLLECT_SIMULATION_STEPS", kShortSteps) * share / 100;
   const std::uint64_t seconds =
       FromEnvironment("STATCOLLECT_SIMULATION_SECONDS", kShortSeconds) * share / 100;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   const std::uint64_t first = testing::FaultSeed();
   Outcome sum;
   std::uint64_t worlds = 0;
-  while (sum.steps < steps && std::chrono::steady_clock::now() < until && !::testing::Test::HasFailure()) {
-    const Outcome outcome = PlayAndExplain({.seed = first * 1'000'003 + ++worlds, .real_store = real_store});
+  while (sum.steps < steps && std::chrono::steady_clock::now() < until &&
+         !::testing::Test::HasFailure()) {
+    const Outcome outcome =
+        PlayAndExplain({.seed = first * 1'000'003 + ++worlds, .real_store = real_store});
     EXPECT_EQ(outcome.failure, "");
     sum.steps += outcome.steps;
     sum.records += outcome.records;
@@ -93,16 +99,20 @@ void PlayMany(bool real_store, std::uint64_t share) {
     sum.simulated_seconds += outcome.simulated_seconds;
   }
   std::cout << worlds << " worlds, " << sum.steps << " steps, "
-            << static_cast<std::uint64_t>(sum.simulated_seconds) << " simulated seconds, " << sum.agents
-            << " agents, " << sum.starts << " starts of a collector, " << sum.broken
-            << " broken connections, " << sum.messages << " messages, " << sum.records << " records stored"
-            << std::endl;
+            << static_cast<std::uint64_t>(sum.simulated_seconds) << " simulated seconds, "
+            << sum.agents << " agents, " << sum.starts << " starts of a collector, " << sum.broken
+            << " broken connections, " << sum.messages << " messages, " << sum.records
+            << " records stored" << std::endl;
   EXPECT_GT(sum.records, 0u);
 }
 
-TEST(Simulation, NothingAcknowledgedIsLostOrDoubledWhateverBefalls) { PlayMany(/*real_store=*/false, 70); }
+TEST(Simulation, NothingAcknowledgedIsLostOrDoubledWhateverBefalls) {
+  PlayMany(/*real_store=*/false, 70);
+}
 
-TEST(Simulation, NothingAcknowledgedIsLostOrDoubledOverRocksDb) { PlayMany(/*real_store=*/true, 30); }
+TEST(Simulation, NothingAcknowledgedIsLostOrDoubledOverRocksDb) {
+  PlayMany(/*real_store=*/true, 30);
+}
 
 TEST(Simulation, TheSameSeedTakesTheSameSteps) {
   for (const std::uint64_t seed : {11u, 12u, 13u}) {

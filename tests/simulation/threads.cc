@@ -46,7 +46,8 @@ class Threads::Impl {
   ~Impl() {
     current = nullptr;
     for (auto& thread : threads) {
-      if (!thread->done) (void)thread.release();  // its stack holds what nobody can take down any more
+      if (!thread->done)
+        (void)thread.release();  // its stack holds what nobody can take down any more
     }
   }
 
@@ -189,7 +190,8 @@ Nanos Threads::now() const { return Nanos(impl_->now); }
 void Threads::Spawn(std::function<void()> body) { impl_->Spawn(std::move(body), false); }
 void Threads::JumpWall(Nanos by) { impl_->wall += by.count(); }
 void Threads::After(Nanos delay, std::function<void()> body) {
-  impl_->timers.push({impl_->now + delay.count(), ++impl_->timer_count, nullptr, 0, std::move(body)});
+  impl_->timers.push(
+      {impl_->now + delay.count(), ++impl_->timer_count, nullptr, 0, std::move(body)});
 }
 void Threads::Sleep(Nanos duration) { impl_->Wait(nullptr, impl_->now + duration.count()); }
 void Threads::Yield() { impl_->Yield(); }
@@ -259,8 +261,8 @@ Threads::Impl::Thread* Find(pthread_t id) {
 }  // namespace
 }  // namespace statcollect::simulation
 
-// The C library's functions, for the whole program. They are what the headers declare, so their names and their
-// exception specifications are not ours to choose.
+// The C library's functions, for the whole program. They are what the headers declare, so their
+// names and their exception specifications are not ours to choose.
 using statcollect::simulation::Find;
 using statcollect::simulation::kNever;
 using statcollect::simulation::NanosOf;
@@ -292,8 +294,10 @@ int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   return next(condition, mutex);
 }
 
-int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* deadline) {
-  if (simulated) return simulation::WaitFor(condition, mutex, NanosOf(*deadline) - OffsetOf(CLOCK_REALTIME));
+int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                           const timespec* deadline) {
+  if (simulated)
+    return simulation::WaitFor(condition, mutex, NanosOf(*deadline) - OffsetOf(CLOCK_REALTIME));
   static auto* const next =
       Next<int(pthread_cond_t*, pthread_mutex_t*, const timespec*)>("pthread_cond_timedwait");
   return next(condition, mutex, deadline);
@@ -306,7 +310,8 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
     return simulation::WaitFor(condition, mutex, at < 0 ? 0 : at);
   }
   static auto* const next =
-      Next<int(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*)>("pthread_cond_clockwait");
+      Next<int(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*)>(
+          "pthread_cond_clockwait");
   return next(condition, mutex, clock, deadline);
 }
 

@@ -1,11 +1,13 @@
-// Threads, locks, condition variables, sleeps and clocks as steps of one seeded scheduler, for code that knows nothing
-// of it: threads.cc defines the C library's functions for them (pthread_mutex_lock, pthread_cond_wait, pthread_create,
-// clock_gettime and so on), and the program's own definitions win over those of the library. What runs inside is the
-// product's code as it is shipped, in one thread of the operating system; everything else in the program, like
+// Threads, locks, condition variables, sleeps and clocks as steps of one seeded scheduler, for code
+// that knows nothing of it: threads.cc defines the C library's functions for them
+// (pthread_mutex_lock, pthread_cond_wait, pthread_create, clock_gettime and so on), and the
+// program's own definitions win over those of the library. What runs inside is the product's code
+// as it is shipped, in one thread of the operating system; everything else in the program, like
 // RocksDB's threads, notices nothing.
 //
-// A simulated thread may be set aside where it takes or releases a lock, waits or sleeps, and nowhere else. Code that
-// shares data only under locks has no other interleavings. The same seed gives the same run.
+// A simulated thread may be set aside where it takes or releases a lock, waits or sleeps, and
+// nowhere else. Code that shares data only under locks has no other interleavings. The same seed
+// gives the same run.
 #ifndef STATCOLLECT_TESTS_SIMULATION_THREADS_H_
 #define STATCOLLECT_TESTS_SIMULATION_THREADS_H_
 
@@ -28,8 +30,8 @@ class Threads {
   Threads& operator=(const Threads&) = delete;
 
   // --- from outside
-  // Runs one thread until it is set aside; first moves the time on if all of them wait. False: nothing is left that
-  // could ever run.
+  // Runs one thread until it is set aside; first moves the time on if all of them wait. False:
+  // nothing is left that could ever run.
   bool Step();
   std::uint64_t steps() const;
   std::size_t unfinished() const;
@@ -57,8 +59,8 @@ class Threads {
   const std::unique_ptr<Impl> impl_;
 };
 
-// While it lives, the calls of this thread go to the operating system. For code that shares locks with real threads;
-// it is one step of the scheduler.
+// While it lives, the calls of this thread go to the operating system. For code that shares locks
+// with real threads; it is one step of the scheduler.
 class Real {
  public:
   Real();

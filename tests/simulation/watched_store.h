@@ -1,5 +1,6 @@
-// A collector's view of the store that outlives it: once the process has been killed, its calls do nothing. Every write
-// is checked before it is made, and may be the moment at which the process or the machine ends.
+// A collector's view of the store that outlives it: once the process has been killed, its calls do
+// nothing. Every write is checked before it is made, and may be the moment at which the process or
+// the machine ends.
 #ifndef STATCOLLECT_TESTS_SIMULATION_WATCHED_STORE_H_
 #define STATCOLLECT_TESTS_SIMULATION_WATCHED_STORE_H_
 
@@ -18,7 +19,8 @@ namespace statcollect::simulation {
 
 class WatchedStore final : public Store {
  public:
-  // `powered`: whether the machine still has power; asked after each write. `lost`: called if it has none.
+  // `powered`: whether the machine still has power; asked after each write. `lost`: called if it
+  // has none.
   WatchedStore(Store& inner, History& history, Threads& threads, std::function<bool()> powered,
                std::function<void()> lost)
       : inner_(inner),
@@ -46,7 +48,8 @@ class WatchedStore final : public Store {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     return Read<Result<std::vector<Layout>>>([&] { return inner_.Layouts(attempt, rank); });
   }
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     const Real real;
     return std::make_unique<Scan>(inner_.ScanStats(attempt, rank, steps));
   }
@@ -54,9 +57,10 @@ class WatchedStore final : public Store {
                       RecordVisitor visitor) override {
     return Read<Status>([&] { return inner_.VisitRecords(attempt, rank, steps, visitor); });
   }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
-    return Read<Status>([&] { return inner_.VisitSeries(attempt, rank, activation, steps, visitor); });
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                     StepBounds steps, const Visitor<StatPoint>& visitor) override {
+    return Read<Status>(
+        [&] { return inner_.VisitSeries(attempt, rank, activation, steps, visitor); });
   }
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                         const Visitor<std::uint64_t>& visitor) override {
@@ -87,7 +91,8 @@ class WatchedStore final : public Store {
                      const std::optional<std::string>& content) override {
     return Write<Status>([&] { return inner_.PutDocument(run, name, content); });
   }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
     return Read<Result<std::optional<std::string>>>([&] { return inner_.Document(run, name); });
   }
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
@@ -124,7 +129,8 @@ class WatchedStore final : public Store {
   void Dawdle() {
     const std::uint64_t chance = threads_.random()() % 40;
     if (chance < 4)
-      threads_.Sleep(std::chrono::microseconds(threads_.random()() % (chance == 0 ? 3'000'000 : 20'000)));
+      threads_.Sleep(
+          std::chrono::microseconds(threads_.random()() % (chance == 0 ? 3'000'000 : 20'000)));
   }
   Status AppendNow(std::span<const AppendItem> items) {
     return Write<Status>([&] {

@@ -27,8 +27,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr std::int64_t kFaultsUntilMillis = 25'000;
-// After the faults: an agent waits up to 5 s between attempts, a silent connection is noticed within 30 s and one attempt
-// takes up to 20 s more.
+// After the faults: an agent waits up to 5 s between attempts, a silent connection is noticed
+// within 30 s and one attempt takes up to 20 s more.
 constexpr seconds kCalm{400};
 constexpr seconds kRealCalm{30};  // of real time, on top
 constexpr std::uint64_t kStepsMax = 2'000'000;
@@ -48,7 +48,8 @@ class World {
   }
 
   Outcome Run() {
-    std::string pattern = std::filesystem::temp_directory_path() / "statcollect_simulation_spill_XXXXXX";
+    std::string pattern =
+        std::filesystem::temp_directory_path() / "statcollect_simulation_spill_XXXXXX";
     spill_ = mkdtemp(pattern.data());
     threads_.Spawn([this] { collector_.Start(); });
     const int launches = 1 + static_cast<int>(random_() % 2);
@@ -59,8 +60,9 @@ class World {
     while (history_.failure().empty() && !over_) Step();
     while (history_.failure().empty() && threads_.Step()) continue;  // what is still on its way
     if (threads_.unfinished() > 0) history_.Fail("threads that never end");
-    Outcome outcome{
-        .failure = history_.failure(), .steps = threads_.steps(), .records = history_.records_written()};
+    Outcome outcome{.failure = history_.failure(),
+                    .steps = threads_.steps(),
+                    .records = history_.records_written()};
     outcome.messages = network_.messages;
     outcome.broken = network_.broken;
     outcome.commits = collector_.commits();
@@ -68,8 +70,9 @@ class World {
     outcome.agents = agents_.size();
     outcome.simulated_seconds = std::chrono::duration<double>(threads_.now() - began_).count();
     if (!outcome.failure.empty()) {
-      outcome.failure += " (step " + std::to_string(outcome.steps) + ", after " +
-                         std::to_string(static_cast<std::int64_t>(outcome.simulated_seconds * 1000)) + " ms)";
+      outcome.failure +=
+          " (step " + std::to_string(outcome.steps) + ", after " +
+          std::to_string(static_cast<std::int64_t>(outcome.simulated_seconds * 1000)) + " ms)";
       for (auto& agent : agents_) (void)agent.release();  // their threads are still on the way
     }
     return outcome;
@@ -86,11 +89,13 @@ class World {
 
   void Launch(const std::string& run, IfExists policy) {
     const std::uint32_t ranks = 1 + static_cast<std::uint32_t>(random_() % 3);
-    const std::string launch = random_() % 4 == 0 ? "" : "launch" + std::to_string(launches_++) + "#0";
+    const std::string launch =
+        random_() % 4 == 0 ? "" : "launch" + std::to_string(launches_++) + "#0";
     ++launches_of_[run];
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       AgentPlan plan{.number = static_cast<std::uint32_t>(agents_.size())};
-      plan.session = {.run = run, .launch = launch, .if_exists = policy, .rank = rank, .world_size = ranks};
+      plan.session = {
+          .run = run, .launch = launch, .if_exists = policy, .rank = rank, .world_size = ranks};
       for (auto& byte : plan.session.session) byte = static_cast<std::uint8_t>(random_());
       plan.batches = 10 + random_() % 50;
       if (random_() % 2 == 0) plan.spill = spill_;
@@ -167,10 +172,12 @@ class World {
         threads_.Sleep(seconds(1));
         sent = Importer(network_, threads_).Run(path, &id);
       }
-      if (id == SessionId{} && !std::filesystem::exists(path)) continue;  // the other import has sent it
+      if (id == SessionId{} && !std::filesystem::exists(path))
+        continue;  // the other import has sent it
       const SessionHistory& session = history_.Of(id);
       // Refused where the attempt that has the earlier records is gone, or another has the name.
-      if (sent.ok() || !all || session.removed || sent.code() == Code::kDataLoss || IsFatal(sent.code()))
+      if (sent.ok() || !all || session.removed || sent.code() == Code::kDataLoss ||
+          IsFatal(sent.code()))
         continue;
       history_.Fail(session.name + ": import of its spill file: " + sent.message());
     }
@@ -190,8 +197,9 @@ class World {
     const Real real;
     return std::chrono::steady_clock::now();
   }
-  // Simulated time passes as fast as the processor allows, but RocksDB's own threads live in real time, and a store that
-  // recovers waits for them: on a busy machine they may not have run yet. Gives them some.
+  // Simulated time passes as fast as the processor allows, but RocksDB's own threads live in real
+  // time, and a store that recovers waits for them: on a busy machine they may not have run yet.
+  // Gives them some.
   static bool MayStillCome(std::chrono::steady_clock::time_point real_until) {
     const Real real;
     std::this_thread::sleep_for(milliseconds(10));
@@ -207,7 +215,8 @@ class World {
     });
     const Nanos until = threads_.now() + kCalm + seconds(200);
     const auto real_until = RealNow() + kRealCalm;
-    while (!std::all_of(agents_.begin(), agents_.end(), [](const auto& agent) { return agent->done(); })) {
+    while (!std::all_of(agents_.begin(), agents_.end(),
+                        [](const auto& agent) { return agent->done(); })) {
       if (threads_.now() > until && !MayStillCome(real_until))
         return history_.Fail("stalled: " + Unfinished() + "; the collector " + collector_.State());
       threads_.Sleep(seconds(1));
@@ -234,11 +243,13 @@ class World {
     const SessionHistory& session = history_.Of(agent.plan().session.session);
     if (agent.killed() || session.removed) return;
     if (agent.kept() > 0 && session.written > 0 && session.written < session.acked + agent.kept())
-      history_.Fail(session.name + ": left " + std::to_string(agent.kept()) + " records in its file behind " +
-                    std::to_string(session.acked) + " that were acknowledged; the store has " +
-                    std::to_string(session.written) + " after the import");
+      history_.Fail(session.name + ": left " + std::to_string(agent.kept()) +
+                    " records in its file behind " + std::to_string(session.acked) +
+                    " that were acknowledged; the store has " + std::to_string(session.written) +
+                    " after the import");
     // How long ago a rank ended before the collector's start, only the wall clock could say.
-    const bool maybe_late = agent.plan().session.launch.empty() && jumped_ && collector_.starts() > 1;
+    const bool maybe_late =
+        agent.plan().session.launch.empty() && jumped_ && collector_.starts() > 1;
     if (agent.refused() && launches_of_[agent.plan().session.run] == 1 &&
         !removed_.contains(agent.plan().session.run) && !maybe_late)
       history_.Fail(session.name +
@@ -246,8 +257,9 @@ class World {
     if (agent.refused() || agent.plan().close < kCalm) return;
     if (agent.result().ok()) {
       if (session.written != session.submitted)
-        history_.Fail(session.name + ": came to a good end with " + std::to_string(session.written) + " of " +
-                      std::to_string(session.submitted) + " records stored");
+        history_.Fail(session.name + ": came to a good end with " +
+                      std::to_string(session.written) + " of " + std::to_string(session.submitted) +
+                      " records stored");
     } else if (!IsFatal(agent.result().code())) {
       history_.Fail(session.name + ": " + agent.result().message());
     }
@@ -307,8 +319,8 @@ std::string Describe(const Event& event) {
       "spill files are imported",  "the wall clock jumps"};
   static_assert(kNames.size() == kBlows);
   return std::to_string(event.at_millis) + " ms: " + kNames[static_cast<std::size_t>(event.blow)] +
-         " (choice " + std::to_string(event.choice % 1000) + ", for " + std::to_string(event.for_millis) +
-         " ms)";
+         " (choice " + std::to_string(event.choice % 1000) + ", for " +
+         std::to_string(event.for_millis) + " ms)";
 }
 
 Outcome Play(const WorldPlan& plan, const std::vector<Event>& events) {
@@ -320,7 +332,8 @@ Outcome Play(const WorldPlan& plan, const std::vector<Event>& events) {
 }
 
 std::vector<Event> Minimise(const WorldPlan& plan, std::vector<Event> events, int attempts_max) {
-  for (std::size_t chunk = std::max<std::size_t>(events.size() / 2, 1); chunk > 0 && !events.empty();) {
+  for (std::size_t chunk = std::max<std::size_t>(events.size() / 2, 1);
+       chunk > 0 && !events.empty();) {
     bool smaller = false;
     for (std::size_t at = 0; at < events.size() && attempts_max > 0;) {
       std::vector<Event> fewer = events;

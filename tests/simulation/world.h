@@ -1,6 +1,7 @@
-// A simulated world: a collector's machine, the agents of some launches, the network between them, and what befalls
-// them, all from one seed. After every step of the scheduler the rules of history.h hold; at the end the faults stop,
-// every agent that may go on must come to its end, and the store holds what was acknowledged.
+// A simulated world: a collector's machine, the agents of some launches, the network between them,
+// and what befalls them, all from one seed. After every step of the scheduler the rules of
+// history.h hold; at the end the faults stop, every agent that may go on must come to its end, and
+// the store holds what was acknowledged.
 #ifndef STATCOLLECT_TESTS_SIMULATION_WORLD_H_
 #define STATCOLLECT_TESTS_SIMULATION_WORLD_H_
 
@@ -47,13 +48,15 @@ std::string Describe(const Event& event);
 
 struct Outcome {
   std::string failure;  // empty: every rule held
-  std::uint64_t steps = 0, records = 0, messages = 0, broken = 0, commits = 0, starts = 0, agents = 0;
+  std::uint64_t steps = 0, records = 0, messages = 0, broken = 0, commits = 0, starts = 0,
+                agents = 0;
   double simulated_seconds = 0;
 };
 
 Outcome Play(const WorldPlan& plan, const std::vector<Event>& events);
 
-// The fewest events, as far as leaving out one or several of them finds it, with which the world still fails.
+// The fewest events, as far as leaving out one or several of them finds it, with which the world
+// still fails.
 std::vector<Event> Minimise(const WorldPlan& plan, std::vector<Event> events, int attempts_max);
 
 }  // namespace statcollect::simulation

@@ -1,4 +1,5 @@
-// A real clickhouse-server on loopback with a temporary folder, that a test starts, kills and starts again.
+// A real clickhouse-server on loopback with a temporary folder, that a test starts, kills and
+// starts again.
 #ifndef STATCOLLECT_TESTS_SUPPORT_CLICKHOUSE_SERVER_H_
 #define STATCOLLECT_TESTS_SUPPORT_CLICKHOUSE_SERVER_H_
 
@@ -31,7 +32,8 @@ class ClickHouseServer {
     return "";
   }
 
-  // `config`: the folder tests/support/clickhouse, which is copied, because the server writes beside its configuration.
+  // `config`: the folder tests/support/clickhouse, which is copied, because the server writes
+  // beside its configuration.
   explicit ClickHouseServer(const std::string& config) {
     std::string pattern = "/tmp/statcollect_clickhouse_XXXXXX";
     folder_ = mkdtemp(pattern.data());
@@ -48,8 +50,8 @@ class ClickHouseServer {
   ClickHouseServer& operator=(const ClickHouseServer&) = delete;
 
   std::string Dsn(const std::string& database, const std::string& user = "") const {
-    return "clickhouse://" + (user.empty() ? "" : user + "@") + "127.0.0.1:" + std::to_string(port_) + "/" +
-           database;
+    return "clickhouse://" + (user.empty() ? "" : user + "@") +
+           "127.0.0.1:" + std::to_string(port_) + "/" + database;
   }
   int port() const { return port_; }
   std::string log_path() const { return folder_ + "/server.log"; }
@@ -70,7 +72,8 @@ class ClickHouseServer {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     for (const int fd : {STDOUT_FILENO, STDERR_FILENO})
-      posix_spawn_file_actions_addopen(&actions, fd, log_path().c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      posix_spawn_file_actions_addopen(&actions, fd, log_path().c_str(),
+                                       O_WRONLY | O_CREAT | O_APPEND, 0600);
     const int spawned = posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
     for (int i = 0; spawned == 0 && i < 600; ++i) {

@@ -1,5 +1,5 @@
-// A real gRPC server on a free loopback port that implements Ingest as docs/protocol.md says, over a store in
-// memory that outlives it: for tests of the agent with restarts in the middle.
+// A real gRPC server on a free loopback port that implements Ingest as docs/protocol.md says, over
+// a store in memory that outlives it: for tests of the agent with restarts in the middle.
 #ifndef STATCOLLECT_TESTS_SUPPORT_FAKE_COLLECTOR_H_
 #define STATCOLLECT_TESTS_SUPPORT_FAKE_COLLECTOR_H_
 
@@ -82,11 +82,13 @@ class FakeCollector final : public v1::Ingest::Service {
   };
 
   // Port 0: a free one.
-  explicit FakeCollector(MemoryStore* store, int port = 0) : FakeCollector(store, port, Behaviour{}) {}
+  explicit FakeCollector(MemoryStore* store, int port = 0)
+      : FakeCollector(store, port, Behaviour{}) {}
   FakeCollector(MemoryStore* store, int port, Behaviour behaviour)
       : store_(store), behaviour_(std::move(behaviour)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
+                             &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -104,8 +106,9 @@ class FakeCollector final : public v1::Ingest::Service {
   int port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
-  grpc::Status Stream(grpc::ServerContext* /*context*/,
-                      grpc::ServerReaderWriter<v1::CollectorMessage, v1::AgentMessage>* stream) override {
+  grpc::Status Stream(
+      grpc::ServerContext* /*context*/,
+      grpc::ServerReaderWriter<v1::CollectorMessage, v1::AgentMessage>* stream) override {
     v1::AgentMessage message;
     if (!stream->Read(&message) || !message.has_hello())
       return {grpc::StatusCode::INVALID_ARGUMENT, "hello first"};
@@ -115,7 +118,8 @@ class FakeCollector final : public v1::Ingest::Service {
     SendWelcome(*info, stream);
     while (stream->Read(&message)) {
       if (message.has_goodbye()) {
-        store_->Update(info->session, [&](auto& s) { s.goodbye = FromWire(message.goodbye().counters()); });
+        store_->Update(info->session,
+                       [&](auto& s) { s.goodbye = FromWire(message.goodbye().counters()); });
         return grpc::Status::OK;
       }
       const Status stored = Store(info->session, message.batch());
@@ -176,7 +180,8 @@ class FakeCollector final : public v1::Ingest::Service {
       s->activations.push_back(def);
     }
     for (const std::uint32_t activation : batch.stats.activation) {
-      if (activation >= s->activations.size()) return Status(Code::kInvalidArgument, "unknown activation");
+      if (activation >= s->activations.size())
+        return Status(Code::kInvalidArgument, "unknown activation");
     }
     s->watermark = batch.last_seq();
     s->batches.push_back(std::move(batch));

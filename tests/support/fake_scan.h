@@ -33,7 +33,8 @@ class FakeScan final : public StatScan {
     block.columns.sample_count = {static_cast<std::uint32_t>(samples)};
     std::size_t first = 0;
     for (std::size_t j = 0; samples > 0 && j < i; ++j) first += columns.sample_count[j];
-    for (std::size_t j = 0; j < samples; ++j) block.columns.samples.push_back(columns.samples[first + j]);
+    for (std::size_t j = 0; j < samples; ++j)
+      block.columns.samples.push_back(columns.samples[first + j]);
     blocks_.push_back(std::move(block));
   }
   bool NextHead() override {
@@ -84,19 +85,22 @@ class FakeScan final : public StatScan {
       };
       const std::uint64_t flags = sign(s.mean, kNegativeMean) | sign(s.min, kNegativeMin) |
                                   sign(s.max, kNegativeMax) | sign(s.std, kNegativeStd) |
-                                  sign(s.l2, kNegativeL2) | (s.has_finite ? std::uint64_t{kHasFinite} : 0);
+                                  sign(s.l2, kNegativeL2) |
+                                  (s.has_finite ? std::uint64_t{kHasFinite} : 0);
       const auto real = [&](double value) { return bits(value) & kMagnitude; };
-      numbers = {block.activation[0], block.layout[0], block.order[0], flags,       s.numel, s.nan,
-                 s.pos_inf,           s.neg_inf,       s.zero,         s.neg,       s.pos,   real(s.mean),
-                 real(s.std),         real(s.l2),      real(s.min),    real(s.max), s.hash};
+      numbers = {
+          block.activation[0], block.layout[0], block.order[0], flags,       s.numel, s.nan,
+          s.pos_inf,           s.neg_inf,       s.zero,         s.neg,       s.pos,   real(s.mean),
+          real(s.std),         real(s.l2),      real(s.min),    real(s.max), s.hash};
       columns.size = 1;
       columns.sketch_width = block.sketch_width;
       columns.sketch = block.sketch.data();
       const std::uint64_t* at = numbers.data();
       for (const std::uint64_t** to :
            {&columns.activation, &columns.layout, &columns.order, &columns.flags, &columns.numel,
-            &columns.nan, &columns.pos_inf, &columns.neg_inf, &columns.zero, &columns.neg, &columns.pos,
-            &columns.mean, &columns.std, &columns.l2, &columns.min, &columns.max, &columns.hash})
+            &columns.nan, &columns.pos_inf, &columns.neg_inf, &columns.zero, &columns.neg,
+            &columns.pos, &columns.mean, &columns.std, &columns.l2, &columns.min, &columns.max,
+            &columns.hash})
         *to = at++;
     }
   };
@@ -121,7 +125,8 @@ class FakeScan final : public StatScan {
     for (const double x : c.sketch) numbers.push_back(std::bit_cast<std::uint64_t>(x));
     std::uint64_t hashes[2] = {0xcbf29ce484222325u, 0x84222325cbf29ce4u};
     for (std::uint64_t& hash : hashes) {
-      for (const std::uint64_t number : numbers) hash = (hash ^ number ^ (hash >> 29)) * 0x100000001b3u;
+      for (const std::uint64_t number : numbers)
+        hash = (hash ^ number ^ (hash >> 29)) * 0x100000001b3u;
     }
     BlockDigest digest;
     std::memcpy(digest.data(), hashes, sizeof hashes);

@@ -1,5 +1,5 @@
-// Store in memory, with faults on request. It checks what a real store relies on: an observation is written
-// once, ids are defined, attempts exist; the first breach is kept in violation().
+// Store in memory, with faults on request. It checks what a real store relies on: an observation is
+// written once, ids are defined, attempts exist; the first breach is kept in violation().
 #ifndef STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
 #define STATCOLLECT_TESTS_SUPPORT_FAKE_STORE_H_
 
@@ -68,7 +68,8 @@ class FakeStore final : public Store {
   std::size_t retired() const {
     return Get([&] { return retired_.size(); });
   }
-  // Values and blocks read so far; `on_read` is called with the number of each before it is handed out.
+  // Values and blocks read so far; `on_read` is called with the number of each before it is handed
+  // out.
   std::uint64_t reads() const { return reads_; }
   void OnRead(std::function<void(std::uint64_t reads)> on_read) { on_read_ = std::move(on_read); }
   // Items of each Append, in order.
@@ -95,7 +96,8 @@ class FakeStore final : public Store {
     });
   }
 
-  // Bytes of an attempt; the store's files grow by them, and shrink by `percent` of them when it is dropped.
+  // Bytes of an attempt; the store's files grow by them, and shrink by `percent` of them when it is
+  // dropped.
   void SetBytes(AttemptId id, std::uint64_t bytes) {
     Set([&] {
       usage_.disk_bytes += bytes - sizes_[id];
@@ -175,7 +177,8 @@ class FakeStore final : public Store {
     return Get([&] {
       ++ranks_calls_[attempt];
       std::map<std::uint32_t, RankMeta> ranks;
-      for (auto it = data_.lower_bound({attempt, 0}); it != data_.end() && it->first.first == attempt; ++it) {
+      for (auto it = data_.lower_bound({attempt, 0});
+           it != data_.end() && it->first.first == attempt; ++it) {
         ranks[it->first.second] = it->second.meta;
       }
       return ranks;
@@ -194,12 +197,14 @@ class FakeStore final : public Store {
         AttemptTally tally{.meta = attempt, .finished = true, .kept = kept_.contains(attempt.run)};
         tally.last_write_unix_nanos = attempt.start_unix_nanos;
         if (const auto size = sizes_.find(id); size != sizes_.end()) tally.bytes = size->second;
-        for (auto it = data_.lower_bound({id, 0}); it != data_.end() && it->first.first == id; ++it) {
+        for (auto it = data_.lower_bound({id, 0}); it != data_.end() && it->first.first == id;
+             ++it) {
           const RankMeta& rank = it->second.meta;
           ++tally.ranks;
           tally.records += rank.records;
           for (const auto& [cause, count] : rank.dropped) tally.dropped[cause] += count;
-          tally.last_write_unix_nanos = std::max(tally.last_write_unix_nanos, rank.last_write_unix_nanos);
+          tally.last_write_unix_nanos =
+              std::max(tally.last_write_unix_nanos, rank.last_write_unix_nanos);
           tally.finished = tally.finished && rank.finished;
         }
         tally.finished = tally.finished && tally.ranks >= attempt.world_size;
@@ -220,7 +225,8 @@ class FakeStore final : public Store {
     if (content) documents_[{run, name}] = *content;
     return Status::Ok();
   }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
     std::lock_guard lock(mutex_);
     const auto found = documents_.find({run, name});
     return found == documents_.end() ? std::optional<std::string>() : std::optional(found->second);
@@ -267,7 +273,8 @@ class FakeStore final : public Store {
     return failed_;
   }
 
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     std::lock_guard lock(mutex_);
     auto scan = std::make_unique<FakeScan>([this] { CountRead(); });
     for (const RecordBatch& batch : data_[{attempt, rank}].batches) {
@@ -278,8 +285,8 @@ class FakeStore final : public Store {
     }
     return scan;
   }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                     StepBounds steps, const Visitor<StatPoint>& visitor) override {
     const auto scan = ScanStats(attempt, rank, steps);
     while (scan->Next()) {
       const StatColumns& columns = scan->block().columns;
@@ -309,14 +316,16 @@ class FakeStore final : public Store {
   }
   Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                       RecordVisitor visitor) override {
-    return std::visit([&](const auto* kind) { return VisitKind(attempt, rank, steps, *kind); }, visitor);
+    return std::visit([&](const auto* kind) { return VisitKind(attempt, rank, steps, *kind); },
+                      visitor);
   }
   Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
     std::lock_guard lock(mutex_);
     if (!attempts_.contains(attempt)) return {Code::kNotFound, "no such attempt"};
     if (!append_failure_.ok()) return append_failure_;
     for (const CollectorEvent& own : events) {
-      EventRecord& event = own_events_[{attempt, own.rank}][{own.event.step, own.number}] = own.event;
+      EventRecord& event = own_events_[{attempt, own.rank}][{own.event.step, own.number}] =
+          own.event;
       event.from_collector = true;
     }
     return Status::Ok();
@@ -359,7 +368,8 @@ class FakeStore final : public Store {
   }
   Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                    const Visitor<ExponentRecord>& visitor) {
-    return VisitAll(Collect<ExponentRecord>(attempt, rank, steps, &RecordBatch::exponents), visitor);
+    return VisitAll(Collect<ExponentRecord>(attempt, rank, steps, &RecordBatch::exponents),
+                    visitor);
   }
   Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                    const Visitor<EventRecord>& visitor) {
@@ -409,7 +419,8 @@ class FakeStore final : public Store {
     }
   };
   static const RecordBatch& BatchOf(const AppendItem& item) {
-    return item.prepared != nullptr ? static_cast<const Prepared&>(*item.prepared).batch : *item.batch;
+    return item.prepared != nullptr ? static_cast<const Prepared&>(*item.prepared).batch
+                                    : *item.batch;
   }
 
   using AttemptRank = std::pair<AttemptId, std::uint32_t>;
@@ -460,18 +471,21 @@ class FakeStore final : public Store {
       if (!data.layouts.contains(batch.stats.layout[i])) Violate("undefined layout");
     }
     for (const CaptureChunk& chunk : batch.captures) {
-      if (!data.activations.contains(chunk.activation)) Violate("capture of an undefined activation");
+      if (!data.activations.contains(chunk.activation))
+        Violate("capture of an undefined activation");
       if (!data.layouts.contains(chunk.layout)) Violate("capture with an undefined layout");
       data.captures[{chunk.step, chunk.activation, chunk.offset}] = chunk;
     }
     for (const ExponentRecord& record : batch.exponents) {
-      if (!data.activations.contains(record.activation)) Violate("exponents of an undefined activation");
+      if (!data.activations.contains(record.activation))
+        Violate("exponents of an undefined activation");
       if (!data.layouts.contains(record.layout)) Violate("exponents with an undefined layout");
     }
     auto config = std::move(data.meta.info.config);
     data.meta = *item.meta;
     if (data.meta.info.config.empty()) data.meta.info.config = std::move(config);  // PutRank's
-    for (const SettingRecord& setting : batch.settings) data.meta.info.config[setting.name] = setting.value;
+    for (const SettingRecord& setting : batch.settings)
+      data.meta.info.config[setting.name] = setting.value;
     if (batch.records() > 0) data.batches.push_back(batch);
   }
 
@@ -485,7 +499,8 @@ class FakeStore final : public Store {
           if (record.step >= steps.first && record.step <= steps.last) found.push_back(record);
         }
       }
-      std::stable_sort(found.begin(), found.end(), [](const T& a, const T& b) { return a.step < b.step; });
+      std::stable_sort(found.begin(), found.end(),
+                       [](const T& a, const T& b) { return a.step < b.step; });
       return found;
     });
   }

@@ -1,14 +1,15 @@
-// Writes runs into a store, for tests in other languages: what a run holds comes as JSON, one launch a line,
-// from standard input; statistics and sketches are computed here, the plain way. A daemon then serves the
-// store.
+// Writes runs into a store, for tests in other languages: what a run holds comes as JSON, one
+// launch a line, from standard input; statistics and sketches are computed here, the plain way. A
+// daemon then serves the store.
 //
 // Usage: make_runs DATA_DIR < launches.jsonl
-//   {"run": "a", "world_size": 2, "sketch": 16, "records": [RECORD...], "no_step_end": [[rank, step]...],
+//   {"run": "a", "world_size": 2, "sketch": 16, "records": [RECORD...], "no_step_end": [[rank,
+//   step]...],
 //    "dropped": {"0": 3}}
 // RECORD, in order of execution:
-//   {"rank": 0, "step": 0, "name": "fc", "values": [1.5, "nan", "-inf"]} and, where they are not the default,
-//   "kind": "output", "path": "", "micro_batch": 0, "call": 0, "mode": "train", "dtype": "f32", "shape": [n],
-//   "samples": 0
+//   {"rank": 0, "step": 0, "name": "fc", "values": [1.5, "nan", "-inf"]} and, where they are not
+//   the default, "kind": "output", "path": "", "micro_batch": 0, "call": 0, "mode": "train",
+//   "dtype": "f32", "shape": [n], "samples": 0
 //   {"rank": 0, "step": 0, "scalar": "loss", "value": 1.5, "micro_batch": 0}
 //   {"rank": 0, "step": 0, "event": "nan_first_seen", "text": "..."}
 #include <iostream>
@@ -46,11 +47,12 @@ void WriteRecord(RunWriter& writer, const Json& json) {
   for (const Json& value : json.at("values")) tensor.values.push_back(Number(value));
   tensor.dtype = ParseDType(json.value("dtype", "f32")).value();
   if (json.contains("shape")) tensor.shape = json["shape"].get<std::vector<std::int64_t>>();
-  writer.Observe(rank, step,
-                 Key(json.at("name").get<std::string>(), ParseKind(json.value("kind", "output")).value(),
-                     json.value("path", ""), json.value("micro_batch", 0u), json.value("call", 0u),
-                     ParseMode(json.value("mode", "train")).value()),
-                 tensor);
+  writer.Observe(
+      rank, step,
+      Key(json.at("name").get<std::string>(), ParseKind(json.value("kind", "output")).value(),
+          json.value("path", ""), json.value("micro_batch", 0u), json.value("call", 0u),
+          ParseMode(json.value("mode", "train")).value()),
+      tensor);
 }
 
 void WriteLaunch(Store& store, const Json& json) {
@@ -71,8 +73,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const std::string place = argv[1];
-  auto store =
-      IsClickHouseAddress(place) ? OpenClickHouseStore(place) : OpenRocksDbStore(place, {.fsync = false});
+  auto store = IsClickHouseAddress(place) ? OpenClickHouseStore(place)
+                                          : OpenRocksDbStore(place, {.fsync = false});
   if (!store.ok()) {
     std::cerr << "make_runs: " << store.status().message() << '\n';
     return 1;

@@ -65,10 +65,11 @@ inline TensorStats MakeStats(const Layout& layout, std::mt19937_64& rng) {
   return s;
 }
 
-// Appends one statistics record to the batch. Sketch sums are float32 values unless the dtype keeps wide
-// ones.
-inline void AddStat(RecordBatch* batch, std::uint32_t activation, const Layout& layout, std::uint64_t step,
-                    std::uint32_t order, std::mt19937_64& rng, std::uint32_t sketch_width = 16) {
+// Appends one statistics record to the batch. Sketch sums are float32 values unless the dtype keeps
+// wide ones.
+inline void AddStat(RecordBatch* batch, std::uint32_t activation, const Layout& layout,
+                    std::uint64_t step, std::uint32_t order, std::mt19937_64& rng,
+                    std::uint32_t sketch_width = 16) {
   StatColumns& c = batch->stats;
   c.sketch_width = sketch_width;
   c.activation.push_back(activation);
@@ -79,7 +80,8 @@ inline void AddStat(RecordBatch* batch, std::uint32_t activation, const Layout& 
   std::normal_distribution<double> normal;
   for (std::uint32_t i = 0; i < sketch_width; ++i) {
     const double sum = normal(rng);
-    c.sketch.push_back(HasWideSketch(layout.dtype) ? sum : static_cast<double>(static_cast<float>(sum)));
+    c.sketch.push_back(HasWideSketch(layout.dtype) ? sum
+                                                   : static_cast<double>(static_cast<float>(sum)));
   }
   c.sample_count.push_back(0);
 }
@@ -98,10 +100,11 @@ inline std::vector<Layout> StandardLayouts() {
           MakeLayout(3, DType::kC64, {7})};
 }
 
-// Memory, densities, settings and exponents with every kind of value, for a batch that has none. Layout 1 and
-// activation 0 must be defined, as RandomBatch does.
+// Memory, densities, settings and exponents with every kind of value, for a batch that has none.
+// Layout 1 and activation 0 must be defined, as RandomBatch does.
 inline void AddObservations(RecordBatch* batch, std::uint64_t step) {
-  MemoryRecord memory{.step = step, .micro_batch = 2, .phase = MemoryPhase::kPostForward, .device = "cuda:1"};
+  MemoryRecord memory{
+      .step = step, .micro_batch = 2, .phase = MemoryPhase::kPostForward, .device = "cuda:1"};
   for (int i = 0; i < kMemoryQuantityCount; i += 2) {
     memory.present |= BitOf(static_cast<MemoryQuantity>(i));
     memory.bytes[static_cast<std::size_t>(i)] = (std::int64_t{1} << (3 * i)) + i;
@@ -123,14 +126,16 @@ inline void AddObservations(RecordBatch* batch, std::uint64_t step) {
 }
 
 // A whole number of steps of one rank, with a scalar and a step end each, and one event.
-inline RecordBatch RandomBatch(std::uint64_t seed, std::uint64_t first_seq, const BatchShape& shape = {}) {
+inline RecordBatch RandomBatch(std::uint64_t seed, std::uint64_t first_seq,
+                               const BatchShape& shape = {}) {
   std::mt19937_64 rng(seed);
   RecordBatch batch;
   batch.first_seq = first_seq;
   const std::vector<Layout> layouts = StandardLayouts();
   if (shape.define) {
     batch.layouts = layouts;
-    for (std::uint32_t i = 0; i < shape.activations; ++i) batch.activations.push_back(MakeActivation(i));
+    for (std::uint32_t i = 0; i < shape.activations; ++i)
+      batch.activations.push_back(MakeActivation(i));
   }
   for (std::uint64_t step = shape.first_step; step < shape.first_step + shape.steps; ++step) {
     for (std::uint32_t i = 0; i < shape.activations; ++i) {
@@ -150,9 +155,9 @@ inline bool operator==(const StatColumns& a, const StatColumns& b) {
     n.resize(c.size(), 0);
     return n;
   };
-  return a.activation == b.activation && a.layout == b.layout && a.step == b.step && a.order == b.order &&
-         a.stats == b.stats && a.sketch_width == b.sketch_width && a.sketch == b.sketch &&
-         counts(a) == counts(b) && a.samples == b.samples;
+  return a.activation == b.activation && a.layout == b.layout && a.step == b.step &&
+         a.order == b.order && a.stats == b.stats && a.sketch_width == b.sketch_width &&
+         a.sketch == b.sketch && counts(a) == counts(b) && a.samples == b.samples;
 }
 
 }  // namespace statcollect::testing

@@ -30,13 +30,15 @@ inline std::vector<std::int64_t> RandomSpans(std::mt19937_64& random, std::int64
   return spans;
 }
 
-// A rank's shard: its layout has shape and placement. Whole tensors, boxes, zigzags, ranges, partial sums, pieces;
-// sizes of 0 and of 2^40 are among them.
+// A rank's shard: its layout has shape and placement. Whole tensors, boxes, zigzags, ranges,
+// partial sums, pieces; sizes of 0 and of 2^40 are among them.
 inline Layout RandomShard(std::mt19937_64& random, std::uint32_t id = 0) {
   Placement place;
   for (std::int64_t dims = PickFrom(random, 0, 4); dims > 0; --dims)
-    place.global_shape.push_back(random() % 16 == 0 ? std::int64_t{1} << 10 : PickFrom(random, 0, 12));
-  if (random() % 8 == 0) place.global_shape.insert(place.global_shape.begin(), std::int64_t{1} << 20);
+    place.global_shape.push_back(random() % 16 == 0 ? std::int64_t{1} << 10
+                                                    : PickFrom(random, 0, 12));
+  if (random() % 8 == 0)
+    place.global_shape.insert(place.global_shape.begin(), std::int64_t{1} << 20);
   place.partial = random() % 4 == 0;
   if (random() % 4 == 0) {
     place.pieces = static_cast<std::uint32_t>(PickFrom(random, 2, 64));

@@ -40,7 +40,8 @@ struct SimulatedDisk::Handle {
 class SimulatedDisk::SequentialFile final : public rocksdb::FSSequentialFile {
  public:
   SequentialFile(SimulatedDisk& disk, Handle handle) : disk_(disk), handle_(std::move(handle)) {}
-  IOStatus Read(std::size_t n, const IOOptions&, Slice* result, char* scratch, IODebugContext*) override {
+  IOStatus Read(std::size_t n, const IOOptions&, Slice* result, char* scratch,
+                IODebugContext*) override {
     IOStatus status = disk_.ReadAt(handle_, at_, n, result, scratch);
     at_ += result->size();
     return status;
@@ -79,7 +80,9 @@ class SimulatedDisk::WritableFile final : public rocksdb::FSWritableFile {
   IOStatus Close(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
   IOStatus Flush(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
   IOStatus Sync(const IOOptions&, IODebugContext*) override { return disk_.Sync(handle_); }
-  std::uint64_t GetFileSize(const IOOptions&, IODebugContext*) override { return handle_.file->bytes.size(); }
+  std::uint64_t GetFileSize(const IOOptions&, IODebugContext*) override {
+    return handle_.file->bytes.size();
+  }
 
  private:
   SimulatedDisk& disk_;
@@ -306,7 +309,8 @@ IOStatus SimulatedDisk::WriteOver(const Handle& handle, std::uint64_t at, const 
   IOStatus status = CheckLocked(handle.path, DiskOperation::kAppend);
   if (!status.ok()) return status;
   File& file = *handle.file;
-  if (at / kSectorBytes != (at + data.size() - 1) / kSectorBytes || at + data.size() > file.bytes.size())
+  if (at / kSectorBytes != (at + data.size() - 1) / kSectorBytes ||
+      at + data.size() > file.bytes.size())
     return IOStatus::NotSupported(handle.path, "writes over more than a sector");
   file.overwrites.push_back({.at = at, .before = file.bytes.substr(at, data.size())});
   file.bytes.replace(at, data.size(), data.data(), data.size());
@@ -322,12 +326,13 @@ void SimulatedDisk::UndoSome(File& file, std::mt19937_64& random) {
   for (auto& [sector, overwrites] : by_sector) {
     for (std::size_t kept = random() % (overwrites.size() + 1); overwrites.size() > kept;
          overwrites.pop_back())
-      file.bytes.replace(overwrites.back().at, overwrites.back().before.size(), overwrites.back().before);
+      file.bytes.replace(overwrites.back().at, overwrites.back().before.size(),
+                         overwrites.back().before);
   }
 }
 
-IOStatus SimulatedDisk::ReadAt(const Handle& handle, std::uint64_t offset, std::size_t n, Slice* result,
-                               char* scratch) {
+IOStatus SimulatedDisk::ReadAt(const Handle& handle, std::uint64_t offset, std::size_t n,
+                               Slice* result, char* scratch) {
   std::lock_guard lock(mutex_);
   *result = Slice(scratch, 0);
   if (IOStatus status = CheckLocked(handle.path, DiskOperation::kRead); !status.ok()) return status;
@@ -337,7 +342,8 @@ IOStatus SimulatedDisk::ReadAt(const Handle& handle, std::uint64_t offset, std::
   std::memcpy(scratch, bytes.data() + offset, size);
   *result = Slice(scratch, size);
   bool flip = false;
-  if (IOStatus status = CheckLocked(handle.path, DiskOperation::kRead, &flip); !status.ok()) return status;
+  if (IOStatus status = CheckLocked(handle.path, DiskOperation::kRead, &flip); !status.ok())
+    return status;
   if (flip) scratch[size / 2] = static_cast<char>(scratch[size / 2] ^ 0x10);
   return IOStatus::OK();
 }
@@ -378,7 +384,8 @@ IOStatus SimulatedDisk::NewRandomAccessFile(const std::string& path, const FileO
 }
 
 IOStatus SimulatedDisk::NewWritableFile(const std::string& path, const FileOptions&,
-                                        std::unique_ptr<rocksdb::FSWritableFile>* result, IODebugContext*) {
+                                        std::unique_ptr<rocksdb::FSWritableFile>* result,
+                                        IODebugContext*) {
   std::lock_guard lock(mutex_);
   IOStatus status = CheckLocked(path, DiskOperation::kCreate);
   if (!status.ok()) return status;
@@ -389,20 +396,24 @@ IOStatus SimulatedDisk::NewWritableFile(const std::string& path, const FileOptio
 }
 
 IOStatus SimulatedDisk::NewRandomRWFile(const std::string& path, const FileOptions&,
-                                        std::unique_ptr<rocksdb::FSRandomRWFile>* result, IODebugContext*) {
+                                        std::unique_ptr<rocksdb::FSRandomRWFile>* result,
+                                        IODebugContext*) {
   Handle handle;
   IOStatus status = OpenHandle(path, &handle);
   if (status.ok()) *result = std::make_unique<ReadWriteFile>(*this, std::move(handle));
   return status;
 }
 
-IOStatus SimulatedDisk::ReuseWritableFile(const std::string&, const std::string&, const FileOptions&,
-                                          std::unique_ptr<rocksdb::FSWritableFile>*, IODebugContext*) {
+IOStatus SimulatedDisk::ReuseWritableFile(const std::string&, const std::string&,
+                                          const FileOptions&,
+                                          std::unique_ptr<rocksdb::FSWritableFile>*,
+                                          IODebugContext*) {
   return IOStatus::NotSupported("logs are not recycled");
 }
 
 IOStatus SimulatedDisk::NewDirectory(const std::string&, const IOOptions&,
-                                     std::unique_ptr<rocksdb::FSDirectory>* result, IODebugContext*) {
+                                     std::unique_ptr<rocksdb::FSDirectory>* result,
+                                     IODebugContext*) {
   *result = std::make_unique<Directory>(*this);
   return IOStatus::OK();
 }
@@ -459,8 +470,8 @@ IOStatus SimulatedDisk::GetFileSize(const std::string& path, const IOOptions&, s
   return IOStatus::OK();
 }
 
-IOStatus SimulatedDisk::GetFileModificationTime(const std::string&, const IOOptions&, std::uint64_t* time,
-                                                IODebugContext*) {
+IOStatus SimulatedDisk::GetFileModificationTime(const std::string&, const IOOptions&,
+                                                std::uint64_t* time, IODebugContext*) {
   *time = 0;
   return IOStatus::OK();
 }
@@ -476,8 +487,8 @@ IOStatus SimulatedDisk::RenameFile(const std::string& from, const std::string& t
   return status;
 }
 
-IOStatus SimulatedDisk::LockFile(const std::string& path, const IOOptions&, rocksdb::FileLock** lock,
-                                 IODebugContext*) {
+IOStatus SimulatedDisk::LockFile(const std::string& path, const IOOptions&,
+                                 rocksdb::FileLock** lock, IODebugContext*) {
   std::lock_guard guard(mutex_);
   if (!locks_.insert(path).second) return IOStatus::IOError(path, "held already");
   *lock = new Lock(path);
@@ -496,8 +507,8 @@ IOStatus SimulatedDisk::GetTestDirectory(const IOOptions&, std::string* path, IO
   return IOStatus::OK();
 }
 
-IOStatus SimulatedDisk::GetAbsolutePath(const std::string& path, const IOOptions&, std::string* absolute,
-                                        IODebugContext*) {
+IOStatus SimulatedDisk::GetAbsolutePath(const std::string& path, const IOOptions&,
+                                        std::string* absolute, IODebugContext*) {
   *absolute = path;
   return IOStatus::OK();
 }
@@ -515,7 +526,8 @@ class ImpatientClock final : public rocksdb::SystemClockWrapper {
 
 class SimulatedEnv final : public rocksdb::EnvWrapper {
  public:
-  explicit SimulatedEnv(std::shared_ptr<SimulatedDisk> disk) : EnvWrapper(rocksdb::NewCompositeEnv(disk)) {
+  explicit SimulatedEnv(std::shared_ptr<SimulatedDisk> disk)
+      : EnvWrapper(rocksdb::NewCompositeEnv(disk)) {
     file_system_ = std::move(disk);
     system_clock_ = std::make_shared<ImpatientClock>(rocksdb::SystemClock::Default());
   }
@@ -536,7 +548,8 @@ IOStatus SimulatedDisk::GetFreeSpace(const std::string&, const IOOptions&, std::
   return IOStatus::OK();
 }
 
-IOStatus SimulatedDisk::IsDirectory(const std::string& path, const IOOptions&, bool* is, IODebugContext*) {
+IOStatus SimulatedDisk::IsDirectory(const std::string& path, const IOOptions&, bool* is,
+                                    IODebugContext*) {
   std::lock_guard lock(mutex_);
   *is = !names_.contains(path);
   return IOStatus::OK();

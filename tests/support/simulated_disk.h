@@ -1,5 +1,6 @@
-// A disk in memory under RocksDB that loses unsynced data when the power is cut, fails at chosen points, runs
-// full, and flips bits. One directory level; FORMAT and the lock of a store are not on it.
+// A disk in memory under RocksDB that loses unsynced data when the power is cut, fails at chosen
+// points, runs full, and flips bits. One directory level; FORMAT and the lock of a store are not on
+// it.
 #ifndef STATCOLLECT_TESTS_SUPPORT_SIMULATED_DISK_H_
 #define STATCOLLECT_TESTS_SUPPORT_SIMULATED_DISK_H_
 
@@ -21,18 +22,18 @@ namespace statcollect::testing {
 enum class FileKind { kLog, kTable, kManifest, kOther };
 enum class DiskOperation { kCreate, kAppend, kSync, kSyncDirectory, kRename, kRead };
 
-// Invariants: (1) A file's first `synced` bytes survive a power cut; of the rest a prefix may, or whole
-// sectors with zeros in the place of the others. Of what was written over since the last sync, each sector is as it
-// was after any of its writes. (2) Creations, deletions and renames since the last sync of
-// the directory survive as a prefix of their order. Thread-safe.
+// Invariants: (1) A file's first `synced` bytes survive a power cut; of the rest a prefix may, or
+// whole sectors with zeros in the place of the others. Of what was written over since the last
+// sync, each sector is as it was after any of its writes. (2) Creations, deletions and renames
+// since the last sync of the directory survive as a prefix of their order. Thread-safe.
 class SimulatedDisk final : public rocksdb::FileSystem {
  public:
   SimulatedDisk();
   ~SimulatedDisk() override;
 
   // --- power
-  // What is on the disk now is what Restart begins with. Until then who uses the disk notices nothing, as a
-  // process that has lost its machine does not, and what it writes is gone.
+  // What is on the disk now is what Restart begins with. Until then who uses the disk notices
+  // nothing, as a process that has lost its machine does not, and what it writes is gone.
   void CutPower();
   // The same, in front of the n-th operation from now that would change something.
   void CutPowerAfter(std::uint64_t operations);
@@ -53,7 +54,8 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   void Inject(const Fault& fault);
   void Heal();  // no more faults
   int struck() const;
-  // Bytes that all files together may have; an append beyond writes what fits and fails with ENOSPC.
+  // Bytes that all files together may have; an append beyond writes what fits and fails with
+  // ENOSPC.
   void SetCapacity(std::uint64_t bytes);
   std::uint64_t used() const;
 
@@ -71,7 +73,8 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   rocksdb::IOStatus NewSequentialFile(const std::string& path, const rocksdb::FileOptions& options,
                                       std::unique_ptr<rocksdb::FSSequentialFile>* result,
                                       rocksdb::IODebugContext* debug) override;
-  rocksdb::IOStatus NewRandomAccessFile(const std::string& path, const rocksdb::FileOptions& options,
+  rocksdb::IOStatus NewRandomAccessFile(const std::string& path,
+                                        const rocksdb::FileOptions& options,
                                         std::unique_ptr<rocksdb::FSRandomAccessFile>* result,
                                         rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
@@ -90,10 +93,12 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   rocksdb::IOStatus FileExists(const std::string& path, const rocksdb::IOOptions& options,
                                rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus GetChildren(const std::string& directory, const rocksdb::IOOptions& options,
-                                std::vector<std::string>* result, rocksdb::IODebugContext* debug) override;
+                                std::vector<std::string>* result,
+                                rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus DeleteFile(const std::string& path, const rocksdb::IOOptions& options,
                                rocksdb::IODebugContext* debug) override;
-  rocksdb::IOStatus Truncate(const std::string& path, std::size_t size, const rocksdb::IOOptions& options,
+  rocksdb::IOStatus Truncate(const std::string& path, std::size_t size,
+                             const rocksdb::IOOptions& options,
                              rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus CreateDir(const std::string& path, const rocksdb::IOOptions& options,
                               rocksdb::IODebugContext* debug) override;
@@ -103,10 +108,12 @@ class SimulatedDisk final : public rocksdb::FileSystem {
                               rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus GetFileSize(const std::string& path, const rocksdb::IOOptions& options,
                                 std::uint64_t* size, rocksdb::IODebugContext* debug) override;
-  rocksdb::IOStatus GetFileModificationTime(const std::string& path, const rocksdb::IOOptions& options,
-                                            std::uint64_t* time, rocksdb::IODebugContext* debug) override;
+  rocksdb::IOStatus GetFileModificationTime(const std::string& path,
+                                            const rocksdb::IOOptions& options, std::uint64_t* time,
+                                            rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
-                               const rocksdb::IOOptions& options, rocksdb::IODebugContext* debug) override;
+                               const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus LockFile(const std::string& path, const rocksdb::IOOptions& options,
                              rocksdb::FileLock** lock, rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus UnlockFile(rocksdb::FileLock* lock, const rocksdb::IOOptions& options,
@@ -117,8 +124,8 @@ class SimulatedDisk final : public rocksdb::FileSystem {
                                     std::string* absolute, rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus GetFreeSpace(const std::string& path, const rocksdb::IOOptions& options,
                                  std::uint64_t* bytes, rocksdb::IODebugContext* debug) override;
-  rocksdb::IOStatus IsDirectory(const std::string& path, const rocksdb::IOOptions& options, bool* is,
-                                rocksdb::IODebugContext* debug) override;
+  rocksdb::IOStatus IsDirectory(const std::string& path, const rocksdb::IOOptions& options,
+                                bool* is, rocksdb::IODebugContext* debug) override;
 
  private:
   struct Overwrite {
@@ -145,13 +152,14 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   static void Apply(const Change& change, Names* names);
   void ChangeLocked(Change change);
   // OK, or what the fault that strikes says. `flip` is set where a read is to be spoiled.
-  rocksdb::IOStatus CheckLocked(const std::string& path, DiskOperation operation, bool* flip = nullptr);
+  rocksdb::IOStatus CheckLocked(const std::string& path, DiskOperation operation,
+                                bool* flip = nullptr);
   rocksdb::IOStatus Append(const Handle& handle, const rocksdb::Slice& data);
   rocksdb::IOStatus WriteOver(const Handle& handle, std::uint64_t at, const rocksdb::Slice& data);
   static void UndoSome(File& file, std::mt19937_64& random);
   rocksdb::IOStatus Sync(const Handle& handle);
-  rocksdb::IOStatus ReadAt(const Handle& handle, std::uint64_t offset, std::size_t n, rocksdb::Slice* result,
-                           char* scratch);
+  rocksdb::IOStatus ReadAt(const Handle& handle, std::uint64_t offset, std::size_t n,
+                           rocksdb::Slice* result, char* scratch);
   rocksdb::IOStatus SyncDirectory();
   rocksdb::IOStatus OpenHandle(const std::string& path, Handle* handle);
 
@@ -165,7 +173,8 @@ class SimulatedDisk final : public rocksdb::FileSystem {
   Names names_, durable_names_;
   std::vector<Change> changes_;  // from durable_names_ to names_
   std::set<std::string> locks_;
-  std::vector<std::pair<Fault, std::uint64_t>> faults_;  // and how many operations each has let through
+  std::vector<std::pair<Fault, std::uint64_t>>
+      faults_;  // and how many operations each has let through
   int struck_ = 0;
   std::uint64_t capacity_ = ~std::uint64_t{0};
   bool powered_ = true;

@@ -14,18 +14,21 @@ using statcollect::DType;
 
 enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 
-// The place of a tensor's elements in a logical tensor that several processes hold together. Owns nothing.
+// The place of a tensor's elements in a logical tensor that several processes hold together. Owns
+// nothing.
 struct Placement {
   std::span<const std::int64_t> global_shape = {};
-  // Either boxes: offset, then size, in each dimension. Several boxes differ in one dimension only, along
-  // which they follow each other in the tensor.
+  // Either boxes: offset, then size, in each dimension. Several boxes differ in one dimension only,
+  // along which they follow each other in the tensor.
   std::span<const std::int64_t> boxes = {};
-  // Or ranges of the flattened logical tensor, start and stop of each, which follow each other in the tensor.
+  // Or ranges of the flattened logical tensor, start and stop of each, which follow each other in
+  // the tensor.
   std::span<const std::int64_t> ranges = {};
-  // Without either, the tensor is the whole. Ranks with the same place are replicas, unless the tensor is
+  // Without either, the tensor is the whole. Ranks with the same place are replicas, unless the
+  // tensor is
   bool partial = false;  // a sum that is still to be reduced over these ranks
-  // The batch is split over `pieces` data-parallel ranks in an unknown order. The global shape is then
-  // that of this piece, the piece-th of them.
+  // The batch is split over `pieces` data-parallel ranks in an unknown order. The global shape is
+  // then that of this piece, the piece-th of them.
   std::uint32_t piece = 0, pieces = 1;
 };
 

@@ -16,10 +16,10 @@
 namespace statcollect::stats {
 
 // What is stored under HashKind::kContent3 compares with what has always been stored there.
-static_assert(
-    kDefinition == 3,
-    "a new definition of hash and sketch needs a HashKind of its own (common/types.h), which the agent "
-    "writes into its layouts");
+static_assert(kDefinition == 3,
+              "a new definition of hash and sketch needs a HashKind of its own (common/types.h), "
+              "which the agent "
+              "writes into its layouts");
 namespace {
 
 constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 62;
@@ -48,14 +48,16 @@ Status CheckShape(const CpuTensor& tensor, std::uint64_t* elements) {
   }
   bool empty = false;
   for (const std::int64_t size : tensor.shape) {
-    if (size < 0) return Refuse("shape " + Numbers(tensor.shape) + " has a negative size", "sizes from 0");
+    if (size < 0)
+      return Refuse("shape " + Numbers(tensor.shape) + " has a negative size", "sizes from 0");
     empty = empty || size == 0;
   }
   *elements = empty ? 0 : 1;
   for (const std::int64_t size : tensor.shape) {
     if (empty) break;
     if (static_cast<std::uint64_t>(size) > kElementsMax / *elements) {
-      return Refuse("shape " + Numbers(tensor.shape) + " has more than 2^62 elements", "2^62 at most");
+      return Refuse("shape " + Numbers(tensor.shape) + " has more than 2^62 elements",
+                    "2^62 at most");
     }
     *elements *= static_cast<std::uint64_t>(size);
   }
@@ -69,8 +71,9 @@ Status CheckStrides(const CpuTensor& tensor) {
   std::uint64_t reach = 0;
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
     const std::int64_t stride = tensor.strides[i];
-    const std::uint64_t magnitude = stride < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(stride)
-                                               : static_cast<std::uint64_t>(stride);
+    const std::uint64_t magnitude = stride < 0
+                                        ? std::uint64_t{0} - static_cast<std::uint64_t>(stride)
+                                        : static_cast<std::uint64_t>(stride);
     const auto steps = static_cast<std::uint64_t>(tensor.shape[i]) - 1;
     if (steps == 0 || magnitude == 0) continue;
     if (magnitude > (reach_max - reach) / steps) {
@@ -117,16 +120,17 @@ class BlockReader {
   alignas(64) unsigned char buffer_[kBlockComponents * kComponentBytesMax];
 };
 
-// Adds hash and sketch of components anywhere in the tensor, in runs of consecutive ones. Whole groups are
-// read where they lie; what a run has of others is collected in a buffer, whose other components are 0.
+// Adds hash and sketch of components anywhere in the tensor, in runs of consecutive ones. Whole
+// groups are read where they lie; what a run has of others is collected in a buffer, whose other
+// components are 0.
 class FingerprintGatherer {
  public:
   FingerprintGatherer(RunsFunction add, std::size_t component_bytes, ChunkState& chunk) noexcept
       : add_(add), bytes_(component_bytes), chunk_(chunk) {}
 
-  // `count` components that lie at `from`, the first being number `at` of the tensor. They must stay there
-  // until Flush, or until FlushRuns. `apart`: no run is near enough in the tensor to be computed together
-  // with this one.
+  // `count` components that lie at `from`, the first being number `at` of the tensor. They must
+  // stay there until Flush, or until FlushRuns. `apart`: no run is near enough in the tensor to be
+  // computed together with this one.
   void Add(const unsigned char* from, std::uint64_t at, std::uint64_t count, bool apart) noexcept {
     while (count > 0) {
       const std::uint64_t room = std::min(count, kBlockComponents - at % kBlockComponents);
@@ -146,8 +150,10 @@ class FingerprintGatherer {
     }
   }
 
-  static constexpr std::uint64_t kDirect = 64;  // components for which it pays to read them where they lie
-  static constexpr std::uint64_t kGap = 4;  // groups between two short runs that are computed all the same
+  static constexpr std::uint64_t kDirect =
+      64;  // components for which it pays to read them where they lie
+  static constexpr std::uint64_t kGap =
+      4;  // groups between two short runs that are computed all the same
 
   void FlushRuns() noexcept {
     if (runs_ != 0) add_(run_, runs_, chunk_);
@@ -174,7 +180,8 @@ class FingerprintGatherer {
     std::memcpy(buffer_ + at % kBlockComponents * bytes_, from, count * bytes_);
   }
 
-  // In the order in which they were added: runs before are in front of what has been collected since.
+  // In the order in which they were added: runs before are in front of what has been collected
+  // since.
   void FlushCollected() noexcept {
     if (begin_ == end_) return;
     FlushRuns();
@@ -229,8 +236,8 @@ class ChunkReducer {
     if (chunk_.finite() == 0) return partial;
     partial.min = chunk_.min;
     partial.max = chunk_.max;
-    partial.moments =
-        CombineLanes(chunk_.lanes, chunk_.finite(), chunk_.level, chunk_.shift * ScaleOf(chunk_.level));
+    partial.moments = CombineLanes(chunk_.lanes, chunk_.finite(), chunk_.level,
+                                   chunk_.shift * ScaleOf(chunk_.level));
     std::copy_n(chunk_.sketch, chunk_.sketch_width, partial.sketch);
     return partial;
   }
@@ -263,34 +270,35 @@ class ChunkReducer {
                          });
   }
 
-  // Of a chunk whose blocks are not those of the tensor: its hash and sketch by `runs`, and, unless it is
-  // null, `add` while a block is in the first-level cache.
+  // Of a chunk whose blocks are not those of the tensor: its hash and sketch by `runs`, and, unless
+  // it is null, `add` while a block is in the first-level cache.
   void RunWithFingerprint(BlockFunction add, RunsFunction runs) noexcept {
     FingerprintGatherer gatherer(runs, reader_.component_bytes(), chunk_);
     const std::size_t bytes = reader_.component_bytes();
     ElementRun run;  // in components
     Quads quads;
     bool turned = false;
-    reader_.ForEachBlock(range_.begin, range_.count,
-                         [&](const void* block, std::size_t components, std::uint64_t done) {
-                           if (add != nullptr && components == kBlockComponents && of_.add_quads != nullptr &&
-                               TakeQuads(run, range_.begin + done, quads)) {
-                             if (!turned) std::fill_n(chunk_.turned, chunk_.sketch_width * kLanes, 0.0f);
-                             turned = true;
-                             of_.add_quads(block, quads.number, quads.together, chunk_);
-                             return;
-                           }
-                           if (add != nullptr) add(block, components, 0, chunk_);
-                           const auto* from = static_cast<const unsigned char*>(block);
-                           for (std::uint64_t at = 0, count; at < components; at += count) {
-                             if (run.count == 0) run = NextRun(run, range_.begin + done + at);
-                             count = std::min<std::uint64_t>(run.count, components - at);
-                             gatherer.Add(from + at * bytes, run.first, count, Apart(run));
-                             run.first += count;
-                             run.count -= count;
-                           }
-                           gatherer.FlushRuns();  // the next block may come to lie where this one does
-                         });
+    reader_.ForEachBlock(
+        range_.begin, range_.count,
+        [&](const void* block, std::size_t components, std::uint64_t done) {
+          if (add != nullptr && components == kBlockComponents && of_.add_quads != nullptr &&
+              TakeQuads(run, range_.begin + done, quads)) {
+            if (!turned) std::fill_n(chunk_.turned, chunk_.sketch_width * kLanes, 0.0f);
+            turned = true;
+            of_.add_quads(block, quads.number, quads.together, chunk_);
+            return;
+          }
+          if (add != nullptr) add(block, components, 0, chunk_);
+          const auto* from = static_cast<const unsigned char*>(block);
+          for (std::uint64_t at = 0, count; at < components; at += count) {
+            if (run.count == 0) run = NextRun(run, range_.begin + done + at);
+            count = std::min<std::uint64_t>(run.count, components - at);
+            gatherer.Add(from + at * bytes, run.first, count, Apart(run));
+            run.first += count;
+            run.count -= count;
+          }
+          gatherer.FlushRuns();  // the next block may come to lie where this one does
+        });
     gatherer.Flush();
     if (turned && chunk_.sketch_width != 0) of_.finish_quads(chunk_);
   }
@@ -300,8 +308,8 @@ class ChunkReducer {
     int together;
   };
 
-  // The quads of the full block that begins with the shard's component, where `run` has been walked to.
-  // False, and `run` as before, if the block is not made of whole quads.
+  // The quads of the full block that begins with the shard's component, where `run` has been walked
+  // to. False, and `run` as before, if the block is not made of whole quads.
   bool TakeQuads(ElementRun& run, std::uint64_t component, Quads& quads) const noexcept {
     ElementRun next = run;
     std::uint64_t all = 0;  // bits that are set in any bound of a run
@@ -326,9 +334,11 @@ class ChunkReducer {
     return true;
   }
 
-  // Index in the logical tensor of the shard's component, and how many follow it there as they do here.
+  // Index in the logical tensor of the shard's component, and how many follow it there as they do
+  // here.
   ElementRun IndexOf(std::uint64_t component) const noexcept {
-    if (range_.runs == nullptr) return {range_.first + component, range_.begin + range_.count - component};
+    if (range_.runs == nullptr)
+      return {range_.first + component, range_.begin + range_.count - component};
     ElementRun run = range_.runs->At(component / parts_);
     run.first *= parts_;
     run.count *= parts_;
@@ -343,10 +353,11 @@ class ChunkReducer {
     return {run.first - run.row + run.stride, run.row, run.rows - 1, run.row, run.stride};
   }
 
-  // Whether runs are whole groups (at least: if this one is) that are far enough from each other, and that
-  // blocks of the shard do not cut into short pieces.
+  // Whether runs are whole groups (at least: if this one is) that are far enough from each other,
+  // and that blocks of the shard do not cut into short pieces.
   static bool Apart(const ElementRun& run) noexcept {
-    return run.row % kLanes == 0 && run.stride >= run.row + (FingerprintGatherer::kGap + 1) * kLanes &&
+    return run.row % kLanes == 0 &&
+           run.stride >= run.row + (FingerprintGatherer::kGap + 1) * kLanes &&
            (run.row >= 2 * FingerprintGatherer::kDirect || kBlockComponents % run.row == 0);
   }
 
@@ -429,16 +440,16 @@ class ChunkReducer {
 constexpr std::size_t kStripesAtOnce = 64;
 
 // On whichever thread: `walk` is copied.
-Partial ReduceStripe(const TensorWalk& walk, DType dtype, const Range& range, std::uint32_t sketch_width,
-                     const CpuKernels& kernels) noexcept {
+Partial ReduceStripe(const TensorWalk& walk, DType dtype, const Range& range,
+                     std::uint32_t sketch_width, const CpuKernels& kernels) noexcept {
   const DefaultFloatEnvironment environment;
   BlockReader reader(walk, dtype);
   Partial stripe;
   for (std::uint64_t done = 0; done < range.count; done += kChunkComponents) {
     ChunkState chunk;
     const std::uint64_t count = std::min(kChunkComponents, range.count - done);
-    ChunkReducer reducer(reader, dtype, {range.begin + done, count, range.first, range.runs}, sketch_width,
-                         kernels, chunk);
+    ChunkReducer reducer(reader, dtype, {range.begin + done, count, range.first, range.runs},
+                         sketch_width, kernels, chunk);
     reducer.Reduce();
     Partial next = reducer.Result();
     Append(stripe, next, sketch_width);
@@ -503,14 +514,15 @@ void Accumulate(const CpuTensor& tensor, const Range& range, std::uint32_t sketc
     const std::uint64_t left = (range.count - done + kStripeComponents - 1) / kStripeComponents;
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, kStripesAtOnce));
     workers->Run(count, [&](std::size_t i) {
-      stripes[i] =
-          ReduceStripe(walk, tensor.dtype, stripe_at(done + i * kStripeComponents), sketch_width, kernels);
+      stripes[i] = ReduceStripe(walk, tensor.dtype, stripe_at(done + i * kStripeComponents),
+                                sketch_width, kernels);
     });
     for (std::size_t i = 0; i < count; ++i) AppendStripe(partial, stripes[i], sketch_width);
   }
 }
 
-TensorStats Finished(const Partial& partial, std::uint64_t numel, std::span<double> sketch) noexcept {
+TensorStats Finished(const Partial& partial, std::uint64_t numel,
+                     std::span<double> sketch) noexcept {
   const DefaultFloatEnvironment environment;
   TensorStats stats;
   stats.numel = numel;
@@ -544,15 +556,16 @@ TensorStats ComputeCpu(const CpuTensor& tensor, std::span<double> sketch, std::s
   std::optional<PlacementRuns> runs;
   if (placement != nullptr) runs.emplace(tensor, *placement);
   const std::uint64_t components = ComponentCount(tensor);
-  Accumulate(tensor, {0, components, 0, runs ? &*runs : nullptr}, static_cast<std::uint32_t>(sketch.size()),
-             BestKernels(), partial, workers);
+  Accumulate(tensor, {0, components, 0, runs ? &*runs : nullptr},
+             static_cast<std::uint32_t>(sketch.size()), BestKernels(), partial, workers);
   *samples_written = CopySamples(tensor, samples);
   return Finished(partial, IsComplex(tensor.dtype) ? components / 2 : components, sketch);
 }
 
 std::uint32_t CopySamples(const CpuTensor& tensor, std::span<double> samples) noexcept {
   const std::uint64_t components = ComponentCount(tensor);
-  const auto wanted = static_cast<std::uint32_t>(std::min<std::uint64_t>(samples.size(), components));
+  const auto wanted =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(samples.size(), components));
   if (wanted == 0) return 0;
   const std::uint32_t parts = IsComplex(tensor.dtype) ? 2 : 1;
   TensorWalk walk(tensor);

@@ -11,11 +11,12 @@ extern const CpuKernels kAvx2Kernels, kAvx512Kernels;
 
 const CpuKernels* KernelsFor(InstructionSet set) {
 #if defined(STATCOLLECT_STATS_X86_KERNELS)
-  const bool avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
   if (set == InstructionSet::kAvx2) return avx2 ? &kAvx2Kernels : nullptr;
   if (set == InstructionSet::kAvx512) {
-    const bool supported = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    const bool supported = avx2 && __builtin_cpu_supports("avx512f") &&
+                           __builtin_cpu_supports("avx512bw") &&
                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return supported ? &kAvx512Kernels : nullptr;
   }
@@ -34,7 +35,8 @@ const CpuKernels& BestKernels() {
 }
 
 std::size_t ReadAheadBytes(std::size_t component_bytes) {
-  // Measured on a Sapphire Rapids in steps of at most a quarter of a block; elsewhere as measured on a Zen 5.
+  // Measured on a Sapphire Rapids in steps of at most a quarter of a block; elsewhere as measured
+  // on a Zen 5.
   constexpr std::size_t kAnywhere = 12288, kIntelWords = 7680, kIntelHalves = 6144;
 #if defined(STATCOLLECT_STATS_X86_KERNELS)
   static const bool intel = __builtin_cpu_is("intel");

@@ -16,8 +16,8 @@ struct NoiseDim {
   std::int64_t size, from, to, index;
 };
 
-// The dimensions in the order in which they lie in `to`, the outermost first, and those joined that can be
-// walked as one. At least one.
+// The dimensions in the order in which they lie in `to`, the outermost first, and those joined that
+// can be walked as one. At least one.
 class NoiseDims {
  public:
   explicit NoiseDims(const NoiseLayout& layout) {
@@ -119,9 +119,10 @@ void AddNoise(const NoiseLayout& layout, const void* from, void* to, const Noise
   }
   const DefaultFloatEnvironment environment;
   const std::uint64_t mixed = MixBits(noise.key + noise.step * 0x9e3779b97f4a7c15u);
-  const NoiseWords words{.first = static_cast<std::uint32_t>(mixed),
-                         .second = static_cast<std::uint32_t>(mixed >> 32),
-                         .scale = std::min(noise.ulps * NoiseEpsilon(layout.dtype), kNoiseMax) * 0x1p-24};
+  const NoiseWords words{
+      .first = static_cast<std::uint32_t>(mixed),
+      .second = static_cast<std::uint32_t>(mixed >> 32),
+      .scale = std::min(noise.ulps * NoiseEpsilon(layout.dtype), kNoiseMax) * 0x1p-24};
   const NoiseFunctions& functions = NoiseFunctionsFor(layout.dtype);
   const NoiseFunction run = difference ? functions.differences : functions.values;
   const std::int64_t bytes = NoiseBytes(layout.dtype);
@@ -137,8 +138,8 @@ void AddNoise(const NoiseLayout& layout, const void* from, void* to, const Noise
   while (true) {
     const auto step = static_cast<std::uint32_t>(last.index);
     if (together) {
-      run(source, target, static_cast<std::size_t>(last.size), static_cast<std::uint32_t>(index), step,
-          words);
+      run(source, target, static_cast<std::size_t>(last.size), static_cast<std::uint32_t>(index),
+          step, words);
     } else {
       for (std::int64_t i = 0; i < last.size; ++i) {
         run(source + i * last.from * bytes, target + i * last.to * bytes, 1,

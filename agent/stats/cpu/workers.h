@@ -11,9 +11,9 @@
 
 namespace statcollect::stats {
 
-// Threads start at the first Run with more than one part, sleep between runs, and leave signals to the
-// program (signals_blocked.h). One run at a time: a second caller meanwhile does its parts alone. Threads:
-// any.
+// Threads start at the first Run with more than one part, sleep between runs, and leave signals to
+// the program (signals_blocked.h). One run at a time: a second caller meanwhile does its parts
+// alone. Threads: any.
 class CpuWorkers {
  public:
   // `threads`, the caller's included; 1 or less: nothing is ever started.
@@ -28,7 +28,8 @@ class CpuWorkers {
   template <typename Work>
   void Run(std::size_t parts, const Work& work) noexcept {
     RunErased(
-        parts, [](const void* of, std::size_t part) { (*static_cast<const Work*>(of))(part); }, &work);
+        parts, [](const void* of, std::size_t part) { (*static_cast<const Work*>(of))(part); },
+        &work);
   }
 
  private:
@@ -48,12 +49,14 @@ class CpuWorkers {
   Mutex mutex_;  // guards the rest
   ConditionVariable job_changed_, idle_changed_;
   std::vector<std::thread> workers_;
-  std::size_t job_ STATCOLLECT_GUARDED_BY(mutex_) = 0;  // number of the run; workers take part once in each
+  std::size_t job_ STATCOLLECT_GUARDED_BY(mutex_) =
+      0;  // number of the run; workers take part once in each
   std::size_t busy_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::size_t parts_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   Function function_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;  // null between runs
   const void* work_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
-  bool started_ STATCOLLECT_GUARDED_BY(mutex_) = false, stop_ STATCOLLECT_GUARDED_BY(mutex_) = false;
+  bool started_ STATCOLLECT_GUARDED_BY(mutex_) = false, stop_
+                                                        STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace statcollect::stats

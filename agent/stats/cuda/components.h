@@ -1,9 +1,10 @@
-// What the components of each dtype are worth, sixteen bytes at a time. A type here describes one dtype to
-// the templates of piece.h:
+// What the components of each dtype are worth, sixteen bytes at a time. A type here describes one
+// dtype to the templates of piece.h:
 //   kBytes     of a component
 //   kWide      its values need float64; else float32 holds them exactly
 //   kAlwaysInRange no piece needs the float64 path
-//   kExactSums the sum of a lane's components in a piece is exact in float32 if their magnitudes lie close
+//   kExactSums the sum of a lane's components in a piece is exact in float32 if their magnitudes
+//   lie close
 //              together (at most 16 significant bits; see piece.h)
 //   Clean      a vector as it is hashed and read
 //   Value      component j of a vector
@@ -86,7 +87,8 @@ STATCOLLECT_WARP std::uint32_t SignsOfHalves(std::uint32_t a, std::uint32_t b) {
   asm("prmt.b32 %0, %1, %2, 0xfdb9;" : "=r"(result) : "r"(a), "r"(b));
   return result;
 #else
-  const std::uint32_t bits = ((a >> 15) & 1) | ((a >> 31) << 8) | ((b << 1) & 0x10000) | ((b >> 31) << 24);
+  const std::uint32_t bits =
+      ((a >> 15) & 1) | ((a >> 31) << 8) | ((b << 1) & 0x10000) | ((b >> 31) << 24);
   return bits * 0xff;
 #endif
 }
@@ -102,8 +104,8 @@ STATCOLLECT_WARP std::uint32_t AddBytes(std::uint32_t bytes, std::uint32_t count
 #endif
 }
 
-// Smaller ones of the halves of `smallest` and of the magnitudes of `word`, both read as float16: of other
-// types it tells only whether one is 0. What is NaN as float16 is left out.
+// Smaller ones of the halves of `smallest` and of the magnitudes of `word`, both read as float16:
+// of other types it tells only whether one is 0. What is NaN as float16 is left out.
 STATCOLLECT_WARP std::uint32_t SmallestHalves(std::uint32_t smallest, std::uint32_t word) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t result;
@@ -122,7 +124,8 @@ STATCOLLECT_WARP std::uint32_t SmallestHalves(std::uint32_t smallest, std::uint3
 // Two 16-bit floats in a word. `Kind` has the format's names for PTX.
 template <typename Component>
 struct PackedRange {
-  std::uint32_t min = Component::kInfinity * 0x10001u, max = (Component::kInfinity | 0x8000u) * 0x10001u;
+  std::uint32_t min = Component::kInfinity * 0x10001u,
+                max = (Component::kInfinity | 0x8000u) * 0x10001u;
 
   STATCOLLECT_WARP void Add(const Vector& vector) {
     STATCOLLECT_UNROLL
@@ -131,8 +134,12 @@ struct PackedRange {
       max = Component::Max2(max, word);
     }
   }
-  STATCOLLECT_WARP float Min() const { return MinWithNan(Component::Lower(min), Component::Upper(min)); }
-  STATCOLLECT_WARP float Max() const { return MaxWithNan(Component::Lower(max), Component::Upper(max)); }
+  STATCOLLECT_WARP float Min() const {
+    return MinWithNan(Component::Lower(min), Component::Upper(min));
+  }
+  STATCOLLECT_WARP float Max() const {
+    return MaxWithNan(Component::Lower(max), Component::Upper(max));
+  }
 };
 
 template <typename Component>
@@ -162,7 +169,9 @@ struct F32 : Clear {
   static constexpr bool kWide = false, kAlwaysInRange = false, kExactSums = false;
   using Range = PlainRange<F32>;
   using Signs = PlainSigns<F32>;
-  STATCOLLECT_WARP static float Value(const Vector& vector, int j) { return BitsAs<float>(vector.words[j]); }
+  STATCOLLECT_WARP static float Value(const Vector& vector, int j) {
+    return BitsAs<float>(vector.words[j]);
+  }
 };
 
 // What Bf16 and F16 share. Comparisons of NaN are false; only pieces without NaN are counted so.
@@ -180,11 +189,13 @@ struct Half : Clear {
   template <typename Choose>
   STATCOLLECT_WARP static std::uint32_t ChooseHalves(std::uint32_t a, std::uint32_t b,
                                                      const Choose& takes_b) {
-    const auto half = [&](float x, float y, std::uint32_t of_a, std::uint32_t of_b) -> std::uint32_t {
+    const auto half = [&](float x, float y, std::uint32_t of_a,
+                          std::uint32_t of_b) -> std::uint32_t {
       if (x != x || y != y) return 0x7fff;
       return takes_b(x, y) ? of_b : of_a;
     };
-    const std::uint32_t lower = half(Component::Lower(a), Component::Lower(b), a & 0xffff, b & 0xffff);
+    const std::uint32_t lower =
+        half(Component::Lower(a), Component::Lower(b), a & 0xffff, b & 0xffff);
     return lower | half(Component::Upper(a), Component::Upper(b), a >> 16, b >> 16) << 16;
   }
 };
@@ -192,7 +203,9 @@ struct Half : Clear {
 struct Bf16 : Half<Bf16> {
   static constexpr std::uint32_t kInfinity = 0x7f80;
   STATCOLLECT_WARP static float Lower(std::uint32_t word) { return BitsAs<float>(word << 16); }
-  STATCOLLECT_WARP static float Upper(std::uint32_t word) { return BitsAs<float>(word & 0xffff0000u); }
+  STATCOLLECT_WARP static float Upper(std::uint32_t word) {
+    return BitsAs<float>(word & 0xffff0000u);
+  }
 #if defined(__CUDA_ARCH__)
   STATCOLLECT_WARP static std::uint32_t Min2(std::uint32_t a, std::uint32_t b) {
     std::uint32_t result;
@@ -370,8 +383,8 @@ struct U32 : Wide<4> {
   }
 };
 
-// Calls function(Component{}) for the components of `dtype`, complex ones' parts; false if there is no such
-// dtype.
+// Calls function(Component{}) for the components of `dtype`, complex ones' parts; false if there is
+// no such dtype.
 template <typename F>
 bool WithComponent(DType dtype, F&& function) {
   switch (dtype) {

@@ -65,15 +65,16 @@ Status ComputeCuda(const CpuTensor& tensor, int device, void* stream, const Outp
   MutexLock lock(one_at_a_time);
   STATCOLLECT_RETURN_IF_ERROR(engine->Check(tensor, device));
   if (engine->IsCapturing(device, stream)) {
-    return {
-        Code::kFailedPrecondition,
-        "statistics of a CUDA tensor: its stream is being captured into a graph, where nothing is computed "
-        "yet; expected a stream that runs; compute after a replay"};
+    return {Code::kFailedPrecondition,
+            "statistics of a CUDA tensor: its stream is being captured into a graph, where nothing "
+            "is computed "
+            "yet; expected a stream that runs; compute after a replay"};
   }
   static Waited* const result = new Waited;
   *result = Waited();
   const Output own = {&result->stats, std::span(result->sketch).first(output.sketch.size()),
-                      std::span(result->samples).first(output.samples.size()), &result->sample_count,
+                      std::span(result->samples).first(output.samples.size()),
+                      &result->sample_count,
                       std::span(result->exponents).first(output.exponents.size())};
   STATCOLLECT_RETURN_IF_ERROR(engine->Enqueue(tensor, device, stream, own, result, placement));
   STATCOLLECT_RETURN_IF_ERROR(Await(*engine, *result, timeout));

@@ -22,8 +22,8 @@ namespace {
 constexpr int kCapabilityMin = 80;
 
 Status Failure(const std::string& attempted, cudaError_t error) {
-  return {Code::kInternal,
-          attempted + ": CUDA says " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")"};
+  return {Code::kInternal, attempted + ": CUDA says " + cudaGetErrorName(error) + " (" +
+                               cudaGetErrorString(error) + ")"};
 }
 
 // Calls that a capture elsewhere in the process would otherwise forbid or be broken by.
@@ -77,8 +77,9 @@ class RuntimeApi final : public CudaApi {
     if (error == cudaSuccess) return memory;
     Process::Get().Keep(memory);
     (void)cudaGetLastError();
-    return Failure("allocate " + std::to_string(bytes) + " bytes on CUDA device " + std::to_string(device),
-                   error);
+    return Failure(
+        "allocate " + std::to_string(bytes) + " bytes on CUDA device " + std::to_string(device),
+        error);
   }
 
   Result<void*> AllocateOnHost(int device, std::size_t bytes) override {
@@ -105,7 +106,8 @@ class RuntimeApi final : public CudaApi {
     const OutsideCaptures outside;
     const CurrentDevice current(device);
     cudaError_t error = current.error();
-    if (error == cudaSuccess) error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, Probe(device));
+    if (error == cudaSuccess)
+      error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, Probe(device));
     if (error == cudaSuccess) error = cudaStreamSynchronize(Probe(device));
     return error == cudaSuccess ? Status::Ok()
                                 : Failure("copy to CUDA device " + std::to_string(device), error);
@@ -125,14 +127,16 @@ class RuntimeApi final : public CudaApi {
     }
     if (found.type == cudaMemoryTypeUnregistered) {
       return {Code::kInvalidArgument,
-              "statistics of a CUDA tensor: its data are in ordinary host memory; expected memory of CUDA "
+              "statistics of a CUDA tensor: its data are in ordinary host memory; expected memory "
+              "of CUDA "
               "device " +
                   std::to_string(device) + "; pass the tensor's own device"};
     }
     if (found.type == cudaMemoryTypeDevice && found.device != device) {
       return {Code::kInvalidArgument, "statistics of a CUDA tensor: its data are on device " +
                                           std::to_string(found.device) + "; expected device " +
-                                          std::to_string(device) + "; pass the tensor's own device"};
+                                          std::to_string(device) +
+                                          "; pass the tensor's own device"};
     }
     if (state != nullptr && found.type == cudaMemoryTypeDevice) state->known.Add(data);
     return Status::Ok();
@@ -144,8 +148,8 @@ class RuntimeApi final : public CudaApi {
     const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
     if (error == cudaSuccess) return status != cudaStreamCaptureStatusNone;
     (void)cudaGetLastError();
-    // The legacy stream says so while another stream is captured: nothing may be enqueued in it either. A
-    // device that has failed is found when something is enqueued.
+    // The legacy stream says so while another stream is captured: nothing may be enqueued in it
+    // either. A device that has failed is found when something is enqueued.
     return error == cudaErrorStreamCaptureImplicit;
   }
 
@@ -156,7 +160,8 @@ class RuntimeApi final : public CudaApi {
     return capture.id;
   }
 
-  Status TieToGraph(int device, void* stream, std::shared_ptr<std::atomic<bool>> gone) noexcept override {
+  Status TieToGraph(int device, void* stream,
+                    std::shared_ptr<std::atomic<bool>> gone) noexcept override {
     const OutsideCaptures outside;
     const CurrentDevice current(device);
     const Capture capture = CaptureIn(stream);
@@ -164,7 +169,8 @@ class RuntimeApi final : public CudaApi {
     auto* const told = new (std::nothrow) std::shared_ptr<std::atomic<bool>>(std::move(gone));
     if (told == nullptr) return {Code::kResourceExhausted, "observe a CUDA tensor: out of memory"};
     cudaUserObject_t object = nullptr;
-    cudaError_t error = cudaUserObjectCreate(&object, told, TellGone, 1, cudaUserObjectNoDestructorSync);
+    cudaError_t error =
+        cudaUserObjectCreate(&object, told, TellGone, 1, cudaUserObjectNoDestructorSync);
     if (error != cudaSuccess) {
       delete told;
     } else {
@@ -181,7 +187,8 @@ class RuntimeApi final : public CudaApi {
     const CurrentDevice current(device);
     cudaError_t error = current.error();
     if (error == cudaSuccess) {
-      error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream));
+      error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice,
+                              static_cast<cudaStream_t>(stream));
     }
     if (error == cudaSuccess) return Status::Ok();
     (void)cudaGetLastError();
@@ -196,7 +203,8 @@ class RuntimeApi final : public CudaApi {
     cudaError_t error = current.error();
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     if (error == cudaSuccess) {
-      error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream));
+      error =
+          cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream));
       if (error == cudaSuccess) error = cudaEventRecord(event, static_cast<cudaStream_t>(stream));
       if (error == cudaSuccess) return static_cast<void*>(event);
       (void)cudaEventDestroy(event);
@@ -209,7 +217,8 @@ class RuntimeApi final : public CudaApi {
     const OutsideCaptures outside;
     const CurrentDevice current(device);
     auto* const event = static_cast<cudaEvent_t>(copy);
-    const cudaError_t error = current.error() == cudaSuccess ? cudaEventQuery(event) : current.error();
+    const cudaError_t error =
+        current.error() == cudaSuccess ? cudaEventQuery(event) : current.error();
     if (error == cudaErrorNotReady) return false;
     (void)cudaEventDestroy(event);
     if (error == cudaSuccess) return true;
@@ -219,14 +228,15 @@ class RuntimeApi final : public CudaApi {
 
   Status Enqueue(int device, DType dtype, const Launch& launch, void* stream) noexcept override {
     Launch parameters = launch;
-    return EnqueueReduce(device, KernelOf(dtype), BlocksIndex(dtype, launch.width, false), &parameters,
-                         stream);
+    return EnqueueReduce(device, KernelOf(dtype), BlocksIndex(dtype, launch.width, false),
+                         &parameters, stream);
   }
 
-  Status EnqueueShards(int device, DType dtype, const ShardLaunch& launch, void* stream) noexcept override {
+  Status EnqueueShards(int device, DType dtype, const ShardLaunch& launch,
+                       void* stream) noexcept override {
     ShardLaunch parameters = launch;
-    return EnqueueReduce(device, ShardKernelOf(dtype), BlocksIndex(dtype, launch.width, true), &parameters,
-                         stream);
+    return EnqueueReduce(device, ShardKernelOf(dtype), BlocksIndex(dtype, launch.width, true),
+                         &parameters, stream);
   }
 
   Status EnqueueExponents(int device, DType dtype, const ExponentLaunch& launch,
@@ -241,8 +251,9 @@ class RuntimeApi final : public CudaApi {
                          static_cast<std::uint32_t>(Process::Get().StateOf(device)->processors));
       ExponentLaunch parameters = launch;
       void* arguments[] = {&parameters};
-      error = cudaLaunchKernel(kernel, dim3(grid), dim3(kExponentBlockThreads), arguments,
-                               launch.bins * sizeof(std::uint32_t), static_cast<cudaStream_t>(stream));
+      error =
+          cudaLaunchKernel(kernel, dim3(grid), dim3(kExponentBlockThreads), arguments,
+                           launch.bins * sizeof(std::uint32_t), static_cast<cudaStream_t>(stream));
     }
     if (error == cudaSuccess) return Status::Ok();
     (void)cudaGetLastError();
@@ -289,13 +300,14 @@ class RuntimeApi final : public CudaApi {
     const cudaError_t error =
         cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, &id, &capture.graph);
 #else
-    const cudaError_t error =
-        cudaStreamGetCaptureInfo_v2(static_cast<cudaStream_t>(stream), &status, &id, &capture.graph);
+    const cudaError_t error = cudaStreamGetCaptureInfo_v2(static_cast<cudaStream_t>(stream),
+                                                          &status, &id, &capture.graph);
 #endif
     if (error != cudaSuccess) (void)cudaGetLastError();
     if (error != cudaSuccess || status != cudaStreamCaptureStatusActive) {
-      capture.status = {Code::kFailedPrecondition,
-                        "observe a CUDA tensor: nothing can be added to the graph that is being captured"};
+      capture.status = {
+          Code::kFailedPrecondition,
+          "observe a CUDA tensor: nothing can be added to the graph that is being captured"};
     }
     capture.id = id;
     return capture;
@@ -309,26 +321,28 @@ class RuntimeApi final : public CudaApi {
   }
 
   // `parameters`: what the kernel takes, a Launch or more.
-  static Status EnqueueReduce(int device, const void* kernel, std::size_t blocks_index, Launch* parameters,
-                              void* stream) noexcept {
+  static Status EnqueueReduce(int device, const void* kernel, std::size_t blocks_index,
+                              Launch* parameters, void* stream) noexcept {
     const CurrentDevice current(device);
     if (current.error() != cudaSuccess) return Failure("compute statistics", current.error());
     const int blocks = Process::Get().StateOf(device)->blocks[blocks_index];
     const std::uint32_t grid = GridBlocks(parameters->units, static_cast<std::uint32_t>(blocks));
     void* arguments[] = {parameters};
     const cudaError_t error =
-        cudaLaunchKernel(kernel, dim3(grid), dim3(kBlockThreads), arguments, BlockBytes(parameters->width),
-                         static_cast<cudaStream_t>(stream));
+        cudaLaunchKernel(kernel, dim3(grid), dim3(kBlockThreads), arguments,
+                         BlockBytes(parameters->width), static_cast<cudaStream_t>(stream));
     if (error == cudaSuccess) return Status::Ok();
     (void)cudaGetLastError();
     return Failure("compute statistics on CUDA device " + std::to_string(device), error);
   }
 
-  static Status EnqueueOne(int device, const void* kernel, void** arguments, void* stream) noexcept {
+  static Status EnqueueOne(int device, const void* kernel, void** arguments,
+                           void* stream) noexcept {
     const CurrentDevice current(device);
     cudaError_t error = current.error();
     if (error == cudaSuccess) {
-      error = cudaLaunchKernel(kernel, dim3(1), dim3(1), arguments, 0, static_cast<cudaStream_t>(stream));
+      error = cudaLaunchKernel(kernel, dim3(1), dim3(1), arguments, 0,
+                               static_cast<cudaStream_t>(stream));
     }
     if (error == cudaSuccess) return Status::Ok();
     (void)cudaGetLastError();
@@ -354,8 +368,9 @@ class RuntimeApi final : public CudaApi {
     }
     count = std::min(count, Process::kDevicesMax);
     if (device < 0 || device >= count) {
-      return {Code::kInvalidArgument, "statistics of a CUDA tensor: its device is " + std::to_string(device) +
-                                          "; expected 0.." + std::to_string(count - 1)};
+      return {Code::kInvalidArgument, "statistics of a CUDA tensor: its device is " +
+                                          std::to_string(device) + "; expected 0.." +
+                                          std::to_string(count - 1)};
     }
     int major = 0, minor = 0;
     (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
@@ -372,18 +387,20 @@ class RuntimeApi final : public CudaApi {
     (void)cudaDriverGetVersion(&driver);
     const std::string found =
         driver == 0 ? "no driver was found" : "the driver supports CUDA " + Version(driver);
-    // Drivers run programs of their own and of later minor versions; these are the first of each major one.
+    // Drivers run programs of their own and of later minor versions; these are the first of each
+    // major one.
     constexpr bool kCuda12 = CUDART_VERSION < 13000;
     std::string next = "; update the driver";
     if (!kCuda12) next += ", or use a build with CUDA 12.8, for which 525 is enough";
-    return {Code::kUnimplemented, "statistics of a CUDA tensor: " + found + " (" + cudaGetErrorName(error) +
-                                      "); expected a GPU and, as this build has the runtime of CUDA " +
-                                      Version(CUDART_VERSION) + ", driver " + (kCuda12 ? "525" : "580") +
-                                      " or newer" + next + ", or copy the tensor to the CPU first"};
+    return {Code::kUnimplemented,
+            "statistics of a CUDA tensor: " + found + " (" + cudaGetErrorName(error) +
+                "); expected a GPU and, as this build has the runtime of CUDA " +
+                Version(CUDART_VERSION) + ", driver " + (kCuda12 ? "525" : "580") + " or newer" +
+                next + ", or copy the tensor to the CPU first"};
   }
 
-  // Loads a kernel that reduces tensors. *blocks: as many as are resident, for sketches of 16, 32 and 64
-  // sums.
+  // Loads a kernel that reduces tensors. *blocks: as many as are resident, for sketches of 16, 32
+  // and 64 sums.
   static cudaError_t Prepare(const void* kernel, const DeviceState& state, int* blocks) {
     cudaFuncAttributes attributes{};
     cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
@@ -394,8 +411,8 @@ class RuntimeApi final : public CudaApi {
     for (const std::uint32_t width : {16u, 32u, 64u}) {
       int each = 0;
       if (error == cudaSuccess) {
-        error =
-            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kBlockThreads, BlockBytes(width));
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kBlockThreads,
+                                                              BlockBytes(width));
       }
       if (error != cudaSuccess) return error;
       if (each == 0) return cudaErrorLaunchOutOfResources;
@@ -404,9 +421,9 @@ class RuntimeApi final : public CudaApi {
     return cudaSuccess;
   }
 
-  // Loading may wait for the device, so all kernels are loaded now. The limit of shared memory belongs to
-  // the kernel in the whole process, so it is set once, to what the widest sketch needs: a limit for each
-  // width would take another agent's away.
+  // Loading may wait for the device, so all kernels are loaded now. The limit of shared memory
+  // belongs to the kernel in the whole process, so it is set once, to what the widest sketch needs:
+  // a limit for each width would take another agent's away.
   static cudaError_t LoadKernels(DeviceState& state) {
     std::vector<const void*> kernels = {MarkKernel(), LatchKernel()};
     for (int dtype = 1; dtype < kDTypeCount; ++dtype) {

@@ -1,5 +1,5 @@
-// What all agents of the process share of CUDA: its devices, memory that is used again, and a thread's
-// current device. For cuda_api.cc.
+// What all agents of the process share of CUDA: its devices, memory that is used again, and a
+// thread's current device. For cuda_api.cc.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_CUDA_PROCESS_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_CUDA_PROCESS_H_
 
@@ -20,8 +20,8 @@
 
 namespace statcollect::stats::cuda {
 
-// The driver's functions, by their plain C types: the runtime finds them, so that nothing is linked to the
-// driver.
+// The driver's functions, by their plain C types: the runtime finds them, so that nothing is linked
+// to the driver.
 struct Driver {
   int (*get_device)(int* device, int ordinal) = nullptr;
   int (*retain_primary)(void** context, int device) = nullptr;
@@ -29,41 +29,51 @@ struct Driver {
   int (*pop)(void** context) = nullptr;
 };
 
-// Addresses at which kernels can read memory of one device, as CUDA once said, so that it is not asked for
-// every tensor. CUDA maps memory in pages of 2 MiB, each of one device. Entries of others are forgotten.
+// Addresses at which kernels can read memory of one device, as CUDA once said, so that it is not
+// asked for every tensor. CUDA maps memory in pages of 2 MiB, each of one device. Entries of others
+// are forgotten.
 class KnownPages {
  public:
-  bool Has(const void* data) const { return At(data).load(std::memory_order_relaxed) == PageOf(data); }
+  bool Has(const void* data) const {
+    return At(data).load(std::memory_order_relaxed) == PageOf(data);
+  }
   void Add(const void* data) { At(data).store(PageOf(data), std::memory_order_relaxed); }
 
  private:
   static constexpr int kPageBits = 21;
-  static constexpr std::size_t kPages = 1u << 15;  // 64 GiB of neighbours; 256 KiB of the host's memory
+  static constexpr std::size_t kPages =
+      1u << 15;  // 64 GiB of neighbours; 256 KiB of the host's memory
   static std::uintptr_t PageOf(const void* data) {
     return reinterpret_cast<std::uintptr_t>(data) >> kPageBits;
   }
   std::atomic<std::uintptr_t>& At(const void* data) const { return pages_[PageOf(data) % kPages]; }
-  const std::unique_ptr<std::atomic<std::uintptr_t>[]> pages_ { new std::atomic<std::uintptr_t>[kPages] {} };
+  const std::unique_ptr<std::atomic<std::uintptr_t>[]> pages_ {
+    new std::atomic<std::uintptr_t>[kPages] {}
+  };
 };
 
 // A device of the process, from its first Open on. Constant but for `known`.
 struct DeviceState {
   void* context = nullptr;  // the primary one
   int processors = 0;
-  cudaStream_t probe = nullptr;               // for set-up, and to ask for errors; waits for no other stream
+  cudaStream_t probe = nullptr;  // for set-up, and to ask for errors; waits for no other stream
   std::array<int, kDTypeCount * 6> blocks{};  // resident at once: BlocksIndex
   KnownPages known;
 };
 
 // Of the kernel for tensors, or for shards.
 inline std::size_t BlocksIndex(DType dtype, std::uint32_t width, bool shards) {
-  return static_cast<std::size_t>(dtype) * 6 + (shards ? 3 : 0) + (width >= 64 ? 2 : width >= 32 ? 1 : 0);
+  return static_cast<std::size_t>(dtype) * 6 + (shards ? 3 : 0) +
+         (width >= 64   ? 2
+          : width >= 32 ? 1
+                        : 0);
 }
 
-// What all agents of the process share. Never destroyed: at the process's end CUDA may be gone before it.
+// What all agents of the process share. Never destroyed: at the process's end CUDA may be gone
+// before it.
 //
-// Memory is not given back to CUDA: cudaFree and cudaFreeHost wait for everything on the device, also for
-// another stream's collective that hangs. It is kept for the next agent.
+// Memory is not given back to CUDA: cudaFree and cudaFreeHost wait for everything on the device,
+// also for another stream's collective that hangs. It is kept for the next agent.
 class Process {
  public:
   static constexpr int kDevicesMax = 64;
@@ -130,10 +140,10 @@ class Process {
         find("cuDevicePrimaryCtxRetain", &driver_.retain_primary) &&
         find("cuCtxPushCurrent", &driver_.push) && find("cuCtxPopCurrent", &driver_.pop))
       return Status::Ok();
-    return {
-        Code::kUnimplemented,
-        "statistics of a CUDA tensor: the driver lacks functions for contexts; expected one for CUDA 12 or "
-        "newer; copy the tensor to the CPU first"};
+    return {Code::kUnimplemented,
+            "statistics of a CUDA tensor: the driver lacks functions for contexts; expected one "
+            "for CUDA 12 or "
+            "newer; copy the tensor to the CPU first"};
   }
 
   std::array<std::atomic<DeviceState*>, kDevicesMax> devices_{};
@@ -147,9 +157,9 @@ class Process {
   std::map<void*, Memory> memory_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
-// The device is the calling thread's current one meanwhile. Its context is pushed, and popped again:
-// cudaSetDevice would make contexts (about 0.5 GB each) on devices that the process does not use, first of
-// all when it restores device 0, which is every thread's at first.
+// The device is the calling thread's current one meanwhile. Its context is pushed, and popped
+// again: cudaSetDevice would make contexts (about 0.5 GB each) on devices that the process does not
+// use, first of all when it restores device 0, which is every thread's at first.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {

@@ -1,6 +1,6 @@
 // What the kernels use of CUDA beyond its keywords. Tests compile the kernels for the host, where
-// tests/agent/stats/cuda/shim has the same functions: it is included before anything else and defines
-// STATCOLLECT_CUDA_SHIM.
+// tests/agent/stats/cuda/shim has the same functions: it is included before anything else and
+// defines STATCOLLECT_CUDA_SHIM.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_DEVICE_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_DEVICE_H_
 
@@ -38,7 +38,8 @@ STATCOLLECT_WARP void CopyAsync(void* to_shared, const void* from, int bytes) {
 template <int kOffset>
 STATCOLLECT_WARP void CopyAsyncBehind(void* to_shared, const void* from) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to_shared));
-  asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;" ::"r"(address), "l"(from), "n"(kOffset)
+  asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;" ::"r"(address), "l"(from),
+               "n"(kOffset)
                : "memory");
 }
 STATCOLLECT_WARP void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -110,10 +111,13 @@ STATCOLLECT_WARP T LoadFresh(const T* from) {
 }
 
 STATCOLLECT_WARP std::uint64_t FetchAndAdd(std::uint64_t* counter, std::uint64_t value) {
-  return atomicAdd(reinterpret_cast<unsigned long long*>(counter), static_cast<unsigned long long>(value));
+  return atomicAdd(reinterpret_cast<unsigned long long*>(counter),
+                   static_cast<unsigned long long>(value));
 }
 
-STATCOLLECT_WARP std::uint64_t FetchAndIncrement(std::uint64_t* counter) { return FetchAndAdd(counter, 1); }
+STATCOLLECT_WARP std::uint64_t FetchAndIncrement(std::uint64_t* counter) {
+  return FetchAndAdd(counter, 1);
+}
 
 // What this thread wrote before is seen by the host before what it writes after.
 STATCOLLECT_WARP void FenceForHost() { __threadfence_system(); }

@@ -21,7 +21,9 @@ using TimePoint = CudaEngine::TimePoint;
 constexpr std::chrono::milliseconds kWaitAtEnd{500};
 constexpr std::size_t kPollBatch = 64;  // results taken between two locks
 
-Status Broken() { return {Code::kInternal, "observe a CUDA tensor: CUDA refused a part of the work"}; }
+Status Broken() {
+  return {Code::kInternal, "observe a CUDA tensor: CUDA refused a part of the work"};
+}
 
 Status NotBuilt() {
   return {Code::kUnimplemented,
@@ -39,7 +41,8 @@ CudaEngine::~CudaEngine() {
   const TimePoint deadline = std::chrono::steady_clock::now() + kWaitAtEnd;
   for (auto& [device, pool] : pools_) {
     const auto in_flight = [&pool = *pool, this] {
-      return std::any_of(pool.lanes.begin(), pool.lanes.end(), [&](Lane& lane) { return IsBusy(lane); });
+      return std::any_of(pool.lanes.begin(), pool.lanes.end(),
+                         [&](Lane& lane) { return IsBusy(lane); });
     };
     while (pool->failure.ok() && in_flight() && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -118,7 +121,8 @@ Status CudaEngine::Fill(Pool& pool) {
   unsigned char* scratch = nullptr;
   std::uint64_t* exponents = nullptr;
   STATCOLLECT_RETURN_IF_ERROR(allocate(sizeof(kKernelTables), &pool.tables));
-  STATCOLLECT_RETURN_IF_ERROR(api_->CopyToDevice(device, pool.tables, &kKernelTables, sizeof(kKernelTables)));
+  STATCOLLECT_RETURN_IF_ERROR(
+      api_->CopyToDevice(device, pool.tables, &kKernelTables, sizeof(kKernelTables)));
   STATCOLLECT_RETURN_IF_ERROR(allocate(scratch_bytes * options_.lanes, &scratch));
   if (options_.exponents > 0) {
     STATCOLLECT_RETURN_IF_ERROR(
@@ -218,7 +222,8 @@ void CudaEngine::Abandon(bool for_good, const std::function<void(void*, const St
     }
     for (Lane& lane : pool->lanes) {
       for (; !lane.empty(); ++lane.head) {
-        done(lane.At(lane.head).cookie, Status(Code::kAborted, "statistics of a CUDA tensor: cancelled"));
+        done(lane.At(lane.head).cookie,
+             Status(Code::kAborted, "statistics of a CUDA tensor: cancelled"));
       }
     }
   }

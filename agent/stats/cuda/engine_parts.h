@@ -61,15 +61,16 @@ struct CudaEngine::Lane {
   void Add(const Flight& flight) {
     if (tail - head == ring.size()) {
       std::vector<Flight> larger(std::max<std::size_t>(2 * ring.size(), 64));
-      for (std::uint64_t number = head; number < tail; ++number) larger[number % larger.size()] = At(number);
+      for (std::uint64_t number = head; number < tail; ++number)
+        larger[number % larger.size()] = At(number);
       ring = std::move(larger);
     }
     At(tail++) = flight;
   }
 };
 
-// Memory for the tasks of one launch and, behind them, the maps of shards. They are written on the host and
-// copied in the stream; free when all flights have landed.
+// Memory for the tasks of one launch and, behind them, the maps of shards. They are written on the
+// host and copied in the stream; free when all flights have landed.
 struct CudaEngine::List {
   unsigned char* host = nullptr;
   unsigned char* device = nullptr;

@@ -44,8 +44,8 @@ STATCOLLECT_WARP LaneKeys KeysOf(const KernelTables& tables) {
   return keys;
 }
 
-// a * b + c, by one instruction: the compiler takes more for 64-bit factors that it has seen to be of 32
-// bits.
+// a * b + c, by one instruction: the compiler takes more for 64-bit factors that it has seen to be
+// of 32 bits.
 STATCOLLECT_WARP std::uint64_t MultiplyAddWide(std::uint32_t a, std::uint32_t b, std::uint64_t c) {
 #if defined(__CUDA_ARCH__)
   std::uint64_t result;
@@ -70,17 +70,20 @@ STATCOLLECT_WARP void AddToHash(const Vector& vector, const Vector& keys, std::u
 // Where a lane's vectors lie in the sketch.
 template <typename C>
 struct SketchPlace {
-  static constexpr int kFolds = C::kBytes < 4 ? 1 : C::kBytes / 2;  // of rows with row % kFolds = 0, 1, ...
+  static constexpr int kFolds =
+      C::kBytes < 4 ? 1 : C::kBytes / 2;  // of rows with row % kFolds = 0, 1, ...
   static constexpr int kBlockRows = C::kBytes == 1   ? 4
                                     : C::kBytes == 2 ? 8
                                                      : 16;  // rows of a piece in a block
-  static constexpr int kBlocks = kRows / kBlockRows;  // of a piece; of 8-byte types, two pieces share one
+  static constexpr int kBlocks =
+      kRows / kBlockRows;  // of a piece; of 8-byte types, two pieces share one
 
   STATCOLLECT_WARP static std::uint64_t FirstBlock(std::uint64_t piece) {
     return C::kBytes == 8 ? piece / 2 : piece * kBlocks;
   }
   STATCOLLECT_WARP static int FoldOf(int i) {
-    return C::kBytes == 1 ? Lane() % kSketchFolds : i * (kWarpLanes / C::kBytes) + Lane() / C::kBytes;
+    return C::kBytes == 1 ? Lane() % kSketchFolds
+                          : i * (kWarpLanes / C::kBytes) + Lane() / C::kBytes;
   }
   // Place of the vector's first component in its group.
   STATCOLLECT_WARP static int FirstLane() { return kVectorComponents<C> * (Lane() % C::kBytes); }
@@ -108,25 +111,30 @@ class PieceMixes {
     mix_ = SplitMix(hash ? kBlockSeed : kSketchSeed,
                     first + static_cast<unsigned>(hash ? lane : lane - kHashBlocks));
   }
-  // Of a piece whose blocks lie anywhere in the logical tensor. `block`: the number there of the block of the
-  // sketch that is number BlockOfLane() in the piece.
+  // Of a piece whose blocks lie anywhere in the logical tensor. `block`: the number there of the
+  // block of the sketch that is number BlockOfLane() in the piece.
   STATCOLLECT_WARP static PieceMixes AtBlock(std::uint64_t block) {
     const auto lane = static_cast<unsigned>(Lane());
     const bool hash = lane < kHashBlocks;
-    constexpr unsigned kHashOfSketch = kHashBlocks / SketchPlace<C>::kBlocks;  // blocks of the hash in one
+    constexpr unsigned kHashOfSketch =
+        kHashBlocks / SketchPlace<C>::kBlocks;  // blocks of the hash in one
     PieceMixes mixes;
-    mixes.mix_ = SplitMix(hash ? kBlockSeed : kSketchSeed,
-                          hash ? kHashOfSketch * block + lane % kHashOfSketch : 4 * block + lane % 4);
+    mixes.mix_ =
+        SplitMix(hash ? kBlockSeed : kSketchSeed,
+                 hash ? kHashOfSketch * block + lane % kHashOfSketch : 4 * block + lane % 4);
     return mixes;
   }
   // Which of the piece's blocks the lane needs to know; those without one take the last.
   STATCOLLECT_WARP static int BlockOfLane() {
     constexpr int kBlocks = SketchPlace<C>::kBlocks;
-    const int block = Lane() < kHashBlocks ? Lane() / (kHashBlocks / kBlocks) : (Lane() - kHashBlocks) / 4;
+    const int block =
+        Lane() < kHashBlocks ? Lane() / (kHashBlocks / kBlocks) : (Lane() - kHashBlocks) / 4;
     return block < kBlocks ? block : kBlocks - 1;
   }
   // M of the hash block of rows `row` .. row + kHashRows - 1 of the piece.
-  STATCOLLECT_WARP std::uint64_t Factor(int row) const { return FromLane(mix_, row / kHashRows) | 1; }
+  STATCOLLECT_WARP std::uint64_t Factor(int row) const {
+    return FromLane(mix_, row / kHashRows) | 1;
+  }
   // The lane's fold `i` of the piece's block.
   STATCOLLECT_WARP SketchFold Fold(int block, int i) const {
     const int fold = SketchPlace<C>::FoldOf(i);
@@ -148,7 +156,8 @@ class FoldSums {
  public:
   static constexpr int kFolds = SketchPlace<C>::kFolds, n = kVectorComponents<C>;
 
-  STATCOLLECT_WARP FoldSums(const PieceMixes<C>& mixes, std::uint64_t piece, int block, const float* signs) {
+  STATCOLLECT_WARP FoldSums(const PieceMixes<C>& mixes, std::uint64_t piece, int block,
+                            const float* signs) {
     STATCOLLECT_UNROLL
     for (int i = 0; i < kFolds; ++i) {
       folds_[i] = mixes.Fold(block, i);
@@ -161,7 +170,8 @@ class FoldSums {
   // Component j of the lane's vector in a row of the block.
   STATCOLLECT_WARP void Add(int row, const T (&values)[n]) {
     const float* const signs =
-        signs_[row % kFolds] + (SketchPlace<C>::RowOf(0, row) - SketchPlace<C>::RowOf(0, 0)) * kLanes;
+        signs_[row % kFolds] +
+        (SketchPlace<C>::RowOf(0, row) - SketchPlace<C>::RowOf(0, 0)) * kLanes;
     STATCOLLECT_UNROLL
     for (int j = 0; j < n; j += kAtOnce) {
       Signs some;
@@ -229,7 +239,8 @@ STATCOLLECT_WARP void FlushSlots(const T* slots, std::uint32_t width, double* su
     const T* row = slots + (base + (lane & (at_once - 1))) * kWarpLanes + (lane & ~(at_once - 1));
     double sum = 0;
     STATCOLLECT_UNROLL_BY(8)
-    for (std::uint32_t j = 0; j < columns; ++j) sum += static_cast<double>(row[(j + lane) & (columns - 1)]);
+    for (std::uint32_t j = 0; j < columns; ++j)
+      sum += static_cast<double>(row[(j + lane) & (columns - 1)]);
     for (std::uint32_t mask = kWarpLanes / 2; mask >= at_once; mask /= 2)
       sum += Exchanged(sum, static_cast<int>(mask));
     if (lane < at_once) sums[base + lane] += sum;

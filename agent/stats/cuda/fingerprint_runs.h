@@ -1,9 +1,10 @@
-// Hash and sketch of a piece whose blocks are not blocks of the logical tensor: a shard's, cut anywhere.
+// Hash and sketch of a piece whose blocks are not blocks of the logical tensor: a shard's, cut
+// anywhere.
 //
-// Each lane walks its own vectors, each component to its index in the logical tensor (index_map.h). A
-// vector that lies in one group there, at a multiple of its size, is added as a whole; others component by
-// component. Consecutive vectors of a lane usually belong to one fold, whose sums stay in registers until
-// the fold changes.
+// Each lane walks its own vectors, each component to its index in the logical tensor (index_map.h).
+// A vector that lies in one group there, at a multiple of its size, is added as a whole; others
+// component by component. Consecutive vectors of a lane usually belong to one fold, whose sums stay
+// in registers until the fold changes.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_FINGERPRINT_RUNS_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_FINGERPRINT_RUNS_H_
 
@@ -19,16 +20,16 @@ namespace statcollect::stats::cuda {
 template <typename T>
 struct RunsTarget {
   const KernelTables* tables;
-  const float* signs;   // of the block (launch.h)
-  T* slots;             // as SketchSlots; of double, only those of sums from .. from + slot_sums - 1
-  std::uint32_t width;  // of the sketch
+  const float* signs;  // of the block (launch.h)
+  T* slots;            // as SketchSlots; of double, only those of sums from .. from + slot_sums - 1
+  std::uint32_t width;            // of the sketch
   std::uint32_t from, slot_sums;  // of float: 0 and width
 };
 
 // Hash and sketch of what a lane gives it, run by run. T: float or double.
 //
-// Within a run, the lower 32 bits of an index tell all there is to tell: its word, group, row and lane.
-// Full indices are needed only where a block or a fold begins.
+// Within a run, the lower 32 bits of an index tell all there is to tell: its word, group, row and
+// lane. Full indices are needed only where a block or a fold begins.
 template <typename C, typename T>
 class RunsLane {
  public:
@@ -40,16 +41,16 @@ class RunsLane {
     for (int j = 0; j < n; ++j) sums_[j] = 0;
   }
 
-  // `base`: what to add to a component's number in the piece for its index in the logical tensor, modulo
-  // 2^64.
+  // `base`: what to add to a component's number in the piece for its index in the logical tensor,
+  // modulo 2^64.
   STATCOLLECT_WARP void BeginRun(std::uint64_t base) {
     LeaveLanes();
     base_ = base;
     block_ = fold_ = kNone;
   }
 
-  // A vector of components that follow each other in the run. Precondition: the first one's index is a
-  // multiple of n.
+  // A vector of components that follow each other in the run. Precondition: the first one's index
+  // is a multiple of n.
   STATCOLLECT_WARP void Add(int component, const Vector& vector, const T (&values)[n]) {
     const std::uint32_t at = At(component);
     if (BlockAt(at) != block_) EnterBlock(component);
@@ -57,7 +58,8 @@ class RunsLane {
     STATCOLLECT_UNROLL
     for (int i = 0; i < 4; ++i) words_ = MultiplyAddWide(vector.words[i], keys.words[i], words_);
     if ((at & ~kRowBits) != lanes_) EnterLanes(component);
-    const float* const signs = signs_ + (at & kRowBits) / (kSketchFolds * kLanes) * kLanes + at % kLanes;
+    const float* const signs =
+        signs_ + (at & kRowBits) / (kSketchFolds * kLanes) * kLanes + at % kLanes;
     STATCOLLECT_UNROLL
     for (int j = 0; j < n; j += kAtOnce) {
       Signs some;
@@ -74,7 +76,8 @@ class RunsLane {
     if (BlockAt(at) != block_) EnterBlock(component);
     const std::uint32_t* const keys = KeysAt(at);
     if constexpr (C::kBytes == 8) {
-      words_ = MultiplyAddWide(bits.words[0], keys[0], MultiplyAddWide(bits.words[1], keys[1], words_));
+      words_ =
+          MultiplyAddWide(bits.words[0], keys[0], MultiplyAddWide(bits.words[1], keys[1], words_));
     } else {
       const std::uint32_t shift = at * C::kBytes % 4 * 8;
       words_ = MultiplyAddWide(bits.words[0] << shift, keys[0], words_);
@@ -97,7 +100,8 @@ class RunsLane {
     float signs[kAtOnce];
   };
   // Of an index: the lane, and the row of its fold.
-  static constexpr std::uint32_t kLaneBits = kLanes - 1, kRowBits = (kSketchRows - 1) * kSketchFolds * kLanes;
+  static constexpr std::uint32_t kLaneBits = kLanes - 1,
+                                 kRowBits = (kSketchRows - 1) * kSketchFolds * kLanes;
   static constexpr std::uint32_t kNone = ~0u;  // no fold's, as that has no bits of lane and row
 
   STATCOLLECT_WARP static float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
@@ -141,7 +145,8 @@ class RunsLane {
     fold_ = At(component) & ~kRowBits & ~kLaneBits;
     const std::uint64_t index = IndexOf(component);
     const auto fold = static_cast<unsigned>(index / kLanes % kSketchFolds);
-    const std::uint64_t quad = index / kSketchBlockComponents * 4 + fold / 4;  // four folds share a mix
+    const std::uint64_t quad =
+        index / kSketchBlockComponents * 4 + fold / 4;  // four folds share a mix
     if (quad != quad_) mix_ = SplitMix(kSketchSeed, quad);
     quad_ = quad;
     bits_ = SketchFold::Of(mix_, static_cast<int>(fold));
@@ -191,8 +196,8 @@ template <typename C>
 STATCOLLECT_WARP Vector ComponentAt(const Piece& piece, int v, int j) {
   Vector vector = {{0, 0, 0, 0}};
   memcpy(vector.words,
-         __builtin_assume_aligned(reinterpret_cast<const unsigned char*>(piece.vectors + v) + j * C::kBytes,
-                                  C::kBytes),
+         __builtin_assume_aligned(
+             reinterpret_cast<const unsigned char*>(piece.vectors + v) + j * C::kBytes, C::kBytes),
          C::kBytes);
   return C::Clean(vector);
 }
@@ -204,9 +209,11 @@ struct RunOf {
   }
 };
 
-// Whether the blocks of a whole piece are blocks of the logical tensor; *block: see PieceMixes::AtBlock.
+// Whether the blocks of a whole piece are blocks of the logical tensor; *block: see
+// PieceMixes::AtBlock.
 template <typename C>
-STATCOLLECT_WARP bool LiesInBlocks(const std::uint64_t* map, const Piece& piece, std::uint64_t* block) {
+STATCOLLECT_WARP bool LiesInBlocks(const std::uint64_t* map, const Piece& piece,
+                                   std::uint64_t* block) {
   const auto offset = static_cast<unsigned>(PieceMixes<C>::BlockOfLane() * kSketchBlockComponents);
   const IndexRun run = RunOf::At(map, piece.number * kPieceComponents<C> + offset);
   *block = run.first / kSketchBlockComponents;
@@ -214,8 +221,9 @@ STATCOLLECT_WARP bool LiesInBlocks(const std::uint64_t* map, const Piece& piece,
                     run.first % kSketchBlockComponents == 0 && run.count >= kSketchBlockComponents);
 }
 
-// Adds the piece to hash and sketch, by the map of its tensor, each component times `scale`. Precondition,
-// of float: everything is finite, and the scale 1. Returns the lane's part of the hash.
+// Adds the piece to hash and sketch, by the map of its tensor, each component times `scale`.
+// Precondition, of float: everything is finite, and the scale 1. Returns the lane's part of the
+// hash.
 template <typename C, typename T>
 STATCOLLECT_CALL std::uint64_t AddRuns(Piece piece, const std::uint64_t* map, double scale,
                                        RunsTarget<T> to) {
@@ -224,7 +232,8 @@ STATCOLLECT_CALL std::uint64_t AddRuns(Piece piece, const std::uint64_t* map, do
   RunsLane<C, T> own(to);
   const std::uint64_t before = piece.number * kPieceComponents<C>;
   const int components = static_cast<int>(piece.components);
-  int begin = 0, end = 0, vectors_end = 0;  // of the run in the piece, and of what can be added as vectors
+  int begin = 0, end = 0,
+      vectors_end = 0;  // of the run in the piece, and of what can be added as vectors
   const auto begin_run = [&](int component) {
     const IndexRun run = RunOf::At(map, before + static_cast<std::uint64_t>(component));
     const auto left = static_cast<std::uint64_t>(components - component);

@@ -13,8 +13,9 @@ namespace statcollect::stats::cuda {
 namespace {
 
 Status RefuseMap(const std::string& found, const std::string& expected) {
-  return {Code::kUnimplemented, "observe a shard on a CUDA device: its placement " + found + "; expected " +
-                                    expected + " at most; observe a copy on the CPU"};
+  return {Code::kUnimplemented, "observe a shard on a CUDA device: its placement " + found +
+                                    "; expected " + expected +
+                                    " at most; observe a copy on the CPU"};
 }
 
 struct Segment {
@@ -36,7 +37,8 @@ class Parts {
     if (size == 0) return;
     const auto at = static_cast<std::uint64_t>(first);
     const bool follows =
-        !dim_.segments.empty() && dim_.segments.back().first + (dim_.size - dim_.segments.back().begin) == at;
+        !dim_.segments.empty() &&
+        dim_.segments.back().first + (dim_.size - dim_.segments.back().begin) == at;
     if (dim_.segments.empty()) dim_.size = 0;
     if (!follows) dim_.segments.push_back({dim_.size, at});
     dim_.size += static_cast<std::uint64_t>(size);
@@ -85,14 +87,17 @@ class MapBuilder {
       return RefuseMap("has " + std::to_string(dims_.size()) + " dimensions that do not join",
                        std::to_string(kMapDims));
     std::reverse(dims_.begin(), dims_.end());
-    const auto cut = std::find_if(dims_.begin(), dims_.end(), [](const MapDim& dim) { return dim.cut(); });
+    const auto cut =
+        std::find_if(dims_.begin(), dims_.end(), [](const MapDim& dim) { return dim.cut(); });
     const std::uint64_t segments = cut == dims_.end() ? 0 : cut->segments.size();
-    const auto number = cut == dims_.end() ? kNotCut : static_cast<std::uint64_t>(cut - dims_.begin());
+    const auto number =
+        cut == dims_.end() ? kNotCut : static_cast<std::uint64_t>(cut - dims_.begin());
     words->push_back(first_);
     words->push_back(dims_.size() | number << 8 | segments << 32);
     for (const MapDim& dim : dims_) words->insert(words->end(), {dim.size, dim.stride});
     if (cut == dims_.end()) return Status::Ok();
-    for (const Segment& segment : cut->segments) words->insert(words->end(), {segment.begin, segment.first});
+    for (const Segment& segment : cut->segments)
+      words->insert(words->end(), {segment.begin, segment.first});
     return Status::Ok();
   }
 
@@ -112,14 +117,18 @@ void AddRanges(const Placement& placement, std::uint64_t parts, MapBuilder* map)
 }
 
 void AddBoxes(const Placement& placement, std::uint64_t parts, MapBuilder* map) {
-  const std::size_t dims = placement.global_shape.size(), boxes = placement.boxes.size() / (2 * dims);
-  const auto number = [&](std::size_t box, std::size_t i) { return placement.boxes[2 * dims * box + i]; };
+  const std::size_t dims = placement.global_shape.size(),
+                    boxes = placement.boxes.size() / (2 * dims);
+  const auto number = [&](std::size_t box, std::size_t i) {
+    return placement.boxes[2 * dims * box + i];
+  };
   std::uint64_t stride = parts;
   for (std::size_t d = dims; d-- > 0;) {
     // Several boxes differ in one dimension, along which they follow each other.
     bool differ = false;
     for (std::size_t box = 1; box < boxes; ++box)
-      differ = differ || number(box, d) != number(0, d) || number(box, dims + d) != number(0, dims + d);
+      differ =
+          differ || number(box, d) != number(0, d) || number(box, dims + d) != number(0, dims + d);
     Parts along;
     for (std::size_t box = 0; box < (differ ? boxes : 1); ++box)
       along.Add(number(box, d), number(box, dims + d));
@@ -133,7 +142,8 @@ void AddBoxes(const Placement& placement, std::uint64_t parts, MapBuilder* map) 
 
 }  // namespace
 
-Status MakeIndexMap(const CpuTensor& tensor, const Placement& placement, std::vector<std::uint64_t>* words) {
+Status MakeIndexMap(const CpuTensor& tensor, const Placement& placement,
+                    std::vector<std::uint64_t>* words) {
   words->clear();
   const std::size_t numbers = placement.boxes.size() + placement.ranges.size();
   if (numbers == 0 || NumelOf(tensor.shape) == 0) return Status::Ok();

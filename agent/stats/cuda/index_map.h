@@ -1,17 +1,19 @@
 // Where the components of a shard lie in its logical tensor, as words that host and device share.
 //
-// The shard's components, in row-major order, have places along `dims` dimensions, outermost first. A
-// component's index in the logical tensor is `first` plus, for each dimension, its place there times the
-// dimension's stride. Along one dimension, `cut`, places come in segments: what is added there is not the
-// place but the segment's first + (place - begin). The innermost dimension has stride 1, so that what
-// follows in it, up to its end or its segment's, also follows in the logical tensor: a run.
+// The shard's components, in row-major order, have places along `dims` dimensions, outermost first.
+// A component's index in the logical tensor is `first` plus, for each dimension, its place there
+// times the dimension's stride. Along one dimension, `cut`, places come in segments: what is added
+// there is not the place but the segment's first + (place - begin). The innermost dimension has
+// stride 1, so that what follows in it, up to its end or its segment's, also follows in the logical
+// tensor: a run.
 //
 //   word 0                 first
-//   word 1                 dims, from bit 0; cut, from bit 8 (0xff: none); number of segments, from bit 32
-//   2 words a dimension    size, stride
-//   2 words a segment      begin, first; by begin, from 0
+//   word 1                 dims, from bit 0; cut, from bit 8 (0xff: none); number of segments, from
+//   bit 32 2 words a dimension    size, stride 2 words a segment      begin, first; by begin, from
+//   0
 //
-// A map of up to kMapWordsInLaunch words travels in a launch's parameters; others lie in device memory.
+// A map of up to kMapWordsInLaunch words travels in a launch's parameters; others lie in device
+// memory.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_INDEX_MAP_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_INDEX_MAP_H_
 
@@ -38,8 +40,8 @@ class IndexMap {
  public:
   STATCOLLECT_HD explicit IndexMap(const std::uint64_t* words) : words_(words) {}
 
-  // What follows from the shard's component on, to the run's end. Cost: a division for each dimension but the
-  // first, and log2 of the segments.
+  // What follows from the shard's component on, to the run's end. Cost: a division for each
+  // dimension but the first, and log2 of the segments.
   STATCOLLECT_HD IndexRun At(std::uint64_t component) const {
     const auto head = words_[1];
     const int dims = static_cast<int>(head & 0xff), cut = static_cast<int>(head >> 8 & 0xff);

@@ -1,9 +1,10 @@
-// The kernel, and how a warp stages pieces in shared memory. Included by one .cu file a group of dtypes.
+// The kernel, and how a warp stages pieces in shared memory. Included by one .cu file a group of
+// dtypes.
 //
-// A launch is a list of tasks of one dtype (one, in the launch's own parameters, or a table in device
-// memory), whose units are numbered through. Warp w of the grid takes units w, w + warps, ...; a warp shares
-// nothing with the others of its block but the block's shared memory. While a warp finishes a piece, its next
-// one is already on the way (cp.async).
+// A launch is a list of tasks of one dtype (one, in the launch's own parameters, or a table in
+// device memory), whose units are numbered through. Warp w of the grid takes units w, w + warps,
+// ...; a warp shares nothing with the others of its block but the block's shared memory. While a
+// warp finishes a piece, its next one is already on the way (cp.async).
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_KERNEL_CUH_
 #define STATCOLLECT_AGENT_STATS_CUDA_KERNEL_CUH_
 
@@ -29,7 +30,8 @@ STATCOLLECT_CALL void GatherPiece(const Task& task, std::uint64_t piece, Vector*
 
 // Of a whole piece that lies in vectors: this lane's, of all rows.
 template <int... kRow>
-STATCOLLECT_WARP void CopyRows(Vector* to, const unsigned char* from, std::integer_sequence<int, kRow...>) {
+STATCOLLECT_WARP void CopyRows(Vector* to, const unsigned char* from,
+                               std::integer_sequence<int, kRow...>) {
   (CopyAsyncBehind<kRow * kWarpLanes * kVectorBytes>(to, from), ...);
 }
 
@@ -46,8 +48,8 @@ STATCOLLECT_CALL void StageUnusual(const Task& task, std::uint64_t piece, Vector
   }
 }
 
-// Starts to copy a piece; what the tensor has not got becomes 0. Each lane stages the vectors that it will
-// read.
+// Starts to copy a piece; what the tensor has not got becomes 0. Each lane stages the vectors that
+// it will read.
 template <typename C>
 STATCOLLECT_WARP void StagePiece(const Task& task, std::uint64_t piece, Vector* staged) {
   if (LiesInVectors(task) && (piece + 1) * kPieceComponents<C> <= task.components) {
@@ -89,15 +91,16 @@ static STATCOLLECT_CALL void FinishUnit(const Task& task, std::uint32_t node, Un
   std::uint32_t nodes = task.units, first = 0;  // of the node's level
   while (nodes > 1) {
     const std::size_t at = first + node;
-    for (std::uint32_t i = lane; i < width; i += kWarpLanes) task.scratch.sums[at * width + i] = unit.sums[i];
+    for (std::uint32_t i = lane; i < width; i += kWarpLanes)
+      task.scratch.sums[at * width + i] = unit.sums[i];
     if (lane == 0) task.scratch.totals[at] = *unit.totals;
     __syncwarp();
     const std::uint32_t parent = node / kNodeChildren, oldest = parent * kNodeChildren;
     const std::uint32_t children = nodes - oldest < kNodeChildren ? nodes - oldest : kNodeChildren;
     std::uint32_t arrived = 0;
     if (lane == 0) {
-      // One lane's fences count for the warp, as barriers stand between them and what the others write and
-      // read.
+      // One lane's fences count for the warp, as barriers stand between them and what the others
+      // write and read.
       std::uint32_t* ticket = task.scratch.tickets + (first + nodes + parent - task.units);
       __threadfence();
       arrived = atomicAdd(ticket, 1u) + 1;
@@ -135,7 +138,9 @@ static STATCOLLECT_CALL void FlushHeld(SketchSlots sketch, UnitSums unit) {
 }
 
 // What the lanes have kept of the unit's pieces in range.
-static STATCOLLECT_CALL void AppendLanes(NarrowSums sums, UnitSums unit) { FinishNarrow(sums, unit); }
+static STATCOLLECT_CALL void AppendLanes(NarrowSums sums, UnitSums unit) {
+  FinishNarrow(sums, unit);
+}
 
 // What a warp needs of its launch for any piece.
 struct WarpTools {
@@ -172,8 +177,9 @@ struct OfTensors {
 
   // Adds a whole piece if it is in range.
   template <typename Released>
-  STATCOLLECT_WARP static bool Add(const Launch&, const Task&, const WarpTools& tools, const Piece& piece,
-                                   std::uint32_t held, NarrowSums* sums, const Released& released) {
+  STATCOLLECT_WARP static bool Add(const Launch&, const Task&, const WarpTools& tools,
+                                   const Piece& piece, std::uint32_t held, NarrowSums* sums,
+                                   const Released& released) {
     const auto reduce = [&] {
       const FingerprintOfRows<C> fingerprint = {tools.keys, tools.signs, tools.own.sketch,
                                                 PieceMixes<C>(piece.number)};
@@ -199,7 +205,8 @@ struct Place {
     Place place;
     place.unit = unit;
     place.task = &TaskOf(launch, unit);
-    place.piece = static_cast<std::uint64_t>(unit - place.task->first_unit) * place.task->unit_pieces;
+    place.piece =
+        static_cast<std::uint64_t>(unit - place.task->first_unit) * place.task->unit_pieces;
     const std::uint64_t end = place.piece + place.task->unit_pieces;
     place.end = end < place.task->pieces ? end : place.task->pieces;
     return place;

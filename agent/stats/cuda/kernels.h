@@ -8,18 +8,20 @@
 
 namespace statcollect::stats::cuda {
 
-// What cudaLaunchKernel takes to reduce tensors of this dtype (kernel.cuh: ReduceTensors), null if there is
-// none. Its only parameter is a Launch (launch.h).
+// What cudaLaunchKernel takes to reduce tensors of this dtype (kernel.cuh: ReduceTensors), null if
+// there is none. Its only parameter is a Launch (launch.h).
 const void* KernelOf(DType dtype);
-// The same for shards (ReduceShards). Its only parameter is a ShardLaunch, all of whose tasks have maps.
+// The same for shards (ReduceShards). Its only parameter is a ShardLaunch, all of whose tasks have
+// maps.
 const void* ShardKernelOf(DType dtype);
 
-// What counts exponents of tensors of this dtype (exponents.h), null if there is none. Its only parameter is
-// an ExponentLaunch; kExponentBlockThreads threads a block, four bytes of shared memory a bin.
-// *vector_components: how many components a thread takes at a time.
+// What counts exponents of tensors of this dtype (exponents.h), null if there is none. Its only
+// parameter is an ExponentLaunch; kExponentBlockThreads threads a block, four bytes of shared
+// memory a bin. *vector_components: how many components a thread takes at a time.
 const void* ExponentKernelOf(DType dtype, std::uint32_t* vector_components);
 
-// Kernels of one thread (replay.h). Parameters: a Mark; and two pointers, ReplayControl* to and from.
+// Kernels of one thread (replay.h). Parameters: a Mark; and two pointers, ReplayControl* to and
+// from.
 const void* MarkKernel();
 const void* LatchKernel();
 

@@ -27,12 +27,14 @@ STATCOLLECT_WARP Vector LoadVector(const Task& task, std::uint64_t index) {
 
 // Adds the vector's components that are finite and not 0 to the block's counts.
 template <typename C>
-STATCOLLECT_WARP void CountVector(const ExponentLaunch& launch, std::uint64_t index, std::uint32_t* counts) {
+STATCOLLECT_WARP void CountVector(const ExponentLaunch& launch, std::uint64_t index,
+                                  std::uint32_t* counts) {
   const Vector vector = C::Clean(LoadVector<C>(launch.task, index));
   STATCOLLECT_UNROLL
   for (int j = 0; j < kVectorComponents<C>; ++j) {
     const std::int32_t exponent = ExponentOf(C::Value(vector, j));
-    if (exponent != kNoExponent) atomicAdd(counts + BinOf(exponent, launch.lowest, launch.bins), 1u);
+    if (exponent != kNoExponent)
+      atomicAdd(counts + BinOf(exponent, launch.lowest, launch.bins), 1u);
   }
 }
 
@@ -58,7 +60,8 @@ __global__ void __launch_bounds__(kExponentBlockThreads)
   __syncthreads();
   const std::uint64_t vectors = VectorsOf<C>(launch.task);
   const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
-  for (std::uint64_t v = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; v < vectors; v += threads)
+  for (std::uint64_t v = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; v < vectors;
+       v += threads)
     CountVector<C>(launch, v, counts);
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < launch.bins; i += blockDim.x) {

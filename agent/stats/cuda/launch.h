@@ -17,8 +17,8 @@ inline constexpr int kBlockThreads = kBlockWarps * kWarpLanes;
 // That registers and, for sketches of 16 sums, shared memory allow.
 inline constexpr int kBlocksPerProcessor = 4;
 
-// Signs of the sketch, which the warps of a block share: +1 and -1 by frame, row and lane. Frames begin 64
-// bytes further than they must, so that half of them lie in other banks.
+// Signs of the sketch, which the warps of a block share: +1 and -1 by frame, row and lane. Frames
+// begin 64 bytes further than they must, so that half of them lie in other banks.
 inline constexpr int kFrameFloats = kSketchRows * kLanes + 16;
 inline constexpr std::size_t kSignBytes = kSketchFrames * kFrameFloats * sizeof(float);
 
@@ -60,7 +60,8 @@ struct Launch {
 
 // A launch of shards.
 struct ShardLaunch : Launch {
-  std::uint64_t map[kMapWordsInLaunch] = {};  // of the only task, unless that has one in device memory
+  std::uint64_t map[kMapWordsInLaunch] =
+      {};  // of the only task, unless that has one in device memory
 };
 static_assert(sizeof(ShardLaunch) <= 4096, "parameters of a kernel");
 

@@ -12,7 +12,9 @@
 namespace statcollect::stats::cuda {
 namespace {
 
-Status TooMany() { return {Code::kResourceExhausted, "observe a CUDA tensor: too many are in flight"}; }
+Status TooMany() {
+  return {Code::kResourceExhausted, "observe a CUDA tensor: too many are in flight"};
+}
 
 }  // namespace
 
@@ -40,13 +42,15 @@ struct CudaEngine::ListPlan {
 
 bool CudaEngine::IsReady(const Flight& flight) const {
   const auto has_come = [&](std::uint64_t& ready) {
-    return std::atomic_ref(ready).load(std::memory_order_acquire) >= flight.ticket;  // or of a later flight
+    return std::atomic_ref(ready).load(std::memory_order_acquire) >=
+           flight.ticket;  // or of a later flight
   };
   return has_come(flight.place.record->ready) &&
          (flight.output.exponents.empty() || has_come(*flight.place.exponents));
 }
 
-// Whether a kernel may still use the lane's scratch. Tensors of one launch become ready in any order.
+// Whether a kernel may still use the lane's scratch. Tensors of one launch become ready in any
+// order.
 bool CudaEngine::IsBusy(Lane& lane) const {
   if (lane.launching) return true;
   for (std::uint64_t flight = std::max(lane.last_launch, lane.head); flight < lane.tail; ++flight) {
@@ -123,8 +127,10 @@ bool CudaEngine::GrowRecords(Pool& pool, std::size_t wanted) {
   }
   if (pool.records >= pool.records_max) return false;
   const auto more = std::max<std::size_t>(pool.records, wanted - pool.free.size());
-  const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(more, pool.records_max - pool.records));
-  if (!AddRecords(pool, count).ok()) pool.records_max = pool.records;  // it would not help to ask again
+  const auto count =
+      static_cast<std::uint32_t>(std::min<std::size_t>(more, pool.records_max - pool.records));
+  if (!AddRecords(pool, count).ok())
+    pool.records_max = pool.records;  // it would not help to ask again
   return true;
 }
 
@@ -145,7 +151,8 @@ bool CudaEngine::GrowLists(Pool& pool, std::size_t bytes) {
   }
   const std::size_t lists = pool.lists.size() - pool.large_lists;
   if (lists >= pool.lists_max) return false;
-  if (!AddLists(pool, std::min(lists, pool.lists_max - lists), ListBytes()).ok()) pool.lists_max = lists;
+  if (!AddLists(pool, std::min(lists, pool.lists_max - lists), ListBytes()).ok())
+    pool.lists_max = lists;
   return true;
 }
 
@@ -184,7 +191,8 @@ Status CudaEngine::AddRecords(Pool& pool, std::uint32_t count) {
     Place place;
     place.record = static_cast<Record*>(records) + i;
     place.record->ready = 0;
-    if (samples != nullptr) place.samples = static_cast<double*>(samples) + std::size_t{i} * options_.samples;
+    if (samples != nullptr)
+      place.samples = static_cast<double*>(samples) + std::size_t{i} * options_.samples;
     if (rows != nullptr) {
       place.exponents = static_cast<std::uint64_t*>(rows) + i * words;
       *place.exponents = 0;
@@ -212,8 +220,8 @@ Status CudaEngine::AddLists(Pool& pool, std::size_t count, std::size_t bytes) {
   return Status::Ok();
 }
 
-CudaEngine::Flight CudaEngine::TakeRecord(Pool& pool, DType dtype, const Output& output, void* cookie,
-                                          Task* task) const {
+CudaEngine::Flight CudaEngine::TakeRecord(Pool& pool, DType dtype, const Output& output,
+                                          void* cookie, Task* task) const {
   Flight flight{.place = pool.free.back(),
                 .ticket = pool.next_ticket++,
                 .numel = Numel(dtype, *task),
@@ -244,7 +252,8 @@ Status CudaEngine::CountExponents(const Pool& pool, const Lane& lane, DType dtyp
 }
 
 Status CudaEngine::EnqueueKernel(int device, DType dtype, const Launch& launch,
-                                 std::span<const std::uint64_t> map, bool shards, void* stream) const {
+                                 std::span<const std::uint64_t> map, bool shards,
+                                 void* stream) const {
   if (!shards) return api_->Enqueue(device, dtype, launch, stream);
   ShardLaunch of_shards = {launch, {}};
   if (map.size() <= kMapWordsInLaunch) std::copy(map.begin(), map.end(), of_shards.map);
@@ -254,7 +263,8 @@ Status CudaEngine::EnqueueKernel(int device, DType dtype, const Launch& launch,
 Status CudaEngine::Enqueue(const CpuTensor& tensor, int device, void* stream, const Output& output,
                            void* cookie, const Placement* placement) {
   Listed listed;
-  if (placement != nullptr) STATCOLLECT_RETURN_IF_ERROR(MakeIndexMap(tensor, *placement, &listed.map));
+  if (placement != nullptr)
+    STATCOLLECT_RETURN_IF_ERROR(MakeIndexMap(tensor, *placement, &listed.map));
   const Item item = {tensor, output, cookie, placement};
   if (listed.map.size() <= kMapWordsInLaunch) return EnqueueAlone(item, listed.map, device, stream);
   // The map goes the way of a list's.
@@ -298,7 +308,8 @@ Status CudaEngine::EnqueueAlone(const Item& item, std::span<const std::uint64_t>
   return EndLaunch(pool, *lane, std::span(&flight, 1), enqueued, status);
 }
 
-// A part of the flight that failed: the rest is worth nothing, but the device still writes its record.
+// A part of the flight that failed: the rest is worth nothing, but the device still writes its
+// record.
 void CudaEngine::Require(const Status& part, Flight* flight, Status* status) {
   if (part.ok()) return;
   flight->broken = true;
@@ -309,14 +320,16 @@ void CudaEngine::Require(const Status& part, Flight* flight, Status* status) {
 void CudaEngine::EnqueueList(std::span<const Item> items, int device, void* stream,
                              const std::function<void(void*, const Status&)>& refused) {
   const auto one_by_one = [&](const Item& item) {
-    const Status status = Enqueue(item.tensor, device, stream, item.output, item.cookie, item.placement);
+    const Status status =
+        Enqueue(item.tensor, device, stream, item.output, item.cookie, item.placement);
     if (!status.ok()) refused(item.cookie, status);
   };
   std::map<std::pair<DType, bool>, std::vector<Listed>> kinds;  // whether they are shards
   for (const Item& item : items) {
     Listed listed = {&item, {}};
-    const Status mapped =
-        item.placement == nullptr ? Status::Ok() : MakeIndexMap(item.tensor, *item.placement, &listed.map);
+    const Status mapped = item.placement == nullptr
+                              ? Status::Ok()
+                              : MakeIndexMap(item.tensor, *item.placement, &listed.map);
     if (!mapped.ok()) {
       refused(item.cookie, mapped);
       continue;
@@ -327,7 +340,9 @@ void CudaEngine::EnqueueList(std::span<const Item> items, int device, void* stre
     std::size_t next = 0;
     while (next < of_kind.size()) {
       const std::size_t launched =
-          of_kind.size() - next > 1 ? TryList(std::span(of_kind).subspan(next), device, stream, refused) : 0;
+          of_kind.size() - next > 1
+              ? TryList(std::span(of_kind).subspan(next), device, stream, refused)
+              : 0;
       if (launched == 0) one_by_one(*of_kind[next].item);
       next += std::max<std::size_t>(launched, 1);
     }
@@ -346,7 +361,8 @@ CudaEngine::ListPlan CudaEngine::PlanList(std::span<const Listed> items) const {
   while (plan.tasks.size() < most) {
     const Listed& next = items[plan.tasks.size()];
     const std::size_t words = plan.maps_before.back() + next.map.size();
-    const std::size_t bytes = sizeof(Task) * (plan.tasks.size() + 1) + sizeof(std::uint64_t) * words;
+    const std::size_t bytes =
+        sizeof(Task) * (plan.tasks.size() + 1) + sizeof(std::uint64_t) * words;
     Task task;
     if (!MakeTask(next.item->tensor, &task).ok() || !plan.scratch.Fits(task.units) ||
         units + task.units > kUnitsMax || (!plan.tasks.empty() && bytes > ListBytes()))
@@ -424,26 +440,30 @@ void CudaEngine::WriteList(const Lane& lane, const List& list, const ListPlan& p
     tasks[i].scratch = plan.scratch.At(lane.scratch, plan.before[i], plan.width);
     if (!plan.shards) continue;
     const std::size_t at = maps_at + sizeof(std::uint64_t) * plan.maps_before[i];
-    std::copy(items[i].map.begin(), items[i].map.end(), reinterpret_cast<std::uint64_t*>(list.host + at));
+    std::copy(items[i].map.begin(), items[i].map.end(),
+              reinterpret_cast<std::uint64_t*>(list.host + at));
     tasks[i].map = reinterpret_cast<const std::uint64_t*>(list.device + at);
   }
 }
 
-Status CudaEngine::LaunchList(const Pool& pool, const Lane& lane, const List& list, const ListPlan& plan,
-                              std::span<Flight> flights, void* stream, bool* copied, bool* enqueued) const {
+Status CudaEngine::LaunchList(const Pool& pool, const Lane& lane, const List& list,
+                              const ListPlan& plan, std::span<Flight> flights, void* stream,
+                              bool* copied, bool* enqueued) const {
   Launch launch;
   launch.tables = pool.tables;
   launch.tasks = reinterpret_cast<const Task*>(list.device);
   launch.task_count = static_cast<std::uint32_t>(flights.size());
   launch.units = plan.tasks.back().first_unit + plan.tasks.back().units;
   launch.width = plan.width;
-  STATCOLLECT_RETURN_IF_ERROR(api_->CopyInStream(pool.device, list.device, list.host, plan.bytes(), stream));
+  STATCOLLECT_RETURN_IF_ERROR(
+      api_->CopyInStream(pool.device, list.device, list.host, plan.bytes(), stream));
   *copied = true;
   Status status = EnqueueKernel(pool.device, plan.dtype, launch, {}, plan.shards, stream);
   *enqueued = status.ok();
   const auto* const tasks = reinterpret_cast<const Task*>(list.host);
   for (std::size_t i = 0; i < flights.size() && *enqueued; ++i) {
-    Require(CountExponents(pool, lane, plan.dtype, tasks[i], flights[i], stream), &flights[i], &status);
+    Require(CountExponents(pool, lane, plan.dtype, tasks[i], flights[i], stream), &flights[i],
+            &status);
   }
   return status;
 }
@@ -451,11 +471,14 @@ Status CudaEngine::LaunchList(const Pool& pool, const Lane& lane, const List& li
 // Copies a ready result to where it belongs.
 void CudaEngine::Land(const Flight& flight) const {
   const Record& record = *flight.place.record;
-  *flight.output.stats = FinishRecord(record.totals, record.sums, flight.numel, flight.output.sketch);
+  *flight.output.stats =
+      FinishRecord(record.totals, record.sums, flight.numel, flight.output.sketch);
   if (flight.output.sample_count != nullptr) *flight.output.sample_count = flight.samples;
   const auto& exponents = flight.output.exponents;
-  if (!exponents.empty()) std::copy_n(flight.place.exponents + 1, exponents.size(), exponents.begin());
-  if (flight.samples > 0) std::copy_n(flight.place.samples, flight.samples, flight.output.samples.begin());
+  if (!exponents.empty())
+    std::copy_n(flight.place.exponents + 1, exponents.size(), exponents.begin());
+  if (flight.samples > 0)
+    std::copy_n(flight.place.samples, flight.samples, flight.output.samples.begin());
 }
 
 }  // namespace statcollect::stats::cuda

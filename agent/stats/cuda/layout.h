@@ -1,5 +1,5 @@
-// How a tensor is cut for the kernels, in the small: vectors, rows and pieces, and what a warp keeps of
-// them in shared memory. For host and device.
+// How a tensor is cut for the kernels, in the small: vectors, rows and pieces, and what a warp
+// keeps of them in shared memory. For host and device.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_LAYOUT_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_LAYOUT_H_
 
@@ -41,8 +41,8 @@ struct Piece {
   std::uint64_t number;      // of the piece in the tensor, from 0
 };
 
-// A sketch of `width` sums under construction. A lane owns one slot of each sum: slot (sum, lane) lies at
-// sum * 32 + lane, so that lanes never wait for each other or for a bank.
+// A sketch of `width` sums under construction. A lane owns one slot of each sum: slot (sum, lane)
+// lies at sum * 32 + lane, so that lanes never wait for each other or for a bank.
 struct SketchSlots {
   float* slots;  // width * kWarpLanes; room for half as many doubles
   std::uint32_t width;

@@ -106,7 +106,9 @@ struct FingerprintOfRows {
     STATCOLLECT_WARP std::uint64_t HashOf(int row, std::uint64_t& hash) const {
       return of_.mixes.Factor(row) * hash;
     }
-    STATCOLLECT_WARP void Finish() { folds_.AddTo(of_.sketch.slots, of_.sketch.width, 0, of_.sketch.width); }
+    STATCOLLECT_WARP void Finish() {
+      folds_.AddTo(of_.sketch.slots, of_.sketch.width, 0, of_.sketch.width);
+    }
 
    private:
     const FingerprintOfRows& of_;
@@ -176,8 +178,8 @@ STATCOLLECT_WARP NarrowLane ReduceNarrow(const Piece& piece, const Fingerprint& 
   return own;
 }
 
-// Whether the lane's squares are mostly its mean's: what is left of them beside that would be too rough.
-// Also if they are too small for float32.
+// Whether the lane's squares are mostly its mean's: what is left of them beside that would be too
+// rough. Also if they are too small for float32.
 template <typename C, bool kPartial>
 STATCOLLECT_WARP bool IsFarFromZero(const NarrowLane& lane) {
   constexpr float kCondition = 0.8f;
@@ -279,10 +281,10 @@ STATCOLLECT_WARP void FinishNarrow(const NarrowSums& own, const UnitSums& unit) 
 // Pieces whose sketch the slots may hold before it goes to the sums.
 inline constexpr std::uint32_t kHeldMax = 8;
 
-// Adds a piece of narrow components, if it is in range; else returns false. reduce() gives what its lane
-// has to add, and `released` is called once the vectors are no longer needed. What is added to the sketch
-// stays in the slots, beside that of `held` pieces before: the caller counts them and calls FlushSlots
-// after kHeldMax at most, before AppendWide, and at the unit's end.
+// Adds a piece of narrow components, if it is in range; else returns false. reduce() gives what its
+// lane has to add, and `released` is called once the vectors are no longer needed. What is added to
+// the sketch stays in the slots, beside that of `held` pieces before: the caller counts them and
+// calls FlushSlots after kHeldMax at most, before AppendWide, and at the unit's end.
 template <typename C, bool kPartial, typename Reduce, typename Released>
 STATCOLLECT_WARP bool AddNarrow(const Piece& piece, const SketchSlots& sketch, std::uint32_t held,
                                 NarrowSums* sums, const Reduce& reduce, const Released& released) {

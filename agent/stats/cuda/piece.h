@@ -1,26 +1,28 @@
 // One piece of a tensor reduced by one warp: the inner loop of the CUDA engine.
 //
-// PIECE. 8 KiB of consecutive components, staged in shared memory as 16 rows of 32 vectors; lane t has vector
-// t of each row. A tensor's last piece may hold fewer; what it lacks is staged as zero bytes.
+// PIECE. 8 KiB of consecutive components, staged in shared memory as 16 rows of 32 vectors; lane t
+// has vector t of each row. A tensor's last piece may hold fewer; what it lacks is staged as zero
+// bytes.
 //
-// ORDER OF SUMMATION. A lane adds the components of a vector as a balanced tree, its vectors alternately to
-// two sums in float32 (float64 for kWide), in row order, and the two in the end. On its way there a
-// component's part is rounded to float32 at most 4 + 8 + 1 times, its square's 8 + 1 + 8 + 1 times (8-bit
-// types; fewer for wider ones). Deviations are taken from the piece's center: 0, where that is near; where
-// the squares of any lane are mostly its mean's (80 %, |mean| > 2 std), a number near the piece's mean, in
-// one more pass over shared memory. So nothing cancels when |mean| >> std, and less than a factor of 5
-// otherwise. Whole pieces in range go on in float64, lane by lane, to the unit's end, with deviations from
-// one origin, the first piece's center; only then are lanes added, as a butterfly (of 16, 8, 4, 2, 1) in
-// float64, and what they give is appended to the unit's other pieces (narrow.h). Sums of squares follow
-// from mean and deviations (totals.h).
+// ORDER OF SUMMATION. A lane adds the components of a vector as a balanced tree, its vectors
+// alternately to two sums in float32 (float64 for kWide), in row order, and the two in the end. On
+// its way there a component's part is rounded to float32 at most 4 + 8 + 1 times, its square's 8 +
+// 1 + 8 + 1 times (8-bit types; fewer for wider ones). Deviations are taken from the piece's
+// center: 0, where that is near; where the squares of any lane are mostly its mean's (80 %, |mean|
+// > 2 std), a number near the piece's mean, in one more pass over shared memory. So nothing cancels
+// when |mean| >> std, and less than a factor of 5 otherwise. Whole pieces in range go on in
+// float64, lane by lane, to the unit's end, with deviations from one origin, the first piece's
+// center; only then are lanes added, as a butterfly (of 16, 8, 4, 2, 1) in float64, and what they
+// give is appended to the unit's other pieces (narrow.h). Sums of squares follow from mean and
+// deviations (totals.h).
 //
-// SKETCH. A lane adds its components of a fold over the fold's rows in float32, then to its slot of the
-// sum; slots of up to kHeldMax pieces are added in float64.
+// SKETCH. A lane adds its components of a fold over the fold's rows in float32, then to its slot of
+// the sum; slots of up to kHeldMax pieces are added in float64.
 //
-// RANGE. A piece with components that are not finite, or whose squares or deviations would leave float32's
-// range, is reduced by itself, in float64, component by component (wide.h). So is a tensor's last piece if
-// it is not whole, in float32 where it is in range. A first pass over shared memory looks for the range
-// alone.
+// RANGE. A piece with components that are not finite, or whose squares or deviations would leave
+// float32's range, is reduced by itself, in float64, component by component (wide.h). So is a
+// tensor's last piece if it is not whole, in float32 where it is in range. A first pass over shared
+// memory looks for the range alone.
 //
 // Nothing depends on the launch: sums are functions of the unit's bytes alone.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_PIECE_H_
@@ -65,8 +67,8 @@ STATCOLLECT_WARP Vector FilledUp(const Vector& vector, int valid) {
     for (int i = kWords; i < 4; ++i)
       out.words[i] = i / kWords < valid ? vector.words[i] : vector.words[i % kWords];
   } else {
-    const std::uint32_t first =
-        C::kBytes == 2 ? (vector.words[0] & 0xffffu) * 0x10001u : (vector.words[0] & 0xffu) * 0x01010101u;
+    const std::uint32_t first = C::kBytes == 2 ? (vector.words[0] & 0xffffu) * 0x10001u
+                                               : (vector.words[0] & 0xffu) * 0x01010101u;
     STATCOLLECT_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int bytes = valid * C::kBytes - 4 * i;  // that hold, in this word

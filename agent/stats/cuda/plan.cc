@@ -17,8 +17,8 @@ struct Dim {
   std::int64_t size = 0, stride_bytes = 0;
 };
 
-// Dimensions of the components, innermost first: sizes of 1 left out, neighbours that lie behind each other
-// joined.
+// Dimensions of the components, innermost first: sizes of 1 left out, neighbours that lie behind
+// each other joined.
 int Collapse(const CpuTensor& tensor, std::int64_t component_bytes, std::span<Dim> dims) {
   const auto element_bytes = static_cast<std::int64_t>(DTypeBytes(tensor.dtype));
   int count = 0;
@@ -26,7 +26,8 @@ int Collapse(const CpuTensor& tensor, std::int64_t component_bytes, std::span<Di
   std::int64_t contiguous = 1;
   for (std::size_t i = tensor.shape.size(); i-- > 0;) {
     const std::int64_t size = tensor.shape[i];
-    const std::int64_t stride = (tensor.strides.empty() ? contiguous : tensor.strides[i]) * element_bytes;
+    const std::int64_t stride =
+        (tensor.strides.empty() ? contiguous : tensor.strides[i]) * element_bytes;
     contiguous *= size;
     if (size == 1) continue;
     if (count > 0 && stride == dims[count - 1].stride_bytes * dims[count - 1].size) {
@@ -45,10 +46,12 @@ Status MakeTask(const CpuTensor& tensor, Task* task) {
       static_cast<std::int64_t>(DTypeBytes(tensor.dtype)) / (IsComplex(tensor.dtype) ? 2 : 1);
   task->data = static_cast<const unsigned char*>(tensor.data);
   task->components = ComponentCount(tensor);
-  task->pieces = DivideUp(task->components, kPieceBytes / static_cast<std::uint64_t>(component_bytes));
+  task->pieces =
+      DivideUp(task->components, kPieceBytes / static_cast<std::uint64_t>(component_bytes));
   const std::uint64_t unit_pieces = UnitPieces(task->pieces);
   task->unit_pieces = static_cast<std::uint32_t>(unit_pieces);
-  task->units = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(DivideUp(task->pieces, unit_pieces)));
+  task->units =
+      std::max<std::uint32_t>(1, static_cast<std::uint32_t>(DivideUp(task->pieces, unit_pieces)));
   task->dims = 0;
   if (task->components == 0) return Status::Ok();
 

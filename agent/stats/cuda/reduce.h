@@ -1,5 +1,5 @@
-// Units, nodes and the way from a tensor's memory to its result, as one warp does them (piece.h: a piece;
-// task.h: units and the tree).
+// Units, nodes and the way from a tensor's memory to its result, as one warp does them (piece.h: a
+// piece; task.h: units and the tree).
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_REDUCE_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_REDUCE_H_
 
@@ -33,7 +33,8 @@ STATCOLLECT_WARP int BytesIn(const Task& task, std::uint64_t piece, int v) {
 // Where component `index` of the tensor lies, and the way from each to the next.
 class ComponentWalk {
  public:
-  STATCOLLECT_WARP ComponentWalk(const Task& task, std::uint64_t index) : task_(task), at_(task.data) {
+  STATCOLLECT_WARP ComponentWalk(const Task& task, std::uint64_t index)
+      : task_(task), at_(task.data) {
     for (int d = task.dims - 1; d >= 0; --d) {
       const auto size = static_cast<std::uint64_t>(task.sizes[d]);
       // Most indices and sizes fit 32 bits, whose division is several times faster.
@@ -126,7 +127,8 @@ STATCOLLECT_WARP bool LiesInVectors(const Task& task) {
 template <typename C>
 STATCOLLECT_WARP Piece PieceOf(const Task& task, std::uint64_t number, const Vector* staged) {
   const std::uint64_t left = task.components - number * kPieceComponents<C>;
-  return {staged, left < kPieceComponents<C> ? static_cast<std::uint32_t>(left) : kPieceComponents<C>,
+  return {staged,
+          left < kPieceComponents<C> ? static_cast<std::uint32_t>(left) : kPieceComponents<C>,
           number};
 }
 
@@ -145,9 +147,11 @@ STATCOLLECT_WARP Totals LoadTotals(const Totals* from) {
   return totals;
 }
 
-// Combines up to 32 neighbours in index order, after Chan, Golub, LeVeque (1983): means relative to the first
-// one's origin, deviations relative to the common mean; sums as butterflies. Overwrites `unit`.
-STATCOLLECT_WARP void CombineMoments(Moments own, std::int32_t level, int first_lane, Moments& out) {
+// Combines up to 32 neighbours in index order, after Chan, Golub, LeVeque (1983): means relative to
+// the first one's origin, deviations relative to the common mean; sums as butterflies. Overwrites
+// `unit`.
+STATCOLLECT_WARP void CombineMoments(Moments own, std::int32_t level, int first_lane,
+                                     Moments& out) {
   out.count = SumOverLanes(own.count);
   if (out.count == 0) return;
   const bool some = own.count != 0;

@@ -1,19 +1,21 @@
-// How launches that were captured into a CUDA graph report their results. The host does not notice when a
-// graph is replayed, so the device itself determines everything that belongs to a replay.
+// How launches that were captured into a CUDA graph report their results. The host does not notice
+// when a graph is replayed, so the device itself determines everything that belongs to a replay.
 //
-// CONTROL, one per device: the current step, and whether it is recorded. The host changes it with a MARK, a
-// kernel of one thread in the stream in which graphs are replayed, so that replays before it in the stream
-// see the old state, and those after it the new one.
+// CONTROL, one per device: the current step, and whether it is recorded. The host changes it with a
+// MARK, a kernel of one thread in the stream in which graphs are replayed, so that replays before
+// it in the stream see the old state, and those after it the new one.
 //
-// LATCH, one per captured stream: its first launch copies the control; all others of the stream read the
-// copy. So all warps of a replay make the same decision, even if a mark in another stream comes in between:
-// a replay that runs partly would leave the scratch's tickets in an intermediate state.
+// LATCH, one per captured stream: its first launch copies the control; all others of the stream
+// read the copy. So all warps of a replay make the same decision, even if a mark in another stream
+// comes in between: a replay that runs partly would leave the scratch's tickets in an intermediate
+// state.
 //
-// LOG, one a device: rows of pinned memory, taken one after the other by whoever has a result and used
-// again after `size` of them. Row n is written in this order: ready 0, everything else, ready n + 1. The host
-// reads rows in their order, and looks at `ready` again after it has copied a row: where replays were
-// faster than the host, it finds a later row's number and knows how many it has missed. A mark writes a row,
-// too: once the host has read it, it has read all that came before it in the stream.
+// LOG, one a device: rows of pinned memory, taken one after the other by whoever has a result and
+// used again after `size` of them. Row n is written in this order: ready 0, everything else, ready
+// n + 1. The host reads rows in their order, and looks at `ready` again after it has copied a row:
+// where replays were faster than the host, it finds a later row's number and knows how many it has
+// missed. A mark writes a row, too: once the host has read it, it has read all that came before it
+// in the stream.
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_REPLAY_H_
 #define STATCOLLECT_AGENT_STATS_CUDA_REPLAY_H_
 
@@ -25,7 +27,9 @@
 
 namespace statcollect::stats::cuda {
 
-STATCOLLECT_WARP void WriteReady(Record* record, std::uint64_t value) { StoreForHost(&record->ready, value); }
+STATCOLLECT_WARP void WriteReady(Record* record, std::uint64_t value) {
+  StoreForHost(&record->ready, value);
+}
 
 // Begins row `number`: nobody reads it until its ready is written. One lane.
 STATCOLLECT_WARP Record* BeginRow(const ReplayLog& log, std::uint64_t number, std::uint64_t launch,

@@ -44,7 +44,8 @@ Status CudaEngine::OpenGraphs(Pool& pool) {
       if (memory.ok()) *out = static_cast<std::remove_reference_t<decltype(*out)>>(*memory);
       return memory.status();
     };
-    STATCOLLECT_RETURN_IF_ERROR(allocate(true, sizeof(ReplayControl) * (1 + kReplayLanes), &graphs->control));
+    STATCOLLECT_RETURN_IF_ERROR(
+        allocate(true, sizeof(ReplayControl) * (1 + kReplayLanes), &graphs->control));
     STATCOLLECT_RETURN_IF_ERROR(allocate(true, sizeof(ReplayLog), &graphs->log));
     STATCOLLECT_RETURN_IF_ERROR(allocate(false, sizeof(Record) * options_.records, &graphs->rows));
     if (options_.samples > 0) {
@@ -60,12 +61,14 @@ Status CudaEngine::OpenGraphs(Pool& pool) {
     FreeGraphs(pool.device, *graphs);
     return filled;
   }
-  for (std::size_t i = kReplayLanes; i > 0; --i) graphs->free_latches.push_back(graphs->control + i);
+  for (std::size_t i = kReplayLanes; i > 0; --i)
+    graphs->free_latches.push_back(graphs->control + i);
   pool.graphs = std::move(graphs);
   return Status::Ok();
 }
 
-Result<CudaEngine::ReplayLane*> CudaEngine::ReplayLaneFor(Pool& pool, void* stream, std::uint64_t capture) {
+Result<CudaEngine::ReplayLane*> CudaEngine::ReplayLaneFor(Pool& pool, void* stream,
+                                                          std::uint64_t capture) {
   Graphs& graphs = *pool.graphs;
   std::shared_ptr<std::atomic<bool>> gone;
   for (const auto& lane : graphs.lanes) {
@@ -91,8 +94,8 @@ Result<CudaEngine::ReplayLane*> CudaEngine::ReplayLaneFor(Pool& pool, void* stre
 Status CudaEngine::GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width, Task* task) {
   const std::size_t samples = sizeof(double) * task->sample_count;
   if (task->units < 2 && samples == 0) return Status::Ok();
-  const std::size_t bytes =
-      std::max(kChunkBytesMin, std::bit_ceil((ScratchBytes(task->units, width) + 63) / 64 * 64 + samples));
+  const std::size_t bytes = std::max(
+      kChunkBytesMin, std::bit_ceil((ScratchBytes(task->units, width) + 63) / 64 * 64 + samples));
   if (lane.chunks.empty() || lane.chunks.rbegin()->first < bytes) {
     auto& free = pool.graphs->free_chunks;
     if (const auto found = free.lower_bound(bytes); found != free.end()) {
@@ -109,7 +112,8 @@ Status CudaEngine::GiveScratch(Pool& pool, ReplayLane& lane, std::uint32_t width
   return Status::Ok();
 }
 
-Status CudaEngine::GiveMap(Pool& pool, ReplayLane& lane, std::span<const std::uint64_t> map, Task* task) {
+Status CudaEngine::GiveMap(Pool& pool, ReplayLane& lane, std::span<const std::uint64_t> map,
+                           Task* task) {
   if (map.size() <= kMapWordsInLaunch) return Status::Ok();
   const std::size_t bytes = std::bit_ceil(map.size_bytes());
   auto& free = pool.graphs->free_maps;
@@ -125,9 +129,9 @@ Status CudaEngine::GiveMap(Pool& pool, ReplayLane& lane, std::span<const std::ui
   return api_->CopyToDevice(pool.device, memory, map.data(), map.size_bytes());
 }
 
-Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream, const ReplayControl& now,
-                              std::uint32_t sketch, std::uint32_t samples, void* cookie, std::uint64_t* graph,
-                              const Placement* placement) {
+Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream,
+                              const ReplayControl& now, std::uint32_t sketch, std::uint32_t samples,
+                              void* cookie, std::uint64_t* graph, const Placement* placement) {
   Task task;
   STATCOLLECT_RETURN_IF_ERROR(MakeTask(tensor, &task));
   std::vector<std::uint64_t> map;
@@ -151,18 +155,19 @@ Status CudaEngine::AddToGraph(const CpuTensor& tensor, int device, void* stream,
   launch.tables = pool.tables;
   launch.units = task.units;
   launch.width = LaunchWidth(sketch);
-  task.sample_count =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>({samples, options_.samples, task.components}));
+  task.sample_count = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>({samples, options_.samples, task.components}));
   STATCOLLECT_RETURN_IF_ERROR(GiveScratch(pool, **lane, launch.width, &task));
   STATCOLLECT_RETURN_IF_ERROR(GiveMap(pool, **lane, map, &task));
   task.ticket = graphs.next_launch;
   task.replay = (*lane)->latch;
   task.log = graphs.log;
   launch.only = task;
-  STATCOLLECT_RETURN_IF_ERROR(EnqueueKernel(device, tensor.dtype, launch, map, !map.empty(), stream));
+  STATCOLLECT_RETURN_IF_ERROR(
+      EnqueueKernel(device, tensor.dtype, launch, map, !map.empty(), stream));
   (*lane)->launches.push_back(graphs.next_launch);
-  graphs.launches.emplace(graphs.next_launch++,
-                          Graphs::Launched{cookie, Numel(tensor.dtype, task), sketch, task.sample_count});
+  graphs.launches.emplace(graphs.next_launch++, Graphs::Launched{cookie, Numel(tensor.dtype, task),
+                                                                 sketch, task.sample_count});
   return Status::Ok();
 }
 
@@ -176,7 +181,8 @@ std::vector<int> CudaEngine::ReplayDevices() {
   return devices;
 }
 
-bool CudaEngine::MarkReplays(int device, void* stream, const ReplayControl& now, std::uint64_t number) {
+bool CudaEngine::MarkReplays(int device, void* stream, const ReplayControl& now,
+                             std::uint64_t number) {
   Pool& pool = PoolOf(device);
   Mark mark;
   {

@@ -1,8 +1,9 @@
 // The kernel for shards of a logical tensor. Included by one .cu file a group of dtypes.
 //
-// Moments and counts of a shard are those of a tensor; hash and sketch take each component at its index in
-// the logical tensor. Where a piece's blocks are blocks there, the usual loop computes them, with the mixes
-// of those blocks. Other pieces are gone through once more, in shared memory (fingerprint_runs.h).
+// Moments and counts of a shard are those of a tensor; hash and sketch take each component at its
+// index in the logical tensor. Where a piece's blocks are blocks there, the usual loop computes
+// them, with the mixes of those blocks. Other pieces are gone through once more, in shared memory
+// (fingerprint_runs.h).
 #ifndef STATCOLLECT_AGENT_STATS_CUDA_SHARD_KERNEL_CUH_
 #define STATCOLLECT_AGENT_STATS_CUDA_SHARD_KERNEL_CUH_
 
@@ -17,14 +18,15 @@ STATCOLLECT_WARP const std::uint64_t* MapOf(const ShardLaunch& launch, const Tas
 
 // As AppendUnusual.
 template <typename C>
-STATCOLLECT_CALL void AppendUnusualOfShard(Piece piece, const std::uint64_t* map, const KernelTables* tables,
-                                           const float* signs, SketchSlots sketch, UnitSums unit) {
+STATCOLLECT_CALL void AppendUnusualOfShard(Piece piece, const std::uint64_t* map,
+                                           const KernelTables* tables, const float* signs,
+                                           SketchSlots sketch, UnitSums unit) {
   if constexpr (!C::kWide) {
     NarrowSums sums;
     const auto reduce = [&] {
       NarrowLane lane = ReduceNarrow<C, true>(piece, NoFingerprint<C>());
-      lane.hash =
-          AddRuns<C, float>(piece, map, 1.0, {tables, signs, sketch.slots, sketch.width, 0, sketch.width});
+      lane.hash = AddRuns<C, float>(piece, map, 1.0,
+                                    {tables, signs, sketch.slots, sketch.width, 0, sketch.width});
       return lane;
     };
     if (piece.components < kPieceComponents<C> &&
@@ -33,7 +35,8 @@ STATCOLLECT_CALL void AppendUnusualOfShard(Piece piece, const std::uint64_t* map
       return AppendLanes(sums, unit);
     }
   }
-  if constexpr (!C::kAlwaysInRange) AppendWide<C>(piece, WideRuns{map, tables, signs, sketch}, unit);
+  if constexpr (!C::kAlwaysInRange)
+    AppendWide<C>(piece, WideRuns{map, tables, signs, sketch}, unit);
 }
 
 template <typename C>
@@ -41,9 +44,9 @@ struct OfShards {
   using Parameters = ShardLaunch;
 
   template <typename Released>
-  STATCOLLECT_WARP static bool Add(const ShardLaunch& launch, const Task& task, const WarpTools& tools,
-                                   const Piece& piece, std::uint32_t held, NarrowSums* sums,
-                                   const Released& released) {
+  STATCOLLECT_WARP static bool Add(const ShardLaunch& launch, const Task& task,
+                                   const WarpTools& tools, const Piece& piece, std::uint32_t held,
+                                   NarrowSums* sums, const Released& released) {
     const SketchSlots& sketch = tools.own.sketch;
     const auto reduce = [&] {
       const std::uint64_t* const map = MapOf(launch, task);
@@ -55,15 +58,16 @@ struct OfShards {
       }
       NarrowLane lane = ReduceNarrow<C, false>(piece, NoFingerprint<C>());
       lane.hash = AddRuns<C, float>(
-          piece, map, 1.0, {launch.tables, tools.signs, sketch.slots, sketch.width, 0, sketch.width});
+          piece, map, 1.0,
+          {launch.tables, tools.signs, sketch.slots, sketch.width, 0, sketch.width});
       return lane;
     };
     return AddNarrow<C, false>(piece, sketch, held, sums, reduce, released);
   }
-  STATCOLLECT_WARP static void Append(const ShardLaunch& launch, const Task& task, const WarpTools& tools,
-                                      const Piece& piece) {
-    AppendUnusualOfShard<C>(piece, MapOf(launch, task), launch.tables, tools.signs, tools.own.sketch,
-                            tools.own.unit);
+  STATCOLLECT_WARP static void Append(const ShardLaunch& launch, const Task& task,
+                                      const WarpTools& tools, const Piece& piece) {
+    AppendUnusualOfShard<C>(piece, MapOf(launch, task), launch.tables, tools.signs,
+                            tools.own.sketch, tools.own.unit);
   }
 };
 

@@ -8,8 +8,8 @@
 
 namespace statcollect::stats::cuda {
 
-// Sum of the squares: deviations from the mean, and the mean. The kernels leave moments.squares 0, so that no
-// element pays for it. Both terms are positive: nothing cancels.
+// Sum of the squares: deviations from the mean, and the mean. The kernels leave moments.squares 0,
+// so that no element pays for it. Both terms are positive: nothing cancels.
 STATCOLLECT_HD double Squares(const Moments& moments) {
   const double mean = moments.origin + moments.offset;
   return moments.squared_deviations + static_cast<double>(moments.count) * (mean * mean);

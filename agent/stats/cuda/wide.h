@@ -74,7 +74,8 @@ struct WideRuns {
 
 // Counts and extremes, and the hash of rows. Fingerprint: one of those above.
 template <typename C, typename Fingerprint>
-STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const Fingerprint& fingerprint, Totals& totals) {
+STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const Fingerprint& fingerprint,
+                                   Totals& totals) {
   constexpr int n = kVectorComponents<C>;
   WideLane own;
   std::uint64_t hash = 0;
@@ -108,7 +109,8 @@ STATCOLLECT_WARP void ClassifyWide(const Piece& piece, const Fingerprint& finger
   totals.moments.count = totals.components - totals.nan - totals.pos_inf - totals.neg_inf;
 }
 
-// Calls add(slots, from, half) for each half of the sketch's sums, whose float64 slots fit, and adds them up.
+// Calls add(slots, from, half) for each half of the sketch's sums, whose float64 slots fit, and
+// adds them up.
 template <typename Add>
 STATCOLLECT_WARP void SketchHalves(const SketchSlots& sketch, double* sums_out, const Add& add) {
   auto* slots = reinterpret_cast<double*>(sketch.slots);
@@ -156,14 +158,16 @@ STATCOLLECT_WARP void SketchWide(const Piece& piece, double scale, const WideRun
                                  double* sums_out) {
   const SketchSlots& sketch = fingerprint.sketch;
   SketchHalves(sketch, sums_out, [&](double* slots, std::uint32_t from, std::uint32_t half) {
-    (void)AddRuns<C, double>(piece, fingerprint.map, scale,
-                             {fingerprint.tables, fingerprint.signs, slots, sketch.width, from, half});
+    (void)AddRuns<C, double>(
+        piece, fingerprint.map, scale,
+        {fingerprint.tables, fingerprint.signs, slots, sketch.width, from, half});
   });
 }
 
 // Overwrites `totals`, whose level it chooses.
 template <typename C, typename Fingerprint>
-STATCOLLECT_WARP void ReduceWide(const Piece& piece, const Fingerprint& fingerprint, Totals& totals) {
+STATCOLLECT_WARP void ReduceWide(const Piece& piece, const Fingerprint& fingerprint,
+                                 Totals& totals) {
   ClassifyWide<C>(piece, fingerprint, totals);
   if constexpr (!Fingerprint::kInPlace) {
     const RunsTarget<double> hash_alone = {fingerprint.tables, fingerprint.signs, nullptr, 0, 0, 0};
@@ -182,7 +186,8 @@ STATCOLLECT_WARP void ReduceWide(const Piece& piece, const Fingerprint& fingerpr
   const double center = sum / count;
   const double low = totals.min * scale, high = totals.max * scale;
   moments.origin = center < low ? low : center > high ? high : center;
-  moments.magnitudes = SumWide<C>(piece, [&](double value) { return (value < 0 ? -value : value) * scale; });
+  moments.magnitudes =
+      SumWide<C>(piece, [&](double value) { return (value < 0 ? -value : value) * scale; });
   const double origin = moments.origin;
   const double deviations = SumWide<C>(piece, [&](double value) { return value * scale - origin; });
   const double squares = SumWide<C>(piece, [&](double value) {
@@ -196,7 +201,8 @@ STATCOLLECT_WARP void ReduceWide(const Piece& piece, const Fingerprint& fingerpr
 
 // Appends any piece, in float64.
 template <typename C, typename Fingerprint>
-STATCOLLECT_WARP void AppendWide(const Piece& piece, const Fingerprint& fingerprint, const UnitSums& unit) {
+STATCOLLECT_WARP void AppendWide(const Piece& piece, const Fingerprint& fingerprint,
+                                 const UnitSums& unit) {
   Totals next;
   ReduceWide<C>(piece, fingerprint, next);
   if (next.moments.count != 0) {
@@ -206,7 +212,8 @@ STATCOLLECT_WARP void AppendWide(const Piece& piece, const Fingerprint& fingerpr
     const int level = !some || next.moments.level > before ? next.moments.level : before;
     if (some && level > before) {
       const double factor = RaisingFactor(before, level);
-      for (auto sum = static_cast<std::uint32_t>(Lane()); sum < fingerprint.sketch.width; sum += kWarpLanes)
+      for (auto sum = static_cast<std::uint32_t>(Lane()); sum < fingerprint.sketch.width;
+           sum += kWarpLanes)
         unit.sums[sum] *= factor;
     }
     SketchWide<C>(piece, ScaleOf(level), fingerprint, unit.sums);

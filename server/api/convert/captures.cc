@@ -19,7 +19,8 @@ Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request
   if (request.has_output_path()) wanted.output_path = request.output_path();
   if (!request.mode().empty()) {
     const auto mode = ParseMode(request.mode());
-    if (!mode) return Invalid("query: mode: " + NotOneOf(request.mode(), {"train", "eval", "init"}));
+    if (!mode)
+      return Invalid("query: mode: " + NotOneOf(request.mode(), {"train", "eval", "init"}));
     wanted.mode = *mode;
   }
   return wanted;

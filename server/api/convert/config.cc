@@ -11,7 +11,8 @@ static_assert(static_cast<int>(query::ConfigCategory::kOther) == v1::ConfigCateg
 Result<query::ConfigRequest> FromWire(const v1::CompareConfigRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_a()));
   if (!request.run_b().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_b()));
-  return query::ConfigRequest{.run_a = request.run_a(), .run_b = request.run_b(), .all = request.all()};
+  return query::ConfigRequest{
+      .run_a = request.run_a(), .run_b = request.run_b(), .all = request.all()};
 }
 
 void ToWire(const query::ConfigReport& report, v1::ConfigReport& out) {

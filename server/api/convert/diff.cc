@@ -133,8 +133,9 @@ Status CheckHeatMap(const v1::DiffRequest& request) {
   for (const auto& [field, value] : {std::pair("heat_map_columns", request.heat_map_columns()),
                                      {"heat_map_rows", request.heat_map_rows()}}) {
     if (value > query::kHeatMapSideMax) {
-      return Invalid(std::string("diff: ") + field + " is " + std::to_string(value) + "; expected at most " +
-                     std::to_string(query::kHeatMapSideMax) + "; narrow steps or kinds to see more");
+      return Invalid(std::string("diff: ") + field + " is " + std::to_string(value) +
+                     "; expected at most " + std::to_string(query::kHeatMapSideMax) +
+                     "; narrow steps or kinds to see more");
     }
   }
   return Status::Ok();
@@ -143,21 +144,24 @@ Status CheckHeatMap(const v1::DiffRequest& request) {
 }  // namespace
 
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
-  for (const auto& [field, run] : {std::pair("run_a", &request.run_a()), {"run_b", &request.run_b()}}) {
+  for (const auto& [field, run] :
+       {std::pair("run_a", &request.run_a()), {"run_b", &request.run_b()}}) {
     if (run->empty()) {
-      return Invalid(
-          std::string("diff: ") + field +
-          " is missing; expected the names of two runs, run_a and run_b; runs lists those there are");
+      return Invalid(std::string("diff: ") + field +
+                     " is missing; expected the names of two runs, run_a and run_b; runs lists "
+                     "those there are");
     }
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
   STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
-  query::DiffRequest wanted{.run_a = request.run_a(), .run_b = request.run_b(), .exact = request.exact()};
+  query::DiffRequest wanted{
+      .run_a = request.run_a(), .run_b = request.run_b(), .exact = request.exact()};
   if (request.has_tolerance()) {
     if (!std::isfinite(request.tolerance()) || request.tolerance() < 0) {
-      return Invalid("diff: tolerance is " + std::to_string(request.tolerance()) +
-                     "; expected a finite number of at least 0, a relative L2 distance such as 1e-3");
+      return Invalid(
+          "diff: tolerance is " + std::to_string(request.tolerance()) +
+          "; expected a finite number of at least 0, a relative L2 distance such as 1e-3");
     }
     wanted.tolerance = request.tolerance();
   }
@@ -222,7 +226,8 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
     out.mutable_noise()->mutable_runs()->Add(report.noise->runs.begin(), report.noise->runs.end());
     out.mutable_noise()->set_stored(report.noise->stored);
     out.mutable_noise()->set_twins(static_cast<std::uint32_t>(report.noise->scale.size()));
-    out.mutable_noise()->mutable_scale()->Add(report.noise->scale.begin(), report.noise->scale.end());
+    out.mutable_noise()->mutable_scale()->Add(report.noise->scale.begin(),
+                                              report.noise->scale.end());
   }
   Copy(report.root, [&](const query::Root& root) { Fill(root, *out.mutable_root()); });
   out.set_without_hash(report.without_hash);

@@ -18,7 +18,8 @@ void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out) {
   out.set_attempt(part.attempt);
   out.set_rank(part.rank);
   out.mutable_ranks()->Assign(part.ranks.begin(), part.ranks.end());
-  if (part.records.records() > 0 || !part.records.activations.empty() || !part.records.layouts.empty())
+  if (part.records.records() > 0 || !part.records.activations.empty() ||
+      !part.records.layouts.empty())
     statcollect::ToWire(part.records, part.layouts, out.mutable_records());
   ToWire(part.progress, *out.mutable_progress());
 }

@@ -15,7 +15,8 @@ Result<query::StatMapRequest> FromWire(const v1::GetStatMapRequest& request) {
                                               " is unknown to this collector; expected 0.." +
                                               std::to_string(v1::TopBy_MAX));
   }
-  for (const auto& [field, value] : {std::pair("columns", request.columns()), {"rows", request.rows()}}) {
+  for (const auto& [field, value] :
+       {std::pair("columns", request.columns()), {"rows", request.rows()}}) {
     if (value > query::kStatMapSideMax) {
       return Status(Code::kInvalidArgument, std::string("stat_map: ") + field + " is " +
                                                 std::to_string(value) + "; expected at most " +

@@ -65,7 +65,8 @@ void ToWire(const CollectorStatus& status, const std::string& project, v1::GetSt
   out.set_disk_free_bytes(status.disk_free_bytes.value_or(0));
   out.set_disk_free_unknown(!status.disk_free_bytes);
   out.set_agents_dropped_total(status.agents_dropped_total);
-  out.mutable_dropped_by_cause()->insert(status.dropped_by_cause.begin(), status.dropped_by_cause.end());
+  out.mutable_dropped_by_cause()->insert(status.dropped_by_cause.begin(),
+                                         status.dropped_by_cause.end());
   out.set_backlog_records(status.backlog_records);
   out.set_backlog_bytes(status.backlog_bytes);
   out.set_backlog_oldest_millis(status.backlog_oldest_millis);

@@ -47,7 +47,8 @@ void ToWire(const AttemptMeta& attempt, v1::CopiedAttempt& out) {
   out.set_start_unix_nanos(attempt.start_unix_nanos);
 }
 
-void ToWire(const std::string& run, std::uint32_t number, const RankMeta& meta, v1::CopiedRank& out) {
+void ToWire(const std::string& run, std::uint32_t number, const RankMeta& meta,
+            v1::CopiedRank& out) {
   out.set_attempt(number);
   SessionInfo info = meta.info;
   info.run = run;
@@ -102,8 +103,9 @@ Result<RankMeta> FromWire(const v1::CopiedRank& rank) {
   STATCOLLECT_RETURN_IF_ERROR(CheckConfig(rank));
   STATCOLLECT_RETURN_IF_ERROR(CheckDropped(rank));
   if (rank.steps() > rank.stat_records()) {
-    return convert::Invalid("rank: steps is " + std::to_string(rank.steps()) + "; expected at most " +
-                            std::to_string(rank.stat_records()) + ", its records of statistics");
+    return convert::Invalid("rank: steps is " + std::to_string(rank.steps()) +
+                            "; expected at most " + std::to_string(rank.stat_records()) +
+                            ", its records of statistics");
   }
   RankMeta meta{.info = std::move(info)};
   meta.info.config = {rank.config().begin(), rank.config().end()};
@@ -122,7 +124,8 @@ Result<RankMeta> FromWire(const v1::CopiedRank& rank) {
 
 Result<CollectorEvent> FromWire(const v1::CollectorEvent& event) {
   if (event.number() == 0 || event.number() > kEventNumberMax)
-    return convert::Invalid("event: number is " + std::to_string(event.number()) + "; expected 1..2^63-1");
+    return convert::Invalid("event: number is " + std::to_string(event.number()) +
+                            "; expected 1..2^63-1");
   v1::Records records;
   *records.add_events() = event.event();
   STATCOLLECT_ASSIGN_OR_RETURN(auto batch, statcollect::FromWire(records, {}));

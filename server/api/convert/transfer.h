@@ -14,7 +14,8 @@ namespace statcollect::api {
 
 void ToWire(const AttemptMeta& attempt, v1::CopiedAttempt& out);
 // `run`: the plain name.
-void ToWire(const std::string& run, std::uint32_t number, const RankMeta& meta, v1::CopiedRank& out);
+void ToWire(const std::string& run, std::uint32_t number, const RankMeta& meta,
+            v1::CopiedRank& out);
 void ToWire(std::uint32_t number, const CollectorEvent& event, v1::CollectorEvent& out);
 void ToWire(const transfer::StepDigest& digest, v1::StepDigest& out);
 

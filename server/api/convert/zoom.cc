@@ -58,7 +58,8 @@ void Fill(const query::ZoomCallReport& from, v1::ZoomCall& to) {
 Result<query::ZoomRequest> FromWire(const v1::GetZoomRequest& request) {
   for (const std::string* run : {&request.run_a(), &request.run_b()})
     STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
-  if (!request.module().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("module", request.module()));
+  if (!request.module().empty())
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("module", request.module()));
   STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
   STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
   return query::ZoomRequest{.run_a = request.run_a(),

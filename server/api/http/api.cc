@@ -74,7 +74,8 @@ bool Parse(ByteBuffer& bytes, Message& message) {
 
 constexpr char kLinesType[] = "application/x-ndjson", kEventsType[] = "text/event-stream";
 
-// A server-sent event with the cursor as its id; a comment, which readers skip, if the message says nothing.
+// A server-sent event with the cursor as its id; a comment, which readers skip, if the message says
+// nothing.
 std::string EventText(const Message& message) {
   const auto* const cursor = message.GetDescriptor()->FindFieldByName("cursor");
   const std::string id = message.GetReflection()->GetString(message, cursor);
@@ -109,15 +110,15 @@ struct Shared {
     arguments.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
     return arguments;
   }
-  // Runs it on the pool, or at once if that closes. What it holds ends with it, there: gRPC's thread, which
-  // is still in here then, must not be the last to hold a call, and with it the channel, whose end joins that
-  // thread.
+  // Runs it on the pool, or at once if that closes. What it holds ends with it, there: gRPC's
+  // thread, which is still in here then, must not be the last to hold a call, and with it the
+  // channel, whose end joins that thread.
   void Run(std::function<void()> work) {
     const auto run = [work = std::make_shared<std::function<void()>>(std::move(work))] {
       std::exchange(*work, nullptr)();
     };
-    auto item =
-        std::make_shared<WorkItem>([run](const WorkItem&) { run(); }, [run](const Status&) { run(); });
+    auto item = std::make_shared<WorkItem>([run](const WorkItem&) { run(); },
+                                           [run](const Status&) { run(); });
     if (!pool.Submit(std::move(item)).ok()) run();
   }
 
@@ -125,18 +126,24 @@ struct Shared {
   WorkerPool pool;
 };
 
-// One call of the gRPC server on behalf of one exchange. Owned by gRPC until OnDone, then by its last work.
+// One call of the gRPC server on behalf of one exchange. Owned by gRPC until OnDone, then by its
+// last work.
 class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
                    public std::enable_shared_from_this<Call> {
  public:
   Call(Shared& shared, const HttpRoute& route, std::shared_ptr<HttpExchange> exchange, bool gzip,
        std::function<void(Call*)> done)
-      : shared_(shared), route_(route), exchange_(std::move(exchange)), gzip_(gzip), done_(std::move(done)) {}
+      : shared_(shared),
+        route_(route),
+        exchange_(std::move(exchange)),
+        gzip_(gzip),
+        done_(std::move(done)) {}
 
   // The call is checked like one from the network: with the caller's own token.
   void SetCaller(const HttpRequest& asked) {
     for (const std::string& field : asked.authorization) {
-      // gRPC must not be given anything else as metadata; the gate has refused it where tokens are required.
+      // gRPC must not be given anything else as metadata; the gate has refused it where tokens are
+      // required.
       const auto token = access::BearerToken(field);
       if (token && access::TokenId(*token))
         context_.AddMetadata("authorization", "Bearer " + std::string(*token));
@@ -180,7 +187,8 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
   }
 
   bool IsStream() const {
-    return route_.answer == HttpRoute::Answer::kLines || route_.answer == HttpRoute::Answer::kEvents;
+    return route_.answer == HttpRoute::Answer::kLines ||
+           route_.answer == HttpRoute::Answer::kEvents;
   }
   void WriteLine() {
     const auto message = NewMessage(*route_.method->output_type());
@@ -188,7 +196,8 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
     received_.Clear();
     const bool events = route_.answer == HttpRoute::Answer::kEvents;
     if (!std::exchange(begun_, true)) {
-      HttpResponse head{.status = 200, .content_type = events ? kEventsType : kLinesType, .body = {}};
+      HttpResponse head{
+          .status = 200, .content_type = events ? kEventsType : kLinesType, .body = {}};
       if (events) head.headers["X-Accel-Buffering"] = "no";  // a proxy must not wait for more
       exchange_->Begin(std::move(head));
     }
@@ -237,8 +246,8 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
                           ? BytesAnswer(*answer)
                           : Packed({.status = 200, .body = DumpJson(ToJson(*answer)) + "\n"}));
     } catch (const std::bad_alloc&) {
-      exchange_->Send(
-          ErrorResponse(Code::kResourceExhausted, "the answer is too large for the collector's memory"));
+      exchange_->Send(ErrorResponse(Code::kResourceExhausted,
+                                    "the answer is too large for the collector's memory"));
     }
   }
 
@@ -247,7 +256,8 @@ class Call final : public grpc::ClientBidiReactor<ByteBuffer, ByteBuffer>,
     HttpResponse whole{.status = 200, .content_type = "application/octet-stream"};
     whole.body = answer.GetReflection()->GetString(answer, answer.GetDescriptor()->field(0));
     const std::string etag = EtagOf(whole.body);
-    whole.headers = {{"ETag", etag}, {"Cache-Control", "private, no-cache"}, {"Vary", "Accept-Encoding"}};
+    whole.headers = {
+        {"ETag", etag}, {"Cache-Control", "private, no-cache"}, {"Vary", "Accept-Encoding"}};
     if (if_none_match_.find(etag) != std::string::npos) {
       whole.status = 304;
       whole.body.clear();
@@ -296,7 +306,9 @@ bool IsJson(std::string type) {
 class HttpApi::Impl {
  public:
   explicit Impl(grpc::Server& server)
-      : shared_(server), routes_(MakeHttpRoutes()), openapi_(DumpJson(MakeOpenApi(routes_)) + "\n") {}
+      : shared_(server),
+        routes_(MakeHttpRoutes()),
+        openapi_(DumpJson(MakeOpenApi(routes_)) + "\n") {}
 
   ~Impl() { Close(); }
   void Close() {
@@ -315,42 +327,50 @@ class HttpApi::Impl {
     const auto found = routes_.find(name);
     if (found == routes_.end()) {
       return exchange->Send(ErrorResponse(
-          Code::kNotFound, "no page '" + Printable(request.path) + "'; there are " + PathsText(routes_)));
+          Code::kNotFound,
+          "no page '" + Printable(request.path) + "'; there are " + PathsText(routes_)));
     }
     const HttpRoute& route = found->second;
     if (request.method != "POST" && (request.method != "GET" || route.changes))
       return exchange->Send(NotAllowed(route.changes ? "POST" : "GET, HEAD, POST"));
-    // A page of another origin cannot send this field without asking first, and no answer permits it.
+    // A page of another origin cannot send this field without asking first, and no answer permits
+    // it.
     if (route.changes && request.csrf != "1") {
-      return exchange->Send(ErrorResponse(
-          403, Code::kPermissionDenied,
-          std::string(kHttpPrefix) + name + ": found " +
-              (request.csrf.empty() ? "no field X-Statcollect-Csrf" : "another value of X-Statcollect-Csrf") +
-              "; expected 'X-Statcollect-Csrf: 1' with every request that changes "
-              "something; add it: curl -H 'X-Statcollect-Csrf: 1' ..."));
+      return exchange->Send(
+          ErrorResponse(403, Code::kPermissionDenied,
+                        std::string(kHttpPrefix) + name + ": found " +
+                            (request.csrf.empty() ? "no field X-Statcollect-Csrf"
+                                                  : "another value of X-Statcollect-Csrf") +
+                            "; expected 'X-Statcollect-Csrf: 1' with every request that changes "
+                            "something; add it: curl -H 'X-Statcollect-Csrf: 1' ..."));
     }
     auto message = NewMessage(*route.method->input_type());
     Status filled = FillFromQuery(request.query, *message);
     if (filled.ok() && request.method == "POST") {
       if (!request.query.empty())
-        filled = {Code::kInvalidArgument, "found parameters after '?'; expected them in the body of a POST"};
+        filled = {Code::kInvalidArgument,
+                  "found parameters after '?'; expected them in the body of a POST"};
       else if (!IsJson(request.content_type))
         return exchange->Send(ErrorResponse(415, Code::kInvalidArgument,
-                                            "found a body of type '" + Printable(request.content_type) +
+                                            "found a body of type '" +
+                                                Printable(request.content_type) +
                                                 "'; expected Content-Type: application/json"));
       else
         filled = FillFromJson(request.body, *message);
     }
-    if (filled.ok() && !request.last_event_id.empty()) ContinueFrom(request.last_event_id, *message);
+    if (filled.ok() && !request.last_event_id.empty())
+      ContinueFrom(request.last_event_id, *message);
     if (!filled.ok())
       return exchange->Send(
           ErrorResponse(filled.code(), std::string(kHttpPrefix) + name + ": " + filled.message()));
-    auto call = std::make_shared<Call>(shared_, route, exchange, AcceptsGzip(request.accept_encoding),
-                                       [this](Call* done) { Ended(done); });
+    auto call =
+        std::make_shared<Call>(shared_, route, exchange, AcceptsGzip(request.accept_encoding),
+                               [this](Call* done) { Ended(done); });
     call->SetCaller(request);
     {
       MutexLock lock(mutex_);
-      if (closed_) return exchange->Send(ErrorResponse(Code::kUnavailable, "the collector is shutting down"));
+      if (closed_)
+        return exchange->Send(ErrorResponse(Code::kUnavailable, "the collector is shutting down"));
       calls_.insert(call.get());
       call->Start(*message);
     }

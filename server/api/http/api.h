@@ -1,5 +1,6 @@
-// The HTTP/JSON endpoints of all queries. Each request becomes a call of the gRPC server in this process,
-// with the same pools, limits, errors and answers. Uses messages only through their descriptors.
+// The HTTP/JSON endpoints of all queries. Each request becomes a call of the gRPC server in this
+// process, with the same pools, limits, errors and answers. Uses messages only through their
+// descriptors.
 #ifndef STATCOLLECT_SERVER_API_HTTP_API_H_
 #define STATCOLLECT_SERVER_API_HTTP_API_H_
 
@@ -13,8 +14,8 @@ class Server;
 
 namespace statcollect::api {
 
-// Threads: passed to an HttpServer's services under kHttpPrefix; its calls return at once. Answers are
-// converted to text on two threads of its own.
+// Threads: passed to an HttpServer's services under kHttpPrefix; its calls return at once. Answers
+// are converted to text on two threads of its own.
 class HttpApi {
  public:
   // The server must outlive it.
@@ -25,8 +26,8 @@ class HttpApi {
   HttpApi& operator=(const HttpApi&) = delete;
 
   void Serve(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange);
-  // Cancels running requests and waits for them; later requests get 503. The exchanges' io_context must run
-  // meanwhile.
+  // Cancels running requests and waits for them; later requests get 503. The exchanges' io_context
+  // must run meanwhile.
   void Close();
 
  private:

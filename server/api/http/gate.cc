@@ -27,7 +27,8 @@ const std::map<std::string, std::string>& GrpcPaths() {
 }
 
 HttpResponse Refusal(int status, Code code, const std::string& message) {
-  const nlohmann::ordered_json body = {{"error", Printable(message, 4000)}, {"code", CodeName(code)}};
+  const nlohmann::ordered_json body = {{"error", Printable(message, 4000)},
+                                       {"code", CodeName(code)}};
   HttpResponse response{.status = status, .body = DumpJson(body) + "\n"};
   if (status == 401) response.headers["WWW-Authenticate"] = "Bearer realm=\"statcollect\"";
   return response;
@@ -48,13 +49,15 @@ HttpGate MakeHttpGate(access::AccessControl& access, ForeignCheck* foreign) {
       return Refusal(refusal->status, why.code(), why.message());
     }
     if (access::HoldsToken(head.query)) {
-      return Refusal(400, Code::kInvalidArgument,
-                     "found a token in the URL, where logs and histories keep it; expected it in the field "
-                     "'Authorization: Bearer stc_...'; revoke that token: statcollectord token revoke");
+      return Refusal(
+          400, Code::kInvalidArgument,
+          "found a token in the URL, where logs and histories keep it; expected it in the field "
+          "'Authorization: Bearer stc_...'; revoke that token: statcollectord token revoke");
     }
     const std::string method = MethodOfPath(head.path);
     const auto allowed = access.Check(
-        {.authorization = std::vector<std::string_view>(head.authorization.begin(), head.authorization.end()),
+        {.authorization =
+             std::vector<std::string_view>(head.authorization.begin(), head.authorization.end()),
          .method = method,
          .address = head.address,
          .certificate = head.certificate,

@@ -46,7 +46,9 @@ class Comments {
   std::string Of(const MethodDescriptor& method) const {
     return Text(pool_.FindMethodByName(method.full_name()));
   }
-  std::string Of(const Descriptor& type) const { return Text(pool_.FindMessageTypeByName(type.full_name())); }
+  std::string Of(const Descriptor& type) const {
+    return Text(pool_.FindMessageTypeByName(type.full_name()));
+  }
   std::string Of(const FieldDescriptor& field) const {
     return Text(pool_.FindFieldByName(field.full_name()));
   }
@@ -58,8 +60,8 @@ class Comments {
       const std::string of_value = Text(found->value(i));
       if (of_value.empty()) continue;
       const int number = found->value(i)->number();
-      text +=
-          (text.empty() ? "" : "; ") + (number == 0 ? "null" : EnumText(*found, number)) + ": " + of_value;
+      text += (text.empty() ? "" : "; ") + (number == 0 ? "null" : EnumText(*found, number)) +
+              ": " + of_value;
     }
     return text;
   }
@@ -91,7 +93,8 @@ bool IsRequired(const FieldDescriptor& field) {
   const std::string &name = field.name(), &request = field.containing_type()->name();
   if (name == "run_b") return request != "CompareConfigRequest";
   if (name == "activation")
-    return request == "GetSeriesRequest" || request == "GetCurvesRequest" || request == "ReadCaptureRequest";
+    return request == "GetSeriesRequest" || request == "GetCurvesRequest" ||
+           request == "ReadCaptureRequest";
   return name == "run" || name == "run_a" || name == "repeats";
 }
 
@@ -106,7 +109,8 @@ class Describer {
         {"type", "object"},
         {"properties",
          {{"error",
-           {{"type", "string"}, {"description", "What was found, what was expected, and what to do."}}},
+           {{"type", "string"},
+            {"description", "What was found, what was expected, and what to do."}}},
           {"code", {{"type", "string"}, {"description", "The gRPC status, such as not_found."}}}}},
         {"required", {"error", "code"}}};
     OrderedJson described = {
@@ -164,13 +168,14 @@ class Describer {
       return bytes;
     }
     const bool lines = route.answer == Kind::kLines, events = route.answer == Kind::kEvents;
-    OrderedJson answer = {{"description", lines ? "One line of JSON for each message."
-                                          : events
-                                              ? "Server-sent events `runs`, whose data are such an object."
-                                              : "The answer."}};
+    OrderedJson answer = {
+        {"description", lines    ? "One line of JSON for each message."
+                        : events ? "Server-sent events `runs`, whose data are such an object."
+                                 : "The answer."}};
     answer["content"][lines    ? "application/x-ndjson"
                       : events ? "text/event-stream"
-                               : "application/json"]["schema"] = Ref(Name(route.answer_type(), false));
+                               : "application/json"]["schema"] =
+        Ref(Name(route.answer_type(), false));
     return answer;
   }
 
@@ -179,7 +184,8 @@ class Describer {
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor& field = *type.field(i);
       if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) continue;
-      OrderedJson parameter = {{"name", field.name()}, {"in", "query"}, {"required", IsRequired(field)}};
+      OrderedJson parameter = {
+          {"name", field.name()}, {"in", "query"}, {"required", IsRequired(field)}};
       if (const std::string comment = comments_.Of(field); !comment.empty())
         parameter["description"] = comment;
       OrderedJson element = Element(field, true);
@@ -195,8 +201,8 @@ class Describer {
     return parameters;
   }
 
-  // The name of the type's schema, which is made if it is not there. Requests and answers differ: an answer
-  // has every field, a request those that are required and any of the others.
+  // The name of the type's schema, which is made if it is not there. Requests and answers differ:
+  // an answer has every field, a request those that are required and any of the others.
   std::string Name(const Descriptor& type, bool request) {
     const std::string& name = type.name();
     if (!made_.insert(name).second) return name;
@@ -207,7 +213,8 @@ class Describer {
       if (!request || IsRequired(field)) required.push_back(field.name());
     }
     OrderedJson schema = {{"type", "object"}};
-    if (const std::string comment = comments_.Of(type); !comment.empty()) schema["description"] = comment;
+    if (const std::string comment = comments_.Of(type); !comment.empty())
+      schema["description"] = comment;
     schema["properties"] = std::move(properties);
     if (!required.empty()) schema["required"] = std::move(required);
     schema["additionalProperties"] = false;
@@ -227,7 +234,8 @@ class Describer {
       if (field.has_presence() || (request && !IsRequired(field)))
         property = {{"anyOf", {std::move(property), {{"type", "null"}}}}};
     }
-    if (const std::string comment = comments_.Of(field); !comment.empty()) property["description"] = comment;
+    if (const std::string comment = comments_.Of(field); !comment.empty())
+      property["description"] = comment;
     return property;
   }
 
@@ -267,7 +275,8 @@ class Describer {
     }
     if (!request) texts.push_back(nullptr);
     OrderedJson schema = {{"enum", std::move(texts)}};
-    if (const std::string comment = comments_.Of(type); !comment.empty()) schema["description"] = comment;
+    if (const std::string comment = comments_.Of(type); !comment.empty())
+      schema["description"] = comment;
     return schema;
   }
 

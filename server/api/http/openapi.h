@@ -1,5 +1,5 @@
-// The OpenAPI 3.1 description of the HTTP endpoints, generated from the descriptors: names, types and
-// comments.
+// The OpenAPI 3.1 description of the HTTP endpoints, generated from the descriptors: names, types
+// and comments.
 #ifndef STATCOLLECT_SERVER_API_HTTP_OPENAPI_H_
 #define STATCOLLECT_SERVER_API_HTTP_OPENAPI_H_
 

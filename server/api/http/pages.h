@@ -14,7 +14,8 @@ namespace statcollect {
 // Prometheus text exposition format 0.0.4. The names are documented in docs/metrics.md.
 std::string RenderMetrics(const CollectorStatus& status);
 
-// `control` must outlive the handlers; so must `foreign`, whose refusals are in the metrics (null: none are).
+// `control` must outlive the handlers; so must `foreign`, whose refusals are in the metrics (null:
+// none are).
 std::map<std::string, HttpHandler> MakePages(CollectorControl& control,
                                              const ForeignCheck* foreign = nullptr);
 

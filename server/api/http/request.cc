@@ -31,8 +31,10 @@ constexpr int kDepthMax = 16;
 
 Status Wrong(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
-Status WrongValue(const FieldDescriptor& field, const std::string& text, const std::string& expected) {
-  return Wrong("parameter '" + field.name() + "': found '" + Printable(text) + "'; expected " + expected);
+Status WrongValue(const FieldDescriptor& field, const std::string& text,
+                  const std::string& expected) {
+  return Wrong("parameter '" + field.name() + "': found '" + Printable(text) + "'; expected " +
+               expected);
 }
 
 int HexDigit(char c) {
@@ -121,8 +123,8 @@ class Setter {
         return Take(Whole<std::uint32_t>(text), text, "a whole number in 0..4294967295",
                     &Reflection::SetUInt32, &Reflection::AddUInt32);
       case FieldDescriptor::CPPTYPE_UINT64:
-        return Take(Whole<std::uint64_t>(text), text, "a whole number from 0", &Reflection::SetUInt64,
-                    &Reflection::AddUInt64);
+        return Take(Whole<std::uint64_t>(text), text, "a whole number from 0",
+                    &Reflection::SetUInt64, &Reflection::AddUInt64);
       case FieldDescriptor::CPPTYPE_DOUBLE:
         return Take(ParseNumber<double>(text), text, "a number", &Reflection::SetDouble,
                     &Reflection::AddDouble);
@@ -134,7 +136,8 @@ class Setter {
       case FieldDescriptor::CPPTYPE_ENUM:
         if (!EnumOf(field_, text))
           return Wrong("parameter '" + field_.name() + "': " + NotOneOf(text, EnumTexts(field_)));
-        return Take(EnumOf(field_, text), text, "", &Reflection::SetEnumValue, &Reflection::AddEnumValue);
+        return Take(EnumOf(field_, text), text, "", &Reflection::SetEnumValue,
+                    &Reflection::AddEnumValue);
       case FieldDescriptor::CPPTYPE_STRING:
         return SetText(text);
       default:
@@ -144,8 +147,8 @@ class Setter {
 
  private:
   template <typename T, typename Set, typename Add>
-  Status Take(const std::optional<T>& value, const std::string& text, const std::string& expected, Set set,
-              Add add) {
+  Status Take(const std::optional<T>& value, const std::string& text, const std::string& expected,
+              Set set, Add add) {
     if (!value) return WrongValue(field_, text, expected);
     if (field_.is_repeated()) {
       (r_.*add)(&message_, &field_, *value);
@@ -176,9 +179,10 @@ Status Unknown(const std::string& name, const Descriptor& type) {
   return Wrong("no parameter '" + Printable(name) + "'; there are " + KnownParameters(type));
 }
 
-// The values after '=': a list for a repeated field. An encoded comma is part of a text. In numbers and names
-// it separates values, because many clients encode every comma. Empty if malformed.
-std::optional<std::vector<std::string>> ValuesOf(const FieldDescriptor& field, std::string_view text) {
+// The values after '=': a list for a repeated field. An encoded comma is part of a text. In numbers
+// and names it separates values, because many clients encode every comma. Empty if malformed.
+std::optional<std::vector<std::string>> ValuesOf(const FieldDescriptor& field,
+                                                 std::string_view text) {
   std::string decoded_whole;
   if (field.is_repeated() && field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
     auto decoded = Decode(text);
@@ -199,28 +203,35 @@ std::optional<std::vector<std::string>> ValuesOf(const FieldDescriptor& field, s
   }
 }
 
-std::string TextOf(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string TextOf(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
 
 Status FillObject(const Json& object, Message& message, int depth);
 
 Status FillValue(const Json& value, const FieldDescriptor& field, Message& message, int depth) {
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
     if (field.is_map() || !value.is_object())
-      return Wrong("parameter '" + field.name() + "': found " + value.type_name() + "; expected an object");
-    Message* const child = field.is_repeated() ? message.GetReflection()->AddMessage(&message, &field)
-                                               : message.GetReflection()->MutableMessage(&message, &field);
+      return Wrong("parameter '" + field.name() + "': found " + value.type_name() +
+                   "; expected an object");
+    Message* const child = field.is_repeated()
+                               ? message.GetReflection()->AddMessage(&message, &field)
+                               : message.GetReflection()->MutableMessage(&message, &field);
     return FillObject(value, *child, depth + 1);
   }
   if (!value.is_primitive())
-    return Wrong("parameter '" + field.name() + "': found " + value.type_name() + "; expected one value");
+    return Wrong("parameter '" + field.name() + "': found " + value.type_name() +
+                 "; expected one value");
   const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
   if (text && !value.is_string())
-    return Wrong("parameter '" + field.name() + "': found " + value.type_name() + "; expected a string");
+    return Wrong("parameter '" + field.name() + "': found " + value.type_name() +
+                 "; expected a string");
   return Setter(message, field).Set(TextOf(value));
 }
 
 Status FillObject(const Json& object, Message& message, int depth) {
-  if (depth > kDepthMax) return Wrong("read the request: nested deeper than " + std::to_string(kDepthMax));
+  if (depth > kDepthMax)
+    return Wrong("read the request: nested deeper than " + std::to_string(kDepthMax));
   const Descriptor& type = *message.GetDescriptor();
   for (const auto& [name, value] : object.items()) {
     const FieldDescriptor* const field = type.FindFieldByName(name);
@@ -231,8 +242,10 @@ Status FillObject(const Json& object, Message& message, int depth) {
       continue;
     }
     if (!value.is_array())
-      return Wrong("parameter '" + field->name() + "': found " + value.type_name() + "; expected a list");
-    for (const Json& element : value) STATCOLLECT_RETURN_IF_ERROR(FillValue(element, *field, message, depth));
+      return Wrong("parameter '" + field->name() + "': found " + value.type_name() +
+                   "; expected a list");
+    for (const Json& element : value)
+      STATCOLLECT_RETURN_IF_ERROR(FillValue(element, *field, message, depth));
   }
   return Status::Ok();
 }
@@ -241,7 +254,8 @@ Status FillObject(const Json& object, Message& message, int depth) {
 
 std::string KnownParameters(const Descriptor& type) {
   std::string known;
-  for (int i = 0; i < type.field_count(); ++i) known += (known.empty() ? "" : ", ") + type.field(i)->name();
+  for (int i = 0; i < type.field_count(); ++i)
+    known += (known.empty() ? "" : ", ") + type.field(i)->name();
   return known.empty() ? "none" : known;
 }
 
@@ -260,12 +274,14 @@ Status FillFromQuery(std::string_view query, Message& request) {
     if (field == nullptr) return Unknown(*name, type);
     if (!seen.insert(field).second && !field->is_repeated())
       return Wrong("parameter '" + field->name() + "' appears twice; expected once");
-    const auto values = ValuesOf(*field, equals == std::string_view::npos ? "" : part.substr(equals + 1));
+    const auto values =
+        ValuesOf(*field, equals == std::string_view::npos ? "" : part.substr(equals + 1));
     if (!values) return Wrong("parameter '" + field->name() + "': malformed percent-encoding");
     count += values->size();
     if (count > kParametersMax)
       return Wrong("more than " + std::to_string(kParametersMax) + " values; expected fewer");
-    for (const std::string& value : *values) STATCOLLECT_RETURN_IF_ERROR(Setter(request, *field).Set(value));
+    for (const std::string& value : *values)
+      STATCOLLECT_RETURN_IF_ERROR(Setter(request, *field).Set(value));
   }
   return Status::Ok();
 }
@@ -275,8 +291,8 @@ Status FillFromJson(const std::string& body, Message& request) {
   const Json object = Json::parse(body, nullptr, false);
   if (object.is_discarded()) return Wrong("read the request: its body is not valid JSON");
   if (!object.is_object())
-    return Wrong(std::string("read the request: found ") + object.type_name() + "; expected an object with " +
-                 KnownParameters(*request.GetDescriptor()));
+    return Wrong(std::string("read the request: found ") + object.type_name() +
+                 "; expected an object with " + KnownParameters(*request.GetDescriptor()));
   return FillObject(object, request, 0);
 }
 

@@ -59,12 +59,14 @@ std::string NameOf(const MethodDescriptor& method) {
 HttpRoute RouteOf(const MethodDescriptor& method) {
   HttpRoute route{.name = NameOf(method), .method = &method};
   if (method.server_streaming()) {
-    route.answer = method.output_type()->FindFieldByName("report") != nullptr ? HttpRoute::Answer::kReport
-                                                                              : HttpRoute::Answer::kLines;
+    route.answer = method.output_type()->FindFieldByName("report") != nullptr
+                       ? HttpRoute::Answer::kReport
+                       : HttpRoute::Answer::kLines;
   }
   if (method.name() == kEndless) route.answer = HttpRoute::Answer::kEvents;
   const auto& answer = *method.output_type();
-  if (answer.field_count() == 1 && answer.field(0)->type() == google::protobuf::FieldDescriptor::TYPE_BYTES)
+  if (answer.field_count() == 1 &&
+      answer.field(0)->type() == google::protobuf::FieldDescriptor::TYPE_BYTES)
     route.answer = HttpRoute::Answer::kBytes;
   for (const std::string_view verb : kChanging)
     route.changes = route.changes || method.name().rfind(verb, 0) == 0;
@@ -90,10 +92,13 @@ std::map<std::string, HttpRoute> MakeHttpRoutes() {
     std::string name = route.name;
     routes.emplace(std::move(name), std::move(route));
   };
-  const ServiceDescriptor& query = *v1::ListRunsRequest::descriptor()->file()->FindServiceByName("Query");
+  const ServiceDescriptor& query =
+      *v1::ListRunsRequest::descriptor()->file()->FindServiceByName("Query");
   for (int i = 0; i < query.method_count(); ++i) add(*query.method(i));
-  const ServiceDescriptor& admin = *v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Admin");
-  for (const std::string_view name : kAdministration) add(*admin.FindMethodByName(std::string(name)));
+  const ServiceDescriptor& admin =
+      *v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Admin");
+  for (const std::string_view name : kAdministration)
+    add(*admin.FindMethodByName(std::string(name)));
   return routes;
 }
 
@@ -130,11 +135,23 @@ int HttpStatusOf(Code code) {
 }
 
 std::string_view CodeName(Code code) {
-  constexpr std::string_view kCodes[] = {
-      "ok",        "cancelled",      "unknown",           "invalid_argument",   "deadline_exceeded",
-      "not_found", "already_exists", "permission_denied", "resource_exhausted", "failed_precondition",
-      "aborted",   "out_of_range",   "unimplemented",     "internal",           "unavailable",
-      "data_loss", "unauthenticated"};
+  constexpr std::string_view kCodes[] = {"ok",
+                                         "cancelled",
+                                         "unknown",
+                                         "invalid_argument",
+                                         "deadline_exceeded",
+                                         "not_found",
+                                         "already_exists",
+                                         "permission_denied",
+                                         "resource_exhausted",
+                                         "failed_precondition",
+                                         "aborted",
+                                         "out_of_range",
+                                         "unimplemented",
+                                         "internal",
+                                         "unavailable",
+                                         "data_loss",
+                                         "unauthenticated"};
   const auto index = static_cast<std::size_t>(code);
   return index < std::size(kCodes) ? kCodes[index] : kCodes[2];
 }

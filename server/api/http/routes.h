@@ -1,5 +1,5 @@
-// Maps paths of /api/v1/ to RPCs and kinds of answer, using only the descriptors, so that a new RPC of Query
-// has its endpoint at once.
+// Maps paths of /api/v1/ to RPCs and kinds of answer, using only the descriptors, so that a new RPC
+// of Query has its endpoint at once.
 #ifndef STATCOLLECT_SERVER_API_HTTP_ROUTES_H_
 #define STATCOLLECT_SERVER_API_HTTP_ROUTES_H_
 

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint16_t kHttpPort = 80, kHttpsPort = 443;
 
-// Browsers send cookies to all ports of a host, so each collector has a name of its own for them. The prefix makes
-// browsers insist on TLS, and on this very host.
+// Browsers send cookies to all ports of a host, so each collector has a name of its own for them.
+// The prefix makes browsers insist on TLS, and on this very host.
 std::string CookieName(const HttpRequest& head) {
   const auto host = head.host.size() == 1 ? ParseAuthority(head.host.front()) : std::nullopt;
   std::uint16_t port = head.encrypted ? kHttpsPort : kHttpPort;
@@ -27,7 +27,8 @@ std::string CookieName(const HttpRequest& head) {
 }
 
 // Without Max-Age it would end with the browser, which many restore.
-std::string CookieField(const HttpRequest& head, const std::string& value, std::chrono::seconds life) {
+std::string CookieField(const HttpRequest& head, const std::string& value,
+                        std::chrono::seconds life) {
   return CookieName(head) + "=" + value +
          "; Path=/; HttpOnly; SameSite=Strict; Max-Age=" + std::to_string(life.count()) +
          (head.encrypted ? "; Secure" : "");
@@ -44,17 +45,18 @@ HttpResponse SessionRefusal(int status, Code code, const std::string& message) {
 HttpResponse LogIn(access::AccessControl& access, const HttpRequest& request) {
   const auto body = nlohmann::json::parse(request.body, nullptr, false);
   if (!body.is_object() || !body.contains("link") || !body["link"].is_string())
-    return SessionRefusal(
-        400, Code::kInvalidArgument,
-        "log in: found a body without a link; expected {\"link\": \"...\"}, with what follows #login= in the "
-        "address that statctl open prints");
+    return SessionRefusal(400, Code::kInvalidArgument,
+                          "log in: found a body without a link; expected {\"link\": \"...\"}, with "
+                          "what follows #login= in the "
+                          "address that statctl open prints");
   const auto session = access.LogIn(body["link"].get<std::string>(), request.address);
   if (!session.ok()) {
     const bool refused = session.status().code() == Code::kUnauthenticated;
     return SessionRefusal(refused ? 401 : 500, session.status().code(), session.status().message());
   }
   HttpResponse answer = Answer(200, {{"page", session->page}});
-  answer.headers["Set-Cookie"] = CookieField(request, session->cookie, access::BrowserSessions::kSessionLife);
+  answer.headers["Set-Cookie"] =
+      CookieField(request, session->cookie, access::BrowserSessions::kSessionLife);
   return answer;
 }
 

@@ -27,7 +27,8 @@ std::string Reached(std::uint32_t rank, const std::optional<std::uint64_t>& step
 }
 
 // The agent's reason why there is no capture.
-Result<std::optional<std::string>> ReasonOf(Store& store, const CaptureRequest& request, std::uint32_t rank) {
+Result<std::optional<std::string>> ReasonOf(Store& store, const CaptureRequest& request,
+                                            std::uint32_t rank) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto events, store.Events(request.attempt, rank));
   for (const EventRecord& event : events) {
     if (event.kind != "capture_missed") continue;
@@ -40,7 +41,8 @@ Result<std::optional<std::string>> ReasonOf(Store& store, const CaptureRequest& 
 
 enum class Link { kOpen, kAway, kEnded };
 
-Result<v1::CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request, std::uint32_t rank,
+Result<v1::CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request,
+                                       std::uint32_t rank,
                                        const std::optional<std::uint64_t>& last_step,
                                        const std::vector<CaptureRow>& rows, Link link) {
   v1::CaptureRequestRank state;
@@ -53,8 +55,8 @@ Result<v1::CaptureRequestRank> StateOf(Store& store, const CaptureRequest& reque
     whole = whole && row.complete();
   }
   const std::uint64_t step = request.spec.steps.last();
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto end,
-                               store.StepEnds(request.attempt, rank, {.first = step, .last = step}));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto end, store.StepEnds(request.attempt, rank, {.first = step, .last = step}));
   // An agent sends a step's captures before its end.
   const bool ended = !end.empty() || (last_step && *last_step > step);
   const auto is = [&](const char* what, const std::string& why = {}) {
@@ -69,14 +71,15 @@ Result<v1::CaptureRequestRank> StateOf(Store& store, const CaptureRequest& reque
   if (link == Link::kAway)
     return is("away", "it is not connected now and is asked when it reconnects (" + reached + ")");
   if (link == Link::kEnded) {
-    const std::string why =
-        any ? "the rank ended before all chunks had arrived" : "the rank ended, and nothing arrived";
+    const std::string why = any ? "the rank ended before all chunks had arrived"
+                                : "the rank ended, and nothing arrived";
     return is("ended", why + " (" + reached + ")");
   }
   if (any) return is("receiving", "the values are arriving");
   if (ended) {
-    return is("overdue", "step " + std::to_string(step) + " has passed (" + reached +
-                             ") and the agent has not answered; agents of earlier releases cannot capture");
+    return is("overdue",
+              "step " + std::to_string(step) + " has passed (" + reached +
+                  ") and the agent has not answered; agents of earlier releases cannot capture");
   }
   return is("waiting", reached);
 }
@@ -100,7 +103,8 @@ Result<std::vector<CaptureRequest>> RequestsOf(Store& store, const RunView& view
                                                const CapturesRequest& wanted) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto requests, ReadCaptureRequests(store, wanted.run));
   std::erase_if(requests, [&](const CaptureRequest& r) {
-    return r.attempt != view.attempts().back().id || (wanted.request != 0 && r.id != wanted.request) ||
+    return r.attempt != view.attempts().back().id ||
+           (wanted.request != 0 && r.id != wanted.request) ||
            (!wanted.activation.empty() && r.spec.activation != wanted.activation);
   });
   if (wanted.request == 0 || !requests.empty()) return requests;
@@ -119,8 +123,8 @@ Status AddRanks(const Context& context, const RunView& view, const CaptureReques
     const auto meta = ranks.find(rank);
     const bool known = meta != ranks.end();
     const bool open = links.is_open && links.is_open(asked.attempt, rank);
-    const bool away =
-        known && !meta->second.finished && links.may_come_back && links.may_come_back(asked.attempt, rank);
+    const bool away = known && !meta->second.finished && links.may_come_back &&
+                      links.may_come_back(asked.attempt, rank);
     const Link link = open ? Link::kOpen : away ? Link::kAway : Link::kEnded;
     const auto last_step = known ? meta->second.last_step : std::nullopt;
     STATCOLLECT_ASSIGN_OR_RETURN(*out.add_ranks(),
@@ -146,12 +150,13 @@ void ToWire(const CaptureRow& row, v1::CaptureRow& out) {
   out.set_complete(row.complete());
 }
 
-Status ListCaptures(const Context& context, const CapturesRequest& request, v1::ListCapturesResponse& out) {
+Status ListCaptures(const Context& context, const CapturesRequest& request,
+                    v1::ListCapturesResponse& out) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(context.store, request.run));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request.steps));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto requests, RequestsOf(context.store, view, request));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows,
-                               FindCaptures(context.store, view, request.ranks, wanted, context.stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto rows, FindCaptures(context.store, view, request.ranks, wanted, context.stop));
   for (const CaptureRequest& asked : requests) {
     v1::CaptureRequestRow& added = *out.add_requests();
     FillRequest(asked, added);

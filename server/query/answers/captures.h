@@ -21,9 +21,11 @@ Result<CapturesRequest> FromWire(const v1::ListCapturesRequest& request);
 
 void ToWire(const CaptureRow& row, v1::CaptureRow& out);
 
-// Captures by step, rank, activation; requests of the newest launch, the oldest first. A step's captures come from the newest
-// launch that has the step. Reads no values. kNotFound: no such run or request.
-Status ListCaptures(const Context& context, const CapturesRequest& request, v1::ListCapturesResponse& out);
+// Captures by step, rank, activation; requests of the newest launch, the oldest first. A step's
+// captures come from the newest launch that has the step. Reads no values. kNotFound: no such run
+// or request.
+Status ListCaptures(const Context& context, const CapturesRequest& request,
+                    v1::ListCapturesResponse& out);
 
 }  // namespace statcollect::query
 

@@ -32,21 +32,25 @@ std::optional<double> ValueOf(const Side& side) {
   return (side.*kHas)() ? std::optional(static_cast<double>((side.*kValue)())) : std::nullopt;
 }
 
-constexpr std::array<CurveStat, 10> kCurveStats = {{{"l2", ValueOf<&Side::has_l2, &Side::l2>},
-                                                    {"mean", ValueOf<&Side::has_mean, &Side::mean>},
-                                                    {"std", ValueOf<&Side::has_std, &Side::std>},
-                                                    {"min", ValueOf<&Side::has_min, &Side::min>},
-                                                    {"max", ValueOf<&Side::has_max, &Side::max>},
-                                                    {"l1", ValueOf<&Side::has_l1, &Side::l1>},
-                                                    {"nan", ValueOf<&Side::has_nan, &Side::nan>},
-                                                    {"pos_inf", ValueOf<&Side::has_pos_inf, &Side::pos_inf>},
-                                                    {"neg_inf", ValueOf<&Side::has_neg_inf, &Side::neg_inf>},
-                                                    {"zero", ValueOf<&Side::has_zero, &Side::zero>}}};
+constexpr std::array<CurveStat, 10> kCurveStats = {
+    {{"l2", ValueOf<&Side::has_l2, &Side::l2>},
+     {"mean", ValueOf<&Side::has_mean, &Side::mean>},
+     {"std", ValueOf<&Side::has_std, &Side::std>},
+     {"min", ValueOf<&Side::has_min, &Side::min>},
+     {"max", ValueOf<&Side::has_max, &Side::max>},
+     {"l1", ValueOf<&Side::has_l1, &Side::l1>},
+     {"nan", ValueOf<&Side::has_nan, &Side::nan>},
+     {"pos_inf", ValueOf<&Side::has_pos_inf, &Side::pos_inf>},
+     {"neg_inf", ValueOf<&Side::has_neg_inf, &Side::neg_inf>},
+     {"zero", ValueOf<&Side::has_zero, &Side::zero>}}};
 
-CurvePlace PlaceOf(const v1::SeriesPoint& point) { return {point.rank(), point.micro_batch(), point.call()}; }
+CurvePlace PlaceOf(const v1::SeriesPoint& point) {
+  return {point.rank(), point.micro_batch(), point.call()};
+}
 
 // One point of each step, by step; `points` are in the order of a series.
-std::vector<const v1::SeriesPoint*> OneOfEachStep(const Points& points, const CurvesRequest& request) {
+std::vector<const v1::SeriesPoint*> OneOfEachStep(const Points& points,
+                                                  const CurvesRequest& request) {
   std::vector<const v1::SeriesPoint*> chosen;
   for (const v1::SeriesPoint& point : points) {
     if (!request.mode.empty() && point.mode() != request.mode) continue;
@@ -58,7 +62,9 @@ std::vector<const v1::SeriesPoint*> OneOfEachStep(const Points& points, const Cu
   };
   if (!std::is_sorted(chosen.begin(), chosen.end(), before))
     std::stable_sort(chosen.begin(), chosen.end(), before);
-  const auto same = [](const v1::SeriesPoint* x, const v1::SeriesPoint* y) { return x->step() == y->step(); };
+  const auto same = [](const v1::SeriesPoint* x, const v1::SeriesPoint* y) {
+    return x->step() == y->step();
+  };
   chosen.erase(std::unique(chosen.begin(), chosen.end(), same), chosen.end());
   return chosen;
 }
@@ -67,7 +73,8 @@ std::vector<const v1::SeriesPoint*> OneOfEachStep(const Points& points, const Cu
 class CurveMerger {
  public:
   // A span has so many steps; 0: nothing is merged.
-  CurveMerger(std::uint64_t first_step, std::uint64_t span) : first_step_(first_step), span_(span) {}
+  CurveMerger(std::uint64_t first_step, std::uint64_t span)
+      : first_step_(first_step), span_(span) {}
 
   void Take(std::uint64_t step, double value) {
     const std::uint64_t at = span_ == 0 ? 0 : (step - first_step_) / span_;
@@ -107,7 +114,8 @@ class CurveMerger {
       return x && (!y || x->step < y->step);  // absent ones are the last
     });
     for (const auto& point : kept) {
-      if (point && (curve_.steps().empty() || *curve_.steps().rbegin() != point->step)) Keep(*point);
+      if (point && (curve_.steps().empty() || *curve_.steps().rbegin() != point->step))
+        Keep(*point);
     }
     least_ = most_ = broken_ = std::nullopt;
   }
@@ -165,13 +173,15 @@ Result<CurvesRequest> FromWire(const v1::GetCurvesRequest& request) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto of, FromWire(series));
   if (request.points() > kCurvePointsMax) {
     return Invalid("curves: points is " + std::to_string(request.points()) + "; expected at most " +
-                   std::to_string(kCurvePointsMax) + "; /api/v1/series has the value of every step");
+                   std::to_string(kCurvePointsMax) +
+                   "; /api/v1/series has the value of every step");
   }
   constexpr Mode kModes[] = {Mode::kTrain, Mode::kEval, Mode::kInit};
-  const bool known =
-      request.mode().empty() || std::any_of(std::begin(kModes), std::end(kModes),
-                                            [&](Mode mode) { return request.mode() == Name(mode); });
-  if (!known) return Invalid("curves: mode: " + NotOneOf(request.mode(), {"train", "eval", "init"}));
+  const bool known = request.mode().empty() ||
+                     std::any_of(std::begin(kModes), std::end(kModes),
+                                 [&](Mode mode) { return request.mode() == Name(mode); });
+  if (!known)
+    return Invalid("curves: mode: " + NotOneOf(request.mode(), {"train", "eval", "init"}));
   CurvesRequest wanted{.series = std::move(of), .mode = request.mode()};
   if (request.points() > 0) wanted.points = request.points();
   if (!request.place().empty()) {
@@ -185,7 +195,8 @@ Result<CurvesRequest> FromWire(const v1::GetCurvesRequest& request) {
   return wanted;
 }
 
-void CurvesOf(const v1::GetSeriesResponse& series, const CurvesRequest& request, v1::GetCurvesResponse& out) {
+void CurvesOf(const v1::GetSeriesResponse& series, const CurvesRequest& request,
+              v1::GetCurvesResponse& out) {
   const Points& points = series.records();
   ListPlaces(points, request, out);
   const std::vector<const v1::SeriesPoint*> chosen = OneOfEachStep(points, request);

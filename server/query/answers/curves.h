@@ -1,4 +1,5 @@
-// The statistics of one activation over the steps, for charts: columns of as many points as a screen shows.
+// The statistics of one activation over the steps, for charts: columns of as many points as a
+// screen shows.
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_CURVES_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_CURVES_H_
 
@@ -28,10 +29,12 @@ struct CurvesRequest {
 // Adds: points, mode and place.
 Result<CurvesRequest> FromWire(const v1::GetCurvesRequest& request);
 
-// `series`: in its order. Of at most 2 * request.points steps, every value is kept. Otherwise the steps are cut into at most request.points spans of
-// the same length, and each curve keeps of each span its smallest and largest value and the first that is not finite; also
-// its first and its last value. The first kCurvePlacesMax places are listed.
-void CurvesOf(const v1::GetSeriesResponse& series, const CurvesRequest& request, v1::GetCurvesResponse& out);
+// `series`: in its order. Of at most 2 * request.points steps, every value is kept. Otherwise the
+// steps are cut into at most request.points spans of the same length, and each curve keeps of each
+// span its smallest and largest value and the first that is not finite; also its first and its last
+// value. The first kCurvePlacesMax places are listed.
+void CurvesOf(const v1::GetSeriesResponse& series, const CurvesRequest& request,
+              v1::GetCurvesResponse& out);
 
 // Errors as for GetSeries.
 Status GetCurves(const Context& context, const CurvesRequest& request, v1::GetCurvesResponse& out);

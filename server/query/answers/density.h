@@ -15,8 +15,10 @@ struct DensityRequest {
 
 Result<DensityRequest> FromWire(const v1::ListDensityRequest& request);
 
-// Sorted by rank, step and time; each step from the newest attempt that has it. kNotFound: no such input.
-Status ListDensity(const Context& context, const DensityRequest& request, v1::ListDensityResponse& out);
+// Sorted by rank, step and time; each step from the newest attempt that has it. kNotFound: no such
+// input.
+Status ListDensity(const Context& context, const DensityRequest& request,
+                   v1::ListDensityResponse& out);
 
 }  // namespace statcollect::query
 

@@ -21,9 +21,10 @@ namespace statcollect::query {
 
 inline constexpr std::size_t kNamesMax = 100'000;  // kept to suggest one
 
-// Calls `take(rank, record)` for the wanted records of this kind, each as it is read: of each step from the
-// newest attempt that has it: that has tensors or scalars in it, or else records of this kind. By rank; within a
-// rank by attempt, the newest first; then by step. Request: has run, ranks, steps.
+// Calls `take(rank, record)` for the wanted records of this kind, each as it is read: of each step
+// from the newest attempt that has it: that has tensors or scalars in it, or else records of this
+// kind. By rank; within a rank by attempt, the newest first; then by step. Request: has run, ranks,
+// steps.
 template <typename Record, typename Request, typename Take>
 Status ForEachRecord(Store& store, const Request& request, const Take& take) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
@@ -38,7 +39,8 @@ Status ForEachRecord(Store& store, const Request& request, const Take& take) {
       if (!view.ranks(attempt).contains(rank)) continue;
       Visitor<Record> visitor;
       visitor.take = [&](Record record) {
-        if (!wanted.Contains(record.step) || !owners.IsOf(attempt, record.step)) return Status::Ok();
+        if (!wanted.Contains(record.step) || !owners.IsOf(attempt, record.step))
+          return Status::Ok();
         if (of_newer.contains(record.step)) return Status::Ok();
         if (attempt > 0) own.insert(own.end(), record.step);
         return take(rank, record);
@@ -53,29 +55,32 @@ Status ForEachRecord(Store& store, const Request& request, const Take& take) {
 
 // Why a selection has nothing of a name: where the run has some, or the closest names.
 template <typename Record, typename Request>
-Status NothingNamed(Store& store, Request request, const std::string& query, const std::string& what,
-                    const std::string& wanted, std::string Record::*name) {
+Status NothingNamed(Store& store, Request request, const std::string& query,
+                    const std::string& what, const std::string& wanted, std::string Record::*name) {
   request.steps.clear();
   request.ranks.clear();
   std::set<std::string> names;
   std::set<std::uint64_t> steps;
   std::set<std::uint32_t> ranks;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<Record>(store, request, [&](std::uint32_t rank, Record& record) {
-    if (record.*name == wanted) {
-      steps.insert(record.step);
-      ranks.insert(rank);
-    } else if (names.size() < kNamesMax) {
-      names.insert(std::move(record.*name));
-    }
-    return Status::Ok();
-  }));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachRecord<Record>(store, request, [&](std::uint32_t rank, Record& record) {
+        if (record.*name == wanted) {
+          steps.insert(record.step);
+          ranks.insert(rank);
+        } else if (names.size() < kNamesMax) {
+          names.insert(std::move(record.*name));
+        }
+        return Status::Ok();
+      }));
   const std::string found =
       query + " of run '" + request.run + "': no " + what + " '" + Printable(wanted) + "'";
   if (steps.empty() && names.empty()) return {Code::kNotFound, found + ", nor any other"};
   if (steps.empty())
-    return {Code::kNotFound, found + " there; closest: " + Suggest(wanted, {names.begin(), names.end()})};
-  return {Code::kNotFound, found + " at these steps and ranks; there are some at " + StepsNamed(steps) +
-                               ", of " + RanksNamed("rank", {ranks.begin(), ranks.end()})};
+    return {Code::kNotFound,
+            found + " there; closest: " + Suggest(wanted, {names.begin(), names.end()})};
+  return {Code::kNotFound, found + " at these steps and ranks; there are some at " +
+                               StepsNamed(steps) + ", of " +
+                               RanksNamed("rank", {ranks.begin(), ranks.end()})};
 }
 
 }  // namespace statcollect::query

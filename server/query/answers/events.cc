@@ -29,8 +29,8 @@ Result<EventsRequest> FromWire(const v1::ListEventsRequest& request) {
   return wanted;
 }
 
-void FillEvent(const std::string& run, std::uint32_t attempt, std::uint32_t rank, const EventRecord& event,
-               v1::EventRow& out) {
+void FillEvent(const std::string& run, std::uint32_t attempt, std::uint32_t rank,
+               const EventRecord& event, v1::EventRow& out) {
   out.set_run(run);
   out.set_rank(rank);
   out.set_step(event.step);
@@ -42,7 +42,8 @@ void FillEvent(const std::string& run, std::uint32_t attempt, std::uint32_t rank
   out.set_attempt(attempt);
 }
 
-Status ListEvents(const Context& context, const EventsRequest& request, v1::ListEventsResponse& out) {
+Status ListEvents(const Context& context, const EventsRequest& request,
+                  v1::ListEventsResponse& out) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(context.store, request.run));
   std::set<std::string> kinds;
   for (const std::uint32_t rank : view.AllRanks()) {

@@ -25,12 +25,13 @@ struct EventsRequest {
 Result<EventsRequest> FromWire(const v1::ListEventsRequest& request);
 
 // `attempt`: launch of the run, from 1.
-void FillEvent(const std::string& run, std::uint32_t attempt, std::uint32_t rank, const EventRecord& event,
-               v1::EventRow& out);
+void FillEvent(const std::string& run, std::uint32_t attempt, std::uint32_t rank,
+               const EventRecord& event, v1::EventRow& out);
 
-// From all attempts, including superseded steps, sorted by rank, attempt, step. kInvalidArgument: a kind that neither the
-// run nor anybody else has (gives the closest).
-Status ListEvents(const Context& context, const EventsRequest& request, v1::ListEventsResponse& out);
+// From all attempts, including superseded steps, sorted by rank, attempt, step. kInvalidArgument: a
+// kind that neither the run nor anybody else has (gives the closest).
+Status ListEvents(const Context& context, const EventsRequest& request,
+                  v1::ListEventsResponse& out);
 
 }  // namespace statcollect::query
 

@@ -149,15 +149,17 @@ Status NothingOf(const Context& context, const ExponentsSelection& asked) {
   if (!steps.empty()) {
     std::string known;
     for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
-    return {Code::kNotFound, attempted + "none of these steps, ranks and kinds; there are some at " +
-                                 StepsNamed(steps) + ", of " +
-                                 RanksNamed("rank", {ranks.begin(), ranks.end()}) + ", kind " + known};
+    return {Code::kNotFound,
+            attempted + "none of these steps, ranks and kinds; there are some at " +
+                StepsNamed(steps) + ", of " + RanksNamed("rank", {ranks.begin(), ranks.end()}) +
+                ", kind " + known};
   }
-  return {Code::kNotFound, attempted +
-                               (names.empty() ? "none were recorded, of no activation"
-                                              : "none were recorded; the run has those of: " +
-                                                    Suggest(asked.activation, {names.begin(), names.end()})) +
-                               "; STATAGENT_EXPONENTS says which are"};
+  return {Code::kNotFound,
+          attempted +
+              (names.empty() ? "none were recorded, of no activation"
+                             : "none were recorded; the run has those of: " +
+                                   Suggest(asked.activation, {names.begin(), names.end()})) +
+              "; STATAGENT_EXPONENTS says which are"};
 }
 
 }  // namespace
@@ -167,12 +169,14 @@ Result<ExponentsRequest> FromWire(const v1::ListExponentsRequest& request) {
   const auto format = static_cast<DType>(request.format());
   if (request.format() != v1::DTYPE_UNSPECIFIED &&
       (request.format() < 0 || request.format() >= kDTypeCount || !IsNarrow(format))) {
-    return Status(Code::kInvalidArgument,
-                  "exponents: format: " + NotOneOf(EnumText(*v1::DType_descriptor(), request.format()),
-                                                   {"f16", "bf16", "f8e4m3", "f8e5m2"}));
+    return Status(
+        Code::kInvalidArgument,
+        "exponents: format: " + NotOneOf(EnumText(*v1::DType_descriptor(), request.format()),
+                                         {"f16", "bf16", "f8e4m3", "f8e5m2"}));
   }
   if (!(request.lost_min() >= 0 && request.lost_min() <= 1)) {
-    return Status(Code::kInvalidArgument, "exponents: lost_min is " + std::to_string(request.lost_min()) +
+    return Status(Code::kInvalidArgument, "exponents: lost_min is " +
+                                              std::to_string(request.lost_min()) +
                                               "; expected a share of 0..1");
   }
   ExponentsRequest wanted{.of = std::move(of), .format = format, .summary = request.summary()};
@@ -184,7 +188,8 @@ Status ListExponents(const Context& context, const ExponentsRequest& request,
                      v1::ListExponentsResponse& out) {
   STATCOLLECT_RETURN_IF_ERROR(request.summary ? AddAll(context, request, Summary(request), out)
                                               : AddAll(context, request, Listing(request), out));
-  if (out.records().empty() && !request.of.activation.empty()) return NothingOf(context, request.of);
+  if (out.records().empty() && !request.of.activation.empty())
+    return NothingOf(context, request.of);
   return Status::Ok();
 }
 

@@ -1,7 +1,9 @@
-// What each query of this room has: a request, FromWire, and a function of the type Leaf (context.h).
+// What each query of this room has: a request, FromWire, and a function of the type Leaf
+// (context.h).
 //
-// FromWire checks what a client sends. kInvalidArgument: names that no run or tensor can have, kinds that this build does not
-// know, more ranks than a run can have, and what the query's header adds ("Adds: ...").
+// FromWire checks what a client sends. kInvalidArgument: names that no run or tensor can have,
+// kinds that this build does not know, more ranks than a run can have, and what the query's header
+// adds ("Adds: ...").
 #ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_LEAF_H_
 #define STATCOLLECT_SERVER_QUERY_ANSWERS_LEAF_H_
 

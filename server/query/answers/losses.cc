@@ -34,9 +34,11 @@ struct LossPoint {
   double value = 0;
 };
 
-// Calls `done` for scalars in the order of their steps until it returns true, or enough of them were seen.
+// Calls `done` for scalars in the order of their steps until it returns true, or enough of them
+// were seen.
 template <typename Done>
-Status LookAtScalars(Store& store, AttemptId attempt, std::uint32_t rank, StepBounds steps, Done done) {
+Status LookAtScalars(Store& store, AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                     Done done) {
   std::size_t seen = 0;
   bool enough = false;
   Visitor<ScalarRecord> visitor;
@@ -99,8 +101,8 @@ Status AddPoints(Store& store, const RunView& view, std::uint32_t points, v1::Ru
   if (!range) return Status::Ok();
   std::vector<LossSource> sources;  // newest attempt first
   for (std::size_t attempt = view.attempts().size(); attempt-- > 0;) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto source,
-                                 FindLossSource(store, view.attempts()[attempt].id, view.ranks(attempt)));
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto source, FindLossSource(store, view.attempts()[attempt].id, view.ranks(attempt)));
     if (source) sources.push_back(*std::move(source));
   }
   if (sources.empty()) return Status::Ok();
@@ -145,8 +147,9 @@ Status CountAlarms(Store& store, const RunView& view, v1::RunLoss& loss) {
 
 Result<LossesRequest> FromWire(const v1::ListLossesRequest& request) {
   if (static_cast<std::size_t>(request.runs_size()) > kLossRunsMax) {
-    return Invalid("losses: found " + std::to_string(request.runs_size()) + " runs; expected at most " +
-                   std::to_string(kLossRunsMax) + "; ask several times for more");
+    return Invalid("losses: found " + std::to_string(request.runs_size()) +
+                   " runs; expected at most " + std::to_string(kLossRunsMax) +
+                   "; ask several times for more");
   }
   for (const std::string& run : request.runs()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
   if (request.points() > kLossPointsMax) {
@@ -157,7 +160,8 @@ Result<LossesRequest> FromWire(const v1::ListLossesRequest& request) {
                        .points = request.points() > 0 ? request.points() : kLossPoints};
 }
 
-Status ListLosses(const Context& context, const LossesRequest& request, v1::ListLossesResponse& out) {
+Status ListLosses(const Context& context, const LossesRequest& request,
+                  v1::ListLossesResponse& out) {
   for (const std::string& run : request.runs) {
     const auto view = RunView::Open(context.store, run);
     if (view.status().code() == Code::kNotFound) continue;

@@ -20,9 +20,11 @@ struct LossesRequest {
 // Adds: too many runs or points.
 Result<LossesRequest> FromWire(const v1::ListLossesRequest& request);
 
-// The runs in their order; those that do not exist are left out. Cost of a run: a seek for each point and each rank, whatever its length.
-// The loss is one rank's, of the newest attempt that logged one around that step.
-Status ListLosses(const Context& context, const LossesRequest& request, v1::ListLossesResponse& out);
+// The runs in their order; those that do not exist are left out. Cost of a run: a seek for each
+// point and each rank, whatever its length. The loss is one rank's, of the newest attempt that
+// logged one around that step.
+Status ListLosses(const Context& context, const LossesRequest& request,
+                  v1::ListLossesResponse& out);
 
 }  // namespace statcollect::query
 

@@ -33,7 +33,8 @@ void Fill(const MemoryRecord& record, v1::MemoryRow& row) {
   for (int i = 0; i < kMemoryQuantityCount; ++i) {
     const auto quantity = static_cast<MemoryQuantity>(i);
     const auto* field = FieldsOfMemory()[static_cast<std::size_t>(i)];
-    if (record.Has(quantity)) v1::MemoryRow::GetReflection()->SetInt64(&row, field, record.Of(quantity));
+    if (record.Has(quantity))
+      v1::MemoryRow::GetReflection()->SetInt64(&row, field, record.Of(quantity));
   }
 }
 
@@ -45,7 +46,8 @@ Result<MemoryRequest> FromWire(const v1::ListMemoryRequest& request) {
   return wanted;
 }
 
-Status ListMemory(const Context& context, const MemoryRequest& request, v1::ListMemoryResponse& out) {
+Status ListMemory(const Context& context, const MemoryRequest& request,
+                  v1::ListMemoryResponse& out) {
   const auto take = [&](std::uint32_t rank, MemoryRecord& record) {
     if (record.module.empty() == request.modules) return Status::Ok();
     if (IsFull(out.records())) return TooManyRows("memory");

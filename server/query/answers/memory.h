@@ -16,7 +16,8 @@ struct MemoryRequest {
 Result<MemoryRequest> FromWire(const v1::ListMemoryRequest& request);
 
 // Sorted by rank, step and time; each step from the newest attempt that has it.
-Status ListMemory(const Context& context, const MemoryRequest& request, v1::ListMemoryResponse& out);
+Status ListMemory(const Context& context, const MemoryRequest& request,
+                  v1::ListMemoryResponse& out);
 
 }  // namespace statcollect::query
 

@@ -22,8 +22,9 @@ Result<std::vector<std::uint32_t>> RanksFromWire(
 
 Result<Kind> KindFromWire(int kind) {
   if (kind < 0 || kind >= kKindCount) {
-    return Invalid("query: kind " + std::to_string(kind) + " is unknown to this collector; expected 1.." +
-                   std::to_string(kKindCount - 1) + " or 0 for all; upgrade statcollectord");
+    return Invalid("query: kind " + std::to_string(kind) +
+                   " is unknown to this collector; expected 1.." + std::to_string(kKindCount - 1) +
+                   " or 0 for all; upgrade statcollectord");
   }
   return static_cast<Kind>(kind);
 }
@@ -44,8 +45,8 @@ Status CheckStepsFromWire(const std::string& steps) {
                  "; use ranges such as 0-99,every=10");
 }
 
-Result<std::vector<std::string>> RunsFromWire(const char* field,
-                                              const google::protobuf::RepeatedPtrField<std::string>& runs) {
+Result<std::vector<std::string>> RunsFromWire(
+    const char* field, const google::protobuf::RepeatedPtrField<std::string>& runs) {
   if (runs.size() > kRepeatsMax) {
     return Invalid(std::string(field) + ": found " + std::to_string(runs.size()) +
                    " runs; expected at most " + std::to_string(kRepeatsMax));

@@ -23,17 +23,19 @@ inline Status Invalid(std::string message) { return {Code::kInvalidArgument, std
 
 // All are kInvalidArgument.
 // More ranks than a run can have.
-Result<std::vector<std::uint32_t>> RanksFromWire(const google::protobuf::RepeatedField<std::uint32_t>& ranks);
+Result<std::vector<std::uint32_t>> RanksFromWire(
+    const google::protobuf::RepeatedField<std::uint32_t>& ranks);
 // Kinds that this build does not know. KindsFromWire leaves out the unspecified kind.
 Result<Kind> KindFromWire(int kind);
 Result<std::vector<Kind>> KindsFromWire(const google::protobuf::RepeatedField<int>& kinds);
 // A text that is too long to be parsed.
 Status CheckStepsFromWire(const std::string& steps);
 // Too many runs, or names that no run can have. `field`: of the question.
-Result<std::vector<std::string>> RunsFromWire(const char* field,
-                                              const google::protobuf::RepeatedPtrField<std::string>& runs);
+Result<std::vector<std::string>> RunsFromWire(
+    const char* field, const google::protobuf::RepeatedPtrField<std::string>& runs);
 
-// The run, and which of its ranks and steps; where `Wanted` has them, also `kinds` and an `activation` that may be empty.
+// The run, and which of its ranks and steps; where `Wanted` has them, also `kinds` and an
+// `activation` that may be empty.
 template <typename Wanted, typename Request>
 Result<Wanted> SelectionFromWire(const Request& request) {
   Wanted wanted;

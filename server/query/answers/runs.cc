@@ -42,7 +42,8 @@ void FillAttempt(const AttemptMeta& attempt, const std::map<std::uint32_t, RankM
 }
 
 // Of one rank of the newest launch.
-Status AddEvents(const Context& context, const RunView& view, std::uint32_t rank, v1::GetRunResponse& out) {
+Status AddEvents(const Context& context, const RunView& view, std::uint32_t rank,
+                 v1::GetRunResponse& out) {
   const AttemptMeta& newest = view.attempts().back();
   // Events of the collector come first, so that frequent events of agents do not crowd them out.
   std::vector<EventRecord> own, agents;

@@ -14,7 +14,8 @@ Result<bool> AddGradNormOfWhole(const Context& context, const ScalarsRequest& re
                                 v1::ListScalarsResponse& out) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(context.store, request.run));
   STATCOLLECT_ASSIGN_OR_RETURN(auto steps, StepSet::Parse(request.steps));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto norms, WholeGradNorm(context.store, view, steps, context.stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto norms,
+                               WholeGradNorm(context.store, view, steps, context.stop));
   if (!norms) return false;
   for (const WholeNorm& norm : *norms) {
     v1::ScalarRow& row = *out.add_records();
@@ -33,13 +34,15 @@ Result<bool> AddGradNormOfWhole(const Context& context, const ScalarsRequest& re
 Result<ScalarsRequest> FromWire(const v1::ListScalarsRequest& request) {
   auto wanted = SelectionFromWire<ScalarsRequest>(request);
   if (!wanted.ok()) return wanted;
-  if (!request.name().empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", request.name()));
+  if (!request.name().empty())
+    STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("scalar", request.name()));
   wanted->name = request.name();
   wanted->by_rank = request.by_rank();
   return wanted;
 }
 
-Status ListScalars(const Context& context, const ScalarsRequest& request, v1::ListScalarsResponse& out) {
+Status ListScalars(const Context& context, const ScalarsRequest& request,
+                   v1::ListScalarsResponse& out) {
   if (request.name == kGradNorm && !request.by_rank && request.ranks.empty()) {
     STATCOLLECT_ASSIGN_OR_RETURN(const auto whole, AddGradNormOfWhole(context, request, out));
     if (whole) return Status::Ok();
@@ -58,7 +61,8 @@ Status ListScalars(const Context& context, const ScalarsRequest& request, v1::Li
   };
   STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<ScalarRecord>(context.store, request, take));
   if (out.records().empty() && !request.name.empty())
-    return NothingNamed(context.store, request, "scalars", "scalar", request.name, &ScalarRecord::name);
+    return NothingNamed(context.store, request, "scalars", "scalar", request.name,
+                        &ScalarRecord::name);
   SortBy(*out.mutable_records(), [](const v1::ScalarRow& row) {
     return std::tuple<const std::string&, std::uint32_t, std::uint64_t, std::uint32_t>(
         row.name(), row.rank(), row.step(), row.micro_batch());

@@ -17,7 +17,8 @@ struct ScalarsRequest {
 Result<ScalarsRequest> FromWire(const v1::ListScalarsRequest& request);
 
 // Sorted by name, rank, step, micro-batch. kNotFound: no such scalar (gives the closest names).
-Status ListScalars(const Context& context, const ScalarsRequest& request, v1::ListScalarsResponse& out);
+Status ListScalars(const Context& context, const ScalarsRequest& request,
+                   v1::ListScalarsResponse& out);
 
 }  // namespace statcollect::query
 

@@ -19,7 +19,8 @@ namespace {
 
 // Whether a series asks for this activation.
 bool Matches(const SeriesRequest& request, const TensorKey& key) {
-  return key.name == request.activation && (request.kind == Kind::kUnspecified || key.kind == request.kind) &&
+  return key.name == request.activation &&
+         (request.kind == Kind::kUnspecified || key.kind == request.kind) &&
          (!request.output_path || key.output_path == *request.output_path);
 }
 
@@ -27,12 +28,13 @@ bool Matches(const SeriesRequest& request, const TensorKey& key) {
 constexpr std::uint64_t kStepsOfAPart = std::uint64_t{1} << 14;
 constexpr std::uint64_t kPartsMax = 16;
 
-// The series of an activation, in parts that several threads read at once. Where they part does not depend on where
-// the series begins and ends: a live run's next answer is cached by part, too.
+// The series of an activation, in parts that several threads read at once. Where they part does not
+// depend on where the series begins and ends: a live run's next answer is cached by part, too.
 void AddInParts(const RunView& view, RunView::Series whole, std::vector<RunView::Series>& series) {
   const RankMeta& meta = view.ranks(whole.attempt).at(whole.rank);
   const std::uint64_t first = std::max(whole.steps.first, meta.first_step.value_or(0));
-  const std::uint64_t last = std::max(first, std::min(whole.steps.last, meta.last_step.value_or(0)));
+  const std::uint64_t last =
+      std::max(first, std::min(whole.steps.last, meta.last_step.value_or(0)));
   std::uint64_t each = kStepsOfAPart;
   while (last / each >= first / each + kPartsMax) each *= 2;
   for (std::uint64_t part = first / each; part <= last / each; ++part) {
@@ -62,13 +64,14 @@ Status NoActivation(RunView& view, const SeriesRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ForEachDefinition(
       view, [&](std::size_t, std::uint32_t, const TensorDef& def) { names.insert(def.key.name); }));
   if (names.contains(request.activation)) {
-    return {Code::kNotFound, "series of run '" + view.run() + "': '" + Printable(request.activation) +
-                                 "' exists, but not with this kind, output path or rank; relax the filters"};
+    return {Code::kNotFound,
+            "series of run '" + view.run() + "': '" + Printable(request.activation) +
+                "' exists, but not with this kind, output path or rank; relax the filters"};
   }
-  return {Code::kNotFound, "series of run '" + view.run() + "': no activation '" +
-                               Printable(request.activation) + "'; closest of the " +
-                               std::to_string(names.size()) +
-                               " there are: " + Suggest(request.activation, {names.begin(), names.end()})};
+  return {Code::kNotFound,
+          "series of run '" + view.run() + "': no activation '" + Printable(request.activation) +
+              "'; closest of the " + std::to_string(names.size()) +
+              " there are: " + Suggest(request.activation, {names.begin(), names.end()})};
 }
 
 // Points of one series, to be filled by one thread.
@@ -100,14 +103,15 @@ Status AddSeries(RunView& view, const SeriesRequest& request, v1::GetSeriesRespo
   STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
   const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
   std::vector<RunView::Series> series;
-  STATCOLLECT_RETURN_IF_ERROR(
-      ForEachDefinition(view, [&](std::size_t attempt, std::uint32_t rank, const TensorDef& def) {
-        if (Matches(request, def.key) && IsWanted(request.ranks, rank)) {
-          AddInParts(view,
-                     {.attempt = attempt, .rank = rank, .activation = def.id, .steps = bounds, .points = {}},
-                     series);
-        }
-      }));
+  STATCOLLECT_RETURN_IF_ERROR(ForEachDefinition(view, [&](std::size_t attempt, std::uint32_t rank,
+                                                          const TensorDef& def) {
+    if (Matches(request, def.key) && IsWanted(request.ranks, rank)) {
+      AddInParts(
+          view,
+          {.attempt = attempt, .rank = rank, .activation = def.id, .steps = bounds, .points = {}},
+          series);
+    }
+  }));
   if (series.empty()) return NoActivation(view, request);
   STATCOLLECT_ASSIGN_OR_RETURN(const auto owners, StepOwners::Of(view, wanted));
   STATCOLLECT_RETURN_IF_ERROR(view.ReadSeries(series, [&](std::size_t attempt, std::uint64_t step) {

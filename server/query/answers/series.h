@@ -18,8 +18,9 @@ struct SeriesRequest {
 
 Result<SeriesRequest> FromWire(const v1::GetSeriesRequest& request);
 
-// Sorted by kind, output path, rank, step, micro-batch, call. Whole tensors where the run has cut them over its ranks,
-// unless ranks are asked for. kNotFound: no such activation (gives the closest names).
+// Sorted by kind, output path, rank, step, micro-batch, call. Whole tensors where the run has cut
+// them over its ranks, unless ranks are asked for. kNotFound: no such activation (gives the closest
+// names).
 Status GetSeries(const Context& context, const SeriesRequest& request, v1::GetSeriesResponse& out);
 
 }  // namespace statcollect::query

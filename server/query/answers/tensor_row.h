@@ -10,8 +10,8 @@
 
 namespace statcollect::query {
 
-// From: has run, rank, def, layout and attempt, like CaptureRow. To: v1::CaptureRow or another message
-// with its fields.
+// From: has run, rank, def, layout and attempt, like CaptureRow. To: v1::CaptureRow or another
+// message with its fields.
 template <typename From, typename To>
 void FillTensor(const From& from, std::uint64_t step, To& to) {
   to.set_run(from.run);

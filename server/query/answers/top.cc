@@ -25,7 +25,9 @@ static_assert(static_cast<int>(TopBy::kExponentLoss) == v1::TopBy_MAX);
 
 using IsWantedTensor = std::function<bool(const TensorKey&)>;
 
-std::size_t RowsOf(const TopRequest& request) { return request.count == 0 ? kTopDefault : request.count; }
+std::size_t RowsOf(const TopRequest& request) {
+  return request.count == 0 ? kTopDefault : request.count;
+}
 
 struct Candidate {
   double value = 0;
@@ -83,11 +85,12 @@ Status NoSuchStep(const RunView& view, std::uint64_t step) {
       last = std::max(last.value_or(*meta.last_step), *meta.last_step);
     }
   }
-  return {Code::kNotFound, "top of run '" + view.run() + "': no statistics in step " + std::to_string(step) +
-                               "; the run has " +
-                               (first ? "steps " + std::to_string(*first) + ".." + std::to_string(*last)
-                                      : std::string("no steps yet")) +
-                               ", some of which may not have been recorded; omit --step for the newest"};
+  return {Code::kNotFound,
+          "top of run '" + view.run() + "': no statistics in step " + std::to_string(step) +
+              "; the run has " +
+              (first ? "steps " + std::to_string(*first) + ".." + std::to_string(*last)
+                     : std::string("no steps yet")) +
+              ", some of which may not have been recorded; omit --step for the newest"};
 }
 
 // What of a step has been read: the best rows, and what the notes will say.
@@ -105,7 +108,8 @@ class TopOfStep {
     any_ = true;
     if (wanted_ && !wanted_(o.def->key)) return;
     const Kind kind = o.def->key.kind;
-    if (!IsWanted(request_.kinds, kind) || (request_.kinds.empty() && kind == Kind::kOperator)) return;
+    if (!IsWanted(request_.kinds, kind) || (request_.kinds.empty() && kind == Kind::kOperator))
+      return;
     if (request_.kinds.empty() && IsWholeNumber(o.layout->dtype)) {
       integers_.insert(kind);
       return;
@@ -123,8 +127,8 @@ class TopOfStep {
   bool any() const { return any_; }
   void End() && {
     for (const Kind kind : integers_) {
-      Note("integer tensors, such as token ids, are left out; with --kinds " + std::string(Name(kind)) +
-           " they are in");
+      Note("integer tensors, such as token ids, are left out; with --kinds " +
+           std::string(Name(kind)) + " they are in");
     }
     std::move(best_).MoveTo(out_);
     out_.set_considered(out_.considered() + considered_);
@@ -145,7 +149,8 @@ class TopOfStep {
 Result<std::uint64_t> ChooseStep(RunView& view, const TopRequest& request) {
   if (request.step) return *request.step;
   STATCOLLECT_ASSIGN_OR_RETURN(auto newest, view.NewestStepWithStats());
-  if (!newest) return Status(Code::kNotFound, "top of run '" + view.run() + "': it has no statistics yet");
+  if (!newest)
+    return Status(Code::kNotFound, "top of run '" + view.run() + "': it has no statistics yet");
   return *newest;
 }
 
@@ -157,7 +162,8 @@ Result<std::size_t> AttemptOf(RunView& view, std::uint64_t step) {
   return owner.begin()->second;
 }
 
-Status AddRank(RunView& view, std::size_t attempt, std::uint32_t rank, std::uint64_t step, TopOfStep& top) {
+Status AddRank(RunView& view, std::size_t attempt, std::uint32_t rank, std::uint64_t step,
+               TopOfStep& top) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto data, view.Read(attempt, rank, step));
   for (const Observation& o : data.observations) top.Add(rank, o);
   STATCOLLECT_ASSIGN_OR_RETURN(auto complete, view.IsComplete(attempt, rank, step));
@@ -173,7 +179,8 @@ Status FindTop(RunView& view, const TopRequest& request, const std::stop_token& 
                const IsWantedTensor& wanted, v1::GetTopResponse& out) {
   if (request.count > kTopCountMax) {
     return {Code::kInvalidArgument, "top: " + std::to_string(request.count) +
-                                        " rows requested; expected at most " + std::to_string(kTopCountMax)};
+                                        " rows requested; expected at most " +
+                                        std::to_string(kTopCountMax)};
   }
   STATCOLLECT_ASSIGN_OR_RETURN(const auto step, ChooseStep(view, request));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto attempt, AttemptOf(view, step));
@@ -183,7 +190,8 @@ Status FindTop(RunView& view, const TopRequest& request, const std::stop_token& 
   TopOfStep top(request, wanted, out);
   for (const auto& [rank, meta] : view.ranks(attempt)) {
     if (stop.stop_requested()) return {Code::kCancelled, "top: cancelled"};
-    if (IsWanted(request.ranks, rank)) STATCOLLECT_RETURN_IF_ERROR(AddRank(view, attempt, rank, step, top));
+    if (IsWanted(request.ranks, rank))
+      STATCOLLECT_RETURN_IF_ERROR(AddRank(view, attempt, rank, step, top));
   }
   for (const std::uint32_t rank : std::set(request.ranks.begin(), request.ranks.end())) {
     if (!view.ranks(attempt).contains(rank))
@@ -202,13 +210,14 @@ Result<std::optional<std::uint64_t>> NewestStepOfAll(LogicalRun& run, const RunV
     if (meta.last_step) last = std::min(last.value_or(*meta.last_step), *meta.last_step);
   }
   if (!last) return {std::nullopt};
-  return NewestStep(
-      *last, [&](StepBounds steps) { return run.FirstStatStep(by_rank.attempts()[newest].id, 0, steps); });
+  return NewestStep(*last, [&](StepBounds steps) {
+    return run.FirstStatStep(by_rank.attempts()[newest].id, 0, steps);
+  });
 }
 
 // Adds the tensors of which nothing says how they are cut, rank by rank. `out` has the whole ones.
-Status AddUnknown(const LogicalRun& run, RunView& by_rank, TopRequest request, const std::stop_token& stop,
-                  v1::GetTopResponse& out) {
+Status AddUnknown(const LogicalRun& run, RunView& by_rank, TopRequest request,
+                  const std::stop_token& stop, v1::GetTopResponse& out) {
   request.step = out.step();
   const auto is_unknown = [&](const TensorKey& key) {
     return run.cut().unknown.contains({key.kind, key.name, key.output_path});
@@ -218,20 +227,22 @@ Status AddUnknown(const LogicalRun& run, RunView& by_rank, TopRequest request, c
   out.set_considered(out.considered() + parts.considered());
   auto& rows = *out.mutable_records();
   for (v1::TopRow& row : *parts.mutable_records()) *rows.Add() = std::move(row);
-  std::stable_sort(rows.pointer_begin(), rows.pointer_end(), [&](const v1::TopRow* a, const v1::TopRow* b) {
-    return IsMoreExtreme(static_cast<TopBy>(out.by()), a->value(), b->value());
-  });
+  std::stable_sort(rows.pointer_begin(), rows.pointer_end(),
+                   [&](const v1::TopRow* a, const v1::TopRow* b) {
+                     return IsMoreExtreme(static_cast<TopBy>(out.by()), a->value(), b->value());
+                   });
   const int count = static_cast<int>(RowsOf(request));
   if (rows.size() > count) rows.DeleteSubrange(count, rows.size() - count);
   const std::size_t unknown = run.cut().unknown.size();
-  out.add_notes("layout not known: " + std::to_string(unknown) + (unknown == 1 ? " tensor " : " tensors ") +
+  out.add_notes("layout not known: " + std::to_string(unknown) +
+                (unknown == 1 ? " tensor " : " tensors ") +
                 "whose values differ between ranks; shown rank by rank");
   return Status::Ok();
 }
 
 // Without a step: the newest that all ranks have reached.
-Status FindTopOfWhole(LogicalRun& run, RunView& by_rank, TopRequest request, const std::stop_token& stop,
-                      v1::GetTopResponse& out) {
+Status FindTopOfWhole(LogicalRun& run, RunView& by_rank, TopRequest request,
+                      const std::stop_token& stop, v1::GetTopResponse& out) {
   if (!request.step) {
     STATCOLLECT_ASSIGN_OR_RETURN(request.step, NewestStepOfAll(run, by_rank));
   }
@@ -240,7 +251,8 @@ Status FindTopOfWhole(LogicalRun& run, RunView& by_rank, TopRequest request, con
   STATCOLLECT_RETURN_IF_ERROR(FindTop(whole, request, stop, {}, out));
   for (v1::TopRow& row : *out.mutable_records()) DescribeRanks(run, row);
   for (std::string& note : run.Notes()) out.add_notes(std::move(note));
-  return run.cut().unknown.empty() ? Status::Ok() : AddUnknown(run, by_rank, std::move(request), stop, out);
+  return run.cut().unknown.empty() ? Status::Ok()
+                                   : AddUnknown(run, by_rank, std::move(request), stop, out);
 }
 
 }  // namespace
@@ -248,9 +260,10 @@ Status FindTopOfWhole(LogicalRun& run, RunView& by_rank, TopRequest request, con
 Result<TopRequest> FromWire(const v1::GetTopRequest& request) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
   if (request.by() < 0 || request.by() > v1::TopBy_MAX) {
-    return Status(Code::kInvalidArgument, "top: number " + std::to_string(request.by()) +
-                                              " to order by is unknown to this collector; expected 0.." +
-                                              std::to_string(v1::TopBy_MAX));
+    return Status(Code::kInvalidArgument,
+                  "top: number " + std::to_string(request.by()) +
+                      " to order by is unknown to this collector; expected 0.." +
+                      std::to_string(v1::TopBy_MAX));
   }
   if (request.by() == v1::TOP_BY_UPDATE_RATIO || request.by() == v1::TOP_BY_EXPONENT_LOSS) {
     return Status(Code::kInvalidArgument,
@@ -272,7 +285,8 @@ Result<TopRequest> FromWire(const v1::GetTopRequest& request) {
 
 Status GetTop(const Context& context, const TopRequest& request, v1::GetTopResponse& out) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(context.store, request.run));
-  if (request.by_rank || !request.ranks.empty()) return FindTop(view, request, context.stop, {}, out);
+  if (request.by_rank || !request.ranks.empty())
+    return FindTop(view, request, context.stop, {}, out);
   STATCOLLECT_ASSIGN_OR_RETURN(auto whole, OpenIfCut(context.store, view));
   return whole ? FindTopOfWhole(*whole, view, request, context.stop, out)
                : FindTop(view, request, context.stop, {}, out);

@@ -22,9 +22,9 @@ struct TopRequest {
 // Adds: a number to order by that there is not, or that only a map has.
 Result<TopRequest> FromWire(const v1::GetTopRequest& request);
 
-// Whole tensors where the run has cut them over its ranks, unless ranks are asked for; those of which nothing says how they
-// are cut come rank by rank. Memory: one step of one rank, and the rows. kInvalidArgument: count; kNotFound: the step
-// (names the nearest); kCancelled.
+// Whole tensors where the run has cut them over its ranks, unless ranks are asked for; those of
+// which nothing says how they are cut come rank by rank. Memory: one step of one rank, and the
+// rows. kInvalidArgument: count; kNotFound: the step (names the nearest); kCancelled.
 Status GetTop(const Context& context, const TopRequest& request, v1::GetTopResponse& out);
 
 }  // namespace statcollect::query

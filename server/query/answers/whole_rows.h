@@ -10,7 +10,8 @@ namespace statcollect::query {
 // Adds the ranks that hold the tensor. Row: v1::SeriesPoint or v1::TopRow.
 template <typename Row>
 void DescribeRanks(const LogicalRun& run, Row& row) {
-  const auto ranks = run.RanksOf({static_cast<Kind>(row.kind()), row.activation(), row.output_path()});
+  const auto ranks =
+      run.RanksOf({static_cast<Kind>(row.kind()), row.activation(), row.output_path()});
   row.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   if (!ranks.empty()) row.set_rank(ranks.front());
 }

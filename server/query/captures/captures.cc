@@ -22,8 +22,8 @@ constexpr std::size_t kListed = 8;  // in messages
 // "step 3, rank 1, blocks.1.ln2 (output, path '0')".
 std::string PlaceOf(const CaptureRow& row) {
   const TensorKey& key = row.def.key;
-  std::string place = "step " + std::to_string(row.step) + ", rank " + std::to_string(row.rank) + ", " +
-                      Printable(key.name) + " (" + std::string(Name(key.kind));
+  std::string place = "step " + std::to_string(row.step) + ", rank " + std::to_string(row.rank) +
+                      ", " + Printable(key.name) + " (" + std::string(Name(key.kind));
   if (!key.output_path.empty()) place += ", path '" + Printable(key.output_path) + "'";
   if (key.micro_batch != 0) place += ", micro-batch " + std::to_string(key.micro_batch);
   if (key.call != 0) place += ", call " + std::to_string(key.call);
@@ -40,20 +40,23 @@ std::string PlacesOf(const std::vector<CaptureRow>& rows) {
 }
 
 // Everything that one rank of one attempt has captured in these steps.
-Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t rank, const StepSet& wanted,
-               std::vector<CaptureRow>* rows) {
+Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t rank,
+               const StepSet& wanted, std::vector<CaptureRow>* rows) {
   const AttemptMeta& meta = view.attempts()[attempt];
   STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto found, store.Captures(meta.id, rank, {.first = wanted.first(), .last = wanted.last()}));
+      const auto found,
+      store.Captures(meta.id, rank, {.first = wanted.first(), .last = wanted.last()}));
   if (found.empty()) return Status::Ok();
-  const auto catalogue = view.Catalogue(attempt, rank);  // after the captures: it has what they need
+  const auto catalogue =
+      view.Catalogue(attempt, rank);  // after the captures: it has what they need
   if (!catalogue.ok()) return catalogue.status();
   for (const StoredCapture& capture : found) {
     if (!wanted.Contains(capture.step)) continue;
     if (capture.activation >= (*catalogue)->activations.size() ||
         capture.layout >= (*catalogue)->layouts.size()) {
       return {Code::kDataLoss, "list captures of rank " + std::to_string(rank) + ", step " +
-                                   std::to_string(capture.step) + ": found a capture of an undefined tensor"};
+                                   std::to_string(capture.step) +
+                                   ": found a capture of an undefined tensor"};
     }
     if (rows->size() >= kRowsMax) return TooManyRows("captures");
     CaptureRow row{.run = view.run(),
@@ -76,8 +79,8 @@ Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t r
 }  // namespace
 
 Result<std::vector<CaptureRow>> FindCaptures(Store& store, RunView& view,
-                                             const std::vector<std::uint32_t>& ranks, const StepSet& wanted,
-                                             const std::stop_token& stop) {
+                                             const std::vector<std::uint32_t>& ranks,
+                                             const StepSet& wanted, const std::stop_token& stop) {
   std::vector<CaptureRow> rows;
   for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
     for (const auto& [rank, meta] : view.ranks(attempt)) {
@@ -93,8 +96,11 @@ Result<std::vector<CaptureRow>> FindCaptures(Store& store, RunView& view,
       return owner != owners.end() && view.attempts()[owner->second].id != row.attempt_id;
     });
   }
-  const auto order = [](const CaptureRow& r) { return std::tuple(r.step, r.rank, r.attempt, r.def.id); };
-  std::sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  const auto order = [](const CaptureRow& r) {
+    return std::tuple(r.step, r.rank, r.attempt, r.def.id);
+  };
+  std::sort(rows.begin(), rows.end(),
+            [&](const auto& a, const auto& b) { return order(a) < order(b); });
   return rows;
 }
 
@@ -121,16 +127,17 @@ Result<CaptureRow> FindCapture(Store& store, RunView& view, const ReadCaptureReq
       if (row.def.key.name == request.activation) near.push_back(row);
     }
     const std::vector<CaptureRow>& listed = near.empty() ? all : near;
-    return Status(Code::kNotFound, attempted + ": not captured at step " + std::to_string(request.step) +
-                                       ", rank " + std::to_string(request.rank) + " (micro-batch " +
-                                       std::to_string(request.micro_batch) + ", call " +
-                                       std::to_string(request.call) + ", " + std::string(Name(request.mode)) +
-                                       "); captured are: " + (listed.empty() ? "none" : PlacesOf(listed)));
+    return Status(Code::kNotFound,
+                  attempted + ": not captured at step " + std::to_string(request.step) + ", rank " +
+                      std::to_string(request.rank) + " (micro-batch " +
+                      std::to_string(request.micro_batch) + ", call " +
+                      std::to_string(request.call) + ", " + std::string(Name(request.mode)) +
+                      "); captured are: " + (listed.empty() ? "none" : PlacesOf(listed)));
   }
   if (found.size() > 1) {
-    return Status(
-        Code::kInvalidArgument,
-        attempted + ": several match; expected one; give its kind or its output path: " + PlacesOf(found));
+    return Status(Code::kInvalidArgument,
+                  attempted + ": several match; expected one; give its kind or its output path: " +
+                      PlacesOf(found));
   }
   return std::move(found.front());
 }
@@ -143,23 +150,25 @@ Status ReadCapture(Store& store, const ReadCaptureRequest& request,
   const std::string attempted =
       "read capture '" + Printable(request.activation) + "' of run '" + request.run + "'";
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto found, FindCapture(store, view, request, attempted, stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto found,
+                               FindCapture(store, view, request, attempted, stop));
   const CaptureRow& row = found;
   if (!row.complete()) {
     return {Code::kFailedPrecondition,
-            attempted + ": " + std::to_string(row.bytes_stored) + " of " + std::to_string(row.bytes) +
+            attempted + ": " + std::to_string(row.bytes_stored) + " of " +
+                std::to_string(row.bytes) +
                 " bytes have arrived; expected all of them; wait, or capture it again "
                 "if the run has ended"};
   }
   STATCOLLECT_RETURN_IF_ERROR(head(row));
   for (std::uint64_t offset = 0; offset < row.bytes;) {
     if (stop.stop_requested()) return Cancelled();
-    STATCOLLECT_ASSIGN_OR_RETURN(auto chunk,
-                                 store.CaptureChunkAt(row.attempt_id, row.rank, row.step, row.def.id,
-                                                      static_cast<std::uint32_t>(offset)));
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto chunk, store.CaptureChunkAt(row.attempt_id, row.rank, row.step, row.def.id,
+                                         static_cast<std::uint32_t>(offset)));
     if (chunk.empty() || chunk.size() > row.bytes - offset) {
-      return {Code::kDataLoss, attempted + ": the part at byte " + std::to_string(offset) + " has " +
-                                   std::to_string(chunk.size()) + " bytes; expected 1.." +
+      return {Code::kDataLoss, attempted + ": the part at byte " + std::to_string(offset) +
+                                   " has " + std::to_string(chunk.size()) + " bytes; expected 1.." +
                                    std::to_string(row.bytes - offset) + "; capture it again"};
     }
     offset += chunk.size();
@@ -181,8 +190,8 @@ Status CheckCanBeCaptured(Store& store, const std::string& run, const CaptureSpe
       std::string kind(Name(def.key.kind));
       if (!def.key.output_path.empty()) kind += " path '" + Printable(def.key.output_path) + "'";
       if (def.key.micro_batch != 0 || def.key.call != 0)
-        kind +=
-            " micro-batch " + std::to_string(def.key.micro_batch) + " call " + std::to_string(def.key.call);
+        kind += " micro-batch " + std::to_string(def.key.micro_batch) + " call " +
+                std::to_string(def.key.call);
       if (def.key.mode != Mode::kTrain) kind += " " + std::string(Name(def.key.mode));
       kinds.insert(kind);
     }
@@ -197,8 +206,9 @@ Status CheckCanBeCaptured(Store& store, const std::string& run, const CaptureSpe
   for (const std::string& kind : kinds) {
     if (seen.size() < 1000) seen += (seen.empty() ? "" : ", ") + kind;
   }
-  return {Code::kNotFound,
-          attempted + ": the name was seen, but not with this kind or path; it was seen as " + seen};
+  return {
+      Code::kNotFound,
+      attempted + ": the name was seen, but not with this kind or path; it was seen as " + seen};
 }
 
 }  // namespace statcollect::query

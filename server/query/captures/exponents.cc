@@ -22,11 +22,13 @@ constexpr std::array<FormatRange, 4> kFormats = {{{DType::kF16, -25, -14, 16},
                                                   {DType::kBf16, -134, -126, 128},
                                                   {DType::kF8E4M3, -10, -6, 9},
                                                   {DType::kF8E5M2, -17, -14, 16}}};
-constexpr std::uint64_t kStepsARead = 32;     // steps that are read at a time, ...
-constexpr std::uint64_t kWindowsMax = 16384;  // ... or more, where a rank's would take more reads than these
+constexpr std::uint64_t kStepsARead = 32;  // steps that are read at a time, ...
+constexpr std::uint64_t kWindowsMax =
+    16384;  // ... or more, where a rank's would take more reads than these
 
 bool Defines(const RankCatalogue& catalogue, const ExponentRecord& record) {
-  return record.activation < catalogue.activations.size() && record.layout < catalogue.layouts.size();
+  return record.activation < catalogue.activations.size() &&
+         record.layout < catalogue.layouts.size();
 }
 
 class ExponentsScan {
@@ -51,7 +53,8 @@ class ExponentsScan {
   }
 
  private:
-  Status AddRank(std::size_t attempt, std::uint32_t rank, const RankMeta& meta, const std::stop_token& stop);
+  Status AddRank(std::size_t attempt, std::uint32_t rank, const RankMeta& meta,
+                 const std::stop_token& stop);
   Status AddWindow(std::size_t attempt, std::uint32_t rank, StepBounds window);
   Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank,
                                            const ExponentRecord& record);
@@ -68,11 +71,12 @@ class ExponentsScan {
   const std::function<Status(ExponentsSeen)>& take_;
 };
 
-// A window at a time. The first also has what is before the steps that the rank is known to have, the last
-// what came after them.
+// A window at a time. The first also has what is before the steps that the rank is known to have,
+// the last what came after them.
 Status ExponentsScan::AddRank(std::size_t attempt, std::uint32_t rank, const RankMeta& meta,
                               const std::stop_token& stop) {
-  const std::uint64_t start = std::clamp(meta.first_step.value_or(0), wanted_.first(), wanted_.last());
+  const std::uint64_t start =
+      std::clamp(meta.first_step.value_or(0), wanted_.first(), wanted_.last());
   const std::uint64_t end = std::clamp(meta.last_step.value_or(0), start, wanted_.last());
   const std::uint64_t span = std::max(kStepsARead, (end - start) / kWindowsMax);
   StepBounds window{.first = wanted_.first()};
@@ -87,7 +91,8 @@ Status ExponentsScan::AddRank(std::size_t attempt, std::uint32_t rank, const Ran
 }
 
 Status ExponentsScan::AddWindow(std::size_t attempt, std::uint32_t rank, StepBounds window) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto found, store_.Exponents(view_.attempts()[attempt].id, rank, window));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto found,
+                               store_.Exponents(view_.attempts()[attempt].id, rank, window));
   for (ExponentRecord& record : found) {
     if (!wanted_.Contains(record.step) || !owners_.IsOf(attempt, record.step)) continue;
     STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue, CatalogueOf(attempt, rank, record));
@@ -142,12 +147,14 @@ double ExponentsSeen::ShareLostIn(DType format) const {
   return components == 0 ? 0.0 : static_cast<double>(loss.lost()) / static_cast<double>(components);
 }
 
-Status VisitExponents(Store& store, const ExponentsSelection& selection, const std::stop_token& stop,
+Status VisitExponents(Store& store, const ExponentsSelection& selection,
+                      const std::stop_token& stop,
                       const std::function<Status(ExponentsSeen)>& take) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, selection.run));
   STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(selection.steps));
   STATCOLLECT_ASSIGN_OR_RETURN(auto owners, StepOwners::Of(view, wanted));
-  return ExponentsScan(store, view, selection, std::move(wanted), std::move(owners), take).Run(stop);
+  return ExponentsScan(store, view, selection, std::move(wanted), std::move(owners), take)
+      .Run(stop);
 }
 
 }  // namespace statcollect::query

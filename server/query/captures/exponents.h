@@ -19,8 +19,8 @@ namespace statcollect::query {
 inline constexpr std::array<DType, 4> kNarrowFormats = {DType::kF16, DType::kBf16, DType::kF8E4M3,
                                                         DType::kF8E5M2};
 
-// Effect of rounding to a format, judged by the exponents alone: components in the binade of a tie, or in the
-// format's highest one, count as kept.
+// Effect of rounding to a format, judged by the exponents alone: components in the binade of a tie,
+// or in the format's highest one, count as kept.
 struct FormatLoss {
   std::uint64_t to_zero = 0, subnormal = 0, overflow = 0;
   std::uint64_t lost() const { return to_zero + overflow; }
@@ -48,10 +48,11 @@ struct ExponentsSeen {
   double ShareLostIn(DType format) const;
 };
 
-// Calls `take` for each histogram, in any order of steps; its error ends the call. A step's histograms come from the newest
-// launch that has the step. Memory: a rank's records of some steps. kNotFound: no such run; kCancelled: `stop`, checked
-// between reads of some steps.
-Status VisitExponents(Store& store, const ExponentsSelection& selection, const std::stop_token& stop,
+// Calls `take` for each histogram, in any order of steps; its error ends the call. A step's
+// histograms come from the newest launch that has the step. Memory: a rank's records of some steps.
+// kNotFound: no such run; kCancelled: `stop`, checked between reads of some steps.
+Status VisitExponents(Store& store, const ExponentsSelection& selection,
+                      const std::stop_token& stop,
                       const std::function<Status(ExponentsSeen)>& take);
 
 }  // namespace statcollect::query

@@ -23,7 +23,8 @@ struct Batch {
 
 // Steps, micro-batches and ranks away from the root, in the order in which they matter.
 auto Away(const Batch& batch, const Side& side, const Divergence& root) {
-  const std::uint64_t steps = batch.step > root.step ? batch.step - root.step : root.step - batch.step;
+  const std::uint64_t steps =
+      batch.step > root.step ? batch.step - root.step : root.step - batch.step;
   return std::tuple(batch.rank != side.rank, steps, batch.micro_batch, batch.rank);
 }
 
@@ -37,9 +38,13 @@ Status AddSeries(const Side& side, std::uint32_t rank, const TensorKey& like, St
                  std::vector<RunView::Series>& series) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, side.view->Catalogue(side.attempt, rank));
   for (const TensorDef& def : catalogue->activations) {
-    if (def.key.kind == Kind::kBatch && def.key.name == like.name && def.key.output_path == like.output_path)
-      series.push_back(
-          {.attempt = side.attempt, .rank = rank, .activation = def.id, .steps = steps, .points = {}});
+    if (def.key.kind == Kind::kBatch && def.key.name == like.name &&
+        def.key.output_path == like.output_path)
+      series.push_back({.attempt = side.attempt,
+                        .rank = rank,
+                        .activation = def.id,
+                        .steps = steps,
+                        .points = {}});
   }
   return Status::Ok();
 }
@@ -52,7 +57,8 @@ struct Seen {
 // The batches of the root's name around its step; of other ranks those of the step itself.
 Result<std::vector<Seen>> ReadBatches(const Side& side, const Divergence& root) {
   std::vector<RunView::Series> own, others;
-  STATCOLLECT_RETURN_IF_ERROR(AddSeries(side, side.rank, side.root->def->key, Around(root.step), own));
+  STATCOLLECT_RETURN_IF_ERROR(
+      AddSeries(side, side.rank, side.root->def->key, Around(root.step), own));
   const StepBounds root_step{.first = root.step, .last = root.step};
   std::size_t ranks = 0;
   for (const auto& [rank, meta] : side.view->ranks(side.attempt)) {
@@ -64,20 +70,22 @@ Result<std::vector<Seen>> ReadBatches(const Side& side, const Divergence& root) 
   std::vector<Seen> batches;
   for (const auto* all : {&own, &others}) {
     for (const RunView::Series& series : *all) {
-      STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, side.view->Catalogue(series.attempt, series.rank));
+      STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue,
+                                   side.view->Catalogue(series.attempt, series.rank));
       const std::uint32_t micro_batch = catalogue->activations[series.activation].key.micro_batch;
       for (const StatPoint& point : series.points)
-        batches.push_back({.at = {.rank = series.rank, .micro_batch = micro_batch, .step = point.step},
-                           .hash = point.stats.hash,
-                           .numel = point.stats.numel});
+        batches.push_back(
+            {.at = {.rank = series.rank, .micro_batch = micro_batch, .step = point.step},
+             .hash = point.stats.hash,
+             .numel = point.stats.numel});
     }
   }
   return batches;
 }
 
 // The closest equal batch.
-std::optional<Batch> FindEqual(const std::vector<Seen>& batches, const Side& side, const Observation& wanted,
-                               const Divergence& root) {
+std::optional<Batch> FindEqual(const std::vector<Seen>& batches, const Side& side,
+                               const Observation& wanted, const Divergence& root) {
   std::optional<Batch> best;
   for (const Seen& one : batches) {
     if (one.hash != wanted.stats->hash || one.numel != wanted.stats->numel) continue;
@@ -86,8 +94,10 @@ std::optional<Batch> FindEqual(const std::vector<Seen>& batches, const Side& sid
   return best;
 }
 
-// Adds the batches of one run that the other one has, too, at another place than that one's own batch is.
-void AddMoved(const std::vector<Seen>& of, const std::vector<Seen>& other, std::set<std::uint64_t>& moved) {
+// Adds the batches of one run that the other one has, too, at another place than that one's own
+// batch is.
+void AddMoved(const std::vector<Seen>& of, const std::vector<Seen>& other,
+              std::set<std::uint64_t>& moved) {
   std::set<std::uint64_t> known;
   std::map<Batch, std::uint64_t> at;
   for (const Seen& one : other) {
@@ -119,8 +129,8 @@ Cause MakeCause(const Evidence& evidence, const Batch& found, bool is_of_a, Conf
     cause.text += "that of rank " + std::to_string(found.rank) + " in " + had.name() +
                   ": the data are distributed over the ranks differently";
   } else if (found.step == root.step) {
-    cause.text += "micro-batch " + std::to_string(found.micro_batch) + " of that step in " + had.name() +
-                  ": the micro-batches are in a different order";
+    cause.text += "micro-batch " + std::to_string(found.micro_batch) + " of that step in " +
+                  had.name() + ": the micro-batches are in a different order";
   } else {
     cause.text += "that of step " + std::to_string(found.step) + " in " + had.name() +
                   ": the data come in a different order";
@@ -144,12 +154,13 @@ Result<const Pair*> FindAgreeingPart(const Evidence& evidence) {
     if (!other || !TellsBatches(*pair.a) || !pair.SameBits()) continue;
     // Positions are the same in every step.
     std::vector<RunView::Series> series;
-    STATCOLLECT_RETURN_IF_ERROR(AddSeries(evidence.a, evidence.a.rank, key, Around(root.step), series));
+    STATCOLLECT_RETURN_IF_ERROR(
+        AddSeries(evidence.a, evidence.a.rank, key, Around(root.step), series));
     STATCOLLECT_RETURN_IF_ERROR(evidence.a.view->ReadSeries(series));
     for (const RunView::Series& one : series) {
-      const bool changes = std::any_of(one.points.begin(), one.points.end(), [&](const StatPoint& point) {
-        return point.stats.hash != pair.a->stats->hash;
-      });
+      const bool changes = std::any_of(
+          one.points.begin(), one.points.end(),
+          [&](const StatPoint& point) { return point.stats.hash != pair.a->stats->hash; });
       if (changes) return &pair;
     }
   }
@@ -163,7 +174,8 @@ Found FindSameSamples(const Evidence& evidence) {
   };
   const std::string differs = name(evidence.a.root->def->key);
   return Make("same_samples",
-              differs + " differs " + evidence.AtStep() + " while " + name(evidence.agreeing_part->key()) +
+              differs + " differs " + evidence.AtStep() + " while " +
+                  name(evidence.agreeing_part->key()) +
                   " of the same batch agrees bit for bit: the same samples, prepared differently",
               Confidence::kLikely, differs);
 }
@@ -175,7 +187,8 @@ Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token&) {
   if (!TellsBatches(*evidence.a.root) || !TellsBatches(*evidence.b.root)) return Found();
   STATCOLLECT_ASSIGN_OR_RETURN(const auto of_a, ReadBatches(evidence.a, root));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto of_b, ReadBatches(evidence.b, root));
-  // One batch may be there again by chance, or for another reason: a loader that is stuck, samples that are few.
+  // One batch may be there again by chance, or for another reason: a loader that is stuck, samples
+  // that are few.
   std::set<std::uint64_t> moved;
   AddMoved(of_a, of_b, moved);
   AddMoved(of_b, of_a, moved);

@@ -31,14 +31,16 @@ constexpr std::array kFinders = {
     One<cause::FindOtherTensor>,
 };
 
-// These say how a tensor differs rather than why: a likely reason is worth more than a certain description.
+// These say how a tensor differs rather than why: a likely reason is worth more than a certain
+// description.
 constexpr std::array kDescriptions = {One<cause::FindTensorRelation>, One<cause::FindCast>,
                                       One<cause::FindRandomState>};
 
 // These read more of the store, and only for the roots that they can explain.
 constexpr std::array kReadingFinders = {cause::FindReduction, cause::FindBatchOrder};
 
-// What is as small as rounding is a cause only where a setting says so: how it differs says nothing.
+// What is as small as rounding is a cause only where a setting says so: how it differs says
+// nothing.
 bool IsAsSmallAsRounding(const Evidence& evidence) {
   constexpr double kRoundings = 2;
   const Observation* seen = evidence.a.root;
@@ -52,7 +54,8 @@ bool IsLikely(const Cause& cause) { return cause.confidence <= Confidence::kLike
 void KeepBest(Causes& causes) {
   std::stable_sort(causes.begin(), causes.end(),
                    [](const Cause& x, const Cause& y) { return x.confidence < y.confidence; });
-  const auto likely = static_cast<std::size_t>(std::count_if(causes.begin(), causes.end(), IsLikely));
+  const auto likely =
+      static_cast<std::size_t>(std::count_if(causes.begin(), causes.end(), IsLikely));
   causes.resize(std::min({causes.size(), kCausesMax, std::max<std::size_t>(likely, 1)}));
 }
 

@@ -16,9 +16,11 @@ namespace statcollect::query::cause {
 namespace {
 
 // The scalars of the launches whose steps were compared.
-Result<std::vector<ScalarRecord>> ReadScalars(const CauseQuestion& question, const Side& side, bool of_a) {
+Result<std::vector<ScalarRecord>> ReadScalars(const CauseQuestion& question, const Side& side,
+                                              bool of_a) {
   const std::uint64_t last = question.root.step;
-  const StepBounds bounds{.first = last > kScalarStepsMax ? last - kScalarStepsMax : 0, .last = last};
+  const StepBounds bounds{.first = last > kScalarStepsMax ? last - kScalarStepsMax : 0,
+                          .last = last};
   std::vector<ScalarRecord> all;
   for (std::size_t attempt = 0; attempt <= side.attempt; ++attempt) {
     if (!side.view->ranks(attempt).contains(side.rank)) continue;
@@ -57,7 +59,8 @@ Result<std::optional<double>> NormOfModel(const Side& side, std::size_t attempt,
       if (seen.def->key.kind != Kind::kWeightGrad || !seen.stats->has_finite) continue;
       const Placement place = seen.layout->placement.value_or(Placement());
       const bool whole =
-          seen.stats->numel == NumelOf(seen.layout->shape);  // not of merged parts of which one is missing
+          seen.stats->numel ==
+          NumelOf(seen.layout->shape);  // not of merged parts of which one is missing
       if (!whole || place.partial || place.pieces > 1) return std::optional<double>();
       const auto [known, added] =
           norms.try_emplace({seen.def->key, place.boxes, place.ranges}, seen.stats->l2);
@@ -71,8 +74,8 @@ Result<std::optional<double>> NormOfModel(const Side& side, std::size_t attempt,
 }
 
 // One step of a side, and the norm of its gradients where a rule may ask for it.
-Status ReadStep(const CauseQuestion& question, std::size_t attempt, std::uint64_t step, const Side& side,
-                StepData& data, std::optional<double>& norm) {
+Status ReadStep(const CauseQuestion& question, std::size_t attempt, std::uint64_t step,
+                const Side& side, StepData& data, std::optional<double>& norm) {
   STATCOLLECT_ASSIGN_OR_RETURN(data, side.view->Read(attempt, side.rank, step));
   if (question.root.stage != Stage::kGrad) return Status::Ok();
   STATCOLLECT_ASSIGN_OR_RETURN(norm, NormOfModel(side, attempt, step, data));
@@ -83,10 +86,13 @@ Status FillSide(const CauseQuestion& question, bool of_a, Side& side) {
   side.view = of_a ? &question.a : &question.b;
   side.rank = of_a ? question.ranks.a : question.ranks.b;
   const auto here = question.steps.find(question.root.step);
-  const auto attempt_of = [&](const auto& step) { return of_a ? step->second.first : step->second.second; };
+  const auto attempt_of = [&](const auto& step) {
+    return of_a ? step->second.first : step->second.second;
+  };
   side.attempt = attempt_of(here);
   side.world_size = side.view->attempts()[side.attempt].world_size;
-  STATCOLLECT_RETURN_IF_ERROR(ReadStep(question, side.attempt, here->first, side, side.at, side.norm));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ReadStep(question, side.attempt, here->first, side, side.at, side.norm));
   if (here != question.steps.begin()) {
     const auto before = std::prev(here);
     STATCOLLECT_RETURN_IF_ERROR(
@@ -143,8 +149,9 @@ void CompareLaunches(Evidence& evidence) {
   evidence.first_update = FirstStep(a) == evidence.root.step && FirstStep(b) == evidence.root.step;
 }
 
-Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_t step, const StepData& of_a,
-                                     const StepData& of_b, Evidence::Paired& paired) {
+Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_t step,
+                                     const StepData& of_a, const StepData& of_b,
+                                     Evidence::Paired& paired) {
   const auto [attempt_a, attempt_b] = question.steps.at(step);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, question.a.Catalogue(attempt_a, question.ranks.a));
   STATCOLLECT_ASSIGN_OR_RETURN(auto b, question.b.Catalogue(attempt_b, question.ranks.b));
@@ -188,8 +195,9 @@ Status NoteNoise(const CauseQuestion& question, Evidence& evidence) {
 }
 
 bool IsRoot(const Divergence& root, const TensorKey& key) {
-  return key.kind == root.kind && key.name == root.activation && key.output_path == root.output_path &&
-         key.micro_batch == root.micro_batch && key.call == root.call && Name(key.mode) == root.mode;
+  return key.kind == root.kind && key.name == root.activation &&
+         key.output_path == root.output_path && key.micro_batch == root.micro_batch &&
+         key.call == root.call && Name(key.mode) == root.mode;
 }
 
 const Observation* FindRoot(const Divergence& root, const Side& side) {
@@ -255,7 +263,8 @@ std::vector<Pair> Evidence::PairsOf(Kind kind) const {
 }
 
 double Evidence::RemainderOf(const Observation& of_a) const {
-  // Backward passes and sums enlarge rounding by up to one order of magnitude or two; so much was seen.
+  // Backward passes and sums enlarge rounding by up to one order of magnitude or two; so much was
+  // seen.
   constexpr double kEnlarged = 32;
   const auto of_twin = noise.find(&of_a);
   return kEnlarged * std::max(rounding, of_twin == noise.end() ? 0 : of_twin->second);
@@ -268,14 +277,15 @@ Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& st
   STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/false, evidence.b));
   FindLaunches(question, evidence);
   CompareLaunches(evidence);
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      auto at, MatchPairs(question, question.root.step, evidence.a.at, evidence.b.at, evidence.paired_at));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto at, MatchPairs(question, question.root.step, evidence.a.at,
+                                                   evidence.b.at, evidence.paired_at));
   evidence.at = std::move(at);
   const auto here = question.steps.find(question.root.step);
   if (here != question.steps.begin()) {
     evidence.step_before = std::prev(here)->first;
-    STATCOLLECT_ASSIGN_OR_RETURN(auto before, MatchPairs(question, *evidence.step_before, evidence.a.before,
-                                                         evidence.b.before, evidence.paired_before));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto before,
+                                 MatchPairs(question, *evidence.step_before, evidence.a.before,
+                                            evidence.b.before, evidence.paired_before));
     evidence.before = std::move(before);
   }
   SetRoot(evidence);

@@ -32,8 +32,8 @@ struct Side {
   std::vector<ScalarRecord> scalars;          // up to the root's step, ascending
   std::vector<EventRecord> events;            // of the root's attempt
   StepData at, before;                        // the root's step and the compared one before it
-  // Of a root that is a weight's gradient: the norm of all weight gradients of the model in both steps,
-  // each counted once however ranks share it. Absent: not known.
+  // Of a root that is a weight's gradient: the norm of all weight gradients of the model in both
+  // steps, each counted once however ranks share it. Absent: not known.
   std::optional<double> norm, norm_before;
   const Observation* root = nullptr;  // the root's record; null: this run has none
 
@@ -62,12 +62,14 @@ struct Evidence {
   };
   Paired paired_at, paired_before;
   std::optional<std::uint64_t> step_before;  // the compared step before the root's
-  bool launched_together = false;            // both launches of the root's step begin at the same step
-  bool first_update = false;                 // the root's step is the first of both runs
-  const Pair* agreeing_part = nullptr;       // of a root in a batch: FindAgreeingPart
+  bool launched_together = false;       // both launches of the root's step begin at the same step
+  bool first_update = false;            // the root's step is the first of both runs
+  const Pair* agreeing_part = nullptr;  // of a root in a batch: FindAgreeingPart
 
-  double rounding = 0;  // the coarsest roundoff in the step, or how far outputs before the root are apart
-  std::map<const Observation*, double> noise;  // how far one of A's twins is from A's records of the step
+  double rounding =
+      0;  // the coarsest roundoff in the step, or how far outputs before the root are apart
+  std::map<const Observation*, double>
+      noise;  // how far one of A's twins is from A's records of the step
 
   // The relative distance that rounding may leave in what is otherwise a multiple of A's record.
   double RemainderOf(const Observation& of_a) const;
@@ -79,7 +81,8 @@ struct Evidence {
 };
 
 // The tensor of that kind and name; any name if it is empty. Null if the step has none.
-const Observation* Find(const StepData& step, Kind kind, std::string_view name, Mode mode = Mode::kTrain);
+const Observation* Find(const StepData& step, Kind kind, std::string_view name,
+                        Mode mode = Mode::kTrain);
 // The norm of the weight gradients that a rank holds.
 double NormOfRank(const StepData& step);
 

@@ -24,7 +24,8 @@ bool AreMost(std::size_t some, std::size_t all) {
 }
 
 double MeanSquareRoot(const Observation& seen) {
-  return seen.stats->numel > 0 ? seen.stats->l2 / std::sqrt(static_cast<double>(seen.stats->numel)) : 0;
+  return seen.stats->numel > 0 ? seen.stats->l2 / std::sqrt(static_cast<double>(seen.stats->numel))
+                               : 0;
 }
 
 // Removes gradients that are pure rounding.
@@ -41,8 +42,9 @@ std::vector<Pair> GradientsOf(const Evidence& evidence) {
   const bool of_weights = evidence.root.stage == Stage::kGrad;
   auto pairs = evidence.PairsOf(of_weights ? Kind::kWeightGrad : Kind::kGradOutput);
   if (!of_weights) {
-    std::erase_if(pairs,
-                  [&](const Pair& pair) { return pair.key().micro_batch != evidence.root.micro_batch; });
+    std::erase_if(pairs, [&](const Pair& pair) {
+      return pair.key().micro_batch != evidence.root.micro_batch;
+    });
   }
   return WithoutNoise(std::move(pairs));
 }
@@ -59,8 +61,8 @@ double SlackOf(double factor) {
   return std::min(kSlackMax, std::abs(factor - 1) / kOfChange);
 }
 
-// The one factor between nearly all of them, if there is one other than 1. A gradient that has the same
-// bits has none.
+// The one factor between nearly all of them, if there is one other than 1. A gradient that has the
+// same bits has none.
 std::optional<CommonFactor> FindCommonFactor(const Evidence& evidence) {
   struct Explained : Fit {
     bool explains = false;
@@ -84,7 +86,8 @@ std::optional<CommonFactor> FindCommonFactor(const Evidence& evidence) {
     ++common.tensors;
     common.from_sketches = common.from_sketches && fit.from_sketch;
   }
-  return common.tensors >= 2 && AreMost(common.tensors, common.of) ? std::optional(common) : std::nullopt;
+  return common.tensors >= 2 && AreMost(common.tensors, common.of) ? std::optional(common)
+                                                                   : std::nullopt;
 }
 
 // Not a number where it is not known: then it is near nothing.
@@ -92,12 +95,14 @@ double NormOf(const std::optional<double>& norm) {
   return norm.value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
-// Whether the root's gradient does not have the factor that clipping to the same norm gave the others.
+// Whether the root's gradient does not have the factor that clipping to the same norm gave the
+// others.
 bool IsException(const Evidence& evidence, const CommonFactor& common) {
   if (evidence.root.stage != Stage::kGrad || !evidence.HasRootPair()) return false;
   const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
   return own && std::abs(own->factor / common.factor - 1) > SlackOf(common.factor) &&
-         Near(NormOf(evidence.a.norm), NormOf(evidence.b.norm), kNormsAgree * std::abs(common.factor - 1));
+         Near(NormOf(evidence.a.norm), NormOf(evidence.b.norm),
+              kNormsAgree * std::abs(common.factor - 1));
 }
 
 // What the factor means: as likely as that is, if it is known from the number alone.
@@ -105,8 +110,8 @@ using Meant = Found;
 
 constexpr double kMatches = 2e-3;
 
-// How far the norm of all gradients is from that of the step before, as a ratio's logarithm: the run that
-// departs is the one whose norm has changed more. 0: not known.
+// How far the norm of all gradients is from that of the step before, as a ratio's logarithm: the
+// run that departs is the one whose norm has changed more. 0: not known.
 double ChangeOf(const Side& side) {
   const double change = std::abs(std::log(NormOf(side.norm) / NormOf(side.norm_before)));
   return std::isfinite(change) ? change : 0;
@@ -114,32 +119,38 @@ double ChangeOf(const Side& side) {
 
 Meant AsLossScale(const Evidence& evidence, double factor) {
   const std::uint64_t step = evidence.root.step;
-  const auto a = evidence.a.LatestScalar("loss_scale", step), b = evidence.b.LatestScalar("loss_scale", step);
-  const auto scale = [](const std::optional<double>& known) { return known && *known > 0 ? *known : 1.0; };
+  const auto a = evidence.a.LatestScalar("loss_scale", step),
+             b = evidence.b.LatestScalar("loss_scale", step);
+  const auto scale = [](const std::optional<double>& known) {
+    return known && *known > 0 ? *known : 1.0;
+  };
   const auto [text_a, text_b] = NumberTexts(scale(a), scale(b));
   if (scale(a) != scale(b) && Near(factor, scale(b) / scale(a), kMatches))
-    return Make("loss_scale",
-                "the loss scale is " + InBoth(evidence, a ? text_a : "not set", b ? text_b : "not set"),
-                Confidence::kCertain, "loss_scale", a ? text_a : "", b ? text_b : "");
+    return Make(
+        "loss_scale",
+        "the loss scale is " + InBoth(evidence, a ? text_a : "not set", b ? text_b : "not set"),
+        Confidence::kCertain, "loss_scale", a ? text_a : "", b ? text_b : "");
   const bool in_b = b && Near(factor, *b, kMatches), in_a = a && Near(1 / factor, *a, kMatches);
   if ((!in_a && !in_b) || scale(in_b ? b : a) == 1) return std::nullopt;
   const Side &larger = in_b ? evidence.b : evidence.a, &smaller = in_b ? evidence.a : evidence.b;
   const bool smaller_departs = ChangeOf(smaller) > ChangeOf(larger);
   return Make("loss_scale",
-              "that is the loss scale: the gradients of " + (smaller_departs
-                                                                 ? smaller.name() + " are divided by it twice"
-                                                                 : larger.name() + " are not unscaled"),
+              "that is the loss scale: the gradients of " +
+                  (smaller_departs ? smaller.name() + " are divided by it twice"
+                                   : larger.name() + " are not unscaled"),
               Confidence::kCertain, "loss_scale", a ? text_a : "", b ? text_b : "");
 }
 
 // The recorded scales of the losses, which the verdict takes into account.
 bool AreLossScales(const Evidence& evidence, double factor) {
   const std::uint64_t step = evidence.root.step;
-  const auto a = evidence.a.ScalarAt("loss_scale", step), b = evidence.b.ScalarAt("loss_scale", step);
+  const auto a = evidence.a.ScalarAt("loss_scale", step),
+             b = evidence.b.ScalarAt("loss_scale", step);
   return (a || b) && Near(factor, b.value_or(1) / a.value_or(1), kMatches);
 }
 
-// Clipped gradients have a norm that somebody chose: a round one, or the same as in the step before.
+// Clipped gradients have a norm that somebody chose: a round one, or the same as in the step
+// before.
 bool IsClipped(const Side& side) {
   return IsRound(NormOf(side.norm)) || Near(NormOf(side.norm), NormOf(side.norm_before), 1e-5);
 }
@@ -158,8 +169,8 @@ Meant AsClippedBeforeUnscaling(const Evidence& evidence) {
   const double scale = scale_of(side);
   const auto [text_a, text_b] = NumberTexts(NormOf(evidence.a.norm), NormOf(evidence.b.norm));
   return Make("clip_norm",
-              "those of " + side.name() + " have a norm of " + WithFewDigits(NormOf(side.norm) * scale) +
-                  " times 1 / " + NumberText(scale) +
+              "those of " + side.name() + " have a norm of " +
+                  WithFewDigits(NormOf(side.norm) * scale) + " times 1 / " + NumberText(scale) +
                   ", the loss scale: they are clipped before they are unscaled",
               Confidence::kCertain, "grad_norm", text_a, text_b);
 }
@@ -174,13 +185,15 @@ Meant AsClipping(const Evidence& evidence, double factor) {
   auto [text_a, text_b] = NumberTexts(a, b);
   if (clipped_a) text_a = WithFewDigits(a);
   if (clipped_b) text_b = WithFewDigits(b);
-  Cause meaning = Make("clip_norm", "the norm of all of them is " + InBoth(evidence, text_a, text_b),
-                       Confidence::kCertain, "grad_norm", text_a, text_b);
+  Cause meaning =
+      Make("clip_norm", "the norm of all of them is " + InBoth(evidence, text_a, text_b),
+           Confidence::kCertain, "grad_norm", text_a, text_b);
   if (clipped_a && clipped_b) {
     meaning.text += ": they are clipped to different norms";
   } else {
-    meaning.text += ": those of " + (clipped_a ? evidence.a : evidence.b).name() + " are clipped, those of " +
-                    (clipped_a ? evidence.b : evidence.a).name() + " are not";
+    meaning.text += ": those of " + (clipped_a ? evidence.a : evidence.b).name() +
+                    " are clipped, those of " + (clipped_a ? evidence.b : evidence.a).name() +
+                    " are not";
   }
   return meaning;
 }
@@ -192,18 +205,21 @@ Meant AsCount(const Evidence& evidence, double factor) {
   const auto is = [&](std::uint32_t count) {
     return count > 1 && (Near(factor, count, kMatches) || Near(1 / factor, count, kMatches));
   };
-  const Side &larger = factor > 1 ? evidence.b : evidence.a, &smaller = factor > 1 ? evidence.a : evidence.b;
+  const Side &larger = factor > 1 ? evidence.b : evidence.a,
+             &smaller = factor > 1 ? evidence.a : evidence.b;
   // Activations' gradients are not summed over ranks.
   if (grad && world_a == world_b && is(world_a))
     return Make("gradient_scale",
                 "there are " + std::to_string(world_a) + " ranks: " + larger.name() +
                     " sums gradients over them where " + smaller.name() + " averages",
-                Confidence::kCertain, "world_size", std::to_string(world_a), std::to_string(world_b));
+                Confidence::kCertain, "world_size", std::to_string(world_a),
+                std::to_string(world_b));
   if (micro_a != micro_b || !is(micro_a)) return std::nullopt;
   return Make("gradient_scale",
               "there are " + std::to_string(micro_a) + " micro-batches: " + smaller.name() +
                   " divides the loss by their number, " + larger.name() + " does not",
-              Confidence::kCertain, "micro_batches", std::to_string(micro_a), std::to_string(micro_b));
+              Confidence::kCertain, "micro_batches", std::to_string(micro_a),
+              std::to_string(micro_b));
 }
 
 Meant FindMeaning(const Evidence& evidence, double factor) {
@@ -226,8 +242,8 @@ Previous PreviousOf(const Side& side, const Observation& gradient) {
   for (const StepData* step : {&side.before, &side.at}) {
     for (const Observation& seen : step->observations) {
       const TensorKey& other = seen.def->key;
-      const bool same =
-          other.kind == Kind::kWeightGrad && other.name == key.name && other.output_path == key.output_path;
+      const bool same = other.kind == Kind::kWeightGrad && other.name == key.name &&
+                        other.output_path == key.output_path;
       if (same && (step == &side.before || seen.order < gradient.order))
         found = {.gradient = &seen, .in_same_step = step == &side.at};
     }
@@ -248,13 +264,14 @@ struct OnTop {
   }
 };
 
-// How much of each a sum has. Clipping divides the sum by its norm, and the other run's gradient by its
-// own.
+// How much of each a sum has. Clipping divides the sum by its norm, and the other run's gradient by
+// its own.
 struct Shares {
   double plain = 1, previous = 1;
 };
 
-// The root's gradient; if that has too few elements to tell two shares apart, the largest one of the step.
+// The root's gradient; if that has too few elements to tell two shares apart, the largest one of
+// the step.
 Pair ReferenceOf(const Evidence& evidence) {
   constexpr std::uint64_t kElements = 64;
   Pair reference{.a = evidence.a.root, .b = evidence.b.root};
@@ -284,11 +301,12 @@ std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
                       .previous = (yz * xx - xz * xy) / determinant};
   const auto sensible = [](double share) { return share > kShareMin && share < kShareMax; };
   const bool clips = shares.previous < 1 && shares.plain > 0.95 * shares.previous;
-  return clips && sensible(shares.plain) && sensible(shares.previous) ? std::optional(shares) : std::nullopt;
+  return clips && sensible(shares.plain) && sensible(shares.previous) ? std::optional(shares)
+                                                                      : std::nullopt;
 }
 
-// Counts gradients of the root's update. `summed_is_b`: B, otherwise A, is the run whose gradients may
-// include its previous ones.
+// Counts gradients of the root's update. `summed_is_b`: B, otherwise A, is the run whose gradients
+// may include its previous ones.
 OnTop CountOnTop(const Evidence& evidence, bool summed_is_b, const Shares& shares) {
   constexpr double kRemainder = 0.05;
   const StepOrder order(evidence.a.at.observations);
@@ -298,9 +316,11 @@ OnTop CountOnTop(const Evidence& evidence, bool summed_is_b, const Shares& share
   for (const Pair& pair : WithoutNoise(evidence.PairsOf(Kind::kWeightGrad))) {
     if (segment_of(*pair.a) != segment_of(*evidence.a.root)) continue;
     ++count.seen;
-    const Observation &summed = summed_is_b ? *pair.b : *pair.a, &plain = summed_is_b ? *pair.a : *pair.b;
+    const Observation &summed = summed_is_b ? *pair.b : *pair.a,
+                      &plain = summed_is_b ? *pair.a : *pair.b;
     const auto [previous, in_same_step] = PreviousOf(side, summed);
-    if (previous == nullptr || !HaveSketches(summed, plain) || !HaveSketches(summed, *previous)) continue;
+    if (previous == nullptr || !HaveSketches(summed, plain) || !HaveSketches(summed, *previous))
+      continue;
     ++count.considered;
     const Sketch difference = Minus(SketchOf(summed), Times(SketchOf(plain), shares.plain));
     const Sketch old = Times(SketchOf(*previous), shares.previous);
@@ -331,17 +351,18 @@ Found FindGradientScale(const Evidence& evidence) {
   if (IsException(evidence, *common)) return std::nullopt;
   if (evidence.HasRootPair()) {  // it has a factor of its own, and the others follow from it
     const auto own = FitFactor(*evidence.a.root, *evidence.b.root);
-    if (own && std::abs(own->factor - 1) > kFarFromCommon * std::abs(common->factor - 1)) return std::nullopt;
+    if (own && std::abs(own->factor - 1) > kFarFromCommon * std::abs(common->factor - 1))
+      return std::nullopt;
   }
   const auto meaning = FindMeaning(evidence, common->factor);
   Cause cause = meaning.value_or(Make("gradient_scale", "", Confidence::kCertain));
   if (!common->from_sketches) cause.confidence = Confidence::kLikely;
   const std::string count = std::to_string(common->tensors);
-  cause.text =
-      (common->tensors == common->of ? "all " + count : count + " of " + std::to_string(common->of)) +
-      " gradients of " + (of_weights ? "weights" : "outputs") + " in " + evidence.b.name() + " are " +
-      FactorText(common->factor) + " those in " + evidence.a.name() + " " + evidence.AtStep() +
-      (meaning ? "; " + meaning->text : "");
+  cause.text = (common->tensors == common->of ? "all " + count
+                                              : count + " of " + std::to_string(common->of)) +
+               " gradients of " + (of_weights ? "weights" : "outputs") + " in " +
+               evidence.b.name() + " are " + FactorText(common->factor) + " those in " +
+               evidence.a.name() + " " + evidence.AtStep() + (meaning ? "; " + meaning->text : "");
   return cause;
 }
 
@@ -362,10 +383,10 @@ Found FindZeroGrad(const Evidence& evidence) {
   Cause cause{.rule = "zero_grad", .confidence = Confidence::kCertain};
   if (count.without > 0)
     cause.text = std::to_string(count.on_top) + " of " + std::to_string(count.seen) + " ";
-  cause.text += "gradients in " + summed.name() + " " + evidence.AtStep() + " are those in " + plain.name() +
-                " plus its own of ";
-  cause.text +=
-      count.in_same_step ? "the update before" : "step " + std::to_string(evidence.step_before.value_or(0));
+  cause.text += "gradients in " + summed.name() + " " + evidence.AtStep() + " are those in " +
+                plain.name() + " plus its own of ";
+  cause.text += count.in_same_step ? "the update before"
+                                   : "step " + std::to_string(evidence.step_before.value_or(0));
   cause.text += std::string(": they were not set to zero between the ") +
                 (count.in_same_step ? "updates" : "steps") + " (zero_grad)";
   return cause;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr double kResidualMax = 0.02;  // of y, however much the factor explains
 constexpr double kChangeMin = 1e-7;    // |factor - 1|: sketches are sums of float32
-constexpr double kExplainedTimes = 4;  // |factor - 1| against the residual: with 16 sums never by chance
+constexpr double kExplainedTimes =
+    4;  // |factor - 1| against the residual: with 16 sums never by chance
 
 bool Trust(const Observation& x, const Observation& y, Statistic statistic) {
   return x.layout->Trusts(statistic) && y.layout->Trusts(statistic);
@@ -22,7 +23,8 @@ double StatisticsResidual(const Observation& of_x, const Observation& of_y, doub
   const TensorStats &x = *of_x.stats, &y = *of_y.stats;
   double residual = 0;
   const auto take = [&](double apart, double scale) {
-    if (apart != 0) residual = std::max(residual, scale > 0 ? std::abs(apart) / scale : kResidualMax * 1000);
+    if (apart != 0)
+      residual = std::max(residual, scale > 0 ? std::abs(apart) / scale : kResidualMax * 1000);
   };
   if (Trust(of_x, of_y, Statistic::kL2)) take(y.l2 - std::abs(factor) * x.l2, y.l2);
   if (Trust(of_x, of_y, Statistic::kL1)) take(y.l1 - std::abs(factor) * x.l1, y.l1);
@@ -39,8 +41,9 @@ double StatisticsResidual(const Observation& of_x, const Observation& of_y, doub
 
 bool Comparable(const Observation& x, const Observation& y) {
   const TensorStats &s = *x.stats, &t = *y.stats;
-  return s.numel == t.numel && s.has_finite && t.has_finite && FiniteCount(x) == FiniteCount(y) && s.l2 > 0 &&
-         t.l2 > 0 && Trust(x, y, Statistic::kL2) && std::isfinite(s.l2) && std::isfinite(t.l2);
+  return s.numel == t.numel && s.has_finite && t.has_finite && FiniteCount(x) == FiniteCount(y) &&
+         s.l2 > 0 && t.l2 > 0 && Trust(x, y, Statistic::kL2) && std::isfinite(s.l2) &&
+         std::isfinite(t.l2);
 }
 
 // The sign that fits better: only the mean and the extremes tell without a sketch.
@@ -67,7 +70,8 @@ Sketch SketchOf(const Observation& x) { return {x.sketch.begin(), x.sketch.end()
 
 Sketch Minus(const Sketch& x, const Sketch& y) {
   Sketch difference(x.size());
-  std::transform(x.begin(), x.end(), y.begin(), difference.begin(), [](double p, double q) { return p - q; });
+  std::transform(x.begin(), x.end(), y.begin(), difference.begin(),
+                 [](double p, double q) { return p - q; });
   return difference;
 }
 

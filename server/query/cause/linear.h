@@ -1,5 +1,5 @@
-// Finds linear relations between tensors from their sketches and statistics: the sketch of a sum is the sum
-// of the sketches.
+// Finds linear relations between tensors from their sketches and statistics: the sketch of a sum is
+// the sum of the sketches.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_LINEAR_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_LINEAR_H_
 
@@ -10,13 +10,14 @@
 
 namespace statcollect::query::cause {
 
-// y = factor * x up to `residual`: the larger residual of the sketch and the statistics, relative to y.
+// y = factor * x up to `residual`: the larger residual of the sketch and the statistics, relative
+// to y.
 struct Fit {
   double factor = 1;
   double residual = 0;
   bool from_sketch = false;  // otherwise from statistics alone, which do not notice permutations
-  // Whether the factor explains the difference from x: it is not 1, and the residual is small compared with
-  // it, and at most what rounding leaves.
+  // Whether the factor explains the difference from x: it is not 1, and the residual is small
+  // compared with it, and at most what rounding leaves.
   bool Explains(double rounding = 1) const;
 };
 

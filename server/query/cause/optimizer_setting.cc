@@ -65,8 +65,8 @@ std::set<std::string> ScalarsOf(const Evidence& evidence, std::string_view setti
   return names;
 }
 
-// Both runs have the scalar and it differs in the step. A weight decay holds until the next one; a learning
-// rate that is not there belongs to an update that was not made.
+// Both runs have the scalar and it differs in the step. A weight decay holds until the next one; a
+// learning rate that is not there belongs to an update that was not made.
 std::optional<Different> CompareScalar(const Evidence& evidence, const std::string& name,
                                        const std::string& setting, std::uint64_t step) {
   const auto in_force = [&](const Side& side) {
@@ -107,9 +107,11 @@ std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t ste
   for (const ConfigDifference& difference : config) {
     const auto key = ParseOptimizerKey(difference.key);
     if (!key || IsWithoutEffect(key->second) || told.contains(*key)) continue;
-    if (evidence.first_update && !ActsInFirstUpdate(difference.key, evidence.a.config, evidence.b.config))
+    if (evidence.first_update &&
+        !ActsInFirstUpdate(difference.key, evidence.a.config, evidence.b.config))
       continue;
-    // If one run has more groups, that difference matters more than the settings of its additional groups.
+    // If one run has more groups, that difference matters more than the settings of its additional
+    // groups.
     if (!key->first.group.empty() && (!difference.a || !difference.b) && groups_differ) continue;
     found.push_back({.group = key->first,
                      .setting = key->second,
@@ -121,7 +123,8 @@ std::vector<Different> DifferencesIn(const Evidence& evidence, std::uint64_t ste
   return found;
 }
 
-// Tensors of a model that was given a name begin with it; those of one that goes by its class do not.
+// Tensors of a model that was given a name begin with it; those of one that goes by its class do
+// not.
 bool IsNamed(const Evidence& evidence, const std::string& model) {
   if (model.empty() || model[0] < 'A' || model[0] > 'Z') return !model.empty();
   return std::any_of(evidence.at.begin(), evidence.at.end(),
@@ -130,7 +133,8 @@ bool IsNamed(const Evidence& evidence, const std::string& model) {
 
 bool Concerns(const Evidence& evidence, const Different& one) {
   const Divergence& root = evidence.root;
-  if (IsNamed(evidence, one.group.model) && !root.activation.starts_with(one.group.model + ".")) return false;
+  if (IsNamed(evidence, one.group.model) && !root.activation.starts_with(one.group.model + "."))
+    return false;
   return root.kind != Kind::kOptimizerState || EntersState(one.setting, root.output_path);
 }
 
@@ -143,7 +147,8 @@ std::size_t GroupsKnown(const Evidence& evidence, const Different& one) {
       if (parsed && !parsed->first.group.empty()) groups.insert(parsed->first);
     }
   }
-  for (const std::string& name : ScalarsOf(evidence, "lr")) groups.insert(*ParseOptimizerScalar(name, "lr"));
+  for (const std::string& name : ScalarsOf(evidence, "lr"))
+    groups.insert(*ParseOptimizerScalar(name, "lr"));
   std::erase_if(groups, [&](const Group& group) {
     return group.model != one.group.model && !group.model.empty() && !one.group.model.empty();
   });
@@ -156,7 +161,8 @@ const Observation* WeightBefore(const Evidence& evidence, bool of_a) {
   for (const std::vector<Pair>* pairs : {&evidence.before, &evidence.at}) {
     for (const Pair& pair : *pairs) {
       const bool old = pairs == &evidence.before || pair.key().mode == Mode::kInit;
-      if (pair.key().kind == Kind::kWeight && pair.key().name == name && old) found = of_a ? pair.a : pair.b;
+      if (pair.key().kind == Kind::kWeight && pair.key().name == name && old)
+        found = of_a ? pair.a : pair.b;
     }
   }
   return found;
@@ -166,13 +172,15 @@ const Observation* WeightBefore(const Evidence& evidence, bool of_a) {
 std::optional<double> UpdateFactor(const Evidence& evidence) {
   constexpr double kUpdateMin = 1e-5;  // of the weight: below, it is rounding
   if (!evidence.HasRootPair() || evidence.root.kind != Kind::kWeight) return std::nullopt;
-  const Observation *before_a = WeightBefore(evidence, true), *before_b = WeightBefore(evidence, false);
+  const Observation *before_a = WeightBefore(evidence, true),
+                    *before_b = WeightBefore(evidence, false);
   if (before_a == nullptr || before_b == nullptr || !HaveSketches(*before_a, *evidence.a.root) ||
       !HaveSketches(*before_b, *evidence.b.root))
     return std::nullopt;
   const Sketch update_a = Minus(SketchOf(*evidence.a.root), SketchOf(*before_a));
   const Sketch update_b = Minus(SketchOf(*evidence.b.root), SketchOf(*before_b));
-  if (update_a.size() != update_b.size() || Norm(update_a) < kUpdateMin * evidence.a.root->stats->l2)
+  if (update_a.size() != update_b.size() ||
+      Norm(update_a) < kUpdateMin * evidence.a.root->stats->l2)
     return std::nullopt;
   const auto factor = FactorBetween(update_a, update_b);
   if (!factor) return std::nullopt;
@@ -186,7 +194,8 @@ std::optional<double> UpdateFactor(const Evidence& evidence) {
 std::optional<Confidence> ConfidenceOf(const Evidence& evidence, const Different& one,
                                        std::size_t different) {
   // A program may have changed it since.
-  if (!one.scalar && (one.setting == "lr" || !evidence.launched_together)) return Confidence::kLikely;
+  if (!one.scalar && (one.setting == "lr" || !evidence.launched_together))
+    return Confidence::kLikely;
   if (one.group.group.empty() || one.group.group == "*") return Confidence::kLikely;
   if (different >= GroupsKnown(evidence, one)) return Confidence::kCertain;
   const auto factor = UpdateFactor(evidence);
@@ -201,8 +210,8 @@ struct Counted {
   std::map<std::string, std::string> settings;  // of A
 };
 
-// Nothing if the numbers do not add up to the same in both runs: then some parameters are in no group of
-// one of them.
+// Nothing if the numbers do not add up to the same in both runs: then some parameters are in no
+// group of one of them.
 std::map<Group, Counted> CountGroups(const Evidence& evidence, std::string_view unit) {
   std::map<Group, Counted> groups;
   std::int64_t surplus = 0;
@@ -220,19 +229,21 @@ std::map<Group, Counted> CountGroups(const Evidence& evidence, std::string_view 
       if (of_a && !IsWithoutEffect(parsed->second)) counted.settings.emplace(parsed->second, value);
     }
   }
-  std::erase_if(groups, [&](const auto& one) { return surplus != 0 || one.second.a == one.second.b; });
+  std::erase_if(groups,
+                [&](const auto& one) { return surplus != 0 || one.second.a == one.second.b; });
   return groups;
 }
 
-// Parameters that one run has in another group, with other settings: norms, for example, that are not
-// exempt from weight decay.
+// Parameters that one run has in another group, with other settings: norms, for example, that are
+// not exempt from weight decay.
 Found FromGroups(const Evidence& evidence) {
   constexpr std::size_t kShown = 3;
   std::string unit(kTensorsOfGroup);
   auto groups = CountGroups(evidence, unit);
   if (groups.empty()) groups = CountGroups(evidence, unit = "elements");
   if (groups.size() < 2) return std::nullopt;
-  const auto &first = groups.begin()->second.settings, &second = std::next(groups.begin())->second.settings;
+  const auto &first = groups.begin()->second.settings,
+             &second = std::next(groups.begin())->second.settings;
   std::string setting;
   for (const auto& [name, value] : first) {
     const auto other = second.find(name);
@@ -246,9 +257,10 @@ Found FromGroups(const Evidence& evidence) {
     if (shown == kShown) break;
     const auto value = counted.settings.find(setting);
     const std::string a = std::to_string(counted.a), b = std::to_string(counted.b);
-    text += (shown == 0 ? "group " : ", group ") + group.group + (shown == 0 ? " of the optimizer" : "") +
-            " (" + setting + " " + Printable(value == counted.settings.end() ? "not set" : value->second) +
-            ") has " + (shown == 0 ? InBoth(evidence, a + " " + unit, b) : a + " and " + b);
+    text += (shown == 0 ? "group " : ", group ") + group.group +
+            (shown == 0 ? " of the optimizer" : "") + " (" + setting + " " +
+            Printable(value == counted.settings.end() ? "not set" : value->second) + ") has " +
+            (shown == 0 ? InBoth(evidence, a + " " + unit, b) : a + " and " + b);
     ++shown;
   }
   const auto& [group, counted] = *groups.begin();
@@ -258,7 +270,11 @@ Found FromGroups(const Evidence& evidence) {
 }
 
 Cause MakeCause(const Evidence& evidence, const Different& one, Confidence confidence) {
-  Cause cause{.rule = RuleOf(one.setting), .confidence = confidence, .key = one.key, .a = one.a, .b = one.b};
+  Cause cause{.rule = RuleOf(one.setting),
+              .confidence = confidence,
+              .key = one.key,
+              .a = one.a,
+              .b = one.b};
   const auto [text_a, text_b] = ValueTexts(one.a, one.b);
   cause.text = SubjectOf(one) + (one.setting == "betas" ? " are " : " is ") +
                InBoth(evidence, text_a, text_b) + " " + Evidence::AtStep(one.step);
@@ -308,7 +324,8 @@ Found Before(const Evidence& evidence) {
   std::optional<Different> earliest;
   for (const Side* side : {&evidence.a, &evidence.b}) {
     for (const ScalarRecord& scalar : side->scalars) {
-      if (scalar.step < first || scalar.step >= step || (earliest && scalar.step >= earliest->step)) continue;
+      if (scalar.step < first || scalar.step >= step || (earliest && scalar.step >= earliest->step))
+        continue;
       const auto setting = ScalarSettingOf(scalar.name);
       if (!setting) continue;
       auto one = CompareScalar(evidence, scalar.name, std::string(*setting), scalar.step);

@@ -71,18 +71,22 @@ std::string Launched(const Side& side, const Evidence& evidence) {
 
 // Not where it is a multiple in every step, as without momentum.
 bool BeginsAtZero(const Side& side) {
-  return CountFreshState(side.at).Mostly() && (side.launched_here || !CountFreshState(side.before).Mostly());
+  return CountFreshState(side.at).Mostly() &&
+         (side.launched_here || !CountFreshState(side.before).Mostly());
 }
 
 Found FindFreshState(const Evidence& evidence) {
-  const bool first = !evidence.step_before && !evidence.a.launched_here && !evidence.b.launched_here;
+  const bool first =
+      !evidence.step_before && !evidence.a.launched_here && !evidence.b.launched_here;
   if (first) return std::nullopt;
   const bool fresh_a = BeginsAtZero(evidence.a), fresh_b = BeginsAtZero(evidence.b);
   if (fresh_a == fresh_b) return std::nullopt;
   const Side &lost = fresh_a ? evidence.a : evidence.b, &kept = fresh_a ? evidence.b : evidence.a;
-  Cause cause{.rule = lost.launched_here ? "resume" : "optimizer_state", .confidence = Confidence::kCertain};
-  cause.text = lost.launched_here ? Launched(lost, evidence) + " without the optimizer's state: there it"
-                                  : "the optimizer's state of " + lost.name();
+  Cause cause{.rule = lost.launched_here ? "resume" : "optimizer_state",
+              .confidence = Confidence::kCertain};
+  cause.text = lost.launched_here
+                   ? Launched(lost, evidence) + " without the optimizer's state: there it"
+                   : "the optimizer's state of " + lost.name();
   cause.text += " begins at zero" + (lost.launched_here ? std::string() : " " + evidence.AtStep()) +
                 ", that of " + kept.name() + " continues";
   return cause;
@@ -96,7 +100,8 @@ std::string NotRestored(const Divergence& root) {
     case Stage::kBatch:
       return "its data did not continue where they had stopped";
     case Stage::kOptimizer:
-      return "gradients agree and updates do not, so the optimizer's state or its settings were not restored";
+      return "gradients agree and updates do not, so the optimizer's state or its settings were "
+             "not restored";
     default:
       return {};
   }
@@ -108,19 +113,22 @@ Found FindNotUpdated(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   if (root.kind != Kind::kWeight || root.stage != Stage::kOptimizer || !evidence.HasRootPair())
     return std::nullopt;
-  const bool a = KeptItsValue(evidence.a, root.activation), b = KeptItsValue(evidence.b, root.activation);
+  const bool a = KeptItsValue(evidence.a, root.activation),
+             b = KeptItsValue(evidence.b, root.activation);
   if (a == b) return std::nullopt;
   const Side& side = a ? evidence.a : evidence.b;
   const Updates updates = CountUpdates(side);
   const bool all = updates.weights > 1 && updates.unchanged == updates.weights;
   Cause cause{.rule = "not_updated", .confidence = Confidence::kCertain, .key = root.activation};
-  cause.text = (all ? "no weight" : Printable(root.activation)) + std::string(all ? " was" : " was not") +
-               " updated in " + side.name() + " " + evidence.AtStep();
+  cause.text = (all ? "no weight" : Printable(root.activation)) +
+               std::string(all ? " was" : " was not") + " updated in " + side.name() + " " +
+               evidence.AtStep();
   const auto skipped = side.ScalarAt("found_inf", root.step);
   if (all && skipped.value_or(0) > 0)
     cause.text += ": its gradients were not finite, so the update was skipped";
   if (!all && updates.weights > 0) {
-    cause.text += "; " + std::to_string(updates.weights - std::min(updates.unchanged, updates.weights)) +
+    cause.text += "; " +
+                  std::to_string(updates.weights - std::min(updates.unchanged, updates.weights)) +
                   " of " + std::to_string(updates.weights) + " weights with a gradient were";
   }
   return cause;

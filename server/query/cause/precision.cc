@@ -19,7 +19,8 @@ struct Format {
   int bits;         // of the significand, with the leading one
   double rounding;  // typical relative size of its errors
 };
-constexpr std::array<Format, 2> kFormats = {Format{"bfloat16", 8, 0x1p-9}, Format{"float16", 11, 0x1p-12}};
+constexpr std::array<Format, 2> kFormats = {Format{"bfloat16", 8, 0x1p-9},
+                                            Format{"float16", 11, 0x1p-12}};
 
 constexpr double kRoundingsMax = 16;
 
@@ -43,12 +44,18 @@ bool OffGrid(const Observation& seen, int bits) {
 
 // A setting about precision that differs; the key's words name it, never its value.
 const ConfigDifference* FindSetting(const std::vector<ConfigDifference>& config) {
-  constexpr std::array<std::string_view, 8> kWords = {
-      "autocast", "tf32", "matmul_precision", "fp32_precision", "reduced_precision", "default_dtype",
-      "amp",      "dtype"};
+  constexpr std::array<std::string_view, 8> kWords = {"autocast",
+                                                      "tf32",
+                                                      "matmul_precision",
+                                                      "fp32_precision",
+                                                      "reduced_precision",
+                                                      "default_dtype",
+                                                      "amp",
+                                                      "dtype"};
   for (const ConfigDifference& difference : config) {
     const std::string_view key = difference.key;
-    if (key.starts_with("module.") || key.starts_with("model.") || key.starts_with("env.")) continue;
+    if (key.starts_with("module.") || key.starts_with("model.") || key.starts_with("env."))
+      continue;
     for (const std::string_view word : kWords) {
       const std::size_t at = key.find(word);
       const bool whole =
@@ -75,8 +82,8 @@ Found AsDType(const Evidence& evidence, const ConfigDifference* setting) {
               .key = evidence.root.activation,
               .a = std::string(Name(a)),
               .b = std::string(Name(b))};
-  cause.text =
-      TensorText(evidence.root) + " is " + InBoth(evidence, Name(a), Name(b)) + " " + evidence.AtStep();
+  cause.text = TensorText(evidence.root) + " is " + InBoth(evidence, Name(a), Name(b)) + " " +
+               evidence.AtStep();
   AddSetting(evidence, setting, cause);
   return cause;
 }
@@ -91,16 +98,17 @@ Found AsGrid(const Evidence& evidence, const ConfigDifference* setting) {
     const bool in_b = OnGrid(b, format.bits) && OffGrid(a, format.bits);
     const bool in_a = OnGrid(a, format.bits) && OffGrid(b, format.bits);
     if (!in_a && !in_b) continue;
-    // A cast somewhere before adds up to a few times its rounding; what is further away differs for another
-    // reason, which took the values off the grid.
+    // A cast somewhere before adds up to a few times its rounding; what is further away differs for
+    // another reason, which took the values off the grid.
     const bool near = a.stats->numel != b.stats->numel || !HaveSketches(a, b) ||
                       Measure(a, b, /*interval=*/false).value <= kRoundingsMax * format.rounding;
     Cause cause{.rule = "cast",
                 .confidence = near ? Confidence::kLikely : Confidence::kPossible,
                 .key = evidence.root.activation};
     cause.text = Narrowed(evidence, in_b ? evidence.b : evidence.a) + " has values of " +
-                 std::string(format.name) + " precision, in " + (in_b ? evidence.a : evidence.b).name() +
-                 " of " + std::string(Name(a.layout->dtype));
+                 std::string(format.name) + " precision, in " +
+                 (in_b ? evidence.a : evidence.b).name() + " of " +
+                 std::string(Name(a.layout->dtype));
     (in_b ? cause.b : cause.a) = std::string(format.name);
     AddSetting(evidence, setting, cause);
     return cause;
@@ -108,11 +116,12 @@ Found AsGrid(const Evidence& evidence, const ConfigDifference* setting) {
   return std::nullopt;
 }
 
-// Of the size of a format's errors; a setting says that one of the runs may use it. TF32 rounds only what
-// is multiplied, so that no value lies on its grid.
+// Of the size of a format's errors; a setting says that one of the runs may use it. TF32 rounds
+// only what is multiplied, so that no value lies on its grid.
 Found AsRounding(const Evidence& evidence, const ConfigDifference* setting) {
   const Observation &a = *evidence.a.root, &b = *evidence.b.root;
-  if (setting == nullptr || a.stats->numel != b.stats->numel || !HaveSketches(a, b)) return std::nullopt;
+  if (setting == nullptr || a.stats->numel != b.stats->numel || !HaveSketches(a, b))
+    return std::nullopt;
   const double distance = Measure(a, b, /*interval=*/false).value;
   for (const Format& format : kFormats) {
     if (!(distance >= format.rounding / 2 && distance <= format.rounding * 2)) continue;
@@ -130,8 +139,8 @@ Found AsRounding(const Evidence& evidence, const ConfigDifference* setting) {
 
 Found FindCast(const Evidence& evidence) {
   const Stage stage = evidence.root.stage;
-  const bool computed = stage == Stage::kForward || stage == Stage::kBackward || stage == Stage::kGrad ||
-                        stage == Stage::kWeights || stage == Stage::kBatch;
+  const bool computed = stage == Stage::kForward || stage == Stage::kBackward ||
+                        stage == Stage::kGrad || stage == Stage::kWeights || stage == Stage::kBatch;
   if (!computed || !evidence.HasRootPair()) return std::nullopt;
   const auto config = CompareConfig(evidence.a.config, evidence.b.config);
   const ConfigDifference* setting = FindSetting(config);

@@ -26,7 +26,8 @@ bool IsOfTorch(std::string_view scalar) {
   return scalar.starts_with("rng/cpu") || scalar.starts_with("rng/cuda");
 }
 
-// Without a seed a generator's state differs in every process, and says nothing. Older recordings know a seed only.
+// Without a seed a generator's state differs in every process, and says nothing. Older recordings
+// know a seed only.
 bool IsSeeded(const Side& side, std::string_view scalar) {
   std::string generator(scalar.substr(kState.size()));
   if (generator == "cpu") generator = "torch";
@@ -37,10 +38,11 @@ bool IsSeeded(const Side& side, std::string_view scalar) {
   return seed != side.config.end() && seed->second != "unknown" && seed->second != "none";
 }
 
-// A generator whose fingerprints differ, and the first step in which they do: of those that agreed before,
-// or were seeded in both runs. One that had differed before the step before the root's has changed nothing
-// until then.
-std::optional<StateDifference> FindStateDifference(const Evidence& evidence, bool of_torch = false) {
+// A generator whose fingerprints differ, and the first step in which they do: of those that agreed
+// before, or were seeded in both runs. One that had differed before the step before the root's has
+// changed nothing until then.
+std::optional<StateDifference> FindStateDifference(const Evidence& evidence,
+                                                   bool of_torch = false) {
   struct Generator {
     bool agreed = false;
     std::optional<std::uint64_t> differs;
@@ -59,8 +61,10 @@ std::optional<StateDifference> FindStateDifference(const Evidence& evidence, boo
   }
   std::optional<StateDifference> found;
   for (const auto& [name, generator] : generators) {
-    if (generator.differs.value_or(0) < evidence.step_before.value_or(0) || !generator.differs) continue;
-    const bool known = generator.agreed || (IsSeeded(evidence.a, name) && IsSeeded(evidence.b, name));
+    if (generator.differs.value_or(0) < evidence.step_before.value_or(0) || !generator.differs)
+      continue;
+    const bool known =
+        generator.agreed || (IsSeeded(evidence.a, name) && IsSeeded(evidence.b, name));
     if (known && (!found || *generator.differs < found->step))
       found = {.scalar = name, .step = *generator.differs};
   }
@@ -96,15 +100,17 @@ bool IsDropout(const Divergence& root) {
 bool DifferentRates(const Observation& a, const Observation& b) {
   const double share = (ZeroShare(a) + ZeroShare(b)) / 2;
   const double count = static_cast<double>(a.stats->numel);
-  return std::abs(ZeroShare(a) - ZeroShare(b)) > 6 * std::sqrt(2 * share * (1 - share) / count) + 1 / count;
+  return std::abs(ZeroShare(a) - ZeroShare(b)) >
+         6 * std::sqrt(2 * share * (1 - share) / count) + 1 / count;
 }
 
 std::optional<ConfigDifference> FindSeed(const Evidence& evidence) {
   for (const ConfigDifference& difference : CompareConfig(evidence.a.config, evidence.b.config)) {
     const std::string_view key = difference.key;
-    const bool seed = key == "random.torch.seed" || key == "random.cuda.seed" || key == "random.numpy.seed" ||
-                      key == "random.python.seed";
-    if (seed && difference.a && difference.b && *difference.a != "unknown" && *difference.b != "unknown")
+    const bool seed = key == "random.torch.seed" || key == "random.cuda.seed" ||
+                      key == "random.numpy.seed" || key == "random.python.seed";
+    if (seed && difference.a && difference.b && *difference.a != "unknown" &&
+        *difference.b != "unknown")
       return difference;
   }
   return std::nullopt;
@@ -115,7 +121,8 @@ bool MostWeightsDiffer(const Evidence& evidence) {
   std::size_t random = 0, different = 0;
   for (const Pair& pair : evidence.at) {
     const TensorStats& stats = *pair.a->stats;
-    if (pair.key().kind != Kind::kWeight || pair.key().mode != Mode::kInit || !(stats.min < stats.max))
+    if (pair.key().kind != Kind::kWeight || pair.key().mode != Mode::kInit ||
+        !(stats.min < stats.max))
       continue;
     ++random;
     if (!pair.SameBits()) ++different;
@@ -133,12 +140,12 @@ Found FromRates(const Evidence& evidence, const Observation& a, const Observatio
               .b = Percent(share_b)};
   const std::string where = Printable(evidence.root.activation) + " " + evidence.AtStep();
   if (off_a || off_b) {
-    cause.text = "dropout is " + InBoth(evidence, off_a ? "off" : "on", off_b ? "off" : "on") + " (" + where +
-                 ", " + evidence.root.mode + " mode)";
+    cause.text = "dropout is " + InBoth(evidence, off_a ? "off" : "on", off_b ? "off" : "on") +
+                 " (" + where + ", " + evidence.root.mode + " mode)";
     cause.confidence = Confidence::kCertain;
   } else {
-    cause.text = "the share of elements that are dropped is " + InBoth(evidence, cause.a, cause.b) + " (" +
-                 where + ")";
+    cause.text = "the share of elements that are dropped is " + InBoth(evidence, cause.a, cause.b) +
+                 " (" + where + ")";
   }
   return cause;
 }
@@ -153,7 +160,8 @@ Found FindDropout(const Evidence& evidence) {
   if (DifferentRates(a, b)) return FromRates(evidence, a, b);
   // Both drop some; without random numbers there is nothing that could differ.
   if (a.stats->zero == 0 || StatesAgree(evidence)) return std::nullopt;
-  Cause cause{.rule = "dropout", .confidence = Confidence::kLikely, .key = evidence.root.activation};
+  Cause cause{
+      .rule = "dropout", .confidence = Confidence::kLikely, .key = evidence.root.activation};
   cause.text = Printable(evidence.root.activation) + " drops " + Percent(ZeroShare(b)) +
                " of its elements in both runs " + evidence.AtStep() +
                " and not the same ones: the random numbers differ";
@@ -182,9 +190,10 @@ Found FindRandomState(const Evidence& evidence) {
   const auto state = FindStateDifference(evidence, /*of_torch=*/root.stage == Stage::kForward);
   if (!state) return std::nullopt;
   return Make("random_state",
-              "the state of the random numbers differs from step " + std::to_string(state->step) + " on (" +
-                  state->scalar + ")",
-              root.stage == Stage::kBatch ? Confidence::kLikely : Confidence::kPossible, state->scalar);
+              "the state of the random numbers differs from step " + std::to_string(state->step) +
+                  " on (" + state->scalar + ")",
+              root.stage == Stage::kBatch ? Confidence::kLikely : Confidence::kPossible,
+              state->scalar);
 }
 
 }  // namespace statcollect::query::cause

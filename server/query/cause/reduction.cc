@@ -1,4 +1,5 @@
-// Gradients that ranks did not reduce, or that each of them scaled by itself; replicas that hold other weights.
+// Gradients that ranks did not reduce, or that each of them scaled by itself; replicas that hold
+// other weights.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -48,7 +49,8 @@ Observation With(const Observation& like, const TensorStats& stats) {
   return {.def = like.def, .layout = like.layout, .stats = &stats};
 }
 
-// Ranks have different samples, so gradients that are proportional were reduced, and scaled after that.
+// Ranks have different samples, so gradients that are proportional were reduced, and scaled after
+// that.
 bool HasProportional(const Side& side, const OtherRanks& others) {
   return std::any_of(others.begin(), others.end(), [&](const auto& other) {
     const auto fit = FitFactor(*side.root, With(*side.root, other.second));
@@ -58,7 +60,8 @@ bool HasProportional(const Side& side, const OtherRanks& others) {
 
 // Replicas compute the same bits; gradients may be reduced in another order.
 bool HaveSameHash(const Observation& ours, const TensorStats& theirs) {
-  return ours.layout->Trusts(Statistic::kHash) ? theirs.hash == ours.stats->hash : IsSame(ours, theirs);
+  return ours.layout->Trusts(Statistic::kHash) ? theirs.hash == ours.stats->hash
+                                               : IsSame(ours, theirs);
 }
 
 // The first rank whose tensor is not this rank's; nothing if all are.
@@ -72,27 +75,32 @@ std::optional<std::uint32_t> FirstApart(const Side& side, const OtherRanks& othe
 
 Found AsReduction(const Evidence& evidence, const OtherRanks& of_a, const OtherRanks& of_b) {
   const auto apart_a = FirstApart(evidence.a, of_a), apart_b = FirstApart(evidence.b, of_b);
-  if (of_a.empty() || of_b.empty() || apart_a.has_value() == apart_b.has_value()) return std::nullopt;
-  const Side &reduced = apart_a ? evidence.b : evidence.a, &apart = apart_a ? evidence.a : evidence.b;
+  if (of_a.empty() || of_b.empty() || apart_a.has_value() == apart_b.has_value())
+    return std::nullopt;
+  const Side &reduced = apart_a ? evidence.b : evidence.a,
+             &apart = apart_a ? evidence.a : evidence.b;
   const bool gradient = evidence.root.stage == Stage::kGrad;
   if (gradient && HasProportional(apart, apart_a ? of_a : of_b)) return std::nullopt;
   const std::uint32_t other = apart_a ? *apart_a : *apart_b;
   const auto [first, second] = std::minmax(apart.rank, other);
   if (!gradient)
     return Make("replicas",
-                "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " + apart.name() +
-                    " hold different values of " + TensorText(evidence.root) + " " + evidence.AtStep() +
-                    ", those of " + reduced.name() + " agree (statctl ranks " + apart.name() + ")",
+                "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " +
+                    apart.name() + " hold different values of " + TensorText(evidence.root) + " " +
+                    evidence.AtStep() + ", those of " + reduced.name() + " agree (statctl ranks " +
+                    apart.name() + ")",
                 Confidence::kLikely, evidence.root.activation);
   return Make("reduction",
-              "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " + apart.name() +
-                  " have different gradients " + evidence.AtStep() + ", those of " + reduced.name() +
-                  " agree: in " + apart.name() + " they were not reduced over the ranks (all-reduce)",
+              "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " +
+                  apart.name() + " have different gradients " + evidence.AtStep() + ", those of " +
+                  reduced.name() + " agree: in " + apart.name() +
+                  " they were not reduced over the ranks (all-reduce)",
               Confidence::kCertain, evidence.root.activation);
 }
 
 // By rank, the factor between the tensors of the two runs. Nothing if there is none on some rank.
-std::optional<std::map<std::uint32_t, double>> FactorsByRank(const Evidence& evidence, const OtherRanks& of_a,
+std::optional<std::map<std::uint32_t, double>> FactorsByRank(const Evidence& evidence,
+                                                             const OtherRanks& of_a,
                                                              const OtherRanks& of_b) {
   constexpr double kResidual = 1e-3;
   std::map<std::uint32_t, double> factors;
@@ -105,7 +113,8 @@ std::optional<std::map<std::uint32_t, double>> FactorsByRank(const Evidence& evi
   for (const auto& [rank, stats] : of_a) {
     const auto other = of_b.find(rank);
     if (other == of_b.end()) continue;
-    if (!add(rank, With(*evidence.a.root, stats), With(*evidence.b.root, other->second))) return std::nullopt;
+    if (!add(rank, With(*evidence.a.root, stats), With(*evidence.b.root, other->second)))
+      return std::nullopt;
   }
   return factors;
 }
@@ -126,10 +135,13 @@ Found AsFactorByRank(const Evidence& evidence, const OtherRanks& of_a, const Oth
   if (evidence.a.rank != evidence.b.rank) return std::nullopt;
   const auto factors = FactorsByRank(evidence, of_a, of_b);
   if (!factors) return std::nullopt;
-  const auto [least, most] = std::minmax_element(
-      factors->begin(), factors->end(), [](const auto& x, const auto& y) { return x.second < y.second; });
+  const auto [least, most] =
+      std::minmax_element(factors->begin(), factors->end(),
+                          [](const auto& x, const auto& y) { return x.second < y.second; });
   if (Near(least->second, most->second, kApart)) return std::nullopt;
-  Cause cause{.rule = "gradient_scale", .confidence = Confidence::kCertain, .key = evidence.root.activation};
+  Cause cause{.rule = "gradient_scale",
+              .confidence = Confidence::kCertain,
+              .key = evidence.root.activation};
   cause.text = TensorText(evidence.root) + " in " + evidence.b.name() + " is ";
   std::size_t shown = 0;
   for (const auto& [rank, factor] : *factors) {
@@ -137,8 +149,8 @@ Found AsFactorByRank(const Evidence& evidence, const OtherRanks& of_a, const Oth
     const std::string times = WithFewDigits(factor) + " times";
     const std::string on = " on rank " + std::to_string(rank);
     const bool last = shown + 1 == std::min(kShown, factors->size());
-    cause.text +=
-        shown++ == 0 ? times + " that in " + evidence.a.name() + on : (last ? " and " : ", ") + times + on;
+    cause.text += shown++ == 0 ? times + " that in " + evidence.a.name() + on
+                               : (last ? " and " : ", ") + times + on;
   }
   cause.text += " " + evidence.AtStep() + ": each rank scales by itself" + OwnNormText(evidence);
   return cause;

@@ -1,5 +1,5 @@
-// The rules, one file a group. A rule that does not apply returns nothing. docs/causes.md says when each
-// applies and with which confidence.
+// The rules, one file a group. A rule that does not apply returns nothing. docs/causes.md says when
+// each applies and with which confidence.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_RULES_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_RULES_H_
 
@@ -32,22 +32,23 @@ Found FindResume(const Evidence& evidence);      // resume, optimizer_state
 // gradients.cc
 Found FindZeroGrad(const Evidence& evidence);       // zero_grad
 Found FindGradientScale(const Evidence& evidence);  // loss_scale, clip_norm, gradient_scale
-// The factor of all other gradients, if clipping to a norm gave them one that the root's gradient does not
-// have.
+// The factor of all other gradients, if clipping to a norm gave them one that the root's gradient
+// does not have.
 std::optional<double> FactorOfOthers(const Evidence& evidence);
 // reduction.cc
 Result<Found> FindReduction(const Evidence& evidence,
                             const std::stop_token& stop);  // reduction, gradient_scale
 // batches.cc
 Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token& stop);  // batch_order
-Found FindSameSamples(const Evidence& evidence);                                      // same_samples
-// Another part of the root's batch that has the same bits in both runs, and others in another step: the
-// samples are the same. Null if there is none.
+Found FindSameSamples(const Evidence& evidence);  // same_samples
+// Another part of the root's batch that has the same bits in both runs, and others in another step:
+// the samples are the same. Null if there is none.
 Result<const Pair*> FindAgreeingPart(const Evidence& evidence);
 // tensors.cc
-Found FindOtherTensor(const Evidence& evidence);     // other_tensor
-Found FindAllZero(const Evidence& evidence);         // all_zero
-Found FindTensorRelation(const Evidence& evidence);  // tensor_scale, sign_flip, permuted, transposed, ...
+Found FindOtherTensor(const Evidence& evidence);  // other_tensor
+Found FindAllZero(const Evidence& evidence);      // all_zero
+Found FindTensorRelation(
+    const Evidence& evidence);  // tensor_scale, sign_flip, permuted, transposed, ...
 // precision.cc
 Found FindCast(const Evidence& evidence);  // cast
 // random.cc

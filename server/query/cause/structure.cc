@@ -17,7 +17,8 @@ std::string FieldOf(const EventRecord& event, const char* name) {
 }
 
 bool IsTransition(const EventRecord& event, std::string_view reason, std::uint64_t until) {
-  return event.kind == "graph_transition" && FieldOf(event, "reason") == reason && event.step <= until;
+  return event.kind == "graph_transition" && FieldOf(event, "reason") == reason &&
+         event.step <= until;
 }
 
 // Calls of the root's module in evaluation.
@@ -45,7 +46,8 @@ std::optional<std::uint64_t> EvaluatesSince(const Side& side, std::uint64_t unti
 Found FindEvaluationMode(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   const bool in_a = root.reason == Reason::kMissingInB;
-  if ((!in_a && root.reason != Reason::kMissingInA) || root.mode != Name(Mode::kTrain)) return std::nullopt;
+  if ((!in_a && root.reason != Reason::kMissingInA) || root.mode != Name(Mode::kTrain))
+    return std::nullopt;
   if (root.kind != Kind::kOutput && root.kind != Kind::kInput && root.kind != Kind::kBatch)
     return std::nullopt;
   const Side &has = in_a ? evidence.a : evidence.b, &lacks = in_a ? evidence.b : evidence.a;
@@ -58,8 +60,8 @@ Found FindEvaluationMode(const Evidence& evidence) {
     cause.text = lacks.name() + " was left in evaluation mode after step " +
                  std::to_string(std::min(*since, root.step - 1)) + " (eval() without train())";
   } else {
-    cause.text = "the model is in " + a + " mode in " + evidence.a.name() + " and in " + b + " mode in " +
-                 evidence.b.name() + " " + evidence.AtStep();
+    cause.text = "the model is in " + a + " mode in " + evidence.a.name() + " and in " + b +
+                 " mode in " + evidence.b.name() + " " + evidence.AtStep();
   }
   return cause;
 }
@@ -67,20 +69,23 @@ Found FindEvaluationMode(const Evidence& evidence) {
 // In one run only, around the root or inside it.
 Found FindModuleReplaced(const Evidence& evidence) {
   const Divergence& root = evidence.root;
-  for (const auto& [side, other] : {std::pair{&evidence.a, &evidence.b}, {&evidence.b, &evidence.a}}) {
+  for (const auto& [side, other] :
+       {std::pair{&evidence.a, &evidence.b}, {&evidence.b, &evidence.a}}) {
     for (auto event = side->events.rbegin(); event != side->events.rend(); ++event) {
       const std::string element = FieldOf(*event, "element");
       const bool near = Encloses(element, root.activation) || Encloses(root.activation, element);
       if (!near || !IsTransition(*event, "modules", root.step)) continue;
       const bool in_both =
           std::any_of(other->events.begin(), other->events.end(), [&](const EventRecord& theirs) {
-            return IsTransition(theirs, "modules", root.step) && FieldOf(theirs, "element") == element;
+            return IsTransition(theirs, "modules", root.step) &&
+                   FieldOf(theirs, "element") == element;
           });
       if (in_both) continue;
       return Make("module_replaced",
                   Printable(element) + " was replaced in " + side->name() + " " +
-                      Evidence::AtStep(event->step) + ": it was " + Printable(FieldOf(*event, "from")) +
-                      " and is " + Printable(FieldOf(*event, "to")),
+                      Evidence::AtStep(event->step) + ": it was " +
+                      Printable(FieldOf(*event, "from")) + " and is " +
+                      Printable(FieldOf(*event, "to")),
                   Confidence::kLikely, element);
     }
   }
@@ -98,10 +103,11 @@ Found FindModelStructure(const Evidence& evidence) {
     const bool layers = key.starts_with("model.layers."), tied = key == "model.tied";
     const bool described = key.starts_with("model.config.");
     if (!layers && !tied && !described) continue;
-    if (NamesFiles(key, setting.a.value_or("")) || NamesFiles(key, setting.b.value_or(""))) continue;
+    if (NamesFiles(key, setting.a.value_or("")) || NamesFiles(key, setting.b.value_or("")))
+      continue;
     // The number of layers of the list that the tensor belongs to, or of any other.
-    const bool near =
-        layers && Encloses(key.substr(std::string_view("model.layers.").size()), evidence.root.activation);
+    const bool near = layers && Encloses(key.substr(std::string_view("model.layers.").size()),
+                                         evidence.root.activation);
     // Only lists of several layers have a length, and only tied parameters a number.
     const char* absent = tied ? "0" : layers ? "at most 1" : "not set";
     const std::string a = setting.a.value_or(absent), b = setting.b.value_or(absent);
@@ -112,8 +118,8 @@ Found FindModelStructure(const Evidence& evidence) {
                 .b = b};
     cause.text = setting.key + " is " + InBoth(evidence, a, b);
     if (layers)
-      cause.text = std::string(key.substr(13)) + " has " + a + " layers in " + evidence.a.name() + " and " +
-                   b + " in " + evidence.b.name();
+      cause.text = std::string(key.substr(13)) + " has " + a + " layers in " + evidence.a.name() +
+                   " and " + b + " in " + evidence.b.name();
     if (tied) cause.text = "the number of tied parameters is " + InBoth(evidence, a, b);
     if (!best || cause.confidence < best->confidence) best = std::move(cause);
   }

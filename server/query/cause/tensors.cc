@@ -16,12 +16,13 @@ namespace {
 
 constexpr std::uint64_t kElementsMin = 4;  // fewer are like one another by chance
 constexpr double kSameMoments = 1e-6;      // of sums in another order
-constexpr double kOtherOrder = 1e-3;       // an order moves values; a smaller distance is something else
+constexpr double kOtherOrder = 1e-3;  // an order moves values; a smaller distance is something else
 
-Cause About(const Evidence& evidence, std::string rule, const std::string& what, Confidence confidence) {
+Cause About(const Evidence& evidence, std::string rule, const std::string& what,
+            Confidence confidence) {
   return {.rule = std::move(rule),
-          .text = TensorText(evidence.root) + " in " + evidence.b.name() + " is " + what + " that in " +
-                  evidence.a.name() + " " + evidence.AtStep(),
+          .text = TensorText(evidence.root) + " in " + evidence.b.name() + " is " + what +
+                  " that in " + evidence.a.name() + " " + evidence.AtStep(),
           .confidence = confidence,
           .key = evidence.root.activation,
           .a = {},
@@ -58,8 +59,10 @@ Found AsFactor(const Evidence& evidence, const Observation& a, const Observation
 bool SameValues(const Observation& a, const Observation& b) {
   const TensorStats &x = *a.stats, &y = *b.stats;
   const bool counts = x.numel == y.numel && x.nan == y.nan && x.pos_inf == y.pos_inf &&
-                      x.neg_inf == y.neg_inf && x.zero == y.zero && x.neg == y.neg && x.pos == y.pos;
-  const bool extremes = x.has_finite && y.has_finite && x.min == y.min && x.max == y.max && x.min < x.max;
+                      x.neg_inf == y.neg_inf && x.zero == y.zero && x.neg == y.neg &&
+                      x.pos == y.pos;
+  const bool extremes =
+      x.has_finite && y.has_finite && x.min == y.min && x.max == y.max && x.min < x.max;
   if (!counts || !extremes) return false;
   const double size = x.l2 / std::sqrt(std::max(1.0, FiniteCount(a)));
   return Near(x.l1, y.l1, kSameMoments) && Near(x.l2, y.l2, kSameMoments) &&
@@ -67,8 +70,9 @@ bool SameValues(const Observation& a, const Observation& b) {
 }
 
 bool TellAll(const Observation& x) {
-  constexpr Statistic kNeeded[] = {Statistic::kMin, Statistic::kMax, Statistic::kMean, Statistic::kStd,
-                                   Statistic::kL1,  Statistic::kL2,  Statistic::kZero};
+  constexpr Statistic kNeeded[] = {Statistic::kMin, Statistic::kMax, Statistic::kMean,
+                                   Statistic::kStd, Statistic::kL1,  Statistic::kL2,
+                                   Statistic::kZero};
   return std::all_of(std::begin(kNeeded), std::end(kNeeded),
                      [&](Statistic statistic) { return x.layout->Trusts(statistic); });
 }
@@ -88,17 +92,18 @@ Found AsOrder(const Evidence& evidence, const Observation& a, const Observation&
     if (sorted_a != sorted_b) return std::nullopt;
     cause.rule = "transposed";
     cause.confidence = Confidence::kCertain;
-    cause.text = TensorText(evidence.root) + " has the same values in both runs " + evidence.AtStep() +
-                 " with its dimensions in a different order: it is transposed";
+    cause.text = TensorText(evidence.root) + " has the same values in both runs " +
+                 evidence.AtStep() + " with its dimensions in a different order: it is transposed";
     return cause;
   }
   // Few values of an integer tensor may add up to the same by chance.
   if (a.stats->numel >= 16 && (IsFloat(a.layout->dtype) || a.stats->max - a.stats->min > 8))
     cause.confidence = Confidence::kCertain;
-  const bool square = shape_a.size() >= 2 && shape_a[shape_a.size() - 1] == shape_a[shape_a.size() - 2];
-  cause.text = TensorText(evidence.root) + " in " + evidence.b.name() + " has the values of that in " +
-               evidence.a.name() + " " + evidence.AtStep() + " in a different order" +
-               (square ? ": permuted or transposed" : "");
+  const bool square =
+      shape_a.size() >= 2 && shape_a[shape_a.size() - 1] == shape_a[shape_a.size() - 2];
+  cause.text = TensorText(evidence.root) + " in " + evidence.b.name() +
+               " has the values of that in " + evidence.a.name() + " " + evidence.AtStep() +
+               " in a different order" + (square ? ": permuted or transposed" : "");
   return cause;
 }
 
@@ -114,9 +119,9 @@ const Observation* FindEqual(const std::vector<const StepData*>& steps, const Di
   for (const StepData* step : steps) {
     for (const Observation& seen : step->observations) {
       const bool other = seen.def->key.kind == root.kind && seen.def->key.name != root.activation;
-      if (other && seen.stats->hash == wanted.stats->hash && seen.stats->numel == wanted.stats->numel &&
-          seen.layout->dtype == layout.dtype && seen.layout->hash_kind == layout.hash_kind &&
-          seen.layout->Trusts(Statistic::kHash))
+      if (other && seen.stats->hash == wanted.stats->hash &&
+          seen.stats->numel == wanted.stats->numel && seen.layout->dtype == layout.dtype &&
+          seen.layout->hash_kind == layout.hash_kind && seen.layout->Trusts(Statistic::kHash))
         return &seen;
     }
   }
@@ -127,33 +132,36 @@ const Observation* FindEqual(const std::vector<const StepData*>& steps, const Di
 
 Found FindOtherTensor(const Evidence& evidence) {
   const Divergence& root = evidence.root;
-  if (!IsWeightLike(root) || root.stage == Stage::kBatch || evidence.b.root == nullptr) return std::nullopt;
+  if (!IsWeightLike(root) || root.stage == Stage::kBatch || evidence.b.root == nullptr)
+    return std::nullopt;
   const Observation& b = *evidence.b.root;
   if (b.stats->numel < kElementsMin || !(b.stats->min < b.stats->max)) return std::nullopt;
   const Observation* equal = FindEqual({&evidence.a.at, &evidence.a.before}, root, b);
   if (equal == nullptr) return std::nullopt;
   return Make("other_tensor",
-              TensorText(root) + " in " + evidence.b.name() + " equals " + Printable(equal->def->key.name) +
-                  " in " + evidence.a.name() + " bit for bit " + evidence.AtStep(),
+              TensorText(root) + " in " + evidence.b.name() + " equals " +
+                  Printable(equal->def->key.name) + " in " + evidence.a.name() + " bit for bit " +
+                  evidence.AtStep(),
               Confidence::kCertain, root.activation, {}, equal->def->key.name);
 }
 
-// A gradient that was lost, or a module that was switched off. Others may follow from it, by clipping for
-// one.
+// A gradient that was lost, or a module that was switched off. Others may follow from it, by
+// clipping for one.
 Found FindAllZero(const Evidence& evidence) {
   const Stage stage = evidence.root.stage;
-  if (!evidence.HasRootPair() || stage == Stage::kLoss || stage == Stage::kBatch) return std::nullopt;
+  if (!evidence.HasRootPair() || stage == Stage::kLoss || stage == Stage::kBatch)
+    return std::nullopt;
   const TensorStats &a = *evidence.a.root->stats, &b = *evidence.b.root->stats;
-  const bool known =
-      evidence.a.root->layout->Trusts(Statistic::kZero) && evidence.b.root->layout->Trusts(Statistic::kZero);
+  const bool known = evidence.a.root->layout->Trusts(Statistic::kZero) &&
+                     evidence.b.root->layout->Trusts(Statistic::kZero);
   if (!known || a.numel < kElementsMin || a.numel != b.numel) return std::nullopt;
   const bool in_a = a.zero == a.numel && 2 * b.zero < b.numel,
              in_b = b.zero == b.numel && 2 * a.zero < a.numel;
   if (!in_a && !in_b) return std::nullopt;
   return Make("all_zero",
               TensorText(evidence.root) + " is zero in every element in " +
-                  (in_a ? evidence.a : evidence.b).name() + " " + evidence.AtStep() + ", and not in " +
-                  (in_a ? evidence.b : evidence.a).name(),
+                  (in_a ? evidence.a : evidence.b).name() + " " + evidence.AtStep() +
+                  ", and not in " + (in_a ? evidence.b : evidence.a).name(),
               Confidence::kCertain, evidence.root.activation);
 }
 

@@ -27,7 +27,8 @@ std::string FactorText(double factor) {
   constexpr double kNear = 0.9999e-3;  // 1.001 is printed as it is
   const double apart = factor - 1;
   if (apart == 0 || std::abs(apart) >= kNear) return NumberText(factor) + " times";
-  return std::string("(1 ") + (apart > 0 ? "+ " : "- ") + WithDigits(std::abs(apart), 2) + ") times";
+  return std::string("(1 ") + (apart > 0 ? "+ " : "- ") + WithDigits(std::abs(apart), 2) +
+         ") times";
 }
 
 std::string WithFewDigits(double value) { return WithDigits(value, 4); }
@@ -50,8 +51,8 @@ std::pair<std::string, std::string> ValueTexts(const std::string& a, const std::
 }
 
 std::string InBoth(const Evidence& evidence, std::string_view a, std::string_view b) {
-  return Printable(a, kValueBytesMax) + " in " + evidence.a.name() + " and " + Printable(b, kValueBytesMax) +
-         " in " + evidence.b.name();
+  return Printable(a, kValueBytesMax) + " in " + evidence.a.name() + " and " +
+         Printable(b, kValueBytesMax) + " in " + evidence.b.name();
 }
 
 std::string TensorText(const Divergence& root) {

@@ -27,7 +27,8 @@ Found AsFrozen(const Evidence& evidence, const Lack& lack) {
   for (const std::string& name :
        NamedModules(evidence.a.config, evidence.b.config, evidence.root.activation)) {
     for (ChangedSetting& changed : ChangedSettings(evidence.a.config, evidence.b.config, name)) {
-      if (changed.setting != kRequiresGrad || (lack.in_b ? changed.b : changed.a) != frozen) continue;
+      if (changed.setting != kRequiresGrad || (lack.in_b ? changed.b : changed.a) != frozen)
+        continue;
       ++count;
       const bool inside = name.starts_with(evidence.root.activation + ".");
       if (!chosen || inside) chosen = std::move(changed);
@@ -42,8 +43,8 @@ Found AsFrozen(const Evidence& evidence, const Lack& lack) {
   cause.text = Printable(chosen->module);
   if (count > 1) cause.text += " and " + std::to_string(count - 1) + " more";
   cause.text += std::string(count > 1 ? " are" : " is") + " trained in " + lack.has.name() +
-                " and frozen in " + lack.lacks.name() + " (requires_grad), so " + TensorText(evidence.root) +
-                " has no gradient there";
+                " and frozen in " + lack.lacks.name() + " (requires_grad), so " +
+                TensorText(evidence.root) + " has no gradient there";
   return cause;
 }
 
@@ -60,8 +61,8 @@ std::optional<double> TensorsOfOptimizers(const Side& side) {
   return sum;
 }
 
-// One run recorded nothing of the parameter in a step in which others were updated, and its optimizers have
-// fewer tensors.
+// One run recorded nothing of the parameter in a step in which others were updated, and its
+// optimizers have fewer tensors.
 Found AsLeftOut(const Evidence& evidence, const Lack& lack) {
   const std::string& name = evidence.root.activation;
   for (const Kind kind : {Kind::kWeight, Kind::kWeightGrad, Kind::kOptimizerState}) {
@@ -86,7 +87,8 @@ Found AsLeftOut(const Evidence& evidence, const Lack& lack) {
 Found FindUntrained(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   const bool in_b = root.reason == Reason::kMissingInB;
-  if ((!in_b && root.reason != Reason::kMissingInA) || root.mode != Name(Mode::kTrain)) return std::nullopt;
+  if ((!in_b && root.reason != Reason::kMissingInA) || root.mode != Name(Mode::kTrain))
+    return std::nullopt;
   const Lack lack{
       .has = in_b ? evidence.a : evidence.b, .lacks = in_b ? evidence.b : evidence.a, .in_b = in_b};
   switch (root.stage) {

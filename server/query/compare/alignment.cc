@@ -7,12 +7,13 @@
 namespace statcollect::query {
 namespace {
 
-std::vector<ActivationTraits> TraitsOf(const RankCatalogue& catalogue, const Alignment::Options& options) {
+std::vector<ActivationTraits> TraitsOf(const RankCatalogue& catalogue,
+                                       const Alignment::Options& options) {
   std::vector<ActivationTraits> traits;
   traits.reserve(catalogue.activations.size());
   for (const TensorDef& def : catalogue.activations) {
-    traits.push_back(
-        {.stage = StageOf(def.key), .wanted = options.wanted[static_cast<std::size_t>(def.key.kind)]});
+    traits.push_back({.stage = StageOf(def.key),
+                      .wanted = options.wanted[static_cast<std::size_t>(def.key.kind)]});
   }
   return traits;
 }
@@ -35,7 +36,9 @@ std::string_view Unwrapped(std::string_view name) {
 }
 
 // A module that only passes its input on, where other variants have one that computes.
-bool PassesOn(const TensorDef& def) { return def.class_name == "Identity" || def.class_name == "IdentityOp"; }
+bool PassesOn(const TensorDef& def) {
+  return def.class_name == "Identity" || def.class_name == "IdentityOp";
+}
 
 // Activations of a run that have no counterpart yet, by identity.
 class Left {
@@ -50,8 +53,8 @@ class Left {
       if (plain.name != def.key.name) by_key_.emplace(std::move(plain), def.id);
     }
   }
-  // The activation with this name and the rest of `like`; otherwise the name's only output there, whatever its
-  // path.
+  // The activation with this name and the rest of `like`; otherwise the name's only output there,
+  // whatever its path.
   std::optional<std::uint32_t> Find(const TensorDef& like, const std::string& name) const {
     TensorKey key = like.key;
     key.name = name;
@@ -62,8 +65,8 @@ class Left {
     for (auto it = by_key_.lower_bound(key); it != by_key_.end(); ++it) {
       const TensorKey& other = it->first;
       if (other.name != key.name || other.kind != key.kind) break;
-      if (other.micro_batch != key.micro_batch || other.call != key.call || other.mode != key.mode ||
-          !Fits(it->second, like))
+      if (other.micro_batch != key.micro_batch || other.call != key.call ||
+          other.mode != key.mode || !Fits(it->second, like))
         continue;
       if (only) return std::nullopt;
       only = it->second;
@@ -101,8 +104,8 @@ Alignment::Alignment(const RankCatalogue& a, const RankCatalogue& b, const Optio
       marks_a_(a.activations.size()),
       marks_b_(b.activations.size()) {
   MatchByIdentity();
-  const bool all =
-      std::all_of(traits_a_.begin(), traits_a_.end(), [](const ActivationTraits& of) { return of.wanted; });
+  const bool all = std::all_of(traits_a_.begin(), traits_a_.end(),
+                               [](const ActivationTraits& of) { return of.wanted; });
   same_ids_ = all && Equal(a, b);
   if (same_ids_) return;
   if (options.names != nullptr) MatchByNames(*options.names);
@@ -138,10 +141,12 @@ void Alignment::MatchByIdentity() {
 void Alignment::MatchByNames(const NameMap& names) {
   const Left left_a(a_, b_of_a_), left_b(b_, a_of_b_);
   const auto taken = [](const auto& ids, const auto& traits) {
-    return std::any_of(ids.begin(), ids.end(), [&](std::uint32_t id) { return traits[id].grouped; });
+    return std::any_of(ids.begin(), ids.end(),
+                       [&](std::uint32_t id) { return traits[id].grouped; });
   };
   // The activations of a rule's names; absent: one is missing or has a counterpart.
-  const auto find = [&](const TensorDef& def, const NameMap::Names& found) -> std::optional<AlignedGroup> {
+  const auto find = [&](const TensorDef& def,
+                        const NameMap::Names& found) -> std::optional<AlignedGroup> {
     AlignedGroup group{.a = {def.id}, .b = {}, .relation = found.relation};
     for (std::size_t i = 1; i < found.a.size(); ++i) {
       const auto id = left_a.Find(def, found.a[i]);
@@ -179,7 +184,8 @@ void Alignment::MatchByNames(const NameMap& names) {
   }
   for (const TensorDef& def : b_.activations) {
     if (a_of_b_[def.id] != kNone || traits_b_[def.id].grouped) continue;
-    if (!names.LeavesOut(def.key.name) && !names.LeavesOut(std::string(Unwrapped(def.key.name)))) continue;
+    if (!names.LeavesOut(def.key.name) && !names.LeavesOut(std::string(Unwrapped(def.key.name))))
+      continue;
     traits_b_[def.id].grouped = true;
     left_out_b_.insert(def.key.name);
   }
@@ -209,7 +215,8 @@ void Alignment::MatchByOrder(const std::vector<OrderMatch>& by_order) {
     TensorKey& key = like.key;
     if (const auto output = outputs.find({key.name, key.output_path}); output != outputs.end()) {
       key.output_path = output->second->path_b;
-      if (const auto id = left_b.Find(like, output->second->name_b); id && !traits_b_[*id].grouped) {
+      if (const auto id = left_b.Find(like, output->second->name_b);
+          id && !traits_b_[*id].grouped) {
         Match(def.id, *id);
         NoteRenamed({.a = def.key.name,
                      .b = output->second->name_b,
@@ -238,7 +245,8 @@ void Alignment::NoteRenamed(const AlignedNames& names) {
 bool Alignment::IsOpenOnBothSides() const {
   const auto open = [](const auto& matched, const auto& traits) {
     for (std::size_t id = 0; id < matched.size(); ++id) {
-      if (matched[id] == kNone && traits[id].stage == Stage::kForward && !traits[id].grouped) return true;
+      if (matched[id] == kNone && traits[id].stage == Stage::kForward && !traits[id].grouped)
+        return true;
     }
     return false;
   };
@@ -279,7 +287,8 @@ std::vector<Aligner::Entry> Aligner::all() const {
   MutexLock lock(mutex_);
   std::vector<Entry> entries;
   entries.reserve(alignments_.size());
-  for (const auto& [key, alignment] : alignments_) entries.push_back({std::get<0>(key), alignment.get()});
+  for (const auto& [key, alignment] : alignments_)
+    entries.push_back({std::get<0>(key), alignment.get()});
   return entries;
 }
 

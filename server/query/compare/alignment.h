@@ -31,8 +31,8 @@ struct ActivationTraits {
   bool grouped = false;  // part of a group, or left out by the map; not compared by itself
 };
 
-// Activations that match only together, the parts of a fused or split module, or whose elements lie at other
-// places in the two runs. Ids.
+// Activations that match only together, the parts of a fused or split module, or whose elements lie
+// at other places in the two runs. Ids.
 struct AlignedGroup {
   std::vector<std::uint32_t> a, b;
   NameRelation relation;
@@ -72,8 +72,8 @@ class Alignment {
     const auto found = group_at_.find(id_a);
     return found == group_at_.end() ? nullptr : &groups_[found->second];
   }
-  // Equal definitions and layouts, id for id, and all requested: blocks with equal digests hold equal
-  // records.
+  // Equal definitions and layouts, id for id, and all requested: blocks with equal digests hold
+  // equal records.
   bool same_ids() const { return same_ids_; }
   // Whether both sides have requested activations without a counterpart.
   bool IsOpenOnBothSides() const;
@@ -94,8 +94,9 @@ class Alignment {
     return (marks_b_[id].load(std::memory_order_relaxed) & mark) != 0;
   }
 
-  // The content of blocks that begin with an activation, have as many records and, if merged, the same ones: remembered
-  // from the first such block, so that equal blocks need not be decoded. Thread-safe.
+  // The content of blocks that begin with an activation, have as many records and, if merged, the
+  // same ones: remembered from the first such block, so that equal blocks need not be decoded.
+  // Thread-safe.
   struct Content {
     bool weights = false, batches = false;  // it has records of these stages
   };
@@ -104,7 +105,8 @@ class Alignment {
 
  private:
   static void Set(std::atomic<std::uint8_t>& marks, Mark mark) {
-    if ((marks.load(std::memory_order_relaxed) & mark) == 0) marks.fetch_or(mark, std::memory_order_relaxed);
+    if ((marks.load(std::memory_order_relaxed) & mark) == 0)
+      marks.fetch_or(mark, std::memory_order_relaxed);
   }
   void MatchByIdentity();
   void MatchByNames(const NameMap& names);
@@ -147,8 +149,10 @@ class Aligner {
  private:
   const Alignment::Options options_;
   mutable Mutex mutex_;
-  std::map<std::size_t, std::vector<OrderMatch>> by_order_;  // by place; constant once alignments are used
-  std::map<std::tuple<std::size_t, const RankCatalogue*, const RankCatalogue*>, std::unique_ptr<Alignment>>
+  std::map<std::size_t, std::vector<OrderMatch>>
+      by_order_;  // by place; constant once alignments are used
+  std::map<std::tuple<std::size_t, const RankCatalogue*, const RankCatalogue*>,
+           std::unique_ptr<Alignment>>
       alignments_;
 };
 

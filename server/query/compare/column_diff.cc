@@ -19,7 +19,8 @@ bool IsOf(std::span<const std::uint64_t> numbers, const NumberColumns& a, const 
   const std::size_t size = a.size;
   return numbers.size() == kNumbersOfAPair * size && Equal(numbers.data(), a.activation, size) &&
          Equal(numbers.data() + size, b.activation, size) &&
-         Equal(numbers.data() + 2 * size, a.layout, size) && Equal(numbers.data() + 3 * size, b.layout, size);
+         Equal(numbers.data() + 2 * size, a.layout, size) &&
+         Equal(numbers.data() + 3 * size, b.layout, size);
 }
 
 Observation ObservationAt(const RankCatalogue& catalogue, const NumberColumns& block, std::size_t i,
@@ -59,25 +60,31 @@ void ColumnDiff::LookUp(const Alignment& alignment, const NumberColumns& a, cons
     pairs.numbers.insert(pairs.numbers.end(), numbers, numbers + a.size);
   for (std::size_t i = 0; i < a.size; ++i) {
     // Of a live run, and defined since the alignment was made.
-    if (a.activation[i] >= alignment.a().activations.size() || a.layout[i] >= alignment.a().layouts.size() ||
-        b.activation[i] >= alignment.b().activations.size() || b.layout[i] >= alignment.b().layouts.size())
+    if (a.activation[i] >= alignment.a().activations.size() ||
+        a.layout[i] >= alignment.a().layouts.size() ||
+        b.activation[i] >= alignment.b().activations.size() ||
+        b.layout[i] >= alignment.b().layouts.size())
       return;
     const auto id_a = static_cast<std::uint32_t>(a.activation[i]);
     const auto id_b = static_cast<std::uint32_t>(b.activation[i]);
     const ActivationTraits &of_a = alignment.traits_a(id_a), &of_b = alignment.traits_b(id_b);
-    if (!of_a.wanted || !of_b.wanted || of_a.grouped || of_b.grouped || alignment.b_of(id_a) != id_b) return;
-    AddPair(alignment, id_a, alignment.a().layouts[a.layout[i]], alignment.b().layouts[b.layout[i]], pairs);
+    if (!of_a.wanted || !of_b.wanted || of_a.grouped || of_b.grouped ||
+        alignment.b_of(id_a) != id_b)
+      return;
+    AddPair(alignment, id_a, alignment.a().layouts[a.layout[i]], alignment.b().layouts[b.layout[i]],
+            pairs);
   }
   pairs.pair_off = true;
 }
 
-void ColumnDiff::AddPair(const Alignment& alignment, std::uint32_t id_a, const Layout& a, const Layout& b,
-                         Pairs& pairs) const {
+void ColumnDiff::AddPair(const Alignment& alignment, std::uint32_t id_a, const Layout& a,
+                         const Layout& b, Pairs& pairs) const {
   const Stage stage = alignment.traits_a(id_a).stage;
   const bool usual = IsUsualPair(a, b);
   const double tolerance = context_.tolerance.value_or(DefaultTolerance(a.dtype, b.dtype));
   const bool never_rounded = !context_.tolerance && tolerance == 0;
-  pairs.in_passes |= stage == Stage::kForward && alignment.a().activations[id_a].key.kind != Kind::kBuffer;
+  pairs.in_passes |=
+      stage == Stage::kForward && alignment.a().activations[id_a].key.kind != Kind::kBuffer;
   pairs.weights |= usual && stage == Stage::kWeights;
   pairs.batches |= usual && stage == Stage::kBatch;
   pairs.hashed |= usual;
@@ -90,8 +97,9 @@ void ColumnDiff::AddPair(const Alignment& alignment, std::uint32_t id_a, const L
   pairs.diverged.push_back(0);
 }
 
-void ColumnDiff::CountPairs(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b,
-                            Pairs& pairs, RankStepFindings& at, const Compare& compare) {
+void ColumnDiff::CountPairs(const Alignment& alignment, const NumberColumns& a,
+                            const NumberColumns& b, Pairs& pairs, RankStepFindings& at,
+                            const Compare& compare) {
   const bool noisy = context_.noise != nullptr && !context_.exact;
   std::uint64_t identical = 0, others = 0;
   different_.clear();
@@ -103,13 +111,15 @@ void ColumnDiff::CountPairs(const Alignment& alignment, const NumberColumns& a, 
         CountDifferent(alignment, a, pairs, at);
         AddCell(a, i, kHeatIdentical, at);
       }
-    } else if ((usual & measured_.usual[i]) != 0 && !(noisy && measured_.distance[i] > pairs.limit[i])) {
+    } else if ((usual & measured_.usual[i]) != 0 &&
+               !(noisy && measured_.distance[i] > pairs.limit[i])) {
       different_.push_back(i);
     } else {
       ++others;
       CountDifferent(alignment, a, pairs, at);  // the order of the block is that of the sums, too
       const TensorStats stats_a = a.StatsAt(i), stats_b = b.StatsAt(i);
-      compare(ObservationAt(alignment.a(), a, i, stats_a), ObservationAt(alignment.b(), b, i, stats_b),
+      compare(ObservationAt(alignment.a(), a, i, stats_a),
+              ObservationAt(alignment.b(), b, i, stats_b),
               static_cast<std::uint32_t>(a.activation[i]), pairs.stages[i]);
     }
   }
@@ -157,12 +167,15 @@ void ColumnDiff::CountDifferent(const Alignment& alignment, const NumberColumns&
     tally.batches_differ |= pairs.stages[i] == Stage::kBatch;
     const double distance = measured_.distance[i];
     if (context_.cells)
-      AddCell(a, i, HeatLevel(distance, pairs.tolerance[i], distance > pairs.limit[i] || context_.exact), at);
+      AddCell(a, i,
+              HeatLevel(distance, pairs.tolerance[i], distance > pairs.limit[i] || context_.exact),
+              at);
   }
   different_.clear();
 }
 
-void ColumnDiff::AddCell(const NumberColumns& a, std::size_t i, std::uint8_t level, RankStepFindings& at) {
+void ColumnDiff::AddCell(const NumberColumns& a, std::size_t i, std::uint8_t level,
+                         RankStepFindings& at) {
   at.cells.push_back({.id = static_cast<std::uint32_t>(a.activation[i]),
                       .order = static_cast<std::uint32_t>(a.order[i]),
                       .of_b = false,

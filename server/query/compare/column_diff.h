@@ -1,4 +1,5 @@
-// Compares blocks of two runs as columns, where both have the same tensors in the same order: nearly all pairs of a diff.
+// Compares blocks of two runs as columns, where both have the same tensors in the same order:
+// nearly all pairs of a diff.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_COLUMN_DIFF_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_COLUMN_DIFF_H_
 
@@ -17,47 +18,53 @@
 
 namespace statcollect::query {
 
-// For one rank, step by step. What is known of a block's pairs by their definitions is kept for the next steps. Borrows
-// all. Not thread-safe.
+// For one rank, step by step. What is known of a block's pairs by their definitions is kept for the
+// next steps. Borrows all. Not thread-safe.
 class ColumnDiff {
  public:
   ColumnDiff(const DiffContext& context, DistanceFollower& follower, StepDistances& distances)
       : context_(context), follower_(follower), distances_(distances) {}
 
   // Compares a pair as any other, and counts it.
-  using Compare = std::function<void(const Observation& a, const Observation& b, std::uint32_t id_a, Stage)>;
+  using Compare =
+      std::function<void(const Observation& a, const Observation& b, std::uint32_t id_a, Stage)>;
 
-  // Counts all pairs of two blocks with the same lowest activation in `at`; those that take more than the usual
-  // arithmetic are left to `compare`, in the order of the block. False: they do not pair off record by record, all
-  // requested, or ran in another order; nothing was counted. The follower needs room for all ids of `alignment`.
-  bool Count(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b, RankStepFindings& at,
-             const Compare& compare);
+  // Counts all pairs of two blocks with the same lowest activation in `at`; those that take more
+  // than the usual arithmetic are left to `compare`, in the order of the block. False: they do not
+  // pair off record by record, all requested, or ran in another order; nothing was counted. The
+  // follower needs room for all ids of `alignment`.
+  bool Count(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b,
+             RankStepFindings& at, const Compare& compare);
 
  private:
   // What the definitions tell about the pairs of two blocks.
   struct Pairs {
     std::vector<std::uint64_t> numbers;  // whose they are: activations and layouts of both blocks
-    bool pair_off = false;               // each has its counterpart at the same place of the other block
-    bool in_passes = false;              // some are of a forward pass, whose order counts
-    bool marked = false;                 // as compared
+    bool pair_off = false;   // each has its counterpart at the same place of the other block
+    bool in_passes = false;  // some are of a forward pass, whose order counts
+    bool marked = false;     // as compared
     bool weights = false, batches = false, hashed = false;  // some usual ones are
     std::vector<std::uint64_t> usual;                       // mask: see IsUsualPair
-    std::vector<double> limit, tolerance;  // the largest distance within tolerance: -1 if there is none
-    std::vector<double> components;        // real parts of an element
+    std::vector<double> limit,
+        tolerance;                   // the largest distance within tolerance: -1 if there is none
+    std::vector<double> components;  // real parts of an element
     std::vector<Stage> stages;
     std::vector<std::uint8_t> given, diverged;  // IsGiven; marked as diverged
   };
 
   Pairs& PairsOf(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b);
-  void LookUp(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b, Pairs& pairs) const;
+  void LookUp(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b,
+              Pairs& pairs) const;
   void AddPair(const Alignment& alignment, std::uint32_t id_a, const Layout& a, const Layout& b,
                Pairs& pairs) const;
-  void CountPairs(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b, Pairs& pairs,
-                  RankStepFindings& at, const Compare& compare);
+  void CountPairs(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b,
+                  Pairs& pairs, RankStepFindings& at, const Compare& compare);
   static void MarkCompared(const Alignment& alignment, const NumberColumns& a, Pairs& pairs);
   // Those of different_, which it clears.
-  void CountDifferent(const Alignment& alignment, const NumberColumns& a, Pairs& pairs, RankStepFindings& at);
-  static void AddCell(const NumberColumns& a, std::size_t i, std::uint8_t level, RankStepFindings& at);
+  void CountDifferent(const Alignment& alignment, const NumberColumns& a, Pairs& pairs,
+                      RankStepFindings& at);
+  static void AddCell(const NumberColumns& a, std::size_t i, std::uint8_t level,
+                      RankStepFindings& at);
 
   const DiffContext& context_;
   DistanceFollower& follower_;

@@ -18,10 +18,10 @@ struct PairColumns {
   std::vector<double> distance;  // if usual: the bits that Measure finds
 };
 
-// Of records with equal layouts that have all statistics. `components`: real parts of an element, by record.
-// Precondition: both blocks have the same size.
-void MeasureColumns(const NumberColumns& a, const NumberColumns& b, const std::vector<double>& components,
-                    PairColumns& to);
+// Of records with equal layouts that have all statistics. `components`: real parts of an element,
+// by record. Precondition: both blocks have the same size.
+void MeasureColumns(const NumberColumns& a, const NumberColumns& b,
+                    const std::vector<double>& components, PairColumns& to);
 
 }  // namespace statcollect::query
 

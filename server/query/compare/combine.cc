@@ -42,7 +42,8 @@ void AddValues(const TensorStats& part, TensorStats& whole) {
 }  // namespace
 
 Combined Combine(std::span<const Observation> parts) {
-  Combined whole{.def = parts.front().def, .layout = *parts.front().layout, .stats = {}, .sketch = {}};
+  Combined whole{
+      .def = parts.front().def, .layout = *parts.front().layout, .stats = {}, .sketch = {}};
   Moments moments;
   for (const Observation& part : parts) {
     whole.layout.absent |= part.layout->absent;
@@ -53,7 +54,8 @@ Combined Combine(std::span<const Observation> parts) {
   }
   whole.stats.mean = moments.mean;
   whole.stats.std = moments.count > 0 ? std::sqrt(moments.squares / moments.count) : 0;
-  const std::uint32_t counted = BitOf(Statistic::kShape) | BitOf(Statistic::kNan) | BitOf(Statistic::kInf);
+  const std::uint32_t counted =
+      BitOf(Statistic::kShape) | BitOf(Statistic::kNan) | BitOf(Statistic::kInf);
   if ((whole.layout.absent & counted) != 0)  // how many elements a mean is over is not known
     whole.layout.absent |= BitOf(Statistic::kMean) | BitOf(Statistic::kStd);
   whole.layout.absent |= BitOf(Statistic::kHash);

@@ -11,8 +11,8 @@
 
 namespace statcollect::query {
 
-// Combined statistics of the parts' elements. No hash and no sketch, because both depend on the position of
-// an element.
+// Combined statistics of the parts' elements. No hash and no sketch, because both depend on the
+// position of an element.
 struct Combined {
   const TensorDef* def = nullptr;  // the first part's
   Layout layout;                   // one dimension of all elements
@@ -24,8 +24,8 @@ struct Combined {
   }
 };
 
-// Means and deviations are combined as in Chan, Golub and LeVeque (1979). A statistic that one part lacks is
-// absent. Precondition: at least one part.
+// Means and deviations are combined as in Chan, Golub and LeVeque (1979). A statistic that one part
+// lacks is absent. Precondition: at least one part.
 Combined Combine(std::span<const Observation> parts);
 
 }  // namespace statcollect::query

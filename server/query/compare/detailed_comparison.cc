@@ -83,8 +83,9 @@ class DetailedComparison {
   }
 
   static bool HasUpdate(const Observations& side) {
-    return std::any_of(side.begin(), side.end(),
-                       [](const Observation& seen) { return StageOf(seen.def->key) == Stage::kOptimizer; });
+    return std::any_of(side.begin(), side.end(), [](const Observation& seen) {
+      return StageOf(seen.def->key) == Stage::kOptimizer;
+    });
   }
 
   ReportOrder PlaceOf(const Observation& of_a) const {
@@ -106,7 +107,8 @@ class DetailedComparison {
     if (def.depth == 1) trace_.root = def.key.name;
     trace_.rank = to_.ranks.a;
     trace_.points.push_back({&def.key, pair.comparison.agreement == Agreement::kDiverged});
-    if (def.key.kind != Kind::kBuffer) forward_.push_back(pair);  // recorded when its change is noticed
+    if (def.key.kind != Kind::kBuffer)
+      forward_.push_back(pair);  // recorded when its change is noticed
   }
 
   void AddRow(const Pair& pair, const TensorDef& def, Stage stage) {
@@ -156,7 +158,8 @@ class DetailedComparison {
     if (!alignment_.traits_a(group.a.front()).wanted) return;
     const auto a = Parts(group.a, by_id_a_), b = Parts(group.b, by_id_b_);
     const bool whole = a.size() == group.a.size() && b.size() == group.b.size();
-    for (const Observation* part : b) position_of_b_[part] = a.empty() ? 0 : a.front()->order + 1ull;
+    for (const Observation* part : b)
+      position_of_b_[part] = a.empty() ? 0 : a.front()->order + 1ull;
     if (whole) {
       const FusedPair& fused = fused_.emplace_back(Fuse(group.relation, Copies(a), Copies(b)));
       const Observation& seen_a = observations_.emplace_back(fused.a.observation(a.front()->order));
@@ -168,14 +171,16 @@ class DetailedComparison {
     for (const Observation* part : b) {
       const Spot spot = a.empty() ? order_b_.At(part->order) : order_a_.At(a.front()->order);
       const std::uint64_t position = a.empty() ? 0 : a.front()->order + 1ull;
-      AddMissing(*part, true, true,
-                 order_a_.PlaceAt(spot, position, part->def->key, order_b_, part->order, to_.ranks.a));
+      AddMissing(
+          *part, true, true,
+          order_a_.PlaceAt(spot, position, part->def->key, order_b_, part->order, to_.ranks.a));
     }
   }
 
   void AddMissing(const Observation& seen, bool in_a, bool defined, const ReportOrder& place) {
     const std::uint32_t id = seen.def->id;
-    if (in_a ? alignment_.HasB(id, Alignment::kMissingSeen) : alignment_.HasA(id, Alignment::kMissingSeen))
+    if (in_a ? alignment_.HasB(id, Alignment::kMissingSeen)
+             : alignment_.HasA(id, Alignment::kMissingSeen))
       return;
     Divergence row = NewRow(*seen.def, place);
     row.reason = in_a ? Reason::kMissingInA : Reason::kMissingInB;
@@ -202,8 +207,8 @@ class DetailedComparison {
         of_b = position == 0 ? Spot() : now;
       }
       if (matched != position_of_b_.end() || !traits.wanted || traits.grouped) continue;
-      ReportOrder place = order_a_.PlaceAt(Behind(of_a, of_b, now), position, left.def->key, order_b_,
-                                           left.order, to_.ranks.a);
+      ReportOrder place = order_a_.PlaceAt(Behind(of_a, of_b, now), position, left.def->key,
+                                           order_b_, left.order, to_.ranks.a);
       place.after = ++after;
       AddMissing(left, /*in_a=*/true, alignment_.a_of(left.def->id) != Alignment::kNone, place);
     }
@@ -223,7 +228,8 @@ class DetailedComparison {
     std::set<Call> of_a, of_b;  // those of which both sides have something
     for (const Observation& seen : a_) {
       const std::uint32_t other = alignment_.b_of(seen.def->id);
-      if (!IsOfOutput(seen.def->key) || other == Alignment::kNone || by_id_b_[other] == nullptr) continue;
+      if (!IsOfOutput(seen.def->key) || other == Alignment::kNone || by_id_b_[other] == nullptr)
+        continue;
       of_a.insert(CallOf(seen.def->key));
       of_b.insert(CallOf(by_id_b_[other]->def->key));
     }
@@ -240,9 +246,11 @@ class DetailedComparison {
     return {of_a.segment, of_a.pass + now.pass - of_b.pass};
   }
 
-  // Within each forward pass, in A's order: the first activation that B ran after one of its successors.
+  // Within each forward pass, in A's order: the first activation that B ran after one of its
+  // successors.
   void CompareOrder() {
-    std::map<std::pair<std::uint32_t, Mode>, const Pair*> earliest;  // in B, among what follows in A
+    std::map<std::pair<std::uint32_t, Mode>, const Pair*>
+        earliest;  // in B, among what follows in A
     const Pair *first = nullptr, *behind = nullptr;
     for (auto pair = forward_.rbegin(); pair != forward_.rend(); ++pair) {
       const TensorKey& key = pair->a->def->key;

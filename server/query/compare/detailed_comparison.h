@@ -10,8 +10,8 @@
 
 namespace statcollect::query {
 
-// `a`, `b`: all records of the step, in the order of execution. `to` already has its alignment and tally;
-// adds the diverged rows, missing and out-of-place records, and the forward trace.
+// `a`, `b`: all records of the step, in the order of execution. `to` already has its alignment and
+// tally; adds the diverged rows, missing and out-of-place records, and the forward trace.
 Status CompareInDetail(const DiffContext& context, const std::vector<Observation>& a,
                        const std::vector<Observation>& b, RankStepFindings& to);
 

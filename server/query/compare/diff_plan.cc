@@ -19,8 +19,9 @@ namespace {
 using Steps = std::map<std::uint64_t, std::size_t>;
 
 std::string RangeOf(const Steps& steps) {
-  return steps.empty() ? std::string("none")
-                       : std::to_string(steps.begin()->first) + ".." + std::to_string(steps.rbegin()->first);
+  return steps.empty()
+             ? std::string("none")
+             : std::to_string(steps.begin()->first) + ".." + std::to_string(steps.rbegin()->first);
 }
 
 void ChooseKinds(const DiffRequest& request, DiffPlan& plan) {
@@ -39,12 +40,13 @@ void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request,
     std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
     std::erase_if(plan.ranks, [&](const RankPair& rank) { return asked.erase(rank.a) == 0; });
     for (const std::uint32_t rank : asked) {
-      plan.notes.push_back("rank " + std::to_string(rank) + " was requested, but not both runs have it");
+      plan.notes.push_back("rank " + std::to_string(rank) +
+                           " was requested, but not both runs have it");
     }
   }
   if (ranks_a != ranks_b) {
-    plan.notes.push_back("the runs have different ranks (" + std::to_string(ranks_a.size()) + " and " +
-                         std::to_string(ranks_b.size()) + "); compared the " +
+    plan.notes.push_back("the runs have different ranks (" + std::to_string(ranks_a.size()) +
+                         " and " + std::to_string(ranks_b.size()) + "); compared the " +
                          std::to_string(plan.ranks.size()) +
                          " that both have (--merge-ranks compares replicas whatever their number)");
   }
@@ -73,7 +75,8 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
   }
   if (plan.incomparable.empty() && !any)
     plan.incomparable =
-        "none of the requested kinds is equal on replicas; with merged ranks, weights, their gradients and "
+        "none of the requested kinds is equal on replicas; with merged ranks, weights, their "
+        "gradients and "
         "optimizer state can be compared";
   return Status::Ok();
 }
@@ -82,7 +85,8 @@ StepAttempts InCommon(const Steps& steps_a, const Steps& steps_b) {
   StepAttempts common;
   for (const auto& [step, attempt] : steps_a) {
     const auto other = steps_b.find(step);
-    if (other != steps_b.end()) common.emplace_hint(common.end(), step, std::pair(attempt, other->second));
+    if (other != steps_b.end())
+      common.emplace_hint(common.end(), step, std::pair(attempt, other->second));
   }
   return common;
 }
@@ -90,13 +94,14 @@ StepAttempts InCommon(const Steps& steps_a, const Steps& steps_b) {
 void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const Steps& steps_b,
                  const DiffRequest& request, DiffPlan& plan) {
   plan.steps = InCommon(steps_a, steps_b);
-  const std::string has = a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
+  const std::string has =
+      a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
   if (plan.steps.empty()) {
     plan.incomparable =
         "no step in common: " + has + (request.steps.empty() ? "" : " among the requested steps");
   } else if (steps_a.size() + steps_b.size() > 2 * plan.steps.size()) {
-    plan.notes.push_back("steps differ: " + has + "; compared the " + std::to_string(plan.steps.size()) +
-                         " that both have");
+    plan.notes.push_back("steps differ: " + has + "; compared the " +
+                         std::to_string(plan.steps.size()) + " that both have");
   }
 }
 
@@ -144,10 +149,12 @@ Status FindKinds(RunView& view, const std::vector<RankPair>& ranks, std::uint32_
 }
 
 // Reads the first rank only, because a program's watches leave out the same modules on all ranks.
-void FindLeftOut(const RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side,
-                 const std::set<std::size_t>& attempts, DiffPlan& plan) {
+void FindLeftOut(const RunView& view, const std::vector<RankPair>& ranks,
+                 std::uint32_t RankPair::*side, const std::set<std::size_t>& attempts,
+                 DiffPlan& plan) {
   for (const std::size_t attempt : attempts) {
-    const auto meta = ranks.empty() ? view.ranks(attempt).end() : view.ranks(attempt).find(ranks[0].*side);
+    const auto meta =
+        ranks.empty() ? view.ranks(attempt).end() : view.ranks(attempt).find(ranks[0].*side);
     if (meta == view.ranks(attempt).end()) continue;
     const std::string left_out = RecordingPolicy(meta->second.info.config).LeavesOut();
     if (left_out.empty()) continue;
@@ -157,8 +164,8 @@ void FindLeftOut(const RunView& view, const std::vector<RankPair>& ranks, std::u
   }
 }
 
-// A kind that one run never recorded was not requested there. This is not a divergence, but a note reports
-// it.
+// A kind that one run never recorded was not requested there. This is not a divergence, but a note
+// reports it.
 Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
   ReadCataloguesOf(a, b, plan);
   std::set<std::size_t> attempts_a, attempts_b;
@@ -175,12 +182,14 @@ Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
   for (std::size_t kind = 1; kind < kKindCount; ++kind) {
     if (plan.kinds_a[kind] == plan.kinds_b[kind] || !plan.wanted[kind]) continue;
     plan.notes.push_back("only " + (plan.kinds_a[kind] ? a : b).run() + " recorded " +
-                         std::string(Name(static_cast<Kind>(kind))) + "; that kind was not compared");
+                         std::string(Name(static_cast<Kind>(kind))) +
+                         "; that kind was not compared");
   }
   return Status::Ok();
 }
 
-// The policies of a run's compared ranks in these attempts, each distinct one once: ranks agree on their steps.
+// The policies of a run's compared ranks in these attempts, each distinct one once: ranks agree on
+// their steps.
 class Policies {
  public:
   Policies(const RunView& view, const std::vector<RankPair>& ranks, std::uint32_t RankPair::*side)
@@ -213,7 +222,9 @@ void FindFull(const RunView& a, const RunView& b, DiffPlan& plan) {
   std::vector<std::uint64_t> full;
   bool budget = false;
   for (const auto& [step, attempts] : plan.steps) {
-    const auto in_full = [step = step](const RecordingPolicy& policy) { return policy.InFull(step); };
+    const auto in_full = [step = step](const RecordingPolicy& policy) {
+      return policy.InFull(step);
+    };
     const auto& policies_a = of_a.Of(attempts.first);
     const auto& policies_b = of_b.Of(attempts.second);
     budget = budget || !policies_a.empty() || !policies_b.empty();
@@ -244,7 +255,8 @@ void NoteLossesAndLife(const RunView& view, const IsStreamOpen& is_stream_open, 
     plan.notes.push_back("agents of " + view.run() + " lost " + std::to_string(dropped) +
                          " records; missing records may be lost ones and not divergences");
   }
-  if (running) plan.notes.push_back(view.run() + " is still running; later steps are not in this answer");
+  if (running)
+    plan.notes.push_back(view.run() + " is still running; later steps are not in this answer");
 }
 
 }  // namespace
@@ -261,7 +273,8 @@ std::optional<std::string> WhyNotRecorded(const RunView& a, const RunView& b, co
     const bool optimizer = def.key.kind == Kind::kWeight && def.key.mode == Mode::kTrain;
     if (!lacking.modes[static_cast<std::size_t>(def.key.kind)][mode])
       return dump +
-             (optimizer ? "weights after an update" : kind + " in mode " + std::string(Name(def.key.mode))) +
+             (optimizer ? "weights after an update"
+                        : kind + " in mode " + std::string(Name(def.key.mode))) +
              "; not compared";
     if (def.depth == 1)
       return dump + "the model as a whole; " + Printable(def.key.name) + " was not compared";
@@ -277,9 +290,9 @@ Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
                           const IsStreamOpen& is_stream_open) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
   if (request.tolerance && !(std::isfinite(*request.tolerance) && *request.tolerance >= 0)) {
-    return Status(
-        Code::kInvalidArgument,
-        "diff: tolerance is not a finite number of at least 0; expected a relative L2 such as 1e-3");
+    return Status(Code::kInvalidArgument,
+                  "diff: tolerance is not a finite number of at least 0; expected a relative L2 "
+                  "such as 1e-3");
   }
   DiffPlan plan;
   ChooseKinds(request, plan);

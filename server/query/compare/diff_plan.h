@@ -25,26 +25,26 @@ struct RecordedKinds {
 struct DiffPlan {
   std::vector<RankPair> ranks;  // ascending; unless ranks are merged, each with itself
   StepAttempts steps;
-  // Steps that both runs have, also those that were not asked for. What they left behind explains the first
-  // steps that are compared.
+  // Steps that both runs have, also those that were not asked for. What they left behind explains
+  // the first steps that are compared.
   StepAttempts stored;
   std::array<bool, kKindCount> wanted{};              // by kind
   std::array<bool, kKindCount> kinds_a{}, kinds_b{};  // ever recorded
   RecordedKinds recorded_a, recorded_b;
   bool losses = true;  // whether losses are compared
-  // "a was recorded with include=blocks.*": why something may have been computed in between that no record
-  // shows; empty: nothing is known to be left out.
+  // "a was recorded with include=blocks.*": why something may have been computed in between that no
+  // record shows; empty: nothing is known to be left out.
   std::string left_out;
-  // Under an overhead budget of a run: the steps that both recorded in full; of the others, only losses and
-  // batches are compared. Absent: there was no budget.
+  // Under an overhead budget of a run: the steps that both recorded in full; of the others, only
+  // losses and batches are compared. Absent: there was no budget.
   std::optional<std::vector<std::uint64_t>> full;
   std::vector<std::string> notes;
   std::string incomparable;  // why nothing can be compared; empty if something can
 };
 
-// Why the absence of `def` in one run means nothing: one run is an import of a dump, and its tool (or the
-// agent) never records such a tensor. One sentence, the same for all such tensors; empty if the absence
-// counts. `of_b`: B has the tensor. `seen`: the other run has recorded it in some step.
+// Why the absence of `def` in one run means nothing: one run is an import of a dump, and its tool
+// (or the agent) never records such a tensor. One sentence, the same for all such tensors; empty if
+// the absence counts. `of_b`: B has the tensor. `seen`: the other run has recorded it in some step.
 std::optional<std::string> WhyNotRecorded(const RunView& a, const RunView& b, const DiffPlan& plan,
                                           const TensorDef& def, bool of_b, bool seen);
 

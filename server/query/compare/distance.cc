@@ -37,12 +37,13 @@ bool Comparable(const Observation& a, const Observation& b, Statistic statistic)
 bool AtSamePlace(const Layout& a, const Layout& b) {
   const auto& x = a.placement;
   const auto& y = b.placement;
-  if (x && y) return x->boxes == y->boxes && x->ranges == y->ranges && x->global_shape == y->global_shape;
+  if (x && y)
+    return x->boxes == y->boxes && x->ranges == y->ranges && x->global_shape == y->global_shape;
   return (!x || IsWhole(View(*x))) && (!y || IsWhole(View(*y)));
 }
 
-// A lower bound of ||A - B|| / max(||A||, ||B||) that norms and means alone prove; 0 below their own
-// accuracy. A sketch of few groups can miss a difference by cancellation; this cannot.
+// A lower bound of ||A - B|| / max(||A||, ||B||) that norms and means alone prove; 0 below their
+// own accuracy. A sketch of few groups can miss a difference by cancellation; this cannot.
 double ProvenDistance(const Observation& a, const Observation& b) {
   constexpr double kAccuracy = 1e-5;
   const double norm = std::max(a.stats->l2, b.stats->l2);
@@ -51,9 +52,10 @@ double ProvenDistance(const Observation& a, const Observation& b) {
   return std::isfinite(proven) && proven > kAccuracy ? proven : 0;
 }
 
-// The squared estimate varies by about sqrt(2/k + 2/G), G: groups of 16 elements that differ. G is not known;
-// it is at most the tensor's groups, and those are taken. Quantiles at two standard deviations after Wilson
-// and Hilferty. The true value cannot be above 2, nor below what norms and means prove.
+// The squared estimate varies by about sqrt(2/k + 2/G), G: groups of 16 elements that differ. G is
+// not known; it is at most the tensor's groups, and those are taken. Quantiles at two standard
+// deviations after Wilson and Hilferty. The true value cannot be above 2, nor below what norms and
+// means prove.
 void SetInterval(Distance& distance, const Observation& a, double proven) {
   const double groups = std::max(1.0, std::ceil(FiniteCount(a) / 16));
   const double spread = 2.0 / 9.0 * (1.0 / static_cast<double>(a.sketch.size()) + 1.0 / groups);
@@ -75,7 +77,8 @@ double SquaredDifferences(std::span<const double> a, std::span<const double> b) 
   double sums[kSums] = {};
   std::size_t i = 0;
   for (; i + kSums <= a.size(); i += kSums) {
-    for (std::size_t j = 0; j < kSums; ++j) sums[j] += (a[i + j] - b[i + j]) * (a[i + j] - b[i + j]);
+    for (std::size_t j = 0; j < kSums; ++j)
+      sums[j] += (a[i + j] - b[i + j]) * (a[i + j] - b[i + j]);
   }
   for (; i < a.size(); ++i) sums[0] += (a[i] - b[i]) * (a[i] - b[i]);
   double all = 0;
@@ -83,13 +86,14 @@ double SquaredDifferences(std::span<const double> a, std::span<const double> b) 
   return all;
 }
 
-// For values whose squares are far from overflow and underflow, which is nearly always so. Empty otherwise:
-// the caller scales the values, or norms and means decide.
+// For values whose squares are far from overflow and underflow, which is nearly always so. Empty
+// otherwise: the caller scales the values, or norms and means decide.
 std::optional<Distance> MeasureSketchQuickly(const Observation& a, const Observation& b) {
   constexpr double kSmallest = 1e-200, kLargest = 1e200, kClearly = 1 - 1e-9;
   const double squares = SquaredDifferences(a.sketch, b.sketch);
   const double norm = std::max(a.stats->l2, b.stats->l2);
-  if (!(squares > kSmallest && squares < kLargest && norm > 0 && norm < kLargest)) return std::nullopt;
+  if (!(squares > kSmallest && squares < kLargest && norm > 0 && norm < kLargest))
+    return std::nullopt;
   const double of_norms = a.stats->l2 - b.stats->l2, of_means = a.stats->mean - b.stats->mean;
   const double proven = std::max(of_norms * of_norms, FiniteCount(a) * of_means * of_means);
   if (!(proven < squares * kClearly)) return std::nullopt;
@@ -139,28 +143,32 @@ double Rms(const Observation& o) {
   return o.layout->Trusts(Statistic::kL2) && count > 0 ? o.stats->l2 / std::sqrt(count) : 0;
 }
 
-// For statistics that both sides have, all of them, and whose squares are far from overflow and underflow, which is
-// nearly always so. Empty otherwise: then each is looked at by itself.
+// For statistics that both sides have, all of them, and whose squares are far from overflow and
+// underflow, which is nearly always so. Empty otherwise: then each is looked at by itself.
 std::optional<double> MeasureStatisticsQuickly(const Observation& of_a, const Observation& of_b) {
-  constexpr std::uint32_t kUsed = BitOf(Statistic::kL2) | BitOf(Statistic::kMean) | BitOf(Statistic::kStd) |
-                                  BitOf(Statistic::kMin) | BitOf(Statistic::kMax);
+  constexpr std::uint32_t kUsed = BitOf(Statistic::kL2) | BitOf(Statistic::kMean) |
+                                  BitOf(Statistic::kStd) | BitOf(Statistic::kMin) |
+                                  BitOf(Statistic::kMax);
   constexpr double kSmallest = 1e-150, kLargest = 1e150;
   const Layout &x = *of_a.layout, &y = *of_b.layout;
   if (((x.absent | x.untrusted | y.absent | y.untrusted) & kUsed) != 0) return std::nullopt;
   const TensorStats &a = *of_a.stats, &b = *of_b.stats;
   if (!a.has_finite || !b.has_finite) return std::nullopt;
   const double norm = std::max(std::abs(a.l2), std::abs(b.l2));
-  const double largest =
-      std::max(std::max(std::abs(a.min), std::abs(a.max)), std::max(std::abs(b.min), std::abs(b.max)));
-  const double rms = std::sqrt(std::max(a.mean * a.mean + a.std * a.std, b.mean * b.mean + b.std * b.std));
+  const double largest = std::max(std::max(std::abs(a.min), std::abs(a.max)),
+                                  std::max(std::abs(b.min), std::abs(b.max)));
+  const double rms =
+      std::sqrt(std::max(a.mean * a.mean + a.std * a.std, b.mean * b.mean + b.std * b.std));
   const auto is_usual = [](double value) { return value > kSmallest && value < kLargest; };
   // The sum of all is a number if each is; a maximum may not show one that is not.
   const double all = a.l2 + b.l2 + a.min + b.min + a.max + b.max + a.mean + b.mean + a.std + b.std;
-  if (!is_usual(norm) || !is_usual(largest) || !is_usual(rms) || !std::isfinite(all)) return std::nullopt;
+  if (!is_usual(norm) || !is_usual(largest) || !is_usual(rms) || !std::isfinite(all))
+    return std::nullopt;
   const double apart = std::max(std::abs(a.min - b.min), std::abs(a.max - b.max));
   const double of_values = std::max(std::abs(a.l2 - b.l2) / norm, apart / largest);
-  const double of_moments = std::max(std::abs(a.mean - b.mean) / rms,
-                                     std::abs(a.std - b.std) / std::max(std::max(a.std, b.std), 0.01 * rms));
+  const double of_moments =
+      std::max(std::abs(a.mean - b.mean) / rms,
+               std::abs(a.std - b.std) / std::max(std::max(a.std, b.std), 0.01 * rms));
   return std::max(of_values, of_moments);
 }
 
@@ -183,7 +191,9 @@ void MeasureStatistics(const Observation& of_a, const Observation& of_b, Distanc
   const double rms = std::max(Rms(of_a), Rms(of_b));
   if (both(Statistic::kL2)) take(RelativeDifference(a.l2, b.l2));
   if (both(Statistic::kMean)) {
-    const double scale = rms > 0 ? rms : largest > 0 ? largest : std::max(std::abs(a.mean), std::abs(b.mean));
+    const double scale = rms > 0       ? rms
+                         : largest > 0 ? largest
+                                       : std::max(std::abs(a.mean), std::abs(b.mean));
     take(Apart(a.mean, b.mean, scale));
   }
   // A nearly constant tensor's std is rounding noise: not measured against itself.
@@ -192,8 +202,8 @@ void MeasureStatistics(const Observation& of_a, const Observation& of_b, Distanc
   if (both(Statistic::kMax)) take(Apart(a.max, b.max, largest));
 }
 
-// If a count is not trusted, only "some or none" is compared: an importer whose source does not count NaN
-// stores 1 if there were some.
+// If a count is not trusted, only "some or none" is compared: an importer whose source does not
+// count NaN stores 1 if there were some.
 bool SameCount(const Observation& a, const Observation& b, Statistic statistic, std::uint64_t x,
                std::uint64_t y) {
   if (!a.layout->Has(statistic) || !b.layout->Has(statistic)) return true;
@@ -212,16 +222,17 @@ bool SameNonfinite(const Observation& a, const Observation& b) {
 }  // namespace
 
 bool IsUsualPair(const Layout& a, const Layout& b) {
-  constexpr std::uint32_t kUsed = BitOf(Statistic::kL2) | BitOf(Statistic::kMean) | BitOf(Statistic::kStd) |
-                                  BitOf(Statistic::kMin) | BitOf(Statistic::kMax) | BitOf(Statistic::kNan) |
-                                  BitOf(Statistic::kInf) | BitOf(Statistic::kInfSign) |
-                                  BitOf(Statistic::kHash);
+  constexpr std::uint32_t kUsed =
+      BitOf(Statistic::kL2) | BitOf(Statistic::kMean) | BitOf(Statistic::kStd) |
+      BitOf(Statistic::kMin) | BitOf(Statistic::kMax) | BitOf(Statistic::kNan) |
+      BitOf(Statistic::kInf) | BitOf(Statistic::kInfSign) | BitOf(Statistic::kHash);
   return ((a.absent | a.untrusted | b.absent | b.untrusted) & kUsed) == 0 && a.dtype == b.dtype &&
          a.hash_kind == b.hash_kind && a.shape == b.shape && AtSamePlace(a, b);
 }
 
 double FiniteCount(const Observation& o) {
-  const double components = static_cast<double>(o.stats->numel) * (IsComplex(o.layout->dtype) ? 2 : 1);
+  const double components =
+      static_cast<double>(o.stats->numel) * (IsComplex(o.layout->dtype) ? 2 : 1);
   return components - static_cast<double>(o.stats->nan) - static_cast<double>(o.stats->pos_inf) -
          static_cast<double>(o.stats->neg_inf);
 }
@@ -235,12 +246,13 @@ double RelativeDifference(double a, double b) {
 
 namespace {
 
-// Measure, in place: a result that is copied right after it was written in pieces waits for those writes, which took a
-// fifteenth of a diff's time.
+// Measure, in place: a result that is copied right after it was written in pieces waits for those
+// writes, which took a fifteenth of a diff's time.
 void MeasureInto(const Observation& a, const Observation& b, bool interval, Distance& to) {
   const bool sketches = !a.sketch.empty() && a.sketch.size() == b.sketch.size() &&
-                        a.layout->hash_kind == b.layout->hash_kind && AtSamePlace(*a.layout, *b.layout) &&
-                        a.stats->has_finite && b.stats->has_finite;
+                        a.layout->hash_kind == b.layout->hash_kind &&
+                        AtSamePlace(*a.layout, *b.layout) && a.stats->has_finite &&
+                        b.stats->has_finite;
   if (sketches) {
     const Distance distance = MeasureSketch(a, b, interval);
     if (std::isfinite(distance.value)) {  // float32 sums may have overflowed
@@ -286,8 +298,8 @@ namespace {
 
 // Whether anything tells about the values of both sides.
 bool HaveValuesInCommon(const Observation& a, const Observation& b) {
-  constexpr Statistic kValues[] = {Statistic::kMin, Statistic::kMax, Statistic::kMean, Statistic::kStd,
-                                   Statistic::kL2};
+  constexpr Statistic kValues[] = {Statistic::kMin, Statistic::kMax, Statistic::kMean,
+                                   Statistic::kStd, Statistic::kL2};
   return std::any_of(std::begin(kValues), std::end(kValues),
                      [&](Statistic statistic) { return Comparable(a, b, statistic); });
 }
@@ -320,11 +332,12 @@ void WeighByNoise(double noise, bool allows, Comparison& comparison) {
   comparison.reason = Reason::kUnspecified;
 }
 
-Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact,
-                   bool interval) {
+Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance,
+                   bool exact, bool interval) {
   Comparison result;
   const bool same_dtype = a.layout->dtype == b.layout->dtype;
-  const bool hashes = Comparable(a, b, Statistic::kHash) && a.layout->hash_kind == b.layout->hash_kind &&
+  const bool hashes = Comparable(a, b, Statistic::kHash) &&
+                      a.layout->hash_kind == b.layout->hash_kind &&
                       AtSamePlace(*a.layout, *b.layout);
   const bool shapes = Comparable(a, b, Statistic::kShape);
   if (same_dtype && hashes && a.stats->hash == b.stats->hash &&
@@ -339,12 +352,13 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
   };
   if (shapes && a.layout->shape != b.layout->shape) return diverged(Reason::kShape);
   if (!SameNonfinite(a, b)) {
-    result.distance =
-        Distance{.value = kInfinite, .kind = DistanceKind::kStatistics, .low = kInfinite, .high = kInfinite};
+    result.distance = Distance{
+        .value = kInfinite, .kind = DistanceKind::kStatistics, .low = kInfinite, .high = kInfinite};
     return diverged(Reason::kNonfinite);
   }
   const bool nothing_finite = !a.stats->has_finite && !b.stats->has_finite && same_dtype &&
-                              Comparable(a, b, Statistic::kNan) && Comparable(a, b, Statistic::kInf);
+                              Comparable(a, b, Statistic::kNan) &&
+                              Comparable(a, b, Statistic::kInf);
   if (nothing_finite && !hashes) {  // the same number of NaN and infinities, and nothing else
     result.without_hash = true;
     return result;

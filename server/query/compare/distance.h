@@ -19,27 +19,27 @@ struct Distance {
   // of a confidence
 };
 
-// The relative L2 norm of the difference. With sketches of the same width and definition (hash kind) on both
-// sides: ||sA - sB|| / max(||A||, ||B||); the square of the numerator is an unbiased estimate of ||A - B||^2.
-// Otherwise the largest of |l2A-l2B|/l2, |meanA-meanB|/rms, |stdA-stdB|/std, |minA-minB|/absmax,
-// |maxA-maxB|/absmax, each divided by the larger side's value, over the statistics that both sides have and
-// trust; 0/0 is 0, x/0 infinite. Precondition: equal element counts. `interval`: also computes the likely
-// range.
+// The relative L2 norm of the difference. With sketches of the same width and definition (hash
+// kind) on both sides: ||sA - sB|| / max(||A||, ||B||); the square of the numerator is an unbiased
+// estimate of ||A - B||^2. Otherwise the largest of |l2A-l2B|/l2, |meanA-meanB|/rms,
+// |stdA-stdB|/std, |minA-minB|/absmax, |maxA-maxB|/absmax, each divided by the larger side's value,
+// over the statistics that both sides have and trust; 0/0 is 0, x/0 infinite. Precondition: equal
+// element counts. `interval`: also computes the likely range.
 Distance Measure(const Observation& a, const Observation& b, bool interval = true);
 
-// Whether Compare looks at records of these layouts as of most: they have all statistics that it uses and one hash kind,
-// and are of the same dtype, shape and place.
+// Whether Compare looks at records of these layouts as of most: they have all statistics that it
+// uses and one hash kind, and are of the same dtype, shape and place.
 bool IsUsualPair(const Layout& a, const Layout& b);
 
 // Number of components over which the moments are taken.
 double FiniteCount(const Observation& observation);
 
-// |a - b| / max(|a|, |b|). 0 for equal values, including two NaN and equal infinities; infinite if only one
-// is finite.
+// |a - b| / max(|a|, |b|). 0 for equal values, including two NaN and equal infinities; infinite if
+// only one is finite.
 double RelativeDifference(double a, double b);
 
-// The relative L2 distance that rounding alone may cause: of the coarser dtype (f64 1e-9, f32 1e-4, bf16
-// 2e-2, f16 5e-3, f8 1e-1). 0 for integers and bool, which are never rounded.
+// The relative L2 distance that rounding alone may cause: of the coarser dtype (f64 1e-9, f32 1e-4,
+// bf16 2e-2, f16 5e-3, f8 1e-1). 0 for integers and bool, which are never rounded.
 double DefaultTolerance(DType a, DType b);
 
 // kIncomparable: the two have no statistic in common (records of other tools).
@@ -51,21 +51,22 @@ struct Comparison {
   std::optional<Distance> distance;      // absent if identical or of different shapes
   double tolerance = 0;
   std::optional<double> times_noise;  // distance divided by noise, if the noise is known and not 0
-  // identical or within tolerance, but without hashes on both sides, so equality of the bits is unknown
+  // identical or within tolerance, but without hashes on both sides, so equality of the bits is
+  // unknown
   bool without_hash = false;
 };
 
-// `tolerance`: the user's; then only values count, so that a move to a lower precision can be judged. Absent:
-// the tolerance follows from the dtypes, and different dtypes diverge. `exact`: any difference in bits
-// diverges.
-Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance, bool exact,
-                   bool interval = true);
+// `tolerance`: the user's; then only values count, so that a move to a lower precision can be
+// judged. Absent: the tolerance follows from the dtypes, and different dtypes diverge. `exact`: any
+// difference in bits diverges.
+Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance,
+                   bool exact, bool interval = true);
 
 // That of records which are not identical, if it is finite.
 std::optional<double> MeasuredDistance(const Comparison& comparison);
 
-// Notes how many times the noise, the distance between equivalent runs (0: unknown), a difference is. `allows`: takes back
-// a divergence in size that is at most kNoiseFactor times the noise.
+// Notes how many times the noise, the distance between equivalent runs (0: unknown), a difference
+// is. `allows`: takes back a divergence in size that is at most kNoiseFactor times the noise.
 void WeighByNoise(double noise, bool allows, Comparison& comparison);
 
 }  // namespace statcollect::query

@@ -22,7 +22,8 @@ bool AreInOrder(const Shape& a, const Shape& b) {
   if (a.size() != b.size() || a.size() < 2) return a == b;
   if (!std::equal(a.begin() + 2, a.end(), b.begin() + 2)) return false;
   const bool one = a[0] == 1 || a[1] == 1;
-  if (a[0] == b[1] && a[1] == b[0]) return one;  // exchanged, unless both are equal: then nobody knows
+  if (a[0] == b[1] && a[1] == b[0])
+    return one;  // exchanged, unless both are equal: then nobody knows
   return a[0] == b[0] && a[1] == b[1];
 }
 
@@ -31,7 +32,9 @@ std::uint64_t Padding(const Combined& longer, const Combined& shorter) {
   const Shape &x = longer.layout.shape, &y = shorter.layout.shape;
   if (!longer.layout.Has(Statistic::kShape) || !shorter.layout.Has(Statistic::kShape)) return 0;
   if (x.empty() || x.size() != y.size() || x[0] <= y[0]) return 0;
-  return std::equal(x.begin() + 1, x.end(), y.begin() + 1) ? longer.stats.numel - shorter.stats.numel : 0;
+  return std::equal(x.begin() + 1, x.end(), y.begin() + 1)
+             ? longer.stats.numel - shorter.stats.numel
+             : 0;
 }
 
 // In the last dimension, as in logits.
@@ -74,7 +77,8 @@ void RemoveZeros(std::uint64_t padding, const Shape& shape, Combined& side) {
   const double squares = (stats.std * stats.std + stats.mean * stats.mean) * (count / left);
   stats.mean *= count / left;
   stats.std = std::sqrt(std::max(0.0, squares - stats.mean * stats.mean));
-  if (stats.min == 0) SetAbsent(side, BitOf(Statistic::kMin));  // the smallest value beside the padding?
+  if (stats.min == 0)
+    SetAbsent(side, BitOf(Statistic::kMin));  // the smallest value beside the padding?
   if (stats.max == 0) SetAbsent(side, BitOf(Statistic::kMax));
 }
 
@@ -86,7 +90,8 @@ void Unpad(Combined& longer, Combined& shorter) {
   }
   const std::uint64_t padding = Padding(longer, shorter);
   if (padding == 0) return;
-  const bool counted = longer.layout.Trusts(Statistic::kZero) && shorter.layout.Trusts(Statistic::kZero);
+  const bool counted =
+      longer.layout.Trusts(Statistic::kZero) && shorter.layout.Trusts(Statistic::kZero);
   // If they were not all zeros, the vocabulary's own rows would hold as many zeros more.
   if (counted && longer.stats.zero >= shorter.stats.zero + padding && longer.stats.numel > padding)
     return RemoveZeros(padding, shorter.layout.shape, longer);
@@ -100,8 +105,8 @@ void DropPlaces(Combined& side) {
   side.layout.placement.reset();
 }
 
-// One of equal numbers, such as the optimizer's count of steps for each of the parts: the one that `other` is
-// not, if they differ.
+// One of equal numbers, such as the optimizer's count of steps for each of the parts: the one that
+// `other` is not, if they differ.
 const Observation* OfNumbers(std::span<const Observation> parts, const Observation& other) {
   if (other.stats->numel != 1) return nullptr;
   const Observation* number = &parts.front();
@@ -114,10 +119,12 @@ const Observation* OfNumbers(std::span<const Observation> parts, const Observati
 
 FusedPair FuseParts(std::span<const Observation> a, std::span<const Observation> b) {
   if (b.size() == 1) {
-    if (const Observation* const number = OfNumbers(a, b.front())) return {Whole(*number), Whole(b.front())};
+    if (const Observation* const number = OfNumbers(a, b.front()))
+      return {Whole(*number), Whole(b.front())};
   }
   if (a.size() == 1) {
-    if (const Observation* const number = OfNumbers(b, a.front())) return {Whole(a.front()), Whole(*number)};
+    if (const Observation* const number = OfNumbers(b, a.front()))
+      return {Whole(a.front()), Whole(*number)};
   }
   FusedPair pair{Combine(a), Combine(b)};
   const Observation& single = b.size() == 1 ? b.front() : a.front();
@@ -129,15 +136,17 @@ FusedPair FuseParts(std::span<const Observation> a, std::span<const Observation>
 
 }  // namespace
 
-FusedPair Fuse(const NameRelation& relation, std::span<const Observation> a, std::span<const Observation> b) {
+FusedPair Fuse(const NameRelation& relation, std::span<const Observation> a,
+               std::span<const Observation> b) {
   if (a.size() > 1 || b.size() > 1) return FuseParts(a, b);
   FusedPair pair{Whole(a.front()), Whole(b.front())};
   if (relation.padded) {
     Unpad(pair.a, pair.b);
     Unpad(pair.b, pair.a);
   }
-  const bool in_order = !relation.any_order &&
-                        (!relation.sequence_first || AreInOrder(pair.a.layout.shape, pair.b.layout.shape));
+  const bool in_order =
+      !relation.any_order &&
+      (!relation.sequence_first || AreInOrder(pair.a.layout.shape, pair.b.layout.shape));
   if (!in_order) {
     DropPlaces(pair.a);
     DropPlaces(pair.b);

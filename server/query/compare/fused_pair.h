@@ -1,5 +1,6 @@
-// Two sides whose elements do not lie at the same places: a fused module against its parts, another order of
-// dimensions or rows, a padded vocabulary. What can be compared of them is made comparable.
+// Two sides whose elements do not lie at the same places: a fused module against its parts, another
+// order of dimensions or rows, a padded vocabulary. What can be compared of them is made
+// comparable.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_FUSED_PAIR_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_FUSED_PAIR_H_
 
@@ -16,12 +17,14 @@ struct FusedPair {
   Combined a, b;
 };
 
-// Hash and sketch remain where each element has the same index on both sides: the dimensions in another order
-// are of size 1 (a batch of one sequence), or rows of zeros at the end are all that one side has more. Otherwise
-// the sides have statistics of all their elements, whatever their order. A padded side whose additional rows are
-// not zero has no statistics at all, because theirs cannot be told from the others'. Both sides get the shape of
-// the one that is a single tensor, if they have as many elements. Precondition: no side is empty.
-FusedPair Fuse(const NameRelation& relation, std::span<const Observation> a, std::span<const Observation> b);
+// Hash and sketch remain where each element has the same index on both sides: the dimensions in
+// another order are of size 1 (a batch of one sequence), or rows of zeros at the end are all that
+// one side has more. Otherwise the sides have statistics of all their elements, whatever their
+// order. A padded side whose additional rows are not zero has no statistics at all, because theirs
+// cannot be told from the others'. Both sides get the shape of the one that is a single tensor, if
+// they have as many elements. Precondition: no side is empty.
+FusedPair Fuse(const NameRelation& relation, std::span<const Observation> a,
+               std::span<const Observation> b);
 
 // The parts of a side that a step has, given all of its records by id.
 std::vector<Observation> PartsOf(std::span<const std::uint32_t> ids,

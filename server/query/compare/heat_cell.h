@@ -10,12 +10,13 @@
 
 namespace statcollect::query {
 
-// A greater level is a greater difference, so that the maximum of several cells stands for all of them.
-// Between the bounds, 16 levels are a factor of ten in distance / tolerance.
+// A greater level is a greater difference, so that the maximum of several cells stands for all of
+// them. Between the bounds, 16 levels are a factor of ten in distance / tolerance.
 inline constexpr std::uint8_t kHeatNoData = 0;
 inline constexpr std::uint8_t kHeatIdentical = 1;
-inline constexpr std::uint8_t kHeatWithinMin = 2, kHeatWithinMax = 126;  // 126: just below the tolerance
-inline constexpr std::uint8_t kHeatMissing = 127;                        // only one run has it
+inline constexpr std::uint8_t kHeatWithinMin = 2,
+                              kHeatWithinMax = 126;  // 126: just below the tolerance
+inline constexpr std::uint8_t kHeatMissing = 127;    // only one run has it
 inline constexpr std::uint8_t kHeatDivergedMin = 128,
                               kHeatDivergedMax = 255;  // 128: just above the tolerance
 
@@ -23,10 +24,13 @@ inline constexpr std::uint8_t kHeatDivergedMin = 128,
 inline std::uint8_t HeatLevel(double distance, double tolerance, bool diverged) {
   constexpr double kLevelsADecade = 16;
   const double decades = std::log10(distance) - std::log10(tolerance);  // NaN: 0 of 0
-  const double levels = std::isnan(decades) ? 0 : std::clamp(kLevelsADecade * decades, -1000.0, 1000.0);
-  const int level = static_cast<int>(std::lround(levels)) + (diverged ? kHeatDivergedMin : kHeatWithinMax);
-  return static_cast<std::uint8_t>(diverged ? std::clamp<int>(level, kHeatDivergedMin, kHeatDivergedMax)
-                                            : std::clamp<int>(level, kHeatWithinMin, kHeatWithinMax));
+  const double levels =
+      std::isnan(decades) ? 0 : std::clamp(kLevelsADecade * decades, -1000.0, 1000.0);
+  const int level =
+      static_cast<int>(std::lround(levels)) + (diverged ? kHeatDivergedMin : kHeatWithinMax);
+  return static_cast<std::uint8_t>(diverged
+                                       ? std::clamp<int>(level, kHeatDivergedMin, kHeatDivergedMax)
+                                       : std::clamp<int>(level, kHeatWithinMin, kHeatWithinMax));
 }
 
 inline std::uint8_t HeatLevel(const Comparison& judged) {

@@ -19,17 +19,22 @@ class BlockCursor {
       : scan_(view.Scan(attempt, rank, steps)) {
     Advance();
   }
-  // The head of the next block of the step; nullptr if there is none. Skips blocks of earlier steps.
+  // The head of the next block of the step; nullptr if there is none. Skips blocks of earlier
+  // steps.
   const BlockHead* Peek(std::uint64_t step) {
     while (there_ && scan_->head().step < step) Advance();
     return there_ && scan_->head().step == step ? &scan_->head() : nullptr;
   }
   void Skip() { Advance(); }
-  bool Load(bool sketches, StatColumns* columns) { return AdvanceIf(scan_->Load(sketches, columns)); }
+  bool Load(bool sketches, StatColumns* columns) {
+    return AdvanceIf(scan_->Load(sketches, columns));
+  }
   bool LoadHashes(HashColumns* columns) { return AdvanceIf(scan_->LoadHashes(columns)); }
   // Of the next block, which stays the next one: see StatScan::Columns.
   const NumberColumns* Columns() { return there_ ? scan_->Columns() : nullptr; }
-  const NumberColumns* Numbers(NumberSet wanted) { return there_ ? scan_->Numbers(wanted) : nullptr; }
+  const NumberColumns* Numbers(NumberSet wanted) {
+    return there_ ? scan_->Numbers(wanted) : nullptr;
+  }
   const Status& status() const { return scan_->status(); }
 
  private:
@@ -53,8 +58,8 @@ class LoadedStep {
     return blocks_[count_++];
   }
   std::span<const StatColumns> blocks() const { return std::span(blocks_).first(count_); }
-  // Call after all blocks were added and before any function below. `catalogue` defines all ids in the
-  // blocks.
+  // Call after all blocks were added and before any function below. `catalogue` defines all ids in
+  // the blocks.
   void Index(const RankCatalogue& catalogue);
   bool Has(std::uint32_t id) const { return places_[id].generation == generation_; }
   // Precondition: Has(id).

@@ -25,24 +25,26 @@ using LossName = std::pair<std::string, std::uint32_t>;  // and its micro-batch
 
 LossName NameOf(const ScalarRecord& scalar) { return {scalar.name, scalar.micro_batch}; }
 
-// Whether the words are a part of the text by themselves, in any case: "gen" in "gen/loss" and "loss_Gen",
-// not in "general_loss".
+// Whether the words are a part of the text by themselves, in any case: "gen" in "gen/loss" and
+// "loss_Gen", not in "general_loss".
 bool Names(std::string_view text, std::string_view words) {
   const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
   const auto same = [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
+    return std::tolower(static_cast<unsigned char>(x)) ==
+           std::tolower(static_cast<unsigned char>(y));
   };
   for (auto at = text.begin();; ++at) {
     at = std::search(at, text.end(), words.begin(), words.end(), same);
     if (at == text.end()) return false;
     const auto end = at + static_cast<std::ptrdiff_t>(words.size());
-    if ((at == text.begin() || !is_word(*(at - 1))) && (end == text.end() || !is_word(*end))) return true;
+    if ((at == text.begin() || !is_word(*(at - 1))) && (end == text.end() || !is_word(*end)))
+      return true;
   }
 }
 
-// The places of losses in a step of several segments. Candidates are the segments with a training forward
-// pass that update the model named in the loss's name; if there is none, all segments with a training forward
-// pass. A loss belongs to the last candidate in which it may have been computed.
+// The places of losses in a step of several segments. Candidates are the segments with a training
+// forward pass that update the model named in the loss's name; if there is none, all segments with
+// a training forward pass. A loss belongs to the last candidate in which it may have been computed.
 class LossSpots {
  public:
   LossSpots(std::span<const Observation> step, const StepOrder& order) {
@@ -63,8 +65,9 @@ class LossSpots {
     for (const auto& [model, segments] : updated_) {
       if (!model.empty() && Names(loss.name, model)) named.insert(segments.begin(), segments.end());
     }
-    const bool by_name = std::any_of(named.begin(), named.end(),
-                                     [&](std::uint32_t segment) { return forward_.contains(segment); });
+    const bool by_name = std::any_of(named.begin(), named.end(), [&](std::uint32_t segment) {
+      return forward_.contains(segment);
+    });
     std::optional<Spot> last;
     for (auto at = forward_.rbegin(); at != forward_.rend(); ++at) {
       const auto& [segment, passes] = *at;
@@ -94,7 +97,8 @@ std::vector<std::string> LossDiff::OnlyInB() const { return Minus(names_b_, name
 
 std::string LossDiff::FactorText(const std::string& run_a, const std::string& run_b) const {
   return "losses of " + run_b + " were multiplied by " + ShortNumber(*factor_) +
-         ": it cuts a batch into other parts than " + run_a + ", and its losses are those of a part";
+         ": it cuts a batch into other parts than " + run_a +
+         ", and its losses are those of a part";
 }
 
 bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRecord>& b) {
@@ -110,7 +114,8 @@ bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRe
   });
 }
 
-std::vector<Spot> SpotsOfLosses(std::span<const Observation> step, const std::vector<ScalarRecord>& losses) {
+std::vector<Spot> SpotsOfLosses(std::span<const Observation> step,
+                                const std::vector<ScalarRecord>& losses) {
   const StepOrder order(step);
   if (!order.HasSegments()) return {};
   const LossSpots spots(step, order);
@@ -169,10 +174,12 @@ Status LossDiff::ComparePair(const ScalarRecord& a, double b, const ReportOrder&
     return Status::Ok();
   }
   comparison.tolerance = context_.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
-  comparison.agreement = distance > comparison.tolerance ? Agreement::kDiverged : Agreement::kWithinTolerance;
-  if (comparison.agreement == Agreement::kDiverged && context_.noise != nullptr && !context_.exact) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto noise,
-                                 context_.noise->OfLoss(at.ranks.a, at.step, a.micro_batch, a.name));
+  comparison.agreement =
+      distance > comparison.tolerance ? Agreement::kDiverged : Agreement::kWithinTolerance;
+  if (comparison.agreement == Agreement::kDiverged && context_.noise != nullptr &&
+      !context_.exact) {
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto noise, context_.noise->OfLoss(at.ranks.a, at.step, a.micro_batch, a.name));
     WeighByNoise(noise, context_.noise_allows, comparison);
   }
   const bool diverged = comparison.agreement == Agreement::kDiverged;
@@ -189,8 +196,11 @@ Status LossDiff::ComparePair(const ScalarRecord& a, double b, const ReportOrder&
   row.segment = place.segment;
   row.a = ObservationSide{.value = a.value};
   row.b = ObservationSide{.value = b};
-  row.reason = !diverged ? Reason::kBitwise : std::isinf(distance) ? Reason::kNonfinite : Reason::kNumeric;
-  if (!(at.first_bitwise && at.first_bitwise->place < place)) at.first_bitwise = PlacedRow{place, row};
+  row.reason = !diverged              ? Reason::kBitwise
+               : std::isinf(distance) ? Reason::kNonfinite
+                                      : Reason::kNumeric;
+  if (!(at.first_bitwise && at.first_bitwise->place < place))
+    at.first_bitwise = PlacedRow{place, row};
   if (!diverged && !context_.exact) {
     ++at.tally.within_tolerance;
     return Status::Ok();

@@ -17,13 +17,14 @@ namespace statcollect::query {
 // Whether a loss that both have in the step differs.
 bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRecord>& b);
 
-// The position of each loss in the rank's step, as far as its records and the losses' names show; empty if
-// the step has one segment. `step`: all its records, in the order of execution.
-std::vector<Spot> SpotsOfLosses(std::span<const Observation> step, const std::vector<ScalarRecord>& losses);
+// The position of each loss in the rank's step, as far as its records and the losses' names show;
+// empty if the step has one segment. `step`: all its records, in the order of execution.
+std::vector<Spot> SpotsOfLosses(std::span<const Observation> step,
+                                const std::vector<ScalarRecord>& losses);
 
-// What B's loss is to be multiplied by, since it may have been logged for one of the parts that B cuts a batch into: one of
-// the context's factors if the losses agree with it within rounding, else 1. A loss that is wrong by such a factor in
-// training, too, shows in the gradients.
+// What B's loss is to be multiplied by, since it may have been logged for one of the parts that B
+// cuts a batch into: one of the context's factors if the losses agree with it within rounding,
+// else 1. A loss that is wrong by such a factor in training, too, shows in the gradients.
 double LossFactor(const DiffContext& context, double a, double b);
 
 // Not thread-safe. Context is borrowed.
@@ -31,14 +32,16 @@ class LossDiff {
  public:
   explicit LossDiff(const DiffContext& context) : context_(context) {}
 
-  // Adds to the findings' tally, rows and first bitwise difference. If a loss was logged several times in a
-  // step, the first is compared with the first, the second with the second, and so on.
+  // Adds to the findings' tally, rows and first bitwise difference. If a loss was logged several
+  // times in a step, the first is compared with the first, the second with the second, and so on.
   Status Compare(RankStepFindings& at);
 
   // Names that only one run has.
   std::vector<std::string> OnlyInA() const;
   std::vector<std::string> OnlyInB() const;
-  std::uint64_t alone() const { return alone_; }  // number of losses without counterpart in their step
+  std::uint64_t alone() const {
+    return alone_;
+  }  // number of losses without counterpart in their step
   std::optional<double> factor() const { return factor_; }  // by which losses of B were multiplied
   // One sentence about it. Precondition: there is one.
   std::string FactorText(const std::string& run_a, const std::string& run_b) const;
@@ -46,7 +49,8 @@ class LossDiff {
 
  private:
   // `place`: that of A, in the report.
-  Status ComparePair(const ScalarRecord& a, double b, const ReportOrder& place, RankStepFindings& at);
+  Status ComparePair(const ScalarRecord& a, double b, const ReportOrder& place,
+                     RankStepFindings& at);
 
   const DiffContext& context_;
   std::set<std::string> names_a_, names_b_, compared_;

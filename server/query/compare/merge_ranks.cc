@@ -14,7 +14,9 @@ namespace {
 constexpr int kStepsTried = 8;
 
 bool IsWeight(const Observation& seen) { return seen.def->key.kind == Kind::kWeight; }
-bool IsUpdated(const Observation& seen) { return IsWeight(seen) && seen.def->key.mode != Mode::kInit; }
+bool IsUpdated(const Observation& seen) {
+  return IsWeight(seen) && seen.def->key.mode != Mode::kInit;
+}
 bool IsGradient(const Observation& seen) { return seen.def->key.kind == Kind::kWeightGrad; }
 
 // Elements of two ranks' tensors of one identity; `alone`: of those that only the first rank has.
@@ -40,7 +42,8 @@ Elements CompareElements(const StepData& first, const StepData& other, const Wan
       elements.alone += size;
       continue;
     }
-    const Comparison comparison = Compare(seen, *found->second, {}, /*exact=*/false, /*interval=*/false);
+    const Comparison comparison =
+        Compare(seen, *found->second, {}, /*exact=*/false, /*interval=*/false);
     if (comparison.agreement == Agreement::kIncomparable) continue;
     (comparison.agreement == Agreement::kDiverged ? elements.other : elements.same) += size;
   }
@@ -69,23 +72,25 @@ class Confirmation {
   const std::string& no_replicas() const { return no_replicas_; }
 
  private:
-  bool Judge(const StepData& first, const StepData& other, std::uint32_t rank, std::uint32_t other_rank,
-             std::uint64_t step) {
+  bool Judge(const StepData& first, const StepData& other, std::uint32_t rank,
+             std::uint32_t other_rank, std::uint64_t step) {
     const Elements weights = CompareElements(first, other, IsWeight);
     if (weights.second_has_none || (!weights.any() && weights.alone == 0)) return false;
     if (weights.alone > weights.same + weights.other || !weights.MostlySame()) {
-      no_replicas_ =
-          "most weights of ranks " + std::to_string(rank) + " and " + std::to_string(other_rank) + " of " +
-          view_.run() + " are not the same in step " + std::to_string(step) +
-          ": they are not replicas; if they hold shards or stages of one model, write its layout (tp, "
-          "pp, dp) into the configuration; if they should be equal, statctl ranks shows where they differ";
+      no_replicas_ = "most weights of ranks " + std::to_string(rank) + " and " +
+                     std::to_string(other_rank) + " of " + view_.run() +
+                     " are not the same in step " + std::to_string(step) +
+                     ": they are not replicas; if they hold shards or stages of one model, write "
+                     "its layout (tp, "
+                     "pp, dp) into the configuration; if they should be equal, statctl ranks shows "
+                     "where they differ";
       return true;
     }
     // Replicas that make the same update of gradients of their own reduce them in the optimizer.
     const Elements gradients = CompareElements(first, other, IsGradient);
     const Elements updated = CompareElements(first, other, IsUpdated);
-    own_gradients_ =
-        own_gradients_ || (gradients.other > gradients.same && (updated.MostlySame() || !updated.any()));
+    own_gradients_ = own_gradients_ ||
+                     (gradients.other > gradients.same && (updated.MostlySame() || !updated.any()));
     return true;
   }
 
@@ -117,8 +122,10 @@ class Merger {
     Replicated(Kind::kWeightGrad) = !layout_a_.gradients_sharded && !layout_b_.gradients_sharded;
     Replicated(Kind::kOptimizerState) = !layout_a_.state_sharded && !layout_b_.state_sharded;
     for (const auto& [run, layout] : {std::pair(&a_, &layout_a_), std::pair(&b_, &layout_b_)}) {
-      for (const std::string& note : layout->notes) merged_.notes.push_back(run->run() + ": " + note);
-      for (const std::string& note : layout->sharded) merged_.notes.push_back(run->run() + ": " + note);
+      for (const std::string& note : layout->notes)
+        merged_.notes.push_back(run->run() + ": " + note);
+      for (const std::string& note : layout->sharded)
+        merged_.notes.push_back(run->run() + ": " + note);
     }
   }
 
@@ -130,7 +137,8 @@ class Merger {
       why = "each rank holds its own experts (expert parallelism): such ranks cannot be merged";
     } else if (layout_a_.places != layout_b_.places) {
       why = a_.run() + " divides its model over " + Parts(layout_a_) + ", " + b_.run() + " over " +
-            Parts(layout_b_) + ": only runs whose tensor and pipeline parallel sizes are equal can be merged";
+            Parts(layout_b_) +
+            ": only runs whose tensor and pipeline parallel sizes are equal can be merged";
     }
     return why.empty();
   }
@@ -142,14 +150,16 @@ class Merger {
     Confirmation confirmation(view, layout);
     bool confirmed = false;
     int tried = 0;
-    for (auto at = steps_.begin(); at != steps_.end() && !confirmed && tried < kStepsTried; ++at, ++tried) {
-      STATCOLLECT_ASSIGN_OR_RETURN(confirmed,
-                                   confirmation.Look(of_a ? at->second.first : at->second.second, at->first));
+    for (auto at = steps_.begin(); at != steps_.end() && !confirmed && tried < kStepsTried;
+         ++at, ++tried) {
+      STATCOLLECT_ASSIGN_OR_RETURN(
+          confirmed, confirmation.Look(of_a ? at->second.first : at->second.second, at->first));
     }
     if (!confirmed) {
-      merged_.notes.push_back("the first steps of " + view.run() +
-                              " do not have weights of all ranks, so it was not confirmed that its ranks "
-                              "are replicas");
+      merged_.notes.push_back(
+          "the first steps of " + view.run() +
+          " do not have weights of all ranks, so it was not confirmed that its ranks "
+          "are replicas");
     }
     if (merged_.incomparable.empty()) merged_.incomparable = confirmation.no_replicas();
     if (!confirmation.own_gradients() || !Replicated(Kind::kWeightGrad)) return Status::Ok();
@@ -168,16 +178,19 @@ class Merger {
       for (std::size_t i = 0; i < std::max(of_a.size(), of_b.size()); ++i)
         merged_.pairs.push_back({of_a[i % of_a.size()], of_b[i % of_b.size()]});
       if (group >= kGroupsTold) continue;
-      told += (group > 0 ? "; " : "") + RanksText(of_a) + " of " + a_.run() + " and " + RanksText(of_b) +
-              " of " + b_.run();
+      told += (group > 0 ? "; " : "") + RanksText(of_a) + " of " + a_.run() + " and " +
+              RanksText(of_b) + " of " + b_.run();
     }
     if (layout_a_.groups.size() > kGroupsTold) told += "; and so on";
     merged_.notes.push_back("ranks merged: " + told + " are replicas of each other");
-    std::sort(merged_.pairs.begin(), merged_.pairs.end(),
-              [](const RankPair& x, const RankPair& y) { return std::pair(x.a, x.b) < std::pair(y.a, y.b); });
+    std::sort(merged_.pairs.begin(), merged_.pairs.end(), [](const RankPair& x, const RankPair& y) {
+      return std::pair(x.a, x.b) < std::pair(y.a, y.b);
+    });
     merged_.notes.push_back(
-        "merged ranks: only what replicas have in common was compared; activations, batches and losses "
-        "depend on each rank's own data. Gradients and updates agree only if the ranks divide the same data "
+        "merged ranks: only what replicas have in common was compared; activations, batches and "
+        "losses "
+        "depend on each rank's own data. Gradients and updates agree only if the ranks divide the "
+        "same data "
         "in each step");
   }
 

@@ -1,4 +1,5 @@
-// Finds ranks of two runs that hold the same weights although the runs have different numbers of ranks.
+// Finds ranks of two runs that hold the same weights although the runs have different numbers of
+// ranks.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_MERGE_RANKS_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_MERGE_RANKS_H_
 
@@ -22,8 +23,10 @@ struct RankPair {
 };
 
 struct MergedRanks {
-  std::vector<RankPair> pairs;  // by A's rank, then B's; every rank of both runs is in at least one pair
-  std::array<bool, kKindCount> replicated{};  // kinds that replicas have in common; weights unless sharded
+  std::vector<RankPair>
+      pairs;  // by A's rank, then B's; every rank of both runs is in at least one pair
+  std::array<bool, kKindCount>
+      replicated{};  // kinds that replicas have in common; weights unless sharded
   std::vector<std::string> notes;
   std::string incomparable;  // why no ranks correspond; empty: `pairs` do
 };
@@ -31,10 +34,10 @@ struct MergedRanks {
 // Attempts of A and B, by step.
 using StepAttempts = std::map<std::uint64_t, std::pair<std::size_t, std::size_t>>;
 
-// The replicas that each run's configuration states (replicas.h), confirmed by the weights in the first of
-// `steps` that has some: in each group, at least half of the elements of every rank's weights must equal the
-// first rank's. Gradients that differ between ranks because they are reduced within the optimizer count as
-// not replicated. Reads at most one step of each rank.
+// The replicas that each run's configuration states (replicas.h), confirmed by the weights in the
+// first of `steps` that has some: in each group, at least half of the elements of every rank's
+// weights must equal the first rank's. Gradients that differ between ranks because they are reduced
+// within the optimizer count as not replicated. Reads at most one step of each rank.
 Result<MergedRanks> MergeRanks(RunView& a, RunView& b, const StepAttempts& steps);
 
 }  // namespace statcollect::query

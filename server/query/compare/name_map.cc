@@ -21,7 +21,8 @@ struct NameMap::Rule {
   mutable std::atomic<bool> matched{false}, used{false};  // by a name of A; by names of both runs
   std::unique_ptr<RE2> first;                             // null: a name
   std::string name;                                       // then this one
-  std::vector<std::string> more_a, b;  // rewritten with the groups of `first`, if it has any; no b: left out
+  std::vector<std::string> more_a,
+      b;  // rewritten with the groups of `first`, if it has any; no b: left out
   NameRelation relation;
   mutable std::once_flag taken_once;
   mutable std::string taken;  // a name of B that another name of A had already; written once
@@ -41,7 +42,8 @@ constexpr std::string_view kNothing = "-";
 constexpr char kExpected[] =
     "; expected PATTERN -> NAME, for example transformer\\.h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2";
 
-// Splits at commas outside of brackets and braces, which regular expressions use: "a{1,2}, b" has two parts.
+// Splits at commas outside of brackets and braces, which regular expressions use: "a{1,2}, b" has
+// two parts.
 std::vector<std::string> SplitNames(std::string_view text) {
   std::vector<std::string> parts(1);
   int depth = 0;
@@ -98,7 +100,8 @@ Status BadLine(std::size_t number, std::string_view line, const std::string& fou
 Result<NameMap> NameMap::Parse(std::string_view text) {
   if (text.size() > kBytesMax) {
     return Status(Code::kInvalidArgument, "map: found " + std::to_string(text.size()) +
-                                              " bytes; expected at most " + std::to_string(kBytesMax));
+                                              " bytes; expected at most " +
+                                              std::to_string(kBytesMax));
   }
   NameMap map;
   std::string known;
@@ -110,8 +113,9 @@ Result<NameMap> NameMap::Parse(std::string_view text) {
   std::size_t number = 0;
   while (!text.empty()) {
     std::string_view line = Trimmed(text.substr(0, text.find('\n')), kBlanks);
-    text.remove_prefix(
-        std::min(text.size(), text.find('\n') == std::string_view::npos ? text.size() : text.find('\n') + 1));
+    text.remove_prefix(std::min(text.size(), text.find('\n') == std::string_view::npos
+                                                 ? text.size()
+                                                 : text.find('\n') + 1));
     ++number;
     if (const std::size_t comment = line.find(" #"); comment != std::string_view::npos)
       line = Trimmed(line.substr(0, comment), kBlanks);
@@ -138,7 +142,8 @@ Status NameMap::Add(std::size_t number, std::string_view line) {
   const bool skips_a = b.size() == 1 && b.front() == kNothing,
              skips_b = a.size() == 1 && a.front() == kNothing;
   if ((skips_a && a.size() > 1) || (skips_b && b.size() > 1) || (skips_a && skips_b))
-    return BadLine(number, line, "found '-' with several names; expected one pattern on the other side");
+    return BadLine(number, line,
+                   "found '-' with several names; expected one pattern on the other side");
   if (skips_b) a.swap(b);
   rule->more_a.assign(std::make_move_iterator(a.begin() + 1), std::make_move_iterator(a.end()));
   if (!skips_a && !skips_b) rule->b = std::move(b);
@@ -155,7 +160,8 @@ Status NameMap::Add(std::size_t number, std::string_view line) {
     patterns_.push_back(rules_.size());
   }
   if (patterns_.size() + skips_b_.size() > kPatternsMax)
-    return BadLine(number, line, "found more than " + std::to_string(kPatternsMax) + " regular expressions");
+    return BadLine(number, line,
+                   "found more than " + std::to_string(kPatternsMax) + " regular expressions");
   rules_.push_back(std::move(rule));
   return Status::Ok();
 }
@@ -211,7 +217,8 @@ std::optional<NameMap::Names> NameMap::Find(const std::string& name_a, std::size
 bool NameMap::LeavesOut(const std::string& name_b) const {
   for (const std::size_t index : skips_b_) {
     const Rule& rule = *rules_[index];
-    if (rule.first == nullptr ? rule.name != name_b : !RE2::FullMatch(name_b, *rule.first)) continue;
+    if (rule.first == nullptr ? rule.name != name_b : !RE2::FullMatch(name_b, *rule.first))
+      continue;
     rule.used.store(true, std::memory_order_relaxed);
     return true;
   }
@@ -233,8 +240,9 @@ std::vector<std::string> NameMap::Unused(const std::string& run_a, const std::st
     const bool any = std::any_of(rules_.begin(), rules_.end(),
                                  [](const auto& rule) { return rule->used && !rule->b.empty(); });
     if (!any) {
-      sentences.push_back("map " + known_ + " has no effect: it knows none of the names that only one of " +
-                          run_a + " and " + run_b + " has; statctl map show " + known_ +
+      sentences.push_back("map " + known_ +
+                          " has no effect: it knows none of the names that only one of " + run_a +
+                          " and " + run_b + " has; statctl map show " + known_ +
                           " prints what it knows, and statctl map propose finds pairs by value");
     }
     return sentences;
@@ -254,7 +262,8 @@ std::vector<std::string> NameMap::Unused(const std::string& run_a, const std::st
     } else if (!rule->taken.empty()) {
       why = "'" + rule->taken + "' of " + run_b + " has been matched with another name of " + run_a;
     } else if (rule->matched) {
-      why = "the names that it makes of those of " + run_a + " are missing, or already matched, in " + run_b;
+      why = "the names that it makes of those of " + run_a +
+            " are missing, or already matched, in " + run_b;
     }
     sentences.push_back("map line " + std::to_string(rule->line) + " '" + rule->text +
                         (rule->used ? "' has effect only in part: " : "' has no effect: ") + why);

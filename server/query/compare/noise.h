@@ -10,15 +10,18 @@
 
 namespace statcollect::query {
 
-// Only a difference of more than this many times the noise (and beyond the dtype's rounding) counts.
+// Only a difference of more than this many times the noise (and beyond the dtype's rounding)
+// counts.
 inline constexpr double kNoiseFactor = 10;
 
-// Noise of run A's records: the largest distance (distance.h) between A and its repeats. Thread-safe.
+// Noise of run A's records: the largest distance (distance.h) between A and its repeats.
+// Thread-safe.
 class NoiseFloor {
  public:
   virtual ~NoiseFloor() = default;
   // For every activation that the rank recorded in the step, by A's id; 0 if unknown.
-  virtual Result<std::vector<double>> At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) = 0;
+  virtual Result<std::vector<double>> At(std::size_t attempt_a, std::uint32_t rank,
+                                         std::uint64_t step) = 0;
   // For a loss: relative difference; 0 if unknown.
   virtual Result<double> OfLoss(std::uint32_t rank, std::uint64_t step, std::uint32_t micro_batch,
                                 const std::string& name) = 0;

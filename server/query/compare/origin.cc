@@ -13,8 +13,8 @@
 namespace statcollect::query {
 namespace {
 
-// One forward pass (micro-batch and mode) of a rank while its tensors are walked in the order of execution.
-// Knows, for each module, what has been seen and what has diverged at and below it.
+// One forward pass (micro-batch and mode) of a rank while its tensors are walked in the order of
+// execution. Knows, for each module, what has been seen and what has diverged at and below it.
 class PassTree {
  public:
   explicit PassTree(std::string_view root) : root_(root) {}
@@ -67,9 +67,12 @@ class PassTree {
     const std::size_t dot = path.rfind('.');
     return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
   }
-  std::string_view PathOf(std::string_view name) const { return name == root_ ? std::string_view() : name; }
+  std::string_view PathOf(std::string_view name) const {
+    return name == root_ ? std::string_view() : name;
+  }
 
-  // The nearest enclosing module in which something else ran before, or whose own inputs were recorded.
+  // The nearest enclosing module in which something else ran before, or whose own inputs were
+  // recorded.
   bool InheritsFromBefore(std::string_view path) {
     while (!path.empty()) {
       const std::string_view parent = Parent(path);
@@ -86,12 +89,13 @@ class PassTree {
 
   std::string_view root_;
   std::unordered_map<std::string_view, Node> nodes_;
-  std::map<std::pair<std::string_view, std::uint32_t>, bool> inputs_;  // of a call: whether any diverged
+  std::map<std::pair<std::string_view, std::uint32_t>, bool>
+      inputs_;  // of a call: whether any diverged
 };
 
 // Identity of a row's tensor within a step.
-using RowIdentity = std::tuple<std::uint32_t, Kind, std::string_view, std::string_view, std::uint32_t,
-                               std::uint32_t, std::string_view>;
+using RowIdentity = std::tuple<std::uint32_t, Kind, std::string_view, std::string_view,
+                               std::uint32_t, std::uint32_t, std::string_view>;
 
 RowIdentity IdentityOf(std::uint32_t rank, const TensorKey& key) {
   return {rank, key.kind, key.name, key.output_path, key.micro_batch, key.call, Name(key.mode)};
@@ -108,7 +112,8 @@ std::set<RowIdentity> ForwardOrigins(const std::vector<ForwardTrace>& traces) {
     for (const ForwardPoint& point : trace.points) {
       PassTree& pass =
           passes.try_emplace({point.key->micro_batch, point.key->mode}, trace.root).first->second;
-      if (point.diverged && !pass.Inherits(*point.key)) origins.insert(IdentityOf(trace.rank, *point.key));
+      if (point.diverged && !pass.Inherits(*point.key))
+        origins.insert(IdentityOf(trace.rank, *point.key));
       pass.Add(*point.key, point.diverged);
     }
   }
@@ -118,7 +123,8 @@ std::set<RowIdentity> ForwardOrigins(const std::vector<ForwardTrace>& traces) {
 // Tracks what has diverged so far in the step, in report order.
 class StepState {
  public:
-  explicit StepState(const std::vector<ForwardTrace>& traces) : forward_origins_(ForwardOrigins(traces)) {
+  explicit StepState(const std::vector<ForwardTrace>& traces)
+      : forward_origins_(ForwardOrigins(traces)) {
     for (const ForwardTrace& trace : traces) {
       for (const ForwardPoint& point : trace.points) {
         if (point.key->mode == Mode::kTrain) passes_.insert({trace.rank, point.key->micro_batch});
@@ -147,8 +153,8 @@ class StepState {
                !grads_missing_.contains({row.rank, row.activation});
     }
   }
-  // A missing record does not explain values, because it may just not have been recorded. There are two
-  // exceptions: a training pass that only one run made, and a gradient that only one run has.
+  // A missing record does not explain values, because it may just not have been recorded. There are
+  // two exceptions: a training pass that only one run made, and a gradient that only one run has.
   void AddStructural(const Divergence& row) {
     if (row.stage == Stage::kGrad) grads_missing_.insert({row.rank, row.activation});
     if (row.stage != Stage::kForward || row.mode != Name(Mode::kTrain)) return;
@@ -170,14 +176,15 @@ class StepState {
 
  private:
   const std::set<RowIdentity> forward_origins_;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> passes_;  // rank and micro-batch of what both runs ran
+  std::set<std::pair<std::uint32_t, std::uint32_t>>
+      passes_;  // rank and micro-batch of what both runs ran
   std::optional<std::uint32_t>
       segment_;            // the first with a divergence: its update carries it into the later ones
   bool inputs_ = false;    // weights or batch, on any rank
   bool compute_ = false;   // forward, loss or backward, on any rank
   bool training_ = false;  // the same, not in evaluation
   bool grads_ = false;
-  std::set<std::uint32_t> forward_ranks_;                          // with a divergence in forward or loss
+  std::set<std::uint32_t> forward_ranks_;  // with a divergence in forward or loss
   std::set<std::pair<std::uint32_t, std::string>> grads_missing_;  // rank and weight
   std::set<std::pair<std::uint32_t, Stage>> begun_;
 };

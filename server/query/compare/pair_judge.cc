@@ -7,8 +7,10 @@ namespace statcollect::query {
 Comparison PairJudge::operator()(const Observation& a, const Observation& b, std::uint32_t id_a,
                                  bool interval) {
   Comparison comparison = Compare(a, b, context_.tolerance, context_.exact, interval);
-  const bool by_size = comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
-  if (context_.noise != nullptr && by_size && comparison.agreement == Agreement::kDiverged && !context_.exact)
+  const bool by_size =
+      comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
+  if (context_.noise != nullptr && by_size && comparison.agreement == Agreement::kDiverged &&
+      !context_.exact)
     WeighByNoise(NoiseOf(id_a), context_.noise_allows, comparison);
   return comparison;
 }

@@ -13,15 +13,16 @@
 
 namespace statcollect::query {
 
-// Judges pairs of one rank and step; looks the noise up when the first pair might need it. Borrows both. Not
-// thread-safe.
+// Judges pairs of one rank and step; looks the noise up when the first pair might need it. Borrows
+// both. Not thread-safe.
 class PairJudge {
  public:
   PairJudge(const DiffContext& context, const RankStepFindings& at) : context_(context), at_(at) {}
 
-  // `id_a`: whose noise counts. `interval`: with the distance's interval. After a failure (status) noise is
-  // 0.
-  Comparison operator()(const Observation& a, const Observation& b, std::uint32_t id_a, bool interval);
+  // `id_a`: whose noise counts. `interval`: with the distance's interval. After a failure (status)
+  // noise is 0.
+  Comparison operator()(const Observation& a, const Observation& b, std::uint32_t id_a,
+                        bool interval);
   const Status& status() const { return status_; }
 
  private:

@@ -50,7 +50,8 @@ std::uint64_t Mix(std::uint64_t hash, std::uint64_t value) {
 std::uint64_t ContentOf(const Observation& record, std::uint64_t hash) {
   hash = Mix(hash, static_cast<std::uint64_t>(record.def->key.kind));
   hash = Mix(hash, static_cast<std::uint64_t>(record.layout->dtype));
-  for (const std::int64_t size : record.layout->shape) hash = Mix(hash, static_cast<std::uint64_t>(size));
+  for (const std::int64_t size : record.layout->shape)
+    hash = Mix(hash, static_cast<std::uint64_t>(size));
   return Mix(hash, record.stats->hash);
 }
 
@@ -70,7 +71,8 @@ std::optional<std::uint64_t> KeyOf(const Named& named, bool all) {
 }
 
 bool IsConstant(const Observation& record) {
-  return record.stats->has_finite && record.stats->min == record.stats->max && record.stats->numel > 1;
+  return record.stats->has_finite && record.stats->min == record.stats->max &&
+         record.stats->numel > 1;
 }
 
 Side Gather(const RankCatalogue& catalogue, std::vector<StepData> steps,
@@ -93,8 +95,9 @@ Side Gather(const RankCatalogue& catalogue, std::vector<StepData> steps,
         const TensorKey& key = seen.def->key;  // weights as loaded come first
         return std::tuple(key.mode != Mode::kInit, key.kind, key.micro_batch, key.call, seen.order);
       };
-      std::stable_sort(records.begin(), records.end(),
-                       [&](const Observation& x, const Observation& y) { return place(x) < place(y); });
+      std::stable_sort(
+          records.begin(), records.end(),
+          [&](const Observation& x, const Observation& y) { return place(x) < place(y); });
       auto& all = side.names[index].records;
       all.insert(all.end(), records.begin(), records.end());
     }
@@ -142,7 +145,8 @@ class Proposer {
   }
 
  private:
-  using Groups = std::map<std::uint64_t, std::pair<std::vector<std::size_t>, std::vector<std::size_t>>>;
+  using Groups =
+      std::map<std::uint64_t, std::pair<std::vector<std::size_t>, std::vector<std::size_t>>>;
 
   // Names without a counterpart, by content.
   Groups GroupByHash(bool all) const {
@@ -155,12 +159,14 @@ class Proposer {
       const auto key = b_.names[j].pair ? std::nullopt : KeyOf(b_.names[j], all);
       if (key) groups[*key].second.push_back(j);
     }
-    std::erase_if(
-        groups, [](const auto& group) { return group.second.first.empty() || group.second.second.empty(); });
+    std::erase_if(groups, [](const auto& group) {
+      return group.second.first.empty() || group.second.second.empty();
+    });
     return groups;
   }
 
-  void Pair(std::size_t i, std::size_t j, double confidence, const char* method, std::string reason) {
+  void Pair(std::size_t i, std::size_t j, double confidence, const char* method,
+            std::string reason) {
     a_.names[i].pair = j;
     b_.names[j].pair = i;
     Suggest(i, j, {.confidence = confidence, .method = method, .reason = std::move(reason)});
@@ -173,7 +179,8 @@ class Proposer {
   void MatchByHash(bool all, double confidence, const char* reason) {
     for (const auto& [key, group] : GroupByHash(all)) {
       const auto& [of_a, of_b] = group;
-      if (of_a.size() == 1 && of_b.size() == 1) Pair(of_a.front(), of_b.front(), confidence, "hash", reason);
+      if (of_a.size() == 1 && of_b.size() == 1)
+        Pair(of_a.front(), of_b.front(), confidence, "hash", reason);
     }
   }
 
@@ -187,8 +194,8 @@ class Proposer {
 
   using Bucket = std::vector<std::pair<double, std::size_t>>;  // position, name; ascending
 
-  // A coordinate whose difference is at most the L2 distance of two tensors: one direction of the sketch, which
-  // tells tensors of equal norm apart, or the norm.
+  // A coordinate whose difference is at most the L2 distance of two tensors: one direction of the
+  // sketch, which tells tensors of equal norm apart, or the norm.
   static double PositionOf(const Observation& record) {
     if (record.sketch.empty()) return record.stats->l2;
     double sum = 0;
@@ -202,8 +209,8 @@ class Proposer {
       return std::tuple(record.def->key.kind, record.layout->shape, record.sketch.size());
     };
     const auto measurable = [](const Observation& record) {
-      return record.layout->Trusts(Statistic::kShape) && record.stats->has_finite && !IsConstant(record) &&
-             std::isfinite(PositionOf(record));
+      return record.layout->Trusts(Statistic::kShape) && record.stats->has_finite &&
+             !IsConstant(record) && std::isfinite(PositionOf(record));
     };
     for (std::size_t j = 0; j < b_.names.size(); ++j) {
       const Named& named = b_.names[j];
@@ -247,7 +254,8 @@ class Proposer {
                        (b.pair ? " is nearer to it" : " is about as near")});
   }
 
-  // Positions bound the distance from below, so the search ends where they are further apart than what was found.
+  // Positions bound the distance from below, so the search ends where they are further apart than
+  // what was found.
   Nearest Search(const Observation& of, const Bucket& bucket) {
     Nearest nearest;
     const double own = PositionOf(of);
@@ -260,10 +268,12 @@ class Proposer {
         const double apart = std::abs(position - own);
         return apart == 0 ? 0 : apart / norm;
       };
-      const double above = up == bucket.end() ? std::numeric_limits<double>::infinity() : gap(up->first);
-      const double below =
-          down == bucket.begin() ? std::numeric_limits<double>::infinity() : gap(std::prev(down)->first);
-      if (std::min(above, below) > std::min({nearest.next, kClearly * nearest.distance, kNear})) break;
+      const double above =
+          up == bucket.end() ? std::numeric_limits<double>::infinity() : gap(up->first);
+      const double below = down == bucket.begin() ? std::numeric_limits<double>::infinity()
+                                                  : gap(std::prev(down)->first);
+      if (std::min(above, below) > std::min({nearest.next, kClearly * nearest.distance, kNear}))
+        break;
       if (tried == kDistancesMax) {
         ++cut_;
         break;
@@ -281,8 +291,8 @@ class Proposer {
     return nearest;
   }
 
-  // The gap between pairs that a name of A lies in, as the names of B on both sides of it; absent: the pairs around it
-  // are not in the same order in B.
+  // The gap between pairs that a name of A lies in, as the names of B on both sides of it; absent:
+  // the pairs around it are not in the same order in B.
   struct Gap {
     std::size_t after = 0, before = 0;  // indexes of B plus one; `before` 0: up to the end
     auto operator<=>(const Gap&) const = default;
@@ -301,8 +311,8 @@ class Proposer {
     return gaps;
   }
 
-  // Equal tensors: the only one of A in its gap, or the only one of its class and depth there, belongs to the only
-  // one of B.
+  // Equal tensors: the only one of A in its gap, or the only one of its class and depth there,
+  // belongs to the only one of B.
   void MatchByOrder(bool all, bool by_class) {
     const auto gaps = GapsOfA();
     const auto sort_of = [&](const Named& named) {
@@ -319,8 +329,11 @@ class Proposer {
         const std::size_t i = of_a[n];
         std::vector<std::size_t> there;
         const bool alone = gaps[i] && of_a_there[{*gaps[i], sort_of(a_.names[i])}] == 1;
-        for (auto j = alone ? std::lower_bound(of_b.begin(), of_b.end(), gaps[i]->after) : of_b.end();
-             j != of_b.end() && (gaps[i]->before == 0 || *j + 1 < gaps[i]->before) && there.size() < 2; ++j) {
+        for (auto j = alone ? std::lower_bound(of_b.begin(), of_b.end(), gaps[i]->after)
+                            : of_b.end();
+             j != of_b.end() && (gaps[i]->before == 0 || *j + 1 < gaps[i]->before) &&
+             there.size() < 2;
+             ++j) {
           if (sort_of(b_.names[*j]) == sort_of(a_.names[i])) there.push_back(*j);
         }
         const std::size_t same = std::max(of_a.size(), of_b.size()) - 1;
@@ -328,7 +341,8 @@ class Proposer {
             "the same bits as " + std::to_string(same) + " other" + (same == 1 ? "" : "s");
         if (there.size() == 1 && !b_.names[there.front()].pair) {
           Pair(i, there.front(), by_class ? 0.8 : 0.7, "order",
-               equal + ", told apart by the order of definition" + (by_class ? " and the class" : ""));
+               equal + ", told apart by the order of definition" +
+                   (by_class ? " and the class" : ""));
         } else {
           SuggestEqual(i, of_b[std::min(n, of_b.size() - 1)], equal);
         }
@@ -340,7 +354,8 @@ class Proposer {
     if (!reason_[i].method.empty()) return;  // the first finding knows of all of them
     const Observation& first = a_.names[i].first();
     char value[64] = "";
-    if (IsConstant(first)) (void)std::snprintf(value, sizeof value, "constant, all %.6g: ", first.stats->min);
+    if (IsConstant(first))
+      (void)std::snprintf(value, sizeof value, "constant, all %.6g: ", first.stats->min);
     Suggest(i, j,
             {.confidence = 0.3,
              .method = "order",
@@ -365,8 +380,9 @@ bool CanBeWritten(const std::string& name) {
   constexpr std::size_t kNameMax = 1000;
   if (name.empty() || name == "-" || name.size() > kNameMax || name.find("->") != std::string::npos)
     return false;
-  return std::all_of(name.begin(), name.end(),
-                     [](unsigned char c) { return c > ' ' && c < 127 && c != ',' && c != '\\' && c != '#'; });
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return c > ' ' && c < 127 && c != ',' && c != '\\' && c != '#';
+  });
 }
 
 std::string LineOf(const ProposedName& one) {
@@ -377,26 +393,31 @@ std::string LineOf(const ProposedName& one) {
     return "# " + Printable(one.a) + " -> " + Printable(one.b) + confidence + one.reason +
            (writable ? "" : "; a map cannot hold this name") + "\n";
   }
-  return (IsPlain(one.a) ? one.a : RE2::QuoteMeta(one.a)) + " -> " + one.b + confidence + one.reason + "\n";
+  return (IsPlain(one.a) ? one.a : RE2::QuoteMeta(one.a)) + " -> " + one.b + confidence +
+         one.reason + "\n";
 }
 
 void List(const std::vector<std::string>& names, const std::string& run, std::string& text) {
   for (std::size_t i = 0; i < std::min(names.size(), kListedMax); ++i)
     text += "# only in " + Printable(run) + ": " + Printable(names[i]) + "\n";
   if (names.size() > kListedMax)
-    text += "# only in " + Printable(run) + ": " + std::to_string(names.size() - kListedMax) + " more\n";
+    text += "# only in " + Printable(run) + ": " + std::to_string(names.size() - kListedMax) +
+            " more\n";
 }
 
 std::string MapOf(const ProposeMapReport& report) {
-  const auto sure = static_cast<std::size_t>(std::count_if(report.records.begin(), report.records.end(),
-                                                           [](const auto& one) { return !one.ambiguous; }));
-  std::string text = "# statctl map propose " + Printable(report.run_a) + " " + Printable(report.run_b) +
-                     ": " + std::to_string(sure) + " pairs, " + std::to_string(report.records.size() - sure) +
+  const auto sure =
+      static_cast<std::size_t>(std::count_if(report.records.begin(), report.records.end(),
+                                             [](const auto& one) { return !one.ambiguous; }));
+  std::string text = "# statctl map propose " + Printable(report.run_a) + " " +
+                     Printable(report.run_b) + ": " + std::to_string(sure) + " pairs, " +
+                     std::to_string(report.records.size() - sure) +
                      " ambiguous, by the records of step" + (report.steps.size() == 1 ? "" : "s");
   for (std::size_t i = 0; i < report.steps.size(); ++i)
     text += (i == 0 ? " " : " and ") + std::to_string(report.steps[i]);
   text +=
-      "\n# Each line ends with its confidence and the reason. Ambiguous lines are comments: check them.\n";
+      "\n# Each line ends with its confidence and the reason. Ambiguous lines are comments: check "
+      "them.\n";
   for (const ProposedName& one : report.records) text += LineOf(one);
   List(report.only_a, report.run_a, text);
   List(report.only_b, report.run_b, text);
@@ -416,7 +437,8 @@ struct CommonSteps {
   std::vector<StepData> a, b;
 };
 
-Result<CommonSteps> ReadCommonSteps(RunView& a, RunView& b, std::uint32_t rank, const std::stop_token& stop) {
+Result<CommonSteps> ReadCommonSteps(RunView& a, RunView& b, std::uint32_t rank,
+                                    const std::stop_token& stop) {
   CommonSteps common;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto every, StepSet::Parse(""));
   const auto steps_a = a.Steps(every), steps_b = b.Steps(every);
@@ -427,7 +449,8 @@ Result<CommonSteps> ReadCommonSteps(RunView& a, RunView& b, std::uint32_t rank, 
     const auto other = steps_b->find(step);
     if (other == steps_b->end()) continue;
     const std::size_t attempt_b = other->second;
-    if (!common.steps.empty() && (attempt_a != common.attempt_a || attempt_b != common.attempt_b)) break;
+    if (!common.steps.empty() && (attempt_a != common.attempt_a || attempt_b != common.attempt_b))
+      break;
     auto of_a = a.Read(attempt_a, rank, step), of_b = b.Read(attempt_b, rank, step);
     if (!of_a.ok()) return of_a.status();
     if (!of_b.ok()) return of_b.status();
@@ -460,9 +483,10 @@ Result<ProposeMapReport> ProposeNames(RunView& a, RunView& b, const std::stop_to
     STATCOLLECT_ASSIGN_OR_RETURN(common, ReadCommonSteps(a, b, *rank, stop));
   }
   if (common.steps.empty()) {
-    return Status(Code::kNotFound, "map propose: found no step with tensors of the same rank in both '" +
-                                       Printable(a.run()) + "' and '" + Printable(b.run()) +
-                                       "'; record both from the same step, such as step 0");
+    return Status(Code::kNotFound,
+                  "map propose: found no step with tensors of the same rank in both '" +
+                      Printable(a.run()) + "' and '" + Printable(b.run()) +
+                      "'; record both from the same step, such as step 0");
   }
   const auto catalogue_a = a.Catalogue(common.attempt_a, *rank),
              catalogue_b = b.Catalogue(common.attempt_b, *rank);
@@ -475,8 +499,8 @@ Result<ProposeMapReport> ProposeNames(RunView& a, RunView& b, const std::stop_to
   if (a.AllRanks().size() > 1 || b.AllRanks().size() > 1)
     report.notes.push_back("compared rank " + std::to_string(*rank) + " of both runs");
   if (!of_both.empty()) {
-    report.notes.push_back(std::to_string(of_both.size()) + " name" + (of_both.size() == 1 ? "" : "s") +
-                           " that both runs have need no line");
+    report.notes.push_back(std::to_string(of_both.size()) + " name" +
+                           (of_both.size() == 1 ? "" : "s") + " that both runs have need no line");
   }
   report.steps = common.steps;
   Proposer proposer(Gather(**catalogue_a, std::move(common.a), of_both),

@@ -20,7 +20,8 @@ struct ProposeMapRequest {
 struct ProposedName {
   std::string a, b;
   double confidence = 0;  // 0..1
-  std::string method;  // "hash", "distance", "order" (equal tensors, told apart by the order of definition)
+  std::string
+      method;  // "hash", "distance", "order" (equal tensors, told apart by the order of definition)
   bool ambiguous = false;  // other names are as near; the line is a comment in the map
   std::string reason;
 };
@@ -34,10 +35,11 @@ struct ProposeMapReport {
   std::string map;  // for --map: lines "a -> b  # confidence reason"; ambiguous ones begin with #
 };
 
-// Pairs the names that only one of the runs has, using the first two steps that both have, of the lowest rank that
-// both have: first by equal bits, then by distance among tensors of equal kind and shape. Names with the same bits
-// are told apart by what later records of them hold, then by the order of definition between pairs that are
-// certain. Cost: n log n, and at most 256 distances for each name. kNotFound: no step in common.
+// Pairs the names that only one of the runs has, using the first two steps that both have, of the
+// lowest rank that both have: first by equal bits, then by distance among tensors of equal kind and
+// shape. Names with the same bits are told apart by what later records of them hold, then by the
+// order of definition between pairs that are certain. Cost: n log n, and at most 256 distances for
+// each name. kNotFound: no step in common.
 Result<ProposeMapReport> ProposeNames(RunView& a, RunView& b, const std::stop_token& stop);
 
 }  // namespace statcollect::query

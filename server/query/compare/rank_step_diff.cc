@@ -87,12 +87,13 @@ class RankScan {
         quick.missing || (at.tally.diverged > 0 && limits.WantsRows(at.step)) ||
         (quick.not_identical && limits.WantsBitwise(at.step)) ||
         (limits.WantsOrder(at.step) && (quick.out_of_order || (quick.moved && quick.skipped)));
-    const bool with_losses =
-        (limits.WantsRows(at.step) || limits.WantsBitwise(at.step)) && LossesDiffer(at.losses_a, at.losses_b);
+    const bool with_losses = (limits.WantsRows(at.step) || limits.WantsBitwise(at.step)) &&
+                             LossesDiffer(at.losses_a, at.losses_b);
     in_detail_ = in_detail;
     if (quick.moved) as_columns_ = false;  // the order is looked for in what is loaded
     if (!in_detail && !with_losses) return Status::Ok();
-    STATCOLLECT_RETURN_IF_ERROR(quick.skipped ? LookAgain(at, in_detail) : LookCloser(at, in_detail));
+    STATCOLLECT_RETURN_IF_ERROR(quick.skipped ? LookAgain(at, in_detail)
+                                              : LookCloser(at, in_detail));
     if (with_losses) context_.limits.EnoughBitwise(at.step);
     SetLimits(at);
     return Status::Ok();
@@ -127,7 +128,8 @@ class RankScan {
     return AlignmentOf(**a, **b);
   }
 
-  // Decodes the step's blocks, except those that are equal on both sides, and those that are compared as columns.
+  // Decodes the step's blocks, except those that are equal on both sides, and those that are
+  // compared as columns.
   Status LoadStep(RankStepFindings& at, PairJudge& judge, Quick& quick) {
     const Alignment& alignment = *at.alignment;
     const bool as_columns = !ExpectsDetail(at.step);
@@ -140,17 +142,19 @@ class RankScan {
       const BlockHead* const b = cursor_b_.Peek(at.step);
       if (a == nullptr && b == nullptr) break;
       const bool side_by_side = a != nullptr && b != nullptr && a->activation == b->activation;
-      const bool equal =
-          side_by_side && alignment.same_ids() && a->records == b->records && a->digest == b->digest;
+      const bool equal = side_by_side && alignment.same_ids() && a->records == b->records &&
+                         a->digest == b->digest;
       if (equal && SkipEqual(*a, alignment, at)) {
         quick.skipped = true;
         continue;
       }
-      if (side_by_side && !equal && as_columns && as_columns_ && !as_records_.contains(a->activation)) {
+      if (side_by_side && !equal && as_columns && as_columns_ &&
+          !as_records_.contains(a->activation)) {
         STATCOLLECT_ASSIGN_OR_RETURN(const auto compared, CompareColumns(at, judge, quick));
         if (compared) continue;
       }
-      const bool take_a = side_by_side || b == nullptr || (a != nullptr && a->activation < b->activation);
+      const bool take_a =
+          side_by_side || b == nullptr || (a != nullptr && a->activation < b->activation);
       const bool take_b = side_by_side || !take_a;
       if (equal) to_remember_.push_back({*a, loaded_a_.blocks().size()});
       if (take_a) numbers_a_.push_back(number);
@@ -163,7 +167,8 @@ class RankScan {
     return Status::Ok();
   }
 
-  // Whether the step is likely to be looked at in detail, for which its blocks must be loaded: like the one before.
+  // Whether the step is likely to be looked at in detail, for which its blocks must be loaded: like
+  // the one before.
   bool ExpectsDetail(std::uint64_t step) const {
     return in_detail_ && (context_.limits.WantsRows(step) || context_.limits.WantsBitwise(step));
   }
@@ -176,7 +181,9 @@ class RankScan {
     STATCOLLECT_RETURN_IF_ERROR(cursor_b_.status());
     as_columns_ = a != nullptr && b != nullptr;
     const auto compare = [&](const Observation& of_a, const Observation& of_b, std::uint32_t id_a,
-                             Stage stage) { ComparePair(of_a, of_b, id_a, stage, judge, at, quick); };
+                             Stage stage) {
+      ComparePair(of_a, of_b, id_a, stage, judge, at, quick);
+    };
     if (!as_columns_ || !columns_.Count(*at.alignment, *a, *b, at, compare)) {
       as_records_.insert(cursor_a_.Peek(at.step)->activation);
       return false;
@@ -188,8 +195,9 @@ class RankScan {
     return true;
   }
 
-  // Equal digests of equal definitions: equal records. What stages they are of is known from an earlier block
-  // of the same kind. A heat map also needs to know whose they are. False: not skipped; a cursor may have failed.
+  // Equal digests of equal definitions: equal records. What stages they are of is known from an
+  // earlier block of the same kind. A heat map also needs to know whose they are. False: not
+  // skipped; a cursor may have failed.
   bool SkipEqual(const BlockHead& head, const Alignment& alignment, RankStepFindings& at) {
     const auto content = alignment.Known(head);
     if (!content) return false;
@@ -213,8 +221,10 @@ class RankScan {
     for (std::size_t i = 0; i < skipped_.activation.size(); ++i) {
       // Of a live run, and defined since the alignment was made: the next question shows it.
       if (skipped_.activation[i] >= alignment.a().activations.size()) continue;
-      at.cells.push_back(
-          {.id = skipped_.activation[i], .order = skipped_.order[i], .of_b = false, .level = kHeatIdentical});
+      at.cells.push_back({.id = skipped_.activation[i],
+                          .order = skipped_.order[i],
+                          .of_b = false,
+                          .level = kHeatIdentical});
     }
   }
 
@@ -226,7 +236,8 @@ class RankScan {
         content.weights |= alignment.traits_a(id).stage == Stage::kWeights;
         content.batches |= alignment.traits_a(id).stage == Stage::kBatch;
       }
-      if (AllHaveHashes(loaded_a_.blocks()[index], alignment.a())) alignment.Remember(head, content);
+      if (AllHaveHashes(loaded_a_.blocks()[index], alignment.a()))
+        alignment.Remember(head, content);
     }
     to_remember_.clear();
   }
@@ -289,15 +300,18 @@ class RankScan {
     quick.not_identical |= judged.agreement != Agreement::kIdentical;
     if (context_.cells)
       at.cells.push_back({.id = id, .order = a.order, .of_b = false, .level = HeatLevel(judged)});
-    if (judged.agreement == Agreement::kIdentical || judged.agreement == Agreement::kIncomparable) return;
+    if (judged.agreement == Agreement::kIdentical || judged.agreement == Agreement::kIncomparable)
+      return;
     constexpr float kUnmeasured = 1e30F;
     follower_.Note(id, judged.distance ? static_cast<float>(judged.distance->value) : kUnmeasured);
   }
 
-  void CompareGroup(const AlignedGroup& group, PairJudge& judge, RankStepFindings& at, Quick& quick) {
+  void CompareGroup(const AlignedGroup& group, PairJudge& judge, RankStepFindings& at,
+                    Quick& quick) {
     if (!at.alignment->traits_a(group.a.front()).wanted) return;
     std::vector<Observation> parts_a, parts_b;
-    const auto gather = [](const auto& ids, const LoadedStep& loaded, std::vector<Observation>& parts) {
+    const auto gather = [](const auto& ids, const LoadedStep& loaded,
+                           std::vector<Observation>& parts) {
       for (const std::uint32_t id : ids) {
         if (loaded.Has(id)) parts.push_back(loaded.Of(id));
       }
@@ -307,7 +321,8 @@ class RankScan {
     if (parts_a.size() == group.a.size() && parts_b.size() == group.b.size()) {
       const auto [a, b] = Fuse(group.relation, parts_a, parts_b);
       return ComparePair(a.observation(parts_a.front().order), b.observation(parts_b.front().order),
-                         group.a.front(), at.alignment->traits_a(group.a.front()).stage, judge, at, quick);
+                         group.a.front(), at.alignment->traits_a(group.a.front()).stage, judge, at,
+                         quick);
     }
     for (const Observation& part : parts_a) {
       quick.missing |= !at.alignment->HasA(part.def->id, Alignment::kMissingSeen);
@@ -319,8 +334,10 @@ class RankScan {
     }
   }
 
-  void AddMissingCell(std::uint32_t id, std::uint32_t order, bool of_b, RankStepFindings& at) const {
-    if (context_.cells) at.cells.push_back({.id = id, .order = order, .of_b = of_b, .level = kHeatMissing});
+  void AddMissingCell(std::uint32_t id, std::uint32_t order, bool of_b,
+                      RankStepFindings& at) const {
+    if (context_.cells)
+      at.cells.push_back({.id = id, .order = order, .of_b = of_b, .level = kHeatMissing});
   }
 
   void LookForMissingInA(const Alignment& alignment, std::uint64_t matched, RankStepFindings& at,
@@ -348,7 +365,8 @@ class RankScan {
 
   // Whether B left A's order within some forward pass.
   bool IsOutOfOrder() {
-    std::sort(forward_.begin(), forward_.end(), [](const Ordered& x, const Ordered& y) { return x.a < y.a; });
+    std::sort(forward_.begin(), forward_.end(),
+              [](const Ordered& x, const Ordered& y) { return x.a < y.a; });
     std::map<std::pair<std::uint32_t, Mode>, std::uint32_t> latest;
     const TensorKey* key = nullptr;
     std::uint32_t* last = nullptr;
@@ -372,9 +390,11 @@ class RankScan {
 
   // At all of the step, of which equal blocks were not decoded.
   Status LookAgain(RankStepFindings& at, bool in_detail) {
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto a, context_.a.Read(steps_.attempt_a, steps_.ranks.a, at.step));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto a,
+                                 context_.a.Read(steps_.attempt_a, steps_.ranks.a, at.step));
     if (!in_detail) return LookAt(a.observations, {}, false, at);
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto b, context_.b.Read(steps_.attempt_b, steps_.ranks.b, at.step));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto b,
+                                 context_.b.Read(steps_.attempt_b, steps_.ranks.b, at.step));
     auto defined = CurrentAlignment();  // Read may have met more definitions
     if (!defined.ok()) return defined.status();
     at.alignment = *defined;
@@ -382,8 +402,8 @@ class RankScan {
   }
 
   // Not in detail: only for where A's losses stand.
-  Status LookAt(const std::vector<Observation>& a, const std::vector<Observation>& b, bool in_detail,
-                RankStepFindings& at) {
+  Status LookAt(const std::vector<Observation>& a, const std::vector<Observation>& b,
+                bool in_detail, RankStepFindings& at) {
     if (!at.losses_a.empty()) at.loss_spots = SpotsOfLosses(a, at.losses_a);
     return in_detail ? CompareInDetail(context_, a, b, at) : Status::Ok();
   }
@@ -391,7 +411,8 @@ class RankScan {
   void SetLimits(const RankStepFindings& at) {
     if (at.first_bitwise) context_.limits.EnoughBitwise(at.step);
     if (at.out_of_place && !at.out_of_place->keeps_reason) context_.limits.EnoughOrder(at.step);
-    // Rows of values: where they are many enough, no later step adds any, and origins are sought up to here.
+    // Rows of values: where they are many enough, no later step adds any, and origins are sought up
+    // to here.
     if (at.rows.size() >= context_.limits.rows_max()) context_.limits.EnoughRows(at.step);
   }
 
@@ -405,7 +426,8 @@ class RankScan {
       for (ScalarRecord& scalar : scalars) {
         while (at != all.end() && at->step < scalar.step) ++at;
         if (at == all.end()) break;
-        if (at->step == scalar.step && IsLoss(scalar.name)) ((*at).*member).push_back(std::move(scalar));
+        if (at->step == scalar.step && IsLoss(scalar.name))
+          ((*at).*member).push_back(std::move(scalar));
       }
       return Status::Ok();
     };
@@ -435,7 +457,7 @@ class RankScan {
   StepDistances distances_;
   std::vector<std::uint32_t> numbers_a_;  // of the loaded blocks of A, among all of the step
   ColumnDiff columns_;
-  bool as_columns_ = true;              // false: the scans have none, or the order must be looked at
+  bool as_columns_ = true;  // false: the scans have none, or the order must be looked at
   std::set<std::uint32_t> as_records_;  // first activations of blocks that do not pair off
   bool in_detail_ = true;               // the last step was looked at in detail
 };
@@ -455,7 +477,8 @@ void SetComparison(Divergence& row, const Comparison& comparison) {
   }
 }
 
-Result<std::vector<RankStepFindings>> CompareRankSteps(const DiffContext& context, const RankSteps& steps,
+Result<std::vector<RankStepFindings>> CompareRankSteps(const DiffContext& context,
+                                                       const RankSteps& steps,
                                                        const std::stop_token& stop) {
   return RankScan(context, steps).Run(stop);
 }

@@ -41,8 +41,9 @@ struct MissingRecord {
   PlacedRow placed;
   bool in_a = false;     // the side that lacks it
   bool defined = false;  // that side has recorded its counterpart in some step
-  // An output of a module, or the gradient of one, in a call of which both sides have another: an attention's weights,
-  // which only one way of computing it returns. What it does shows in what is computed from it.
+  // An output of a module, or the gradient of one, in a call of which both sides have another: an
+  // attention's weights, which only one way of computing it returns. What it does shows in what is
+  // computed from it.
   bool extra = false;
   std::string label;
   std::uint32_t id = 0;  // of the side that has it
@@ -61,8 +62,9 @@ struct RankStepFindings {
   std::uint64_t step = 0;
   RankPair ranks;
   std::size_t attempt_a = 0, attempt_b = 0;
-  const Alignment* alignment = nullptr;       // null: there was nothing to compare
-  bool only_in_a = false, only_in_b = false;  // the other run has no statistics of the rank in this step
+  const Alignment* alignment = nullptr;  // null: there was nothing to compare
+  bool only_in_a = false,
+       only_in_b = false;  // the other run has no statistics of the rank in this step
   Tally tally;
   std::vector<PlacedRow> rows;             // diverged
   std::optional<PlacedRow> first_bitwise;  // the first pair that is not bit-identical
@@ -77,14 +79,18 @@ struct RankStepFindings {
   std::vector<Spot> loss_spots;  // one per entry of losses_a; empty: the step has one segment
 };
 
-// The last step whose details can still matter to the report. Limits only decrease; the thread that finds
-// enough in a step lowers them. Thread-safe.
+// The last step whose details can still matter to the report. Limits only decrease; the thread that
+// finds enough in a step lowers them. Thread-safe.
 class DetailLimits {
  public:
   explicit DetailLimits(std::uint64_t rows_max) : rows_max_(rows_max) {}
   bool WantsRows(std::uint64_t step) const { return step <= rows_.load(std::memory_order_relaxed); }
-  bool WantsBitwise(std::uint64_t step) const { return step <= bitwise_.load(std::memory_order_relaxed); }
-  bool WantsOrder(std::uint64_t step) const { return step <= order_.load(std::memory_order_relaxed); }
+  bool WantsBitwise(std::uint64_t step) const {
+    return step <= bitwise_.load(std::memory_order_relaxed);
+  }
+  bool WantsOrder(std::uint64_t step) const {
+    return step <= order_.load(std::memory_order_relaxed);
+  }
   void EnoughRows(std::uint64_t step) { Lower(rows_, step); }
   void EnoughBitwise(std::uint64_t step) { Lower(bitwise_, step); }
   void EnoughOrder(std::uint64_t step) { Lower(order_, step); }
@@ -97,7 +103,8 @@ class DetailLimits {
     }
   }
   const std::uint64_t rows_max_;
-  std::atomic<std::uint64_t> rows_{~std::uint64_t{0}}, bitwise_{~std::uint64_t{0}}, order_{~std::uint64_t{0}};
+  std::atomic<std::uint64_t> rows_{~std::uint64_t{0}}, bitwise_{~std::uint64_t{0}},
+      order_{~std::uint64_t{0}};
 };
 
 // Shared by all comparisons of a diff. Borrowed; thread-safe.
@@ -110,11 +117,12 @@ struct DiffContext {
   Aligner& aligner;
   DetailLimits& limits;
   NoiseFloor* noise = nullptr;  // null: none
-  bool noise_allows = true;     // a multiple of it; false: the verdict measures rounding from the repeats
+  bool noise_allows =
+      true;  // a multiple of it; false: the verdict measures rounding from the repeats
   // Whole models that are cut differently: sizes in their modules differ for that reason.
   bool logical = false;
   std::vector<double> loss_factors;  // DiffRequest::loss_factors
-  bool cells = false;                // also of the heat map; then hashes of equal blocks are read, too
+  bool cells = false;  // also of the heat map; then hashes of equal blocks are read, too
 };
 
 // Steps of one rank that both runs have, ascending, each run's from one attempt.
@@ -125,8 +133,10 @@ struct RankSteps {
   std::vector<std::uint64_t> steps;
 };
 
-// One entry per step, in order; fewer if a stop was requested. Memory: one step of the rank of both runs.
-Result<std::vector<RankStepFindings>> CompareRankSteps(const DiffContext& context, const RankSteps& steps,
+// One entry per step, in order; fewer if a stop was requested. Memory: one step of the rank of both
+// runs.
+Result<std::vector<RankStepFindings>> CompareRankSteps(const DiffContext& context,
+                                                       const RankSteps& steps,
                                                        const std::stop_token& stop);
 
 }  // namespace statcollect::query

@@ -33,31 +33,38 @@ constexpr std::array<AxisNames, kAxes> kAxisNames = {{
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::tolower(c)); });
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
+    return c == '-' ? '_' : static_cast<char>(std::tolower(c));
+  });
   return lower;
 }
 
 std::string LeafOf(const std::string& key) { return Lower(key.substr(key.rfind('.') + 1)); }
 
-std::optional<std::uint32_t> CountOf(const std::string& text) { return ParseNumber<std::uint32_t>(text); }
+std::optional<std::uint32_t> CountOf(const std::string& text) {
+  return ParseNumber<std::uint32_t>(text);
+}
 
 bool IsOff(const std::string& value) {
   const std::string lower = Lower(value);
-  for (const std::string_view off : {"", "0", "false", "none", "no", "off", "null", "no_shard", "ddp"}) {
+  for (const std::string_view off :
+       {"", "0", "false", "none", "no", "off", "null", "no_shard", "ddp"}) {
     if (lower == off) return true;
   }
   return false;
 }
 
-// "tp_size", "tensor_parallel": the axis, if the leaf is one of its names before one of the suffixes.
-std::optional<Axis> AxisOf(std::string_view leaf, std::initializer_list<std::string_view> suffixes) {
+// "tp_size", "tensor_parallel": the axis, if the leaf is one of its names before one of the
+// suffixes.
+std::optional<Axis> AxisOf(std::string_view leaf,
+                           std::initializer_list<std::string_view> suffixes) {
   for (const std::string_view suffix : suffixes) {
     if (!leaf.ends_with(suffix)) continue;
     const std::string_view stem = leaf.substr(0, leaf.size() - suffix.size());
     for (int axis = 0; axis < kAxes; ++axis) {
       const auto& prefixes = kAxisNames[static_cast<std::size_t>(axis)].prefixes;
-      if (std::find(prefixes.begin(), prefixes.end(), stem) != prefixes.end()) return static_cast<Axis>(axis);
+      if (std::find(prefixes.begin(), prefixes.end(), stem) != prefixes.end())
+        return static_cast<Axis>(axis);
     }
   }
   return std::nullopt;
@@ -114,19 +121,21 @@ class LayoutReader {
   void ReadSharding(const Config& config) {
     for (const auto& [key, value] : config) {
       const std::string leaf = LeafOf(key), lower = Lower(value);
-      const bool names_strategy = leaf == "strategy" || leaf == "parallel" || leaf == "parallelism" ||
-                                  leaf == "distributed_type" || leaf == "sharding_strategy" ||
-                                  leaf == "sharding";
+      const bool names_strategy = leaf == "strategy" || leaf == "parallel" ||
+                                  leaf == "parallelism" || leaf == "distributed_type" ||
+                                  leaf == "sharding_strategy" || leaf == "sharding";
       if (leaf == "fsdp" || leaf == "fully_shard" || leaf == "use_fsdp") {
         if (!IsOff(value)) Shard(true, true, true, key);
-      } else if (names_strategy &&
-                 (lower.find("fsdp") != std::string::npos || lower.find("full_shard") != std::string::npos ||
-                  lower.find("hybrid_shard") != std::string::npos ||
-                  lower.find("shard_grad_op") != std::string::npos)) {
+      } else if (names_strategy && (lower.find("fsdp") != std::string::npos ||
+                                    lower.find("full_shard") != std::string::npos ||
+                                    lower.find("hybrid_shard") != std::string::npos ||
+                                    lower.find("shard_grad_op") != std::string::npos)) {
         Shard(true, true, true, key);
       } else if (leaf == "dp_shard" || leaf == "data_parallel_shard_degree") {
-        if (const auto degree = CountOf(value); degree.value_or(2) > 1) Shard(true, true, true, key);
-      } else if (leaf == "zero" || leaf == "zero_stage" || Lower(key).ends_with("zero_optimization.stage")) {
+        if (const auto degree = CountOf(value); degree.value_or(2) > 1)
+          Shard(true, true, true, key);
+      } else if (leaf == "zero" || leaf == "zero_stage" ||
+                 Lower(key).ends_with("zero_optimization.stage")) {
         const auto stage = CountOf(value).value_or(0);
         Shard(stage >= 3, stage >= 2, stage >= 1, key);
       } else if (leaf == "distributed_optimizer" || leaf == "use_distributed_optimizer" ||
@@ -153,7 +162,8 @@ class LayoutReader {
     if (!any) return false;
     std::set<std::string> ignored;
     layout_.experts_differ =
-        ReadAxes(configs_.begin()->second, {"_size", "_degree", ""}, 1, ignored)[kExpert].value_or(1) > 1;
+        ReadAxes(configs_.begin()->second, {"_size", "_degree", ""}, 1, ignored)[kExpert].value_or(
+            1) > 1;
     Take(groups, "from each rank's own " + Joined(used));
     return true;
   }
@@ -170,17 +180,20 @@ class LayoutReader {
         size[kData].value_or(static_cast<std::uint32_t>(world / std::max<std::uint64_t>(other, 1)));
     if (dp * other != world) {
       layout_.notes.push_back("the layout in the configuration (" + Joined(used) + ") makes " +
-                              std::to_string(dp * other) + " ranks, the run has " + std::to_string(world) +
+                              std::to_string(dp * other) + " ranks, the run has " +
+                              std::to_string(world) +
                               "; it was not used: all ranks are taken as replicas of each other");
       return false;
     }
     layout_.experts_differ = size[kExpert].value_or(1) > 1;
     std::map<std::array<std::uint32_t, 2>, Ranks> groups;
     for (const auto& [rank, config] : configs_) {
-      groups[{static_cast<std::uint32_t>(rank % tp), static_cast<std::uint32_t>(rank / (tp * cp * dp))}]
+      groups[{static_cast<std::uint32_t>(rank % tp),
+              static_cast<std::uint32_t>(rank / (tp * cp * dp))}]
           .push_back(rank);
     }
-    Take(groups, "from " + Joined(used) + ", ranks numbered tensor first, then context, data, pipeline");
+    Take(groups,
+         "from " + Joined(used) + ", ranks numbered tensor first, then context, data, pipeline");
     return true;
   }
 
@@ -193,7 +206,8 @@ class LayoutReader {
     layout_.stated = true;
     for (auto& [at, ranks] : groups) Add(at, std::move(ranks));
     layout_.notes.push_back(std::to_string(layout_.groups.size()) +
-                            (layout_.groups.size() == 1 ? " group" : " groups") + " of replicas, " + source);
+                            (layout_.groups.size() == 1 ? " group" : " groups") + " of replicas, " +
+                            source);
   }
 
   const std::map<std::uint32_t, Config>& configs_;
@@ -203,7 +217,8 @@ class LayoutReader {
 
 }  // namespace
 
-ReplicaLayout FindReplicas(const std::map<std::uint32_t, Config>& configs, std::uint32_t world_size) {
+ReplicaLayout FindReplicas(const std::map<std::uint32_t, Config>& configs,
+                           std::uint32_t world_size) {
   return LayoutReader(configs, world_size).Read();
 }
 

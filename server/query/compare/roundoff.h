@@ -5,8 +5,8 @@
 
 namespace statcollect::query {
 
-// Half of the distance between neighbouring values near 1. Integers count as f32, which they are converted to
-// for computations.
+// Half of the distance between neighbouring values near 1. Integers count as f32, which they are
+// converted to for computations.
 double UnitRoundoff(DType dtype);
 
 // Whether it is a floating-point or complex type.

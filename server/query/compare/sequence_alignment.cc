@@ -12,7 +12,8 @@
 namespace statcollect::query {
 namespace {
 
-constexpr double kSameKind = 0.6, kSameDepth = 0.15, kNeighbourBefore = 0.15, kNeighbourBehind = 0.1;
+constexpr double kSameKind = 0.6, kSameDepth = 0.15, kNeighbourBefore = 0.15,
+                 kNeighbourBehind = 0.1;
 constexpr double kConfidenceMin = 0.7;
 constexpr std::ptrdiff_t kNowhere = -1;
 
@@ -33,7 +34,8 @@ std::vector<Output> OutputsOf(const StepData& data) {
   std::vector<Output> outputs;
   for (const Observation& seen : data.observations) {
     const TensorKey& key = seen.def->key;
-    if (key.kind == Kind::kOutput && key.mode == Mode::kTrain && key.micro_batch == 0 && key.call == 0)
+    if (key.kind == Kind::kOutput && key.mode == Mode::kTrain && key.micro_batch == 0 &&
+        key.call == 0)
       outputs.push_back({.seen = &seen});
   }
   return outputs;
@@ -42,17 +44,20 @@ std::vector<Output> OutputsOf(const StepData& data) {
 bool SameKind(const Output& a, const Output& b) {
   const Layout &x = *a.seen->layout, &y = *b.seen->layout;
   const bool shapes = x.Has(Statistic::kShape) && y.Has(Statistic::kShape);
-  return !a.seen->def->class_name.empty() && a.seen->def->class_name == b.seen->def->class_name && shapes &&
-         x.shape == y.shape;
+  return !a.seen->def->class_name.empty() && a.seen->def->class_name == b.seen->def->class_name &&
+         shapes && x.shape == y.shape;
 }
 
-bool SameDepth(const Output& a, const Output& b) { return a.seen->def->depth == b.seen->def->depth; }
+bool SameDepth(const Output& a, const Output& b) {
+  return a.seen->def->depth == b.seen->def->depth;
+}
 
 // Places of what has no counterpart, by the place on B's side of the last matched output before it.
 using Gaps = std::map<std::ptrdiff_t, std::vector<std::size_t>>;
 
 // Only names that the other run does not use: what both use is not renamed.
-Gaps GapsOf(const std::vector<Output>& outputs, bool of_a, const std::set<std::string_view>& others) {
+Gaps GapsOf(const std::vector<Output>& outputs, bool of_a,
+            const std::set<std::string_view>& others) {
   Gaps gaps;
   std::ptrdiff_t anchor = kNowhere;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -68,8 +73,8 @@ Gaps GapsOf(const std::vector<Output>& outputs, bool of_a, const std::set<std::s
 // The common subsequence with the most pairs, and among those with the most of one depth.
 class Subsequence {
  public:
-  Subsequence(std::span<const std::size_t> a, std::span<const std::size_t> b, std::vector<Output>& outputs_a,
-              std::vector<Output>& outputs_b)
+  Subsequence(std::span<const std::size_t> a, std::span<const std::size_t> b,
+              std::vector<Output>& outputs_a, std::vector<Output>& outputs_b)
       : a_(a),
         b_(b),
         outputs_a_(outputs_a),
@@ -115,8 +120,8 @@ double ConfidenceOf(const std::vector<Output>& a, const std::vector<Output>& b, 
   const bool first = i == 0 && j == 0, last = i + 1 == a.size() && j + 1 == b.size();
   if (first || (i > 0 && j > 0 && a[i - 1].partner == static_cast<std::ptrdiff_t>(j - 1)))
     confidence += kNeighbourBefore;
-  if (last ||
-      (i + 1 < a.size() && j + 1 < b.size() && a[i + 1].partner == static_cast<std::ptrdiff_t>(j + 1)))
+  if (last || (i + 1 < a.size() && j + 1 < b.size() &&
+               a[i + 1].partner == static_cast<std::ptrdiff_t>(j + 1)))
     confidence += kNeighbourBehind;
   return confidence;
 }
@@ -140,7 +145,8 @@ std::vector<OrderMatch> AlignBySequence(const StepData& of_a, const StepData& of
   const Gaps gaps_b = GapsOf(b, /*of_a=*/false, NamesOf(alignment.a()));
   for (const auto& [anchor, left_a] : gaps_a) {
     const auto left_b = gaps_b.find(anchor);
-    if (left_b == gaps_b.end() || left_a.size() * left_b->second.size() > kAlignmentCellsMax) continue;
+    if (left_b == gaps_b.end() || left_a.size() * left_b->second.size() > kAlignmentCellsMax)
+      continue;
     Subsequence(left_a, left_b->second, a, b).Match();
   }
   std::vector<OrderMatch> matches;
@@ -148,7 +154,8 @@ std::vector<OrderMatch> AlignBySequence(const StepData& of_a, const StepData& of
     if (known[i] || a[i].partner == kNowhere) continue;
     const double confidence = ConfidenceOf(a, b, i);
     if (confidence < kConfidenceMin) continue;
-    const TensorKey &x = a[i].seen->def->key, &y = b[static_cast<std::size_t>(a[i].partner)].seen->def->key;
+    const TensorKey &x = a[i].seen->def->key,
+                    &y = b[static_cast<std::size_t>(a[i].partner)].seen->def->key;
     matches.push_back({x.name, x.output_path, y.name, y.output_path, confidence});
   }
   return matches;

@@ -1,5 +1,5 @@
-// Finds modules of run B that are modules of run A under a different name, by class, shape and order of
-// execution.
+// Finds modules of run B that are modules of run A under a different name, by class, shape and
+// order of execution.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_SEQUENCE_ALIGNMENT_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_SEQUENCE_ALIGNMENT_H_
 
@@ -18,13 +18,14 @@ struct OrderMatch {
   double confidence = 0;  // 0.6..1
 };
 
-// Considers the outputs of a step's first training pass (first micro-batch, first call) that have no
-// counterpart in `alignment` and whose name the other run does not use at all. Those between the same matched
-// neighbours are aligned as sequences (longest common subsequence); a pair must have the same class and
-// shape. Confidence: 0.6, plus 0.15 for equal depth, plus 0.15 and 0.1 if the outputs before and after match,
-// too; pairs count from 0.7 on. Cost: the product of the unmatched outputs of both sides; nothing is aligned
-// if it is above kAlignmentCellsMax.
-std::vector<OrderMatch> AlignBySequence(const StepData& a, const StepData& b, const Alignment& alignment);
+// Considers the outputs of a step's first training pass (first micro-batch, first call) that have
+// no counterpart in `alignment` and whose name the other run does not use at all. Those between the
+// same matched neighbours are aligned as sequences (longest common subsequence); a pair must have
+// the same class and shape. Confidence: 0.6, plus 0.15 for equal depth, plus 0.15 and 0.1 if the
+// outputs before and after match, too; pairs count from 0.7 on. Cost: the product of the unmatched
+// outputs of both sides; nothing is aligned if it is above kAlignmentCellsMax.
+std::vector<OrderMatch> AlignBySequence(const StepData& a, const StepData& b,
+                                        const Alignment& alignment);
 
 inline constexpr std::size_t kAlignmentCellsMax = 25'000'000;
 

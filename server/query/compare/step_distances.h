@@ -13,7 +13,8 @@
 
 namespace statcollect::query {
 
-// Sums depend on their order, by a rounding: this is that of A's blocks, in whichever order they are compared.
+// Sums depend on their order, by a rounding: this is that of A's blocks, in whichever order they
+// are compared.
 class StepDistances {
  public:
   // The distances from here on are of pairs in this block.

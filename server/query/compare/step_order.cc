@@ -32,8 +32,8 @@ Stage StageOf(const TensorKey& key) {
   }
 }
 
-ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval, std::uint64_t position,
-                            std::uint32_t rank) {
+ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval,
+                            std::uint64_t position, std::uint32_t rank) {
   ReportOrder place{.stage = stage, .eval = eval, .position = position, .rank = rank};
   switch (stage) {
     case Stage::kWeights:
@@ -57,7 +57,8 @@ ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval, s
 
 ReportOrder MakeReportOrder(const TensorKey& key, std::uint64_t position, std::uint32_t rank,
                             bool before_training) {
-  ReportOrder place = MakeReportOrder(StageOf(key), key.micro_batch, key.mode == Mode::kEval, position, rank);
+  ReportOrder place =
+      MakeReportOrder(StageOf(key), key.micro_batch, key.mode == Mode::kEval, position, rank);
   if (place.phase == kComputing && place.eval && before_training) place.phase = kEvaluatingFirst;
   return place;
 }
@@ -116,10 +117,11 @@ bool StepOrder::RanAfterTraining(std::uint32_t order) const {
   return first && order > *first;
 }
 
-// With several segments, each model counts its own micro-batches, so they do not give the order; the pass
-// does. The output of one model may be the batch of another.
+// With several segments, each model counts its own micro-batches, so they do not give the order;
+// the pass does. The output of one model may be the batch of another.
 ReportOrder StepOrder::PlaceAt(const Spot& spot, std::uint64_t position, const TensorKey& key,
-                               const StepOrder& own, std::uint32_t order, std::uint32_t rank) const {
+                               const StepOrder& own, std::uint32_t order,
+                               std::uint32_t rank) const {
   ReportOrder place = MakeReportOrder(key, position, rank, own.RanBeforeTraining(order));
   if (place.stage == Stage::kWeights) return place;  // as loaded: before the step
   place.segment = spot.segment;

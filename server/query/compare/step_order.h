@@ -1,5 +1,5 @@
-// The order within a step: a tensor's stage, the update that it leads to, and its position in a report.
-// docs/divergence.md describes it under "Order".
+// The order within a step: a tensor's stage, the update that it leads to, and its position in a
+// report. docs/divergence.md describes it under "Order".
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_STEP_ORDER_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_STEP_ORDER_H_
 
@@ -21,9 +21,10 @@ Stage StageOf(const TensorKey& key);
 // Weights as loaded and batches: nothing that was recorded computes them.
 inline bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == Stage::kBatch; }
 
-// Segment by segment: weights, batch, then by micro-batch forward, loss and backward, then gradients, then
-// the optimizer's results. Evaluation comes after training, or before it if it ran before it. Gradients and
-// optimizer results follow all micro-batches, whichever one their records name.
+// Segment by segment: weights, batch, then by micro-batch forward, loss and backward, then
+// gradients, then the optimizer's results. Evaluation comes after training, or before it if it ran
+// before it. Gradients and optimizer results follow all micro-batches, whichever one their records
+// name.
 struct ReportOrder {
   std::uint32_t segment = 0;  // of the step, see StepOrder
   int phase = 0;
@@ -37,33 +38,35 @@ struct ReportOrder {
   bool IsBeforeTraining() const;  // an evaluation that ran before the first training of the step
 };
 
-ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval, std::uint64_t position,
-                            std::uint32_t rank);
+ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval,
+                            std::uint64_t position, std::uint32_t rank);
 // `before_training`: it ran before the first training forward record of its segment.
 ReportOrder MakeReportOrder(const TensorKey& key, std::uint64_t position, std::uint32_t rank,
                             bool before_training = false);
 
-// A position in a step. A segment ends with an update after which training continues in the same step:
-// several optimizers (GAN, actor and critic), or several updates of one. A pass begins with a forward or
-// batch record after a backward one; passes are numbered from 0 in each segment.
+// A position in a step. A segment ends with an update after which training continues in the same
+// step: several optimizers (GAN, actor and critic), or several updates of one. A pass begins with a
+// forward or batch record after a backward one; passes are numbered from 0 in each segment.
 struct Spot {
   std::uint32_t segment = 0, pass = 0;
   auto operator<=>(const Spot&) const = default;
 };
 
-// Whether it belongs to a training pass: not evaluation, not a buffer, and not weights as loaded or updated.
+// Whether it belongs to a training pass: not evaluation, not a buffer, and not weights as loaded or
+// updated.
 bool IsOfTraining(const TensorKey& key);
 
-// The segments and passes of one rank's step, from its records. Immutable. Memory: a few bytes per segment
-// and pass.
+// The segments and passes of one rank's step, from its records. Immutable. Memory: a few bytes per
+// segment and pass.
 class StepOrder {
  public:
   // `observations`: all records of the step, in the order of execution; only used here.
   explicit StepOrder(std::span<const Observation> observations);
 
   bool HasSegments() const { return first_training_.size() > 1; }  // more than one
-  bool HasTraining() const;            // whether there is a training forward record
-  Spot At(std::uint32_t order) const;  // monotone; evaluation between two segments belongs to the later one
+  bool HasTraining() const;  // whether there is a training forward record
+  Spot At(std::uint32_t order)
+      const;  // monotone; evaluation between two segments belongs to the later one
   bool RanBeforeTraining(std::uint32_t order) const;  // within its segment
 
   // For one of its own records.
@@ -71,22 +74,23 @@ class StepOrder {
     return PlaceAt(At(order), order + 1ull, key, *this, order, rank);
   }
   // For a record that is at `spot` and `position` here, and ran at `order` on its own side.
-  ReportOrder PlaceAt(const Spot& spot, std::uint64_t position, const TensorKey& key, const StepOrder& own,
-                      std::uint32_t order, std::uint32_t rank) const;
+  ReportOrder PlaceAt(const Spot& spot, std::uint64_t position, const TensorKey& key,
+                      const StepOrder& own, std::uint32_t order, std::uint32_t rank) const;
 
  private:
-  bool RanAfterTraining(std::uint32_t order) const;  // whether it began after training in its segment
+  bool RanAfterTraining(
+      std::uint32_t order) const;  // whether it began after training in its segment
 
   struct Part {
     std::uint32_t begin = 0;  // order
     Spot spot;
   };
-  std::vector<Part> parts_;                                   // ascending; the first begins at order 0
+  std::vector<Part> parts_;  // ascending; the first begins at order 0
   std::vector<std::optional<std::uint32_t>> first_training_;  // order, by segment
 };
 
-// "output blocks.1.attn[0] micro-batch 1 call 0 (eval)": the micro-batch only if it is not 0, the mode only
-// if it is not train.
+// "output blocks.1.attn[0] micro-batch 1 call 0 (eval)": the micro-batch only if it is not 0, the
+// mode only if it is not train.
 std::string Label(const TensorKey& key);
 // The same, whatever its call, micro-batch and mode.
 std::string SpreadName(Kind kind, const std::string& name, const std::string& output_path);

@@ -11,7 +11,8 @@ namespace {
 constexpr float kSmallest = 1e-7F;  // of rounding size in f32: rises from below count from here
 constexpr float kWorthALook = 2.5F;
 
-// Several at a time, so that vectors can be used. Infinity over infinity, which is not a number, is never the largest.
+// Several at a time, so that vectors can be used. Infinity over infinity, which is not a number, is
+// never the largest.
 STATCOLLECT_WIDE_LOOPS float LargestRise(const float* before, const float* now, std::size_t count) {
   constexpr std::size_t kAtOnce = 32;
   float each[kAtOnce];
@@ -19,7 +20,8 @@ STATCOLLECT_WIDE_LOOPS float LargestRise(const float* before, const float* now, 
   std::size_t whole = 0;
   for (; whole + kAtOnce <= count; whole += kAtOnce) {
     for (std::size_t j = 0; j < kAtOnce; ++j) {
-      const float from = before[whole + j], rise = now[whole + j] / (from < kSmallest ? kSmallest : from);
+      const float from = before[whole + j],
+                  rise = now[whole + j] / (from < kSmallest ? kSmallest : from);
       each[j] = each[j] < rise ? rise : each[j];
     }
   }
@@ -52,7 +54,9 @@ void DistanceFollower::BeginStep(std::size_t ids) {
   MakeRoom(ids);
 }
 
-float DistanceFollower::Rise() const { return first_ || !differs_ ? 1 : LargestRise(before_, now_); }
+float DistanceFollower::Rise() const {
+  return first_ || !differs_ ? 1 : LargestRise(before_, now_);
+}
 
 void StepsToJudge::Take(std::uint64_t step, std::size_t place, const StepRise& rise) {
   float factor = rise.rise;

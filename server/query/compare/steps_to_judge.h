@@ -1,6 +1,6 @@
-// Selects the steps of each rank that are judged tensor by tensor: the first that differ, and those in which
-// some tensor's distance rose far more than before. Computed while a diff scans, at about a nanosecond per
-// pair.
+// Selects the steps of each rank that are judged tensor by tensor: the first that differ, and those
+// in which some tensor's distance rose far more than before. Computed while a diff scans, at about
+// a nanosecond per pair.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_STEPS_TO_JUDGE_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_STEPS_TO_JUDGE_H_
 
@@ -47,7 +47,8 @@ struct StepRise {
   bool differs = false;
   std::uint64_t records = 0;  // compared
   float rise = 1;             // within its unit of the scan
-  // The distances at the beginning and end of a unit of the scan, if the step differs; used to join units.
+  // The distances at the beginning and end of a unit of the scan, if the step differs; used to join
+  // units.
   std::shared_ptr<const Distances> first, last;
   bool ends = false;  // last step of its unit
 };
@@ -73,7 +74,8 @@ class StepsToJudge {
     std::size_t place = 0;
     bool operator<(const Rise& other) const { return factor < other.factor; }
   };
-  std::map<std::size_t, std::uint64_t> agreeing_;  // records before the first differing step, by place
+  std::map<std::size_t, std::uint64_t>
+      agreeing_;  // records before the first differing step, by place
   std::map<std::size_t, std::vector<std::uint64_t>> first_;       // steps that differ, by place
   std::map<std::size_t, std::shared_ptr<const Distances>> last_;  // of the previous unit, by place
   std::multiset<Rise> rises_;

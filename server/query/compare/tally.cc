@@ -28,14 +28,16 @@ void Tally::CountAgreement(const Comparison& comparison, Stage stage, bool given
   within_tolerance += comparison.agreement == Agreement::kWithinTolerance ? 1 : 0;
   diverged += comparison.agreement == Agreement::kDiverged ? 1 : 0;
   without_hash += same && comparison.without_hash ? 1 : 0;
-  const bool in_size =
-      comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kNumeric && !given;
+  const bool in_size = comparison.agreement == Agreement::kDiverged &&
+                       comparison.reason == Reason::kNumeric && !given;
   numeric += in_size ? 1 : 0;
-  reshaped += comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kShape ? 1 : 0;
+  reshaped +=
+      comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kShape ? 1 : 0;
   by_sketch |= !same && comparison.distance && comparison.distance->kind == DistanceKind::kSketch;
   weights_seen |= stage == Stage::kWeights;
   batches_seen |= stage == Stage::kBatch;
-  const bool unproven = comparison.agreement == Agreement::kWithinTolerance && comparison.without_hash;
+  const bool unproven =
+      comparison.agreement == Agreement::kWithinTolerance && comparison.without_hash;
   weights_unproven |= stage == Stage::kWeights && unproven;
   weights_differ |= stage == Stage::kWeights && !same && !unproven;
   batches_unproven |= stage == Stage::kBatch && unproven;

@@ -11,7 +11,8 @@
 
 namespace statcollect::query {
 
-// Whether no weights have computed it: weights as loaded and batches, except of real numbers, as of a rollout.
+// Whether no weights have computed it: weights as loaded and batches, except of real numbers, as of
+// a rollout.
 bool IsGiven(Stage stage, const Layout& a, const Layout& b);
 
 // Counts of compared records. Invariant: records == identical + within_tolerance + diverged.
@@ -22,7 +23,8 @@ struct Tally {
   std::uint64_t numeric = 0;       // diverged ones: only in the size of values, and not given
   std::uint64_t reshaped = 0;      // diverged ones: of another shape
   bool by_sketch = false;          // a pair of different bits was judged by sketches
-  bool weights_unproven = false;  // weights within tolerance, without hashes that show whether they are equal
+  bool weights_unproven =
+      false;  // weights within tolerance, without hashes that show whether they are equal
   bool batches_unproven = false;  // the same of batches
   bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
   bool sketches_differ = false;     // in width

@@ -13,8 +13,9 @@ constexpr int kStepsAligned = 8;
 // Whether the alignment knows every activation of the steps: a run may have defined more since.
 bool Covers(const Alignment& alignment, const StepData& a, const StepData& b) {
   const auto known = [](const StepData& data, const RankCatalogue& catalogue) {
-    return std::all_of(data.observations.begin(), data.observations.end(),
-                       [&](const Observation& seen) { return seen.def->id < catalogue.activations.size(); });
+    return std::all_of(
+        data.observations.begin(), data.observations.end(),
+        [&](const Observation& seen) { return seen.def->id < catalogue.activations.size(); });
   };
   return known(a, alignment.a()) && known(b, alignment.b());
 }
@@ -24,9 +25,11 @@ Status AlignRank(const DiffContext& context, const DiffPlan& plan, std::size_t p
                  const std::stop_token& stop) {
   const RankPair ranks = plan.ranks[place];
   int tried = 0;
-  for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kStepsAligned; ++step, ++tried) {
+  for (auto step = plan.steps.begin(); step != plan.steps.end() && tried < kStepsAligned;
+       ++step, ++tried) {
     if (stop.stop_requested()) return {Code::kCancelled, "diff: cancelled"};
-    if (plan.full && !std::binary_search(plan.full->begin(), plan.full->end(), step->first)) continue;
+    if (plan.full && !std::binary_search(plan.full->begin(), plan.full->end(), step->first))
+      continue;
     const auto [attempt_a, attempt_b] = step->second;
     auto catalogue_a = context.a.Catalogue(attempt_a, ranks.a),
          catalogue_b = context.b.Catalogue(attempt_b, ranks.b);

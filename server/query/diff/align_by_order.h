@@ -10,8 +10,8 @@
 
 namespace statcollect::query {
 
-// Sets the matches of each rank in the context's aligner, from the first step in which both runs have
-// statistics of it. kCancelled if it was stopped.
+// Sets the matches of each rank in the context's aligner, from the first step in which both runs
+// have statistics of it. kCancelled if it was stopped.
 Status AlignByOrder(const DiffContext& context, const DiffPlan& plan, const std::stop_token& stop);
 
 }  // namespace statcollect::query

@@ -101,9 +101,11 @@ class ReportBuilder {
   struct UnpairedSteps {
     std::uint64_t count = 0, last = 0;
   };
-  std::map<std::pair<bool, std::uint32_t>, UnpairedSteps> unpaired_steps_;  // only in A; rank that lacks them
+  std::map<std::pair<bool, std::uint32_t>, UnpairedSteps>
+      unpaired_steps_;  // only in A; rank that lacks them
   std::vector<GrowthPoint> growth_;
-  std::map<std::tuple<bool, std::size_t, std::uint32_t>, RecordingPolicy> policies_;  // of A, attempt, rank
+  std::map<std::tuple<bool, std::size_t, std::uint32_t>, RecordingPolicy>
+      policies_;  // of A, attempt, rank
   bool only_update_noted_a_ = false, only_update_noted_b_ = false;
   std::string order_note_;  // of the first rank that leaves A's order
   bool uncertain_missing_ = false, cut_ = false, values_diverged_ = false;
@@ -149,11 +151,13 @@ Status ReportBuilder::Take(StepResult result) {
   AddGrowth(result.step, tally);
   if (tally.diverged > 0) ++report_.spread.steps;
   TakeRows(std::move(rows), traces);
-  if (values_diverged_ && report_.diverged.size() >= rows_max_) context_.limits.EnoughRows(result.step);
+  if (values_diverged_ && report_.diverged.size() >= rows_max_)
+    context_.limits.EnoughRows(result.step);
   return Status::Ok();
 }
 
-void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed, const std::vector<ForwardTrace>& traces) {
+void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed,
+                             const std::vector<ForwardTrace>& traces) {
   if (placed.empty()) return;
   std::stable_sort(placed.begin(), placed.end(),
                    [](const PlacedRow* x, const PlacedRow* y) { return x->place < y->place; });
@@ -175,13 +179,13 @@ void ReportBuilder::TakeRows(std::vector<PlacedRow*> placed, const std::vector<F
   }
 }
 
-// Origins are sought in the first step whose values differ: weights carry them into every later step. What
-// differs in structure only (missing, reordered) explains nothing later; the first answer is an origin by
-// definition.
+// Origins are sought in the first step whose values differ: weights carry them into every later
+// step. What differs in structure only (missing, reordered) explains nothing later; the first
+// answer is an origin by definition.
 void ReportBuilder::MarkStepOrigins(std::span<Divergence* const> rows,
                                     const std::vector<ForwardTrace>& traces) {
-  if (!values_diverged_ &&
-      !std::all_of(rows.begin(), rows.end(), [](const Divergence* row) { return IsStructural(*row); })) {
+  if (!values_diverged_ && !std::all_of(rows.begin(), rows.end(),
+                                        [](const Divergence* row) { return IsStructural(*row); })) {
     values_diverged_ = true;
     MarkOrigins(rows, traces);
   }
@@ -198,9 +202,9 @@ void ReportBuilder::MarkStepOrigins(std::span<Divergence* const> rows,
   }
 }
 
-// Another order explains other values: it takes the place of their reason. Another shape or dtype stays. Where
-// values agree, nothing depends on the order, and it is only noted, unless the request is exact. Only in the
-// first step that leaves the order.
+// Another order explains other values: it takes the place of their reason. Another shape or dtype
+// stays. Where values agree, nothing depends on the order, and it is only noted, unless the request
+// is exact. Only in the first step that leaves the order.
 void ReportBuilder::TakeOutOfPlace(RankStepFindings& at) {
   if (!at.out_of_place) return;
   const auto& [placed, agreement, keeps_reason, behind] = *at.out_of_place;
@@ -248,9 +252,10 @@ void ReportBuilder::NoteOnlyUpdate(bool in_a, const RankStepFindings& at) {
   bool& noted = in_a ? only_update_noted_a_ : only_update_noted_b_;
   if (noted || !kinds[static_cast<std::size_t>(Kind::kOutput)] || run.Dropped(rank) > 0) return;
   noted = true;
-  incomplete_.insert(run.run() + " made an update without a forward pass in step " + std::to_string(at.step) +
-                     " on rank " + std::to_string(rank) + ", where " + other.run() +
-                     " made one: the optimizer's step() was called again, or no batch came before it");
+  incomplete_.insert(
+      run.run() + " made an update without a forward pass in step " + std::to_string(at.step) +
+      " on rank " + std::to_string(rank) + ", where " + other.run() +
+      " made one: the optimizer's step() was called again, or no batch came before it");
 }
 
 // One row and one count for an identity and rank, at the first step without it.
@@ -290,14 +295,16 @@ const RecordingPolicy& ReportBuilder::PolicyOf(bool of_a, const RankStepFindings
   if (known != policies_.end()) return known->second;
   const auto& ranks = (of_a ? a_ : b_).ranks(attempt);
   const auto meta = ranks.find(rank);
-  return policies_.emplace(key, RecordingPolicy(meta == ranks.end() ? Config() : meta->second.info.config))
+  return policies_
+      .emplace(key, RecordingPolicy(meta == ranks.end() ? Config() : meta->second.info.config))
       .first->second;
 }
 
-// Notes what is missing; whether it counts as a divergence: not if the other side may have had it (its agent
-// lost records and has once recorded it, or it is still writing the step) or was never asked for the kind.
-Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, const RankStepFindings& at,
-                                               Completeness& known) {
+// Notes what is missing; whether it counts as a divergence: not if the other side may have had it
+// (its agent lost records and has once recorded it, or it is still writing the step) or was never
+// asked for the kind.
+Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing,
+                                               const RankStepFindings& at, Completeness& known) {
   const bool in_a = missing.in_a;
   const RunView& view = in_a ? a_ : b_;
   const std::uint32_t rank = in_a ? at.ranks.a : at.ranks.b;
@@ -310,14 +317,16 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   }
   const Kind kind = missing.placed.row.kind;
   if (loaded_.IsLoaded(missing, at)) {
-    incomplete_.insert((in_a ? b_ : a_).run() + " was launched again at step " + std::to_string(at.step) +
+    incomplete_.insert((in_a ? b_ : a_).run() + " was launched again at step " +
+                       std::to_string(at.step) +
                        "; weights as loaded there that have no counterpart in " + view.run() +
                        " were not compared");
     return false;
   }
   if (loaded_.IsBeforeLaunch(missing, at)) {
-    incomplete_.insert(view.run() + " was launched again at step " + std::to_string(at.step) + "; what " +
-                       (in_a ? b_ : a_).run() + " evaluated before that step was not compared");
+    incomplete_.insert(view.run() + " was launched again at step " + std::to_string(at.step) +
+                       "; what " + (in_a ? b_ : a_).run() +
+                       " evaluated before that step was not compared");
     return false;
   }
   const RankCatalogue& having = in_a ? at.alignment->b() : at.alignment->a();
@@ -335,7 +344,8 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing, con
   } else {
     at.alignment->MarkA(missing.id, Alignment::kMissingSeen);
   }
-  if (left_out || !(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)]) return false;
+  if (left_out || !(in_a ? plan_.kinds_a : plan_.kinds_b)[static_cast<std::size_t>(kind)])
+    return false;
   if (auto why = WhyNotRecorded(a_, b_, plan_, def, /*of_b=*/in_a, missing.defined)) {
     incomplete_.insert(*std::move(why));
     return false;
@@ -384,30 +394,36 @@ void ReportBuilder::CountSpread() {
     }
   }
   for (const Divergence& row : report_.diverged) {  // moved, although its values agree
-    if (row.reason == Reason::kOrder) diverged.insert(SpreadName(row.kind, row.activation, row.output_path));
+    if (row.reason == Reason::kOrder)
+      diverged.insert(SpreadName(row.kind, row.activation, row.output_path));
   }
   compared.insert(diverged.begin(), diverged.end());
   report_.spread.activations = diverged.size() + diverged_losses_.size();
   report_.spread.activations_total = compared.size() + losses_.compared().size();
   report_.spread.ranks.assign(diverged_ranks_.begin(), diverged_ranks_.end());
-  if (request_.merge_ranks) report_.spread.ranks_b.assign(diverged_ranks_b_.begin(), diverged_ranks_b_.end());
+  if (request_.merge_ranks)
+    report_.spread.ranks_b.assign(diverged_ranks_b_.begin(), diverged_ranks_b_.end());
 }
 
 void ReportBuilder::AddNotes() {
   auto& notes = report_.notes;
   if (tally_.sketches_differ) {
     notes.push_back(
-        "the runs keep sketches of different widths (sketch= of init; 0: none), which cannot be compared: distances come "
-        "from extremes, mean and norms instead, and a change that leaves these as they are is not seen");
+        "the runs keep sketches of different widths (sketch= of init; 0: none), which cannot be "
+        "compared: distances come "
+        "from extremes, mean and norms instead, and a change that leaves these as they are is not "
+        "seen");
   }
   if (tally_.definitions_differ) {
     notes.push_back(
-        "the runs have hashes of different kinds or definitions, which were not compared, and neither were their "
+        "the runs have hashes of different kinds or definitions, which were not compared, and "
+        "neither were their "
         "sketches: identical means here that every recorded statistic is equal");
   }
   if (uncertain_missing_) {
     notes.push_back(
-        "records missing on a rank that lost some are listed as unmatched and not counted as diverged");
+        "records missing on a rank that lost some are listed as unmatched and not counted as "
+        "diverged");
   }
   if (tally_.incomparable > 0) {
     notes.push_back(std::to_string(tally_.incomparable) +
@@ -415,27 +431,33 @@ void ReportBuilder::AddNotes() {
   }
   if (tally_.weights_unproven && !tally_.weights_differ) {
     notes.push_back(
-        "the initial weights agree within their tolerance; without content hashes of both runs it is not known "
+        "the initial weights agree within their tolerance; without content hashes of both runs it "
+        "is not known "
         "whether they are equal");
   }
   if (tally_.without_hash > 0) {
-    notes.push_back(
-        std::to_string(tally_.without_hash) +
-        " records count as identical because every statistic that both runs recorded is equal; without a "
-        "content hash their bits are not known");
+    notes.push_back(std::to_string(tally_.without_hash) +
+                    " records count as identical because every statistic that both runs recorded "
+                    "is equal; without a "
+                    "content hash their bits are not known");
   }
   for (const auto& [where, steps] : unpaired_steps_) {
-    notes.push_back("rank " + std::to_string(where.second) + " of " + (where.first ? b_ : a_).run() +
-                    " has no statistics in " + std::to_string(steps.count) +
-                    (steps.count == 1 ? " step" : " steps") + " in which " + (where.first ? a_ : b_).run() +
+    notes.push_back("rank " + std::to_string(where.second) + " of " +
+                    (where.first ? b_ : a_).run() + " has no statistics in " +
+                    std::to_string(steps.count) + (steps.count == 1 ? " step" : " steps") +
+                    " in which " + (where.first ? a_ : b_).run() +
                     " has some; they were not compared");
   }
-  if (cut_) notes.push_back("some lists were cut; narrow the query with --steps, --rank or --kinds");
-  for (const std::string& name : losses_.OnlyInA()) NoteUnmatched("scalar " + name, /*only_a=*/true);
-  for (const std::string& name : losses_.OnlyInB()) NoteUnmatched("scalar " + name, /*only_a=*/false);
+  if (cut_)
+    notes.push_back("some lists were cut; narrow the query with --steps, --rank or --kinds");
+  for (const std::string& name : losses_.OnlyInA())
+    NoteUnmatched("scalar " + name, /*only_a=*/true);
+  for (const std::string& name : losses_.OnlyInB())
+    NoteUnmatched("scalar " + name, /*only_a=*/false);
   if (losses_.factor()) notes.push_back(losses_.FactorText(a_.run(), b_.run()));
   if (losses_.alone() > 0) {
-    notes.push_back(std::to_string(losses_.alone()) + " losses exist in only one run and were not compared");
+    notes.push_back(std::to_string(losses_.alone()) +
+                    " losses exist in only one run and were not compared");
   }
   if (!order_note_.empty()) notes.push_back(order_note_);
   notes.insert(notes.end(), loaded_.notes().begin(), loaded_.notes().end());
@@ -465,13 +487,14 @@ DiffReport ReportBuilder::Conclude() {
   report_.growth = SummariseGrowth(growth_);
   const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
   const bool compared = tally_.records > missing_counted_.size();
-  if (const std::string other = lone_.WhyOtherModels(context_.aligner, a_.run(), b_.run()); !other.empty()) {
+  if (const std::string other = lone_.WhyOtherModels(context_.aligner, a_.run(), b_.run());
+      !other.empty()) {
     ConcludeIncomparable(other);
   } else if (!compared) {
-    ConcludeIncomparable(unmatched
-                             ? "no activation in common: nothing that the runs recorded has the same name, "
-                               "kind and position in both"
-                             : "no record in common in the requested ranks, steps and kinds");
+    ConcludeIncomparable(
+        unmatched ? "no activation in common: nothing that the runs recorded has the same name, "
+                    "kind and position in both"
+                  : "no record in common in the requested ranks, steps and kinds");
   } else if (report_.first) {
     report_.verdict = Verdict::kDiverged;
   } else if (report_.compared.identical == report_.compared.records && !unmatched &&
@@ -508,10 +531,12 @@ void AddPlan(const DiffPlan& plan, bool merged, DiffReport& report) {
     if (merged) report.ranks_b.push_back(ranks.b);
   }
   std::sort(report.ranks_b.begin(), report.ranks_b.end());
-  report.ranks_b.erase(std::unique(report.ranks_b.begin(), report.ranks_b.end()), report.ranks_b.end());
+  report.ranks_b.erase(std::unique(report.ranks_b.begin(), report.ranks_b.end()),
+                       report.ranks_b.end());
   report.notes.insert(report.notes.begin(), plan.notes.begin(), plan.notes.end());
   if (!plan.steps.empty())
-    report.steps = StepRange{.first = plan.steps.begin()->first, .last = plan.steps.rbegin()->first};
+    report.steps =
+        StepRange{.first = plan.steps.begin()->first, .last = plan.steps.rbegin()->first};
 }
 
 void NoteEnd(const DiffRequest& request, DiffReport& report) {
@@ -530,8 +555,9 @@ void TakeCells(StepResult& step, HeatMapBuilder& heat) {
 }  // namespace
 
 Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
-                            const IsStreamOpen& is_stream_open, NoiseFloor* noise, const Twins* twins,
-                            const OnProgress& progress, const std::stop_token& stop) {
+                            const IsStreamOpen& is_stream_open, NoiseFloor* noise,
+                            const Twins* twins, const OnProgress& progress,
+                            const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto names, NameMap::Parse(request.map));
   STATCOLLECT_ASSIGN_OR_RETURN(auto plan, PlanDiff(a, b, request, is_stream_open));
   DiffReport report;

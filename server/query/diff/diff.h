@@ -13,12 +13,13 @@
 
 namespace statcollect::query {
 
-// Memory: one step of a rank of both runs per thread, the definitions of all ranks, the details of up to
-// 1,024 ranks and steps, and the report's rows. `noise`, `twins`: null if unknown. Runs on the caller's thread and up
-// to three more.
+// Memory: one step of a rank of both runs per thread, the definitions of all ranks, the details of
+// up to 1,024 ranks and steps, and the report's rows. `noise`, `twins`: null if unknown. Runs on
+// the caller's thread and up to three more.
 Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
-                            const IsStreamOpen& is_stream_open, NoiseFloor* noise, const Twins* twins,
-                            const OnProgress& progress, const std::stop_token& stop);
+                            const IsStreamOpen& is_stream_open, NoiseFloor* noise,
+                            const Twins* twins, const OnProgress& progress,
+                            const std::stop_token& stop);
 
 }  // namespace statcollect::query
 

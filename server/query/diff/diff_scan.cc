@@ -35,7 +35,8 @@ std::vector<StepResult> DiffScan::CutWave(Steps::const_iterator& next, std::size
   std::vector<StepResult> wave;
   attempts_ = next->second;
   for (; next != plan_.steps.end() && wave.size() < steps && next->second == attempts_; ++next) {
-    wave.push_back({.step = next->first, .ranks = std::vector<RankStepFindings>(plan_.ranks.size())});
+    wave.push_back(
+        {.step = next->first, .ranks = std::vector<RankStepFindings>(plan_.ranks.size())});
   }
   return wave;
 }
@@ -43,7 +44,8 @@ std::vector<StepResult> DiffScan::CutWave(Steps::const_iterator& next, std::size
 std::vector<DiffScan::Unit> DiffScan::CutUnits(const std::vector<StepResult>& wave) const {
   const std::size_t processors = ThreadsOfAQuery();
   const std::size_t rank_steps = wave.size() * plan_.ranks.size();
-  const std::size_t unit_steps = std::max<std::size_t>(1, rank_steps / (processors * kUnitsAThread));
+  const std::size_t unit_steps =
+      std::max<std::size_t>(1, rank_steps / (processors * kUnitsAThread));
   std::vector<Unit> units;
   for (std::size_t first = 0; first < wave.size(); first += unit_steps) {
     for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {

@@ -22,8 +22,8 @@ struct StepResult {
   std::vector<RankStepFindings> ranks;
 };
 
-// Works in waves: compares the rank-steps of a wave on several threads, then passes on their findings in
-// order. Waves grow, so that a first difference near the beginning is found quickly.
+// Works in waves: compares the rank-steps of a wave on several threads, then passes on their
+// findings in order. Waves grow, so that a first difference near the beginning is found quickly.
 class DiffScan {
  public:
   // Borrows both.

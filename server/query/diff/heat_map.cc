@@ -18,15 +18,16 @@ constexpr std::size_t kCellsSentMax = std::size_t{4} << 20;
 HeatMapBuilder::HeatMapBuilder(const DiffPlan& plan, std::uint32_t columns, std::uint32_t rows)
     : rows_max_(rows == 0 ? kHeatMapRowsDefault : rows) {
   for (const auto& [step, attempts] : plan.steps) steps_.push_back(step);
-  steps_each_ = std::max<std::size_t>(1, PartsOf(steps_.size(), std::max<std::uint32_t>(1, columns)));
+  steps_each_ =
+      std::max<std::size_t>(1, PartsOf(steps_.size(), std::max<std::uint32_t>(1, columns)));
 }
 
 std::uint32_t HeatMapBuilder::FindRow(const Alignment& alignment, const HeatCell& cell) {
   const TensorDef& def = (cell.of_b ? alignment.b() : alignment.a()).activations[cell.id];
   const Stage stage = (cell.of_b ? alignment.traits_b(cell.id) : alignment.traits_a(cell.id)).stage;
   const TensorKey& key = def.key;
-  const auto [found, added] =
-      by_key_.try_emplace(RowKey(stage, key.mode, key.kind, key.name, key.output_path), rows_.size());
+  const auto [found, added] = by_key_.try_emplace(
+      RowKey(stage, key.mode, key.kind, key.name, key.output_path), rows_.size());
   if (!added) return found->second;
   Row& row = rows_.emplace_back();
   row.def = &def;
@@ -35,7 +36,8 @@ std::uint32_t HeatMapBuilder::FindRow(const Alignment& alignment, const HeatCell
   const std::uint32_t other = cell.of_b ? Alignment::kNone : alignment.b_of(cell.id);
   if (other != Alignment::kNone && alignment.b().activations[other].key.name != key.name)
     row.name_b = alignment.b().activations[other].key.name;
-  while (steps_each_ < steps_.size() && rows_.size() * PartsOf(steps_.size(), steps_each_) > kCellsHeldMax)
+  while (steps_each_ < steps_.size() &&
+         rows_.size() * PartsOf(steps_.size(), steps_each_) > kCellsHeldMax)
     HalveColumns();
   row.levels.assign(PartsOf(steps_.size(), steps_each_), kHeatNoData);
   return found->second;
@@ -46,7 +48,8 @@ void HeatMapBuilder::HalveColumns() {
   for (Row& row : rows_) MergeNeighbours(row.levels);
 }
 
-std::uint32_t HeatMapBuilder::RowAt(const Alignment& alignment, RowsOf& known, const HeatCell& cell) {
+std::uint32_t HeatMapBuilder::RowAt(const Alignment& alignment, RowsOf& known,
+                                    const HeatCell& cell) {
   std::vector<std::uint32_t>& rows = cell.of_b ? known.b : known.a;
   if (cell.id >= rows.size()) rows.resize(cell.id + 1, kNoRow);
   if (rows[cell.id] == kNoRow) rows[cell.id] = FindRow(alignment, cell);
@@ -80,13 +83,15 @@ HeatMap HeatMapBuilder::Make(const DiffReport& report) {
   map.tensors = rows_.size();
   map.steps = steps_.size();
   for (std::size_t i = 0; i < steps_.size(); i += steps_each_) {
-    map.columns.push_back({.first = steps_[i], .last = steps_[std::min(i + steps_each_, steps_.size()) - 1]});
+    map.columns.push_back(
+        {.first = steps_[i], .last = steps_[std::min(i + steps_each_, steps_.size()) - 1]});
   }
   const std::vector<const Row*> ordered = InOrder();
   const std::size_t rows_sent =
       rows_max_ == kHeatMapWhole
           ? ordered.size()
-          : std::min<std::size_t>(rows_max_, kCellsSentMax / std::max<std::size_t>(1, map.columns.size()));
+          : std::min<std::size_t>(rows_max_,
+                                  kCellsSentMax / std::max<std::size_t>(1, map.columns.size()));
   const std::size_t rows_each =
       std::max<std::size_t>(1, PartsOf(ordered.size(), std::max<std::size_t>(1, rows_sent)));
   for (std::size_t begin = 0; begin < ordered.size(); begin += rows_each) {
@@ -103,7 +108,8 @@ HeatMap HeatMapBuilder::Make(const DiffReport& report) {
     std::string levels(map.columns.size(), static_cast<char>(kHeatNoData));
     for (std::size_t row = begin; row < end; ++row) {
       for (std::size_t i = 0; i < levels.size(); ++i) {
-        const std::uint8_t level = std::max(static_cast<std::uint8_t>(levels[i]), ordered[row]->levels[i]);
+        const std::uint8_t level =
+            std::max(static_cast<std::uint8_t>(levels[i]), ordered[row]->levels[i]);
         const bool explained = report.explained_by_rounding && level >= kHeatDivergedMin;
         levels[i] = static_cast<char>(explained ? kHeatWithinMax : level);
       }
@@ -129,7 +135,8 @@ void HeatMapBuilder::Mark(const DiffReport& report, const std::vector<const Row*
   };
   const auto found = std::find_if(rows.begin(), rows.end(), is_it);
   if (found != rows.end())
-    map.origin_row = static_cast<std::uint32_t>(static_cast<std::size_t>(found - rows.begin()) / rows_each);
+    map.origin_row =
+        static_cast<std::uint32_t>(static_cast<std::size_t>(found - rows.begin()) / rows_each);
 }
 
 }  // namespace statcollect::query

@@ -14,9 +14,9 @@
 
 namespace statcollect::query {
 
-// Collects the cells of a diff as its steps are judged. Several steps or tensors in a column or row, and
-// several ranks, micro-batches and calls, become the greatest of their levels. Memory: 16 MiB of cells at
-// most; where a run has more tensors than that allows for, columns are merged.
+// Collects the cells of a diff as its steps are judged. Several steps or tensors in a column or
+// row, and several ranks, micro-batches and calls, become the greatest of their levels. Memory: 16
+// MiB of cells at most; where a run has more tensors than that allows for, columns are merged.
 class HeatMapBuilder {
  public:
   // At most so many columns and rows; see kHeatMapSideMax.

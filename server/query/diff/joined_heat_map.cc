@@ -17,7 +17,8 @@ TensorOfMap TensorOf(const HeatMapRow& row) {
   return {row.stage, row.mode, row.kind, row.activation, row.output_path};
 }
 
-// Where the rows of both maps lie in the joined one: a row that is new follows the one that it follows in its own map.
+// Where the rows of both maps lie in the joined one: a row that is new follows the one that it
+// follows in its own map.
 struct JoinedRows {
   std::vector<HeatMapRow> rows;
   std::map<TensorOfMap, std::size_t> places;
@@ -26,7 +27,8 @@ struct JoinedRows {
 JoinedRows JoinRows(const HeatMap& old, const HeatMap& tail) {
   std::map<TensorOfMap, const HeatMapRow*> known;
   for (const HeatMapRow& row : old.rows) known.emplace(TensorOf(row), &row);
-  std::map<TensorOfMap, std::vector<const HeatMapRow*>> after;  // a row of `old`: the new ones behind it
+  std::map<TensorOfMap, std::vector<const HeatMapRow*>>
+      after;  // a row of `old`: the new ones behind it
   std::vector<const HeatMapRow*> first;
   const HeatMapRow* previous = nullptr;
   for (const HeatMapRow& row : tail.rows) {

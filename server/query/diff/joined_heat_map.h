@@ -6,9 +6,9 @@
 
 namespace statcollect::query {
 
-// The columns of `old` before the first step of `tail`, then those of `tail`; rows that only one has are kept. Both must
-// be at their finest resolution: one step a column, one tensor a row. The origin is that of `old`, if it has one that is
-// kept.
+// The columns of `old` before the first step of `tail`, then those of `tail`; rows that only one
+// has are kept. Both must be at their finest resolution: one step a column, one tensor a row. The
+// origin is that of `old`, if it has one that is kept.
 HeatMap JoinedHeatMap(const HeatMap& old, const HeatMap& tail);
 
 }  // namespace statcollect::query

@@ -14,17 +14,17 @@ namespace {
 double Real(std::uint64_t magnitude) { return std::bit_cast<double>(magnitude); }
 
 // std::max of each.
-STATCOLLECT_WIDE_LOOPS void Largest(const std::uint64_t* x, const std::uint64_t* y, std::size_t count,
-                                    std::uint64_t* to) {
+STATCOLLECT_WIDE_LOOPS void Largest(const std::uint64_t* x, const std::uint64_t* y,
+                                    std::size_t count, std::uint64_t* to) {
   for (std::size_t i = 0; i < count; ++i) to[i] = Real(x[i]) < Real(y[i]) ? y[i] : x[i];
 }
 
 // As Rms of top.cc, where nothing is NaN or infinite.
-STATCOLLECT_WIDE_LOOPS void Rms(const std::uint64_t* l2, const std::uint64_t* numel, double components,
-                                std::size_t count, std::uint64_t* to) {
+STATCOLLECT_WIDE_LOOPS void Rms(const std::uint64_t* l2, const std::uint64_t* numel,
+                                double components, std::size_t count, std::uint64_t* to) {
   for (std::size_t i = 0; i < count; ++i)
-    to[i] = std::bit_cast<std::uint64_t>(Real(l2[i]) /
-                                         __builtin_sqrt(static_cast<double>(numel[i]) * components));
+    to[i] = std::bit_cast<std::uint64_t>(
+        Real(l2[i]) / __builtin_sqrt(static_cast<double>(numel[i]) * components));
 }
 
 // Statistics that are a column of their own.
@@ -51,7 +51,8 @@ bool HasValue(TopBy by, const Layout& layout) {
   const auto has = [&](auto... statistics) { return (layout.Has(statistics) && ...); };
   if (const OfColumn* const of = FindColumn(by)) return has(of->statistic);
   if (by == TopBy::kAbsMax) return has(Statistic::kMin, Statistic::kMax);
-  return by == TopBy::kRms && has(Statistic::kL2, Statistic::kNan, Statistic::kInf, Statistic::kShape);
+  return by == TopBy::kRms &&
+         has(Statistic::kL2, Statistic::kNan, Statistic::kInf, Statistic::kShape);
 }
 
 bool IsOf(std::span<const std::uint64_t> numbers, const NumberColumns& block) {
@@ -68,7 +69,8 @@ bool IsShown(const std::vector<Kind>& kinds, const TensorDef& def, const Layout&
 }
 
 NumberSet LevelColumns::needs() const {
-  const bool later = by_ == TopBy::kL1 || by_ == TopBy::kMax || by_ == TopBy::kMin || by_ == TopBy::kAbsMax;
+  const bool later =
+      by_ == TopBy::kL1 || by_ == TopBy::kMax || by_ == TopBy::kMin || by_ == TopBy::kAbsMax;
   return later ? NumberSet::kAll : NumberSet::kNorms;
 }
 
@@ -81,12 +83,17 @@ const RankCatalogue* LevelColumns::CatalogueOf(const NumberColumns& block) {
 
 void LevelColumns::Learn(const RankCatalogue& catalogue, const NumberColumns& block) {
   Plan& plan = plans_[block.activation[0]];
-  plan = {.catalogue = &catalogue, .numbers = {}, .shown = {}, .recorded = {}, .usual = !CountsElements(by_)};
+  plan = {.catalogue = &catalogue,
+          .numbers = {},
+          .shown = {},
+          .recorded = {},
+          .usual = !CountsElements(by_)};
   for (const std::uint64_t* const numbers : {block.activation, block.layout})
     plan.numbers.insert(plan.numbers.end(), numbers, numbers + block.size);
   for (std::size_t i = 0; i < block.size; ++i) {
     const Layout& layout = catalogue.layouts[block.layout[i]];
-    plan.shown.push_back(IsShown(kinds_, catalogue.activations[block.activation[i]], layout) ? 1 : 0);
+    plan.shown.push_back(IsShown(kinds_, catalogue.activations[block.activation[i]], layout) ? 1
+                                                                                             : 0);
     const Recorded recorded = RecordedOf(layout);
     if (i == 0) plan.recorded = recorded;
     plan.usual &= recorded == plan.recorded;
@@ -106,7 +113,8 @@ void LevelColumns::AddCells(const NumberColumns& block, std::vector<StatMapBuild
   plan_->usual ? AddUsual(block, cells) : AddOneByOne(block, cells);
 }
 
-std::span<const std::uint64_t> LevelColumns::SizesOf(const NumberColumns& block, double components) {
+std::span<const std::uint64_t> LevelColumns::SizesOf(const NumberColumns& block,
+                                                     double components) {
   if (const OfColumn* const of = FindColumn(by_)) return {block.*(of->column), block.size};
   sizes_.resize(block.size);
   if (by_ == TopBy::kAbsMax) Largest(block.min, block.max, block.size, sizes_.data());
@@ -122,7 +130,8 @@ void LevelColumns::AddUsual(const NumberColumns& block, std::vector<StatMapBuild
     if (plan_->shown[i] == 0) continue;
     std::uint64_t broken = recorded.nan ? block.nan[i] : 0;
     if (recorded.inf) broken += block.pos_inf[i] + (recorded.inf_sign ? block.neg_inf[i] : 0);
-    const bool finite = (block.flags[i] & kHasFinite) != 0 && (by_ != TopBy::kRms || block.numel[i] > 0);
+    const bool finite =
+        (block.flags[i] & kHasFinite) != 0 && (by_ != TopBy::kRms || block.numel[i] > 0);
     const bool value = recorded.value && finite;
     const std::uint16_t level = broken > 0 ? kStatNotFinite : value ? levels_[i] : kStatNoData;
     if (level == kStatNoData) continue;
@@ -132,7 +141,8 @@ void LevelColumns::AddUsual(const NumberColumns& block, std::vector<StatMapBuild
   }
 }
 
-void LevelColumns::AddOneByOne(const NumberColumns& block, std::vector<StatMapBuilder::Cell>& cells) {
+void LevelColumns::AddOneByOne(const NumberColumns& block,
+                               std::vector<StatMapBuilder::Cell>& cells) {
   for (std::size_t i = 0; i < block.size; ++i) {
     if (plan_->shown[i] == 0) continue;
     TensorStats stats = block.StatsAt(i);

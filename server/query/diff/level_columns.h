@@ -1,4 +1,5 @@
-// Levels of one statistic of whole blocks, read as columns: what a map of a long run, and one that grows, mostly takes.
+// Levels of one statistic of whole blocks, read as columns: what a map of a long run, and one that
+// grows, mostly takes.
 #ifndef STATCOLLECT_SERVER_QUERY_DIFF_LEVEL_COLUMNS_H_
 #define STATCOLLECT_SERVER_QUERY_DIFF_LEVEL_COLUMNS_H_
 
@@ -17,8 +18,8 @@ namespace statcollect::query {
 // Whether a map shows the tensor: see StatMapRequest::kinds.
 bool IsShown(const std::vector<Kind>& kinds, const TensorDef& def, const Layout& layout);
 
-// For one rank of one launch, step by step. What the definitions tell about a block's records is kept for the next
-// steps. Borrows the kinds. Not thread-safe.
+// For one rank of one launch, step by step. What the definitions tell about a block's records is
+// kept for the next steps. Borrows the kinds. Not thread-safe.
 class LevelColumns {
  public:
   LevelColumns(TopBy by, const std::vector<Kind>& kinds) : by_(by), kinds_(kinds) {}
@@ -28,7 +29,8 @@ class LevelColumns {
   const RankCatalogue* CatalogueOf(const NumberColumns& block);
   // `catalogue` defines all ids of the block.
   void Learn(const RankCatalogue& catalogue, const NumberColumns& block);
-  // Appends the cells of a block that CatalogueOf knows: the last one that was asked for or learned.
+  // Appends the cells of a block that CatalogueOf knows: the last one that was asked for or
+  // learned.
   void AddCells(const NumberColumns& block, std::vector<StatMapBuilder::Cell>& cells);
 
  private:
@@ -44,7 +46,8 @@ class LevelColumns {
     std::vector<std::uint64_t> numbers;  // activations and layouts of the block
     std::vector<std::uint8_t> shown;
     Recorded recorded;
-    bool usual = false;  // all have the same recorded, and the statistic is a column or follows from it
+    bool usual =
+        false;  // all have the same recorded, and the statistic is a column or follows from it
   };
 
   Recorded RecordedOf(const Layout& layout) const;

@@ -32,7 +32,8 @@ bool LoadedWeights::IsLoaded(const MissingRecord& missing, const RankStepFinding
 bool LoadedWeights::IsBeforeLaunch(const MissingRecord& missing, const RankStepFindings& at) const {
   const AttemptMeta& launch =
       missing.in_a ? context_.a.attempts()[at.attempt_a] : context_.b.attempts()[at.attempt_b];
-  return launch.number > 1 && missing.placed.place.IsBeforeTraining() && BeginsAt(at, /*of_a=*/missing.in_a);
+  return launch.number > 1 && missing.placed.place.IsBeforeTraining() &&
+         BeginsAt(at, /*of_a=*/missing.in_a);
 }
 
 bool LoadedWeights::BeginsAt(const RankStepFindings& at, bool of_a) const {
@@ -48,9 +49,10 @@ bool LoadedWeights::BeginsAt(const RankStepFindings& at, bool of_a) const {
 
 Status LoadedWeights::Compare(RankStepFindings& at) {
   for (const bool in_a : {false, true}) {
-    const bool any = std::any_of(at.missing.begin(), at.missing.end(), [&](const MissingRecord& missing) {
-      return missing.in_a == in_a && IsLoaded(missing, at);
-    });
+    const bool any =
+        std::any_of(at.missing.begin(), at.missing.end(), [&](const MissingRecord& missing) {
+          return missing.in_a == in_a && IsLoaded(missing, at);
+        });
     if (any) STATCOLLECT_RETURN_IF_ERROR(CompareSide(in_a, at));
   }
   return Status::Ok();
@@ -65,7 +67,8 @@ Result<std::optional<std::size_t>> LoadedWeights::OwnerOf(bool of_a, std::uint64
   return owners_[{of_a, step}] = found == steps.end() ? std::nullopt : std::optional(found->second);
 }
 
-Result<std::optional<StepData>> LoadedWeights::ReadBefore(bool of_a, std::uint32_t rank, std::uint64_t step) {
+Result<std::optional<StepData>> LoadedWeights::ReadBefore(bool of_a, std::uint32_t rank,
+                                                          std::uint64_t step) {
   RunView& view = of_a ? context_.a : context_.b;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto owner, OwnerOf(of_a, step - 1));
   if (!owner || !view.ranks(*owner).contains(rank)) return std::optional<StepData>();
@@ -106,8 +109,8 @@ Status LoadedWeights::CompareSide(bool in_a, RankStepFindings& at) {
   return Status::Ok();
 }
 
-Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& updated, MissingRecord& missing,
-                                  RankStepFindings& at, bool* compared) {
+Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& updated,
+                                  MissingRecord& missing, RankStepFindings& at, bool* compared) {
   const Alignment& alignment = *at.alignment;
   // Looks for the weight under its name in the other run, which may differ.
   TensorKey key = AfterUpdate(loaded.def->key);
@@ -115,20 +118,23 @@ Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& upda
   const std::uint32_t other = !id            ? Alignment::kNone
                               : missing.in_a ? alignment.a_of(*id)
                                              : alignment.b_of(*id);
-  if (other != Alignment::kNone) key = (missing.in_a ? alignment.a() : alignment.b()).activations[other].key;
+  if (other != Alignment::kNone)
+    key = (missing.in_a ? alignment.a() : alignment.b()).activations[other].key;
   const auto found = updated.find({key.kind, key.name, key.output_path});
   if (found == updated.end()) return Status::Ok();
   const Observation& a = missing.in_a ? *found->second : loaded;
   const Observation& b = missing.in_a ? loaded : *found->second;
   Comparison comparison = query::Compare(a, b, context_.tolerance, context_.exact);
-  STATCOLLECT_RETURN_IF_ERROR(Weigh((missing.in_a ? other : id.value_or(Alignment::kNone)), at, comparison));
+  STATCOLLECT_RETURN_IF_ERROR(
+      Weigh((missing.in_a ? other : id.value_or(Alignment::kNone)), at, comparison));
   *compared = true;
   at.tally.Count(comparison, Stage::kWeights);
   const std::uint32_t mark = missing.in_a ? alignment.a_of(missing.id) : missing.id;
   const bool diverged = comparison.agreement == Agreement::kDiverged;
   if (mark != Alignment::kNone) alignment.MarkA(mark, Alignment::kCompared);
   if (mark != Alignment::kNone && diverged) alignment.MarkA(mark, Alignment::kDiverged);
-  if (comparison.agreement == Agreement::kIdentical || comparison.agreement == Agreement::kIncomparable)
+  if (comparison.agreement == Agreement::kIdentical ||
+      comparison.agreement == Agreement::kIncomparable)
     return Status::Ok();
   auto& [place, row] = missing.placed;
   SetComparison(row, comparison);
@@ -138,14 +144,17 @@ Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& upda
     row.activation = a.def->key.name;
     row.activation_b = b.def->key.name;
   }
-  if (!(at.first_bitwise && at.first_bitwise->place < place)) at.first_bitwise = PlacedRow{place, row};
+  if (!(at.first_bitwise && at.first_bitwise->place < place))
+    at.first_bitwise = PlacedRow{place, row};
   if (diverged) at.rows.push_back({place, std::move(row)});
   return Status::Ok();
 }
 
-// Uses the noise of the weight after its next update, because repeats of A may not have loaded anything here.
+// Uses the noise of the weight after its next update, because repeats of A may not have loaded
+// anything here.
 Status LoadedWeights::Weigh(std::uint32_t id_a, RankStepFindings& at, Comparison& comparison) {
-  const bool by_size = comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
+  const bool by_size =
+      comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
   if (context_.noise == nullptr || context_.exact || !by_size || id_a == Alignment::kNone)
     return Status::Ok();
   STATCOLLECT_ASSIGN_OR_RETURN(auto noise, context_.noise->At(at.attempt_a, at.ranks.a, at.step));

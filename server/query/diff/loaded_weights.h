@@ -1,4 +1,5 @@
-// Compares weights that a launch loaded in mid-run while the other run was already training and loaded none.
+// Compares weights that a launch loaded in mid-run while the other run was already training and
+// loaded none.
 #ifndef STATCOLLECT_SERVER_QUERY_DIFF_LOADED_WEIGHTS_H_
 #define STATCOLLECT_SERVER_QUERY_DIFF_LOADED_WEIGHTS_H_
 
@@ -16,21 +17,21 @@
 
 namespace statcollect::query {
 
-// A checkpoint holds the weights after the step before it, so such weights are compared with those that the
-// other run had after that step. Not thread-safe. Context is borrowed. Cost: reads two steps of the rank per
-// launch.
+// A checkpoint holds the weights after the step before it, so such weights are compared with those
+// that the other run had after that step. Not thread-safe. Context is borrowed. Cost: reads two
+// steps of the rank per launch.
 class LoadedWeights {
  public:
   explicit LoadedWeights(const DiffContext& context) : context_(context) {}
 
-  // Whether the record is a weight loaded in the first step of a launch, while the run that lacks it was
-  // already training.
+  // Whether the record is a weight loaded in the first step of a launch, while the run that lacks
+  // it was already training.
   bool IsLoaded(const MissingRecord& missing, const RankStepFindings& at) const;
-  // Whether the record was made before the training of a step with which the run that lacks it was launched
-  // again: the launch before that made it, if at all.
+  // Whether the record was made before the training of a step with which the run that lacks it was
+  // launched again: the launch before that made it, if at all.
   bool IsBeforeLaunch(const MissingRecord& missing, const RankStepFindings& at) const;
-  // Removes those that have a counterpart from the missing records, and adds them to the findings' tally,
-  // rows and first bitwise difference.
+  // Removes those that have a counterpart from the missing records, and adds them to the findings'
+  // tally, rows and first bitwise difference.
   Status Compare(RankStepFindings& at);
 
   const std::set<std::string>& notes() const { return notes_; }
@@ -38,7 +39,8 @@ class LoadedWeights {
  private:
   // Whether a launch of this run begins with the step, while the other run was already training.
   bool BeginsAt(const RankStepFindings& at, bool of_a) const;
-  using Updated = std::map<std::tuple<Kind, std::string, std::string>, const Observation*>;  // by name, path
+  using Updated =
+      std::map<std::tuple<Kind, std::string, std::string>, const Observation*>;  // by name, path
 
   // The attempt that has the step. Cached, because it is the same for every rank.
   Result<std::optional<std::size_t>> OwnerOf(bool of_a, std::uint64_t step);

@@ -7,7 +7,8 @@
 namespace statcollect::query {
 namespace {
 
-constexpr std::size_t kInCommon = 3;  // one of so many tensors of the smaller model makes them comparable
+constexpr std::size_t kInCommon =
+    3;  // one of so many tensors of the smaller model makes them comparable
 
 std::set<std::string> LabelsOfPairs(const Aligner& aligner) {
   std::set<std::string> labels;
@@ -32,12 +33,15 @@ std::string LoneTensors::WhyOtherModels(const Aligner& aligner, const std::strin
   if (alone == 0) return {};
   const std::size_t paired = LabelsOfPairs(aligner).size();
   if (paired * kInCommon >= paired + alone) return {};
-  const std::string how_many = paired == 0   ? "none has a counterpart"
-                               : paired == 1 ? "only one has a counterpart"
-                                             : "only " + std::to_string(paired) + " have a counterpart";
-  return "they are different models: of " + std::to_string(of_a_.size() + paired) + " tensors of " + run_a +
-         " and " + std::to_string(of_b_.size() + paired) + " of " + run_b + ", " + how_many +
-         " in the other run; if it is one model under other names, compare with --map (statctl map propose " +
+  const std::string how_many = paired == 0 ? "none has a counterpart"
+                               : paired == 1
+                                   ? "only one has a counterpart"
+                                   : "only " + std::to_string(paired) + " have a counterpart";
+  return "they are different models: of " + std::to_string(of_a_.size() + paired) + " tensors of " +
+         run_a + " and " + std::to_string(of_b_.size() + paired) + " of " + run_b + ", " +
+         how_many +
+         " in the other run; if it is one model under other names, compare with --map (statctl map "
+         "propose " +
          run_a + " " + run_b + " finds one)";
 }
 

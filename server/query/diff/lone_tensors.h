@@ -10,8 +10,9 @@
 
 namespace statcollect::query {
 
-// The tensors, except batches, that one run has and the other one certainly lacks. A few of those are a difference between two
-// models of one kind. Where nearly all are alone, what happens to be called alike says nothing.
+// The tensors, except batches, that one run has and the other one certainly lacks. A few of those
+// are a difference between two models of one kind. Where nearly all are alone, what happens to be
+// called alike says nothing.
 class LoneTensors {
  public:
   void Add(const MissingRecord& missing);

@@ -17,8 +17,8 @@ void NoteLeftOut(const std::set<std::string>& names, const std::string& run, Dif
 
 }  // namespace
 
-void AddMapNotes(const NameMap& names, const Aligner& aligner, DiffReport& report, const std::string& run_a,
-                 const std::string& run_b) {
+void AddMapNotes(const NameMap& names, const Aligner& aligner, DiffReport& report,
+                 const std::string& run_a, const std::string& run_b) {
   for (std::string& unused : names.Unused(run_a, run_b)) report.notes.push_back(std::move(unused));
   std::set<std::string> left_out_a, left_out_b, fused;
   for (const Aligner::Entry& entry : aligner.all()) {
@@ -33,11 +33,12 @@ void AddMapNotes(const NameMap& names, const Aligner& aligner, DiffReport& repor
   NoteLeftOut(left_out_a, run_a, report);
   NoteLeftOut(left_out_b, run_b, report);
   if (fused.empty()) return;
-  report.notes.push_back(
-      "the elements of " + std::to_string(fused.size()) + " name" + (fused.size() == 1 ? "" : "s") + " of " +
-      run_a + ", such as " + Printable(*fused.begin()) + ", are in a different order in " + run_b +
-      ": compared by statistics, which do not see rows that are exchanged; a wrong order shows in what is computed "
-      "from them");
+  report.notes.push_back("the elements of " + std::to_string(fused.size()) + " name" +
+                         (fused.size() == 1 ? "" : "s") + " of " + run_a + ", such as " +
+                         Printable(*fused.begin()) + ", are in a different order in " + run_b +
+                         ": compared by statistics, which do not see rows that are exchanged; a "
+                         "wrong order shows in what is computed "
+                         "from them");
 }
 
 }  // namespace statcollect::query

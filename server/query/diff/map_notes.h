@@ -10,10 +10,10 @@
 
 namespace statcollect::query {
 
-// Rules without effect, names that were left out, and tensors of which only statistics could be compared because
-// their elements are in another order. Call it once all alignments have been made.
-void AddMapNotes(const NameMap& names, const Aligner& aligner, DiffReport& report, const std::string& run_a,
-                 const std::string& run_b);
+// Rules without effect, names that were left out, and tensors of which only statistics could be
+// compared because their elements are in another order. Call it once all alignments have been made.
+void AddMapNotes(const NameMap& names, const Aligner& aligner, DiffReport& report,
+                 const std::string& run_a, const std::string& run_b);
 
 }  // namespace statcollect::query
 

@@ -19,7 +19,8 @@ constexpr std::uint64_t kOneBits = std::bit_cast<std::uint64_t>(1.0);
 constexpr std::uint64_t kRootHalfBits = std::bit_cast<std::uint64_t>(std::numbers::sqrt2 / 2);
 constexpr std::uint64_t kMantissa = (std::uint64_t{1} << 52) - 1;
 constexpr double kAsInteger = 0x1.8p52;  // added: the sum's lowest bits are the nearest integer
-constexpr std::uint64_t kExponentAt = 0x4330000000000000;  // 2^52, with an integer in its lowest bits
+constexpr std::uint64_t kExponentAt =
+    0x4330000000000000;  // 2^52, with an integer in its lowest bits
 // Between these, levels are within their limits.
 constexpr std::uint64_t kSmallestUsual = std::bit_cast<std::uint64_t>(1e-63);
 constexpr std::uint64_t kLargestUsual = std::bit_cast<std::uint64_t>(1e63);
@@ -30,8 +31,9 @@ inline double Real(std::uint64_t bits) { return std::bit_cast<double>(bits); }
 // Not 0 if x > y. Both are below 2^63.
 constexpr std::uint64_t IsAbove(std::uint64_t x, std::uint64_t y) { return (y - x) >> 63; }
 
-// Levels by a logarithm that is precise to 1e-5 of a level, and the magic sum they are in; whether StatLevel has to
-// decide: near the middle between two levels, and where there is no usual logarithm.
+// Levels by a logarithm that is precise to 1e-5 of a level, and the magic sum they are in; whether
+// StatLevel has to decide: near the middle between two levels, and where there is no usual
+// logarithm.
 STATCOLLECT_WIDE_LOOPS void EstimateLevels(const std::uint64_t* sizes, std::size_t count,
                                            std::uint64_t* __restrict levels,
                                            std::uint64_t* __restrict doubtful) {
@@ -47,8 +49,8 @@ STATCOLLECT_WIDE_LOOPS void EstimateLevels(const std::uint64_t* sizes, std::size
     const double apart = level - (sum - kAsInteger);
     const std::uint64_t off = std::bit_cast<std::uint64_t>(apart) & kMagnitude;
     levels[i] = std::bit_cast<std::uint64_t>(sum);
-    doubtful[i] =
-        IsAbove(kSmallestUsual, sizes[i]) | IsAbove(sizes[i], kLargestUsual) | IsAbove(off, kDoubtful);
+    doubtful[i] = IsAbove(kSmallestUsual, sizes[i]) | IsAbove(sizes[i], kLargestUsual) |
+                  IsAbove(off, kDoubtful);
   }
 }
 
@@ -69,22 +71,25 @@ void StatLevels(std::span<const std::uint64_t> sizes, std::vector<std::uint16_t>
     const std::size_t count = std::min(kAtOnce, sizes.size() - first);
     EstimateLevels(sizes.data() + first, count, estimated, doubtful);
     for (std::size_t i = 0; i < count; ++i) {
-      levels[first + i] =
-          doubtful[i] != 0 ? StatLevel(Real(sizes[first + i])) : static_cast<std::uint16_t>(estimated[i]);
+      levels[first + i] = doubtful[i] != 0 ? StatLevel(Real(sizes[first + i]))
+                                           : static_cast<std::uint16_t>(estimated[i]);
     }
   }
 }
 
 bool CountsElements(TopBy by) {
-  return by == TopBy::kNan || by == TopBy::kInf || by == TopBy::kZeroFraction || by == TopBy::kNumel;
+  return by == TopBy::kNan || by == TopBy::kInf || by == TopBy::kZeroFraction ||
+         by == TopBy::kNumel;
 }
 
 std::uint16_t LevelOf(TopBy by, const Observation& o, ObservationSide& side) {
   SetValues(*o.stats, *o.layout, side);
-  const bool broken =
-      side.nan.value_or(0) + side.inf.value_or(0) + side.pos_inf.value_or(0) + side.neg_inf.value_or(0) > 0;
+  const bool broken = side.nan.value_or(0) + side.inf.value_or(0) + side.pos_inf.value_or(0) +
+                          side.neg_inf.value_or(0) >
+                      0;
   if (broken && !CountsElements(by)) return kStatNotFinite;
-  if (const auto value = ValueOf(by, side, IsComplex(o.layout->dtype))) return StatLevel(std::abs(*value));
+  if (const auto value = ValueOf(by, side, IsComplex(o.layout->dtype)))
+    return StatLevel(std::abs(*value));
   const bool counted = (by == TopBy::kNan && side.nan) ||
                        (by == TopBy::kInf && (side.inf || (side.pos_inf && side.neg_inf))) ||
                        (by == TopBy::kZeroFraction && side.zero);

@@ -20,17 +20,19 @@
 namespace statcollect::query {
 namespace {
 
-// How far a rank's weights moved since their last record: of the step before, or as they were loaded in the same step.
+// How far a rank's weights moved since their last record: of the step before, or as they were
+// loaded in the same step.
 class Movements {
  public:
   // kStatNoData: not a weight, its first record, or it cannot be known. In the order of execution.
   std::uint16_t LevelOf(std::uint64_t step, const Observation& o) {
     const TensorKey& key = o.def->key;
     if (key.kind != Kind::kWeight) return kStatNoData;
-    Last now{.step = step, .record = {.stats = *o.stats, .sketch = {o.sketch.begin(), o.sketch.end()}}};
+    Last now{.step = step,
+             .record = {.stats = *o.stats, .sketch = {o.sketch.begin(), o.sketch.end()}}};
     Last& last = last_[key.name];
-    const bool follows =
-        !last.record.sketch.empty() && key.mode != Mode::kInit && SaturatingAdd(last.step, 1) >= step;
+    const bool follows = !last.record.sketch.empty() && key.mode != Mode::kInit &&
+                         SaturatingAdd(last.step, 1) >= step;
     const auto ratio = follows ? EstimateUpdateRatio(last.record, now.record) : std::nullopt;
     last = std::move(now);
     return ratio ? StatLevel(ratio->value) : kStatNoData;
@@ -64,8 +66,8 @@ class UnitReader {
 
   Status Read(const Unit& unit, const std::stop_token& stop) {
     for (auto at = unit.steps.begin(); at != unit.steps.end();) {
-      const auto end =
-          std::find_if(at, unit.steps.end(), [&](const StepOf& step) { return step.attempt != at->attempt; });
+      const auto end = std::find_if(
+          at, unit.steps.end(), [&](const StepOf& step) { return step.attempt != at->attempt; });
       if (view_.ranks(at->attempt).contains(unit.rank))
         STATCOLLECT_RETURN_IF_ERROR(ReadAttempt({unit.rank, {at, end}}, stop));
       at = end;
@@ -76,7 +78,8 @@ class UnitReader {
  private:
   Status ReadAttempt(const Unit& unit, const std::stop_token& stop) {
     const std::size_t attempt = unit.steps.front().attempt;
-    BlockCursor cursor(view_, attempt, unit.rank, {unit.steps.front().step, unit.steps.back().step});
+    BlockCursor cursor(view_, attempt, unit.rank,
+                       {unit.steps.front().step, unit.steps.back().step});
     LevelColumns columns(by_, request_.kinds);
     for (const StepOf& step : unit.steps) {
       if (stop.stop_requested()) return Cancelled();
@@ -87,7 +90,8 @@ class UnitReader {
   }
 
   // The blocks of the step, as far as the store has columns.
-  Status ReadColumns(const Unit& unit, const StepOf& step, BlockCursor& cursor, LevelColumns& columns) {
+  Status ReadColumns(const Unit& unit, const StepOf& step, BlockCursor& cursor,
+                     LevelColumns& columns) {
     while (cursor.Peek(step.step) != nullptr) {
       const NumberColumns* const block = cursor.Numbers(columns.needs());
       if (block == nullptr) break;
@@ -112,8 +116,9 @@ class UnitReader {
     while (cursor.Peek(step.step) != nullptr && cursor.Load(MovesCount(), &loaded_.Add())) {
     }
     STATCOLLECT_RETURN_IF_ERROR(cursor.status());
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue,
-                                 view_.CatalogueOf(step.attempt, unit.rank, step.step, loaded_.blocks()));
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        const auto catalogue,
+        view_.CatalogueOf(step.attempt, unit.rank, step.step, loaded_.blocks()));
     loaded_.Index(*catalogue);
     cells_.clear();
     MovesCount() ? AddMovements(step.step) : AddLevels();
@@ -153,7 +158,8 @@ class UnitReader {
 
 // The steps of the map; before them, what the first step's weights moved from.
 Result<std::vector<StepOf>> StepsToRead(const RunView& view,
-                                        const std::map<std::uint64_t, std::size_t>& owners, TopBy by) {
+                                        const std::map<std::uint64_t, std::size_t>& owners,
+                                        TopBy by) {
   std::vector<StepOf> steps;
   if (by == TopBy::kUpdateRatio && !owners.empty() && owners.begin()->first > 0) {
     STATCOLLECT_ASSIGN_OR_RETURN(const auto before,
@@ -167,7 +173,8 @@ Result<std::vector<StepOf>> StepsToRead(const RunView& view,
 }
 
 // Ranks, and if they are few, parts of their steps; movements need all steps of a rank.
-std::vector<Unit> CutUnits(std::span<const std::uint32_t> ranks, std::span<const StepOf> steps, TopBy by) {
+std::vector<Unit> CutUnits(std::span<const std::uint32_t> ranks, std::span<const StepOf> steps,
+                           TopBy by) {
   constexpr std::size_t kUnitsAThread = 4;
   const std::size_t wanted = kUnitsAThread * ThreadsOfAQuery();
   const std::size_t parts =
@@ -187,15 +194,23 @@ std::vector<std::uint64_t> StepsOf(const std::map<std::uint64_t, std::size_t>& o
   return steps;
 }
 
-std::uint32_t SideOrDefault(std::uint32_t asked) { return asked == 0 ? kStatMapSideDefault : asked; }
+std::uint32_t SideOrDefault(std::uint32_t asked) {
+  return asked == 0 ? kStatMapSideDefault : asked;
+}
 
 StatMap EmptyMap(const RunView& view, TopBy by) {
-  return {.run = view.run(), .by = by, .rows = {}, .columns = {}, .cells = {}, .ranks = view.AllRanks()};
+  return {.run = view.run(),
+          .by = by,
+          .rows = {},
+          .columns = {},
+          .cells = {},
+          .ranks = view.AllRanks()};
 }
 
 }  // namespace
 
-Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const std::stop_token& stop) {
+Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request,
+                            const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request.steps));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto owners, view.Steps(wanted));
   StatMap map = EmptyMap(view, request.by == TopBy::kUnspecified ? TopBy::kL2 : request.by);
@@ -204,7 +219,8 @@ Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const 
   for (const std::uint32_t rank : map.ranks) {
     if (IsWanted(request.ranks, rank)) ranks.push_back(rank);
   }
-  StatMapBuilder builder(StepsOf(owners), SideOrDefault(request.columns), SideOrDefault(request.rows));
+  StatMapBuilder builder(StepsOf(owners), SideOrDefault(request.columns),
+                         SideOrDefault(request.rows));
   const std::vector<Unit> units = CutUnits(ranks, steps, map.by);
   std::vector<Status> read(units.size(), Status::Ok());
   InParallel(units.size(), [&](std::size_t i) {

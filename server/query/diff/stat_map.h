@@ -14,9 +14,9 @@
 
 namespace statcollect::query {
 
-// A greater level is a greater size, so that the maximum of several cells stands for all of them. From
-// kStatLevelMin on, 512 levels are a factor of ten: 10^((level - kStatLevelOne) / 512), 0.5 % at most from
-// the exact size.
+// A greater level is a greater size, so that the maximum of several cells stands for all of them.
+// From kStatLevelMin on, 512 levels are a factor of ten: 10^((level - kStatLevelOne) / 512), 0.5 %
+// at most from the exact size.
 inline constexpr std::uint16_t kStatNoData = 0;
 inline constexpr std::uint16_t kStatZero = 1;
 inline constexpr std::uint16_t kStatLevelMin = 2, kStatLevelOne = 32'768, kStatLevelMax = 65'534;
@@ -45,10 +45,11 @@ struct StatMap {
   std::vector<std::uint32_t> ranks;      // that the run has, whether asked for or not; ascending
 };
 
-// Of all ranks, micro-batches and calls of a tensor the greatest. An empty map is an answer, too. Memory: one
-// step of one rank, and 16 MiB of cells; a run with more has its columns merged. kCancelled.
-// Not of kExponentLoss.
-Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request, const std::stop_token& stop);
+// Of all ranks, micro-batches and calls of a tensor the greatest. An empty map is an answer, too.
+// Memory: one step of one rank, and 16 MiB of cells; a run with more has its columns merged.
+// kCancelled. Not of kExponentLoss.
+Result<StatMap> MakeStatMap(RunView& view, const StatMapRequest& request,
+                            const std::stop_token& stop);
 
 // What a narrower format would lose of one tensor in a step, 0 to 1.
 struct StatMapLoss {

@@ -6,7 +6,8 @@
 
 namespace statcollect::query {
 
-StatMapBuilder::StatMapBuilder(std::vector<std::uint64_t> steps, std::uint32_t columns, std::uint32_t rows)
+StatMapBuilder::StatMapBuilder(std::vector<std::uint64_t> steps, std::uint32_t columns,
+                               std::uint32_t rows)
     : rows_max_(rows), steps_(std::move(steps)) {
   steps_each_ = std::max<std::size_t>(1, PartsOf(steps_.size(), columns));
 }
@@ -42,7 +43,8 @@ void StatMapBuilder::Take(std::size_t step, const TensorDef& def, std::uint16_t 
   if (level != kStatNoData) Raise(FindRow(def.key), {step, 0}, def.id, level);
 }
 
-void StatMapBuilder::Raise(std::uint32_t row, FirstSeen here, std::uint32_t order, std::uint16_t level) {
+void StatMapBuilder::Raise(std::uint32_t row, FirstSeen here, std::uint32_t order,
+                           std::uint16_t level) {
   Row& of = rows_[row];
   if (std::tie(here, order) < std::tie(of.first, of.order)) {
     of.first = here;
@@ -54,11 +56,14 @@ void StatMapBuilder::Raise(std::uint32_t row, FirstSeen here, std::uint32_t orde
 
 std::uint32_t StatMapBuilder::FindRow(const TensorKey& key) {
   const Stage stage = StageOf(key);
-  const auto [found, added] = by_key_.try_emplace(
-      RowKey(stage, key.mode, key.kind, key.name, key.output_path), static_cast<std::uint32_t>(rows_.size()));
+  const auto [found, added] =
+      by_key_.try_emplace(RowKey(stage, key.mode, key.kind, key.name, key.output_path),
+                          static_cast<std::uint32_t>(rows_.size()));
   if (!added) return found->second;
-  rows_.push_back({.key = key, .stage = stage, .first = {steps_.size(), 0}, .order = 0, .levels = {}});
-  while (steps_each_ < steps_.size() && rows_.size() * PartsOf(steps_.size(), steps_each_) > kCellsHeldMax)
+  rows_.push_back(
+      {.key = key, .stage = stage, .first = {steps_.size(), 0}, .order = 0, .levels = {}});
+  while (steps_each_ < steps_.size() &&
+         rows_.size() * PartsOf(steps_.size(), steps_each_) > kCellsHeldMax)
     HalveColumns();
   rows_.back().levels.assign(PartsOf(steps_.size(), steps_each_), kStatNoData);
   return found->second;
@@ -73,8 +78,9 @@ std::vector<const StatMapBuilder::Row*> StatMapBuilder::InOrder() const {
   std::vector<const Row*> ordered;
   for (const Row& row : rows_) ordered.push_back(&row);
   std::sort(ordered.begin(), ordered.end(), [](const Row* x, const Row* y) {
-    return std::tie(x->stage, x->key.mode, x->order, x->first, x->key.kind, x->key.name, x->key.output_path) <
-           std::tie(y->stage, y->key.mode, y->order, y->first, y->key.kind, y->key.name, y->key.output_path);
+    return std::tie(x->stage, x->key.mode, x->order, x->first, x->key.kind, x->key.name,
+                    x->key.output_path) < std::tie(y->stage, y->key.mode, y->order, y->first,
+                                                   y->key.kind, y->key.name, y->key.output_path);
   });
   return ordered;
 }
@@ -84,11 +90,13 @@ void StatMapBuilder::Fill(StatMap& map) const {
   map.tensors = rows_.size();
   map.steps = steps_.size();
   for (std::size_t i = 0; i < steps_.size(); i += steps_each_)
-    map.columns.push_back({.first = steps_[i], .last = steps_[std::min(i + steps_each_, steps_.size()) - 1]});
+    map.columns.push_back(
+        {.first = steps_[i], .last = steps_[std::min(i + steps_each_, steps_.size()) - 1]});
   const std::vector<const Row*> ordered = InOrder();
-  const std::size_t sent =
-      std::min<std::size_t>(rows_max_, kCellsSentMax / std::max<std::size_t>(1, map.columns.size()));
-  const std::size_t each = std::max<std::size_t>(1, PartsOf(ordered.size(), std::max<std::size_t>(1, sent)));
+  const std::size_t sent = std::min<std::size_t>(
+      rows_max_, kCellsSentMax / std::max<std::size_t>(1, map.columns.size()));
+  const std::size_t each =
+      std::max<std::size_t>(1, PartsOf(ordered.size(), std::max<std::size_t>(1, sent)));
   for (std::size_t begin = 0; begin < ordered.size(); begin += each)
     AddRow(std::span(ordered).subspan(begin, std::min(each, ordered.size() - begin)), map);
 }

@@ -19,8 +19,8 @@
 
 namespace statcollect::query {
 
-// Several levels of a cell become the greatest. Memory: 16 MiB of cells; with more steps x tensors than that,
-// columns are merged. Thread-safe: the map is the same whatever the order of the calls.
+// Several levels of a cell become the greatest. Memory: 16 MiB of cells; with more steps x tensors
+// than that, columns are merged. Thread-safe: the map is the same whatever the order of the calls.
 class StatMapBuilder {
  public:
   struct Cell {
@@ -31,8 +31,8 @@ class StatMapBuilder {
 
   // `steps`: ascending. At most so many columns and rows.
   StatMapBuilder(std::vector<std::uint64_t> steps, std::uint32_t columns, std::uint32_t rows);
-  // Cells of one rank in one step, given as its index among the steps. The catalogue defines their activations, and lives as long as
-  // the builder.
+  // Cells of one rank in one step, given as its index among the steps. The catalogue defines their
+  // activations, and lives as long as the builder.
   void Take(std::size_t step, std::uint32_t rank, const RankCatalogue& catalogue,
             std::span<const Cell> cells);
   void Take(std::size_t step, const TensorDef& def, std::uint16_t level);
@@ -68,7 +68,8 @@ class StatMapBuilder {
   std::unordered_map<const RankCatalogue*, std::vector<std::uint32_t>> rows_of_
       STATCOLLECT_GUARDED_BY(mutex_);  // by id
   std::map<RowKey, std::uint32_t> by_key_ STATCOLLECT_GUARDED_BY(mutex_);
-  std::vector<std::uint32_t> usual_row_ STATCOLLECT_GUARDED_BY(mutex_);  // by id, of the last rank that asked
+  std::vector<std::uint32_t> usual_row_
+      STATCOLLECT_GUARDED_BY(mutex_);  // by id, of the last rank that asked
   std::vector<Row> rows_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 

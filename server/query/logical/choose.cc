@@ -25,8 +25,8 @@ struct Layouts {
 };
 
 // Looks at a rank's definitions.
-void LookAt(const RankCatalogue& catalogue, std::set<std::string>* weights, std::set<std::string>* parameters,
-            std::uint32_t* micro_batches) {
+void LookAt(const RankCatalogue& catalogue, std::set<std::string>* weights,
+            std::set<std::string>* parameters, std::uint32_t* micro_batches) {
   for (const TensorDef& def : catalogue.activations) {
     if (def.key.kind == Kind::kWeight) weights->insert(def.key.name);
     if (def.key.kind == Kind::kWeight || def.key.kind == Kind::kOptimizerState)
@@ -64,24 +64,27 @@ std::string TensorText(const TensorName& tensor) {
 void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<TensorName>& hidden,
              LogicalPair* pair) {
   const RunCut &of_a = pair->a->cut(), &of_b = pair->b->cut();
-  pair->notes.push_back("compared as one model each: the tensors of " + Counted(of_a.ranks, "rank") + " of " +
-                        a.run() + " and of " + Counted(of_b.ranks, "rank") + " of " + b.run() +
+  pair->notes.push_back("compared as one model each: the tensors of " +
+                        Counted(of_a.ranks, "rank") + " of " + a.run() + " and of " +
+                        Counted(of_b.ranks, "rank") + " of " + b.run() +
                         " were combined (--by-rank compares rank by rank)");
   if (fold) {
     const auto parts = [](const RunCut& cut) {
       return Counted(std::size_t{cut.pieces} * cut.micro_batches, "part");
     };
     pair->notes.push_back(
-        "the batch of a step is in " + parts(of_a) + " in " + a.run() + " and in " + parts(of_b) + " in " +
-        b.run() +
-        ": activations whose samples are not in a known order were compared by extremes, mean and deviation; gradients "
+        "the batch of a step is in " + parts(of_a) + " in " + a.run() + " and in " + parts(of_b) +
+        " in " + b.run() +
+        ": activations whose samples are not in a known order were compared by extremes, mean and "
+        "deviation; gradients "
         "of activations depend on how the loss is averaged and were not compared");
   }
   if (!hidden.empty()) {
-    pair->notes.push_back(
-        "layout not known: " + Counted(hidden.size(), "tensor") + ", such as " + TensorText(*hidden.begin()) +
-        ", differ between ranks, and nothing shows how they are split; they were not compared; declare it "
-        "with watch(layouts=...)");
+    pair->notes.push_back("layout not known: " + Counted(hidden.size(), "tensor") + ", such as " +
+                          TensorText(*hidden.begin()) +
+                          ", differ between ranks, and nothing shows how they are split; they were "
+                          "not compared; declare it "
+                          "with watch(layouts=...)");
   }
 }
 
@@ -102,8 +105,9 @@ std::set<std::string> TiedNames(const RunView& view) {
   return tied;
 }
 
-// Whether two runs of one rank each, whose steps have different numbers of micro-batches, may have cut one batch: as many
-// elements of some activation in a step. Otherwise one of them did something twice.
+// Whether two runs of one rank each, whose steps have different numbers of micro-batches, may have
+// cut one batch: as many elements of some activation in a step. Otherwise one of them did something
+// twice.
 bool SameBatch(const RunCut& a, const RunCut& b) {
   return std::any_of(a.elements.begin(), a.elements.end(), [&](const auto& of_a) {
     const auto of_b = b.elements.find(of_a.first);
@@ -111,14 +115,15 @@ bool SameBatch(const RunCut& a, const RunCut& b) {
   });
 }
 
-// Whether the runs differ in ranks, stages, micro-batches or in what each rank holds of the optimizer.
+// Whether the runs differ in ranks, stages, micro-batches or in what each rank holds of the
+// optimizer.
 bool OtherRanks(const Layouts& a, const Layouts& b) {
   return a.ranks.size() != b.ranks.size() || a.stages != b.stages || a.uneven != b.uneven ||
          a.micro_batches != b.micro_batches;
 }
 
-// Of the tensors that both runs have, by name; of runs without any, by the layouts that each rank has at all. A
-// tensor whose place only one run knows is not cut alike, unless it is whole.
+// Of the tensors that both runs have, by name; of runs without any, by the layouts that each rank
+// has at all. A tensor whose place only one run knows is not cut alike, unless it is whole.
 bool CutAlike(const Layouts& in_a, const Layouts& in_b, const RunCut& a, const RunCut& b) {
   bool any = false;
   for (const auto& [name, of_a] : a.tensors) {
@@ -126,10 +131,12 @@ bool CutAlike(const Layouts& in_a, const Layouts& in_b, const RunCut& a, const R
     if (found == b.tensors.end()) continue;
     any = true;
     const TensorCut& of_b = found->second;
-    const bool alike = std::any_of(of_a.prints.begin(), of_a.prints.end(),
-                                   [&](std::uint64_t print) { return of_b.prints.contains(print); });
+    const bool alike =
+        std::any_of(of_a.prints.begin(), of_a.prints.end(),
+                    [&](std::uint64_t print) { return of_b.prints.contains(print); });
     if (!alike) return false;
-    if (a.unknown.contains(name) != b.unknown.contains(name) && of_a.shape != of_b.shape) return false;
+    if (a.unknown.contains(name) != b.unknown.contains(name) && of_a.shape != of_b.shape)
+      return false;
   }
   return any || in_a.ranks == in_b.ranks;
 }
@@ -141,8 +148,8 @@ LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<Logical
   std::set<TensorName> hidden = cut_a.unknown;
   hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
   const bool as_run = (cut_a.stages > 1 || cut_b.stages > 1) && cut_a.micro_batches > 1;
-  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches || as_run ||
-                    cut_a.batch_of_step || cut_b.batch_of_step;
+  const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||
+                    as_run || cut_a.batch_of_step || cut_b.batch_of_step;
   NoteCut(a, b, fold, hidden, &pair);
   pair.a->Choose(hidden, TiedNames(b), fold);
   pair.b->Choose(std::move(hidden), TiedNames(a), fold);
@@ -155,7 +162,8 @@ Status FindParts(const LogicalPair& pair, Divergence& row) {
   const auto is = [&](const std::string& name) {
     return [&row, &name](const TensorKey& key) {
       return key.kind == row.kind && key.name == name && key.output_path == row.output_path &&
-             key.call == row.call && key.micro_batch == row.micro_batch && Name(key.mode) == row.mode;
+             key.call == row.call && key.micro_batch == row.micro_batch &&
+             Name(key.mode) == row.mode;
     };
   };
   const std::string& in_b = row.activation_b.empty() ? row.activation : row.activation_b;
@@ -207,7 +215,8 @@ std::vector<double> LossFactors(const LogicalPair& pair) {
   return factors;
 }
 
-Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report) {
+Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b,
+                     DiffReport* report) {
   const auto describe = [&](Divergence& row) {
     const TensorName in_a{row.kind, row.activation, row.output_path};
     const TensorName in_b{row.kind, row.activation_b.empty() ? row.activation : row.activation_b,

@@ -20,18 +20,21 @@ struct LogicalPair {
   std::vector<std::string> notes;  // what is compared and what is not, one sentence each
 };
 
-// Absent: rank by rank. That is so if the request asks for it or for single ranks, and if both runs are cut alike or
-// nothing is known about how they are cut. Reads the definitions; for a pair, also the first steps of all ranks.
+// Absent: rank by rank. That is so if the request asks for it or for single ranks, and if both runs
+// are cut alike or nothing is known about how they are cut. Reads the definitions; for a pair, also
+// the first steps of all ranks.
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
                                                  const DiffRequest& request);
 
-// How many times as many parts of a batch B has, whose losses may be those of a part: micro-batches, and those of all ranks.
-// Only where a batch is cut, and only factors other than 1.
+// How many times as many parts of a batch B has, whose losses may be those of a part:
+// micro-batches, and those of all ranks. Only where a batch is cut, and only factors other than 1.
 std::vector<double> LossFactors(const LogicalPair& pair);
 
-// Adds the ranks that hold each tensor, which of their parts differ in the first divergence and at the root, and what
-// was found while reading. `a`, `b`: the runs as they are. Cost: reads a step of all ranks for each of the two.
-Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b, DiffReport* report);
+// Adds the ranks that hold each tensor, which of their parts differ in the first divergence and at
+// the root, and what was found while reading. `a`, `b`: the runs as they are. Cost: reads a step of
+// all ranks for each of the two.
+Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b,
+                     DiffReport* report);
 
 }  // namespace statcollect::query
 

@@ -23,16 +23,19 @@ struct Common {
   Indexes a, b;
 };
 
-bool HasRanges(const Part& part) { return part.layout->placement && !part.layout->placement->ranges.empty(); }
+bool HasRanges(const Part& part) {
+  return part.layout->placement && !part.layout->placement->ranges.empty();
+}
 
-// Boxes and ranges of the flattened tensor are not compared with each other: they may have elements in common.
+// Boxes and ranges of the flattened tensor are not compared with each other: they may have elements
+// in common.
 bool MayOverlap(const Part& a, const Part& b) {
   return HasRanges(a) != HasRanges(b) || Overlap(*a.layout, *b.layout);
 }
 
 // Groups that overlap, directly or through others. `a`, `b`: parts that each make up the whole.
-std::vector<Common> Group(std::span<const Part> parts_a, const Indexes& a, std::span<const Part> parts_b,
-                          const Indexes& b) {
+std::vector<Common> Group(std::span<const Part> parts_a, const Indexes& a,
+                          std::span<const Part> parts_b, const Indexes& b) {
   std::vector<std::size_t> group(a.size() + b.size());  // leads to the group's first member
   std::iota(group.begin(), group.end(), 0);
   const auto root = [&](std::size_t at) {
@@ -88,8 +91,11 @@ struct Sum {
 };
 
 // Those that hold one of the parts, or a replica of it.
-std::vector<std::uint32_t> RanksOf(std::span<const Part> parts, const MergePlan& plan, const Indexes& of) {
-  const auto in = [&](std::uint32_t part) { return std::find(of.begin(), of.end(), part) != of.end(); };
+std::vector<std::uint32_t> RanksOf(std::span<const Part> parts, const MergePlan& plan,
+                                   const Indexes& of) {
+  const auto in = [&](std::uint32_t part) {
+    return std::find(of.begin(), of.end(), part) != of.end();
+  };
   std::vector<std::uint32_t> ranks;
   for (const std::uint32_t i : of) ranks.push_back(parts[i].rank);
   for (const auto& [part, replicated] : plan.replicas) {
@@ -101,7 +107,8 @@ std::vector<std::uint32_t> RanksOf(std::span<const Part> parts, const MergePlan&
 }
 
 // As the side says it that has fewer parts.
-std::string PlaceOf(std::span<const Part> parts_a, std::span<const Part> parts_b, const Common& common) {
+std::string PlaceOf(std::span<const Part> parts_a, std::span<const Part> parts_b,
+                    const Common& common) {
   const bool of_a = common.a.size() <= common.b.size();
   const std::span<const Part> parts = of_a ? parts_a : parts_b;
   const Indexes& of = of_a ? common.a : common.b;
@@ -115,7 +122,8 @@ std::string PlaceOf(std::span<const Part> parts_a, std::span<const Part> parts_b
 }
 
 double DistanceOf(const Sum& a, const Sum& b, std::optional<double> tolerance) {
-  const Comparison compared = Compare(a.View(), b.View(), tolerance, /*exact=*/false, /*interval=*/false);
+  const Comparison compared =
+      Compare(a.View(), b.View(), tolerance, /*exact=*/false, /*interval=*/false);
   if (compared.distance) return compared.distance->value;
   return compared.agreement == Agreement::kDiverged ? std::numeric_limits<double>::infinity() : 0;
 }
@@ -129,7 +137,8 @@ CommonParts CompareCommonParts(std::span<const Part> a, std::span<const Part> b,
   const auto is_placed = [](const MergePlan& plan) {
     return plan.tiling == Tiling::kWhole && plan.has_sketch && plan.counted.size() > 1;
   };
-  if (!is_placed(plan_a) || !is_placed(plan_b) || plan_a.layout.shape != plan_b.layout.shape) return {};
+  if (!is_placed(plan_a) || !is_placed(plan_b) || plan_a.layout.shape != plan_b.layout.shape)
+    return {};
   const std::vector<Common> groups = Group(a, plan_a.counted, b, plan_b.counted);
   if (groups.size() < 2) return {};
   std::vector<double> distances;

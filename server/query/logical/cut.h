@@ -1,4 +1,5 @@
-// Which part of a tensor a rank holds, whatever the tensor's size: the same for runs of other batches or widths.
+// Which part of a tensor a rank holds, whatever the tensor's size: the same for runs of other
+// batches or widths.
 #ifndef STATCOLLECT_SERVER_QUERY_LOGICAL_CUT_H_
 #define STATCOLLECT_SERVER_QUERY_LOGICAL_CUT_H_
 

@@ -21,11 +21,12 @@ const char* Heading(Finding finding) {
 
 }  // namespace
 
-void Findings::Add(Finding finding, const TensorKey& tensor, std::uint64_t step, std::uint64_t order,
-                   const std::string& what) {
+void Findings::Add(Finding finding, const TensorKey& tensor, std::uint64_t step,
+                   std::uint64_t order, const std::string& what) {
   MutexLock lock(mutex_);
   Found& found = found_[finding];
-  const bool first = found.tensors.empty() || std::pair(step, order) < std::pair(found.step, found.order);
+  const bool first =
+      found.tensors.empty() || std::pair(step, order) < std::pair(found.step, found.order);
   found.tensors.emplace(tensor.kind, tensor.name, tensor.output_path);
   if (!first) return;
   found.step = step;
@@ -41,8 +42,8 @@ std::vector<std::string> Findings::Sentences(const std::string& run) const {
     const std::size_t count = found.tensors.size();
     sentences.push_back(run + ": " + Heading(finding) + ": " + std::to_string(count) +
                         (count == 1 ? " tensor, " : " tensors, such as ") +
-                        std::string(Name(found.first.kind)) + " " + Printable(found.first.name) + ", step " +
-                        std::to_string(found.step) + ": " + found.what);
+                        std::string(Name(found.first.kind)) + " " + Printable(found.first.name) +
+                        ", step " + std::to_string(found.step) + ": " + found.what);
   }
   return sentences;
 }

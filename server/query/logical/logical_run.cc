@@ -22,14 +22,17 @@ namespace {
 
 constexpr int kStepsLookedAt = 2;
 
-TensorName NameOf(const TensorDef& def) { return {def.key.kind, def.key.name, def.key.output_path}; }
-
-bool IsOfBatch(Kind kind) {
-  return kind == Kind::kOutput || kind == Kind::kInput || kind == Kind::kInspect || kind == Kind::kBatch ||
-         IsGradientOfActivation(kind);
+TensorName NameOf(const TensorDef& def) {
+  return {def.key.kind, def.key.name, def.key.output_path};
 }
 
-// The order of a step: stages of a pipeline follow each other forward, and the other way round backward.
+bool IsOfBatch(Kind kind) {
+  return kind == Kind::kOutput || kind == Kind::kInput || kind == Kind::kInspect ||
+         kind == Kind::kBatch || IsGradientOfActivation(kind);
+}
+
+// The order of a step: stages of a pipeline follow each other forward, and the other way round
+// backward.
 int PhaseOf(const TensorKey& key) {
   if (key.kind == Kind::kWeight && key.mode == Mode::kInit) return 0;
   if (key.kind == Kind::kBatch) return 1;
@@ -38,7 +41,8 @@ int PhaseOf(const TensorKey& key) {
   return IsOfParameter(key.kind) ? 5 : 2;
 }
 
-std::uint64_t OrderOf(const TensorKey& key, std::uint32_t stage, std::uint32_t stages, std::uint32_t order) {
+std::uint64_t OrderOf(const TensorKey& key, std::uint32_t stage, std::uint32_t stages,
+                      std::uint32_t order) {
   const int phase = PhaseOf(key);
   const bool backward = phase == 3 || phase == 4;
   const std::uint64_t place = backward ? stages - 1 - stage : stage;
@@ -120,9 +124,11 @@ void LogicalRun::Define(Attempt& attempt) {
   std::vector<std::tuple<std::uint64_t, std::size_t, std::uint32_t>> fresh;  // order, member, id
   for (std::size_t i = 0; i < attempt.members.size(); ++i) {
     const Member& member = attempt.members[i];
-    for (auto id = static_cast<std::uint32_t>(member.logical.size()); id < member.activations.size(); ++id) {
-      const std::uint64_t order =
-          attempt.stages == 1 ? id : OrderOf(member.activations[id].key, member.stage, attempt.stages, id);
+    for (auto id = static_cast<std::uint32_t>(member.logical.size());
+         id < member.activations.size(); ++id) {
+      const std::uint64_t order = attempt.stages == 1 ? id
+                                                      : OrderOf(member.activations[id].key,
+                                                                member.stage, attempt.stages, id);
       fresh.emplace_back(order, i, id);
     }
   }
@@ -138,11 +144,13 @@ std::uint32_t LogicalRun::IdOf(Attempt& attempt, const Member& member, const Ten
   const TensorName name = NameOf(def);
   const bool in_training = def.key.mode == Mode::kTrain;
   if (IsOfParameter(def.key.kind) && tied_.contains(def.key.name)) return kHidden;
-  if (hidden_.contains(name) || (fold_ && !sums_ && in_training && IsGradientOfActivation(def.key.kind)))
+  if (hidden_.contains(name) ||
+      (fold_ && !sums_ && in_training && IsGradientOfActivation(def.key.kind)))
     return kHidden;
   attempt.holders[name].insert(member.rank);
   TensorDef logical = def;
-  if (fold_ && in_training && IsOfBatch(def.key.kind)) logical.key.micro_batch = logical.key.call = 0;
+  if (fold_ && in_training && IsOfBatch(def.key.kind))
+    logical.key.micro_batch = logical.key.call = 0;
   const auto [known, is_new] =
       attempt.ids.try_emplace(logical.key, static_cast<std::uint32_t>(attempt.activations.size()));
   if (!is_new) return known->second;
@@ -179,8 +187,8 @@ void LogicalRun::DefineAgain() {
   }
 }
 
-// A parameter that is the same on all ranks when it is loaded is a replica, and so are its gradient and state:
-// where those differ, the ranks no longer agree.
+// A parameter that is the same on all ranks when it is loaded is a replica, and so are its gradient
+// and state: where those differ, the ranks no longer agree.
 Status LogicalRun::Classify() {
   for (Attempt& attempt : attempts_) {
     cut_.elements.clear();
@@ -192,8 +200,8 @@ Status LogicalRun::Classify() {
     for (const std::uint64_t number : steps) {
       Step step;
       for (std::size_t i = 0; i < attempt.members.size(); ++i) {
-        const auto scan =
-            store_.ScanStats(attempt.id, attempt.members[i].rank, {.first = number, .last = number});
+        const auto scan = store_.ScanStats(attempt.id, attempt.members[i].rank,
+                                           {.first = number, .last = number});
         while (scan->NextHead() && scan->Load(/*sketches=*/false, &step.NewBlock()))
           STATCOLLECT_RETURN_IF_ERROR(Add(attempt, i, step));
         STATCOLLECT_RETURN_IF_ERROR(scan->status());
@@ -234,7 +242,8 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
   cut.prints.insert(print);
   if (placed || (bare && parts.size() == 1)) return;
   if (bare && equal) {
-    if (def.key.kind == Kind::kWeight && def.key.mode == Mode::kInit) replicated->insert(def.key.name);
+    if (def.key.kind == Kind::kWeight && def.key.mode == Mode::kInit)
+      replicated->insert(def.key.name);
     return;
   }
   if (bare && IsOfParameter(def.key.kind) && replicated->contains(def.key.name)) return;
@@ -242,7 +251,8 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
 }
 
 void LogicalRun::CountElements(const TensorDef& def, const std::vector<Part>& parts) {
-  if (!IsOfBatch(def.key.kind) || IsGradientOfActivation(def.key.kind) || def.key.mode != Mode::kTrain)
+  if (!IsOfBatch(def.key.kind) || IsGradientOfActivation(def.key.kind) ||
+      def.key.mode != Mode::kTrain)
     return;
   std::uint64_t& elements = cut_.elements[NameOf(def)];
   for (const Part& part : parts) elements += NumelOf(part.layout->shape);
@@ -285,7 +295,8 @@ bool LogicalRun::IsDefined(const Member& member, const StatColumns& block) const
   const auto below = [](const std::vector<std::uint32_t>& ids, std::size_t end) {
     return std::all_of(ids.begin(), ids.end(), [end](std::uint32_t id) { return id < end; });
   };
-  return below(block.activation, member.logical.size()) && below(block.layout, member.layouts.size());
+  return below(block.activation, member.logical.size()) &&
+         below(block.layout, member.layouts.size());
 }
 
 Part LogicalRun::MakePart(const Member& member, std::uint32_t id, std::uint32_t layout,
@@ -325,7 +336,8 @@ Status LogicalRun::Add(Attempt& attempt, std::size_t index, Step& step) {
   for (std::size_t i = 0; i < block.size(); ++i) {
     const std::uint32_t id = member.logical[block.activation[i]];
     if (id == kHidden) continue;
-    Part part = MakePart(member, block.activation[i], block.layout[i], &block.stats[i], block.order[i]);
+    Part part =
+        MakePart(member, block.activation[i], block.layout[i], &block.stats[i], block.order[i]);
     part.sketch = block.SketchOf(i);
     step.PartsOf(id).push_back(part);
   }
@@ -360,9 +372,10 @@ void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step, 
   for (const Parts& parts : step.parts) {
     std::uint64_t first = ~std::uint64_t{0};
     for (const Part& part : parts.second) {
-      const std::uint64_t order = attempt.stages == 1 ? part.order
-                                                      : OrderOf(attempt.activations[parts.first].key,
-                                                                part.stage, attempt.stages, part.order);
+      const std::uint64_t order = attempt.stages == 1
+                                      ? part.order
+                                      : OrderOf(attempt.activations[parts.first].key, part.stage,
+                                                attempt.stages, part.order);
       first = std::min(first, order);
     }
     ordered.emplace_back(first, &parts);
@@ -371,8 +384,8 @@ void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step, 
     return std::pair(x.first, x.second->first) < std::pair(y.first, y.second->first);
   });
   for (const auto& [order, parts] : ordered) {
-    MergeInto(PlanOf(attempt, *parts, step), *parts, attempt.activations[parts->first].key, step_number,
-              merged);
+    MergeInto(PlanOf(attempt, *parts, step), *parts, attempt.activations[parts->first].key,
+              step_number, merged);
   }
 }
 
@@ -399,13 +412,14 @@ void LogicalRun::MergeInto(const MergePlan& plan, const Parts& parts, const Tens
   block.stats.push_back(stats);
   block.sample_count.push_back(0);
   if (plan.tiling != Tiling::kWhole) {
-    findings_.Add(plan.tiling == Tiling::kIncomplete ? Finding::kIncomplete : Finding::kConflicting, key,
-                  step_number, place, plan.problem);
+    findings_.Add(plan.tiling == Tiling::kIncomplete ? Finding::kIncomplete : Finding::kConflicting,
+                  key, step_number, place, plan.problem);
   }
   if (!differing.empty()) {
-    findings_.Add(Finding::kReplicasDiffer, key, step_number, place,
-                  RanksNamed("rank", differing) +
-                      " from the first of its ranks, whose values were compared; statctl ranks shows more");
+    findings_.Add(
+        Finding::kReplicasDiffer, key, step_number, place,
+        RanksNamed("rank", differing) +
+            " from the first of its ranks, whose values were compared; statctl ranks shows more");
   }
 }
 
@@ -424,8 +438,8 @@ Result<LogicalRun::HeldParts> LogicalRun::ReadParts(std::uint64_t number, const 
   for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {
     Step step;
     for (std::size_t i = 0; i < attempt->members.size(); ++i) {
-      const auto scan =
-          store_.ScanStats(attempt->id, attempt->members[i].rank, {.first = number, .last = number});
+      const auto scan = store_.ScanStats(attempt->id, attempt->members[i].rank,
+                                         {.first = number, .last = number});
       while (scan->NextHead() && scan->Load(/*sketches=*/true, &step.NewBlock()))
         STATCOLLECT_RETURN_IF_ERROR(Add(*attempt, i, step));
       STATCOLLECT_RETURN_IF_ERROR(scan->status());
@@ -503,12 +517,14 @@ Result<std::vector<Layout>> LogicalRun::Layouts(AttemptId attempt, std::uint32_t
   return found->layouts;
 }
 
-std::unique_ptr<StatScan> LogicalRun::ScanStats(AttemptId attempt, std::uint32_t, StepBounds steps) {
+std::unique_ptr<StatScan> LogicalRun::ScanStats(AttemptId attempt, std::uint32_t,
+                                                StepBounds steps) {
   return std::make_unique<LogicalScan>(*this, Find(attempt), steps);
 }
 
 Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt_id, std::uint32_t,
-                                                            std::uint32_t activation, StepBounds steps) {
+                                                            std::uint32_t activation,
+                                                            StepBounds steps) {
   struct OfRank {
     const Member* member = nullptr;
     std::uint32_t id = 0;
@@ -521,19 +537,21 @@ Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt_id
     ReaderLock lock(mutex_);
     for (const Member& member : attempt->members) {
       for (std::uint32_t id = 0; id < member.logical.size(); ++id) {
-        if (member.logical[id] == activation) read.push_back({.member = &member, .id = id, .points = {}});
+        if (member.logical[id] == activation)
+          read.push_back({.member = &member, .id = id, .points = {}});
       }
     }
   }
   for (OfRank& of : read) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto points,
-                                 store_.ActivationSeries(attempt_id, of.member->rank, of.id, steps));
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        auto points, store_.ActivationSeries(attempt_id, of.member->rank, of.id, steps));
     of.points = std::move(points);
   }
   const bool grown = std::any_of(read.begin(), read.end(), [&](const OfRank& of) {
     ReaderLock lock(mutex_);
-    return std::any_of(of.points.begin(), of.points.end(),
-                       [&](const StatPoint& point) { return point.layout >= of.member->layouts.size(); });
+    return std::any_of(of.points.begin(), of.points.end(), [&](const StatPoint& point) {
+      return point.layout >= of.member->layouts.size();
+    });
   });
   if (grown) STATCOLLECT_RETURN_IF_ERROR(ReadDefinitionsAgain(*attempt));
   std::map<std::uint64_t, std::vector<Part>> by_step;
@@ -541,7 +559,8 @@ Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt_id
   for (const OfRank& of : read) {
     for (const StatPoint& point : of.points) {
       if (point.layout < of.member->layouts.size())
-        by_step[point.step].push_back(MakePart(*of.member, of.id, point.layout, &point.stats, point.order));
+        by_step[point.step].push_back(
+            MakePart(*of.member, of.id, point.layout, &point.stats, point.order));
     }
   }
   std::vector<StatPoint> points;
@@ -552,8 +571,8 @@ Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt_id
     const std::uint32_t order = parts.front().order;
     const Parts of_step(activation, std::move(parts));
     const MergePlan& plan = PlanOf(*attempt, of_step, scratch);
-    StatPoint& point =
-        points.emplace_back(StatPoint{.step = step, .layout = plan.layout.id, .order = order, .stats = {}});
+    StatPoint& point = points.emplace_back(
+        StatPoint{.step = step, .layout = plan.layout.id, .order = order, .stats = {}});
     statcollect::query::Merge(plan, of_step.second, &point.stats, &no_sketch, &differing);
   }
   return points;
@@ -566,7 +585,8 @@ Status LogicalRun::ReadDefinitionsAgain(Attempt& attempt) {
   return Status::Ok();
 }
 
-Result<std::vector<std::uint64_t>> LogicalRun::StatSteps(AttemptId attempt, std::uint32_t, StepBounds steps) {
+Result<std::vector<std::uint64_t>> LogicalRun::StatSteps(AttemptId attempt, std::uint32_t,
+                                                         StepBounds steps) {
   std::set<std::uint64_t> all;
   for (const Member& member : MembersOf(attempt)) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto of, store_.StatSteps(attempt, member.rank, steps));
@@ -585,9 +605,10 @@ Result<std::optional<std::uint64_t>> LogicalRun::FirstStatStep(AttemptId attempt
   return first;
 }
 
-// A scalar that is the same on all ranks stays; losses are averaged over ranks and, if those are one batch,
-// micro-batches; others are each rank's own.
-Result<std::vector<ScalarRecord>> LogicalRun::Scalars(AttemptId attempt, std::uint32_t, StepBounds steps) {
+// A scalar that is the same on all ranks stays; losses are averaged over ranks and, if those are
+// one batch, micro-batches; others are each rank's own.
+Result<std::vector<ScalarRecord>> LogicalRun::Scalars(AttemptId attempt, std::uint32_t,
+                                                      StepBounds steps) {
   struct Values {
     std::uint64_t place = 0;  // of the first
     std::vector<double> all;
@@ -597,7 +618,8 @@ Result<std::vector<ScalarRecord>> LogicalRun::Scalars(AttemptId attempt, std::ui
   for (const Member& member : MembersOf(attempt)) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto of, store_.Scalars(attempt, member.rank, steps));
     for (ScalarRecord& scalar : of) {
-      Values& values = gathered[{scalar.step, std::move(scalar.name), fold_ ? 0 : scalar.micro_batch}];
+      Values& values =
+          gathered[{scalar.step, std::move(scalar.name), fold_ ? 0 : scalar.micro_batch}];
       if (values.all.empty()) values.place = place++;
       values.all.push_back(scalar.value);
     }
@@ -631,13 +653,16 @@ Result<std::vector<EventRecord>> LogicalRun::Events(AttemptId attempt, std::uint
     STATCOLLECT_ASSIGN_OR_RETURN(auto of, store_.Events(attempt, member.rank));
     std::move(of.begin(), of.end(), std::back_inserter(all));
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& x, const auto& y) { return x.step < y.step; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& x, const auto& y) { return x.step < y.step; });
   return all;
 }
 
 // A step has ended once it has on every rank.
-Result<std::vector<StepRecord>> LogicalRun::StepEnds(AttemptId attempt, std::uint32_t, StepBounds steps) {
-  std::map<std::uint64_t, std::pair<std::size_t, StepRecord>> ended;  // by step, with the number of ranks
+Result<std::vector<StepRecord>> LogicalRun::StepEnds(AttemptId attempt, std::uint32_t,
+                                                     StepBounds steps) {
+  std::map<std::uint64_t, std::pair<std::size_t, StepRecord>>
+      ended;  // by step, with the number of ranks
   const Attempt* const found = Find(attempt);
   if (found == nullptr) return std::vector<StepRecord>();
   for (const Member& member : found->members) {
@@ -662,8 +687,8 @@ std::shared_ptr<const StepShape> LogicalRun::ShapeOf(Attempt& attempt, const Ste
     MutexLock lock(plans_mutex_);
     shapes = attempt.shapes;
   }
-  const auto found =
-      std::find_if(shapes.begin(), shapes.end(), [&](const auto& shape) { return shape->IsOf(step); });
+  const auto found = std::find_if(shapes.begin(), shapes.end(),
+                                  [&](const auto& shape) { return shape->IsOf(step); });
   return found == shapes.end() ? nullptr : *found;
 }
 
@@ -672,13 +697,15 @@ bool LogicalRun::KnowsShapes(const Attempt& attempt) {
   return !attempt.shapes.empty();
 }
 
-void LogicalRun::KeepShape(Attempt& attempt, std::uint64_t number, const Step& step, const Merged& merged) {
+void LogicalRun::KeepShape(Attempt& attempt, std::uint64_t number, const Step& step,
+                           const Merged& merged) {
   StepHashes hashes;
   std::map<const TensorStats*, std::uint32_t>
       first_of;  // by the begin of a block: the number of its first record
   for (std::size_t b = 0; b < step.used; ++b) {
     const StatColumns& block = step.blocks[b];
-    if (!block.empty()) first_of[block.stats.data()] = static_cast<std::uint32_t>(hashes.hash.size());
+    if (!block.empty())
+      first_of[block.stats.data()] = static_cast<std::uint32_t>(hashes.hash.size());
     hashes.Add(step.members[b], HashesOf(block));
   }
   const auto number_of = [&](const Part& part) {
@@ -703,8 +730,8 @@ void LogicalRun::KeepShape(Attempt& attempt, std::uint64_t number, const Step& s
   MutexLock lock(plans_mutex_);
   const auto same = [&](const auto& shape) { return shape->IsOf(hashes); };
   if (std::any_of(attempt.shapes.begin(), attempt.shapes.end(), same)) return;
-  auto shape =
-      std::make_shared<const StepShape>(std::move(hashes.records), std::move(to), std::move(replicas), heads);
+  auto shape = std::make_shared<const StepShape>(std::move(hashes.records), std::move(to),
+                                                 std::move(replicas), heads);
   if (attempt.shapes.size() == kShapesMax) attempt.shapes.erase(attempt.shapes.begin());
   attempt.shapes.push_back(std::move(shape));
 }

@@ -1,5 +1,6 @@
-// A run as if one rank had held the whole model: each attempt has one rank, number 0, whose records are those of
-// all ranks merged (merge_parts.h). Diff reads it through a RunView like any other run.
+// A run as if one rank had held the whole model: each attempt has one rank, number 0, whose records
+// are those of all ranks merged (merge_parts.h). Diff reads it through a RunView like any other
+// run.
 #ifndef STATCOLLECT_SERVER_QUERY_LOGICAL_LOGICAL_RUN_H_
 #define STATCOLLECT_SERVER_QUERY_LOGICAL_LOGICAL_RUN_H_
 
@@ -37,7 +38,8 @@ struct TensorName {
 
 // How one tensor is cut. Two runs cut it alike if they have a print in common.
 struct TensorCut {
-  std::set<std::uint64_t> prints;   // of which part each rank holds, whatever its size; see logical/cut.h
+  std::set<std::uint64_t>
+      prints;  // of which part each rank holds, whatever its size; see logical/cut.h
   std::vector<std::int64_t> shape;  // of the first rank's part
 };
 
@@ -48,8 +50,9 @@ struct RunCut {
   std::set<TensorName> placed;   // with a placement that is not the whole, or a piece of the batch
   std::uint32_t ranks = 0;
   std::uint32_t micro_batches = 1, pieces = 1;
-  std::uint32_t stages = 1;    // of a pipeline, which numbers micro-batches as it runs them
-  bool batch_of_step = false;  // a micro-batch's activations are boxes of a batch that it has with others
+  std::uint32_t stages = 1;  // of a pipeline, which numbers micro-batches as it runs them
+  bool batch_of_step =
+      false;  // a micro-batch's activations are boxes of a batch that it has with others
   // Of the first step in training: elements of each activation, all passes of all ranks together.
   std::map<TensorName, std::uint64_t> elements;
 };
@@ -60,12 +63,13 @@ class LogicalRun : public RunReader {
   static Result<std::unique_ptr<LogicalRun>> Open(RunReader& store, const std::string& run);
 
   const RunCut& cut() const { return cut_; }
-  // Before the first read. `hidden`: tensors that are left out. `fold`: all micro-batches of a step are one batch,
-  // and gradients of activations, which depend on how a loss is averaged over micro-batches, are left out.
-  // `tied`: parameters that the other run knows by another name, which are left out, too.
+  // Before the first read. `hidden`: tensors that are left out. `fold`: all micro-batches of a step
+  // are one batch, and gradients of activations, which depend on how a loss is averaged over
+  // micro-batches, are left out. `tied`: parameters that the other run knows by another name, which
+  // are left out, too.
   void Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold);
-  // Instead, for questions about this run alone: tensors of which nothing says how they are cut are left out, and
-  // norms and counts of a batch that is cut over ranks are kept.
+  // Instead, for questions about this run alone: tensors of which nothing says how they are cut are
+  // left out, and norms and counts of a batch that is cut over ranks are kept.
   void ChooseAlone();
   // The choice of another run of the same training, which is put together in the same way.
   void ChooseAs(const LogicalRun& other) { Choose(other.hidden_, other.tied_, other.fold_); }
@@ -74,33 +78,40 @@ class LogicalRun : public RunReader {
   std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
   // In that attempt.
   std::vector<std::uint32_t> RanksOf(AttemptId attempt, const TensorName& tensor) const;
-  // The records of one tensor in one step, of every rank that holds it; empty if there is none. Cost: reads the step
-  // of all ranks.
+  // The records of one tensor in one step, of every rank that holds it; empty if there is none.
+  // Cost: reads the step of all ranks.
   struct HeldParts {
     std::deque<StatColumns> blocks;  // what the parts point to
     std::vector<Part> parts;
   };
   using IsWanted = std::function<bool(const TensorKey&)>;
   Result<HeldParts> ReadParts(std::uint64_t step, const IsWanted& wanted);
-  // What was found while reading: replicas that differ, parts that are missing or overlap. One sentence each.
+  // What was found while reading: replicas that differ, parts that are missing or overlap. One
+  // sentence each.
   std::vector<std::string> Notes() const { return findings_.Sentences(run_); }
 
   Status CheckStop() const override { return store_.CheckStop(); }
   Result<std::vector<std::string>> ListRuns() override { return store_.ListRuns(); }
-  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return store_.Attempts(run); }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
+    return store_.Attempts(run);
+  }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override;
   Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override;
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override;
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override;
   Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,
-                                                  std::uint32_t activation, StepBounds steps) override;
+                                                  std::uint32_t activation,
+                                                  StepBounds steps) override;
   Result<std::vector<std::uint64_t>> StatSteps(AttemptId attempt, std::uint32_t rank,
                                                StepBounds steps) override;
   Result<std::optional<std::uint64_t>> FirstStatStep(AttemptId attempt, std::uint32_t rank,
                                                      StepBounds steps) override;
-  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
+  Result<std::vector<ScalarRecord>> Scalars(AttemptId attempt, std::uint32_t rank,
+                                            StepBounds steps) override;
   Result<std::vector<EventRecord>> Events(AttemptId attempt, std::uint32_t rank) override;
-  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank, StepBounds steps) override;
+  Result<std::vector<StepRecord>> StepEnds(AttemptId attempt, std::uint32_t rank,
+                                           StepBounds steps) override;
 
  private:
   friend class LogicalScan;
@@ -125,10 +136,11 @@ class LogicalRun : public RunReader {
              std::uint32_t>
         layout_ids;
     std::vector<Layout> layouts;
-    std::vector<std::shared_ptr<const MergePlan>> plans;   // by logical id: the newest
-    std::vector<std::shared_ptr<const StepShape>> shapes;  // of steps whose hashes tell all that a diff asks
-    // Whether it pays to read the hashes of a step first: its last steps were skipped once their digest was known, and
-    // were of known shapes. Hints: no answer depends on them.
+    std::vector<std::shared_ptr<const MergePlan>> plans;  // by logical id: the newest
+    std::vector<std::shared_ptr<const StepShape>>
+        shapes;  // of steps whose hashes tell all that a diff asks
+    // Whether it pays to read the hashes of a step first: its last steps were skipped once their
+    // digest was known, and were of known shapes. Hints: no answer depends on them.
     std::atomic<bool> skips{false};
     std::atomic<int> known_shapes{kUnknownShapesMax};
   };
@@ -139,9 +151,11 @@ class LogicalRun : public RunReader {
     std::size_t used = 0;                // of them
     std::vector<std::uint32_t> members;  // of the used ones
     std::vector<Parts> pool;
-    std::vector<std::uint32_t> slots;  // by logical id: its place in the pool and 1; 0: not recorded
-    std::span<Parts> parts;            // of the pool: what was recorded
-    std::vector<std::shared_ptr<const MergePlan>> plans;  // by logical id, as far as they were needed
+    std::vector<std::uint32_t>
+        slots;               // by logical id: its place in the pool and 1; 0: not recorded
+    std::span<Parts> parts;  // of the pool: what was recorded
+    std::vector<std::shared_ptr<const MergePlan>>
+        plans;  // by logical id, as far as they were needed
 
     StatColumns& NewBlock();
     std::vector<Part>& PartsOf(std::uint32_t id);
@@ -151,7 +165,8 @@ class LogicalRun : public RunReader {
   // A step as if of one rank. Reuses its memory from step to step.
   struct Merged {
     std::array<StatColumns, kMergedBlocks> blocks;
-    // Whether each record of a block is that of a whole tensor with a hash to rely on: equal hashes, equal tensors.
+    // Whether each record of a block is that of a whole tensor with a hash to rely on: equal
+    // hashes, equal tensors.
     std::array<bool, kMergedBlocks> hashed{};
   };
 
@@ -164,7 +179,8 @@ class LogicalRun : public RunReader {
   void FindStages(Attempt& attempt);
   void DefineAgain() STATCOLLECT_REQUIRES(mutex_);
   Status Classify();
-  void Judge(const TensorDef& def, const std::vector<Part>& parts, std::set<std::string>* replicated);
+  void Judge(const TensorDef& def, const std::vector<Part>& parts,
+             std::set<std::string>* replicated);
   void CountElements(const TensorDef& def, const std::vector<Part>& parts);
   Status Grow(Attempt& attempt) STATCOLLECT_REQUIRES(mutex_);
   void Define(Attempt& attempt) STATCOLLECT_REQUIRES(mutex_);
@@ -175,12 +191,13 @@ class LogicalRun : public RunReader {
   // Adds a rank's records, which are in the step's last block. Reads definitions again if it must.
   Status Add(Attempt& attempt, std::size_t member, Step& step);
   Status ReadDefinitionsAgain(Attempt& attempt);  // of a run that is live
-  static Part MakePart(const Member& member, std::uint32_t id, std::uint32_t layout, const TensorStats* stats,
-                       std::uint32_t order);
-  bool IsDefined(const Member& member, const StatColumns& block) const STATCOLLECT_REQUIRES_SHARED(mutex_);
+  static Part MakePart(const Member& member, std::uint32_t id, std::uint32_t layout,
+                       const TensorStats* stats, std::uint32_t order);
+  bool IsDefined(const Member& member, const StatColumns& block) const
+      STATCOLLECT_REQUIRES_SHARED(mutex_);
   void Merge(Attempt& attempt, std::uint64_t step_number, Step& step, Merged* merged);
-  void MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key, std::uint64_t step_number,
-                 Merged* merged);
+  void MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key,
+                 std::uint64_t step_number, Merged* merged);
   // How a step of the same records is merged by hashes; null: unknown.
   std::shared_ptr<const StepShape> ShapeOf(Attempt& attempt, const StepHashes& step);
   bool KnowsShapes(const Attempt& attempt);

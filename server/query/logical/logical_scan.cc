@@ -97,7 +97,8 @@ bool LogicalScan::ReadHashes() {
   if (heads) heads_ = *heads;
   std::atomic<int>& known = attempt_->known_shapes;
   const int now = known.load(std::memory_order_relaxed);
-  known.store(heads ? std::min(now + 1, LogicalRun::kUnknownShapesMax) : now - 1, std::memory_order_relaxed);
+  known.store(heads ? std::min(now + 1, LogicalRun::kUnknownShapesMax) : now - 1,
+              std::memory_order_relaxed);
   return heads.has_value();
 }
 

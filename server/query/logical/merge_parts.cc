@@ -27,14 +27,16 @@ bool SamePlace(const Layout& a, const Layout& b) {
 
 std::string Text(const Numbers& numbers) {
   std::string text = "(";
-  for (const std::int64_t number : numbers) text += (text.size() > 1 ? ", " : "") + std::to_string(number);
+  for (const std::int64_t number : numbers)
+    text += (text.size() > 1 ? ", " : "") + std::to_string(number);
   return text + ")";
 }
 
 // Of what pieces of a batch in unknown order cannot tell.
-constexpr std::uint32_t kOfWholeBatch =
-    BitOf(Statistic::kShape) | BitOf(Statistic::kHash) | BitOf(Statistic::kL1) | BitOf(Statistic::kL2) |
-    BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) | BitOf(Statistic::kPos);
+constexpr std::uint32_t kOfWholeBatch = BitOf(Statistic::kShape) | BitOf(Statistic::kHash) |
+                                        BitOf(Statistic::kL1) | BitOf(Statistic::kL2) |
+                                        BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) |
+                                        BitOf(Statistic::kPos);
 // All but "signs of infinities were not kept", which is no statistic.
 constexpr std::uint32_t kEverything =
     ((std::uint32_t{1} << kStatisticCount) - 1) & ~BitOf(Statistic::kInfSign);
@@ -70,7 +72,8 @@ std::string Two(const Part& a, const Part& b) {
 }
 
 // Places the parts of one piece of the batch, numbered by `piece`.
-void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piece, MergePlan& plan) {
+void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piece,
+                MergePlan& plan) {
   const Part& front = parts[piece.front()];
   const Numbers& shape = GlobalShape(*front.layout);
   const std::size_t begin = plan.counted.size();
@@ -79,34 +82,38 @@ void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piec
     const Layout& layout = *parts[i].layout;
     if (GlobalShape(layout) != shape || layout.dtype != front.layout->dtype) {
       return Fail(plan, Tiling::kConflicting,
-                  Two(front, parts[i]) + " do not agree about its global shape or dtype: " + Text(shape) +
-                      " of " + std::string(Name(front.layout->dtype)) + " and " + Text(GlobalShape(layout)) +
-                      " of " + std::string(Name(layout.dtype)));
+                  Two(front, parts[i]) + " do not agree about its global shape or dtype: " +
+                      Text(shape) + " of " + std::string(Name(front.layout->dtype)) + " and " +
+                      Text(GlobalShape(layout)) + " of " + std::string(Name(layout.dtype)));
     }
     const auto known = plan.counted.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto same = std::find_if(known, plan.counted.end(),
-                                   [&](std::uint32_t at) { return SamePlace(*parts[at].layout, layout); });
+    const auto same = std::find_if(known, plan.counted.end(), [&](std::uint32_t at) {
+      return SamePlace(*parts[at].layout, layout);
+    });
     if (same != plan.counted.end()) {
       plan.replicas.push_back({.part = i, .of = *same});
       continue;
     }
     for (auto other = known; other != plan.counted.end(); ++other) {
       if (Overlap(*parts[*other].layout, layout))
-        return Fail(plan, Tiling::kConflicting, "the parts of " + Two(parts[*other], parts[i]) + " overlap");
+        return Fail(plan, Tiling::kConflicting,
+                    "the parts of " + Two(parts[*other], parts[i]) + " overlap");
     }
     plan.counted.push_back(i);
     held += NumelOf(layout.shape);
   }
   if (held != NumelOf(shape)) {
     Fail(plan, Tiling::kIncomplete,
-         RanksNamed("rank", RanksOf(parts, piece)) + " recorded " + std::to_string(held) + " of its " +
-             std::to_string(NumelOf(shape)) + " elements");
+         RanksNamed("rank", RanksOf(parts, piece)) + " recorded " + std::to_string(held) +
+             " of its " + std::to_string(NumelOf(shape)) + " elements");
   }
 }
 
-// Whether the parts of several micro-batches are boxes of one batch, as those of known samples are: together they are
-// whole, and none is the same as one of another micro-batch. Then `plan` has them; else it is as it was.
-bool PlaceAsOneBatch(std::span<const Part> parts, std::span<const std::uint32_t> sorted, MergePlan& plan) {
+// Whether the parts of several micro-batches are boxes of one batch, as those of known samples are:
+// together they are whole, and none is the same as one of another micro-batch. Then `plan` has
+// them; else it is as it was.
+bool PlaceAsOneBatch(std::span<const Part> parts, std::span<const std::uint32_t> sorted,
+                     MergePlan& plan) {
   if (PieceOf(parts[sorted.front()]) == PieceOf(parts[sorted.back()])) return false;
   const bool boxes = std::all_of(sorted.begin(), sorted.end(), [&](std::uint32_t i) {
     const auto& place = parts[i].layout->placement;
@@ -115,9 +122,10 @@ bool PlaceAsOneBatch(std::span<const Part> parts, std::span<const std::uint32_t>
   if (!boxes) return false;
   MergePlan one;
   PlacePiece(parts, sorted, one);
-  const bool apart = std::all_of(one.replicas.begin(), one.replicas.end(), [&](const auto& replica) {
-    return PieceOf(parts[replica.part]) == PieceOf(parts[replica.of]);
-  });
+  const bool apart =
+      std::all_of(one.replicas.begin(), one.replicas.end(), [&](const auto& replica) {
+        return PieceOf(parts[replica.part]) == PieceOf(parts[replica.of]);
+      });
   if (one.tiling != Tiling::kWhole || !apart) return false;
   plan.counted = std::move(one.counted);
   plan.replicas = std::move(one.replicas);
@@ -125,7 +133,8 @@ bool PlaceAsOneBatch(std::span<const Part> parts, std::span<const std::uint32_t>
 }
 
 // Whether all pieces of the batch are there.
-void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sorted, MergePlan& plan) {
+void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sorted,
+                 MergePlan& plan) {
   const Part& front = parts[sorted.front()];
   std::uint32_t there = 0;
   std::optional<std::uint32_t> last;
@@ -133,15 +142,16 @@ void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sor
     if (PiecesOf(parts[i]) != PiecesOf(front)) {
       return Fail(plan, Tiling::kConflicting,
                   Two(front, parts[i]) + " do not agree into how many pieces the batch is split: " +
-                      std::to_string(PiecesOf(front)) + " and " + std::to_string(PiecesOf(parts[i])));
+                      std::to_string(PiecesOf(front)) + " and " +
+                      std::to_string(PiecesOf(parts[i])));
     }
     if (last != PieceNumber(parts[i])) ++there;
     last = PieceNumber(parts[i]);
   }
   if (there < PiecesOf(front)) {
     Fail(plan, Tiling::kIncomplete,
-         RanksNamed("rank", RanksOf(parts, sorted)) + " recorded " + std::to_string(there) + " of the " +
-             std::to_string(PiecesOf(front)) + " pieces of its batch");
+         RanksNamed("rank", RanksOf(parts, sorted)) + " recorded " + std::to_string(there) +
+             " of the " + std::to_string(PiecesOf(front)) + " pieces of its batch");
   }
 }
 
@@ -203,8 +213,9 @@ MergePlan MakePlan(std::span<const Part> parts, bool sums) {
     sorted.push_back(static_cast<std::uint32_t>(plan.parts.size()));
     plan.parts.push_back({part.rank, part.micro_batch, part.call, part.layout});
   }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return PieceOf(parts[a]) < PieceOf(parts[b]); });
+  std::stable_sort(sorted.begin(), sorted.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return PieceOf(parts[a]) < PieceOf(parts[b]);
+  });
   plan.layout = *parts[sorted.front()].layout;
   plan.layout.id = 0;
   plan.layout.shape = GlobalShape(*parts[sorted.front()].layout);
@@ -212,8 +223,9 @@ MergePlan MakePlan(std::span<const Part> parts, bool sums) {
   const bool one_batch = PlaceAsOneBatch(parts, sorted, plan);
   std::size_t pieces = one_batch ? 1 : 0;
   for (auto begin = one_batch ? sorted.end() : sorted.begin(); begin != sorted.end(); ++pieces) {
-    const auto end = std::find_if(
-        begin, sorted.end(), [&](std::uint32_t i) { return PieceOf(parts[i]) != PieceOf(parts[*begin]); });
+    const auto end = std::find_if(begin, sorted.end(), [&](std::uint32_t i) {
+      return PieceOf(parts[i]) != PieceOf(parts[*begin]);
+    });
     PlacePiece(parts, {begin, end}, plan);
     begin = end;
   }
@@ -247,7 +259,8 @@ bool Merge(const MergePlan& plan, std::span<const Part> parts, TensorStats* stat
   if (!has_all) return false;
   const std::size_t at = sketch->size();
   sketch->resize(at + width);
-  for (const std::uint32_t i : plan.counted) MergeSketch(std::span(*sketch).subspan(at), parts[i].sketch);
+  for (const std::uint32_t i : plan.counted)
+    MergeSketch(std::span(*sketch).subspan(at), parts[i].sketch);
   return true;
 }
 

@@ -13,8 +13,8 @@ namespace statcollect::query {
 // Whether a rank holds a part of a tensor. Reads the definitions.
 Result<bool> HoldsParts(RunView& view);
 
-// Null if no rank holds a part of a tensor, so that ranks are shown as they are. Reads the definitions; otherwise
-// also the first steps of all ranks.
+// Null if no rank holds a part of a tensor, so that ranks are shown as they are. Reads the
+// definitions; otherwise also the first steps of all ranks.
 Result<std::unique_ptr<LogicalRun>> OpenIfCut(RunReader& store, RunView& view);
 
 // Also if none does: the stages of a pipeline hold whole tensors, but different ones.

@@ -6,8 +6,8 @@
 
 namespace statcollect::query {
 
-// A part without a placement is the whole. False for boxes against ranges of the flattened tensor, which are not
-// compared. Cost: the product of their numbers of boxes or ranges.
+// A part without a placement is the whole. False for boxes against ranges of the flattened tensor,
+// which are not compared. Cost: the product of their numbers of boxes or ranges.
 bool Overlap(const Layout& a, const Layout& b);
 
 }  // namespace statcollect::query

@@ -44,10 +44,12 @@ void StepHashes::Clear() {
 }
 
 BlockHead HeadWithoutValues(std::uint64_t step, const StatColumns& block) {
-  BlockHead head{.step = step, .activation = 0, .records = block.size(), .digest = {}, .activations = 0};
+  BlockHead head{
+      .step = step, .activation = 0, .records = block.size(), .digest = {}, .activations = 0};
   if (block.empty()) return head;
   head.activation = *std::min_element(block.activation.begin(), block.activation.end());
-  head.activations = XXH3_64bits(block.activation.data(), block.activation.size() * sizeof(std::uint32_t));
+  head.activations =
+      XXH3_64bits(block.activation.data(), block.activation.size() * sizeof(std::uint32_t));
   XXH3_state_t state;
   XXH3_128bits_reset(&state);
   const std::uint64_t size[] = {block.size(), block.sketch_width};

@@ -16,7 +16,8 @@ namespace {
 
 bool IsCounted(const TensorKey& key) { return key.kind == Kind::kWeightGrad && key.call == 0; }
 
-// Whether the ranks of a launch, such as the stages of a pipeline, have gradients of different parameters.
+// Whether the ranks of a launch, such as the stages of a pipeline, have gradients of different
+// parameters.
 Result<bool> HasStages(RunView& run) {
   for (std::size_t attempt = 0; attempt < run.attempts().size(); ++attempt) {
     std::set<std::set<std::string>> held;
@@ -70,7 +71,8 @@ Result<std::optional<std::vector<WholeNorm>>> WholeGradNorm(RunReader& store, Ru
                                                             const StepSet& steps,
                                                             const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto stages, HasStages(by_rank));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, stages ? OpenWhole(store, by_rank) : OpenIfCut(store, by_rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole,
+                               stages ? OpenWhole(store, by_rank) : OpenIfCut(store, by_rank));
   if (!whole || IsUnknown(*whole)) return {std::nullopt};
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(*whole, by_rank.run()));
   STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, view.Steps(steps));

@@ -15,7 +15,8 @@
 
 namespace statcollect::query {
 
-// The scalar that an agent adds to each step: the norm of the weight gradients that its rank recorded.
+// The scalar that an agent adds to each step: the norm of the weight gradients that its rank
+// recorded.
 inline constexpr std::string_view kGradNorm = "grad_norm";
 
 struct WholeNorm {
@@ -24,11 +25,11 @@ struct WholeNorm {
   std::vector<std::uint32_t> ranks;  // of the step's launch, whose parts it sums; ascending
 };
 
-// One a step: the square root of the sum of squares over all elements of all weight gradients, each counted
-// once, however they are cut and copied. As the agent's scalar, it is not finite if an element is not. Steps without
-// gradients, and those that a rank has not ended, are left out.
-// Absent: every rank holds the whole model, or nothing says how a gradient is cut. Cost: reads all statistics of the
-// steps.
+// One a step: the square root of the sum of squares over all elements of all weight gradients, each
+// counted once, however they are cut and copied. As the agent's scalar, it is not finite if an
+// element is not. Steps without gradients, and those that a rank has not ended, are left out.
+// Absent: every rank holds the whole model, or nothing says how a gradient is cut. Cost: reads all
+// statistics of the steps.
 Result<std::optional<std::vector<WholeNorm>>> WholeGradNorm(RunReader& store, RunView& by_rank,
                                                             const StepSet& steps,
                                                             const std::stop_token& stop);

@@ -16,7 +16,8 @@ using Ages = std::array<float, NoiseProfile::kAges>;
 void Raise(Ages& ages, std::uint64_t step, double distance) {
   float& age = ages[NoiseProfile::AgeOf(step)];
   // Rounded up: what was seen once is not above its own noise.
-  const float above = std::nextafter(static_cast<float>(distance), std::numeric_limits<float>::infinity());
+  const float above =
+      std::nextafter(static_cast<float>(distance), std::numeric_limits<float>::infinity());
   if (distance > 0) age = std::max(age, above);
 }
 
@@ -48,7 +49,9 @@ Enum ReadEnum(ByteReader& in, int count) {
 
 }  // namespace
 
-std::size_t NoiseProfile::AgeOf(std::uint64_t step) { return static_cast<std::size_t>(std::bit_width(step)); }
+std::size_t NoiseProfile::AgeOf(std::uint64_t step) {
+  return static_cast<std::size_t>(std::bit_width(step));
+}
 
 void NoiseProfile::Note(const TensorKey& key, std::uint64_t step, double distance) {
   Raise(activations[key], step, distance);
@@ -132,12 +135,13 @@ Result<NoiseProfile> NoiseProfile::Decode(std::string_view bytes) {
     ReadAges(in, profile.losses[{std::move(name), micro_batch}]);
   }
   if (in.done()) return profile;
-  return Status(
-      Code::kDataLoss,
-      "read a noise profile: its content does not parse; remove it with statctl noise rm and save it again");
+  return Status(Code::kDataLoss,
+                "read a noise profile: its content does not parse; remove it with statctl noise rm "
+                "and save it again");
 }
 
-Result<std::vector<double>> ProfileNoise::At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) {
+Result<std::vector<double>> ProfileNoise::At(std::size_t attempt_a, std::uint32_t rank,
+                                             std::uint64_t step) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, a_.Catalogue(attempt_a, rank));
   MutexLock lock(mutex_);
   auto& entries = entries_[catalogue];
@@ -158,7 +162,9 @@ Result<std::vector<double>> ProfileNoise::At(std::size_t attempt_a, std::uint32_
 Result<double> ProfileNoise::OfLoss(std::uint32_t, std::uint64_t step, std::uint32_t micro_batch,
                                     const std::string& name) {
   const auto found = profile_.losses.find({name, micro_batch});
-  return found == profile_.losses.end() ? 0.0 : static_cast<double>(found->second[NoiseProfile::AgeOf(step)]);
+  return found == profile_.losses.end()
+             ? 0.0
+             : static_cast<double>(found->second[NoiseProfile::AgeOf(step)]);
 }
 
 }  // namespace statcollect::query

@@ -15,7 +15,8 @@ namespace {
 double ApartBy(const Observation& a, const Observation& b) {
   const Comparison comparison =
       Compare(a, b, /*tolerance=*/std::nullopt, /*exact=*/false, /*interval=*/false);
-  const bool comparable = comparison.reason != Reason::kShape && comparison.reason != Reason::kDType;
+  const bool comparable =
+      comparison.reason != Reason::kShape && comparison.reason != Reason::kDType;
   return comparable && comparison.distance ? comparison.distance->value : 0;
 }
 
@@ -29,26 +30,28 @@ RepeatNoise::Repeat::Repeat(RunView opened)
 Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(const OpenRun& open, RunView& a,
                                                        const std::vector<std::string>& runs) {
   if (runs.empty())
-    return Status(
-        Code::kInvalidArgument,
-        "noise of run '" + a.run() + "': found no repeats; expected at least one run of the same training");
+    return Status(Code::kInvalidArgument,
+                  "noise of run '" + a.run() +
+                      "': found no repeats; expected at least one run of the same training");
   std::unique_ptr<RepeatNoise> noise(new RepeatNoise(a));
   STATCOLLECT_ASSIGN_OR_RETURN(noise->steps_a_, a.Steps(StepSet()));
   for (const std::string& run : runs) {
     if (run == a.run()) {
-      return Status(
-          Code::kInvalidArgument,
-          "noise of run '" + run + "': a run is not its own repeat; expected runs of the same training");
+      return Status(Code::kInvalidArgument,
+                    "noise of run '" + run +
+                        "': a run is not its own repeat; expected runs of the same training");
     }
     STATCOLLECT_ASSIGN_OR_RETURN(auto view, open(run));
     auto repeat = std::make_unique<Repeat>(std::move(view));
     STATCOLLECT_ASSIGN_OR_RETURN(auto steps, repeat->view.Steps(StepSet()));
     repeat->steps = std::move(steps);
-    const auto spot =
-        noise->steps_a_.empty() ? std::nullopt : noise->Nearest(*repeat, noise->steps_a_.rbegin()->first);
+    const auto spot = noise->steps_a_.empty()
+                          ? std::nullopt
+                          : noise->Nearest(*repeat, noise->steps_a_.rbegin()->first);
     if (!spot) {
-      return Status(Code::kNotFound, "noise of run '" + a.run() + "': '" + Printable(run) +
-                                         "' has no step in common with it; name runs of the same training");
+      return Status(Code::kNotFound,
+                    "noise of run '" + a.run() + "': '" + Printable(run) +
+                        "' has no step in common with it; name runs of the same training");
     }
     STATCOLLECT_RETURN_IF_ERROR(noise->CheckShared(*repeat, *spot));
     noise->repeats_.push_back(std::move(repeat));
@@ -58,8 +61,8 @@ Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(const OpenRun& open, RunV
 
 Status RepeatNoise::CheckShared(Repeat& repeat, const Spot& spot) {
   const auto fail = [&](const std::string& found) {
-    return Status(Code::kNotFound, "noise of run '" + a_.run() + "': '" + Printable(repeat.view.run()) +
-                                       "' " + found +
+    return Status(Code::kNotFound, "noise of run '" + a_.run() + "': '" +
+                                       Printable(repeat.view.run()) + "' " + found +
                                        "; expected a repeat of the same training: name its runs");
   };
   std::string of_a, of_repeat;
@@ -77,14 +80,16 @@ Status RepeatNoise::CheckShared(Repeat& repeat, const Spot& spot) {
     if (std::any_of(a.begin(), a.end(),
                     [&](const auto& def) { return alignment.b_of(def.id) != Alignment::kNone; }))
       return Status::Ok();
-    of_a = std::to_string(a.size()) + " activations, such as '" + Printable(a.front().key.name) + "'";
+    of_a =
+        std::to_string(a.size()) + " activations, such as '" + Printable(a.front().key.name) + "'";
     of_repeat = b.empty() ? "none" : "others, such as '" + Printable(b.front().key.name) + "'";
   }
   return rank_shared ? fail("has none of its " + of_a + ", but " + of_repeat)
                      : fail("has no rank in common with it");
 }
 
-std::optional<RepeatNoise::Spot> RepeatNoise::Nearest(const Repeat& repeat, std::uint64_t step) const {
+std::optional<RepeatNoise::Spot> RepeatNoise::Nearest(const Repeat& repeat,
+                                                      std::uint64_t step) const {
   for (auto at = repeat.steps.upper_bound(step); at != repeat.steps.begin();) {
     --at;
     const auto in_a = steps_a_.find(at->first);
@@ -93,7 +98,8 @@ std::optional<RepeatNoise::Spot> RepeatNoise::Nearest(const Repeat& repeat, std:
   return std::nullopt;
 }
 
-Result<std::vector<double>> RepeatNoise::At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) {
+Result<std::vector<double>> RepeatNoise::At(std::size_t attempt_a, std::uint32_t rank,
+                                            std::uint64_t step) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, a_.Catalogue(attempt_a, rank));
   std::vector<double> noise(catalogue->activations.size(), 0);
   for (const auto& repeat : repeats_) {
@@ -132,8 +138,8 @@ Result<std::vector<double>> RepeatNoise::Of(Repeat& repeat, const Spot& spot, st
   return noise;
 }
 
-Result<double> RepeatNoise::OfLoss(std::uint32_t rank, std::uint64_t step, std::uint32_t micro_batch,
-                                   const std::string& name) {
+Result<double> RepeatNoise::OfLoss(std::uint32_t rank, std::uint64_t step,
+                                   std::uint32_t micro_batch, const std::string& name) {
   double noise = 0;
   for (const auto& repeat : repeats_) {
     const auto spot = Nearest(*repeat, step);
@@ -146,7 +152,8 @@ Result<double> RepeatNoise::OfLoss(std::uint32_t rank, std::uint64_t step, std::
     const auto wanted = [&](const ScalarRecord& scalar) {
       return scalar.name == name && scalar.micro_batch == micro_batch;
     };
-    auto x = std::find_if(a->begin(), a->end(), wanted), y = std::find_if(b->begin(), b->end(), wanted);
+    auto x = std::find_if(a->begin(), a->end(), wanted),
+         y = std::find_if(b->begin(), b->end(), wanted);
     while (x != a->end() && y != b->end()) {
       noise = std::max(noise, RelativeDifference(x->value, y->value));
       x = std::find_if(x + 1, a->end(), wanted);

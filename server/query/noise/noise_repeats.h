@@ -18,18 +18,19 @@
 
 namespace statcollect::query {
 
-// The largest distance between A and any of its repeats in the step; if a repeat does not have the step, its
-// last one before it is used. Different shapes and dtypes are ignored. Thread-safe.
+// The largest distance between A and any of its repeats in the step; if a repeat does not have the
+// step, its last one before it is used. Different shapes and dtypes are ignored. Thread-safe.
 class RepeatNoise final : public NoiseFloor {
  public:
   using OpenRun = std::function<Result<RunView>(const std::string& run)>;
-  // `a` is borrowed, and so is what `open` reads. It opens the repeats in the way in which A was: as their ranks recorded
-  // them, or as one model each. kNotFound: no such run, or one without a step, rank or activation in common with A;
-  // kInvalidArgument: A itself, or no run.
+  // `a` is borrowed, and so is what `open` reads. It opens the repeats in the way in which A was:
+  // as their ranks recorded them, or as one model each. kNotFound: no such run, or one without a
+  // step, rank or activation in common with A; kInvalidArgument: A itself, or no run.
   static Result<std::unique_ptr<RepeatNoise>> Open(const OpenRun& open, RunView& a,
                                                    const std::vector<std::string>& runs);
 
-  Result<std::vector<double>> At(std::size_t attempt_a, std::uint32_t rank, std::uint64_t step) override;
+  Result<std::vector<double>> At(std::size_t attempt_a, std::uint32_t rank,
+                                 std::uint64_t step) override;
   Result<double> OfLoss(std::uint32_t rank, std::uint64_t step, std::uint32_t micro_batch,
                         const std::string& name) override;
 

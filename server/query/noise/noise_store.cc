@@ -43,9 +43,11 @@ class Measurement {
       const std::size_t count = std::min(kStepsAWave, all.size() - first);
       std::vector<Status> statuses(count);
       InParallel(count, [&](std::size_t i) {
-        if (!stop.stop_requested()) statuses[i] = Measure(all[first + i].first, all[first + i].second);
+        if (!stop.stop_requested())
+          statuses[i] = Measure(all[first + i].first, all[first + i].second);
       });
-      if (stop.stop_requested()) return Status(Code::kCancelled, "noise: cancelled; nothing was saved");
+      if (stop.stop_requested())
+        return Status(Code::kCancelled, "noise: cancelled; nothing was saved");
       for (const Status& status : statuses) STATCOLLECT_RETURN_IF_ERROR(status);
       done.done += count * ranks_.size();
       if (progress) progress(done);
@@ -73,10 +75,12 @@ class Measurement {
   }
 
   Status MeasureLosses(std::size_t attempt, std::uint32_t rank, std::uint64_t step) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, a_.Scalars(attempt, rank, {.first = step, .last = step}));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto scalars,
+                                 a_.Scalars(attempt, rank, {.first = step, .last = step}));
     for (const ScalarRecord& scalar : scalars) {
       if (!IsLoss(scalar.name)) continue;
-      STATCOLLECT_ASSIGN_OR_RETURN(auto noise, noise_.OfLoss(rank, step, scalar.micro_batch, scalar.name));
+      STATCOLLECT_ASSIGN_OR_RETURN(auto noise,
+                                   noise_.OfLoss(rank, step, scalar.micro_batch, scalar.name));
       MutexLock lock(mutex_);
       profile_.NoteLoss(scalar.name, scalar.micro_batch, step, noise);
     }
@@ -90,15 +94,17 @@ class Measurement {
   NoiseProfile profile_;  // guarded by mutex_ while threads measure
 };
 
-// The twins of A or, if the request names runs, these: twins, and repeats as twins of the smallest noise.
-Result<std::vector<TwinOf>> WantedTwins(Store& store, const RunView& a, const DiffRequest& request) {
+// The twins of A or, if the request names runs, these: twins, and repeats as twins of the smallest
+// noise.
+Result<std::vector<TwinOf>> WantedTwins(Store& store, const RunView& a,
+                                        const DiffRequest& request) {
   if (request.noise.empty() && (request.no_noise || request.exact)) return std::vector<TwinOf>();
   auto twins = Twins::Find(store, a.run());
   if (!twins.ok() || request.noise.empty()) return twins;
   std::vector<TwinOf> named;
   for (const std::string& run : std::set<std::string>(request.noise.begin(), request.noise.end())) {
-    const auto twin =
-        std::find_if(twins->begin(), twins->end(), [&](const TwinOf& one) { return one.run == run; });
+    const auto twin = std::find_if(twins->begin(), twins->end(),
+                                   [&](const TwinOf& one) { return one.run == run; });
     named.push_back(twin != twins->end() ? *twin : TwinOf{.run = run, .perturbed = false});
   }
   return named;
@@ -112,7 +118,8 @@ std::vector<std::string> RepeatsAmong(const std::vector<TwinOf>& runs) {
   return repeats;
 }
 
-Status OpenTwins(std::vector<TwinOf> twins, RunView& a, const RepeatNoise::OpenRun& open, KnownNoise& known) {
+Status OpenTwins(std::vector<TwinOf> twins, RunView& a, const RepeatNoise::OpenRun& open,
+                 KnownNoise& known) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto opened, Twins::Open(open, a, std::move(twins), known.notes));
   if (opened == nullptr) return Status::Ok();
   STATCOLLECT_ASSIGN_OR_RETURN(auto steps, a.Steps(StepSet()));
@@ -161,8 +168,8 @@ Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest&
 Result<NoiseProfile> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
                                  const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto repeats,
-                               RepeatNoise::Open(open ? open : AsRecorded(store), a, request.repeats));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto repeats, RepeatNoise::Open(open ? open : AsRecorded(store), a, request.repeats));
   STATCOLLECT_ASSIGN_OR_RETURN(auto profile, Measurement(a, *repeats).Run(progress, stop));
   profile.runs = request.repeats;
   profile.saved_unix_nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(

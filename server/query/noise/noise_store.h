@@ -26,12 +26,13 @@ struct KnownNoise {
   std::vector<std::string> notes;  // on twins that could not be used
 };
 
-// From the runs that a diff names, otherwise from A's twins, otherwise as stored for A. Twins take the place of a floor.
-// Both borrow the view.
+// From the runs that a diff names, otherwise from A's twins, otherwise as stored for A. Twins take
+// the place of a floor. Both borrow the view.
 Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request);
-// The same where `a` is one model that was put together from its ranks: `open` does so with a repeat. The stored noise, which
-// is the largest over ranks, holds for whole tensors, too: relative to its size, a whole is never further apart than its
-// furthest part. `fold`: micro-batches are one batch, whose noise is the largest of theirs.
+// The same where `a` is one model that was put together from its ranks: `open` does so with a
+// repeat. The stored noise, which is the largest over ranks, holds for whole tensors, too: relative
+// to its size, a whole is never further apart than its furthest part. `fold`: micro-batches are one
+// batch, whose noise is the largest of theirs.
 Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest& request,
                                     const RepeatNoise::OpenRun& open, bool fold);
 

@@ -30,7 +30,8 @@ PairedStep::PairedStep(const StepData& a, const StepData& b, const Alignment& al
   }
 }
 
-std::vector<Observation> PairedStep::InPlaceOfA(std::span<const TensorPair> pairs, const ById& others) {
+std::vector<Observation> PairedStep::InPlaceOfA(std::span<const TensorPair> pairs,
+                                                const ById& others) {
   std::vector<Observation> found;
   found.reserve(pairs.size());
   for (const TensorPair& pair : pairs) {
@@ -40,7 +41,8 @@ std::vector<Observation> PairedStep::InPlaceOfA(std::span<const TensorPair> pair
     if (const AlignedGroup* const group = alignment_->GroupAt(id)) {
       const auto parts = PartsOf(group->a, others);
       if (parts.size() < group->a.size()) continue;
-      const FusedPair& fused = fused_.emplace_back(Fuse(group->relation, parts, PartsOf(group->b, of_b_)));
+      const FusedPair& fused =
+          fused_.emplace_back(Fuse(group->relation, parts, PartsOf(group->b, of_b_)));
       other = fused.a.observation(parts.front().order);
     } else if (others[id] != nullptr) {
       other = *others[id];

@@ -1,4 +1,5 @@
-// The tensors of a step that both runs have, side by side: the one place where a step's records are paired.
+// The tensors of a step that both runs have, side by side: the one place where a step's records are
+// paired.
 #ifndef STATCOLLECT_SERVER_QUERY_PAIRS_PAIRED_STEP_H_
 #define STATCOLLECT_SERVER_QUERY_PAIRS_PAIRED_STEP_H_
 
@@ -21,9 +22,9 @@ using ById = std::vector<const Observation*>;
 // `size`: more than any id.
 ById IndexById(const StepData& step, std::size_t size);
 
-// One step of a rank. Invariant: a tensor of A is in at most one pair. Parts that match only together (a fused module
-// against its parts) are one pair, in which both sides are made comparable. What only one run has is left
-// out. Borrows the steps and the alignment.
+// One step of a rank. Invariant: a tensor of A is in at most one pair. Parts that match only
+// together (a fused module against its parts) are one pair, in which both sides are made
+// comparable. What only one run has is left out. Borrows the steps and the alignment.
 class PairedStep {
  public:
   PairedStep() = default;
@@ -34,8 +35,9 @@ class PairedStep {
 
   // Once. They stay valid as long as this, wherever it is moved.
   std::vector<TensorPair> TakePairs() { return std::move(pairs_); }
-  // What another run recorded in place of A's side of each of `pairs`, made comparable with it in the same way; without a
-  // definition if it recorded nothing there, and for losses. `others`: its records by A's ids, which must outlive this.
+  // What another run recorded in place of A's side of each of `pairs`, made comparable with it in
+  // the same way; without a definition if it recorded nothing there, and for losses. `others`: its
+  // records by A's ids, which must outlive this.
   std::vector<Observation> InPlaceOfA(std::span<const TensorPair> pairs, const ById& others);
 
  private:

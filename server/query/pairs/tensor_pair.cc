@@ -8,7 +8,8 @@ namespace statcollect::query {
 
 double DistanceBetween(const Observation& a, const Observation& b) {
   const Comparison comparison = Compare(a, b, std::nullopt, /*exact=*/false, /*interval=*/false);
-  if (comparison.agreement == Agreement::kIdentical || comparison.agreement == Agreement::kIncomparable)
+  if (comparison.agreement == Agreement::kIdentical ||
+      comparison.agreement == Agreement::kIncomparable)
     return 0;
   return comparison.distance ? comparison.distance->value : std::numeric_limits<double>::infinity();
 }

@@ -8,7 +8,8 @@
 
 namespace statcollect::query {
 
-// A tensor that both runs have, or a loss (then only `loss` and `distance` are set). Borrows everything.
+// A tensor that both runs have, or a loss (then only `loss` and `distance` are set). Borrows
+// everything.
 struct TensorPair {
   Observation a, b;
   double distance = 0;  // relative L2; 0: equal bits; infinite: no finite measure
@@ -21,8 +22,8 @@ inline bool IsWeight(const TensorPair& pair) {
   return pair.loss == nullptr && pair.a.def->key.kind == Kind::kWeight;
 }
 
-// The distance of two records: 0 for equal bits or without a statistic in common, infinite if there is no finite
-// measure (another shape or dtype, NaN).
+// The distance of two records: 0 for equal bits or without a statistic in common, infinite if there
+// is no finite measure (another shape or dtype, NaN).
 double DistanceBetween(const Observation& a, const Observation& b);
 
 // Whether both have a content hash of the same definition, dtype and shape, and it is equal.

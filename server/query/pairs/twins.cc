@@ -24,7 +24,8 @@ std::optional<std::string> SettingOf(const RunView& view, const char* key) {
 
 }  // namespace
 
-Twins::Opened::Opened(RunView opened) : view(std::move(opened)), aligner(Alignment::Options::OfEveryKind()) {}
+Twins::Opened::Opened(RunView opened)
+    : view(std::move(opened)), aligner(Alignment::Options::OfEveryKind()) {}
 
 Result<std::vector<TwinOf>> Twins::Find(RunReader& store, const std::string& base) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto runs, store.ListRuns());
@@ -42,7 +43,8 @@ Result<std::vector<TwinOf>> Twins::Find(RunReader& store, const std::string& bas
   return twins;
 }
 
-Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a, std::vector<TwinOf> twins,
+Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a,
+                                           std::vector<TwinOf> twins,
                                            std::vector<std::string>& notes) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto steps, a.Steps(StepSet()));
   std::stable_sort(twins.begin(), twins.end(),
@@ -55,11 +57,13 @@ Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a, std:
     STATCOLLECT_ASSIGN_OR_RETURN(opened->steps, opened->view.Steps(StepSet()));
     STATCOLLECT_ASSIGN_OR_RETURN(auto why, all->WhyNot(*opened, twin, steps));
     if (!why.empty()) {
-      notes.push_back((twin.perturbed ? "the twin " : "the repeat ") + Printable(twin.run) + " " + why +
-                      (twin.perturbed ? ", so it was not used" : ", so only its distances were used"));
+      notes.push_back(
+          (twin.perturbed ? "the twin " : "the repeat ") + Printable(twin.run) + " " + why +
+          (twin.perturbed ? ", so it was not used" : ", so only its distances were used"));
       continue;
     }
-    std::erase_if(all->steps_, [&](const auto& step) { return !opened->steps.contains(step.first); });
+    std::erase_if(all->steps_,
+                  [&](const auto& step) { return !opened->steps.contains(step.first); });
     all->twins_.push_back(std::move(twin));
     all->opened_.push_back(std::move(opened));
   }
@@ -67,17 +71,20 @@ Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a, std:
   return all;
 }
 
-// Noise leaves untouched what comes from outside: batches of data, and weights as loaded unless it was put
-// there. But models feed each other (a discriminator is given what a generator has computed), so numbers that
-// were given may depart about as far as noise has carried what was computed before them.
+// Noise leaves untouched what comes from outside: batches of data, and weights as loaded unless it
+// was put there. But models feed each other (a discriminator is given what a generator has
+// computed), so numbers that were given may depart about as far as noise has carried what was
+// computed before them.
 Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
                                   const std::map<std::uint64_t, std::size_t>& steps_a) const {
-  constexpr double kNoiseMax = 4;    // times its size
-  constexpr double kCarriedOn = 16;  // times the largest distance before: by a crop, a blend, a normalisation
-  constexpr double kOnePass = 1024;  // times the noise's size, by a pass that is not recorded
+  constexpr double kNoiseMax = 4;  // times its size
+  constexpr double kCarriedOn =
+      16;  // times the largest distance before: by a crop, a blend, a normalisation
+  constexpr double kOnePass = 1024;    // times the noise's size, by a pass that is not recorded
   constexpr double kOtherData = 0.25;  // what departs by such a share of itself is another batch
-  const auto common = std::find_if(steps_a.begin(), steps_a.end(),
-                                   [&](const auto& step) { return twin.steps.contains(step.first); });
+  const auto common = std::find_if(steps_a.begin(), steps_a.end(), [&](const auto& step) {
+    return twin.steps.contains(step.first);
+  });
   if (common == steps_a.end()) return "has no step in common with " + Printable(a_.run());
   const auto& [step, attempt] = *common;
   const auto& ranks = a_.ranks(attempt);
@@ -94,13 +101,16 @@ Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
   bool sketched = false;
   double departed = 0;  // the largest distance so far
   for (const Observation& seen : a.observations) {
-    const Observation* const other = seen.def->id < read.by_id.size() ? read.by_id[seen.def->id] : nullptr;
+    const Observation* const other =
+        seen.def->id < read.by_id.size() ? read.by_id[seen.def->id] : nullptr;
     if (other == nullptr) continue;
     ++shared;
-    sketched = sketched || (seen.sketch.size() >= kSums && other->sketch.size() == seen.sketch.size());
+    sketched =
+        sketched || (seen.sketch.size() >= kSums && other->sketch.size() == seen.sketch.size());
     const Stage stage = StageOf(seen.def->key);
     const double distance = DistanceBetween(seen, *other);
-    const double noise = IsFloat(seen.layout->dtype) ? of.ulps * UnitRoundoff(seen.layout->dtype) : 0;
+    const double noise =
+        IsFloat(seen.layout->dtype) ? of.ulps * UnitRoundoff(seen.layout->dtype) : 0;
     const double of_weights = of.once ? kNoiseMax * noise : 0;
     const double of_batches =
         noise > 0 ? std::min(std::max(kCarriedOn * departed, kOnePass * noise), kOtherData) : 0;
@@ -111,8 +121,8 @@ Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
     departed = std::max(departed, distance);
   }
   if (shared * 2 < a.observations.size())
-    return "shares only " + std::to_string(shared) + " of " + std::to_string(a.observations.size()) +
-           " tensors with " + Printable(a_.run());
+    return "shares only " + std::to_string(shared) + " of " +
+           std::to_string(a.observations.size()) + " tensors with " + Printable(a_.run());
   return sketched ? std::string()
                   : "has no sketches of " + std::to_string(kSums) + " sums to measure noise from";
 }
@@ -131,7 +141,8 @@ Status Twins::ReadOf(Opened& twin, std::size_t attempt_a, std::uint32_t rank, st
   STATCOLLECT_ASSIGN_OR_RETURN(auto data, twin.view.Read(attempt, rank, step));
   to.data = std::move(data);
   STATCOLLECT_ASSIGN_OR_RETURN(auto own, twin.view.Catalogue(attempt, rank));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, twin.view.Scalars(attempt, rank, {.first = step, .last = step}));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto scalars,
+                               twin.view.Scalars(attempt, rank, {.first = step, .last = step}));
   to.scalars = std::move(scalars);
   const Alignment& alignment = twin.aligner.For(rank, *of_a, *own);
   for (const Observation& seen : to.data.observations) {

@@ -1,5 +1,6 @@
-// Perturbed twins of a run: the same training with noise of some units in the last place everywhere, from which the
-// verdict measures how rounding grows. docs/twins.md says how they are recorded.
+// Perturbed twins of a run: the same training with noise of some units in the last place
+// everywhere, from which the verdict measures how rounding grows. docs/twins.md says how they are
+// recorded.
 #ifndef STATCOLLECT_SERVER_QUERY_PAIRS_TWINS_H_
 #define STATCOLLECT_SERVER_QUERY_PAIRS_TWINS_H_
 
@@ -37,12 +38,14 @@ class Twins {
  public:
   using OpenRun = std::function<Result<RunView>(const std::string& run)>;
 
-  // The runs that say that they are twins of `base`. Cost: the names of all runs, and the settings of those whose name
-  // begins like a twin's.
+  // The runs that say that they are twins of `base`. Cost: the names of all runs, and the settings
+  // of those whose name begins like a twin's.
   static Result<std::vector<TwinOf>> Find(RunReader& store, const std::string& base);
-  // Opens them, in the way in which A was. `notes`: a sentence for each that cannot serve: another world size, other
-  // weights as loaded or batches, no step in common. Null if none is left. Cost: reads one step of one rank of each.
-  static Result<std::unique_ptr<Twins>> Open(const OpenRun& open, RunView& a, std::vector<TwinOf> twins,
+  // Opens them, in the way in which A was. `notes`: a sentence for each that cannot serve: another
+  // world size, other weights as loaded or batches, no step in common. Null if none is left. Cost:
+  // reads one step of one rank of each.
+  static Result<std::unique_ptr<Twins>> Open(const OpenRun& open, RunView& a,
+                                             std::vector<TwinOf> twins,
                                              std::vector<std::string>& notes);
 
   // By size of their noise, ascending; never empty.
@@ -70,7 +73,8 @@ class Twins {
   // Why the twin cannot serve; empty if it can.
   Result<std::string> WhyNot(Opened& twin, const TwinOf& of,
                              const std::map<std::uint64_t, std::size_t>& steps_a) const;
-  Status ReadOf(Opened& twin, std::size_t attempt_a, std::uint32_t rank, std::uint64_t step, Step& to) const;
+  Status ReadOf(Opened& twin, std::size_t attempt_a, std::uint32_t rank, std::uint64_t step,
+                Step& to) const;
 
   RunView& a_;
   std::vector<TwinOf> twins_;

@@ -19,7 +19,8 @@ void BatchCheck::Check(const GroupStep& at) {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (!ranks[i].varied) continue;
       const auto& part = at.data_parts[i];
-      if (!part || known.emplace(ranks[i].sum, *part).second) same[ranks[i].sum].push_back((*at.ranks)[i]);
+      if (!part || known.emplace(ranks[i].sum, *part).second)
+        same[ranks[i].sum].push_back((*at.ranks)[i]);
     }
     for (const auto& [sum, who] : same) {
       if (who.size() >= 2) AddSame(who, at.step, micro_batch);
@@ -28,7 +29,8 @@ void BatchCheck::Check(const GroupStep& at) {
 }
 
 // The inputs by micro-batch, then by the rank's index.
-std::map<std::uint32_t, std::vector<BatchCheck::Fed>> BatchCheck::WhatWasFed(const GroupStep& at) const {
+std::map<std::uint32_t, std::vector<BatchCheck::Fed>> BatchCheck::WhatWasFed(
+    const GroupStep& at) const {
   std::map<std::uint32_t, std::vector<Fed>> fed;
   for (std::uint32_t id = 0; id < keys_.size(); ++id) {
     if (keys_[id].role != TensorRole::kBatch || keys_[id].key.mode == Mode::kEval) continue;

@@ -39,8 +39,9 @@ RankFinding FindingList::About(std::uint32_t id, RankReason reason, std::uint64_
 }
 
 ReportOrder FindingList::PlaceOf(const RankFinding& finding, const TensorCell& cell) const {
-  ReportOrder place = MakeReportOrder(finding.stage, finding.micro_batch, finding.mode == "eval", cell.order,
-                                      finding.ranks.empty() ? 0 : finding.ranks.front());
+  ReportOrder place =
+      MakeReportOrder(finding.stage, finding.micro_batch, finding.mode == "eval", cell.order,
+                      finding.ranks.empty() ? 0 : finding.ranks.front());
   if (place.stage != Stage::kWeights) place.segment = cell.segment;
   return place;
 }
@@ -102,8 +103,9 @@ std::vector<RankFinding> FindingList::TakeFindings(std::size_t top) {
     RankFinding& f = listed.finding;
     f.activations = std::max<std::uint64_t>(listed.keys.size(), f.activation.empty() ? 0 : 1);
     const bool values = IsAboutValues(f.reason);
-    f.propagated = values && std::any_of(f.ranks.begin(), f.ranks.end(),
-                                         [&](std::uint32_t rank) { return explained.contains(rank); });
+    f.propagated = values && std::any_of(f.ranks.begin(), f.ranks.end(), [&](std::uint32_t rank) {
+                     return explained.contains(rank);
+                   });
     if (values) explained.insert(f.ranks.begin(), f.ranks.end());
     f.text = Sentence(f);
     if (findings.size() < top) findings.push_back(std::move(f));

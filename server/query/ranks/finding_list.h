@@ -18,16 +18,17 @@
 
 namespace statcollect::query {
 
-// Findings with the same reason and ranks become one, which names the first place and counts the others. Not
-// thread-safe.
+// Findings with the same reason and ranks become one, which names the first place and counts the
+// others. Not thread-safe.
 class FindingList {
  public:
   explicit FindingList(const KeyTable& keys) : keys_(keys) {}
 
   // A finding about this tensor in this step, to be completed by the caller.
   RankFinding About(std::uint32_t id, RankReason reason, std::uint64_t step) const;
-  // Adds to the finding with this reason and these ranks, or creates it. `cell`: its position in the step.
-  // `of`: findings with different values stay separate. The reference is valid until the next call.
+  // Adds to the finding with this reason and these ranks, or creates it. `cell`: its position in
+  // the step. `of`: findings with different values stay separate. The reference is valid until the
+  // next call.
   RankFinding& Add(RankFinding finding, const TensorCell& cell, const std::string& of = {});
   // Removes findings about replicas that differ in weights, gradients or optimizer state.
   void RemoveReplicaDifferences();
@@ -37,8 +38,8 @@ class FindingList {
   // Keeps the first note of a topic.
   void NoteOnce(const std::string& topic, const std::string& note);
 
-  // Call once, at the end: returns at most `top` findings, each with its sentence, by step, then in the order
-  // of the step.
+  // Call once, at the end: returns at most `top` findings, each with its sentence, by step, then in
+  // the order of the step.
   std::vector<RankFinding> TakeFindings(std::size_t top);
   std::vector<std::string> TakeNotes() { return std::move(notes_); }
 

@@ -15,13 +15,14 @@ void FrozenCheck::FollowRank(std::uint64_t step, const std::vector<TensorCell>& 
                              std::unordered_map<std::uint32_t, WeightHistory>& histories) const {
   for (std::uint32_t id = 0; id < cells.size(); ++id) {
     const KeyInfo& info = keys_[id];
-    if (info.role != TensorRole::kWeight || !cells[id].present || info.key.mode == Mode::kEval) continue;
+    if (info.role != TensorRole::kWeight || !cells[id].present || info.key.mode == Mode::kEval)
+      continue;
     WeightHistory& history = histories[info.slot];
     if (info.key.mode == Mode::kTrain && history.seen) {
       const TensorCell* gradient =
           info.gradient >= 0 ? &cells[static_cast<std::size_t>(info.gradient)] : nullptr;
-      const bool moves = gradient != nullptr && gradient->present && gradient->finite && gradient->rms > 0 &&
-                         !gradient->nan && !gradient->pos_inf;
+      const bool moves = gradient != nullptr && gradient->present && gradient->finite &&
+                         gradient->rms > 0 && !gradient->nan && !gradient->pos_inf;
       if (history.hash != cells[id].hash) {
         history.changed = true;
       } else if (moves && history.still++ == 0) {
@@ -55,11 +56,11 @@ void FrozenCheck::Conclude(const std::optional<StepRange>& steps) {
     RankFinding finding = findings_.About(slot, RankReason::kFrozenWeight, history.first_still);
     finding.ranks = ranks;
     finding.value = history.gradient;
-    const bool all =
-        std::none_of(ranks.begin(), ranks.end(), [&](std::uint32_t rank) { return moving[rank] > 0; });
+    const bool all = std::none_of(ranks.begin(), ranks.end(),
+                                  [&](std::uint32_t rank) { return moving[rank] > 0; });
     // Independent mistakes, one each; unless nothing learns at all.
-    RankFinding& added =
-        findings_.Add(std::move(finding), TensorCell{.order = slot}, all ? "" : std::to_string(slot));
+    RankFinding& added = findings_.Add(std::move(finding), TensorCell{.order = slot},
+                                       all ? "" : std::to_string(slot));
     added.steps = std::max<std::uint64_t>(added.steps, history.still);
     if (steps) added.last_step = steps->last;
   }

@@ -1,5 +1,5 @@
-// Follows each rank's weights over the steps, and finds those that never change although they have a
-// gradient.
+// Follows each rank's weights over the steps, and finds those that never change although they have
+// a gradient.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_FROZEN_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_FROZEN_H_
 
@@ -39,7 +39,8 @@ class FrozenCheck {
 
   const KeyTable& keys_;
   FindingList& findings_;
-  std::map<std::uint32_t, std::unordered_map<std::uint32_t, WeightHistory>> weights_;  // by rank, slot
+  std::map<std::uint32_t, std::unordered_map<std::uint32_t, WeightHistory>>
+      weights_;  // by rank, slot
 };
 
 }  // namespace statcollect::query

@@ -72,7 +72,8 @@ void GroupCollector::Measure(const RankStep& read) {
     if (found == of_key.end()) continue;
     const Observation& r = reference.data.observations[found->second];
     TensorCell& cell = at_.cells[read.index][id];
-    const bool same_layout = r.layout->shape == o.layout->shape && r.layout->dtype == o.layout->dtype;
+    const bool same_layout =
+        r.layout->shape == o.layout->shape && r.layout->dtype == o.layout->dtype;
     cell.layout = same_layout ? 0 : 1;
     if (same_layout && reference.cells[found->second].hash == read.cells[i].hash) continue;
     // Far behind a divergence only the count is needed, unless the distance decides.

@@ -22,21 +22,21 @@ struct GroupStep {
   const Ranks* ranks = nullptr;
   std::vector<bool> recorded;                            // by index of the rank
   std::vector<std::optional<std::uint64_t>> data_parts;  // the same; RankStep::data_part
-  std::optional<RankStep> reference;                     // of the first rank that recorded something
-  std::vector<std::vector<TensorCell>> cells;            // by index of the rank, then key
-  std::map<std::uint32_t, Comparison> measured;          // by key: a rank that differs from the reference
+  std::optional<RankStep> reference;             // of the first rank that recorded something
+  std::vector<std::vector<TensorCell>> cells;    // by index of the rank, then key
+  std::map<std::uint32_t, Comparison> measured;  // by key: a rank that differs from the reference
 };
 
-// Measures distances while the records of two ranks are in memory, and keeps only the reference rank's. Not
-// thread-safe.
+// Measures distances while the records of two ranks are in memory, and keeps only the reference
+// rank's. Not thread-safe.
 class GroupCollector {
  public:
   // Borrows all arguments.
   GroupCollector(const RanksRequest& request, const std::vector<Ranks>& groups, KeyTable& keys)
       : request_(request), groups_(groups), keys_(keys) {}
 
-  // Takes the ranks of a group in order. With the last rank it returns the group's step, valid until the next
-  // call; otherwise null.
+  // Takes the ranks of a group in order. With the last rank it returns the group's step, valid
+  // until the next call; otherwise null.
   const GroupStep* Add(RankStep& read);
 
  private:

@@ -49,7 +49,8 @@ Status LossCheck::Check(const GroupStep& at) {
     if (same || history.done) continue;
     history.done = true;
     // Each rank's own loss differs by nature; the same data twice made it look reduced.
-    if (history.agreeing >= kLossStepsAgreeing && !batches_.HasFound()) AddDifference(of, losses, at);
+    if (history.agreeing >= kLossStepsAgreeing && !batches_.HasFound())
+      AddDifference(of, losses, at);
   }
   for (const auto& [name, same] : agreeing) losses_[{at.group, name}].agreeing += same ? 1 : 0;
   return Status::Ok();
@@ -63,10 +64,10 @@ Status LossCheck::ReadScalars(const GroupStep& at) {
   scalars_.clear();
   for (const std::uint32_t rank : ranks_) {
     if (!view_.ranks(at.attempt).contains(rank)) continue;
-    STATCOLLECT_ASSIGN_OR_RETURN(
-        auto scalars,
-        view_.Scalars(at.attempt, rank,
-                      {.first = span_ * kScalarSpan, .last = span_ * kScalarSpan + kScalarSpan - 1}));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto scalars,
+                                 view_.Scalars(at.attempt, rank,
+                                               {.first = span_ * kScalarSpan,
+                                                .last = span_ * kScalarSpan + kScalarSpan - 1}));
     std::erase_if(scalars, [](const ScalarRecord& scalar) { return !IsLoss(scalar.name); });
     scalars_[rank] = std::move(scalars);
   }
@@ -74,7 +75,8 @@ Status LossCheck::ReadScalars(const GroupStep& at) {
 }
 
 // For each rank, the first value of each name and micro-batch.
-std::map<LossCheck::NameAndBatch, LossCheck::RankValues> LossCheck::ValuesOf(const GroupStep& at) const {
+std::map<LossCheck::NameAndBatch, LossCheck::RankValues> LossCheck::ValuesOf(
+    const GroupStep& at) const {
   std::map<NameAndBatch, RankValues> values;
   for (const std::uint32_t rank : *at.ranks) {
     const auto scalars = scalars_.find(rank);
@@ -89,7 +91,8 @@ std::map<LossCheck::NameAndBatch, LossCheck::RankValues> LossCheck::ValuesOf(con
 }
 
 // True: it is not finite on some ranks, but on as many others.
-bool LossCheck::AddNonfinite(const NameAndBatch& of, const RankValues& losses, const GroupStep& at) {
+bool LossCheck::AddNonfinite(const NameAndBatch& of, const RankValues& losses,
+                             const GroupStep& at) {
   Ranks broken, sound;
   for (const auto& [rank, value] : losses) (std::isfinite(value) ? sound : broken).push_back(rank);
   if (broken.empty() || sound.size() < broken.size()) return false;
@@ -101,12 +104,13 @@ bool LossCheck::AddNonfinite(const NameAndBatch& of, const RankValues& losses, c
   return true;
 }
 
-void LossCheck::AddDifference(const NameAndBatch& of, const RankValues& losses, const GroupStep& at) {
+void LossCheck::AddDifference(const NameAndBatch& of, const RankValues& losses,
+                              const GroupStep& at) {
   std::map<double, Ranks> camps;
   for (const auto& [rank, value] : losses) camps[value].push_back(rank);
-  const auto largest = std::max_element(camps.begin(), camps.end(), [](const auto& a, const auto& b) {
-    return a.second.size() < b.second.size();
-  });
+  const auto largest = std::max_element(
+      camps.begin(), camps.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   RankFinding finding = AboutLoss(RankReason::kLossDiffers, of.first, of.second, at.step);
   finding.outvoted = largest->second.size() * 2 > losses.size();
   for (const auto& [value, who] : camps) {

@@ -1,4 +1,5 @@
-// Checks losses that were equal on all ranks, as reduced ones are, until a step in which they differ.
+// Checks losses that were equal on all ranks, as reduced ones are, until a step in which they
+// differ.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_LOSSES_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_LOSSES_H_
 
@@ -19,8 +20,8 @@ namespace statcollect::query {
 
 class LossCheck {
  public:
-  // Borrows all arguments. `ranks`: the requested ones. `batches` must have checked a step before it is
-  // checked here.
+  // Borrows all arguments. `ranks`: the requested ones. `batches` must have checked a step before
+  // it is checked here.
   LossCheck(RunView& view, const Ranks& ranks, const BatchCheck& batches, FindingList& findings)
       : view_(view), ranks_(ranks), batches_(batches), findings_(findings) {}
 
@@ -45,7 +46,8 @@ class LossCheck {
   const BatchCheck& batches_;
   FindingList& findings_;
   std::map<std::pair<std::size_t, std::string>, History> losses_;  // by group
-  std::map<std::uint32_t, std::vector<ScalarRecord>> scalars_;     // of the current span of steps, by rank
+  std::map<std::uint32_t, std::vector<ScalarRecord>>
+      scalars_;  // of the current span of steps, by rank
   std::uint64_t span_ = ~std::uint64_t{0};
   std::size_t span_attempt_ = 0;
 };

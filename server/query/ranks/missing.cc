@@ -10,7 +10,8 @@
 namespace statcollect::query {
 namespace {
 
-constexpr double kSameNames = 0.8;  // of the ranks' weights: with fewer in common they are not replicas
+constexpr double kSameNames =
+    0.8;  // of the ranks' weights: with fewer in common they are not replicas
 constexpr std::size_t kAbsentMax = 1024;
 
 std::string StepsText(std::uint64_t first, std::uint64_t last) {
@@ -31,14 +32,16 @@ void MissingCheck::CheckRanks(std::uint64_t step) {
   }
   if (expected.count() < attempt.world_size)
     findings_.Note("of a world of " + std::to_string(attempt.world_size) +
-                   " only these ranks record: " + expected.Text() + " (init(ranks=) or STATAGENT_RANKS)");
+                   " only these ranks record: " + expected.Text() +
+                   " (init(ranks=) or STATAGENT_RANKS)");
   if (absent.empty() || there.empty()) return;
   bool open = false;
   for (const auto& [rank, meta] : there) open = open || (is_open_ && is_open_(attempt.id, rank));
   const std::string text = RanksNamed("rank", absent) + " of a world of " +
                            std::to_string(attempt.world_size) + " never reported to the collector";
   if (open) return findings_.Note(text + " yet");
-  RankFinding finding{.step = step, .reason = RankReason::kMissingRank, .ranks = absent, .text = text + "."};
+  RankFinding finding{
+      .step = step, .reason = RankReason::kMissingRank, .ranks = absent, .text = text + "."};
   findings_.Add(std::move(finding), {});
 }
 
@@ -68,12 +71,14 @@ void MissingCheck::CheckWeights(const GroupStep& at) {
     for (std::size_t i = 0; i < at.ranks->size(); ++i)
       has_weights[i] = has_weights[i] || at.cells[i][id].present;
   }
-  const auto recording = static_cast<std::size_t>(std::count(has_weights.begin(), has_weights.end(), true));
+  const auto recording =
+      static_cast<std::size_t>(std::count(has_weights.begin(), has_weights.end(), true));
   if (recording < 2) return;
   std::uint64_t all = 0, shared = 0;
   std::vector<std::uint32_t> partly;
   for (std::uint32_t id = 0; id < keys_.size(); ++id) {
-    if (keys_[id].role != TensorRole::kWeight || keys_[id].part != 0 || !IsCompared(keys_[id], layout_))
+    if (keys_[id].role != TensorRole::kWeight || keys_[id].part != 0 ||
+        !IsCompared(keys_[id], layout_))
       continue;
     std::size_t present = 0;
     for (const auto& cells : at.cells) present += cells[id].present ? 1 : 0;
@@ -84,18 +89,19 @@ void MissingCheck::CheckWeights(const GroupStep& at) {
   }
   if (partly.empty()) return;
   if (!layout_.stated && static_cast<double>(shared) < kSameNames * static_cast<double>(all)) {
-    findings_.NoteOnce(
-        "names",
-        "ranks have only " + std::to_string(shared) + " of " + std::to_string(all) +
-            " weights in common: different stages of a pipeline? Only these were compared; name the parallel "
-            "layout in the run's configuration (docs/ranks.md)");
+    findings_.NoteOnce("names", "ranks have only " + std::to_string(shared) + " of " +
+                                    std::to_string(all) +
+                                    " weights in common: different stages of a pipeline? Only "
+                                    "these were compared; name the parallel "
+                                    "layout in the run's configuration (docs/ranks.md)");
     return;
   }
   for (const std::uint32_t id : partly) AddWeight(id, has_weights, at);
 }
 
 // `has_weights`: by rank's index, whether it recorded any.
-void MissingCheck::AddWeight(std::uint32_t id, const std::vector<bool>& has_weights, const GroupStep& at) {
+void MissingCheck::AddWeight(std::uint32_t id, const std::vector<bool>& has_weights,
+                             const GroupStep& at) {
   RankFinding finding = findings_.About(id, RankReason::kMissingActivation, at.step);
   TensorCell cell;
   bool lost = false;
@@ -112,8 +118,8 @@ void MissingCheck::AddWeight(std::uint32_t id, const std::vector<bool>& has_weig
   }
   if (lost) {
     findings_.NoteOnce(
-        "lost", RanksNamed("rank", finding.ranks) + " lacks " + Printable(keys_[id].key.name) + " in step " +
-                    std::to_string(at.step) +
+        "lost", RanksNamed("rank", finding.ranks) + " lacks " + Printable(keys_[id].key.name) +
+                    " in step " + std::to_string(at.step) +
                     ": among the records that it lost, or that it could not send before it ended");
     return;
   }
@@ -145,7 +151,8 @@ void MissingCheck::AddSteps(std::uint32_t rank, const MissingSteps& missing, std
   const bool ended = known && meta->second.last_step && missing.first > *meta->second.last_step;
   const bool open = known && is_open_ && is_open_(view_.attempts()[attempt].id, rank);
   if (ended && open) {
-    findings_.Note(RanksNamed("rank", {rank}) + " is " + count + (missing.count == 1 ? " step" : " steps") +
+    findings_.Note(RanksNamed("rank", {rank}) + " is " + count +
+                   (missing.count == 1 ? " step" : " steps") +
                    " behind the others; its stream is open");
     return;
   }
@@ -160,10 +167,10 @@ void MissingCheck::AddSteps(std::uint32_t rank, const MissingSteps& missing, std
                       .steps = missing.count,
                       .last_step = missing.last};
   finding.text = ended ? "Rank " + std::to_string(rank) + " has nothing after step " +
-                             std::to_string(*meta->second.last_step) + ", the others continue to step " +
-                             std::to_string(missing.last) + "."
-                       : "Rank " + std::to_string(rank) + " has no statistics in " + range + " (" + count +
-                             "), other ranks do.";
+                             std::to_string(*meta->second.last_step) +
+                             ", the others continue to step " + std::to_string(missing.last) + "."
+                       : "Rank " + std::to_string(rank) + " has no statistics in " + range + " (" +
+                             count + "), other ranks do.";
   findings_.Add(std::move(finding), {});
 }
 

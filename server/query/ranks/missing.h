@@ -20,8 +20,8 @@ class MissingCheck {
   using IsStreamOpen = std::function<bool(AttemptId, std::uint32_t)>;
 
   // Borrows all arguments; `is_open` may be empty.
-  MissingCheck(RunView& view, const IsStreamOpen& is_open, const ReplicaLayout& layout, const KeyTable& keys,
-               FindingList& findings)
+  MissingCheck(RunView& view, const IsStreamOpen& is_open, const ReplicaLayout& layout,
+               const KeyTable& keys, FindingList& findings)
       : view_(view), is_open_(is_open), layout_(layout), keys_(keys), findings_(findings) {}
 
   // Reports ranks of the newest launch that the run does not have. `step`: named in the finding.

@@ -23,7 +23,8 @@ void OutlierCheck::Check(const GroupStep& at) {
     for (const Norms& norms : all) spreads.push_back(norms.spread);
     const double pooled = MedianInPlace(spreads);
     for (const Norms& norms : all)
-      TakeHits(norms, std::max(std::log(kOutlierRatio), kOutlierSpreads * std::max(norms.spread, pooled)),
+      TakeHits(norms,
+               std::max(std::log(kOutlierRatio), kOutlierSpreads * std::max(norms.spread, pooled)),
                at);
   }
 }
@@ -52,7 +53,8 @@ void OutlierCheck::TakeHits(const Norms& norms, double limit, const GroupStep& a
   const std::uint64_t checked = checked_steps_[norms.id]++;
   for (std::size_t i = 0; i < at.ranks->size(); ++i) {
     const TensorCell& cell = at.cells[i][norms.id];
-    if (!cell.present || cell.rms <= 0 || std::abs(std::log(cell.rms) - norms.median) <= limit) continue;
+    if (!cell.present || cell.rms <= 0 || std::abs(std::log(cell.rms) - norms.median) <= limit)
+      continue;
     History& history = outliers_[{(*at.ranks)[i], norms.id}];
     if (history.hits++ > 0) continue;
     history.first_step = at.step;
@@ -67,7 +69,8 @@ void OutlierCheck::Conclude(const std::vector<Ranks>& groups) {
   std::vector<std::pair<const std::pair<std::uint32_t, std::uint32_t>*, const History*>> lasting;
   for (const auto& [of, history] : outliers_) {
     const std::uint64_t checked = checked_steps_[of.second] - history.first_checked;
-    if (checked > 1 ? history.hits >= 2 && history.hits * 2 >= checked : checked_steps_[of.second] == 1)
+    if (checked > 1 ? history.hits >= 2 && history.hits * 2 >= checked
+                    : checked_steps_[of.second] == 1)
       lasting.emplace_back(&of, &history);
   }
   std::sort(lasting.begin(), lasting.end(), [](const auto& a, const auto& b) {

@@ -27,12 +27,14 @@ std::uint64_t PartOf(const TensorKey& key, const Layout& layout, std::uint32_t r
   std::uint64_t part = place.partial ? MixBits(rank + 1) : 0;
   for (const auto* numbers : {&place.global_shape, &place.boxes, &place.ranges}) {
     part = MixBits(part + numbers->size() + 1);
-    for (const std::int64_t number : *numbers) part = MixBits(part ^ static_cast<std::uint64_t>(number));
+    for (const std::int64_t number : *numbers)
+      part = MixBits(part ^ static_cast<std::uint64_t>(number));
   }
   return part == 0 ? 1 : part;
 }
 
-std::uint32_t KeyTable::Intern(const TensorKey& key, std::uint64_t part, const std::string& class_name) {
+std::uint32_t KeyTable::Intern(const TensorKey& key, std::uint64_t part,
+                               const std::string& class_name) {
   const auto [entry, fresh] = ids_.try_emplace({key, part}, size());
   if (fresh) {
     keys_.push_back({.key = key, .part = part, .class_name = class_name, .role = RoleOf(key)});

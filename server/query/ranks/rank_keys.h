@@ -20,8 +20,9 @@ enum class TensorRole : std::uint8_t { kWeight, kState, kGradient, kBatch, kActi
 TensorRole RoleOf(const TensorKey& key);
 inline bool IsReplicated(TensorRole role) { return role <= TensorRole::kGradient; }
 
-// Which part of a weight, its gradient or its state a rank holds: a number that is equal on ranks with the same
-// part. 0: the whole, or no placement says otherwise. A term of a sum is each rank's own.
+// Which part of a weight, its gradient or its state a rank holds: a number that is equal on ranks
+// with the same part. 0: the whole, or no placement says otherwise. A term of a sum is each rank's
+// own.
 std::uint64_t PartOf(const TensorKey& key, const Layout& layout, std::uint32_t rank);
 
 // One tensor or part of one, over all ranks and attempts.
@@ -31,7 +32,8 @@ struct KeyInfo {
   bool placed = false;     // a placement says which part it is
   std::string class_name;
   TensorRole role = TensorRole::kActivation;
-  std::uint32_t slot = 0;  // of the same tensor after an update: key without call, with `init` as `train`
+  std::uint32_t slot =
+      0;  // of the same tensor after an update: key without call, with `init` as `train`
   // key of the same name after the update; of its gradient before it
   std::int64_t weight = -1, gradient = -1;
   bool agreed = false;  // all replicas were equal bit for bit in an earlier step
@@ -40,8 +42,10 @@ struct KeyInfo {
 // Not thread-safe.
 class KeyTable {
  public:
-  // The number of a rank's tensor; assigns numbers to it, its slot and its counterpart if they are new.
-  std::uint32_t IdOf(std::size_t attempt, std::uint32_t rank, const TensorDef& def, const Layout& layout);
+  // The number of a rank's tensor; assigns numbers to it, its slot and its counterpart if they are
+  // new.
+  std::uint32_t IdOf(std::size_t attempt, std::uint32_t rank, const TensorDef& def,
+                     const Layout& layout);
   // Any part of it. Null if no rank has it.
   const KeyInfo* Find(const TensorKey& key) const;
 
@@ -62,8 +66,8 @@ class KeyTable {
   std::map<std::pair<std::size_t, std::uint32_t>, std::vector<Known>> known_;  // attempt, rank
 };
 
-// Whether ranks that have the tensor must agree on it: it is not an expert, and the configuration does not say that it
-// is sharded in a way that no placement tells.
+// Whether ranks that have the tensor must agree on it: it is not an expert, and the configuration
+// does not say that it is sharded in a way that no placement tells.
 bool IsCompared(const KeyInfo& info, const ReplicaLayout& layout);
 
 }  // namespace statcollect::query

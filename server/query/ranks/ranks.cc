@@ -44,7 +44,8 @@ class RankCheck {
     report_.run = view.run();
   }
 
-  Result<RanksReport> Run(const std::function<void(const Progress&)>& progress, const std::stop_token& stop) {
+  Result<RanksReport> Run(const std::function<void(const Progress&)>& progress,
+                          const std::stop_token& stop) {
     STATCOLLECT_RETURN_IF_ERROR(Choose());
     Progress done{.done = 0, .total = steps_.size() * report_.ranks.size()};
     GroupCollector collector(request_, report_.groups, keys_);
@@ -56,7 +57,8 @@ class RankCheck {
       const GroupStep* const complete = collector.Add(read);
       return complete != nullptr ? CheckGroup(*complete) : Status::Ok();
     };
-    STATCOLLECT_RETURN_IF_ERROR(RankStepReader(view_, steps_, report_.groups, threads_).Run(take, stop));
+    STATCOLLECT_RETURN_IF_ERROR(
+        RankStepReader(view_, steps_, report_.groups, threads_).Run(take, stop));
     Conclude();
     return std::move(report_);
   }
@@ -75,7 +77,7 @@ class RankCheck {
   const std::size_t threads_;
   RanksReport report_;
   ReplicaLayout layout_;
-  bool has_parts_ = false;                      // placements tell which part of a tensor a rank holds
+  bool has_parts_ = false;  // placements tell which part of a tensor a rank holds
   std::map<std::uint64_t, std::size_t> steps_;  // and their attempts
   KeyTable keys_;
   FindingList findings_;
@@ -90,13 +92,15 @@ class RankCheck {
 Status RankCheck::Choose() {
   if (request_.tolerance && !(std::isfinite(*request_.tolerance) && *request_.tolerance >= 0)) {
     return {Code::kInvalidArgument,
-            "ranks: tolerance is not a finite number of at least 0; expected a relative L2 such as 1e-6"};
+            "ranks: tolerance is not a finite number of at least 0; expected a relative L2 such as "
+            "1e-6"};
   }
   STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request_.steps));
   ChooseRanks();
   STATCOLLECT_ASSIGN_OR_RETURN(auto steps, view_.Steps(wanted));
   steps_ = std::move(steps);
-  if (!steps_.empty()) report_.steps = {{.first = steps_.begin()->first, .last = steps_.rbegin()->first}};
+  if (!steps_.empty())
+    report_.steps = {{.first = steps_.begin()->first, .last = steps_.rbegin()->first}};
   STATCOLLECT_RETURN_IF_ERROR(ReadLayout());
   if (request_.ranks.empty()) missing_.CheckRanks(report_.steps ? report_.steps->first : 0);
   for (const std::string& difference : DifferencesBetweenRanks(view_))
@@ -110,7 +114,8 @@ void RankCheck::ChooseRanks() {
   std::set<std::uint32_t> asked(request_.ranks.begin(), request_.ranks.end());
   std::erase_if(report_.ranks, [&](std::uint32_t rank) { return asked.erase(rank) == 0; });
   if (asked.empty()) return;
-  findings_.Note(RanksNamed("rank", Ranks(asked.begin(), asked.end())) + " requested, but not in the run");
+  findings_.Note(RanksNamed("rank", Ranks(asked.begin(), asked.end())) +
+                 " requested, but not in the run");
 }
 
 Status RankCheck::ReadLayout() {
@@ -158,7 +163,8 @@ void RankCheck::Conclude() {
   } else if (has_parts_ && !steps_.empty() && report_.message.empty()) {
     report_.verdict = RanksVerdict::kConsistent;
     report_.message =
-        "no two ranks hold the same part of a weight, gradient or state, so that there are no replicas to "
+        "no two ranks hold the same part of a weight, gradient or state, so that there are no "
+        "replicas to "
         "compare; nothing else stands out";
   } else {
     report_.verdict = RanksVerdict::kIncomparable;
@@ -170,7 +176,8 @@ std::string RankCheck::WhyIncomparable() const {
   if (steps_.empty()) return "no step to look at";
   const bool alone = std::all_of(report_.groups.begin(), report_.groups.end(),
                                  [](const Ranks& group) { return group.size() < 2; });
-  if (alone && report_.groups.size() == 1) return "the run has one rank, which has no replica to agree with";
+  if (alone && report_.groups.size() == 1)
+    return "the run has one rank, which has no replica to agree with";
   if (alone) return "no two ranks are replicas of each other";
   return "no weight, gradient or optimizer state was recorded on two ranks; watch the optimizer "
          "(statagent.watch(model, optimizer=...))";

@@ -1,5 +1,5 @@
-// The cross-rank check of one run: what must be equal on all replicas, and what differs from its peers.
-// docs/ranks.md has the rules and their limits.
+// The cross-rank check of one run: what must be equal on all replicas, and what differs from its
+// peers. docs/ranks.md has the rules and their limits.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_RANKS_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_RANKS_H_
 
@@ -46,8 +46,9 @@ enum class RankReason : std::uint8_t {
 std::string_view Name(RankReason reason);  // "weights_differ"
 
 inline constexpr std::uint32_t kFindingsDefault = 100;
-// A norm is an outlier if its logarithm is further from the median over the ranks than kOutlierSpreads robust
-// standard deviations, and by at least kOutlierRatio. Needs kOutlierRanksMin ranks.
+// A norm is an outlier if its logarithm is further from the median over the ranks than
+// kOutlierSpreads robust standard deviations, and by at least kOutlierRatio. Needs kOutlierRanksMin
+// ranks.
 inline constexpr double kOutlierSpreads = 10, kOutlierRatio = 2;
 inline constexpr std::size_t kOutlierRanksMin = 4;
 
@@ -70,14 +71,15 @@ struct RankFinding {
   std::uint32_t call = 0;
   std::string class_name, mode;
   RankReason reason = RankReason::kUnspecified;
-  Ranks ranks;            // the affected ranks
-  Ranks others;           // the ranks they were compared with; empty: none, or `ranks` among themselves
+  Ranks ranks;   // the affected ranks
+  Ranks others;  // the ranks they were compared with; empty: none, or `ranks` among themselves
   bool outvoted = false;  // more than half of the replicas agree against `ranks`
   std::optional<double> distance, tolerance;
   DistanceKind distance_kind = DistanceKind::kUnspecified;
-  std::optional<double> value, expected;  // rms, loss or norm of the gradient; median or the others'
-  std::uint64_t activations = 1;          // number of distinct tensors affected
-  std::uint64_t steps = 1;                // number of steps affected
+  std::optional<double> value,
+      expected;                   // rms, loss or norm of the gradient; median or the others'
+  std::uint64_t activations = 1;  // number of distinct tensors affected
+  std::uint64_t steps = 1;        // number of steps affected
   std::uint64_t last_step = 0;
   bool propagated = false;  // an earlier finding about these ranks explains it
   std::string text;         // one sentence
@@ -95,14 +97,15 @@ struct RanksReport {
   std::vector<std::string> notes;
 };
 
-// Stop requests are checked, and progress is reported, once per step and rank. Memory: about 32 bytes per
-// tensor of one step of one group of replicas, 48 per weight of each rank, and 16 steps of a rank in full,
-// which several threads read ahead of the checks; the checks run in order on one thread. The answer does not
-// depend on the number of threads.
+// Stop requests are checked, and progress is reported, once per step and rank. Memory: about 32
+// bytes per tensor of one step of one group of replicas, 48 per weight of each rank, and 16 steps
+// of a rank in full, which several threads read ahead of the checks; the checks run in order on one
+// thread. The answer does not depend on the number of threads.
 Result<RanksReport> CheckRanks(RunView& view, const RanksRequest& request,
                                const std::function<bool(AttemptId, std::uint32_t)>& is_stream_open,
                                const std::function<void(const Progress&)>& progress,
-                               const std::stop_token& stop, std::size_t threads = ThreadsOfAQuery());
+                               const std::stop_token& stop,
+                               std::size_t threads = ThreadsOfAQuery());
 
 }  // namespace statcollect::query
 

@@ -24,8 +24,8 @@ bool IsEqual(const TensorCell& a, const TensorCell& b, bool bits) {
 }
 
 ReportOrder PlaceInStep(const KeyInfo& info, std::uint32_t id, const GroupStep& at) {
-  const auto first =
-      std::find_if(at.cells.begin(), at.cells.end(), [id](const auto& cells) { return cells[id].present; });
+  const auto first = std::find_if(at.cells.begin(), at.cells.end(),
+                                  [id](const auto& cells) { return cells[id].present; });
   const TensorCell& cell = (*first)[id];
   ReportOrder place = MakeReportOrder(info.key, cell.order, 0);
   if (place.stage != Stage::kWeights) place.segment = cell.segment;
@@ -46,9 +46,10 @@ void ReplicaCheck::Check(const GroupStep& at) {
     CompareKey(id, !request_.tolerance && (keys_[id].agreed || mostly), at);
 }
 
-// The tensors that at least two ranks have. `mostly_equal`: whether at least half of them are equal bit for
-// bit.
-std::vector<std::uint32_t> ReplicaCheck::ComparedKeys(const GroupStep& at, bool* mostly_equal) const {
+// The tensors that at least two ranks have. `mostly_equal`: whether at least half of them are equal
+// bit for bit.
+std::vector<std::uint32_t> ReplicaCheck::ComparedKeys(const GroupStep& at,
+                                                      bool* mostly_equal) const {
   std::uint64_t equal = 0;
   std::vector<std::uint32_t> compared;
   for (std::uint32_t id = 0; id < keys_.size(); ++id) {
@@ -71,7 +72,8 @@ std::vector<std::uint32_t> ReplicaCheck::ComparedKeys(const GroupStep& at, bool*
   return compared;
 }
 
-ReplicaCheck::Consensus ReplicaCheck::ConsensusOf(std::uint32_t id, bool bits, const GroupStep& at) const {
+ReplicaCheck::Consensus ReplicaCheck::ConsensusOf(std::uint32_t id, bool bits,
+                                                  const GroupStep& at) const {
   Consensus found;
   for (const auto& cells : at.cells) {
     const TensorCell& cell = cells[id];
@@ -94,11 +96,11 @@ void ReplicaCheck::CompareKey(std::uint32_t id, bool bits, const GroupStep& at) 
   if (found.present < 2) return;
   const std::uint64_t pairs = found.present - 1;
   if (!found.same_layout && !layout_.stated) {
-    findings_.NoteOnce(
-        "shapes",
-        "ranks hold " + std::string(Name(info.key.kind)) + " tensors of one name and different shapes (" +
-            Printable(info.key.name) +
-            "): shards? Not compared; name the parallel layout in the run's configuration (docs/ranks.md)");
+    findings_.NoteOnce("shapes", "ranks hold " + std::string(Name(info.key.kind)) +
+                                     " tensors of one name and different shapes (" +
+                                     Printable(info.key.name) +
+                                     "): shards? Not compared; name the parallel layout in the "
+                                     "run's configuration (docs/ranks.md)");
     return;
   }
   compared_.records += pairs;
@@ -107,13 +109,15 @@ void ReplicaCheck::CompareKey(std::uint32_t id, bool bits, const GroupStep& at) 
   const OddRanks odd = FindOdd(id, bits, at);
   if (IsExcused(id, at)) {
     compared_.within_tolerance += pairs;
-    findings_.NoteOnce("gradients",
-                       "gradients differ between ranks where the weights after the update agree (first: " +
-                           Printable(info.key.name) + ", step " + std::to_string(at.step) +
-                           "): reduced inside the optimizer, or a learning rate of 0");
+    findings_.NoteOnce(
+        "gradients",
+        "gradients differ between ranks where the weights after the update agree (first: " +
+            Printable(info.key.name) + ", step " + std::to_string(at.step) +
+            "): reduced inside the optimizer, or a learning rate of 0");
     return;
   }
-  const std::uint64_t differ = odd.others.empty() ? pairs : std::min<std::uint64_t>(pairs, odd.ranks.size());
+  const std::uint64_t differ =
+      odd.others.empty() ? pairs : std::min<std::uint64_t>(pairs, odd.ranks.size());
   compared_.diverged += differ;
   compared_.identical += pairs - differ;
   if (!odd.others.empty()) known_odd_.try_emplace(at.group, odd);
@@ -126,16 +130,18 @@ void ReplicaCheck::TakeEqual(const Consensus& found, KeyInfo& info, std::uint64_
   info.agreed = info.agreed || found.same_bits;
   if (found.same_bits) return;
   const std::string kind(Name(info.key.kind));
-  findings_.NoteOnce(
-      "bits " + kind,
-      kind + " tensors differ between ranks in their bits, within the tolerance of their dtype (first: " +
-          Printable(info.key.name) + ", step " + std::to_string(step) +
-          "); replicas of one device type usually agree bit for bit");
+  findings_.NoteOnce("bits " + kind,
+                     kind +
+                         " tensors differ between ranks in their bits, within the tolerance of "
+                         "their dtype (first: " +
+                         Printable(info.key.name) + ", step " + std::to_string(step) +
+                         "); replicas of one device type usually agree bit for bit");
 }
 
-void ReplicaCheck::AddDifference(std::uint32_t id, bool bits, const Consensus& found, const OddRanks& odd,
-                                 const GroupStep& at) {
-  const RankReason reason = found.same_layout ? ReasonOf(keys_[id].role) : RankReason::kShapeDiffers;
+void ReplicaCheck::AddDifference(std::uint32_t id, bool bits, const Consensus& found,
+                                 const OddRanks& odd, const GroupStep& at) {
+  const RankReason reason =
+      found.same_layout ? ReasonOf(keys_[id].role) : RankReason::kShapeDiffers;
   RankFinding finding = findings_.About(id, reason, at.step);
   finding.ranks = odd.ranks;
   finding.others = odd.others;
@@ -151,7 +157,8 @@ void ReplicaCheck::AddDifference(std::uint32_t id, bool bits, const Consensus& f
   findings_.Add(std::move(finding), *found.first);
 }
 
-ReplicaCheck::OddRanks ReplicaCheck::FindOdd(std::uint32_t id, bool bits, const GroupStep& at) const {
+ReplicaCheck::OddRanks ReplicaCheck::FindOdd(std::uint32_t id, bool bits,
+                                             const GroupStep& at) const {
   const Ranks& ranks = *at.ranks;
   std::vector<std::vector<std::size_t>> camps;  // indices of ranks that are equal
   Ranks present;
@@ -164,8 +171,8 @@ ReplicaCheck::OddRanks ReplicaCheck::FindOdd(std::uint32_t id, bool bits, const 
     });
     camp == camps.end() ? camps.push_back({i}) : camp->push_back(i);
   }
-  const auto largest = std::max_element(camps.begin(), camps.end(),
-                                        [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  const auto largest = std::max_element(
+      camps.begin(), camps.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
   if (largest->size() * 2 > present.size()) {
     OddRanks odd{.outvoted = true};
     for (const std::size_t i : *largest) odd.others.push_back(ranks[i]);
@@ -200,7 +207,8 @@ bool ReplicaCheck::IsExcused(std::uint32_t id, const GroupStep& at) const {
   const TensorCell* first = nullptr;
   for (std::size_t i = 0; i < at.ranks->size(); ++i) {
     const TensorCell& cell = at.cells[i][weight];
-    if (!cell.present || (first != nullptr && (cell.hash != first->hash || cell.layout != first->layout)))
+    if (!cell.present ||
+        (first != nullptr && (cell.hash != first->hash || cell.layout != first->layout)))
       return false;
     first = &cell;
   }
@@ -212,8 +220,10 @@ std::string ReplicaCheck::Conclude(std::uint32_t world_size) {
   findings_.RemoveReplicaDifferences();
   compared_ = {};
   const std::string message =
-      "no weight, gradient or optimizer state is the same on two ranks in any step: they hold shards (FSDP, "
-      "tensor or pipeline parallel) or separate models; if they are meant to be replicas, declare it in the run's "
+      "no weight, gradient or optimizer state is the same on two ranks in any step: they hold "
+      "shards (FSDP, "
+      "tensor or pipeline parallel) or separate models; if they are meant to be replicas, declare "
+      "it in the run's "
       "configuration: config={\"dp\": " +
       std::to_string(world_size) + "} (docs/ranks.md)";
   findings_.Note(message);

@@ -17,17 +17,20 @@ namespace statcollect::query {
 
 class ReplicaCheck {
  public:
-  // Borrows all arguments. `weights` must not have followed a step before that step has been checked here.
+  // Borrows all arguments. `weights` must not have followed a step before that step has been
+  // checked here.
   ReplicaCheck(const RanksRequest& request, const ReplicaLayout& layout, const FrozenCheck& weights,
                KeyTable& keys, FindingList& findings)
       : request_(request), layout_(layout), weights_(weights), keys_(keys), findings_(findings) {}
 
   void Check(const GroupStep& at);
-  // Call once, at the end. If nothing was ever equal on two ranks, they are not replicas: withdraws its
-  // findings and returns what to do instead; otherwise empty.
+  // Call once, at the end. If nothing was ever equal on two ranks, they are not replicas: withdraws
+  // its findings and returns what to do instead; otherwise empty.
   std::string Conclude(std::uint32_t world_size);
 
-  const Compared& compared() const { return compared_; }  // tensors of a rank, each against its replicas
+  const Compared& compared() const {
+    return compared_;
+  }  // tensors of a rank, each against its replicas
 
  private:
   // The ranks that differ in a tensor, and from which.

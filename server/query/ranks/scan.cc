@@ -18,8 +18,9 @@ constexpr std::uint64_t kBatchElementsMin = 16;  // smaller inputs are equal by 
 std::uint64_t IdentityOf(const Observation& o) {
   const TensorStats& s = *o.stats;
   if (o.layout->Trusts(Statistic::kHash))
-    return IsContent(o.layout->hash_kind) ? s.hash
-                                          : MixBits(s.hash + static_cast<std::uint64_t>(o.layout->hash_kind));
+    return IsContent(o.layout->hash_kind)
+               ? s.hash
+               : MixBits(s.hash + static_cast<std::uint64_t>(o.layout->hash_kind));
   std::uint64_t identity = 0;
   const auto add = [&](Statistic statistic, auto value) {
     if (o.layout->Trusts(statistic))
@@ -40,8 +41,10 @@ TensorCell CellOf(const Observation& o, const StepOrder& order) {
   const TensorStats& s = *o.stats;
   const double finite = FiniteCount(o);
   const bool bounds = o.layout->Trusts(Statistic::kMin) && o.layout->Trusts(Statistic::kMax);
-  TensorCell cell = {
-      .present = true, .finite = s.has_finite && finite > 0, .nan = s.nan > 0, .pos_inf = s.pos_inf > 0};
+  TensorCell cell = {.present = true,
+                     .finite = s.has_finite && finite > 0,
+                     .nan = s.nan > 0,
+                     .pos_inf = s.pos_inf > 0};
   cell.varied = s.has_finite && !(bounds && s.min == s.max);
   cell.large = s.numel >= kBatchElementsMin;
   cell.order = o.order;
@@ -51,8 +54,8 @@ TensorCell CellOf(const Observation& o, const StepOrder& order) {
   return cell;
 }
 
-// Ranks of a tensor-parallel group have the same data; the pieces of their activations and the boxes of their inputs
-// say so.
+// Ranks of a tensor-parallel group have the same data; the pieces of their activations and the
+// boxes of their inputs say so.
 std::optional<std::uint64_t> DataPartOf(const std::vector<Observation>& observations) {
   std::optional<std::uint64_t> part;
   std::uint32_t pieces = 1, piece = 0;
@@ -73,7 +76,8 @@ std::optional<std::uint64_t> DataPartOf(const std::vector<Observation>& observat
 
 }  // namespace
 
-Status RankStepReader::Run(const std::function<Status(RankStep&)>& take, const std::stop_token& stop) {
+Status RankStepReader::Run(const std::function<Status(RankStep&)>& take,
+                           const std::stop_token& stop) {
   std::vector<RankStep> wave, next = NextWave();
   while (!wave.empty() || !next.empty()) {
     Status taken;
@@ -82,7 +86,8 @@ Status RankStepReader::Run(const std::function<Status(RankStep&)>& take, const s
         if (taken = take(read); !taken.ok()) return;
       }
     };
-    // The checks follow each other, in order: this thread does them while the others read what comes next.
+    // The checks follow each other, in order: this thread does them while the others read what
+    // comes next.
     InParallelWith(
         take_wave, next.size(), [&](std::size_t i) { Read(next[i], stop); }, threads_);
     STATCOLLECT_RETURN_IF_ERROR(taken);

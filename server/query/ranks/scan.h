@@ -35,13 +35,14 @@ struct RankStep {
   std::uint32_t rank = 0;
   StepData data;
   std::vector<TensorCell> cells;  // of its observations, one for one
-  // Which part of the batch the rank works on, if placements say so: equal on ranks with the same part.
+  // Which part of the batch the rank works on, if placements say so: equal on ranks with the same
+  // part.
   std::optional<std::uint64_t> data_part;
   Status status;
 };
 
-// Threads: Run calls `take` on the calling thread only, while a few others read ahead. Memory: twice
-// kWaveRankSteps steps of a rank, with their sketches.
+// Threads: Run calls `take` on the calling thread only, while a few others read ahead. Memory:
+// twice kWaveRankSteps steps of a rank, with their sketches.
 class RankStepReader {
  public:
   static constexpr std::size_t kWaveRankSteps = 8;
@@ -49,10 +50,14 @@ class RankStepReader {
   // Borrows all of them. `steps`: each with the index of its attempt.
   RankStepReader(RunView& view, const std::map<std::uint64_t, std::size_t>& steps,
                  const std::vector<Ranks>& groups, std::size_t threads)
-      : view_(view), groups_(groups), threads_(threads), step_(steps.cbegin()), end_(steps.cend()) {}
+      : view_(view),
+        groups_(groups),
+        threads_(threads),
+        step_(steps.cbegin()),
+        end_(steps.cend()) {}
 
-  // Call it once. Passes on step by step, group by group, rank by rank. Ends with the first error of `take`,
-  // which finds read errors in RankStep::status.
+  // Call it once. Passes on step by step, group by group, rank by rank. Ends with the first error
+  // of `take`, which finds read errors in RankStep::status.
   Status Run(const std::function<Status(RankStep&)>& take, const std::stop_token& stop);
 
  private:

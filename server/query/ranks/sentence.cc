@@ -13,37 +13,45 @@ std::string TensorOf(const RankFinding& f) {
   return text;
 }
 
-std::string KindAndTensor(const RankFinding& f) { return std::string(Name(f.kind)) + " " + TensorOf(f); }
+std::string KindAndTensor(const RankFinding& f) {
+  return std::string(Name(f.kind)) + " " + TensorOf(f);
+}
 
 bool IsOne(const Ranks& ranks) { return ranks.size() == 1; }
 
 std::string WhoOf(const RankFinding& f) { return RanksNamed("Rank", f.ranks); }
 
-std::string AgainstOf(const RankFinding& f) { return f.others.empty() ? "" : RanksNamed(" rank", f.others); }
+std::string AgainstOf(const RankFinding& f) {
+  return f.others.empty() ? "" : RanksNamed(" rank", f.others);
+}
 
 std::string ReplicasDiffer(const RankFinding& f) {
   const std::string far = f.distance ? " (distance " + ShortNumber(*f.distance) + ")" : "";
-  const std::string what = f.reason == RankReason::kStateDiffers ? "optimizer state of " + TensorOf(f)
-                           : f.reason == RankReason::kGradientsDiffer
-                               ? "gradient of " + TensorOf(f)
-                               : TensorOf(f) + (f.mode == "init" ? " as loaded" : " after the update");
+  const std::string what =
+      f.reason == RankReason::kStateDiffers ? "optimizer state of " + TensorOf(f)
+      : f.reason == RankReason::kGradientsDiffer
+          ? "gradient of " + TensorOf(f)
+          : TensorOf(f) + (f.mode == "init" ? " as loaded" : " after the update");
   if (f.others.empty()) {
     std::string text = WhoOf(f) + " do not agree on " + what + far;
-    if (f.reason == RankReason::kGradientsDiffer) text += ": was the reduction over the ranks skipped?";
+    if (f.reason == RankReason::kGradientsDiffer)
+      text += ": was the reduction over the ranks skipped?";
     return text + (text.back() == '?' ? "" : ".");
   }
   if (!f.outvoted && f.reason == RankReason::kWeightsDiffer && f.mode != "init") {
-    return WhoOf(f) + " kept the old " + TensorOf(f) + " while" + AgainstOf(f) + " updated theirs" + far +
-           ".";
+    return WhoOf(f) + " kept the old " + TensorOf(f) + " while" + AgainstOf(f) + " updated theirs" +
+           far + ".";
   }
-  return WhoOf(f) + (IsOne(f.ranks) ? " does" : " do") + " not have the " + what + " of" + AgainstOf(f) +
-         far + ".";
+  return WhoOf(f) + (IsOne(f.ranks) ? " does" : " do") + " not have the " + what + " of" +
+         AgainstOf(f) + far + ".";
 }
 
 std::string ShapeDiffers(const RankFinding& f) {
-  const char* const verb = f.others.empty() ? " do not agree" : IsOne(f.ranks) ? " differs" : " differ";
-  return WhoOf(f) + verb + (f.others.empty() ? "" : " from" + AgainstOf(f)) + " in shape or dtype of " +
-         KindAndTensor(f) + ".";
+  const char* const verb = f.others.empty() ? " do not agree"
+                           : IsOne(f.ranks) ? " differs"
+                                            : " differ";
+  return WhoOf(f) + verb + (f.others.empty() ? "" : " from" + AgainstOf(f)) +
+         " in shape or dtype of " + KindAndTensor(f) + ".";
 }
 
 std::string SameBatch(const RankFinding& f) {
@@ -54,15 +62,15 @@ std::string SameBatch(const RankFinding& f) {
 std::string FrozenWeight(const RankFinding& f) {
   return TensorOf(f) +
          (f.activations > 1 ? " and " + std::to_string(f.activations - 1) + " more weights" : "") +
-         " never changed on " + RanksNamed("rank", f.ranks) + " although the gradient is not zero (rms " +
-         ShortNumber(f.value.value_or(0)) +
+         " never changed on " + RanksNamed("rank", f.ranks) +
+         " although the gradient is not zero (rms " + ShortNumber(f.value.value_or(0)) +
          "): not in the optimizer, a learning rate of 0, or an update below the "
          "dtype's resolution?";
 }
 
 std::string LossDiffers(const RankFinding& f) {
-  return Printable(f.activation) + " was equal on all ranks until step " + std::to_string(f.step) + ": " +
-         ShortNumber(f.value.value_or(0)) + " on " + RanksNamed("rank", f.ranks) + ", " +
+  return Printable(f.activation) + " was equal on all ranks until step " + std::to_string(f.step) +
+         ": " + ShortNumber(f.value.value_or(0)) + " on " + RanksNamed("rank", f.ranks) + ", " +
          ShortNumber(f.expected.value_or(0)) +
          (f.others.empty() ? " on another." : " on" + AgainstOf(f) + ".");
 }

@@ -27,12 +27,14 @@ struct Entry {
 };
 
 std::size_t SampleCount(const Entry& entry) {
-  return entry.index < entry.block->sample_count.size() ? entry.block->sample_count[entry.index] : 0;
+  return entry.index < entry.block->sample_count.size() ? entry.block->sample_count[entry.index]
+                                                        : 0;
 }
 
 // Of a definition on the wire, about.
 std::size_t BytesOf(const TensorDef& def) {
-  return 32 + def.key.name.size() + def.key.output_path.size() + def.parent.size() + def.class_name.size();
+  return 32 + def.key.name.size() + def.key.output_path.size() + def.parent.size() +
+         def.class_name.size();
 }
 
 std::size_t BytesOf(const Layout& layout) {
@@ -50,7 +52,8 @@ class Reader {
   Reader(Store& store, RunView& view, const RecordsRequest& request, const OnRecords& take)
       : store_(store), view_(view), request_(request), take_(take) {}
 
-  // Before Run: whole tensors come first in each step; of the ranks' own, those of unknown place remain.
+  // Before Run: whole tensors come first in each step; of the ranks' own, those of unknown place
+  // remain.
   Status PutTogether(LogicalRun& run);
   Status Run(const std::stop_token& stop);
 
@@ -76,7 +79,8 @@ class Reader {
     };
     return store_.Visit(view_.attempts()[attempt].id, rank, bounds, visitor);
   }
-  Status ReadStep(std::uint64_t step, std::size_t attempt, Progress* progress, const std::stop_token& stop);
+  Status ReadStep(std::uint64_t step, std::size_t attempt, Progress* progress,
+                  const std::stop_token& stop);
   Status ReadWholeStep(std::uint64_t step, std::size_t attempt);
   Status ReadRankStep(std::uint64_t step, std::size_t attempt, std::uint32_t rank);
   Status SendStatsOf(RunView& view, std::uint64_t step, std::size_t attempt, std::uint32_t rank,
@@ -85,10 +89,11 @@ class Reader {
   bool IsWantedKey(const TensorKey& key) const;
   std::vector<Entry> Wanted(const StepData& data, const RankCatalogue& catalogue) const;
   Status SendDefinitions(const RankCatalogue& catalogue, RankState& state);
-  Status SendStats(const std::vector<Entry>& entries, std::size_t attempt, const RankCatalogue& catalogue,
-                   RankState& state);
+  Status SendStats(const std::vector<Entry>& entries, std::size_t attempt,
+                   const RankCatalogue& catalogue, RankState& state);
   const std::vector<std::uint32_t>& HoldersOf(std::uint32_t activation, std::size_t attempt,
-                                              const RankCatalogue& catalogue, RankState& state) const;
+                                              const RankCatalogue& catalogue,
+                                              RankState& state) const;
   void Append(const Entry& entry, StatColumns& out) const;
   Status AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t rank);
   Result<const std::vector<EventRecord>*> Events(std::size_t attempt, std::uint32_t rank);
@@ -121,8 +126,8 @@ Status Reader::CheckRanks() const {
                                (there.size() > 20 ? ranks + " and more" : ranks)};
 }
 
-// Steps of the run's view; then those that have no tensors or scalars but something else, of the newest
-// attempt.
+// Steps of the run's view; then those that have no tensors or scalars but something else, of the
+// newest attempt.
 Result<std::map<std::uint64_t, std::size_t>> Reader::Steps() {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request_.steps));
   auto steps = view_.Steps(wanted);
@@ -200,8 +205,8 @@ Status Reader::ReadRankStep(std::uint64_t step, std::size_t attempt, std::uint32
 }
 
 // The last of them stay in part_.
-Status Reader::SendStatsOf(RunView& view, std::uint64_t step, std::size_t attempt, std::uint32_t rank,
-                           RankState& state) {
+Status Reader::SendStatsOf(RunView& view, std::uint64_t step, std::size_t attempt,
+                           std::uint32_t rank, RankState& state) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto data, view.Read(attempt, rank, step));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue, view.Catalogue(attempt, rank));
   part_.layouts = catalogue->layouts;
@@ -223,7 +228,8 @@ std::vector<Entry> Reader::Wanted(const StepData& data, const RankCatalogue& cat
     Entry entry{.block = &block};
     for (; entry.index < block.size(); ++entry.index) {
       entry.order = block.order[entry.index];
-      if (IsWantedKey(catalogue.activations[block.activation[entry.index]].key)) entries.push_back(entry);
+      if (IsWantedKey(catalogue.activations[block.activation[entry.index]].key))
+        entries.push_back(entry);
       entry.sample += SampleCount(entry);
     }
   }
@@ -246,7 +252,8 @@ Status Reader::SendDefinitions(const RankCatalogue& catalogue, RankState& state)
     }
     return Status::Ok();
   };
-  STATCOLLECT_RETURN_IF_ERROR(add(catalogue.activations, state.activations, part_.records.activations));
+  STATCOLLECT_RETURN_IF_ERROR(
+      add(catalogue.activations, state.activations, part_.records.activations));
   return add(catalogue.layouts, state.layouts, part_.records.layouts);
 }
 
@@ -264,22 +271,26 @@ void Reader::Append(const Entry& entry, StatColumns& out) const {
   }
   const std::size_t samples = request_.samples ? SampleCount(entry) : 0;
   out.sample_count.push_back(static_cast<std::uint32_t>(samples));
-  const auto first = block.samples.begin() + static_cast<std::ptrdiff_t>(samples > 0 ? entry.sample : 0);
+  const auto first =
+      block.samples.begin() + static_cast<std::ptrdiff_t>(samples > 0 ? entry.sample : 0);
   out.samples.insert(out.samples.end(), first, first + static_cast<std::ptrdiff_t>(samples));
 }
 
 const std::vector<std::uint32_t>& Reader::HoldersOf(std::uint32_t activation, std::size_t attempt,
-                                                    const RankCatalogue& catalogue, RankState& state) const {
+                                                    const RankCatalogue& catalogue,
+                                                    RankState& state) const {
   if (state.holders.size() <= activation) state.holders.resize(activation + 1);
   std::vector<std::uint32_t>& holders = state.holders[activation];
   if (!holders.empty()) return holders;
   const TensorKey& key = catalogue.activations[activation].key;
-  holders = whole_run_->RanksOf(view_.attempts()[attempt].id, {key.kind, key.name, key.output_path});
+  holders =
+      whole_run_->RanksOf(view_.attempts()[attempt].id, {key.kind, key.name, key.output_path});
   if (holders.empty()) holders = part_.ranks;
   return holders;
 }
 
-// All records of a message have sketches of one width, and those of whole tensors are of the same ranks.
+// All records of a message have sketches of one width, and those of whole tensors are of the same
+// ranks.
 Status Reader::SendStats(const std::vector<Entry>& entries, std::size_t attempt,
                          const RankCatalogue& catalogue, RankState& state) {
   constexpr std::size_t kRecordBytes = 120;  // on the wire, about
@@ -289,7 +300,8 @@ Status Reader::SendStats(const std::vector<Entry>& entries, std::size_t attempt,
     StatColumns& out = part_.records.stats;
     const std::uint32_t width = request_.sketches ? entry.block->sketch_width : 0;
     const std::vector<std::uint32_t>* const holders =
-        whole ? &HoldersOf(entry.block->activation[entry.index], attempt, catalogue, state) : nullptr;
+        whole ? &HoldersOf(entry.block->activation[entry.index], attempt, catalogue, state)
+              : nullptr;
     const bool others = whole && *holders != part_.ranks;
     if (!out.empty() && (bytes >= kPartBytesMax || out.sketch_width != width || others)) {
       STATCOLLECT_RETURN_IF_ERROR(Send());
@@ -314,9 +326,12 @@ Result<const std::vector<EventRecord>*> Reader::Events(std::size_t attempt, std:
 Status Reader::AddOthers(std::uint64_t step, std::size_t attempt, std::uint32_t rank) {
   const StepBounds only{.first = step, .last = step};
   STATCOLLECT_ASSIGN_OR_RETURN(auto scalars, view_.Scalars(attempt, rank, only));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto ends, store_.StepEnds(view_.attempts()[attempt].id, rank, only));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto memory, store_.Memory(view_.attempts()[attempt].id, rank, only));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto densities, store_.Densities(view_.attempts()[attempt].id, rank, only));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto ends,
+                               store_.StepEnds(view_.attempts()[attempt].id, rank, only));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto memory,
+                               store_.Memory(view_.attempts()[attempt].id, rank, only));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto densities,
+                               store_.Densities(view_.attempts()[attempt].id, rank, only));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto events, Events(attempt, rank));
   struct ByStep {
     bool operator()(const EventRecord& event, std::uint64_t of) const { return event.step < of; }

@@ -20,8 +20,8 @@ std::uint64_t ChangedNotBefore(std::uint64_t found, std::uint64_t first_step) {
 }
 
 void TakeBackLaterChanges(std::uint64_t step, std::uint64_t first_step,
-                          const std::vector<EventRecord>& events, std::map<std::string, std::string>& config,
-                          bool found) {
+                          const std::vector<EventRecord>& events,
+                          std::map<std::string, std::string>& config, bool found) {
   for (auto event = events.rbegin(); event != events.rend(); ++event) {
     if (event->kind != "setting_changed") continue;
     const auto key = event->fields.find("key"), from = event->fields.find("from");

@@ -30,9 +30,9 @@ constexpr std::array<std::string_view, 14> kVolatile = {"pid",
                                                         "torchelastic_run_id",
                                                         "statagent_run"};
 
-// Whole keys. Most programs do not seed these generators, so they differ between any two launches; a known
-// seed is a setting of its own ("random.python.seed"). Two dumps always have different paths. What a run
-// measured of its own overhead is not a setting.
+// Whole keys. Most programs do not seed these generators, so they differ between any two launches;
+// a known seed is a setting of its own ("random.python.seed"). Two dumps always have different
+// paths. What a run measured of its own overhead is not a setting.
 constexpr std::array<std::string_view, 6> kVolatileKeys = {
     "random.python.state",  "random.numpy.state",          "import.path",
     "recording.full_steps", "recording.overhead_measured", "recording.made_by"};
@@ -53,7 +53,8 @@ std::optional<double> NumberOf(const std::string& text) { return ParseNumber<dou
 
 bool IsVolatileSetting(const std::string& key) {
   if (key.starts_with(kModuleOf)) return true;  // names, and no settings
-  if (std::find(kVolatileKeys.begin(), kVolatileKeys.end(), key) != kVolatileKeys.end()) return true;
+  if (std::find(kVolatileKeys.begin(), kVolatileKeys.end(), key) != kVolatileKeys.end())
+    return true;
   const std::string leaf = Lower(key.substr(key.rfind('.') + 1));
   return std::find(kVolatile.begin(), kVolatile.end(), leaf) != kVolatile.end();
 }
@@ -80,13 +81,15 @@ bool SameSetting(const std::string& a, const std::string& b) {
   return (lower == "true" || lower == "false") && lower == Lower(b);
 }
 
-std::optional<std::string> Implied(const std::string& key, const std::map<std::string, std::string>& config) {
+std::optional<std::string> Implied(const std::string& key,
+                                   const std::map<std::string, std::string>& config) {
   constexpr std::string_view kModule = "module.", kMode = ".training";
   if (!key.starts_with(kModule) || !key.ends_with(kMode)) return std::nullopt;
   const std::string module = key.substr(0, key.size() - kMode.size());
   if (!config.contains(module + ".class")) return std::nullopt;  // the run has no such module
   // Of a watch with a name, its settings begin with that.
-  const std::string first = module.substr(kModule.size(), module.find('.', kModule.size()) - kModule.size());
+  const std::string first =
+      module.substr(kModule.size(), module.find('.', kModule.size()) - kModule.size());
   for (const std::string& model : {"model." + first + ".training", std::string("model.training")}) {
     if (const auto found = config.find(model); found != config.end()) return found->second;
   }
@@ -102,7 +105,8 @@ std::vector<ConfigDifference> CompareConfig(const std::map<std::string, std::str
   for (const std::string& key : keys) {
     if (!IsCompared(key, a, b)) continue;
     ConfigDifference difference{.key = key, .a = {}, .b = {}};
-    for (const auto& [config, value] : {std::pair(&a, &difference.a), std::pair(&b, &difference.b)}) {
+    for (const auto& [config, value] :
+         {std::pair(&a, &difference.a), std::pair(&b, &difference.b)}) {
       const auto found = config->find(key);
       *value = found != config->end() ? std::optional(found->second) : Implied(key, *config);
     }

@@ -48,7 +48,8 @@ bool HasAny(const std::vector<std::string>& words, WordList names) {
   });
 }
 
-constexpr std::string_view kVersionWords[] = {"version", "versions", "commit", "git", "dirty", "driver"};
+constexpr std::string_view kVersionWords[] = {"version", "versions", "commit",
+                                              "git",     "dirty",    "driver"};
 constexpr std::string_view kDeterminismWords[] = {"deterministic",  "determinism", "benchmark",
                                                   "pythonhashseed", "workspace",   "autotune"};
 constexpr std::string_view kPrecisionWords[] = {
@@ -63,17 +64,19 @@ constexpr std::string_view kOptimizerWords[] = {
     "lamb",     "lion",     "beta",      "betas",    "beta1",    "beta2",     "momentum",
     "decay",    "warmup",   "schedule",  "clip",     "clipping", "scheduler", "accumulation",
     "nesterov", "ema",      "grad",      "gradient", "fused",    "foreach"};
-constexpr std::string_view kDataWords[] = {
-    "data",      "dataset", "datasets", "corpus", "seed",  "seeds",   "batch",   "shuffle", "loader", "epoch",
-    "tokenizer", "epochs",  "sampler",  "sha256", "split", "samples", "workers", "padding", "random"};
-constexpr std::string_view kEnvironmentWords[] = {"hardware", "mkldnn",   "threads", "platform", "host",
-                                                  "hosts",    "hostname", "device",  "cuda",     "gpu",
-                                                  "cpu",      "env",      "line"};
+constexpr std::string_view kDataWords[] = {"data",      "dataset", "datasets", "corpus", "seed",
+                                           "seeds",     "batch",   "shuffle",  "loader", "epoch",
+                                           "tokenizer", "epochs",  "sampler",  "sha256", "split",
+                                           "samples",   "workers", "padding",  "random"};
+constexpr std::string_view kEnvironmentWords[] = {
+    "hardware", "mkldnn", "threads", "platform", "host", "hosts", "hostname",
+    "device",   "cuda",   "gpu",     "cpu",      "env",  "line"};
 constexpr std::string_view kModelWords[] = {
-    "model",   "layer",      "layers",    "width",  "hidden",       "heads",       "head", "dim",
-    "eps",     "dropout",    "attention", "attn",   "norm",         "vocab",       "mlp",  "vocabulary",
-    "context", "activation", "embed",     "init",   "rope",         "bias",        "ffn",  "embedding",
-    "depth",   "kernel",     "channels",  "causal", "intermediate", "architecture"};
+    "model", "layer",  "layers",   "width",      "hidden",       "heads",
+    "head",  "dim",    "eps",      "dropout",    "attention",    "attn",
+    "norm",  "vocab",  "mlp",      "vocabulary", "context",      "activation",
+    "embed", "init",   "rope",     "bias",       "ffn",          "embedding",
+    "depth", "kernel", "channels", "causal",     "intermediate", "architecture"};
 
 struct CategoryRule {
   ConfigCategory category;
@@ -82,10 +85,14 @@ struct CategoryRule {
 
 // The first that matches decides.
 constexpr CategoryRule kCategoryRules[] = {
-    {ConfigCategory::kVersions, kVersionWords},        {ConfigCategory::kDeterminism, kDeterminismWords},
-    {ConfigCategory::kPrecision, kPrecisionWords},     {ConfigCategory::kParallel, kParallelWords},
-    {ConfigCategory::kOptimizer, kOptimizerWords},     {ConfigCategory::kData, kDataWords},
-    {ConfigCategory::kEnvironment, kEnvironmentWords}, {ConfigCategory::kModel, kModelWords},
+    {ConfigCategory::kVersions, kVersionWords},
+    {ConfigCategory::kDeterminism, kDeterminismWords},
+    {ConfigCategory::kPrecision, kPrecisionWords},
+    {ConfigCategory::kParallel, kParallelWords},
+    {ConfigCategory::kOptimizer, kOptimizerWords},
+    {ConfigCategory::kData, kDataWords},
+    {ConfigCategory::kEnvironment, kEnvironmentWords},
+    {ConfigCategory::kModel, kModelWords},
 };
 
 std::optional<ConfigCategory> SectionOf(const std::string& word) {
@@ -102,7 +109,8 @@ std::string WithoutName(std::string line, const std::string& run) {
   };
   for (std::size_t at = line.find(run); at != std::string::npos; at = line.find(run, at + 5)) {
     const std::size_t end = at + run.size();
-    if ((at > 0 && part_of_word(line[at - 1])) || (end < line.size() && part_of_word(line[end]))) continue;
+    if ((at > 0 && part_of_word(line[at - 1])) || (end < line.size() && part_of_word(line[end])))
+      continue;
     line.replace(at, run.size(), "(run)");
   }
   return line;
@@ -110,13 +118,15 @@ std::string WithoutName(std::string line, const std::string& run) {
 
 std::string Shown(const std::string& value) { return Printable(value, kValueBytesMax); }
 
-ConfigItem MakeItem(const std::string& key, std::optional<std::string> a, std::optional<std::string> b) {
+ConfigItem MakeItem(const std::string& key, std::optional<std::string> a,
+                    std::optional<std::string> b) {
   ConfigItem item{.category = CategoryOf(key), .key = key, .a = std::move(a), .b = std::move(b)};
   item.same = item.a && item.b && SameSetting(*item.a, *item.b);
   return item;
 }
 
-std::optional<std::string> Find(const std::map<std::string, std::string>& settings, const std::string& key) {
+std::optional<std::string> Find(const std::map<std::string, std::string>& settings,
+                                const std::string& key) {
   const auto found = settings.find(key);
   return found == settings.end() ? Implied(key, settings) : std::optional(found->second);
 }
@@ -126,15 +136,18 @@ void AddNotes(const RunView& view, std::vector<std::string>& notes) {
     notes.push_back("inside " + view.run() + ": " + difference);
 }
 
-// Counts and hashes that the agent takes of a whole model: something else in the list says what changed.
+// Counts and hashes that the agent takes of a whole model: something else in the list says what
+// changed.
 bool FollowsFromOthers(const std::string& key) {
-  static constexpr std::string_view kSums[] = {"model.modules", "model.structure", "model.parameters",
-                                               "model.buffers", "model.device",    "model.activations",
-                                               "checklist."};
+  static constexpr std::string_view kSums[] = {
+      "model.modules", "model.structure",   "model.parameters", "model.buffers",
+      "model.device",  "model.activations", "checklist."};
   static constexpr std::string_view kSizes[] = {".tensors", ".elements", "optimizer.parameters"};
-  return std::any_of(std::begin(kSums), std::end(kSums), [&](auto sum) { return key.starts_with(sum); }) ||
+  return std::any_of(std::begin(kSums), std::end(kSums),
+                     [&](auto sum) { return key.starts_with(sum); }) ||
          (key.starts_with("optimizer.") &&
-          std::any_of(std::begin(kSizes), std::end(kSizes), [&](auto size) { return key.ends_with(size); }));
+          std::any_of(std::begin(kSizes), std::end(kSizes),
+                      [&](auto size) { return key.ends_with(size); }));
 }
 
 // Differs from rank to rank by its nature.
@@ -230,10 +243,11 @@ Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all) 
     if (b == nullptr || all || !item.same) report.items.push_back(std::move(item));
   }
   report.same = report.differ == 0;
-  std::stable_sort(report.items.begin(), report.items.end(), [](const ConfigItem& x, const ConfigItem& y) {
-    return std::tuple(x.category, FollowsFromOthers(x.key), std::tie(x.key)) <
-           std::tuple(y.category, FollowsFromOthers(y.key), std::tie(y.key));
-  });
+  std::stable_sort(report.items.begin(), report.items.end(),
+                   [](const ConfigItem& x, const ConfigItem& y) {
+                     return std::tuple(x.category, FollowsFromOthers(x.key), std::tie(x.key)) <
+                            std::tuple(y.category, FollowsFromOthers(y.key), std::tie(y.key));
+                   });
   AddNotes(a, report.notes);
   if (b != nullptr && b->run() != a.run()) AddNotes(*b, report.notes);
   return report;

@@ -1,4 +1,5 @@
-// Configuration differences between two runs, as a checklist: by category, most likely culprits first.
+// Configuration differences between two runs, as a checklist: by category, most likely culprits
+// first.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_REPORT_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_CONFIG_REPORT_H_
 
@@ -13,8 +14,8 @@
 
 namespace statcollect::query {
 
-// As ConfigCategory in proto/statcollect/v1/query.proto, which describes each one; in the order in which they
-// usually explain a difference.
+// As ConfigCategory in proto/statcollect/v1/query.proto, which describes each one; in the order in
+// which they usually explain a difference.
 enum class ConfigCategory : std::uint8_t {
   kUnspecified = 0,
   kModel = 1,
@@ -59,8 +60,8 @@ std::map<std::string, std::string> Settings(const RunView& view);
 // `b` may be null: only `a`. What cannot be compared is left out, with a note (recorded_config.h).
 Result<ConfigReport> ReportConfig(const RunView& a, const RunView* b, bool all);
 
-// One sentence, at most 20, for each setting that differs between ranks of the newest attempt: "lr is 0.1 on
-// ranks 0-6 and 0.2 on rank 7". Leaves out settings that naturally differ between ranks.
+// One sentence, at most 20, for each setting that differs between ranks of the newest attempt: "lr
+// is 0.1 on ranks 0-6 and 0.2 on rank 7". Leaves out settings that naturally differ between ranks.
 std::vector<std::string> DifferencesBetweenRanks(const RunView& view);
 
 }  // namespace statcollect::query

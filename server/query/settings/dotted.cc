@@ -31,7 +31,8 @@ std::string_view LastPart(std::string_view name) { return name.substr(name.rfind
 std::string PatternOf(std::string_view name) {
   std::string pattern;
   for (std::size_t i = 0; i < name.size();) {
-    const bool number = std::isdigit(static_cast<unsigned char>(name[i])) && (i == 0 || name[i - 1] == '.');
+    const bool number =
+        std::isdigit(static_cast<unsigned char>(name[i])) && (i == 0 || name[i - 1] == '.');
     pattern += number ? '*' : name[i];
     ++i;
     while (number && i < name.size() && std::isdigit(static_cast<unsigned char>(name[i]))) ++i;
@@ -40,7 +41,8 @@ std::string PatternOf(std::string_view name) {
 }
 
 bool IsNumber(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::optional<double> ParseDouble(std::string_view text) { return ParseNumber<double>(text); }

@@ -45,7 +45,8 @@ std::optional<RecordedInFull> RecordedInFull::Of(const Config& config) {
       return std::nullopt;
     const auto first = ParseNumber<std::uint64_t>(part.substr(0, dash));
     const std::string_view until = part.substr(dash + 1, slash - dash - 1);
-    const auto last = until.empty() ? std::optional(~std::uint64_t{0}) : ParseNumber<std::uint64_t>(until);
+    const auto last =
+        until.empty() ? std::optional(~std::uint64_t{0}) : ParseNumber<std::uint64_t>(until);
     const auto every = ParseNumber<std::uint64_t>(part.substr(slash + 1));
     if (!first || !last || !every || *every == 0) return std::nullopt;
     full.ranges_.push_back({.first = *first, .last = *last, .every = *every});

@@ -1,5 +1,6 @@
-// The steps that a rank recorded in full under an overhead budget: its setting `recording.full_steps`, such as
-// "0-13/1, 14-/10, 95-98/1" (docs/python.md). In other steps it recorded scalars and batches.
+// The steps that a rank recorded in full under an overhead budget: its setting
+// `recording.full_steps`, such as "0-13/1, 14-/10, 95-98/1" (docs/python.md). In other steps it
+// recorded scalars and batches.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_FULL_STEPS_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_FULL_STEPS_H_
 
@@ -14,7 +15,8 @@ namespace statcollect::query {
 
 class RecordedInFull {
  public:
-  // Absent: the rank had no budget, or the setting cannot be read: every step is taken as recorded in full.
+  // Absent: the rank had no budget, or the setting cannot be read: every step is taken as recorded
+  // in full.
   static std::optional<RecordedInFull> Of(const Config& config);
   bool Contains(std::uint64_t step) const;
 

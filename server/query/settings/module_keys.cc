@@ -46,18 +46,20 @@ bool Matches(std::string_view pattern, std::string_view module) {
 // A model that was given a name has it in its patterns, and not in the places that a value lists.
 std::string PlaceOf(std::string_view pattern, std::string_view listed) {
   const auto parts = Components(pattern), name = Components(listed);
-  const bool named =
-      !MatchesParts(parts, 0, name) && !HasClass(parts) && parts.size() > 1 && MatchesParts(parts, 1, name);
+  const bool named = !MatchesParts(parts, 0, name) && !HasClass(parts) && parts.size() > 1 &&
+                     MatchesParts(parts, 1, name);
   return (named ? std::string(parts[0]) + "." : std::string()) + std::string(listed);
 }
 
-// Whether a place that a value lists is this module. A model's name may begin as a class's does (G, D).
+// Whether a place that a value lists is this module. A model's name may begin as a class's does (G,
+// D).
 bool IsListed(std::string_view pattern, std::string_view listed, std::string_view module) {
   return listed == module ||
          std::string(pattern.substr(0, pattern.find('.'))) + "." + std::string(listed) == module;
 }
 
-// One value of a summary and the modules that have it; empty for the `rest` modules, which are not named.
+// One value of a summary and the modules that have it; empty for the `rest` modules, which are not
+// named.
 struct Listed {
   std::string_view value;
   std::vector<std::string_view> modules;
@@ -74,7 +76,8 @@ std::vector<std::string_view> SplitList(std::string_view text, std::string_view 
 }
 
 // Nothing: some values are not shown.
-std::optional<std::vector<Listed>> ParseSummary(std::string_view summary, std::string_view pattern) {
+std::optional<std::vector<Listed>> ParseSummary(std::string_view summary,
+                                                std::string_view pattern) {
   std::vector<Listed> listed;
   for (const std::string_view part : SplitList(summary, "; ")) {
     if (part.find(" more values, hash ") != std::string_view::npos) return std::nullopt;
@@ -84,9 +87,9 @@ std::optional<std::vector<Listed>> ParseSummary(std::string_view summary, std::s
     } else if (open != std::string_view::npos && part.ends_with(')')) {
       Listed entry{.value = part.substr(0, open),
                    .modules = SplitList(part.substr(open + 2, part.size() - open - 3), ", ")};
-      const bool places = std::all_of(entry.modules.begin(), entry.modules.end(), [&](std::string_view name) {
-        return Matches(pattern, PlaceOf(pattern, name));
-      });
+      const bool places = std::all_of(
+          entry.modules.begin(), entry.modules.end(),
+          [&](std::string_view name) { return Matches(pattern, PlaceOf(pattern, name)); });
       listed.push_back(places ? entry : Listed{.value = part, .modules = {}});
     } else {
       listed.push_back({.value = part, .modules = {}});
@@ -105,9 +108,10 @@ std::optional<std::string_view> ValueFor(std::string_view summary, std::string_v
     if (entry.modules.empty()) {
       if (other != nullptr) return std::nullopt;  // either of two
       other = &entry;
-    } else if (std::any_of(entry.modules.begin(), entry.modules.end(), [&](std::string_view listed_name) {
-                 return IsListed(pattern, listed_name, module);
-               })) {
+    } else if (std::any_of(entry.modules.begin(), entry.modules.end(),
+                           [&](std::string_view listed_name) {
+                             return IsListed(pattern, listed_name, module);
+                           })) {
       return entry.value;
     }
   }
@@ -135,7 +139,8 @@ std::map<std::string, Setting> SettingsOf(const Config& config, std::string_view
 
 }  // namespace
 
-std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, const std::string& module) {
+std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b,
+                                            const std::string& module) {
   const auto of_a = SettingsOf(a, module), of_b = SettingsOf(b, module);
   std::vector<ChangedSetting> changed;
   // A parameter has one setting, and only where it is not trained.
@@ -148,10 +153,13 @@ std::vector<ChangedSetting> ChangedSettings(const Config& a, const Config& b, co
   for (const auto& [name, setting] : of_b) names.insert(name);
   for (const std::string& name : names) {
     const auto in_a = of_a.find(name), in_b = of_b.find(name);
-    if ((in_a != of_a.end() && !in_a->second.known) || (in_b != of_b.end() && !in_b->second.known)) continue;
+    if ((in_a != of_a.end() && !in_a->second.known) || (in_b != of_b.end() && !in_b->second.known))
+      continue;
     const std::string& key = in_b == of_b.end() ? in_a->second.key : in_b->second.key;
-    const std::string value_a = in_a == of_a.end() ? Implied(key, a).value_or(absent) : in_a->second.value;
-    const std::string value_b = in_b == of_b.end() ? Implied(key, b).value_or(absent) : in_b->second.value;
+    const std::string value_a =
+        in_a == of_a.end() ? Implied(key, a).value_or(absent) : in_a->second.value;
+    const std::string value_b =
+        in_b == of_b.end() ? Implied(key, b).value_or(absent) : in_b->second.value;
     if (SameSetting(value_a, value_b)) continue;
     changed.push_back({.module = module, .setting = name, .key = key, .a = value_a, .b = value_b});
   }
@@ -167,8 +175,9 @@ bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& chan
   if (!key || !Matches(key->pattern, module)) return false;
   const auto has = [&](const Config& config, const std::string& value) {
     const auto found = config.find(changed.key);
-    return found == config.end() ? value == Implied(changed.key, config).value_or(std::string(kNotSet))
-                                 : ValueFor(found->second, key->pattern, module) == value;
+    return found == config.end()
+               ? value == Implied(changed.key, config).value_or(std::string(kNotSet))
+               : ValueFor(found->second, key->pattern, module) == value;
   };
   return has(a, changed.a) && has(b, changed.b);
 }
@@ -201,9 +210,12 @@ std::vector<std::string> LookupNames(std::string_view key) {
   if (!parsed) return {};
   const std::string_view pattern = parsed->pattern;
   const bool has_stars = pattern.find('*') != std::string_view::npos;
-  const auto name_of = [&](std::string_view text) { return has_stars ? WithStars(text) : std::string(text); };
+  const auto name_of = [&](std::string_view text) {
+    return has_stars ? WithStars(text) : std::string(text);
+  };
   std::vector<std::string> names = {name_of(pattern)};
-  if (HasClass(Components(pattern))) names.push_back(name_of(pattern.substr(pattern.find('.') + 1)));
+  if (HasClass(Components(pattern)))
+    names.push_back(name_of(pattern.substr(pattern.find('.') + 1)));
   return names;
 }
 
@@ -226,7 +238,8 @@ std::set<std::string> NamedModules(const Config& a, const Config& b, std::string
       const auto listed = ParseSummary(*value, key->pattern);
       if (!listed) continue;
       for (const Listed& entry : *listed) {
-        for (const std::string_view place : entry.modules) modules.insert(PlaceOf(key->pattern, place));
+        for (const std::string_view place : entry.modules)
+          modules.insert(PlaceOf(key->pattern, place));
       }
     }
   }

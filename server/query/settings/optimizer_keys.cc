@@ -8,8 +8,8 @@
 namespace statcollect::query {
 namespace {
 
-// Settings of a group without an effect of their own. Those of schedulers act through the learning rate and
-// the momentum of each step.
+// Settings of a group without an effect of their own. Those of schedulers act through the learning
+// rate and the momentum of each step.
 constexpr std::array<std::string_view, 11> kWithoutEffect = {
     "tensors",        "elements", "initial_lr", "foreach",       "fused",       "capturable",
     "differentiable", "max_lr",   "min_lr",     "base_momentum", "max_momentum"};

@@ -9,8 +9,8 @@ namespace statcollect::query {
 namespace {
 
 // Switches of torch's optimizers that change what is computed, not only how.
-constexpr std::array<std::string_view, 5> kSwitches = {"nesterov", "amsgrad", "maximize", "centered",
-                                                       "decoupled_weight_decay"};
+constexpr std::array<std::string_view, 5> kSwitches = {"nesterov", "amsgrad", "maximize",
+                                                       "centered", "decoupled_weight_decay"};
 
 // "0.1", "(0.9, 0.999)".
 bool IsOfNumbers(std::string_view value) {
@@ -31,7 +31,8 @@ OtherSettings::OtherSettings(const Config& a, const Config& b) {
     const auto key = ParseOptimizerKey(difference.key);
     if (!key || key->first.group.empty() || IsWithoutEffect(key->second)) continue;
     if (IsScalarSetting(key->second)) continue;
-    const bool is_switch = std::find(kSwitches.begin(), kSwitches.end(), key->second) != kSwitches.end();
+    const bool is_switch =
+        std::find(kSwitches.begin(), kSwitches.end(), key->second) != kSwitches.end();
     if (!is_switch && !(IsOfNumbers(*difference.a) && IsOfNumbers(*difference.b))) continue;
     of_optimizers_.push_back({.group = key->first,
                               .setting = key->second,
@@ -44,7 +45,8 @@ std::vector<std::string> OtherSettings::OfModule(const std::string& module) cons
   const auto add = [&](const std::string& lookup) {
     const auto found = of_modules_.find(lookup);
     if (found == of_modules_.end()) return;
-    for (const ChangedSetting& changed : ChangedSettings(found->second.a, found->second.b, module)) {
+    for (const ChangedSetting& changed :
+         ChangedSettings(found->second.a, found->second.b, module)) {
       if (IsOfNumbers(changed.a) && IsOfNumbers(changed.b)) names.push_back(changed.setting);
     }
   };

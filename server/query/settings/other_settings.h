@@ -12,15 +12,16 @@
 
 namespace statcollect::query {
 
-// Leaves out learning rates and weight decays, which are recorded step by step, and settings that change only
-// how something is computed (`fused`, a replaced forward()). Cost: a pass over both configurations.
+// Leaves out learning rates and weight decays, which are recorded step by step, and settings that
+// change only how something is computed (`fused`, a replaced forward()). Cost: a pass over both
+// configurations.
 class OtherSettings {
  public:
   OtherSettings(const Config& a, const Config& b);
 
   bool any_of_modules() const { return !of_modules_.empty(); }
-  // Names of the module's settings that differ. `module`: its path; for the model itself its class. Cost: two
-  // look-ups by name for a module without any.
+  // Names of the module's settings that differ. `module`: its path; for the model itself its class.
+  // Cost: two look-ups by name for a module without any.
   std::vector<std::string> OfModule(const std::string& module) const;
 
   struct OfOptimizer {

@@ -32,8 +32,8 @@ void LeaveOutImports(const RunView& a, const RunView& b, RecordedConfigs& config
   if (none_a == none_b) return;
   Config& recorded = none_a ? configs.b : configs.a;
   configs.notes.push_back((none_a ? a : b).run() + " has no recorded configuration; the " +
-                          std::to_string(recorded.size()) + " settings of " + (none_a ? b : a).run() +
-                          " were not compared");
+                          std::to_string(recorded.size()) + " settings of " +
+                          (none_a ? b : a).run() + " were not compared");
   configs.a.clear();
   configs.b.clear();
 }

@@ -15,9 +15,9 @@ struct RecordedConfigs {
   std::vector<std::string> notes;  // what was left out, one sentence each
 };
 
-// The configurations of the newest attempts' lowest ranks, with two exceptions: settings that a schedule
-// changes are those of launches that begin at the same step (scheduled.h); and if one run recorded no
-// configuration (an import has only import.* settings), nothing is compared.
+// The configurations of the newest attempts' lowest ranks, with two exceptions: settings that a
+// schedule changes are those of launches that begin at the same step (scheduled.h); and if one run
+// recorded no configuration (an import has only import.* settings), nothing is compared.
 RecordedConfigs ReadConfigs(const RunView& a, const RunView& b);
 
 // Whether the configuration only says where an import came from.

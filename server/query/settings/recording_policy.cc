@@ -16,8 +16,8 @@ namespace {
 constexpr std::string_view kRecordingPrefix = "recording.";
 constexpr char kAgentSteps[] = "recording.agent_steps";  // of init(): of all tensors
 // Of the overhead budget, not of a watch.
-constexpr std::array<std::string_view, 3> kOfBudget = {"recording.overhead", "recording.overhead_measured",
-                                                       "recording.full_steps"};
+constexpr std::array<std::string_view, 3> kOfBudget = {
+    "recording.overhead", "recording.overhead_measured", "recording.full_steps"};
 constexpr char kUnnamed = '+';  // in front of the number of a further watch without a name
 
 std::vector<std::string> SplitList(const std::string& text) {
@@ -73,8 +73,8 @@ class Patterns {
 
 // Batches and inspected tensors are recorded without a watch; all other kinds by one.
 bool IsOfWatch(Kind kind) {
-  return IsOfParameter(kind) || kind == Kind::kOutput || kind == Kind::kInput || kind == Kind::kGradOutput ||
-         kind == Kind::kGradInput || kind == Kind::kBuffer;
+  return IsOfParameter(kind) || kind == Kind::kOutput || kind == Kind::kInput ||
+         kind == Kind::kGradOutput || kind == Kind::kGradInput || kind == Kind::kBuffer;
 }
 
 }  // namespace
@@ -96,7 +96,8 @@ struct RecordingPolicy::Watch {
       const auto found = options.find(option);
       std::optional<StepSet> parsed;
       if (found == options.end()) return parsed;
-      if (auto steps_of = StepSet::Parse(found->second); steps_of.ok()) parsed = *std::move(steps_of);
+      if (auto steps_of = StepSet::Parse(found->second); steps_of.ok())
+        parsed = *std::move(steps_of);
       return parsed;
     };
     include = patterns("include");
@@ -110,7 +111,9 @@ struct RecordingPolicy::Watch {
     const auto found = options.find(option);
     return found != options.end() && found->second == value;
   }
-  std::string Text(const char* option) const { return std::string(option) + "=" + options.at(option); }
+  std::string Text(const char* option) const {
+    return std::string(option) + "=" + options.at(option);
+  }
 
   std::optional<Reason> WhyNot(const TensorDef& def, std::uint64_t step) const {
     const TensorKey& key = def.key;
@@ -132,8 +135,10 @@ struct RecordingPolicy::Watch {
     if (!IsOfParameter(key.kind)) return std::nullopt;
     if (Is("optimizer", "false")) return Reason{.text = "no optimizer"};
     if (key.kind == Kind::kOptimizerState && key.output_path == "update") {
-      if (options.contains("kinds") && !options.contains("updates")) return Reason{.text = "no updates"};
-      if (updates && !updates->Contains(step)) return Reason{.text = Text("updates"), .of_the_step = true};
+      if (options.contains("kinds") && !options.contains("updates"))
+        return Reason{.text = "no updates"};
+      if (updates && !updates->Contains(step))
+        return Reason{.text = Text("updates"), .of_the_step = true};
     }
     if (parameter_steps && !parameter_steps->Contains(step))
       return Reason{.text = Text("parameter_steps"), .of_the_step = true};
@@ -150,7 +155,8 @@ RecordingPolicy::RecordingPolicy(const Config& config) : full_(RecordedInFull::O
   }
   for (auto at = config.lower_bound(std::string(kRecordingPrefix));
        at != config.end() && at->first.starts_with(kRecordingPrefix); ++at) {
-    if (at->second.empty() || at->first == kAgentSteps) continue;  // empty: withdrawn by a later watch
+    if (at->second.empty() || at->first == kAgentSteps)
+      continue;  // empty: withdrawn by a later watch
     if (std::find(kOfBudget.begin(), kOfBudget.end(), at->first) != kOfBudget.end()) continue;
     const std::string rest = at->first.substr(kRecordingPrefix.size());
     const std::size_t dot = rest.rfind('.');
@@ -165,7 +171,8 @@ RecordingPolicy::~RecordingPolicy() = default;
 RecordingPolicy::RecordingPolicy(RecordingPolicy&&) noexcept = default;
 RecordingPolicy& RecordingPolicy::operator=(RecordingPolicy&&) noexcept = default;
 
-std::vector<const RecordingPolicy::Watch*> RecordingPolicy::WatchesOf(const std::string& name) const {
+std::vector<const RecordingPolicy::Watch*> RecordingPolicy::WatchesOf(
+    const std::string& name) const {
   std::vector<const Watch*> unnamed;
   for (const auto& [key, watch] : watches_) {
     if (key.empty() || key[0] == kUnnamed) {
@@ -189,7 +196,8 @@ std::optional<RecordingPolicy::Reason> RecordingPolicy::WhyNot(const TensorDef& 
     if (auto why = watch->WhyNot(def, step)) return why;
     steps_asked = steps_asked || watch->steps.has_value();
   }
-  if (in_full || steps_asked) return std::nullopt;  // the steps of a watch are recorded whatever the budget
+  if (in_full || steps_asked)
+    return std::nullopt;  // the steps of a watch are recorded whatever the budget
   return Reason{.text = {}, .of_the_step = true};
 }
 

@@ -28,8 +28,9 @@ class RecordingPolicy {
     std::string text;          // "include=blocks.*"; empty: an overhead budget
     bool of_the_step = false;  // it may be recorded in other steps
   };
-  // Why a tensor was not recorded in a step; absent: it would have been, or nothing is known of the policy.
-  // If several watches without a name may have recorded it, one that leaves it out is enough.
+  // Why a tensor was not recorded in a step; absent: it would have been, or nothing is known of the
+  // policy. If several watches without a name may have recorded it, one that leaves it out is
+  // enough.
   std::optional<Reason> WhyNot(const TensorDef& def, std::uint64_t step) const;
 
   // Whether an overhead budget lets the step be recorded in full; true without one.

@@ -18,11 +18,12 @@ constexpr std::array<std::string_view, 3> kScheduled = {"lr", "momentum", "betas
 
 bool IsScheduled(std::string_view key) {
   const auto parsed = ParseOptimizerKey(key);
-  return parsed && std::find(kScheduled.begin(), kScheduled.end(), parsed->second) != kScheduled.end();
+  return parsed &&
+         std::find(kScheduled.begin(), kScheduled.end(), parsed->second) != kScheduled.end();
 }
 
-std::optional<std::pair<const RankMeta*, const RankMeta*>> NewestThatBeginTogether(const Launch& a,
-                                                                                   const Launch& b) {
+std::optional<std::pair<const RankMeta*, const RankMeta*>> NewestThatBeginTogether(
+    const Launch& a, const Launch& b) {
   for (std::size_t i = a.attempt + 1; i-- > 0;) {
     for (std::size_t j = b.attempt + 1; j-- > 0;) {
       const Launch of_a{.view = a.view, .attempt = i, .rank = a.rank};
@@ -52,10 +53,12 @@ const RankMeta* Launch::Meta() const {
 
 bool BeginTogether(const Launch& a, const Launch& b) {
   const RankMeta *of_a = a.Meta(), *of_b = b.Meta();
-  return of_a != nullptr && of_b != nullptr && of_a->first_step && of_a->first_step == of_b->first_step;
+  return of_a != nullptr && of_b != nullptr && of_a->first_step &&
+         of_a->first_step == of_b->first_step;
 }
 
-std::vector<std::string> AlignScheduled(const Launch& a, const Launch& b, Config& of_a, Config& of_b) {
+std::vector<std::string> AlignScheduled(const Launch& a, const Launch& b, Config& of_a,
+                                        Config& of_b) {
   std::vector<std::string> left_out;
   if (BeginTogether(a, b)) return left_out;
   const auto together = NewestThatBeginTogether(a, b);

@@ -1,5 +1,5 @@
-// Settings of optimizers that a schedule changes from step to step. A configuration has their values in the
-// first update of a launch.
+// Settings of optimizers that a schedule changes from step to step. A configuration has their
+// values in the first update of a launch.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_SCHEDULED_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_SCHEDULED_H_
 
@@ -25,9 +25,9 @@ struct Launch {
 // Whether the launches begin at the same step; false if one of these steps is unknown.
 bool BeginTogether(const Launch& a, const Launch& b);
 
-// Learning rate, momentum and betas that differ between launches which begin at different steps are taken
-// from the newest launches up to these that begin at the same step. Without any, they are left out. Returns
-// the keys that were left out, ascending. Cost: a pass over both configurations.
+// Learning rate, momentum and betas that differ between launches which begin at different steps are
+// taken from the newest launches up to these that begin at the same step. Without any, they are
+// left out. Returns the keys that were left out, ascending. Cost: a pass over both configurations.
 std::vector<std::string> AlignScheduled(const Launch& a, const Launch& b,
                                         std::map<std::string, std::string>& of_a,
                                         std::map<std::string, std::string>& of_b);

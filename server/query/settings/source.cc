@@ -25,7 +25,8 @@ std::string ToolOf(const RunView& view) {
 std::string_view SourceOf(const RunView& view) {
   if (!ToolOf(view).empty()) return "import";
   const SessionInfo* const info = NewestOf(view);
-  const bool golden = info != nullptr && info->host == kGoldenHost && info->launch.starts_with(kGoldenLaunch);
+  const bool golden =
+      info != nullptr && info->host == kGoldenHost && info->launch.starts_with(kGoldenLaunch);
   return golden ? "golden" : "agent";
 }
 

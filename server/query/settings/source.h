@@ -12,8 +12,8 @@ namespace statcollect::query {
 // Whose dump the run was imported from; empty if an agent recorded it.
 std::string ToolOf(const RunView& view);
 
-// "agent": its training can be launched again; "import": a dump of another tool, as is a golden of such a run; "golden":
-// loaded from a file.
+// "agent": its training can be launched again; "import": a dump of another tool, as is a golden of
+// such a run; "golden": loaded from a file.
 std::string_view SourceOf(const RunView& view);
 
 }  // namespace statcollect::query

@@ -46,7 +46,8 @@ void AddExcess(const Explained& one, const Jump& jump, std::vector<std::string>&
     reasons.push_back(Count(jump.sisters, "module of its kind stays", "modules of its kind stay") +
                       " at about " + Times(jump.usual));
   if (jump.past > 0)
-    reasons.push_back("in earlier steps, it was at most " + Times(jump.usual) + " what was expected");
+    reasons.push_back("in earlier steps, it was at most " + Times(jump.usual) +
+                      " what was expected");
 }
 
 }  // namespace
@@ -64,7 +65,8 @@ Confidence ConfidenceIn(const Explained& one, const Jump& jump, bool quiet) {
     const bool seen = jump.of_outer ? jump.stands_out : jump.ratio > setting::kSeen;
     return quiet || seen ? Confidence::kCertain : Confidence::kLikely;
   }
-  if (jump.kind == JumpKind::kUnchanged && jump.excess > guessed::kCertain) return Confidence::kCertain;
+  if (jump.kind == JumpKind::kUnchanged && jump.excess > guessed::kCertain)
+    return Confidence::kCertain;
   return jump.excess > guessed::kLikely || quiet ? Confidence::kLikely : Confidence::kPossible;
 }
 
@@ -73,10 +75,11 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
   std::vector<std::string> reasons;
   switch (jump.kind) {
     case JumpKind::kInput:
-      reasons.push_back(quiet || one.stage == Stage::kWeights
-                            ? std::string(kOfInput)
-                            : "neither rounding nor the weights before it explain that it differs by " +
-                                  ShortNumber(one.observed));
+      reasons.push_back(
+          quiet || one.stage == Stage::kWeights
+              ? std::string(kOfInput)
+              : "neither rounding nor the weights before it explain that it differs by " +
+                    ShortNumber(one.observed));
       break;
     case JumpKind::kSetting:
       reasons.push_back(one.stage == Stage::kOptimizer
@@ -91,12 +94,13 @@ std::vector<std::string> Reasons(std::span<const Explained> step, const Jump& ju
       break;
     case JumpKind::kUnchanged:
       if (jump.sisters > 0)
-        reasons.push_back(
-            Count(jump.sisters, "module of its kind and shape gives", "modules of its kind and shape give") +
-            " equal bits, so it is not a kernel that rounds differently");
+        reasons.push_back(Count(jump.sisters, "module of its kind and shape gives",
+                                "modules of its kind and shape give") +
+                          " equal bits, so it is not a kernel that rounds differently");
       if (jump.past > 0)
         reasons.push_back(
-            "it gave equal bits in the steps before, so it is not a kernel that rounds differently");
+            "it gave equal bits in the steps before, so it is not a kernel that rounds "
+            "differently");
       break;
     case JumpKind::kMeasured:
     case JumpKind::kExcess:

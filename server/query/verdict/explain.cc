@@ -15,16 +15,16 @@
 namespace statcollect::query {
 namespace {
 
-// Standard deviation of log(estimate), with k sums over groups of 16 elements. `sketches`: how many sketches
-// enter. Without a sketch in both, extremes and moments tell less than one sum does.
+// Standard deviation of log(estimate), with k sums over groups of 16 elements. `sketches`: how many
+// sketches enter. Without a sketch in both, extremes and moments tell less than one sum does.
 double SpreadOf(const TensorPair& pair, double sketches = 1) {
   const double groups = std::ceil(Numel(pair) / 16);
   const std::size_t sums = std::min(pair.a.sketch.size(), pair.b.sketch.size());
   return std::sqrt(0.5 * (1 / std::max<double>(1, static_cast<double>(sums)) + sketches / groups));
 }
 
-// A value is rounded to another neighbour in a share of its elements that grows with the difference before
-// rounding: sqrt(unit * difference), at most the unit itself.
+// A value is rounded to another neighbour in a share of its elements that grows with the difference
+// before rounding: sqrt(unit * difference), at most the unit itself.
 double Quantised(double difference, double unit) {
   if (!(difference > 0) || difference >= unit) return difference;
   return std::max(difference, std::min(std::sqrt(unit * difference), unit));
@@ -128,7 +128,8 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   const TensorKey& key = pair.a.def->key;
   Pass& pass = passes_[{key.micro_batch, key.mode}];
   const bool is_buffer = key.kind == Kind::kBuffer;
-  const std::string_view module = key.name == root_ ? std::string_view() : std::string_view(key.name);
+  const std::string_view module =
+      key.name == root_ ? std::string_view() : std::string_view(key.name);
   const std::string_view owner = is_buffer ? ParentOf(module) : module;
   Level inputs = OfInputs(pass, owner);
   inputs.Add(batch_);
@@ -137,7 +138,8 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   double level = std::hypot(inputs.distance, of_parameters);
   const double distance = Capped(pair.distance);
   if (is_buffer) {
-    // Running statistics follow the module's input and what they were; not judged by the module's output.
+    // Running statistics follow the module's input and what they were; not judged by the module's
+    // output.
     State& before = states_[{key.name, {}}];
     const double size = means_.SizeOf(pair);
     if (size > Norm(pair)) to.observed *= Norm(pair) / size;
@@ -157,17 +159,19 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   of_terms = std::max(of_terms, std::hypot(inputs.inherited, std::min(of_matrices, of_parameters)));
   if (fragile) to.spread += guessed::kFragileSpread;
   // A matrix may have changed beside the bias, and its effect is hidden behind the bias's.
-  const double inherited = fragile ? std::min(distance, OfParameters(OfMatrices(module))) : distance;
+  const double inherited =
+      fragile ? std::min(distance, OfParameters(OfMatrices(module))) : distance;
   if (key.mode == Mode::kTrain) {
     largest_forward_ = std::max(largest_forward_, inherited);
     coarsest_forward_ = std::max(coarsest_forward_, to.unit);
   }
-  NoteOutput(pass, module, {.module = module, .distance = distance, .unit = to.unit, .inherited = inherited});
+  NoteOutput(pass, module,
+             {.module = module, .distance = distance, .unit = to.unit, .inherited = inherited});
   return Quantised(level, inputs.unit);
 }
 
-// The largest difference of what the module may have been given: what ran last before it in each module
-// around it, and what ran inside of it. A noise-driven bias counts for its successor only.
+// The largest difference of what the module may have been given: what ran last before it in each
+// module around it, and what ran inside of it. A noise-driven bias counts for its successor only.
 Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) const {
   Level level;
   const auto add = [&](std::string_view scope, std::string_view but, std::size_t most) {
@@ -186,7 +190,8 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
   add(module, {}, ~std::size_t{0});
   for (std::string_view at = module; !at.empty(); at = ParentOf(at)) {
     add(ParentOf(at), at, guessed::kSiblings);
-    // Embeddings of positions and the like, which the module around adds before its first parts run.
+    // Embeddings of positions and the like, which the module around adds before its first parts
+    // run.
     const auto siblings = pass.scopes.find(ParentOf(at));
     if (siblings == pass.scopes.end() || siblings->second.children().size() <= guessed::kSiblings)
       level.Add(OfAll(ParentOf(at)));
@@ -197,16 +202,16 @@ Explainer::Level Explainer::OfInputs(const Pass& pass, std::string_view module) 
 // --- parameters as inputs
 
 double Explainer::OfParameters(double distance) const {
-  // What an SGD makes of a gradient whose element has moved lies along the inputs of one sample, and so does more to
-  // outputs than rounding, which has no direction.
-  const double factor = !normalised_.empty()
-                            ? guessed::kSparseParameters
-                            : std::clamp(distance / guessed::kRounded, 1.0, guessed::kSparseParameters);
+  // What an SGD makes of a gradient whose element has moved lies along the inputs of one sample,
+  // and so does more to outputs than rounding, which has no direction.
+  const double factor = !normalised_.empty() ? guessed::kSparseParameters
+                                             : std::clamp(distance / guessed::kRounded, 1.0,
+                                                          guessed::kSparseParameters);
   return Capped(factor * distance);
 }
 
-// A difference in a matrix or a scale reaches the output in proportion; one in a bias by as much as the bias
-// is of the output.
+// A difference in a matrix or a scale reaches the output in proportion; one in a bias by as much as
+// the bias is of the output.
 double Explainer::OfOwnParameters(std::string_view module, const TensorPair& pair) const {
   const auto names = parameters_of_.find(module);
   if (names == parameters_of_.end()) return 0;
@@ -218,7 +223,8 @@ double Explainer::OfOwnParameters(std::string_view module, const TensorPair& pai
     const double rows =
         std::max(1.0, Numel(pair) / std::max<double>(1, static_cast<double>(parameter.numel)));
     const bool added = name.ends_with("bias") && norm > 0;
-    level = std::max(level, added ? parameter.difference * std::sqrt(rows) / norm : parameter.distance);
+    level =
+        std::max(level, added ? parameter.difference * std::sqrt(rows) / norm : parameter.distance);
   }
   return OfParameters(level);
 }
@@ -228,18 +234,21 @@ double Explainer::OfAll(std::string_view module) const {
   const auto names = parameters_of_.find(module);
   if (names == parameters_of_.end()) return 0;
   double level = 0;
-  for (const std::string_view name : names->second) level = std::max(level, parameters_.at(name).distance);
+  for (const std::string_view name : names->second)
+    level = std::max(level, parameters_.at(name).distance);
   return level;
 }
 
-// The largest distance of any weights: what a batch may differ by that was computed with them, as in a rollout.
+// The largest distance of any weights: what a batch may differ by that was computed with them, as
+// in a rollout.
 double Explainer::OfTrained() const {
   double level = 0;
   for (const auto& [name, parameter] : parameters_) level = std::max(level, parameter.distance);
   return OfParameters(level);
 }
 
-// The largest distance of a module's parameters except biases, which do not enter gradients of activations.
+// The largest distance of a module's parameters except biases, which do not enter gradients of
+// activations.
 double Explainer::OfMatrices(std::string_view module) const {
   const auto names = parameters_of_.find(module);
   if (names == parameters_of_.end()) return 0;
@@ -295,12 +304,13 @@ double Explainer::Flipped(const TensorPair& pair) const {
   return Numel(pair) * Capped(std::max(ValueOr0(outputs_, name), ValueOr0(inputs_level_, name)));
 }
 
-// Behind a ReLU, a maximum or a mask, an element whose input rounds to the other side of zero is there or
-// not. Behind a LeakyReLU it is there with another slope, and no zeros tell of it.
+// Behind a ReLU, a maximum or a mask, an element whose input rounds to the other side of zero is
+// there or not. Behind a LeakyReLU it is there with another slope, and no zeros tell of it.
 double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
   const TensorStats& stats = *pair.a.stats;
   const double flipped = Flipped(pair), norm = Norm(pair);
-  const bool masked = behind_kink || static_cast<double>(stats.zero) > guessed::kMasked * Numel(pair);
+  const bool masked =
+      behind_kink || static_cast<double>(stats.zero) > guessed::kMasked * Numel(pair);
   if (!masked || !(flipped > guessed::kFlippedElements) || !(norm > 0)) return 0;
   // As many zeros in both, and what differs is everywhere: the zeros are padding.
   const bool padding = !behind_kink && flipped < guessed::kFlipsInFewSums &&
@@ -310,7 +320,8 @@ double Explainer::OfMask(const TensorPair& pair, bool behind_kink) const {
   return guessed::kFlips * largest / norm * std::sqrt(std::max(1.0, flipped));
 }
 
-// What a kernel rounds by: long sums of its own, in f32 where values are coarser, and other algorithms of a convolution.
+// What a kernel rounds by: long sums of its own, in f32 where values are coarser, and other
+// algorithms of a convolution.
 double Explainer::OfKernel(const TensorPair& pair, double unit) const {
   const double accumulator = std::min(unit, UnitRoundoff(DType::kF32));
   const double sum = guessed::kLongSum * std::sqrt(lengths_.Of(pair)) * accumulator;
@@ -320,21 +331,22 @@ double Explainer::OfKernel(const TensorPair& pair, double unit) const {
 
 // --- gradients of parameters, the optimizer
 
-// What any gradient of a parameter may inherit. Where no gradients of outputs were compared, they are as different
-// as the outputs and matrices are that they are computed from.
+// What any gradient of a parameter may inherit. Where no gradients of outputs were compared, they
+// are as different as the outputs and matrices are that they are computed from.
 Explainer::Level Explainer::OfBackward() const {
   Level level{.distance = std::max(largest_backward_, batch_), .unit = coarsest_backward_};
   if (!backward_.empty()) return level;
   level.Add(largest_forward_);
   level.unit = coarsest_forward_;
   double matrices = 0;
-  for (const auto& [module, names] : parameters_of_) matrices = std::max(matrices, OfMatrices(module));
+  for (const auto& [module, names] : parameters_of_)
+    matrices = std::max(matrices, OfMatrices(module));
   level.Add(OfParameters(matrices));
   return level;
 }
 
-// A bias's or a scale's gradient is a sum of the gradients of the output. Where those cancel, the result's
-// own norm says nothing: it is judged against the sum of the terms.
+// A bias's or a scale's gradient is a sum of the gradients of the output. Where those cancel, the
+// result's own norm says nothing: it is judged against the sum of the terms.
 double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   const TensorKey& key = pair.a.def->key;
   const std::string_view module = ParentOf(key.name);
@@ -354,8 +366,8 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
       to.observed = pair.distance * norm / scale;
     }
   }
-  to.rounding =
-      std::max(guessed::kLossRoundoffs * to.unit, OfKernel(pair, UnitRoundoff(pair.a.layout->dtype)));
+  to.rounding = std::max(guessed::kLossRoundoffs * to.unit,
+                         OfKernel(pair, UnitRoundoff(pair.a.layout->dtype)));
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;

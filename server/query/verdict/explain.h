@@ -1,5 +1,5 @@
-// Computes how much of a difference is explained by its inputs and by rounding. docs/verdict-model.md derives the
-// model.
+// Computes how much of a difference is explained by its inputs and by rounding.
+// docs/verdict-model.md derives the model.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_EXPLAIN_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_EXPLAIN_H_
 
@@ -37,7 +37,8 @@ struct Explained {
   bool cancelled = false;  // a sum far smaller than its terms; distances are relative to the terms
   bool fresh = false;      // none of its inputs differs
   bool of_loss = false;    // the first gradient: what the loss computes is not recorded
-  bool fragile = false;    // its module's bias is noise-driven: outputs may differ a lot from one to the next
+  bool fragile =
+      false;  // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
 // What the recorded settings tell of how both runs compute.
@@ -46,15 +47,16 @@ struct RecordedMethods {
   bool orthogonal_updates = false;  // UpdatesAreOrthogonal()
 };
 
-// Explains the tensors of one rank, step by step. Remembers the weights and the optimizer's state from step
-// to step, so steps must ascend; after a gap, differences of parameters are explained less strictly. Not
-// thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a parameter.
+// Explains the tensors of one rank, step by step. Remembers the weights and the optimizer's state
+// from step to step, so steps must ascend; after a gap, differences of parameters are explained
+// less strictly. Not thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a
+// parameter.
 class Explainer {
  public:
   explicit Explainer(const RecordedMethods& methods = {}) : methods_(methods) {}
 
-  // `pairs`: all pairs of the step, in A's order of execution. The result has one entry for each, in that
-  // order, and points into `pairs`. Their names must outlive the explainer.
+  // `pairs`: all pairs of the step, in A's order of execution. The result has one entry for each,
+  // in that order, and points into `pairs`. Their names must outlive the explainer.
   std::vector<Explained> Step(std::span<const TensorPair> pairs);
   // Parameters whose gradient was zero except for rounding in some step so far.
   const std::unordered_set<std::string_view>& noise_driven() const { return noise_driven_; }
@@ -80,10 +82,12 @@ class Explainer {
   struct Child {
     std::string_view module;
     double distance = 0, unit = 0;
-    double inherited = 0;  // by all but its direct successor: without what only a noise-driven bias has added
-    double most = 0;       // largest `inherited` inside the module; a list of modules has no output itself
-    bool own = false;      // its own output
-    bool kink = false;     // HasKink() of its class
+    double inherited =
+        0;  // by all but its direct successor: without what only a noise-driven bias has added
+    double most =
+        0;  // largest `inherited` inside the module; a list of modules has no output itself
+    bool own = false;   // its own output
+    bool kink = false;  // HasKink() of its class
     std::uint64_t numel = 0;
   };
   // The largest distance among inputs, and their coarsest roundoff.
@@ -146,9 +150,10 @@ class Explainer {
   RunningMeans means_;
   std::unordered_map<std::string_view, Parameter> parameters_;
   std::unordered_map<std::string_view, std::vector<std::string_view>> parameters_of_;  // by module
-  std::map<std::pair<std::string_view, std::string_view>, State> states_;              // by name and path
-  std::unordered_set<std::string_view> fragile_;                                       // modules
-  std::unordered_set<std::string_view> normalised_;    // parameters whose update is divided by its own size
+  std::map<std::pair<std::string_view, std::string_view>, State> states_;  // by name and path
+  std::unordered_set<std::string_view> fragile_;                           // modules
+  std::unordered_set<std::string_view>
+      normalised_;  // parameters whose update is divided by its own size
   std::unordered_set<std::string_view> noise_driven_;  // parameters
   // The current step.
   std::string_view root_;  // the outermost module's name
@@ -158,9 +163,11 @@ class Explainer {
   std::unordered_map<std::string_view, double>
       of_terms_;  // of modules: that their parameters' gradients inherit
   std::unordered_map<std::string_view, Gradient> grad_outputs_;
-  std::map<std::uint32_t, std::vector<Child>> backward_;  // by micro-batch, in the order of execution
+  std::map<std::uint32_t, std::vector<Child>>
+      backward_;  // by micro-batch, in the order of execution
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
-  double updated_ = 0;  // distance of updated weights: a loss logged after the updates may depend on them
+  double updated_ =
+      0;  // distance of updated weights: a loss logged after the updates may depend on them
   double last_forward_ = 0;
   double largest_forward_ = 0, coarsest_forward_ = 0;  // of outputs in training, as inherited
   double largest_backward_ = 0, coarsest_backward_ = 0;

@@ -32,13 +32,14 @@ std::vector<double> Without(const std::vector<double>& sorted, double entry) {
 bool Differs(const Explained& one) { return one.pair->distance > 0; }
 bool IsTensor(const Explained& one) { return one.pair->loss == nullptr; }
 
-// An input that differs no more than rounding and the weights do, which it may have been computed with. A factor is
-// not rounding.
+// An input that differs no more than rounding and the weights do, which it may have been computed
+// with. A factor is not rounding.
 bool IsRounded(const Explained& one) {
   const TensorPair& pair = *one.pair;
   if (one.stage == Stage::kWeights) return pair.distance <= kInputRoundoffs * one.unit;
   // Batches that were put together from pieces: their statistics were added in another order.
-  const bool pieces = !pair.a.layout->Trusts(Statistic::kHash) || !pair.b.layout->Trusts(Statistic::kHash);
+  const bool pieces =
+      !pair.a.layout->Trusts(Statistic::kHash) || !pair.b.layout->Trusts(Statistic::kHash);
   if (pieces && pair.distance <= kInputRoundoffs * one.unit) return true;
   const bool real = IsFloat(pair.a.layout->dtype) && IsFloat(pair.b.layout->dtype);
   return real && pair.distance <= kInputRoundoffs * one.expected && !IsFactor(pair);
@@ -80,29 +81,33 @@ JumpFinder::Groups JumpFinder::GroupSisters(std::span<const Explained> step) {
   return groups;
 }
 
-// The first difference of all. A kernel that rounds differently does so in every module it computes and in
-// every step: where it gave equal bits for sisters of the same shape, or for this tensor before, it is not
-// the kernel.
+// The first difference of all. A kernel that rounds differently does so in every module it computes
+// and in every step: where it gave equal bits for sisters of the same shape, or for this tensor
+// before, it is not the kernel.
 std::optional<Jump> JumpFinder::JudgeFirst(const Explained& one, const Groups& groups) {
-  if (one.stage == Stage::kOptimizer || !IsTensor(one) || one.pair->a.stats->numel < guessed::kManyElements)
+  if (one.stage == Stage::kOptimizer || !IsTensor(one) ||
+      one.pair->a.stats->numel < guessed::kManyElements)
     return std::nullopt;
   if (!one.fresh) return std::nullopt;  // its weights may differ without a record of it
   const Layout& layout = *one.pair->a.layout;
   const std::vector<const Layout*>& identical = groups.at(SistersOf(*one.pair->a.def)).identical;
-  const auto same =
-      static_cast<std::size_t>(std::count_if(identical.begin(), identical.end(), [&](const Layout* l) {
-        return l->shape == layout.shape && l->dtype == layout.dtype;
-      }));
+  const auto same = static_cast<std::size_t>(std::count_if(
+      identical.begin(), identical.end(),
+      [&](const Layout* l) { return l->shape == layout.shape && l->dtype == layout.dtype; }));
   const std::size_t past = static_cast<std::size_t>(identical_steps_);
   if (same + past == 0) return std::nullopt;
   const double excess = std::log(one.observed / (kKernelRoundoffs * Unit(*one.pair)));
   if (!(excess > 0)) return std::nullopt;
-  return Jump{
-      .kind = JumpKind::kUnchanged, .ratio = RatioOf(one), .excess = excess, .sisters = same, .past = past};
+  return Jump{.kind = JumpKind::kUnchanged,
+              .ratio = RatioOf(one),
+              .excess = excess,
+              .sisters = same,
+              .past = past};
 }
 
-// A difference of the weights is the same for all samples, so a sum over a batch adds it up where the values
-// themselves average out: up to sqrt(n) times more differs than in the terms. It does so in many gradients.
+// A difference of the weights is the same for all samples, so a sum over a batch adds it up where
+// the values themselves average out: up to sqrt(n) times more differs than in the terms. It does so
+// in many gradients.
 JumpFinder::Gradients JumpFinder::GroupGradients(std::span<const Explained> step) {
   Gradients gradients;
   for (const Explained& one : step) {
@@ -119,7 +124,8 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
   const double ratio = RatioOf(one);
   if (!Differs(one) || !(ratio > guessed::kNothing)) return std::nullopt;
   Jump jump{.ratio = ratio};
-  double threshold = one.stage == Stage::kGrad ? guessed::kUnsupportedGradient : guessed::kUnsupported;
+  double threshold =
+      one.stage == Stage::kGrad ? guessed::kUnsupportedGradient : guessed::kUnsupported;
   if (IsTensor(one)) {
     const TensorKey& key = one.pair->a.def->key;
     const Group& group = groups.at(SistersOf(*one.pair->a.def));
@@ -131,7 +137,8 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
                                                            : guessed::kSistersExplain;
       jump.usual = std::max(0.0, std::min(Quantile(sisters, guessed::kSistersQuantile), most));
     }
-    const auto past = past_.find({key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode});
+    const auto past =
+        past_.find({key.name, key.kind, key.output_path, key.micro_batch, key.call, key.mode});
     if (past != past_.end() && past->second.size() >= guessed::kPastNeeded) {
       jump.past = past->second.size();
       const double highest = *std::max_element(past->second.begin(), past->second.end());
@@ -145,12 +152,13 @@ std::optional<Jump> JumpFinder::Judge(const Explained& one, const Groups& groups
     if (one.stage == Stage::kGrad && !one.fresh && !one.cancelled && alike != gradients.end()) {
       const std::vector<double> others = Without(alike->second, ratio);
       if (others.size() >= guessed::kSupport)
-        jump.usual = std::max(
-            jump.usual, std::min(Quantile(others, guessed::kSistersQuantile), guessed::kSistersExplain));
+        jump.usual = std::max(jump.usual, std::min(Quantile(others, guessed::kSistersQuantile),
+                                                   guessed::kSistersExplain));
     }
   }
   // Nothing shows how much a loss enlarges differences until it did so in earlier steps.
-  if (one.fresh || (one.of_loss && jump.past == 0)) threshold = std::max(threshold, guessed::kFresh);
+  if (one.fresh || (one.of_loss && jump.past == 0))
+    threshold = std::max(threshold, guessed::kFresh);
   threshold += guessed::kSpreadWeight * std::max(0.0, one.spread - guessed::kUsualSpread);
   jump.excess = ratio - jump.usual - threshold;
   return jump.excess > 0 ? std::optional(jump) : std::nullopt;

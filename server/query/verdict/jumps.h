@@ -24,7 +24,8 @@ namespace statcollect::query {
 enum class JumpKind : std::uint8_t {
   kExcess,     // larger than its inputs and rounding explain
   kInput,      // loaded weights or a batch: nothing recorded precedes them
-  kUnchanged,  // nothing before it differs, and the same kernel on equal inputs gave equal bits elsewhere
+  kUnchanged,  // nothing before it differs, and the same kernel on equal inputs gave equal bits
+               // elsewhere
   kSetting,    // a recorded setting of the optimizer or of a module differs
   kMeasured,   // larger than the noise of the run's twins explains
 };
@@ -33,27 +34,29 @@ enum class JumpKind : std::uint8_t {
 struct Jump {
   std::size_t index = 0;  // of the Explained
   JumpKind kind = JumpKind::kExcess;
-  double ratio = 0;                      // log(observed / expected)
-  double usual = 0;                      // the ratio usual for similar tensors and its own earlier steps
-  double excess = 0;                     // above `usual` plus the threshold; > 0
-  std::size_t sisters = 0, past = 0;     // numbers of similar tensors and earlier steps compared with
-  bool of_outer = false;                 // kSetting: the setting belongs to an enclosing module
-  bool stands_out = false;               // kSetting: the tensor would be a jump without the setting
+  double ratio = 0;   // log(observed / expected)
+  double usual = 0;   // the ratio usual for similar tensors and its own earlier steps
+  double excess = 0;  // above `usual` plus the threshold; > 0
+  std::size_t sisters = 0, past = 0;  // numbers of similar tensors and earlier steps compared with
+  bool of_outer = false;              // kSetting: the setting belongs to an enclosing module
+  bool stands_out = false;            // kSetting: the tensor would be a jump without the setting
   std::optional<Confidence> confidence;  // set if it was measured from twins
 };
 
-// Finds the jumps of one rank. Steps must ascend; remembers the ratios of earlier steps. Not thread-safe.
+// Finds the jumps of one rank. Steps must ascend; remembers the ratios of earlier steps. Not
+// thread-safe.
 class JumpFinder {
  public:
-  // `identical_steps`: number of steps before the first one passed in, all of whose records are equal bit for
-  // bit.
+  // `identical_steps`: number of steps before the first one passed in, all of whose records are
+  // equal bit for bit.
   explicit JumpFinder(std::uint64_t identical_steps) : identical_steps_(identical_steps) {}
 
   // In A's order of execution.
   std::vector<Jump> Find(std::span<const Explained> step);
 
  private:
-  using Identity = std::tuple<std::string_view, Kind, std::string_view, std::uint32_t, std::uint32_t, Mode>;
+  using Identity =
+      std::tuple<std::string_view, Kind, std::string_view, std::uint32_t, std::uint32_t, Mode>;
   using Sisterhood = std::tuple<Kind, std::string_view, std::string_view, Mode, std::string_view>;
   struct Group {
     std::vector<double> fresh, inherited;  // ratios, sorted
@@ -80,8 +83,8 @@ class JumpFinder {
 // log(observed / expected); -infinity if they are equal, infinity if they cannot be measured.
 double RatioOf(const Explained& one);
 
-// The jump that is the root: the first one, but of gradients the one that has changed the others by clipping. `jumps`:
-// not empty, in order of execution.
+// The jump that is the root: the first one, but of gradients the one that has changed the others by
+// clipping. `jumps`: not empty, in order of execution.
 std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps);
 
 }  // namespace statcollect::query

@@ -31,9 +31,11 @@ OtherConvolutions ConvolutionsThatMayDiffer(const Config& a, const Config& b) {
   };
   if (measures(a) || measures(b) || std::any_of(kEverywhere.begin(), kEverywhere.end(), differs))
     return OtherConvolutions::kAll;
-  // Without oneDNN, PyTorch computes the outputs of 16 samples and more by NNPACK, if the memory format
-  // allows it, and never gradients.
-  const auto without = [&](const Config& config) { return value(config, "torch.mkldnn.enabled") == "false"; };
+  // Without oneDNN, PyTorch computes the outputs of 16 samples and more by NNPACK, if the memory
+  // format allows it, and never gradients.
+  const auto without = [&](const Config& config) {
+    return value(config, "torch.mkldnn.enabled") == "false";
+  };
   return without(a) || without(b) ? OtherConvolutions::kForward : OtherConvolutions::kNone;
 }
 

@@ -13,8 +13,8 @@ namespace statcollect::query {
 // The passes of a convolution that two runs may compute with different algorithms.
 enum class OtherConvolutions : std::uint8_t { kNone, kForward, kAll };
 
-// From the runs' configurations: a different library or device, or an algorithm chosen by the batch size or
-// by benchmarking.
+// From the runs' configurations: a different library or device, or an algorithm chosen by the batch
+// size or by benchmarking.
 OtherConvolutions ConvolutionsThatMayDiffer(const Config& a, const Config& b);
 
 // Whether a Winograd algorithm exists for a filter of this shape: 3x3 and more.

@@ -10,7 +10,8 @@ namespace {
 std::optional<double> ScaleIn(std::span<const ScalarRecord> scalars) {
   std::optional<double> scale;
   for (const ScalarRecord& scalar : scalars) {
-    if (scalar.name == "loss_scale" && scalar.value > 0 && std::isfinite(scalar.value)) scale = scalar.value;
+    if (scalar.name == "loss_scale" && scalar.value > 0 && std::isfinite(scalar.value))
+      scale = scalar.value;
   }
   return scale;
 }
@@ -29,8 +30,8 @@ std::optional<double> LossScales::Ratio() const {
 
 std::string LossScales::Text(const std::string& run_a, const std::string& run_b) const {
   const auto [text_a, text_b] = cause::NumberTexts(a.value_or(1), b.value_or(1));
-  return "the loss scale at step " + std::to_string(step) + " is " + (a ? text_a : "not set") + " in " +
-         run_a + " and " + (b ? text_b : "not set") + " in " + run_b +
+  return "the loss scale at step " + std::to_string(step) + " is " + (a ? text_a : "not set") +
+         " in " + run_a + " and " + (b ? text_b : "not set") + " in " + run_b +
          "; gradients of outputs were divided by it before rounding was judged";
 }
 
@@ -41,8 +42,8 @@ void DivideGradients(double ratio, std::vector<TensorPair>& pairs, std::deque<Di
     if (kind != Kind::kGradOutput && kind != Kind::kGradInput) continue;
     Divided& divided =
         storage.emplace_back(Divided{*pair.b.stats, {pair.b.sketch.begin(), pair.b.sketch.end()}});
-    for (double* value : {&divided.stats.min, &divided.stats.max, &divided.stats.mean, &divided.stats.std,
-                          &divided.stats.l1, &divided.stats.l2})
+    for (double* value : {&divided.stats.min, &divided.stats.max, &divided.stats.mean,
+                          &divided.stats.std, &divided.stats.l1, &divided.stats.l2})
       *value /= ratio;
     for (double& sum : divided.sketch) sum /= ratio;
     pair.b.stats = &divided.stats;

@@ -1,5 +1,5 @@
-// The scale by which a run multiplied its losses (GradScaler). Gradients of outputs carry it, gradients of
-// weights are recorded without it.
+// The scale by which a run multiplied its losses (GradScaler). Gradients of outputs carry it,
+// gradients of weights are recorded without it.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_LOSS_SCALE_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_LOSS_SCALE_H_
 
@@ -20,7 +20,8 @@ struct LossScales {
   std::uint64_t step = 0;
   std::optional<double> a, b;
 
-  static LossScales Of(std::uint64_t step, std::span<const ScalarRecord> a, std::span<const ScalarRecord> b);
+  static LossScales Of(std::uint64_t step, std::span<const ScalarRecord> a,
+                       std::span<const ScalarRecord> b);
   // B's over A's; empty if they are the same.
   std::optional<double> Ratio() const;
   // One sentence.
@@ -33,7 +34,8 @@ struct Divided {
   std::vector<double> sketch;
 };
 
-// Divides B's gradients of outputs by `ratio` > 0 and measures them again. `storage` outlives the pairs.
+// Divides B's gradients of outputs by `ratio` > 0 and measures them again. `storage` outlives the
+// pairs.
 void DivideGradients(double ratio, std::vector<TensorPair>& pairs, std::deque<Divided>& storage);
 
 }  // namespace statcollect::query

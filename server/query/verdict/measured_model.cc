@@ -21,11 +21,14 @@ std::vector<std::optional<double>> LossesOf(std::span<const TensorPair> pairs,
   std::vector<std::optional<double>> losses(pairs.size());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     if (pairs[i].loss == nullptr) continue;
-    const auto own = std::find_if(of_a.begin(), of_a.end(),
-                                  [&](const ScalarRecord& scalar) { return &scalar.name == pairs[i].loss; });
-    const auto other = std::find_if(scalars.begin(), scalars.end(), [&](const ScalarRecord& scalar) {
-      return own != of_a.end() && scalar.name == own->name && scalar.micro_batch == own->micro_batch;
+    const auto own = std::find_if(of_a.begin(), of_a.end(), [&](const ScalarRecord& scalar) {
+      return &scalar.name == pairs[i].loss;
     });
+    const auto other =
+        std::find_if(scalars.begin(), scalars.end(), [&](const ScalarRecord& scalar) {
+          return own != of_a.end() && scalar.name == own->name &&
+                 scalar.micro_batch == own->micro_batch;
+        });
     if (other == scalars.end()) continue;
     losses[i] = other->value;
     scalars.erase(other);
@@ -37,11 +40,14 @@ std::vector<std::optional<double>> LossesOf(std::span<const TensorPair> pairs,
 
 MeasuredModel::MeasuredModel(const Twins& twins, std::uint32_t rank, OtherConvolutions convolutions,
                              Others others)
-    : twins_(twins), rank_(rank), others_(std::move(others)), rule_(NoiseOf(twins.all()), convolutions) {}
+    : twins_(twins),
+      rank_(rank),
+      others_(std::move(others)),
+      rule_(NoiseOf(twins.all()), convolutions) {}
 
-std::map<std::uint64_t, bool> MeasuredModel::StepsFor(const DiffPlan& plan,
-                                                      const std::set<std::uint64_t>& wanted,
-                                                      std::optional<std::uint64_t> last_step) const {
+std::map<std::uint64_t, bool> MeasuredModel::StepsFor(
+    const DiffPlan& plan, const std::set<std::uint64_t>& wanted,
+    std::optional<std::uint64_t> last_step) const {
   std::vector<std::uint64_t> shared;  // ascending
   for (const auto& [step, attempts] : plan.stored) {
     const auto of_twins = twins_.steps().find(step);
@@ -54,7 +60,8 @@ std::map<std::uint64_t, bool> MeasuredModel::StepsFor(const DiffPlan& plan,
   const auto first = std::lower_bound(shared.begin(), shared.end(), *wanted.begin());
   if (first != shared.begin()) add(*std::prev(first));
   std::size_t in_a_row = 0;
-  for (auto step = first; step != shared.end() && in_a_row < kStepsInARow; ++step, ++in_a_row) add(*step);
+  for (auto step = first; step != shared.end() && in_a_row < kStepsInARow; ++step, ++in_a_row)
+    add(*step);
   for (const std::uint64_t one : wanted) {
     const auto step = std::lower_bound(shared.begin(), shared.end(), one);
     if (step == shared.end() || *step != one) continue;
@@ -86,7 +93,8 @@ Result<RankTrail> MeasuredModel::Follow(std::uint64_t step, StepPairs& now) {
 Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& now) {
   std::vector<Twins::Step> twins;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto measured, Measure(step, now, twins));
-  const std::vector<const RankTrail*> others = others_ ? others_(step) : std::vector<const RankTrail*>();
+  const std::vector<const RankTrail*> others =
+      others_ ? others_(step) : std::vector<const RankTrail*>();
   MeasuredRule::Answer answer = rule_.Judge(measured, others);
   return Answer{.explained = std::move(answer.explained),
                 .jumps = std::move(answer.jumps),

@@ -24,10 +24,12 @@ class MeasuredModel final : public StepModel {
   MeasuredModel(const Twins& twins, std::uint32_t rank,
                 OtherConvolutions convolutions = OtherConvolutions::kNone, Others others = {});
 
-  // Which steps to read, and whether to judge them. The first steps show each tensor's own rounding, and the step before
-  // the first difference what it begins with; from there on every step counts, up to kStepsInARow, and later those of
-  // `wanted`, each with the step before it. All of them are steps of the plan and of all twins.
-  std::map<std::uint64_t, bool> StepsFor(const DiffPlan& plan, const std::set<std::uint64_t>& wanted,
+  // Which steps to read, and whether to judge them. The first steps show each tensor's own
+  // rounding, and the step before the first difference what it begins with; from there on every
+  // step counts, up to kStepsInARow, and later those of `wanted`, each with the step before it. All
+  // of them are steps of the plan and of all twins.
+  std::map<std::uint64_t, bool> StepsFor(const DiffPlan& plan,
+                                         const std::set<std::uint64_t>& wanted,
                                          std::optional<std::uint64_t> last_step) const;
   static constexpr std::size_t kStepsInARow = 32, kStepsAtFirst = 2;
 
@@ -36,14 +38,18 @@ class MeasuredModel final : public StepModel {
   Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
   const std::set<std::string>& data_dependent() const override { return rule_.rows().varying(); }
   bool measures_noise() const override { return true; }
-  std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override;
-  const std::unordered_set<std::string_view>& noise_driven() const override { return rule_.noise_driven(); }
+  std::size_t ChooseRoot(std::span<const Explained> step,
+                         std::span<const Jump> jumps) const override;
+  const std::unordered_set<std::string_view>& noise_driven() const override {
+    return rule_.noise_driven();
+  }
   // Whether any twin has differed from A so far.
   bool noise_arrived() const { return rule_.noise_arrived(); }
 
  private:
   // `twins`: keeps what the result points to.
-  Result<MeasuredStep> Measure(std::uint64_t step, StepPairs& now, std::vector<Twins::Step>& twins) const;
+  Result<MeasuredStep> Measure(std::uint64_t step, StepPairs& now,
+                               std::vector<Twins::Step>& twins) const;
 
   const Twins& twins_;
   const std::uint32_t rank_;

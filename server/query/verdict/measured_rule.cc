@@ -42,8 +42,8 @@ std::size_t HashOfKeys(std::span<const TensorPair> pairs) {
     const TensorKey& key = pair.a.def->key;
     mix(std::hash<std::string>()(key.name));
     mix(std::hash<std::string>()(key.output_path));
-    mix((static_cast<std::uint64_t>(key.kind) << 56) ^ (static_cast<std::uint64_t>(key.call) << 28) ^
-        key.micro_batch);
+    mix((static_cast<std::uint64_t>(key.kind) << 56) ^
+        (static_cast<std::uint64_t>(key.call) << 28) ^ key.micro_batch);
   }
   return hash;
 }
@@ -69,13 +69,15 @@ void MeasuredRule::NoteOwnInputs(const TensorPair& pair, MeasuredRecord& record)
   const auto agreed = [&](Kind kind) -> std::optional<bool> {
     std::optional<bool> all;
     auto at = left_.lower_bound({key.name, kind, {}, Mode::kUnspecified});
-    for (; at != left_.end() && std::get<0>(at->first) == key.name && std::get<1>(at->first) == kind; ++at)
+    for (;
+         at != left_.end() && std::get<0>(at->first) == key.name && std::get<1>(at->first) == kind;
+         ++at)
       all = all.value_or(true) && at->second.agrees;
     return all;
   };
-  record.own_inputs_agree = record.stage == Stage::kOptimizer && gradient != gradients_agree_.end() &&
-                            gradient->second && agreed(Kind::kWeight).value_or(false) &&
-                            agreed(Kind::kOptimizerState).value_or(true);
+  record.own_inputs_agree =
+      record.stage == Stage::kOptimizer && gradient != gradients_agree_.end() && gradient->second &&
+      agreed(Kind::kWeight).value_or(false) && agreed(Kind::kOptimizerState).value_or(true);
 }
 
 std::vector<MeasuredRecord> MeasuredRule::Measure(const MeasuredStep& step) {
@@ -91,28 +93,33 @@ std::vector<MeasuredRecord> MeasuredRule::Measure(const MeasuredStep& step) {
   return records;
 }
 
-// The smallest noise of a unit in the last place that the tensor has shown, in any step: its own rounding.
+// The smallest noise of a unit in the last place that the tensor has shown, in any step: its own
+// rounding.
 double MeasuredRule::LeastNoise(const TensorPair& pair, const MeasuredRecord& record) {
-  const auto [at, added] = least_.try_emplace(IdentityOf(pair), Least{.noise = kUnknown, .since = steps_});
+  const auto [at, added] =
+      least_.try_emplace(IdentityOf(pair), Least{.noise = kUnknown, .since = steps_});
   Least& least = at->second;
   if (record.size > 0 && record.noise[0] > 0)
     least.noise = std::min(least.noise, record.noise[0] / record.size);
   const double noise = std::isfinite(least.noise) ? least.noise * record.size : 0;
   // A mean that is zero but for rounding rounds like the values that it is taken of.
-  return pair.loss != nullptr ? noise
-                              : std::max(noise, measured::kLeastNoise * record.unit * means_.SizeOf(pair));
+  return pair.loss != nullptr
+             ? noise
+             : std::max(noise, measured::kLeastNoise * record.unit * means_.SizeOf(pair));
 }
 
-// Whether the noise grows by far less than in proportion from one rung to the next: single events make it, such as an
-// element that is rounded to the next bfloat16 inside of an optimizer. However small a difference is, one may happen.
+// Whether the noise grows by far less than in proportion from one rung to the next: single events
+// make it, such as an element that is rounded to the next bfloat16 inside of an optimizer. However
+// small a difference is, one may happen.
 bool MeasuredRule::HasRareEvents(const MeasuredRecord& record) const {
   if (meter_.scales().size() < 2 || !std::isfinite(record.noise[1])) return false;
   return record.noise[1] <
-         record.noise[0] * std::pow(meter_.scales()[1].ulps / meter_.scales()[0].ulps, measured::kGrowth);
+         record.noise[0] *
+             std::pow(meter_.scales()[1].ulps / meter_.scales()[0].ulps, measured::kGrowth);
 }
 
-double MeasuredRule::Expected(const TensorPair& pair, const MeasuredRecord& record, const SeenBefore& before,
-                              double least) const {
+double MeasuredRule::Expected(const TensorPair& pair, const MeasuredRecord& record,
+                              const SeenBefore& before, double least) const {
   const double length = pair.loss == nullptr ? lengths_.Of(pair) : 1;
   double expected = std::max(1.0, measured::kSumFactor * std::sqrt(length)) * least;
   if (pair.loss == nullptr && lengths_.IsOtherConvolution(pair, convolutions_))
@@ -135,22 +142,26 @@ double MeasuredRule::JudgedNorm(const TensorPair& pair, const MeasuredRecord& re
   return trimmed ? TrimmedNorm(record.b) : record.b.whole;
 }
 
-// What is computed from equal bits may round in another order, whatever its noise: one number tells little of that.
+// What is computed from equal bits may round in another order, whatever its noise: one number tells
+// little of that.
 double MeasuredRule::RoundingOfLoss(const MeasuredRecord& record, double terms) {
-  return std::max(kKernelRoundoffs, measured::kSumFactor * std::sqrt(terms)) * record.unit * record.size;
+  return std::max(kKernelRoundoffs, measured::kSumFactor * std::sqrt(terms)) * record.unit *
+         record.size;
 }
 
 // Above 1: more than noise explains, by this factor.
 double MeasuredRule::Excess(const TensorPair& pair, const MeasuredRecord& record, double expected,
                             const SeenBefore& before) const {
   if (record.b.same) return 0;
-  if (!record.b.alike) return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : kUnknown;
+  if (!record.b.alike)
+    return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : kUnknown;
   // Noise is in no data, but in what a model has computed and another is given.
-  const bool computed =
-      record.stage == Stage::kBatch && record.unit > 0 && (before.ratios.front() > 0 || record.noisy);
+  const bool computed = record.stage == Stage::kBatch && record.unit > 0 &&
+                        (before.ratios.front() > 0 || record.noisy);
   if (IsInput(record.stage)) {
-    const double given =
-        record.unit == 0 ? kUnknown : record.b.whole / (kInputRoundoffs * record.unit * record.size);
+    const double given = record.unit == 0
+                             ? kUnknown
+                             : record.b.whole / (kInputRoundoffs * record.unit * record.size);
     if (!computed || given <= 1) return given;
   }
   if (record.unit == 0 || record.lost || record.noise[0] == kUnknown) return 0;
@@ -158,30 +169,36 @@ double MeasuredRule::Excess(const TensorPair& pair, const MeasuredRecord& record
   const std::uint64_t numel = pair.loss == nullptr ? pair.a.stats->numel : 1;
   std::size_t twins = meter_.scales().front().count;
   if (pair.loss != nullptr) {
-    while (twins < meter_.ulps().size() && meter_.ulps()[twins] <= measured::kOfScale * meter_.ulps().front())
+    while (twins < meter_.ulps().size() &&
+           meter_.ulps()[twins] <= measured::kOfScale * meter_.ulps().front())
       ++twins;
   }
-  return JudgedNorm(pair, record) /
-         (NoiseThreshold(pair.loss == nullptr ? record.sums : 1, twins, numel >= measured::kTrimmedFrom) *
-          expected);
+  return JudgedNorm(pair, record) / (NoiseThreshold(pair.loss == nullptr ? record.sums : 1, twins,
+                                                    numel >= measured::kTrimmedFrom) *
+                                     expected);
 }
 
-// Equal inputs gave another output: everything before agrees bit for bit, and so did this tensor in an earlier step, so it
-// is not another kernel. Of what differs first at once, the largest excess stays the largest.
+// Equal inputs gave another output: everything before agrees bit for bit, and so did this tensor in
+// an earlier step, so it is not another kernel. Of what differs first at once, the largest excess
+// stays the largest.
 void MeasuredRule::FindFirst(std::span<const MeasuredRecord> records, const MeasuredStep& step,
                              Judged& judged) const {
-  const auto differs = [](const MeasuredRecord& record) { return record.b.known && !record.b.same; };
+  const auto differs = [](const MeasuredRecord& record) {
+    return record.b.known && !record.b.same;
+  };
   const auto first = std::find_if(records.begin(), records.end(), differs);
-  if (first == records.end() || judged.same_bits[static_cast<std::size_t>(first - records.begin())] == 0)
+  if (first == records.end() ||
+      judged.same_bits[static_cast<std::size_t>(first - records.begin())] == 0)
     return;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const MeasuredRecord& record = records[i];
     if (record.group != first->group || !differs(record) || IsInput(record.stage)) continue;
-    if (step.pairs[i].loss != nullptr || least_.at(IdentityOf(step.pairs[i])).since == steps_) continue;
+    if (step.pairs[i].loss != nullptr || least_.at(IdentityOf(step.pairs[i])).since == steps_)
+      continue;
     if (record.b.whole > kKernelRoundoffs * record.unit * record.size)
       judged.excess[i] =
-          std::max(judged.excess[i],
-                   measured::kFirstExcess + measured::kFirstExcessOrder * std::min(judged.excess[i], 1.0));
+          std::max(judged.excess[i], measured::kFirstExcess + measured::kFirstExcessOrder *
+                                                                  std::min(judged.excess[i], 1.0));
   }
 }
 
@@ -195,7 +212,8 @@ void MeasuredRule::Remember(std::span<const MeasuredRecord> records, const Measu
   }
 }
 
-Explained MeasuredRule::Describe(const TensorPair& pair, const MeasuredRecord& record, double expected) {
+Explained MeasuredRule::Describe(const TensorPair& pair, const MeasuredRecord& record,
+                                 double expected) {
   const double other = pair.loss != nullptr ? std::abs(pair.loss_b) : pair.b.stats->l2;
   const double norm = record.update > 0 ? record.update
                       : record.size > 0 ? record.size
@@ -221,13 +239,17 @@ Confidence MeasuredRule::ConfidenceOf(const Jump& jump, const MeasuredRecord& re
 
 Jump MeasuredRule::JumpAt(std::size_t index, const MeasuredRecord& record, const Explained& one,
                           double excess) {
-  Jump jump{.index = index, .kind = JumpKind::kMeasured, .ratio = RatioOf(one), .excess = std::log(excess)};
+  Jump jump{.index = index,
+            .kind = JumpKind::kMeasured,
+            .ratio = RatioOf(one),
+            .excess = std::log(excess)};
   if (IsInput(record.stage)) jump.kind = JumpKind::kInput;
   return jump;
 }
 
 SeenBefore MeasuredRule::SeenAtStart() const {
-  SeenBefore seen{.ratios = std::vector<double>(meter_.scales().size(), 0), .same_bits = !any_difference_};
+  SeenBefore seen{.ratios = std::vector<double>(meter_.scales().size(), 0),
+                  .same_bits = !any_difference_};
   for (const auto& [identity, left] : left_) {
     for (std::size_t s = 0; s < left.ratios.size(); ++s)
       seen.ratios[s] = std::max(seen.ratios[s], left.ratios[s]);
@@ -238,11 +260,13 @@ SeenBefore MeasuredRule::SeenAtStart() const {
 void MeasuredRule::Add(const MeasuredRecord& record, const TensorPair& pair, bool ratio_counts,
                        SeenBefore& seen) {
   seen.same_bits = seen.same_bits && (!record.b.known || record.b.same);
-  if (pair.loss == nullptr) seen.largest = std::max(seen.largest, static_cast<double>(pair.a.stats->numel));
+  if (pair.loss == nullptr)
+    seen.largest = std::max(seen.largest, static_cast<double>(pair.a.stats->numel));
   if (!ratio_counts) return;
   for (std::size_t s = 0; s < seen.ratios.size(); ++s)
     seen.ratios[s] = std::max(seen.ratios[s], record.ratios[s]);
-  seen.lost = seen.lost || (record.lost && !record.b.same && !IsInput(record.stage) && pair.loss == nullptr);
+  seen.lost = seen.lost ||
+              (record.lost && !record.b.same && !IsInput(record.stage) && pair.loss == nullptr);
 }
 
 RankTrail MeasuredRule::Follow(const MeasuredStep& step) {
@@ -289,14 +313,16 @@ MeasuredRule::Judged MeasuredRule::JudgeRecords(std::span<const MeasuredRecord> 
     judged.excess.push_back(Excess(pair, record, expected, before));
     judged.first.push_back(before.ratios.front() == 0);
     judged.same_bits.push_back(before.same_bits);
-    const bool without_effect = !outputs_count && record.stage == Stage::kForward && judged.excess.back() > 1;
+    const bool without_effect =
+        !outputs_count && record.stage == Stage::kForward && judged.excess.back() > 1;
     Add(record, pair, !without_effect, pending);
   }
   return judged;
 }
 
-// Judges again as if the outputs that jump explained nothing. If everything that training reads of them is still
-// explained, and the first of them is so large that it would show, they have no effect.
+// Judges again as if the outputs that jump explained nothing. If everything that training reads of
+// them is still explained, and the first of them is so large that it would show, they have no
+// effect.
 std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const MeasuredRecord> records,
                                                      const MeasuredStep& step,
                                                      std::span<const RankTrail* const> others,
@@ -305,7 +331,8 @@ std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const MeasuredRec
       std::find_if(judged.excess.begin(), judged.excess.end(), [](double one) { return one > 1; });
   const auto index = static_cast<std::size_t>(first - judged.excess.begin());
   if (first == judged.excess.end() || records[index].stage != Stage::kForward) return {};
-  if (!(*first > measured::kOfScale) || records[index].b.by_value < measured::kUnread * records[index].size)
+  if (!(*first > measured::kOfScale) ||
+      records[index].b.by_value < measured::kUnread * records[index].size)
     return {};
   const Judged again = JudgeRecords(records, step, others, /*outputs_count=*/false);
   std::vector<std::size_t> outputs;
@@ -313,7 +340,8 @@ std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const MeasuredRec
   for (std::size_t i = 0; i < records.size(); ++i) {
     gradients = gradients || records[i].stage == Stage::kGrad;
     if (!(again.excess[i] > 1)) continue;
-    // Running statistics are an effect, although a norm hides from everything else what its inputs' size and mean are.
+    // Running statistics are an effect, although a norm hides from everything else what its inputs'
+    // size and mean are.
     const bool left = IsLeft(step.pairs[i], records[i].stage);
     if (records[i].stage != Stage::kForward || !records[i].b.alike || left) return {};
     outputs.push_back(i);
@@ -321,7 +349,8 @@ std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const MeasuredRec
   return gradients ? outputs : std::vector<std::size_t>();
 }
 
-MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step, std::span<const RankTrail* const> others) {
+MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step,
+                                         std::span<const RankTrail* const> others) {
   ++steps_;
   std::vector<MeasuredRecord> records = Measure(step);
   Judged judged = JudgeRecords(records, step, others, /*outputs_count=*/true);

@@ -1,10 +1,11 @@
-// Which differences of two runs the noise of perturbed twins does not explain. docs/verdict.md has the rule and its
-// figures.
+// Which differences of two runs the noise of perturbed twins does not explain. docs/verdict.md has
+// the rule and its figures.
 //
-// A twin is the baseline A trained again with noise of a few units in the last place everywhere. To first order, the
-// ratio of B's distance from A to a twin's distance from A is, at each record, a weighted mean of the ratios of what the
-// record was computed from, whatever lies between. So it is at most the largest ratio before it, and a difference that B
-// computes by itself makes it jump. No rule knows an architecture, an optimizer or a loss.
+// A twin is the baseline A trained again with noise of a few units in the last place everywhere. To
+// first order, the ratio of B's distance from A to a twin's distance from A is, at each record, a
+// weighted mean of the ratios of what the record was computed from, whatever lies between. So it is
+// at most the largest ratio before it, and a difference that B computes by itself makes it jump. No
+// rule knows an architecture, an optimizer or a loss.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_RULE_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_RULE_H_
 
@@ -43,8 +44,8 @@ struct SeenBefore {
   void Merge(const SeenBefore& other);
 };
 
-// What one rank has seen in a step. Reduced gradients, and whatever else ranks exchange, are computed from the records of
-// all of them.
+// What one rank has seen in a step. Reduced gradients, and whatever else ranks exchange, are
+// computed from the records of all of them.
 struct RankTrail {
   std::size_t tensors = 0;  // a hash of their keys: ranks with equal ones run the same program
   SeenBefore start;
@@ -52,26 +53,30 @@ struct RankTrail {
   SeenBefore passes;               // before the gradients of weights
 };
 
-// Judges one rank. Steps must ascend; remembers weights, and the smallest noise of each tensor. Not thread-safe. Cost:
-// about a microsecond for each pair and twin. Memory: 32 sums for each weight, run and twin.
+// Judges one rank. Steps must ascend; remembers weights, and the smallest noise of each tensor. Not
+// thread-safe. Cost: about a microsecond for each pair and twin. Memory: 32 sums for each weight,
+// run and twin.
 class MeasuredRule {
  public:
-  // `ulps`: the noise of each twin. Precondition: not empty, ascending, > 0. `convolutions`: that the runs' settings may
-  // make different.
-  explicit MeasuredRule(std::vector<double> ulps, OtherConvolutions convolutions = OtherConvolutions::kNone);
+  // `ulps`: the noise of each twin. Precondition: not empty, ascending, > 0. `convolutions`: that
+  // the runs' settings may make different.
+  explicit MeasuredRule(std::vector<double> ulps,
+                        OtherConvolutions convolutions = OtherConvolutions::kNone);
 
   struct Answer {
     std::vector<Explained> explained;  // one for each pair
     std::vector<Jump> jumps;           // differences that are not explained, ascending
-    // Outputs that differ far beyond the noise while the losses, gradients and updates of the step do not: rows that
-    // nothing reads, such as padding under another attention. They are not among the jumps. Indices.
+    // Outputs that differ far beyond the noise while the losses, gradients and updates of the step
+    // do not: rows that nothing reads, such as padding under another attention. They are not among
+    // the jumps. Indices.
     std::vector<std::size_t> without_effect;
   };
   // Names must outlive this. `others`: the trails of other ranks in the step.
   Answer Judge(const MeasuredStep& step, std::span<const RankTrail* const> others = {});
   // Takes a step without judging it.
   RankTrail Follow(const MeasuredStep& step);
-  // Of the jumps of a step, not empty, the root: the first one; among what is computed at once, the largest.
+  // Of the jumps of a step, not empty, the root: the first one; among what is computed at once, the
+  // largest.
   std::size_t ChooseRoot(std::span<const Jump> jumps) const;
 
   const RowCounts& rows() const { return meter_.rows(); }
@@ -91,7 +96,8 @@ class MeasuredRule {
   static double RoundingOfLoss(const MeasuredRecord& record, double terms);
   double Excess(const TensorPair& pair, const MeasuredRecord& record, double expected,
                 const SeenBefore& before) const;
-  // The excess of each record over its threshold. `outputs_count`: whether outputs that exceed it explain what follows.
+  // The excess of each record over its threshold. `outputs_count`: whether outputs that exceed it
+  // explain what follows.
   struct Judged {
     std::vector<double> excess, expected;
     std::vector<char> first;      // nothing before it differs
@@ -100,15 +106,20 @@ class MeasuredRule {
   Judged JudgeRecords(std::span<const MeasuredRecord> records, const MeasuredStep& step,
                       std::span<const RankTrail* const> others, bool outputs_count);
   SeenBefore SeenAtStart() const;
-  static void Add(const MeasuredRecord& record, const TensorPair& pair, bool ratio_counts, SeenBefore& seen);
-  std::vector<std::size_t> WithoutEffect(std::span<const MeasuredRecord> records, const MeasuredStep& step,
-                                         std::span<const RankTrail* const> others, const Judged& judged);
-  void FindFirst(std::span<const MeasuredRecord> records, const MeasuredStep& step, Judged& judged) const;
+  static void Add(const MeasuredRecord& record, const TensorPair& pair, bool ratio_counts,
+                  SeenBefore& seen);
+  std::vector<std::size_t> WithoutEffect(std::span<const MeasuredRecord> records,
+                                         const MeasuredStep& step,
+                                         std::span<const RankTrail* const> others,
+                                         const Judged& judged);
+  void FindFirst(std::span<const MeasuredRecord> records, const MeasuredStep& step,
+                 Judged& judged) const;
   void Remember(std::span<const MeasuredRecord> records, const MeasuredStep& step);
   static Explained Describe(const TensorPair& pair, const MeasuredRecord& record, double expected);
   static Confidence ConfidenceOf(const Jump& jump, const MeasuredRecord& record, double excess,
                                  std::uint64_t numel, bool first);
-  static Jump JumpAt(std::size_t index, const MeasuredRecord& record, const Explained& one, double excess);
+  static Jump JumpAt(std::size_t index, const MeasuredRecord& record, const Explained& one,
+                     double excess);
 
   NoiseMeter meter_;
   const OtherConvolutions convolutions_;
@@ -122,7 +133,8 @@ class MeasuredRule {
   std::map<TensorIdentity, Left> left_;
   std::unordered_map<std::string_view, bool> gradients_agree_;  // of the step at hand
   struct Least {
-    double noise = 0;  // the smallest relative one of a unit in the last place; infinite: none was measured
+    double noise =
+        0;  // the smallest relative one of a unit in the last place; infinite: none was measured
     std::uint64_t since = 0;  // the first step that has the tensor
   };
   std::map<TensorIdentity, Least> least_;

@@ -19,7 +19,8 @@ std::optional<double> NoiseOfStep::TimesOf(const TensorPair& pair) const {
 Result<NoiseOfStep> ReadNoise(const DiffContext& context, const NoisePlace& place) {
   NoiseOfStep noise;
   if (context.noise == nullptr || context.exact) return noise;
-  STATCOLLECT_ASSIGN_OR_RETURN(auto by_id, context.noise->At(place.attempt_a, place.rank_a, place.step));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto by_id,
+                               context.noise->At(place.attempt_a, place.rank_a, place.step));
   noise.by_id = std::move(by_id);
   return noise;
 }
@@ -33,7 +34,8 @@ Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const 
     double of_repeats = noise.Of(pair);
     if (pair.loss != nullptr) {
       STATCOLLECT_ASSIGN_OR_RETURN(
-          of_repeats, context.noise->OfLoss(place.rank_a, place.step, /*micro_batch=*/0, *pair.loss));
+          of_repeats,
+          context.noise->OfLoss(place.rank_a, place.step, /*micro_batch=*/0, *pair.loss));
     }
     if (!(pair.distance <= kNoiseFactor * of_repeats)) left.push_back(jump);
   }

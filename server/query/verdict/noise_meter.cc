@@ -21,8 +21,9 @@ double NormOf(const Apart::Sums& sums) {
   return std::sqrt(squares);
 }
 
-// Of a small tensor, a few large elements may make up nearly all of its noise, which is in proportion to them: the
-// effective number of terms (Satterthwaite). `own`: the sums of the tensor itself.
+// Of a small tensor, a few large elements may make up nearly all of its noise, which is in
+// proportion to them: the effective number of terms (Satterthwaite). `own`: the sums of the tensor
+// itself.
 std::size_t IndependentSums(std::uint64_t numel, const Apart::Sums& own) {
   if (numel >= measured::kTrimmedFrom) return Apart::kSums;
   double squares = 0, fourths = 0;
@@ -78,12 +79,14 @@ TensorIdentity LeftIdentity(const TensorPair& pair) {
 
 // What the next step begins with.
 bool IsLeft(const TensorPair& pair, Stage stage) {
-  return stage == Stage::kOptimizer || (pair.loss == nullptr && pair.a.def->key.kind == Kind::kBuffer);
+  return stage == Stage::kOptimizer ||
+         (pair.loss == nullptr && pair.a.def->key.kind == Kind::kBuffer);
 }
 
 NoiseMeter::NoiseMeter(std::vector<double> ulps) : ulps_(std::move(ulps)) {
   for (std::size_t i = 0; i < ulps_.size(); ++i) {
-    if (scales_.empty() || scales_.back().ulps != ulps_[i]) scales_.push_back({.ulps = ulps_[i], .first = i});
+    if (scales_.empty() || scales_.back().ulps != ulps_[i])
+      scales_.push_back({.ulps = ulps_[i], .first = i});
     ++scales_.back().count;
   }
 }
@@ -104,8 +107,8 @@ Apart NoiseMeter::ApartIn(const TensorPair& pair, const Observation& other, std:
   }
   apart.by_value = NormOf(apart.value);
   if (apart.by_value == 0 && !apart.same) {
-    const double least =
-        std::max(absolute, measured::kUnseen * UnitRoundoff(pair.a.layout->dtype) * pair.a.stats->l2);
+    const double least = std::max(
+        absolute, measured::kUnseen * UnitRoundoff(pair.a.layout->dtype) * pair.a.stats->l2);
     apart.value.fill(least / std::sqrt(static_cast<double>(Apart::kSums)));
     apart.by_value = least;
   }
@@ -204,7 +207,8 @@ void NoiseMeter::MeasureLoss(const MeasuredStep& step, std::size_t i, MeasuredRe
     ++count;
   }
   SetNoise(twins, to);
-  if (count > 0) to.noise[0] = std::max(to.noise[0], std::sqrt(squares / static_cast<double>(count)));
+  if (count > 0)
+    to.noise[0] = std::max(to.noise[0], std::sqrt(squares / static_cast<double>(count)));
 }
 
 std::vector<MeasuredRecord> NoiseMeter::Measure(const MeasuredStep& step) {
@@ -215,7 +219,8 @@ std::vector<MeasuredRecord> NoiseMeter::Measure(const MeasuredStep& step) {
     MeasuredRecord& record = records[i];
     record.stage = pair.loss != nullptr ? Stage::kLoss : StageOf(pair.a.def->key);
     record.unit = UnitOf(pair);
-    const bool joins = i > 0 && records[i - 1].stage == record.stage && AreSimultaneous(record.stage);
+    const bool joins =
+        i > 0 && records[i - 1].stage == record.stage && AreSimultaneous(record.stage);
     record.group = i == 0 ? 0 : records[i - 1].group + (joins ? 0 : 1);
     if (pair.loss != nullptr) {
       MeasureLoss(step, i, record);

@@ -24,16 +24,17 @@ struct Apart {
   static constexpr std::size_t kSums = 16;
   using Sums = std::array<double, kSums>;
 
-  bool known = false;   // there is a record
-  bool alike = false;   // of the same dtype and shape, with a finite difference
-  bool same = false;    // equal bits
-  Sums value{};         // of the difference: each sum's square is a sixteenth of its own, on average
-  Sums change{};        // of a trained weight, that of its update; otherwise the same
-  double whole = 0;     // of `change`
+  bool known = false;  // there is a record
+  bool alike = false;  // of the same dtype and shape, with a finite difference
+  bool same = false;   // equal bits
+  Sums value{};        // of the difference: each sum's square is a sixteenth of its own, on average
+  Sums change{};       // of a trained weight, that of its update; otherwise the same
+  double whole = 0;    // of `change`
   double by_value = 0;  // of `value`
 };
 
-// One step: all pairs in the order of a report, and for each twin what it recorded in place of A's side.
+// One step: all pairs in the order of a report, and for each twin what it recorded in place of A's
+// side.
 struct MeasuredStep {
   std::span<const TensorPair> pairs;
   std::vector<std::vector<Observation>> twins;             // by twin, then by pair
@@ -52,9 +53,9 @@ struct MeasuredRecord {
   std::vector<double> noise;  // of `change`, by scale; infinite: not measured
   double noise_of_value = 0;  // of the smallest scale
   std::vector<double> ratios,
-      carried;                    // of the change, and of the value that the next step begins with, by scale
-  bool lost = false;              // noise alone
-  bool noisy = false;             // a twin differs
+      carried;         // of the change, and of the value that the next step begins with, by scale
+  bool lost = false;   // noise alone
+  bool noisy = false;  // a twin differs
   bool reshaped = false;          // a twin has it in another shape, too
   bool regrouped = false;         // B has other rows, of a tensor whose rows depend on the data
   bool own_inputs_agree = false;  // an update from equal gradient, weight and state
@@ -73,7 +74,8 @@ struct NoiseScale {
   double ulps = 1;
   std::size_t first = 0, count = 0;
 };
-// Of one rank. Steps must ascend; remembers weights. Not thread-safe. Cost and memory: as MeasuredRule.
+// Of one rank. Steps must ascend; remembers weights. Not thread-safe. Cost and memory: as
+// MeasuredRule.
 class NoiseMeter {
  public:
   // `ulps`: as of MeasuredRule.

@@ -6,9 +6,10 @@
 namespace statcollect::query {
 namespace {
 
-constexpr std::array<std::string_view, 5> kSquares = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum",
-                                                      "variance"};
-// Squares in another form: largest magnitude (Adamax), factors (Adafactor), 8-bit (bitsandbytes), curvature, Rprop's steps.
+constexpr std::array<std::string_view, 5> kSquares = {"exp_avg_sq", "max_exp_avg_sq", "square_avg",
+                                                      "sum", "variance"};
+// Squares in another form: largest magnitude (Adamax), factors (Adafactor), 8-bit (bitsandbytes),
+// curvature, Rprop's steps.
 constexpr std::array<std::string_view, 6> kOtherSizes = {"exp_inf", "row_var", "col_var",
                                                          "state2",  "hessian", "step_size"};
 

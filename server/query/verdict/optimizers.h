@@ -8,8 +8,8 @@
 
 namespace statcollect::query {
 
-// Whether a parameter with such a state ("exp_avg_sq") has its update divided by the gradient's own size (Adam, RMSprop,
-// Adagrad, Adafactor ...) or made of its signs (Lion, Rprop).
+// Whether a parameter with such a state ("exp_avg_sq") has its update divided by the gradient's own
+// size (Adam, RMSprop, Adagrad, Adafactor ...) or made of its signs (Lion, Rprop).
 bool DividesOrTakesSigns(std::string_view state);
 
 // Whether the state is a mean or a sum of squares, one for each element.

@@ -28,18 +28,23 @@ constexpr std::size_t kStepsBefore = 2;  // read so that what they leave behind 
 
 using Values = std::map<std::uint64_t, double>;  // of a scalar, by step
 
-// Learning rates and weight decays of one rank, each of the attempt that holds the first compared step from
-// its own on. A weight decay that was recorded before the first compared step still holds.
+// Learning rates and weight decays of one rank, each of the attempt that holds the first compared
+// step from its own on. A weight decay that was recorded before the first compared step still
+// holds.
 Result<std::map<std::string, Values>> ReadSettingValues(RunView& view, std::uint32_t rank,
                                                         const DiffPlan& plan, bool of_a) {
-  const auto attempt_of = [&](const auto& step) { return of_a ? step->second.first : step->second.second; };
+  const auto attempt_of = [&](const auto& step) {
+    return of_a ? step->second.first : step->second.second;
+  };
   std::set<std::size_t> attempts;
-  for (auto step = plan.steps.begin(); step != plan.steps.end(); ++step) attempts.insert(attempt_of(step));
+  for (auto step = plan.steps.begin(); step != plan.steps.end(); ++step)
+    attempts.insert(attempt_of(step));
   std::map<std::string, Values> settings;
   for (const std::size_t attempt : attempts) {
     if (!view.ranks(attempt).contains(rank)) continue;
     STATCOLLECT_ASSIGN_OR_RETURN(
-        auto scalars, view.Scalars(attempt, rank, {.first = 0, .last = plan.steps.rbegin()->first}));
+        auto scalars,
+        view.Scalars(attempt, rank, {.first = 0, .last = plan.steps.rbegin()->first}));
     for (const ScalarRecord& scalar : scalars) {
       const auto step = plan.steps.lower_bound(scalar.step);
       if (step != plan.steps.end() && attempt_of(step) == attempt && ScalarSettingOf(scalar.name))
@@ -49,8 +54,8 @@ Result<std::map<std::string, Values>> ReadSettingValues(RunView& view, std::uint
   return settings;
 }
 
-// The value in force in a step. `holds`: a weight decay applies until the next value; a learning rate only to
-// its own step.
+// The value in force in a step. `holds`: a weight decay applies until the next value; a learning
+// rate only to its own step.
 std::optional<double> InForce(const Values& values, std::uint64_t step, bool holds) {
   auto next = values.upper_bound(step);
   if (next == values.begin()) return std::nullopt;
@@ -73,8 +78,8 @@ bool LeavesWeights(const std::vector<TensorPair>& pairs) {
   return !trained && HasWeights(pairs, Stage::kWeights);
 }
 
-// Copies the comparison with sisters and earlier steps from a record's excess jump to the setting jump that
-// explains it. Jumps of one record are adjacent, settings first.
+// Copies the comparison with sisters and earlier steps from a record's excess jump to the setting
+// jump that explains it. Jumps of one record are adjacent, settings first.
 void ShareEvidence(std::vector<Jump>& jumps) {
   for (std::size_t i = 1; i < jumps.size(); ++i) {
     Jump& setting = jumps[i - 1];
@@ -89,9 +94,12 @@ void ShareEvidence(std::vector<Jump>& jumps) {
   }
 }
 
-// Sorts by order of execution. If a setting explains a jump, the setting comes first and becomes the root.
+// Sorts by order of execution. If a setting explains a jump, the setting comes first and becomes
+// the root.
 void Arrange(std::vector<Jump>& jumps) {
-  const auto place = [](const Jump& jump) { return std::tuple(jump.index, jump.kind != JumpKind::kSetting); };
+  const auto place = [](const Jump& jump) {
+    return std::tuple(jump.index, jump.kind != JumpKind::kSetting);
+  };
   std::stable_sort(jumps.begin(), jumps.end(),
                    [&](const Jump& x, const Jump& y) { return place(x) < place(y); });
   ShareEvidence(jumps);
@@ -110,15 +118,18 @@ RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps
     for (std::size_t i = 0; i < kStepsBefore && at != plan_.stored.begin(); ++i) {
       --at;
       // Steps compared before the first difference are all equal and need not be read.
-      if (at->first >= *steps.begin() || !plan_.steps.contains(at->first)) all.try_emplace(at->first, false);
+      if (at->first >= *steps.begin() || !plan_.steps.contains(at->first))
+        all.try_emplace(at->first, false);
     }
   }
   return all;
 }
 
 Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() const {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto a, ReadSettingValues(context_.a, ranks_.a, plan_, /*of_a=*/true));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto b, ReadSettingValues(context_.b, ranks_.b, plan_, /*of_a=*/false));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto a,
+                               ReadSettingValues(context_.a, ranks_.a, plan_, /*of_a=*/true));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto b,
+                               ReadSettingValues(context_.b, ranks_.b, plan_, /*of_a=*/false));
   std::optional<OtherSetting> first;
   const auto compare = [&](const std::string& name, const Values& of_a, const Values& of_b,
                            std::uint64_t recorded) {
@@ -140,9 +151,9 @@ Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() co
   return first;
 }
 
-// The first update that differs: of the model that the scalar is named after, else by about as much as the
-// learning rate. How much one differs for a weight decay depends on the weight; those of its parameter group stand
-// out.
+// The first update that differs: of the model that the scalar is named after, else by about as much
+// as the learning rate. How much one differs for a weight decay depends on the weight; those of its
+// parameter group stand out.
 std::optional<Jump> RankJudge::UpdateWith(const OtherSetting& setting,
                                           const std::vector<Explained>& explained) const {
   const std::size_t slash = setting.name.find('/');
@@ -207,10 +218,12 @@ Result<RankJudge::RecordedSettings> RankJudge::ReadSettings(const Attempts& atte
   return recorded;
 }
 
-OtherSettings RankJudge::SettingsAt(const RecordedSettings& recorded, std::uint64_t step, bool found) {
+OtherSettings RankJudge::SettingsAt(const RecordedSettings& recorded, std::uint64_t step,
+                                    bool found) {
   Config configs[2] = {recorded.configs[0], recorded.configs[1]};
   for (const std::size_t side : {0, 1})
-    TakeBackLaterChanges(step, recorded.first_step[side], recorded.events[side], configs[side], found);
+    TakeBackLaterChanges(step, recorded.first_step[side], recorded.events[side], configs[side],
+                         found);
   return OtherSettings(configs[0], configs[1]);
 }
 
@@ -221,8 +234,10 @@ void RankJudge::AddChanges(const RecordedSettings& recorded, std::set<std::uint6
   for (const std::size_t side : {0, 1}) {
     for (std::size_t i = 0; i < std::min(recorded.events[side].size(), kChanges); ++i) {
       const std::uint64_t found = recorded.events[side][i].step;
-      const std::uint64_t earliest = std::max(first, ChangedNotBefore(found, recorded.first_step[side]));
-      for (const std::uint64_t step : Closed(earliest, std::min(found, SaturatingAdd(earliest, kJudged - 1))))
+      const std::uint64_t earliest =
+          std::max(first, ChangedNotBefore(found, recorded.first_step[side]));
+      for (const std::uint64_t step :
+           Closed(earliest, std::min(found, SaturatingAdd(earliest, kJudged - 1))))
         steps.insert(step);
       if (found >= first) steps.insert(found);
     }
@@ -233,13 +248,14 @@ void RankJudge::AddChanges(const RecordedSettings& recorded, std::set<std::uint6
 std::vector<Jump> RankJudge::JumpsOfSettings(const RecordedSettings& recorded, std::uint64_t step,
                                              const std::vector<Explained>& explained) const {
   const bool first_step = IsFirstOfRuns(step);
-  if (recorded.in_all_steps) return FindSettingJumps(*recorded.in_all_steps, explained, quiet_, first_step);
+  if (recorded.in_all_steps)
+    return FindSettingJumps(*recorded.in_all_steps, explained, quiet_, first_step);
   std::vector<Jump> jumps =
       FindSettingJumps(SettingsAt(recorded, step, /*found=*/true), explained, quiet_, first_step);
-  for (const Jump& maybe :
-       FindSettingJumps(SettingsAt(recorded, step, /*found=*/false), explained, quiet_, first_step)) {
-    const bool known =
-        std::any_of(jumps.begin(), jumps.end(), [&](const Jump& jump) { return jump.index == maybe.index; });
+  for (const Jump& maybe : FindSettingJumps(SettingsAt(recorded, step, /*found=*/false), explained,
+                                            quiet_, first_step)) {
+    const bool known = std::any_of(jumps.begin(), jumps.end(),
+                                   [&](const Jump& jump) { return jump.index == maybe.index; });
     if (!known && (maybe.ratio > setting::kSeen || IsQuietBefore(explained, maybe.index)))
       jumps.push_back(maybe);
   }
@@ -256,11 +272,13 @@ RecordedMethods RankJudge::MethodsAt(std::uint64_t step) const {
           .orthogonal_updates = UpdatesAreOrthogonal(config(true), config(false))};
 }
 
-// Of the same launches: a later one may be on another processor or GPU, whose kernels round differently.
+// Of the same launches: a later one may be on another processor or GPU, whose kernels round
+// differently.
 std::uint64_t RankJudge::IdenticalStepsBefore(std::uint64_t step) const {
   const auto first = plan_.steps.find(step);
-  return static_cast<std::uint64_t>(std::count_if(
-      plan_.steps.begin(), first, [&](const auto& before) { return before.second == first->second; }));
+  return static_cast<std::uint64_t>(
+      std::count_if(plan_.steps.begin(), first,
+                    [&](const auto& before) { return before.second == first->second; }));
 }
 
 // Also where only later steps are compared.
@@ -275,7 +293,8 @@ bool RankJudge::IsFirstOfRuns(std::uint64_t step) const {
 
 // Adds the jumps of a scalar setting and of recorded settings that differ.
 Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherSetting>& scalar,
-                                  RecordedSettings& recorded, const std::vector<Explained>& explained,
+                                  RecordedSettings& recorded,
+                                  const std::vector<Explained>& explained,
                                   std::vector<Jump>& jumps) {
   if (scalar && scalar->step == step) {
     if (const auto jump = UpdateWith(*scalar, explained)) jumps.push_back(*jump);
@@ -292,7 +311,8 @@ Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherS
 }
 
 RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
-                                  std::optional<std::uint64_t> last_step, const std::stop_token& stop) {
+                                  std::optional<std::uint64_t> last_step,
+                                  const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto setting, FirstOtherSetting());
   std::set<std::uint64_t> wanted = steps;
   if (setting && setting->step >= *steps.begin()) wanted.insert(setting->step);
@@ -300,10 +320,11 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
   AddChanges(settings, wanted);
   Begin();
   if (twins_ != nullptr) {
-    MeasuredModel model(
-        *twins_, ranks_.a, MethodsAt(*steps.begin()).other_convolutions, [this](std::uint64_t step) {
-          return trails_ == nullptr ? std::vector<const RankTrail*>() : trails_->OfOthers(place_, step);
-        });
+    MeasuredModel model(*twins_, ranks_.a, MethodsAt(*steps.begin()).other_convolutions,
+                        [this](std::uint64_t step) {
+                          return trails_ == nullptr ? std::vector<const RankTrail*>()
+                                                    : trails_->OfOthers(place_, step);
+                        });
     const Steps measured = model.StepsFor(plan_, wanted, last_step);
     const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kReport);
     auto found = JudgeSteps(model, reader, measured, setting, settings, stop);
@@ -314,8 +335,9 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
       Begin();
     } else {
       measured_ = Measured::kWhole;
-      std::erase_if(wanted,
-                    [&](std::uint64_t step) { return step <= last || (last_step && step > *last_step); });
+      std::erase_if(wanted, [&](std::uint64_t step) {
+        return step <= last || (last_step && step > *last_step);
+      });
       if (*found || wanted.empty()) return found;
       measured_ = Measured::kInPart;
     }
@@ -335,9 +357,10 @@ void RankJudge::Begin() {
   without_effect_.reset();
 }
 
-RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
-                                       const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
-                                       const std::stop_token& stop) {
+RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& reader,
+                                       const Steps& steps,
+                                       const std::optional<OtherSetting>& scalar,
+                                       RecordedSettings& recorded, const std::stop_token& stop) {
   StepPairs now;
   for (const auto& [step, judged] : steps) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
@@ -354,7 +377,8 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
       Arrange(jumps);
       if (!jumps.empty()) {
         const std::size_t chosen = model.ChooseRoot(explained, jumps);
-        STATCOLLECT_ASSIGN_OR_RETURN(auto caveat, CaveatOf(reader, step, now, explained, jumps[chosen]));
+        STATCOLLECT_ASSIGN_OR_RETURN(auto caveat,
+                                     CaveatOf(reader, step, now, explained, jumps[chosen]));
         return std::optional(MakeRoot(step, explained, jumps, chosen, caveat));
       }
     }
@@ -370,11 +394,13 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
 }
 
 Status RankJudge::WeighByRepeats(const StepModel& model, std::uint64_t step,
-                                 const std::vector<Explained>& explained, std::vector<Jump>& jumps) {
+                                 const std::vector<Explained>& explained,
+                                 std::vector<Jump>& jumps) {
   if (jumps.empty()) return Status::Ok();
   const NoisePlace place{plan_.steps.at(step).first, ranks_.a, step};
   STATCOLLECT_ASSIGN_OR_RETURN(noise_, ReadNoise(context_, place));
-  return model.measures_noise() ? Status::Ok() : LeaveOutNoise(context_, place, noise_, explained, jumps);
+  return model.measures_noise() ? Status::Ok()
+                                : LeaveOutNoise(context_, place, noise_, explained, jumps);
 }
 
 void RankJudge::NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,
@@ -388,14 +414,15 @@ void RankJudge::NoteWithoutEffect(std::uint64_t step, const std::vector<Explaine
 
 std::string WithoutEffect::Text() const {
   return std::to_string(records) + (records == 1 ? " output differs" : " outputs differ") +
-         " far more than noise explains, first " + Printable(name) + " by " + ShortNumber(distance) +
-         " at step " + std::to_string(step) +
-         ", but no loss, gradient or update does: they differ where nothing reads them, such as in padding";
+         " far more than noise explains, first " + Printable(name) + " by " +
+         ShortNumber(distance) + " at step " + std::to_string(step) +
+         ", but no loss, gradient or update does: they differ where nothing reads them, such as in "
+         "padding";
 }
 
 std::string DifferBefore::Text() const {
-  return "the weights differ already after step " + std::to_string(step) + ", which was not requested (" +
-         Printable(name) + " by " + ShortNumber(distance) +
+  return "the weights differ already after step " + std::to_string(step) +
+         ", which was not requested (" + Printable(name) + " by " + ShortNumber(distance) +
          "): where that began lies before the compared steps";
 }
 
@@ -423,7 +450,8 @@ Result<bool> RankJudge::KnowsWeightsBefore(const StepPairsReader& reader, std::u
 // Weights as loaded, batches and settings are not computed from weights.
 Result<std::optional<Caveat>> RankJudge::CaveatOf(const StepPairsReader& reader, std::uint64_t step,
                                                   const StepPairs& now,
-                                                  const std::vector<Explained>& explained, const Jump& jump) {
+                                                  const std::vector<Explained>& explained,
+                                                  const Jump& jump) {
   using Found = std::optional<Caveat>;
   if (IsInput(explained[jump.index].stage)) return Found();
   if (differ_before_) return Found({.text = differ_before_->Text(), .most = Confidence::kLikely});
@@ -434,21 +462,25 @@ Result<std::optional<Caveat>> RankJudge::CaveatOf(const StepPairsReader& reader,
         IsQuietBefore(explained, jump.index) &&
         std::any_of(explained.begin(), explained.begin() + static_cast<std::ptrdiff_t>(jump.index),
                     [](const Explained& one) {
-                      return one.pair->loss == nullptr && one.pair->a.def->key.kind == Kind::kOutput;
+                      return one.pair->loss == nullptr &&
+                             one.pair->a.def->key.kind == Kind::kOutput;
                     });
     const bool likely = agreeing || jump.kind == JumpKind::kSetting;
-    return Found({.text = "the weights before step " + std::to_string(step) +
-                          " were not recorded in both runs, so an earlier origin cannot be excluded",
-                  .most = likely ? Confidence::kLikely : Confidence::kPossible});
+    return Found(
+        {.text = "the weights before step " + std::to_string(step) +
+                 " were not recorded in both runs, so an earlier origin cannot be excluded",
+         .most = likely ? Confidence::kLikely : Confidence::kPossible});
   }
   if (plan_.left_out.empty() || jump.kind == JumpKind::kSetting) return Found();
-  return Found({.text = plan_.left_out + ", so it may begin in something before it that was left out",
-                .most = Confidence::kLikely});
+  return Found(
+      {.text = plan_.left_out + ", so it may begin in something before it that was left out",
+       .most = Confidence::kLikely});
 }
 
 bool RankJudge::IsQuietBefore(const std::vector<Explained>& explained, std::size_t index) const {
-  return quiet_ && std::none_of(explained.begin(), explained.begin() + static_cast<std::ptrdiff_t>(index),
-                                [](const Explained& one) { return one.pair->distance > 0; });
+  return quiet_ &&
+         std::none_of(explained.begin(), explained.begin() + static_cast<std::ptrdiff_t>(index),
+                      [](const Explained& one) { return one.pair->distance > 0; });
 }
 
 Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& explained,
@@ -469,7 +501,8 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
   }
   Divergence row = MakeRow(*pair.a.def, step, ranks_.a);
   if (ranks_.a != ranks_.b) row.rank_b = ranks_.b;
-  Comparison comparison = Compare(pair.a, pair.b, context_.tolerance, context_.exact, /*interval=*/true);
+  Comparison comparison =
+      Compare(pair.a, pair.b, context_.tolerance, context_.exact, /*interval=*/true);
   if (comparison.agreement == Agreement::kDiverged)
     WeighByNoise(noise_.Of(pair), context_.noise_allows, comparison);
   SetComparison(row, comparison);

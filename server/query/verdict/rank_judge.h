@@ -67,11 +67,11 @@ enum class Measured : std::uint8_t {
 
 class RankJudge {
  public:
-  // `place`: the rank's position in the plan. `agreeing`: number of its records in the steps before the first
-  // one to judge. `twins`: of A; null: none, then rounding is guessed. `trails`: of other ranks; null: there are none. All
-  // references must outlive this.
-  RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place, std::uint64_t agreeing,
-            const Twins* twins, const RankTrails* trails)
+  // `place`: the rank's position in the plan. `agreeing`: number of its records in the steps before
+  // the first one to judge. `twins`: of A; null: none, then rounding is guessed. `trails`: of other
+  // ranks; null: there are none. All references must outlive this.
+  RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place,
+            std::uint64_t agreeing, const Twins* twins, const RankTrails* trails)
       : context_(context),
         plan_(plan),
         place_(place),
@@ -98,10 +98,11 @@ class RankJudge {
   Measured measured() const { return measured_; }
 
  private:
-  // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to explain later
-  // steps.
+  // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to
+  // explain later steps.
   using Steps = std::map<std::uint64_t, bool>;
-  Steps WithThoseBefore(const std::set<std::uint64_t>& steps, std::optional<std::uint64_t> last_step) const;
+  Steps WithThoseBefore(const std::set<std::uint64_t>& steps,
+                        std::optional<std::uint64_t> last_step) const;
   // A learning rate or weight decay that the agents recorded.
   struct OtherSetting {
     std::uint64_t step = 0;
@@ -140,24 +141,28 @@ class RankJudge {
                          std::vector<Jump>& jumps);
   std::uint64_t IdenticalStepsBefore(std::uint64_t step) const;
   bool IsFirstOfRuns(std::uint64_t step) const;
-  std::optional<Jump> UpdateWith(const OtherSetting& setting, const std::vector<Explained>& explained) const;
-  // Reads what repeats of A say of the step, and leaves out the jumps that they show, too, unless the model has done so.
-  Status WeighByRepeats(const StepModel& model, std::uint64_t step, const std::vector<Explained>& explained,
-                        std::vector<Jump>& jumps);
+  std::optional<Jump> UpdateWith(const OtherSetting& setting,
+                                 const std::vector<Explained>& explained) const;
+  // Reads what repeats of A say of the step, and leaves out the jumps that they show, too, unless
+  // the model has done so.
+  Status WeighByRepeats(const StepModel& model, std::uint64_t step,
+                        const std::vector<Explained>& explained, std::vector<Jump>& jumps);
   void NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,
                          const std::vector<std::size_t>& indices);
   // Remembers the weights after a step that was not requested.
   void NoteBefore(std::uint64_t step, const StepPairs& now);
   // Whether the weights that `step` began with were compared.
-  Result<bool> KnowsWeightsBefore(const StepPairsReader& reader, std::uint64_t step, const StepPairs& now);
+  Result<bool> KnowsWeightsBefore(const StepPairsReader& reader, std::uint64_t step,
+                                  const StepPairs& now);
   Result<std::optional<Caveat>> CaveatOf(const StepPairsReader& reader, std::uint64_t step,
-                                         const StepPairs& now, const std::vector<Explained>& explained,
-                                         const Jump& jump);
+                                         const StepPairs& now,
+                                         const std::vector<Explained>& explained, const Jump& jump);
   bool IsQuietBefore(const std::vector<Explained>& explained, std::size_t index) const;
   JudgedRoot MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
                       const std::vector<Jump>& jumps, std::size_t chosen,
                       const std::optional<Caveat>& caveat) const;
-  Divergence RowOf(std::uint64_t step, const std::vector<Explained>& explained, std::size_t index) const;
+  Divergence RowOf(std::uint64_t step, const std::vector<Explained>& explained,
+                   std::size_t index) const;
 
   const DiffContext& context_;
   const DiffPlan& plan_;

@@ -1,5 +1,5 @@
-// What the ranks of two runs have shown of each other by the time that a record is computed: reduced gradients, and what
-// else ranks exchange, are computed from the records of all of them.
+// What the ranks of two runs have shown of each other by the time that a record is computed:
+// reduced gradients, and what else ranks exchange, are computed from the records of all of them.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_RANK_TRAILS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_RANK_TRAILS_H_
 
@@ -19,17 +19,20 @@
 
 namespace statcollect::query {
 
-// Immutable once it is there. Memory: about 100 bytes for each record of a step, of kRanksMax ranks and the steps that are
-// judged.
+// Immutable once it is there. Memory: about 100 bytes for each record of a step, of kRanksMax ranks
+// and the steps that are judged.
 class RankTrails {
  public:
   static constexpr std::size_t kRanksMax = 16;
 
-  // Reads the steps that are judged by twins. `places`: of the ranks that will be judged; others are added up to kRanksMax.
-  // `wanted`: of all of them, not empty. Cost: reads each step of these ranks of both runs and all twins.
-  static Result<RankTrails> Follow(const DiffContext& context, const DiffPlan& plan, const Twins& twins,
-                                   std::set<std::size_t> places, const std::set<std::uint64_t>& wanted,
-                                   std::optional<std::uint64_t> last_step, const std::stop_token& stop);
+  // Reads the steps that are judged by twins. `places`: of the ranks that will be judged; others
+  // are added up to kRanksMax. `wanted`: of all of them, not empty. Cost: reads each step of these
+  // ranks of both runs and all twins.
+  static Result<RankTrails> Follow(const DiffContext& context, const DiffPlan& plan,
+                                   const Twins& twins, std::set<std::size_t> places,
+                                   const std::set<std::uint64_t>& wanted,
+                                   std::optional<std::uint64_t> last_step,
+                                   const std::stop_token& stop);
 
   // Of a step; empty if there are none.
   std::vector<const RankTrail*> OfOthers(std::size_t place, std::uint64_t step) const;

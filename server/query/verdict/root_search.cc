@@ -31,15 +31,16 @@ void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
 // Only twins show how ranks depend on each other.
 Result<RankTrails> FollowRanks(const RootQuestion& question, const std::vector<Rank>& ranks,
                                const std::stop_token& stop) {
-  if (question.twins == nullptr || question.plan.ranks.size() < 2 || ranks.empty()) return RankTrails();
+  if (question.twins == nullptr || question.plan.ranks.size() < 2 || ranks.empty())
+    return RankTrails();
   std::set<std::size_t> places;
   std::set<std::uint64_t> wanted;
   for (const Rank& rank : ranks) {
     places.insert(rank.place);
     wanted.insert(rank.steps.begin(), rank.steps.end());
   }
-  return RankTrails::Follow(question.context, question.plan, *question.twins, std::move(places), wanted,
-                            question.last_step, stop);
+  return RankTrails::Follow(question.context, question.plan, *question.twins, std::move(places),
+                            wanted, question.last_step, stop);
 }
 
 }  // namespace
@@ -64,12 +65,13 @@ void FirstMissing::Note(const PlacedRow& placed) {
 
 Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop) {
   std::vector<Rank> ranks;
-  for (auto& [place, steps] : question.steps.Chosen()) ranks.push_back({.place = place, .steps = steps});
+  for (auto& [place, steps] : question.steps.Chosen())
+    ranks.push_back({.place = place, .steps = steps});
   STATCOLLECT_ASSIGN_OR_RETURN(auto trails, FollowRanks(question, ranks, stop));
   InParallel(ranks.size(), [&](std::size_t i) {
     Rank& rank = ranks[i];
-    RankJudge judge(question.context, question.plan, rank.place, question.steps.AgreeingBefore(rank.place),
-                    question.twins, &trails);
+    RankJudge judge(question.context, question.plan, rank.place,
+                    question.steps.AgreeingBefore(rank.place), question.twins, &trails);
     auto found = judge.Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
     rank.differ_before = judge.differ_before();

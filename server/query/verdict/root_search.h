@@ -1,4 +1,5 @@
-// Finds the root of a diff: the first difference that rounding does not explain. docs/verdict-model.md derives how.
+// Finds the root of a diff: the first difference that rounding does not explain.
+// docs/verdict-model.md derives how.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
 
@@ -18,8 +19,8 @@
 
 namespace statcollect::query {
 
-// The first row about something that only one run has, and the first such gradient of a parameter: a report may have too
-// many rows to list them. Rows are noted step by step.
+// The first row about something that only one run has, and the first such gradient of a parameter:
+// a report may have too many rows to list them. Rows are noted step by step.
 struct FirstMissing {
   std::optional<PlacedRow> gradient;
   std::optional<PlacedRow> other;               // that is not IsIdle
@@ -28,9 +29,10 @@ struct FirstMissing {
   void Note(const PlacedRow& placed);
 };
 
-// Whether a record that only one run has is of something that training need not depend on: a gradient of an activation,
-// which exists or not with a switch (enable_input_require_grads, checkpoints), or a given tensor, such as a mask of ones.
-// What it does shows in the gradients of the weights.
+// Whether a record that only one run has is of something that training need not depend on: a
+// gradient of an activation, which exists or not with a switch (enable_input_require_grads,
+// checkpoints), or a given tensor, such as a mask of ones. What it does shows in the gradients of
+// the weights.
 bool IsIdle(const Divergence& row);
 
 // Borrowed.
@@ -45,19 +47,21 @@ struct RootQuestion {
 
 struct RootAnswer {
   std::optional<Root> root;
-  std::optional<Caveat> caveat;                 // of the root
-  std::optional<DifferBefore> differ_before;    // on the rank where the weights differ most
-  std::set<std::string> noise_driven;           // as RankJudge::noise_driven
-  std::optional<LossScales> loss_scales;        // as RankJudge::loss_scales, of the first rank that has them
+  std::optional<Caveat> caveat;               // of the root
+  std::optional<DifferBefore> differ_before;  // on the rank where the weights differ most
+  std::set<std::string> noise_driven;         // as RankJudge::noise_driven
+  std::optional<LossScales>
+      loss_scales;  // as RankJudge::loss_scales, of the first rank that has them
   Measured measured = Measured::kWhole;         // the worst of all ranks
   std::set<std::string> data_dependent;         // as RankJudge::data_dependent
   std::optional<WithoutEffect> without_effect;  // of the first rank that has them
 };
 
-// Without a root, rounding explains every difference that was judged. The caller fills in the root's `cause`;
-// `agreeing` counts records of the root's rank. Cost: reads the selected steps of up to
-// StepsToJudge::kPlacesMax ranks, each with the two steps before it, from both runs, and those ranks'
-// learning rates; ranks run on several threads. Memory: for each thread, one step of one rank of both runs.
+// Without a root, rounding explains every difference that was judged. The caller fills in the
+// root's `cause`; `agreeing` counts records of the root's rank. Cost: reads the selected steps of
+// up to StepsToJudge::kPlacesMax ranks, each with the two steps before it, from both runs, and
+// those ranks' learning rates; ranks run on several threads. Memory: for each thread, one step of
+// one rank of both runs.
 Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop);
 
 }  // namespace statcollect::query

@@ -21,7 +21,8 @@ std::string NameOf(const TensorKey& key) { return SpreadName(key.kind, key.name,
 
 }  // namespace
 
-void RowCounts::Step(std::span<const TensorPair> pairs, std::span<const std::vector<Observation>> twins) {
+void RowCounts::Step(std::span<const TensorPair> pairs,
+                     std::span<const std::vector<Observation>> twins) {
   struct Sisters {
     std::int64_t rows = 0;  // of the first one
     bool vary = false;
@@ -34,13 +35,16 @@ void RowCounts::Step(std::span<const TensorPair> pairs, std::span<const std::vec
     const Shape& shape = pairs[i].a.layout->shape;
     const std::string_view path = key.output_path;
     const std::int64_t before =
-        first_.try_emplace({std::string_view(key.name), key.kind, path}, shape.front()).first->second;
+        first_.try_emplace({std::string_view(key.name), key.kind, path}, shape.front())
+            .first->second;
     const bool by_twin = std::any_of(twins.begin(), twins.end(), [&](const auto& twin) {
       return twin[i].def != nullptr && twin[i].layout->shape != shape;
     });
-    Sisters& sisters = lists[{PatternOf(key.name), key.kind, path, Shape(shape.begin() + 1, shape.end())}];
+    Sisters& sisters =
+        lists[{PatternOf(key.name), key.kind, path, Shape(shape.begin() + 1, shape.end())}];
     if (sisters.all.empty()) sisters.rows = shape.front();
-    sisters.vary = sisters.vary || by_twin || before != shape.front() || sisters.rows != shape.front();
+    sisters.vary =
+        sisters.vary || by_twin || before != shape.front() || sisters.rows != shape.front();
     sisters.all.push_back(&key);
   }
   for (const auto& [pattern, sisters] : lists) {

@@ -1,4 +1,5 @@
-// Which tensors have a number of rows that depends on the data, as of an expert that a router sends tokens to.
+// Which tensors have a number of rows that depends on the data, as of an expert that a router sends
+// tokens to.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_ROW_COUNTS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_ROW_COUNTS_H_
 
@@ -15,14 +16,16 @@
 
 namespace statcollect::query {
 
-// Of one rank. Steps must ascend. Not thread-safe. Cost: two look-ups for each output and gradient of one.
+// Of one rank. Steps must ascend. Not thread-safe. Cost: two look-ups for each output and gradient
+// of one.
 class RowCounts {
  public:
   // `twins`: by twin, then by pair. Names must outlive this.
   void Step(std::span<const TensorPair> pairs, std::span<const std::vector<Observation>> twins);
   // Whether B has other rows, and nothing else, of a tensor that is known to vary.
   bool Differ(const TensorPair& pair) const;
-  // SpreadName of the tensors of a list of modules of which A, or a twin, has several numbers of rows.
+  // SpreadName of the tensors of a list of modules of which A, or a twin, has several numbers of
+  // rows.
   const std::set<std::string>& varying() const { return varying_; }
 
  private:

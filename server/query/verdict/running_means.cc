@@ -19,7 +19,8 @@ void RunningMeans::Step(std::span<const TensorPair> pairs) {
   deviations_.clear();
   for (const TensorPair& pair : pairs) {
     // Variances are not negative, so their sum is their l1.
-    if (IsBuffer(pair, "running_var") && pair.a.layout->Trusts(Statistic::kL1) && pair.a.stats->l1 > 0)
+    if (IsBuffer(pair, "running_var") && pair.a.layout->Trusts(Statistic::kL1) &&
+        pair.a.stats->l1 > 0)
       deviations_[ParentOf(pair.a.def->key.name)] = std::sqrt(pair.a.stats->l1);
   }
 }

@@ -1,5 +1,5 @@
-// How large running means are: a mean may be zero except for rounding (behind a linear layer whose inputs are centred), and
-// what rounds is as large as the values that it is taken of.
+// How large running means are: a mean may be zero except for rounding (behind a linear layer whose
+// inputs are centred), and what rounds is as large as the values that it is taken of.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_RUNNING_MEANS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_RUNNING_MEANS_H_
 
@@ -16,7 +16,8 @@ class RunningMeans {
  public:
   // Names must outlive this.
   void Step(std::span<const TensorPair> pairs);
-  // A's norm; of a `running_mean` beside a `running_var`, at least that of the channels' standard deviations.
+  // A's norm; of a `running_mean` beside a `running_var`, at least that of the channels' standard
+  // deviations.
   double SizeOf(const TensorPair& pair) const;
 
  private:

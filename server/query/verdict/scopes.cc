@@ -16,13 +16,14 @@ void Explainer::NoteOutput(Pass& pass, std::string_view module, const Child& out
     child.module = at;
     child.own = at == module;
     if (!child.own) child.most = child.inherited;
-    if (known != nullptr && !child.own && !known->own) child.most = std::max(child.most, known->most);
+    if (known != nullptr && !child.own && !known->own)
+      child.most = std::max(child.most, known->most);
     scope.Put(child);
   }
 }
 
-// The largest difference of what ran beside the module: where one's output is multiplied by the other's, as
-// in a gate, the gradient of one is computed from the other.
+// The largest difference of what ran beside the module: where one's output is multiplied by the
+// other's, as in a gate, the gradient of one is computed from the other.
 double Explainer::OfSiblings(const Pass& pass, std::string_view module) {
   const std::string_view parent = ParentOf(module);
   const auto found = pass.scopes.find(parent);

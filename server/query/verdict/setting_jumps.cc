@@ -37,8 +37,8 @@ struct Affected {
 
 class ModuleSettings {
  public:
-  // `step`: of which the forward records are looked at. Cost: one look-up by name for each record that
-  // differs, and more for the first of a module.
+  // `step`: of which the forward records are looked at. Cost: one look-up by name for each record
+  // that differs, and more for the first of a module.
   ModuleSettings(const OtherSettings& settings, std::span<const Explained> step, bool quiet)
       : settings_(settings), step_(step) {
     const auto first = std::find_if(step.begin(), step.end(), HasDistance);
@@ -143,14 +143,17 @@ class ModuleSettings {
 };
 
 // Only results of the model that the group is named after count; without such a model, all do.
-std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other, std::span<const Explained> step) {
+std::optional<Jump> OfOptimizer(const OtherSettings::OfOptimizer& other,
+                                std::span<const Explained> step) {
   const std::string prefix = other.group.model + ".";
   const auto is_result = [&](const Explained& one) {
     if (one.stage != Stage::kOptimizer || one.pair->loss != nullptr) return false;
     const TensorKey& key = one.pair->a.def->key;
     return key.kind != Kind::kOptimizerState || EntersState(other.setting, key.output_path);
   };
-  const auto in_model = [&](const Explained& one) { return one.pair->a.def->key.name.starts_with(prefix); };
+  const auto in_model = [&](const Explained& one) {
+    return one.pair->a.def->key.name.starts_with(prefix);
+  };
   // Names of parameters do not begin with a class.
   const bool is_class =
       !other.group.model.empty() && other.group.model[0] >= 'A' && other.group.model[0] <= 'Z';
@@ -179,11 +182,14 @@ std::optional<std::size_t> FirstThatStandsOut(std::span<const Explained> step,
 }
 
 Jump MakeSettingJump(std::span<const Explained> step, std::size_t index) {
-  return {.index = index, .kind = JumpKind::kSetting, .ratio = RatioOf(step[index]), .excess = kExactExcess};
+  return {.index = index,
+          .kind = JumpKind::kSetting,
+          .ratio = RatioOf(step[index]),
+          .excess = kExactExcess};
 }
 
-std::vector<Jump> FindSettingJumps(const OtherSettings& settings, std::span<const Explained> step, bool quiet,
-                                   bool first_step) {
+std::vector<Jump> FindSettingJumps(const OtherSettings& settings, std::span<const Explained> step,
+                                   bool quiet, bool first_step) {
   std::vector<Jump> jumps;
   if (settings.any_of_modules()) jumps = ModuleSettings(settings, step, quiet).Find();
   for (const OtherSettings::OfOptimizer& other : settings.of_optimizers()) {

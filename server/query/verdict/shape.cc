@@ -14,7 +14,8 @@ namespace statcollect::query {
 namespace {
 
 bool HasSums(const TensorPair& pair) {
-  return pair.a.sketch.size() >= guessed::kSumsForShape && pair.b.sketch.size() == pair.a.sketch.size();
+  return pair.a.sketch.size() >= guessed::kSumsForShape &&
+         pair.b.sketch.size() == pair.a.sketch.size();
 }
 
 // Empty if the sketches do not show it.

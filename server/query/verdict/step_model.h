@@ -1,4 +1,5 @@
-// What tells, step by step, which differences of two runs rounding explains: measured from twins, or guessed.
+// What tells, step by step, which differences of two runs rounding explains: measured from twins,
+// or guessed.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_STEP_MODEL_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_STEP_MODEL_H_
 
@@ -30,17 +31,21 @@ class StepModel {
   virtual ~StepModel() = default;
   // Steps must ascend. The answer points into `now`; names must outlive the model.
   virtual Result<Answer> Judge(std::uint64_t step, StepPairs& now) = 0;
-  // SpreadName of tensors whose rows depend on the data, as far as known: other rows are judged with the step.
+  // SpreadName of tensors whose rows depend on the data, as far as known: other rows are judged
+  // with the step.
   virtual const std::set<std::string>& data_dependent() const = 0;
   // Whether it has judged by repeats or twins of A.
   virtual bool measures_noise() const = 0;
-  // The jump that is the root. `jumps`: not empty, ascending; settings before others of the same record.
-  virtual std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const = 0;
+  // The jump that is the root. `jumps`: not empty, ascending; settings before others of the same
+  // record.
+  virtual std::size_t ChooseRoot(std::span<const Explained> step,
+                                 std::span<const Jump> jumps) const = 0;
   // Parameters whose gradient was zero except for rounding in some step so far.
   virtual const std::unordered_set<std::string_view>& noise_driven() const = 0;
 };
 
-// Rules that say how much a kernel, an optimizer or a loss may enlarge a difference. docs/verdict-model.md.
+// Rules that say how much a kernel, an optimizer or a loss may enlarge a difference.
+// docs/verdict-model.md.
 class GuessedModel final : public StepModel {
  public:
   // `identical_steps`: before the first one to judge, all of whose records are equal bit for bit.
@@ -57,7 +62,8 @@ class GuessedModel final : public StepModel {
     return kNone;
   }
   bool measures_noise() const override { return false; }
-  std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) const override {
+  std::size_t ChooseRoot(std::span<const Explained> step,
+                         std::span<const Jump> jumps) const override {
     return query::ChooseRoot(step, jumps);
   }
   const std::unordered_set<std::string_view>& noise_driven() const override {

@@ -20,16 +20,19 @@ bool OnlyUpdatesDiffer(const std::vector<TensorPair>& pairs) {
              ((StageOf(pair.a.def->key) == stages) || ...);
     });
   };
-  return differs_in(Stage::kOptimizer) && !differs_in(Stage::kForward, Stage::kBackward, Stage::kGrad);
+  return differs_in(Stage::kOptimizer) &&
+         !differs_in(Stage::kForward, Stage::kBackward, Stage::kGrad);
 }
 
 // After the last forward record before the first gradient of its segment.
-std::size_t PlaceOfLoss(const std::vector<TensorPair>& pairs, const StepOrder& order, std::uint32_t segment) {
+std::size_t PlaceOfLoss(const std::vector<TensorPair>& pairs, const StepOrder& order,
+                        std::uint32_t segment) {
   std::size_t place = 0;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const Stage stage = StageOf(pairs[i].a.def->key);
     const std::uint32_t in = order.At(pairs[i].a.order).segment;
-    if (in > segment || (in == segment && (stage == Stage::kBackward || stage == Stage::kGrad))) break;
+    if (in > segment || (in == segment && (stage == Stage::kBackward || stage == Stage::kGrad)))
+      break;
     if (stage == Stage::kForward || in < segment) place = i + 1;
   }
   return place;
@@ -74,7 +77,8 @@ void StepPairsReader::Arrange(StepPairs& to) const {
     placed.emplace_back(order.PlaceOf(pair.a.def->key, pair.a.order, ranks_.a), pair);
   std::stable_sort(placed.begin(), placed.end(),
                    [](const auto& x, const auto& y) { return x.first < y.first; });
-  std::transform(placed.begin(), placed.end(), to.pairs.begin(), [](const auto& one) { return one.second; });
+  std::transform(placed.begin(), placed.end(), to.pairs.begin(),
+                 [](const auto& one) { return one.second; });
 }
 
 // A loss that differs although only updates differ is placed after those.
@@ -86,9 +90,10 @@ void StepPairsReader::AddLosses(StepPairs& to) const {
   std::map<std::size_t, std::vector<TensorPair>> losses;  // by what they stand before
   for (std::size_t i = 0; i < to.losses_a.size(); ++i) {
     const ScalarRecord& a = to.losses_a[i];
-    const auto b = std::find_if(to.losses_b.begin(), to.losses_b.end(), [&](const ScalarRecord& other) {
-      return other.name == a.name && other.micro_batch == a.micro_batch;
-    });
+    const auto b =
+        std::find_if(to.losses_b.begin(), to.losses_b.end(), [&](const ScalarRecord& other) {
+          return other.name == a.name && other.micro_batch == a.micro_batch;
+        });
     if (b == to.losses_b.end()) continue;
     const std::uint32_t segment = spots.empty() ? 0 : spots[i].segment;
     const double value_b = b->value * LossFactor(context_, a.value, b->value);

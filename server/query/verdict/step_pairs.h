@@ -31,13 +31,15 @@ class StepPairsReader {
  public:
   enum class Order : std::uint8_t {
     kExecution,  // A's
-    kReport,     // as a report lists them: gradients of weights and the optimizer's results after all passes
+    kReport,  // as a report lists them: gradients of weights and the optimizer's results after all
+              // passes
   };
   // `place`: the rank's position in the plan.
   StepPairsReader(const DiffContext& context, const DiffPlan& plan, std::size_t place, Order order)
       : context_(context), plan_(plan), place_(place), ranks_(plan.ranks[place]), order_(order) {}
 
-  // A stored step of the plan. Tensors without a counterpart are left out. Cost: reads the step of both runs.
+  // A stored step of the plan. Tensors without a counterpart are left out. Cost: reads the step of
+  // both runs.
   Status Read(std::uint64_t step, StepPairs& to) const;
 
  private:

@@ -18,9 +18,10 @@ class SumLengths {
  public:
   // Learns the step's shapes. Names must outlive this.
   void Step(std::span<const TensorPair> pairs);
-  // Of an output and its gradients: the elements of a weight's row, or those that a norm averages over; of a module without
-  // parameters that is part of one with own parameters, the same of that one, which may compute with them itself what the
-  // part passes on. Of a parameter's gradient and of running statistics: the rows of the batch. At least 1; 1 of everything else.
+  // Of an output and its gradients: the elements of a weight's row, or those that a norm averages
+  // over; of a module without parameters that is part of one with own parameters, the same of that
+  // one, which may compute with them itself what the part passes on. Of a parameter's gradient and
+  // of running statistics: the rows of the batch. At least 1; 1 of everything else.
   double Of(const TensorPair& pair) const;
   // Whether the runs may have computed the record with other algorithms of a convolution.
   bool IsOtherConvolution(const TensorPair& pair, OtherConvolutions other) const;

@@ -53,8 +53,8 @@ void Explainer::NoteParameter(const TensorPair& pair) {
   parameter.sketch_b.assign(pair.b.sketch.begin(), pair.b.sketch.end());
 }
 
-// Muon raises small singular values of the gradient, which in one of low rank are rounding, to the size of the
-// others. On the benchmark 5 of its 9 clean pairs were called a bug without this.
+// Muon raises small singular values of the gradient, which in one of low rank are rounding, to the
+// size of the others. On the benchmark 5 of its 9 clean pairs were called a bug without this.
 bool Explainer::IsOrthogonal(const TensorPair& pair) const {
   return methods_.orthogonal_updates && pair.a.layout->shape.size() == 2 &&
          !normalised_.contains(pair.a.def->key.name);
@@ -67,12 +67,13 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   const auto found = gradients_.find(name);
   const double gradient = found == gradients_.end() ? 0 : found->second.distance;
   const bool normalised = normalised_.contains(name);
-  if (normalised && found != gradients_.end() && found->second.noise_driven) fragile_.insert(ParentOf(name));
+  if (normalised && found != gradients_.end() && found->second.noise_driven)
+    fragile_.insert(ParentOf(name));
   const auto known = parameters_.find(name);
   const std::size_t sums = pair.a.sketch.size();
   const bool sketched = known != parameters_.end() && sums > 0 && pair.b.sketch.size() == sums &&
-                        known->second.sketch_a.size() == sums && known->second.sketch_b.size() == sums &&
-                        std::isfinite(pair.distance);
+                        known->second.sketch_a.size() == sums &&
+                        known->second.sketch_b.size() == sums && std::isfinite(pair.distance);
   if (!sketched) {
     const double before = known == parameters_.end() ? 0 : known->second.distance;
     NoteParameter(pair);
@@ -81,7 +82,8 @@ double Explainer::ExplainUpdate(const TensorPair& pair, Explained& to) {
   const Parameter& before = known->second;
   double of_a = 0, of_b = 0, between = 0;
   for (std::size_t i = 0; i < sums; ++i) {
-    const double a = pair.a.sketch[i] - before.sketch_a[i], b = pair.b.sketch[i] - before.sketch_b[i];
+    const double a = pair.a.sketch[i] - before.sketch_a[i],
+                 b = pair.b.sketch[i] - before.sketch_b[i];
     of_a += a * a;
     of_b += b * b;
     between += (a - b) * (a - b);

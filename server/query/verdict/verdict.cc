@@ -16,35 +16,39 @@ namespace statcollect::query {
 namespace {
 
 bool ByStatistics(const std::optional<Divergence>& row) {
-  return row && row->kind != Kind::kUnspecified && row->distance_kind == DistanceKind::kStatistics &&
-         row->reason != Reason::kNonfinite;
+  return row && row->kind != Kind::kUnspecified &&
+         row->distance_kind == DistanceKind::kStatistics && row->reason != Reason::kNonfinite;
 }
 
 // Why rounding cannot be distinguished from a bug here; null if it can.
 const char* WhyNotKnown(const DiffRequest& request, const Tally& tally, const DiffReport& report) {
   if (request.merge_ranks)
-    return "with --merge-ranks only parameters are compared, so rounding was not distinguished from bugs";
+    return "with --merge-ranks only parameters are compared, so rounding was not distinguished "
+           "from bugs";
   if (!request.kinds.empty())
-    return "with --kinds what a tensor was computed from may be missing, so rounding was not distinguished from bugs";
+    return "with --kinds what a tensor was computed from may be missing, so rounding was not "
+           "distinguished from bugs";
   const bool statistics = ByStatistics(report.first) || ByStatistics(report.first_bitwise);
   if (statistics && !tally.by_sketch)
-    return "the records have statistics but no sketches, so rounding was not distinguished from bugs";
+    return "the records have statistics but no sketches, so rounding was not distinguished from "
+           "bugs";
   return nullptr;
 }
 
-// Whether it is a batch of real numbers in a step before which the runs differ: the model may have computed it, as in a
-// rollout. The model of rounding has judged it then.
+// Whether it is a batch of real numbers in a step before which the runs differ: the model may have
+// computed it, as in a rollout. The model of rounding has judged it then.
 bool MayFollow(const DiffReport& report, const Divergence& row) {
   const auto is_real = [](const std::optional<ObservationSide>& side) {
     const auto dtype = side ? ParseDType(side->dtype) : std::nullopt;
     return dtype && IsFloat(*dtype);
   };
-  return row.stage == Stage::kBatch && row.reason == Reason::kNumeric && is_real(row.a) && is_real(row.b) &&
-         report.first_bitwise && report.first_bitwise->step < row.step;
+  return row.stage == Stage::kBatch && row.reason == Reason::kNumeric && is_real(row.a) &&
+         is_real(row.b) && report.first_bitwise && report.first_bitwise->step < row.step;
 }
 
-// What only one run has, and training need not depend on, has no effect in a step in which everything that both have is
-// explained, the gradients of the weights among it: in the steps before the root that the values tell, or in all.
+// What only one run has, and training need not depend on, has no effect in a step in which
+// everything that both have is explained, the gradients of the weights among it: in the steps
+// before the root that the values tell, or in all.
 class WithoutNeed {
  public:
   WithoutNeed(const RootQuestion& question, const DiffRequest& request, bool known,
@@ -74,24 +78,28 @@ class WithoutNeed {
   std::uint64_t count_ = 0;
 };
 
-// The first row that no rounding explains: an input, or one that differs in more than values. Values of modules that ran
-// in another order were judged like others, unless `order_counts`, and so were other rows of `data_dependent` tensors.
+// The first row that no rounding explains: an input, or one that differs in more than values.
+// Values of modules that ran in another order were judged like others, unless `order_counts`, and
+// so were other rows of `data_dependent` tensors.
 const Divergence* FirstHard(const DiffReport& report, bool order_counts,
                             const std::set<std::string>& data_dependent, const WithoutNeed& idle) {
-  const auto row = std::find_if(report.diverged.begin(), report.diverged.end(), [&](const Divergence& one) {
-    const bool rows = one.reason == Reason::kShape &&
-                      data_dependent.contains(SpreadName(one.kind, one.activation, one.output_path));
-    const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise || rows ||
-                        (one.reason == Reason::kOrder && !order_counts);
-    return !idle.Has(one) && ((IsInput(one.stage) && (order_counts || !MayFollow(report, one))) || !values);
-  });
+  const auto row =
+      std::find_if(report.diverged.begin(), report.diverged.end(), [&](const Divergence& one) {
+        const bool rows =
+            one.reason == Reason::kShape &&
+            data_dependent.contains(SpreadName(one.kind, one.activation, one.output_path));
+        const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise ||
+                            rows || (one.reason == Reason::kOrder && !order_counts);
+        return !idle.Has(one) &&
+               ((IsInput(one.stage) && (order_counts || !MayFollow(report, one))) || !values);
+      });
   return row == report.diverged.end() ? nullptr : &*row;
 }
 
 bool SameTensor(const Divergence& x, const Divergence& y) {
   const auto identity = [](const Divergence& row) {
-    return std::tie(row.step, row.micro_batch, row.rank, row.stage, row.kind, row.activation, row.output_path,
-                    row.call, row.mode);
+    return std::tie(row.step, row.micro_batch, row.rank, row.stage, row.kind, row.activation,
+                    row.output_path, row.call, row.mode);
   };
   return identity(x) == identity(y);
 }
@@ -103,21 +111,23 @@ const Divergence* RowAmong(const DiffReport& report, const Divergence& one) {
   return row == report.diverged.end() ? nullptr : &*row;
 }
 
-// A gradient that one run lacks does not count in the norm there, so clipping gives all others a factor, also those that
-// stand before it.
+// A gradient that one run lacks does not count in the norm there, so clipping gives all others a
+// factor, also those that stand before it.
 bool ClippingSpreads(const Divergence& missing, const Divergence& root) {
-  return root.stage == Stage::kGrad && missing.step == root.step && missing.segment == root.segment &&
-         missing.rank == root.rank;
+  return root.stage == Stage::kGrad && missing.step == root.step &&
+         missing.segment == root.segment && missing.rank == root.rank;
 }
 
-// Whether such a row stands before the root, or is about the same tensor. Rows are in order; those that are not listed
-// come after those that are.
+// Whether such a row stands before the root, or is about the same tensor. Rows are in order; those
+// that are not listed come after those that are.
 bool ComesFirst(const DiffReport& report, const Divergence& hard, const Divergence& root) {
   if (const Divergence* row = RowAmong(report, root)) {
     const Divergence* listed = RowAmong(report, hard);
     return listed != nullptr && listed <= row;
   }
-  const auto when = [](const Divergence& one) { return std::tuple(one.step, one.segment, one.stage); };
+  const auto when = [](const Divergence& one) {
+    return std::tuple(one.step, one.segment, one.stage);
+  };
   return when(hard) < when(root);
 }
 
@@ -152,9 +162,9 @@ Root OfHard(const Divergence& hard, const std::optional<Root>& of_values,
             const std::optional<Caveat>& caveat) {
   const bool same = of_values && SameTensor(hard, of_values->at);
   if (same && IsInput(hard.stage)) return *of_values;
-  Root root =
-      RootAt(hard, Confidence::kCertain,
-             IsInput(hard.stage) ? std::string(kOfInput) : "it differs in more than the size of its values");
+  Root root = RootAt(hard, Confidence::kCertain,
+                     IsInput(hard.stage) ? std::string(kOfInput)
+                                         : "it differs in more than the size of its values");
   if (!same) return root;
   root.agreeing = of_values->agreeing;
   if (!caveat) return root;
@@ -210,20 +220,22 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
-void NoteIdle(const FirstMissing& missing, const WithoutNeed& idle, bool has_root, DiffReport& report) {
+void NoteIdle(const FirstMissing& missing, const WithoutNeed& idle, bool has_root,
+              DiffReport& report) {
   if (idle.count() == 0) return;
   const Divergence& first = missing.idle_at.begin()->second.row;
   const bool one = idle.count() == 1;
-  report.notes.push_back(std::to_string(idle.count()) + (one ? " record exists" : " records exist") +
-                         " in one run only (the first: " + std::string(Name(first.kind)) + " " +
-                         Printable(first.activation) + "), and everything that both have agrees" +
-                         (has_root ? " before the root" : "") + ", so nothing depends on " +
-                         (one ? "it" : "them"));
+  report.notes.push_back(
+      std::to_string(idle.count()) + (one ? " record exists" : " records exist") +
+      " in one run only (the first: " + std::string(Name(first.kind)) + " " +
+      Printable(first.activation) + "), and everything that both have agrees" +
+      (has_root ? " before the root" : "") + ", so nothing depends on " + (one ? "it" : "them"));
 }
 
-// Gradients that are zero except for rounding, and Adam's updates from them, are neither the first divergence
-// nor an origin if there is a different one.
-void PassOverNoise(const std::set<std::string>& noise_driven, const Divergence& root, DiffReport& report) {
+// Gradients that are zero except for rounding, and Adam's updates from them, are neither the first
+// divergence nor an origin if there is a different one.
+void PassOverNoise(const std::set<std::string>& noise_driven, const Divergence& root,
+                   DiffReport& report) {
   const auto is_noise = [&](const Divergence& row) {
     return row.reason == Reason::kNumeric && noise_driven.contains(row.activation) &&
            (row.stage == Stage::kOptimizer || row.kind == Kind::kWeightGrad);
@@ -245,9 +257,11 @@ void PassOverNoise(const std::set<std::string>& noise_driven, const Divergence& 
   for (const std::string& name : noise_driven) {
     if (++named <= kNamed) names += (names.empty() ? "" : ", ") + Printable(name);
   }
-  if (noise_driven.size() > kNamed) names += " and " + std::to_string(noise_driven.size() - kNamed) + " more";
+  if (noise_driven.size() > kNamed)
+    names += " and " + std::to_string(noise_driven.size() - kNamed) + " more";
   report.notes.push_back(
-      "these gradients are zero except for rounding; they and their updates are noise, not an origin: " +
+      "these gradients are zero except for rounding; they and their updates are noise, not an "
+      "origin: " +
       names);
 }
 
@@ -257,17 +271,19 @@ void NoteTwins(const RootQuestion& question, const RootAnswer& answer, DiffRepor
   const bool repeats = !question.twins->all().front().perturbed;
   const std::string them = repeats ? "the repeats" : "the twins";
   if (answer.measured == Measured::kUnmoved) {
-    report.notes.push_back(them + " are equal to " + question.context.a.run() + " bit for bit, so " +
+    report.notes.push_back(them + " are equal to " + question.context.a.run() +
+                           " bit for bit, so " +
                            (repeats ? "they show no noise" : "noise did not reach the model") +
                            "; rounding was judged without them");
   } else if (answer.measured == Measured::kInPart) {
-    report.notes.push_back(them + " end at step " + std::to_string(question.twins->steps().rbegin()->first) +
+    report.notes.push_back(them + " end at step " +
+                           std::to_string(question.twins->steps().rbegin()->first) +
                            "; later steps were judged without them");
   }
 }
 
-// What comes before the root differs by rounding or not at all, and what comes after a root below its tolerance is computed
-// from it: neither is an origin. The root is the first one.
+// What comes before the root differs by rounding or not at all, and what comes after a root below
+// its tolerance is computed from it: neither is an origin. The root is the first one.
 void BeginOriginsAtRoot(DiffReport& report) {
   if (!report.root) return;
   const Divergence& root = report.root->at;
@@ -300,27 +316,30 @@ void NoteAll(const RootQuestion& question, const RootAnswer& answer, const Witho
              const std::optional<ChosenRoot>& chosen, const char* unknown, DiffReport& report) {
   NoteIdle(question.missing, idle, chosen && !chosen->of_first, report);
   // Of the root by values; another tensor has none.
-  const bool of_root = answer.caveat && answer.root && chosen && SameTensor(chosen->root.at, answer.root->at);
+  const bool of_root =
+      answer.caveat && answer.root && chosen && SameTensor(chosen->root.at, answer.root->at);
   if (of_root) report.notes.push_back(answer.caveat->text);
   if (answer.differ_before && !(of_root && answer.caveat->text == answer.differ_before->Text()))
     report.notes.push_back(answer.differ_before->Text());
   if (unknown == nullptr) NoteTwins(question, answer, report);
   if (answer.without_effect && !answer.root) report.notes.push_back(answer.without_effect->Text());
   if (answer.loss_scales)
-    report.notes.push_back(answer.loss_scales->Text(question.context.a.run(), question.context.b.run()));
+    report.notes.push_back(
+        answer.loss_scales->Text(question.context.a.run(), question.context.b.run()));
   if (unknown != nullptr) report.notes.emplace_back(unknown);
 }
 
 // The first step with a row above its tolerance that counts.
-std::optional<std::uint64_t> FirstAboveTolerance(const DiffReport& report, const WithoutNeed& idle) {
+std::optional<std::uint64_t> FirstAboveTolerance(const DiffReport& report,
+                                                 const WithoutNeed& idle) {
   if (report.first && !idle.Has(*report.first)) return report.first->step;
   const auto counts = std::find_if(report.diverged.begin(), report.diverged.end(),
                                    [&](const Divergence& row) { return !idle.Has(row); });
   return counts == report.diverged.end() ? std::nullopt : std::optional(counts->step);
 }
 
-// Weights that differ before the compared steps explain what follows from them, but the reason of their own difference is
-// unknown.
+// Weights that differ before the compared steps explain what follows from them, but the reason of
+// their own difference is unknown.
 std::string WhyFirst(const RootAnswer& answer, const char* unknown, bool values_only) {
   if (answer.differ_before) return answer.differ_before->Text();
   if (unknown != nullptr) return "it is the first difference above its tolerance";
@@ -340,13 +359,15 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   }
   if (answer.root) PassOverNoise(answer.noise_driven, answer.root->at, report);
   const WithoutNeed idle(question, request, unknown == nullptr, answer.root);
-  const std::uint64_t of_values = tally.numeric + (answer.data_dependent.empty() ? 0 : tally.reshaped);
+  const std::uint64_t of_values =
+      tally.numeric + (answer.data_dependent.empty() ? 0 : tally.reshaped);
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
   const bool values_only = tally.diverged == of_values + idle.count();
   RootCandidates candidates{.of_values = answer.root,
                             .first = report.first,
                             .why_first = WhyFirst(answer, unknown, values_only || request.exact)};
-  candidates.hard = FirstHard(report, request.exact || unknown != nullptr, answer.data_dependent, idle);
+  candidates.hard =
+      FirstHard(report, request.exact || unknown != nullptr, answer.data_dependent, idle);
   if (candidates.hard == nullptr) candidates.hard = idle.FirstOther(question.missing);
   if (question.missing.gradient) candidates.lacked_gradient = &question.missing.gradient->row;
   const auto chosen = ChooseRoot(candidates, report, answer.caveat);
@@ -358,7 +379,8 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
     report.root->above_tolerance = FirstAboveTolerance(report, idle);
     return AddCause(question, *report.root, stop);
   }
-  if (request.tolerance || request.exact || unknown != nullptr || !values_only || answer.differ_before)
+  if (request.tolerance || request.exact || unknown != nullptr || !values_only ||
+      answer.differ_before)
     return Status::Ok();
   report.explained_by_rounding =
       tally.numeric > 0 || idle.count() == 0 || tally.diverged != tally.numeric + idle.count();

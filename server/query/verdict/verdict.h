@@ -1,4 +1,5 @@
-// The verdict of a diff: whether rounding explains the differences; if not, where they begin and why.
+// The verdict of a diff: whether rounding explains the differences; if not, where they begin and
+// why.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_VERDICT_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_VERDICT_H_
 
@@ -10,16 +11,17 @@
 
 namespace statcollect::query {
 
-// Whether rounding may explain what a request finds: not if it sets its own limits, or leaves out what tensors are
-// computed from.
+// Whether rounding may explain what a request finds: not if it sets its own limits, or leaves out
+// what tensors are computed from.
 inline bool MayExplain(const DiffRequest& request) {
   return !request.tolerance && !request.exact && !request.merge_ranks && request.kinds.empty();
 }
 
-// Sets the report's root, its cause and `explained_by_rounding`, and revokes a divergence that rounding
-// explains. `tally`: of the whole scan. A report that cannot be judged (statistics only, some kinds only,
-// merged ranks) gets only a note. With a tolerance of the user or `exact`, rounding never overrides the
-// verdict. Precondition: something was compared. Cost: FindRoot and FindCauses.
+// Sets the report's root, its cause and `explained_by_rounding`, and revokes a divergence that
+// rounding explains. `tally`: of the whole scan. A report that cannot be judged (statistics only,
+// some kinds only, merged ranks) gets only a note. With a tolerance of the user or `exact`,
+// rounding never overrides the verdict. Precondition: something was compared. Cost: FindRoot and
+// FindCauses.
 Status JudgeReport(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
                    DiffReport& report, const std::stop_token& stop);
 

@@ -19,12 +19,14 @@ bool IsSame(const ZoomOperator& a, const ZoomOperator& b) {
 }
 
 // 0: they may not be paired.
-std::uint32_t Likeness(const ZoomSequence& in_a, std::size_t i, const ZoomSequence& in_b, std::size_t j) {
+std::uint32_t Likeness(const ZoomSequence& in_a, std::size_t i, const ZoomSequence& in_b,
+                       std::size_t j) {
   const ZoomOperator &a = in_a.operators[i], &b = in_b.operators[j];
   if (a.name != b.name) return 0;
   const bool equal = in_a.digests[i] != 0 && in_a.digests[i] == in_b.digests[j];
-  return 8u + (equal ? 4u : 0u) + (a.results == b.results ? 2u : 0u) + (HasSameTensors(a, b) ? 1u : 0u) +
-         (a.function == b.function ? 1u : 0u) + (a.place == b.place ? 2u : 0u);
+  return 8u + (equal ? 4u : 0u) + (a.results == b.results ? 2u : 0u) +
+         (HasSameTensors(a, b) ? 1u : 0u) + (a.function == b.function ? 1u : 0u) +
+         (a.place == b.place ? 2u : 0u);
 }
 
 }  // namespace
@@ -43,7 +45,8 @@ std::vector<std::pair<std::size_t, std::size_t>> AlignOperators(const ZoomSequen
     tail.emplace_back(--end_a, --end_b);
   const std::size_t rows = end_a - begin, columns = end_b - begin;
   if (rows > 0 && columns > 0 && rows <= kZoomCellsMax / columns) {
-    // best[i][j]: the likeness that the first i and j can reach; the last row's path is read backwards.
+    // best[i][j]: the likeness that the first i and j can reach; the last row's path is read
+    // backwards.
     std::vector<std::uint32_t> best((rows + 1) * (columns + 1), 0);
     const auto at = [&](std::size_t i, std::size_t j) -> std::uint32_t& {
       return best[i * (columns + 1) + j];

@@ -18,10 +18,12 @@ struct ZoomSequence {
   std::vector<std::uint64_t> digests;
 };
 
-// Pairs of positions, ascending on both sides. Operators of a pair have the same name; those with equal results,
-// the same shapes, line and function are preferred. Cost: the product of what is left of both sides without their
-// common beginning and end; beyond kZoomCellsMax nothing of that is paired.
-std::vector<std::pair<std::size_t, std::size_t>> AlignOperators(const ZoomSequence& a, const ZoomSequence& b);
+// Pairs of positions, ascending on both sides. Operators of a pair have the same name; those with
+// equal results, the same shapes, line and function are preferred. Cost: the product of what is
+// left of both sides without their common beginning and end; beyond kZoomCellsMax nothing of that
+// is paired.
+std::vector<std::pair<std::size_t, std::size_t>> AlignOperators(const ZoomSequence& a,
+                                                                const ZoomSequence& b);
 
 inline constexpr std::size_t kZoomCellsMax = 25'000'000;
 

@@ -68,7 +68,8 @@ class Comparing {
       next_b_ = j + 1;
       if (!Judge(ops_a_[i], ops_b_[j])) continue;
       // An argument that differs is named whatever becomes of it.
-      if (found_.outcome == ZoomOutcome::kOperator && found_.inputs_equal && !found_.differences.empty())
+      if (found_.outcome == ZoomOutcome::kOperator && found_.inputs_equal &&
+          !found_.differences.empty())
         return std::move(found_);
       const auto meeting =
           std::find_if(meetings_.begin(), meetings_.end(), [&](std::size_t at) { return at >= k; });
@@ -118,8 +119,8 @@ class Comparing {
     }
   };
 
-  // Until which position something is used, of what was computed up to each, that differs or that only this side
-  // has.
+  // Until which position something is used, of what was computed up to each, that differs or that
+  // only this side has.
   static std::vector<std::size_t> DifferenceUntil(const std::vector<ZoomOperator>& operators,
                                                   const Uses& uses, const std::vector<bool>& agrees,
                                                   const std::vector<bool>& paired) {
@@ -147,14 +148,16 @@ class Comparing {
     std::vector<bool> paired_a(ops_a_.size()), paired_b(ops_b_.size());
     for (const auto& [i, j] : pairs) {
       Agreement all;
-      for (std::size_t k = 0; k < std::max(ops_a_[i].results.size(), ops_b_[j].results.size()); ++k) {
+      for (std::size_t k = 0; k < std::max(ops_a_[i].results.size(), ops_b_[j].results.size());
+           ++k) {
         const auto result = static_cast<std::uint32_t>(k);
         Add(AgreementOf(a_.value({.number = ops_a_[i].number, .result = result}),
                         b_.value({.number = ops_b_[j].number, .result = result})),
             all);
       }
       paired_a[i] = paired_b[j] = true;
-      agrees_a[i] = agrees_b[j] = all.equal || (!all.shape && all.distance <= kAgree * all.rounding);
+      agrees_a[i] = agrees_b[j] =
+          all.equal || (!all.shape && all.distance <= kAgree * all.rounding);
     }
     const auto until_a = DifferenceUntil(ops_a_, Uses(ops_a_), agrees_a, paired_a);
     const auto until_b = DifferenceUntil(ops_b_, Uses(ops_b_), agrees_b, paired_b);
@@ -180,7 +183,8 @@ class Comparing {
     for (const ZoomInput& input : a_.document->inputs) {
       labels_[input.number] = input.label;
       if (const auto other = by_label.find(input.label); other != by_label.end())
-        partner_[{.of_input = true, .number = input.number}] = {.of_input = true, .number = other->second};
+        partner_[{.of_input = true, .number = input.number}] = {.of_input = true,
+                                                                .number = other->second};
     }
   }
 
@@ -219,7 +223,8 @@ class Comparing {
       fed_b_.push_back(b);
     } else if (!IsPartner(a, b)) {
       to.rewired = true;
-      to.differences.push_back({.name = name, .a = TextOf(*a_.document, a), .b = TextOf(*b_.document, b)});
+      to.differences.push_back(
+          {.name = name, .a = TextOf(*a_.document, a), .b = TextOf(*b_.document, b)});
     } else if (a.of_input && labels_[a.number].empty() && one.distance > one.rounding) {
       to.differences.push_back({.name = name, .a = ValueOf(a_, a), .b = ValueOf(b_, b)});
     }
@@ -263,7 +268,8 @@ class Comparing {
       NoteSmall(name_it, ZoomOutcome::kRounding);
       return false;
     }
-    if (given.from_block && (inputs.shape || inputs.distance > std::max(inputs.rounding, kJump * before_)))
+    if (given.from_block &&
+        (inputs.shape || inputs.distance > std::max(inputs.rounding, kJump * before_)))
       return NameBlock(a, b, inputs);
     if (given.from_block && !small_) NoteBlock(a, b, inputs);
     const bool grows = results.distance > 2 * inputs.distance || inputs.distance <= inputs.rounding;
@@ -293,7 +299,8 @@ class Comparing {
     }
   }
 
-  static const ZoomArgument& Find(const ZoomOperator& in, const std::string& name, const ZoomArgument& none) {
+  static const ZoomArgument& Find(const ZoomOperator& in, const std::string& name,
+                                  const ZoomArgument& none) {
     const auto found = std::find_if(in.arguments.begin(), in.arguments.end(),
                                     [&](const ZoomArgument& one) { return one.name == name; });
     return found == in.arguments.end() ? none : *found;
@@ -319,10 +326,12 @@ class Comparing {
       return ref.of_input && ref.number < of.inputs.size() &&
              of.inputs[ref.number].label == "memory written before";
     };
-    return (rewritten(*a_.document, a) && writes(lone_a_)) || (rewritten(*b_.document, b) && writes(lone_b_));
+    return (rewritten(*a_.document, a) && writes(lone_a_)) ||
+           (rewritten(*b_.document, b) && writes(lone_b_));
   }
 
-  // Whether they stand for the same tensor. Inputs without a name are matched where they are first used.
+  // Whether they stand for the same tensor. Inputs without a name are matched where they are first
+  // used.
   bool IsPartner(const ZoomRef& a, const ZoomRef& b) {
     const auto [entry, fresh] = partner_.try_emplace(a, b);
     if (fresh && !(a.of_input && b.of_input)) {
@@ -334,13 +343,14 @@ class Comparing {
 
   static std::string TextOf(const ZoomDocument& document, const ZoomRef& ref) {
     if (ref.of_input) {
-      const bool known = ref.number < document.inputs.size() && !document.inputs[ref.number].label.empty();
+      const bool known =
+          ref.number < document.inputs.size() && !document.inputs[ref.number].label.empty();
       return known ? document.inputs[ref.number].label : "a tensor from outside";
     }
     for (const ZoomOperator& one : document.operators) {
       if (one.number == ref.number)
-        return (one.results.size() > 1 ? "result " + std::to_string(ref.result) : "the result") + " of " +
-               one.name + (one.place.empty() ? "" : " (" + one.place + ")");
+        return (one.results.size() > 1 ? "result " + std::to_string(ref.result) : "the result") +
+               " of " + one.name + (one.place.empty() ? "" : " (" + one.place + ")");
     }
     return "a result";
   }
@@ -428,7 +438,8 @@ class Comparing {
       fed_b_ = {{.number = ops_b_.back().number}};
       const bool at_end =
           numbers_a_.contains(ops_a_.back().number) || numbers_b_.contains(ops_b_.back().number);
-      if (lone && at_end && (last.shape || last.distance > std::max(last.rounding, kJump * before_)))
+      if (lone && at_end &&
+          (last.shape || last.distance > std::max(last.rounding, kJump * before_)))
         return Block({}, {}, last);
       if (lone && at_end && !small_) {
         small_ = Block({}, {}, last);

@@ -27,7 +27,8 @@ template <typename T>
 std::optional<T> NumberOf(std::string_view text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value)
+                                                                  : std::nullopt;
 }
 
 std::string Field(const EventRecord& event, const std::string& name) {
@@ -114,19 +115,21 @@ bool IsPiece(const std::string& name) {
 }
 
 ZoomDocument DocumentOf(std::vector<const EventRecord*> events) {
-  std::sort(events.begin(), events.end(),
-            [](const auto* a, const auto* b) { return NumberField(*a, "part") < NumberField(*b, "part"); });
+  std::sort(events.begin(), events.end(), [](const auto* a, const auto* b) {
+    return NumberField(*a, "part") < NumberField(*b, "part");
+  });
   const EventRecord& first = *events.front();
-  ZoomDocument document{.module = Field(first, "module"),
-                        .class_name = Field(first, "class"),
-                        .pass = Field(first, "phase"),
-                        .step = first.step,
-                        .micro_batch = static_cast<std::uint32_t>(NumberField(first, "micro_batch")),
-                        .call = static_cast<std::uint32_t>(NumberField(first, "call")),
-                        .left_out = NumberField(first, "left_out"),
-                        .unreadable = 0,
-                        .inputs = {},
-                        .operators = {}};
+  ZoomDocument document{
+      .module = Field(first, "module"),
+      .class_name = Field(first, "class"),
+      .pass = Field(first, "phase"),
+      .step = first.step,
+      .micro_batch = static_cast<std::uint32_t>(NumberField(first, "micro_batch")),
+      .call = static_cast<std::uint32_t>(NumberField(first, "call")),
+      .left_out = NumberField(first, "left_out"),
+      .unreadable = 0,
+      .inputs = {},
+      .operators = {}};
   const std::uint64_t parts = std::max<std::uint64_t>(1, NumberField(first, "parts"));
   document.unreadable = parts > events.size() ? parts - events.size() : 0;
   for (const EventRecord* event : events) {
@@ -148,8 +151,8 @@ std::vector<ZoomDocument> ReadZoomDocuments(std::span<const EventRecord> events)
   std::map<Key, std::vector<const EventRecord*>> calls;
   for (const EventRecord& event : events) {
     if (event.kind != kZoomEvent || event.from_collector) continue;
-    calls[Key(event.step, Field(event, "module"), Field(event, "phase"), NumberField(event, "micro_batch"),
-              NumberField(event, "call"))]
+    calls[Key(event.step, Field(event, "module"), Field(event, "phase"),
+              NumberField(event, "micro_batch"), NumberField(event, "call"))]
         .push_back(&event);
   }
   std::vector<ZoomDocument> documents;
@@ -161,11 +164,12 @@ std::vector<ZoomDocument> ReadZoomDocuments(std::span<const EventRecord> events)
 std::pair<std::string, std::string> RecordedAs(const ZoomDocument& document, const ZoomRef& ref) {
   const std::string number = std::to_string(ref.number);
   if (ref.of_input) return {document.module + "/in" + number, "0"};
-  const auto found =
-      std::lower_bound(document.operators.begin(), document.operators.end(), ref.number,
-                       [](const ZoomOperator& one, std::uint32_t wanted) { return one.number < wanted; });
-  const std::string name =
-      found != document.operators.end() && found->number == ref.number ? found->name : std::string();
+  const auto found = std::lower_bound(
+      document.operators.begin(), document.operators.end(), ref.number,
+      [](const ZoomOperator& one, std::uint32_t wanted) { return one.number < wanted; });
+  const std::string name = found != document.operators.end() && found->number == ref.number
+                               ? found->name
+                               : std::string();
   return {document.module + "/#" + number + " " + name, std::to_string(ref.result)};
 }
 

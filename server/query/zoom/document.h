@@ -1,5 +1,5 @@
-// What agents send about a zoomed call of a module: its operators, as lines of text in events `zoom`
-// (docs/zoom.md; agent/python/statagent/_watch/zoom_lines.py has the format).
+// What agents send about a zoomed call of a module: its operators, as lines of text in events
+// `zoom` (docs/zoom.md; agent/python/statagent/_watch/zoom_lines.py has the format).
 #ifndef STATCOLLECT_SERVER_QUERY_ZOOM_DOCUMENT_H_
 #define STATCOLLECT_SERVER_QUERY_ZOOM_DOCUMENT_H_
 

@@ -18,9 +18,9 @@ struct Found {
   std::size_t attempt = 0;
   ZoomDocument document;
 };
-using Calls =
-    std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, std::string, std::uint32_t, std::uint32_t>,
-             Found>;
+using Calls = std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, std::string,
+                                  std::uint32_t, std::uint32_t>,
+                       Found>;
 
 Result<Calls> CallsOf(RunView& view, const ZoomRequest& request, const StepSet& wanted, bool* any) {
   STATCOLLECT_ASSIGN_OR_RETURN(const StepOwners owners, StepOwners::Of(view, wanted));
@@ -34,9 +34,10 @@ Result<Calls> CallsOf(RunView& view, const ZoomRequest& request, const StepSet& 
             !owners.IsOf(attempt, document.step) ||
             (!request.module.empty() && document.module != request.module))
           continue;
-        auto key = std::tuple(document.step, rank, document.module, document.pass, document.micro_batch,
-                              document.call);
-        calls.insert_or_assign(std::move(key), Found{.attempt = attempt, .document = std::move(document)});
+        auto key = std::tuple(document.step, rank, document.module, document.pass,
+                              document.micro_batch, document.call);
+        calls.insert_or_assign(std::move(key),
+                               Found{.attempt = attempt, .document = std::move(document)});
       }
     }
   }
@@ -62,17 +63,20 @@ class Values {
   }
 
   ZoomSide Side(const ZoomDocument& document) const {
-    return {.document = &document, .value = [this, &document](const ZoomRef& ref) -> const Observation* {
+    return {.document = &document,
+            .value = [this, &document](const ZoomRef& ref) -> const Observation* {
               auto [name, path] = RecordedAs(document, ref);
-              const auto found =
-                  by_key_.find(Key(std::move(name), std::move(path), document.micro_batch, document.call));
+              const auto found = by_key_.find(
+                  Key(std::move(name), std::move(path), document.micro_batch, document.call));
               return found == by_key_.end() ? nullptr : found->second;
             }};
   }
 
  private:
   using Key = std::tuple<std::string, std::string, std::uint32_t, std::uint32_t>;
-  static Key KeyOf(const TensorKey& key) { return {key.name, key.output_path, key.micro_batch, key.call}; }
+  static Key KeyOf(const TensorKey& key) {
+    return {key.name, key.output_path, key.micro_batch, key.call};
+  }
 
   bool read_ = false;
   std::tuple<std::size_t, std::uint32_t, std::uint64_t> at_;
@@ -109,10 +113,10 @@ ZoomCallReport ReportOf(std::uint32_t rank, const ZoomDocument& a, const ZoomDoc
   return report;
 }
 
-void NoteUnmatched(const std::string& has, const std::string& lacks, const Calls& of, const Calls& other,
-                   std::vector<std::string>& notes) {
-  const auto lone =
-      std::count_if(of.begin(), of.end(), [&](const auto& call) { return !other.contains(call.first); });
+void NoteUnmatched(const std::string& has, const std::string& lacks, const Calls& of,
+                   const Calls& other, std::vector<std::string>& notes) {
+  const auto lone = std::count_if(of.begin(), of.end(),
+                                  [&](const auto& call) { return !other.contains(call.first); });
   if (lone > 0) {
     notes.push_back("only " + has + " has zoomed into " + std::to_string(lone) +
                     (lone == 1 ? " of these calls; " : " of these calls; ") + lacks + " has not");
@@ -151,9 +155,9 @@ Result<ZoomReport> CompareZooms(RunView& a, RunView& b, const ZoomRequest& reque
     const std::uint32_t rank = std::get<1>(key);
     STATCOLLECT_RETURN_IF_ERROR(values_a.Read(a, of_a.attempt, rank, of_a.document.step));
     STATCOLLECT_RETURN_IF_ERROR(values_b.Read(b, other->second.attempt, rank, of_a.document.step));
-    report.calls.push_back(
-        ReportOf(rank, of_a.document, other->second.document,
-                 CompareCalls(values_a.Side(of_a.document), values_b.Side(other->second.document))));
+    report.calls.push_back(ReportOf(
+        rank, of_a.document, other->second.document,
+        CompareCalls(values_a.Side(of_a.document), values_b.Side(other->second.document))));
   }
   NoteUnmatched(a.run(), b.run(), calls_a, calls_b, report.notes);
   NoteUnmatched(b.run(), a.run(), calls_b, calls_a, report.notes);

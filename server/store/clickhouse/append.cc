@@ -18,8 +18,8 @@ namespace {
 constexpr std::uint64_t kOwnEvents = std::uint64_t{1} << 63;
 
 std::string TokenOf(const AppendItem& item, const RowStamp& stamp) {
-  return std::to_string(item.attempt) + "-" + std::to_string(item.rank) + "-" + std::to_string(stamp.epoch) +
-         "-" + std::to_string(stamp.n);
+  return std::to_string(item.attempt) + "-" + std::to_string(item.rank) + "-" +
+         std::to_string(stamp.epoch) + "-" + std::to_string(stamp.n);
 }
 
 std::string NameOf(AttemptId attempt, std::uint32_t rank) {
@@ -33,7 +33,8 @@ Result<std::optional<RankMeta>> ClickHouseAppender::Rank(AttemptId attempt, std:
   return rows.Meta(NameOf(attempt, rank));
 }
 
-Result<std::optional<RankMeta>> ClickHouseAppender::ClaimRank(AttemptId attempt, std::uint32_t rank) {
+Result<std::optional<RankMeta>> ClickHouseAppender::ClaimRank(AttemptId attempt,
+                                                              std::uint32_t rank) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, claims_.Claim({attempt, rank}));
   if (rows.has_hello()) {
     MutexLock lock(mutex_);
@@ -58,7 +59,8 @@ Status ClickHouseAppender::Append(std::span<const AppendItem> items) {
   for (const AppendItem& item : items) claims_.Forget({item.attempt, item.rank});
   MutexLock lock(mutex_);
   for (const AppendItem& item : items) with_hello_.erase({item.attempt, item.rank});
-  failure_ = appended.code() == Code::kUnavailable ? Status(Code::kAborted, appended.message()) : appended;
+  failure_ =
+      appended.code() == Code::kUnavailable ? Status(Code::kAborted, appended.message()) : appended;
   return failure_;
 }
 
@@ -97,19 +99,22 @@ Status ClickHouseAppender::Write(Piece* piece) {
 Status ClickHouseAppender::AddBatch(const AppendItem& item, Piece* piece) {
   std::unique_ptr<PreparedBatch> own;
   if (item.prepared == nullptr) own = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
-  const auto& batch = static_cast<const ClickHouseBatch&>(item.prepared != nullptr ? *item.prepared : *own);
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto stamp,
-                               claims_.NextStamp({item.attempt, item.rank}, item.meta->durable_seq));
-  for (const RecordRow& row : batch.rows) AddRecordRow(item.attempt, item.rank, row, stamp, &piece->rows);
+  const auto& batch =
+      static_cast<const ClickHouseBatch&>(item.prepared != nullptr ? *item.prepared : *own);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto stamp, claims_.NextStamp({item.attempt, item.rank}, item.meta->durable_seq));
+  for (const RecordRow& row : batch.rows)
+    AddRecordRow(item.attempt, item.rank, row, stamp, &piece->rows);
   STATCOLLECT_RETURN_IF_ERROR(AddHello(item, stamp, piece));
-  AddRecordRow(item.attempt, item.rank, {.family = RowFamily::kRank, .value = Encode(*item.meta)}, stamp,
-               &piece->rows);
+  AddRecordRow(item.attempt, item.rank, {.family = RowFamily::kRank, .value = Encode(*item.meta)},
+               stamp, &piece->rows);
   piece->count += batch.rows.size() + 2;
   piece->token += (piece->token.empty() ? "" : "+") + TokenOf(item, stamp);
   return Status::Ok();
 }
 
-// The content of a hello is large and does not change, so it is written once and not with each append.
+// The content of a hello is large and does not change, so it is written once and not with each
+// append.
 Status ClickHouseAppender::AddHello(const AppendItem& item, const RowStamp& stamp, Piece* piece) {
   {
     MutexLock lock(mutex_);
@@ -124,8 +129,9 @@ Status ClickHouseAppender::AddHello(const AppendItem& item, const RowStamp& stam
   const bool stored = in.U64() > 0;
   if (!in.done()) return BadAnswer(engine_, "read the hello of rank " + std::to_string(item.rank));
   if (!stored)
-    AddRecordRow(item.attempt, item.rank, {.family = RowFamily::kHello, .value = Encode(item.meta->info)},
-                 stamp, &piece->rows);
+    AddRecordRow(item.attempt, item.rank,
+                 {.family = RowFamily::kHello, .value = Encode(item.meta->info)}, stamp,
+                 &piece->rows);
   return Status::Ok();
 }
 
@@ -133,7 +139,8 @@ Status ClickHouseAppender::PutRank(AttemptId attempt, std::uint32_t rank, const 
   const Claims::Place place(attempt, rank);
   STATCOLLECT_ASSIGN_OR_RETURN(const auto stamp, claims_.NextStamp(place, meta.durable_seq));
   ByteWriter rows;
-  AddRecordRow(attempt, rank, {.family = RowFamily::kHello, .value = Encode(meta.info)}, stamp, &rows);
+  AddRecordRow(attempt, rank, {.family = RowFamily::kHello, .value = Encode(meta.info)}, stamp,
+               &rows);
   AddRecordRow(attempt, rank, {.family = RowFamily::kRank, .value = Encode(meta)}, stamp, &rows);
   const Status written = writes_.Write(attempt, "write rank " + std::to_string(rank), rows.bytes(),
                                        TokenOf({.attempt = attempt, .rank = rank}, stamp));
@@ -147,7 +154,8 @@ Status ClickHouseAppender::PutRank(AttemptId attempt, std::uint32_t rank, const 
 }
 
 Status ClickHouseAppender::PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) {
-  // A later call replaces an event of the same number; in this process always, and between collectors by their clocks.
+  // A later call replaces an event of the same number; in this process always, and between
+  // collectors by their clocks.
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::system_clock::now().time_since_epoch());
   std::uint64_t before = own_events_.load();
@@ -165,7 +173,8 @@ Status ClickHouseAppender::PutEvents(AttemptId attempt, std::span<const Collecto
                  {.epoch = 0, .n = n}, &rows);
   }
   return engine_.Insert("add " + std::to_string(events.size()) + " events", RecordsInto(engine_),
-                        rows.bytes(), "events-" + std::to_string(attempt) + "-" + std::to_string(n));
+                        rows.bytes(),
+                        "events-" + std::to_string(attempt) + "-" + std::to_string(n));
 }
 
 Status ClickHouseAppender::Recover() {
@@ -179,7 +188,8 @@ Status ClickHouseAppender::Recover() {
   if (probed.ok())
     failure_ = Status::Ok();
   else if (!failure_.ok())
-    failure_ = probed.code() == Code::kUnavailable ? Status(Code::kAborted, probed.message()) : probed;
+    failure_ =
+        probed.code() == Code::kUnavailable ? Status(Code::kAborted, probed.message()) : probed;
   return failure_;
 }
 

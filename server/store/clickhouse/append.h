@@ -1,7 +1,7 @@
 // Writes records: the committer's batches, the ranks' states, the collector's own events.
 //
-// The rows of an attempt in a group of batches are one insert into one partition, in pieces of whole batches: a batch
-// becomes visible with its watermark, or not at all.
+// The rows of an attempt in a group of batches are one insert into one partition, in pieces of
+// whole batches: a batch becomes visible with its watermark, or not at all.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_APPEND_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_APPEND_H_
 
@@ -36,7 +36,9 @@ class ClickHouseAppender {
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank);
   Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank);
   Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank);
-  Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) { return claims_.End({attempt, rank}); }
+  Result<bool> EndRank(AttemptId attempt, std::uint32_t rank) {
+    return claims_.End({attempt, rank});
+  }
   Status Append(std::span<const AppendItem> items);
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta);
   // Of an attempt that is there.
@@ -66,7 +68,8 @@ class ClickHouseAppender {
   std::string reported_;  // the last failure that was logged; of the committer's thread
   Mutex mutex_;           // not held while the engine is asked
   Status failure_ STATCOLLECT_GUARDED_BY(mutex_);
-  std::set<Claims::Place> with_hello_ STATCOLLECT_GUARDED_BY(mutex_);  // whose hello is known to be stored
+  std::set<Claims::Place> with_hello_
+      STATCOLLECT_GUARDED_BY(mutex_);  // whose hello is known to be stored
 };
 
 }  // namespace statcollect

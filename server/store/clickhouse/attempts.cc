@@ -19,16 +19,18 @@ namespace statcollect {
 namespace {
 
 constexpr int kIdTriesMax = 64;
-constexpr std::string_view kAttemptColumns = "id, version, state, run, launch, number, world_size, start";
+constexpr std::string_view kAttemptColumns =
+    "id, version, state, run, launch, number, world_size, start";
 
-// A later state outdoes an earlier one; of two rows of one attempt that two collectors wrote at the same time, the one
-// that began first stands.
+// A later state outdoes an earlier one; of two rows of one attempt that two collectors wrote at the
+// same time, the one that began first stands.
 std::uint64_t VersionOf(AttemptState state, std::uint64_t revision, std::int64_t start_unix_nanos) {
   constexpr std::uint64_t kStartBits = 52;
-  const std::uint64_t micros =
-      std::min<std::uint64_t>(static_cast<std::uint64_t>(std::max<std::int64_t>(start_unix_nanos, 0)) / 1000,
-                              (std::uint64_t{1} << kStartBits) - 1);
-  return static_cast<std::uint64_t>(state) << 62 | std::min<std::uint64_t>(revision, 1023) << kStartBits |
+  const std::uint64_t micros = std::min<std::uint64_t>(
+      static_cast<std::uint64_t>(std::max<std::int64_t>(start_unix_nanos, 0)) / 1000,
+      (std::uint64_t{1} << kStartBits) - 1);
+  return static_cast<std::uint64_t>(state) << 62 |
+         std::min<std::uint64_t>(revision, 1023) << kStartBits |
          ((std::uint64_t{1} << kStartBits) - 1 - micros);
 }
 std::uint64_t RevisionOf(std::uint64_t version) { return version >> 52 & 1023; }
@@ -51,7 +53,8 @@ bool IsOf(const AttemptMeta& wanted, const AttemptMeta& attempt) {
 
 std::string OwnersText(const std::vector<AttemptMeta>& attempts) {
   std::string text;
-  for (const AttemptMeta& attempt : attempts) text += (text.empty() ? "" : ",") + std::to_string(attempt.id);
+  for (const AttemptMeta& attempt : attempts)
+    text += (text.empty() ? "" : ",") + std::to_string(attempt.id);
   return text;
 }
 
@@ -77,18 +80,21 @@ Status NoSuchRun(const std::string& attempted) {
 
 AttemptTable::AttemptTable(Engine& engine)
     : engine_(engine),
-      attempts_([this](const std::string& run, const std::set<std::monostate>&) { return Live(&run); }),
+      attempts_(
+          [this](const std::string& run, const std::set<std::monostate>&) { return Live(&run); }),
       documents_([this](const RunAndName& of, const std::set<std::monostate>&) {
-        return Documents("run = " + SqlText(of.first) + " AND kind = 0 AND name = " + SqlText(of.second),
-                         /*with_value=*/true);
+        return Documents(
+            "run = " + SqlText(of.first) + " AND kind = 0 AND name = " + SqlText(of.second),
+            /*with_value=*/true);
       }) {}
 
 Result<std::vector<AttemptRow>> AttemptTable::RowsWhere(const std::string& where) {
   const std::string attempted = "read the attempts";
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
-                               engine_.Select(attempted, "SELECT " + std::string(kAttemptColumns) + " FROM " +
-                                                             TableName(engine_, "attempts") + where +
-                                                             " ORDER BY id, version DESC LIMIT 1 BY id"));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer,
+      engine_.Select(attempted, "SELECT " + std::string(kAttemptColumns) + " FROM " +
+                                    TableName(engine_, "attempts") + where +
+                                    " ORDER BY id, version DESC LIMIT 1 BY id"));
   std::vector<AttemptRow> rows;
   ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
@@ -126,9 +132,11 @@ Result<std::vector<AttemptMeta>> AttemptTable::Live(const std::string* run) {
     return std::tie(a.run, a.number, a.start_unix_nanos, a.id) <
            std::tie(b.run, b.number, b.start_unix_nanos, b.id);
   });
-  // Two launches may have written the same number, each before it could read the other's. The later one has the next.
+  // Two launches may have written the same number, each before it could read the other's. The later
+  // one has the next.
   for (std::size_t i = 1; i < live.size(); ++i) {
-    if (live[i].run == live[i - 1].run) live[i].number = std::max(live[i].number, live[i - 1].number + 1);
+    if (live[i].run == live[i - 1].run)
+      live[i].number = std::max(live[i].number, live[i - 1].number + 1);
   }
   return live;
 }
@@ -157,27 +165,29 @@ Status AttemptTable::PutRow(const std::string& attempted, const AttemptRow& row)
   to.U32(row.meta.number);
   to.U32(row.meta.world_size);
   to.U64(static_cast<std::uint64_t>(row.meta.start_unix_nanos));
-  return engine_.Insert(attempted, TableName(engine_, "attempts") + " (" + std::string(kAttemptColumns) + ")",
-                        to.bytes(),
-                        "attempt " + std::to_string(row.meta.id) + " " + std::to_string(row.version));
+  return engine_.Insert(
+      attempted, TableName(engine_, "attempts") + " (" + std::string(kAttemptColumns) + ")",
+      to.bytes(), "attempt " + std::to_string(row.meta.id) + " " + std::to_string(row.version));
 }
 
 Result<AttemptMeta> AttemptTable::CreateAttempt(const AttemptMeta& wanted) {
   const std::string attempted = "create attempt of run '" + wanted.run + "'";
   STATCOLLECT_ASSIGN_OR_RETURN(const auto existing, Attempts(wanted.run));
   AttemptRow row{.meta = wanted};
-  for (const AttemptMeta& other : existing) row.meta.number = std::max(row.meta.number, other.number + 1);
+  for (const AttemptMeta& other : existing)
+    row.meta.number = std::max(row.meta.number, other.number + 1);
   row.meta.number = std::max(row.meta.number, std::uint32_t{1});
   row.version = VersionOf(AttemptState::kLive, 0, row.meta.start_unix_nanos);
   // A launch without a name is a launch of its own, whoever else creates one.
   const std::uint64_t nonce =
-      wanted.launch.empty() ? std::uint64_t{std::random_device()()} << 32 | std::random_device()() : 0;
+      wanted.launch.empty() ? std::uint64_t{std::random_device()()} << 32 | std::random_device()()
+                            : 0;
   for (int tries = 0; tries < kIdTriesMax; ++tries) {
     // Of the number that was asked for: what else was created meanwhile does not change it.
     row.meta.id = IdOf(wanted, nonce, tries);
     STATCOLLECT_ASSIGN_OR_RETURN(const auto taken, Row(row.meta.id));
-    if (taken && taken->state == AttemptState::kLive && wanted.number != 0 && !wanted.launch.empty() &&
-        IsOf(wanted, taken->meta))
+    if (taken && taken->state == AttemptState::kLive && wanted.number != 0 &&
+        !wanted.launch.empty() && IsOf(wanted, taken->meta))
       return CreateAs(*taken);
     if (taken) continue;
     STATCOLLECT_RETURN_IF_ERROR(PutRow(attempted, row));
@@ -191,11 +201,13 @@ Result<AttemptMeta> AttemptTable::CreateAttempt(const AttemptMeta& wanted) {
                 attempted + ": found no free id in " + std::to_string(kIdTriesMax) + " tries");
 }
 
-// A number that is another one when it is read is written, too, so that it stays when the other attempt is removed.
+// A number that is another one when it is read is written, too, so that it stays when the other
+// attempt is removed.
 Result<AttemptMeta> AttemptTable::CreateAs(AttemptRow row) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto all, Attempts(row.meta.run));
-  const auto own = std::find_if(all.begin(), all.end(),
-                                [&](const AttemptMeta& attempt) { return attempt.id == row.meta.id; });
+  const auto own = std::find_if(all.begin(), all.end(), [&](const AttemptMeta& attempt) {
+    return attempt.id == row.meta.id;
+  });
   if (own == all.end() || own->number == row.meta.number) return row.meta;
   row.meta.number = own->number;
   row.version = VersionOf(row.state, RevisionOf(row.version) + 1, row.meta.start_unix_nanos);
@@ -206,7 +218,8 @@ Result<AttemptMeta> AttemptTable::CreateAs(AttemptRow row) {
 Status AttemptTable::RetireAttempts(std::span<const AttemptId> ids) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, Rows());
   for (AttemptRow row : rows) {
-    if (row.state != AttemptState::kLive || std::find(ids.begin(), ids.end(), row.meta.id) == ids.end())
+    if (row.state != AttemptState::kLive ||
+        std::find(ids.begin(), ids.end(), row.meta.id) == ids.end())
       continue;
     row.state = AttemptState::kRetired;
     row.version = VersionOf(row.state, RevisionOf(row.version), row.meta.start_unix_nanos);
@@ -231,9 +244,10 @@ Status AttemptTable::PutRemoved(const std::vector<AttemptRow>& removed) {
 Result<std::map<AttemptId, std::uint64_t>> AttemptTable::StoredRows(const std::string& attempted) {
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto answer,
-      engine_.Select(attempted,
-                     "SELECT partition, sum(rows) AS stored FROM system.parts WHERE active AND database = " +
-                         SqlText(engine_.dsn().database) + " AND table = 'records' GROUP BY partition"));
+      engine_.Select(
+          attempted,
+          "SELECT partition, sum(rows) AS stored FROM system.parts WHERE active AND database = " +
+              SqlText(engine_.dsn().database) + " AND table = 'records' GROUP BY partition"));
   std::map<AttemptId, std::uint64_t> stored;
   ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
@@ -245,19 +259,22 @@ Result<std::map<AttemptId, std::uint64_t>> AttemptTable::StoredRows(const std::s
   return stored;
 }
 
-// Releases before 22 refuse every consistent read of a table whose last quorum part of any partition is gone, until the
-// partition has another one. There, a row keeps the partition. Reads fail with code 289 between the two statements, and are
-// tried again; if this process dies between them, the next start of any collector writes the row.
+// Releases before 22 refuse every consistent read of a table whose last quorum part of any
+// partition is gone, until the partition has another one. There, a row keeps the partition. Reads
+// fail with code 289 between the two statements, and are tried again; if this process dies between
+// them, the next start of any collector writes the row.
 Status AttemptTable::DropData(const std::string& attempted, AttemptId id) {
   STATCOLLECT_RETURN_IF_ERROR(engine_.Execute(
-      attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " + std::to_string(id) +
+      attempted, "ALTER TABLE " + TableName(engine_, "records") + " DROP PARTITION " +
+                     std::to_string(id) +
                      (engine_.drops_any_size() ? " SETTINGS max_partition_size_to_drop = 0" : "")));
   if (!engine_.needs_last_part()) return Status::Ok();
   // Unlike any before, which the engine would take for a repetition.
   const RowStamp stamp{.n = std::uint64_t{std::random_device()()} << 32 | std::random_device()()};
   ByteWriter row;
   AddRecordRow(id, 0, {.family = RowFamily::kRemoved}, stamp, &row);
-  return engine_.Insert(attempted, RecordsInto(engine_), row.bytes(), "removed " + std::to_string(stamp.n));
+  return engine_.Insert(attempted, RecordsInto(engine_), row.bytes(),
+                        "removed " + std::to_string(stamp.n));
 }
 
 Status AttemptTable::PurgeRetired(const std::function<bool()>& stopped) {
@@ -303,10 +320,11 @@ Result<std::vector<AttemptTable::DocumentRow>> AttemptTable::Documents(const std
   const std::string attempted = "read the documents of runs";
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto answer,
-      engine_.Select(attempted, "SELECT run, version, gone, owners, " +
-                                    std::string(with_value ? "value" : "''") + " AS content FROM " +
-                                    TableName(engine_, "documents") + " WHERE " + where +
-                                    " ORDER BY run, kind, name, version DESC LIMIT 1 BY run, kind, name"));
+      engine_.Select(attempted,
+                     "SELECT run, version, gone, owners, " +
+                         std::string(with_value ? "value" : "''") + " AS content FROM " +
+                         TableName(engine_, "documents") + " WHERE " + where +
+                         " ORDER BY run, kind, name, version DESC LIMIT 1 BY run, kind, name"));
   std::vector<DocumentRow> rows;
   ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
@@ -322,14 +340,16 @@ Result<std::vector<AttemptTable::DocumentRow>> AttemptTable::Documents(const std
   return rows;
 }
 
-Status AttemptTable::WriteDocument(const std::string& attempted, const std::string& run, DocumentKind kind,
-                                   const std::string& name, const std::optional<std::string>& content) {
+Status AttemptTable::WriteDocument(const std::string& attempted, const std::string& run,
+                                   DocumentKind kind, const std::string& name,
+                                   const std::optional<std::string>& content) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, Attempts(run));
   if (attempts.empty()) return NoSuchRun(attempted);
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, Documents("run = " + SqlText(run) + " AND kind = " +
-                                                                std::to_string(static_cast<int>(kind)) +
-                                                                " AND name = " + SqlText(name),
-                                                            /*with_value=*/false));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto stored,
+      Documents("run = " + SqlText(run) + " AND kind = " + std::to_string(static_cast<int>(kind)) +
+                    " AND name = " + SqlText(name),
+                /*with_value=*/false));
   ByteWriter row;
   row.Text(run);
   row.U8(static_cast<std::uint8_t>(kind));
@@ -339,12 +359,14 @@ Status AttemptTable::WriteDocument(const std::string& attempted, const std::stri
   row.U8(content ? 0 : 1);
   row.Text(OwnersText(attempts));
   row.Text(content.value_or(""));
-  // Two collectors may write at once: the token must not make one of them a repetition of the other.
+  // Two collectors may write at once: the token must not make one of them a repetition of the
+  // other.
   const std::string token =
       "document " + std::to_string(std::random_device()()) + std::to_string(std::random_device()());
-  return engine_.Insert(attempted,
-                        TableName(engine_, "documents") + " (run, kind, name, version, gone, owners, value)",
-                        row.bytes(), token);
+  return engine_.Insert(
+      attempted,
+      TableName(engine_, "documents") + " (run, kind, name, version, gone, owners, value)",
+      row.bytes(), token);
 }
 
 Status AttemptTable::KeepRun(const std::string& run, bool keep) {
@@ -357,12 +379,14 @@ Status AttemptTable::PutDocument(const std::string& run, const std::string& name
   const std::string attempted = "store " + name + " of run '" + run + "'";
   if (content && content->size() > kDocumentBytesMax) {
     return {Code::kInvalidArgument, attempted + ": found " + std::to_string(content->size()) +
-                                        " bytes; expected at most " + std::to_string(kDocumentBytesMax)};
+                                        " bytes; expected at most " +
+                                        std::to_string(kDocumentBytesMax)};
   }
   return WriteDocument(attempted, run, DocumentKind::kDocument, name, content);
 }
 
-Result<std::optional<std::string>> AttemptTable::Document(const std::string& run, const std::string& name) {
+Result<std::optional<std::string>> AttemptTable::Document(const std::string& run,
+                                                          const std::string& name) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, documents_.Read({run, name}, {}));
   if (stored->empty() || stored->front().gone) return std::optional<std::string>();
   const DocumentRow& document = stored->front();
@@ -374,7 +398,8 @@ Result<std::optional<std::string>> AttemptTable::Document(const std::string& run
 Result<std::set<std::string>> AttemptTable::KeptRuns() {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, Documents("kind = 1", /*with_value=*/false));
   std::set<std::string> kept;
-  if (std::all_of(stored.begin(), stored.end(), [](const DocumentRow& row) { return row.gone; })) return kept;
+  if (std::all_of(stored.begin(), stored.end(), [](const DocumentRow& row) { return row.gone; }))
+    return kept;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto live, Live());
   const auto ids = IdsOf(live);
   for (const DocumentRow& row : stored) {

@@ -32,13 +32,15 @@ struct AttemptRow {
   std::uint64_t version = 0;
 };
 
-// The methods are those of Store, with the same contracts, for any number of collectors at the same tables.
+// The methods are those of Store, with the same contracts, for any number of collectors at the same
+// tables.
 //
-// An attempt's id is made of its run, launch and number, so that two collectors that create the same attempt at the
-// same time make the same one. Ids stay in the table forever, with their state, and are not given out again.
+// An attempt's id is made of its run, launch and number, so that two collectors that create the
+// same attempt at the same time make the same one. Ids stay in the table forever, with their state,
+// and are not given out again.
 //
-// A document belongs to the attempts that its run had when it was written, and is gone with the last of them: the next
-// run of that name does not find it.
+// A document belongs to the attempts that its run had when it was written, and is gone with the
+// last of them: the next run of that name does not find it.
 //
 // Threads: any. Writers of the same process hold the store's catalogue mutex.
 class AttemptTable {
@@ -47,8 +49,8 @@ class AttemptTable {
 
   Result<std::vector<std::string>> ListRuns();
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run);
-  // `wanted.number`: the number that the caller expects, 0 for the next one. If another collector has created the
-  // attempt of that number for the same launch meanwhile, it is that one.
+  // `wanted.number`: the number that the caller expects, 0 for the next one. If another collector
+  // has created the attempt of that number for the same launch meanwhile, it is that one.
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted);
   Status RetireAttempts(std::span<const AttemptId> ids);
   Status PurgeRetired(const std::function<bool()>& stopped);
@@ -65,7 +67,8 @@ class AttemptTable {
   Result<std::set<std::string>> KeptRuns();
   // kNotFound, unless the attempt is live.
   Status CheckLive(const std::string& attempted, AttemptId id);
-  // Writes that these attempts are removed, unless it is known, so that whoever reads or writes here finds it.
+  // Writes that these attempts are removed, unless it is known, so that whoever reads or writes
+  // here finds it.
   Status PutRemoved(const std::vector<AttemptRow>& removed);
   // kAborted if the attempt's data may be gone, so that a read that ended may have ended early.
   Status CheckStillThere(const std::string& attempted, AttemptId id);
@@ -82,7 +85,8 @@ class AttemptTable {
 
   Result<std::vector<AttemptRow>> RowsWhere(const std::string& where);
   Status PutRow(const std::string& attempted, const AttemptRow& row);
-  // Rows of each attempt that the engine has, which may be rows that do not count, or twice the same.
+  // Rows of each attempt that the engine has, which may be rows that do not count, or twice the
+  // same.
   Result<std::map<AttemptId, std::uint64_t>> StoredRows(const std::string& attempted);
   Status DropData(const std::string& attempted, AttemptId id);
   Result<AttemptMeta> CreateAs(AttemptRow row);

@@ -35,12 +35,15 @@ void AddSmallRecords(const RecordBatch& records, std::vector<RecordRow>* rows) {
   const auto add = [&](RowFamily family, std::uint64_t step, std::string value) {
     rows->push_back({.family = family, .step = step, .item = seq++, .value = std::move(value)});
   };
-  for (const ScalarRecord& scalar : records.scalars) add(RowFamily::kScalar, scalar.step, Encode(scalar));
+  for (const ScalarRecord& scalar : records.scalars)
+    add(RowFamily::kScalar, scalar.step, Encode(scalar));
   for (const EventRecord& event : records.events) add(RowFamily::kEvent, event.step, Encode(event));
-  for (const MemoryRecord& memory : records.memory) add(RowFamily::kMemory, memory.step, Encode(memory));
+  for (const MemoryRecord& memory : records.memory)
+    add(RowFamily::kMemory, memory.step, Encode(memory));
   for (const DensityRecord& density : records.densities)
     add(RowFamily::kDensity, density.step, Encode(density));
-  for (const SettingRecord& setting : records.settings) add(RowFamily::kSetting, 0, Encode(setting));
+  for (const SettingRecord& setting : records.settings)
+    add(RowFamily::kSetting, 0, Encode(setting));
   for (const StepRecord& step : records.steps)
     rows->push_back({.family = RowFamily::kStepEnd, .step = step.step, .value = Encode(step)});
 }
@@ -51,8 +54,10 @@ void AddChunks(const RecordBatch& records, std::vector<RecordRow>* rows) {
     const CaptureHead head{.layout = chunk.layout,
                            .elements = chunk.elements,
                            .bytes = static_cast<std::uint32_t>(chunk.data.size())};
-    rows->push_back(
-        {.family = RowFamily::kCaptureHead, .step = chunk.step, .item = item, .value = Encode(head)});
+    rows->push_back({.family = RowFamily::kCaptureHead,
+                     .step = chunk.step,
+                     .item = item,
+                     .value = Encode(head)});
     rows->push_back({.family = RowFamily::kCaptureData,
                      .step = chunk.step,
                      .item = item,
@@ -72,7 +77,8 @@ std::unique_ptr<PreparedBatch> ClickHouseStreamWriter::Prepare(const RecordBatch
   for (const TensorDef& def : records.activations)
     batch->rows.push_back({.family = RowFamily::kActivation, .item = def.id, .value = Encode(def)});
   for (const Layout& layout : records.layouts)
-    batch->rows.push_back({.family = RowFamily::kLayout, .item = layout.id, .value = Encode(layout)});
+    batch->rows.push_back(
+        {.family = RowFamily::kLayout, .item = layout.id, .value = Encode(layout)});
   std::vector<EncodedStatBlock> blocks;
   encoder_.Encode(records.stats, &blocks);
   AddBlocks(std::move(blocks), &batch->rows);

@@ -25,7 +25,8 @@ class ClickHouseBatch final : public PreparedBatch {
 // No block is an alias of another run's: each run's partition stands alone, and is dropped alone.
 class ClickHouseStreamWriter final : public StreamWriter {
  public:
-  ClickHouseStreamWriter(AttemptId attempt, std::uint32_t rank, std::atomic<std::size_t>& key_frame_bytes)
+  ClickHouseStreamWriter(AttemptId attempt, std::uint32_t rank,
+                         std::atomic<std::size_t>& key_frame_bytes)
       : encoder_(attempt, rank, {.find_twin = {}, .key_frame_bytes = &key_frame_bytes}) {}
 
   std::unique_ptr<PreparedBatch> Prepare(const RecordBatch& records) override;

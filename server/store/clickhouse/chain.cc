@@ -35,17 +35,18 @@ bool Chain::Counts(std::uint64_t epoch, std::uint64_t seq) const {
 }
 
 const Chain::Link* Chain::current() const {
-  const auto at = std::find_if(links_.rbegin(), links_.rend(), [](const Link& link) { return link.n > 0; });
+  const auto at =
+      std::find_if(links_.rbegin(), links_.rend(), [](const Link& link) { return link.n > 0; });
   return at == links_.rend() ? nullptr : &*at;
 }
 
 Result<Chain> ReadChain(Engine& engine, AttemptId attempt, std::uint32_t rank) {
   const std::string attempted = "read the state of rank " + std::to_string(rank);
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
-                               engine.Select(attempted, "SELECT epoch, n, seq, cut, parent, value FROM " +
-                                                            TableName(engine, "records") + " WHERE " +
-                                                            SqlPlace(attempt, RowFamily::kRank, rank) +
-                                                            " ORDER BY epoch, n DESC LIMIT 1 BY epoch"));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer, engine.Select(attempted, "SELECT epoch, n, seq, cut, parent, value FROM " +
+                                                      TableName(engine, "records") + " WHERE " +
+                                                      SqlPlace(attempt, RowFamily::kRank, rank) +
+                                                      " ORDER BY epoch, n DESC LIMIT 1 BY epoch"));
   Chain chain;
   ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {

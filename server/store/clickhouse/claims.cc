@@ -26,7 +26,8 @@ std::string NameOf(const Claims::Place& place) {
 std::string SqlPlaces(const std::set<Claims::Place>& places) {
   std::string list;
   for (const auto& [attempt, rank] : places)
-    list += (list.empty() ? "(" : ", (") + std::to_string(attempt) + ", " + std::to_string(rank) + ")";
+    list +=
+        (list.empty() ? "(" : ", (") + std::to_string(attempt) + ", " + std::to_string(rank) + ")";
   return list;
 }
 
@@ -34,7 +35,8 @@ std::string SqlAttempts(const std::set<Claims::Place>& places) {
   std::set<AttemptId> attempts;
   for (const auto& [attempt, rank] : places) attempts.insert(attempt);
   std::string list;
-  for (const AttemptId attempt : attempts) list += (list.empty() ? "" : ", ") + std::to_string(attempt);
+  for (const AttemptId attempt : attempts)
+    list += (list.empty() ? "" : ", ") + std::to_string(attempt);
   return list;
 }
 
@@ -42,8 +44,8 @@ std::string SqlAttempts(const std::set<Claims::Place>& places) {
 
 Status Claims::WriteState(const Place& place, const RowStamp& stamp, std::string value) {
   ByteWriter rows;
-  AddRecordRow(place.first, place.second, {.family = RowFamily::kRank, .value = std::move(value)}, stamp,
-               &rows);
+  AddRecordRow(place.first, place.second, {.family = RowFamily::kRank, .value = std::move(value)},
+               stamp, &rows);
   return writes_.Write(
       place.first, "claim " + NameOf(place), rows.bytes(),
       "claim " + NameOf(place) + " " + std::to_string(stamp.epoch) + " " + std::to_string(stamp.n));
@@ -71,7 +73,8 @@ void Claims::See(const Place& place, std::uint64_t newest_epoch) {
   seen_[place] = newest_epoch;
 }
 
-// A fence under an epoch that is not the newest has no effect: no state has that epoch, and none continues it.
+// A fence under an epoch that is not the newest has no effect: no state has that epoch, and none
+// continues it.
 Result<RankRows> Claims::WriteFence(const Place& place, std::uint64_t* epoch) {
   for (int tries = 0; tries < kFenceTries; ++tries) {
     *epoch = EpochAfter(NewestSeen(place));
@@ -79,8 +82,8 @@ Result<RankRows> Claims::WriteFence(const Place& place, std::uint64_t* epoch) {
     auto rows = Read(place);
     if (!rows.ok()) return rows;
     const Chain& chain = rows->chain;
-    const bool own =
-        chain.newest_epoch() == *epoch && (chain.current() == nullptr || chain.current()->epoch != *epoch);
+    const bool own = chain.newest_epoch() == *epoch &&
+                     (chain.current() == nullptr || chain.current()->epoch != *epoch);
     if (own) return rows;
   }
   return Status(Code::kUnavailable,
@@ -97,7 +100,8 @@ Result<RankRows> Claims::Claim(const Place& place) {
     held.parent = current->epoch;
     held.n = 1;
     STATCOLLECT_RETURN_IF_ERROR(WriteState(
-        place, {.epoch = held.epoch, .n = held.n, .seq = held.cut, .cut = held.cut, .parent = held.parent},
+        place,
+        {.epoch = held.epoch, .n = held.n, .seq = held.cut, .cut = held.cut, .parent = held.parent},
         current->value));
   }
   MutexLock lock(mutex_);
@@ -126,7 +130,8 @@ Result<RowStamp> Claims::NextStamp(const Place& place, std::uint64_t seq) {
                         .cut = held->second.cut,
                         .parent = held->second.parent};
     }
-    if (claimed) return Status(Code::kInternal, "claim " + NameOf(place) + ": forgotten by another thread");
+    if (claimed)
+      return Status(Code::kInternal, "claim " + NameOf(place) + ": forgotten by another thread");
     STATCOLLECT_RETURN_IF_ERROR(Claim(place).status());
   }
 }
@@ -141,25 +146,28 @@ Status Claims::Check(const std::set<Place>& places) {
   const std::string attempts = SqlAttempts(places);
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto answer,
-      engine_.Select(attempted,
-                     "SELECT attempt, rank, max(epoch) AS newest FROM " + TableName(engine_, "records") +
-                         " WHERE family = " + SqlOf(RowFamily::kRank) + " AND attempt IN (" + attempts +
-                         ") AND (attempt, rank) IN (" + SqlPlaces(places) +
-                         ") GROUP BY attempt, rank UNION ALL SELECT id AS attempt, " +
-                         "toUInt32(4294967295) AS rank, toUInt64(max(state)) AS newest FROM " +
-                         TableName(engine_, "attempts") + " WHERE id IN (" + attempts + ") GROUP BY id"));
+      engine_.Select(
+          attempted,
+          "SELECT attempt, rank, max(epoch) AS newest FROM " + TableName(engine_, "records") +
+              " WHERE family = " + SqlOf(RowFamily::kRank) + " AND attempt IN (" + attempts +
+              ") AND (attempt, rank) IN (" + SqlPlaces(places) +
+              ") GROUP BY attempt, rank UNION ALL SELECT id AS attempt, " +
+              "toUInt32(4294967295) AS rank, toUInt64(max(state)) AS newest FROM " +
+              TableName(engine_, "attempts") + " WHERE id IN (" + attempts + ") GROUP BY id"));
   ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     const Place place{in.U32(), in.U32()};  // in this order
     const std::uint64_t newest = in.U64();
     if (!places.contains(place)) {
       if (place.second != 0xffffffffu || newest == 0) continue;
-      return {Code::kAborted, "store records: attempt " + std::to_string(place.first) + " was removed"};
+      return {Code::kAborted,
+              "store records: attempt " + std::to_string(place.first) + " was removed"};
     }
     MutexLock lock(mutex_);
     const auto held = held_.find(place);
     if (held == held_.end() || held->second.epoch == newest) continue;
-    return {Code::kAborted, "store records: " + NameOf(place) + " has been taken over by another collector"};
+    return {Code::kAborted,
+            "store records: " + NameOf(place) + " has been taken over by another collector"};
   }
   return in.ok() ? Status::Ok() : BadAnswer(engine_, attempted);
 }

@@ -19,12 +19,15 @@ namespace {
 
 // Puts the parts together. Each part's header says who may call it.
 //
-// Threads: any. Locks, of which none is taken under another: catalogue_mutex_ and purge_mutex_, which may be held
-// while the engine is asked, and those of the parts, which are not.
+// Threads: any. Locks, of which none is taken under another: catalogue_mutex_ and purge_mutex_,
+// which may be held while the engine is asked, and those of the parts, which are not.
 class ClickHouseStore final : public ClickHouseShard {
  public:
   ClickHouseStore(ClickHouseDsn dsn, const EngineOptions& options)
-      : engine_(std::move(dsn), options), attempts_(engine_), ranks_(engine_), appender_(engine_, ranks_) {}
+      : engine_(std::move(dsn), options),
+        attempts_(engine_),
+        ranks_(engine_),
+        appender_(engine_, ranks_) {}
 
   Engine& engine() override { return engine_; }
   AttemptTable& attempts() override { return attempts_; }
@@ -70,7 +73,8 @@ class ClickHouseStore final : public ClickHouseShard {
     MutexLock lock(catalogue_mutex_);
     return attempts_.PutDocument(run, name, content);
   }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
     return attempts_.Document(run, name);
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
@@ -80,8 +84,9 @@ class ClickHouseStore final : public ClickHouseShard {
     return appender_.Rank(attempt, rank);
   }
   Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return ReadRows<TensorDef>(engine_, attempts_, "activations",
-                               {.attempt = attempt, .rank = rank, .family = RowFamily::kActivation});
+    return ReadRows<TensorDef>(
+        engine_, attempts_, "activations",
+        {.attempt = attempt, .rank = rank, .family = RowFamily::kActivation});
   }
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     return ReadRows<Layout>(engine_, attempts_, "layouts",
@@ -111,11 +116,12 @@ class ClickHouseStore final : public ClickHouseShard {
   }
   Status Recover() override { return appender_.Recover(); }
 
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     return ScanClickHouseBlocks(engine_, attempts_, attempt, rank, steps);
   }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                     StepBounds steps, const Visitor<StatPoint>& visitor) override {
     return VisitClickHouseSeries(engine_, attempts_, attempt, rank, activation, steps, visitor);
   }
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
@@ -135,11 +141,19 @@ class ClickHouseStore final : public ClickHouseShard {
     };
     return std::visit(
         Overloaded{
-            [&](const Visitor<ScalarRecord>* of) { return all("scalars", RowFamily::kScalar, *of); },
-            [&](const Visitor<StepRecord>* of) { return all("step ends", RowFamily::kStepEnd, *of); },
+            [&](const Visitor<ScalarRecord>* of) {
+              return all("scalars", RowFamily::kScalar, *of);
+            },
+            [&](const Visitor<StepRecord>* of) {
+              return all("step ends", RowFamily::kStepEnd, *of);
+            },
             [&](const Visitor<MemoryRecord>* of) { return all("memory", RowFamily::kMemory, *of); },
-            [&](const Visitor<DensityRecord>* of) { return all("densities", RowFamily::kDensity, *of); },
-            [&](const Visitor<ExponentRecord>* of) { return all("exponents", RowFamily::kExponent, *of); },
+            [&](const Visitor<DensityRecord>* of) {
+              return all("densities", RowFamily::kDensity, *of);
+            },
+            [&](const Visitor<ExponentRecord>* of) {
+              return all("exponents", RowFamily::kExponent, *of);
+            },
             [&](const Visitor<EventRecord>* of) {
               return VisitRows(engine_, attempts_, "events", rows(RowFamily::kEvent), *of, mark);
             },
@@ -162,11 +176,12 @@ class ClickHouseStore final : public ClickHouseShard {
   void BeginStop() override { engine_.BeginStop(); }
   std::size_t hellos_at_once() const override { return 64; }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
-    return Status(Code::kFailedPrecondition,
-                  "write a checkpoint to '" + directory + "': found a store in ClickHouse (" +
-                      engine_.dsn().Describe() +
-                      "); expected the embedded one; back ClickHouse up with its own means, such as "
-                      "BACKUP DATABASE or ALTER TABLE ... FREEZE");
+    return Status(
+        Code::kFailedPrecondition,
+        "write a checkpoint to '" + directory + "': found a store in ClickHouse (" +
+            engine_.dsn().Describe() +
+            "); expected the embedded one; back ClickHouse up with its own means, such as "
+            "BACKUP DATABASE or ALTER TABLE ... FREEZE");
   }
 
  private:
@@ -180,15 +195,16 @@ class ClickHouseStore final : public ClickHouseShard {
 };
 
 Status SameTables(const Engine& engine, std::size_t other) {
-  return {
-      Code::kFailedPrecondition,
-      "open the store " + engine.dsn().Describe() + ": found that shards " + std::to_string(other) + " and " +
-          std::to_string(engine.dsn().number) +
-          " have the same tables; expected tables of its own for each; where they are replicated, the servers "
-          "of each shard need a macro {shard} of their own"};
+  return {Code::kFailedPrecondition, "open the store " + engine.dsn().Describe() +
+                                         ": found that shards " + std::to_string(other) + " and " +
+                                         std::to_string(engine.dsn().number) +
+                                         " have the same tables; expected tables of its own for "
+                                         "each; where they are replicated, the servers "
+                                         "of each shard need a macro {shard} of their own"};
 }
 
-// All of them are checked before anything is written. The first, whose list counts, is written last.
+// All of them are checked before anything is written. The first, whose list counts, is written
+// last.
 Status TakeShardPlaces(std::vector<std::unique_ptr<ClickHouseShard>>& shards, ShardPlace place) {
   for (std::size_t i = 0; i < shards.size(); ++i) {
     place.number = i + 1;
@@ -203,16 +219,19 @@ Status TakeShardPlaces(std::vector<std::unique_ptr<ClickHouseShard>>& shards, Sh
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> OpenClickHouseStore(const std::string& dsn, const EngineOptions& options) {
+Result<std::unique_ptr<Store>> OpenClickHouseStore(const std::string& dsn,
+                                                   const EngineOptions& options) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto parsed, ParseClickHouseDsn(dsn));
   std::vector<std::unique_ptr<ClickHouseShard>> shards;
   ShardPlace place;
   for (ClickHouseDsn& each : parsed) {
     auto store = std::make_unique<ClickHouseStore>(std::move(each), options);
     STATCOLLECT_RETURN_IF_ERROR(store->Open());
-    const auto same = std::find(place.identities.begin(), place.identities.end(), store->identity());
+    const auto same =
+        std::find(place.identities.begin(), place.identities.end(), store->identity());
     if (same != place.identities.end())
-      return SameTables(store->engine(), static_cast<std::size_t>(same - place.identities.begin()) + 1);
+      return SameTables(store->engine(),
+                        static_cast<std::size_t>(same - place.identities.begin()) + 1);
     place.identities.push_back(store->identity());
     shards.push_back(std::move(store));
   }

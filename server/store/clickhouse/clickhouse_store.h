@@ -1,5 +1,5 @@
-// Store in a ClickHouse, for any number of collectors at once. docs/clickhouse.md says for whom, and what differs from
-// the embedded store.
+// Store in a ClickHouse, for any number of collectors at once. docs/clickhouse.md says for whom,
+// and what differs from the embedded store.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_CLICKHOUSE_STORE_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_CLICKHOUSE_STORE_H_
 
@@ -25,9 +25,11 @@ class ClickHouseShard : public Store {
   virtual Status PutEventsOf(AttemptId attempt, std::span<const CollectorEvent> events) = 0;
 };
 
-// Creates the database and its tables if they are missing. kInvalidArgument, kUnavailable, kPermissionDenied or
-// kFailedPrecondition say what is wrong with the address, the engine, the user or the tables.
-Result<std::unique_ptr<Store>> OpenClickHouseStore(const std::string& dsn, const EngineOptions& options = {});
+// Creates the database and its tables if they are missing. kInvalidArgument, kUnavailable,
+// kPermissionDenied or kFailedPrecondition say what is wrong with the address, the engine, the user
+// or the tables.
+Result<std::unique_ptr<Store>> OpenClickHouseStore(const std::string& dsn,
+                                                   const EngineOptions& options = {});
 
 }  // namespace statcollect
 

@@ -21,12 +21,15 @@ constexpr unsigned kQuorumMin = 2, kQuorumMax = 16;
 Status WrongDsn(const std::string& found) {
   return {Code::kInvalidArgument,
           "--store: found " + found +
-              "; expected rocksdb, or clickhouse://HOST:PORT/DATABASE with the engine's HTTP port, such as "
+              "; expected rocksdb, or clickhouse://HOST:PORT/DATABASE with the engine's HTTP port, "
+              "such as "
               "clickhouse://127.0.0.1:8123/statcollect; docs/clickhouse.md has the whole address"};
 }
 
 bool IsIdentifier(std::string_view text) {
-  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
   const auto digit = [](char c) { return c >= '0' && c <= '9'; };
   return !text.empty() && text.size() <= kDatabaseBytesMax && letter(text[0]) &&
          std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || digit(c); });
@@ -72,10 +75,12 @@ Result<std::string> UrlOf(std::string_view endpoint, bool tls) {
 Status ParseUser(std::string_view text, ClickHouseDsn* dsn) {
   const std::size_t colon = text.find(':');
   const auto user = PercentDecoded(text.substr(0, colon));
-  const auto password = PercentDecoded(colon == std::string_view::npos ? "" : text.substr(colon + 1));
+  const auto password =
+      PercentDecoded(colon == std::string_view::npos ? "" : text.substr(colon + 1));
   if (!user || user->empty() || !password)
     return WrongDsn(
-        "something before '@' that is not USER:PASSWORD (write special characters as %XX, so @ as %40)");
+        "something before '@' that is not USER:PASSWORD (write special characters as %XX, so @ as "
+        "%40)");
   dsn->user = *user;
   dsn->password = *password;
   return Status::Ok();
@@ -83,10 +88,12 @@ Status ParseUser(std::string_view text, ClickHouseDsn* dsn) {
 
 Status ParseAuthorities(std::string_view value, ClickHouseDsn* dsn) {
   if (!dsn->tls)
-    return WrongDsn("ca= without TLS (write clickhouses:// for a connection with TLS, or leave ca= out)");
+    return WrongDsn(
+        "ca= without TLS (write clickhouses:// for a connection with TLS, or leave ca= out)");
   auto file = PercentDecoded(value);
   if (!file || file->empty())
-    return WrongDsn("'ca=" + Printable(value) + "', which names no file (write special characters as %XX)");
+    return WrongDsn("'ca=" + Printable(value) +
+                    "', which names no file (write special characters as %XX)");
   dsn->ca_file = *std::move(file);
   return Status::Ok();
 }
@@ -100,8 +107,9 @@ Status ParseDsnOptions(std::string_view text, ClickHouseDsn* dsn) {
       continue;
     }
     if (name != "quorum" || equals == std::string_view::npos)
-      return WrongDsn("'" + Printable(option) +
-                      "', which is not an option (there are quorum=N and, with clickhouses://, ca=FILE)");
+      return WrongDsn(
+          "'" + Printable(option) +
+          "', which is not an option (there are quorum=N and, with clickhouses://, ca=FILE)");
     const auto quorum = ParseNumber<unsigned>(option.substr(equals + 1));
     if (!quorum || *quorum < kQuorumMin || *quorum > kQuorumMax)
       return WrongDsn("'" + Printable(option) + "', which is not a number from " +
@@ -112,7 +120,8 @@ Status ParseDsnOptions(std::string_view text, ClickHouseDsn* dsn) {
   return Status::Ok();
 }
 
-// "[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]"; `dsn` has what is the same for all shards.
+// "[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]"; `dsn` has what is the same for all
+// shards.
 Status ParseShard(std::string_view text, ClickHouseDsn* dsn) {
   if (const std::size_t at = text.rfind('@'); at != std::string_view::npos) {
     STATCOLLECT_RETURN_IF_ERROR(ParseUser(text.substr(0, at), dsn));
@@ -126,18 +135,18 @@ Status ParseShard(std::string_view text, ClickHouseDsn* dsn) {
   const auto hosts = PartsOf(text.substr(0, slash), ',');
   if (hosts.empty() || hosts.size() > kHostsMax)
     return WrongDsn(std::to_string(hosts.size()) + " hosts" +
-                    (dsn->shards > 1 ? " of shard " + std::to_string(dsn->number) : "") + ", not 1 to " +
-                    std::to_string(kHostsMax));
+                    (dsn->shards > 1 ? " of shard " + std::to_string(dsn->number) : "") +
+                    ", not 1 to " + std::to_string(kHostsMax));
   for (const std::string_view host : hosts) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto url, UrlOf(host, dsn->tls));
     dsn->urls.push_back(std::move(url));
   }
   // Each host would answer with what it has: what another one acknowledged could be missing.
   if (hosts.size() > 1 && dsn->quorum < 2)
-    return WrongDsn(
-        std::to_string(hosts.size()) +
-        " hosts without a quorum, which would hold different records (several hosts need replicated "
-        "tables and ?quorum=2 or more)");
+    return WrongDsn(std::to_string(hosts.size()) +
+                    " hosts without a quorum, which would hold different records (several hosts "
+                    "need replicated "
+                    "tables and ?quorum=2 or more)");
   return Status::Ok();
 }
 
@@ -173,7 +182,8 @@ Result<std::vector<ClickHouseDsn>> ParseClickHouseDsn(const std::string& text) {
   }
   const auto parts = PartsOf(rest, '|');
   if (parts.size() > kShardsMax)
-    return WrongDsn(std::to_string(parts.size()) + " shards, not 1 to " + std::to_string(kShardsMax));
+    return WrongDsn(std::to_string(parts.size()) + " shards, not 1 to " +
+                    std::to_string(kShardsMax));
   // The database at the end is that of every shard that names none.
   if (const std::size_t slash = rest.rfind('/'), at = rest.rfind('@');
       slash != std::string_view::npos && (at == std::string_view::npos || slash > at))
@@ -197,7 +207,8 @@ Result<std::vector<ClickHouseDsn>> ParseClickHouseDsn(const std::string& text) {
 std::string ClickHouseDsn::Describe() const { return statcollect::Describe({*this}); }
 
 std::string ClickHouseDsn::ShardName() const {
-  return shards == 1 ? "" : "shard " + std::to_string(number) + " of " + std::to_string(shards) + " ";
+  return shards == 1 ? ""
+                     : "shard " + std::to_string(number) + " of " + std::to_string(shards) + " ";
 }
 
 std::string Describe(const std::vector<ClickHouseDsn>& shards) {

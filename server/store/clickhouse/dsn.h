@@ -1,8 +1,10 @@
 // The address of a ClickHouse store:
 //   clickhouse://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...]/DATABASE[?quorum=N]
 //   clickhouses://...[?ca=FILE][&quorum=N]   the same over TLS
-//   clickhouse://SHARD|SHARD.../DATABASE     several shards, each with hosts of its own, and, where they differ from the
-//                                            first shard's, user and password; a shard may end in /DATABASE of its own
+//   clickhouse://SHARD|SHARD.../DATABASE     several shards, each with hosts of its own, and, where
+//   they differ from the
+//                                            first shard's, user and password; a shard may end in
+//                                            /DATABASE of its own
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_DSN_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_DSN_H_
 
@@ -27,8 +29,9 @@ struct ClickHouseDsn {
   std::vector<std::string> urls;  // http://HOST:PORT/ or https://, tried in this order
   std::string database;           // a plain identifier
   std::string user, password;     // empty: the engine's default user
-  // Replicas that must have a write before it counts, at least 2. 0: the tables are not replicated. There is no 1: consistent
-  // reads do not see what was written without a quorum once something else was written with one.
+  // Replicas that must have a write before it counts, at least 2. 0: the tables are not replicated.
+  // There is no 1: consistent reads do not see what was written without a quorum once something
+  // else was written with one.
   unsigned quorum = 0;
   bool tls = false;
   std::string ca_file;     // certificates of the authorities that are trusted; empty: the system's

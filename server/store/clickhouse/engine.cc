@@ -41,9 +41,10 @@ enum EngineCode : int {
   kAccessDenied = 497,
   kAuthenticationFailed = 516,
 };
-// Time-outs, the network, memory and load (241: memory, 252: too many parts), a stop (236), and of replicated tables:
-// read-only, no ZooKeeper or trouble with it (225, 244, 999), too few replicas, the previous quorum not reached, a replica
-// that lags behind (289), and 319, the unknown outcome of an insert.
+// Time-outs, the network, memory and load (241: memory, 252: too many parts), a stop (236), and of
+// replicated tables: read-only, no ZooKeeper or trouble with it (225, 244, 999), too few replicas,
+// the previous quorum not reached, a replica that lags behind (289), and 319, the unknown outcome
+// of an insert.
 constexpr int kPassing[] = {159, 202, 209, 210, 225, 236, 241, 242, 244,
                             252, 254, 285, 286, 289, 319, 394, 999};
 // A replica without its ZooKeeper, or with one that does not answer; it can be read at best.
@@ -55,13 +56,15 @@ bool IsOneOf(int code, std::span<const int> codes) {
   return std::find(codes.begin(), codes.end(), code) != codes.end();
 }
 
-// Code 164 is said of a user who may not write, and of a replica that has not found its ZooKeeper yet.
+// Code 164 is said of a user who may not write, and of a replica that has not found its ZooKeeper
+// yet.
 bool IsPassing(int code, std::string_view words) {
   return IsOneOf(code, kPassing) ||
          (code == kReadOnlyUser && words.find("not active") != std::string_view::npos);
 }
 
-// An engine that wants to keep some space free says code 243; one that has none says which file it could not write (75, 76).
+// An engine that wants to keep some space free says code 243; one that has none says which file it
+// could not write (75, 76).
 bool IsFullDisk(std::string_view words) {
   return words.find("No space left on device") != std::string_view::npos ||
          words.find("Disk quota exceeded") != std::string_view::npos;
@@ -117,7 +120,8 @@ Code CodeFor(int engine_code) {
 std::string NextStepFor(int engine_code) {
   switch (engine_code) {
     case kNotEnoughSpace:
-      return "; expected room for the records; free space on the engine's disk, or remove runs (statctl rm); the "
+      return "; expected room for the records; free space on the engine's disk, or remove runs "
+             "(statctl rm); the "
              "collector then continues by itself";
     case kReadOnlyUser:
     case kAccessDenied:
@@ -126,21 +130,27 @@ std::string NextStepFor(int engine_code) {
     case kUnknownUser:
     case kWrongPassword:
     case kAuthenticationFailed:
-      return "; expected a user whom ClickHouse knows, and the password; check the user and the password in --store "
+      return "; expected a user whom ClickHouse knows, and the password; check the user and the "
+             "password in --store "
              "clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
     case kUnknownDatabase:
-      return "; expected the store's database; was it dropped? a start of the collector creates it again, empty";
+      return "; expected the store's database; was it dropped? a start of the collector creates it "
+             "again, empty";
     case kTooFewReplicas:
     case kUnknownStatus:
-      return "; expected as many replicas as the quorum asks for; start those that are missing, or name fewer with "
+      return "; expected as many replicas as the quorum asks for; start those that are missing, or "
+             "name fewer with "
              "quorum=; recording goes on by itself once they run";
     case kUnknownTable:
-      return "; expected the store's tables; start a collector again while all hosts run: it creates what is missing";
+      return "; expected the store's tables; start a collector again while all hosts run: it "
+             "creates what is missing";
     case kPartitionTooLarge:
-      return "; expected a server that may drop a run of any size; set max_partition_size_to_drop to 0 in its "
+      return "; expected a server that may drop a run of any size; set max_partition_size_to_drop "
+             "to 0 in its "
              "configuration (docs/clickhouse.md) and start it again; the data is then deleted";
     case kReplicaExists:
-      return "; expected a macro {replica} that no other host has or had; set it in the host's configuration, also "
+      return "; expected a macro {replica} that no other host has or had; set it in the host's "
+             "configuration, also "
              "where the host has lost its disk and ZooKeeper still knows it";
     default:
       return "; expected no error; the engine's log has more";
@@ -150,14 +160,18 @@ std::string NextStepFor(int engine_code) {
 // Of a replica that could not act as one, and of everything that passes.
 std::string NextStepFor(int engine_code, std::string_view words) {
   if (words.find("No macro") != std::string_view::npos)
-    return "; expected the macros {shard} and {replica}, of which the replicas' names are made; define them in "
+    return "; expected the macros {shard} and {replica}, of which the replicas' names are made; "
+           "define them in "
            "the configuration of each host (docs/clickhouse.md)";
-  if (!IsPassing(engine_code, words) || engine_code == kTooFewReplicas || engine_code == kUnknownStatus)
+  if (!IsPassing(engine_code, words) || engine_code == kTooFewReplicas ||
+      engine_code == kUnknownStatus)
     return NextStepFor(engine_code);
   if (IsOneOf(engine_code, kWithoutZooKeeper) || engine_code == kReadOnlyUser)
-    return "; expected a replica that has its ZooKeeper; check that ZooKeeper runs, and that this host's "
+    return "; expected a replica that has its ZooKeeper; check that ZooKeeper runs, and that this "
+           "host's "
            "configuration names it; the collector then continues by itself";
-  return "; expected an engine that is up to its load; it is asked again; if this lasts, its log has more";
+  return "; expected an engine that is up to its load; it is asked again; if this lasts, its log "
+         "has more";
 }
 
 }  // namespace
@@ -173,15 +187,18 @@ Engine::Engine(ClickHouseDsn dsn, EngineOptions options)
 std::string Engine::Parameters(Purpose purpose) const {
   // The answer is sent once it is complete, so that a failure on the way is not taken for its end.
   std::string parameters = "wait_end_of_query=1&buffer_size=16777216";
-  if (dsn_.quorum > 0 && purpose == Purpose::kRead) parameters += "&select_sequential_consistency=1";
+  if (dsn_.quorum > 0 && purpose == Purpose::kRead)
+    parameters += "&select_sequential_consistency=1";
   if (dsn_.quorum > 1 && purpose == Purpose::kWrite)
     parameters += "&insert_quorum=" + std::to_string(dsn_.quorum) + "&insert_quorum_timeout=20000";
-  if (is_modern() && dsn_.quorum > 1 && purpose == Purpose::kWrite) parameters += "&insert_quorum_parallel=0";
+  if (is_modern() && dsn_.quorum > 1 && purpose == Purpose::kWrite)
+    parameters += "&insert_quorum_parallel=0";
   if (is_modern() && purpose == Purpose::kWrite) parameters += "&async_insert=0";
   return parameters;
 }
 
-Engine::Answer Engine::Judge(const std::string& attempted, const std::string& url, PostReply reply) const {
+Engine::Answer Engine::Judge(const std::string& attempted, const std::string& url,
+                             PostReply reply) const {
   Answer answer;
   const std::string at = attempted + ": " + dsn_.ShardName() + "ClickHouse at " + url + ": ";
   if (reply.fate == PostReply::Fate::kUntrusted) {
@@ -209,11 +226,12 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
   }
   const auto code = CodeOf(reply.body);
   if (!code) {
-    answer.status = {Code::kFailedPrecondition,
-                     at + "found HTTP status " + std::to_string(reply.http_status) + " (" +
-                         Printable(reply.body, 100) +
-                         "); expected ClickHouse's HTTP interface, by default on port 8123; name its host "
-                         "and port in --store"};
+    answer.status = {
+        Code::kFailedPrecondition,
+        at + "found HTTP status " + std::to_string(reply.http_status) + " (" +
+            Printable(reply.body, 100) +
+            "); expected ClickHouse's HTTP interface, by default on port 8123; name its host "
+            "and port in --store"};
     answer.again = reply.http_status >= 502 && reply.http_status <= 504;  // a proxy's
     if (answer.again) answer.status = {Code::kUnavailable, answer.status.message()};
     return answer;
@@ -221,22 +239,24 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
   const std::string words = Words(reply.body);
   const int meant = IsFullDisk(words) ? kNotEnoughSpace : *code;
   answer.again = IsPassing(meant, words);
-  answer.status = {answer.again ? Code::kUnavailable : CodeFor(meant),
-                   at + "found code " + std::to_string(*code) + ", " + words + NextStepFor(meant, words)};
+  answer.status = {
+      answer.again ? Code::kUnavailable : CodeFor(meant),
+      at + "found code " + std::to_string(*code) + ", " + words + NextStepFor(meant, words)};
   answer.busy = *code == kPreviousQuorum;
   answer.again = answer.again || (dsn_.urls.size() > 1 && IsOneOf(*code, kMissingHere));
   return answer;
 }
 
-Engine::Answer Engine::TryOnce(std::size_t host, const std::string& attempted, const std::string& parameters,
-                               const std::string& body) {
+Engine::Answer Engine::TryOnce(std::size_t host, const std::string& attempted,
+                               const std::string& parameters, const std::string& body) {
   const std::string& url = dsn_.urls[host];
   return Judge(attempted, url, poster_.Post(url + "?" + parameters, body));
 }
 
-Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, const std::string& parameters,
-                                const std::string& body) {
-  const auto patience = purpose == Purpose::kRead ? options_.read_patience : options_.write_patience;
+Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose,
+                                const std::string& parameters, const std::string& body) {
+  const auto patience =
+      purpose == Purpose::kRead ? options_.read_patience : options_.write_patience;
   const auto end = [&, start = std::chrono::steady_clock::now()] {
     return std::min(start + patience, last_try_.load());
   };
@@ -247,7 +267,8 @@ Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, c
     for (std::size_t i = 0; i < dsn_.urls.size(); ++i, host = (host + 1) % dsn_.urls.size()) {
       Answer found = TryOnce(host, attempted, parameters, body);
       if (found.again) {
-        // Of all that went wrong, what a host says is closer to the reason than that another one is not there.
+        // Of all that went wrong, what a host says is closer to the reason than that another one is
+        // not there.
         if (i == 0 || found.answered) answer = std::move(found);
         continue;
       }
@@ -261,7 +282,8 @@ Result<std::string> Engine::Try(const std::string& attempted, Purpose purpose, c
     if (hopeless || std::chrono::steady_clock::now() + pause >= end()) {
       if (purpose == Purpose::kWrite) {
         waited_in_vain_ = true;
-        if (stopping()) options_.log(answer.status.message() + "; given up, for the collector ends");
+        if (stopping())
+          options_.log(answer.status.message() + "; given up, for the collector ends");
       }
       return answer.status;
     }
@@ -318,8 +340,8 @@ Result<std::vector<Engine::HostRows>> Engine::SelectEverywhere(const std::string
   return all;
 }
 
-Status Engine::Insert(const std::string& attempted, const std::string& into, const std::string& rows,
-                      const std::string& token) {
+Status Engine::Insert(const std::string& attempted, const std::string& into,
+                      const std::string& rows, const std::string& token) {
   std::string parameters =
       Parameters(Purpose::kWrite) + "&max_insert_block_size=" + std::to_string(2 * kInsertRowsMax);
   if (is_modern()) parameters += "&insert_deduplication_token=" + HttpPoster::Escaped(token);
@@ -328,22 +350,25 @@ Status Engine::Insert(const std::string& attempted, const std::string& into, con
 }
 
 Status Engine::Connect() {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer, Try("open the store", Purpose::kRead, "wait_end_of_query=1",
-                                                      "SELECT version() FORMAT TabSeparated"));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
+                               Try("open the store", Purpose::kRead, "wait_end_of_query=1",
+                                   "SELECT version() FORMAT TabSeparated"));
   version_ = std::string(Trimmed(answer));
   const auto major = ParseLeadingNumber<int>(version_);
-  const auto minor =
-      major && major->rest.starts_with('.') ? ParseLeadingNumber<int>(major->rest.substr(1)) : std::nullopt;
+  const auto minor = major && major->rest.starts_with('.')
+                         ? ParseLeadingNumber<int>(major->rest.substr(1))
+                         : std::nullopt;
   if (!minor) {
-    return {
-        Code::kFailedPrecondition,
-        "open the store: " + dsn_.Describe() + ": found '" + Printable(version_) +
-            "' as its version; expected ClickHouse's HTTP interface, by default on port 8123; name its host "
-            "and port in --store"};
+    return {Code::kFailedPrecondition, "open the store: " + dsn_.Describe() + ": found '" +
+                                           Printable(version_) +
+                                           "' as its version; expected ClickHouse's HTTP "
+                                           "interface, by default on port 8123; name its host "
+                                           "and port in --store"};
   }
   if (std::pair(major->number, minor->number) < std::pair(kOldestMajor, kOldestMinor)) {
-    return {Code::kFailedPrecondition, "open the store: " + dsn_.Describe() + ": found ClickHouse " +
-                                           Printable(version_) + "; expected 18.16 or newer; upgrade it"};
+    return {Code::kFailedPrecondition, "open the store: " + dsn_.Describe() +
+                                           ": found ClickHouse " + Printable(version_) +
+                                           "; expected 18.16 or newer; upgrade it"};
   }
   major_ = major->number;
   return Status::Ok();

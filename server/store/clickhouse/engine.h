@@ -1,5 +1,5 @@
-// Statements of a ClickHouse over HTTP, sent again while their outcome is unknown or the engine cannot take them
-// for now, to the next of its hosts where one does not answer.
+// Statements of a ClickHouse over HTTP, sent again while their outcome is unknown or the engine
+// cannot take them for now, to the next of its hosts where one does not answer.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_ENGINE_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_ENGINE_H_
 
@@ -35,17 +35,19 @@ class Engine {
   Result<std::string> Select(const std::string& attempted, const std::string& query);
   // A statement without an answer, which may be repeated.
   Status Execute(const std::string& attempted, const std::string& statement);
-  // The same at every host, for what one of them would not pass on. Ok if one host succeeded and the others are down. Of
-  // one thread.
+  // The same at every host, for what one of them would not pass on. Ok if one host succeeded and
+  // the others are down. Of one thread.
   Status ExecuteEverywhere(const std::string& attempted, const std::string& statement);
   struct HostRows {
     std::string url, rows;
   };
   // What each host that answers has of its own, as the description of its tables.
-  Result<std::vector<HostRows>> SelectEverywhere(const std::string& attempted, const std::string& query);
-  // Writes rows to a table, `into` being its name and columns. Becomes visible as one block or not at all, as long
-  // as the rows are of one partition and at most kInsertRowsMax. After a failure with kUnavailable the outcome is
-  // unknown: it may still appear. The rows may appear twice, as equal rows. `token` is the same for equal rows only.
+  Result<std::vector<HostRows>> SelectEverywhere(const std::string& attempted,
+                                                 const std::string& query);
+  // Writes rows to a table, `into` being its name and columns. Becomes visible as one block or not
+  // at all, as long as the rows are of one partition and at most kInsertRowsMax. After a failure
+  // with kUnavailable the outcome is unknown: it may still appear. The rows may appear twice, as
+  // equal rows. `token` is the same for equal rows only.
   Status Insert(const std::string& attempted, const std::string& into, const std::string& rows,
                 const std::string& token);
 
@@ -54,7 +56,8 @@ class Engine {
   Status Connect();
   // From stop_patience after this call on, nothing is waited for or tried again.
   void BeginStop();
-  // Whether the last part that reached its quorum must stay: without it, releases before 22 refuse every consistent read.
+  // Whether the last part that reached its quorum must stay: without it, releases before 22 refuse
+  // every consistent read.
   bool needs_last_part() const { return dsn_.quorum > 1 && !is_modern(); }
   bool is_modern() const { return major_ >= 22; }  // has tokens, disks and fsync
   // Whether a statement may drop a partition of any size, whatever the server's configuration says.
@@ -76,8 +79,8 @@ class Engine {
     bool busy = false;   // the same, in a moment: another insert is under way
   };
 
-  Result<std::string> Try(const std::string& attempted, Purpose purpose, const std::string& parameters,
-                          const std::string& body);
+  Result<std::string> Try(const std::string& attempted, Purpose purpose,
+                          const std::string& parameters, const std::string& body);
   Answer TryOnce(std::size_t host, const std::string& attempted, const std::string& parameters,
                  const std::string& body);
   Answer Judge(const std::string& attempted, const std::string& url, PostReply reply) const;
@@ -87,8 +90,9 @@ class Engine {
   const EngineOptions options_;
   HttpPoster poster_;
   std::atomic<std::size_t> host_{0};  // that answered last
-  // A write was tried for its whole patience, and none has succeeded since. The next ones do not wait: hellos, which hold
-  // the registry's mutex, would otherwise wait one after another, and everything else that needs the mutex with them.
+  // A write was tried for its whole patience, and none has succeeded since. The next ones do not
+  // wait: hellos, which hold the registry's mutex, would otherwise wait one after another, and
+  // everything else that needs the mutex with them.
   std::atomic<bool> waited_in_vain_{false};
   std::atomic<std::chrono::steady_clock::time_point> last_try_{kNever};
   std::set<std::size_t> missed_;  // hosts that ExecuteEverywhere did not reach

@@ -13,14 +13,16 @@
 namespace statcollect {
 namespace {
 
-// After entries were written, until they are read back: whoever else found none and writes one, too, has done so by then.
+// After entries were written, until they are read back: whoever else found none and writes one,
+// too, has done so by then.
 constexpr std::chrono::milliseconds kSettle{200};
 
 // The first stands. Merges keep the row of the highest version, so it falls with time.
 std::uint64_t VersionNow() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::numeric_limits<std::uint64_t>::max() -
-         static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+         static_cast<std::uint64_t>(
+             std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
 }  // namespace
@@ -28,8 +30,8 @@ std::uint64_t VersionNow() {
 Result<std::string> ReadEntry(Engine& engine, const std::string& attempted, std::string_view key) {
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto answer,
-      engine.Select(attempted, "SELECT value FROM " + TableName(engine, "store") +
-                                   " WHERE key = " + SqlText(key) + " ORDER BY made DESC, value LIMIT 1"));
+      engine.Select(attempted, "SELECT value FROM " + TableName(engine, "store") + " WHERE key = " +
+                                   SqlText(key) + " ORDER BY made DESC, value LIMIT 1"));
   ByteReader in(answer);
   std::string value = answer.empty() ? "" : in.Text();
   if (!in.done()) return BadAnswer(engine, attempted);
@@ -49,8 +51,9 @@ Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entr
     row.Text(value);
     const std::uint64_t made = VersionNow();
     row.U64(made);
-    STATCOLLECT_RETURN_IF_ERROR(engine.Insert(attempted, TableName(engine, "store") + " (key, value, made)",
-                                              row.bytes(), "store " + key + " " + std::to_string(made)));
+    STATCOLLECT_RETURN_IF_ERROR(
+        engine.Insert(attempted, TableName(engine, "store") + " (key, value, made)", row.bytes(),
+                      "store " + key + " " + std::to_string(made)));
     written = true;
   }
   if (!written) return entries;

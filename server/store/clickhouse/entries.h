@@ -13,8 +13,8 @@ namespace statcollect {
 
 // Empty: there is none.
 Result<std::string> ReadEntry(Engine& engine, const std::string& attempted, std::string_view key);
-// Writes those that are missing, and returns what stands: collectors that do so at the same time get the same values, and
-// merges of the table keep them.
+// Writes those that are missing, and returns what stands: collectors that do so at the same time
+// get the same values, and merges of the table keep them.
 using Entries = std::map<std::string, std::string>;
 Result<Entries> EnsureEntries(Engine& engine, const std::string& attempted, Entries entries);
 

@@ -27,8 +27,9 @@ void InitializeCurlOnce() {
 
 // Nothing of the request has left this machine.
 bool IsNotSent(CURLcode code) {
-  return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_OUT_OF_MEMORY ||
-         code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL;
+  return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
+         code == CURLE_OUT_OF_MEMORY || code == CURLE_URL_MALFORMAT ||
+         code == CURLE_UNSUPPORTED_PROTOCOL;
 }
 
 // The handshake of TLS failed.
@@ -39,7 +40,8 @@ bool IsUntrusted(CURLcode code) {
 
 PostReply::Fate FateOf(CURLcode code, long bytes_sent) {
   if (IsUntrusted(code)) return PostReply::Fate::kUntrusted;
-  return IsNotSent(code) || bytes_sent == 0 ? PostReply::Fate::kNotSent : PostReply::Fate::kUnanswered;
+  return IsNotSent(code) || bytes_sent == 0 ? PostReply::Fate::kNotSent
+                                            : PostReply::Fate::kUnanswered;
 }
 
 }  // namespace
@@ -116,7 +118,8 @@ class HttpPoster::Connection {
   }
 
   const std::atomic<std::chrono::steady_clock::time_point>& end_;
-  std::unique_ptr<curl_slist, CurlDeleter<curl_slist_free_all>> headers_;  // outlives the handle that uses it
+  std::unique_ptr<curl_slist, CurlDeleter<curl_slist_free_all>>
+      headers_;  // outlives the handle that uses it
   std::array<char, CURL_ERROR_SIZE> error_{};
   const std::unique_ptr<CURL, CurlDeleter<curl_easy_cleanup>> easy_{curl_easy_init()};
   CURLcode set_up_ = CURLE_OK;
@@ -139,8 +142,8 @@ std::string HttpPoster::Escaped(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    const bool plain =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || c == '.';
     if (plain)
       escaped += c;
     else

@@ -1,5 +1,5 @@
-// One HTTP POST after another over kept connections. Redirects are not followed, and the environment's proxies are
-// not used.
+// One HTTP POST after another over kept connections. Redirects are not followed, and the
+// environment's proxies are not used.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_HTTP_POST_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_HTTP_POST_H_
 
@@ -33,7 +33,8 @@ class HttpPoster {
   struct Options {
     std::vector<std::string> headers;  // sent with each request
     std::chrono::milliseconds connect_timeout, timeout;
-    // Of https: the authorities that are trusted; empty: the system's. The certificate must be of the URL's host.
+    // Of https: the authorities that are trusted; empty: the system's. The certificate must be of
+    // the URL's host.
     std::string ca_file;
   };
   explicit HttpPoster(Options options);
@@ -53,7 +54,8 @@ class HttpPoster {
   void GiveBack(std::unique_ptr<Connection> connection);
 
   const Options options_;
-  std::atomic<std::chrono::steady_clock::time_point> end_{std::chrono::steady_clock::time_point::max()};
+  std::atomic<std::chrono::steady_clock::time_point> end_{
+      std::chrono::steady_clock::time_point::max()};
   Mutex mutex_;
   std::vector<std::unique_ptr<Connection>> idle_ STATCOLLECT_GUARDED_BY(mutex_);
 };

@@ -17,18 +17,20 @@ StatKey FrameKeyOf(const OpenBlock& block) {
 }
 
 Status FrameMissing(const OpenBlock& block) {
-  return {Code::kDataLoss, "read block of " + Describe(block.key) + ": its key frame, block of " +
-                               Describe(FrameKeyOf(block)) +
-                               ", is missing or does not stand alone; the store is damaged; restore " +
-                               "a backup of the engine or remove the run"};
+  return {Code::kDataLoss,
+          "read block of " + Describe(block.key) + ": its key frame, block of " +
+              Describe(FrameKeyOf(block)) +
+              ", is missing or does not stand alone; the store is damaged; restore " +
+              "a backup of the engine or remove the run"};
 }
 
 }  // namespace
 
 std::string BlocksQuery(const Engine& engine, AttemptId attempt, std::uint32_t rank, bool sums) {
   return "SELECT family, step, item, epoch, seq, value FROM " + TableName(engine, "records") +
-         " WHERE attempt = " + std::to_string(attempt) + " AND family IN (" + SqlOf(RowFamily::kBlock) +
-         (sums ? ", " + SqlOf(RowFamily::kSums) : "") + ") AND rank = " + std::to_string(rank);
+         " WHERE attempt = " + std::to_string(attempt) + " AND family IN (" +
+         SqlOf(RowFamily::kBlock) + (sums ? ", " + SqlOf(RowFamily::kSums) : "") +
+         ") AND rank = " + std::to_string(rank);
 }
 
 Result<std::map<std::pair<std::uint64_t, std::uint64_t>, BlockBytes>> ParseBlocks(
@@ -66,7 +68,8 @@ bool KeyFrames::IsKept(const Place& place, bool sums) const {
 Status KeyFrames::Prepare(const std::vector<OpenBlock>& blocks, const Chain& chain, bool sums) {
   near_.clear();
   fetched_.clear();
-  if (decoded_.size() >= kFramesMax) decoded_.clear();  // only here: what is kept for these blocks stays
+  if (decoded_.size() >= kFramesMax)
+    decoded_.clear();  // only here: what is kept for these blocks stays
   for (const OpenBlock& block : blocks) near_[{block.key.step, block.key.activation}] = block.bytes;
   std::set<Place> missing;
   for (const OpenBlock& block : blocks) {
@@ -81,11 +84,11 @@ Status KeyFrames::Prepare(const std::vector<OpenBlock>& blocks, const Chain& cha
   for (const auto& [step, item] : missing)
     list += (list.empty() ? "(" : ", (") + std::to_string(step) + ", " + std::to_string(item) + ")";
   const std::string attempted = "read key frames of rank " + std::to_string(of.rank);
-  STATCOLLECT_ASSIGN_OR_RETURN(fetched_,
-                               engine_.Select(attempted, BlocksQuery(engine_, of.attempt, of.rank, sums) +
-                                                             SqlSteps({.first = missing.begin()->first,
-                                                                       .last = missing.rbegin()->first}) +
-                                                             " AND (step, item) IN (" + list + ")"));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      fetched_, engine_.Select(attempted, BlocksQuery(engine_, of.attempt, of.rank, sums) +
+                                              SqlSteps({.first = missing.begin()->first,
+                                                        .last = missing.rbegin()->first}) +
+                                              " AND (step, item) IN (" + list + ")"));
   bytes_read_ += fetched_.size();
   STATCOLLECT_ASSIGN_OR_RETURN(auto found, ParseBlocks(engine_, attempted, fetched_, chain));
   near_.merge(found);
@@ -102,7 +105,8 @@ Result<const BlockColumns*> KeyFrames::FrameOf(const OpenBlock& block, bool sums
     if (whole.kind() != BlockReader::Kind::kWhole) return FrameMissing(block);
     Decoded frame{.step = key.step, .sums = sums, .block = {}};
     STATCOLLECT_RETURN_IF_ERROR(whole.ReadNumbers(nullptr, &frame.block));
-    if (sums) STATCOLLECT_RETURN_IF_ERROR(whole.ReadSums(bytes->second.sums, nullptr, &frame.block));
+    if (sums)
+      STATCOLLECT_RETURN_IF_ERROR(whole.ReadSums(bytes->second.sums, nullptr, &frame.block));
     decoded_.insert_or_assign(place.second, std::move(frame));
   }
   return &decoded_.at(place.second).block;

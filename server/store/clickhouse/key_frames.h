@@ -35,8 +35,8 @@ class KeyFrames {
  public:
   explicit KeyFrames(Engine& engine) : engine_(engine) {}
 
-  // Reads the frames that these blocks need and that are neither kept nor among them, in one request. `chain`: of
-  // the blocks' rank. The bytes of `blocks` must stay until the next call.
+  // Reads the frames that these blocks need and that are neither kept nor among them, in one
+  // request. `chain`: of the blocks' rank. The bytes of `blocks` must stay until the next call.
   Status Prepare(const std::vector<OpenBlock>& blocks, const Chain& chain, bool sums);
   // The frame of a block that was prepared with `sums`.
   Result<const BlockColumns*> FrameOf(const OpenBlock& block, bool sums);

@@ -28,7 +28,8 @@ std::string RowPages::Query() const {
              " AND item <= " + std::to_string(range_.last_item);
   }
   if (pages_ > 0)
-    query += " AND (step > " + std::to_string(from_step_) + " OR item >= " + std::to_string(from_item_) + ")";
+    query += " AND (step > " + std::to_string(from_step_) +
+             " OR item >= " + std::to_string(from_item_) + ")";
   return query + " ORDER BY step, item, epoch, n LIMIT " + std::to_string(page_rows_);
 }
 
@@ -36,7 +37,8 @@ Result<bool> RowPages::Next() {
   rows_.clear();
   while (!at_end_ && rows_.empty()) STATCOLLECT_RETURN_IF_ERROR(Read());
   if (!rows_.empty()) return true;
-  if (pages_ > 1) STATCOLLECT_RETURN_IF_ERROR(attempts_.CheckStillThere("read " + what_, range_.attempt));
+  if (pages_ > 1)
+    STATCOLLECT_RETURN_IF_ERROR(attempts_.CheckStillThere("read " + what_, range_.attempt));
   return false;
 }
 
@@ -45,8 +47,11 @@ Status RowPages::Read() {
   ByteReader in(body_);
   std::vector<StoredRow> found;
   while (in.ok() && in.remaining() > 0) {
-    StoredRow row{
-        .step = in.U64(), .item = in.U64(), .epoch = in.U64(), .seq = in.U64(), .records = in.U32()};
+    StoredRow row{.step = in.U64(),
+                  .item = in.U64(),
+                  .epoch = in.U64(),
+                  .seq = in.U64(),
+                  .records = in.U32()};
     row.digest = ReadDigest(in);
     row.value = in.Raw(in.Varint());
     found.push_back(row);
@@ -60,15 +65,16 @@ Status RowPages::Read() {
     from_item_ = found.back().item;
     while (!found.empty() && found.back().step == from_step_ && found.back().item == from_item_)
       found.pop_back();
-    page_rows_ =
-        found.empty() ? 2 * page_rows_ : std::min(2 * page_rows_, std::max(page_rows_max_, page_rows_));
+    page_rows_ = found.empty() ? 2 * page_rows_
+                               : std::min(2 * page_rows_, std::max(page_rows_max_, page_rows_));
   }
   if (found.empty()) return Status::Ok();
   // After the rows, so that it knows the epochs of all of them.
   STATCOLLECT_ASSIGN_OR_RETURN(chain_, ReadChain(engine_, range_.attempt, range_.rank));
   for (const StoredRow& row : found) {
     if (!chain_.Counts(row.epoch, row.seq)) continue;
-    const bool again = !rows_.empty() && rows_.back().step == row.step && rows_.back().item == row.item;
+    const bool again =
+        !rows_.empty() && rows_.back().step == row.step && rows_.back().item == row.item;
     if (again)
       rows_.back() = row;
     else

@@ -1,5 +1,5 @@
-// Rows of `records` of one rank and family, page by page, in the order of their keys. Only the rows that count, one of
-// each key (chain.h); so a repeated insert is never seen.
+// Rows of `records` of one rank and family, page by page, in the order of their keys. Only the rows
+// that count, one of each key (chain.h); so a repeated insert is never seen.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_PAGES_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_PAGES_H_
 
@@ -34,10 +34,10 @@ struct PageRange {
 // Not thread-safe.
 class RowPages {
  public:
-  // Borrows the first two. `what` names the rows in messages. `page_rows`: of the first page; later ones grow to 16
-  // times as many.
-  RowPages(Engine& engine, AttemptTable& attempts, std::string what, const PageRange& range, bool with_values,
-           std::size_t page_rows);
+  // Borrows the first two. `what` names the rows in messages. `page_rows`: of the first page; later
+  // ones grow to 16 times as many.
+  RowPages(Engine& engine, AttemptTable& attempts, std::string what, const PageRange& range,
+           bool with_values, std::size_t page_rows);
 
   // False at the end: then the attempt's data was there throughout, or the status says otherwise.
   Result<bool> Next();

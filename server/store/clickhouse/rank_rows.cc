@@ -16,9 +16,10 @@ Result<std::map<std::uint32_t, RankRows>> Select(Engine& engine, const std::stri
       const auto answer,
       engine.Select(attempted, "SELECT rank, family, epoch, n, seq, cut, parent, value FROM " +
                                    TableName(engine, "records") + " WHERE attempt = " +
-                                   std::to_string(attempt) + " AND family IN (" + SqlOf(RowFamily::kHello) +
-                                   ", " + SqlOf(RowFamily::kSetting) + ", " + SqlOf(RowFamily::kRank) + ")" +
-                                   more + " ORDER BY rank, family, item, step, epoch, n DESC " +
+                                   std::to_string(attempt) + " AND family IN (" +
+                                   SqlOf(RowFamily::kHello) + ", " + SqlOf(RowFamily::kSetting) +
+                                   ", " + SqlOf(RowFamily::kRank) + ")" + more +
+                                   " ORDER BY rank, family, item, step, epoch, n DESC " +
                                    "LIMIT 1 BY rank, family, item, step, epoch"));
   std::map<std::uint32_t, RankRows> rows;
   ByteReader in(answer);
@@ -48,7 +49,9 @@ std::string List(const std::set<std::uint32_t>& ranks) {
   return list;
 }
 
-std::string ReadRanksOf(AttemptId attempt) { return "read the ranks of attempt " + std::to_string(attempt); }
+std::string ReadRanksOf(AttemptId attempt) {
+  return "read the ranks of attempt " + std::to_string(attempt);
+}
 
 }  // namespace
 
@@ -94,8 +97,8 @@ Result<std::map<std::uint32_t, RankMeta>> RankReads::ReadAll(AttemptId attempt) 
   STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, all_.Read(attempt, {}));
   std::map<std::uint32_t, RankMeta> ranks;
   for (const auto& [rank, of] : *rows) {
-    STATCOLLECT_ASSIGN_OR_RETURN(
-        auto meta, of.Meta("rank " + std::to_string(rank) + " of attempt " + std::to_string(attempt)));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto meta, of.Meta("rank " + std::to_string(rank) +
+                                                    " of attempt " + std::to_string(attempt)));
     if (meta) ranks[rank] = *std::move(meta);
   }
   return ranks;

@@ -1,5 +1,5 @@
-// What the catalogue has of a rank: its epochs with their states, its hello and its settings, in one request for all threads that
-// ask at the same time.
+// What the catalogue has of a rank: its epochs with their states, its hello and its settings, in
+// one request for all threads that ask at the same time.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_RANK_ROWS_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_RANK_ROWS_H_
 

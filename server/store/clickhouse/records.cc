@@ -20,9 +20,10 @@ std::string ActiveParts(const Engine& engine) {
 // Bytes of each attempt, by partition.
 Status AddPartSizes(Engine& engine, std::vector<AttemptTally>* tallies) {
   STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer, engine.Select("measure attempts", "SELECT partition, sum(bytes_on_disk) AS bytes" +
-                                                               ActiveParts(engine) +
-                                                               " AND table = 'records' GROUP BY partition"));
+      const auto answer,
+      engine.Select("measure attempts", "SELECT partition, sum(bytes_on_disk) AS bytes" +
+                                            ActiveParts(engine) +
+                                            " AND table = 'records' GROUP BY partition"));
   ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     const auto id = ParseNumber<AttemptId>(in.Text());
@@ -52,17 +53,19 @@ Status AddRanks(Engine& engine, std::vector<AttemptTally>* tallies) {
   for (std::size_t i = 0; i < tallies->size(); ++i) places[(*tallies)[i].meta.id] = i;
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto answer,
-      engine.Select("read the ranks",
-                    "SELECT attempt, rank, value FROM " + TableName(engine, "records") +
-                        " WHERE family = " + SqlOf(RowFamily::kRank) +
-                        " AND n > 0 ORDER BY attempt, rank, epoch DESC, n DESC LIMIT 1 BY attempt, rank"));
+      engine.Select(
+          "read the ranks",
+          "SELECT attempt, rank, value FROM " + TableName(engine, "records") +
+              " WHERE family = " + SqlOf(RowFamily::kRank) +
+              " AND n > 0 ORDER BY attempt, rank, epoch DESC, n DESC LIMIT 1 BY attempt, rank"));
   ByteReader in(answer);
   while (in.ok() && in.remaining() > 0) {
     const auto place = places.find(in.U32());
     const std::uint32_t rank = in.U32();
     const std::string_view value = in.Raw(in.Varint());
     if (!in.ok() || place == places.end()) continue;
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto meta, Decode<RankMeta>("rank " + std::to_string(rank), value));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto meta,
+                                 Decode<RankMeta>("rank " + std::to_string(rank), value));
     AddRank(meta, &(*tallies)[place->second]);
   }
   if (!in.ok()) return BadAnswer(engine, "read the ranks");
@@ -80,8 +83,10 @@ Status VisitStoredCaptures(Engine& engine, AttemptTable& attempts, const PageRan
     const auto offset = static_cast<std::uint32_t>(place.item);
     if (!capture || capture->step != place.step || capture->activation != activation) {
       if (capture) STATCOLLECT_RETURN_IF_ERROR(visitor.take(*capture));
-      capture = {
-          .step = place.step, .activation = activation, .layout = head.layout, .elements = head.elements};
+      capture = {.step = place.step,
+                 .activation = activation,
+                 .layout = head.layout,
+                 .elements = head.elements};
     }
     if (capture->bytes_stored == offset) capture->bytes_stored += head.bytes;
     return Status::Ok();
@@ -91,18 +96,20 @@ Status VisitStoredCaptures(Engine& engine, AttemptTable& attempts, const PageRan
   return capture ? visitor.take(*capture) : Status::Ok();
 }
 
-Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t rank, std::uint64_t step,
-                              std::uint32_t activation, std::uint32_t offset) {
+Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t rank,
+                              std::uint64_t step, std::uint32_t activation, std::uint32_t offset) {
   const std::string what = "capture of attempt " + std::to_string(attempt) + ", rank " +
-                           std::to_string(rank) + ", step " + std::to_string(step) + ", activation " +
-                           std::to_string(activation) + ", byte " + std::to_string(offset);
+                           std::to_string(rank) + ", step " + std::to_string(step) +
+                           ", activation " + std::to_string(activation) + ", byte " +
+                           std::to_string(offset);
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto answer,
-      engine.Select("read " + what, "SELECT epoch, seq, value FROM " + TableName(engine, "records") +
-                                        " WHERE " + SqlPlace(attempt, RowFamily::kCaptureData, rank) +
-                                        " AND step = " + std::to_string(step) + " AND item = " +
-                                        std::to_string(std::uint64_t{activation} << 32 | offset) +
-                                        " ORDER BY epoch, n"));
+      engine.Select("read " + what,
+                    "SELECT epoch, seq, value FROM " + TableName(engine, "records") + " WHERE " +
+                        SqlPlace(attempt, RowFamily::kCaptureData, rank) +
+                        " AND step = " + std::to_string(step) +
+                        " AND item = " + std::to_string(std::uint64_t{activation} << 32 | offset) +
+                        " ORDER BY epoch, n"));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto chain, ReadChain(engine, attempt, rank));
   std::optional<std::string_view> sealed;
   ByteReader in(answer);
@@ -118,8 +125,8 @@ Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t r
 }
 
 Result<std::optional<std::int64_t>> ReadClock(Engine& engine) {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
-                               engine.Select("read the clock", "SELECT toUInt64(now()) AS seconds"));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto answer, engine.Select("read the clock", "SELECT toUInt64(now()) AS seconds"));
   ByteReader in(answer);
   const std::uint64_t seconds = in.U64();
   if (!in.done()) return BadAnswer(engine, "read the clock");
@@ -130,8 +137,8 @@ Result<std::optional<std::int64_t>> ReadClock(Engine& engine) {
 Result<StoreUsage> ReadUsage(Engine& engine, AttemptTable& attempts) {
   StoreUsage usage;
   STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto bytes,
-      engine.Select("measure the store", "SELECT sum(bytes_on_disk) AS bytes" + ActiveParts(engine)));
+      const auto bytes, engine.Select("measure the store",
+                                      "SELECT sum(bytes_on_disk) AS bytes" + ActiveParts(engine)));
   ByteReader in(bytes);
   usage.disk_bytes = in.U64();
   if (!in.done()) return BadAnswer(engine, "measure the store");
@@ -139,15 +146,18 @@ Result<StoreUsage> ReadUsage(Engine& engine, AttemptTable& attempts) {
   if (usage.disk_known) {
     STATCOLLECT_ASSIGN_OR_RETURN(
         const auto disks,
-        engine.Select("measure the disks", "SELECT sum(free_space), sum(total_space) FROM system.disks"));
+        engine.Select("measure the disks",
+                      "SELECT sum(free_space), sum(total_space) FROM system.disks"));
     ByteReader of_disks(disks);
     usage.disk_free_bytes = of_disks.U64();
     usage.disk_capacity_bytes = of_disks.U64();
     if (!of_disks.done()) return BadAnswer(engine, "measure the disks");
   }
   STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, attempts.Rows());
-  usage.retired_attempts = static_cast<std::uint64_t>(std::count_if(
-      rows.begin(), rows.end(), [](const AttemptRow& row) { return row.state == AttemptState::kRetired; }));
+  usage.retired_attempts =
+      static_cast<std::uint64_t>(std::count_if(rows.begin(), rows.end(), [](const AttemptRow& row) {
+        return row.state == AttemptState::kRetired;
+      }));
   return usage;
 }
 

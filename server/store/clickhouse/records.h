@@ -21,17 +21,18 @@ inline constexpr std::size_t kSmallRowsPerPage = 4096;
 
 // Hands each value to the visitor, changed by adapt(row, &value) first.
 template <typename T, typename Adapt>
-Status VisitRows(Engine& engine, AttemptTable& attempts, const std::string& what, const PageRange& range,
-                 const Visitor<T>& visitor, const Adapt& adapt) {
+Status VisitRows(Engine& engine, AttemptTable& attempts, const std::string& what,
+                 const PageRange& range, const Visitor<T>& visitor, const Adapt& adapt) {
   RowPages pages(engine, attempts, what, range, /*with_values=*/true, kSmallRowsPerPage);
   for (;;) {
     STATCOLLECT_ASSIGN_OR_RETURN(const auto more, pages.Next());
     if (!more) return Status::Ok();
     for (const StoredRow& row : pages.rows()) {
       STATCOLLECT_RETURN_IF_ERROR(visitor.Read(sizeof(std::uint64_t) + row.value.size()));
-      STATCOLLECT_ASSIGN_OR_RETURN(auto value, Decode<T>(what + ", step " + std::to_string(row.step) +
-                                                             ", item " + std::to_string(row.item),
-                                                         row.value));
+      STATCOLLECT_ASSIGN_OR_RETURN(
+          auto value, Decode<T>(what + ", step " + std::to_string(row.step) + ", item " +
+                                    std::to_string(row.item),
+                                row.value));
       adapt(row, &value);
       STATCOLLECT_RETURN_IF_ERROR(visitor.take(std::move(value)));
     }
@@ -39,8 +40,8 @@ Status VisitRows(Engine& engine, AttemptTable& attempts, const std::string& what
 }
 
 template <typename T>
-Status VisitRows(Engine& engine, AttemptTable& attempts, const std::string& what, const PageRange& range,
-                 const Visitor<T>& visitor) {
+Status VisitRows(Engine& engine, AttemptTable& attempts, const std::string& what,
+                 const PageRange& range, const Visitor<T>& visitor) {
   return VisitRows(engine, attempts, what, range, visitor, [](const StoredRow&, T*) {});
 }
 
@@ -63,8 +64,8 @@ Result<std::vector<AttemptTally>> EmptyTallies(AttemptTable& attempts);
 Status AddRanks(Engine& engine, std::vector<AttemptTally>* tallies);
 Status VisitStoredCaptures(Engine& engine, AttemptTable& attempts, const PageRange& range,
                            const Visitor<StoredCapture>& visitor);
-Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t rank, std::uint64_t step,
-                              std::uint32_t activation, std::uint32_t offset);
+Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t rank,
+                              std::uint64_t step, std::uint32_t activation, std::uint32_t offset);
 Result<std::optional<std::int64_t>> ReadClock(Engine& engine);
 Result<StoreUsage> ReadUsage(Engine& engine, AttemptTable& attempts);
 

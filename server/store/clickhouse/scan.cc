@@ -73,8 +73,9 @@ class ClickHouseScan final : public StatScan {
     if (!there || (sums && !window_sums_)) STATCOLLECT_RETURN_IF_ERROR(ReadWindow(sums));
     const OpenBlock& block = window_[at_ - window_begin_];
     if (block.reader.digest() != head_.digest || block.reader.size() != head_.records) {
-      return {Code::kDataLoss, "read block of " + Describe(block.key) +
-                                   ": found other content than its row names; the store is damaged"};
+      return {Code::kDataLoss,
+              "read block of " + Describe(block.key) +
+                  ": found other content than its row names; the store is damaged"};
     }
     if (block.reader.kind() != BlockReader::Kind::kRelative) return Status::Ok();
     STATCOLLECT_ASSIGN_OR_RETURN(const auto found, frames_.FrameOf(block, window_sums_));
@@ -87,7 +88,8 @@ class ClickHouseScan final : public StatScan {
     STATCOLLECT_RETURN_IF_ERROR(OpenBlockAtHand(sketches, &frame));
     const OpenBlock& block = window_[at_ - window_begin_];
     STATCOLLECT_RETURN_IF_ERROR(block.reader.ReadNumbers(frame, &block_));
-    if (sketches) STATCOLLECT_RETURN_IF_ERROR(block.reader.ReadSums(block.bytes.sums, frame, &block_));
+    if (sketches)
+      STATCOLLECT_RETURN_IF_ERROR(block.reader.ReadSums(block.bytes.sums, frame, &block_));
     block_.MoveTo(head_.step, columns);
     if (sketches) return Status::Ok();
     columns->sketch_width = 0;
@@ -106,8 +108,8 @@ class ClickHouseScan final : public StatScan {
     window_.clear();
     std::string list;
     for (std::size_t i = at_; i < end; ++i)
-      list +=
-          (i == at_ ? "(" : ", (") + std::to_string(rows[i].step) + ", " + std::to_string(rows[i].item) + ")";
+      list += (i == at_ ? "(" : ", (") + std::to_string(rows[i].step) + ", " +
+              std::to_string(rows[i].item) + ")";
     STATCOLLECT_ASSIGN_OR_RETURN(
         body_, engine_.Select("read statistics",
                               BlocksQuery(engine_, attempt_, rank_, sums) +
@@ -200,10 +202,11 @@ class ClickHouseSeries {
       STATCOLLECT_RETURN_IF_ERROR(visitor_.Read(block.bytes.stats.size()));
       STATCOLLECT_ASSIGN_OR_RETURN(const auto record, Find(block));
       if (!record) continue;
-      STATCOLLECT_RETURN_IF_ERROR(visitor_.take({.step = block.key.step,
-                                                 .layout = static_cast<std::uint32_t>((*record)[kLayout]),
-                                                 .order = static_cast<std::uint32_t>((*record)[kOrder]),
-                                                 .stats = StatsOf(*record)}));
+      STATCOLLECT_RETURN_IF_ERROR(
+          visitor_.take({.step = block.key.step,
+                         .layout = static_cast<std::uint32_t>((*record)[kLayout]),
+                         .order = static_cast<std::uint32_t>((*record)[kOrder]),
+                         .stats = StatsOf(*record)}));
     }
     return Status::Ok();
   }
@@ -211,7 +214,8 @@ class ClickHouseSeries {
   Result<std::optional<ColumnRecord>> Find(const OpenBlock& block) {
     if (block.reader.kind() != BlockReader::Kind::kRelative) {
       const auto place = block.reader.Find(activation_);
-      return place ? std::optional(block.reader.ReadRecord(*place, nullptr)) : std::optional<ColumnRecord>();
+      return place ? std::optional(block.reader.ReadRecord(*place, nullptr))
+                   : std::optional<ColumnRecord>();
     }
     STATCOLLECT_ASSIGN_OR_RETURN(const auto frame, frames_.FrameOf(block, /*sums=*/false));
     const auto activations = frame->of(kActivation);
@@ -219,8 +223,9 @@ class ClickHouseSeries {
     if (place == activations.end()) return std::optional<ColumnRecord>();
     const auto index = static_cast<std::size_t>(place - activations.begin());
     if (frame->size() != block.reader.size()) {
-      return Status(Code::kDataLoss, "read block of " + Describe(block.key) +
-                                         ": its key frame has a different size; the store is damaged");
+      return Status(Code::kDataLoss,
+                    "read block of " + Describe(block.key) +
+                        ": its key frame has a different size; the store is damaged");
     }
     const ColumnRecord at_frame = frame->Record(index);
     return std::optional(block.reader.ReadRecord(index, &at_frame));
@@ -235,13 +240,15 @@ class ClickHouseSeries {
 
 }  // namespace
 
-std::unique_ptr<StatScan> ScanClickHouseBlocks(Engine& engine, AttemptTable& attempts, AttemptId attempt,
-                                               std::uint32_t rank, StepBounds steps) {
+std::unique_ptr<StatScan> ScanClickHouseBlocks(Engine& engine, AttemptTable& attempts,
+                                               AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps) {
   return std::make_unique<ClickHouseScan>(engine, attempts, attempt, rank, steps);
 }
 
-Status VisitClickHouseSeries(Engine& engine, AttemptTable& attempts, AttemptId attempt, std::uint32_t rank,
-                             std::uint32_t activation, StepBounds steps, const Visitor<StatPoint>& visitor) {
+Status VisitClickHouseSeries(Engine& engine, AttemptTable& attempts, AttemptId attempt,
+                             std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                             const Visitor<StatPoint>& visitor) {
   return ClickHouseSeries(engine, attempts, attempt, rank, activation, steps, visitor).Run();
 }
 

@@ -1,7 +1,8 @@
 // Ordered scans over blocks of statistics in ClickHouse.
 //
-// The engine hands out heads first: places, sizes and digests, about 60 bytes for 256 records. Values are read only of
-// the blocks that are loaded, a window of them at a time. A diff loads what differs, so the engine does its first pass.
+// The engine hands out heads first: places, sizes and digests, about 60 bytes for 256 records.
+// Values are read only of the blocks that are loaded, a window of them at a time. A diff loads what
+// differs, so the engine does its first pass.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_SCAN_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_SCAN_H_
 
@@ -15,12 +16,14 @@
 namespace statcollect {
 
 // The scan borrows both.
-std::unique_ptr<StatScan> ScanClickHouseBlocks(Engine& engine, AttemptTable& attempts, AttemptId attempt,
-                                               std::uint32_t rank, StepBounds steps);
+std::unique_ptr<StatScan> ScanClickHouseBlocks(Engine& engine, AttemptTable& attempts,
+                                               AttemptId attempt, std::uint32_t rank,
+                                               StepBounds steps);
 
 // See Store::VisitSeries and Store::VisitStatSteps.
-Status VisitClickHouseSeries(Engine& engine, AttemptTable& attempts, AttemptId attempt, std::uint32_t rank,
-                             std::uint32_t activation, StepBounds steps, const Visitor<StatPoint>& visitor);
+Status VisitClickHouseSeries(Engine& engine, AttemptTable& attempts, AttemptId attempt,
+                             std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                             const Visitor<StatPoint>& visitor);
 Status VisitClickHouseSteps(Engine& engine, AttemptId attempt, std::uint32_t rank, StepBounds steps,
                             const Visitor<std::uint64_t>& visitor);
 

@@ -22,30 +22,36 @@ struct TableSpec {
   std::string_view name, columns, version, order, more;
 };
 
-// A part is read in pieces of index_granularity rows at least; a block of statistics with its sketches has 25 KB.
+// A part is read in pieces of index_granularity rows at least; a block of statistics with its
+// sketches has 25 KB.
 constexpr TableSpec kTables[] = {
     {"store", "key String, value String, made UInt64", "made", "key", ""},
     {"attempts",
-     "id UInt32, version UInt64, state UInt8, run String, launch String, number UInt32, world_size UInt32, start Int64",
+     "id UInt32, version UInt64, state UInt8, run String, launch String, number UInt32, world_size "
+     "UInt32, start Int64",
      "version", "id", ""},
     {"documents",
      "run String, kind UInt8, name String, version UInt64, gone UInt8, owners String, value String",
      "version", "(run, kind, name)", " SETTINGS index_granularity = 16"},
     {"records",
-     "attempt UInt32, family UInt8, rank UInt32, step UInt64, item UInt64, epoch UInt64, n UInt64, seq UInt64, cut UInt64, parent UInt64, "
+     "attempt UInt32, family UInt8, rank UInt32, step UInt64, item UInt64, epoch UInt64, n UInt64, "
+     "seq UInt64, cut UInt64, parent UInt64, "
      "records UInt32, digest FixedString(16), value String",
      "n", "(family, rank, step, item, epoch)", " SETTINGS index_granularity = 64"},
 };
 
 // `more_columns`: beyond those of the format.
-std::string CreateTable(const Engine& engine, const TableSpec& table, const std::string& more_columns = "") {
+std::string CreateTable(const Engine& engine, const TableSpec& table,
+                        const std::string& more_columns = "") {
   std::string engine_of_table = "ReplacingMergeTree(" + std::string(table.version) + ")";
   if (engine.dsn().quorum > 0) {
-    engine_of_table = "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/" + engine.dsn().database +
-                      "/" + std::string(table.name) + "', '{replica}', " + std::string(table.version) + ")";
+    engine_of_table = "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/" +
+                      engine.dsn().database + "/" + std::string(table.name) + "', '{replica}', " +
+                      std::string(table.version) + ")";
   }
   std::string statement = "CREATE TABLE IF NOT EXISTS " + TableName(engine, table.name) + " (" +
-                          std::string(table.columns) + more_columns + ") ENGINE = " + engine_of_table;
+                          std::string(table.columns) + more_columns +
+                          ") ENGINE = " + engine_of_table;
   if (table.name == "records") statement += " PARTITION BY attempt";
   statement += " ORDER BY " + std::string(table.order) + std::string(table.more);
   if (engine.is_modern()) {
@@ -64,18 +70,20 @@ std::string RandomBytes(std::size_t count) {
   return bytes;
 }
 
-// Of collectors that create the table `store` at the same moment one does, at its host or, with replicas, in ZooKeeper. So
-// what they must agree on, the identity, is part of its definition: the default of a column that no insert names.
+// Of collectors that create the table `store` at the same moment one does, at its host or, with
+// replicas, in ZooKeeper. So what they must agree on, the identity, is part of its definition: the
+// default of a column that no insert names.
 constexpr int kFoundTries = 50;
 constexpr std::chrono::milliseconds kFoundPause{100};
 
-// What the column's default is, as the engine writes it; empty: the table is older than the column. Nothing: no table.
+// What the column's default is, as the engine writes it; empty: the table is older than the column.
+// Nothing: no table.
 Result<std::optional<std::string>> FoundedIdentity(Engine& engine, const std::string& attempted) {
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto hosts,
-      engine.SelectEverywhere(attempted,
-                              "SELECT name, default_expression FROM system.columns WHERE database = " +
-                                  SqlText(engine.dsn().database) + " AND table = 'store'"));
+      engine.SelectEverywhere(
+          attempted, "SELECT name, default_expression FROM system.columns WHERE database = " +
+                         SqlText(engine.dsn().database) + " AND table = 'store'"));
   std::optional<std::string> founded;
   for (const Engine::HostRows& host : hosts) {
     ByteReader in(host.rows);
@@ -97,7 +105,8 @@ Result<std::string> FoundStore(Engine& engine, const std::string& attempted) {
     if (!founded.ok()) return founded.status();
     const std::string identity = founded->value_or(SqlText(RandomBytes(kIdentityBytes)));
     const std::string column = identity.empty() ? "" : ", identity String DEFAULT " + identity;
-    const Status created = engine.ExecuteEverywhere(attempted, CreateTable(engine, kTables[0], column));
+    const Status created =
+        engine.ExecuteEverywhere(attempted, CreateTable(engine, kTables[0], column));
     if (created.ok()) {
       if (!*founded)
         founded = FoundedIdentity(engine, attempted);  // another collector's, if that one was first
@@ -109,9 +118,10 @@ Result<std::string> FoundStore(Engine& engine, const std::string& attempted) {
   }
 }
 
-// In bytes, of what FoundStore returned. In a table that is older than the column, the entry `identity` counts; in others it
-// says the same.
-Result<std::string> IdentityOf(Engine& engine, const std::string& attempted, const std::string& expression) {
+// In bytes, of what FoundStore returned. In a table that is older than the column, the entry
+// `identity` counts; in others it says the same.
+Result<std::string> IdentityOf(Engine& engine, const std::string& attempted,
+                               const std::string& expression) {
   std::string identity;
   if (!expression.empty()) {
     STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
@@ -128,7 +138,8 @@ Result<std::string> IdentityOf(Engine& engine, const std::string& attempted, con
   return expression.empty() ? entries.at("identity") : identity;
 }
 
-// A table as one host has it. Of one that another collector is creating at this moment, one half may be missing.
+// A table as one host has it. Of one that another collector is creating at this moment, one half
+// may be missing.
 struct FoundTable {
   std::string engine;
   std::map<std::string, std::string> columns;  // name to type
@@ -145,7 +156,8 @@ Result<std::vector<FoundTables>> TablesOf(Engine& engine, const std::string& att
       engine.SelectEverywhere(
           attempted,
           "SELECT name AS t, '' AS c, engine AS v FROM system.tables WHERE database = " + database +
-              " UNION ALL SELECT table AS t, name AS c, type AS v FROM system.columns WHERE database = " +
+              " UNION ALL SELECT table AS t, name AS c, type AS v FROM system.columns WHERE "
+              "database = " +
               database));
   std::vector<FoundTables> all;
   for (const Engine::HostRows& host : answers) {
@@ -174,13 +186,16 @@ std::string WrongEngine(const TableSpec& table, const std::string& found, unsign
   const bool replicated = found != kPlain;
   if (replicated && quorum == 0)
     return of +
-           "with replicas; expected tables without, because --store has no quorum=, and what is written without "
-           "a quorum is not seen by readers with one; name the hosts and the quorum that the other collectors "
+           "with replicas; expected tables without, because --store has no quorum=, and what is "
+           "written without "
+           "a quorum is not seen by readers with one; name the hosts and the quorum that the other "
+           "collectors "
            "name";
   if (!replicated && quorum > 0)
     return of + "without replicas; expected replicated tables, because --store has quorum=" +
            std::to_string(quorum) +
-           ", and no other host would get what is written here; name a new database in --store, and copy the runs "
+           ", and no other host would get what is written here; name a new database in --store, "
+           "and copy the runs "
            "there with statctl move migrate";
   return "";
 }
@@ -192,8 +207,9 @@ std::string WrongColumns(const TableSpec& table, const std::map<std::string, std
     const auto at = found.find(std::string(column.substr(0, space)));
     const bool missing = at == found.end();
     if (!missing && at->second == column.substr(space + 1)) continue;
-    return "found table '" + std::string(table.name) + "' " + (missing ? "without" : "with another") +
-           " column '" + std::string(column) + "'" + (missing ? "" : ", of type " + Printable(at->second)) +
+    return "found table '" + std::string(table.name) + "' " +
+           (missing ? "without" : "with another") + " column '" + std::string(column) + "'" +
+           (missing ? "" : ", of type " + Printable(at->second)) +
            "; expected the tables of format " + std::to_string(kClickHouseFormatVersion) +
            "; undo what has changed them, or name another database in --store";
   }
@@ -213,10 +229,12 @@ std::string WrongTables(const FoundTables& found, unsigned quorum, bool with_col
     if (at == found.tables.end()) continue;
     if (!found.tables.contains("store"))
       return "found a table '" + at->first +
-             "' and no table 'store'; expected an empty database or one of statcollect; name another database "
+             "' and no table 'store'; expected an empty database or one of statcollect; name "
+             "another database "
              "in --store";
     const auto& [of_table, columns] = at->second;
-    if (std::string wrong = of_table.empty() ? "" : WrongEngine(table, of_table, quorum); !wrong.empty())
+    if (std::string wrong = of_table.empty() ? "" : WrongEngine(table, of_table, quorum);
+        !wrong.empty())
       return wrong;
     // The columns of the others depend on the format, which this one has.
     if (columns.empty() || (!with_columns && table.name != "store")) continue;
@@ -234,7 +252,8 @@ Status CheckTables(Engine& engine, const std::string& attempted) {
       has_store = has_store || host.tables.contains("store");
       const std::string wrong = WrongTables(host, engine.dsn().quorum, with_columns);
       if (!wrong.empty())
-        return {Code::kFailedPrecondition, attempted + ": ClickHouse at " + host.url + ": " + wrong};
+        return {Code::kFailedPrecondition,
+                attempted + ": ClickHouse at " + host.url + ": " + wrong};
     }
     if (with_columns || !has_store) continue;
     STATCOLLECT_ASSIGN_OR_RETURN(const auto format, ReadEntry(engine, attempted, "format"));
@@ -267,7 +286,8 @@ std::string SqlPlace(AttemptId attempt, RowFamily family, std::uint32_t rank) {
 
 std::string SqlSteps(StepBounds steps) {
   if (steps.first == 0 && steps.last == ~std::uint64_t{0}) return "";
-  return " AND step >= " + std::to_string(steps.first) + " AND step <= " + std::to_string(steps.last);
+  return " AND step >= " + std::to_string(steps.first) +
+         " AND step <= " + std::to_string(steps.last);
 }
 
 Status BadAnswer(const Engine& engine, const std::string& attempted) {
@@ -289,8 +309,8 @@ std::string RecordsInto(const Engine& engine) {
          " (attempt, family, rank, step, item, epoch, n, seq, cut, parent, records, digest, value)";
 }
 
-void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row, const RowStamp& stamp,
-                  ByteWriter* to) {
+void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row,
+                  const RowStamp& stamp, ByteWriter* to) {
   to->U32(attempt);
   to->U8(static_cast<std::uint8_t>(row.family));
   to->U32(rank);
@@ -305,8 +325,8 @@ void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row, c
 Result<StoreIdentity> OpenSchema(Engine& engine) {
   const std::string attempted = "open the store " + engine.dsn().Describe();
   STATCOLLECT_RETURN_IF_ERROR(CheckTables(engine, attempted));
-  STATCOLLECT_RETURN_IF_ERROR(
-      engine.ExecuteEverywhere(attempted, "CREATE DATABASE IF NOT EXISTS " + engine.dsn().database));
+  STATCOLLECT_RETURN_IF_ERROR(engine.ExecuteEverywhere(
+      attempted, "CREATE DATABASE IF NOT EXISTS " + engine.dsn().database));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto founded, FoundStore(engine, attempted));
   for (const TableSpec& table : std::span(kTables).subspan(1))
     STATCOLLECT_RETURN_IF_ERROR(engine.ExecuteEverywhere(attempted, CreateTable(engine, table)));

@@ -23,11 +23,12 @@ namespace statcollect {
 
 inline constexpr int kClickHouseFormatVersion = 1;
 
-// Creates the database and the tables if they are missing, and reads the store's identity. kFailedPrecondition: the
-// tables are of another version, or of something else.
+// Creates the database and the tables if they are missing, and reads the store's identity.
+// kFailedPrecondition: the tables are of another version, or of something else.
 Result<StoreIdentity> OpenSchema(Engine& engine);
 
-// What a row of `records` holds. The letters are those of the keys in server/store/key.h where it has them.
+// What a row of `records` holds. The letters are those of the keys in server/store/key.h where it
+// has them.
 enum class RowFamily : std::uint8_t {
   kActivation = 'a',
   kBlock = 'b',  // statistics
@@ -47,8 +48,8 @@ enum class RowFamily : std::uint8_t {
   kExponent = 'x',
 };
 
-// A row of `records`. Its key is (family, rank, step, item, epoch): of rows with the same key the one of the highest
-// `n` stands. Over epochs, the last row that counts stands (chain.h).
+// A row of `records`. Its key is (family, rank, step, item, epoch): of rows with the same key the
+// one of the highest `n` stands. Over epochs, the last row that counts stands (chain.h).
 struct RecordRow {
   RowFamily family;
   std::uint64_t step = 0;
@@ -67,8 +68,8 @@ struct RowStamp {
 };
 
 std::string RecordsInto(const Engine& engine);
-void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row, const RowStamp& stamp,
-                  ByteWriter* to);
+void AddRecordRow(AttemptId attempt, std::uint32_t rank, const RecordRow& row,
+                  const RowStamp& stamp, ByteWriter* to);
 
 // The table's full name.
 std::string TableName(const Engine& engine, std::string_view table);

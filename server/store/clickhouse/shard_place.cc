@@ -23,7 +23,8 @@ std::string HexOf(const StoreIdentity& identity) {
   return hex;
 }
 
-// "2 of 3 shards", then the identities: of the first shard all, of the others the first, whose list counts.
+// "2 of 3 shards", then the identities: of the first shard all, of the others the first, whose list
+// counts.
 std::string TextOf(const ShardPlace& place) {
   std::string text =
       std::to_string(place.number) + " of " + std::to_string(place.identities.size()) + " shards";
@@ -45,17 +46,17 @@ Status OtherShardPlace(const Engine& engine, const std::string& found, const std
     what = "found that it is shard " + number(found) +
            " beside other databases than the ones named; expected the same shards as ever";
   }
-  return {
-      Code::kFailedPrecondition,
-      Attempted(engine) + ": " + what +
-          ", because a rank's records lie in the shard of its number; name all shards in --store as they "
-          "were named first, in that order, or another database, and copy the runs there with statctl move migrate"};
+  return {Code::kFailedPrecondition, Attempted(engine) + ": " + what +
+                                         ", because a rank's records lie in the shard of its "
+                                         "number; name all shards in --store as they "
+                                         "were named first, in that order, or another database, "
+                                         "and copy the runs there with statctl move migrate"};
 }
 
 Result<bool> HasAttempts(Engine& engine) {
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer,
-      engine.Select(Attempted(engine), "SELECT count() AS attempts FROM " + TableName(engine, "attempts")));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
+                               engine.Select(Attempted(engine), "SELECT count() AS attempts FROM " +
+                                                                    TableName(engine, "attempts")));
   ByteReader in(answer);
   const bool has = in.U64() > 0;
   if (!in.done()) return BadAnswer(engine, Attempted(engine));
@@ -65,9 +66,11 @@ Result<bool> HasAttempts(Engine& engine) {
 }  // namespace
 
 Status CheckShardPlace(Engine& engine, const ShardPlace& place) {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto found, ReadEntry(engine, Attempted(engine), kShardPlaceKey));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto found,
+                               ReadEntry(engine, Attempted(engine), kShardPlaceKey));
   const std::string wanted = TextOf(place);
-  if (!found.empty()) return found == wanted ? Status::Ok() : OtherShardPlace(engine, found, wanted);
+  if (!found.empty())
+    return found == wanted ? Status::Ok() : OtherShardPlace(engine, found, wanted);
   if (place.identities.size() == 1) return Status::Ok();
   STATCOLLECT_ASSIGN_OR_RETURN(const auto has, HasAttempts(engine));
   return has ? OtherShardPlace(engine, "1 of 1", wanted) : Status::Ok();

@@ -16,7 +16,8 @@ namespace {
 // Threads: any. Has no state of its own.
 class ShardedStore final : public Store {
  public:
-  explicit ShardedStore(std::vector<std::unique_ptr<ClickHouseShard>> shards) : shards_(std::move(shards)) {}
+  explicit ShardedStore(std::vector<std::unique_ptr<ClickHouseShard>> shards)
+      : shards_(std::move(shards)) {}
 
   std::size_t parts() const override { return shards_.size(); }
   std::size_t PartOf(std::uint32_t rank) const override { return rank % shards_.size(); }
@@ -24,17 +25,22 @@ class ShardedStore final : public Store {
 
   // --- the catalogue, in the first shard
   Result<std::vector<std::string>> ListRuns() override { return first().ListRuns(); }
-  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return first().Attempts(run); }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
+    return first().Attempts(run);
+  }
   Result<AttemptMeta> CreateAttempt(const AttemptMeta& wanted) override {
     return first().CreateAttempt(wanted);
   }
-  Status RetireAttempts(std::span<const AttemptId> ids) override { return first().RetireAttempts(ids); }
+  Status RetireAttempts(std::span<const AttemptId> ids) override {
+    return first().RetireAttempts(ids);
+  }
   Status KeepRun(const std::string& run, bool keep) override { return first().KeepRun(run, keep); }
   Status PutDocument(const std::string& run, const std::string& name,
                      const std::optional<std::string>& content) override {
     return first().PutDocument(run, name, content);
   }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
     return first().Document(run, name);
   }
 
@@ -52,9 +58,12 @@ class ShardedStore final : public Store {
     for (const auto& shard : shards_) shard->BeginStop();
   }
   bool fsync() const override {
-    return std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->fsync(); });
+    return std::all_of(shards_.begin(), shards_.end(),
+                       [](const auto& shard) { return shard->fsync(); });
   }
-  Result<std::optional<std::int64_t>> EngineUnixNanos() override { return first().EngineUnixNanos(); }
+  Result<std::optional<std::int64_t>> EngineUnixNanos() override {
+    return first().EngineUnixNanos();
+  }
   StoreIdentity identity() const override { return shards_.front()->identity(); }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
     return first().Checkpoint(directory);
@@ -82,11 +91,12 @@ class ShardedStore final : public Store {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     return Of(rank).Layouts(attempt, rank);
   }
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     return Of(rank).ScanStats(attempt, rank, steps);
   }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                     StepBounds steps, const Visitor<StatPoint>& visitor) override {
     return Of(rank).VisitSeries(attempt, rank, activation, steps, visitor);
   }
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
@@ -119,7 +129,8 @@ class ShardedStore final : public Store {
     return answers;
   }
   static Status FirstFailure(const std::vector<Status>& found) {
-    const auto failed = std::find_if(found.begin(), found.end(), [](const Status& s) { return !s.ok(); });
+    const auto failed =
+        std::find_if(found.begin(), found.end(), [](const Status& s) { return !s.ok(); });
     return failed == found.end() ? Status::Ok() : *failed;
   }
   // `items` by the shard of their ranks, each list handed to its shard.
@@ -136,8 +147,8 @@ class ShardedStore final : public Store {
   const std::vector<std::unique_ptr<ClickHouseShard>> shards_;
 };
 
-// The first shard, whose rows say what is to be deleted, comes last: until the others are through, the attempts count as
-// retired, and the next call continues.
+// The first shard, whose rows say what is to be deleted, comes last: until the others are through,
+// the attempts count as retired, and the next call continues.
 Status ShardedStore::PurgeRetired(const std::function<bool()>& stopped) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, first().attempts().Rows());
   std::vector<AttemptRow> removed;
@@ -180,7 +191,8 @@ Result<std::vector<AttemptTally>> ShardedStore::Census() {
 }
 
 Result<StoreUsage> ShardedStore::Usage() {
-  const auto found = AtAll<Result<StoreUsage>>([](ClickHouseShard& shard) { return shard.Usage(); });
+  const auto found =
+      AtAll<Result<StoreUsage>>([](ClickHouseShard& shard) { return shard.Usage(); });
   StoreUsage all;
   for (const auto& usage : found) {
     if (!usage.ok()) return usage.status();
@@ -194,15 +206,17 @@ Result<StoreUsage> ShardedStore::Usage() {
 }
 
 Status ShardedStore::Append(std::span<const AppendItem> items) {
-  return WriteByShard(
-      items, [](ClickHouseShard& shard, std::span<const AppendItem> mine) { return shard.Append(mine); });
+  return WriteByShard(items, [](ClickHouseShard& shard, std::span<const AppendItem> mine) {
+    return shard.Append(mine);
+  });
 }
 
 Status ShardedStore::PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) {
   STATCOLLECT_RETURN_IF_ERROR(first().attempts().CheckLive("add events", attempt));
-  return WriteByShard(events, [attempt](ClickHouseShard& shard, std::span<const CollectorEvent> mine) {
-    return shard.PutEventsOf(attempt, mine);
-  });
+  return WriteByShard(events,
+                      [attempt](ClickHouseShard& shard, std::span<const CollectorEvent> mine) {
+                        return shard.PutEventsOf(attempt, mine);
+                      });
 }
 
 }  // namespace

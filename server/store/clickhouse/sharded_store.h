@@ -1,8 +1,10 @@
-// One store over several ClickHouses, each with tables of its own: rank r lies in shard r % N, so that the same rank of two
-// runs lies together. The first shard also has the catalogue: attempts, documents, what is kept.
+// One store over several ClickHouses, each with tables of its own: rank r lies in shard r % N, so
+// that the same rank of two runs lies together. The first shard also has the catalogue: attempts,
+// documents, what is kept.
 //
-// Other shards know only removed attempts: who reads or writes one there finds that it is gone. They learn of a removal when
-// the data is deleted (PurgeRetired), which goes on until all of them did.
+// Other shards know only removed attempts: who reads or writes one there finds that it is gone.
+// They learn of a removal when the data is deleted (PurgeRetired), which goes on until all of them
+// did.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_SHARDED_STORE_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_SHARDED_STORE_H_
 

@@ -1,5 +1,5 @@
-// Reads that many threads make at the same time, as the hellos of a launch do: what they ask for while a request is under way
-// becomes the next request.
+// Reads that many threads make at the same time, as the hellos of a launch do: what they ask for
+// while a request is under way becomes the next request.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_SHARED_READS_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_SHARED_READS_H_
 
@@ -24,15 +24,17 @@ class SharedReads {
   using Ask = std::function<Result<Answer>(const Group& group, const std::set<Key>& keys)>;
   explicit SharedReads(Ask ask) : ask_(std::move(ask)) {}
 
-  // The answer of a request for this key and those of others. The request begins after this call, so that the caller finds
-  // whatever was written before. An error may be due to another key.
+  // The answer of a request for this key and those of others. The request begins after this call,
+  // so that the caller finds whatever was written before. An error may be due to another key.
   Result<std::shared_ptr<const Answer>> Read(const Group& group, const Key& key) {
     MutexLock lock(mutex_);
     const std::shared_ptr<Request> mine = JoinLocked(group, key);
-    changed_.wait(mutex_,
-                  [&]() STATCOLLECT_REQUIRES(mutex_) { return mine->answer || !groups_.at(group).asking; });
+    changed_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) {
+      return mine->answer || !groups_.at(group).asking;
+    });
     if (mine->answer) return *mine->answer;
-    // This thread asks for all that have joined. Who comes from here on is part of the next request.
+    // This thread asks for all that have joined. Who comes from here on is part of the next
+    // request.
     groups_.at(group) = {.next = nullptr, .asking = true};
     lock.unlock();
     auto answer = ask_(group, mine->keys);
@@ -59,7 +61,8 @@ class SharedReads {
     bool asking = false;
   };
 
-  std::shared_ptr<Request> JoinLocked(const Group& group, const Key& key) STATCOLLECT_REQUIRES(mutex_) {
+  std::shared_ptr<Request> JoinLocked(const Group& group, const Key& key)
+      STATCOLLECT_REQUIRES(mutex_) {
     Requests& requests = groups_[group];
     if (requests.next == nullptr) requests.next = std::make_shared<Request>();
     requests.next->keys.insert(key);

@@ -8,7 +8,8 @@ namespace statcollect {
 
 Status SmallWrites::Write(AttemptId attempt, const std::string& attempted, const std::string& rows,
                           const std::string& token) {
-  Waiting mine{.attempt = attempt, .attempted = attempted, .rows = rows, .token = token, .status = {}};
+  Waiting mine{
+      .attempt = attempt, .attempted = attempted, .rows = rows, .token = token, .status = {}};
   MutexLock lock(mutex_);
   waiting_.push_back(&mine);
   for (;;) {

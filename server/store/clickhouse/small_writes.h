@@ -1,5 +1,6 @@
-// Writes of a few rows each, as those of a hello: what threads write at the same time becomes one insert. An insert costs the
-// engine a part, whatever its size, and with a quorum the table takes one at a time.
+// Writes of a few rows each, as those of a hello: what threads write at the same time becomes one
+// insert. An insert costs the engine a part, whatever its size, and with a quorum the table takes
+// one at a time.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_SMALL_WRITES_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_SMALL_WRITES_H_
 
@@ -19,8 +20,8 @@ class SmallWrites {
  public:
   explicit SmallWrites(Engine& engine) : engine_(engine) {}
 
-  // Rows of the records of one attempt, which become visible together. As Engine::Insert, and an error may be that of
-  // another write of the same insert.
+  // Rows of the records of one attempt, which become visible together. As Engine::Insert, and an
+  // error may be that of another write of the same insert.
   Status Write(AttemptId attempt, const std::string& attempted, const std::string& rows,
                const std::string& token);
 
@@ -42,7 +43,8 @@ class SmallWrites {
   Mutex mutex_;  // not held while the engine is asked
   ConditionVariable changed_;
   std::deque<Waiting*> waiting_ STATCOLLECT_GUARDED_BY(mutex_);  // owned by the threads that wait
-  bool inserting_ STATCOLLECT_GUARDED_BY(mutex_) = false;        // one of the threads, for all of its group
+  bool inserting_ STATCOLLECT_GUARDED_BY(mutex_) =
+      false;  // one of the threads, for all of its group
 };
 
 }  // namespace statcollect

@@ -18,16 +18,19 @@ std::uint64_t SignFlag(double value, Flag flag) {
 }
 
 std::uint64_t FlagsOf(const TensorStats& s, bool wide) {
-  return SignFlag(s.mean, kNegativeMean) | SignFlag(s.min, kNegativeMin) | SignFlag(s.max, kNegativeMax) |
-         (s.has_finite ? std::uint64_t{kHasFinite} : 0) | (wide ? std::uint64_t{kWideSketch} : 0) |
-         SignFlag(s.std, kNegativeStd) | SignFlag(s.l1, kNegativeL1) | SignFlag(s.l2, kNegativeL2);
+  return SignFlag(s.mean, kNegativeMean) | SignFlag(s.min, kNegativeMin) |
+         SignFlag(s.max, kNegativeMax) | (s.has_finite ? std::uint64_t{kHasFinite} : 0) |
+         (wide ? std::uint64_t{kWideSketch} : 0) | SignFlag(s.std, kNegativeStd) |
+         SignFlag(s.l1, kNegativeL1) | SignFlag(s.l2, kNegativeL2);
 }
 
 // `at`: the record's number in a column.
 template <typename At>
 TensorStats MakeStats(const At& at) {
   const std::uint64_t flags = at(kFlags);
-  const auto real = [&](Column column, Flag negative) { return SignedReal(at(column), flags, negative); };
+  const auto real = [&](Column column, Flag negative) {
+    return SignedReal(at(column), flags, negative);
+  };
   return {.numel = at(kNumel),
           .nan = at(kNan),
           .pos_inf = at(kPosInf),
@@ -105,7 +108,8 @@ void BlockColumns::Take(const StatColumns& columns, std::span<const std::uint32_
                                  BitsOf(s.max) & kMagnitude,
                                  s.hash,
                                  sample_count};
-    for (std::size_t column = 0; column < kColumnCount; ++column) to[column * size_ + i] = record[column];
+    for (std::size_t column = 0; column < kColumnCount; ++column)
+      to[column * size_ + i] = record[column];
     if (sample_count == 0) continue;
     const auto first = columns.samples.begin() + static_cast<std::ptrdiff_t>(sample_at[from]);
     samples.insert(samples.end(), first, first + sample_count);

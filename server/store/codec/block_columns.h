@@ -50,13 +50,13 @@ inline constexpr std::array kHashColumns = {kActivation, kLayout, kOrder, kHash}
 
 class BlockColumns {
  public:
-  // Copies the records of `columns` at `indexes`, in that order; 1..kBlockRecordsMax of them. `sample_at[i]`:
-  // where the samples of record i begin; empty if there are no samples.
+  // Copies the records of `columns` at `indexes`, in that order; 1..kBlockRecordsMax of them.
+  // `sample_at[i]`: where the samples of record i begin; empty if there are no samples.
   void Take(const StatColumns& columns, std::span<const std::uint32_t> indexes,
             std::span<const std::size_t> sample_at);
   void Resize(std::size_t size, std::uint32_t sketch_width);  // does not keep the content
-  // Moves the records to `columns`, replacing their content; sketches and samples are swapped, not copied.
-  // Resize before using the block again.
+  // Moves the records to `columns`, replacing their content; sketches and samples are swapped, not
+  // copied. Resize before using the block again.
   void MoveTo(std::uint64_t step, StatColumns* columns);
   // Needs kHashColumns only.
   void CopyHashesTo(HashColumns* columns) const;
@@ -72,7 +72,8 @@ class BlockColumns {
   std::span<const std::uint64_t> of(Column column) const {
     return std::span(numbers_).subspan(column * size_, size_);
   }
-  // One number for all records: at no cost where the column has it from the last block that was of this size.
+  // One number for all records: at no cost where the column has it from the last block that was of
+  // this size.
   void Fill(Column column, std::uint64_t number);
   ColumnRecord Record(std::size_t index) const;
   std::span<double> sketch_of(std::size_t index) {

@@ -16,10 +16,12 @@
 namespace statcollect {
 namespace {
 
-STATCOLLECT_WIDE_LOOPS void AddDifferences(const std::uint64_t* from, std::size_t count, std::uint64_t* to) {
+STATCOLLECT_WIDE_LOOPS void AddDifferences(const std::uint64_t* from, std::size_t count,
+                                           std::uint64_t* to) {
   for (std::size_t i = 0; i < count; ++i) to[i] = from[i] + UnZigZag(to[i]);
 }
-STATCOLLECT_WIDE_LOOPS void ExclusiveOr(const std::uint64_t* from, std::size_t count, std::uint64_t* to) {
+STATCOLLECT_WIDE_LOOPS void ExclusiveOr(const std::uint64_t* from, std::size_t count,
+                                        std::uint64_t* to) {
   for (std::size_t i = 0; i < count; ++i) to[i] ^= from[i];
 }
 STATCOLLECT_WIDE_LOOPS std::uint64_t BitwiseOr(const std::uint64_t* numbers, std::size_t count) {
@@ -31,17 +33,18 @@ STATCOLLECT_WIDE_LOOPS std::uint64_t BitwiseOr(const std::uint64_t* numbers, std
 constexpr char kTooLarge[] = "it contains a number that is too large";
 
 // The numbers at `indexes`, or all of them if there are none; `gathered` may be used for them.
-const std::uint64_t* Gather(std::span<const std::uint64_t> numbers, std::span<const std::uint16_t> indexes,
-                            BlockNumbers& gathered) {
+const std::uint64_t* Gather(std::span<const std::uint64_t> numbers,
+                            std::span<const std::uint16_t> indexes, BlockNumbers& gathered) {
   if (indexes.empty()) return numbers.data();
   for (std::size_t j = 0; j < indexes.size(); ++j) gathered[j] = numbers[indexes[j]];
   return gathered.data();
 }
 
-// Stored numbers of the own records to values. `indexes`: the places of the own records in the block; empty:
-// every record is its own.
+// Stored numbers of the own records to values. `indexes`: the places of the own records in the
+// block; empty: every record is its own.
 void Restore(Column column, std::uint8_t mode, std::span<const std::uint16_t> indexes,
-             const BlockColumns* key_frame, const BlockColumns& block, std::span<std::uint64_t> numbers) {
+             const BlockColumns* key_frame, const BlockColumns& block,
+             std::span<std::uint64_t> numbers) {
   BlockNumbers other;
   if (mode == kNeighbour) {
     std::uint64_t previous = 0;
@@ -72,8 +75,8 @@ STATCOLLECT_WIDE_LOOPS void Widen(const char* stored, std::size_t count, double*
 }  // namespace
 
 Result<BlockReader> BlockReader::Open(const StatKey& key, std::string_view stats) {
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      auto payload, UnsealAs([&] { return "block of " + Describe(key); }, stats, kStatBlockVersion));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto payload, UnsealAs([&] { return "block of " + Describe(key); },
+                                                      stats, kStatBlockVersion));
   BlockReader reader;
   reader.key_ = key;
   if (!reader.Parse(payload)) return reader.Damaged("its content does not parse");
@@ -97,8 +100,10 @@ bool BlockReader::Parse(std::string_view payload) {
   if (!in.ok()) return false;
   kind_ = static_cast<Kind>(kind);
   if (kind_ == Kind::kAlias) {
-    target_ = {
-        .attempt = in.Varint32(), .rank = in.Varint32(), .step = in.Varint(), .activation = in.Varint32()};
+    target_ = {.attempt = in.Varint32(),
+               .rank = in.Varint32(),
+               .step = in.Varint(),
+               .activation = in.Varint32()};
     return in.done();
   }
   own_ = size_;
@@ -169,11 +174,13 @@ bool BlockReader::ReadColumn(Column column, bool all_finite, std::span<const std
       if ((flags[indexes.empty() ? j : indexes[j]] & kHasFinite) == 0) numbers[j] = 0;
     }
   }
-  return LimitOf(column) == kNoLimit || BitwiseOr(numbers.data(), numbers.size()) <= LimitOf(column);
+  return LimitOf(column) == kNoLimit ||
+         BitwiseOr(numbers.data(), numbers.size()) <= LimitOf(column);
 }
 
 // The others are there already, as in the key frame.
-bool BlockReader::ReadScattered(Column column, bool all_finite, std::span<const std::uint16_t> indexes,
+bool BlockReader::ReadScattered(Column column, bool all_finite,
+                                std::span<const std::uint16_t> indexes,
                                 const BlockColumns* key_frame, const BlockColumns& block,
                                 std::span<std::uint64_t> to) const {
   BlockNumbers numbers;
@@ -191,7 +198,8 @@ std::uint64_t BlockReader::HashAt(std::size_t own_index) const {
 bool BlockReader::IsFilled(Column column) const {
   const StoredColumn& stored = columns_[column];
   const bool read = column != kHash && (column != kActivation || kind_ == Kind::kWhole);
-  return read && own_ == size_ && !IsReal(column) && stored.mode == kPlain && stored.numbers.is_constant();
+  return read && own_ == size_ && !IsReal(column) && stored.mode == kPlain &&
+         stored.numbers.is_constant();
 }
 
 // `wanted`: which columns; with one that is predicted, those that it is predicted from.
@@ -199,7 +207,8 @@ template <typename IsWanted>
 Status BlockReader::ReadColumns(const IsWanted& wanted, const BlockColumns* key_frame,
                                 BlockColumns* block) const {
   assert(kind_ != Kind::kAlias && (kind_ == Kind::kRelative) == (key_frame != nullptr));
-  if (key_frame != nullptr && (key_frame->size() != size_ || key_frame->sketch_width() != sketch_width_)) {
+  if (key_frame != nullptr &&
+      (key_frame->size() != size_ || key_frame->sketch_width() != sketch_width_)) {
     return Damaged("its key frame has a different size");
   }
   block->Resize(size_, sketch_width_);
@@ -222,9 +231,10 @@ Status BlockReader::ReadColumns(const IsWanted& wanted, const BlockColumns* key_
     const bool as_key_frame = own_ < size_ || column == kActivation;
     if (key_frame != nullptr && as_key_frame) std::ranges::copy(key_frame->of(column), to.begin());
     if (own_ == 0 || (column == kActivation && key_frame != nullptr)) continue;
-    const bool read = own_ == size_ ? ReadColumn(column, all_finite, {}, key_frame, *block, to)
-                                    : ReadScattered(column, all_finite, std::span(own_index).first(own_),
-                                                    key_frame, *block, to);
+    const bool read = own_ == size_
+                          ? ReadColumn(column, all_finite, {}, key_frame, *block, to)
+                          : ReadScattered(column, all_finite, std::span(own_index).first(own_),
+                                          key_frame, *block, to);
     if (!read) return Damaged(kTooLarge);
     if (column == kFlags) {
       for (std::size_t j = 0; j < own_; ++j)
@@ -248,8 +258,8 @@ Status BlockReader::ReadNorms(const BlockColumns* key_frame, BlockColumns* block
 
 Status BlockReader::ReadHashes(const BlockColumns* key_frame, BlockColumns* block) const {
   return ReadColumns(
-      [](Column column) { return std::ranges::find(kHashColumns, column) != kHashColumns.end(); }, key_frame,
-      block);
+      [](Column column) { return std::ranges::find(kHashColumns, column) != kHashColumns.end(); },
+      key_frame, block);
 }
 
 bool BlockReader::StoresSums(const BlockColumns& block) const {
@@ -262,8 +272,8 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
   ByteReader in("");
   if (sums) {
     STATCOLLECT_ASSIGN_OR_RETURN(
-        auto payload,
-        UnsealAs([&] { return "sketches of block of " + Describe(key_); }, *sums, kStatBlockVersion));
+        auto payload, UnsealAs([&] { return "sketches of block of " + Describe(key_); }, *sums,
+                               kStatBlockVersion));
     in = ByteReader(payload);
   }
   const BlockColumns& numbers = *block;
@@ -298,7 +308,8 @@ Status BlockReader::ReadSums(std::optional<std::string_view> sums, const BlockCo
       block->samples.push_back(IsSame(i) ? key_frame->samples[key_at + s] : in.F64());
     }
     if (key_frame != nullptr)
-      key_at = std::min<std::size_t>(key_at + key_frame->of(kSamples)[i], key_frame->samples.size());
+      key_at =
+          std::min<std::size_t>(key_at + key_frame->of(kSamples)[i], key_frame->samples.size());
   }
   return in.done() ? Status::Ok() : Damaged("its sketches or samples are missing or too many");
 }

@@ -23,8 +23,8 @@ class BlockReader {
  public:
   enum class Kind : std::uint8_t { kWhole = 0, kRelative = 1, kAlias = 2 };
 
-  // kDataLoss: wrong checksum or content that does not parse; kFailedPrecondition: a newer version. `key`
-  // names the block in messages.
+  // kDataLoss: wrong checksum or content that does not parse; kFailedPrecondition: a newer version.
+  // `key` names the block in messages.
   static Result<BlockReader> Open(const StatKey& key, std::string_view stats);
 
   Kind kind() const { return kind_; }
@@ -34,10 +34,11 @@ class BlockReader {
   std::uint64_t steps_back() const { return steps_back_; }      // kRelative: to the key frame
   const StatKey& target() const { return target_; }             // kAlias
 
-  // Everything except sketches and samples. `key_frame`: for a kRelative block, as read by ReadNumbers;
-  // otherwise null. Not for an alias.
+  // Everything except sketches and samples. `key_frame`: for a kRelative block, as read by
+  // ReadNumbers; otherwise null. Not for an alias.
   Status ReadNumbers(const BlockColumns* key_frame, BlockColumns* block) const;
-  // Of the numbers all but kL1, which no comparison uses. Also with a key frame that was read like this.
+  // Of the numbers all but kL1, which no comparison uses. Also with a key frame that was read like
+  // this.
   Status ReadCompared(const BlockColumns* key_frame, BlockColumns* block) const;
   // Of the numbers those before kL1. Also with a key frame that was read like this.
   Status ReadNorms(const BlockColumns* key_frame, BlockColumns* block) const;
@@ -45,12 +46,13 @@ class BlockReader {
   Status ReadHashes(const BlockColumns* key_frame, BlockColumns* block) const;
   // Whether a value of sketches and samples is stored for a block after ReadNumbers.
   bool StoresSums(const BlockColumns& block) const;
-  // Sketches and samples of a block after ReadNumbers. `sums`: sealed; empty if there is no such value.
+  // Sketches and samples of a block after ReadNumbers. `sums`: sealed; empty if there is no such
+  // value.
   Status ReadSums(std::optional<std::string_view> sums, const BlockColumns* key_frame,
                   BlockColumns* block) const;
 
-  // Reads one record without the others. Find gives the index of an activation in this block or, if it is
-  // kRelative, in its key frame.
+  // Reads one record without the others. Find gives the index of an activation in this block or, if
+  // it is kRelative, in its key frame.
   std::optional<std::size_t> Find(std::uint32_t activation) const;
   ColumnRecord ReadRecord(std::size_t index, const ColumnRecord* key) const;
 
@@ -62,11 +64,13 @@ class BlockReader {
 
   bool Parse(std::string_view payload);
   template <typename IsWanted>
-  Status ReadColumns(const IsWanted& wanted, const BlockColumns* key_frame, BlockColumns* block) const;
+  Status ReadColumns(const IsWanted& wanted, const BlockColumns* key_frame,
+                     BlockColumns* block) const;
   void ParseSame(ByteReader& in);
   bool IsFilled(Column column) const;
   bool IsSame(std::size_t index) const;
-  std::size_t OwnIndex(std::size_t index) const;      // among the records that differ from the key frame
+  std::size_t OwnIndex(
+      std::size_t index) const;  // among the records that differ from the key frame
   std::uint64_t HashAt(std::size_t own_index) const;  // precondition: own_index < own_
   bool ReadColumn(Column column, bool all_finite, std::span<const std::uint16_t> indexes,
                   const BlockColumns* key_frame, const BlockColumns& block,

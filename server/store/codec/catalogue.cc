@@ -13,7 +13,8 @@ constexpr std::uint8_t kVersion = 1;
 // Of a layout with a placement, which builds before placements refuse by its version.
 constexpr std::uint8_t kPlacedVersion = 2;
 
-// Of a hello and a rank of a launch of which only some ranks record. Builds before that refuse it by its version.
+// Of a hello and a rank of a launch of which only some ranks record. Builds before that refuse it
+// by its version.
 constexpr std::uint8_t kRanksVersion = 2;
 
 template <typename T>
@@ -203,7 +204,8 @@ void Write(ByteWriter& out, const Layout& l) {
   out.Varint(l.id);
   out.U8(static_cast<std::uint8_t>(l.dtype));
   Write(out, l.shape);
-  if (l.absent == 0 && l.untrusted == 0 && l.hash_kind == HashKind::kContent2 && !l.placement) return;
+  if (l.absent == 0 && l.untrusted == 0 && l.hash_kind == HashKind::kContent2 && !l.placement)
+    return;
   out.Varint(l.absent);
   out.Varint(l.untrusted);
   out.U8(static_cast<std::uint8_t>(l.hash_kind));
@@ -339,7 +341,8 @@ void Read(ByteReader& in, ExponentRecord& e) {
   e.layout = in.Varint32();
   const std::int64_t lowest = in.Signed();
   e.counts.resize(in.Count(1));
-  if (lowest < kExponentLowest || lowest + static_cast<std::int64_t>(e.counts.size()) > kExponentHighest + 1)
+  if (lowest < kExponentLowest ||
+      lowest + static_cast<std::int64_t>(e.counts.size()) > kExponentHighest + 1)
     in.Fail();
   e.lowest = static_cast<std::int32_t>(lowest);
   for (std::uint64_t& count : e.counts) count = in.Varint();
@@ -393,11 +396,10 @@ Result<T> Decode(std::string_view what, std::string_view bytes) {
   T value;
   Read(in, value);
   if (!in.done()) {
-    return Status(
-        Code::kDataLoss,
-        "read " + std::string(what) +
-            ": the checksum matches but the content does not parse, so it was written wrongly; remove the "
-            "run and report this");
+    return Status(Code::kDataLoss, "read " + std::string(what) +
+                                       ": the checksum matches but the content does not parse, so "
+                                       "it was written wrongly; remove the "
+                                       "run and report this");
   }
   return value;
 }

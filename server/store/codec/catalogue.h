@@ -1,6 +1,6 @@
-// Stored form of everything except blocks of statistics: attempts, ranks, definitions, scalars, events,
-// memory, densities, settings, step ends, exponents. Each Decode fails like Unseal (kDataLoss,
-// kFailedPrecondition), naming `what`.
+// Stored form of everything except blocks of statistics: attempts, ranks, definitions, scalars,
+// events, memory, densities, settings, step ends, exponents. Each Decode fails like Unseal
+// (kDataLoss, kFailedPrecondition), naming `what`.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 

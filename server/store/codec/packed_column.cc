@@ -11,7 +11,8 @@
 namespace statcollect {
 namespace {
 
-constexpr unsigned kOneLoad = 57;  // widths up to which eight bytes hold a number, wherever it begins
+constexpr unsigned kOneLoad =
+    57;  // widths up to which eight bytes hold a number, wherever it begins
 
 std::size_t GroupBytes(std::size_t count, unsigned width) { return (count * width + 7) / 8; }
 
@@ -34,8 +35,8 @@ std::uint64_t LoadBits(std::string_view bytes, std::size_t bit, unsigned width) 
 }
 
 // For each group, the bitwise or of its numbers' distances from `base`.
-STATCOLLECT_WIDE_LOOPS void GroupBits(const std::uint64_t* numbers, std::size_t count, std::uint64_t base,
-                                      std::uint64_t* bits) {
+STATCOLLECT_WIDE_LOOPS void GroupBits(const std::uint64_t* numbers, std::size_t count,
+                                      std::uint64_t base, std::uint64_t* bits) {
   std::size_t i = 0;
   for (; i + kPackedGroup <= count; i += kPackedGroup) {
     std::uint64_t all = 0;
@@ -54,8 +55,8 @@ STATCOLLECT_WIDE_LOOPS std::uint64_t Smallest(const std::uint64_t* numbers, std:
   return least;
 }
 
-char* PackGroup(std::span<const std::uint64_t> group, std::uint64_t base, unsigned shift, unsigned width,
-                char* to) {
+char* PackGroup(std::span<const std::uint64_t> group, std::uint64_t base, unsigned shift,
+                unsigned width, char* to) {
   char* const end = to + GroupBytes(group.size(), width);
   std::uint64_t word = 0;
   unsigned filled = 0;
@@ -89,7 +90,8 @@ Packing PackingOf(std::span<const std::uint64_t> numbers) {
   for (std::size_t group = 0; group < groups; ++group) {
     const auto width = static_cast<unsigned>(std::bit_width(bits[group] >> packing.shift));
     packing.widths[group] = static_cast<std::uint8_t>(width);
-    packing.bytes += 1 + GroupBytes(std::min(kPackedGroup, numbers.size() - group * kPackedGroup), width);
+    packing.bytes +=
+        1 + GroupBytes(std::min(kPackedGroup, numbers.size() - group * kPackedGroup), width);
   }
   return packing;
 }
@@ -157,7 +159,8 @@ void PackedColumn::ReadAll(std::span<std::uint64_t> numbers) const {
       const char* const bits = bits_.data();
       for (std::size_t i = 0; i < count; ++i, bit += width) {
         numbers[first + i] =
-            base_ + ((LoadLittleEndian<std::uint64_t>(bits + bit / 8) >> (bit % 8) & mask) << shift_);
+            base_ +
+            ((LoadLittleEndian<std::uint64_t>(bits + bit / 8) >> (bit % 8) & mask) << shift_);
       }
     } else {
       for (std::size_t i = 0; i < count; ++i, bit += width) {

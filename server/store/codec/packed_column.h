@@ -1,10 +1,11 @@
-// One bit-packed column of numbers: the smallest is subtracted from all, common trailing zero bits are
-// dropped, and each group of 32 is stored with as many bits as its largest needs.
+// One bit-packed column of numbers: the smallest is subtracted from all, common trailing zero bits
+// are dropped, and each group of 32 is stored with as many bits as its largest needs.
 //
-//   base varint | shift u8 (0..63; 64: every number is `base`, nothing follows) | width u8 per group | bits
+//   base varint | shift u8 (0..63; 64: every number is `base`, nothing follows) | width u8 per
+//   group | bits
 //
-// Bits are filled from the lowest; a group begins at a whole byte. Cost: about 2 ns per number to write or
-// read.
+// Bits are filled from the lowest; a group begins at a whole byte. Cost: about 2 ns per number to
+// write or read.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_PACKED_COLUMN_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_PACKED_COLUMN_H_
 

@@ -31,12 +31,13 @@ std::uint64_t PredictL2(const Known& r) {
   return Prediction(std::sqrt(n * (Real(r.mean) * Real(r.mean) + Real(r.std) * Real(r.std))));
 }
 
-// l1 = n |mean| if no element has the other sign; else its ratio to l2 is the key frame's, nearly, or that of
-// a normal distribution, sqrt(2 n / pi).
+// l1 = n |mean| if no element has the other sign; else its ratio to l2 is the key frame's, nearly,
+// or that of a normal distribution, sqrt(2 n / pi).
 std::uint64_t PredictL1(const Known& r) {
   const double n = static_cast<double>(r.zero + r.neg + r.pos);
   if (r.neg == 0 || r.pos == 0) return Prediction(n * Real(r.mean));
-  if (r.key_l1 != 0 && r.key_l2 != 0) return Prediction(Real(r.l2) * (Real(r.key_l1) / Real(r.key_l2)));
+  if (r.key_l1 != 0 && r.key_l2 != 0)
+    return Prediction(Real(r.l2) * (Real(r.key_l1) / Real(r.key_l2)));
   return Prediction(Real(r.l2) * (0.7978845608028654 * std::sqrt(n)));
 }
 
@@ -94,8 +95,8 @@ void PredictAll(const KnownColumns& known, std::span<const std::uint16_t> indexe
     predictions[j] = predict(known.At(indexes.empty() ? j : indexes[j]));
 }
 
-// Loops in vectors give the same bits as one record alone: a product and a sum are not fused, and IEEE 754 defines every
-// operation in them.
+// Loops in vectors give the same bits as one record alone: a product and a sum are not fused, and
+// IEEE 754 defines every operation in them.
 STATCOLLECT_WIDE_LOOPS void PredictEveryPos(const std::uint64_t* numbers, std::size_t size,
                                             std::uint64_t* to) {
   const auto *numel = numbers + kNumel * size, *nan = numbers + kNan * size;
@@ -107,13 +108,15 @@ STATCOLLECT_WIDE_LOOPS void PredictEveryPos(const std::uint64_t* numbers, std::s
 
 STATCOLLECT_WIDE_LOOPS void PredictEveryL2(const std::uint64_t* numbers, std::size_t size,
                                            std::uint64_t* to) {
-  const auto *zero = numbers + kZero * size, *neg = numbers + kNeg * size, *pos = numbers + kPos * size;
+  const auto *zero = numbers + kZero * size, *neg = numbers + kNeg * size,
+             *pos = numbers + kPos * size;
   const auto *means = numbers + kMean * size, *stds = numbers + kStd * size;
   for (std::size_t i = 0; i < size; ++i) {
     const double n = static_cast<double>(zero[i] + neg[i] + pos[i]);
     const double mean = std::bit_cast<double>(means[i]), std = std::bit_cast<double>(stds[i]);
     const double value = __builtin_sqrt(n * (mean * mean + std * std));
-    const bool finite = value <= std::numeric_limits<double>::max();  // and a number; a root is not negative
+    const bool finite =
+        value <= std::numeric_limits<double>::max();  // and a number; a root is not negative
     to[i] = finite ? std::bit_cast<std::uint64_t>(value) : 0;
   }
 }
@@ -123,8 +126,10 @@ STATCOLLECT_WIDE_LOOPS void PredictEveryL2(const std::uint64_t* numbers, std::si
 void PredictColumn(Column column, const BlockColumns& block, const BlockColumns* key_frame,
                    std::span<const std::uint16_t> indexes, std::span<std::uint64_t> predictions) {
   const std::uint64_t* const numbers = block.of(kActivation).data();  // column by column
-  if (indexes.empty() && column == kPos) return PredictEveryPos(numbers, block.size(), predictions.data());
-  if (indexes.empty() && column == kL2) return PredictEveryL2(numbers, block.size(), predictions.data());
+  if (indexes.empty() && column == kPos)
+    return PredictEveryPos(numbers, block.size(), predictions.data());
+  if (indexes.empty() && column == kL2)
+    return PredictEveryL2(numbers, block.size(), predictions.data());
   const KnownColumns known(block, key_frame);
   const auto all = [&](const auto& predict) { PredictAll(known, indexes, predictions, predict); };
   column == kPos  ? all([](const Known& r) { return PredictPos(r); })

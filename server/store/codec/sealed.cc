@@ -25,7 +25,8 @@ std::string SealInPlace(std::string versioned_payload) {
   return versioned_payload;
 }
 
-Result<std::string_view> Unseal(std::string_view what, std::string_view sealed, std::uint8_t version_max) {
+Result<std::string_view> Unseal(std::string_view what, std::string_view sealed,
+                                std::uint8_t version_max) {
   return UnsealAs([&] { return std::string(what); }, sealed, version_max);
 }
 
@@ -45,9 +46,10 @@ Result<std::string_view> UnsealAs(const std::function<std::string()>& what, std:
     return damaged("the checksum does not match");
   const auto version = static_cast<std::uint8_t>(body[0]);
   if (version < 1 || version > version_max) {
-    return Status(Code::kFailedPrecondition, "read " + what() + ": format version is " +
-                                                 std::to_string(version) + "; this build reads 1.." +
-                                                 std::to_string(version_max) + "; upgrade statcollectord");
+    return Status(Code::kFailedPrecondition,
+                  "read " + what() + ": format version is " + std::to_string(version) +
+                      "; this build reads 1.." + std::to_string(version_max) +
+                      "; upgrade statcollectord");
   }
   return body.substr(1);
 }

@@ -47,7 +47,8 @@ class ColumnEncoder {
     const std::uint64_t* const values = OwnOf(block_, column, gathered_);
     StoredMode mode = kPlain;
     if (IsPredicted(column)) {
-      PredictColumn(column, block_, key_frame_, own_.indexes(), std::span(predictions_).first(own_.count));
+      PredictColumn(column, block_, key_frame_, own_.indexes(),
+                    std::span(predictions_).first(own_.count));
       mode = kPredicted;
       Differences(values, predictions_.data(), own_.count, other_.data());
     }
@@ -85,14 +86,16 @@ class ColumnEncoder {
   static constexpr unsigned kAllEqual = 64;  // Packing::shift
 
   // The column's numbers of the own records, one after another.
-  const std::uint64_t* OwnOf(const BlockColumns& block, Column column, BlockNumbers& gathered) const {
+  const std::uint64_t* OwnOf(const BlockColumns& block, Column column,
+                             BlockNumbers& gathered) const {
     const auto values = block.of(column);
     if (own_.count == block.size()) return values.data();
     for (std::size_t j = 0; j < own_.count; ++j) gathered[j] = values[own_.index[j]];
     return gathered.data();
   }
 
-  // Records without finite elements have no real values; their numbers are whatever is cheapest to store.
+  // Records without finite elements have no real values; their numbers are whatever is cheapest to
+  // store.
   std::span<const std::uint64_t> Quietened(Column column, std::span<const std::uint64_t> numbers,
                                            BlockNumbers& to) const {
     if (all_finite_ || !IsReal(column)) return numbers;
@@ -154,7 +157,8 @@ void WriteHeader(BlockReader::Kind kind, const BlockDigest& digest, std::size_t 
   out.Varint(sketch_width);
 }
 
-void WriteColumns(const BlockColumns& block, const BlockColumns* key_frame, const Own& own, ByteWriter& out) {
+void WriteColumns(const BlockColumns& block, const BlockColumns* key_frame, const Own& own,
+                  ByteWriter& out) {
   if (own.count == 0) return;
   ColumnEncoder encoder(block, key_frame, own);
   for (std::size_t column = 0; column < kColumnCount; ++column) {
@@ -168,7 +172,8 @@ void WriteColumns(const BlockColumns& block, const BlockColumns* key_frame, cons
 Own FindOwn(const BlockColumns& block, const BlockColumns& key_frame) {
   BlockNumbers differs{};
   for (std::size_t column = 0; column < kColumnCount; ++column) {
-    const auto a = block.of(static_cast<Column>(column)), b = key_frame.of(static_cast<Column>(column));
+    const auto a = block.of(static_cast<Column>(column)),
+               b = key_frame.of(static_cast<Column>(column));
     for (std::size_t i = 0; i < a.size(); ++i) differs[i] |= a[i] ^ b[i];
   }
   const auto counts = block.of(kSamples), key_counts = key_frame.of(kSamples);
@@ -198,7 +203,8 @@ void WriteSame(const Own& own, std::size_t size, ByteWriter& out) {
   bits.fill(0xff);
   for (const std::size_t i : own.indexes())
     bits[i / 8] = static_cast<std::uint8_t>(bits[i / 8] & ~(1u << (i % 8)));
-  if (size % 8 != 0) bits[size / 8] = static_cast<std::uint8_t>(bits[size / 8] & ((1u << (size % 8)) - 1));
+  if (size % 8 != 0)
+    bits[size / 8] = static_cast<std::uint8_t>(bits[size / 8] & ((1u << (size % 8)) - 1));
   for (std::size_t byte = 0; byte < (size + 7) / 8; ++byte) out.U8(bits[byte]);
 }
 
@@ -219,8 +225,8 @@ EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest) {
   return {.stats = SealInPlace(out.Take()), .sums = EncodeSums(block, own)};
 }
 
-EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest, const BlockColumns& key_frame,
-                         std::uint64_t steps_back) {
+EncodedBlock EncodeBlock(const BlockColumns& block, const BlockDigest& digest,
+                         const BlockColumns& key_frame, std::uint64_t steps_back) {
   assert(IsKeyFrameFor(key_frame, block) && steps_back >= 1);
   const Own own = FindOwn(block, key_frame);
   ByteWriter out;

@@ -7,7 +7,8 @@
 namespace statcollect {
 namespace {
 
-// Most blocks that refer to one key frame. Damage to one value affects at most this many other blocks.
+// Most blocks that refer to one key frame. Damage to one value affects at most this many other
+// blocks.
 constexpr int kKeyFrameUsesMax = 15;
 constexpr int kKeyFrameMissesMax = 3;
 // Below, an alias and its entry in the list of contents take about as much as the block.
@@ -39,10 +40,13 @@ void StatEncoder::Encode(const StatColumns& columns, std::vector<EncodedStatBloc
 }
 
 void StatEncoder::EncodeStep(const StatColumns& columns, std::uint32_t first, std::uint32_t end,
-                             std::span<const std::size_t> sample_at, std::vector<EncodedStatBlock>* blocks) {
+                             std::span<const std::size_t> sample_at,
+                             std::vector<EncodedStatBlock>* blocks) {
   std::vector<std::uint32_t> indexes(end - first);
   std::iota(indexes.begin(), indexes.end(), first);
-  const auto group_of = [&](std::uint32_t index) { return columns.activation[index] >> kActivationsShift; };
+  const auto group_of = [&](std::uint32_t index) {
+    return columns.activation[index] >> kActivationsShift;
+  };
   const auto before = [&](std::uint32_t a, std::uint32_t b) { return group_of(a) < group_of(b); };
   if (!std::is_sorted(indexes.begin(), indexes.end(), before)) {
     std::stable_sort(indexes.begin(), indexes.end(), before);
@@ -61,21 +65,25 @@ void StatEncoder::EncodeStep(const StatColumns& columns, std::uint32_t first, st
 
 EncodedStatBlock StatEncoder::EncodeOne(BlockColumns block, std::uint64_t step) {
   const auto activations = block.of(kActivation);
-  const auto lowest = static_cast<std::uint32_t>(*std::min_element(activations.begin(), activations.end()));
-  EncodedStatBlock encoded{.key = {.attempt = attempt_, .rank = rank_, .step = step, .activation = lowest},
-                           .digest = block.Digest(),
-                           .records = block.size()};
+  const auto lowest =
+      static_cast<std::uint32_t>(*std::min_element(activations.begin(), activations.end()));
+  EncodedStatBlock encoded{
+      .key = {.attempt = attempt_, .rank = rank_, .step = step, .activation = lowest},
+      .digest = block.Digest(),
+      .records = block.size()};
   const auto found = key_frames_.find(lowest);
-  const bool fits =
-      found != key_frames_.end() && found->second.step < step && IsKeyFrameFor(found->second.block, block);
+  const bool fits = found != key_frames_.end() && found->second.step < step &&
+                    IsKeyFrameFor(found->second.block, block);
   const bool relative = fits && found->second.uses < kKeyFrameUsesMax;
-  // A step that arrives in parts, as seldom happens, has blocks of other sizes: they do not drive out the
-  // frame that fits the usual ones.
-  const bool unusual = found != key_frames_.end() && !fits && ++found->second.misses < kKeyFrameMissesMax;
+  // A step that arrives in parts, as seldom happens, has blocks of other sizes: they do not drive
+  // out the frame that fits the usual ones.
+  const bool unusual =
+      found != key_frames_.end() && !fits && ++found->second.misses < kKeyFrameMissesMax;
   if (relative) {
     ++found->second.uses;
     found->second.misses = 0;
-    encoded.own = EncodeBlock(block, encoded.digest, found->second.block, step - found->second.step);
+    encoded.own =
+        EncodeBlock(block, encoded.digest, found->second.block, step - found->second.step);
   } else {
     encoded.own = EncodeBlock(block, encoded.digest);
   }
@@ -106,7 +114,8 @@ void StatEncoder::Keep(std::uint32_t activation, std::uint64_t step, BlockColumn
     return;
   }
   kept_bytes_ += bytes;
-  key_frames_.insert_or_assign(activation, KeyFrame{.step = step, .uses = 0, .block = std::move(block)});
+  key_frames_.insert_or_assign(activation,
+                               KeyFrame{.step = step, .uses = 0, .block = std::move(block)});
 }
 
 }  // namespace statcollect

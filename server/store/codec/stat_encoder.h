@@ -1,5 +1,5 @@
-// Cuts one stream's statistics into blocks and encodes them: relative to a key frame of the stream if
-// possible, and also as an alias if the store already has an equal block.
+// Cuts one stream's statistics into blocks and encodes them: relative to a key frame of the stream
+// if possible, and also as an alias if the store already has an equal block.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_STAT_ENCODER_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_STAT_ENCODER_H_
 
@@ -32,15 +32,15 @@ struct EncodedStatBlock {
   bool worth_listing = false;   // large enough that an alias of it would save space
 };
 
-// Not thread-safe. A block may refer to an earlier one of the same encoder, so its blocks must be stored in
-// the order in which they were made, and none after one that could not be stored.
+// Not thread-safe. A block may refer to an earlier one of the same encoder, so its blocks must be
+// stored in the order in which they were made, and none after one that could not be stored.
 class StatEncoder {
  public:
   struct Options {
     // Finds an equal block; must be cheap. May be empty.
     std::function<std::optional<StatKey>(const BlockDigest&)> find_twin;
-    // Memory of all encoders' key frames, and its limit, beyond which blocks stand alone. Null: no key
-    // frames.
+    // Memory of all encoders' key frames, and its limit, beyond which blocks stand alone. Null: no
+    // key frames.
     std::atomic<std::size_t>* key_frame_bytes = nullptr;
     std::size_t key_frame_bytes_max = std::size_t{256} << 20;
   };

@@ -22,7 +22,9 @@ enum StoredMode : std::uint8_t {
 };
 
 // Integers that may be predicted by their neighbour.
-constexpr bool RunsAlong(Column column) { return column <= kOrder || column == kNumel || column == kSamples; }
+constexpr bool RunsAlong(Column column) {
+  return column <= kOrder || column == kNumel || column == kSamples;
+}
 constexpr bool IsReal(Column column) { return column >= kMean && column <= kMax; }
 inline constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 constexpr std::uint64_t LimitOf(Column column) {

@@ -15,10 +15,12 @@ namespace statcollect {
 
 namespace {
 
-constexpr unsigned kWidest = 57;  // eight bytes hold such a number, wherever in the first of them it begins
+constexpr unsigned kWidest =
+    57;  // eight bytes hold such a number, wherever in the first of them it begins
 constexpr std::size_t kLanes = 8;
 
-// All lanes. g++ 12 warns of the unmasked forms of what takes a mask, whose headers read an uninitialized vector.
+// All lanes. g++ 12 warns of the unmasked forms of what takes a mask, whose headers read an
+// uninitialized vector.
 constexpr __mmask8 kAll = 0xff;
 constexpr __mmask64 kAllBytes = ~__mmask64{0};
 
@@ -26,7 +28,8 @@ constexpr __mmask64 kAllBytes = ~__mmask64{0};
 
 bool HasVbmi() {
   static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi");
+                          __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vbmi");
   return has;
 }
 
@@ -50,8 +53,8 @@ constexpr std::array<Places, kWidest + 1> MakePlaces() {
 
 constexpr std::array<Places, kWidest + 1> kPlaces = MakePlaces();
 
-// Eight numbers are `width` bytes, so each eight begin at a whole byte, and one load has them all. A permutation moves
-// the bytes of each number to its lane.
+// Eight numbers are `width` bytes, so each eight begin at a whole byte, and one load has them all.
+// A permutation moves the bytes of each number to its lane.
 STATCOLLECT_VBMI void UnpackWithPermutation(const char* from, unsigned width, std::uint64_t base,
                                             unsigned shift, std::uint64_t* to, std::size_t count) {
   const __m512i bytes = _mm512_load_si512(kPlaces[width].bytes.data());
@@ -60,9 +63,10 @@ STATCOLLECT_VBMI void UnpackWithPermutation(const char* from, unsigned width, st
   const __m512i bases = _mm512_set1_epi64(static_cast<long long>(base));
   const __m128i left = _mm_cvtsi32_si128(static_cast<int>(shift));
   const auto all_at = [&](const __m512i loaded) STATCOLLECT_VBMI {
-    const __m512i apart =
-        _mm512_maskz_srlv_epi64(kAll, _mm512_maskz_permutexvar_epi8(kAllBytes, bytes, loaded), skip);
-    return _mm512_add_epi64(bases, _mm512_maskz_sll_epi64(kAll, _mm512_and_si512(apart, mask), left));
+    const __m512i apart = _mm512_maskz_srlv_epi64(
+        kAll, _mm512_maskz_permutexvar_epi8(kAllBytes, bytes, loaded), skip);
+    return _mm512_add_epi64(bases,
+                            _mm512_maskz_sll_epi64(kAll, _mm512_and_si512(apart, mask), left));
   };
   const __mmask64 load = (std::uint64_t{1} << width) - 1;
   std::size_t i = 0;

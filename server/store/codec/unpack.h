@@ -12,8 +12,8 @@ namespace statcollect {
 // Whether this processor unpacks numbers of `width` bits eight at a time.
 bool UnpacksWide(unsigned width);
 
-// numbers[i] = base + (bits [i * width, (i + 1) * width) of `bits` << shift). Reads nothing beyond `bits`.
-// Preconditions: UnpacksWide(width), shift < 64, and `bits` has them all.
+// numbers[i] = base + (bits [i * width, (i + 1) * width) of `bits` << shift). Reads nothing beyond
+// `bits`. Preconditions: UnpacksWide(width), shift < 64, and `bits` has them all.
 void UnpackWide(std::string_view bits, unsigned width, std::uint64_t base, unsigned shift,
                 std::span<std::uint64_t> numbers);
 

@@ -36,8 +36,8 @@ Result<std::vector<AttemptId>> UsersOf(const Database& database, AttemptId owner
   for (; it->Valid(); it->Next()) {
     if (it->key().size() == 9) users.push_back(ReadU32(View(it->key()).substr(5)));
   }
-  STATCOLLECT_RETURN_IF_ERROR(
-      FromRocks("list the runs that share blocks with attempt " + std::to_string(owner), it->status()));
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks(
+      "list the runs that share blocks with attempt " + std::to_string(owner), it->status()));
   return users;
 }
 
@@ -47,15 +47,17 @@ std::optional<StatKey> Aliases::FindTwin(const BlockDigest& digest, AttemptId us
   const auto database = database_.Pin();
   if (database == nullptr) return std::nullopt;
   rocksdb::PinnableSlice value;
-  if (!database->db->Get({}, database->families[kContents], ContentKey(digest, live_.ProjectOf(user)), &value)
+  if (!database->db
+           ->Get({}, database->families[kContents], ContentKey(digest, live_.ProjectOf(user)),
+                 &value)
            .ok())
     return std::nullopt;
   const auto key = DecodeStatKey(View(value));
   return key && live_.IsInProjectOf(user, key->attempt) ? key : std::nullopt;
 }
 
-void Aliases::Put(const Database& database, rocksdb::WriteBatch& batch, const EncodedStatBlock& block,
-                  AttemptId user, Pairs* pairs) {
+void Aliases::Put(const Database& database, rocksdb::WriteBatch& batch,
+                  const EncodedStatBlock& block, AttemptId user, Pairs* pairs) {
   if (block.twin && live_.IsInProjectOf(user, block.twin->attempt)) {
     (void)batch.Put(database.families[kStats], EncodeStatKey(block.key), block.alias);
     PutPair(database, batch, block.twin->attempt, user, pairs);
@@ -66,8 +68,8 @@ void Aliases::Put(const Database& database, rocksdb::WriteBatch& batch, const En
 }
 
 // Adds the pair to the batch, unless it is in the catalogue.
-void Aliases::PutPair(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner, AttemptId user,
-                      Pairs* pairs) {
+void Aliases::PutPair(const Database& database, rocksdb::WriteBatch& batch, AttemptId owner,
+                      AttemptId user, Pairs* pairs) {
   if (owner == user) return;
   {
     MutexLock lock(noted_mutex_);
@@ -92,7 +94,8 @@ Status Aliases::TakeOver(const Database& database, std::span<const AttemptId> go
   for (const AttemptId owner : going) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto users, UsersOf(database, owner));
     for (const AttemptId user : users) {
-      // Also for one that has been removed since: its data goes later, and queries may be reading it.
+      // Also for one that has been removed since: its data goes later, and queries may be reading
+      // it.
       if (std::find(going.begin(), going.end(), user) != going.end()) continue;
       STATCOLLECT_RETURN_IF_ERROR(TakeOverFrom(database, owner, user, stopped));
     }
@@ -109,7 +112,8 @@ Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptI
   auto it = Iterate(*database.db, database.families[kStats], range, /*scan=*/true);
   for (; it->Valid(); it->Next()) {
     if (stopped()) return {Code::kCancelled, attempted + ": stopped; the next start continues"};
-    if (database.closing) return {Code::kUnavailable, attempted + ": the store is to be opened again"};
+    if (database.closing)
+      return {Code::kUnavailable, attempted + ": the store is to be opened again"};
     const auto key = DecodeStatKey(View(it->key()));
     if (!key) continue;
     auto reader = BlockReader::Open(*key, View(it->value()));
@@ -127,7 +131,8 @@ Status Aliases::TakeOverFrom(const Database& database, AttemptId owner, AttemptI
     PutContent(database, batch, *key, EncodeBlock(block, reader->digest()),
                live_.Contains(user) ? ContentKey(reader->digest(), live_.ProjectOf(user)) : "");
     if (batch.GetDataSize() < kTakeOverBatchBytes) continue;
-    STATCOLLECT_RETURN_IF_ERROR(database_.Write(attempted, database, batch, true, /*frees_space=*/true));
+    STATCOLLECT_RETURN_IF_ERROR(
+        database_.Write(attempted, database, batch, true, /*frees_space=*/true));
     batch.Clear();
   }
   STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, it->status()));

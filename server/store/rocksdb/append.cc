@@ -31,10 +31,11 @@ std::size_t BytesOf(std::span<const AppendItem> items) {
 std::unique_ptr<StreamWriter> Appender::NewWriter(AttemptId attempt, std::uint32_t rank) {
   return std::make_unique<RocksStreamWriter>(
       attempt, rank,
-      StatEncoder::Options{
-          .find_twin = [this,
-                        attempt](const BlockDigest& digest) { return aliases_.FindTwin(digest, attempt); },
-          .key_frame_bytes = &key_frame_bytes_});
+      StatEncoder::Options{.find_twin =
+                               [this, attempt](const BlockDigest& digest) {
+                                 return aliases_.FindTwin(digest, attempt);
+                               },
+                           .key_frame_bytes = &key_frame_bytes_});
 }
 
 Status Appender::Append(std::span<const AppendItem> items) {
@@ -44,9 +45,10 @@ Status Appender::Append(std::span<const AppendItem> items) {
   if (database == nullptr) return database_.Closed();
   rocksdb::WriteBatch batch(BytesOf(items));
   Added added;
-  for (const AppendItem& item : items) STATCOLLECT_RETURN_IF_ERROR(AddItem(*database, batch, item, &added));
-  STATCOLLECT_RETURN_IF_ERROR(
-      database_.Write("append " + std::to_string(items.size()) + " batches", *database, batch, fsync_));
+  for (const AppendItem& item : items)
+    STATCOLLECT_RETURN_IF_ERROR(AddItem(*database, batch, item, &added));
+  STATCOLLECT_RETURN_IF_ERROR(database_.Write("append " + std::to_string(items.size()) + " batches",
+                                              *database, batch, fsync_));
   // Only now: what a failed write held has to be written with the next one.
   aliases_.Note(added.pairs);
   MutexLock lock(with_info_mutex_);
@@ -54,8 +56,8 @@ Status Appender::Append(std::span<const AppendItem> items) {
   return Status::Ok();
 }
 
-Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
-                         Added* added) {
+Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch,
+                         const AppendItem& item, Added* added) {
   std::unique_ptr<PreparedBatch> own;
   if (item.prepared == nullptr) own = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
   const auto& prepared =
@@ -64,13 +66,15 @@ Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch, c
     (void)batch.Put(database.families[entry.family], entry.key, entry.value);
   for (const EncodedStatBlock& block : prepared.blocks)
     aliases_.Put(database, batch, block, item.attempt, &added->pairs);
-  (void)batch.Put(database.families[kCatalogue], RankKey('m', item.attempt, item.rank), Encode(*item.meta));
+  (void)batch.Put(database.families[kCatalogue], RankKey('m', item.attempt, item.rank),
+                  Encode(*item.meta));
   return AddInfo(database, batch, item, added);
 }
 
-// The content of a hello is large and does not change, so it is written once and not with each append.
-Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
-                         Added* added) {
+// The content of a hello is large and does not change, so it is written once and not with each
+// append.
+Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch,
+                         const AppendItem& item, Added* added) {
   {
     MutexLock lock(with_info_mutex_);
     if (with_info_.contains({item.attempt, item.rank})) return Status::Ok();
@@ -79,7 +83,8 @@ Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch, c
   std::string stored;
   const std::string key = RankKey('i', item.attempt, item.rank);
   const rocksdb::Status read = database.db->Get({}, database.families[kCatalogue], key, &stored);
-  if (!read.IsNotFound()) return FromRocks("read the hello" + OfRank(item.attempt, item.rank), read);
+  if (!read.IsNotFound())
+    return FromRocks("read the hello" + OfRank(item.attempt, item.rank), read);
   (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
   return Status::Ok();
 }
@@ -90,7 +95,8 @@ Status Appender::PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& 
   rocksdb::WriteBatch batch;
   (void)batch.Put(database->families[kCatalogue], RankKey('i', attempt, rank), Encode(meta.info));
   (void)batch.Put(database->families[kCatalogue], RankKey('m', attempt, rank), Encode(meta));
-  STATCOLLECT_RETURN_IF_ERROR(database_.Write("write rank " + std::to_string(rank), *database, batch, true));
+  STATCOLLECT_RETURN_IF_ERROR(
+      database_.Write("write rank " + std::to_string(rank), *database, batch, true));
   MutexLock lock(with_info_mutex_);
   with_info_.emplace(attempt, rank);
   return Status::Ok();
@@ -98,16 +104,18 @@ Status Appender::PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& 
 
 Status Appender::PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) {
   if (!live_.Contains(attempt))
-    return {Code::kNotFound, "add events: attempt " + std::to_string(attempt) + " has been removed"};
+    return {Code::kNotFound,
+            "add events: attempt " + std::to_string(attempt) + " has been removed"};
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
   rocksdb::WriteBatch batch;
   for (const CollectorEvent& own : events) {
-    const std::string key =
-        StepPrefix(attempt, own.rank, own.event.step) + KeyBuilder().U64(kCollectorsOwn | own.number).Take();
+    const std::string key = StepPrefix(attempt, own.rank, own.event.step) +
+                            KeyBuilder().U64(kCollectorsOwn | own.number).Take();
     (void)batch.Put(database->families[kEvents], key, Encode(own.event));
   }
-  return database_.Write("add " + std::to_string(events.size()) + " events", *database, batch, true);
+  return database_.Write("add " + std::to_string(events.size()) + " events", *database, batch,
+                         true);
 }
 
 void Appender::Forget() {

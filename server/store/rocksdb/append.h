@@ -22,8 +22,8 @@ namespace statcollect {
 
 // The methods are those of Store, with the same contracts.
 //
-// Threads: any. Only one committer at a time calls Append; callers of PutEvents hold the store's catalogue
-// mutex, so that the attempt stays.
+// Threads: any. Only one committer at a time calls Append; callers of PutEvents hold the store's
+// catalogue mutex, so that the attempt stays.
 class Appender {
  public:
   // Borrows the database, the aliases and the attempts. `fsync`: appends are synced.
@@ -45,8 +45,10 @@ class Appender {
     std::set<std::pair<AttemptId, std::uint32_t>> with_info;
   };
 
-  Status AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item, Added* added);
-  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item, Added* added);
+  Status AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
+                 Added* added);
+  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
+                 Added* added);
 
   RecoverableDatabase& database_;
   Aliases& aliases_;

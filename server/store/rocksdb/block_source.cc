@@ -19,8 +19,9 @@ bool Covers(BlockParts read, BlockParts wanted) {
 }
 
 Status Dangling(const StatKey& key, const std::string& why) {
-  return {Code::kDataLoss, "read " + why + ": " + What(key) +
-                               " is missing; the store is damaged; restore a checkpoint or remove the run"};
+  return {Code::kDataLoss,
+          "read " + why + ": " + What(key) +
+              " is missing; the store is damaged; restore a checkpoint or remove the run"};
 }
 
 }  // namespace
@@ -43,7 +44,8 @@ BlockSource::BlockSource(rocksdb::DB& db, const StatFamilies& families)
 
 Result<std::string> BlockSource::Fetch(const StatKey& key, const std::string& for_what) {
   auto found = stats_.Get(EncodeStatKey(key));
-  if (!found && stats_.status().ok()) {  // the block that refers to it may be younger than the cursor
+  if (!found &&
+      stats_.status().ok()) {  // the block that refers to it may be younger than the cursor
     stats_ = Cursor(db_, families_.stats);
     sketches_ = Cursor(db_, families_.sketches);
     found = stats_.Get(EncodeStatKey(key));
@@ -87,7 +89,8 @@ Status BlockSource::Read(const StatKey& key, const BlockReader& stored, BlockPar
                          BlockColumns* block) {
   if (stored.kind() != BlockReader::Kind::kAlias) return ReadResolved(key, stored, parts, block);
   auto resolved = Resolve(key, stored);
-  return resolved.ok() ? ReadResolved(resolved->key, resolved->reader, parts, block) : resolved.status();
+  return resolved.ok() ? ReadResolved(resolved->key, resolved->reader, parts, block)
+                       : resolved.status();
 }
 
 Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, BlockParts parts,
@@ -100,39 +103,46 @@ Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, 
   }
   if (parts == BlockParts::kHashes) return reader.ReadHashes(key_frame, block);
   if (parts == BlockParts::kNorms) return reader.ReadNorms(key_frame, block);
-  STATCOLLECT_RETURN_IF_ERROR(parts == BlockParts::kCompared ? reader.ReadCompared(key_frame, block)
-                                                             : reader.ReadNumbers(key_frame, block));
+  STATCOLLECT_RETURN_IF_ERROR(parts == BlockParts::kCompared
+                                  ? reader.ReadCompared(key_frame, block)
+                                  : reader.ReadNumbers(key_frame, block));
   if (!sketches) return Status::Ok();
   if (!reader.StoresSums(*block)) return reader.ReadSums(std::nullopt, key_frame, block);
   const auto sums = sketches_.Get(EncodeStatKey(key));
-  if (!sums) STATCOLLECT_RETURN_IF_ERROR(FromRocks("read sketches of " + What(key), sketches_.status()));
+  if (!sums)
+    STATCOLLECT_RETURN_IF_ERROR(FromRocks("read sketches of " + What(key), sketches_.status()));
   bytes_read_ += sums ? sums->size() : 0;
   return reader.ReadSums(sums, key_frame, block);
 }
 
-Result<BlockReader> BlockSource::OpenKeyFrame(const StatKey& key, const StatKey& at, std::string* bytes) {
+Result<BlockReader> BlockSource::OpenKeyFrame(const StatKey& key, const StatKey& at,
+                                              std::string* bytes) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto fetched, Fetch(at, "the key frame of " + What(key)));
   *bytes = std::move(fetched);
   auto whole = BlockReader::Open(at, *bytes);
   if (!whole.ok() || whole->kind() == BlockReader::Kind::kWhole) return whole;
-  return Status(Code::kDataLoss, "read " + What(key) + ": its key frame, " + What(at) +
-                                     ", does not stand alone; the store is damaged; restore a checkpoint or "
-                                     "remove the run");
+  return Status(Code::kDataLoss,
+                "read " + What(key) + ": its key frame, " + What(at) +
+                    ", does not stand alone; the store is damaged; restore a checkpoint or "
+                    "remove the run");
 }
 
-Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key, const BlockReader& reader,
+Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key,
+                                                         const BlockReader& reader,
                                                          BlockParts parts) {
   StatKey at = key;
   at.step = key.step - reader.steps_back();  // wraps only if damaged: then nothing is there
   const auto kept = key_frames_.find(Place(key.attempt, key.rank, key.activation));
-  if (kept != key_frames_.end() && kept->second.step == at.step && Covers(kept->second.parts, parts))
+  if (kept != key_frames_.end() && kept->second.step == at.step &&
+      Covers(kept->second.parts, parts))
     return &kept->second;
   std::string bytes;
   STATCOLLECT_ASSIGN_OR_RETURN(auto whole, OpenKeyFrame(key, at, &bytes));
   return KeepKeyFrame(at, whole, parts == BlockParts::kHashes ? BlockParts::kNumbers : parts);
 }
 
-Result<BlockSource::KeyFrame*> BlockSource::KeepKeyFrame(const StatKey& key, const BlockReader& whole,
+Result<BlockSource::KeyFrame*> BlockSource::KeepKeyFrame(const StatKey& key,
+                                                         const BlockReader& whole,
                                                          BlockParts parts) {
   const Place place(key.attempt, key.rank, key.activation);
   auto kept = key_frames_.find(place);
@@ -150,7 +160,8 @@ Result<BlockSource::KeyFrame*> BlockSource::KeepKeyFrame(const StatKey& key, con
   return &kept->second;
 }
 
-// A block that stands alone is the key frame of the next steps: read to where they will look for it.
+// A block that stands alone is the key frame of the next steps: read to where they will look for
+// it.
 Result<const BlockColumns*> BlockSource::ReadInPlace(const StatKey& key, const BlockReader& stored,
                                                      BlockParts parts, BlockColumns* other) {
   Resolved resolved;
@@ -168,7 +179,8 @@ Result<const BlockColumns*> BlockSource::ReadInPlace(const StatKey& key, const B
   return static_cast<const BlockColumns*>(other);
 }
 
-Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, std::string_view stats,
+Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key,
+                                                            std::string_view stats,
                                                             std::uint32_t activation) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto stored, BlockReader::Open(key, stats));
   Resolved resolved{key, {}, stored};
@@ -177,14 +189,16 @@ Result<std::optional<ColumnRecord>> BlockSource::ReadRecord(const StatKey& key, 
   }
   const BlockReader& reader = resolved.reader;
   const bool whole = reader.kind() == BlockReader::Kind::kWhole;
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto found, whole ? RememberRecord(resolved.key, reader, activation)
-                                                       : FindKeyRecord(resolved.key, reader, activation));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto found,
+                               whole ? RememberRecord(resolved.key, reader, activation)
+                                     : FindKeyRecord(resolved.key, reader, activation));
   const KeyRecord& at_key = *found;
   if (!at_key.index) return std::optional<ColumnRecord>();
   if (whole) return std::optional(at_key.record);
   if (at_key.size != reader.size()) {
-    return Status(Code::kDataLoss,
-                  "read " + What(key) + ": its key frame has a different size; the store is damaged");
+    return Status(
+        Code::kDataLoss,
+        "read " + What(key) + ": its key frame has a different size; the store is damaged");
   }
   return std::optional(reader.ReadRecord(*at_key.index, &at_key.record));
 }
@@ -194,7 +208,8 @@ Result<const BlockSource::KeyRecord*> BlockSource::FindKeyRecord(const StatKey& 
                                                                  std::uint32_t activation) {
   StatKey at = key;
   at.step = key.step - reader.steps_back();  // wraps only if damaged: then nothing is there
-  if (key_record_ && key_record_->key == at && key_record_->activation == activation) return &*key_record_;
+  if (key_record_ && key_record_->key == at && key_record_->activation == activation)
+    return &*key_record_;
   std::string bytes;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto whole, OpenKeyFrame(key, at, &bytes));
   return RememberRecord(at, whole, activation);
@@ -204,7 +219,8 @@ Result<const BlockSource::KeyRecord*> BlockSource::RememberRecord(const StatKey&
                                                                   const BlockReader& whole,
                                                                   std::uint32_t activation) {
   KeyRecord& now = key_record_.emplace();
-  now = {.key = key, .activation = activation, .size = whole.size(), .index = whole.Find(activation)};
+  now = {
+      .key = key, .activation = activation, .size = whole.size(), .index = whole.Find(activation)};
   if (now.index) now.record = whole.ReadRecord(*now.index, nullptr);
   return &now;
 }

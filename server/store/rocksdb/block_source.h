@@ -19,8 +19,8 @@
 
 namespace statcollect {
 
-// Reads values of one family by key, cheapest with increasing keys. Sees the store as of the cursor's
-// creation.
+// Reads values of one family by key, cheapest with increasing keys. Sees the store as of the
+// cursor's creation.
 class Cursor {
  public:
   Cursor(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family);
@@ -48,10 +48,10 @@ class BlockSource {
   // The block stored under `key`. kDataLoss names the key.
   Status Read(const StatKey& key, const BlockReader& stored, BlockParts parts, BlockColumns* block);
   // The same, where it is kept: valid until the next call. `other`: where to put it otherwise.
-  Result<const BlockColumns*> ReadInPlace(const StatKey& key, const BlockReader& stored, BlockParts parts,
-                                          BlockColumns* other);
-  // One record of it, without its sketch; empty if the block does not have the activation. Cheapest for one
-  // activation in ascending steps: the record of the last key frame is remembered.
+  Result<const BlockColumns*> ReadInPlace(const StatKey& key, const BlockReader& stored,
+                                          BlockParts parts, BlockColumns* other);
+  // One record of it, without its sketch; empty if the block does not have the activation. Cheapest
+  // for one activation in ascending steps: the record of the last key frame is remembered.
   Result<std::optional<ColumnRecord>> ReadRecord(const StatKey& key, std::string_view stats,
                                                  std::uint32_t activation);
 
@@ -86,7 +86,8 @@ class BlockSource {
   Result<Resolved> Reread(const StatKey& key, const Status& why);
   Result<std::string> Fetch(const StatKey& key, const std::string& for_what);
   // For a block that is not an alias.
-  Status ReadResolved(const StatKey& key, const BlockReader& reader, BlockParts parts, BlockColumns* block);
+  Status ReadResolved(const StatKey& key, const BlockReader& reader, BlockParts parts,
+                      BlockColumns* block);
   Result<KeyFrame*> FindKeyFrame(const StatKey& key, const BlockReader& reader, BlockParts parts);
   // Of a block that stands alone, at `key`.
   Result<KeyFrame*> KeepKeyFrame(const StatKey& key, const BlockReader& whole, BlockParts parts);

@@ -23,7 +23,8 @@ constexpr std::uint8_t kDocumentVersion = 1;
 
 Result<AttemptId> NextAttemptId(const Database& database) {
   std::string text;
-  const rocksdb::Status read = database.db->Get({}, database.families[kDefault], kNextAttemptKey, &text);
+  const rocksdb::Status read =
+      database.db->Get({}, database.families[kDefault], kNextAttemptKey, &text);
   if (read.IsNotFound()) return AttemptId{1};
   STATCOLLECT_RETURN_IF_ERROR(FromRocks("read the next attempt's number", read));
   const auto id = ParseNumber<AttemptId>(text);
@@ -51,12 +52,14 @@ Result<std::size_t> CountDefinitions(const Database& database, char prefix, Atte
   STATCOLLECT_RETURN_IF_ERROR(FromRocks("count definitions" + OfRank(attempt, rank), it->status()));
   if (!it->Valid() || it->key().compare(range.begin) < 0) return std::size_t{0};
   const std::string_view key = View(it->key());
-  return key.size() == kIdInKey + sizeof(std::uint32_t) ? std::size_t{ReadU32(key.substr(kIdInKey))} + 1 : 0;
+  return key.size() == kIdInKey + sizeof(std::uint32_t)
+             ? std::size_t{ReadU32(key.substr(kIdInKey))} + 1
+             : 0;
 }
 
 // Appends the stored values, each after its length. Returns how many there are.
-Result<std::size_t> AppendStored(const Database& database, char prefix, AttemptId attempt, std::uint32_t rank,
-                                 std::string* stored) {
+Result<std::size_t> AppendStored(const Database& database, char prefix, AttemptId attempt,
+                                 std::uint32_t rank, std::string* stored) {
   const KeyRange range = PrefixRange(RankKey(prefix, attempt, rank));
   const auto it = Iterate(*database.db, database.families[kCatalogue], range);
   std::size_t count = 0;
@@ -84,8 +87,8 @@ Result<DefinitionCounts> CountEach(const OfKind& of_kind) {
 Result<std::vector<std::string>> Catalogue::ListRuns() {
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts,
-                               ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts()));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto attempts, ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts()));
   std::vector<std::string> runs;
   for (const AttemptMeta& attempt : attempts) {
     if (runs.empty() || runs.back() != attempt.run) runs.push_back(attempt.run);
@@ -141,21 +144,24 @@ Status Catalogue::PutDocument(const std::string& run, const std::string& name,
   const std::string attempted = "store " + name + " of run '" + run + "'";
   if (content && content->size() > kDocumentBytesMax) {
     return {Code::kInvalidArgument, attempted + ": found " + std::to_string(content->size()) +
-                                        " bytes; expected at most " + std::to_string(kDocumentBytesMax)};
+                                        " bytes; expected at most " +
+                                        std::to_string(kDocumentBytesMax)};
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckRun(attempted, run));
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
   rocksdb::WriteBatch batch;
   if (content) {
-    (void)batch.Put(database->families[kCatalogue], DocumentKey(run, name), Seal(kDocumentVersion, *content));
+    (void)batch.Put(database->families[kCatalogue], DocumentKey(run, name),
+                    Seal(kDocumentVersion, *content));
   } else {
     (void)batch.Delete(database->families[kCatalogue], DocumentKey(run, name));
   }
   return database_.Write(attempted, *database, batch, true);
 }
 
-Result<std::optional<std::string>> Catalogue::Document(const std::string& run, const std::string& name) {
+Result<std::optional<std::string>> Catalogue::Document(const std::string& run,
+                                                       const std::string& name) {
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
   const std::string attempted = "read " + name + " of run '" + run + "'";
@@ -168,8 +174,10 @@ Result<std::optional<std::string>> Catalogue::Document(const std::string& run, c
   return std::optional(std::string(payload));
 }
 
-// Counting takes two seeks, reading a step for each definition, and decoding them ten times as long.
-Result<std::shared_ptr<const RankDefinitions>> Catalogue::Definitions(AttemptId attempt, std::uint32_t rank) {
+// Counting takes two seeks, reading a step for each definition, and decoding them ten times as
+// long.
+Result<std::shared_ptr<const RankDefinitions>> Catalogue::Definitions(AttemptId attempt,
+                                                                      std::uint32_t rank) {
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
   DefinitionCache& cache = database->definitions;
@@ -195,15 +203,17 @@ Result<std::map<std::uint32_t, RankMeta>> Catalogue::Ranks(AttemptId attempt) {
   if (database == nullptr) return database_.Closed();
   const std::string what = "ranks of attempt " + std::to_string(attempt);
   std::map<std::uint32_t, RankMeta> ranks;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<RankMeta>(
-      *database, what, kCatalogue, AttemptRange('m', attempt), [&](std::string_view key, RankMeta meta) {
-        ranks[ReadU32(key.substr(kRankInKey))] = std::move(meta);
-      }));
-  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<SessionInfo>(
-      *database, what, kCatalogue, AttemptRange('i', attempt), [&](std::string_view key, SessionInfo info) {
-        const auto found = ranks.find(ReadU32(key.substr(kRankInKey)));
-        if (found != ranks.end()) found->second.info = std::move(info);
-      }));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachValue<RankMeta>(*database, what, kCatalogue, AttemptRange('m', attempt),
+                             [&](std::string_view key, RankMeta meta) {
+                               ranks[ReadU32(key.substr(kRankInKey))] = std::move(meta);
+                             }));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachValue<SessionInfo>(*database, what, kCatalogue, AttemptRange('i', attempt),
+                                [&](std::string_view key, SessionInfo info) {
+                                  const auto found = ranks.find(ReadU32(key.substr(kRankInKey)));
+                                  if (found != ranks.end()) found->second.info = std::move(info);
+                                }));
   STATCOLLECT_RETURN_IF_ERROR(ForEachValue<SettingRecord>(
       *database, what, kCatalogue, AttemptRange('c', attempt),
       [&](std::string_view key, SettingRecord setting) {
@@ -235,9 +245,11 @@ Result<std::vector<AttemptTally>> Catalogue::Census() {
 
 Status Catalogue::LoadAttempts(const Database& database, LiveAttempts& live) {
   std::map<AttemptId, std::string> found;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<AttemptMeta>(
-      database, "attempts", kCatalogue, AllAttempts(),
-      [&](std::string_view, const AttemptMeta& attempt) { found.emplace(attempt.id, attempt.run); }));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachValue<AttemptMeta>(database, "attempts", kCatalogue, AllAttempts(),
+                                [&](std::string_view, const AttemptMeta& attempt) {
+                                  found.emplace(attempt.id, attempt.run);
+                                }));
   STATCOLLECT_ASSIGN_OR_RETURN(auto next, NextAttemptId(database));
   for (const AttemptId id : live.snapshot().live) {
     if (!found.contains(id)) live.Remove(id);

@@ -19,8 +19,8 @@ namespace statcollect {
 
 // The methods are those of Store, with the same contracts.
 //
-// Threads: any may read. Writers (CreateAttempt, KeepRun, PutDocument) hold the store's catalogue mutex, so
-// that a run that was found still exists when it is written. Writes are synced.
+// Threads: any may read. Writers (CreateAttempt, KeepRun, PutDocument) hold the store's catalogue
+// mutex, so that a run that was found still exists when it is written. Writes are synced.
 class Catalogue {
  public:
   // Borrows both.
@@ -39,7 +39,8 @@ class Catalogue {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank);
   Result<std::vector<AttemptTally>> Census();
 
-  // Sets `live` to the attempts in the database; after a failed write they may differ from the expected ones.
+  // Sets `live` to the attempts in the database; after a failed write they may differ from the
+  // expected ones.
   static Status LoadAttempts(const Database& database, LiveAttempts& live);
 
  private:

@@ -33,7 +33,9 @@ inline std::string DocumentKey(const std::string& run, const std::string& name) 
 inline std::string RankKey(char prefix, AttemptId attempt, std::uint32_t rank) {
   return KeyBuilder(prefix).U32(attempt).U32(rank).Take();
 }
-inline KeyRange PrefixRange(const std::string& prefix) { return KeyRange(prefix, PrefixEnd(prefix)); }
+inline KeyRange PrefixRange(const std::string& prefix) {
+  return KeyRange(prefix, PrefixEnd(prefix));
+}
 inline KeyRange AttemptRange(char prefix, AttemptId attempt) {
   return PrefixRange(KeyBuilder(prefix).U32(attempt).Take());
 }

@@ -34,8 +34,8 @@ Status AddSizes(const Database& database, std::vector<AttemptTally>* tallies) {
 }  // namespace
 
 Result<std::vector<AttemptTally>> TakeCensus(const Database& database) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto attempts,
-                               ReadValues<AttemptMeta>(database, "attempts", kCatalogue, AllAttempts()));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto attempts, ReadValues<AttemptMeta>(database, "attempts", kCatalogue, AllAttempts()));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, KeptRuns(database));
   std::vector<AttemptTally> tallies;
   std::map<AttemptId, std::size_t> places;
@@ -44,12 +44,12 @@ Result<std::vector<AttemptTally>> TakeCensus(const Database& database) {
     tallies.push_back(EmptyTally(std::move(attempt)));
     tallies.back().kept = kept.contains(tallies.back().meta.run);
   }
-  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<RankMeta>(database, "ranks", kCatalogue, KeyRange("m", "n"),
-                                                     [&](std::string_view key, const RankMeta& rank) {
-                                                       const auto place = places.find(ReadU32(key.substr(1)));
-                                                       if (place != places.end())
-                                                         AddRank(rank, &tallies[place->second]);
-                                                     }));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachValue<RankMeta>(database, "ranks", kCatalogue, KeyRange("m", "n"),
+                             [&](std::string_view key, const RankMeta& rank) {
+                               const auto place = places.find(ReadU32(key.substr(1)));
+                               if (place != places.end()) AddRank(rank, &tallies[place->second]);
+                             }));
   for (AttemptTally& tally : tallies) FinishTally(&tally);
   STATCOLLECT_RETURN_IF_ERROR(AddSizes(database, &tallies));
   return tallies;
@@ -64,13 +64,15 @@ Result<std::vector<std::uint64_t>> SizesOf(const Database& database, Family fami
     bounds.push_back(PrefixEnd(bounds.back()));
   }
   std::vector<rocksdb::Range> ranges;
-  for (std::size_t i = 0; i < attempts.size(); ++i) ranges.emplace_back(bounds[2 * i], bounds[2 * i + 1]);
+  for (std::size_t i = 0; i < attempts.size(); ++i)
+    ranges.emplace_back(bounds[2 * i], bounds[2 * i + 1]);
   std::vector<std::uint64_t> sizes(ranges.size());
   rocksdb::SizeApproximationOptions options;
   options.include_memtables = memtables;
-  STATCOLLECT_RETURN_IF_ERROR(FromRocks(
-      "measure attempts", database.db->GetApproximateSizes(options, database.families[family], ranges.data(),
-                                                           static_cast<int>(ranges.size()), sizes.data())));
+  STATCOLLECT_RETURN_IF_ERROR(
+      FromRocks("measure attempts",
+                database.db->GetApproximateSizes(options, database.families[family], ranges.data(),
+                                                 static_cast<int>(ranges.size()), sizes.data())));
   return sizes;
 }
 

@@ -31,17 +31,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status WriteTables(const std::string& attempted, const Database& database, const std::string& directory) {
+Status WriteTables(const std::string& attempted, const Database& database,
+                   const std::string& directory) {
   rocksdb::Checkpoint* made = nullptr;
-  STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, rocksdb::Checkpoint::Create(database.db.get(), &made)));
+  STATCOLLECT_RETURN_IF_ERROR(
+      FromRocks(attempted, rocksdb::Checkpoint::Create(database.db.get(), &made)));
   const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
   const Status written = FromRocks(attempted, checkpoint->CreateCheckpoint(directory));
   if (written.code() != Code::kUnavailable) return written;
-  return Status(Code::kFailedPrecondition,
-                written.message() + "; expected a folder that the collector's user may write; name another");
+  return Status(
+      Code::kFailedPrecondition,
+      written.message() + "; expected a folder that the collector's user may write; name another");
 }
 
-// What the copy's logs and MANIFEST have now is all there will be; a log may end within a record that was being written.
+// What the copy's logs and MANIFEST have now is all there will be; a log may end within a record
+// that was being written.
 Status MarkAsWhole(const std::string& directory) {
   rocksdb::FileSystem& files = *rocksdb::FileSystem::Default();
   SyncedLengths lengths;
@@ -58,9 +62,9 @@ Status MarkAsWhole(const std::string& directory) {
 
 // Reads every block of every table.
 Status VerifyTables(const std::string& directory, const RocksDbStoreOptions& options) {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto database,
-                               DatabaseOpener(directory, options, nullptr)
-                                   .Open(DatabaseOpener::Access::kReadOnly, std::make_shared<WriteHealth>()));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, DatabaseOpener(directory, options, nullptr)
+                                                        .Open(DatabaseOpener::Access::kReadOnly,
+                                                              std::make_shared<WriteHealth>()));
   return FromRocks("verify '" + directory + "'", database->db->VerifyChecksum());
 }
 
@@ -70,7 +74,8 @@ std::string WhyUnreadable(const std::string& directory) {
   if (stat(directory.c_str(), &found) != 0) return std::strerror(errno);
   if (!S_ISDIR(found.st_mode)) return std::strerror(ENOTDIR);
   if (access(directory.c_str(), R_OK | X_OK) != 0) return std::strerror(errno);
-  if (access((directory + "/FORMAT").c_str(), R_OK) != 0 && errno != ENOENT) return std::strerror(errno);
+  if (access((directory + "/FORMAT").c_str(), R_OK) != 0 && errno != ENOENT)
+    return std::strerror(errno);
   return "";
 }
 
@@ -102,13 +107,15 @@ Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* dat
   if (database != nullptr) {
     for (auto* family : database->families) {
       std::uint64_t bytes = 0;
-      (void)database->db->GetIntProperty(family, rocksdb::DB::Properties::kCurSizeAllMemTables, &bytes);
+      (void)database->db->GetIntProperty(family, rocksdb::DB::Properties::kCurSizeAllMemTables,
+                                         &bytes);
       usage.unflushed_bytes += bytes;
     }
     STATCOLLECT_ASSIGN_OR_RETURN(const auto retired, HiddenAttempts(*database));
     usage.retired_attempts = retired.size();
   }
-  for (fs::directory_iterator entry(data_dir, error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::directory_iterator entry(data_dir, error), end; !error && entry != end;
+       entry.increment(error)) {
     std::error_code gone;  // RocksDB removes files at any time
     const auto bytes = entry->file_size(gone);
     if (!gone) usage.disk_bytes += bytes;
@@ -117,7 +124,8 @@ Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* dat
 }
 
 Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::string& data_dir,
-                                        const std::string& directory, const StoreIdentity& identity) {
+                                        const std::string& directory,
+                                        const StoreIdentity& identity) {
   const std::string attempted = "checkpoint to '" + directory + "'";
   STATCOLLECT_ASSIGN_OR_RETURN(auto target, ParseTarget(attempted, directory, data_dir));
   STATCOLLECT_ASSIGN_OR_RETURN(auto usage, MeasureUsage(data_dir, nullptr));
@@ -163,8 +171,9 @@ Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_
   }
   if (options.stopped && options.stopped()) return Stopped(attempted);
   STATCOLLECT_RETURN_IF_ERROR(staged.Publish());
-  options.log("restored '" + checkpoint + "' into '" + target + "': " + std::to_string(found.files) +
-              " files, " + std::to_string(found.bytes) + " bytes, verified");
+  options.log("restored '" + checkpoint + "' into '" + target +
+              "': " + std::to_string(found.files) + " files, " + std::to_string(found.bytes) +
+              " bytes, verified");
   return Status::Ok();
 }
 

@@ -1,4 +1,5 @@
-// The RocksDB part of checkpoints, and the disk usage of a store. RestoreCheckpoint is in rocksdb_store.h.
+// The RocksDB part of checkpoints, and the disk usage of a store. RestoreCheckpoint is in
+// rocksdb_store.h.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_CHECKPOINT_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_CHECKPOINT_H_
 
@@ -11,13 +12,14 @@
 
 namespace statcollect {
 
-// Like Store::Usage, for the store in this directory. `database`: null if it could not be opened again.
-// Thread-safe.
+// Like Store::Usage, for the store in this directory. `database`: null if it could not be opened
+// again. Thread-safe.
 Result<StoreUsage> MeasureUsage(const std::string& data_dir, const Database* database);
 
 // Like Store::Checkpoint, for the store in `data_dir`, which is `identity`. One call at a time.
 Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::string& data_dir,
-                                        const std::string& directory, const StoreIdentity& identity);
+                                        const std::string& directory,
+                                        const StoreIdentity& identity);
 
 }  // namespace statcollect
 

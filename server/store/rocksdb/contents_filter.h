@@ -17,7 +17,8 @@ namespace statcollect {
 class ContentsFilter final : public rocksdb::CompactionFilter {
  public:
   explicit ContentsFilter(LiveAttempts::Snapshot live) : live_(std::move(live)) {}
-  bool Filter(int, const rocksdb::Slice&, const rocksdb::Slice& value, std::string*, bool*) const override {
+  bool Filter(int, const rocksdb::Slice&, const rocksdb::Slice& value, std::string*,
+              bool*) const override {
     const auto key = DecodeStatKey(View(value));
     return key && live_.IsDead(key->attempt);
   }

@@ -21,10 +21,10 @@ namespace statcollect {
 
 // Closes when its last user releases it.
 struct Database {
-  std::shared_ptr<rocksdb::Env> env;               // that it was opened with; RocksDB keeps pointers to both
+  std::shared_ptr<rocksdb::Env> env;  // that it was opened with; RocksDB keeps pointers to both
   std::unique_ptr<rocksdb::WalFilter> log_filter;  // of the logs that were recovered
-  bool lost =
-      false;  // what had been synced was missing, and it was opened without (RocksDbStoreOptions::accept_loss)
+  bool lost = false;      // what had been synced was missing, and it was opened without
+                          // (RocksDbStoreOptions::accept_loss)
   bool unsynced = false;  // its log is synced when it is closed, and not with each write
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;  // by Family
@@ -52,7 +52,8 @@ inline Status ReadInterrupted(const std::string& what) {
           "read " + what + ": the store is being opened again after its disk was full; try again"};
 }
 
-// A scan that keeps RocksDB open, and ends with kUnavailable where that would keep it open too long.
+// A scan that keeps RocksDB open, and ends with kUnavailable where that would keep it open too
+// long.
 class PinnedScan final : public StatScan {
  public:
   PinnedScan(std::shared_ptr<Database> database, std::unique_ptr<StatScan> scan)
@@ -71,7 +72,9 @@ class PinnedScan final : public StatScan {
   bool Load(bool sketches, StatColumns* columns) override {
     return status_.ok() && scan_->Load(sketches, columns);
   }
-  bool LoadHashes(HashColumns* columns) override { return status_.ok() && scan_->LoadHashes(columns); }
+  bool LoadHashes(HashColumns* columns) override {
+    return status_.ok() && scan_->LoadHashes(columns);
+  }
   const NumberColumns* Columns() override { return status_.ok() ? scan_->Columns() : nullptr; }
   const NumberColumns* Numbers(NumberSet wanted) override {
     return status_.ok() ? scan_->Numbers(wanted) : nullptr;

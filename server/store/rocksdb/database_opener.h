@@ -22,7 +22,8 @@
 
 namespace statcollect {
 
-// Opens the RocksDB of one directory, possibly several times. The caller holds the directory's lock.
+// Opens the RocksDB of one directory, possibly several times. The caller holds the directory's
+// lock.
 class DatabaseOpener {
  public:
   DatabaseOpener(const std::string& directory, const RocksDbStoreOptions& options,
@@ -33,10 +34,12 @@ class DatabaseOpener {
     kWrite,       // kDataLoss if something that was synced is missing; nothing was changed
     kAcceptLoss,  // like kWrite, and goes on without what is missing (Database::lost)
   };
-  Result<std::shared_ptr<Database>> Open(Access access, const std::shared_ptr<WriteHealth>& health) const;
+  Result<std::shared_ptr<Database>> Open(Access access,
+                                         const std::shared_ptr<WriteHealth>& health) const;
 
  private:
-  Result<SyncedLengths> CheckJournals(rocksdb::FileSystem& files, Access access, Database& database) const;
+  Result<SyncedLengths> CheckJournals(rocksdb::FileSystem& files, Access access,
+                                      Database& database) const;
   Result<std::vector<std::string>> FindMissing(rocksdb::FileSystem& files, Access access,
                                                SyncedLengths& lengths) const;
   Result<std::vector<std::string>> FindLostTables(Access access) const;

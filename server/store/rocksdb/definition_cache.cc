@@ -31,8 +31,8 @@ DefinitionCache::Shared DefinitionCache::FindStored(AttemptId attempt, std::uint
   return Use(content);
 }
 
-DefinitionCache::Shared DefinitionCache::Keep(AttemptId attempt, std::uint32_t rank, std::string stored,
-                                              RankDefinitions definitions) {
+DefinitionCache::Shared DefinitionCache::Keep(AttemptId attempt, std::uint32_t rank,
+                                              std::string stored, RankDefinitions definitions) {
   const auto content = std::make_shared<Content>();
   content->bytes = BytesOf(stored, definitions);
   content->stored = std::move(stored);

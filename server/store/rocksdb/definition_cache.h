@@ -16,7 +16,8 @@
 
 namespace statcollect {
 
-// How many a rank has. Definitions are only ever added: as long as there are no more, those that are known are all.
+// How many a rank has. Definitions are only ever added: as long as there are no more, those that
+// are known are all.
 struct DefinitionCounts {
   std::size_t activations = 0, layouts = 0;
   bool operator==(const DefinitionCounts&) const = default;
@@ -26,8 +27,8 @@ inline DefinitionCounts CountsOf(const RankDefinitions& definitions) {
   return {.activations = definitions.activations.size(), .layouts = definitions.layouts.size()};
 }
 
-// Ranks that store the same, as most ranks of a launch do, share it. Beyond `bytes_max`, what was not asked for the
-// longest is dropped. Thread-safe.
+// Ranks that store the same, as most ranks of a launch do, share it. Beyond `bytes_max`, what was
+// not asked for the longest is dropped. Thread-safe.
 class DefinitionCache {
  public:
   using Shared = std::shared_ptr<const RankDefinitions>;
@@ -41,7 +42,8 @@ class DefinitionCache {
   // What is known by its stored form, which then also is that of this rank; null: not known.
   Shared FindStored(AttemptId attempt, std::uint32_t rank, std::string_view stored);
   // Takes both, and returns what all ranks with this stored form share from now on.
-  Shared Keep(AttemptId attempt, std::uint32_t rank, std::string stored, RankDefinitions definitions);
+  Shared Keep(AttemptId attempt, std::uint32_t rank, std::string stored,
+              RankDefinitions definitions);
 
   std::size_t bytes() const;  // about
 
@@ -57,7 +59,8 @@ class DefinitionCache {
   using Contents = std::unordered_map<std::string_view, std::shared_ptr<Content>>;
 
   Shared Use(const std::shared_ptr<Content>& content) STATCOLLECT_REQUIRES(mutex_);
-  void Assign(const Rank& rank, const std::shared_ptr<Content>& content) STATCOLLECT_REQUIRES(mutex_);
+  void Assign(const Rank& rank, const std::shared_ptr<Content>& content)
+      STATCOLLECT_REQUIRES(mutex_);
   void Release(const std::shared_ptr<Content>& content) STATCOLLECT_REQUIRES(mutex_);
   void MakeRoom(std::size_t bytes) STATCOLLECT_REQUIRES(mutex_);
 

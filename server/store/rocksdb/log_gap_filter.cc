@@ -8,7 +8,8 @@
 namespace statcollect {
 namespace {
 
-// A batch as RocksDB writes it: sequence number (8 bytes), count (4 bytes), both little-endian, then the updates.
+// A batch as RocksDB writes it: sequence number (8 bytes), count (4 bytes), both little-endian,
+// then the updates.
 constexpr std::size_t kBatchHeaderBytes = 12;
 
 std::uint64_t FirstSequence(const std::string& batch) {
@@ -20,16 +21,15 @@ std::uint64_t FirstSequence(const std::string& batch) {
 
 }  // namespace
 
-rocksdb::WalFilter::WalProcessingOption LogGapFilter::LogRecordFound(unsigned long long,
-                                                                     const std::string& log_file_name,
-                                                                     const rocksdb::WriteBatch& batch,
-                                                                     rocksdb::WriteBatch*, bool*) {
+rocksdb::WalFilter::WalProcessingOption LogGapFilter::LogRecordFound(
+    unsigned long long, const std::string& log_file_name, const rocksdb::WriteBatch& batch,
+    rocksdb::WriteBatch*, bool*) {
   const std::string& data = batch.Data();
   if (data.size() < kBatchHeaderBytes) return WalProcessingOption::kContinueProcessing;
   const std::uint64_t first = FirstSequence(data);
   if (next_ != 0 && first > next_) {
-    log_("recover logs: found a gap before update " + std::to_string(first) + " in '" + log_file_name +
-         "', after update " + std::to_string(next_ - 1) +
+    log_("recover logs: found a gap before update " + std::to_string(first) + " in '" +
+         log_file_name + "', after update " + std::to_string(next_ - 1) +
          "; what follows was written without syncs before a power cut, and is left out");
     return WalProcessingOption::kStopReplay;
   }

@@ -27,7 +27,8 @@ std::set<std::string> NamedTables(const Database& database) {
   return names;
 }
 
-// Whether a record of the table is nowhere else. A table that cannot be read says nothing: it was being written.
+// Whether a record of the table is nowhere else. A table that cannot be read says nothing: it was
+// being written.
 Result<bool> HoldsLostRecords(const Database& database, const LiveAttempts::Snapshot& attempts,
                               rocksdb::SstFileReader& table) {
   const std::string family_name = table.GetTableProperties()->column_family_name;
@@ -40,7 +41,8 @@ Result<bool> HoldsLostRecords(const Database& database, const LiveAttempts::Snap
     const std::string_view key = View(it->key());
     if (key.size() < sizeof(AttemptId) || attempts.IsDead(ReadU32(key))) continue;
     rocksdb::PinnableSlice value;
-    const rocksdb::Status found = database.db->Get({}, database.families[*family], it->key(), &value);
+    const rocksdb::Status found =
+        database.db->Get({}, database.families[*family], it->key(), &value);
     if (found.IsNotFound()) return true;
     STATCOLLECT_RETURN_IF_ERROR(FromRocks("look for lost records", found));
   }
@@ -52,7 +54,8 @@ Result<bool> HoldsLostRecords(const Database& database, const LiveAttempts::Snap
 Result<std::vector<std::string>> FindOrphanTables(const Database& database, rocksdb::Env& env,
                                                   const std::string& directory) {
   std::vector<std::string> names, orphans;
-  STATCOLLECT_RETURN_IF_ERROR(FromRocks("list '" + directory + "'", env.GetChildren(directory, &names)));
+  STATCOLLECT_RETURN_IF_ERROR(
+      FromRocks("list '" + directory + "'", env.GetChildren(directory, &names)));
   LiveAttempts attempts;
   STATCOLLECT_RETURN_IF_ERROR(Catalogue::LoadAttempts(database, attempts));
   const std::set<std::string> named = NamedTables(database);
@@ -63,7 +66,8 @@ Result<std::vector<std::string>> FindOrphanTables(const Database& database, rock
     options.env = &env;
     rocksdb::SstFileReader table(options);
     if (!table.Open(directory + "/" + name).ok()) continue;
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto lost, HoldsLostRecords(database, attempts.snapshot(), table));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto lost,
+                                 HoldsLostRecords(database, attempts.snapshot(), table));
     if (lost) orphans.push_back(name);
   }
   return orphans;

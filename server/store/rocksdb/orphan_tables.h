@@ -12,9 +12,10 @@
 
 namespace statcollect {
 
-// Their names. A crash leaves tables without a name, too: what was being written, or was about to be deleted. All that
-// is in those is in the logs or in other tables as well. A table of which records are missing, of an attempt that was
-// not removed, is one that the MANIFEST has lost. `database` was opened from the directory for reading, with its logs.
+// Their names. A crash leaves tables without a name, too: what was being written, or was about to
+// be deleted. All that is in those is in the logs or in other tables as well. A table of which
+// records are missing, of an attempt that was not removed, is one that the MANIFEST has lost.
+// `database` was opened from the directory for reading, with its logs.
 Result<std::vector<std::string>> FindOrphanTables(const Database& database, rocksdb::Env& env,
                                                   const std::string& directory);
 

@@ -19,7 +19,8 @@
 namespace statcollect {
 namespace {
 
-// Most dropped attempts between two merges: their tombstones are in the scanned part of the catalogue.
+// Most dropped attempts between two merges: their tombstones are in the scanned part of the
+// catalogue.
 constexpr std::size_t kRemovedPerMerge = 64;
 // Space that is not worth a merge, and space that a merge leaves free beside what it writes.
 constexpr std::uint64_t kReclaimMin = std::uint64_t{16} << 20;
@@ -32,27 +33,29 @@ rocksdb::CompactRangeOptions MergeOptions() {
   return options;
 }
 
-// Gives back whole files of a removed attempt at once, and asks for a compaction of files that hold other
-// attempts too.
+// Gives back whole files of a removed attempt at once, and asks for a compaction of files that hold
+// other attempts too.
 void FreeFiles(const Database& database, AttemptId id) {
   const KeyRange range = PrefixRange(KeyBuilder().U32(id).Take());
   const rocksdb::Slice begin = range.begin;
   for (const Family family : kOfAttempts) {
-    (void)rocksdb::DeleteFilesInRange(database.db.get(), database.families[family], &begin, &range.end_slice,
+    (void)rocksdb::DeleteFilesInRange(database.db.get(), database.families[family], &begin,
+                                      &range.end_slice,
                                       /*include_end=*/false);
-    (void)rocksdb::experimental::SuggestCompactRange(database.db.get(), database.families[family], &begin,
-                                                     &range.end_slice);
+    (void)rocksdb::experimental::SuggestCompactRange(database.db.get(), database.families[family],
+                                                     &begin, &range.end_slice);
   }
 }
 
-// Whether more than half of a family's bytes are of no attempt any more, and there is space for a merge: what
-// is rewritten is then less than what was removed.
+// Whether more than half of a family's bytes are of no attempt any more, and there is space for a
+// merge: what is rewritten is then less than what was removed.
 bool IsWorthAMerge(const Database& database, Family family, std::span<const AttemptId> attempts,
                    const std::string& directory) {
   const auto sizes = SizesOf(database, family, attempts, /*memtables=*/false);
   if (!sizes.ok()) return false;
   std::uint64_t held = 0;
-  database.db->GetIntProperty(database.families[family], rocksdb::DB::Properties::kTotalSstFilesSize, &held);
+  database.db->GetIntProperty(database.families[family],
+                              rocksdb::DB::Properties::kTotalSstFilesSize, &held);
   const std::uint64_t live = std::accumulate(sizes->begin(), sizes->end(), std::uint64_t{0});
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(directory, error);
@@ -100,8 +103,8 @@ void Reclaimer::Resume() {
   if (wanted_) Start();
 }
 
-// Files that hold several attempts keep the space of those that were removed until they are merged, which by
-// itself happens once there are many.
+// Files that hold several attempts keep the space of those that were removed until they are merged,
+// which by itself happens once there are many.
 void Reclaimer::MergeFiles() {
   const auto database = database_.Pin();
   if (database == nullptr) return;
@@ -127,9 +130,10 @@ void Reclaimer::MergeCatalogue() {
   }
 }
 
-// Checked before each merge, because a merge begins with a flush. After a failed write, a flush fails, too.
-// In builds of RocksDB with assertions, a second failed flush of the same memtable ends the process (it
-// prepares its range tombstones again). Opening the store again gives new memtables.
+// Checked before each merge, because a merge begins with a flush. After a failed write, a flush
+// fails, too. In builds of RocksDB with assertions, a second failed flush of the same memtable ends
+// the process (it prepares its range tombstones again). Opening the store again gives new
+// memtables.
 bool Reclaimer::MayFlush() const { return database_.health().ok(); }
 
 }  // namespace statcollect

@@ -16,8 +16,8 @@ namespace statcollect {
 
 // Affects only space and speed: ids of removed attempts are never read again.
 //
-// Threads: StartAfter, Pause and Resume are called with the store's purge mutex held. Merges run in a
-// separate thread, which ends when nothing is left to do and takes no lock except that of Pin.
+// Threads: StartAfter, Pause and Resume are called with the store's purge mutex held. Merges run in
+// a separate thread, which ends when nothing is left to do and takes no lock except that of Pin.
 class Reclaimer {
  public:
   // Borrows the database. `directory`: the store's, for its free space.
@@ -29,8 +29,8 @@ class Reclaimer {
 
   // These attempts have been removed: frees whole files at once, and starts the merges.
   void StartAfter(std::span<const AttemptId> removed);
-  // Waits until the merges have ended. A running one is not cancelled, because it could trigger the same
-  // assertions in RocksDB as one that fails.
+  // Waits until the merges have ended. A running one is not cancelled, because it could trigger the
+  // same assertions in RocksDB as one that fails.
   void Pause();
   // Continues what Pause ended.
   void Resume();

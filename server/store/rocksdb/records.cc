@@ -20,15 +20,16 @@ constexpr std::size_t kEventKeyBytes = 24;
 
 }  // namespace
 
-Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds bounds,
-                      const Visitor<std::uint64_t>& visitor) {
+Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t rank,
+                      StepBounds bounds, const Visitor<std::uint64_t>& visitor) {
   const KeyRange range = RankRange(attempt, rank, bounds);
   auto it = Iterate(*database.db, database.families[kStats], range);
   while (it->Valid()) {
     if (database.closing) return ReadInterrupted("steps");
     STATCOLLECT_RETURN_IF_ERROR(visitor.Read(it->key().size()));
     const auto key = DecodeStatKey(View(it->key()));
-    if (!key) return Status(Code::kDataLoss, "list steps: found a key of another length than 20 bytes");
+    if (!key)
+      return Status(Code::kDataLoss, "list steps: found a key of another length than 20 bytes");
     STATCOLLECT_RETURN_IF_ERROR(visitor.take(key->step));
     if (key->step == ~std::uint64_t{0}) break;
     it->Seek(StepPrefix(attempt, rank, key->step + 1));
@@ -36,17 +37,18 @@ Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t
   return FromRocks("list steps", it->status());
 }
 
-Status VisitEvents(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                   const Visitor<EventRecord>& visitor) {
-  return VisitValues(database, "events" + OfRank(attempt, rank), kEvents, RankRange(attempt, rank, steps),
-                     visitor, [](std::string_view key, EventRecord* event) {
-                       event->from_collector =
-                           key.size() == kEventKeyBytes && ReadU64(key.substr(16)) >= kCollectorsOwn;
+Status VisitEvents(const Database& database, AttemptId attempt, std::uint32_t rank,
+                   StepBounds steps, const Visitor<EventRecord>& visitor) {
+  return VisitValues(database, "events" + OfRank(attempt, rank), kEvents,
+                     RankRange(attempt, rank, steps), visitor,
+                     [](std::string_view key, EventRecord* event) {
+                       event->from_collector = key.size() == kEventKeyBytes &&
+                                               ReadU64(key.substr(16)) >= kCollectorsOwn;
                      });
 }
 
-Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                     const Visitor<StoredCapture>& visitor) {
+Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t rank,
+                     StepBounds steps, const Visitor<StoredCapture>& visitor) {
   std::optional<StoredCapture> capture;  // whose chunks are being read
   std::optional<CaptureKey> place;
   Visitor<CaptureHead> chunks;
@@ -63,16 +65,19 @@ Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t 
     if (capture->bytes_stored == place->offset) capture->bytes_stored += head.bytes;
     return Status::Ok();
   };
-  STATCOLLECT_RETURN_IF_ERROR(VisitValues(
-      database, "captures" + OfRank(attempt, rank), kCaptures, CaptureRange(attempt, rank, 'h', steps),
-      chunks, [&](std::string_view key, CaptureHead*) { place = DecodeCaptureKey(key); }));
+  STATCOLLECT_RETURN_IF_ERROR(
+      VisitValues(database, "captures" + OfRank(attempt, rank), kCaptures,
+                  CaptureRange(attempt, rank, 'h', steps), chunks,
+                  [&](std::string_view key, CaptureHead*) { place = DecodeCaptureKey(key); }));
   return capture ? visitor.take(*capture) : Status::Ok();
 }
 
-Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt, std::uint32_t rank,
-                                     std::uint64_t step, std::uint32_t activation, std::uint32_t offset) {
+Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt,
+                                     std::uint32_t rank, std::uint64_t step,
+                                     std::uint32_t activation, std::uint32_t offset) {
   const std::string what = "capture" + OfRank(attempt, rank) + ", step " + std::to_string(step) +
-                           ", activation " + std::to_string(activation) + ", byte " + std::to_string(offset);
+                           ", activation " + std::to_string(activation) + ", byte " +
+                           std::to_string(offset);
   const CaptureKey key{.attempt = attempt,
                        .rank = rank,
                        .part = 'd',

@@ -15,14 +15,15 @@ namespace statcollect {
 inline constexpr std::uint64_t kCollectorsOwn = std::uint64_t{1} << 63;
 
 // Like the methods of Store. Thread-safe.
-Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds bounds,
-                      const Visitor<std::uint64_t>& visitor);
-Status VisitEvents(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                   const Visitor<EventRecord>& visitor);
-Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
-                     const Visitor<StoredCapture>& visitor);
-Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt, std::uint32_t rank,
-                                     std::uint64_t step, std::uint32_t activation, std::uint32_t offset);
+Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t rank,
+                      StepBounds bounds, const Visitor<std::uint64_t>& visitor);
+Status VisitEvents(const Database& database, AttemptId attempt, std::uint32_t rank,
+                   StepBounds steps, const Visitor<EventRecord>& visitor);
+Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t rank,
+                     StepBounds steps, const Visitor<StoredCapture>& visitor);
+Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt,
+                                     std::uint32_t rank, std::uint64_t step,
+                                     std::uint32_t activation, std::uint32_t offset);
 
 }  // namespace statcollect
 

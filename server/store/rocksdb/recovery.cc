@@ -12,7 +12,8 @@ constexpr std::chrono::seconds kScanPatience{3};
 
 }  // namespace
 
-RecoverableDatabase::RecoverableDatabase(const std::string& directory, const RocksDbStoreOptions& options,
+RecoverableDatabase::RecoverableDatabase(const std::string& directory,
+                                         const RocksDbStoreOptions& options,
                                          std::shared_ptr<LiveAttempts> live, OnOpened on_opened)
     : directory_(directory),
       log_(options.log),
@@ -22,8 +23,8 @@ RecoverableDatabase::RecoverableDatabase(const std::string& directory, const Roc
 
 Status RecoverableDatabase::Open() {
   using Access = DatabaseOpener::Access;
-  STATCOLLECT_ASSIGN_OR_RETURN(auto opened,
-                               opener_.Open(accept_loss_ ? Access::kAcceptLoss : Access::kWrite, health_));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto opened, opener_.Open(accept_loss_ ? Access::kAcceptLoss : Access::kWrite, health_));
   MutexLock lock(mutex_);
   database_ = std::move(opened);
   return on_opened_(*database_);
@@ -35,10 +36,10 @@ std::shared_ptr<Database> RecoverableDatabase::Pin() {
 }
 
 Status RecoverableDatabase::Closed() {
-  return Status(
-      Code::kUnavailable,
-      "use the store: it could not be opened again after its disk was full, or descriptors ran out; "
-      "free some, and it opens by itself");
+  return Status(Code::kUnavailable,
+                "use the store: it could not be opened again after its disk was full, or "
+                "descriptors ran out; "
+                "free some, and it opens by itself");
 }
 
 Status RecoverableDatabase::Write(const std::string& attempted, const Database& database,
@@ -64,9 +65,9 @@ Status RecoverableDatabase::Recover(const Status& failure) {
   return ReopenLocked(failure);
 }
 
-// As a restart does: RocksDB replays its log and makes durable what it found before Open returns, so what is
-// read from then on is durable whatever became of the write that failed. Readers wait meanwhile, and have a
-// read-only RocksDB if there is still no space.
+// As a restart does: RocksDB replays its log and makes durable what it found before Open returns,
+// so what is read from then on is durable whatever became of the write that failed. Readers wait
+// meanwhile, and have a read-only RocksDB if there is still no space.
 Status RecoverableDatabase::ReopenLocked(const Status& failure) {
   database_.reset();
   health_->Clear();

@@ -22,13 +22,13 @@ namespace statcollect {
 
 // Every use of RocksDB goes through Pin, so that Recover knows when it is unused.
 //
-// Threads: any. mutex_ guards the pointer and is held while RocksDB is opened again, so Pin waits for that;
-// `on_opened` runs under it and must not call back. mutex_ is taken after every other lock of the store
-// except those that `on_opened` takes.
+// Threads: any. mutex_ guards the pointer and is held while RocksDB is opened again, so Pin waits
+// for that; `on_opened` runs under it and must not call back. mutex_ is taken after every other
+// lock of the store except those that `on_opened` takes.
 class RecoverableDatabase {
  public:
-  // Called with each database that was opened for writing, before any other thread sees it. If it fails, the
-  // store accepts no writes.
+  // Called with each database that was opened for writing, before any other thread sees it. If it
+  // fails, the store accepts no writes.
   using OnOpened = std::function<Status(const Database&)>;
 
   // The caller holds the directory's lock while this object lives.
@@ -38,24 +38,24 @@ class RecoverableDatabase {
   // Call once, before anything else.
   Status Open();
 
-  // Keeps RocksDB open while the pointer exists; null: it could not be opened again. Do not hold it while
-  // waiting for something that needs Recover.
+  // Keeps RocksDB open while the pointer exists; null: it could not be opened again. Do not hold it
+  // while waiting for something that needs Recover.
   std::shared_ptr<Database> Pin();
   // The status to return if Pin returned null.
   static Status Closed();
 
-  // After a failed write, part of which may have reached the disk, nothing is written until the store is
-  // opened again. `frees_space`: tries the write anyway; RocksDB refuses it if more than a compaction has
-  // failed for lack of space.
-  Status Write(const std::string& attempted, const Database& database, rocksdb::WriteBatch& batch, bool sync,
-               bool frees_space = false);
+  // After a failed write, part of which may have reached the disk, nothing is written until the
+  // store is opened again. `frees_space`: tries the write anyway; RocksDB refuses it if more than a
+  // compaction has failed for lack of space.
+  Status Write(const std::string& attempted, const Database& database, rocksdb::WriteBatch& batch,
+               bool sync, bool frees_space = false);
 
   void Log(const std::string& line) const { log_(line); }
 
   // Whether writes are accepted.
   Status health() const { return health_->status(); }
-  // Opens RocksDB again unless it is in use. If it is, returns `failure`, which health() was, and asks
-  // long-running scans to end.
+  // Opens RocksDB again unless it is in use. If it is, returns `failure`, which health() was, and
+  // asks long-running scans to end.
   Status Recover(const Status& failure);
 
  private:
@@ -70,7 +70,8 @@ class RecoverableDatabase {
   Mutex mutex_;
   std::shared_ptr<Database> database_ STATCOLLECT_GUARDED_BY(mutex_);
   // When Recover first found running scans.
-  std::optional<std::chrono::steady_clock::time_point> waiting_since_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_
+      STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect

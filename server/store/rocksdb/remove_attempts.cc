@@ -44,8 +44,9 @@ Status HideAttempts(RecoverableDatabase& store, Aliases& aliases, LiveAttempts& 
                     std::span<const AttemptId> ids) {
   const auto database = store.Pin();
   if (database == nullptr) return store.Closed();
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts,
-                               ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts()));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto attempts,
+      ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts()));
   std::vector<AttemptMeta> going;
   std::set<std::string> remaining;
   for (const AttemptMeta& attempt : attempts) {
@@ -58,8 +59,10 @@ Status HideAttempts(RecoverableDatabase& store, Aliases& aliases, LiveAttempts& 
   // Before the write: what becomes an alias of a hidden attempt's block later would not be found.
   aliases.RetireTargets(ids);
   rocksdb::WriteBatch batch;
-  for (const AttemptMeta& attempt : going) Hide(*database, batch, attempt, !remaining.contains(attempt.run));
-  const Status written = store.Write("remove attempts", *database, batch, true, /*frees_space=*/true);
+  for (const AttemptMeta& attempt : going)
+    Hide(*database, batch, attempt, !remaining.contains(attempt.run));
+  const Status written =
+      store.Write("remove attempts", *database, batch, true, /*frees_space=*/true);
   if (!written.ok()) {
     for (const AttemptMeta& attempt : going) live.Add(attempt.id, attempt.run);
   }
@@ -88,7 +91,8 @@ Result<std::vector<AttemptId>> HiddenAttempts(const Database& database) {
   const KeyRange range = AllHidden();
   auto it = Iterate(*database.db, database.families[kCatalogue], range);
   for (; it->Valid(); it->Next()) {
-    if (it->key().size() == HiddenKey(0).size()) hidden.push_back(ReadU32(View(it->key()).substr(1)));
+    if (it->key().size() == HiddenKey(0).size())
+      hidden.push_back(ReadU32(View(it->key()).substr(1)));
   }
   STATCOLLECT_RETURN_IF_ERROR(FromRocks("list removed attempts", it->status()));
   return hidden;

@@ -14,12 +14,13 @@
 
 namespace statcollect {
 
-// As Store::RetireAttempts. Called with the store's catalogue mutex held. Waits for an append under way.
+// As Store::RetireAttempts. Called with the store's catalogue mutex held. Waits for an append under
+// way.
 Status HideAttempts(RecoverableDatabase& store, Aliases& aliases, LiveAttempts& live,
                     std::span<const AttemptId> ids);
 
-// As Store::PurgeRetired; returns the attempts whose data was deleted. Called by one thread at a time. Takes no
-// lock that appends or the catalogue need. Reclaimer frees their files.
+// As Store::PurgeRetired; returns the attempts whose data was deleted. Called by one thread at a
+// time. Takes no lock that appends or the catalogue need. Reclaimer frees their files.
 Result<std::vector<AttemptId>> DeleteHidden(RecoverableDatabase& store, Aliases& aliases,
                                             const std::function<bool()>& stopped);
 

@@ -35,8 +35,8 @@ namespace fs = std::filesystem;
 //
 // Threads: any. Locks, in the order in which they are taken: catalogue_mutex_, purge_mutex_ or
 // checkpoint_mutex_, of which none is taken under another; that of
-// Aliases::HoldTargets; that of RecoverableDatabase; those of what has been noted (Aliases, Appender) and of
-// LiveAttempts, under which nothing else is taken.
+// Aliases::HoldTargets; that of RecoverableDatabase; those of what has been noted (Aliases,
+// Appender) and of LiveAttempts, under which nothing else is taken.
 class RocksDbStore final : public Store {
  public:
   RocksDbStore(const std::string& directory, const RocksDbStoreOptions& options,
@@ -44,7 +44,8 @@ class RocksDbStore final : public Store {
       : directory_(directory),
         fsync_(options.fsync),
         lock_(std::move(lock)),
-        database_(directory, options, live_, [this](const Database& opened) { return Load(opened); }),
+        database_(directory, options, live_,
+                  [this](const Database& opened) { return Load(opened); }),
         catalogue_(database_, *live_),
         aliases_(database_, *live_),
         appender_(database_, aliases_, *live_, options.fsync),
@@ -85,7 +86,8 @@ class RocksDbStore final : public Store {
     MutexLock lock(catalogue_mutex_);
     return catalogue_.PutDocument(run, name, content);
   }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
     return catalogue_.Document(run, name);
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
@@ -97,7 +99,8 @@ class RocksDbStore final : public Store {
   Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
     return catalogue_.Layouts(attempt, rank);
   }
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) override {
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
+                                                             std::uint32_t rank) override {
     return catalogue_.Definitions(attempt, rank);
   }
 
@@ -124,18 +127,19 @@ class RocksDbStore final : public Store {
     return recovered;
   }
 
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     auto database = database_.Pin();
     if (database == nullptr) return std::make_unique<PinnedScan>(database_.Closed());
     auto scan = ScanBlocks(*database->db, StatFamiliesOf(*database), attempt, rank, steps);
     return std::make_unique<PinnedScan>(std::move(database), std::move(scan));
   }
-  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation, StepBounds steps,
-                     const Visitor<StatPoint>& visitor) override {
+  Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
+                     StepBounds steps, const Visitor<StatPoint>& visitor) override {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
-    return statcollect::VisitSeries(*database->db, StatFamiliesOf(*database), attempt, rank, activation,
-                                    steps, series_asked_, visitor);
+    return statcollect::VisitSeries(*database->db, StatFamiliesOf(*database), attempt, rank,
+                                    activation, steps, series_asked_, visitor);
   }
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                         const Visitor<std::uint64_t>& visitor) override {
@@ -148,8 +152,8 @@ class RocksDbStore final : public Store {
     const auto database = database_.Pin();
     if (database == nullptr) return database_.Closed();
     const auto values = [&](const char* what, Family family, const auto& of) {
-      return VisitValues(*database, what + OfRank(attempt, rank), family, RankRange(attempt, rank, steps),
-                         of);
+      return VisitValues(*database, what + OfRank(attempt, rank), family,
+                         RankRange(attempt, rank, steps), of);
     };
     return std::visit(
         Overloaded{
@@ -161,7 +165,9 @@ class RocksDbStore final : public Store {
               return VisitValues(*database, "exponents" + OfRank(attempt, rank), kCaptures,
                                  CaptureRange(attempt, rank, 'e', steps), *of);
             },
-            [&](const Visitor<EventRecord>* of) { return VisitEvents(*database, attempt, rank, steps, *of); },
+            [&](const Visitor<EventRecord>* of) {
+              return VisitEvents(*database, attempt, rank, steps, *of);
+            },
             [&](const Visitor<StoredCapture>* of) {
               return VisitCaptures(*database, attempt, rank, steps, *of);
             }},
@@ -213,8 +219,8 @@ class RocksDbStore final : public Store {
 
 namespace {
 
-// Makes the folder and those above it that are missing, durably: without a sync of the folder that holds it, a
-// new folder may be gone after a power cut, with all that was synced in it.
+// Makes the folder and those above it that are missing, durably: without a sync of the folder that
+// holds it, a new folder may be gone after a power cut, with all that was synced in it.
 std::error_code MakeFolder(const std::string& directory) {
   std::error_code error;
   fs::path path = fs::absolute(directory, error).lexically_normal();

@@ -42,7 +42,8 @@ class BlockScan final : public StatScan {
   const BlockHead& head() const override { return head_; }
   bool Load(bool sketches, StatColumns* columns) override {
     if (!status_.ok()) return false;
-    status_ = source_.Read(key_, reader_, sketches ? BlockParts::kAll : BlockParts::kNumbers, &columns_);
+    status_ =
+        source_.Read(key_, reader_, sketches ? BlockParts::kAll : BlockParts::kNumbers, &columns_);
     if (!status_.ok()) return false;
     columns_.MoveTo(key_.step, columns);
     if (sketches) return true;
@@ -101,9 +102,9 @@ class BlockScan final : public StatScan {
   std::uint64_t bytes_read_ = 0;
 };
 
-// Walks from step to step. The block that an activation was in is nearly always where it is in the next step, so those
-// of the next steps are read at once, more and more of them. Where it is not, the blocks of the activation's group are
-// looked through.
+// Walks from step to step. The block that an activation was in is nearly always where it is in the
+// next step, so those of the next steps are read at once, more and more of them. Where it is not,
+// the blocks of the activation's group are looked through.
 class SeriesWalk {
  public:
   SeriesWalk(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
@@ -149,8 +150,8 @@ class SeriesWalk {
     return step;
   }
 
-  // Blocks that are asked for once are not put into the cache: the pages that they take there cost as much as reading
-  // them, and a series of 8 ranks x 1,000 steps is more than half of it.
+  // Blocks that are asked for once are not put into the cache: the pages that they take there cost
+  // as much as reading them, and a series of 8 ranks x 1,000 steps is more than half of it.
   void DecideOnCache() {
     if (cached_for_ == key_.activation) return;
     cached_for_ = key_.activation;
@@ -170,7 +171,8 @@ class SeriesWalk {
                  /*sorted_input=*/true);
   }
 
-  // Cached blocks of many steps are larger than the processor's caches, and a checksum waits for each line of memory.
+  // Cached blocks of many steps are larger than the processor's caches, and a checksum waits for
+  // each line of memory.
   static void Prefetch(const rocksdb::PinnableSlice& value) {
     constexpr std::size_t kLine = 64;
     for (std::size_t at = 0; at < value.size(); at += kLine) __builtin_prefetch(value.data() + at);
@@ -188,14 +190,16 @@ class SeriesWalk {
   Result<bool> Take(const StatKey& key, std::string_view value) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto record, source_.ReadRecord(key, value, activation_));
     if (!record) return false;
-    STATCOLLECT_RETURN_IF_ERROR(visitor_.take({.step = key.step,
-                                               .layout = static_cast<std::uint32_t>((*record)[kLayout]),
-                                               .order = static_cast<std::uint32_t>((*record)[kOrder]),
-                                               .stats = StatsOf(*record)}));
+    STATCOLLECT_RETURN_IF_ERROR(
+        visitor_.take({.step = key.step,
+                       .layout = static_cast<std::uint32_t>((*record)[kLayout]),
+                       .order = static_cast<std::uint32_t>((*record)[kOrder]),
+                       .stats = StatsOf(*record)}));
     return true;
   }
 
-  // Tries the blocks of the activation's group whose lowest activation is not above it, the nearest first.
+  // Tries the blocks of the activation's group whose lowest activation is not above it, the nearest
+  // first.
   Status ReadStep(std::uint64_t step) {
     const std::uint32_t group = activation_ >> kActivationsShift << kActivationsShift;
     StatKey key = key_;
@@ -222,9 +226,10 @@ class SeriesWalk {
   const std::uint32_t activation_;
   AskedBefore& asked_before_;
   const Visitor<StatPoint>& visitor_;
-  StatKey key_;                              // its activation: that of the last block that had it
-  rocksdb::ReadOptions read_options_;        // of the blocks that are read at once
-  std::optional<std::uint32_t> cached_for_;  // the value of key_.activation for which they were decided on
+  StatKey key_;                        // its activation: that of the last block that had it
+  rocksdb::ReadOptions read_options_;  // of the blocks that are read at once
+  std::optional<std::uint32_t>
+      cached_for_;  // the value of key_.activation for which they were decided on
   std::unique_ptr<rocksdb::Iterator> it_;
   std::array<std::string, kReadAtOnce> keys_;
   std::array<rocksdb::PinnableSlice, kReadAtOnce> values_;
@@ -233,14 +238,14 @@ class SeriesWalk {
 
 }  // namespace
 
-std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
-                                     std::uint32_t rank, StepBounds steps) {
+std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& families,
+                                     AttemptId attempt, std::uint32_t rank, StepBounds steps) {
   return std::make_unique<BlockScan>(db, families, attempt, rank, steps);
 }
 
-Status VisitSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
-                   std::uint32_t activation, StepBounds steps, AskedBefore& asked_before,
-                   const Visitor<StatPoint>& visitor) {
+Status VisitSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
+                   std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                   AskedBefore& asked_before, const Visitor<StatPoint>& visitor) {
   return SeriesWalk(db, families, attempt, rank, activation, steps, asked_before, visitor).Run();
 }
 

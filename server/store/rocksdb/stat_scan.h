@@ -12,13 +12,13 @@
 
 namespace statcollect {
 
-std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
-                                     std::uint32_t rank, StepBounds steps);
+std::unique_ptr<StatScan> ScanBlocks(rocksdb::DB& db, const StatFamilies& families,
+                                     AttemptId attempt, std::uint32_t rank, StepBounds steps);
 
 // See Store::VisitSeries. Its blocks are put into the cache if they were asked for before.
-Status VisitSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt, std::uint32_t rank,
-                   std::uint32_t activation, StepBounds steps, AskedBefore& asked_before,
-                   const Visitor<StatPoint>& visitor);
+Status VisitSeries(rocksdb::DB& db, const StatFamilies& families, AttemptId attempt,
+                   std::uint32_t rank, std::uint32_t activation, StepBounds steps,
+                   AskedBefore& asked_before, const Visitor<StatPoint>& visitor);
 
 }  // namespace statcollect
 

@@ -19,8 +19,8 @@ void PutDefinitions(AttemptId attempt, std::uint32_t rank, const RecordBatch& re
   }
 }
 
-// Sequence numbers make keys of scalars, events, memory and densities unique, in the order in which they were
-// recorded.
+// Sequence numbers make keys of scalars, events, memory and densities unique, in the order in which
+// they were recorded.
 void PutSmallRecords(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
                      RocksPreparedBatch* to) {
   std::uint64_t seq = records.first_seq + records.stats.size();
@@ -36,14 +36,16 @@ void PutSmallRecords(AttemptId attempt, std::uint32_t rank, const RecordBatch& r
   for (const DensityRecord& density : records.densities)
     to->entries.push_back({kDensities, numbered(density.step), Encode(density)});
   for (const SettingRecord& setting : records.settings) {
-    to->entries.push_back(
-        {kCatalogue, KeyBuilder('c').U32(attempt).U32(rank).Text(setting.name).Take(), Encode(setting)});
+    to->entries.push_back({kCatalogue,
+                           KeyBuilder('c').U32(attempt).U32(rank).Text(setting.name).Take(),
+                           Encode(setting)});
   }
   for (const StepRecord& step : records.steps)
     to->entries.push_back({kSteps, StepPrefix(attempt, rank, step.step), Encode(step)});
 }
 
-void PutExponents(AttemptId attempt, std::uint32_t rank, const RecordBatch& records, RocksPreparedBatch* to) {
+void PutExponents(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
+                  RocksPreparedBatch* to) {
   for (const ExponentRecord& record : records.exponents) {
     to->entries.push_back({kCaptures,
                            EncodeCaptureKey({.attempt = attempt,
@@ -55,7 +57,8 @@ void PutExponents(AttemptId attempt, std::uint32_t rank, const RecordBatch& reco
   }
 }
 
-void PutCaptures(AttemptId attempt, std::uint32_t rank, const RecordBatch& records, RocksPreparedBatch* to) {
+void PutCaptures(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
+                 RocksPreparedBatch* to) {
   for (const CaptureChunk& chunk : records.captures) {
     CaptureKey key{.attempt = attempt,
                    .rank = rank,
@@ -63,12 +66,14 @@ void PutCaptures(AttemptId attempt, std::uint32_t rank, const RecordBatch& recor
                    .step = chunk.step,
                    .activation = chunk.activation,
                    .offset = chunk.offset};
-    to->entries.push_back({kCaptures, EncodeCaptureKey(key),
-                           Encode(CaptureHead{.layout = chunk.layout,
-                                              .elements = chunk.elements,
-                                              .bytes = static_cast<std::uint32_t>(chunk.data.size())})});
+    to->entries.push_back(
+        {kCaptures, EncodeCaptureKey(key),
+         Encode(CaptureHead{.layout = chunk.layout,
+                            .elements = chunk.elements,
+                            .bytes = static_cast<std::uint32_t>(chunk.data.size())})});
     key.part = 'd';
-    to->entries.push_back({kCaptures, EncodeCaptureKey(key), Seal(kCaptureDataVersion, chunk.data)});
+    to->entries.push_back(
+        {kCaptures, EncodeCaptureKey(key), Seal(kCaptureDataVersion, chunk.data)});
   }
 }
 

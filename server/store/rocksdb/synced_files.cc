@@ -20,8 +20,11 @@ using rocksdb::Slice;
 // A log or a MANIFEST that is being written. Threads: as RocksDB uses it; Sync may come from any.
 class Journal final : public rocksdb::FSWritableFileOwnerWrapper {
  public:
-  Journal(std::unique_ptr<rocksdb::FSWritableFile> file, std::string name, std::shared_ptr<SyncedMark> mark)
-      : FSWritableFileOwnerWrapper(std::move(file)), name_(std::move(name)), mark_(std::move(mark)) {}
+  Journal(std::unique_ptr<rocksdb::FSWritableFile> file, std::string name,
+          std::shared_ptr<SyncedMark> mark)
+      : FSWritableFileOwnerWrapper(std::move(file)),
+        name_(std::move(name)),
+        mark_(std::move(mark)) {}
 
   IOStatus Append(const Slice& data, const IOOptions& options, IODebugContext* debug) override {
     return Count(data, FSWritableFileOwnerWrapper::Append(data, options, debug));
@@ -77,8 +80,8 @@ class Directory final : public rocksdb::FSDirectoryWrapper {
   const std::shared_ptr<SyncedMark> mark_;
 };
 
-// RocksDB creates, appends to, syncs and deletes journals; it reuses none (recycle_log_file_num is 0), and appends to
-// none that it finds.
+// RocksDB creates, appends to, syncs and deletes journals; it reuses none (recycle_log_file_num is
+// 0), and appends to none that it finds.
 class WatchingFileSystem final : public rocksdb::FileSystemWrapper {
  public:
   WatchingFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, std::string directory,
@@ -87,7 +90,8 @@ class WatchingFileSystem final : public rocksdb::FileSystemWrapper {
   const char* Name() const override { return "statcollect.WatchingFileSystem"; }
 
   IOStatus NewWritableFile(const std::string& path, const FileOptions& options,
-                           std::unique_ptr<rocksdb::FSWritableFile>* file, IODebugContext* debug) override {
+                           std::unique_ptr<rocksdb::FSWritableFile>* file,
+                           IODebugContext* debug) override {
     IOStatus created = FileSystemWrapper::NewWritableFile(path, options, file, debug);
     const auto name = JournalOf(path);
     if (!created.ok() || !name) return created;
@@ -96,13 +100,15 @@ class WatchingFileSystem final : public rocksdb::FileSystemWrapper {
     return created;
   }
   IOStatus NewDirectory(const std::string& path, const IOOptions& options,
-                        std::unique_ptr<rocksdb::FSDirectory>* directory, IODebugContext* debug) override {
+                        std::unique_ptr<rocksdb::FSDirectory>* directory,
+                        IODebugContext* debug) override {
     IOStatus opened = FileSystemWrapper::NewDirectory(path, options, directory, debug);
     if (opened.ok() && path == directory_)
       *directory = std::make_unique<Directory>(std::move(*directory), mark_);
     return opened;
   }
-  IOStatus DeleteFile(const std::string& path, const IOOptions& options, IODebugContext* debug) override {
+  IOStatus DeleteFile(const std::string& path, const IOOptions& options,
+                      IODebugContext* debug) override {
     if (const auto name = JournalOf(path)) {
       if (IOStatus forgotten = mark_->Forget(*name); !forgotten.ok()) return forgotten;
     }
@@ -124,10 +130,12 @@ class WatchingFileSystem final : public rocksdb::FileSystemWrapper {
   const std::shared_ptr<SyncedMark> mark_;
 };
 
-// RocksDB deletes some files through the Env, not through its file system, so both must be the watching one.
+// RocksDB deletes some files through the Env, not through its file system, so both must be the
+// watching one.
 class WatchingEnv final : public rocksdb::EnvWrapper {
  public:
-  WatchingEnv(std::shared_ptr<rocksdb::FileSystem> files, std::shared_ptr<rocksdb::SystemClock> clock)
+  WatchingEnv(std::shared_ptr<rocksdb::FileSystem> files,
+              std::shared_ptr<rocksdb::SystemClock> clock)
       : EnvWrapper(rocksdb::NewCompositeEnv(files)) {
     file_system_ = std::move(files);
     system_clock_ = std::move(clock);
@@ -139,7 +147,8 @@ class WatchingEnv final : public rocksdb::EnvWrapper {
 
 std::shared_ptr<rocksdb::Env> WatchJournals(rocksdb::Env& base, const std::string& directory,
                                             std::shared_ptr<SyncedMark> mark) {
-  auto files = std::make_shared<WatchingFileSystem>(base.GetFileSystem(), directory, std::move(mark));
+  auto files =
+      std::make_shared<WatchingFileSystem>(base.GetFileSystem(), directory, std::move(mark));
   return std::make_shared<WatchingEnv>(std::move(files), base.GetSystemClock());
 }
 

@@ -44,7 +44,9 @@ std::optional<std::pair<std::string, std::uint64_t>> ParseLine(std::string_view 
 
 }  // namespace
 
-bool IsJournal(const std::string& name) { return name.ends_with(".log") || name.starts_with("MANIFEST-"); }
+bool IsJournal(const std::string& name) {
+  return name.ends_with(".log") || name.starts_with("MANIFEST-");
+}
 
 std::string SyncedMark::Line(const std::string& name, std::uint64_t bytes) {
   const std::string text = name + " " + std::to_string(bytes);
@@ -100,10 +102,9 @@ Status WriteSyncedMark(rocksdb::FileSystem& files, const std::string& directory,
   return FromRocks("write '" + path + "'", status);
 }
 
-Result<std::unique_ptr<SyncedMark>> SyncedMark::Open(const std::shared_ptr<rocksdb::FileSystem>& files,
-                                                     const std::string& directory,
-                                                     const SyncedLengths& lengths,
-                                                     std::function<void(const std::string&)> log) {
+Result<std::unique_ptr<SyncedMark>> SyncedMark::Open(
+    const std::shared_ptr<rocksdb::FileSystem>& files, const std::string& directory,
+    const SyncedLengths& lengths, std::function<void(const std::string&)> log) {
   const std::string path = directory + "/" + kSyncedName;
   std::unique_ptr<rocksdb::FSRandomRWFile> file;
   STATCOLLECT_RETURN_IF_ERROR(
@@ -176,7 +177,8 @@ void SyncedMark::PutLocked(const std::string& name) {
   const rocksdb::IOStatus written = WriteLocked(journal.line, Line(name, journal.bytes));
   if (written.ok() || std::exchange(told_, true)) return;
   log_("write '" + std::string(kSyncedName) + "': " + written.ToString() +
-       "; what is written meanwhile is safe, but the next start will not notice if its logs are cut");
+       "; what is written meanwhile is safe, but the next start will not notice if its logs are "
+       "cut");
 }
 
 rocksdb::IOStatus SyncedMark::WriteLocked(std::size_t line, const std::string& text) {

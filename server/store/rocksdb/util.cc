@@ -25,8 +25,9 @@ Status FromRocks(const std::string& attempted, const rocksdb::Status& status) {
 }
 
 KeyRange RankRange(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
-  std::string end = steps.last == ~std::uint64_t{0} ? PrefixEnd(KeyBuilder().U32(attempt).U32(rank).Take())
-                                                    : StepPrefix(attempt, rank, steps.last + 1);
+  std::string end = steps.last == ~std::uint64_t{0}
+                        ? PrefixEnd(KeyBuilder().U32(attempt).U32(rank).Take())
+                        : StepPrefix(attempt, rank, steps.last + 1);
   return KeyRange(StepPrefix(attempt, rank, steps.first), std::move(end));
 }
 
@@ -35,7 +36,8 @@ KeyRange CaptureRange(AttemptId attempt, std::uint32_t rank, char part, StepBoun
     return KeyBuilder().U32(attempt).U32(rank).Text({&part, 1}).U64(step).Take();
   };
   const std::string all = KeyBuilder().U32(attempt).U32(rank).Text({&part, 1}).Take();
-  return KeyRange(at(steps.first), steps.last == ~std::uint64_t{0} ? PrefixEnd(all) : at(steps.last + 1));
+  return KeyRange(at(steps.first),
+                  steps.last == ~std::uint64_t{0} ? PrefixEnd(all) : at(steps.last + 1));
 }
 
 std::unique_ptr<rocksdb::Iterator> Iterate(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,

@@ -15,7 +15,8 @@
 
 namespace statcollect {
 
-// The column families of statistics: blocks, and the sketches and samples of each under the same key.
+// The column families of statistics: blocks, and the sketches and samples of each under the same
+// key.
 struct StatFamilies {
   rocksdb::ColumnFamilyHandle* stats = nullptr;
   rocksdb::ColumnFamilyHandle* sketches = nullptr;

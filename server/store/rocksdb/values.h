@@ -15,17 +15,18 @@
 
 namespace statcollect {
 
-// Decodes the value at the iterator with its key in the error, which takes as long as decoding it: for values that have
-// failed already.
+// Decodes the value at the iterator with its key in the error, which takes as long as decoding it:
+// for values that have failed already.
 template <typename T>
 Result<T> DecodeNamed(const std::string& what, const rocksdb::Iterator& it) {
   return Decode<T>(what + ", key " + it.key().ToString(/*hex=*/true), View(it.value()));
 }
 
-// Calls visit(key, value) for each value in the range, in key order. `what` names the values in errors.
+// Calls visit(key, value) for each value in the range, in key order. `what` names the values in
+// errors.
 template <typename T, typename Visit>
-Status ForEachValue(const Database& database, const std::string& what, Family family, const KeyRange& range,
-                    const Visit& visit) {
+Status ForEachValue(const Database& database, const std::string& what, Family family,
+                    const KeyRange& range, const Visit& visit) {
   auto it = Iterate(*database.db, database.families[family], range);
   for (; it->Valid(); it->Next()) {
     auto value = Decode<T>(what, View(it->value()));
@@ -37,8 +38,8 @@ Status ForEachValue(const Database& database, const std::string& what, Family fa
 
 // Hands each value in the range to the visitor, changed by adapt(key, &value) first.
 template <typename T, typename Adapt>
-Status VisitValues(const Database& database, const std::string& what, Family family, const KeyRange& range,
-                   const Visitor<T>& visitor, const Adapt& adapt) {
+Status VisitValues(const Database& database, const std::string& what, Family family,
+                   const KeyRange& range, const Visitor<T>& visitor, const Adapt& adapt) {
   auto it = Iterate(*database.db, database.families[family], range);
   for (; it->Valid(); it->Next()) {
     if (database.closing) return ReadInterrupted(what);
@@ -52,8 +53,8 @@ Status VisitValues(const Database& database, const std::string& what, Family fam
 }
 
 template <typename T>
-Status VisitValues(const Database& database, const std::string& what, Family family, const KeyRange& range,
-                   const Visitor<T>& visitor) {
+Status VisitValues(const Database& database, const std::string& what, Family family,
+                   const KeyRange& range, const Visitor<T>& visitor) {
   return VisitValues(database, what, family, range, visitor, [](std::string_view, T*) {});
 }
 
@@ -61,8 +62,9 @@ template <typename T>
 Result<std::vector<T>> ReadValues(const Database& database, const std::string& what, Family family,
                                   const KeyRange& range) {
   std::vector<T> values;
-  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<T>(
-      database, what, family, range, [&](std::string_view, T value) { values.push_back(std::move(value)); }));
+  STATCOLLECT_RETURN_IF_ERROR(
+      ForEachValue<T>(database, what, family, range,
+                      [&](std::string_view, T value) { values.push_back(std::move(value)); }));
   return values;
 }
 

@@ -37,7 +37,8 @@ class WriteHealth {
     return {why.code(),
             why.message() +
                 (why.code() == Code::kResourceExhausted
-                     ? "; expected space on the store's file system, and descriptors (ulimit -n); free some, "
+                     ? "; expected space on the store's file system, and descriptors (ulimit -n); "
+                       "free some, "
                        "and the store accepts writes again by itself"
                      : "; the store accepts no more writes until statcollectord is restarted")};
   }
@@ -46,19 +47,22 @@ class WriteHealth {
   Status failure_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
-// Reports failed flushes and compactions to WriteHealth, and keeps RocksDB from recovering by itself. After a
-// failed write, part of it may be in the log, and the next start would find it although agents were notified
-// that it failed. After a compaction without space or descriptors, writes would wait inside RocksDB (docs/decisions/0012).
+// Reports failed flushes and compactions to WriteHealth, and keeps RocksDB from recovering by
+// itself. After a failed write, part of it may be in the log, and the next start would find it
+// although agents were notified that it failed. After a compaction without space or descriptors,
+// writes would wait inside RocksDB (docs/decisions/0012).
 class BackgroundErrors final : public rocksdb::EventListener {
  public:
   explicit BackgroundErrors(std::shared_ptr<WriteHealth> health) : health_(std::move(health)) {}
 
-  void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status* error) override {
+  void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/,
+                         rocksdb::Status* error) override {
     if (error->severity() > rocksdb::Status::Severity::kSoftError || error->IsNoSpace() ||
         IsOutOfFiles(*error))
       (void)health_->Fail(FromRocks("write the store's files", *error));
   }
-  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* automatic) override {
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
+                            bool* automatic) override {
     *automatic = false;
   }
 #ifdef STATCOLLECT_FAILPOINTS

@@ -14,7 +14,8 @@
 namespace statcollect {
 namespace {
 
-// The files that RocksDB was appending to and syncing when it last ran: the newest log, the newest MANIFEST.
+// The files that RocksDB was appending to and syncing when it last ran: the newest log, the newest
+// MANIFEST.
 std::vector<std::string> NewestJournals(rocksdb::FileSystem& files, const std::string& directory) {
   std::vector<std::string> names;
   (void)files.GetChildren(directory, {}, &names, nullptr);
@@ -23,8 +24,8 @@ std::vector<std::string> NewestJournals(rocksdb::FileSystem& files, const std::s
     const bool log = name.ends_with(".log");
     constexpr std::string_view kManifest = "MANIFEST-";
     if (!log && !name.starts_with(kManifest)) continue;
-    const auto leading =
-        ParseLeadingNumber<std::uint64_t>(std::string_view(name).substr(log ? 0 : kManifest.size()));
+    const auto leading = ParseLeadingNumber<std::uint64_t>(
+        std::string_view(name).substr(log ? 0 : kManifest.size()));
     const std::uint64_t number = leading ? leading->number : 0;
     newest[log] = std::max(newest[log], {number, directory + "/" + name});
   }
@@ -34,8 +35,8 @@ std::vector<std::string> NewestJournals(rocksdb::FileSystem& files, const std::s
 }
 
 // Finds where the trailing zeros of the file begin.
-rocksdb::IOStatus FindZeroTail(rocksdb::FileSystem& files, const std::string& path, std::uint64_t size,
-                               std::uint64_t* begin) {
+rocksdb::IOStatus FindZeroTail(rocksdb::FileSystem& files, const std::string& path,
+                               std::uint64_t size, std::uint64_t* begin) {
   std::unique_ptr<rocksdb::FSRandomAccessFile> file;
   rocksdb::IOStatus status = files.NewRandomAccessFile(path, {}, &file, nullptr);
   std::string scratch(64 << 10, '\0');
@@ -60,18 +61,20 @@ bool CutZeroTail(rocksdb::FileSystem& files, const std::string& path, std::uint6
   std::uint64_t size = 0, zeros_from = 0;
   if (!files.GetFileSize(path, {}, &size, nullptr).ok()) return false;
   if (!FindZeroTail(files, path, size, &zeros_from).ok()) return false;
-  const std::uint64_t left = std::max(synced, (zeros_from + kSectorBytes - 1) / kSectorBytes * kSectorBytes);
+  const std::uint64_t left =
+      std::max(synced, (zeros_from + kSectorBytes - 1) / kSectorBytes * kSectorBytes);
   if (left >= size) return false;
   const rocksdb::IOStatus cut = files.Truncate(path, left, {}, nullptr);
-  log("'" + path + "' ends in zeros from byte " + std::to_string(left) + ", as after a power cut; " +
+  log("'" + path + "' ends in zeros from byte " + std::to_string(left) +
+      ", as after a power cut; " +
       (cut.ok() ? "they were cut off" : "cutting them off failed: " + cut.ToString()));
   return cut.ok();
 }
 
 }  // namespace
 
-bool CutZeroTails(rocksdb::FileSystem& files, const std::string& directory, const SyncedLengths& synced,
-                  const std::function<void(const std::string&)>& log) {
+bool CutZeroTails(rocksdb::FileSystem& files, const std::string& directory,
+                  const SyncedLengths& synced, const std::function<void(const std::string&)>& log) {
   bool cut = false;
   for (const std::string& path : NewestJournals(files, directory)) {
     const auto length = synced.find(path.substr(directory.size() + 1));

@@ -44,7 +44,8 @@ class CudaSlotsTest : public ::testing::Test {
   void Observe(const std::string& name, const stats::CpuTensor& tensor) {
     Slot* slot = nullptr;
     ASSERT_TRUE(
-        recorder_.Begin({.name = name, .kind = Kind::kOutput}, false, tensor.dtype, tensor.shape, &slot)
+        recorder_
+            .Begin({.name = name, .kind = Kind::kOutput}, false, tensor.dtype, tensor.shape, &slot)
             .ok());
     ASSERT_NE(slot, nullptr);
     ASSERT_TRUE(cuda_.Fill(slot, tensor, 0, kStream).ok());
@@ -52,7 +53,8 @@ class CudaSlotsTest : public ::testing::Test {
   void ObserveOnCpu(const std::string& name) {
     Slot* slot = nullptr;
     ASSERT_TRUE(
-        recorder_.Begin({.name = name, .kind = Kind::kOutput}, false, DType::kF32, tensor_.shape, &slot)
+        recorder_
+            .Begin({.name = name, .kind = Kind::kOutput}, false, DType::kF32, tensor_.shape, &slot)
             .ok());
     recorder_.Commit(slot);
   }
@@ -60,11 +62,13 @@ class CudaSlotsTest : public ::testing::Test {
   void AddToGraph(const std::string& name, std::uint32_t call = 0) {
     GraphTensor tensor;
     ASSERT_TRUE(recorder_.graphs()
-                    .AddToGraph({.name = name, .kind = Kind::kOutput, .call = call}, false, DType::kF32,
-                                tensor_.View().shape, &tensor)
+                    .AddToGraph({.name = name, .kind = Kind::kOutput, .call = call}, false,
+                                DType::kF32, tensor_.View().shape, &tensor)
                     .ok());
-    ASSERT_TRUE(
-        cuda_.AddToGraph(tensor, tensor_.View(), 0, kStream, recorder_.step(), recorder_.StepWanted()).ok());
+    ASSERT_TRUE(cuda_
+                    .AddToGraph(tensor, tensor_.View(), 0, kStream, recorder_.step(),
+                                recorder_.StepWanted())
+                    .ok());
   }
   // As Agent::EndStep does.
   void EndStep() {
@@ -79,7 +83,8 @@ class CudaSlotsTest : public ::testing::Test {
     std::uint32_t order = 0;
     bool operator==(const Sent&) const = default;
     friend void PrintTo(const Sent& sent, std::ostream* out) {
-      *out << sent.name << " call " << sent.call << " step " << sent.step << " order " << sent.order;
+      *out << sent.name << " call " << sent.call << " step " << sent.step << " order "
+           << sent.order;
     }
   };
   // Tensors in the order of sending; ends of steps have no name. Checks what the collector checks.
@@ -163,8 +168,8 @@ TEST(CudaSlotsExponents, GoBehindTheirTensorInTheSameBatch) {
   Ledger ledger;
   Waker waker;
   ListSink sink;
-  Recorder recorder({.slots = 8, .sketch = 16, .exponents = *ParseExponentSpecs("a")}, &clock, &ledger,
-                    &waker);
+  Recorder recorder({.slots = 8, .sketch = 16, .exponents = *ParseExponentSpecs("a")}, &clock,
+                    &ledger, &waker);
   const auto device = std::make_shared<FakeDevice>();
   CudaSlots cuda({.sketch = 16,
                   .exponent_lowest = kExponentLowest,
@@ -179,7 +184,9 @@ TEST(CudaSlotsExponents, GoBehindTheirTensorInTheSameBatch) {
   for (const char* name : {"b", "a"}) {
     Slot* slot = nullptr;
     ASSERT_TRUE(
-        recorder.Begin({.name = name, .kind = Kind::kOutput}, false, DType::kF32, tensor.shape, &slot).ok());
+        recorder
+            .Begin({.name = name, .kind = Kind::kOutput}, false, DType::kF32, tensor.shape, &slot)
+            .ok());
     ASSERT_NE(slot, nullptr);
     ASSERT_TRUE(cuda.Fill(slot, tensor.View(), 0, kStream).ok());
   }
@@ -197,8 +204,8 @@ TEST(CudaSlotsExponents, GoBehindTheirTensorInTheSameBatch) {
   std::vector<std::uint64_t> all(kExponentsMax);
   stats::CountExponents(tensor.View(), kExponentLowest, all);
   const auto from = all.begin() + (sent[0].lowest - kExponentLowest);
-  EXPECT_EQ(sent[0].counts,
-            std::vector<std::uint64_t>(from, from + static_cast<std::ptrdiff_t>(sent[0].counts.size())));
+  EXPECT_EQ(sent[0].counts, std::vector<std::uint64_t>(
+                                from, from + static_cast<std::ptrdiff_t>(sent[0].counts.size())));
   EXPECT_EQ(std::accumulate(sent[0].counts.begin(), sent[0].counts.end(), std::uint64_t{0}), 3000u);
   EXPECT_EQ(ledger.Snapshot().dropped(), 0u);
 }
@@ -206,7 +213,8 @@ TEST(CudaSlotsExponents, GoBehindTheirTensorInTheSameBatch) {
 TEST_F(CudaSlotsTest, SendsAListInItsOrder) {
   std::vector<stats::TestTensor> tensors;
   for (int i = 0; i < 6; ++i)
-    tensors.push_back(stats::RandomNumbers(i % 2 == 0 ? DType::kF32 : DType::kBf16, {500}, random_));
+    tensors.push_back(
+        stats::RandomNumbers(i % 2 == 0 ? DType::kF32 : DType::kBf16, {500}, random_));
   std::vector<CudaSlots::Item> items;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     Slot* slot = nullptr;
@@ -238,9 +246,10 @@ TEST_F(CudaSlotsTest, CountsWhatAListLoses) {
   for (int i = 0; i < 12; ++i) {  // there are eight records
     Slot* slot = nullptr;
     const std::string name = "w" + std::to_string(i);
-    ASSERT_TRUE(
-        recorder_.Begin({.name = name, .kind = Kind::kWeight}, true, DType::kF32, tensor_.View().shape, &slot)
-            .ok());
+    ASSERT_TRUE(recorder_
+                    .Begin({.name = name, .kind = Kind::kWeight}, true, DType::kF32,
+                           tensor_.View().shape, &slot)
+                    .ok());
     items.push_back({slot, tensor_.View()});
   }
   std::size_t unimplemented = 0;
@@ -312,7 +321,8 @@ TEST_F(CudaSlotsTest, GoesOnWithoutAFailedDevice) {
 TEST_F(CudaSlotsTest, AnErrorThatDoesNotStickLosesWhatItWasForAndIsCounted) {
   Observe("a", tensor_.View());
   device_->launch = Status(Code::kInternal, "another thread has begun to capture");
-  for (int i = 0; i < 20; ++i) Observe("b" + std::to_string(i), tensor_.View());  // there are eight records
+  for (int i = 0; i < 20; ++i)
+    Observe("b" + std::to_string(i), tensor_.View());  // there are eight records
   device_->launch = Status::Ok();
   Observe("c", tensor_.View());
   recorder_.EndStep();
@@ -467,7 +477,8 @@ TEST_F(CudaSlotsTest, AFullBufferLosesReplaysAndNothingElse) {
   const auto graph = device_->EndCapture(kStream);
   cuda_.ReplaysIn(0, kStream);
   device_->Replay(*graph, kStream);
-  for (int i = 0; i < 64; ++i) ObserveOnCpu("x" + std::to_string(i));  // all slots: none for the gate
+  for (int i = 0; i < 64; ++i)
+    ObserveOnCpu("x" + std::to_string(i));  // all slots: none for the gate
   EndStep();
   device_->RunAll();
   PollFor(std::chrono::seconds(1));
@@ -560,7 +571,8 @@ class CudaCapturesTest : public ::testing::Test {
  protected:
   // Of the first `elements` elements.
   CapturedTensor* Reserve(const stats::CpuTensor& tensor, std::uint64_t elements) {
-    return queue_.Reserve({.step = 4, .requests = "7"}, elements, elements * DTypeBytes(tensor.dtype));
+    return queue_.Reserve({.step = 4, .requests = "7"}, elements,
+                          elements * DTypeBytes(tensor.dtype));
   }
   // What the elements are, in row-major order.
   static std::string Expected(const stats::CpuTensor& tensor, std::uint64_t elements) {
@@ -578,8 +590,9 @@ class CudaCapturesTest : public ::testing::Test {
   CaptureQueue queue_{&ledger_};
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   std::vector<std::string> lost_;
-  CudaCaptures captures_{std::make_unique<FakeCudaApi>(device_), &queue_,
-                         [this](const CaptureTarget&, const std::string& why) { lost_.push_back(why); }};
+  CudaCaptures captures_{
+      std::make_unique<FakeCudaApi>(device_), &queue_,
+      [this](const CaptureTarget&, const std::string& why) { lost_.push_back(why); }};
   std::vector<float> numbers_ = [] {
     std::vector<float> numbers(4096);
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i) * 0.5f;
@@ -639,7 +652,8 @@ TEST_F(CudaCapturesTest, WhatCannotBeCopiedIsSaidAndCounted) {
   const std::int64_t shape[] = {8, 16};
   const stats::CpuTensor tensor{numbers_.data(), DType::kF32, shape, {}};
   device_->BeginCapture({kStream});
-  EXPECT_EQ(captures_.Copy(Reserve(tensor, 128), tensor, 0, kStream).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(captures_.Copy(Reserve(tensor, 128), tensor, 0, kStream).code(),
+            Code::kFailedPrecondition);
   (void)device_->EndCapture(kStream);
   const std::int64_t wide[] = {(32 << 20) / 8, 1};
   const stats::CpuTensor spread{numbers_.data(), DType::kF32, shape, wide};
@@ -659,7 +673,8 @@ TEST_F(CudaCapturesTest, PinnedMemoryIsSharedOutAndComesBack) {
             Code::kResourceExhausted);
   const std::int64_t small_shape[] = {100};
   const stats::CpuTensor small{numbers_.data(), DType::kF32, small_shape, {}};
-  ASSERT_TRUE(captures_.Copy(Reserve(small, 100), small, 0, kStream).ok()) << "beside the large one";
+  ASSERT_TRUE(captures_.Copy(Reserve(small, 100), small, 0, kStream).ok())
+      << "beside the large one";
   device_->RunAll();
   EXPECT_EQ(captures_.Poll(), 0u);
   EXPECT_EQ(Taken().size(), (large.size() + 100) * 4);
@@ -673,7 +688,8 @@ TEST_F(CudaCapturesTest, AFullQueueOfAStreamDoesNotHoldUpTheBatcher) {
   const stats::CpuTensor tensor{numbers_.data(), DType::kF32, shape, {}};
   void* const other = reinterpret_cast<void*>(0x200);
   device_->Block(kStream);
-  std::thread blocked([&] { EXPECT_TRUE(captures_.Copy(Reserve(tensor, 128), tensor, 0, kStream).ok()); });
+  std::thread blocked(
+      [&] { EXPECT_TRUE(captures_.Copy(Reserve(tensor, 128), tensor, 0, kStream).ok()); });
   device_->AwaitBlocked(1);
   ASSERT_TRUE(captures_.Copy(Reserve(tensor, 128), tensor, 0, other).ok());
   device_->RunAll();

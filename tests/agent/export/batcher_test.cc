@@ -42,7 +42,8 @@ class BatcherTest : public ::testing::Test {
  protected:
   void Make(std::size_t slots = 8192, std::uint32_t samples = 0) {
     recorder_ = std::make_unique<Recorder>(
-        Recorder::Options{.slots = slots, .sketch = 16, .samples = samples}, &clock_, &ledger_, &waker_);
+        Recorder::Options{.slots = slots, .sketch = 16, .samples = samples}, &clock_, &ledger_,
+        &waker_);
     batcher_ = std::make_unique<Batcher>(recorder_.get(), &sink_, &ledger_, &waker_, &clock_, 16);
   }
 
@@ -95,7 +96,9 @@ class NormTest : public BatcherTest {
                 std::uint32_t call = 0) {
     Slot* slot = nullptr;
     ASSERT_TRUE(
-        recorder_->Begin({.name = name, .kind = kind, .call = call}, false, DType::kF32, kShape, &slot).ok());
+        recorder_
+            ->Begin({.name = name, .kind = kind, .call = call}, false, DType::kF32, kShape, &slot)
+            .ok());
     if (slot == nullptr) return;
     slot->stats = stats;
     recorder_->Commit(slot);
@@ -300,7 +303,8 @@ TEST_F(BatcherTest, ReportsLossesAsARecordAtMostOnceASecond) {
   EXPECT_EQ(sink_.batches[2].events.at(0).fields.at("count"), "2");
   const AgentCounters c = ledger_.Snapshot();
   EXPECT_EQ(c.produced, c.pending + c.dropped()) << "reports are records too";
-  EXPECT_EQ(c.pending, sink_.batches[0].records() + sink_.batches[1].records() + sink_.batches[2].records());
+  EXPECT_EQ(c.pending,
+            sink_.batches[0].records() + sink_.batches[1].records() + sink_.batches[2].records());
 }
 
 TEST_F(BatcherTest, DropsEverythingOnceTheSinkHasFailed) {
@@ -368,11 +372,12 @@ class CaptureBatchTest : public BatcherTest {
   void Capture(const std::string& name, std::uint64_t bytes, bool commit = true) {
     Slot* slot = nullptr;
     std::optional<CaptureTarget> target;
-    recorder_->pending_captures().Add(*CaptureSpec::Parse(name + "@" + std::to_string(recorder_->step())),
-                                      name);
-    ASSERT_TRUE(
-        recorder_->Begin({.name = name, .kind = Kind::kOutput}, false, DType::kU8, kShape, &slot, &target)
-            .ok());
+    recorder_->pending_captures().Add(
+        *CaptureSpec::Parse(name + "@" + std::to_string(recorder_->step())), name);
+    ASSERT_TRUE(recorder_
+                    ->Begin({.name = name, .kind = Kind::kOutput}, false, DType::kU8, kShape, &slot,
+                            &target)
+                    .ok());
     recorder_->Commit(slot);
     ASSERT_TRUE(target);
     captured_ = recorder_->captures().Reserve(*std::move(target), bytes, bytes);
@@ -413,7 +418,8 @@ TEST_F(CaptureBatchTest, TheEndOfItsStepWaitsForTheValues) {
   Observe("later");
   clock_.Advance(milliseconds(300));
   PollAll();
-  for (const RecordBatch& batch : sink_.batches) EXPECT_TRUE(batch.steps.empty()) << "still being copied";
+  for (const RecordBatch& batch : sink_.batches)
+    EXPECT_TRUE(batch.steps.empty()) << "still being copied";
   recorder_->captures().Commit(captured_);
   PollAll();
   clock_.Advance(milliseconds(300));
@@ -477,7 +483,8 @@ TEST_F(CaptureBatchTest, ACollectorThatKnowsNoCapturesGetsNoneAndTheLossIsToldAn
     }
   };
   poll();
-  for (const RecordBatch& batch : old.batches) EXPECT_TRUE(batch.captures.empty()) << "not known yet";
+  for (const RecordBatch& batch : old.batches)
+    EXPECT_TRUE(batch.captures.empty()) << "not known yet";
   EXPECT_FALSE(recorder_->captures().empty());
   old.takes = false;
   poll();

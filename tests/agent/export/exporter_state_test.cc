@@ -102,7 +102,9 @@ class World {
   }
   void Ack(std::uint64_t durable_seq) { transport_.receiver().OnAck(durable_seq); }
   void End(const Status& status) { transport_.End(status); }
-  Status Finish(milliseconds wait) { return exporter_.Finish(std::chrono::steady_clock::now() + wait); }
+  Status Finish(milliseconds wait) {
+    return exporter_.Finish(std::chrono::steady_clock::now() + wait);
+  }
   void FinishLater() {
     finisher_ = std::jthread([this] { (void)Finish(seconds(60)); });
   }
@@ -115,7 +117,8 @@ class World {
     return exporter_.state() == state;
   }
   void Expect(ExporterState state) {
-    EXPECT_TRUE(Reaches(state)) << "expected " << Name(state) << ", found " << Name(exporter_.state());
+    EXPECT_TRUE(Reaches(state)) << "expected " << Name(state) << ", found "
+                                << Name(exporter_.state());
   }
   void Sending() {
     Welcome();
@@ -227,7 +230,8 @@ TEST(ExporterState, ATransitionThatTheTableDoesNotHaveIsRefusedAndChangesNothing
     for (const ExporterState to : {kWaiting, kConnecting, kSending, kLeaving, kFailed, kEnded}) {
       ExporterStates states = In(last);
       const Status moved = states.Move(to);
-      EXPECT_EQ(moved.code(), Code::kInternal) << Name(last) << " is final, not followed by " << Name(to);
+      EXPECT_EQ(moved.code(), Code::kInternal)
+          << Name(last) << " is final, not followed by " << Name(to);
       EXPECT_EQ(states.now(), last);
     }
   }

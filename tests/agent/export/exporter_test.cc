@@ -42,7 +42,8 @@ class FakeTransport final : public Transport {
 
   class FakeStream final : public Stream {
    public:
-    FakeStream(FakeTransport* owner, StreamReceiver* receiver) : owner_(owner), receiver_(receiver) {}
+    FakeStream(FakeTransport* owner, StreamReceiver* receiver)
+        : owner_(owner), receiver_(receiver) {}
     ~FakeStream() override {
       if (!ended_) receiver_->OnEnd();
     }
@@ -60,10 +61,12 @@ class FakeTransport final : public Transport {
       return true;
     }
     bool Send(const EncodedBatch& batch) override {
-      const bool again = batch.first_seq > 1 && batch.bytes.find("the.first.layer") != std::string::npos;
-      owner_->Note("batch " + std::to_string(batch.first_seq) + ".." + std::to_string(batch.last_seq()) +
-                   (again ? " with the definitions" : ""));
-      if (++batches_ == script_.break_after) return End(Status(Code::kUnavailable, "connection reset"));
+      const bool again =
+          batch.first_seq > 1 && batch.bytes.find("the.first.layer") != std::string::npos;
+      owner_->Note("batch " + std::to_string(batch.first_seq) + ".." +
+                   std::to_string(batch.last_seq()) + (again ? " with the definitions" : ""));
+      if (++batches_ == script_.break_after)
+        return End(Status(Code::kUnavailable, "connection reset"));
       if (script_.acknowledge) receiver_->OnAck(batch.last_seq());
       return true;
     }
@@ -125,8 +128,8 @@ class FakeTransport final : public Transport {
   }
   bool WaitFor(const std::string& what) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, seconds(30),
-                             [&] { return std::find(log_.begin(), log_.end(), what) != log_.end(); });
+    return changed_.wait_for(
+        lock, seconds(30), [&] { return std::find(log_.begin(), log_.end(), what) != log_.end(); });
   }
   std::vector<std::string> log() {
     std::lock_guard lock(mutex_);
@@ -147,12 +150,13 @@ class ExporterTest : public ::testing::Test {
   }
   Exporter& Make(std::vector<FakeTransport::Script> scripts) {
     for (auto& script : scripts) transport_.Push(std::move(script));
-    exporter_ = std::make_unique<Exporter>(session_,
-                                           ExporterOptions{.collector = "c:1",
-                                                           .backoff = {milliseconds(1), milliseconds(2)},
-                                                           .definitions = definitions_,
-                                                           .spill = spill_},
-                                           &transport_, &ledger_, &log_, [] {});
+    exporter_ =
+        std::make_unique<Exporter>(session_,
+                                   ExporterOptions{.collector = "c:1",
+                                                   .backoff = {milliseconds(1), milliseconds(2)},
+                                                   .definitions = definitions_,
+                                                   .spill = spill_},
+                                   &transport_, &ledger_, &log_, [] {});
     exporter_->Start();
     return *exporter_;
   }
@@ -177,7 +181,8 @@ class ExporterTest : public ::testing::Test {
     exporter_->Submit(std::move(batch), 0);
   }
   bool TendUntil(const std::function<bool()>& done) {
-    for (const auto deadline = In(seconds(30)); !done() && std::chrono::steady_clock::now() < deadline;) {
+    for (const auto deadline = In(seconds(30));
+         !done() && std::chrono::steady_clock::now() < deadline;) {
       (void)exporter_->Tend();
       std::this_thread::sleep_for(milliseconds(1));
     }
@@ -189,10 +194,12 @@ class ExporterTest : public ::testing::Test {
   }
   std::vector<std::string> SpillFiles() const {
     std::vector<std::string> files;
-    for (const auto& entry : fs::directory_iterator(spill_.directory)) files.push_back(entry.path());
+    for (const auto& entry : fs::directory_iterator(spill_.directory))
+      files.push_back(entry.path());
     return files;
   }
-  // Every batch that the collector took, in order, without gaps and twice at most where a stream broke.
+  // Every batch that the collector took, in order, without gaps and twice at most where a stream
+  // broke.
   void ExpectEachOnce(std::uint64_t first, std::uint64_t last) {
     std::vector<std::string> expected, found;
     for (std::uint64_t i = first; i <= last; ++i)
@@ -203,7 +210,9 @@ class ExporterTest : public ::testing::Test {
     EXPECT_EQ(found, expected);
   }
 
-  static Exporter::TimePoint In(milliseconds wait) { return std::chrono::steady_clock::now() + wait; }
+  static Exporter::TimePoint In(milliseconds wait) {
+    return std::chrono::steady_clock::now() + wait;
+  }
 
   testing::FakeClock clock_;
   std::vector<std::string> lines_;
@@ -224,7 +233,8 @@ TEST_F(ExporterTest, SendsAcknowledgesAndSaysGoodbyeWithTheFinalCounters) {
   Submit(3);
   Submit(2);
   EXPECT_TRUE(exporter.Finish(In(seconds(30))).ok());
-  EXPECT_THAT(transport_.log(), ElementsAre("hello from 1", "batch 1..3", "batch 4..5", "goodbye acked=5"));
+  EXPECT_THAT(transport_.log(),
+              ElementsAre("hello from 1", "batch 1..3", "batch 4..5", "goodbye acked=5"));
   EXPECT_EQ(ledger_.Snapshot().acked, 5u);
   EXPECT_TRUE(exporter.Finish(In(seconds(0))).ok()) << "a second time";
 }
@@ -314,7 +324,8 @@ TEST_F(ExporterTest, TellsAConnectedCollectorWhatItWillNotGet) {
   ASSERT_TRUE(transport_.WaitFor("batch 1..3"));
   ledger_.Produce(5);  // never submitted: the window had no room
   EXPECT_EQ(exporter.Finish(In(milliseconds(20))).code(), Code::kDeadlineExceeded);
-  EXPECT_THAT(transport_.log(), ElementsAre("hello from 1", "batch 1..3", "goodbye acked=0 dropped=5"))
+  EXPECT_THAT(transport_.log(),
+              ElementsAre("hello from 1", "batch 1..3", "goodbye acked=0 dropped=5"))
       << "what was sent may still arrive, and is not told as dropped";
 }
 
@@ -332,15 +343,15 @@ TEST(IsFatal, SeparatesRefusalsFromBadDays) {
        {Code::kAlreadyExists, Code::kInvalidArgument, Code::kFailedPrecondition, Code::kAborted}) {
     EXPECT_TRUE(IsFatal(code));
   }
-  for (const Code code : {Code::kUnavailable, Code::kResourceExhausted, Code::kCancelled, Code::kInternal,
-                          Code::kDeadlineExceeded, Code::kUnknown, Code::kPermissionDenied,
-                          Code::kUnauthenticated, Code::kUnimplemented}) {
+  for (const Code code : {Code::kUnavailable, Code::kResourceExhausted, Code::kCancelled,
+                          Code::kInternal, Code::kDeadlineExceeded, Code::kUnknown,
+                          Code::kPermissionDenied, Code::kUnauthenticated, Code::kUnimplemented}) {
     EXPECT_FALSE(IsFatal(code));
   }
 }
 
-// A wrong token or address is said to whoever starts; in the middle of a training it may be a proxy's bad
-// minute.
+// A wrong token or address is said to whoever starts; in the middle of a training it may be a
+// proxy's bad minute.
 TEST_F(ExporterTest, AnAccessRefusedAtTheStartEndsItAndLaterIsTriedAgain) {
   for (const Code code : {Code::kPermissionDenied, Code::kUnauthenticated, Code::kUnimplemented}) {
     FakeTransport transport;
@@ -361,9 +372,10 @@ TEST_F(ExporterTest, EveryStatusInTheMiddleLeavesTheRecordsDeliveredOrInTheFile)
     Ledger ledger;
     transport.Push({.acknowledge = false, .break_after = 8});
     transport.Push({.end = kRefused});
-    Exporter exporter(session_,
-                      {.collector = "c:1", .backoff = {milliseconds(1), milliseconds(2)}, .spill = spill_},
-                      &transport, &ledger, &log_, [] {});
+    Exporter exporter(
+        session_,
+        {.collector = "c:1", .backoff = {milliseconds(1), milliseconds(2)}, .spill = spill_},
+        &transport, &ledger, &log_, [] {});
     exporter.Start();
     ASSERT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
     RecordBatch batch;
@@ -376,7 +388,8 @@ TEST_F(ExporterTest, EveryStatusInTheMiddleLeavesTheRecordsDeliveredOrInTheFile)
     transport.Push({.end = Status(code, "a bad minute")});
     transport.Push({});
     const auto settled = [&] { return exporter.Failed() || ledger.Snapshot().pending == 0; };
-    for (const auto deadline = In(seconds(30)); !settled() && std::chrono::steady_clock::now() < deadline;) {
+    for (const auto deadline = In(seconds(30));
+         !settled() && std::chrono::steady_clock::now() < deadline;) {
       (void)exporter.Tend();
       std::this_thread::sleep_for(milliseconds(1));
     }
@@ -407,7 +420,8 @@ TEST_F(ExporterTest, AStatusThatEndsTheSessionLeavesAFileAlsoIfNothingHadSpilled
 }
 
 TEST_F(ExporterTest, PassesTheCollectorsRefusalToWhoeverStarts) {
-  Exporter& exporter = Make({{.end = Status(Code::kAlreadyExists, "run 'base' has 3 steps since Monday")}});
+  Exporter& exporter =
+      Make({{.end = Status(Code::kAlreadyExists, "run 'base' has 3 steps since Monday")}});
   const Status status = exporter.WaitForWelcome(In(seconds(30)), true);
   EXPECT_EQ(status.code(), Code::kAlreadyExists);
   EXPECT_EQ(status.message(), "run 'base' has 3 steps since Monday");
@@ -440,8 +454,10 @@ TEST_F(ExporterTest, ImpatientCallersHearOfTheFirstFailure) {
 }
 
 TEST_F(ExporterTest, KeepsTryingWhileTheCollectorIsAway) {
-  Exporter& exporter = Make(
-      {{.end = kRefused}, {.end = kRefused}, {.end = Status(Code::kResourceExhausted, "disk full")}, {}});
+  Exporter& exporter = Make({{.end = kRefused},
+                             {.end = kRefused},
+                             {.end = Status(Code::kResourceExhausted, "disk full")},
+                             {}});
   EXPECT_TRUE(exporter.WaitForWelcome(In(seconds(30)), true).ok());
   Submit(1);
   EXPECT_TRUE(ledger_.WaitSettled(In(seconds(30))));
@@ -533,7 +549,8 @@ TEST_F(ExporterTest, ACollectorThatIsTooSlowFillsTheSpillFileAndNothingIsOvertak
   EXPECT_EQ(last, 200u);
 }
 
-// A stream acknowledges half of the window and breaks off before anything more is read from the file.
+// A stream acknowledges half of the window and breaks off before anything more is read from the
+// file.
 TEST_F(ExporterTest, RoomInTheWindowIsForWhatWaitsInTheFileFirst) {
   WithSpill();
   Exporter& exporter = Make({{.end = kRefused}});
@@ -828,7 +845,8 @@ TEST(LogLimiter, WritesWhatItsLevelAllows) {
         &clock, [&](const std::string& line) { lines.push_back(line); }, *ParseLogLevel(level));
     for (const auto& say : std::vector<std::function<void()>>{
              [&] { log.LogInfo("once"); }, [&] { log.Log("detail", LogLevel::kInfo); },
-             [&] { log.Log("warning"); }, [&] { log.LogLoss("loss"); }, [&] { log.LogFinal("final"); }}) {
+             [&] { log.Log("warning"); }, [&] { log.LogLoss("loss"); },
+             [&] { log.LogFinal("final"); }}) {
       clock.Advance(LogLimiter::kInterval);
       say();
     }

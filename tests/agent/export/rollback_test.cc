@@ -1,6 +1,6 @@
-// One agent and several stores between which it is moved: stores that are set back to an older copy, other
-// stores that know nothing, and the first one again. What the stores hold together must account for every
-// record that counts as acknowledged.
+// One agent and several stores between which it is moved: stores that are set back to an older
+// copy, other stores that know nothing, and the first one again. What the stores hold together must
+// account for every record that counts as acknowledged.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,8 @@ class StoresTransport final : public Transport {
  public:
   class ModelStream final : public Stream {
    public:
-    ModelStream(StoresTransport* owner, StreamReceiver* receiver) : owner_(owner), receiver_(receiver) {}
+    ModelStream(StoresTransport* owner, StreamReceiver* receiver)
+        : owner_(owner), receiver_(receiver) {}
     ~ModelStream() override {
       owner_->SetOpen(nullptr);
       End({});
@@ -180,7 +181,8 @@ class RollbackTest : public ::testing::Test {
     transport_.Meet(store);
     exporter_ = std::make_unique<Exporter>(
         SessionInfo{},
-        ExporterOptions{.collector = "c:1", .backoff = {milliseconds(1), milliseconds(2)}, .spill = spill_},
+        ExporterOptions{
+            .collector = "c:1", .backoff = {milliseconds(1), milliseconds(2)}, .spill = spill_},
         &transport_, &ledger_, &log_, [] {});
     exporter_->Start();
     ASSERT_TRUE(exporter_->WaitForWelcome(In(seconds(30)), true).ok());
@@ -203,7 +205,9 @@ class RollbackTest : public ::testing::Test {
     }
     return false;
   }
-  static Exporter::TimePoint In(milliseconds wait) { return std::chrono::steady_clock::now() + wait; }
+  static Exporter::TimePoint In(milliseconds wait) {
+    return std::chrono::steady_clock::now() + wait;
+  }
 
   // After the end of the session.
   void ExpectLedgerHolds(const std::vector<const ModelStore*>& stores) {
@@ -312,22 +316,24 @@ TEST_P(RandomRollbackTest, TheStoresHoldWhatCountsAsAcknowledged) {
     std::string pattern = ::testing::TempDir() + "/rollback_XXXXXX";
     spill_.directory = mkdtemp(pattern.data());
   }
-  std::vector<std::unique_ptr<ModelStore>> stores;  // every one that ever was, also the replaced ones
+  std::vector<std::unique_ptr<ModelStore>>
+      stores;  // every one that ever was, also the replaced ones
   std::vector<ModelStore> checkpoints;
   stores.push_back(std::make_unique<ModelStore>(NewStore(1)));
   Start(stores[0].get());
   for (int move = 0; move < 40; ++move) {
     switch (upto(6)) {
       case 1:
-        transport_.Meet(stores[static_cast<std::size_t>(upto(static_cast<int>(stores.size())) - 1)].get());
+        transport_.Meet(
+            stores[static_cast<std::size_t>(upto(static_cast<int>(stores.size())) - 1)].get());
         break;
       case 2:
         transport_.With([&](ModelStore& store) { checkpoints.push_back(store); });
         break;
       case 3:
         if (checkpoints.empty()) break;
-        stores.push_back(std::make_unique<ModelStore>(
-            Restored(checkpoints[static_cast<std::size_t>(upto(static_cast<int>(checkpoints.size())) - 1)])));
+        stores.push_back(std::make_unique<ModelStore>(Restored(checkpoints[static_cast<std::size_t>(
+            upto(static_cast<int>(checkpoints.size())) - 1)])));
         transport_.Meet(stores.back().get());
         break;
       case 4:

@@ -40,7 +40,8 @@ TEST(SendWindow, CountsEachNumberOnceHoweverOftenItIsAcknowledged) {
 
 TEST(SendWindow, IsFullAtItsBatchLimitAndAtItsByteLimit) {
   SendWindow window;
-  window.SetLimits({.message_bytes_max = 4u << 20, .window_batches_max = 2, .window_bytes_max = 16u << 20});
+  window.SetLimits(
+      {.message_bytes_max = 4u << 20, .window_batches_max = 2, .window_bytes_max = 16u << 20});
   window.Add(Batch(1, 100));
   EXPECT_TRUE(window.HasRoom());
   window.Add(Batch(1, 100));
@@ -62,7 +63,8 @@ TEST(SendWindow, AfterAReconnectSendsOnlyWhatTheCollectorLacks) {
   window.Add(Batch(1, 100));
   while (window.TakeNext() != nullptr) {
   }
-  const auto resumed = window.Resume(3);  // the first is durable although its acknowledgement was lost
+  const auto resumed =
+      window.Resume(3);  // the first is durable although its acknowledgement was lost
   ASSERT_TRUE(resumed.ok());
   EXPECT_EQ(resumed->newly_acked, 3u);
   EXPECT_EQ(resumed->lost, 0u);
@@ -106,7 +108,8 @@ TEST(SendWindow, NumbersWhatItHoldsAnewWhenTheCollectorLostMoreThanIsKept) {
   EXPECT_EQ(window.DefinedBefore({99, 99}).activations, 7u);
   window.Renumber({Batch(1)});
   std::vector<std::pair<std::uint64_t, std::uint64_t>> sent;
-  while (const auto batch = window.TakeNext()) sent.emplace_back(batch->first_seq, batch->last_seq());
+  while (const auto batch = window.TakeNext())
+    sent.emplace_back(batch->first_seq, batch->last_seq());
   using Range = std::pair<std::uint64_t, std::uint64_t>;
   EXPECT_EQ(sent, (std::vector<Range>{{5, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 13}, {14, 14}}));
   EXPECT_EQ(*window.Ack(14), 10u);

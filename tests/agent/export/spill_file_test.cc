@@ -47,10 +47,13 @@ TEST(SpillFormat, RefusesOtherVersionsForeignBytesAndFlippedBits) {
   EXPECT_EQ(spill::DecodeHead(head)->frames_at(), spill::kHeadBytes + 5);
   head[8] = 2;
   EXPECT_EQ(spill::DecodeHead(head).status().code(), Code::kFailedPrecondition);
-  EXPECT_THAT(spill::DecodeHead(head).status().message(), HasSubstr("version is 2; this build reads 1"));
-  EXPECT_EQ(spill::DecodeHead("something else that is long enough").status().code(), Code::kDataLoss);
+  EXPECT_THAT(spill::DecodeHead(head).status().message(),
+              HasSubstr("version is 2; this build reads 1"));
+  EXPECT_EQ(spill::DecodeHead("something else that is long enough").status().code(),
+            Code::kDataLoss);
   EXPECT_EQ(spill::DecodeHead("").status().code(), Code::kDataLoss);
-  const std::string whole = spill::EncodeHead("hello") + spill::EncodeMark({.offset = 69, .seq = 1}) +
+  const std::string whole = spill::EncodeHead("hello") +
+                            spill::EncodeMark({.offset = 69, .seq = 1}) +
                             spill::EncodeFrameHead({.payload_bytes = 3, .records = 2});
   for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
     std::string flipped = whole;
@@ -88,7 +91,8 @@ class SpillFileTest : public ::testing::Test {
   }
 
   const std::string directory_ = MakeDirectory();
-  SpillFile file_{{.directory = directory_, .bytes_max = 1u << 20}, 3, SessionId{0xab}, "the hello"};
+  SpillFile file_{
+      {.directory = directory_, .bytes_max = 1u << 20}, 3, SessionId{0xab}, "the hello"};
 };
 
 TEST_F(SpillFileTest, GivesBackWhatWasPutIn) {
@@ -146,7 +150,8 @@ TEST_F(SpillFileTest, TellsAFlippedBitAndHowMuchItLoses) {
 TEST_F(SpillFileTest, HasACapAndGivesTheDiskBackBeforeTheFileEnds) {
   ASSERT_TRUE(file_.Create(1).ok());
   FileSpan at;
-  while (file_.Fits(64u << 10)) ASSERT_TRUE(file_.Append(Batch(1, std::string(64u << 10, 'x')), &at).ok());
+  while (file_.Fits(64u << 10))
+    ASSERT_TRUE(file_.Append(Batch(1, std::string(64u << 10, 'x')), &at).ok());
   EXPECT_LE(file_.bytes(), 1u << 20);
   EXPECT_GT(file_.bytes(), 900u << 10);
   struct stat before {

@@ -47,11 +47,12 @@ TEST(Wire, BatchesArriveAsTheyWere) {
   const auto layouts = testing::StandardLayouts();
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const auto width = std::array{0u, 16u, 32u, 64u}[seed % 4];
-    RecordBatch batch = testing::RandomBatch(seed, 1 + seed * 1000,
-                                             {.activations = 1 + static_cast<std::uint32_t>(seed % 20),
-                                              .first_step = seed * (seed % 3 == 0 ? 1'000'000'007 : 1),
-                                              .steps = 1 + seed % 3,
-                                              .sketch_width = width});
+    RecordBatch batch =
+        testing::RandomBatch(seed, 1 + seed * 1000,
+                             {.activations = 1 + static_cast<std::uint32_t>(seed % 20),
+                              .first_step = seed * (seed % 3 == 0 ? 1'000'000'007 : 1),
+                              .steps = 1 + seed % 3,
+                              .sketch_width = width});
     if (seed % 2 == 0) testing::AddObservations(&batch, seed);
     ExpectSameBatch(batch, {}, layouts);
   }
@@ -81,7 +82,8 @@ TEST(Wire, PlacementsArriveAsTheyWereByteForByteWhatTheGeneratedCodeWrites) {
     RecordBatch batch;
     batch.first_seq = 1;
     batch.steps = {{}};
-    for (std::uint32_t id = 0; id < 3; ++id) batch.layouts.push_back(testing::RandomShard(random, id));
+    for (std::uint32_t id = 0; id < 3; ++id)
+      batch.layouts.push_back(testing::RandomShard(random, id));
     ExpectSameBatch(batch, {}, batch.layouts);
     v1::AgentMessage message;
     *message.mutable_batch() = ToWire(batch, {});
@@ -91,10 +93,12 @@ TEST(Wire, PlacementsArriveAsTheyWereByteForByteWhatTheGeneratedCodeWrites) {
 
 TEST(Wire, APlacementCostsItsLayoutBytesOnceAndARecordNone) {
   std::vector<Layout> layouts = testing::StandardLayouts();
-  RecordBatch first = testing::RandomBatch(3, 100), later = testing::RandomBatch(3, 500, {.define = false});
+  RecordBatch first = testing::RandomBatch(3, 100),
+              later = testing::RandomBatch(3, 500, {.define = false});
   const std::size_t bytes = wire::EncodeBatch(first, layouts).size();
   const std::string bytes_later = wire::EncodeBatch(later, layouts);
-  layouts[0].placement = first.layouts[0].placement = {.global_shape = {4, 64}, .boxes = {0, 24, 4, 8}};
+  layouts[0].placement =
+      first.layouts[0].placement = {.global_shape = {4, 64}, .boxes = {0, 24, 4, 8}};
   EXPECT_LT(wire::EncodeBatch(first, layouts).size(), bytes + 32);
   EXPECT_EQ(wire::EncodeBatch(later, layouts), bytes_later);
 }
@@ -108,8 +112,10 @@ TEST(Wire, RecordsMayUseLayoutsOfEarlierBatches) {
 TEST(Wire, BatchesWithoutTensorsAndWithSamplesAndWithExtremesArrive) {
   RecordBatch small;
   small.first_seq = 1;
-  small.scalars = {{"nan", 0, 3, std::numeric_limits<double>::infinity()}, {"minus zero", 0, 0, -0.0}};
-  small.events = {{"note", std::numeric_limits<std::uint64_t>::max(), -5, "", {{"a", ""}, {"b", "c"}}}};
+  small.scalars = {{"nan", 0, 3, std::numeric_limits<double>::infinity()},
+                   {"minus zero", 0, 0, -0.0}};
+  small.events = {
+      {"note", std::numeric_limits<std::uint64_t>::max(), -5, "", {{"a", ""}, {"b", "c"}}}};
   ExpectSameBatch(small, {}, {});
 
   RecordBatch samples = testing::RandomBatch(5, 9, {.activations = 2, .steps = 1});
@@ -121,9 +127,18 @@ TEST(Wire, BatchesWithoutTensorsAndWithSamplesAndWithExtremesArrive) {
 TEST(Wire, ChunksOfCapturesArriveAsTheyWere) {
   RecordBatch batch = testing::RandomBatch(5, 9, {.activations = 2, .steps = 1});
   const std::vector<Layout> layouts = testing::StandardLayouts();
-  batch.captures = {
-      {.step = 3, .activation = 1, .layout = 1, .elements = 16, .offset = 0, .data = std::string(100, '\0')},
-      {.step = 3, .activation = 1, .layout = 1, .elements = 16, .offset = 100, .data = std::string(28, 'x')}};
+  batch.captures = {{.step = 3,
+                     .activation = 1,
+                     .layout = 1,
+                     .elements = 16,
+                     .offset = 0,
+                     .data = std::string(100, '\0')},
+                    {.step = 3,
+                     .activation = 1,
+                     .layout = 1,
+                     .elements = 16,
+                     .offset = 100,
+                     .data = std::string(28, 'x')}};
   ExpectSameBatch(batch, {}, layouts);
   const auto decoded = FromWire(Parse(wire::EncodeBatch(batch, layouts)).batch(), {});
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
@@ -173,7 +188,8 @@ TEST(Wire, HelloArrivesAsItWas) {
 }
 
 TEST(Wire, GoodbyeCarriesTheCounters) {
-  const AgentCounters counters{.produced = 10, .acked = 7, .pending = 0, .dropped_by_cause = {{"closed", 3}}};
+  const AgentCounters counters{
+      .produced = 10, .acked = 7, .pending = 0, .dropped_by_cause = {{"closed", 3}}};
   const v1::AgentMessage message = Parse(wire::EncodeGoodbye(counters));
   ASSERT_TRUE(message.has_goodbye());
   const AgentCounters decoded = FromWire(message.goodbye().counters());
@@ -206,7 +222,8 @@ TEST(Wire, ReadsWhatTheCollectorSays) {
   EXPECT_EQ(read->welcome->store.epoch, ~std::uint64_t{0} - 1);
   welcome.mutable_welcome()->set_store_id("short");
   welcome.mutable_welcome()->clear_store_epoch();
-  EXPECT_FALSE(wire::Decode(welcome.SerializeAsString())->welcome->store.known()) << "as an older collector";
+  EXPECT_FALSE(wire::Decode(welcome.SerializeAsString())->welcome->store.known())
+      << "as an older collector";
 
   v1::CollectorMessage ack;
   ack.mutable_ack()->set_durable_seq(9);
@@ -233,7 +250,8 @@ TEST(Wire, ReadsWhatTheCollectorSays) {
 
 TEST(Wire, RefusesGarbageWithoutCrashing) {
   EXPECT_EQ(wire::Decode("HTTP/1.1 400 Bad Request\r\n").status().code(), Code::kDataLoss);
-  EXPECT_EQ(wire::Decode(std::string("\x0a\xff\xff\xff\xff\x0f", 6)).status().code(), Code::kDataLoss);
+  EXPECT_EQ(wire::Decode(std::string("\x0a\xff\xff\xff\xff\x0f", 6)).status().code(),
+            Code::kDataLoss);
   std::mt19937_64 rng(1);
   v1::CollectorMessage welcome;
   welcome.mutable_welcome()->set_durable_seq(12345);

@@ -13,8 +13,9 @@ constexpr std::uint64_t kChunk = CaptureQueue::kChunkBytes;
 class CaptureQueueTest : public ::testing::Test {
  protected:
   CapturedTensor* Reserve(std::uint64_t bytes, std::uint64_t step = 0) {
-    return queue_.Reserve({.activation = 3, .layout = 1, .step = step, .bytes_max = bytes, .requests = "7"},
-                          bytes, bytes);
+    return queue_.Reserve(
+        {.activation = 3, .layout = 1, .step = step, .bytes_max = bytes, .requests = "7"}, bytes,
+        bytes);
   }
   void Fill(CapturedTensor* tensor, char with) {
     std::memset(tensor->data(), with, tensor->bytes());
@@ -43,7 +44,8 @@ TEST_F(CaptureQueueTest, ChunksOfATensorLeaveInOrderAndOneAfterTheOther) {
   EXPECT_EQ(first.elements, 2 * kChunk + 5);
   EXPECT_EQ(first.step, 4u);
   Fill(slow, 'a');
-  EXPECT_EQ(queue_.Pop().offset, kChunk) << "the one that has begun, although an older one is ready now";
+  EXPECT_EQ(queue_.Pop().offset, kChunk)
+      << "the one that has begun, although an older one is ready now";
   EXPECT_TRUE(queue_.Peek().last);
   EXPECT_EQ(queue_.Pop().data, std::string(5, 'b'));
   EXPECT_EQ(queue_.Pop().data, std::string(10, 'a'));
@@ -68,7 +70,8 @@ TEST_F(CaptureQueueTest, MemoryIsBoundedAndWhatDoesNotFitIsCounted) {
 TEST_F(CaptureQueueTest, RoomComesBackWhenATensorHasLeftOrIsGivenUp) {
   CapturedTensor* tensor = Reserve(CaptureQueue::kBytesMax);
   queue_.GiveUp(tensor, kDropGraphCapture);
-  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("graph_capture"), CaptureQueue::kBytesMax / kChunk);
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("graph_capture"),
+            CaptureQueue::kBytesMax / kChunk);
   Fill(Reserve(CaptureQueue::kBytesMax), 'c');
   while (queue_.HasReady()) (void)queue_.Pop();
   EXPECT_NE(Reserve(1), nullptr);

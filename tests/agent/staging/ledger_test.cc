@@ -22,7 +22,8 @@ TEST(Ledger, MovesRecordsFromPendingToAckedOrDropped) {
   EXPECT_EQ(c.produced, 7u);
   EXPECT_EQ(c.acked, 3u);
   EXPECT_EQ(c.pending, 1u);
-  EXPECT_EQ(c.dropped_by_cause, (std::map<std::string, std::uint64_t>{{"buffer_full", 2}, {"closed", 1}}));
+  EXPECT_EQ(c.dropped_by_cause,
+            (std::map<std::string, std::uint64_t>{{"buffer_full", 2}, {"closed", 1}}));
 }
 
 TEST(Ledger, BalancesInEverySnapshotWhileThreadsWrite) {
@@ -56,8 +57,9 @@ TEST(Ledger, WaitsOnlyForWhatWasPendingAtTheCall) {
   ledger.Produce(2);
   EXPECT_FALSE(ledger.WaitSettled(std::chrono::steady_clock::now()));
   std::atomic<bool> settled{false};
-  std::thread waiter(
-      [&] { settled = ledger.WaitSettled(std::chrono::steady_clock::now() + std::chrono::seconds(30)); });
+  std::thread waiter([&] {
+    settled = ledger.WaitSettled(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+  });
   // Later records keep coming, so that something is pending at every moment.
   for (int i = 0; i < 100'000'000 && !settled; ++i) {
     ledger.Produce();

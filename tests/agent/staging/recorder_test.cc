@@ -21,7 +21,8 @@ class RecorderTest : public ::testing::Test {
  protected:
   Recorder& Make(std::size_t slots = 16, const std::string& steps = "") {
     recorder_ = std::make_unique<Recorder>(
-        Recorder::Options{.steps = *StepSet::Parse(steps), .slots = slots, .sketch = 16, .samples = 0},
+        Recorder::Options{
+            .steps = *StepSet::Parse(steps), .slots = slots, .sketch = 16, .samples = 0},
         &clock_, &ledger_, &waker_);
     return *recorder_;
   }
@@ -46,7 +47,8 @@ class RecorderTest : public ::testing::Test {
   std::vector<SideRecord> DrainSide() {
     std::vector<SideRecord> records;
     bool held_back = false;
-    while (auto entry = recorder_->side().PopIf(recorder_->ring().head(), ~std::size_t{0}, {}, &held_back))
+    while (auto entry =
+               recorder_->side().PopIf(recorder_->ring().head(), ~std::size_t{0}, {}, &held_back))
       records.push_back(std::move(entry->record));
     return records;
   }
@@ -92,7 +94,8 @@ TEST_F(RecorderTest, RefusesAnIdentityTwiceInAStepAndTakesItInTheNext) {
   EXPECT_THAT(status_.message(), HasSubstr("already observed in step 0"));
   recorder.EndStep();
   EXPECT_TRUE(Observe(kFc1));
-  EXPECT_EQ(ledger_.Snapshot().produced, 3u) << "two tensors and a step end; a refused call is no record";
+  EXPECT_EQ(ledger_.Snapshot().produced, 3u)
+      << "two tensors and a step end; a refused call is no record";
 }
 
 TEST_F(RecorderTest, CountsCallsWithinAStepAndMicroBatch) {
@@ -147,7 +150,8 @@ TEST_F(RecorderTest, CountsExponentsOfWhatIsAskedForAndSendsThemAfterTheTensor) 
 
 TEST_F(RecorderTest, ATensorThatIsGivenUpHasNoExponentsAndOneWithoutAnyHasEmptyOnes) {
   recorder_ = std::make_unique<Recorder>(
-      Recorder::Options{.slots = 16, .exponents = *ParseExponentSpecs("*")}, &clock_, &ledger_, &waker_);
+      Recorder::Options{.slots = 16, .exponents = *ParseExponentSpecs("*")}, &clock_, &ledger_,
+      &waker_);
   Slot* slot = nullptr;
   ASSERT_TRUE(recorder_->Begin(kFc1, false, DType::kF32, kShape, &slot).ok());
   recorder_->GiveUp(slot, kDropDeviceError);
@@ -163,7 +167,8 @@ TEST_F(RecorderTest, ExponentsThatADeviceOwesAtTheEndAreTakenAndCountedWithTheir
   for (const bool in_time : {true, false}) {
     Ledger ledger;
     recorder_ = std::make_unique<Recorder>(
-        Recorder::Options{.slots = 16, .exponents = *ParseExponentSpecs("*")}, &clock_, &ledger, &waker_);
+        Recorder::Options{.slots = 16, .exponents = *ParseExponentSpecs("*")}, &clock_, &ledger,
+        &waker_);
     Slot* slot = nullptr;
     ASSERT_TRUE(recorder_->Begin(kFc1, false, DType::kF32, kShape, &slot).ok());
     EXPECT_EQ(ledger.Snapshot().pending, 2u) << "a flush waits for both";
@@ -179,7 +184,8 @@ TEST_F(RecorderTest, ExponentsThatADeviceOwesAtTheEndAreTakenAndCountedWithTheir
 }
 
 TEST(ExponentSpec, SaysWhichNamesKindsAndSteps) {
-  const auto matches = [](const std::string& text, const std::string& name, Kind kind = Kind::kOutput) {
+  const auto matches = [](const std::string& text, const std::string& name,
+                          Kind kind = Kind::kOutput) {
     const auto spec = ExponentSpec::Parse(text);
     EXPECT_TRUE(spec.ok()) << spec.status().message();
     TensorKey key;
@@ -207,8 +213,8 @@ TEST(ExponentSpec, SaysWhichNamesKindsAndSteps) {
   EXPECT_FALSE((*specs)[0].steps.Contains(301));
   EXPECT_TRUE((*specs)[1].steps.Contains(5));
   EXPECT_FALSE((*specs)[1].steps.Contains(6));
-  for (const char* bad : {"@3", "fc1@", "fc1@x", "fc1@3:kind=", "fc1@3:kind=outputs", "fc1@3:path=0",
-                          "fc1:kind=output,", "a\nb"}) {
+  for (const char* bad : {"@3", "fc1@", "fc1@x", "fc1@3:kind=", "fc1@3:kind=outputs",
+                          "fc1@3:path=0", "fc1:kind=output,", "a\nb"}) {
     const auto parsed = ParseExponentSpecs(bad);
     EXPECT_EQ(parsed.status().code(), Code::kInvalidArgument) << bad;
     EXPECT_THAT(parsed.status().message(), ::testing::HasSubstr("exponents")) << bad;
@@ -256,7 +262,8 @@ TEST_F(RecorderTest, CountsADropWhenNoSlotIsFreeAndKeepsTheOrder) {
   EXPECT_TRUE(Observe(kFc1));
   EXPECT_FALSE(Observe(kFc2));
   EXPECT_TRUE(status_.ok());
-  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause, (std::map<std::string, std::uint64_t>{{"buffer_full", 1}}));
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause,
+            (std::map<std::string, std::uint64_t>{{"buffer_full", 1}}));
   DrainActivations();
   EXPECT_TRUE(Observe({.name = "fc3", .kind = Kind::kOutput}));
   EXPECT_EQ(recorder.ring().Front()->order, 2u) << "the lost one keeps its place";
@@ -284,11 +291,13 @@ TEST_F(RecorderTest, WhatBecomesKnownLateGoesToAStepThatIsOver) {
   recorder.EndStep();
   EXPECT_TRUE(recorder.log().LogScalar("loss", 1.5, 9, 0).ok());
   EXPECT_TRUE(recorder.log().LogEvent("note", "late", {}, 1).ok());
-  EXPECT_TRUE(recorder.log()
-                  .LogDensity({.input = "ids", .type = DensityType::kEmbed, .valid = 1, .total = 2}, 1)
-                  .ok());
+  EXPECT_TRUE(
+      recorder.log()
+          .LogDensity({.input = "ids", .type = DensityType::kEmbed, .valid = 1, .total = 2}, 1)
+          .ok());
   EXPECT_EQ(recorder.log().LogScalar("loss", 1.5, 0, 3).code(), Code::kInvalidArgument);
-  EXPECT_THAT(recorder.log().LogEvent("note", "", {}, 3).message(), HasSubstr("step 3 is still to come"));
+  EXPECT_THAT(recorder.log().LogEvent("note", "", {}, 3).message(),
+              HasSubstr("step 3 is still to come"));
   EXPECT_EQ(recorder.log().LogDensity({.input = "ids", .type = DensityType::kEmbed}, 3).code(),
             Code::kInvalidArgument);
   recorder.EndStep();
@@ -297,13 +306,15 @@ TEST_F(RecorderTest, WhatBecomesKnownLateGoesToAStepThatIsOver) {
   EXPECT_EQ(std::get<ScalarRecord>(records[2]).step, 0u);
   EXPECT_EQ(std::get<EventRecord>(records[3]).step, 1u);
   EXPECT_EQ(std::get<DensityRecord>(records[4]).step, 1u);
-  EXPECT_EQ(std::get<StepRecord>(records[5]).micro_batches, 0u) << "a late micro-batch is none of this step";
+  EXPECT_EQ(std::get<StepRecord>(records[5]).micro_batches, 0u)
+      << "a late micro-batch is none of this step";
 }
 
 TEST_F(RecorderTest, MemoryIsOfTheCurrentStepAndHoldsWhatIsKnown) {
   Recorder& recorder = Make();
   recorder.EndStep();
-  MemoryRecord record{.step = 77, .micro_batch = 1, .phase = MemoryPhase::kPreBackward, .device = "cuda:0"};
+  MemoryRecord record{
+      .step = 77, .micro_batch = 1, .phase = MemoryPhase::kPreBackward, .device = "cuda:0"};
   record.present = BitOf(MemoryQuantity::kAllocated);
   record.bytes = {100, 200};
   ASSERT_TRUE(recorder.log().LogMemory(record).ok());
@@ -340,7 +351,8 @@ TEST_F(RecorderTest, DensityOfMoreSamplesThanFitKeepsTheWhole) {
 TEST_F(RecorderTest, AddedConfigurationIsBoundedByItsNames) {
   Recorder& recorder = Make();
   std::map<std::string, std::string> settings;
-  for (std::size_t i = 0; i < SideRecorder::kAddedSettingsMax; ++i) settings["key" + std::to_string(i)] = "v";
+  for (std::size_t i = 0; i < SideRecorder::kAddedSettingsMax; ++i)
+    settings["key" + std::to_string(i)] = "v";
   ASSERT_TRUE(recorder.log().AddConfig(settings).ok());
   EXPECT_EQ(recorder.log().AddConfig({{"zzz", "v"}}).code(), Code::kResourceExhausted);
   EXPECT_TRUE(recorder.log().AddConfig({{"key0", "w"}}).ok()) << "known already";
@@ -385,8 +397,9 @@ TEST_F(RecorderTest, RefusesHostileNamesAndValues) {
 
 TEST_F(RecorderTest, MakesEventTextsPrintableAndBounded) {
   Recorder& recorder = Make();
-  ASSERT_TRUE(
-      recorder.log().LogEvent("note", std::string(100000, 'a') + "\x1b[31m", {{"key", "a\nb\xff"}}).ok());
+  ASSERT_TRUE(recorder.log()
+                  .LogEvent("note", std::string(100000, 'a') + "\x1b[31m", {{"key", "a\nb\xff"}})
+                  .ok());
   bool too_big = false;
   const auto entry = recorder.side().PopIf(0, 1u << 20, {}, &too_big);
   const auto& event = std::get<EventRecord>(entry->record);
@@ -398,12 +411,14 @@ TEST_F(RecorderTest, LeavesSecretsOutOfEventsAndSettings) {
   Recorder& recorder = Make();
   ASSERT_TRUE(
       recorder.log()
-          .LogEvent("exception", "OSError: postgres://u:s3cret@db and token=s3cret-1a",
-                    {{"message", "password='s3cret'"}, {"api_key", "s3cret"}, {"key", "module.a.eps"}})
+          .LogEvent(
+              "exception", "OSError: postgres://u:s3cret@db and token=s3cret-1a",
+              {{"message", "password='s3cret'"}, {"api_key", "s3cret"}, {"key", "module.a.eps"}})
           .ok());
-  ASSERT_TRUE(recorder.log()
-                  .AddConfig({{"args.0", "--password"}, {"args.1", "s3cret"}, {"note", "--db-pass s3cret"}})
-                  .ok());
+  ASSERT_TRUE(
+      recorder.log()
+          .AddConfig({{"args.0", "--password"}, {"args.1", "s3cret"}, {"note", "--db-pass s3cret"}})
+          .ok());
   const std::vector<SideRecord> records = DrainSide();
   ASSERT_EQ(records.size(), 4u);
   const auto& event = std::get<EventRecord>(records[0]);
@@ -458,7 +473,8 @@ TEST_F(RecorderTest, APlacementIsPartOfTheLayoutAndDefinedOnce) {
   for (const PlacementView& place : places)
     EXPECT_EQ(LayoutOf(recorder, kFc1, {4, 8}, &place, &status_), ++expected) << status_.message();
   // In another order, of another tensor: found by hash, not by the hint.
-  for (std::size_t i = 4; i-- > 0;) EXPECT_EQ(LayoutOf(recorder, kFc2, {4, 8}, &places[i], &status_), i + 1);
+  for (std::size_t i = 4; i-- > 0;)
+    EXPECT_EQ(LayoutOf(recorder, kFc2, {4, 8}, &places[i], &status_), i + 1);
   const auto layouts = recorder.definitions().Layouts(0, 4);
   EXPECT_EQ(layouts[0].placement, std::nullopt);
   EXPECT_EQ(layouts[2].placement, right);
@@ -472,9 +488,10 @@ TEST_F(RecorderTest, RefusesAPlacementThatDoesNotFitAndRecordsNothingOfIt) {
   const PlacementView view = View(place);
   EXPECT_EQ(LayoutOf(recorder, kFc1, {4, 8}, &view, &status_), std::nullopt);
   EXPECT_EQ(status_.code(), Code::kInvalidArgument);
-  EXPECT_THAT(status_.message(),
-              HasSubstr("observe 'fc1': place a shard in the tensor of global shape (4, 16): the box "
-                        "at (0, 9) of size (4, 8) extends beyond dimension 1"));
+  EXPECT_THAT(
+      status_.message(),
+      HasSubstr("observe 'fc1': place a shard in the tensor of global shape (4, 16): the box "
+                "at (0, 9) of size (4, 8) extends beyond dimension 1"));
   EXPECT_EQ(ledger_.Snapshot().produced, 0u);
   // Its identity may still be observed in the step.
   Slot* slot = nullptr;
@@ -592,7 +609,8 @@ TEST_F(CaptureTest, WhatWasToldBeforeIsLetBe) {
   ASSERT_TRUE(Wanted(kFc1));
   recorder.EndStep();
   Ask("fc1@0", "5");
-  EXPECT_TRUE(Events().empty()) << "the collector says it again after a reconnect; it has been served";
+  EXPECT_TRUE(Events().empty())
+      << "the collector says it again after a reconnect; it has been served";
 }
 
 TEST_F(CaptureTest, AStepIsNeverAnIdentityTwiceAlthoughItIsCaptured) {

@@ -16,7 +16,8 @@ namespace statcollect::stats {
 
 inline constexpr long double kTolerance = 1e-6L;  // of data-model.md
 
-inline void ExpectNear(long double found, long double expected, long double scale, const std::string& what) {
+inline void ExpectNear(long double found, long double expected, long double scale,
+                       const std::string& what) {
   if (std::isinf(static_cast<double>(expected))) {
     EXPECT_EQ(found, static_cast<double>(expected)) << what;  // beyond float64
   } else {
@@ -65,7 +66,8 @@ inline void ExpectLikeReference(const CpuTensor& tensor, const std::string& what
   ASSERT_EQ(found.samples.size(), std::min<std::size_t>(40, count)) << what;
   for (std::size_t i = 0; i < found.samples.size(); ++i) {
     const auto sample = static_cast<double>(components.values[i]);
-    EXPECT_TRUE(found.samples[i] == sample || (std::isnan(sample) && std::isnan(found.samples[i]))) << what;
+    EXPECT_TRUE(found.samples[i] == sample || (std::isnan(sample) && std::isnan(found.samples[i])))
+        << what;
   }
 }
 

@@ -24,9 +24,12 @@ TEST(Hash, HasItsGoldenValues) {
   EXPECT_EQ(HashOf(TensorOf(Ramp(40))), 0x563245291b780000u);
   EXPECT_EQ(HashOf(TensorOf(Ramp(5000))), 0x1216ffe0347e9000u);
   EXPECT_EQ(HashOf(TensorOf(std::vector<double>{1, -2, 3})), 0xcacfa8a7d2780000u);
-  EXPECT_EQ(HashOf(TensorOf(DType::kU8, std::vector<std::uint8_t>{1, 2, 3, 4, 5})), 0x705b6ab81c6585f4u);
-  EXPECT_EQ(HashOf(TensorOf(DType::kF16, std::vector<std::uint16_t>(100, 0x3c00))), 0x23591170bb0f5000u);
-  EXPECT_EQ(HashOf(TensorOf(DType::kBool, std::vector<std::uint8_t>{1, 0, 7})), 0xd69588461e696cc1u);
+  EXPECT_EQ(HashOf(TensorOf(DType::kU8, std::vector<std::uint8_t>{1, 2, 3, 4, 5})),
+            0x705b6ab81c6585f4u);
+  EXPECT_EQ(HashOf(TensorOf(DType::kF16, std::vector<std::uint16_t>(100, 0x3c00))),
+            0x23591170bb0f5000u);
+  EXPECT_EQ(HashOf(TensorOf(DType::kBool, std::vector<std::uint8_t>{1, 0, 7})),
+            0xd69588461e696cc1u);
 }
 
 // Hash of a whole tensor from shards, cut anywhere.
@@ -38,14 +41,15 @@ TEST(Hash, AddsUpOverShards) {
     for (int round = 0; round < 5; ++round) {
       std::uint64_t sum = 0;
       for (std::uint64_t begin = 0; begin < components;) {
-        const std::uint64_t count = std::min<std::uint64_t>(2 * (1 + random() % 12000), components - begin);
+        const std::uint64_t count =
+            std::min<std::uint64_t>(2 * (1 + random() % 12000), components - begin);
         // As a range of the tensor, and as a tensor of its own at an offset in the whole.
         Partial range, shard;
         Accumulate(tensor.View(), {begin, count, 0}, 16, BestKernels(), range);
         const std::uint64_t parts = IsComplex(dtype) ? 2 : 1;
         const std::int64_t shape[] = {static_cast<std::int64_t>(count / parts)};
-        const auto* data =
-            static_cast<const unsigned char*>(tensor.View().data) + begin / parts * DTypeBytes(dtype);
+        const auto* data = static_cast<const unsigned char*>(tensor.View().data) +
+                           begin / parts * DTypeBytes(dtype);
         Accumulate({data, dtype, shape, {}}, {0, count, begin}, 16, BestKernels(), shard);
         ASSERT_EQ(range.hash, shard.hash) << Name(dtype);
         sum += shard.hash;
@@ -72,7 +76,8 @@ TEST(Hash, IsIndependentOfLayout) {
 }
 
 TEST(Hash, SeesZeroSignsNaNPayloadsAndSignFlips) {
-  EXPECT_NE(HashOf(TensorOf(std::vector<float>{0.0f})), HashOf(TensorOf(std::vector<float>{-0.0f})));
+  EXPECT_NE(HashOf(TensorOf(std::vector<float>{0.0f})),
+            HashOf(TensorOf(std::vector<float>{-0.0f})));
   const auto nan = [](std::uint32_t bits) {
     return HashOf(TensorOf(DType::kF32, std::vector<std::uint32_t>{1, bits}));
   };
@@ -115,8 +120,9 @@ TEST(Hash, SeesSwapsOfElementsGroupsAndRowsAndReversal) {
   EXPECT_TRUE(seen.insert(HashOf(TensorOf(values))).second);
 }
 
-// The same two lanes exchanged in different groups: the words change equally, so only the keys distinguish
-// them. Every pair of lanes, so that no two keys of a group differ by something that many groups share.
+// The same two lanes exchanged in different groups: the words change equally, so only the keys
+// distinguish them. Every pair of lanes, so that no two keys of a group differ by something that
+// many groups share.
 TEST(Hash, TellsTheSameExchangeInDifferentGroupsApart) {
   constexpr std::size_t kGroups = 256;
   for (const DType dtype : {DType::kF32, DType::kF64}) {
@@ -130,7 +136,8 @@ TEST(Hash, TellsTheSameExchangeInDifferentGroupsApart) {
           const std::size_t i = group * 16 + a, j = group * 16 + b;
           std::swap(f32[i], f32[j]);
           std::swap(f64[i], f64[j]);
-          const std::uint64_t hash = dtype == DType::kF32 ? HashOf(TensorOf(f32)) : HashOf(TensorOf(f64));
+          const std::uint64_t hash =
+              dtype == DType::kF32 ? HashOf(TensorOf(f32)) : HashOf(TensorOf(f64));
           ASSERT_TRUE(seen.insert(hash).second)
               << Name(dtype) << " lanes " << a << ", " << b << " group " << group;
           std::swap(f32[i], f32[j]);
@@ -155,7 +162,8 @@ TEST(Hash, SeesEverySingleBit) {
   }
 }
 
-// The definition promises it for any contents: the words' keys are odd, so is the factor of their block.
+// The definition promises it for any contents: the words' keys are odd, so is the factor of their
+// block.
 TEST(Hash, OfABlockChangesWithAnySingleWordForCertain) {
   std::vector<std::uint32_t> words(3 * 512, 0);
   const std::uint64_t of_zeros = HashOf(TensorOf(DType::kU32, words));
@@ -165,7 +173,8 @@ TEST(Hash, OfABlockChangesWithAnySingleWordForCertain) {
     for (const std::uint32_t word :
          {1u, 2u, 0x7fffffffu, 0x80000000u, 0x80000001u, 0xfffffffeu, 0xffffffffu}) {
       words[place] = word;
-      ASSERT_TRUE(seen.insert(HashOf(TensorOf(DType::kU32, words))).second) << word << " at " << place;
+      ASSERT_TRUE(seen.insert(HashOf(TensorOf(DType::kU32, words))).second)
+          << word << " at " << place;
     }
     words[place] = 0;
   }
@@ -210,7 +219,8 @@ TEST(Hash, TellsPermutationsOfFewValuesApart) {
             return HashOf(TensorOf(dtype, std::vector<std::uint8_t>(values.begin(), values.end())));
           case 2: {
             std::vector<std::uint16_t> bits(size);
-            for (std::size_t i = 0; i < size; ++i) bits[i] = static_cast<std::uint16_t>(values[i] * 0x3f80);
+            for (std::size_t i = 0; i < size; ++i)
+              bits[i] = static_cast<std::uint16_t>(values[i] * 0x3f80);
             return HashOf(TensorOf(dtype, bits));
           }
           case 4:
@@ -224,7 +234,8 @@ TEST(Hash, TellsPermutationsOfFewValuesApart) {
       for (int round = 0; round < 10000; ++round) {
         std::shuffle(values.begin(), values.end(), random);
         if (!contents.insert(std::string(values.begin(), values.end())).second) continue;
-        ASSERT_TRUE(seen.insert(hash()).second) << Name(dtype) << " seed " << seed << " round " << round;
+        ASSERT_TRUE(seen.insert(hash()).second)
+            << Name(dtype) << " seed " << seed << " round " << round;
       }
     }
   }

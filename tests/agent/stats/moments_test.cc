@@ -23,9 +23,9 @@ TEST(Statistics, EqualTheReferenceForEveryDTypeAndShape) {
       {2049}, {16383},   {16384},   {16385},   {33000},    {1, 5000, 1}, {129, 257}};
   for (const DType dtype : kAllDTypes) {
     for (const auto& shape : shapes) {
-      const std::string what =
-          Describe(dtype, "of " + std::to_string(std::accumulate(shape.begin(), shape.end(), std::int64_t{1},
-                                                                 std::multiplies<>())));
+      const std::string what = Describe(
+          dtype, "of " + std::to_string(std::accumulate(shape.begin(), shape.end(), std::int64_t{1},
+                                                        std::multiplies<>())));
       ExpectLikeReference(RandomNumbers(dtype, shape, random).View(), what);
     }
   }
@@ -87,7 +87,8 @@ TEST(Statistics, AreTheSameBitsForAViewAndItsContiguousCopy) {
     const ReferenceComponents components = ComponentsOf(view.View());
     const TestTensor copy{dtype, {300, 170}, {}, 0, [&] {
                             std::vector<std::uint64_t> words(components.bytes.size() / 8 + 2);
-                            std::memcpy(words.data(), components.bytes.data(), components.bytes.size());
+                            std::memcpy(words.data(), components.bytes.data(),
+                                        components.bytes.size());
                             return words;
                           }()};
     const Computed a = Compute(view), b = Compute(copy);
@@ -97,8 +98,8 @@ TEST(Statistics, AreTheSameBitsForAViewAndItsContiguousCopy) {
 }
 
 TEST(Statistics, HaveNoFiniteValuesWhereThereAreNone) {
-  for (const std::vector<double>& values :
-       {std::vector<double>{}, std::vector<double>(20000, kNaN), std::vector<double>{kInf, -kInf, kNaN}}) {
+  for (const std::vector<double>& values : {std::vector<double>{}, std::vector<double>(20000, kNaN),
+                                            std::vector<double>{kInf, -kInf, kNaN}}) {
     const TensorStats s = Compute(TensorOf(values)).stats;
     EXPECT_FALSE(s.has_finite);
     EXPECT_EQ(s.min, 0);
@@ -148,7 +149,8 @@ TEST(Statistics, KeepStdWhereTheMeanIsMuchLarger) {
   ExpectLikeReference(TensorOf(values).View(), "outlier first");
   ExpectLikeReference(TensorOf(std::vector<float>(100000, 16777216.0f)).View(), "constant");
   EXPECT_EQ(Compute(TensorOf(std::vector<float>(100000, 0.1f))).stats.std, 0);
-  EXPECT_EQ(Compute(TensorOf(std::vector<float>(100000, 0.1f))).stats.mean, static_cast<double>(0.1f));
+  EXPECT_EQ(Compute(TensorOf(std::vector<float>(100000, 0.1f))).stats.mean,
+            static_cast<double>(0.1f));
 }
 
 TEST(Statistics, SurviveSquaresBeyondFloat64) {
@@ -158,12 +160,14 @@ TEST(Statistics, SurviveSquaresBeyondFloat64) {
     for (const std::size_t size : {5u, 3000u, 40000u}) {
       std::vector<double> values(size);
       for (double& v : values) v = normal(random) * magnitude;
-      ExpectLikeReference(TensorOf(values).View(), "magnitude " + std::to_string(std::log10(magnitude)));
+      ExpectLikeReference(TensorOf(values).View(),
+                          "magnitude " + std::to_string(std::log10(magnitude)));
     }
   }
   const double largest = std::numeric_limits<double>::max();
   ExpectLikeReference(TensorOf(std::vector<double>{largest, largest, largest}).View(), "largest");
-  ExpectLikeReference(TensorOf(std::vector<double>{largest, -largest}).View(), "largest and its opposite");
+  ExpectLikeReference(TensorOf(std::vector<double>{largest, -largest}).View(),
+                      "largest and its opposite");
   ExpectLikeReference(TensorOf(std::vector<double>{kNaN, 1e300, -kInf, 1e299}).View(),
                       "huge among infinities");
   EXPECT_TRUE(std::isfinite(Compute(TensorOf(std::vector<double>(1000, 1e300))).stats.l2));
@@ -173,7 +177,8 @@ TEST(Statistics, CombineChunksOfVeryDifferentMagnitude) {
   std::mt19937_64 random(28);
   std::normal_distribution<double> normal;
   // The last four lie close to where the engine begins to scale.
-  const double magnitudes[] = {1e-300, 1, 1e300, 0, 1e-200, 1e200, 0x1p397, 0x1p401, 0x1p-401, 0x1p-397};
+  const double magnitudes[] = {1e-300, 1,       1e300,   0,        1e-200,
+                               1e200,  0x1p397, 0x1p401, 0x1p-401, 0x1p-397};
   for (int round = 0; round < 60; ++round) {
     std::vector<double> values;
     std::string what = "chunks";
@@ -187,14 +192,18 @@ TEST(Statistics, CombineChunksOfVeryDifferentMagnitude) {
 }
 
 TEST(Statistics, HandleExtremesOfEveryType) {
-  ExpectLikeReference(TensorOf(DType::kF16, std::vector<std::uint16_t>(70000, 0x7bff)).View(), "f16 65504");
+  ExpectLikeReference(TensorOf(DType::kF16, std::vector<std::uint16_t>(70000, 0x7bff)).View(),
+                      "f16 65504");
   ExpectLikeReference(TensorOf(std::vector<float>(70000, 3.4e38f)).View(), "f32 near its largest");
   ExpectLikeReference(TensorOf(std::vector<float>(70000, 1e-45f)).View(), "f32 smallest");
-  ExpectLikeReference(TensorOf(DType::kI64, std::vector<std::int64_t>{INT64_MIN, INT64_MAX, 0, -1, 1}).View(),
-                      "i64");
-  ExpectLikeReference(TensorOf(DType::kU64, std::vector<std::uint64_t>(40, UINT64_MAX)).View(), "u64");
-  ExpectLikeReference(TensorOf(DType::kU64, std::vector<std::uint64_t>{UINT64_MAX, 0, 1, 1ull << 63}).View(),
+  ExpectLikeReference(
+      TensorOf(DType::kI64, std::vector<std::int64_t>{INT64_MIN, INT64_MAX, 0, -1, 1}).View(),
+      "i64");
+  ExpectLikeReference(TensorOf(DType::kU64, std::vector<std::uint64_t>(40, UINT64_MAX)).View(),
                       "u64");
+  ExpectLikeReference(
+      TensorOf(DType::kU64, std::vector<std::uint64_t>{UINT64_MAX, 0, 1, 1ull << 63}).View(),
+      "u64");
   ExpectLikeReference(TensorOf(DType::kI8, std::vector<std::int8_t>(1000, -128)).View(), "i8");
 }
 

@@ -31,7 +31,8 @@ void ExpectEveryPatternExact(DType dtype, std::size_t patterns) {
     if (std::isnan(expected.values[i])) {
       EXPECT_TRUE(std::isnan(computed.samples[i])) << Name(dtype) << " " << i;
     } else {
-      EXPECT_EQ(static_cast<long double>(computed.samples[i]), expected.values[i]) << Name(dtype) << " " << i;
+      EXPECT_EQ(static_cast<long double>(computed.samples[i]), expected.values[i])
+          << Name(dtype) << " " << i;
       EXPECT_EQ(std::signbit(computed.samples[i]), std::signbit(expected.values[i]))
           << Name(dtype) << " " << i;
     }
@@ -45,8 +46,8 @@ TEST(NarrowFloat, DecodesEveryBitPatternExactly) {
   ExpectEveryPatternExact(DType::kF8E5M2, 256);
 }
 
-// The engine decodes in vectors, samples one by one: each pattern as a tensor of 16 equal components shows
-// the vector's value.
+// The engine decodes in vectors, samples one by one: each pattern as a tensor of 16 equal
+// components shows the vector's value.
 TEST(NarrowFloat, DecodesEveryBitPatternExactlyInTheEngineToo) {
   for (const DType dtype : {DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2}) {
     const std::uint32_t patterns = DTypeBytes(dtype) == 1 ? 256 : 65536;
@@ -54,12 +55,14 @@ TEST(NarrowFloat, DecodesEveryBitPatternExactlyInTheEngineToo) {
       const TestTensor tensor =
           DTypeBytes(dtype) == 1
               ? TensorOf(dtype, std::vector<std::uint8_t>(16, static_cast<std::uint8_t>(pattern)))
-              : TensorOf(dtype, std::vector<std::uint16_t>(16, static_cast<std::uint16_t>(pattern)));
+              : TensorOf(dtype,
+                         std::vector<std::uint16_t>(16, static_cast<std::uint16_t>(pattern)));
       const TensorStats stats = Compute(tensor, 0).stats;
       const long double value =
           ReferenceValue(dtype, reinterpret_cast<const unsigned char*>(tensor.storage.data()));
       ASSERT_EQ(stats.nan, std::isnan(value) ? 16u : 0u) << Name(dtype) << " " << pattern;
-      ASSERT_EQ(stats.pos_inf + stats.neg_inf, std::isinf(value) ? 16u : 0u) << Name(dtype) << " " << pattern;
+      ASSERT_EQ(stats.pos_inf + stats.neg_inf, std::isinf(value) ? 16u : 0u)
+          << Name(dtype) << " " << pattern;
       if (!std::isfinite(value)) continue;
       ASSERT_EQ(static_cast<long double>(stats.min), value) << Name(dtype) << " " << pattern;
       ASSERT_EQ(static_cast<long double>(stats.mean), value) << Name(dtype) << " " << pattern;

@@ -1,5 +1,5 @@
-// Shards of a logical tensor, cut anyhow, add up to the whole. STATCOLLECT_TEST_SEED and STATCOLLECT_TEST_CASES
-// repeat or extend a run.
+// Shards of a logical tensor, cut anyhow, add up to the whole. STATCOLLECT_TEST_SEED and
+// STATCOLLECT_TEST_CASES repeat or extend a run.
 #include "agent/stats/placement.h"
 #include "common/merge_stats.h"
 
@@ -59,11 +59,13 @@ TEST(Placement, ShardsAddUpToTheWholeHoweverItIsCut) {
     ExpectNear(merged.std, all.std, all.l2, what + " std");
     ExpectNear(merged.l1, all.l1, all.l1, what + " l1");
     ExpectNear(merged.l2, all.l2, all.l2, what + " l2");
-    for (int k = 0; k < 32; ++k) ExpectNear(sketch[k], expected.sketch[k], all.l2, what + " sketch");
+    for (int k = 0; k < 32; ++k)
+      ExpectNear(sketch[k], expected.sketch[k], all.l2, what + " sketch");
   }
 }
 
-// Long runs are read where they lie, from any first component on; the hash is that of the definition.
+// Long runs are read where they lie, from any first component on; the hash is that of the
+// definition.
 TEST(Placement, PutsEachComponentAtItsIndex) {
   Random random(72);
   for (const DType dtype : kAllDTypes) {
@@ -79,10 +81,12 @@ TEST(Placement, PutsEachComponentAtItsIndex) {
       const TensorStats stats = ComputeCpu(shard.View(), sketch, {}, &written, nullptr, &placement);
       const auto index = [&](std::uint64_t i) {
         const std::uint64_t element = i / parts;
-        return ((3 + element / 301) * 1000 + static_cast<std::uint64_t>(column) + element % 301) * parts +
+        return ((3 + element / 301) * 1000 + static_cast<std::uint64_t>(column) + element % 301) *
+                   parts +
                i % parts;
       };
-      EXPECT_EQ(stats.hash, ReferenceHash(components, index)) << Name(dtype) << " column " << column;
+      EXPECT_EQ(stats.hash, ReferenceHash(components, index))
+          << Name(dtype) << " column " << column;
       const std::vector<long double> expected = ReferenceSketch(components, 16, index);
       for (std::size_t k = 0; k < 16; ++k) {
         ExpectNear(sketch[k], expected[k], stats.l2, std::string(Name(dtype)) + " sketch");
@@ -105,24 +109,28 @@ TEST(Placement, RowsOfWholeGroupsAreWalkedFromOneToTheNext) {
         ASSERT_TRUE(Validate(shard.View(), placement).ok());
         std::vector<double> sketch(16);
         std::uint32_t written = 0;
-        const TensorStats stats = ComputeCpu(shard.View(), sketch, {}, &written, nullptr, &placement);
+        const TensorStats stats =
+            ComputeCpu(shard.View(), sketch, {}, &written, nullptr, &placement);
         const auto index = [&](std::uint64_t i) {
           const auto element = static_cast<std::int64_t>(i / parts);
           const std::int64_t row = (1 + element / (21 * width)) * 30 + 7 + element / width % 21;
-          return static_cast<std::uint64_t>(row * (width + apart) + apart / 2 + element % width) * parts +
+          return static_cast<std::uint64_t>(row * (width + apart) + apart / 2 + element % width) *
+                     parts +
                  i % parts;
         };
-        const std::string what = std::string(Name(dtype)) + " " + std::to_string(width) + " columns, " +
-                                 std::to_string(apart) + " apart";
+        const std::string what = std::string(Name(dtype)) + " " + std::to_string(width) +
+                                 " columns, " + std::to_string(apart) + " apart";
         EXPECT_EQ(stats.hash, ReferenceHash(components, index)) << what;
         const std::vector<long double> expected = ReferenceSketch(components, 16, index);
-        for (std::size_t k = 0; k < 16; ++k) ExpectNear(sketch[k], expected[k], stats.l2, what + " sketch");
+        for (std::size_t k = 0; k < 16; ++k)
+          ExpectNear(sketch[k], expected[k], stats.l2, what + " sketch");
       }
     }
   }
 }
 
-// Of columns in whole quads: every instruction set and width of the sketch. Values that float32 does not suffice for, too.
+// Of columns in whole quads: every instruction set and width of the sketch. Values that float32
+// does not suffice for, too.
 TEST(Placement, ColumnsHaveTheSameBitsOnEveryInstructionSet) {
   Random random(74);
   for (const DType dtype :
@@ -138,22 +146,25 @@ TEST(Placement, ColumnsHaveTheSameBitsOnEveryInstructionSet) {
       const PlacementRuns runs(shard.View(), placement);
       const auto index = [&](std::uint64_t i) {
         const auto at = static_cast<std::int64_t>(i);
-        return static_cast<std::uint64_t>((7 + at / columns) * 4 * columns + 3 * columns + at % columns);
+        return static_cast<std::uint64_t>((7 + at / columns) * 4 * columns + 3 * columns +
+                                          at % columns);
       };
       for (const std::uint32_t width : {0u, 16u, 32u, 64u}) {
-        const std::string what = std::string(Name(dtype)) + " " + std::to_string(columns) + " columns, " +
-                                 std::to_string(width) + " sums";
+        const std::string what = std::string(Name(dtype)) + " " + std::to_string(columns) +
+                                 " columns, " + std::to_string(width) + " sums";
         std::optional<Partial> first;
         for (const InstructionSet set :
              {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
           const CpuKernels* const kernels = KernelsFor(set);
           if (kernels == nullptr) continue;
           Partial partial;
-          Accumulate(shard.View(), {0, ComponentCount(shard.View()), 0, &runs}, width, *kernels, partial);
+          Accumulate(shard.View(), {0, ComponentCount(shard.View()), 0, &runs}, width, *kernels,
+                     partial);
           if (!first) first = partial;
           EXPECT_EQ(partial.hash, first->hash) << what;
           EXPECT_EQ(partial.moments.squares, first->moments.squares) << what;
-          for (std::uint32_t k = 0; k < width; ++k) EXPECT_EQ(partial.sketch[k], first->sketch[k]) << what;
+          for (std::uint32_t k = 0; k < width; ++k)
+            EXPECT_EQ(partial.sketch[k], first->sketch[k]) << what;
         }
         EXPECT_EQ(first->hash, ReferenceHash(components, index)) << what;
         if (width == 0) continue;
@@ -166,7 +177,8 @@ TEST(Placement, ColumnsHaveTheSameBitsOnEveryInstructionSet) {
   }
 }
 
-std::string Refusal(const Sizes& shard, const Sizes& shape, const Sizes& boxes, const Sizes& ranges) {
+std::string Refusal(const Sizes& shard, const Sizes& shape, const Sizes& boxes,
+                    const Sizes& ranges) {
   static const std::vector<float> values(10000);
   const CpuTensor tensor{values.data(), DType::kF32, shard, {}};
   const Status status = Validate(tensor, {shape, boxes, ranges});
@@ -180,12 +192,15 @@ TEST(Placement, IsRefusedIfItDoesNotFit) {
   EXPECT_EQ(Refusal({0, 3}, {4, 6}, {4, 0, 0, 3}, {}), "");
   EXPECT_EQ(Refusal({5}, {4, 6}, {}, {20, 24, 3, 4}), "");
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {}, {}), HasSubstr("shape (2, 3) and no offset"));
-  EXPECT_THAT(Refusal({2, 3}, {4, 6}, {1, 2, 2, 2}, {}), HasSubstr("shape (2, 3); expected (2, 2)"));
+  EXPECT_THAT(Refusal({2, 3}, {4, 6}, {1, 2, 2, 2}, {}),
+              HasSubstr("shape (2, 3); expected (2, 2)"));
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {3, 2, 2, 3}, {}), HasSubstr("extends beyond dimension 0"));
-  EXPECT_THAT(Refusal({2, 3}, {4, 6}, {-1, 2, 2, 3}, {}), HasSubstr("negative number in dimension 0"));
+  EXPECT_THAT(Refusal({2, 3}, {4, 6}, {-1, 2, 2, 3}, {}),
+              HasSubstr("negative number in dimension 0"));
   EXPECT_THAT(Refusal({2, 3}, {4, 6}, {1, 2, 2}, {}), HasSubstr("boxes have 3 numbers"));
   EXPECT_THAT(Refusal({4, 3}, {4, 6}, {0, 0, 2, 3, 1, 0, 2, 3}, {}), HasSubstr("boxes overlap"));
-  EXPECT_THAT(Refusal({4, 3}, {4, 6}, {0, 0, 2, 3, 2, 3, 2, 3}, {}), HasSubstr("more than one dimension"));
+  EXPECT_THAT(Refusal({4, 3}, {4, 6}, {0, 0, 2, 3, 2, 3, 2, 3}, {}),
+              HasSubstr("more than one dimension"));
   EXPECT_THAT(Refusal({4}, {4, 6}, {}, {0, 2, 1, 3}), HasSubstr("ranges overlap"));
   EXPECT_THAT(Refusal({4}, {4, 6}, {}, {0, 2}), HasSubstr("4 elements; expected 2"));
   EXPECT_THAT(Refusal({4}, {4, 6}, {}, {22, 26}), HasSubstr("from 22 to 26"));

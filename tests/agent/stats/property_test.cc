@@ -1,5 +1,5 @@
-// Random tensors of every dtype, shape, stride pattern and class of values against the reference, thousands
-// of them. STATCOLLECT_TEST_SEED and STATCOLLECT_TEST_CASES repeat or extend a run.
+// Random tensors of every dtype, shape, stride pattern and class of values against the reference,
+// thousands of them. STATCOLLECT_TEST_SEED and STATCOLLECT_TEST_CASES repeat or extend a run.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -45,7 +45,9 @@ const std::vector<ValueClass>& ValueClasses() {
       {"subnormal in float32", [](Random& r) { return 1e-42 * Normal(r); }},
       {"huge", [](Random& r) { return 1e30 * Normal(r); }},
       {"many magnitudes",
-       [](Random& r) { return Normal(r) * std::pow(10.0, static_cast<double>(Between(r, -37, 37))); }},
+       [](Random& r) {
+         return Normal(r) * std::pow(10.0, static_cast<double>(Between(r, -37, 37)));
+       }},
       {"outliers", [](Random& r) { return r() % 200 == 0 ? 1e6 : Normal(r); }},
       {"few values", [](Random& r) { return static_cast<double>(Between(r, -1, 1)); }},
       {"some not finite",
@@ -85,8 +87,9 @@ std::string FillAnyhow(TestTensor& tensor, Random& random) {
       break;
   }
   const bool numbers = random() % 2 == 0;
-  TestTensor filled = numbers ? RandomNumbers(tensor.dtype, {static_cast<std::int64_t>(words)}, random)
-                              : RandomBits(tensor.dtype, {static_cast<std::int64_t>(words * 8)}, random);
+  TestTensor filled =
+      numbers ? RandomNumbers(tensor.dtype, {static_cast<std::int64_t>(words)}, random)
+              : RandomBits(tensor.dtype, {static_cast<std::int64_t>(words * 8)}, random);
   filled.storage.resize(words, 0);
   tensor.storage = std::move(filled.storage);
   return numbers ? "numbers" : "any bits";
@@ -132,8 +135,8 @@ void LayOut(TestTensor& tensor, Random& random) {
   }
   const std::int64_t offset = Between(random, 0, 3);  // so that vectors are not aligned
   tensor.origin = offset - low;
-  tensor.storage.resize((static_cast<std::size_t>(offset + high - low) + 1) * DTypeBytes(tensor.dtype) / 8 +
-                        2);
+  tensor.storage.resize(
+      (static_cast<std::size_t>(offset + high - low) + 1) * DTypeBytes(tensor.dtype) / 8 + 2);
   if (contiguous && random() % 2 == 0) tensor.strides.clear();
 }
 
@@ -169,8 +172,8 @@ TEST(StatisticsProperty, EqualTheReferenceForRandomTensors) {
     LayOut(tensor, random);
     const std::string values = FillAnyhow(tensor, random);
     const std::string what = "seed " + std::to_string(seed) + " case " + std::to_string(i) + ": " +
-                             std::string(Name(tensor.dtype)) + " " + Numbers(tensor.shape) + " strides " +
-                             Numbers(tensor.strides) + ", " + values;
+                             std::string(Name(tensor.dtype)) + " " + Numbers(tensor.shape) +
+                             " strides " + Numbers(tensor.strides) + ", " + values;
     ExpectLikeReference(tensor.View(), what);
     ExpectSameOnEverySet(tensor.View(), what);
   }

@@ -44,7 +44,8 @@ struct Cut {
 };
 
 // The elements of the logical tensor with these numbers, as a contiguous tensor.
-inline TestTensor Elements(const TestTensor& whole, const std::vector<std::int64_t>& numbers, Sizes shape) {
+inline TestTensor Elements(const TestTensor& whole, const std::vector<std::int64_t>& numbers,
+                           Sizes shape) {
   const std::size_t bytes = DTypeBytes(whole.dtype);
   TestTensor part{whole.dtype, std::move(shape), {}, 0, {}};
   part.storage.resize(numbers.size() * bytes / 8 + 2);
@@ -57,7 +58,8 @@ inline TestTensor Elements(const TestTensor& whole, const std::vector<std::int64
   return part;
 }
 
-// Numbers of the elements whose index in each dimension is among `indices[dimension]`, in row-major order.
+// Numbers of the elements whose index in each dimension is among `indices[dimension]`, in row-major
+// order.
 inline std::vector<std::int64_t> NumbersOf(const Sizes& shape, const std::vector<Sizes>& indices) {
   std::vector<std::int64_t> numbers = {0};
   for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -161,12 +163,14 @@ inline Cut IntoRanges(Random& random, const TestTensor& whole) {
     const auto rank = static_cast<std::size_t>(Pick(random, 0, ranks - 1));
     for (const std::int64_t number : Between(places[piece], places[piece + 1]))
       numbers[rank].push_back(number);
-    cut.shards[rank].ranges.insert(cut.shards[rank].ranges.end(), {places[piece], places[piece + 1]});
+    cut.shards[rank].ranges.insert(cut.shards[rank].ranges.end(),
+                                   {places[piece], places[piece + 1]});
   }
   for (std::size_t rank = 0; rank < numbers.size(); ++rank) {
     Shard& shard = cut.shards[rank];
     if (shard.ranges.empty()) shard.ranges = {0, 0};
-    shard.tensor = Elements(whole, numbers[rank], {static_cast<std::int64_t>(numbers[rank].size())});
+    shard.tensor =
+        Elements(whole, numbers[rank], {static_cast<std::int64_t>(numbers[rank].size())});
   }
   return cut;
 }

@@ -51,10 +51,12 @@ TEST(Sketch, AddsUpOverShards) {
   const std::vector<double> whole = Compute(tensor, 32).sketch;
   std::vector<double> sum(32, 0.0);
   for (std::uint64_t begin = 0; begin < values.size();) {
-    const std::uint64_t count = std::min<std::uint64_t>(1 + random() % 11200, values.size() - begin);
+    const std::uint64_t count =
+        std::min<std::uint64_t>(1 + random() % 11200, values.size() - begin);
     const std::int64_t shape[] = {static_cast<std::int64_t>(count)};
     Partial shard;
-    Accumulate({values.data() + begin, DType::kF32, shape, {}}, {0, count, begin}, 32, BestKernels(), shard);
+    Accumulate({values.data() + begin, DType::kF32, shape, {}}, {0, count, begin}, 32,
+               BestKernels(), shard);
     std::vector<double> sketch(32);
     Finished(shard, count, sketch);
     for (int i = 0; i < 32; ++i) sum[i] += sketch[i];
@@ -83,8 +85,8 @@ struct Spread {
 
 constexpr std::size_t kColumns = 1024, kRows = 64;
 
-// Each round takes the pattern as a shard at a different place of a huge tensor, so that it gets different
-// signs and sums.
+// Each round takes the pattern as a shard at a different place of a huge tensor, so that it gets
+// different signs and sums.
 Spread Measure(std::uint32_t width, int rounds, std::mt19937_64& random,
                const std::function<void(std::vector<float>&)>& make) {
   std::vector<double> ratios;
@@ -93,11 +95,12 @@ Spread Measure(std::uint32_t width, int rounds, std::mt19937_64& random,
     std::vector<float> difference(kRows * kColumns, 0.0f);
     make(difference);
     Partial partial;
-    Accumulate({difference.data(), DType::kF32, shape, {}}, {0, difference.size(), random() >> 8}, width,
-               BestKernels(), partial);
+    Accumulate({difference.data(), DType::kF32, shape, {}}, {0, difference.size(), random() >> 8},
+               width, BestKernels(), partial);
     std::vector<double> sketch(width);
     const TensorStats stats = Finished(partial, difference.size(), sketch);
-    ratios.push_back(SquaredDistance(sketch, std::vector<double>(width, 0.0)) / (stats.l2 * stats.l2));
+    ratios.push_back(SquaredDistance(sketch, std::vector<double>(width, 0.0)) /
+                     (stats.l2 * stats.l2));
   }
   Spread spread;
   spread.mean = std::accumulate(ratios.begin(), ratios.end(), 0.0) / rounds;
@@ -107,8 +110,8 @@ Spread Measure(std::uint32_t width, int rounds, std::mt19937_64& random,
 }
 
 // Unbiased within four standard errors and within 0.2, and no wider than `spread`.
-void ExpectUnbiased(std::uint32_t width, double spread_max, const std::string& what, std::mt19937_64& random,
-                    const std::function<void(std::vector<float>&)>& make) {
+void ExpectUnbiased(std::uint32_t width, double spread_max, const std::string& what,
+                    std::mt19937_64& random, const std::function<void(std::vector<float>&)>& make) {
   constexpr int kRounds = 300;
   const Spread spread = Measure(width, kRounds, random, make);
   std::printf("%s, k = %u: %.3f +- %.3f\n", what.c_str(), width, spread.mean, spread.deviation);
@@ -117,8 +120,9 @@ void ExpectUnbiased(std::uint32_t width, double spread_max, const std::string& w
   EXPECT_LT(spread.deviation, spread_max) << what << ", k = " << width;
 }
 
-// Differences between two tensors of kRows x kColumns, and how wide their estimates may spread: sqrt(2 / k)
-// where many components differ, and more where few do, or where equal ones lie in rows of one fold.
+// Differences between two tensors of kRows x kColumns, and how wide their estimates may spread:
+// sqrt(2 / k) where many components differ, and more where few do, or where equal ones lie in rows
+// of one fold.
 TEST(Sketch, EstimatesNormsOfDifferencesOfEveryPattern) {
   const std::uint64_t seed = 55;
   RecordProperty("seed", static_cast<int>(seed));
@@ -178,10 +182,11 @@ TEST(Sketch, EstimatesADifferenceConfinedToOneColumn) {
   constexpr int kRounds = 100;
   for (int round = 0; round < kRounds; ++round) {
     const std::size_t column = random() % 1024;
-    for (std::size_t row = 0; row < 512; ++row) difference[row * 1024 + column] = 1 + 0.1f * normal(random);
+    for (std::size_t row = 0; row < 512; ++row)
+      difference[row * 1024 + column] = 1 + 0.1f * normal(random);
     const Computed computed = Compute(TensorOf(difference));
-    const double ratio =
-        std::sqrt(SquaredDistance(computed.sketch, std::vector<double>(16, 0.0))) / computed.stats.l2;
+    const double ratio = std::sqrt(SquaredDistance(computed.sketch, std::vector<double>(16, 0.0))) /
+                         computed.stats.l2;
     sum += ratio;
     least = std::min(least, ratio);
     for (std::size_t row = 0; row < 512; ++row) difference[row * 1024 + column] = 0;
@@ -194,7 +199,8 @@ TEST(Sketch, OfOneElementIsItsMagnitudeExactly) {
   for (const std::size_t place : {0u, 5u, 15u, 16u, 999u}) {
     std::vector<float> values(1000, 0.0f);
     values[place] = -2.5f;
-    EXPECT_EQ(SquaredDistance(Compute(TensorOf(values)).sketch, std::vector<double>(16, 0.0)), 6.25) << place;
+    EXPECT_EQ(SquaredDistance(Compute(TensorOf(values)).sketch, std::vector<double>(16, 0.0)), 6.25)
+        << place;
   }
 }
 
@@ -214,7 +220,8 @@ TEST(Sketch, StaysFiniteAndLinearForHugeAndTinyNumbers) {
     return values;
   };
   const auto at_1 = Compute(TensorOf(std::vector<double>(huge.size(), 1.5))).sketch;
-  const auto at_500 = Compute(TensorOf(scaled(std::vector<double>(huge.size(), 1.5), 0x1p500))).sketch;
+  const auto at_500 =
+      Compute(TensorOf(scaled(std::vector<double>(huge.size(), 1.5), 0x1p500))).sketch;
   const auto at_minus_1000 =
       Compute(TensorOf(scaled(std::vector<double>(huge.size(), 1.5), 0x1p-1000))).sketch;
   for (int i = 0; i < 16; ++i) {

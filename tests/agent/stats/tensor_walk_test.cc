@@ -61,7 +61,8 @@ TEST(TensorWalk, CalculatesOffsetsBeyondTwoToThe31) {
   walk.Seek(4899999999u);
   EXPECT_EQ(walk.offset(), 69999 + std::int64_t{69999} * 70001);
   walk.Seek(std::uint64_t{1} << 32);
-  const std::int64_t row = (std::int64_t{1} << 32) / 70000, column = (std::int64_t{1} << 32) % 70000;
+  const std::int64_t row = (std::int64_t{1} << 32) / 70000,
+                     column = (std::int64_t{1} << 32) % 70000;
   EXPECT_EQ(walk.offset(), row + column * 70001);
 }
 

@@ -1,5 +1,5 @@
-// Tensors for tests, and a slow reference for everything the engine computes: written from the definitions,
-// in long double, sharing no code with the engine.
+// Tensors for tests, and a slow reference for everything the engine computes: written from the
+// definitions, in long double, sharing no code with the engine.
 #ifndef STATCOLLECT_TESTS_AGENT_STATS_TEST_TENSOR_H_
 #define STATCOLLECT_TESTS_AGENT_STATS_TEST_TENSOR_H_
 
@@ -19,10 +19,10 @@
 
 namespace statcollect::stats {
 
-inline constexpr DType kAllDTypes[] = {DType::kF64,    DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3,
-                                       DType::kF8E5M2, DType::kI8,  DType::kI16, DType::kI32,  DType::kI64,
-                                       DType::kU8,     DType::kU16, DType::kU32, DType::kU64,  DType::kBool,
-                                       DType::kC64,    DType::kC128};
+inline constexpr DType kAllDTypes[] = {
+    DType::kF64, DType::kF32, DType::kF16,  DType::kBf16, DType::kF8E4M3, DType::kF8E5M2,
+    DType::kI8,  DType::kI16, DType::kI32,  DType::kI64,  DType::kU8,     DType::kU16,
+    DType::kU32, DType::kU64, DType::kBool, DType::kC64,  DType::kC128};
 
 // Owns storage; the element with index 0 in every dimension lies `origin` elements into it.
 struct TestTensor {
@@ -45,8 +45,12 @@ TestTensor TensorOf(DType dtype, const std::vector<T>& values) {
   if (!values.empty()) std::memcpy(tensor.storage.data(), values.data(), values.size() * sizeof(T));
   return tensor;
 }
-inline TestTensor TensorOf(const std::vector<float>& values) { return TensorOf(DType::kF32, values); }
-inline TestTensor TensorOf(const std::vector<double>& values) { return TensorOf(DType::kF64, values); }
+inline TestTensor TensorOf(const std::vector<float>& values) {
+  return TensorOf(DType::kF32, values);
+}
+inline TestTensor TensorOf(const std::vector<double>& values) {
+  return TensorOf(DType::kF64, values);
+}
 
 // --- reference
 
@@ -126,7 +130,8 @@ struct ReferenceComponents {
 
 inline ReferenceComponents ComponentsOf(const CpuTensor& tensor) {
   ReferenceComponents out;
-  const std::size_t parts = IsComplex(tensor.dtype) ? 2 : 1, element_bytes = DTypeBytes(tensor.dtype);
+  const std::size_t parts = IsComplex(tensor.dtype) ? 2 : 1,
+                    element_bytes = DTypeBytes(tensor.dtype);
   out.component_bytes = element_bytes / parts;
   std::uint64_t elements = 1;
   for (const std::int64_t size : tensor.shape) elements *= static_cast<std::uint64_t>(size);
@@ -134,17 +139,19 @@ inline ReferenceComponents ComponentsOf(const CpuTensor& tensor) {
     std::int64_t offset = 0, packed_stride = 1;
     std::uint64_t rest = element;
     for (std::size_t d = tensor.shape.size(); d-- > 0;) {
-      const auto index = static_cast<std::int64_t>(rest % static_cast<std::uint64_t>(tensor.shape[d]));
+      const auto index =
+          static_cast<std::int64_t>(rest % static_cast<std::uint64_t>(tensor.shape[d]));
       rest /= static_cast<std::uint64_t>(tensor.shape[d]);
       offset += index * (tensor.strides.empty() ? packed_stride : tensor.strides[d]);
       packed_stride *= tensor.shape[d];
     }
-    const auto* at =
-        static_cast<const unsigned char*>(tensor.data) + offset * static_cast<std::int64_t>(element_bytes);
+    const auto* at = static_cast<const unsigned char*>(tensor.data) +
+                     offset * static_cast<std::int64_t>(element_bytes);
     for (std::size_t part = 0; part < parts; ++part, at += out.component_bytes) {
       out.values.push_back(ReferenceValue(tensor.dtype, at));
       for (std::size_t b = 0; b < out.component_bytes; ++b) {
-        out.bytes.push_back(tensor.dtype == DType::kBool ? static_cast<unsigned char>(*at != 0) : at[b]);
+        out.bytes.push_back(tensor.dtype == DType::kBool ? static_cast<unsigned char>(*at != 0)
+                                                         : at[b]);
       }
     }
   }
@@ -166,17 +173,21 @@ inline std::uint64_t ReferenceSplitMixOutput(std::uint64_t seed, std::uint64_t n
 // `index(i)`: of component i in the logical tensor.
 using ReferenceIndex = std::function<std::uint64_t(std::uint64_t)>;
 
-// Byte by byte: a byte at position p of the packed logical tensor is worth 2^(8 * (p % 4)) of its word.
-inline std::uint64_t ReferenceHash(const ReferenceComponents& components, const ReferenceIndex& index) {
+// Byte by byte: a byte at position p of the packed logical tensor is worth 2^(8 * (p % 4)) of its
+// word.
+inline std::uint64_t ReferenceHash(const ReferenceComponents& components,
+                                   const ReferenceIndex& index) {
   std::uint64_t hash = 0;
   for (std::size_t at = 0; at < components.bytes.size(); ++at) {
     const std::uint64_t component = at / components.component_bytes;
     const std::uint64_t position =
         index(component) * components.component_bytes + at % components.component_bytes;
     const std::uint64_t word = position / 4;
-    const std::uint64_t key = ReferenceSplitMixOutput(0x5354415448415348ull, word % 512) % (1ull << 32) | 1;
+    const std::uint64_t key =
+        ReferenceSplitMixOutput(0x5354415448415348ull, word % 512) % (1ull << 32) | 1;
     const std::uint64_t factor = ReferenceSplitMixOutput(0x53544154424c4f43ull, word / 512) | 1;
-    hash += factor * key * (static_cast<std::uint64_t>(components.bytes[at]) << (8 * (position % 4)));
+    hash +=
+        factor * key * (static_cast<std::uint64_t>(components.bytes[at]) << (8 * (position % 4)));
   }
   return hash;
 }
@@ -195,8 +206,8 @@ inline unsigned ReferenceFieldProduct(unsigned a, unsigned b) {
   return product;
 }
 
-inline std::vector<long double> ReferenceSketch(const ReferenceComponents& components, std::uint32_t width,
-                                                const ReferenceIndex& index) {
+inline std::vector<long double> ReferenceSketch(const ReferenceComponents& components,
+                                                std::uint32_t width, const ReferenceIndex& index) {
   std::vector<long double> sums(width, 0);
   for (std::size_t c = 0; c < components.values.size(); ++c) {
     if (!std::isfinite(components.values[c])) continue;
@@ -209,14 +220,16 @@ inline std::vector<long double> ReferenceSketch(const ReferenceComponents& compo
     const unsigned rotation = bits % 16, bank = bits / 16 % (width / 16), frame = bits / 256 % 8;
     const unsigned hadamard_row = ReferenceFieldProduct(frame, 1 + lane % 7) ^ (lane / 2 % 8);
     int minus = bits >= 32768 ? 1 : 0;
-    for (unsigned both = hadamard_row & row; both != 0; both /= 2) minus += static_cast<int>(both % 2);
+    for (unsigned both = hadamard_row & row; both != 0; both /= 2)
+      minus += static_cast<int>(both % 2);
     if (row == lane % 8) ++minus;
-    sums[16 * bank + (lane + rotation) % 16] += minus % 2 != 0 ? -components.values[c] : components.values[c];
+    sums[16 * bank + (lane + rotation) % 16] +=
+        minus % 2 != 0 ? -components.values[c] : components.values[c];
   }
   return sums;
 }
-inline std::vector<long double> ReferenceSketch(const ReferenceComponents& components, std::uint32_t width,
-                                                std::uint64_t first = 0) {
+inline std::vector<long double> ReferenceSketch(const ReferenceComponents& components,
+                                                std::uint32_t width, std::uint64_t first = 0) {
   return ReferenceSketch(components, width, [&](std::uint64_t i) { return first + i; });
 }
 
@@ -266,7 +279,8 @@ struct Computed {
   std::vector<double> sketch, samples;
 };
 
-inline Computed Compute(const CpuTensor& tensor, std::uint32_t sketch_width = 16, std::size_t samples = 0) {
+inline Computed Compute(const CpuTensor& tensor, std::uint32_t sketch_width = 16,
+                        std::size_t samples = 0) {
   Computed computed;
   computed.sketch.resize(sketch_width, -1);
   computed.samples.resize(samples);
@@ -275,7 +289,8 @@ inline Computed Compute(const CpuTensor& tensor, std::uint32_t sketch_width = 16
   computed.samples.resize(written);
   return computed;
 }
-inline Computed Compute(const TestTensor& tensor, std::uint32_t sketch_width = 16, std::size_t samples = 0) {
+inline Computed Compute(const TestTensor& tensor, std::uint32_t sketch_width = 16,
+                        std::size_t samples = 0) {
   return Compute(tensor.View(), sketch_width, samples);
 }
 inline std::uint64_t HashOf(const TestTensor& tensor) { return Compute(tensor, 0).stats.hash; }
@@ -283,7 +298,8 @@ inline std::uint64_t HashOf(const TestTensor& tensor) { return Compute(tensor, 0
 // --- random contents
 
 // Bits at random: every value the dtype has, NaN payloads included.
-inline TestTensor RandomBits(DType dtype, std::vector<std::int64_t> shape, std::mt19937_64& random) {
+inline TestTensor RandomBits(DType dtype, std::vector<std::int64_t> shape,
+                             std::mt19937_64& random) {
   std::size_t elements = 1;
   for (const std::int64_t size : shape) elements *= static_cast<std::size_t>(size);
   TestTensor tensor{dtype, std::move(shape), {}, 0, {}};
@@ -293,7 +309,8 @@ inline TestTensor RandomBits(DType dtype, std::vector<std::int64_t> shape, std::
 }
 
 // Ordinary numbers of the dtype: normally distributed floats, any integers.
-inline TestTensor RandomNumbers(DType dtype, std::vector<std::int64_t> shape, std::mt19937_64& random) {
+inline TestTensor RandomNumbers(DType dtype, std::vector<std::int64_t> shape,
+                                std::mt19937_64& random) {
   TestTensor tensor = RandomBits(dtype, std::move(shape), random);
   std::normal_distribution<double> normal;
   auto* bytes = reinterpret_cast<unsigned char*>(tensor.storage.data());
@@ -309,11 +326,13 @@ inline TestTensor RandomNumbers(DType dtype, std::vector<std::int64_t> shape, st
     fill(float{}, [&] { return static_cast<float>(normal(random)); });
   // Exponents in the middle of each narrow type's range.
   if (dtype == DType::kF16)
-    fill(std::uint16_t{},
-         [&] { return static_cast<std::uint16_t>((random() & 0x83ff) | (0x2c00 + (random() % 6 << 10))); });
+    fill(std::uint16_t{}, [&] {
+      return static_cast<std::uint16_t>((random() & 0x83ff) | (0x2c00 + (random() % 6 << 10)));
+    });
   if (dtype == DType::kBf16)
-    fill(std::uint16_t{},
-         [&] { return static_cast<std::uint16_t>((random() & 0x807f) | (0x3d80 + (random() % 6 << 7))); });
+    fill(std::uint16_t{}, [&] {
+      return static_cast<std::uint16_t>((random() & 0x807f) | (0x3d80 + (random() % 6 << 7)));
+    });
   if (dtype == DType::kF8E4M3)
     fill(std::uint8_t{},
          [&] { return static_cast<std::uint8_t>((random() & 0x87) | ((3 + random() % 6) << 3)); });

@@ -52,7 +52,8 @@ TEST(Validate, RefusesSizesAndStridesThatOverflow) {
                 "more than 2^62");
   ExpectRefused(Check(DType::kI8, {kHuge, kHuge}, {}), "more than 2^62");
   ExpectRefused(Check(DType::kF32, {3}, {kHuge}), "reach beyond 2^62 bytes");
-  ExpectRefused(Check(DType::kF32, {3}, {std::numeric_limits<std::int64_t>::min()}), "reach beyond");
+  ExpectRefused(Check(DType::kF32, {3}, {std::numeric_limits<std::int64_t>::min()}),
+                "reach beyond");
   ExpectRefused(Check(DType::kF64, {2, 2}, {std::int64_t{1} << 58, -(std::int64_t{1} << 59)}),
                 "reach beyond");
 }

@@ -8,7 +8,8 @@
 namespace statcollect::client {
 namespace {
 
-// A signal may come before statctl knows the program's pid: this program sends one as soon as it runs, on the only processor.
+// A signal may come before statctl knows the program's pid: this program sends one as soon as it
+// runs, on the only processor.
 TEST(ChildProcess, GetsASignalThatCameAsItStarted) {
   cpu_set_t before, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
@@ -18,7 +19,8 @@ TEST(ChildProcess, GetsASignalThatCameAsItStarted) {
   }
   ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
   const std::string script =
-      "trap 'exit 3' TERM; kill -TERM $PPID; i=0; while [ $i -lt 300 ]; do sleep 0.01; i=$((i+1)); done";
+      "trap 'exit 3' TERM; kill -TERM $PPID; i=0; while [ $i -lt 300 ]; do sleep 0.01; i=$((i+1)); "
+      "done";
   for (int i = 0; i < 100; ++i) {
     const auto end = RunChild({"sh", "-c", script}, {}, ChildOutput::kKept);
     ASSERT_TRUE(end.ok()) << end.status().message();

@@ -36,7 +36,8 @@ TEST(ComparePath, AsksTheSameQuestion) {
   request.set_no_alignment(true);
   request.set_logical(true);
   EXPECT_EQ(ComparePath(request),
-            "/?view=compare&a=base&b=ort&tolerance=0.001&ranks=0,3&steps=0-9,20,100-&kinds=output,grad_output"
+            "/?view=compare&a=base&b=ort&tolerance=0.001&ranks=0,3&steps=0-9,20,100-&kinds=output,"
+            "grad_output"
             "&no_alignment=true&noise=base2&logical=true");
 }
 
@@ -46,7 +47,8 @@ TEST(ComparePath, KeepsWhateverAMapHolds) {
   request.set_run_b("b");
   request.set_map("h\\.(\\d+) -> b&c=#?\n\xc3\xa9 -> %");
   EXPECT_EQ(ComparePath(request),
-            "/?view=compare&a=a&b=b&map=h%5C.%28%5Cd%2B%29%20-%3E%20b%26c%3D%23%3F%0A%C3%A9%20-%3E%20%25");
+            "/?view=compare&a=a&b=b&map=h%5C.%28%5Cd%2B%29%20-%3E%20b%26c%3D%23%3F%0A%C3%A9%20-%3E%"
+            "20%25");
   request.set_map(std::string(3000, '>'));
   EXPECT_EQ(ComparePath(request), "");  // no browser and no terminal takes that
 }

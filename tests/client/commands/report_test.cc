@@ -29,8 +29,9 @@ TEST(Report, ClaimsEqualBitsOnlyWhereHashesTell) {
     report.set_without_hash(1200);
     EXPECT_THAT(
         RenderVerdict(report).ToText({}),
-        AllOf(HasSubstr("all 1,200 records compared are equal in every statistic that both runs "
-                        "recorded; without content hashes it is unknown whether their bits are equal"),
+        AllOf(HasSubstr(
+                  "all 1,200 records compared are equal in every statistic that both runs "
+                  "recorded; without content hashes it is unknown whether their bits are equal"),
               Not(HasSubstr("bit for bit"))));
     report.set_without_hash(200);
     EXPECT_THAT(RenderVerdict(report).ToText({}),

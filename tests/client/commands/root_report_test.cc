@@ -84,10 +84,11 @@ TEST_F(RootReport, LeadsWithTheRootAndWhy) {
   other.set_kind(v1::KIND_OUTPUT);
   other.set_activation("blocks.3.fc");
   other.set_distance(4e-6);
-  EXPECT_THAT(Text(), AllOf(HasSubstr("DIVERGED"), HasSubstr("blocks.2.ln"), HasSubstr("Why there (likely)"),
-                            HasSubstr("20 times what its inputs"),
-                            HasSubstr("first above its tolerance: step 6"), HasSubstr("blocks.1.qkv.bias"),
-                            HasSubstr("also possible: step 2"), HasSubstr("blocks.3.fc")));
+  EXPECT_THAT(Text(),
+              AllOf(HasSubstr("DIVERGED"), HasSubstr("blocks.2.ln"),
+                    HasSubstr("Why there (likely)"), HasSubstr("20 times what its inputs"),
+                    HasSubstr("first above its tolerance: step 6"), HasSubstr("blocks.1.qkv.bias"),
+                    HasSubstr("also possible: step 2"), HasSubstr("blocks.3.fc")));
 }
 
 TEST_F(RootReport, SaysTheCause) {
@@ -119,7 +120,9 @@ TEST_F(RootReport, ListsSeveralCauses) {
     cause.set_confidence("certain");
   }
   *root.mutable_cause() = root.causes(0);
-  EXPECT_THAT(Text(), HasSubstr("Causes: (1) eps is 1e-05 in base and 2e-05 in ort; (2) momentum is 0.1 in"));
+  EXPECT_THAT(
+      Text(),
+      HasSubstr("Causes: (1) eps is 1e-05 in base and 2e-05 in ort; (2) momentum is 0.1 in"));
   root.mutable_causes()->RemoveLast();
   EXPECT_THAT(Text(), HasSubstr("Cause: eps is 1e-05"));
 }
@@ -131,7 +134,8 @@ TEST_F(RootReport, DataOfTheSameSamplesAreNotTheLoaders) {
   root.set_activation("labels");
   EXPECT_THAT(NextStep(report_), HasSubstr("check the data loader"));
   root.add_causes()->set_rule("same_samples");
-  EXPECT_THAT(NextStep(report_), HasSubstr("both runs have the same samples; look at how labels is made"));
+  EXPECT_THAT(NextStep(report_),
+              HasSubstr("both runs have the same samples; look at how labels is made"));
 }
 
 TEST_F(RootReport, WhatIsOnlyPossibleIsSaidInTheHeadline) {
@@ -139,7 +143,8 @@ TEST_F(RootReport, WhatIsOnlyPossibleIsSaidInTheHeadline) {
   const auto headline = [&] { return RenderVerdict(report_).ToText({}); };
   EXPECT_THAT(headline(), HasSubstr("DIVERGED at step 2"));
   root.set_confidence("possible");
-  EXPECT_THAT(headline(), AllOf(HasSubstr("DIVERGED (possible) at step 2"), Not(HasSubstr("origin"))));
+  EXPECT_THAT(headline(),
+              AllOf(HasSubstr("DIVERGED (possible) at step 2"), Not(HasSubstr("origin"))));
   root.set_agreeing(7);
   EXPECT_THAT(headline(), HasSubstr("origin: everything observed before it agrees"));
   report_.clear_first();
@@ -174,7 +179,8 @@ TEST_F(RootReport, WhatDiffersBeforeARootIsNotSaidToAgree) {
                             Not(HasSubstr("everything observed before it agrees"))));
   before.set_step(1);
   before.set_distance(1e-7);
-  EXPECT_THAT(Text(), AllOf(HasSubstr("Rounding explains everything before it."), HasSubstr("distance 1e-7"),
+  EXPECT_THAT(Text(), AllOf(HasSubstr("Rounding explains everything before it."),
+                            HasSubstr("distance 1e-7"),
                             Not(HasSubstr("everything observed before it agrees"))));
   report_.clear_first_bitwise();
   report_.clear_first();
@@ -189,9 +195,11 @@ TEST_F(RootReport, WhatRepeatsDoNotExplainIsSaid) {
   report_.clear_first();
   report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
   report_.mutable_noise()->add_runs("repeat");
-  EXPECT_THAT(Text(),
-              HasSubstr("none by more than its tolerance or ten times the noise of the repeats. But neither "
-                        "rounding nor the noise explains them: they begin at step 2"));
+  EXPECT_THAT(
+      Text(),
+      HasSubstr(
+          "none by more than its tolerance or ten times the noise of the repeats. But neither "
+          "rounding nor the noise explains them: they begin at step 2"));
   report_.clear_root();
   report_.set_explained("rounding");
   EXPECT_THAT(Text(), HasSubstr("rounding and the noise of the repeats explain all of them"));
@@ -205,8 +213,9 @@ TEST_F(RootReport, RoundingBeyondTheToleranceIsSaid) {
     point.set_step(distance < 1e-5 ? 0 : 9);
     point.set_distance(distance);
   }
-  EXPECT_THAT(Text(), AllOf(HasSubstr("SAME UP TO ROUNDING"), HasSubstr("1,000 of 1,200 records differ"),
-                            HasSubstr("How rounding grows"), Not(HasSubstr("Why there"))));
+  EXPECT_THAT(Text(),
+              AllOf(HasSubstr("SAME UP TO ROUNDING"), HasSubstr("1,000 of 1,200 records differ"),
+                    HasSubstr("How rounding grows"), Not(HasSubstr("Why there"))));
 }
 
 TEST_F(RootReport, RecordsAboveTheToleranceAreNotCalledEqual) {
@@ -214,8 +223,9 @@ TEST_F(RootReport, RecordsAboveTheToleranceAreNotCalledEqual) {
   report_.set_explained("rounding");
   report_.mutable_compared()->set_within_tolerance(0);
   report_.mutable_compared()->set_diverged(960);
-  EXPECT_THAT(Text(), AllOf(HasSubstr("SAME UP TO ROUNDING"), HasSubstr("960 of 1,200 records differ"),
-                            Not(HasSubstr("bit for bit"))));
+  EXPECT_THAT(Text(),
+              AllOf(HasSubstr("SAME UP TO ROUNDING"), HasSubstr("960 of 1,200 records differ"),
+                    Not(HasSubstr("bit for bit"))));
 }
 
 TEST_F(RootReport, RoundingWithinTheToleranceIsSaid) {
@@ -223,7 +233,8 @@ TEST_F(RootReport, RoundingWithinTheToleranceIsSaid) {
   report_.clear_first();
   EXPECT_THAT(Text(), Not(HasSubstr("rounding explains")));
   report_.set_explained("rounding");
-  EXPECT_THAT(Text(), AllOf(HasSubstr("WITHIN TOLERANCE"), HasSubstr("rounding explains all of them")));
+  EXPECT_THAT(Text(),
+              AllOf(HasSubstr("WITHIN TOLERANCE"), HasSubstr("rounding explains all of them")));
 }
 
 }  // namespace

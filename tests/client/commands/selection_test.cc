@@ -28,7 +28,8 @@ TEST(Selection, RefusesWhatIsNoRank) {
 }
 
 TEST(Selection, ReadsKindsAndNamesThoseThereAre) {
-  EXPECT_THAT(*ParseKinds("output,grad_output"), ElementsAre(v1::KIND_OUTPUT, v1::KIND_GRAD_OUTPUT));
+  EXPECT_THAT(*ParseKinds("output,grad_output"),
+              ElementsAre(v1::KIND_OUTPUT, v1::KIND_GRAD_OUTPUT));
   const auto wrong = ParseKinds("output,ouptut");
   ASSERT_FALSE(wrong.ok());
   EXPECT_THAT(wrong.status().message(), HasSubstr("'ouptut'"));
@@ -44,8 +45,9 @@ TEST(Address, IsHostAndPort) {
   for (const char* good : {"127.0.0.1:7433", "localhost:1", "[::1]:65535", "node-1.cluster:7433"}) {
     EXPECT_TRUE(ValidateAddress(good).ok()) << good;
   }
-  for (const char* bad : {"", "host", ":7433", "host:", "host:0", "host:65536", "host:-1", "::1:7433",
-                          "http://host:7433", "host:7433/path", "a b:7433", "host:7433x", "u@host:7433"}) {
+  for (const char* bad :
+       {"", "host", ":7433", "host:", "host:0", "host:65536", "host:-1", "::1:7433",
+        "http://host:7433", "host:7433/path", "a b:7433", "host:7433x", "u@host:7433"}) {
     EXPECT_FALSE(ValidateAddress(bad).ok()) << bad;
   }
 }

@@ -42,7 +42,8 @@ TEST(EstimateUpdateRatio, IsNearTheTruthOnAverageAndMostlyInItsInterval) {
       moved += change[i] * change[i];
       size += before[i] * before[i];
     }
-    for (std::size_t i = 0; i < change.size(); ++i) after[i] += change[i] * kTrue * std::sqrt(size / moved);
+    for (std::size_t i = 0; i < change.size(); ++i)
+      after[i] += change[i] * kTrue * std::sqrt(size / moved);
     const auto ratio = EstimateUpdateRatio(Record(before, 1), Record(after, 2));
     ASSERT_TRUE(ratio);
     sum += ratio->value;

@@ -78,8 +78,8 @@ TEST(ExportText, StringsAreEscaped) {
 
 // --- ONNX Runtime's names and text
 
-TensorKey Key(std::string name, std::string path = "", std::uint32_t micro_batch = 0, std::uint32_t call = 0,
-              Mode mode = Mode::kTrain) {
+TensorKey Key(std::string name, std::string path = "", std::uint32_t micro_batch = 0,
+              std::uint32_t call = 0, Mode mode = Mode::kTrain) {
   return {.name = std::move(name),
           .kind = Kind::kOutput,
           .output_path = std::move(path),
@@ -90,16 +90,18 @@ TensorKey Key(std::string name, std::string path = "", std::uint32_t micro_batch
 
 TEST(OrtLabel, IsTheNameItselfWhereThatIsAFileName) {
   EXPECT_EQ(OrtLabel(Key("Linear_7_0th_output")), "Linear_7_0th_output");
-  EXPECT_EQ(OrtLabel(Key("blocks.1.ln2", "0", 1, 2, Mode::kEval)), "blocks.1.ln2[0]@mb1@call2@eval");
+  EXPECT_EQ(OrtLabel(Key("blocks.1.ln2", "0", 1, 2, Mode::kEval)),
+            "blocks.1.ln2[0]@mb1@call2@eval");
   EXPECT_EQ(OrtLabel(Key("a/b")), "a%2Fb");
   EXPECT_EQ(OrtLabel(Key("..")), "%2E.");
   EXPECT_EQ(OrtLabel(Key(">x")), "%3Ex");
 }
 
 TEST(OrtLabel, LeadsBackToTheIdentity) {
-  for (const TensorKey& key : {Key("a"), Key("../../etc/passwd"), Key("100%", "x]y", 3), Key("a@mb1[0]"),
-                               Key(".hidden", "/", 0, 9), Key("\xc3\xa9\xf0\x9f\x98\x80 with blanks"),
-                               Key("w", "0.past", 12, 34, Mode::kInit), Key("e", "", 0, 0, Mode::kEval)}) {
+  for (const TensorKey& key :
+       {Key("a"), Key("../../etc/passwd"), Key("100%", "x]y", 3), Key("a@mb1[0]"),
+        Key(".hidden", "/", 0, 9), Key("\xc3\xa9\xf0\x9f\x98\x80 with blanks"),
+        Key("w", "0.past", 12, 34, Mode::kInit), Key("e", "", 0, 0, Mode::kEval)}) {
     const std::string label = OrtLabel(key);
     EXPECT_EQ(label.find('/'), std::string::npos) << label;
     TensorKey back{.kind = Kind::kOutput};
@@ -155,14 +157,15 @@ struct Sample {
 
 TEST(OrtText, FollowsTheGrammarToTheLastBlank) {
   Sample sample;
-  EXPECT_EQ(OrtText(sample.Get(), "Linear_1_0th_output"),
-            ">>Linear_1_0th_output forward run shape: torch.Size([4, 16]) dtype: torch.float32 size: "
-            "torch.Size([64]) \n"
-            "min: -1.5 max: 1.25, mean: 0.5, std: 2.0158105227158787 \n"
-            "nan: 0, inf: 0\n"
-            "samples(top 128): tensor([ 0.100000, -2.500000])\n"
-            "neg: 30, pos: 33, zero: 1,\n"
-            "================\n");
+  EXPECT_EQ(
+      OrtText(sample.Get(), "Linear_1_0th_output"),
+      ">>Linear_1_0th_output forward run shape: torch.Size([4, 16]) dtype: torch.float32 size: "
+      "torch.Size([64]) \n"
+      "min: -1.5 max: 1.25, mean: 0.5, std: 2.0158105227158787 \n"
+      "nan: 0, inf: 0\n"
+      "samples(top 128): tensor([ 0.100000, -2.500000])\n"
+      "neg: 30, pos: 33, zero: 1,\n"
+      "================\n");
 }
 
 TEST(OrtText, SpeaksOfAllElementsNotOfTheFiniteOnes) {
@@ -189,10 +192,11 @@ TEST(OrtText, OneElementHasNoSampleStdAndIntegersNoPoint) {
   sample.stats = {
       .numel = 1, .neg = 1, .has_finite = true, .min = -7, .max = -7, .mean = -7, .l1 = 7, .l2 = 7};
   sample.samples = {-7};
-  EXPECT_EQ(OrtText(sample.Get(), "x"),
-            ">>x forward run shape: torch.Size([]) dtype: torch.int64 size: torch.Size([1]) \n"
-            "min: -7 max: -7, mean: -7.0, std: nan \nnan: 0, inf: 0\nsamples(top 128): tensor([-7])\n"
-            "neg: 1, pos: 0, zero: 0,\n================\n");
+  EXPECT_EQ(
+      OrtText(sample.Get(), "x"),
+      ">>x forward run shape: torch.Size([]) dtype: torch.int64 size: torch.Size([1]) \n"
+      "min: -7 max: -7, mean: -7.0, std: nan \nnan: 0, inf: 0\nsamples(top 128): tensor([-7])\n"
+      "neg: 1, pos: 0, zero: 0,\n================\n");
 }
 
 TEST(OrtText, SaysWhatARecordOfAnotherToolLacks) {
@@ -240,7 +244,8 @@ class Output : public ::testing::Test {
   }
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(folder_))
+      names.push_back(entry.path().filename());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -291,7 +296,8 @@ TEST_F(Output, OverwritesNeitherDevicesNorFoldersAsFiles) {
 TEST_F(Output, AFolderIsReplacedOnlyIfAnExportMadeIt) {
   ASSERT_TRUE(MakeFolder(Path("dump")).ok());
   ASSERT_TRUE(MakeFolder(Path("dump/step_0")).ok());
-  EXPECT_EQ(Partial::Folder(Path("dump/"), false, IsStep, "step_<k>").status().code(), Code::kAlreadyExists);
+  EXPECT_EQ(Partial::Folder(Path("dump/"), false, IsStep, "step_<k>").status().code(),
+            Code::kAlreadyExists);
   {
     auto partial = Partial::Folder(Path("dump/"), true, IsStep, "step_<k>");
     ASSERT_TRUE(partial.ok()) << partial.status().message();
@@ -348,8 +354,8 @@ v1::ReadRecordsResponse OneRecord(std::uint32_t activation) {
     column->Add(0);
   stats.add_pos(1);
   stats.add_has_finite(true);
-  for (auto* column : {stats.mutable_min(), stats.mutable_max(), stats.mutable_mean(), stats.mutable_std(),
-                       stats.mutable_l1(), stats.mutable_l2()})
+  for (auto* column : {stats.mutable_min(), stats.mutable_max(), stats.mutable_mean(),
+                       stats.mutable_std(), stats.mutable_l1(), stats.mutable_l2()})
     column->Add(1);
   stats.add_hash(1);
   return message;

@@ -1,5 +1,5 @@
-// Files that are not what they claim to be, and folders that want out: an error with file and line, or a
-// count.
+// Files that are not what they claim to be, and folders that want out: an error with file and line,
+// or a count.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -85,30 +85,31 @@ std::string Lines(int count) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, OrtWrongText,
-    ::testing::Values(Wrong{"empty", "", 1},
-                      Wrong{"binary",
-                            std::string("\x7f"
-                                        "ELF\0\1\2\xff",
-                                        8),
-                            1},
-                      Wrong{"one line", Lines(1), 1}, Wrong{"two lines", Lines(2), 2},
-                      Wrong{"in the samples", Lines(4), 4}, Wrong{"no end", Lines(6), 6},
-                      Wrong{"cut in a number", Record().substr(0, Record().find("mean")), 2},
-                      Wrong{"negative size", Replaced(Record(), "[2, 2]", "[-2, 2]"), 1},
-                      Wrong{"size beyond 2^63", Replaced(Record(), "[2, 2]", "[99999999999999999999]"), 1},
-                      Wrong{"2^62 elements", Replaced(Record(), "[2, 2]", "[2147483648, 2147483648]"), 1},
-                      Wrong{"shape and size", Replaced(Record(), "[2, 2]", "[2, 3]"), 1},
-                      Wrong{"min above max", Replaced(Record(), "min: -1", "min: 3"), 2},
-                      Wrong{"beyond a double", Replaced(Record(), "max: 2", "max: 1e999"), 2},
-                      Wrong{"no number", Replaced(Record(), "max: 2", "max: two"), 2},
-                      Wrong{"negative count", Replaced(Record(), "nan: 0", "nan: -1"), 3},
-                      Wrong{"more NaN than elements", Replaced(Record(), "nan: 0", "nan: 5"), 3},
-                      Wrong{"something behind", Replaced(Record(), "inf: 0", "inf: 0 and more"), 3},
-                      Wrong{"invalid UTF-8", Record("Lin\xff\xfe_1_0th_output"), 1},
-                      Wrong{"escape", Record("\x1b[31mred"), 1},
-                      Wrong{"no direction", Replaced(Record(), " forward run", ""), 1},
-                      Wrong{"a very deep tree", std::string(5000, '>') + Record(), 1},
-                      Wrong{"a name of 2000 bytes", Record(std::string(2000, 'x')), 1}),
+    ::testing::Values(
+        Wrong{"empty", "", 1},
+        Wrong{"binary",
+              std::string("\x7f"
+                          "ELF\0\1\2\xff",
+                          8),
+              1},
+        Wrong{"one line", Lines(1), 1}, Wrong{"two lines", Lines(2), 2},
+        Wrong{"in the samples", Lines(4), 4}, Wrong{"no end", Lines(6), 6},
+        Wrong{"cut in a number", Record().substr(0, Record().find("mean")), 2},
+        Wrong{"negative size", Replaced(Record(), "[2, 2]", "[-2, 2]"), 1},
+        Wrong{"size beyond 2^63", Replaced(Record(), "[2, 2]", "[99999999999999999999]"), 1},
+        Wrong{"2^62 elements", Replaced(Record(), "[2, 2]", "[2147483648, 2147483648]"), 1},
+        Wrong{"shape and size", Replaced(Record(), "[2, 2]", "[2, 3]"), 1},
+        Wrong{"min above max", Replaced(Record(), "min: -1", "min: 3"), 2},
+        Wrong{"beyond a double", Replaced(Record(), "max: 2", "max: 1e999"), 2},
+        Wrong{"no number", Replaced(Record(), "max: 2", "max: two"), 2},
+        Wrong{"negative count", Replaced(Record(), "nan: 0", "nan: -1"), 3},
+        Wrong{"more NaN than elements", Replaced(Record(), "nan: 0", "nan: 5"), 3},
+        Wrong{"something behind", Replaced(Record(), "inf: 0", "inf: 0 and more"), 3},
+        Wrong{"invalid UTF-8", Record("Lin\xff\xfe_1_0th_output"), 1},
+        Wrong{"escape", Record("\x1b[31mred"), 1},
+        Wrong{"no direction", Replaced(Record(), " forward run", ""), 1},
+        Wrong{"a very deep tree", std::string(5000, '>') + Record(), 1},
+        Wrong{"a name of 2000 bytes", Record(std::string(2000, 'x')), 1}),
     [](const auto& tested) {
       std::string name = tested.param.what;
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
@@ -117,19 +118,24 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(BadInputTest, DamagedTensorOfMindSporeIsNamedAndTheOthersAreRead) {
   const auto tensor = [](const std::string& descr, const std::string& data) {
-    const std::string header = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (1,), }\n";
-    return std::string("\x93NUMPY\1\0", 8) + static_cast<char>(header.size()) + '\0' + header + data;
+    const std::string header =
+        "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (1,), }\n";
+    return std::string("\x93NUMPY\1\0", 8) + static_cast<char>(header.size()) + '\0' + header +
+           data;
   };
   const std::string folder = "rank_0/Net/0/2/";
   Write(folder + "Add.A-op1.0.0.1.output.0.ND.npy", tensor("|O", "1234"));
   Write(folder + "Add.A-op2.0.0.2.output.0.ND.npy", tensor("<f4", "12"));
   Write(folder + "Add.A-op3.0.0.3.output.0.ND.npy", tensor("<f4", std::string(4, '\0')));
-  EXPECT_THAT(Read(DumpFormat::kMindSpore),
-              AllOf(HasSubstr("Add.A-op1.0.0.1.output.0.ND.npy: found an array of Python objects; expected"),
-                    Not(HasSubstr("A-op3"))));
-  EXPECT_THAT(Read(DumpFormat::kMindSpore, {.keep_going = true}),
-              AllOf(HasSubstr("Add.A-op2.0.0.2.output.0.ND.npy: found 2 bytes of elements; expected 4"),
-                    HasSubstr("step 2 output 'A-op3' path 0 class 'Add'")));
+  EXPECT_THAT(
+      Read(DumpFormat::kMindSpore),
+      AllOf(
+          HasSubstr("Add.A-op1.0.0.1.output.0.ND.npy: found an array of Python objects; expected"),
+          Not(HasSubstr("A-op3"))));
+  EXPECT_THAT(
+      Read(DumpFormat::kMindSpore, {.keep_going = true}),
+      AllOf(HasSubstr("Add.A-op2.0.0.2.output.0.ND.npy: found 2 bytes of elements; expected 4"),
+            HasSubstr("step 2 output 'A-op3' path 0 class 'Add'")));
 }
 
 TEST_F(BadInputTest, LineWithoutEndIsRefusedWithoutBeingHeld) {
@@ -139,7 +145,8 @@ TEST_F(BadInputTest, LineWithoutEndIsRefusedWithoutBeingHeld) {
   fs::resize_file(file, std::uintmax_t{1} << 30);  // a gigabyte of zeros, none of them on the disk
   EXPECT_THAT(
       Read(),
-      HasSubstr("DUMP/step_0/Linear_1_0th_output_forward:1: found a line of more than 1048576 bytes"));
+      HasSubstr(
+          "DUMP/step_0/Linear_1_0th_output_forward:1: found a line of more than 1048576 bytes"));
 }
 
 TEST_F(BadInputTest, LinkOutOfTheDumpIsNotFollowed) {
@@ -149,18 +156,16 @@ TEST_F(BadInputTest, LinkOutOfTheDumpIsNotFollowed) {
   fs::create_directory_symlink(path_, path_ / "dump/step_1");
   Write("dump/step_0/order.txt", "Linear_1_0th_output_forward\nLinear_2_0th_output_forward\n");
   const std::string read = Read(DumpFormat::kOrt, {.path = path_ / "dump"});
-  EXPECT_THAT(
-      read, AllOf(HasSubstr("Linear_2"), Not(HasSubstr("Linear_1_0th")), HasSubstr("skipped 2 symbolic link"),
-                  HasSubstr("skipped 1 named in order.txt, but missing")));
+  EXPECT_THAT(read, AllOf(HasSubstr("Linear_2"), Not(HasSubstr("Linear_1_0th")),
+                          HasSubstr("skipped 2 symbolic link"),
+                          HasSubstr("skipped 1 named in order.txt, but missing")));
 }
 
 TEST_F(BadInputTest, PathsInOrderFileAreRefused) {
   Write("step_0/Linear_1_0th_output_forward", Record());
   Write("step_0/order.txt", "Linear_1_0th_output_forward\n../../etc/passwd_forward\n");
-  EXPECT_THAT(
-      Read(),
-      HasSubstr(
-          "error: DUMP/step_0/order.txt:2: found '../../etc/passwd_forward'; expected the name of a file in this folder"));
+  EXPECT_THAT(Read(), HasSubstr("error: DUMP/step_0/order.txt:2: found '../../etc/passwd_forward'; "
+                                "expected the name of a file in this folder"));
 }
 
 TEST_F(BadInputTest, PipeDoesNotMakeTheImportWait) {
@@ -183,11 +188,14 @@ TEST_F(BadInputTest, KeepGoingLeavesTheBadFileOutAndSaysSo) {
 TEST_F(BadInputTest, EmptyFolderFileAndNothingAreTold) {
   EXPECT_THAT(Read(), HasSubstr("found no steps; expected folders step_<k>"));
   Write("file", "text");
-  EXPECT_THAT(Read(DumpFormat::kOrt, {.path = path_ / "file"}), HasSubstr("found a file; expected a folder"));
-  EXPECT_THAT(Read(DumpFormat::kOrt, {.path = path_ / "nowhere"}), HasSubstr("No such file or directory"));
+  EXPECT_THAT(Read(DumpFormat::kOrt, {.path = path_ / "file"}),
+              HasSubstr("found a file; expected a folder"));
+  EXPECT_THAT(Read(DumpFormat::kOrt, {.path = path_ / "nowhere"}),
+              HasSubstr("No such file or directory"));
   EXPECT_THAT(Read(DumpFormat::kOrt, {.rank_pattern = "rank"}),
               HasSubstr("--rank-pattern: found 'rank'; expected"));
-  EXPECT_THAT(Read(DumpFormat::kOrt, {.rank_pattern = "rank{}"}), HasSubstr("found no rank folders"));
+  EXPECT_THAT(Read(DumpFormat::kOrt, {.rank_pattern = "rank{}"}),
+              HasSubstr("found no rank folders"));
 }
 
 TEST_F(BadInputTest, UnreadableFileIsTold) {
@@ -255,12 +263,13 @@ class MsProbeWrongText : public BadInputTest, public ::testing::WithParamInterfa
 TEST_P(MsProbeWrongText, IsNamedWithFileAndLine) {
   Write("step0/rank0/dump.json", GetParam().text);
   const std::string read = Read(DumpFormat::kMsProbe);
-  EXPECT_THAT(read,
-              HasSubstr("error: DUMP/step0/rank0/dump.json:" + std::to_string(GetParam().line) + ": found"));
+  EXPECT_THAT(read, HasSubstr("error: DUMP/step0/rank0/dump.json:" +
+                              std::to_string(GetParam().line) + ": found"));
   EXPECT_THAT(read, HasSubstr("; expected "));
 }
 
-std::string Entry(const std::string& tensor, const std::string& name = "Functional.relu.0.forward") {
+std::string Entry(const std::string& tensor,
+                  const std::string& name = "Functional.relu.0.forward") {
   return "{\n\"task\": \"statistics\",\n\"data\": {\n\"" + name + "\": {\"output\": [\n" + tensor +
          "\n]}}}\n";
 }
@@ -272,27 +281,27 @@ std::string Tensor(const std::string& more = "", const std::string& shape = "[2]
 
 INSTANTIATE_TEST_SUITE_P(
     All, MsProbeWrongText,
-    ::testing::Values(Wrong{"empty", "", 1},
-                      Wrong{"binary",
-                            std::string("\x7f"
-                                        "ELF\0\1",
-                                        6),
-                            1},
-                      Wrong{"a list", "[]", 1}, Wrong{"a number", "\n42", 2}, Wrong{"no data", "{}", 1},
-                      Wrong{"data that is a list", "{\"data\": []}", 1},
-                      Wrong{"cut", Entry(Tensor()).substr(0, 60), 4},
-                      Wrong{"two documents", Entry(Tensor()) + "{}", 7},
-                      Wrong{"negative size", Entry(Tensor("", "[-1]")), 5},
-                      Wrong{"a size of text", Entry(Tensor("", "[\"2\"]")), 5},
-                      Wrong{"2^62 elements", Entry(Tensor("", "[4294967296, 4294967296]")), 5},
-                      Wrong{"min above max", Entry(Tensor(", \"Min\": 7")), 5},
-                      Wrong{"beyond a double", Entry(Tensor(", \"Max\": 1e999")), 5},
-                      Wrong{"invalid UTF-8", Entry(Tensor(), "Functional.\xff.0.forward"), 4},
-                      Wrong{"escape in a name", Entry(Tensor(), "Functional.\\u001b[31m.0.forward"), 5},
-                      Wrong{"a name of 2000 bytes", Entry(Tensor(), std::string(2000, 'x') + ".0.forward"),
-                            5},
-                      Wrong{"deep", Entry(std::string(100'000, '[')), 5},
-                      Wrong{"a string of 2 MiB", "{\"" + std::string(2 << 20, 'x') + "\": 1}", 1}),
+    ::testing::Values(
+        Wrong{"empty", "", 1},
+        Wrong{"binary",
+              std::string("\x7f"
+                          "ELF\0\1",
+                          6),
+              1},
+        Wrong{"a list", "[]", 1}, Wrong{"a number", "\n42", 2}, Wrong{"no data", "{}", 1},
+        Wrong{"data that is a list", "{\"data\": []}", 1},
+        Wrong{"cut", Entry(Tensor()).substr(0, 60), 4},
+        Wrong{"two documents", Entry(Tensor()) + "{}", 7},
+        Wrong{"negative size", Entry(Tensor("", "[-1]")), 5},
+        Wrong{"a size of text", Entry(Tensor("", "[\"2\"]")), 5},
+        Wrong{"2^62 elements", Entry(Tensor("", "[4294967296, 4294967296]")), 5},
+        Wrong{"min above max", Entry(Tensor(", \"Min\": 7")), 5},
+        Wrong{"beyond a double", Entry(Tensor(", \"Max\": 1e999")), 5},
+        Wrong{"invalid UTF-8", Entry(Tensor(), "Functional.\xff.0.forward"), 4},
+        Wrong{"escape in a name", Entry(Tensor(), "Functional.\\u001b[31m.0.forward"), 5},
+        Wrong{"a name of 2000 bytes", Entry(Tensor(), std::string(2000, 'x') + ".0.forward"), 5},
+        Wrong{"deep", Entry(std::string(100'000, '[')), 5},
+        Wrong{"a string of 2 MiB", "{\"" + std::string(2 << 20, 'x') + "\": 1}", 1}),
     [](const auto& tested) {
       std::string name = tested.param.what;
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
@@ -309,10 +318,11 @@ TEST_F(BadInputTest, MsProbeStringWithoutEndIsRefusedWithoutBeingHeld) {
 TEST_F(BadInputTest, MsProbeKeepsWhatStoodBeforeTheFaultAndGoesOnWithTheNextStep) {
   Write("step0/rank0/dump.json", Entry(Tensor() + ",\n" + Tensor("", "[-1]")));
   Write("step1/rank0/dump.json", Entry(Tensor()));
-  EXPECT_THAT(
-      Read(DumpFormat::kMsProbe, {.keep_going = true}),
-      AllOf(HasSubstr("step 0 output 'Functional.relu'"), HasSubstr("step 1 output 'Functional.relu'"),
-            HasSubstr("left out: DUMP/step0/rank0/dump.json:6: found"), HasSubstr("skipped 1 bad file")));
+  EXPECT_THAT(Read(DumpFormat::kMsProbe, {.keep_going = true}),
+              AllOf(HasSubstr("step 0 output 'Functional.relu'"),
+                    HasSubstr("step 1 output 'Functional.relu'"),
+                    HasSubstr("left out: DUMP/step0/rank0/dump.json:6: found"),
+                    HasSubstr("skipped 1 bad file")));
 }
 
 TEST_F(BadInputTest, MsProbeFolderWithoutADumpIsTold) {
@@ -337,13 +347,14 @@ class MindSporeWrongText : public BadInputTest, public ::testing::WithParamInter
 TEST_P(MindSporeWrongText, IsNamedWithFileAndLine) {
   Write("rank_0/Net/0/1/statistic.csv", GetParam().text);
   const std::string read = Read(DumpFormat::kMindSpore);
-  EXPECT_THAT(read, HasSubstr("error: DUMP/rank_0/Net/0/1/statistic.csv:" + std::to_string(GetParam().line) +
-                              ": found"));
+  EXPECT_THAT(read, HasSubstr("error: DUMP/rank_0/Net/0/1/statistic.csv:" +
+                              std::to_string(GetParam().line) + ": found"));
   EXPECT_THAT(read, HasSubstr("; expected "));
 }
 
 std::string Csv(const std::string& row) {
-  return "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min "
+  return "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max "
+         "Value,Min "
          "Value,NaN Count,MD5\n"
          "Sub,a,0,0,1,input,0,4,float32,\"(2,3)\",2,1,0,d41d8cd98f00b204e9800998ecf8427e,\n" +
          row + "\n";
@@ -360,7 +371,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"no direction", Csv("Sub,b,0,0,1,sideways,0,4,float32,\"()\",2,1,0,,"), 3},
         Wrong{"no slot", Csv("Sub,b,0,0,1,input,x,4,float32,\"()\",2,1,0,,"), 3},
         Wrong{"no shape", Csv("Sub,b,0,0,1,input,0,4,float32,\"(2,-3)\",2,1,0,,"), 3},
-        Wrong{"2^62 elements", Csv("Sub,b,0,0,1,input,0,4,float32,\"(4294967296,4294967296)\",2,1,0,,"), 3},
+        Wrong{"2^62 elements",
+              Csv("Sub,b,0,0,1,input,0,4,float32,\"(4294967296,4294967296)\",2,1,0,,"), 3},
         Wrong{"no number", Csv("Sub,b,0,0,1,input,0,4,float32,\"()\",two,1,0,,"), 3},
         Wrong{"beyond a double", Csv("Sub,b,0,0,1,input,0,4,float32,\"()\",1e999,1,0,,"), 3},
         Wrong{"min above max", Csv("Sub,b,0,0,1,input,0,4,float32,\"()\",1,2,0,,"), 3},

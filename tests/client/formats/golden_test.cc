@@ -1,5 +1,5 @@
-// Every variant of every format, as committed under golden/: what its observations are. After a change on
-// purpose: STATCOLLECT_UPDATE_GOLDEN=1 client_formats_test, and read the difference.
+// Every variant of every format, as committed under golden/: what its observations are. After a
+// change on purpose: STATCOLLECT_UPDATE_GOLDEN=1 client_formats_test, and read the difference.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -38,7 +38,8 @@ TEST_P(GoldenDump, GivesTheObservationsThatAreCommitted) {
   options.path = folder / "dump";
   if (*golden.below != '\0') options.path += std::string("/") + golden.below;
   const std::string found = RenderDump(golden.format, options);
-  if (std::getenv("STATCOLLECT_UPDATE_GOLDEN") != nullptr) std::ofstream(folder / golden.expected) << found;
+  if (std::getenv("STATCOLLECT_UPDATE_GOLDEN") != nullptr)
+    std::ofstream(folder / golden.expected) << found;
   std::stringstream expected;
   expected << std::ifstream(folder / golden.expected).rdbuf();
   EXPECT_EQ(found, expected.str());
@@ -46,29 +47,43 @@ TEST_P(GoldenDump, GivesTheObservationsThatAreCommitted) {
 
 INSTANTIATE_TEST_SUITE_P(
     Ort, GoldenDump,
-    ::testing::Values(
-        Golden{"steps", DumpFormat::kOrt, {}}, Golden{"variants", DumpFormat::kOrt, {}},
-        Golden{"variants", DumpFormat::kOrt, {.trust_std = true, .samples = true}, "expected_trusted.txt"},
-        Golden{"merged", DumpFormat::kOrt, {}},
-        Golden{"ranks", DumpFormat::kOrt, {.rank_pattern = "out_{rank}"}}));
+    ::testing::Values(Golden{"steps", DumpFormat::kOrt, {}},
+                      Golden{"variants", DumpFormat::kOrt, {}},
+                      Golden{"variants",
+                             DumpFormat::kOrt,
+                             {.trust_std = true, .samples = true},
+                             "expected_trusted.txt"},
+                      Golden{"merged", DumpFormat::kOrt, {}},
+                      Golden{"ranks", DumpFormat::kOrt, {.rank_pattern = "out_{rank}"}}));
 
 INSTANTIATE_TEST_SUITE_P(
     MsProbe, GoldenDump,
     ::testing::Values(
-        Golden{"statistics", DumpFormat::kMsProbe, {}}, Golden{"checksums", DumpFormat::kMsProbe, {}},
-        Golden{"processes", DumpFormat::kMsProbe, {}}, Golden{"mindspore", DumpFormat::kMsProbe, {}},
-        Golden{"statistics", DumpFormat::kMsProbe, {.rank = 7}, "expected_one_rank.txt", "step2/rank1"},
+        Golden{"statistics", DumpFormat::kMsProbe, {}},
+        Golden{"checksums", DumpFormat::kMsProbe, {}},
+        Golden{"processes", DumpFormat::kMsProbe, {}},
+        Golden{"mindspore", DumpFormat::kMsProbe, {}},
+        Golden{"statistics",
+               DumpFormat::kMsProbe,
+               {.rank = 7},
+               "expected_one_rank.txt",
+               "step2/rank1"},
         Golden{"checksums", DumpFormat::kMsProbe, {}, "expected_file.txt", "dump.json"}));
 
 INSTANTIATE_TEST_SUITE_P(
     MindSpore, GoldenDump,
     ::testing::Values(
         Golden{"ranks", DumpFormat::kMindSpore, {}}, Golden{"counts", DumpFormat::kMindSpore, {}},
-        Golden{"old_host", DumpFormat::kMindSpore, {}}, Golden{"device_2024", DumpFormat::kMindSpore, {}},
+        Golden{"old_host", DumpFormat::kMindSpore, {}},
+        Golden{"device_2024", DumpFormat::kMindSpore, {}},
         Golden{"older", DumpFormat::kMindSpore, {}}, Golden{"raw", DumpFormat::kMindSpore, {}},
         Golden{"tensors", DumpFormat::kMindSpore, {}},
         Golden{"ranks", DumpFormat::kMindSpore, {}, "expected_part.txt", "rank_1/Net/0/3"},
-        Golden{"counts", DumpFormat::kMindSpore, {.rank = 3}, "expected_file.txt", "Net/0/7/statistic.csv"}));
+        Golden{"counts",
+               DumpFormat::kMindSpore,
+               {.rank = 3},
+               "expected_file.txt",
+               "Net/0/7/statistic.csv"}));
 
 }  // namespace
 }  // namespace statcollect::client::formats

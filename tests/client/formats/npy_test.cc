@@ -1,4 +1,5 @@
-// Files of NumPy: the statistics are those that the agent computes, and what is no array of numbers is refused.
+// Files of NumPy: the statistics are those that the agent computes, and what is no array of numbers
+// is refused.
 #include "client/formats/npy_stats.h"
 
 #include <algorithm>
@@ -42,8 +43,8 @@ Result<TensorStats> ReadNpy(const std::string& file, DType as = DType::kUnspecif
 
 TensorStats OfEngine(const std::string& data, DType dtype, std::vector<std::int64_t> shape) {
   std::uint32_t samples = 0;
-  return stats::ComputeCpu({.data = data.data(), .dtype = dtype, .shape = shape, .strides = {}}, {}, {},
-                           &samples);
+  return stats::ComputeCpu({.data = data.data(), .dtype = dtype, .shape = shape, .strides = {}}, {},
+                           {}, &samples);
 }
 
 // Bytes that are numbers of every kind; the count is beyond two stripes of the engine.
@@ -85,7 +86,8 @@ TEST(Npy, OrderAndBytesOfAFileDoNotMatter) {
   std::vector<float> columns(rows.size());
   for (std::size_t i = 0; i < 6; ++i)
     for (std::size_t j = 0; j < 500; ++j)
-      for (std::size_t k = 0; k < 3; ++k) columns[i + 6 * (j + 500 * k)] = rows[(i * 500 + j) * 3 + k];
+      for (std::size_t k = 0; k < 3; ++k)
+        columns[i + 6 * (j + 500 * k)] = rows[(i * 500 + j) * 3 + k];
   const auto bytes = [](const std::vector<float>& values) {
     return std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
   };
@@ -147,24 +149,30 @@ TEST(Npy, WhatIsNoArrayOfNumbersIsRefusedWithAReason) {
             "found a header without an order"},
            {File("{'descr': '<f4', 'descr': '<f8', 'fortran_order': False, 'shape': ()}", four),
             "a header with 'descr'"},
-           {File(Header("<f4", "()") + "__import__('os')", four), "found a header that is not complete"},
+           {File(Header("<f4", "()") + "__import__('os')", four),
+            "found a header that is not complete"},
            {File("{'descr': '<f4', 'fortran_order': False, 'shape': (", four),
             "found a shape that does not end"},
            {File(Header("<f4", "(-1,)"), four), "found shape (-1,)"},
            {File(Header("<f4", "(2, x)"), four), "found shape (2, x)"},
-           {File(Header("<f4", "(99999999999999999999,)"), four), "found shape (99999999999999999999,)"},
-           {File(Header("<f4", "(4294967296, 4294967296)"), four), "found shape (4294967296, 4294967296)"},
+           {File(Header("<f4", "(99999999999999999999,)"), four),
+            "found shape (99999999999999999999,)"},
+           {File(Header("<f4", "(4294967296, 4294967296)"), four),
+            "found shape (4294967296, 4294967296)"},
            {File(Header("<f4", deep), four), "found shape (1,1"},
            {File(Header("<f4", "(2,)"), four), "found 4 bytes of elements; expected 8"},
            {File(Header("<f8", "(1000000000000,)"), four),
             "found 4 bytes of elements; expected 8000000000000"},
-           {File(Header("<f8", "(1000, 1000)", true), four), "found 4 bytes of elements; expected 8000000"},
+           {File(Header("<f8", "(1000, 1000)", true), four),
+            "found 4 bytes of elements; expected 8000000"},
            {File(Header("<f8", "(1000000, 1000000)", true), four), "elements in Fortran's order"},
-           {File(Header("<f4", "(1,)"), four + "x"), "found more than 4 bytes of elements; expected 4"},
+           {File(Header("<f4", "(1,)"), four + "x"),
+            "found more than 4 bytes of elements; expected 4"},
        }) {
     const Status status = ReadNpy(file).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << found;
-    EXPECT_THAT(status.message(), AllOf(HasSubstr("a.npy"), HasSubstr(found), HasSubstr("; expected ")))
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("a.npy"), HasSubstr(found), HasSubstr("; expected ")))
         << found;
   }
   const std::string texts = File(Header("<U5", "(1,)"), four);
@@ -175,7 +183,8 @@ TEST(Npy, WhatIsNoArrayOfNumbersIsRefusedWithAReason) {
 }
 
 TEST(MindSporeTensorName, SaysWhatTheFileHolds) {
-  const auto older = ParseMindSporeTensorName("Add.Default_Add-op1.3.2.1624.output.0.DefaultFormat.npy");
+  const auto older =
+      ParseMindSporeTensorName("Add.Default_Add-op1.3.2.1624.output.0.DefaultFormat.npy");
   ASSERT_TRUE(older);
   EXPECT_EQ(older->op_type, "Add");
   EXPECT_EQ(older->op_name, "Default_Add-op1");
@@ -184,17 +193,18 @@ TEST(MindSporeTensorName, SaysWhatTheFileHolds) {
   EXPECT_EQ(older->kind, Kind::kOutput);
   EXPECT_EQ(older->slot, 0u);
   EXPECT_EQ(older->dtype, "");
-  const auto newer = ParseMindSporeTensorName("MatMul.Net.fc1.MatMul-op9.0.0.1.input.12.ND.bfloat16.npy");
+  const auto newer =
+      ParseMindSporeTensorName("MatMul.Net.fc1.MatMul-op9.0.0.1.input.12.ND.bfloat16.npy");
   ASSERT_TRUE(newer);
   EXPECT_EQ(newer->op_name, "Net.fc1.MatMul-op9");
   EXPECT_EQ(newer->kind, Kind::kInput);
   EXPECT_EQ(newer->slot, 12u);
   EXPECT_EQ(newer->dtype, "bfloat16");
   for (const char* other :
-       {"", ".npy", "x.npy", "Add.Default_Add-op1.3.2.1624.output.0.DefaultFormat.csv", "0_x_float32_1.npy",
-        "Add.op.a.2.1.output.0.ND.npy", "Add.op.3.2.1.output.x.ND.npy", "Add.op.3.2.1.outputs.0.ND.npy",
-        "Add.3.2.1.output.0.ND.npy", ".op.3.2.1.output.0.ND.npy", "Add..3.2.1.output.0.ND.npy",
-        "Add.op.3.2.1.output.9999999.ND.npy"})
+       {"", ".npy", "x.npy", "Add.Default_Add-op1.3.2.1624.output.0.DefaultFormat.csv",
+        "0_x_float32_1.npy", "Add.op.a.2.1.output.0.ND.npy", "Add.op.3.2.1.output.x.ND.npy",
+        "Add.op.3.2.1.outputs.0.ND.npy", "Add.3.2.1.output.0.ND.npy", ".op.3.2.1.output.0.ND.npy",
+        "Add..3.2.1.output.0.ND.npy", "Add.op.3.2.1.output.9999999.ND.npy"})
     EXPECT_FALSE(ParseMindSporeTensorName(other)) << other;
 }
 

@@ -44,8 +44,9 @@ inline std::string Render(const Observation& o) {
   line += " absent " + RenderBits(o.layout.absent) + " untrusted " + RenderBits(o.layout.untrusted);
   const TensorStats& s = o.stats;
   line += " n " + std::to_string(s.numel) + " nan " + std::to_string(s.nan) + " inf +" +
-          std::to_string(s.pos_inf) + " -" + std::to_string(s.neg_inf) + " zero " + std::to_string(s.zero) +
-          " neg " + std::to_string(s.neg) + " pos " + std::to_string(s.pos);
+          std::to_string(s.pos_inf) + " -" + std::to_string(s.neg_inf) + " zero " +
+          std::to_string(s.zero) + " neg " + std::to_string(s.neg) + " pos " +
+          std::to_string(s.pos);
   line += s.has_finite ? "" : " nothing finite";
   for (const auto& [name, value] :
        {std::pair("min", s.min), {"max", s.max}, {"mean", s.mean}, {"std", s.std}, {"l2", s.l2}})

@@ -44,10 +44,13 @@ TEST(Table, LeavesOutConstantColumnsAndSaysThem) {
                {"path", Align::kLeft, false, Use::kIfItVaries},
                {"name"}});
   table.AddRow({"0", "1", "", "a"});
-  EXPECT_EQ(table.ToText(), "Every row: micro-batch 0, rank 1\nname\na\n") << "an empty one says nothing";
+  EXPECT_EQ(table.ToText(), "Every row: micro-batch 0, rank 1\nname\na\n")
+      << "an empty one says nothing";
   table.AddRow({"0", "2", "", "b"});
-  EXPECT_EQ(table.ToText({.indent = 2}), "  Every row: micro-batch 0\n  rank  name\n     1  a\n     2  b\n");
-  EXPECT_EQ(table.ToCsv(), "mb,rank,path,name\r\n0,1,,a\r\n0,2,,b\r\n") << "programs get every column";
+  EXPECT_EQ(table.ToText({.indent = 2}),
+            "  Every row: micro-batch 0\n  rank  name\n     1  a\n     2  b\n");
+  EXPECT_EQ(table.ToCsv(), "mb,rank,path,name\r\n0,1,,a\r\n0,2,,b\r\n")
+      << "programs get every column";
   EXPECT_NE(table.ToMarkdown().find("| mb | rank |"), std::string::npos);
   Table alone({{"rank", Align::kRight, false, Use::kIfItVaries}});
   alone.AddRow({"1"});

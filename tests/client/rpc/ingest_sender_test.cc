@@ -1,4 +1,5 @@
-// The importer's stream against a real gRPC server that breaks off, comes back, refuses, stays silent.
+// The importer's stream against a real gRPC server that breaks off, comes back, refuses, stays
+// silent.
 #include <chrono>
 #include <thread>
 
@@ -118,7 +119,8 @@ TEST(IngestSender, ResumesOverACollectorThatIsStoppedAndComesBack) {
 
 TEST(IngestSender, ReportsARefusalAtOnceAndInTheCollectorsWords) {
   MemoryStore store;
-  FakeCollector server(&store, 0, {.hello = {grpc::StatusCode::ALREADY_EXISTS, "run 'base' has data"}});
+  FakeCollector server(&store, 0,
+                       {.hello = {grpc::StatusCode::ALREADY_EXISTS, "run 'base' has data"}});
   IngestSender sender(Options(server), Info());
   Feeder feeder(sender);
   const auto begin = std::chrono::steady_clock::now();
@@ -126,7 +128,8 @@ TEST(IngestSender, ReportsARefusalAtOnceAndInTheCollectorsWords) {
   EXPECT_EQ(status.code(), Code::kAlreadyExists);
   EXPECT_THAT(status.message(), HasSubstr("run 'base' has data"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
-  EXPECT_EQ(feeder.Steps(1, 1, 1).code(), Code::kAlreadyExists) << "after a failure everything fails";
+  EXPECT_EQ(feeder.Steps(1, 1, 1).code(), Code::kAlreadyExists)
+      << "after a failure everything fails";
 }
 
 TEST(IngestSender, GivesUpOnACollectorThatStaysAway) {
@@ -146,8 +149,8 @@ TEST(IngestSender, KeepsWithinTheWindowAndIsEndedByCancel) {
   IngestSender sender(Options(server), Info());
   Feeder feeder(sender);
   std::thread canceller([&] {
-    EXPECT_TRUE(
-        store.WaitFor([](const auto& session) { return session.batches.size() >= kWindowBatchesMax; }));
+    EXPECT_TRUE(store.WaitFor(
+        [](const auto& session) { return session.batches.size() >= kWindowBatchesMax; }));
     std::this_thread::sleep_for(50ms);  // for a batch too many, if there were one
     sender.Cancel();
   });
@@ -170,7 +173,8 @@ TEST(RecordBatcher, SkipsAnIdentityThatTheStepHasAlreadyAndCountsIt) {
   FakeCollector server(&store);
   IngestSender sender(Options(server), Info());
   Feeder feeder(sender);
-  for (const std::uint64_t step : {3u, 3u, 4u}) ASSERT_TRUE(feeder.batcher().Take(Make(step, "x")).ok());
+  for (const std::uint64_t step : {3u, 3u, 4u})
+    ASSERT_TRUE(feeder.batcher().Take(Make(step, "x")).ok());
   EXPECT_EQ(feeder.batcher().Take(Make(2, "x")).code(), Code::kInternal) << "steps do not decrease";
   EXPECT_EQ(feeder.tally().skipped.at("repeated in a step"), 1u);
   EXPECT_EQ(feeder.batcher().records(), 2u);

@@ -84,9 +84,11 @@ TEST(ValueDiff, SaysHowManyDifferWhereAndHowMuch) {
 }
 
 TEST(ValueDiff, NanInfinitiesAndSignedZeros) {
-  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  const ValueDiff diff = CompareValues(Make<float>(DType::kF32, {6}, {nan, nan, 1, inf, 0.0f, inf}),
-                                       Make<float>(DType::kF32, {6}, {nan, 1, nan, -inf, -0.0f, inf}));
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              inf = std::numeric_limits<float>::infinity();
+  const ValueDiff diff =
+      CompareValues(Make<float>(DType::kF32, {6}, {nan, nan, 1, inf, 0.0f, inf}),
+                    Make<float>(DType::kF32, {6}, {nan, 1, nan, -inf, -0.0f, inf}));
   EXPECT_EQ(diff.differ, 4u);
   EXPECT_EQ(diff.nan_only_a, 1u);
   EXPECT_EQ(diff.nan_only_b, 1u);

@@ -73,14 +73,16 @@ TEST_F(AccessTest, EachKindOfBadTokenHasItsOwnMessage) {
   const auto message = [&](const std::string& field) {
     const auto checked = Check(field);
     EXPECT_EQ(checked.status().code(), Code::kUnauthenticated) << field;
-    EXPECT_THAT(checked.status().message(), Not(HasSubstr(read.substr(17)))) << "it shows the secret";
+    EXPECT_THAT(checked.status().message(), Not(HasSubstr(read.substr(17))))
+        << "it shows the secret";
     return checked.ok() ? std::string() : checked.status().message();
   };
   EXPECT_THAT(message(""), HasSubstr("no token was sent"));
   EXPECT_THAT(message("Bearer stc_x"), HasSubstr("not a token"));
   EXPECT_THAT(message("Basic " + read), HasSubstr("not a token"));
   EXPECT_THAT(message("Bearer " + read.substr(0, 50)), HasSubstr("not a token"));
-  EXPECT_THAT(message("Bearer stc_0123456789ab_" + std::string(64, '0')), HasSubstr("does not know"));
+  EXPECT_THAT(message("Bearer stc_0123456789ab_" + std::string(64, '0')),
+              HasSubstr("does not know"));
   std::string other_secret = read;
   other_secret.back() = other_secret.back() == '0' ? '1' : '0';
   EXPECT_THAT(message("Bearer " + other_secret), HasSubstr("does not know"));
@@ -89,7 +91,8 @@ TEST_F(AccessTest, EachKindOfBadTokenHasItsOwnMessage) {
   const auto lacks = CheckToken(read, "/statcollect.v1.Admin/DeleteRun");
   EXPECT_EQ(lacks.status().code(), Code::kPermissionDenied);
   EXPECT_THAT(lacks.status().message(), HasSubstr("token create --scope delete"));
-  EXPECT_EQ(CheckToken(read, "/statcollect.v1.Query/Unheard").status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(CheckToken(read, "/statcollect.v1.Query/Unheard").status().code(),
+            Code::kPermissionDenied);
   EXPECT_TRUE(Check("", "/healthz").ok());
 }
 
@@ -105,9 +108,10 @@ TEST_F(AccessTest, ANewTokenIsKnownToTheNextCallWithoutAnyWait) {
 TEST_F(AccessTest, TwoAuthorizationFieldsAreRefused) {
   const std::string field = "Bearer " + folder_.Create("read");
   Open();
-  EXPECT_EQ(
-      access_->Check({.authorization = {field, field}, .method = kRuns, .address = "x"}).status().code(),
-      Code::kUnauthenticated);
+  EXPECT_EQ(access_->Check({.authorization = {field, field}, .method = kRuns, .address = "x"})
+                .status()
+                .code(),
+            Code::kUnauthenticated);
 }
 
 TEST_F(AccessTest, AChangedFileCountsAtOnce) {
@@ -158,9 +162,11 @@ TEST_F(AccessTest, AFloodOfBadTokensNeitherFillsTheLogNorStopsAValidOne) {
   const std::string good = "Bearer " + token;
   for (int i = 0; i < 10'000; ++i) {
     const std::string address = "ipv4:10.0.0." + std::to_string(i % 200) + ":1";
-    EXPECT_FALSE(access_->Check({.authorization = {bad}, .method = kRuns, .address = address}).ok());
+    EXPECT_FALSE(
+        access_->Check({.authorization = {bad}, .method = kRuns, .address = address}).ok());
     if (i % 100 == 0) {
-      EXPECT_TRUE(access_->Check({.authorization = {good}, .method = kRuns, .address = address}).ok());
+      EXPECT_TRUE(
+          access_->Check({.authorization = {good}, .method = kRuns, .address = address}).ok());
     }
   }
   EXPECT_LE(folder_.audit.Newest(10'000).size(), FailureLimiter::kInAll);
@@ -211,7 +217,8 @@ TEST_F(AccessTest, EachLineOfTheAuditLogHasTheProjectThatItIsAbout) {
   Open();
   const auto project = [&](const std::string& field, std::vector<std::string_view> named,
                            std::string_view method = kRuns) {
-    Caller caller{.authorization = {}, .method = method, .address = "x", .project = std::move(named)};
+    Caller caller{
+        .authorization = {}, .method = method, .address = "x", .project = std::move(named)};
     if (!field.empty()) caller.authorization.push_back(field);
     return access_->ProjectOf(caller);
   };
@@ -224,7 +231,8 @@ TEST_F(AccessTest, EachLineOfTheAuditLogHasTheProjectThatItIsAbout) {
   EXPECT_EQ(project(all, {}, "/statcollect.v1.Admin/Checkpoint"), "");
   for (const auto& [field, named] :
        {std::pair(vision, "speech"), std::pair(std::string("Bearer x"), "vision")})
-    (void)access_->Check({.authorization = {field}, .method = kRuns, .address = "x", .project = {named}});
+    (void)access_->Check(
+        {.authorization = {field}, .method = kRuns, .address = "x", .project = {named}});
   EXPECT_EQ(folder_.audit.Find({.only_project = "speech"}).records.size(), 1U);
   EXPECT_EQ(folder_.audit.Find({.only_project = "vision"}).records.size(), 1U);
   EXPECT_EQ(folder_.audit.Find({.only_project = "other"}).records.size(), 0U);
@@ -234,9 +242,10 @@ TEST_F(AccessTest, EachLineOfTheAuditLogHasTheProjectThatItIsAbout) {
 TEST_F(AccessTest, TokensAreFoundOnceAtTheStartOrWhenTheyCome) {
   int found = 0;
   const auto open = [&] {
-    auto opened = AccessControl::Open(
-        {.token_file = folder_.path, .log = [](const std::string&) {}, .tokens_found = [&] { ++found; }},
-        folder_.clock, folder_.audit);
+    auto opened = AccessControl::Open({.token_file = folder_.path,
+                                       .log = [](const std::string&) {},
+                                       .tokens_found = [&] { ++found; }},
+                                      folder_.clock, folder_.audit);
     ASSERT_TRUE(opened.ok());
     access_ = *std::move(opened);
   };
@@ -305,7 +314,8 @@ TEST_F(CertificateTest, WhatIsNotGrantedIsRefused) {
   EXPECT_EQ(unknown.status().code(), Code::kUnauthenticated);
   EXPECT_THAT(unknown.status().message(), HasSubstr("rank8.gpu is in no --tls-principal"));
   EXPECT_EQ(With({}, kRuns).status().code(), Code::kUnauthenticated);
-  EXPECT_EQ(With({"rank7.gpu"}, "/statcollect.v1.Ingest/Unheard").status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(With({"rank7.gpu"}, "/statcollect.v1.Ingest/Unheard").status().code(),
+            Code::kPermissionDenied);
   const auto lines = folder_.audit.Newest(10);
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"certificate rank7.gpu\""));
@@ -317,14 +327,17 @@ TEST_F(CertificateTest, ATokenDecidesWhereThereIsOne) {
   const auto both = With({"rank7.gpu"}, kRuns, {token});
   ASSERT_TRUE(both.ok()) << both.status().message();
   EXPECT_EQ(both->Name().substr(0, 6), "token ");
-  EXPECT_EQ(With({"spiffe://lab/me"}, kRuns, {"Bearer stc_x"}).status().code(), Code::kUnauthenticated)
+  EXPECT_EQ(With({"spiffe://lab/me"}, kRuns, {"Bearer stc_x"}).status().code(),
+            Code::kUnauthenticated)
       << "a bad token is not passed over";
 }
 
 TEST_F(AccessTest, WithoutGrantsACertificateIsOnlyWrittenDown) {
   Open();
-  const auto checked = access_->Check(
-      {.authorization = {}, .method = kRuns, .address = "x", .certificate = {"rank7.gpu", "rank7"}});
+  const auto checked = access_->Check({.authorization = {},
+                                       .method = kRuns,
+                                       .address = "x",
+                                       .certificate = {"rank7.gpu", "rank7"}});
   ASSERT_TRUE(checked.ok());
   EXPECT_EQ(checked->Name(), "certificate rank7.gpu");
   EXPECT_TRUE(access_->StillValid(*checked).ok());
@@ -338,15 +351,15 @@ TEST(ParseGrants, SaysWhatIsWrong) {
   ASSERT_TRUE(grants.ok());
   EXPECT_EQ(grants->at("a=b").scopes.ToString(), "read") << "names may have '='";
   EXPECT_EQ(grants->at("rank").project, "vision");
-  for (const auto& [text, expected] :
-       std::vector<std::pair<std::string, std::string>>{{"rank", "no NAME="},
-                                                        {"=read", "no NAME="},
-                                                        {"rank=", "found none"},
-                                                        {"rank=root", "not a scope"},
-                                                        {"rank=read@", "project"},
-                                                        {"rank=read@a/b", "project"},
-                                                        {"ra\nnk=read", "not printable"},
-                                                        {std::string(300, 'r') + "=read", "longer"}}) {
+  for (const auto& [text, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"rank", "no NAME="},
+           {"=read", "no NAME="},
+           {"rank=", "found none"},
+           {"rank=root", "not a scope"},
+           {"rank=read@", "project"},
+           {"rank=read@a/b", "project"},
+           {"ra\nnk=read", "not printable"},
+           {std::string(300, 'r') + "=read", "longer"}}) {
     const auto bad = ParseGrants({text});
     EXPECT_EQ(bad.status().code(), Code::kInvalidArgument) << text;
     EXPECT_THAT(bad.status().message(), HasSubstr(expected)) << text;

@@ -29,7 +29,8 @@ class AuditLogTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   AuditLog Make(std::size_t file_bytes_max = AuditLog::kFileBytesMax) {
-    return {path_, clock_, [this](const std::string& line) { told_.push_back(line); }, file_bytes_max};
+    return {path_, clock_, [this](const std::string& line) { told_.push_back(line); },
+            file_bytes_max};
   }
   static AuditEntry Entry(const std::string& object) {
     return {.principal = "token 1",
@@ -102,13 +103,15 @@ TEST_F(AuditLogTest, FindsTheNewestOverSeveralFiles) {
   const AuditFound found = log.Find({.outcome = "permission_denied", .limit = 6});
   ASSERT_EQ(found.records.size(), 6U);
   EXPECT_TRUE(found.more);
-  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(found.records[i].entry.object, std::to_string(188 + 2 * i));
+  for (std::size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(found.records[i].entry.object, std::to_string(188 + 2 * i));
   EXPECT_EQ(found.records[0].entry.left_out, 188U);
   EXPECT_EQ(found.records[0].entry.address, "ipv4:1.2.3.4:5");
   EXPECT_TRUE(log.Find({.principal = "token 2"}).records.empty());
   EXPECT_TRUE(log.Find({.method = "/n"}).records.empty());
   EXPECT_EQ(log.Find({.principal = "1", .method = "m", .limit = 3}).records.size(), 3U);
-  const AuditFound recent = log.Find({.since_unix_nanos = clock_.UnixNanos() - 2'000'000'000, .limit = 100});
+  const AuditFound recent =
+      log.Find({.since_unix_nanos = clock_.UnixNanos() - 2'000'000'000, .limit = 100});
   ASSERT_EQ(recent.records.size(), 3U);
   EXPECT_EQ(recent.records.back().entry.object, "199");
   EXPECT_FALSE(recent.more);
@@ -136,9 +139,11 @@ TEST(FailureLimiter, FewLinesForOneAddressAndTheCountOfTheRest) {
   FailureLimiter limiter;
   FakeClock clock;
   std::uint32_t written = 0;
-  for (int i = 0; i < 10'000; ++i) written += limiter.Admit("ipv4:1.2.3.4", clock.Now()).has_value() ? 1 : 0;
+  for (int i = 0; i < 10'000; ++i)
+    written += limiter.Admit("ipv4:1.2.3.4", clock.Now()).has_value() ? 1 : 0;
   EXPECT_EQ(written, FailureLimiter::kPerAddress);
-  EXPECT_EQ(limiter.Admit("ipv4:9.9.9.9", clock.Now()), 10'000 - written) << "another address is written";
+  EXPECT_EQ(limiter.Admit("ipv4:9.9.9.9", clock.Now()), 10'000 - written)
+      << "another address is written";
   clock.Advance(FailureLimiter::kWindow);
   EXPECT_EQ(limiter.Admit("ipv4:1.2.3.4", clock.Now()), 0U) << "the next minute";
 }

@@ -53,7 +53,8 @@ TEST(BrowserSessions, OneTokenCannotPushOutTheSessionsOfOthers) {
   const TokenReference greedy{.id = "ffffffffffff", .digest = {2}};
   const SessionSecrets kept = sessions.Open(kToken, kNow).value();
   const SessionSecrets first = sessions.Open(greedy, kNow).value();
-  for (std::size_t i = 0; i < BrowserSessions::kSessionsMax; ++i) (void)sessions.Open(greedy, kNow + 1s);
+  for (std::size_t i = 0; i < BrowserSessions::kSessionsMax; ++i)
+    (void)sessions.Open(greedy, kNow + 1s);
   EXPECT_FALSE(sessions.Find(Of(first), kNow + 2s));
   EXPECT_TRUE(sessions.Find(Of(kept), kNow + 2s));
 }
@@ -72,7 +73,10 @@ class LogInTest : public ::testing::Test {
   }
   Code Ask(const SessionSecrets& secrets, const char* method = "/statcollect.v1.Query/ListRuns") {
     return access_
-        ->Check({.authorization = {}, .method = method, .address = "ipv4:1.2.3.4:5", .session = Of(secrets)})
+        ->Check({.authorization = {},
+                 .method = method,
+                 .address = "ipv4:1.2.3.4:5",
+                 .session = Of(secrets)})
         .status()
         .code();
   }
@@ -124,7 +128,9 @@ TEST(LogIn, WithoutTokensThereIsNoLink) {
   TokenFolder folder;
   const auto access = *folder.Open();
   EXPECT_EQ(
-      access->MakeLink({.authorization = {}, .method = "/statcollect.v1.Login/CreateLink", .address = ""})
+      access
+          ->MakeLink(
+              {.authorization = {}, .method = "/statcollect.v1.Login/CreateLink", .address = ""})
           .value(),
       "");
 }

@@ -1,5 +1,6 @@
-// The check in front of real gRPC services and the HTTP listener: every method with every kind of token. The
-// services behind it are the generated ones, which answer UNIMPLEMENTED: whoever gets that has passed.
+// The check in front of real gRPC services and the HTTP listener: every method with every kind of
+// token. The services behind it are the generated ones, which answer UNIMPLEMENTED: whoever gets
+// that has passed.
 #include "server/api/guard.h"
 
 #include <algorithm>
@@ -88,7 +89,8 @@ class GuardTest : public ::testing::Test {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+                                   grpc::InsecureChannelCredentials());
     StartHttp();
   }
   void StartHttp() {
@@ -96,12 +98,13 @@ class GuardTest : public ::testing::Test {
     std::map<std::string, HttpHandler> pages;
     for (const char* page : {"/", "/assets/", "/healthz", "/readyz", "/metrics", "/session/"})
       pages[page] = [](const std::string&) { return HttpResponse{}; };
-    http_ = std::make_unique<HttpServer>(io_, pages, HttpLimits{},
-                                         HttpServices{{std::string(api::kHttpPrefix),
-                                                       [this](HttpRequest request, const auto& exchange) {
-                                                         api_->Serve(std::move(request), exchange);
-                                                       }}},
-                                         api::MakeHttpGate(*access_, &foreign_));
+    http_ = std::make_unique<HttpServer>(
+        io_, pages, HttpLimits{},
+        HttpServices{{std::string(api::kHttpPrefix),
+                      [this](HttpRequest request, const auto& exchange) {
+                        api_->Serve(std::move(request), exchange);
+                      }}},
+        api::MakeHttpGate(*access_, &foreign_));
     ASSERT_TRUE(http_->Start({.host = "127.0.0.1", .port = 0}).ok());
     thread_ = std::thread([this] { io_.run(); });
   }
@@ -116,7 +119,8 @@ class GuardTest : public ::testing::Test {
   }
 
   // A call with `request` as its only message.
-  grpc::Status Call(const std::string& method, const std::string& field, const std::string& request = "",
+  grpc::Status Call(const std::string& method, const std::string& field,
+                    const std::string& request = "",
                     const std::map<std::string, std::string>& more = {}) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + 20s);
@@ -150,7 +154,9 @@ class GuardTest : public ::testing::Test {
     asio::read(socket, asio::dynamic_buffer(answer), ignored);
     return answer;
   }
-  static std::string Field(const std::string& token) { return "Authorization: Bearer " + token + "\r\n"; }
+  static std::string Field(const std::string& token) {
+    return "Authorization: Bearer " + token + "\r\n";
+  }
   std::vector<std::string> AuditLines() { return folder_.audit.Newest(1000); }
 
   TokenFolder folder_;
@@ -187,13 +193,15 @@ constexpr const char* kKinds[] = {"no token",      "no such form", "unknown toke
                                   "revoked token", "wrong scope",  "wrong project", "right scope"};
 using Answers = std::vector<std::string>;  // one for each kind
 
-// One line for each distinct row, in the order of their first names; the line of most names only counts them.
+// One line for each distinct row, in the order of their first names; the line of most names only
+// counts them.
 template <typename Kinds>
-std::string TableOf(const std::string& first, const std::vector<std::pair<std::string, Answers>>& rows,
-                    const Kinds& kinds) {
+std::string TableOf(const std::string& first,
+                    const std::vector<std::pair<std::string, Answers>>& rows, const Kinds& kinds) {
   std::vector<std::pair<Answers, std::vector<std::string>>> lines;
   for (const auto& [name, answers] : rows) {
-    auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == answers; });
+    auto line =
+        std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == answers; });
     if (line == lines.end()) line = lines.insert(lines.end(), {answers, {}});
     line->second.push_back("`" + name + "`");
   }
@@ -262,9 +270,9 @@ TEST_F(GuardTest, EveryMethodOfEveryServiceWithEveryKindOfToken) {
       SCOPED_TRACE(method);
       Answers answers;
       for (const std::string& token : tokens.ForKinds(access::FindRule(method)->scope))
-        answers.push_back(
-            NameOf(Call(method, token.empty() ? "" : "Bearer " + token, "", {{kProjectField, "here"}})
-                       .error_code()));
+        answers.push_back(NameOf(
+            Call(method, token.empty() ? "" : "Bearer " + token, "", {{kProjectField, "here"}})
+                .error_code()));
       EXPECT_EQ(answers, expected);
       rows.emplace_back(type->name() + "/" + type->method(i)->name(), answers);
     }
@@ -279,7 +287,8 @@ std::vector<std::pair<std::string, bool>> HttpPaths() {
   for (const auto& [name, route] : api::MakeHttpRoutes())
     paths.emplace_back(std::string(api::kHttpPrefix) + name, route.changes);
   for (const access::MethodRule& rule : access::MethodRules()) {
-    if (!rule.method.starts_with("/statcollect.")) paths.emplace_back(std::string(rule.method), false);
+    if (!rule.method.starts_with("/statcollect."))
+      paths.emplace_back(std::string(rule.method), false);
   }
   return paths;
 }
@@ -299,13 +308,14 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfToken) {
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
     // The body is announced and never sent: who is refused is refused before it.
     const std::string body =
-        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+             : "";
     Answers answers;
     for (const std::string& token : tokens.ForKinds(scope)) {
       const bool right = answers.size() + 1 == std::size(kKinds);
-      answers.push_back(
-          StatusOrPasses(Http(head + "X-Statcollect-Project: here\r\n" + (token.empty() ? "" : Field(token)),
-                              right && post ? body + "\r\n{}" : body)));
+      answers.push_back(StatusOrPasses(
+          Http(head + "X-Statcollect-Project: here\r\n" + (token.empty() ? "" : Field(token)),
+               right && post ? body + "\r\n{}" : body)));
     }
     EXPECT_EQ(answers, scope ? Answers({"401", "401", "401", "401", "401", "403", "403", "passes"})
                              : Answers(std::size(kKinds), "passes"));
@@ -323,7 +333,8 @@ TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
       host + "Origin: https://evil.example\r\n",
       host + "Origin: null\r\n",
       host + "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: image\r\n",
-      host + "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n",
+      host +
+          "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n",
       host + "Origin: http://127.0.0.1\r\nSec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\n"};
   constexpr const char* kPages[] = {"name of others", "two hosts", "other origin", "origin `null`",
                                     "other site",     "a link",    "own page"};
@@ -332,7 +343,8 @@ TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
     SCOPED_TRACE(path);
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n" + Field(good_all_);
     const std::string body =
-        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+             : "";
     Answers answers;
     for (const std::string& page : fields) {
       const bool own = answers.size() + 1 == fields.size();
@@ -340,7 +352,8 @@ TEST_F(GuardTest, EveryHttpRouteFromEveryKindOfPage) {
     }
     const bool probe = path == "/healthz" || path == "/readyz";
     const char* const linked = path == "/" ? "passes" : "403";
-    EXPECT_EQ(answers, Answers({probe ? "passes" : "421", "400", "403", "403", "403", linked, "passes"}));
+    EXPECT_EQ(answers,
+              Answers({probe ? "passes" : "421", "400", "403", "403", "403", linked, "passes"}));
     rows.emplace_back(path, answers);
   }
   testing::ExpectInPage(WALKS_PAGE, "walk of foreign pages", TableOf("path", rows, kPages));
@@ -351,9 +364,13 @@ class Browser {
  public:
   Browser(access::AccessControl& access, const std::string& token)
       : secrets_(LogIn(access, "Bearer " + token)) {}
-  std::string Cookie() const { return "Cookie: other=1; statcollect_80=" + secrets_.cookie + "\r\n"; }
+  std::string Cookie() const {
+    return "Cookie: other=1; statcollect_80=" + secrets_.cookie + "\r\n";
+  }
   std::string Page() const { return "X-Statcollect-Session: " + secrets_.page + "\r\n"; }
-  access::SessionCredential credential() const { return {.cookie = secrets_.cookie, .page = secrets_.page}; }
+  access::SessionCredential credential() const {
+    return {.cookie = secrets_.cookie, .page = secrets_.page};
+  }
 
  private:
   static access::SessionSecrets LogIn(access::AccessControl& access, const std::string& field) {
@@ -380,43 +397,51 @@ TEST_F(GuardTest, EveryHttpRouteWithEveryKindOfSession) {
                                            gone.Cookie() + gone.Page(),
                                            reads.Cookie() + reads.Page(),
                                            all.Cookie() + all.Page()};
-  constexpr const char* kSessions[] = {"cookie alone",  "field alone",  "field of another", "logged out",
-                                       "revoked token", "scope `read`", "all scopes"};
+  constexpr const char* kSessions[] = {"cookie alone", "field alone",   "field of another",
+                                       "logged out",   "revoked token", "scope `read`",
+                                       "all scopes"};
   std::vector<std::pair<std::string, Answers>> rows;
   for (const auto& [path, post] : HttpPaths()) {
     SCOPED_TRACE(path);
     const std::string head = (post ? "POST " : "GET ") + path + " HTTP/1.1\r\n";
     const std::string body =
-        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" : "";
+        post ? "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+             : "";
     const auto scope = access::FindRule(api::MethodOfPath(path))->scope;
     const std::string with_read = !scope || *scope == access::Scope::kRead ? "passes" : "403";
     Answers answers;
     for (const std::string& session : fields) {
       const bool passes = answers.size() + 1 == fields.size() ||
                           (answers.size() + 2 == fields.size() && with_read == "passes");
-      answers.push_back(StatusOrPasses(Http(head + session, passes && post ? body + "\r\n{}" : body)));
+      answers.push_back(
+          StatusOrPasses(Http(head + session, passes && post ? body + "\r\n{}" : body)));
     }
     EXPECT_EQ(answers, scope ? Answers({"401", "401", "401", "401", "401", with_read, "passes"})
                              : Answers(fields.size(), "passes"));
     rows.emplace_back(path, answers);
   }
   testing::ExpectInPage(WALKS_PAGE, "walk of sessions", TableOf("path", rows, kSessions));
-  EXPECT_EQ(Call("/statcollect.v1.Query/ListRuns", "", "", {{api::kSessionMetadata, "a b"}}).error_code(),
-            StatusCode::UNAUTHENTICATED)
+  EXPECT_EQ(
+      Call("/statcollect.v1.Query/ListRuns", "", "", {{api::kSessionMetadata, "a b"}}).error_code(),
+      StatusCode::UNAUTHENTICATED)
       << "of the network";
 }
 
 TEST_F(GuardTest, HttpPathsBesideTheRoutesAreRefused) {
-  EXPECT_THAT(Http("GET /assets/none HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 404")) << "it may be asked for";
+  EXPECT_THAT(Http("GET /assets/none HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 404"))
+      << "it may be asked for";
   EXPECT_THAT(Http("GET /assets HTTP/1.1\r\n" + Field(good_all_)), HasSubstr("HTTP/1.1 403"));
   EXPECT_THAT(Http("GET /nothing HTTP/1.1\r\n" + Field(good_all_)), HasSubstr("HTTP/1.1 403"));
-  EXPECT_THAT(Http("GET /api/v1/runs?token=" + good_all_ + " HTTP/1.1\r\n"), HasSubstr("HTTP/1.1 400"));
+  EXPECT_THAT(Http("GET /api/v1/runs?token=" + good_all_ + " HTTP/1.1\r\n"),
+              HasSubstr("HTTP/1.1 400"));
 }
 
 TEST_F(GuardTest, ARequestThatCannotBeParsedIsRefusedForItsTokenFirst) {
   const std::string nonsense(1000, '\xff');
-  EXPECT_EQ(Call("/statcollect.v1.Query/Diff", "", nonsense).error_code(), StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(Call("/statcollect.v1.Admin/DeleteRun", "", nonsense).error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Call("/statcollect.v1.Query/Diff", "", nonsense).error_code(),
+            StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Call("/statcollect.v1.Admin/DeleteRun", "", nonsense).error_code(),
+            StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(GuardTest, OpenStreamsEndSoonAfterTheirTokenIsRevoked) {
@@ -462,7 +487,8 @@ TEST_F(GuardTest, ACallerHasOnlySoManyStreams) {
   std::vector<decltype(open(token))> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(open(token));
   // Which of them comes first is the server's matter.
-  for (int i = 0; i < 2000 && access_->counters().streams_refused == 0; ++i) std::this_thread::sleep_for(5ms);
+  for (int i = 0; i < 2000 && access_->counters().streams_refused == 0; ++i)
+    std::this_thread::sleep_for(5ms);
   auto of_other = open(other);
   EXPECT_TRUE(end(of_other).ok()) << "another token has its own";
   int refused = 0;
@@ -471,7 +497,8 @@ TEST_F(GuardTest, ACallerHasOnlySoManyStreams) {
     if (status.ok()) continue;
     ++refused;
     EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_THAT(status.error_message(), HasSubstr("token " + token.substr(4, 12) + " has 3 streams open"));
+    EXPECT_THAT(status.error_message(),
+                HasSubstr("token " + token.substr(4, 12) + " has 3 streams open"));
   }
   EXPECT_EQ(refused, 1);
   EXPECT_EQ(access_->counters().streams_refused, 1U);
@@ -489,15 +516,18 @@ TEST_F(GuardTest, CallsThatChangeSomethingAreAuditedWithTheirObjectAndOutcome) {
   request.set_run("old-run");
   (void)Call("/statcollect.v1.Admin/DeleteRun", "Bearer " + good_all_, request.SerializeAsString());
   (void)Call("/statcollect.v1.Query/ListRuns", "Bearer " + good_all_);
-  (void)Http("POST /api/v1/noise_rm HTTP/1.1\r\n" + Field(good_all_),
-             "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+  (void)Http(
+      "POST /api/v1/noise_rm HTTP/1.1\r\n" + Field(good_all_),
+      "X-Statcollect-Csrf: 1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
   const auto lines = AuditLines();
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"token " + good_all_.substr(4, 12) + "\""));
   EXPECT_THAT(lines[0], HasSubstr("\"address\":\"ipv4:127.0.0.1:"));
-  EXPECT_THAT(lines[0], HasSubstr("\"method\":\"/statcollect.v1.Admin/DeleteRun\",\"object\":\"old-run\""));
+  EXPECT_THAT(lines[0],
+              HasSubstr("\"method\":\"/statcollect.v1.Admin/DeleteRun\",\"object\":\"old-run\""));
   EXPECT_THAT(lines[0], HasSubstr("\"outcome\":\"error 12"));
-  EXPECT_THAT(lines[1], HasSubstr("\"address\":\"ipv4:127.0.0.1:")) << "of the browser, not of the process";
+  EXPECT_THAT(lines[1], HasSubstr("\"address\":\"ipv4:127.0.0.1:"))
+      << "of the browser, not of the process";
   EXPECT_THAT(lines[1], HasSubstr("DeleteNoise"));
 }
 
@@ -507,11 +537,13 @@ TEST_F(GuardTest, AProjectThatIsNoNameIsRefusedBeforeAnythingIsParsed) {
       Call("/statcollect.v1.Query/Diff", "Bearer " + good_all_, nonsense, {{kProjectField, "a/b"}});
   EXPECT_EQ(refused.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.error_message(), HasSubstr("project 'a/b'"));
-  EXPECT_THAT(Http("GET /api/v1/runs HTTP/1.1\r\nX-Statcollect-Project: a/b\r\n" + Field(good_all_)),
-              HasSubstr("HTTP/1.1 400"));
-  EXPECT_THAT(Http("GET /api/v1/runs HTTP/1.1\r\nX-Statcollect-Project: a\r\nX-Statcollect-Project: b\r\n" +
-                   Field(good_all_)),
-              HasSubstr("several projects"));
+  EXPECT_THAT(
+      Http("GET /api/v1/runs HTTP/1.1\r\nX-Statcollect-Project: a/b\r\n" + Field(good_all_)),
+      HasSubstr("HTTP/1.1 400"));
+  EXPECT_THAT(
+      Http("GET /api/v1/runs HTTP/1.1\r\nX-Statcollect-Project: a\r\nX-Statcollect-Project: b\r\n" +
+           Field(good_all_)),
+      HasSubstr("several projects"));
 }
 
 TEST_F(GuardTest, ACallerOfTheNetworkCannotChooseItsCertificate) {

@@ -1,5 +1,5 @@
-// Tables that tests write, in docs/reference-security.md and in walks.md: what is between two marks is what the test found.
-// STATCOLLECT_WRITE_DOCS=1 writes it there instead of comparing.
+// Tables that tests write, in docs/reference-security.md and in walks.md: what is between two marks
+// is what the test found. STATCOLLECT_WRITE_DOCS=1 writes it there instead of comparing.
 #ifndef STATCOLLECT_TESTS_SERVER_ACCESS_SECURITY_PAGE_H_
 #define STATCOLLECT_TESTS_SERVER_ACCESS_SECURITY_PAGE_H_
 
@@ -12,8 +12,10 @@
 
 namespace statcollect::testing {
 
-// `name` as in the mark "<!-- NAME: written by access_test -->"; the table ends at the next "<!-- end ".
-inline void ExpectInPage(const std::string& path, const std::string& name, const std::string& table) {
+// `name` as in the mark "<!-- NAME: written by access_test -->"; the table ends at the next "<!--
+// end ".
+inline void ExpectInPage(const std::string& path, const std::string& name,
+                         const std::string& table) {
   std::ifstream file(path);
   const std::string page((std::istreambuf_iterator<char>(file)), {});
   const std::string mark = "<!-- " + name + ": written by access_test -->\n";

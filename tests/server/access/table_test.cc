@@ -29,13 +29,15 @@ std::set<std::string> GrpcMethods() {
         v1::DescribeStoreRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m)
-        methods.insert("/" + file->service(s)->full_name() + "/" + file->service(s)->method(m)->name());
+        methods.insert("/" + file->service(s)->full_name() + "/" +
+                       file->service(s)->method(m)->name());
     }
   }
   return methods;
 }
 
-// One line for each kind of rule, in the order of their first methods: "`Query/Diff` `/api/v1/diff`, ...".
+// One line for each kind of rule, in the order of their first methods: "`Query/Diff`
+// `/api/v1/diff`, ...".
 std::string TableText() {
   std::map<std::string, std::string> http;  // by gRPC method
   for (const auto& [name, route] : api::MakeHttpRoutes())
@@ -45,15 +47,17 @@ std::string TableText() {
     const std::string method(rule.method);
     const bool grpc = method.starts_with("/statcollect.v1.");
     const std::string path = grpc ? http[method] : method;
-    const std::string kind = (rule.scope ? "`" + std::string(ScopeName(*rule.scope)) + "`" : "none needed") +
-                             (rule.all_projects ? ", for all projects" : "") + " | " +
-                             (rule.audited ? "always"
-                              : rule.scope ? "if refused"
-                                           : "") +
-                             " |";
+    const std::string kind =
+        (rule.scope ? "`" + std::string(ScopeName(*rule.scope)) + "`" : "none needed") +
+        (rule.all_projects ? ", for all projects" : "") + " | " +
+        (rule.audited ? "always"
+         : rule.scope ? "if refused"
+                      : "") +
+        " |";
     const std::string names = (grpc ? "`" + method.substr(16) + "`" : std::string()) +
                               (path.empty() ? "" : std::string(grpc ? " " : "") + "`" + path + "`");
-    auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == kind; });
+    auto line =
+        std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == kind; });
     if (line == lines.end())
       lines.emplace_back(kind, names);
     else

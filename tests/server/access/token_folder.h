@@ -55,11 +55,12 @@ struct TokenFolder {
   }
   Result<std::unique_ptr<access::AccessControl>> Open(bool required = false,
                                                       access::Grants certificates = {}) {
-    return access::AccessControl::Open({.token_file = path,
-                                        .required = required,
-                                        .certificates = std::move(certificates),
-                                        .log = [this](const std::string& line) { told.push_back(line); }},
-                                       clock, audit);
+    return access::AccessControl::Open(
+        {.token_file = path,
+         .required = required,
+         .certificates = std::move(certificates),
+         .log = [this](const std::string& line) { told.push_back(line); }},
+        clock, audit);
   }
   static std::string Make() {
     std::string pattern = ::testing::TempDir() + "tokensXXXXXX";

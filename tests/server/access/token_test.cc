@@ -80,7 +80,8 @@ TEST(Token, TheAuthorizationFieldMayBeWrittenInSeveralWays) {
 
 TEST(Token, DigestsAreShaAndSurviveTheirText) {
   const access::Digest digest = access::DigestOf("abc");
-  EXPECT_EQ(access::ToHex(digest), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(access::ToHex(digest),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(access::DigestFromHex(access::ToHex(digest)), digest);
   EXPECT_FALSE(access::DigestFromHex("ba"));
   EXPECT_FALSE(access::DigestFromHex(std::string(64, 'g')));
@@ -101,8 +102,11 @@ TEST(Scopes, AreParsedAndUnknownOnesNamed) {
 TEST_F(TokenFileTest, TheCollectorsFileIsWrittenForItsOwnerAndReadBack) {
   const std::string path = folder_ + "/tokens";
   const auto add = [](TokenRecords& records) {
-    TokenRecord record{
-        .digest = access::DigestOf(kGood), .created = 7, .expires = 9, .revoked = {}, .project = "vision"};
+    TokenRecord record{.digest = access::DigestOf(kGood),
+                       .created = 7,
+                       .expires = 9,
+                       .revoked = {},
+                       .project = "vision"};
     record.scopes.Add(access::Scope::kDelete);
     records.emplace("0123456789ab", record);
     return Status::Ok();
@@ -133,8 +137,8 @@ TEST_F(TokenFileTest, AFailedChangeLeavesTheFile) {
 TEST_F(TokenFileTest, AFileThatOthersMayReadOrThatIsDamagedIsRefused) {
   const std::string line = "0123456789ab " + std::string(64, '0') + " read 1 - -\n";
   EXPECT_TRUE(ReadTokens(Write(line)).ok());
-  for (const mode_t mode :
-       {0644U, 0604U, 0620U, 0666U})  // 0640: common/secret_mode_test.cc, as it depends on the owner
+  for (const mode_t mode : {0644U, 0604U, 0620U,
+                            0666U})  // 0640: common/secret_mode_test.cc, as it depends on the owner
     EXPECT_THAT(ReadTokens(Write(line, mode)).status().message(), HasSubstr("chmod 600")) << mode;
   EXPECT_EQ(ReadTokens(folder_).status().code(), Code::kPermissionDenied) << "a folder";
   EXPECT_EQ(ReadTokens(folder_ + "/none").status().code(), Code::kNotFound);

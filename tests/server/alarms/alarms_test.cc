@@ -1,4 +1,5 @@
-// Alarms over a store: what is written, what survives a restart, and what happens when it is too much.
+// Alarms over a store: what is written, what survives a restart, and what happens when it is too
+// much.
 #include <chrono>
 #include <functional>
 #include <future>
@@ -247,7 +248,8 @@ TEST_F(AlarmsTest, AStoreThatTakesNoWritesGetsTheEventsLater) {
   alarms_->Take(
       {.attempt = attempt_,
        .rank = 0,
-       .batch = {.first_seq = 100, .stats = StepOf(20, {Rms(1), WithNan(1)}), .steps = {{.step = 20}}}});
+       .batch = {
+           .first_seq = 100, .stats = StepOf(20, {Rms(1), WithNan(1)}), .steps = {{.step = 20}}}});
   alarms_->AwaitIdle();
   EXPECT_TRUE(Events("nan_first_seen").empty());
   store_.FailAppends(Status::Ok());
@@ -263,10 +265,12 @@ TEST_F(AlarmsTest, ARunThatIsRemovedIsForgotten) {
   alarms_->Take(
       {.attempt = attempt_,
        .rank = 0,
-       .batch = {.first_seq = 100, .stats = StepOf(20, {Rms(1), WithNan(1)}), .steps = {{.step = 20}}}});
+       .batch = {
+           .first_seq = 100, .stats = StepOf(20, {Rms(1), WithNan(1)}), .steps = {{.step = 20}}}});
   alarms_->AwaitIdle();
   clock_.Advance(6s);
-  for (int n = 0; n < 1000 && alarms_->GetStatus().state_bytes > 0; ++n) std::this_thread::sleep_for(10ms);
+  for (int n = 0; n < 1000 && alarms_->GetStatus().state_bytes > 0; ++n)
+    std::this_thread::sleep_for(10ms);
   EXPECT_EQ(alarms_->GetStatus().state_bytes, 0u);
   EXPECT_TRUE(store_.Events(id, 0)->empty());
 }
@@ -279,7 +283,8 @@ TEST_F(AlarmsTest, WhatDoesNotFitIntoTheQueueIsCountedAndScalarsAreStillJudged) 
     RecordBatch many{.first_seq = 1000};
     for (int of = 0; of < 100; ++of) {
       const StatColumns one = StepOf(step++, {Rms(1), Rms(2)});
-      many.stats.activation.insert(many.stats.activation.end(), one.activation.begin(), one.activation.end());
+      many.stats.activation.insert(many.stats.activation.end(), one.activation.begin(),
+                                   one.activation.end());
       many.stats.layout.insert(many.stats.layout.end(), one.layout.begin(), one.layout.end());
       many.stats.step.insert(many.stats.step.end(), one.step.begin(), one.step.end());
       many.stats.order.insert(many.stats.order.end(), one.order.begin(), one.order.end());
@@ -290,11 +295,13 @@ TEST_F(AlarmsTest, WhatDoesNotFitIntoTheQueueIsCountedAndScalarsAreStillJudged) 
   }
   const std::uint64_t at_once = alarms_->GetStatus().skipped_records;
   RecordBatch last{.first_seq = 9000};
-  last.scalars = {{.name = "loss", .step = step, .value = std::numeric_limits<double>::quiet_NaN()}};
+  last.scalars = {
+      {.name = "loss", .step = step, .value = std::numeric_limits<double>::quiet_NaN()}};
   alarms_->Take({.attempt = attempt_, .rank = 0, .batch = last});
   alarms_->Drain();
   EXPECT_GT(at_once, 0u);
-  EXPECT_EQ(alarms_->GetStatus().skipped_records + alarms_->GetStatus().evaluated_records, records + 40);
+  EXPECT_EQ(alarms_->GetStatus().skipped_records + alarms_->GetStatus().evaluated_records,
+            records + 40);
   EXPECT_EQ(Events("loss_not_finite").size(), 1u);
 }
 

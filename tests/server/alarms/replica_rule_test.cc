@@ -8,8 +8,9 @@ namespace {
 
 StepDigest Digest(std::uint64_t step, std::uint64_t weights, std::uint64_t gradients = 0,
                   std::uint64_t records = 5) {
-  return {
-      .step = step, .weights = {weights, records}, .gradients = {gradients, gradients == 0 ? 0 : records}};
+  return {.step = step,
+          .weights = {weights, records},
+          .gradients = {gradients, gradients == 0 ? 0 : records}};
 }
 
 query::ReplicaLayout Groups(std::vector<query::Ranks> groups) {

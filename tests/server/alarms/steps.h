@@ -16,12 +16,16 @@ inline constexpr std::uint64_t kNumel = 100;
 
 inline TensorDef Def(std::uint32_t id, const std::string& name, Kind kind,
                      const std::string& class_name = "") {
-  return {.id = id, .key = {.name = name, .kind = kind, .mode = Mode::kTrain}, .class_name = class_name};
+  return {.id = id,
+          .key = {.name = name, .kind = kind, .mode = Mode::kTrain},
+          .class_name = class_name};
 }
 
 inline TensorStats Rms(double rms, std::uint64_t hash = 0) {
-  TensorStats s{
-      .numel = kNumel, .has_finite = true, .l2 = rms * std::sqrt(static_cast<double>(kNumel)), .hash = hash};
+  TensorStats s{.numel = kNumel,
+                .has_finite = true,
+                .l2 = rms * std::sqrt(static_cast<double>(kNumel)),
+                .hash = hash};
   (rms > 0 ? s.pos : s.zero) = kNumel;
   return s;
 }

@@ -43,7 +43,8 @@ class TensorRulesTest : public ::testing::Test {
 };
 
 TEST_F(TensorRulesTest, TheFirstNanIsToldOnceWithItsPlaceInTheOrderOfExecution) {
-  Define({Def(0, "embed", Kind::kOutput), Def(1, "block", Kind::kOutput), Def(2, "head", Kind::kOutput)});
+  Define({Def(0, "embed", Kind::kOutput), Def(1, "block", Kind::kOutput),
+          Def(2, "head", Kind::kOutput)});
   Step(0, {Rms(1), Rms(1), Rms(1)});
   Step(1, {Rms(1), WithNan(3), WithNan(100)});
   Step(2, {WithNan(100), WithNan(100), WithNan(100)});
@@ -185,7 +186,8 @@ TEST_F(TensorRulesTest, ALevelThatStaysIsTakenAsTheNewOne) {
 
 TEST_F(TensorRulesTest, ATensorThatBeginsAtZeroAndGrowsIsHealthy) {
   Define({Def(0, "lora", Kind::kOutput)});
-  for (std::uint64_t step = 0; step < 200; ++step) Step(step, {Rms(1e-4 * static_cast<double>(step))});
+  for (std::uint64_t step = 0; step < 200; ++step)
+    Step(step, {Rms(1e-4 * static_cast<double>(step))});
   EXPECT_TRUE(all_.empty());
 }
 
@@ -256,8 +258,8 @@ TEST_F(TensorRulesTest, RecordsThatWereSeenAreIgnored) {
 
 TEST_F(TensorRulesTest, WhatAnotherToolDidNotRecordIsNotJudged) {
   defs_ = {Def(0, "act", Kind::kOutput, "ReLU")};
-  rules_.Define(defs_,
-                std::vector<Layout>{{.id = 0, .absent = BitOf(Statistic::kL2) | BitOf(Statistic::kZero)}});
+  rules_.Define(defs_, std::vector<Layout>{
+                           {.id = 0, .absent = BitOf(Statistic::kL2) | BitOf(Statistic::kZero)}});
   for (std::uint64_t step = 0; step < 40; ++step) Step(step, {step < 20 ? Rms(1) : WithZeros(100)});
   EXPECT_TRUE(all_.empty());
 }

@@ -22,16 +22,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// ReadRecords sends messages of 64 KiB without end. Diff and ListScalars run until they are asked to stop,
-// GetRun throws, ListRuns answers at once. One runs, none waits.
+// ReadRecords sends messages of 64 KiB without end. Diff and ListScalars run until they are asked
+// to stop, GetRun throws, ListRuns answers at once. One runs, none waits.
 class EndlessService final : public v1::Query::CallbackService {
  public:
   grpc::ServerWriteReactor<v1::DiffResponse>* Diff(grpc::CallbackServerContext*,
                                                    const v1::DiffRequest*) override {
     using Call = StreamCall<v1::DiffResponse>;
-    return Call::Start(pool_, {}, [this](const std::stop_token& stop, const Call::Send&, v1::DiffResponse&) {
-      return Endless(stop);
-    });
+    return Call::Start(pool_, {},
+                       [this](const std::stop_token& stop, const Call::Send&, v1::DiffResponse&) {
+                         return Endless(stop);
+                       });
   }
   grpc::ServerUnaryReactor* ListScalars(grpc::CallbackServerContext*, const v1::ListScalarsRequest*,
                                         v1::ListScalarsResponse*) override {
@@ -39,32 +40,35 @@ class EndlessService final : public v1::Query::CallbackService {
   }
   grpc::ServerUnaryReactor* GetRun(grpc::CallbackServerContext*, const v1::GetRunRequest*,
                                    v1::GetRunResponse*) override {
-    return UnaryCall::Start(
-        pool_, [](const std::stop_token&) -> Status { throw std::runtime_error("no \x1b[31mluck"); });
+    return UnaryCall::Start(pool_, [](const std::stop_token&) -> Status {
+      throw std::runtime_error("no \x1b[31mluck");
+    });
   }
   grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext*, const v1::ListRunsRequest*,
                                      v1::ListRunsResponse*) override {
     return UnaryCall::Start(pool_, [](const std::stop_token&) { return Status::Ok(); });
   }
 
-  grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(grpc::CallbackServerContext* context,
-                                                                 const v1::ReadRecordsRequest*) override {
+  grpc::ServerWriteReactor<v1::ReadRecordsResponse>* ReadRecords(
+      grpc::CallbackServerContext* context, const v1::ReadRecordsRequest*) override {
     using Call = FlowCall<v1::ReadRecordsResponse>;
-    const Pace pace{.patience = std::chrono::milliseconds(patience_), .bytes_per_second_min = rate_};
-    return Call::Start(pool_, *context, pace, [this](const std::stop_token&, const Call::Send& send) {
-      Status status;
-      for (std::uint32_t i = 0; status.ok(); ++i) {
-        v1::ReadRecordsResponse message;
-        message.set_rank(i);
-        message.mutable_records()->add_scalars()->set_name(std::string(64 << 10, 'x'));
-        status = send(std::move(message));
-        sent_ = i + 1;
-      }
-      std::lock_guard lock(mutex_);
-      flow_ended_ = status;
-      changed_.notify_all();
-      return status;
-    });
+    const Pace pace{.patience = std::chrono::milliseconds(patience_),
+                    .bytes_per_second_min = rate_};
+    return Call::Start(
+        pool_, *context, pace, [this](const std::stop_token&, const Call::Send& send) {
+          Status status;
+          for (std::uint32_t i = 0; status.ok(); ++i) {
+            v1::ReadRecordsResponse message;
+            message.set_rank(i);
+            message.mutable_records()->add_scalars()->set_name(std::string(64 << 10, 'x'));
+            status = send(std::move(message));
+            sent_ = i + 1;
+          }
+          std::lock_guard lock(mutex_);
+          flow_ended_ = status;
+          changed_.notify_all();
+          return status;
+        });
   }
 
   Status AwaitEndOfFlow() {
@@ -111,8 +115,8 @@ class Calls : public ::testing::Test {
                   .AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port)
                   .RegisterService(&service_)
                   .BuildAndStart();
-    query_ = v1::Query::NewStub(
-        grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()));
+    query_ = v1::Query::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+                                                    grpc::InsecureChannelCredentials()));
   }
   ~Calls() override { server_->Shutdown(std::chrono::system_clock::now()); }
 

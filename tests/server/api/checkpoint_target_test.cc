@@ -31,7 +31,8 @@ TEST_F(CheckpointTargetTest, WithoutARootAPathIsAPathWhereThatIsAllowed) {
   EXPECT_EQ(refused.status().code(), Code::kPermissionDenied);
   EXPECT_THAT(refused.status().message(), HasSubstr("--checkpoint-root"));
   EXPECT_EQ(CheckpointTarget("", "", true).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(CheckpointTarget(std::string(5000, 'p'), "", true).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(CheckpointTarget(std::string(5000, 'p'), "", true).status().code(),
+            Code::kInvalidArgument);
 }
 
 TEST_F(CheckpointTargetTest, BelowTheRootOnlyNamesAreTaken) {
@@ -41,7 +42,8 @@ TEST_F(CheckpointTargetTest, BelowTheRootOnlyNamesAreTaken) {
     EXPECT_EQ(refused.status().code(), Code::kInvalidArgument) << asked;
   }
   std::filesystem::create_directory(root_ + "/tuesday");
-  EXPECT_TRUE(CheckpointTarget("tuesday", root_, true).ok()) << "whether it is empty is the store's question";
+  EXPECT_TRUE(CheckpointTarget("tuesday", root_, true).ok())
+      << "whether it is empty is the store's question";
 }
 
 TEST_F(CheckpointTargetTest, LinksAndFilesAreNotFollowed) {
@@ -60,7 +62,8 @@ TEST_F(CheckpointTargetTest, ARootThatOthersMayChangeIsNotUsed) {
   const auto refused = CheckpointTarget("monday", root_, true);
   EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
   EXPECT_THAT(refused.status().message(), HasSubstr("others may change it"));
-  EXPECT_EQ(CheckpointTarget("monday", root_ + "/none", true).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(CheckpointTarget("monday", root_ + "/none", true).status().code(),
+            Code::kFailedPrecondition);
 }
 
 }  // namespace

@@ -22,13 +22,16 @@ class FollowTest : public ::testing::Test {
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
   }
   static EventRecord Event(const std::string& kind, std::uint64_t step, const std::string& text) {
-    return {.kind = kind, .step = step, .unix_nanos = static_cast<std::int64_t>(step), .text = text};
+    return {
+        .kind = kind, .step = step, .unix_nanos = static_cast<std::int64_t>(step), .text = text};
   }
   void Put(const EventRecord& event, std::uint64_t number) {
     const CollectorEvent own{.rank = 0, .number = number, .event = event};
     ASSERT_TRUE(server_.store.PutEvents(attempt_, std::span(&own, 1)).ok());
   }
-  void Follow(const v1::ListEventsRequest& request) { stream_ = stub_->FollowEvents(&context_, request); }
+  void Follow(const v1::ListEventsRequest& request) {
+    stream_ = stub_->FollowEvents(&context_, request);
+  }
   // Texts of the next message that has some; an empty text where the list is complete.
   std::string Next() {
     v1::FollowEventsResponse message;
@@ -38,7 +41,8 @@ class FollowTest : public ::testing::Test {
     return text + (message.caught_up() ? "|" : "");
   }
   bool Eventually(const std::function<bool()>& condition) {
-    for (int n = 0; n < 2000 && !condition(); ++n) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (int n = 0; n < 2000 && !condition(); ++n)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return condition();
   }
   static v1::ListEventsRequest Of(const std::string& run) {
@@ -60,11 +64,13 @@ TEST_F(FollowTest, SendsWhatThereIsThenWhatComes) {
   Put(Event("overflow", 2, "two"), 2);
   Follow(Of("base"));
   EXPECT_EQ(Next(), "one two |");
-  server_.feed.Publish({.run = "base", .attempt = 1, .rank = 0, .event = Event("overflow", 3, "three")});
+  server_.feed.Publish(
+      {.run = "base", .attempt = 1, .rank = 0, .event = Event("overflow", 3, "three")});
   EXPECT_EQ(Next(), "three ");
   server_.feed.Publish(
       {.run = "other", .attempt = 1, .rank = 0, .event = Event("overflow", 4, "of another run")});
-  server_.feed.Publish({.run = "base", .attempt = 1, .rank = 1, .event = Event("overflow", 4, "four")});
+  server_.feed.Publish(
+      {.run = "base", .attempt = 1, .rank = 1, .event = Event("overflow", 4, "four")});
   EXPECT_EQ(Next(), "four ");
 }
 
@@ -75,8 +81,10 @@ TEST_F(FollowTest, WaitsForARunThatIsNotThereAndKeepsToWhatWasAskedFor) {
   request.set_since_step(10);
   Follow(request);
   EXPECT_EQ(Next(), "|");
-  const auto publish = [&](const char* kind, std::uint64_t step, std::uint32_t rank, const char* text) {
-    server_.feed.Publish({.run = "later", .attempt = 1, .rank = rank, .event = Event(kind, step, text)});
+  const auto publish = [&](const char* kind, std::uint64_t step, std::uint32_t rank,
+                           const char* text) {
+    server_.feed.Publish(
+        {.run = "later", .attempt = 1, .rank = rank, .event = Event(kind, step, text)});
   };
   publish("overflow", 10, 1, "another kind");
   publish("nan_first_seen", 9, 1, "too early");
@@ -114,7 +122,8 @@ TEST_F(FollowTest, ACancelledCallFreesItsPlace) {
 TEST_F(FollowTest, EndsWithTheFeedAndSendsWhatCameBefore) {
   Follow(Of("base"));
   EXPECT_EQ(Next(), "|");
-  server_.feed.Publish({.run = "base", .attempt = 1, .rank = 0, .event = Event("overflow", 3, "last words")});
+  server_.feed.Publish(
+      {.run = "base", .attempt = 1, .rank = 0, .event = Event("overflow", 3, "last words")});
   server_.feed.Close();
   EXPECT_EQ(Next(), "last words ");
   EXPECT_EQ(Next(), "end");

@@ -1,4 +1,5 @@
-// Tiles of a heat map against the map of the diff itself: every resolution is the maximum of what it covers.
+// Tiles of a heat map against the map of the diff itself: every resolution is the maximum of what
+// it covers.
 #include "server/api/heat_tiles.h"
 
 #include <algorithm>
@@ -48,7 +49,8 @@ class HeatTilesTest : public ::testing::Test {
       for (int i = 0; i < kTensors; ++i) {
         testing::Tensor tensor{.dtype = DType::kF32};
         for (int v = 0; v < 64; ++v)
-          tensor.values.push_back(std::sin(v + 1.0) * (1 + wrong * static_cast<double>((step * 7 + i) % 11)));
+          tensor.values.push_back(std::sin(v + 1.0) *
+                                  (1 + wrong * static_cast<double>((step * 7 + i) % 11)));
         writer.Observe(0, step, Key("t" + std::to_string(i), Kind::kOutput), tensor);
       }
     }
@@ -82,7 +84,8 @@ class HeatTilesTest : public ::testing::Test {
   std::map<std::string, RunWriter> writers_;
   bool open_ = false;
   query::QueryEngine engine_{store_, [this](AttemptId, std::uint32_t) { return open_; }};
-  HeatTiles tiles_{engine_, {.least = std::chrono::milliseconds(0), .most = std::chrono::milliseconds(1)}};
+  HeatTiles tiles_{engine_,
+                   {.least = std::chrono::milliseconds(0), .most = std::chrono::milliseconds(1)}};
 };
 
 TEST_F(HeatTilesTest, EveryResolutionIsTheMaximumOfTheMapOfTheDiff) {
@@ -107,7 +110,8 @@ TEST_F(HeatTilesTest, EveryResolutionIsTheMaximumOfTheMapOfTheDiff) {
         for (std::uint64_t x = 0; x < tile.columns(); ++x) {  // the steps are 0, 1, 2 and so on
           const std::uint64_t at = column * 512 + x;
           ASSERT_EQ(labels["first_steps"][x], at << zoom_steps);
-          ASSERT_EQ(labels["last_steps"][x], std::min<std::uint64_t>(700, (at + 1) << zoom_steps) - 1);
+          ASSERT_EQ(labels["last_steps"][x],
+                    std::min<std::uint64_t>(700, (at + 1) << zoom_steps) - 1);
         }
         for (std::uint64_t y = 0; y < tile.rows(); ++y)
           ASSERT_EQ(labels["rows"][y]["activation"], map.rows[y << zoom_tensors].activation);
@@ -119,10 +123,13 @@ TEST_F(HeatTilesTest, EveryResolutionIsTheMaximumOfTheMapOfTheDiff) {
             for (std::uint64_t r = std::uint64_t{y} << zoom_tensors;
                  r < std::min<std::uint64_t>(kTensors, std::uint64_t{y + 1} << zoom_tensors); ++r) {
               for (std::uint64_t c = std::uint64_t{column * 512 + x} << zoom_steps;
-                   c < std::min<std::uint64_t>(700, std::uint64_t{column * 512 + x + 1} << zoom_steps); ++c)
+                   c <
+                   std::min<std::uint64_t>(700, std::uint64_t{column * 512 + x + 1} << zoom_steps);
+                   ++c)
                 most = std::max(most, int{static_cast<unsigned char>(map.cells[r * 700 + c])});
             }
-            ASSERT_EQ(tile.At(y, x), most) << zoom_steps << " " << zoom_tensors << " " << y << " " << x;
+            ASSERT_EQ(tile.At(y, x), most)
+                << zoom_steps << " " << zoom_tensors << " " << y << " " << x;
           }
         }
       }

@@ -48,7 +48,8 @@ class LiveTest : public ::testing::Test {
       return stream->Finish().error_code();
     }
   };
-  std::unique_ptr<Reader> Follow(const std::vector<std::string>& runs = {}, const std::string& cursor = "") {
+  std::unique_ptr<Reader> Follow(const std::vector<std::string>& runs = {},
+                                 const std::string& cursor = "") {
     auto reader = std::make_unique<Reader>();
     reader->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     v1::FollowRunsRequest request;
@@ -140,7 +141,8 @@ TEST_F(LiveTest, ACursorContinuesAndAForeignOneBeginsAgain) {
   Put(base, 3);
   server_.runs.Changed("base");
   EXPECT_EQ(Follow({}, cursor)->Next(), "+base:3 |") << "nothing of the run that did not change";
-  for (const char* foreign : {"5f-1", "nonsense", "-", "ffffffffffffffffffff-1", "1-99999999999999999999999"})
+  for (const char* foreign :
+       {"5f-1", "nonsense", "-", "ffffffffffffffffffff-1", "1-99999999999999999999999"})
     EXPECT_EQ(Follow({}, foreign)->Next(), "whole +ort:0 +base:3 |") << foreign;
 }
 
@@ -182,7 +184,8 @@ TEST_F(LiveTest, ManyRunsComeInPartsOfOneWhole) {
 
 class CrowdedLiveTest : public LiveTest {
  protected:
-  CrowdedLiveTest() : LiveTest({.followers_max = 1, .live_interval = std::chrono::milliseconds(20)}) {}
+  CrowdedLiveTest()
+      : LiveTest({.followers_max = 1, .live_interval = std::chrono::milliseconds(20)}) {}
 };
 
 TEST_F(CrowdedLiveTest, OneTooManyIsRefusedUntilAnotherLeaves) {

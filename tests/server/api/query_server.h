@@ -1,4 +1,5 @@
-// The real Query and Admin services on a free loopback port, over a store in memory whose scans can be held.
+// The real Query and Admin services on a free loopback port, over a store in memory whose scans can
+// be held.
 #ifndef STATCOLLECT_TESTS_SERVER_API_QUERY_SERVER_H_
 #define STATCOLLECT_TESTS_SERVER_API_QUERY_SERVER_H_
 
@@ -51,7 +52,8 @@ class GatedStore final : public ForwardingStore {
     return scans_;
   }
 
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     {
       std::unique_lock lock(mutex_);
       ++scans_;
@@ -109,15 +111,17 @@ class StoreControl final : public CollectorControl {
             .backlog_records = 4000,
             .backlog_bytes = 1u << 20,
             .backlog_oldest_millis = 1500,
-            .retention = {
-                .age_seconds_max = 30 * 86400,
-                .disk_bytes_max = std::uint64_t{200} << 30,
-                .note = "the clock moved",
-                .runs_removed = 3,
-                .bytes_removed = 2u << 20,
-                .next = {{.run = "old", .last_write_unix_nanos = 1, .bytes = 1u << 20, .due_unix_nanos = 2},
-                         {.run = "older", .last_write_unix_nanos = 1, .bytes = 0}},
-                .kept = {"base"}}};
+            .retention = {.age_seconds_max = 30 * 86400,
+                          .disk_bytes_max = std::uint64_t{200} << 30,
+                          .note = "the clock moved",
+                          .runs_removed = 3,
+                          .bytes_removed = 2u << 20,
+                          .next = {{.run = "old",
+                                    .last_write_unix_nanos = 1,
+                                    .bytes = 1u << 20,
+                                    .due_unix_nanos = 2},
+                                   {.run = "older", .last_write_unix_nanos = 1, .bytes = 0}},
+                          .kept = {"base"}}};
   }
   Result<DeletedRun> DeleteRun(const std::string& run, bool force) override {
     const auto attempts = store_.Attempts(run);
@@ -129,7 +133,8 @@ class StoreControl final : public CollectorControl {
       const auto ranks = store_.Ranks(attempt.id);
       for (const auto& [rank, meta] : *ranks) deleted.records += meta.records;
       ++deleted.attempts;
-      if (const Status dropped = store_.DropAttempts({&attempt.id, 1}); !dropped.ok()) return dropped;
+      if (const Status dropped = store_.DropAttempts({&attempt.id, 1}); !dropped.ok())
+        return dropped;
     }
     return deleted;
   }
@@ -140,15 +145,18 @@ class StoreControl final : public CollectorControl {
     return 2u;
   }
   std::string recorded_steps;
-  Result<RequestedCapture> RequestCapture(const std::string& run, const std::vector<std::uint32_t>& ranks,
+  Result<RequestedCapture> RequestCapture(const std::string& run,
+                                          const std::vector<std::uint32_t>& ranks,
                                           const CaptureSpec& spec) override {
-    if (run != "base") return Status(Code::kFailedPrecondition, "run '" + run + "' is not connected");
+    if (run != "base")
+      return Status(Code::kFailedPrecondition, "run '" + run + "' is not connected");
     asked_captures.push_back(spec);
     return RequestedCapture{.request = asked_captures.size(), .ranks = ranks, .told = 1};
   }
   std::vector<CaptureSpec> asked_captures;
   Result<MadeCheckpoint> Checkpoint(const std::string& directory) override {
-    if (directory.front() != '/') return Status(Code::kInvalidArgument, "'" + directory + "' is relative");
+    if (directory.front() != '/')
+      return Status(Code::kInvalidArgument, "'" + directory + "' is relative");
     return MadeCheckpoint{.directory = directory, .files = 12, .bytes = 3u << 20, .linked = true};
   }
   bool IsStreamOpen(std::uint32_t, std::uint32_t) override { return false; }

@@ -38,7 +38,8 @@ query::Divergence Row() {
   row.logical = true;
   row.ranks_a = {0};
   row.ranks_b = {0, 1};
-  row.parts = {{.place = "[0:8, 6:12] of (8, 12)", .ranks_a = {0}, .ranks_b = {1}, .distance = 0.5}};
+  row.parts = {
+      {.place = "[0:8, 6:12] of (8, 12)", .ranks_a = {0}, .ranks_b = {1}, .distance = 0.5}};
   row.parts_total = 2;
   return row;
 }
@@ -69,13 +70,14 @@ TEST(RootWire, FillsEveryField) {
   root.because = {"it differs", "its sisters do not"};
   root.alternatives = {Row()};
   root.alternatives[0].activation = "head";
-  root.causes = {{.rule = "learning_rate",
-                  .text = "the learning rate differs",
-                  .confidence = query::Confidence::kCertain,
-                  .key = "lr/group0",
-                  .a = "0.1",
-                  .b = "0.2"},
-                 {.rule = "betas", .text = "betas differ", .confidence = query::Confidence::kCertain}};
+  root.causes = {
+      {.rule = "learning_rate",
+       .text = "the learning rate differs",
+       .confidence = query::Confidence::kCertain,
+       .key = "lr/group0",
+       .a = "0.1",
+       .b = "0.2"},
+      {.rule = "betas", .text = "betas differ", .confidence = query::Confidence::kCertain}};
   root.times_expected = 13;
   root.agreeing = 17;
   root.above_tolerance = 9;

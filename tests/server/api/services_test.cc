@@ -94,7 +94,8 @@ TEST_F(Services, DiffStreamsProgressThenTheReport) {
   EXPECT_EQ(report.first().stage(), v1::STAGE_FORWARD);
   EXPECT_EQ(report.first().reason(), v1::REASON_NUMERIC);
   EXPECT_EQ(report.first().a().dtype(), "f32");
-  EXPECT_TRUE(report.has_compared() && report.has_unmatched() && report.has_inputs() && report.has_steps());
+  EXPECT_TRUE(report.has_compared() && report.has_unmatched() && report.has_inputs() &&
+              report.has_steps());
   EXPECT_THAT(report.ranks(), ElementsAre(0, 1));
 }
 
@@ -152,8 +153,8 @@ TEST_F(Services, TooManyWaitingQueriesAreRefusedAndStatusStillAnswers) {
 TEST_F(Services, QueriesPastTheTimeLimitSaySo) {
   Start({.threads = 1, .time_limit = milliseconds(30)});
   server_->gate.Hold();
-  // One runs and one waits, whichever came first. The one that waits ends at its limit, which is after the
-  // limit of the one that runs; that one ends when its scan is let go.
+  // One runs and one waits, whichever came first. The one that waits ends at its limit, which is
+  // after the limit of the one that runs; that one ends when its scan is let go.
   std::mutex mutex;
   std::vector<Answer> answers;
   const auto ask = [&] {
@@ -207,7 +208,8 @@ TEST_F(Services, ReadersOfRecordsAndEventsHoldUpNobodyElse) {
   const auto reader = query_->ReadRecords(&exporting, records);
   server_->gate.AwaitScans(scans + 1);
   grpc::ClientContext full;
-  EXPECT_EQ(query_->ReadRecords(&full, records)->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(query_->ReadRecords(&full, records)->Finish().error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
   grpc::ClientContext capturing;
   v1::ReadCaptureRequest capture;
   capture.set_run("base");

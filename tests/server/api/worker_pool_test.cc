@@ -63,9 +63,9 @@ struct Patient {
 TEST(WorkerPool, RunsWhatIsSubmitted) {
   Happening<bool> ran;
   WorkerPool pool({.threads = 2});
-  ASSERT_TRUE(
-      pool.Submit(std::make_shared<WorkItem>([&](const WorkItem&) { ran.Set(true); }, [](const Status&) {}))
-          .ok());
+  ASSERT_TRUE(pool.Submit(std::make_shared<WorkItem>([&](const WorkItem&) { ran.Set(true); },
+                                                     [](const Status&) {}))
+                  .ok());
   EXPECT_TRUE(ran.Await());
 }
 
@@ -78,7 +78,8 @@ TEST(WorkerPool, RefusesMoreThanMayWaitAndSaysSo) {
   Patient third;
   const Status refused = pool.Submit(third.Item());
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_EQ(refused.message(), "query: 1 run and 1 wait; expected at most 1 waiting; try again in a moment");
+  EXPECT_EQ(refused.message(),
+            "query: 1 run and 1 wait; expected at most 1 waiting; try again in a moment");
   EXPECT_FALSE(third.ended.happened());
 }
 
@@ -108,8 +109,8 @@ TEST(WorkerPool, CancellingARunningItemAsksItToStop) {
   EXPECT_FALSE(ending.timed_out);
 }
 
-// On a busy machine a limit may pass before its item begins, which is not what these two are about: they try
-// again with twice as much.
+// On a busy machine a limit may pass before its item begins, which is not what these two are about:
+// they try again with twice as much.
 TEST(WorkerPool, StopsWhatTakesTooLong) {
   Ending ending;
   for (milliseconds limit{20}; !ending.ran; limit *= 2) {
@@ -140,7 +141,8 @@ TEST(WorkerPool, AbandonsWhatWaitedTooLong) {
     const Ending ending = waiting.ended.Await();
     EXPECT_FALSE(ending.ran);
     EXPECT_EQ(ending.status.code(), Code::kDeadlineExceeded);
-    EXPECT_NE(ending.status.message().find("--steps"), std::string::npos) << ending.status.message();
+    EXPECT_NE(ending.status.message().find("--steps"), std::string::npos)
+        << ending.status.message();
     release.Set(true);
   }
 }
@@ -162,7 +164,8 @@ TEST(WorkerPool, ForgetsAnItemThatEnded) {
   {
     WorkerPool pool({.threads = 1});
     Happening<bool> ran;
-    auto item = std::make_shared<WorkItem>([&](const WorkItem&) { ran.Set(true); }, [](const Status&) {});
+    auto item =
+        std::make_shared<WorkItem>([&](const WorkItem&) { ran.Set(true); }, [](const Status&) {});
     weak = item;
     ASSERT_TRUE(pool.Submit(std::move(item)).ok());
     ran.Await();

@@ -15,9 +15,9 @@ namespace {
 TEST(Authorities, TakesTheFirstFileThatExists) {
   const std::string file = ::testing::TempDir() + "authorities.pem";
   std::ofstream(file) << "PEM";
-  EXPECT_EQ(
-      FirstFile(std::vector<std::string>{"", "/nonexistent", ::testing::TempDir(), file, "/etc/passwd"}),
-      file);
+  EXPECT_EQ(FirstFile(std::vector<std::string>{"", "/nonexistent", ::testing::TempDir(), file,
+                                               "/etc/passwd"}),
+            file);
   EXPECT_EQ(FirstFile(std::vector<std::string>{"", "/nonexistent"}), "");
   std::filesystem::remove(file);
 }

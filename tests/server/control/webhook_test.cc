@@ -1,4 +1,5 @@
-// The webhook against real listeners: one that answers, one that refuses, one that hangs, and none at all.
+// The webhook against real listeners: one that answers, one that refuses, one that hangs, and none
+// at all.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
@@ -38,11 +39,13 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-// Answers each connection with the next of `answers`; an empty one hangs until the listener is gone.
+// Answers each connection with the next of `answers`; an empty one hangs until the listener is
+// gone.
 class Listener {
  public:
   explicit Listener(std::vector<std::string> answers)
-      : answers_(std::move(answers)), acceptor_(io_, tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0)) {
+      : answers_(std::move(answers)),
+        acceptor_(io_, tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0)) {
     thread_ = std::thread([this] { Serve(); });
   }
   ~Listener() { thread_.join(); }
@@ -217,9 +220,9 @@ TEST(ParseWebhook, TakesHostPortAndPath) {
 }
 
 TEST(ParseWebhook, RefusesWhatItCannotReach) {
-  for (const char* url :
-       {"ftp://hooks/x", "file:///etc/passwd", "http://h:0/", "hooks:80", "http://", "http://:80/",
-        "http://h:99999/", "http://h:x/", "http://a b/", "http://user@h/", "http://h/\r\nHost: evil"}) {
+  for (const char* url : {"ftp://hooks/x", "file:///etc/passwd", "http://h:0/", "hooks:80",
+                          "http://", "http://:80/", "http://h:99999/", "http://h:x/", "http://a b/",
+                          "http://user@h/", "http://h/\r\nHost: evil"}) {
     EXPECT_FALSE(ParseWebhook(url).ok()) << url;
   }
 }
@@ -244,10 +247,12 @@ TEST(WebhookSignature, IsThatOfOpenssl) {
 
 TEST(WebhookSecret, SaysWhatIsWrongWithTheFile) {
   EXPECT_EQ(ReadWebhookSecret(SecretFile("0123456789abcdef\n")).value(), "0123456789abcdef");
-  EXPECT_THAT(ReadWebhookSecret(SecretFile("short\n")).status().message(), HasSubstr("only 5 characters"));
+  EXPECT_THAT(ReadWebhookSecret(SecretFile("short\n")).status().message(),
+              HasSubstr("only 5 characters"));
   EXPECT_THAT(ReadWebhookSecret(SecretFile(std::string(5000, 's'))).status().message(),
               HasSubstr("more than"));
-  EXPECT_EQ(ReadWebhookSecret(SecretFile("0123456789abcdef", 0644)).status().code(), Code::kPermissionDenied);
+  EXPECT_EQ(ReadWebhookSecret(SecretFile("0123456789abcdef", 0644)).status().code(),
+            Code::kPermissionDenied);
   EXPECT_THAT(ReadWebhookSecret("/nowhere").status().message(), HasSubstr("No such file"));
   EXPECT_THAT(ReadWebhookSecret("/dev/null").status().message(), HasSubstr("not a plain file"));
 }
@@ -255,8 +260,8 @@ TEST(WebhookSecret, SaysWhatIsWrongWithTheFile) {
 TEST_F(WebhookTest, SignsWithTheSecretOfTheFileAsItIsThen) {
   Listener listener({kOk, kOk});
   const std::string path = SecretFile("0123456789abcdef");
-  webhook_ =
-      std::make_unique<Webhook>(ParseWebhook(listener.url()).value(), WebhookOptions{.secret_file = path});
+  webhook_ = std::make_unique<Webhook>(ParseWebhook(listener.url()).value(),
+                                       WebhookOptions{.secret_file = path});
   webhook_->Post("{\"n\":1}");
   ASSERT_TRUE(Eventually([&] { return webhook_->counters().sent == 1; }));
   std::ofstream(path) << "another secret of the receiver";
@@ -269,8 +274,8 @@ TEST_F(WebhookTest, SignsWithTheSecretOfTheFileAsItIsThen) {
     const std::size_t at = request.find(field);
     ASSERT_NE(at, std::string::npos) << request;
     const std::int64_t time = std::stoll(request.substr(at + field.size()));
-    EXPECT_THAT(request,
-                HasSubstr("X-Statcollect-Signature: " + WebhookSignature(secrets[i], time, "{\"n\":1}")));
+    EXPECT_THAT(request, HasSubstr("X-Statcollect-Signature: " +
+                                   WebhookSignature(secrets[i], time, "{\"n\":1}")));
     EXPECT_THAT(request, ::testing::Not(HasSubstr(secrets[i])));
   }
 }
@@ -278,16 +283,17 @@ TEST_F(WebhookTest, SignsWithTheSecretOfTheFileAsItIsThen) {
 TEST_F(WebhookTest, ConnectsOnlyToAllowedNetworks) {
   Listener listener({kOk});
   const auto post = [&](const std::string& allowed) {
-    webhook_ =
-        std::make_unique<Webhook>(ParseWebhook(listener.url()).value(),
-                                  WebhookOptions{.allowed = AddressList::Parse("--allow", allowed).value(),
-                                                 .pauses = {},
-                                                 .log = [this](const std::string& line) {
-                                                   std::lock_guard lock(mutex_);
-                                                   lines_.push_back(line);
-                                                 }});
+    webhook_ = std::make_unique<Webhook>(
+        ParseWebhook(listener.url()).value(),
+        WebhookOptions{.allowed = AddressList::Parse("--allow", allowed).value(),
+                       .pauses = {},
+                       .log = [this](const std::string& line) {
+                         std::lock_guard lock(mutex_);
+                         lines_.push_back(line);
+                       }});
     webhook_->Post("{}");
-    return Eventually([&] { return webhook_->counters().sent + webhook_->counters().dropped == 1; }) &&
+    return Eventually(
+               [&] { return webhook_->counters().sent + webhook_->counters().dropped == 1; }) &&
            webhook_->counters().sent == 1;
   };
   EXPECT_FALSE(post("192.0.2.0/24"));
@@ -298,7 +304,8 @@ TEST_F(WebhookTest, ConnectsOnlyToAllowedNetworks) {
 
 TEST_F(WebhookTest, ARedirectIsAFailureAndNotFollowed) {
   Listener listener(
-      {"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+      {"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\nConnection: "
+       "close\r\n\r\n",
        kOk});
   Start(listener.url());
   webhook_->Post("{}");
@@ -310,8 +317,8 @@ TEST(WebhookTarget, IsShownWithoutWhatMayBeSecret) {
   EXPECT_EQ(ParseWebhook("https://hooks.example.org/services/T0/SECRET?key=SECRET")->shown,
             "https://hooks.example.org:443/...");
   EXPECT_EQ(ParseWebhook("http://[::1]:9000/")->shown, "http://[::1]:9000/");
-  for (const char* url :
-       {"ftp://host/SECRET", "https://me:SECRET@host/SECRET", "https://host:0/SECRET", "host/SECRET"})
+  for (const char* url : {"ftp://host/SECRET", "https://me:SECRET@host/SECRET",
+                          "https://host:0/SECRET", "host/SECRET"})
     EXPECT_THAT(ParseWebhook(url).status().message(), ::testing::Not(HasSubstr("SECRET"))) << url;
 }
 
@@ -323,7 +330,9 @@ TEST(AddressList, TakesNetworksOfBothKinds) {
     void* const to = v6 ? static_cast<void*>(&reinterpret_cast<sockaddr_in6&>(storage).sin6_addr)
                         : static_cast<void*>(&reinterpret_cast<sockaddr_in&>(storage).sin_addr);
     EXPECT_EQ(inet_pton(storage.ss_family, address.c_str(), to), 1);
-    return AddressList::Parse("--allow", list).value().Contains(reinterpret_cast<sockaddr&>(storage));
+    return AddressList::Parse("--allow", list)
+        .value()
+        .Contains(reinterpret_cast<sockaddr&>(storage));
   };
   EXPECT_TRUE(contains("10.0.0.0/8", "10.255.1.2"));
   EXPECT_FALSE(contains("10.0.0.0/8", "11.0.0.0"));

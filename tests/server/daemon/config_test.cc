@@ -33,8 +33,8 @@ TEST(Config, DefaultsAreThoseOfTheInterface) {
 }
 
 TEST(Config, TakesFlags) {
-  const ParsedCommandLine parsed =
-      Parse({"--data-dir", "/d", "--listen", "[::1]:0", "--http", "off", "--durability", "process"});
+  const ParsedCommandLine parsed = Parse(
+      {"--data-dir", "/d", "--listen", "[::1]:0", "--http", "off", "--durability", "process"});
   ASSERT_FALSE(parsed.exit_code) << parsed.text;
   EXPECT_EQ(parsed.config.data_dir, "/d");
   EXPECT_EQ(parsed.config.listen.ToString(), "[::1]:0");
@@ -67,7 +67,8 @@ TEST(Config, TakesRetentionInUnitsForPeople) {
   EXPECT_EQ(Parse({"--retention", "90min"}).config.retention, std::chrono::minutes(90));
   EXPECT_EQ(Parse({"--max-disk", "80%"}).config.max_disk.percent, 80u);
   EXPECT_EQ(Parse({"--max-disk", "200GiB"}).config.max_disk.bytes, std::uint64_t{200} << 30);
-  for (const char* wrong : {"", "30", "0d", "-1d", "30 d", "30x", "99999999999999999999d", "400000w"}) {
+  for (const char* wrong :
+       {"", "30", "0d", "-1d", "30 d", "30x", "99999999999999999999d", "400000w"}) {
     EXPECT_THAT(ErrorOf({"--retention", wrong}), HasSubstr("such as 30d, or off")) << wrong;
   }
   for (const char* wrong : {"200", "0%", "101%", "200GB", "99999999TiB"}) {
@@ -91,7 +92,8 @@ TEST(Config, TakesLimitsOfDiskForAllProjectsAndForOne) {
 
 TEST(Config, TakesTheMostThatAQueryMayRead) {
   EXPECT_EQ(Parse({}).config.query_scan_bytes_max, std::uint64_t{64} << 30);
-  EXPECT_EQ(Parse({"--query-scan-max", "512MiB"}).config.query_scan_bytes_max, std::uint64_t{512} << 20);
+  EXPECT_EQ(Parse({"--query-scan-max", "512MiB"}).config.query_scan_bytes_max,
+            std::uint64_t{512} << 20);
   EXPECT_EQ(Parse({"--query-scan-max", "off"}).config.query_scan_bytes_max, ~std::uint64_t{0});
   for (const char* wrong : {"", "0GiB", "64", "80%", "-1GiB", "99999999TiB"})
     EXPECT_THAT(ErrorOf({"--query-scan-max", wrong}), HasSubstr("such as 64GiB, or off")) << wrong;

@@ -46,9 +46,9 @@ TEST(DescriptorBudget, LeavesTheStoreItsShare) {
     const DescriptorBudget budget = DivideDescriptors(all);
     EXPECT_GT(budget.connections_end, 0) << all;
     EXPECT_GT(budget.store_files, 0) << all;
-    EXPECT_LT(
-        static_cast<std::uint64_t>(budget.connections_end) + static_cast<std::uint64_t>(budget.store_files),
-        all)
+    EXPECT_LT(static_cast<std::uint64_t>(budget.connections_end) +
+                  static_cast<std::uint64_t>(budget.store_files),
+              all)
         << all;
   }
   EXPECT_GE(DivideDescriptors(65'536).connections_end, 50'000);
@@ -56,7 +56,8 @@ TEST(DescriptorBudget, LeavesTheStoreItsShare) {
 }
 
 TEST(GrpcListener, SaysWhoHoldsThePort) {
-  const auto first = GrpcListener::Open({.host = "127.0.0.1", .port = 0}, {}, [](const std::string&) {});
+  const auto first =
+      GrpcListener::Open({.host = "127.0.0.1", .port = 0}, {}, [](const std::string&) {});
   ASSERT_TRUE(first.ok()) << first.status().message();
   const Endpoint taken = (*first)->endpoint();
   EXPECT_NE(taken.port, 0);
@@ -64,7 +65,8 @@ TEST(GrpcListener, SaysWhoHoldsThePort) {
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
   EXPECT_NE(second.status().message().find(taken.ToString()), std::string::npos);
   EXPECT_NE(second.status().message().find("--listen"), std::string::npos);
-  const auto wrong = GrpcListener::Open({.host = "203.0.113.1", .port = 0}, {}, [](const std::string&) {});
+  const auto wrong =
+      GrpcListener::Open({.host = "203.0.113.1", .port = 0}, {}, [](const std::string&) {});
   EXPECT_EQ(wrong.status().code(), Code::kUnavailable) << "an address of no machine";
 }
 

@@ -58,7 +58,8 @@ TEST_F(LocalSocketTest, HasItsModeAndGoesWithItsOwner) {
     EXPECT_EQ(ModeOf(path_), 0600U);
   }
   EXPECT_FALSE(std::filesystem::exists(path_));
-  const auto shared = LocalSocket::Open({.path = path_, .mode = 0660, .group = std::to_string(getgid())});
+  const auto shared =
+      LocalSocket::Open({.path = path_, .mode = 0660, .group = std::to_string(getgid())});
   ASSERT_TRUE(shared.ok()) << shared.status().message();
   EXPECT_EQ(ModeOf(path_), 0660U);
 }

@@ -30,8 +30,8 @@ TEST(Authority, TakesHostsAsBrowsersWriteThem) {
   EXPECT_EQ(ParseAuthority("gpu7.example.org."), (Authority{"gpu7.example.org", 0, false}));
   EXPECT_EQ(ParseAuthority("10.1.2.3"), (Authority{"10.1.2.3", 0, true}));
   EXPECT_EQ(ParseAuthority("[::1]:80"), (Authority{"::1", 80, true}));
-  for (const char* wrong : {"", ":80", "a b", "a/b", "user@a", "a:", "a:0", "a:70000", "a:8x", "::1", "[::1",
-                            "[a]", "[1.2.3.4]", "a,b", "a\r\n", "\xc3\xa4"})
+  for (const char* wrong : {"", ":80", "a b", "a/b", "user@a", "a:", "a:0", "a:70000", "a:8x",
+                            "::1", "[::1", "[a]", "[1.2.3.4]", "a,b", "a\r\n", "\xc3\xa4"})
     EXPECT_FALSE(ParseAuthority(wrong)) << wrong;
   EXPECT_FALSE(ParseAuthority(std::string(300, 'a')));
 }
@@ -40,13 +40,14 @@ TEST(AllowedHost, IsANameAlone) {
   EXPECT_EQ(ParseAllowedHost("GPU7.example.org").value(), "gpu7.example.org");
   EXPECT_EQ(ParseAllowedHost("fe80::1").value(), "fe80::1");
   for (const char* wrong : {"", "http://gpu7", "gpu7:80", "*.example.org", "gpu7/page"})
-    EXPECT_THAT(ParseAllowedHost(wrong).status().message(), HasSubstr("--http-allowed-host: found")) << wrong;
+    EXPECT_THAT(ParseAllowedHost(wrong).status().message(), HasSubstr("--http-allowed-host: found"))
+        << wrong;
 }
 
 TEST(Foreign, NamesOfOthersAreRefusedAndAddressesAreNot) {
   ForeignCheck check = Plain();
-  for (const char* own : {"localhost", "localhost:7434", "LOCALHOST.:80", "127.0.0.1:7434", "[::1]:7434",
-                          "10.2.3.4:7434", "gpu7", "GPU7:9"})
+  for (const char* own : {"localhost", "localhost:7434", "LOCALHOST.:80", "127.0.0.1:7434",
+                          "[::1]:7434", "10.2.3.4:7434", "gpu7", "GPU7:9"})
     EXPECT_EQ(StatusOf(check, From(own)), 200) << own;
   for (const char* other :
        {"evil.example", "evil.example:7434", "gpu7.evil.example", "localhost.evil.example",
@@ -58,7 +59,8 @@ TEST(Foreign, NamesOfOthersAreRefusedAndAddressesAreNot) {
   EXPECT_EQ(StatusOf(check, twice), 400);
   EXPECT_EQ(StatusOf(check, {.method = "GET", .path = "/"}), 200) << "HTTP/1.0";
   EXPECT_EQ(check.refused(Reason::kHost), 10U);
-  EXPECT_THAT(check.Check(From("evil.example"))->message, HasSubstr("--http-allowed-host evil.example"));
+  EXPECT_THAT(check.Check(From("evil.example"))->message,
+              HasSubstr("--http-allowed-host evil.example"));
 }
 
 TEST(Foreign, ProbesMayUseAnyNameButNoOtherPageMaySendThem) {
@@ -90,12 +92,14 @@ TEST(Foreign, OriginsOfOthersAreRefused) {
   EXPECT_EQ(status("https://localhost:7434"), 200) << "a proxy that ends TLS";
   EXPECT_EQ(status("http://LOCALHOST:7434"), 200);
   EXPECT_EQ(status("http://[::1]:7434", "[::1]:7434"), 200);
-  for (const char* other : {"null", "http://evil.example", "http://localhost", "http://localhost:8888",
-                            "http://127.0.0.1:7434", "file://", "ftp://localhost:7434", "localhost:7434",
-                            "http://localhost:7434, http://evil.example", "http://localhost:7434/"})
+  for (const char* other :
+       {"null", "http://evil.example", "http://localhost", "http://localhost:8888",
+        "http://127.0.0.1:7434", "file://", "ftp://localhost:7434", "localhost:7434",
+        "http://localhost:7434, http://evil.example", "http://localhost:7434/"})
     EXPECT_EQ(status(other), 403) << other;
   EXPECT_EQ(check.refused(Reason::kOrigin), 10U);
-  HttpRequest without_host{.method = "POST", .path = "/api/v1/noise_rm", .origin = "http://localhost"};
+  HttpRequest without_host{
+      .method = "POST", .path = "/api/v1/noise_rm", .origin = "http://localhost"};
   EXPECT_EQ(StatusOf(check, without_host), 403);
   ForeignCheck https({.https = true});
   HttpRequest head = From("localhost:7434");

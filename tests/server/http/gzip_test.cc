@@ -27,16 +27,19 @@ TEST(GzipTest, UnpacksToTheSame) {
   std::string noise(300'000, '\0');
   std::minstd_rand random(7);
   for (char& c : noise) c = static_cast<char>(random());
-  for (const std::string& text : {std::string(), std::string("x"), std::string(1'000'000, 'a'), noise}) {
+  for (const std::string& text :
+       {std::string(), std::string("x"), std::string(1'000'000, 'a'), noise}) {
     for (const int level : {1, 9}) EXPECT_EQ(Unpacked(Gzip(text, level), text.size()), text);
   }
   EXPECT_LT(Gzip(std::string(1'000'000, 'a'), 1).size(), 10'000u);
 }
 
 TEST(GzipTest, OnlyForClientsThatTakeIt) {
-  for (const char* takes : {"gzip", "GZIP", "deflate, gzip;q=0.5, br", "br , gzip", "*", "gzip;q=1.0"})
+  for (const char* takes :
+       {"gzip", "GZIP", "deflate, gzip;q=0.5, br", "br , gzip", "*", "gzip;q=1.0"})
     EXPECT_TRUE(AcceptsGzip(takes)) << takes;
-  for (const char* refuses : {"", "identity", "br", "gzip;q=0", "gzip; q=0.000", "xgzip", "gzipx", ";", ",,"})
+  for (const char* refuses :
+       {"", "identity", "br", "gzip;q=0", "gzip; q=0.000", "xgzip", "gzipx", ";", ",,"})
     EXPECT_FALSE(AcceptsGzip(refuses)) << refuses;
 }
 

@@ -33,7 +33,8 @@ class FakeControl : public CollectorControl {
   }
   Result<MadeCheckpoint> Checkpoint(const std::string&) override { return MadeCheckpoint{}; }
   bool IsStreamOpen(std::uint32_t, std::uint32_t) override { return false; }
-  CollectorStatus status{.version = "9.9", .data_dir = "<d&ir>", .state = "ready", .records_total = 41};
+  CollectorStatus status{
+      .version = "9.9", .data_dir = "<d&ir>", .state = "ready", .records_total = 41};
 };
 
 class HttpServerTest : public testing::Test {
@@ -142,8 +143,11 @@ TEST_F(HttpServerTest, SaysWhoHoldsThePort) {
 
 TEST_F(HttpServerTest, EndsAPageForAReaderThatTakesTooLittleInItsTime) {
   constexpr std::size_t kBytes = 64 << 20;
-  const auto page = [](const std::string&) { return HttpResponse{.body = std::string(kBytes, 'x')}; };
-  HttpServer server(*io_, {{"/large", page}}, {.idle_seconds_max = 2, .bytes_per_second_min = 1 << 30});
+  const auto page = [](const std::string&) {
+    return HttpResponse{.body = std::string(kBytes, 'x')};
+  };
+  HttpServer server(*io_, {{"/large", page}},
+                    {.idle_seconds_max = 2, .bytes_per_second_min = 1 << 30});
   ASSERT_TRUE(server.Start({.host = "127.0.0.1", .port = 0}).ok());
   asio::io_context io;
   asio::ip::tcp::socket socket(io);
@@ -156,7 +160,8 @@ TEST_F(HttpServerTest, EndsAPageForAReaderThatTakesTooLittleInItsTime) {
   std::vector<char> piece(128 << 10);
   while (!ended && read < kBytes) {  // all of it would take 10 s
     read += socket.read_some(asio::buffer(piece), ended);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // far less than the limit between two reads
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(20));  // far less than the limit between two reads
   }
   EXPECT_TRUE(ended);
   EXPECT_LT(read, kBytes);
@@ -167,7 +172,8 @@ TEST_F(HttpServerTest, ClosesConnectionsOverTheCap) {
   StartServer({.connections_max = 2});
   asio::io_context io;
   std::vector<asio::ip::tcp::socket> held;
-  const asio::ip::tcp::endpoint address(asio::ip::make_address("127.0.0.1"), server_->endpoint().port);
+  const asio::ip::tcp::endpoint address(asio::ip::make_address("127.0.0.1"),
+                                        server_->endpoint().port);
   for (int i = 0; i < 2; ++i) {
     held.emplace_back(io).connect(address);
     // An answer proves that the connection has been accepted and counted.

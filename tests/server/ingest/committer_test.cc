@@ -161,7 +161,8 @@ TEST_F(CommitterTest, AFailedWriteFailsEverythingAndIsNeverTriedAgain) {
   EXPECT_EQ(committer_->commits(), 0u);
 }
 
-TEST_F(CommitterTest, AWriteThatFoundNoSpaceFailsItsLanesAndLaterOnesAreTakenOnceTheStoreHasRecovered) {
+TEST_F(CommitterTest,
+       AWriteThatFoundNoSpaceFailsItsLanesAndLaterOnesAreTakenOnceTheStoreHasRecovered) {
   Writer lost{.rank = 0}, bystander{.rank = 1}, other{.rank = 2}, later{.rank = 3};
   ASSERT_TRUE(Submit(bystander).get().ok());
   store_.FailAppends(Status(Code::kResourceExhausted, "no space left"));
@@ -170,7 +171,8 @@ TEST_F(CommitterTest, AWriteThatFoundNoSpaceFailsItsLanesAndLaterOnesAreTakenOnc
   EXPECT_THAT(failed.message(), HasSubstr("no space left"));
   EXPECT_EQ(committer_->Admission().code(), Code::kResourceExhausted);
   EXPECT_EQ(Submit(other).get().code(), Code::kResourceExhausted);
-  EXPECT_THAT(store_.appends(), ElementsAre(1, 1)) << "nothing is written before the store has recovered";
+  EXPECT_THAT(store_.appends(), ElementsAre(1, 1))
+      << "nothing is written before the store has recovered";
   store_.FailAppends(Status::Ok());
   EXPECT_TRUE(committer_->Admission().ok());
   EXPECT_EQ(Submit(lost).get().code(), Code::kResourceExhausted) << "its stream has to begin again";
@@ -241,7 +243,8 @@ TEST_F(CommitterTest, WritesEachLaneInOrderUnderManyThreads) {
         item.batch.first_seq = item.meta.durable_seq = ++writer.seq;
         item.batch.scalars = {{"loss", writer.seq, 0, 1.0}};
         item.done = [&failed](const Status& status) { failed += status.ok() ? 0 : 1; };
-        if (!committer_->Submit(std::move(item), [&] { accepted.set_value(); })) accepted.get_future().wait();
+        if (!committer_->Submit(std::move(item), [&] { accepted.set_value(); }))
+          accepted.get_future().wait();
       }
     });
   }

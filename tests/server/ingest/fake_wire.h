@@ -1,6 +1,6 @@
-// A transport without gRPC: a few threads deliver what tests send, as gRPC's executor would, and the contract
-// of StreamTransport is checked on every call. Unlike system gRPC it is built with the sanitizer at hand, so
-// a race in our code is seen.
+// A transport without gRPC: a few threads deliver what tests send, as gRPC's executor would, and
+// the contract of StreamTransport is checked on every call. Unlike system gRPC it is built with the
+// sanitizer at hand, so a race in our code is seen.
 #ifndef STATCOLLECT_TESTS_SERVER_INGEST_FAKE_WIRE_H_
 #define STATCOLLECT_TESTS_SERVER_INGEST_FAKE_WIRE_H_
 
@@ -144,8 +144,9 @@ class FakeWire final : public StreamTransport {
   void DeliverLocked() {
     if (!reading_ || inbox_.empty()) return;
     reading_ = false;
-    pool_.Post(
-        [stream = stream_, message = std::move(inbox_.front())]() mutable { stream->OnMessage(&message); });
+    pool_.Post([stream = stream_, message = std::move(inbox_.front())]() mutable {
+      stream->OnMessage(&message);
+    });
     inbox_.pop_front();
   }
   void CompleteWriteLocked() {

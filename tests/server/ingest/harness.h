@@ -1,5 +1,5 @@
-// A collector behind a real gRPC server on a free loopback port, over a store in memory, and agents that say
-// exactly what a test tells them to.
+// A collector behind a real gRPC server on a free loopback port, over a store in memory, and agents
+// that say exactly what a test tells them to.
 #ifndef STATCOLLECT_TESTS_SERVER_INGEST_HARNESS_H_
 #define STATCOLLECT_TESTS_SERVER_INGEST_HARNESS_H_
 
@@ -110,7 +110,8 @@ class Harness {
     EXPECT_EQ(store.violation(), "");
   }
 
-  static SessionInfo Session(std::uint32_t rank = 0, std::uint8_t session = 1, std::uint32_t world = 2) {
+  static SessionInfo Session(std::uint32_t rank = 0, std::uint8_t session = 1,
+                             std::uint32_t world = 2) {
     SessionInfo info;
     info.run = "base";
     info.launch = "L";
@@ -126,7 +127,8 @@ class Harness {
   RankMeta Stored(std::uint32_t rank = 0, const std::string& run = "base") {
     return store.Ranks(store.Attempts(run).value().back().id).value()[rank];
   }
-  // Waits for what another thread is about to do; only for conditions that nothing can be waited on for.
+  // Waits for what another thread is about to do; only for conditions that nothing can be waited on
+  // for.
   static bool Eventually(const std::function<bool()>& condition) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!condition()) {
@@ -146,13 +148,15 @@ class Harness {
 
  private:
   Harness(Store* other, const CollectorOptions& options)
-      : collector(std::make_unique<IngestServer>(other == nullptr ? store : *other, clock, options)) {
+      : collector(
+            std::make_unique<IngestServer>(other == nullptr ? store : *other, clock, options)) {
     grpc::ServerBuilder builder;
     LimitMessages(builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(collector->service());
     server = builder.BuildAndStart();
-    channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+                                  grpc::InsecureChannelCredentials());
     stub = v1::Ingest::NewStub(channel);
   }
 };

@@ -1,5 +1,6 @@
-// Invalid messages of a broken or hostile agent end its own stream with a clear status and have no other
-// effect: a neighbour's stream that was open before goes on, and the collector's catalogue is as it was.
+// Invalid messages of a broken or hostile agent end its own stream with a clear status and have no
+// other effect: a neighbour's stream that was open before goes on, and the collector's catalogue is
+// as it was.
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -66,10 +67,12 @@ const Case kCases[] = {
     {"EmptyMessage", Code::kInvalidArgument, [](RawAgent& a) { a.Write({}); }, true},
     {"CloseWithoutGoodbye", Code::kCancelled, [](RawAgent& a) { a.HalfClose(); }, true},
     {"DamagedRecords", Code::kDataLoss,
-     [](RawAgent& a) { WriteBadBatch(a, [](v1::Batch* b) { b->mutable_records()->back() ^= 1; }); }, true},
+     [](RawAgent& a) { WriteBadBatch(a, [](v1::Batch* b) { b->mutable_records()->back() ^= 1; }); },
+     true},
     {"TornRecords", Code::kDataLoss,
      [](RawAgent& a) {
-       WriteBadBatch(a, [](v1::Batch* b) { b->mutable_records()->resize(b->records().size() / 2); });
+       WriteBadBatch(a,
+                     [](v1::Batch* b) { b->mutable_records()->resize(b->records().size() / 2); });
      },
      true},
     {"GarbageWithARightChecksum", Code::kInvalidArgument,
@@ -121,7 +124,9 @@ const Case kCases[] = {
      },
      true},
     {"OversizeMessage", Code::kResourceExhausted,
-     [](RawAgent& a) { WriteBadBatch(a, [](v1::Batch* b) { b->set_records(std::string(5 << 20, 'x')); }); },
+     [](RawAgent& a) {
+       WriteBadBatch(a, [](v1::Batch* b) { b->set_records(std::string(5 << 20, 'x')); });
+     },
      true},
 };
 
@@ -166,7 +171,8 @@ TEST(HostileAgent, AcknowledgesWhatWasGoodBeforeTheBadBatch) {
   h.store.AwaitBlockedAppend();
   RecordBatch gap = NthBatch(2);
   agent->WriteBatch(gap);
-  ASSERT_TRUE(Harness::Eventually([&] { return h.collector->GetStatus().rejected_batches_total == 1; }));
+  ASSERT_TRUE(
+      Harness::Eventually([&] { return h.collector->GetStatus().rejected_batches_total == 1; }));
   h.store.ReleaseAppends();
   EXPECT_EQ(agent->Finish().code(), Code::kOutOfRange);
   EXPECT_EQ(agent->acked(), NthBatch(0).last_seq());

@@ -55,9 +55,8 @@ TEST(CollectorStream, StoresAndAcknowledgesBatchesAndTheGoodbye) {
 }
 
 TEST(CollectorStream, ALimitOfBytesASecondSlowsDownAndLosesNothing) {
-  Harness h(
-      {.rates = {.in_all =
-                     1000}});  // the test's clock stands still: nothing is earned after the first second's
+  Harness h({.rates = {.in_all = 1000}});  // the test's clock stands still: nothing is earned after
+                                           // the first second's
   auto agent = h.Agent();
   agent->Open();
   for (int n = 0; n < 5; ++n) ASSERT_TRUE(agent->WriteBatch(NthBatch(n)));
@@ -86,7 +85,8 @@ TEST(CollectorStream, AStreamThatWaitsForItsRateEndsAtOnce) {
   cancelled->Cancel();
   EXPECT_EQ(cancelled->Finish().code(), Code::kCancelled);
   h.collector->Drain();
-  EXPECT_EQ(drained->Finish().code(), Code::kUnavailable) << "not after the minutes that the rate asks for";
+  EXPECT_EQ(drained->Finish().code(), Code::kUnavailable)
+      << "not after the minutes that the rate asks for";
 }
 
 TEST(ByteRates, EachCallerHasItsOwnAndAllHaveOne) {
@@ -177,7 +177,8 @@ TEST(CollectorStream, ResumesWhileTheOlderStreamIsStillWriting) {
   h.store.ReleaseAppends();
   const v1::Welcome welcome = newer->Read().welcome();
   const std::uint64_t one = NthBatch(0).last_seq(), two = NthBatch(1).last_seq();
-  EXPECT_TRUE(welcome.durable_seq() == one || welcome.durable_seq() == two) << welcome.durable_seq();
+  EXPECT_TRUE(welcome.durable_seq() == one || welcome.durable_seq() == two)
+      << welcome.durable_seq();
 }
 
 TEST(CollectorStream, TwoHundredRanksWriteAtOnce) {
@@ -194,7 +195,8 @@ TEST(CollectorStream, TwoHundredRanksWriteAtOnce) {
       }
       for (auto& agent : agents) failures += agent->Read().has_welcome() ? 0 : 1;
       for (std::uint32_t n = 0; n < kBatches; ++n) {
-        for (auto& agent : agents) failures += agent->WriteBatch(NthBatch(n, agent->info().rank)) ? 0 : 1;
+        for (auto& agent : agents)
+          failures += agent->WriteBatch(NthBatch(n, agent->info().rank)) ? 0 : 1;
       }
       for (auto& agent : agents) agent->WriteGoodbye();
       for (auto& agent : agents) failures += agent->Finish().ok() ? 0 : 1;
@@ -488,7 +490,8 @@ TEST(CollectorStream, AFullDiskRefusesAndRecoversWithoutLoss) {
 
 TEST(CollectorStream, DrainAcknowledgesWhatItReceivedAndThenEndsTheStreams) {
   Harness h;
-  auto agent = h.Agent(), idle = h.Agent(Harness::Session(1)), silent = h.Agent(Harness::Session(1, 7));
+  auto agent = h.Agent(), idle = h.Agent(Harness::Session(1)),
+       silent = h.Agent(Harness::Session(1, 7));
   agent->Open();
   idle->Open();
   h.store.BlockAppends();
@@ -533,7 +536,8 @@ TEST(CollectorStream, ShuttingDownTheServerUnderLoadIsClean) {
   for (std::uint32_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       std::vector<std::unique_ptr<RawAgent>> agents;
-      for (std::uint32_t i = 0; i < 5; ++i) agents.push_back(h->Agent(Harness::Session(t * 5 + i, 1, 20)));
+      for (std::uint32_t i = 0; i < 5; ++i)
+        agents.push_back(h->Agent(Harness::Session(t * 5 + i, 1, 20)));
       for (auto& agent : agents) agent->Open();
       welcomed += 5;
       bool open = true;
@@ -541,7 +545,8 @@ TEST(CollectorStream, ShuttingDownTheServerUnderLoadIsClean) {
         for (auto& agent : agents) open = agent->WriteBatch(NthBatch(n)) && open;
       }
       for (auto& agent : agents) EXPECT_EQ(agent->Finish().code(), Code::kUnavailable);
-      for (auto& agent : agents) EXPECT_GE(h->Stored(agent->info().rank).durable_seq, agent->acked());
+      for (auto& agent : agents)
+        EXPECT_GE(h->Stored(agent->info().rank).durable_seq, agent->acked());
     });
   }
   EXPECT_TRUE(Harness::Eventually([&] { return welcomed == 20; }));

@@ -184,7 +184,9 @@ TEST(StreamMemory, IsBoundedOverAllStreamsAndNothingIsLost) {
                               registry,
                               committer,
                               counters,
-                              [&](const std::string&, std::uint32_t, std::function<void()> job) { pool.Post(std::move(job)); },
+                              [&](const std::string&, std::uint32_t, std::function<void()> job) {
+                                pool.Post(std::move(job));
+                              },
                               memory,
                               definitions};
   std::vector<std::unique_ptr<FakeWire>> wires;
@@ -217,7 +219,8 @@ TEST(StreamMemory, IsBoundedOverAllStreamsAndNothingIsLost) {
   for (auto& wire : wires) EXPECT_TRUE(wire->AwaitEnd().ok());
   const AttemptId attempt = store.Attempts("base")->back().id;
   const auto ranks = store.Ranks(attempt);
-  for (std::uint32_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(ranks->at(rank).durable_seq, kBatches);
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank)
+    EXPECT_EQ(ranks->at(rank).durable_seq, kBatches);
   EXPECT_TRUE(Eventually([&] { return memory.of(0).bytes() == 0; })) << "all of it is given back";
   EXPECT_GT(definitions.bytes(), kRanks * kBatches * kDefined * sizeof(TensorDef));
   memory.Stop();

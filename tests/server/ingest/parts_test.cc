@@ -1,4 +1,5 @@
-// A store of two parts, one of which does not answer: the other one's ranks, and who asks for the status, do not wait for it.
+// A store of two parts, one of which does not answer: the other one's ranks, and who asks for the
+// status, do not wait for it.
 #include <atomic>
 #include <future>
 #include <memory>
@@ -98,7 +99,8 @@ class PartsTest : public ::testing::Test {
 
 TEST_F(PartsTest, BatchesForAPartThatHangsLeaveTheOthersTheirMemory) {
   Start(/*decoded_bytes_max=*/1000);  // a batch or two
-  auto zero = harness_->Agent(Harness::Session(0, 1, 4)), one = harness_->Agent(Harness::Session(1, 1, 4));
+  auto zero = harness_->Agent(Harness::Session(0, 1, 4)),
+       one = harness_->Agent(Harness::Session(1, 1, 4));
   auto three = harness_->Agent(Harness::Session(3, 1, 4));
   for (auto* agent : {zero.get(), one.get(), three.get()}) agent->Open();
   store_.second.Hang();
@@ -114,7 +116,8 @@ TEST_F(PartsTest, BatchesForAPartThatHangsLeaveTheOthersTheirMemory) {
 
 TEST_F(PartsTest, TheStatusSaysWhatIsKnownAndWhichPartIsDown) {
   Start();
-  auto zero = harness_->Agent(Harness::Session(0, 1, 4)), one = harness_->Agent(Harness::Session(1, 1, 4));
+  auto zero = harness_->Agent(Harness::Session(0, 1, 4)),
+       one = harness_->Agent(Harness::Session(1, 1, 4));
   zero->Open();
   one->Open();
   const auto before = harness_->collector->GetStatus();
@@ -126,8 +129,9 @@ TEST_F(PartsTest, TheStatusSaysWhatIsKnownAndWhichPartIsDown) {
   EXPECT_EQ(hanging.streams_open, 2u);
   EXPECT_GT(hanging.disk_free_bytes, 0u) << "as last known";
   store_.second.Release();  // it fails from now on
-  EXPECT_TRUE(Harness::Eventually(
-      [&] { return harness_->collector->GetStatus().state.find("shard 2 of 2") != std::string::npos; }));
+  EXPECT_TRUE(Harness::Eventually([&] {
+    return harness_->collector->GetStatus().state.find("shard 2 of 2") != std::string::npos;
+  }));
   const auto failed = harness_->collector->GetStatus();
   EXPECT_THAT(failed.state, StartsWith("read_only: "));
   EXPECT_THAT(failed.state, HasSubstr("does not answer"));

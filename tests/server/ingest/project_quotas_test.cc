@@ -35,7 +35,8 @@ TEST(ProjectQuotas, TheRunsOfAProjectCountTogether) {
   EXPECT_TRUE(quotas.Admit("speech").ok());
   const Status refused = quotas.Admit("vision");
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  for (const char* word : {"'vision'", "take 6 MiB", "less than 5 MiB", "statctl rm", "--project-disk-max"})
+  for (const char* word :
+       {"'vision'", "take 6 MiB", "less than 5 MiB", "statctl rm", "--project-disk-max"})
     EXPECT_THAT(refused.message(), HasSubstr(word));
   EXPECT_EQ(quotas.refused(), 1u);
   EXPECT_EQ(quotas.full(), 1u);
@@ -80,7 +81,8 @@ TEST(ProjectQuotas, WithoutLimitsNothingIsSummed) {
 }
 
 TEST(ProjectQuotas, AStreamEndsWhenItsProjectIsFullAndWhatWasAcknowledgedStays) {
-  Harness h({.hello_timeout = std::chrono::milliseconds(40), .project_limits = {.each = kMebibyte}});
+  Harness h(
+      {.hello_timeout = std::chrono::milliseconds(40), .project_limits = {.each = kMebibyte}});
   auto agent = h.Agent();
   agent->Open();
   ASSERT_TRUE(agent->WriteBatch(NthBatch(0)));

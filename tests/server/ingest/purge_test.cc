@@ -122,7 +122,8 @@ TEST(Purger, TriesAgainAfterAFailureAndTellsItOnce) {
     EXPECT_TRUE(Harness::Eventually([&] { return store.retired() == 0; }));
   }
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_THAT(lines[0], HasSubstr("delete the data of removed runs: input/output error; tried again"));
+  EXPECT_THAT(lines[0],
+              HasSubstr("delete the data of removed runs: input/output error; tried again"));
 }
 
 }  // namespace

@@ -286,7 +286,8 @@ TEST_F(SessionRegistryTest, ReplaceRefusesARunThatIsBeingWrittenOrKept) {
   EXPECT_TRUE(Open(Hello(0, 4, "N", 2, IfExists::kReplace)).ok());
 }
 
-// The ranks of a program that closes its agents and starts them again do so at slightly different times.
+// The ranks of a program that closes its agents and starts them again do so at slightly different
+// times.
 TEST_F(SessionRegistryTest, ALaunchMayReplaceItsOwnRun) {
   auto other = std::make_shared<FakeStream>();
   const auto first = Open(Hello(1, 1, "L", 2, IfExists::kReplace), other);
@@ -313,8 +314,9 @@ TEST_F(SessionRegistryTest, AfterARestartByTheLauncherReplaceAppends) {
 }
 
 TEST_F(SessionRegistryTest, OnlyALaterRestartOfTheSameLaunchCountsAsOne) {
-  for (const char* text : {"torchrun:job:a#1:29500", "torchrun:job:a#0:29501", "torchrun:other:a#2:29500",
-                           "torchrun:job:a#x", "torchrun:job:a#", "torchrun:job:a", "#2"}) {
+  for (const char* text :
+       {"torchrun:job:a#1:29500", "torchrun:job:a#0:29501", "torchrun:other:a#2:29500",
+        "torchrun:job:a#x", "torchrun:job:a#", "torchrun:job:a", "#2"}) {
     auto stream = std::make_shared<FakeStream>();
     const auto first = Open(Hello(0, 1, "torchrun:job:a#1:29500", 2, IfExists::kReplace), stream);
     ASSERT_TRUE(first.ok()) << first.status().message();
@@ -374,13 +376,15 @@ TEST_F(SessionRegistryTest, ARankThatJoinsANewAttemptFencesItsOlderStreamToo) {
   EXPECT_EQ(older->ends, 1);
   EXPECT_EQ(older->end.code(), Code::kAborted);
   Status done;
-  CommitItem item{.lane = first->lane, .attempt = first->attempt.id, .rank = 1, .meta = first->meta};
+  CommitItem item{
+      .lane = first->lane, .attempt = first->attempt.id, .rank = 1, .meta = first->meta};
   item.done = [&](const Status& status) { done = status; };
   EXPECT_FALSE(committer_.Submit(std::move(item), [] {}));
   EXPECT_EQ(done.code(), Code::kAborted);
 }
 
-TEST_F(SessionRegistryTest, AnOlderAttemptsSessionIsFencedWhateverItsPolicyButMaySendLateWhatItLeft) {
+TEST_F(SessionRegistryTest,
+       AnOlderAttemptsSessionIsFencedWhateverItsPolicyButMaySendLateWhatItLeft) {
   const auto first = Open(Hello(0, 1, "L"));
   Put(*first, 9, false);
   ASSERT_TRUE(Open(Hello(0, 2, "M", 2, IfExists::kAppend)).ok());
@@ -452,7 +456,8 @@ TEST_F(SessionRegistryTest, ManyRanksAtOnceShareOneAttempt) {
       threads.emplace_back([&] {
         for (std::uint32_t rank; (rank = next++) < kWorld;) {
           SessionInfo info = Hello(rank, 0, launch, kWorld, policy);
-          info.session = {static_cast<std::uint8_t>(rank), static_cast<std::uint8_t>(launch.size() + 1)};
+          info.session = {static_cast<std::uint8_t>(rank),
+                          static_cast<std::uint8_t>(launch.size() + 1)};
           EXPECT_TRUE(Open(info).ok());
         }
       });
@@ -708,7 +713,8 @@ TEST_F(StalledHelloTest, NobodyElseWaits) {
 }
 
 TEST_F(StalledHelloTest, ANewLaunchDoesNotWaitEither) {
-  ExpectNoWait("another launch", [&] { return OpenAs(Hello(1, 2, "M", /*world=*/2, IfExists::kAppend)); });
+  ExpectNoWait("another launch",
+               [&] { return OpenAs(Hello(1, 2, "M", /*world=*/2, IfExists::kAppend)); });
   EXPECT_EQ(kept_.Attempts("base")->size(), 2u);
   Release();
   ASSERT_TRUE(first_.ok()) << first_.status().message();
@@ -726,8 +732,8 @@ TEST_F(StalledHelloTest, ARankThatArrivesIsNotGone) {
 
 TEST_F(StalledHelloTest, ItsOwnNextHelloWaitsForItAndTakesOver) {
   const auto next = std::make_shared<FakeStream>();
-  auto again =
-      std::async(std::launch::async, [&] { return registry_.Open(Hello(0, 1, "L"), next).status(); });
+  auto again = std::async(std::launch::async,
+                          [&] { return registry_.Open(Hello(0, 1, "L"), next).status(); });
   EXPECT_FALSE(IsDone(again, std::chrono::milliseconds(20)));
   Release();
   EXPECT_TRUE(again.get().ok());
@@ -737,7 +743,8 @@ TEST_F(StalledHelloTest, ItsOwnNextHelloWaitsForItAndTakesOver) {
 }
 
 TEST_F(StalledHelloTest, ARemovalWaitsForItAndEndsIt) {
-  auto removed = std::async(std::launch::async, [&] { return registry_.DeleteRun("base", true).status(); });
+  auto removed =
+      std::async(std::launch::async, [&] { return registry_.DeleteRun("base", true).status(); });
   EXPECT_FALSE(IsDone(removed, std::chrono::milliseconds(20)));
   Release();
   EXPECT_TRUE(removed.get().ok());

@@ -26,8 +26,9 @@ constexpr hours kDay{24};
 class RetentionTest : public ::testing::Test {
  protected:
   Retention& Make(const RetentionOptions& options) {
-    retention_ = std::make_unique<Retention>(store_, clock_, registry_, options,
-                                             [this](const std::string& line) { lines_.push_back(line); });
+    retention_ =
+        std::make_unique<Retention>(store_, clock_, registry_, options,
+                                    [this](const std::string& line) { lines_.push_back(line); });
     return *retention_;
   }
   // A run whose last write is now. Time then goes on by a day.
@@ -147,7 +148,8 @@ TEST_F(RetentionTest, DoesNotRemoveMoreBecauseSpaceComesBackSlowly) {
   EXPECT_THAT(Runs(), ElementsAre("b", "c", "d")) << "the files are still 16 GiB";
   TickAfter(minutes(5));
   EXPECT_THAT(Runs(), ElementsAre("b", "c", "d"));
-  TickAfter(minutes(5));  // settled, and the files are still too large: one more, and no more than one
+  TickAfter(
+      minutes(5));  // settled, and the files are still too large: one more, and no more than one
   TickAfter(minutes(1));
   EXPECT_THAT(Runs(), ElementsAre("c", "d"));
   TickAfter(minutes(1));

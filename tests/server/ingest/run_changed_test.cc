@@ -1,4 +1,5 @@
-// Who shows runs is called when one has changed, and when that can be seen: on the call the run is looked at once.
+// Who shows runs is called when one has changed, and when that can be seen: on the call the run is
+// looked at once.
 #include <memory>
 #include <string>
 #include <utility>

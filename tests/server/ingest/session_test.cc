@@ -44,7 +44,8 @@ class IngestSessionTest : public ::testing::Test {
   RankMeta Stored() { return store_.Ranks(attempt_).value().at(0); }
 
   // One record of activation `id` in `step`, defined if `define`.
-  static RecordBatch One(std::uint64_t seq, std::uint32_t id, std::uint64_t step, bool define = true) {
+  static RecordBatch One(std::uint64_t seq, std::uint32_t id, std::uint64_t step,
+                         bool define = true) {
     std::mt19937_64 rng(seq);
     RecordBatch batch;
     batch.first_seq = seq;
@@ -106,8 +107,8 @@ TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
     front.stats.sketch_width = whole.stats.sketch_width;
     std::mt19937_64 rng(1);
     for (std::uint64_t i = 0; i < stats; ++i) {
-      AddStat(&front, whole.stats.activation[i], whole.layouts[whole.stats.layout[i]], whole.stats.step[i],
-              whole.stats.order[i], rng);
+      AddStat(&front, whole.stats.activation[i], whole.layouts[whole.stats.layout[i]],
+              whole.stats.step[i], whole.stats.order[i], rng);
     }
     front.scalars.resize(whole.scalars.size() - back.scalars.size());
     front.events.resize(whole.events.size() - back.events.size());
@@ -204,7 +205,8 @@ TEST_F(IngestSessionTest, RefusesTwoIdsForOneIdentity) {
   own.activations[1].key = own.activations[0].key;
   EXPECT_EQ(CodeOf(own), Code::kInvalidArgument);
   Reconnect();
-  EXPECT_EQ(CodeOf(known), Code::kInvalidArgument) << "identities are known again after a reconnect";
+  EXPECT_EQ(CodeOf(known), Code::kInvalidArgument)
+      << "identities are known again after a reconnect";
 }
 
 TEST_F(IngestSessionTest, RefusesIdsThatNobodyDefined) {
@@ -257,7 +259,8 @@ TEST_F(IngestSessionTest, FindsTheLastStepBehindAScalarOfAFarLaterStep) {
 
 TEST_F(IngestSessionTest, BoundsTheConfigurationThatARankAdds) {
   RecordBatch batch = One(1, 0, 0);
-  for (std::size_t i = 0; i < kSettingsMax; ++i) batch.settings.push_back({"key" + std::to_string(i), "v"});
+  for (std::size_t i = 0; i < kSettingsMax; ++i)
+    batch.settings.push_back({"key" + std::to_string(i), "v"});
   ASSERT_TRUE(Send(batch).ok());
   RecordBatch again = One(batch.last_seq() + 1, 0, 1, false);
   again.settings = {{"key0", "w"}};
@@ -290,14 +293,16 @@ TEST_F(IngestSessionTest, AddsUpReportedLossesAndTheGoodbyeOnlyOnce) {
   AgentCounters counters;
   counters.dropped_by_cause = {{"buffer_full", 9}, {"closed", 2}, {"rejected", 0}};
   const auto last = session_->Finish(counters, 99);
-  EXPECT_EQ(last.meta.dropped, (std::map<std::string, std::uint64_t>{{"buffer_full", 9}, {"closed", 2}}));
+  EXPECT_EQ(last.meta.dropped,
+            (std::map<std::string, std::uint64_t>{{"buffer_full", 9}, {"closed", 2}}));
   EXPECT_EQ(last.dropped, 4u);
   EXPECT_TRUE(last.meta.finished);
   EXPECT_FALSE(last.batch);
 }
 
 TEST_F(IngestSessionTest, KeepsAFewCausesWhateverAgentsInvent) {
-  for (std::uint64_t i = 1; i <= 200; ++i) ASSERT_TRUE(Send(Loss(i, "cause " + std::to_string(i), "1")).ok());
+  for (std::uint64_t i = 1; i <= 200; ++i)
+    ASSERT_TRUE(Send(Loss(i, "cause " + std::to_string(i), "1")).ok());
   ASSERT_TRUE(Send(Loss(201, std::string(5000, 'x'), "1")).ok());
   ASSERT_TRUE(Send(Loss(202, "nonsense", "-1")).ok());
   ASSERT_TRUE(Send(Loss(203, "huge", "18446744073709551616")).ok());

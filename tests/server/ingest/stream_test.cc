@@ -80,15 +80,16 @@ class IngestStreamTest : public ::testing::Test {
   DefinitionBudget definitions_;
   std::vector<std::unique_ptr<FakeWire>> wires_;
   ThreadPool pool_{4};
-  StreamContext context_{
-      store_,
-      clock_,
-      registry_,
-      committer_,
-      counters_,
-      [this](const std::string&, std::uint32_t, std::function<void()> job) { pool_.Post(std::move(job)); },
-      memory_,
-      definitions_};
+  StreamContext context_{store_,
+                         clock_,
+                         registry_,
+                         committer_,
+                         counters_,
+                         [this](const std::string&, std::uint32_t, std::function<void()> job) {
+                           pool_.Post(std::move(job));
+                         },
+                         memory_,
+                         definitions_};
 };
 
 TEST_F(IngestStreamTest, AcknowledgesOnceForEverythingThatBecameDurableDuringAWrite) {
@@ -135,7 +136,8 @@ TEST_F(IngestStreamTest, EndingBeforeTheHelloIsAnsweredLeavesNoOpenStream) {
   EXPECT_EQ(registry_.OpenStreams(), 0u);
 }
 
-TEST_F(IngestStreamTest, StreamsThatAreFencedCancelledDeletedAndDrainedInAnyOrderEndOnceAndHarmNobody) {
+TEST_F(IngestStreamTest,
+       StreamsThatAreFencedCancelledDeletedAndDrainedInAnyOrderEndOnceAndHarmNobody) {
   std::mt19937_64 rng(7);
   constexpr std::uint32_t kRanks = 8;
   for (int round = 0; round < 25; ++round) {

@@ -12,14 +12,16 @@ namespace statcollect::testing {
 
 template <typename Request, typename Response>
 Result<Response> Ask(const query::QueryEngine& engine, query::Leaf<Request, Response>* query,
-                     const std::type_identity_t<Request>& request, const std::stop_token& stop = {}) {
+                     const std::type_identity_t<Request>& request,
+                     const std::stop_token& stop = {}) {
   Response response;
   STATCOLLECT_RETURN_IF_ERROR(engine.Ask(query, request, response, stop));
   return response;
 }
 template <typename Request, typename Response>
 Result<Response> Ask(Store& store, query::Leaf<Request, Response>* query,
-                     const std::type_identity_t<Request>& request, const std::stop_token& stop = {}) {
+                     const std::type_identity_t<Request>& request,
+                     const std::stop_token& stop = {}) {
   return Ask(query::QueryEngine(store), query, request, stop);
 }
 

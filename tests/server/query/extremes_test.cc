@@ -70,50 +70,68 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
          return Ask(e, ListLosses, {.runs = {"a", "b"}}).status();
        }},
       {"scalars",
-       [](auto& e, auto& steps) { return Ask(e, ListScalars, {.run = "a", .steps = steps}).status(); }},
+       [](auto& e, auto& steps) {
+         return Ask(e, ListScalars, {.run = "a", .steps = steps}).status();
+       }},
       {"grad_norm",
        [](auto& e, auto& steps) {
          return Ask(e, ListScalars, {.run = "a", .name = "grad_norm", .steps = steps}).status();
        }},
       {"memory",
-       [](auto& e, auto& steps) { return Ask(e, ListMemory, {.run = "a", .steps = steps}).status(); }},
+       [](auto& e, auto& steps) {
+         return Ask(e, ListMemory, {.run = "a", .steps = steps}).status();
+       }},
       {"density",
-       [](auto& e, auto& steps) { return Ask(e, ListDensity, {.run = "a", .steps = steps}).status(); }},
+       [](auto& e, auto& steps) {
+         return Ask(e, ListDensity, {.run = "a", .steps = steps}).status();
+       }},
       {"events",
-       [](auto& e, auto&) { return Ask(e, ListEvents, {.run = "a", .since_step = kLast}).status(); }},
+       [](auto& e, auto&) {
+         return Ask(e, ListEvents, {.run = "a", .since_step = kLast}).status();
+       }},
       {"exponents",
        [](auto& e, auto& steps) {
          return Ask(e, ListExponents, {.of = {.run = "a", .steps = steps}}).status();
        }},
       {"captures",
-       [](auto& e, auto& steps) { return Ask(e, ListCaptures, {.run = "a", .steps = steps}).status(); }},
+       [](auto& e, auto& steps) {
+         return Ask(e, ListCaptures, {.run = "a", .steps = steps}).status();
+       }},
       {"series",
        [](auto& e, auto& steps) {
          return Ask(e, GetSeries, {.run = "a", .activation = "x", .steps = steps}).status();
        }},
       {"curves",
        [](auto& e, auto& steps) {
-         return Ask(e, GetCurves, {.series = {.run = "a", .activation = "x", .steps = steps}}).status();
+         return Ask(e, GetCurves, {.series = {.run = "a", .activation = "x", .steps = steps}})
+             .status();
        }},
       {"top", [](auto& e, auto&) { return Ask(e, GetTop, {.run = "a"}).status(); }},
-      {"top by rank", [](auto& e, auto&) { return Ask(e, GetTop, {.run = "a", .by_rank = true}).status(); }},
-      {"map", [](auto& e, auto& steps) { return e.GetStatMap({.run = "a", .steps = steps}).status(); }},
+      {"top by rank",
+       [](auto& e, auto&) { return Ask(e, GetTop, {.run = "a", .by_rank = true}).status(); }},
+      {"map",
+       [](auto& e, auto& steps) { return e.GetStatMap({.run = "a", .steps = steps}).status(); }},
       {"movements",
        [](auto& e, auto& steps) {
          return e.GetStatMap({.run = "a", .by = TopBy::kUpdateRatio, .steps = steps}).status();
        }},
       {"diff",
        [](auto& e, auto& steps) {
-         return e.Diff({.run_a = "a", .run_b = "b", .steps = steps, .heat_map_columns = 8}).status();
+         return e.Diff({.run_a = "a", .run_b = "b", .steps = steps, .heat_map_columns = 8})
+             .status();
        }},
       {"diff by rank",
        [](auto& e, auto& steps) {
          return e.Diff({.run_a = "a", .run_b = "b", .steps = steps, .by_rank = true}).status();
        }},
-      {"noise", [](auto& e, auto&) { return e.SaveNoise({.run = "a", .repeats = {"b"}}).status(); }},
-      {"propose", [](auto& e, auto&) { return e.ProposeMap({.run_a = "a", .run_b = "b"}).status(); }},
-      {"config", [](auto& e, auto&) { return e.CompareConfig({.run_a = "a", .run_b = "b"}).status(); }},
-      {"ranks", [](auto& e, auto& steps) { return e.CheckRanks({.run = "a", .steps = steps}).status(); }},
+      {"noise",
+       [](auto& e, auto&) { return e.SaveNoise({.run = "a", .repeats = {"b"}}).status(); }},
+      {"propose",
+       [](auto& e, auto&) { return e.ProposeMap({.run_a = "a", .run_b = "b"}).status(); }},
+      {"config",
+       [](auto& e, auto&) { return e.CompareConfig({.run_a = "a", .run_b = "b"}).status(); }},
+      {"ranks",
+       [](auto& e, auto& steps) { return e.CheckRanks({.run = "a", .steps = steps}).status(); }},
       {"records",
        [](auto& e, auto& steps) {
          return e.ReadRecords({.run = "a", .steps = steps, .whole = true},
@@ -126,8 +144,9 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
 // Answers may say that there is nothing; what counts is that they come.
 void ExpectAnswers(const FakeStore& store, const QueryEngine& engine) {
   for (const std::string steps :
-       {"", "9223372036854775807", "18446744073709551615", "18446744073709551614-", "0-18446744073709551615",
-        "9223372036854775807-9223372036854775808", "every=18446744073709551615"}) {
+       {"", "9223372036854775807", "18446744073709551615", "18446744073709551614-",
+        "0-18446744073709551615", "9223372036854775807-9223372036854775808",
+        "every=18446744073709551615"}) {
     for (const EveryQuery& query : EveryQueryOfSteps()) {
       const Status status = query.ask(engine, steps);
       EXPECT_TRUE(status.ok() || status.code() == Code::kNotFound)
@@ -206,8 +225,8 @@ TEST_P(ExtremesTest, StatisticsOfTheLastStepsAreFound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ends, ExtremesTest,
-                         ::testing::Values(std::uint64_t{1} << 40, kLastOfAnAgent, kLastOfAnAgent + 1,
-                                           kLast - 1, kLast));
+                         ::testing::Values(std::uint64_t{1} << 40, kLastOfAnAgent,
+                                           kLastOfAnAgent + 1, kLast - 1, kLast));
 
 // As a copied rank may have them, whose tallies are its sender's.
 TEST(Extremes, TalliesThatClaimAllStepsAreCountedOnlyUntilTheClientHasLeft) {
@@ -252,13 +271,15 @@ TEST(NewestStep, IsFoundWithFewQuestionsWhereverItIs) {
     for (const std::uint64_t last : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4},
                                      std::uint64_t{1000}, kLastOfAnAgent, kLast - 1, kLast}) {
       int asked = 0;
-      const auto found = NewestStep(last, [&](StepBounds bounds) -> Result<std::optional<std::uint64_t>> {
-        ++asked;
-        EXPECT_LE(bounds.first, bounds.last);
-        EXPECT_LE(bounds.last, last);
-        const auto first = steps.lower_bound(bounds.first);
-        return first != steps.end() && *first <= bounds.last ? std::optional(*first) : std::nullopt;
-      });
+      const auto found =
+          NewestStep(last, [&](StepBounds bounds) -> Result<std::optional<std::uint64_t>> {
+            ++asked;
+            EXPECT_LE(bounds.first, bounds.last);
+            EXPECT_LE(bounds.last, last);
+            const auto first = steps.lower_bound(bounds.first);
+            return first != steps.end() && *first <= bounds.last ? std::optional(*first)
+                                                                 : std::nullopt;
+          });
       std::optional<std::uint64_t> expected;
       for (const std::uint64_t step : steps) {
         if (step <= last) expected = step;

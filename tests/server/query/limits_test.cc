@@ -1,4 +1,5 @@
-// Queries that are cancelled, that read too much, or that have too many rows: they end while they read.
+// Queries that are cancelled, that read too much, or that have too many rows: they end while they
+// read.
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,20 +51,32 @@ struct Query {
 
 const std::vector<Query>& Queries() {
   static const std::vector<Query> all = {
-      {"Scalars", [](auto& e, auto& stop) { return Ask(e, ListScalars, {.run = "a"}, stop).status(); }},
-      {"Memory", [](auto& e, auto& stop) { return Ask(e, ListMemory, {.run = "a"}, stop).status(); }},
-      {"Density", [](auto& e, auto& stop) { return Ask(e, ListDensity, {.run = "a"}, stop).status(); }},
-      {"Events", [](auto& e, auto& stop) { return Ask(e, ListEvents, {.run = "a"}, stop).status(); }},
+      {"Scalars",
+       [](auto& e, auto& stop) { return Ask(e, ListScalars, {.run = "a"}, stop).status(); }},
+      {"Memory",
+       [](auto& e, auto& stop) { return Ask(e, ListMemory, {.run = "a"}, stop).status(); }},
+      {"Density",
+       [](auto& e, auto& stop) { return Ask(e, ListDensity, {.run = "a"}, stop).status(); }},
+      {"Events",
+       [](auto& e, auto& stop) { return Ask(e, ListEvents, {.run = "a"}, stop).status(); }},
       {"Exponents",
-       [](auto& e, auto& stop) { return Ask(e, ListExponents, {.of = {.run = "a"}}, stop).status(); }},
+       [](auto& e, auto& stop) {
+         return Ask(e, ListExponents, {.of = {.run = "a"}}, stop).status();
+       }},
       {"Show", [](auto& e, auto& stop) { return Ask(e, GetRun, "a", stop).status(); }},
       {"Series",
-       [](auto& e, auto& stop) { return Ask(e, GetSeries, {.run = "a", .activation = "x"}, stop).status(); }},
-      {"Top", [](auto& e, auto& stop) { return Ask(e, GetTop, {.run = "wide", .step = 0}, stop).status(); }},
+       [](auto& e, auto& stop) {
+         return Ask(e, GetSeries, {.run = "a", .activation = "x"}, stop).status();
+       }},
+      {"Top", [](auto& e,
+                 auto& stop) { return Ask(e, GetTop, {.run = "wide", .step = 0}, stop).status(); }},
       {"Ranks", [](auto& e, auto& stop) { return e.CheckRanks({.run = "a"}, {}, stop).status(); }},
-      {"Diff", [](auto& e, auto& stop) { return e.Diff({.run_a = "a", .run_b = "b"}, {}, stop).status(); }},
+      {"Diff",
+       [](auto& e, auto& stop) { return e.Diff({.run_a = "a", .run_b = "b"}, {}, stop).status(); }},
       {"Noise",
-       [](auto& e, auto& stop) { return e.SaveNoise({.run = "a", .repeats = {"b"}}, {}, stop).status(); }},
+       [](auto& e, auto& stop) {
+         return e.SaveNoise({.run = "a", .repeats = {"b"}}, {}, stop).status();
+       }},
       {"ProposeMap",
        [](auto& e, auto& stop) {
          return e.ProposeMap({.run_a = "wide", .run_b = "wide too"}, stop).status();
@@ -92,8 +105,10 @@ const std::vector<Query>& ShortQueries() {
       {"Projects", [](auto& e, auto& stop) { return e.ListProjects(stop).status(); }},
       {"Runs", [](auto& e, auto& stop) { return Ask(e, ListRuns, {}, stop).status(); }},
       {"Summary", [](auto& e, auto& stop) { return e.Summary("a", stop).status(); }},
-      {"Losses", [](auto& e, auto& stop) { return Ask(e, ListLosses, {.runs = {"a"}}, stop).status(); }},
-      {"Captures", [](auto& e, auto& stop) { return Ask(e, ListCaptures, {.run = "a"}, stop).status(); }},
+      {"Losses",
+       [](auto& e, auto& stop) { return Ask(e, ListLosses, {.runs = {"a"}}, stop).status(); }},
+      {"Captures",
+       [](auto& e, auto& stop) { return Ask(e, ListCaptures, {.run = "a"}, stop).status(); }},
       {"Capture",
        [](auto& e, auto& stop) {
          return e.ReadCapture(
@@ -101,10 +116,13 @@ const std::vector<Query>& ShortQueries() {
              [](const std::string&) { return Status::Ok(); }, stop);
        }},
       {"CanBeCaptured",
-       [](auto& e, auto& stop) { return e.CheckCanBeCaptured("a", *CaptureSpec::Parse("x@3"), stop); }},
+       [](auto& e, auto& stop) {
+         return e.CheckCanBeCaptured("a", *CaptureSpec::Parse("x@3"), stop);
+       }},
       {"GetNoise", [](auto& e, auto& stop) { return Ask(e, GetNoise, "a", stop).status(); }},
       {"DeleteNoise", [](auto& e, auto& stop) { return e.DeleteNoise("a", stop); }},
-      {"Config", [](auto& e, auto& stop) { return e.CompareConfig({.run_a = "a"}, stop).status(); }},
+      {"Config",
+       [](auto& e, auto& stop) { return e.CompareConfig({.run_a = "a"}, stop).status(); }},
   };
   return all;
 }
@@ -116,14 +134,18 @@ class CountingStore final : public ForwardingStore {
   int calls() const { return calls_; }
 
   Result<std::vector<std::string>> ListRuns() override { return Count().ListRuns(); }
-  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override { return Count().Attempts(run); }
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
+    return Count().Attempts(run);
+  }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return Count().Ranks(attempt);
   }
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank) override {
+  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
+                                                             std::uint32_t rank) override {
     return Count().Definitions(attempt, rank);
   }
-  Result<std::optional<std::string>> Document(const std::string& run, const std::string& name) override {
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
     return Count().Document(run, name);
   }
 
@@ -154,7 +176,8 @@ class LimitsTest : public ::testing::TestWithParam<Query> {
     for (const std::string run : {"wide", "wide too"}) {
       RunWriter wide(store_, run);
       for (std::uint64_t i = 0; i < kSteps; ++i)
-        wide.Observe(0, 0, Key("x" + std::to_string(i)), Tensor{.values = {1, static_cast<double>(i)}});
+        wide.Observe(0, 0, Key("x" + std::to_string(i)),
+                     Tensor{.values = {1, static_cast<double>(i)}});
       wide.Commit();
     }
   }
@@ -169,7 +192,8 @@ TEST_P(LimitsTest, ACancelledQueryReadsNoFurther) {
   });
   const Status status = GetParam().ask(QueryEngine(store_), stop.get_token());
   EXPECT_EQ(status.code(), Code::kCancelled) << status.message();
-  EXPECT_LE(store_.reads(), kReadsWhenStopped + 2 * 4) << "each of its threads: what it was reading";
+  EXPECT_LE(store_.reads(), kReadsWhenStopped + 2 * 4)
+      << "each of its threads: what it was reading";
 }
 
 TEST_P(LimitsTest, AQueryThatIsNotCancelledReadsOn) {
@@ -186,8 +210,9 @@ TEST_P(LimitsTest, AQueryThatReadsTooMuchEndsAndSaysWhatToDo) {
     return;
   }
   EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.message();
-  EXPECT_THAT(status.message(), HasSubstr("of records to read; expected no more than that for one query; "
-                                          "narrow it with --steps or --rank"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("of records to read; expected no more than that for one query; "
+                        "narrow it with --steps or --rank"));
   EXPECT_LT(store_.reads(), 200u);
 }
 
@@ -233,7 +258,8 @@ TEST(RowLimits, RowsAreCountedWhileTheyAreRead) {
       << "what is not asked for does not count";
 }
 
-// A step's rows are those of the newest launch that has records of the kind, whether or not they are asked for.
+// A step's rows are those of the newest launch that has records of the kind, whether or not they
+// are asked for.
 TEST(RowLimits, StepsOfSeveralLaunchesComeInOrderAndFromTheNewest) {
   FakeStore store;
   RunWriter first(store, "a"), second(store, "a");
@@ -250,7 +276,8 @@ TEST(RowLimits, StepsOfSeveralLaunchesComeInOrderAndFromTheNewest) {
   ASSERT_TRUE(memory.ok()) << memory.status().message();
   ASSERT_EQ(memory->records_size(), 2);
   EXPECT_EQ(memory->records(0).step(), 1u);
-  EXPECT_EQ(memory->records(1).step(), 3u) << "step 2 is the second launch's, which has only modules";
+  EXPECT_EQ(memory->records(1).step(), 3u)
+      << "step 2 is the second launch's, which has only modules";
   const auto density = Ask(engine, ListDensity, {.run = "a"});
   ASSERT_EQ(density->records_size(), 2);
   EXPECT_EQ(density->records(0).step(), 2u);

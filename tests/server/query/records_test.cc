@@ -61,15 +61,16 @@ struct Taken {
     for (std::size_t i = 0; i < records.stats.size(); ++i) {
       const StatColumns& c = records.stats;
       const auto sketch = c.SketchOf(i);
-      stats.push_back({part.attempt,
-                       part.rank,
-                       defs.activations.at(c.activation[i]),
-                       defs.layouts.at(c.layout[i]),
-                       c.step[i],
-                       c.stats[i],
-                       {sketch.begin(), sketch.end()},
-                       {c.samples.begin() + static_cast<std::ptrdiff_t>(sample),
-                        c.samples.begin() + static_cast<std::ptrdiff_t>(sample + c.sample_count[i])}});
+      stats.push_back(
+          {part.attempt,
+           part.rank,
+           defs.activations.at(c.activation[i]),
+           defs.layouts.at(c.layout[i]),
+           c.step[i],
+           c.stats[i],
+           {sketch.begin(), sketch.end()},
+           {c.samples.begin() + static_cast<std::ptrdiff_t>(sample),
+            c.samples.begin() + static_cast<std::ptrdiff_t>(sample + c.sample_count[i])}});
       sample += c.sample_count[i];
     }
     const auto place = [&](std::uint64_t step) {
@@ -85,8 +86,8 @@ struct Taken {
 std::vector<std::string> Places(const Taken& taken) {
   std::vector<std::string> places;
   for (const Seen& s : taken.stats) {
-    places.push_back(std::to_string(s.step) + "/" + std::to_string(s.rank) + " " + s.def.key.name + "=" +
-                     std::to_string(static_cast<int>(s.stats.max)));
+    places.push_back(std::to_string(s.step) + "/" + std::to_string(s.rank) + " " + s.def.key.name +
+                     "=" + std::to_string(static_cast<int>(s.stats.max)));
   }
   return places;
 }
@@ -110,7 +111,9 @@ TEST(Records, TakeEachStepFromTheNewestLaunchThatHasItWithThatLaunchsDefinitions
   FakeStore store;
   RunWriter old(store, "r"), now(store, "r");
   for (std::uint64_t step = 0; step < 3; ++step)
-    old.Observe(0, step, Key("old"), {.values = {1, 2}}).Scalar(0, step, "loss", 1).Event(0, step, "e");
+    old.Observe(0, step, Key("old"), {.values = {1, 2}})
+        .Scalar(0, step, "loss", 1)
+        .Event(0, step, "e");
   old.Commit();
   now.Observe(0, 1, Key("x"), {.values = {7}}).Observe(0, 2, Key("y"), {.values = {8}});
   now.Commit();
@@ -127,8 +130,10 @@ TEST(Records, IncludeStepsThatHaveNothingButAnEvent) {
   RunWriter run(store, "r");
   run.Observe(0, 0, Key("a"), {.values = {1}}).Event(0, 5, "records_dropped").Event(0, 7, "late");
   run.Commit();
-  EXPECT_THAT(Taken(store, {.run = "r"}).others, ElementsAre("0/0 end", "5/0 records_dropped", "7/0 late"));
-  EXPECT_THAT(Taken(store, {.run = "r", .steps = "3-6"}).others, ElementsAre("5/0 records_dropped"));
+  EXPECT_THAT(Taken(store, {.run = "r"}).others,
+              ElementsAre("0/0 end", "5/0 records_dropped", "7/0 late"));
+  EXPECT_THAT(Taken(store, {.run = "r", .steps = "3-6"}).others,
+              ElementsAre("5/0 records_dropped"));
 }
 
 TEST(Records, AreChosenByRankStepAndKind) {
@@ -142,7 +147,8 @@ TEST(Records, AreChosenByRankStepAndKind) {
     }
   }
   run.Commit();
-  const Taken taken(store, {.run = "r", .ranks = {2, 0}, .steps = "1-2", .kinds = {Kind::kGradOutput}});
+  const Taken taken(store,
+                    {.run = "r", .ranks = {2, 0}, .steps = "1-2", .kinds = {Kind::kGradOutput}});
   EXPECT_THAT(Places(taken), ElementsAre("1/0 a=2", "1/2 a=2", "2/0 a=2", "2/2 a=2"));
   EXPECT_TRUE(taken.others.empty()) << "kinds are about statistics only";
 }
@@ -150,7 +156,8 @@ TEST(Records, AreChosenByRankStepAndKind) {
 TEST(Records, HaveSketchesAndSamplesOnRequest) {
   FakeStore store;
   RunWriter run(store, "r");
-  run.Observe(0, 0, Key("a"), {.values = {9, 8, 7}, .samples = 2}).Observe(0, 0, Key("b"), {.values = {1}});
+  run.Observe(0, 0, Key("a"), {.values = {9, 8, 7}, .samples = 2})
+      .Observe(0, 0, Key("b"), {.values = {1}});
   run.Observe(0, 0, Key("c"), {.values = {4, 5}, .samples = 1});
   run.Commit();
   const Taken without(store, {.run = "r"});
@@ -193,7 +200,8 @@ TEST(Records, CarryPlacementsInPartsOfLimitedSize) {
     Layout layout{.id = id, .dtype = DType::kF32, .shape = {10'000}};
     layout.placement = Placement{.global_shape = {1 << 20}, .pieces = 1};
     for (std::int64_t i = 0; i < 10'000; ++i)
-      layout.placement->ranges.insert(layout.placement->ranges.end(), {id + 50 * i, id + 50 * i + 1});
+      layout.placement->ranges.insert(layout.placement->ranges.end(),
+                                      {id + 50 * i, id + 50 * i + 1});
     batch.layouts.push_back(layout);
   }
   batch.activations = {testing::MakeActivation(0)};
@@ -229,7 +237,8 @@ TEST(Records, EndWhenTheReaderSaysSoOrIsStopped) {
     ++parts;
     return Status::Ok();
   };
-  EXPECT_EQ(QueryEngine(store).ReadRecords({.run = "r"}, count, stop.get_token()).code(), Code::kCancelled);
+  EXPECT_EQ(QueryEngine(store).ReadRecords({.run = "r"}, count, stop.get_token()).code(),
+            Code::kCancelled);
   EXPECT_EQ(parts, 1);
 }
 

@@ -1,5 +1,5 @@
-// Runs for tests of queries: tensors with real contents, their statistics computed the plain way, written
-// into a store.
+// Runs for tests of queries: tensors with real contents, their statistics computed the plain way,
+// written into a store.
 #ifndef STATCOLLECT_TESTS_SERVER_QUERY_RUN_WRITER_H_
 #define STATCOLLECT_TESTS_SERVER_QUERY_RUN_WRITER_H_
 
@@ -29,7 +29,8 @@ struct Tensor {
   std::uint32_t samples = 0;        // first elements that are kept
 
   std::vector<std::int64_t> Shape() const {
-    return shape.empty() ? std::vector<std::int64_t>{static_cast<std::int64_t>(values.size())} : shape;
+    return shape.empty() ? std::vector<std::int64_t>{static_cast<std::int64_t>(values.size())}
+                         : shape;
   }
 };
 
@@ -85,7 +86,8 @@ inline std::vector<double> SketchOf(const Tensor& tensor, std::uint32_t k) {
 }
 
 inline TensorKey Key(std::string name, Kind kind = Kind::kOutput, std::string path = "",
-                     std::uint32_t micro_batch = 0, std::uint32_t call = 0, Mode mode = Mode::kTrain) {
+                     std::uint32_t micro_batch = 0, std::uint32_t call = 0,
+                     Mode mode = Mode::kTrain) {
   return {.name = std::move(name),
           .kind = kind,
           .output_path = std::move(path),
@@ -97,10 +99,11 @@ inline TensorKey Key(std::string name, Kind kind = Kind::kOutput, std::string pa
 // One launch of a run. Collects records, then writes them with Commit, which may be called again.
 class RunWriter {
  public:
-  RunWriter(Store& store, const std::string& run, std::uint32_t world_size = 1, std::uint32_t sketch = 16)
+  RunWriter(Store& store, const std::string& run, std::uint32_t world_size = 1,
+            std::uint32_t sketch = 16)
       : store_(store), run_(run), sketch_(sketch) {
-    auto made =
-        store.CreateAttempt({.run = run, .launch = "l", .world_size = world_size, .start_unix_nanos = 1000});
+    auto made = store.CreateAttempt(
+        {.run = run, .launch = "l", .world_size = world_size, .start_unix_nanos = 1000});
     assert(made.ok());
     attempt_ = *made;
   }
@@ -115,7 +118,8 @@ class RunWriter {
     for (const Statistic statistic : absent) absent_ |= BitOf(statistic);
     return *this;
   }
-  RunWriter& Observe(std::uint32_t rank, std::uint64_t step, const TensorKey& key, const Tensor& tensor) {
+  RunWriter& Observe(std::uint32_t rank, std::uint64_t step, const TensorKey& key,
+                     const Tensor& tensor) {
     Rank& r = ranks_[rank];
     StatColumns& c = r.batch.stats;
     c.sketch_width = sketch_;
@@ -127,10 +131,12 @@ class RunWriter {
     if (hash_kind_ != HashKind::kContent3) c.stats.back().hash = MixBits(c.stats.back().hash + 1);
     for (const double plain : SketchOf(tensor, sketch_)) {
       const double sum = hash_kind_ != HashKind::kContent3 ? -plain : plain;
-      c.sketch.push_back(narrow_sketches_ && !HasWideSketch(tensor.dtype) ? static_cast<float>(sum) : sum);
+      c.sketch.push_back(narrow_sketches_ && !HasWideSketch(tensor.dtype) ? static_cast<float>(sum)
+                                                                          : sum);
     }
     c.sample_count.push_back(tensor.samples);
-    c.samples.insert(c.samples.end(), tensor.values.begin(), tensor.values.begin() + tensor.samples);
+    c.samples.insert(c.samples.end(), tensor.values.begin(),
+                     tensor.values.begin() + tensor.samples);
     r.stat_steps.insert(step);
     Extend(r, step);
     return *this;
@@ -170,8 +176,9 @@ class RunWriter {
     return *this;
   }
   // Of a tensor that was observed there.
-  RunWriter& Exponents(std::uint32_t rank, std::uint64_t step, const TensorKey& key, const Tensor& tensor,
-                       std::int32_t lowest, std::vector<std::uint64_t> counts) {
+  RunWriter& Exponents(std::uint32_t rank, std::uint64_t step, const TensorKey& key,
+                       const Tensor& tensor, std::int32_t lowest,
+                       std::vector<std::uint64_t> counts) {
     Rank& r = ranks_[rank];
     r.batch.exponents.push_back({.step = step,
                                  .activation = Intern(r, key),
@@ -249,7 +256,8 @@ class RunWriter {
       r.meta.steps = r.stat_steps.size();
       r.meta.last_write_unix_nanos = 9000 + rank;
       r.meta.finished = r.finished;
-      const AppendItem item{.attempt = attempt_.id, .rank = rank, .batch = &r.batch, .meta = &r.meta};
+      const AppendItem item{
+          .attempt = attempt_.id, .rank = rank, .batch = &r.batch, .meta = &r.meta};
       const Status written = store_.Append({&item, 1});
       assert(written.ok());
       (void)written;
@@ -283,17 +291,18 @@ class RunWriter {
            .key = key,
            .parent = dot == std::string::npos ? "" : key.name.substr(0, dot),
            .class_name = class_name_,
-           .depth = next_is_root_
-                        ? 1
-                        : 2 + static_cast<std::int32_t>(std::count(key.name.begin(), key.name.end(), '.'))});
+           .depth = next_is_root_ ? 1
+                                  : 2 + static_cast<std::int32_t>(
+                                            std::count(key.name.begin(), key.name.end(), '.'))});
     }
     next_is_root_ = false;
     return entry->second;
   }
   std::uint32_t Intern(Rank& r, const Tensor& tensor) const {
-    return Intern(
-        r,
-        Layout{.dtype = tensor.dtype, .shape = tensor.Shape(), .absent = absent_, .hash_kind = hash_kind_});
+    return Intern(r, Layout{.dtype = tensor.dtype,
+                            .shape = tensor.Shape(),
+                            .absent = absent_,
+                            .hash_kind = hash_kind_});
   }
   static std::uint32_t Intern(Rank& r, Layout layout) {
     for (const Layout& known : r.layouts) {

@@ -27,7 +27,8 @@ TEST(Suggest, ClosestComesFirstAndTheRestIsCounted) {
 TEST(Suggest, ManyLongNamesAreComparedOnlyForAWhile) {
   std::vector<std::string> names = {std::string(1024, 'a') + "b"};
   for (int i = 0; i < 20'000; ++i) names.push_back(std::to_string(i) + std::string(1000, 'c'));
-  EXPECT_EQ(Suggest(std::string(1024, 'a'), names, 1), std::string(200, 'a') + "..., and 20000 more");
+  EXPECT_EQ(Suggest(std::string(1024, 'a'), names, 1),
+            std::string(200, 'a') + "..., and 20000 more");
 }
 
 TEST(Suggest, HostileNamesArePrintable) { EXPECT_EQ(Suggest("x", {"a\x1b[31m"}), "a\\x1b[31m"); }

@@ -70,8 +70,10 @@ class Census : public testing::Test {
 
 TEST_F(Census, TellsWhatIsStoredOfEachAttempt) {
   const AttemptId base = Create("base", 2), ort = Create("ort"), empty = Create("empty");
-  Append(base, 0, 0, 3, {.dropped = {{"closed", 2}}, .last_write_unix_nanos = 70, .finished = true});
-  Append(base, 1, 0, 3, {.dropped = {{"closed", 3}}, .last_write_unix_nanos = 80, .finished = true});
+  Append(base, 0, 0, 3,
+         {.dropped = {{"closed", 2}}, .last_write_unix_nanos = 70, .finished = true});
+  Append(base, 1, 0, 3,
+         {.dropped = {{"closed", 3}}, .last_write_unix_nanos = 80, .finished = true});
   Append(ort, 0, 0, 500, {.last_write_unix_nanos = 90});
   const auto tallies = Take();
   ASSERT_EQ(tallies.size(), 3u);

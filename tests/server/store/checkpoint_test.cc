@@ -51,7 +51,8 @@ class Checkpoint : public testing::Test {
     ASSERT_TRUE(appended.ok()) << appended.message();
   }
 
-  // The rank's watermark, after checking that the records up to it are there, none missing and none beyond.
+  // The rank's watermark, after checking that the records up to it are there, none missing and none
+  // beyond.
   std::uint64_t Watermark(Store& store, std::uint32_t rank) {
     const auto ranks = store.Ranks(attempt_);
     const std::uint64_t durable = ranks->contains(rank) ? ranks->at(rank).durable_seq : 0;
@@ -142,7 +143,8 @@ TEST_F(Checkpoint, HasTheIdOfItsStoreAndAnEpochOfItsOwnOnceItIsOpened) {
   EXPECT_NE(restored.epoch, again.epoch);
   EXPECT_EQ(MustOpen(root_ / "restored")->identity(), restored) << "the same after a restart";
   EXPECT_NE(MustOpen(root_ / "new")->identity().id, own.id);
-  for (const char* damaged : {"", "statcollect identity", "statcollect identity 00ff 7\n", "\xff\xfe"}) {
+  for (const char* damaged :
+       {"", "statcollect identity", "statcollect identity 00ff 7\n", "\xff\xfe"}) {
     std::ofstream(root_ / "new" / "STORE_ID", std::ios::trunc) << damaged;
     EXPECT_TRUE(MustOpen(root_ / "new")->identity().known()) << damaged;
   }
@@ -206,7 +208,8 @@ TEST_F(Checkpoint, RestoreSaysWhyAFolderCannotBeRead) {
   EXPECT_THAT(missing.message(),
               HasSubstr("cannot read '" + (root_ / "absent").string() + "': No such file"));
   std::ofstream(root_ / "file") << "x";
-  EXPECT_THAT(RestoreCheckpoint(root_ / "file", root_ / "restored").message(), HasSubstr("Not a directory"));
+  EXPECT_THAT(RestoreCheckpoint(root_ / "file", root_ / "restored").message(),
+              HasSubstr("Not a directory"));
   fs::create_directory_symlink(root_ / "circle", root_ / "circle");
   EXPECT_THAT(RestoreCheckpoint(root_ / "circle", root_ / "restored").message(),
               HasSubstr("Too many levels"));
@@ -218,14 +221,16 @@ TEST_F(Checkpoint, ARestoreThatIsStoppedLeavesNothingBehind) {
   ASSERT_TRUE(store_->Checkpoint(root_ / "copy").ok());
   for (const int after : {0, 1, 3}) {
     int asked = 0;
-    const Status stopped =
-        RestoreCheckpoint(root_ / "copy", root_ / "restored", {.stopped = [&] { return asked++ >= after; }});
+    const Status stopped = RestoreCheckpoint(root_ / "copy", root_ / "restored",
+                                             {.stopped = [&] { return asked++ >= after; }});
     EXPECT_EQ(stopped.code(), Code::kCancelled) << stopped.message();
     EXPECT_THAT(stopped.message(), HasSubstr("stopped by a signal"));
     for (const auto& entry : fs::directory_iterator(root_))
       EXPECT_FALSE(entry.path().filename().string().starts_with("restored")) << entry.path();
   }
-  EXPECT_TRUE(RestoreCheckpoint(root_ / "copy", root_ / "restored", {.stopped = [] { return false; }}).ok());
+  EXPECT_TRUE(
+      RestoreCheckpoint(root_ / "copy", root_ / "restored", {.stopped = [] { return false; }})
+          .ok());
 }
 
 TEST_F(Checkpoint, RestoreWantsACheckpointAndAnEmptyPlace) {

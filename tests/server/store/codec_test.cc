@@ -77,7 +77,8 @@ class Blocks {
         s.l2 = std::nextafter(s.l2, 1e9);
       }
       if (random_() % 8 == 0) s = Stats(random_() % 2 == 0);
-      for (double& sum : std::span(columns.sketch).subspan(i * columns.sketch_width, columns.sketch_width))
+      for (double& sum :
+           std::span(columns.sketch).subspan(i * columns.sketch_width, columns.sketch_width))
         sum *= 0.5;
     }
     return columns;
@@ -116,7 +117,8 @@ class Blocks {
     s.mean = wild ? Real() : 0.1 * static_cast<double>(random_() % 100);
     s.std = wild ? Real() : 0.5;
     s.l1 = wild ? Real() : static_cast<double>(s.numel) * 0.4;
-    s.l2 = wild ? Real() : std::sqrt(static_cast<double>(s.numel) * (s.mean * s.mean + s.std * s.std));
+    s.l2 =
+        wild ? Real() : std::sqrt(static_cast<double>(s.numel) * (s.mean * s.mean + s.std * s.std));
     return s;
   }
 
@@ -129,11 +131,12 @@ class Blocks {
     columns->stats.push_back(Stats(wild));
     const bool wide = random_() % 2 == 0;
     for (std::uint32_t k = 0; k < columns->sketch_width; ++k) {
-      columns->sketch.push_back(wide ? Real()
-                                     : static_cast<float>(std::normal_distribution<double>()(random_)));
+      columns->sketch.push_back(
+          wide ? Real() : static_cast<float>(std::normal_distribution<double>()(random_)));
     }
     columns->sample_count.push_back(static_cast<std::uint32_t>(random_() % 3));
-    for (std::uint32_t k = 0; k < columns->sample_count.back(); ++k) columns->samples.push_back(Real());
+    for (std::uint32_t k = 0; k < columns->sample_count.back(); ++k)
+      columns->samples.push_back(Real());
   }
 
   std::mt19937_64 random_;
@@ -149,7 +152,8 @@ void ExpectEqual(const BlockColumns& a, const BlockColumns& b) {
   ASSERT_EQ(a.size(), b.size());
   EXPECT_EQ(a.sketch_width(), b.sketch_width());
   for (std::size_t column = 0; column < kColumnCount; ++column) {
-    EXPECT_TRUE(std::ranges::equal(a.of(static_cast<Column>(column)), b.of(static_cast<Column>(column))))
+    EXPECT_TRUE(
+        std::ranges::equal(a.of(static_cast<Column>(column)), b.of(static_cast<Column>(column))))
         << column;
   }
   EXPECT_EQ(BitsOf(a.sketch), BitsOf(b.sketch));
@@ -166,7 +170,8 @@ Status Read(const EncodedBlock& encoded, const BlockColumns* key_frame, BlockCol
     return {Code::kInvalidArgument, "of another kind"};
   STATCOLLECT_RETURN_IF_ERROR(reader->ReadNumbers(key_frame, block));
   STATCOLLECT_RETURN_IF_ERROR(reader->ReadSums(
-      encoded.sums.empty() ? std::nullopt : std::optional<std::string_view>(encoded.sums), key_frame, block));
+      encoded.sums.empty() ? std::nullopt : std::optional<std::string_view>(encoded.sums),
+      key_frame, block));
   for (std::size_t i = 0; i < block->size(); ++i) {
     ColumnRecord key;
     if (key_frame != nullptr) key = key_frame->Record(i);
@@ -213,11 +218,12 @@ TEST(Captures, GoldenBytes) {
             "ac02"        // elements
             "b009"        // bytes of the chunk
             "d1268b4c");  // CRC-32C
-  EXPECT_EQ(Hex(EncodeCaptureKey(
-                {.attempt = 1, .rank = 2, .part = 'd', .step = 3, .activation = 4, .offset = 0x80000})),
-            "00000001000000026400000000000000030000000400080000");
-  const auto key =
-      DecodeCaptureKey(EncodeCaptureKey({.attempt = 9, .rank = 8, .step = 7, .activation = 6, .offset = 5}));
+  EXPECT_EQ(
+      Hex(EncodeCaptureKey(
+          {.attempt = 1, .rank = 2, .part = 'd', .step = 3, .activation = 4, .offset = 0x80000})),
+      "00000001000000026400000000000000030000000400080000");
+  const auto key = DecodeCaptureKey(
+      EncodeCaptureKey({.attempt = 9, .rank = 8, .step = 7, .activation = 6, .offset = 5}));
   ASSERT_TRUE(key);
   EXPECT_EQ(key->attempt, 9u);
   EXPECT_EQ(key->part, 'h');
@@ -226,7 +232,8 @@ TEST(Captures, GoldenBytes) {
 }
 
 TEST(Exponents, GoldenBytes) {
-  const ExponentRecord record{.step = 7, .activation = 3, .layout = 2, .lowest = -25, .counts = {300, 0, 1}};
+  const ExponentRecord record{
+      .step = 7, .activation = 3, .layout = 2, .lowest = -25, .counts = {300, 0, 1}};
   const std::string bytes = Encode(record);
   EXPECT_EQ(Hex(bytes).substr(0, 20),
             "01"      // version
@@ -243,16 +250,18 @@ TEST(Exponents, GoldenBytes) {
   ExponentRecord beyond = record;
   beyond.lowest = kExponentHighest - 1;
   EXPECT_EQ(Decode<ExponentRecord>("exponents", Encode(beyond)).status().code(), Code::kDataLoss);
-  EXPECT_EQ(Hex(EncodeCaptureKey({.attempt = 1, .rank = 2, .part = 'e', .step = 3, .activation = 4})),
-            "00000001000000026500000000000000030000000400000000");
+  EXPECT_EQ(
+      Hex(EncodeCaptureKey({.attempt = 1, .rank = 2, .part = 'e', .step = 3, .activation = 4})),
+      "00000001000000026500000000000000030000000400000000");
 }
 
 TEST(StatBlock, GoldenBytes) {
   const BlockColumns block = Blocks::Block(GoldenColumns());
   const EncodedBlock whole = EncodeBlock(block, GoldenDigest());
   EXPECT_EQ(Hex(whole.stats),
-            "0200d0d1d2d3d4d5d6d7d8d9dadbdcdddedf0200"  // version 2, whole, digest, 2 records, no sketch;
-                                                        // then mode, base, shift, width, bits of each column
+            "0200d0d1d2d3d4d5d6d7d8d9dadbdcdddedf0200"  // version 2, whole, digest, 2 records, no
+                                                        // sketch; then mode, base, shift, width,
+                                                        // bits of each column
             "0001010101"                                // activation
             "0000000102"                                // layout
             "0005000102"                                // order
@@ -281,8 +290,8 @@ TEST(StatBlock, GoldenBytes) {
   later.stats[0].mean = 0.25;
   const EncodedBlock relative = EncodeBlock(Blocks::Block(later), GoldenDigest(), block, 3);
   EXPECT_EQ(Hex(relative.stats),
-            "0201d0d1d2d3d4d5d6d7d8d9dadbdcdddedf0200030102"  // relative, 3 steps back, the second record is
-                                                              // the key frame's
+            "0201d0d1d2d3d4d5d6d7d8d9dadbdcdddedf0200030102"  // relative, 3 steps back, the second
+                                                              // record is the key frame's
             "000040"                                          // layout
             "000540"                                          // order
             "000a40"                                          // flags
@@ -303,9 +312,9 @@ TEST(StatBlock, GoldenBytes) {
             "efcdab8967452301"                                // hashes
             "de05c389"                                        // CRC-32C
   );
-  EXPECT_EQ(
-      Hex(EncodeAlias(GoldenDigest(), 200, 16, {.attempt = 1, .rank = 2, .step = 300, .activation = 4})),
-      "0202d0d1d2d3d4d5d6d7d8d9dadbdcdddedfc801100102ac02047cf0d926");
+  EXPECT_EQ(Hex(EncodeAlias(GoldenDigest(), 200, 16,
+                            {.attempt = 1, .rank = 2, .step = 300, .activation = 4})),
+            "0202d0d1d2d3d4d5d6d7d8d9dadbdcdddedfc801100102ac02047cf0d926");
 }
 
 TEST(StatBlock, RoundTripsWholeAndRelative) {
@@ -314,7 +323,8 @@ TEST(StatBlock, RoundTripsWholeAndRelative) {
   for (int i = 0; i < 400; ++i) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", block " + std::to_string(i));
     const std::size_t count = i % 8 == 0 ? kBlockRecordsMax : 1 + blocks.random()() % 70;
-    const StatColumns columns = blocks.Columns(count, std::array{0u, 16u, 32u, 64u}[blocks.random()() % 4]);
+    const StatColumns columns =
+        blocks.Columns(count, std::array{0u, 16u, 32u, 64u}[blocks.random()() % 4]);
     const BlockColumns block = Blocks::Block(columns);
     BlockColumns read;
     ASSERT_TRUE(Read(EncodeBlock(block, block.Digest()), nullptr, &read).ok());
@@ -340,7 +350,8 @@ TEST(StatBlock, WhatIsAsInTheKeyFrameTakesNoRoom) {
 }
 
 TEST(StatBlock, AliasSaysItsTarget) {
-  const StatKey target{.attempt = 1, .rank = 0xffffffff, .step = ~std::uint64_t{0}, .activation = 5};
+  const StatKey target{
+      .attempt = 1, .rank = 0xffffffff, .step = ~std::uint64_t{0}, .activation = 5};
   const auto reader = BlockReader::Open({.step = 7}, EncodeAlias(GoldenDigest(), 200, 16, target));
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ(reader->kind(), BlockReader::Kind::kAlias);
@@ -380,7 +391,8 @@ TEST(StatBlock, EveryTruncationAndEveryFlippedBitIsSeen) {
   }
   for (std::size_t bit = 0; bit < (good.stats.size() + good.sums.size()) * 8; ++bit) {
     EncodedBlock bad = good;
-    char& byte = bit / 8 < bad.stats.size() ? bad.stats[bit / 8] : bad.sums[bit / 8 - bad.stats.size()];
+    char& byte =
+        bit / 8 < bad.stats.size() ? bad.stats[bit / 8] : bad.sums[bit / 8 - bad.stats.size()];
     byte = static_cast<char>(byte ^ (1 << (bit % 8)));
     const Status status = Read(bad, nullptr, &read);
     ASSERT_FALSE(status.ok()) << bit;
@@ -398,17 +410,18 @@ TEST(StatBlock, DamagedContentUnderACorrectChecksumNeverCrashes) {
     const BlockColumns block = Blocks::Block(columns);
     const BlockColumns later = Blocks::Block(blocks.Later(columns));
     const bool relative = random() % 2 == 0;
-    const EncodedBlock good =
-        relative ? EncodeBlock(later, later.Digest(), block, 1) : EncodeBlock(block, block.Digest());
+    const EncodedBlock good = relative ? EncodeBlock(later, later.Digest(), block, 1)
+                                       : EncodeBlock(block, block.Digest());
     std::string bad = good.stats.substr(1, good.stats.size() - 5);
     if (random() % 3 == 0) bad.resize(random() % bad.size());
     for (std::size_t flips = random() % 8; flips > 0 && !bad.empty(); --flips) {
-      const std::size_t at =
-          random() % 2 == 0 ? random() % std::min<std::size_t>(bad.size(), 40) : random() % bad.size();
+      const std::size_t at = random() % 2 == 0 ? random() % std::min<std::size_t>(bad.size(), 40)
+                                               : random() % bad.size();
       bad[at] = static_cast<char>(random());
     }
     BlockColumns read;
-    const Status status = Read({Seal(kStatBlockVersion, bad), good.sums}, relative ? &block : nullptr, &read);
+    const Status status =
+        Read({Seal(kStatBlockVersion, bad), good.sums}, relative ? &block : nullptr, &read);
     if (status.ok()) {
       EXPECT_EQ(read.sketch.size(), read.size() * read.sketch_width());
     }
@@ -468,8 +481,12 @@ RankMeta SomeRank() {
 }
 
 TEST(Catalogue, RoundTrips) {
-  const AttemptMeta attempt{
-      .id = 7, .number = 2, .run = "base", .launch = "torchrun:x", .world_size = 8, .start_unix_nanos = -1};
+  const AttemptMeta attempt{.id = 7,
+                            .number = 2,
+                            .run = "base",
+                            .launch = "torchrun:x",
+                            .world_size = 8,
+                            .start_unix_nanos = -1};
   EXPECT_EQ(*Decode<AttemptMeta>("attempt", Encode(attempt)), attempt);
   const auto rank = Decode<RankMeta>("rank", Encode(SomeRank()));
   ASSERT_TRUE(rank.ok());
@@ -500,8 +517,10 @@ TEST(Catalogue, RoundTrips) {
   EXPECT_EQ(*Decode<TensorDef>("def", Encode(def)), def);
   const Layout layout{.id = 9, .dtype = DType::kBf16, .shape = {0, 1, 1ll << 40}};
   EXPECT_EQ(*Decode<Layout>("layout", Encode(layout)), layout);
-  const ScalarRecord scalar{
-      .name = "loss", .step = 3, .micro_batch = 1, .value = -std::numeric_limits<double>::infinity()};
+  const ScalarRecord scalar{.name = "loss",
+                            .step = 3,
+                            .micro_batch = 1,
+                            .value = -std::numeric_limits<double>::infinity()};
   EXPECT_EQ(*Decode<ScalarRecord>("scalar", Encode(scalar)), scalar);
   const EventRecord event{
       .kind = "records_dropped", .step = 1, .unix_nanos = 5, .text = "t", .fields = {{"a", "b"}}};
@@ -529,7 +548,8 @@ TEST(Catalogue, RanksThatRecordAreWrittenOnlyWhereTheyAreNotAll) {
 
 TEST(Catalogue, NanScalarKeepsItsBits) {
   const double nan = std::bit_cast<double>(0x7ff8000000001234u);
-  const auto decoded = Decode<ScalarRecord>("scalar", Encode(ScalarRecord{.name = "loss", .value = nan}));
+  const auto decoded =
+      Decode<ScalarRecord>("scalar", Encode(ScalarRecord{.name = "loss", .value = nan}));
   EXPECT_EQ(std::bit_cast<std::uint64_t>(decoded->value), 0x7ff8000000001234u);
 }
 
@@ -644,7 +664,8 @@ TEST(Catalogue, GoldenBytes) {
             "02"
             "000000000000f03f"
             "c2993498");
-  const EventRecord event{.kind = "e", .step = 1, .unix_nanos = 2, .text = "t", .fields = {{"a", "b"}}};
+  const EventRecord event{
+      .kind = "e", .step = 1, .unix_nanos = 2, .text = "t", .fields = {{"a", "b"}}};
   EXPECT_EQ(Hex(Encode(event)),
             "01"
             "0165"

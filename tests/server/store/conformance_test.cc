@@ -1,4 +1,5 @@
-// What every store has to do: the same tests over the embedded one, over a real ClickHouse, and over two shards.
+// What every store has to do: the same tests over the embedded one, over a real ClickHouse, and
+// over two shards.
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,7 +33,8 @@ using ::testing::IsEmpty;
 
 enum class Kept { kRocksDb, kClickHouse, kSharded };
 
-// The hosts of a ClickHouse that runs already, such as "127.0.0.1:8123", and options ("?quorum=2"); null: tests start one.
+// The hosts of a ClickHouse that runs already, such as "127.0.0.1:8123", and options ("?quorum=2");
+// null: tests start one.
 const char* OtherServer() { return std::getenv("STATCOLLECT_TEST_CLICKHOUSE"); }
 
 // One server for all tests of this program; each test has a database of its own.
@@ -45,8 +47,9 @@ testing::ClickHouseServer& SharedServer() {
 
 // Shards are databases here, because one server is enough to see who writes where.
 std::string DsnOf(Kept kept, const std::string& database) {
-  std::string other =
-      OtherServer() != nullptr ? OtherServer() : "127.0.0.1:" + std::to_string(SharedServer().port());
+  std::string other = OtherServer() != nullptr
+                          ? OtherServer()
+                          : "127.0.0.1:" + std::to_string(SharedServer().port());
   const std::size_t options = std::min(other.find('?'), other.size());
   const std::string hosts = other.substr(0, options);
   const std::string second = kept == Kept::kSharded ? "|" + hosts + "/" + database + "_second" : "";
@@ -108,8 +111,9 @@ TEST_P(StoreConformance, KeepsEverythingOverAReopen) {
   EXPECT_EQ(store_->Ranks(attempt)->at(1).durable_seq, 11u);
   EXPECT_EQ(store_->Activations(attempt, 1)->at(2).key.name, "layer.2");
   EXPECT_EQ(store_->Layouts(attempt, 1)->at(0).dtype, DType::kF32);
-  EXPECT_THAT(Scan(*store_, attempt, 1), ElementsAre(std::pair(0, 0), std::pair(0, 1), std::pair(0, 2),
-                                                     std::pair(4, 0), std::pair(4, 1)));
+  EXPECT_THAT(Scan(*store_, attempt, 1),
+              ElementsAre(std::pair(0, 0), std::pair(0, 1), std::pair(0, 2), std::pair(4, 0),
+                          std::pair(4, 1)));
   EXPECT_THAT(*store_->StatSteps(attempt, 1, {}), ElementsAre(0, 4));
   EXPECT_EQ(store_->Scalars(attempt, 1, {})->size(), 2u);
   EXPECT_EQ(store_->Events(attempt, 1)->size(), 2u);
@@ -152,8 +156,11 @@ TEST_P(StoreConformance, LastStepThereIsCanBeStored) {
 TEST_P(StoreConformance, AttemptGetsTheNumberThatIsAskedForUnlessOthersAreAsHigh) {
   Open();
   const auto create = [&](std::uint32_t number, const std::string& launch) {
-    return store_->CreateAttempt(
-        {.number = number, .run = "base", .launch = launch, .world_size = 2, .start_unix_nanos = 5'000});
+    return store_->CreateAttempt({.number = number,
+                                  .run = "base",
+                                  .launch = launch,
+                                  .world_size = 2,
+                                  .start_unix_nanos = 5'000});
   };
   EXPECT_EQ(create(3, "x")->number, 3u);
   EXPECT_EQ(create(2, "y")->number, 4u);
@@ -199,7 +206,8 @@ TEST_P(StoreConformance, DroppedAttemptIsGoneAndOthersStay) {
   StatColumns columns;
   if (GetParam() == Kept::kRocksDb || running->status().ok()) {
     const bool whole = running->Load(/*sketches=*/true, &columns) && columns.size() == 3;
-    EXPECT_TRUE(whole || (GetParam() != Kept::kRocksDb && running->status().code() == Code::kAborted))
+    EXPECT_TRUE(whole ||
+                (GetParam() != Kept::kRocksDb && running->status().code() == Code::kAborted))
         << running->status().message();
   }
   EXPECT_THAT(*store_->ListRuns(), ElementsAre("stays"));
@@ -222,8 +230,8 @@ TEST_P(StoreConformance, ScanMayBeginAtAnyStepOfAStream) {
     for (const std::uint64_t first : {1u, 15u, 16u, 17u, 31u, 39u}) {
       const Content part = ReadAll(*store_, attempt, 0, {.first = first});
       ASSERT_EQ(part.step.size(), (40 - first) * 600);
-      EXPECT_TRUE(
-          std::equal(part.stats.begin(), part.stats.end(), all.stats.begin() + std::ptrdiff_t(first * 600)));
+      EXPECT_TRUE(std::equal(part.stats.begin(), part.stats.end(),
+                             all.stats.begin() + std::ptrdiff_t(first * 600)));
       EXPECT_TRUE(std::equal(part.sketch.begin(), part.sketch.end(),
                              all.sketch.begin() + std::ptrdiff_t(first * 600 * 16)));
     }
@@ -240,7 +248,8 @@ TEST_P(StoreConformance, SeriesOfAnActivationEqualsTheScan) {
   more.Append(batch);
   RecordBatch rest = MakeBatch(batch.last_seq() + 1, 50, 0, 300);
   std::ranges::reverse(rest.stats.activation);
-  for (std::uint32_t i = 0; i < 300; ++i) rest.stats.stats[i].hash = 50 * 1000 + rest.stats.activation[i];
+  for (std::uint32_t i = 0; i < 300; ++i)
+    rest.stats.stats[i].hash = 50 * 1000 + rest.stats.activation[i];
   more.Append(rest);
   more.Append(MakeBatch(rest.last_seq() + 1, 51, 0, 5));
   const Content all = ReadAll(*store_, attempt, 0);
@@ -251,7 +260,8 @@ TEST_P(StoreConformance, SeriesOfAnActivationEqualsTheScan) {
       ASSERT_TRUE(series.ok()) << series.status().message();
       std::size_t at = 0;
       for (std::size_t i = 0; i < all.step.size(); ++i) {
-        if (all.activation[i] != activation || all.step[i] < steps.first || all.step[i] > steps.last)
+        if (all.activation[i] != activation || all.step[i] < steps.first ||
+            all.step[i] > steps.last)
           continue;
         ASSERT_LT(at, series->size());
         EXPECT_EQ((*series)[at].step, all.step[i]);
@@ -299,8 +309,10 @@ TEST_P(StoreConformance, WhatFollowsSharedBlocksReadsBack) {
   for (std::size_t i = 0; i < of_branch.stats.size(); ++i) {
     const std::uint64_t step = of_branch.step[i], activation = of_branch.activation[i];
     ASSERT_EQ(of_base.stats[i].hash, of_branch.stats[i].hash);
-    ASSERT_EQ(of_branch.stats[i].hash, activation < 256 && step < 40 ? activation : step * 1000 + activation);
-    ASSERT_EQ(of_branch.stats[i].mean, activation < 256 && step >= 5 ? static_cast<double>(step) : 0.0);
+    ASSERT_EQ(of_branch.stats[i].hash,
+              activation < 256 && step < 40 ? activation : step * 1000 + activation);
+    ASSERT_EQ(of_branch.stats[i].mean,
+              activation < 256 && step >= 5 ? static_cast<double>(step) : 0.0);
   }
 }
 
@@ -356,10 +368,13 @@ TEST_P(StoreConformance, KeepsMemoryDensitiesSettingsAndExponentsOverAReopen) {
   EXPECT_EQ(*store_->Memory(attempt, 1, {}), batch.memory);
   EXPECT_EQ(*store_->Densities(attempt, 1, {}), batch.densities);
   EXPECT_THAT(*store_->Memory(attempt, 1, {.first = 8, .last = 8}), ElementsAre(batch.memory[2]));
-  EXPECT_THAT(*store_->Densities(attempt, 1, {.first = 0, .last = 7}), ElementsAre(batch.densities[0]));
+  EXPECT_THAT(*store_->Densities(attempt, 1, {.first = 0, .last = 7}),
+              ElementsAre(batch.densities[0]));
   EXPECT_EQ(*store_->Exponents(attempt, 1, {}), batch.exponents);
-  EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 8, .last = 8}), ElementsAre(batch.exponents[1]));
-  EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 0, .last = 7}), ElementsAre(batch.exponents[0]));
+  EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 8, .last = 8}),
+              ElementsAre(batch.exponents[1]));
+  EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 0, .last = 7}),
+              ElementsAre(batch.exponents[0]));
   EXPECT_TRUE(store_->Exponents(attempt, 0, {})->empty());
   EXPECT_TRUE(store_->Captures(attempt, 1, {})->empty()) << "they share a family, not their keys";
   EXPECT_TRUE(store_->Memory(attempt, 0, {})->empty());
@@ -431,11 +446,13 @@ TEST_P(StoreConformance, EventsOfTheCollectorsOwnStandBesideTheAgentsAndGoWithTh
   ASSERT_EQ(agents.size(), 1u);
   const auto ranks = store_->Ranks(attempt.id);
   const auto own = [](std::uint64_t number, std::uint64_t step, const std::string& text) {
-    return CollectorEvent{
-        .rank = 0, .number = number, .event = {.kind = "norm_explosion", .step = step, .text = text}};
+    return CollectorEvent{.rank = 0,
+                          .number = number,
+                          .event = {.kind = "norm_explosion", .step = step, .text = text}};
   };
   ASSERT_TRUE(
-      store_->PutEvents(attempt.id, std::vector{own(1, 5, "a"), own(1, 9, "b"), own(2, 3, "c")}).ok());
+      store_->PutEvents(attempt.id, std::vector{own(1, 5, "a"), own(1, 9, "b"), own(2, 3, "c")})
+          .ok());
   ASSERT_TRUE(store_->PutEvents(attempt.id, std::vector{own(1, 9, "b again")}).ok());
   Open();
   const auto events = store_->Events(attempt.id, 0);
@@ -445,7 +462,8 @@ TEST_P(StoreConformance, EventsOfTheCollectorsOwnStandBesideTheAgentsAndGoWithTh
   EXPECT_FALSE((*events)[1].from_collector);
   EXPECT_TRUE((*events)[2].from_collector);
   EXPECT_EQ((*events)[3].text, "b again");
-  EXPECT_EQ(store_->Ranks(attempt.id)->at(0).records, ranks->at(0).records) << "they count in no tally";
+  EXPECT_EQ(store_->Ranks(attempt.id)->at(0).records, ranks->at(0).records)
+      << "they count in no tally";
   EXPECT_EQ(store_->Ranks(attempt.id)->at(0).durable_seq, ranks->at(0).durable_seq);
   ASSERT_TRUE(store_->DropAttempts(std::vector{attempt.id}).ok());
   EXPECT_TRUE(store_->Events(attempt.id, 0)->empty());
@@ -476,8 +494,8 @@ TEST_P(StoreConformance, AVisitorEndsAReadWhereItWants) {
     EXPECT_EQ(reads, 5);
     EXPECT_LE(takes, 4);
     takes = 0;
-    const Visitor<T> ends_by_take{.read = {},
-                                  .take = [&](const T&) { return ++takes == 3 ? enough : Status::Ok(); }};
+    const Visitor<T> ends_by_take{
+        .read = {}, .take = [&](const T&) { return ++takes == 3 ? enough : Status::Ok(); }};
     EXPECT_EQ(visit(ends_by_take).message(), "enough");
     EXPECT_EQ(takes, 3);
   };
@@ -491,8 +509,9 @@ TEST_P(StoreConformance, AVisitorEndsAReadWhereItWants) {
         [&](const auto& visitor) { return store_->VisitSeries(attempt, 0, 1, {}, visitor); });
   // Also where nothing is found: the steps without the activation are read, too.
   int reads = 0;
-  const Visitor<StatPoint> none{.read = [&](std::size_t) { return ++reads == 5 ? enough : Status::Ok(); },
-                                .take = [](const StatPoint&) { return Status::Ok(); }};
+  const Visitor<StatPoint> none{
+      .read = [&](std::size_t) { return ++reads == 5 ? enough : Status::Ok(); },
+      .take = [](const StatPoint&) { return Status::Ok(); }};
   EXPECT_EQ(store_->VisitSeries(attempt, 0, 200, {}, none).message(), "enough");
   EXPECT_EQ(reads, 5);
 }
@@ -611,9 +630,12 @@ TEST_P(StoreConformance, RandomBatchesComeBackBitForBit) {
     StatColumns expected;
     std::vector<ScalarRecord> scalars;
     for (const RecordBatch& batch : written) {
-      expected.stats.insert(expected.stats.end(), batch.stats.stats.begin(), batch.stats.stats.end());
-      expected.sketch.insert(expected.sketch.end(), batch.stats.sketch.begin(), batch.stats.sketch.end());
-      expected.layout.insert(expected.layout.end(), batch.stats.layout.begin(), batch.stats.layout.end());
+      expected.stats.insert(expected.stats.end(), batch.stats.stats.begin(),
+                            batch.stats.stats.end());
+      expected.sketch.insert(expected.sketch.end(), batch.stats.sketch.begin(),
+                             batch.stats.sketch.end());
+      expected.layout.insert(expected.layout.end(), batch.stats.layout.begin(),
+                             batch.stats.layout.end());
       scalars.insert(scalars.end(), batch.scalars.begin(), batch.scalars.end());
     }
     EXPECT_EQ(read.stats, expected.stats);
@@ -636,7 +658,8 @@ TEST_P(StoreConformance, HashesReadAloneAreThoseOfTheRecords) {
       RecordBatch batch = MakeBatch(step * 303 + 1, step, 0, 300);
       for (std::uint32_t i = 0; i < 300; ++i) {
         batch.stats.stats[i].hash = i % 3 == 0 ? i : step * 1000 + i;
-        if (step >= differs_from && i % 2 == 0) batch.stats.stats[i].hash = ~batch.stats.stats[i].hash;
+        if (step >= differs_from && i % 2 == 0)
+          batch.stats.stats[i].hash = ~batch.stats.stats[i].hash;
       }
       if (step >= 30) std::ranges::reverse(batch.stats.activation);
       stream.Append(batch);
@@ -675,10 +698,13 @@ TEST_P(StoreConformance, ColumnsAreThoseOfTheRecords) {
     Stream stream(*store_, attempt, 0);
     for (std::uint64_t step = 0; step < 40; ++step) {
       RecordBatch batch = testing::RandomBatch(
-          step, step * 303 + 1, {.activations = 300, .first_step = step, .steps = 1, .define = step == 0});
+          step, step * 303 + 1,
+          {.activations = 300, .first_step = step, .steps = 1, .define = step == 0});
       if (step % 3 != 0)
-        batch.stats = testing::RandomBatch(0, 1, {.activations = 300, .first_step = step, .steps = 1}).stats;
-      for (std::uint32_t i = 0; i < 300 && step >= differs_from; i += 2) batch.stats.stats[i].mean = -0.5;
+        batch.stats =
+            testing::RandomBatch(0, 1, {.activations = 300, .first_step = step, .steps = 1}).stats;
+      for (std::uint32_t i = 0; i < 300 && step >= differs_from; i += 2)
+        batch.stats.stats[i].mean = -0.5;
       if (step == 20) batch.stats.sample_count[3] = 2, batch.stats.samples = {1, 2};
       stream.Append(batch);
     }

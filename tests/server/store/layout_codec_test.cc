@@ -149,7 +149,8 @@ Kept Keep(const std::optional<Placement>& placement) {
 }
 
 TEST(LayoutStore, APlacementIsKeptOverAReopenAndCostsARecordNothing) {
-  const Placement place{.global_shape = {2, 1000}, .ranges = {0, 1, 999, 1000}, .piece = 1, .pieces = 2};
+  const Placement place{
+      .global_shape = {2, 1000}, .ranges = {0, 1, 999, 1000}, .piece = 1, .pieces = 2};
   const Kept without = Keep(std::nullopt), with = Keep(place);
   ASSERT_EQ(with.layouts.size(), 1u);
   EXPECT_EQ(with.layouts[0].placement, place);

@@ -1,5 +1,6 @@
-// A new folder is durable once the folder that holds it has been synced. No file system at hand forgets entries that
-// were not, so the syncs themselves are watched: this program's fsync, which takes the C library's place.
+// A new folder is durable once the folder that holds it has been synced. No file system at hand
+// forgets entries that were not, so the syncs themselves are watched: this program's fsync, which
+// takes the C library's place.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,7 +23,8 @@ std::set<std::string> synced;  // under mutex
 
 extern "C" int fsync(int descriptor) {
   std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), error);
+  const auto path =
+      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), error);
   {
     const std::lock_guard lock(mutex);
     synced.insert(path.string());

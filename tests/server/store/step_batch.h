@@ -9,10 +9,10 @@
 
 namespace statcollect {
 
-// Activations 0..count-1 of one step, values derived from step and id, and a scalar, an event and the step's
-// end.
-inline RecordBatch MakeBatch(std::uint64_t first_seq, std::uint64_t step, std::uint32_t first_activation,
-                             std::uint32_t count) {
+// Activations 0..count-1 of one step, values derived from step and id, and a scalar, an event and
+// the step's end.
+inline RecordBatch MakeBatch(std::uint64_t first_seq, std::uint64_t step,
+                             std::uint32_t first_activation, std::uint32_t count) {
   RecordBatch batch;
   batch.first_seq = first_seq;
   batch.layouts = {{.id = 0, .dtype = DType::kF32, .shape = {2}}};
@@ -25,8 +25,12 @@ inline RecordBatch MakeBatch(std::uint64_t first_seq, std::uint64_t step, std::u
     batch.stats.layout.push_back(0);
     batch.stats.step.push_back(step);
     batch.stats.order.push_back(id);
-    batch.stats.stats.push_back(
-        {.numel = 2, .pos = 2, .has_finite = true, .min = 1, .max = double(id), .hash = step * 1000 + id});
+    batch.stats.stats.push_back({.numel = 2,
+                                 .pos = 2,
+                                 .has_finite = true,
+                                 .min = 1,
+                                 .max = double(id),
+                                 .hash = step * 1000 + id});
     for (int k = 0; k < 16; ++k) batch.stats.sketch.push_back(k * 0.5 + id);
     batch.stats.sample_count.push_back(0);
   }

@@ -1,6 +1,7 @@
-// store_appender DIR ATTEMPT FIRST_STEP COUNT: appends COUNT steps of rank 0, writes each step's number to
-// standard output as 8 bytes once its append has returned, and kills itself. ATTEMPT 0: creates the attempt.
-// A program of its own, because a process with RocksDB's threads must not fork.
+// store_appender DIR ATTEMPT FIRST_STEP COUNT: appends COUNT steps of rank 0, writes each step's
+// number to standard output as 8 bytes once its append has returned, and kills itself. ATTEMPT 0:
+// creates the attempt. A program of its own, because a process with RocksDB's threads must not
+// fork.
 #include <unistd.h>
 #include <csignal>
 

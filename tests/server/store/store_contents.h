@@ -25,7 +25,8 @@ inline void Append(Store& store, AttemptId attempt, std::uint32_t rank, const Re
 
 // (step, activation) of everything in scan order.
 inline std::vector<std::pair<std::uint64_t, std::uint32_t>> Scan(Store& store, AttemptId attempt,
-                                                                 std::uint32_t rank, StepBounds steps = {}) {
+                                                                 std::uint32_t rank,
+                                                                 StepBounds steps = {}) {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> found;
   const auto scan = store.ScanStats(attempt, rank, steps);
   while (scan->Next()) {
@@ -48,7 +49,8 @@ class Stream {
   void Append(const RecordBatch& batch) {
     const auto prepared = writer_->Prepare(batch);
     const RankMeta meta = MetaOf(rank_, batch.last_seq());
-    const AppendItem item{.attempt = attempt_, .rank = rank_, .meta = &meta, .prepared = prepared.get()};
+    const AppendItem item{
+        .attempt = attempt_, .rank = rank_, .meta = &meta, .prepared = prepared.get()};
     const Status appended = store_.Append({&item, 1});
     ASSERT_TRUE(appended.ok()) << appended.message();
   }
@@ -94,7 +96,8 @@ inline Content ReadAll(Store& store, AttemptId attempt, std::uint32_t rank, Step
   while (scan->Next()) {
     const StatColumns& columns = scan->block().columns;
     content.step.insert(content.step.end(), columns.step.begin(), columns.step.end());
-    content.activation.insert(content.activation.end(), columns.activation.begin(), columns.activation.end());
+    content.activation.insert(content.activation.end(), columns.activation.begin(),
+                              columns.activation.end());
     content.stats.insert(content.stats.end(), columns.stats.begin(), columns.stats.end());
     content.sketch.insert(content.sketch.end(), columns.sketch.begin(), columns.sketch.end());
   }
@@ -102,10 +105,11 @@ inline Content ReadAll(Store& store, AttemptId attempt, std::uint32_t rank, Step
   return content;
 }
 
-// A checkpoint of a build that did not know memory and densities: it is verified without being changed.
-// Chunks of `bytes` bytes of one f32 tensor, in the batch's step.
-inline void AddChunks(RecordBatch* batch, std::uint64_t step, std::uint32_t activation, std::size_t bytes,
-                      std::size_t chunk_bytes, std::size_t chunks = ~std::size_t{0}) {
+// A checkpoint of a build that did not know memory and densities: it is verified without being
+// changed. Chunks of `bytes` bytes of one f32 tensor, in the batch's step.
+inline void AddChunks(RecordBatch* batch, std::uint64_t step, std::uint32_t activation,
+                      std::size_t bytes, std::size_t chunk_bytes,
+                      std::size_t chunks = ~std::size_t{0}) {
   std::string values(bytes, '\0');
   for (std::size_t i = 0; i < bytes; ++i) values[i] = static_cast<char>(i * 7 + activation);
   for (std::size_t at = 0; at < bytes && chunks-- > 0; at += chunk_bytes) {

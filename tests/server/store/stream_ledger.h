@@ -1,6 +1,6 @@
-// What several streams have appended to a store, what it acknowledged, and a check that the store holds
-// exactly that: every acknowledged append, nothing twice, of each stream a prefix without gaps that its
-// watermark agrees with. Values are derived from (rank, step, activation).
+// What several streams have appended to a store, what it acknowledged, and a check that the store
+// holds exactly that: every acknowledged append, nothing twice, of each stream a prefix without
+// gaps that its watermark agrees with. Values are derived from (rank, step, activation).
 #ifndef STATCOLLECT_TESTS_SERVER_STORE_STREAM_LEDGER_H_
 #define STATCOLLECT_TESTS_SERVER_STORE_STREAM_LEDGER_H_
 
@@ -32,8 +32,8 @@ class StreamLedger {
     std::erase_if(streams_, [&](const auto& stream) { return stream.first.first == attempt; });
   }
 
-  // Appends the next step of some streams, one to three of each, in one group. OK counts as acknowledged if
-  // `counts` then says so.
+  // Appends the next step of some streams, one to three of each, in one group. OK counts as
+  // acknowledged if `counts` then says so.
   Status AppendGroup(
       Store& store, const std::function<bool()>& counts = [] { return true; }) {
     std::vector<RecordBatch> batches;
@@ -53,8 +53,10 @@ class StreamLedger {
     }
     std::vector<AppendItem> items;
     for (std::size_t i = 0; i < batches.size(); ++i) {
-      items.push_back(
-          {.attempt = places[i].first, .rank = places[i].second, .batch = &batches[i], .meta = &metas[i]});
+      items.push_back({.attempt = places[i].first,
+                       .rank = places[i].second,
+                       .batch = &batches[i],
+                       .meta = &metas[i]});
     }
     const Status appended = items.empty() ? Status::Ok() : store.Append(items);
     if (appended.ok() && counts()) {
@@ -63,12 +65,13 @@ class StreamLedger {
     return appended;
   }
 
-  // Compares, and goes on from what is there as agents do that resume. `whole`: nothing but the last group
-  // may be missing, and it is there in whole or not at all.
+  // Compares, and goes on from what is there as agents do that resume. `whole`: nothing but the
+  // last group may be missing, and it is there in whole or not at all.
   void CheckAndResume(Store& store) {
     std::map<bool, int> last_group;  // there or not -> streams
     for (auto& [place, stream] : streams_) {
-      SCOPED_TRACE("attempt " + std::to_string(place.first) + ", rank " + std::to_string(place.second));
+      SCOPED_TRACE("attempt " + std::to_string(place.first) + ", rank " +
+                   std::to_string(place.second));
       const std::uint64_t attempted = stream.seq;
       CheckStream(store, place, &stream);
       const bool in_group = std::find(group_.begin(), group_.end(), place) != group_.end();
@@ -80,20 +83,23 @@ class StreamLedger {
     group_.clear();
   }
 
-  // As CheckAndResume where nothing is synced: any end of a stream may be missing, but nothing before it.
+  // As CheckAndResume where nothing is synced: any end of a stream may be missing, but nothing
+  // before it.
   void CheckBeginningsAndResume(Store& store) {
     for (auto& [place, stream] : streams_) {
-      SCOPED_TRACE("attempt " + std::to_string(place.first) + ", rank " + std::to_string(place.second));
+      SCOPED_TRACE("attempt " + std::to_string(place.first) + ", rank " +
+                   std::to_string(place.second));
       CheckStream(store, place, &stream);
     }
     group_.clear();
   }
 
-  // OK: what is there is what was appended, to the last record. A failure to read is returned; a wrong answer
-  // fails the test.
+  // OK: what is there is what was appended, to the last record. A failure to read is returned; a
+  // wrong answer fails the test.
   Status ReadExactly(Store& store) const {
     for (const auto& [place, stream] : streams_) {
-      SCOPED_TRACE("attempt " + std::to_string(place.first) + ", rank " + std::to_string(place.second));
+      SCOPED_TRACE("attempt " + std::to_string(place.first) + ", rank " +
+                   std::to_string(place.second));
       const auto ranks = store.Ranks(place.first);
       if (!ranks.ok()) return ranks.status();
       const auto meta = ranks->find(place.second);
@@ -104,7 +110,8 @@ class StreamLedger {
       for (; scan->Next(); records += scan->block().columns.size()) {
         const StatColumns& columns = scan->block().columns;
         for (std::size_t i = 0; i < columns.size(); ++i) {
-          EXPECT_EQ(columns.stats[i].hash, HashOf(place.second, scan->block().step, columns.activation[i]));
+          EXPECT_EQ(columns.stats[i].hash,
+                    HashOf(place.second, scan->block().step, columns.activation[i]));
         }
       }
       if (!scan->status().ok()) return scan->status();
@@ -171,7 +178,8 @@ class StreamLedger {
       const StatColumns& columns = scan->block().columns;
       for (std::size_t i = 0; i < columns.size(); ++i) {
         found.emplace_back(scan->block().step, columns.activation[i]);
-        EXPECT_EQ(columns.stats[i].hash, HashOf(place.second, scan->block().step, columns.activation[i]));
+        EXPECT_EQ(columns.stats[i].hash,
+                  HashOf(place.second, scan->block().step, columns.activation[i]));
       }
     }
     EXPECT_TRUE(scan->status().ok()) << scan->status().message();

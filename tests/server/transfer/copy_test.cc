@@ -24,9 +24,11 @@ std::vector<v1::CopiedAttempt> AttemptsOf(const std::vector<v1::RunPart>& parts)
   return attempts;
 }
 
-v1::Hello HelloOf(const std::vector<v1::RunPart>& parts, std::uint32_t attempt, std::uint32_t rank) {
+v1::Hello HelloOf(const std::vector<v1::RunPart>& parts, std::uint32_t attempt,
+                  std::uint32_t rank) {
   for (const v1::RunPart& part : parts) {
-    if (!part.has_rank() || part.rank().attempt() != attempt || part.rank().hello().rank() != rank) continue;
+    if (!part.has_rank() || part.rank().attempt() != attempt || part.rank().hello().rank() != rank)
+      continue;
     v1::Hello hello = part.rank().hello();
     hello.set_copy(attempt);
     return hello;
@@ -41,7 +43,8 @@ class CopyTest : public ::testing::Test {
   void Record() {
     for (std::uint8_t session = 1; session <= 2; ++session) {
       for (std::uint32_t rank = 0; rank < 2; ++rank)
-        source_.Record(SessionOf(rank, session, "L" + std::to_string(session)), 10 * session + rank);
+        source_.Record(SessionOf(rank, session, "L" + std::to_string(session)),
+                       10 * session + rank);
       source_.clock.Advance(std::chrono::seconds(90));
     }
     const AttemptId second = source_.store.Attempts("base")->back().id;
@@ -49,15 +52,16 @@ class CopyTest : public ::testing::Test {
         .rank = 1, .number = 99, .event = {.kind = "norm_explosion", .step = 3, .text = "t"}};
     ASSERT_TRUE(source_.store.PutEvents(second, {&alarm, 1}).ok());
     ASSERT_TRUE(source_.store.PutDocument("base", "noise", std::string(3u << 20, 'n')).ok());
-    ASSERT_TRUE(source_.store.PutDocument("base", "alarms", std::to_string(second) + " 1 4\n").ok());
+    ASSERT_TRUE(
+        source_.store.PutDocument("base", "alarms", std::to_string(second) + " 1 4\n").ok());
     ASSERT_TRUE(source_.store.KeepRun("base", true).ok());
     parts_ = source_.Describe();
   }
   void CopyRank(std::uint32_t attempt, std::uint32_t rank) {
     v1::Welcome welcome;
     (void)target_.Stream(HelloOf(parts_, attempt, rank), {}, true, false, &welcome);
-    const Status end =
-        target_.Stream(HelloOf(parts_, attempt, rank), source_.Read(attempt, rank, welcome), true, false);
+    const Status end = target_.Stream(HelloOf(parts_, attempt, rank),
+                                      source_.Read(attempt, rank, welcome), true, false);
     EXPECT_EQ(end.code(), Code::kCancelled) << end.message();  // without a goodbye
   }
   void WriteParts() {
@@ -70,7 +74,8 @@ class CopyTest : public ::testing::Test {
   void ExpectSame() {
     const auto there = target_.Describe();
     ASSERT_EQ(there.size(), parts_.size());
-    for (std::size_t i = 0; i < there.size(); ++i) EXPECT_EQ(there[i].DebugString(), parts_[i].DebugString());
+    for (std::size_t i = 0; i < there.size(); ++i)
+      EXPECT_EQ(there[i].DebugString(), parts_[i].DebugString());
     for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {
       for (std::uint32_t rank = 0; rank < 2; ++rank) {
         EXPECT_EQ(target_.Digests(attempt, rank), source_.Digests(attempt, rank));

@@ -73,8 +73,9 @@ TEST(RankReader, GoesOnFromAnyRecord) {
   AttemptId attempt = 0;
   const std::uint64_t records = Fill(store, &attempt);
   Status end;
-  for (std::uint64_t after : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{255}, std::uint64_t{256},
-                              std::uint64_t{701}, std::uint64_t{2799}, records - 3, records - 1, records}) {
+  for (std::uint64_t after :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{255}, std::uint64_t{256},
+        std::uint64_t{701}, std::uint64_t{2799}, records - 3, records - 1, records}) {
     const ReadFrom from{
         .records = after, .activations = after > 0 ? 700u : 0u, .layouts = after > 0 ? 4u : 0u};
     std::uint64_t next = after + 1;
@@ -125,7 +126,8 @@ std::vector<StepDigest> DigestsOf(FakeStore& store, AttemptId attempt) {
 }
 
 bool Differ(const StepDigest& a, const StepDigest& b) {
-  return a.what != b.what || a.step != b.step || a.records != b.records || a.low != b.low || a.high != b.high;
+  return a.what != b.what || a.step != b.step || a.records != b.records || a.low != b.low ||
+         a.high != b.high;
 }
 
 TEST(RankDigest, HasEverySortOfRecordAndDoesNotDependOnBatches) {
@@ -135,8 +137,9 @@ TEST(RankDigest, HasEverySortOfRecordAndDoesNotDependOnBatches) {
   const std::vector<StepDigest> digests = DigestsOf(store, attempt);
   std::set<std::string> sorts;
   for (const StepDigest& digest : digests) sorts.insert(digest.what);
-  EXPECT_EQ(sorts, (std::set<std::string>{"activations", "layouts", "stats", "scalars", "events", "memory",
-                                          "densities", "steps", "captures", "exponents"}));
+  EXPECT_EQ(sorts,
+            (std::set<std::string>{"activations", "layouts", "stats", "scalars", "events", "memory",
+                                   "densities", "steps", "captures", "exponents"}));
   Status end;
   copy = other.CreateAttempt({.run = "copy", .world_size = 1})->id;
   RankMeta meta;

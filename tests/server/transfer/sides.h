@@ -1,4 +1,5 @@
-// Two collectors, each behind a real gRPC server over a store in memory, and a run that is copied from one to the other.
+// Two collectors, each behind a real gRPC server over a store in memory, and a run that is copied
+// from one to the other.
 #ifndef STATCOLLECT_TESTS_SERVER_TRANSFER_SIDES_H_
 #define STATCOLLECT_TESTS_SERVER_TRANSFER_SIDES_H_
 
@@ -23,7 +24,8 @@
 
 namespace statcollect::testing {
 
-inline SessionInfo SessionOf(std::uint32_t rank, std::uint8_t session = 1, const std::string& launch = "L") {
+inline SessionInfo SessionOf(std::uint32_t rank, std::uint8_t session = 1,
+                             const std::string& launch = "L") {
   SessionInfo info;
   info.run = "base";
   info.launch = launch;
@@ -37,18 +39,23 @@ inline SessionInfo SessionOf(std::uint32_t rank, std::uint8_t session = 1, const
 }
 
 // Steps of one rank with every sort of record, captures included.
-inline RecordBatch FullBatch(std::uint64_t seed, std::uint64_t first_seq, std::uint64_t step, bool define) {
-  RecordBatch batch =
-      RandomBatch(seed, first_seq, {.activations = 700, .first_step = step, .steps = 2, .define = define});
+inline RecordBatch FullBatch(std::uint64_t seed, std::uint64_t first_seq, std::uint64_t step,
+                             bool define) {
+  RecordBatch batch = RandomBatch(
+      seed, first_seq, {.activations = 700, .first_step = step, .steps = 2, .define = define});
   AddObservations(&batch, step);
-  batch.captures = {
-      {.step = step, .activation = 1, .layout = 0, .elements = 32, .offset = 0, .data = std::string(64, 'a')},
-      {.step = step,
-       .activation = 1,
-       .layout = 0,
-       .elements = 32,
-       .offset = 64,
-       .data = std::string(64, 'b')}};
+  batch.captures = {{.step = step,
+                     .activation = 1,
+                     .layout = 0,
+                     .elements = 32,
+                     .offset = 0,
+                     .data = std::string(64, 'a')},
+                    {.step = step,
+                     .activation = 1,
+                     .layout = 0,
+                     .elements = 32,
+                     .offset = 64,
+                     .data = std::string(64, 'b')}};
   return batch;
 }
 
@@ -62,8 +69,8 @@ class Side {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(collector->service()).RegisterService(transfer_service_.get());
     server_ = builder.BuildAndStart();
-    const auto channel =
-        grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    const auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+                                             grpc::InsecureChannelCredentials());
     ingest = v1::Ingest::NewStub(channel);
     transfer = v1::Transfer::NewStub(channel);
   }
@@ -125,8 +132,8 @@ class Side {
     return parts;
   }
 
-  std::vector<v1::Batch> Read(std::uint32_t attempt, std::uint32_t rank, const v1::Welcome& from = {},
-                              Status* end = nullptr) {
+  std::vector<v1::Batch> Read(std::uint32_t attempt, std::uint32_t rank,
+                              const v1::Welcome& from = {}, Status* end = nullptr) {
     v1::ReadRankRequest request;
     request.set_run("base");
     request.set_attempt(attempt);

@@ -1,5 +1,5 @@
-// Bit for bit: every instruction set against a plain scalar reduction written from the definitions in
-// accumulate.h and cpu/kernels.h.
+// Bit for bit: every instruction set against a plain scalar reduction written from the definitions
+// in accumulate.h and cpu/kernels.h.
 #include "agent/stats/cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,8 @@ double InOrder(const double (&lanes)[16]) {
   return sum;
 }
 
-// What fold `fold` of block `block` of the sketch does with its rows, from the definition in fingerprint.h.
+// What fold `fold` of block `block` of the sketch does with its rows, from the definition in
+// fingerprint.h.
 struct ReferenceFold {
   unsigned rotation, bank, frame;
   bool minus;
@@ -72,7 +73,8 @@ struct ReferenceFold {
   ReferenceFold(std::uint64_t block, std::uint64_t fold, std::uint32_t width) {
     const std::uint64_t mix = ReferenceSplitMixOutput(0x53544154534b4554ull, 4 * block + fold / 4);
     const auto bits = static_cast<unsigned>(mix / (1ull << (16 * (fold % 4))) % 65536);
-    rotation = bits % 16, bank = bits / 16 % (width / 16), frame = bits / 256 % 8, minus = bits >= 32768;
+    rotation = bits % 16, bank = bits / 16 % (width / 16), frame = bits / 256 % 8,
+    minus = bits >= 32768;
   }
   bool RowMinus(unsigned row, unsigned lane) const {
     unsigned minus_signs = row == lane % 8 ? 1 : 0;
@@ -82,8 +84,8 @@ struct ReferenceFold {
   }
 };
 
-// Sketch of components [begin, end), which begin with a block: rows of a fold added in order, folds in order, in
-// T within a block; what is not finite counts as 0.
+// Sketch of components [begin, end), which begin with a block: rows of a fold added in order, folds
+// in order, in T within a block; what is not finite counts as 0.
 template <typename T>
 std::vector<double> SketchOfChunk(const std::vector<double>& x, std::size_t begin, std::size_t end,
                                   std::uint32_t width) {
@@ -134,7 +136,8 @@ ScalarSums Float64Chunk(const std::vector<double>& x, std::size_t begin, std::si
   return chunk;
 }
 
-// Sums over a chunk, the rows of a fold and the folds of a block in float32: f(x) of each value, by lane.
+// Sums over a chunk, the rows of a fold and the folds of a block in float32: f(x) of each value, by
+// lane.
 template <typename Add>
 void Float32Lanes(const std::vector<float>& x, double (&lanes)[16], const Add& add) {
   for (std::size_t block = 0; block < x.size(); block += 2048) {
@@ -155,8 +158,8 @@ void Float32Lanes(const std::vector<float>& x, double (&lanes)[16], const Add& a
 }
 
 // The float32 path of cpu/kernels.h; empty if it does not apply to the chunk.
-std::optional<ScalarSums> Float32Chunk(const std::vector<double>& values, std::size_t begin, std::size_t end,
-                                       std::uint32_t width) {
+std::optional<ScalarSums> Float32Chunk(const std::vector<double>& values, std::size_t begin,
+                                       std::size_t end, std::uint32_t width) {
   std::vector<float> x;
   for (std::size_t i = begin; i < end; ++i) x.push_back(static_cast<float>(values[i]));
   ScalarSums chunk;
@@ -178,7 +181,8 @@ std::optional<ScalarSums> Float32Chunk(const std::vector<double>& values, std::s
     const auto shift = static_cast<float>(mean);
     double shifted[16] = {}, shifted_squares[16] = {};
     Float32Lanes(x, shifted, [&](float s, float v) { return s + (v - shift); });
-    Float32Lanes(x, shifted_squares, [&](float s, float v) { return std::fmaf(v - shift, v - shift, s); });
+    Float32Lanes(x, shifted_squares,
+                 [&](float s, float v) { return std::fmaf(v - shift, v - shift, s); });
     chunk.SetDeviations(shift, InOrder(shifted), InOrder(shifted_squares));
   }
   chunk.sketch = SketchOfChunk<float>(values, begin, end, width);
@@ -245,7 +249,8 @@ TEST(Kernels, GiveTheBitsOfThePlainScalarReductionOnEveryInstructionSet) {
   for (const DType dtype : kAllDTypes) {
     for (const std::int64_t size : {1, 15, 16, 31, 2048, 2049, 16384, 16400, 70001}) {
       for (const bool any_bits : {false, true}) {
-        // Arbitrary float64 bits have squares beyond float64: compared between the sets in the next test.
+        // Arbitrary float64 bits have squares beyond float64: compared between the sets in the next
+        // test.
         if (any_bits && DTypeBytes(dtype) >= 8 && dtype != DType::kI64 && dtype != DType::kU64 &&
             dtype != DType::kC64)
           continue;
@@ -297,8 +302,8 @@ TEST(Kernels, GiveTheSameBitsForArbitraryFloat64OnEveryInstructionSet) {
   }
 }
 
-// Every path of float32: deviations about a shift, chunks left to float64, a chunk of each kind in one
-// tensor.
+// Every path of float32: deviations about a shift, chunks left to float64, a chunk of each kind in
+// one tensor.
 TEST(Kernels, GiveTheBitsOfThePlainScalarReductionOnEveryFloat32Path) {
   std::mt19937_64 random(64);
   std::normal_distribution<float> normal;
@@ -323,7 +328,8 @@ TEST(Kernels, GiveTheBitsOfThePlainScalarReductionOnEveryFloat32Path) {
   tensors.back()[90000] = -std::numeric_limits<float>::infinity();
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const TestTensor tensor = TensorOf(tensors[t]);
-    const ScalarResult scalar = ReduceScalar(DType::kF32, {tensors[t].begin(), tensors[t].end()}, 16);
+    const ScalarResult scalar =
+        ReduceScalar(DType::kF32, {tensors[t].begin(), tensors[t].end()}, 16);
     for (const InstructionSetCase& set : kSets) {
       const CpuKernels* kernels = KernelsFor(set.set);
       if (kernels == nullptr) continue;
@@ -355,7 +361,8 @@ TEST(Accumulate, OverRangesAtStripeBoundariesGivesTheSameBits) {
       Accumulate(tensor.View(), {begin, count, 0}, 16, BestKernels(), parts);
     }
     std::vector<double> whole_sketch(16), parts_sketch(16);
-    EXPECT_EQ(Finished(whole, 600000, whole_sketch), Finished(parts, 600000, parts_sketch)) << Name(dtype);
+    EXPECT_EQ(Finished(whole, 600000, whole_sketch), Finished(parts, 600000, parts_sketch))
+        << Name(dtype);
     EXPECT_EQ(whole_sketch, parts_sketch) << Name(dtype);
   }
 }

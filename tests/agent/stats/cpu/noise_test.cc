@@ -1,4 +1,5 @@
-// The noise against its definition in noise.h, element by element, for every instruction set, type and layout.
+// The noise against its definition in noise.h, element by element, for every instruction set, type
+// and layout.
 #include "agent/stats/cpu/noise.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,8 @@ std::uint64_t Mixed() { return MixBits(kNoise.key + kNoise.step * 0x9e3779b97f4a
 
 // n of noise.h.
 double Number(std::uint32_t index, std::uint32_t bits) {
-  const auto lower = static_cast<std::uint32_t>(Mixed()), upper = static_cast<std::uint32_t>(Mixed() >> 32);
+  const auto lower = static_cast<std::uint32_t>(Mixed()),
+             upper = static_cast<std::uint32_t>(Mixed() >> 32);
   std::uint32_t x = (index * 0x9e3779b1u ^ lower) + bits;
   x ^= x >> 16;
   x *= 0x7feb352du;
@@ -43,7 +45,8 @@ float Expected(float value, std::uint32_t index) {
 
 double Expected(double value, std::uint32_t index) {
   const auto bits = std::bit_cast<std::uint64_t>(value);
-  const double n = Number(index, static_cast<std::uint32_t>(bits) ^ static_cast<std::uint32_t>(bits >> 32));
+  const double n =
+      Number(index, static_cast<std::uint32_t>(bits) ^ static_cast<std::uint32_t>(bits >> 32));
   const double sum = value + value * (n * 3 * 0x1p-52);
   return std::isfinite(sum) ? sum : value;
 }
@@ -78,16 +81,18 @@ NoiseLayout Flat(DType dtype, const std::int64_t& count) {
 template <typename T>
 void ExpectDefinition(DType dtype, NoiseFunctions CpuKernels::*functions) {
   const std::vector<T> values = Values<T>(1003);
-  const NoiseWords words{.first = static_cast<std::uint32_t>(Mixed()),
-                         .second = static_cast<std::uint32_t>(Mixed() >> 32),
-                         .scale = 3.0 * static_cast<double>(std::numeric_limits<T>::epsilon()) * 0x1p-24};
+  const NoiseWords words{
+      .first = static_cast<std::uint32_t>(Mixed()),
+      .second = static_cast<std::uint32_t>(Mixed() >> 32),
+      .scale = 3.0 * static_cast<double>(std::numeric_limits<T>::epsilon()) * 0x1p-24};
   for (const InstructionSet set :
        {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
     const CpuKernels* kernels = KernelsFor(set);
     if (kernels == nullptr) continue;
     std::vector<T> made(values.size()), differences(values.size());
     (kernels->*functions).values(values.data(), made.data(), values.size(), 11, 3, words);
-    (kernels->*functions).differences(values.data(), differences.data(), values.size(), 11, 3, words);
+    (kernels->*functions)
+        .differences(values.data(), differences.data(), values.size(), 11, 3, words);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const T expected = Expected(values[i], 11 + 3 * static_cast<std::uint32_t>(i));
       EXPECT_EQ(made[i], expected) << static_cast<int>(set) << ": " << values[i];
@@ -106,7 +111,8 @@ TEST(Noise, IsItsDefinitionInEveryInstructionSet) {
   ExpectDefinition<double>(DType::kF64, &CpuKernels::noise_f64);
 }
 
-// Every value of a 16-bit type: what is added is exact, and no further from the value than the noise and half a unit.
+// Every value of a 16-bit type: what is added is exact, and no further from the value than the
+// noise and half a unit.
 template <typename ToFloat>
 void ExpectHalves(DType dtype, double epsilon, const ToFloat& value_of) {
   std::vector<std::uint16_t> values(65536), made(values.size()), differences(values.size());
@@ -156,7 +162,8 @@ TEST(Noise, FollowsTheIndexInTheLogicalTensorWhateverTheStrides) {
   std::vector<float> turned(values.size()), of_turned(values.size());
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c)
-      turned[static_cast<std::size_t>(c * kRows + r)] = values[static_cast<std::size_t>(r * kColumns + c)];
+      turned[static_cast<std::size_t>(c * kRows + r)] =
+          values[static_cast<std::size_t>(r * kColumns + c)];
   }
   const std::int64_t columns_first[] = {1, kRows};
   NoiseLayout other = layout;

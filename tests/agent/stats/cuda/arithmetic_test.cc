@@ -33,7 +33,8 @@ void ExpectNear(double actual, double expected, double scale, const char* what) 
 }
 
 // Against the float64 reference of the definitions.
-void ExpectAgrees(const CpuTensor& tensor, std::uint32_t width = 16, std::uint32_t unit_pieces = 0) {
+void ExpectAgrees(const CpuTensor& tensor, std::uint32_t width = 16,
+                  std::uint32_t unit_pieces = 0) {
   const ReferenceComponents components = ComponentsOf(tensor);
   const ReferenceStats expected = StatsOf(components);
   const Emulated actual = Emulate(tensor, width, unit_pieces);
@@ -53,8 +54,8 @@ void ExpectAgrees(const CpuTensor& tensor, std::uint32_t width = 16, std::uint32
     const auto rms = static_cast<double>(expected.rms);
     ExpectNear(s.mean, static_cast<double>(expected.mean), rms, "mean");
     // Large integers: the reference's own mean is good to 64 bits.
-    ExpectNear(s.std, static_cast<double>(expected.std), static_cast<double>(expected.std) + 1e-9 * rms,
-               "std");
+    ExpectNear(s.std, static_cast<double>(expected.std),
+               static_cast<double>(expected.std) + 1e-9 * rms, "std");
     ExpectNear(s.l1, static_cast<double>(expected.l1), static_cast<double>(expected.l1), "l1");
     ExpectNear(s.l2, static_cast<double>(expected.l2), static_cast<double>(expected.l2), "l2");
   }
@@ -161,7 +162,8 @@ TEST(CudaArithmetic, KeepsItsPrecisionFarFromZero) {
   ExpectAgrees(TensorOf(DType::kF16, halves).View());
 }
 
-// Sums go once more over a piece that lies far from 0. Here pieces of a unit do, or just do not, in any mixture.
+// Sums go once more over a piece that lies far from 0. Here pieces of a unit do, or just do not, in
+// any mixture.
 TEST(CudaArithmetic, KeepsItsPrecisionWhereverTheMeanLies) {
   std::mt19937_64 random(11);
   std::normal_distribution<double> normal;
@@ -173,7 +175,8 @@ TEST(CudaArithmetic, KeepsItsPrecisionWhereverTheMeanLies) {
       halves[i] = static_cast<std::uint16_t>(BitsAs<std::uint32_t>(values[i]) >> 16);
     std::vector<std::uint8_t> bytes(values.size());
     for (std::size_t i = 0; i < values.size(); ++i)
-      bytes[i] = static_cast<std::uint8_t>(std::clamp(128 + 8 * (mean + normal(random)), 0.0, 255.0));
+      bytes[i] =
+          static_cast<std::uint8_t>(std::clamp(128 + 8 * (mean + normal(random)), 0.0, 255.0));
     for (const std::uint32_t unit_pieces : {0u, 8u}) {
       SCOPED_TRACE(testing::Message() << mean << " in units of " << unit_pieces);
       ExpectAgrees(TensorOf(values).View(), 16, unit_pieces);
@@ -182,12 +185,14 @@ TEST(CudaArithmetic, KeepsItsPrecisionWhereverTheMeanLies) {
       ExpectAgrees(TensorOf(DType::kI8, bytes).View(), 16, unit_pieces);
     }
   }
-  // Steps from piece to piece: constant ones, whose squares no float32 holds, and others around 0 or far from it.
+  // Steps from piece to piece: constant ones, whose squares no float32 holds, and others around 0
+  // or far from it.
   for (const float step : {1e-30f, 1e-9f, 1.0f, 1e6f}) {
     for (const float noise : {0.0f, 0.1f, 1.0f}) {
       std::vector<float> values(20 * 2048);
       for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] = step * (static_cast<float>(i / 2048 % 4) + noise * static_cast<float>(normal(random)));
+        values[i] =
+            step * (static_cast<float>(i / 2048 % 4) + noise * static_cast<float>(normal(random)));
       SCOPED_TRACE(testing::Message() << "steps of " << step << ", noise " << noise);
       for (const std::uint32_t unit_pieces : {0u, 4u, 16u})
         ExpectAgrees(TensorOf(values).View(), 16, unit_pieces);
@@ -228,7 +233,8 @@ TEST(CudaArithmetic, CountsWhatIsNotFinitePieceByPiece) {
   for (const float special : {INFINITY, -INFINITY, NAN, -0.0f}) {
     std::vector<float> values(20000, 1.0f);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) - 3;
-    for (const std::size_t at : {std::size_t{0}, std::size_t{2047}, std::size_t{9999}, values.size() - 1}) {
+    for (const std::size_t at :
+         {std::size_t{0}, std::size_t{2047}, std::size_t{9999}, values.size() - 1}) {
       values[at] = special;
     }
     ExpectAgrees(TensorOf(values).View());
@@ -285,7 +291,8 @@ TEST(CudaArithmetic, AgreesForUnitsOfSeveralPieces) {
   }
   std::vector<float> values(30 * 2048 + 100);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 11) - 4.5f;
-  for (const std::size_t wide : {std::size_t{0}, std::size_t{5}, std::size_t{17}, std::size_t{29}}) {
+  for (const std::size_t wide :
+       {std::size_t{0}, std::size_t{5}, std::size_t{17}, std::size_t{29}}) {
     values[2048 * wide + 3] = NAN;
     ExpectAgrees(TensorOf(values).View(), 32, 16);
   }
@@ -299,17 +306,18 @@ TEST(CudaArithmetic, AgreesForUnitsOfSeveralPieces) {
   ExpectAgrees(TensorOf(scaled).View(), 16, 8);
 }
 
-// Any tensor in any order of threads, blocks and copies: up to 1 MiB, whole or a view that is misaligned or strided.
+// Any tensor in any order of threads, blocks and copies: up to 1 MiB, whole or a view that is
+// misaligned or strided.
 TEST(CudaArithmetic, AgreesForAnyTensorInAnyOrder) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     std::mt19937_64 random(seed);
     cuda_shim::Seed(seed);
     const DType dtype = kAllDTypes[random() % std::size(kAllDTypes)];
     const auto largest = static_cast<std::uint64_t>((1 << 20) / DTypeBytes(dtype));
-    const auto size =
-        static_cast<std::int64_t>(largest >> random() % 12) + static_cast<std::int64_t>(random() % 40);
-    TestTensor tensor =
-        random() % 4 == 0 ? RandomBits(dtype, {size}, random) : RandomNumbers(dtype, {size}, random);
+    const auto size = static_cast<std::int64_t>(largest >> random() % 12) +
+                      static_cast<std::int64_t>(random() % 40);
+    TestTensor tensor = random() % 4 == 0 ? RandomBits(dtype, {size}, random)
+                                          : RandomNumbers(dtype, {size}, random);
     if (seed % 3 == 1 && size > 4) {
       tensor.origin = 1 + static_cast<std::int64_t>(random() % 3);
       tensor.shape = {size - tensor.origin};
@@ -337,7 +345,8 @@ TEST(CudaArithmetic, AgreesWithTheCpuEngine) {
     ExpectNear(gpu.stats.std, cpu.stats.std, cpu.stats.std, "std");
     ExpectNear(gpu.stats.l1, cpu.stats.l1, cpu.stats.l1, "l1");
     ExpectNear(gpu.stats.l2, cpu.stats.l2, cpu.stats.l2, "l2");
-    for (std::size_t i = 0; i < 16; ++i) ExpectNear(gpu.sketch[i], cpu.sketch[i], cpu.stats.l2, "sketch sum");
+    for (std::size_t i = 0; i < 16; ++i)
+      ExpectNear(gpu.sketch[i], cpu.sketch[i], cpu.stats.l2, "sketch sum");
   }
 }
 

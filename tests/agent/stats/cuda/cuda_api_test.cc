@@ -1,4 +1,5 @@
-// cuda_api.cc, as it is built with a toolkit, over a runtime made of host code: contexts, limits of kernels, calls, errors.
+// cuda_api.cc, as it is built with a toolkit, over a runtime made of host code: contexts, limits of
+// kernels, calls, errors.
 #include "agent/stats/cuda/cuda_api.h"
 
 #include <gtest/gtest.h>
@@ -50,13 +51,13 @@ class CudaApiTest : public ::testing::Test {
                                         MakeCudaApi());
   }
   // As an agent does for one tensor.
-  Status Observe(CudaEngine& engine, const OnDevice& tensor, int device, void* stream, Answer& answer,
-                 std::uint32_t sketch = 16) {
+  Status Observe(CudaEngine& engine, const OnDevice& tensor, int device, void* stream,
+                 Answer& answer, std::uint32_t sketch = 16) {
     answer.sketch.resize(sketch);
     STATCOLLECT_RETURN_IF_ERROR(engine.Check(tensor.View(), device));
     if (engine.IsCapturing(device, stream)) return {Code::kFailedPrecondition, "captured"};
-    return engine.Enqueue(tensor.View(), device, stream, {&answer.stats, answer.sketch, {}, nullptr},
-                          &answer);
+    return engine.Enqueue(tensor.View(), device, stream,
+                          {&answer.stats, answer.sketch, {}, nullptr}, &answer);
   }
   std::size_t Poll(CudaEngine& engine) {
     now_ += CudaEngine::kHealthInterval;  // its health is asked for, too
@@ -120,8 +121,8 @@ TEST_F(CudaApiTest, ComputesShards) {
     ASSERT_TRUE(engine->Check(tensor.View(), 2).ok());
     runtime_.calls.clear();
     ASSERT_TRUE(engine
-                    ->Enqueue(tensor.View(), 2, nullptr, {&answer.stats, answer.sketch, {}, nullptr}, &answer,
-                              &placement)
+                    ->Enqueue(tensor.View(), 2, nullptr,
+                              {&answer.stats, answer.sketch, {}, nullptr}, &answer, &placement)
                     .ok());
     EXPECT_EQ(runtime_.calls["cudaLaunchKernel"], 1);
     EXPECT_EQ(runtime_.calls["cudaMemcpyAsync"], ranges.size() == 2 ? 0 : 1);
@@ -157,7 +158,8 @@ TEST_F(CudaApiTest, TheAgentsThreadsMakeNoContextOnOtherDevices) {
   Answer answer;
   ASSERT_EQ(cudaSetDevice(2), cudaSuccess);  // as a rank of a training does
   ASSERT_TRUE(Observe(*engine, tensor, 2, nullptr, answer).ok());
-  const auto begun = captures->CopyToHostInStream(2, copied.data(), tensor.data, copied.size(), nullptr);
+  const auto begun =
+      captures->CopyToHostInStream(2, copied.data(), tensor.data, copied.size(), nullptr);
   ASSERT_TRUE(begun.ok());
   copy = *begun;
   InNewThread([&] {  // the batcher's
@@ -215,7 +217,8 @@ TEST_F(CudaApiTest, MemoryThatTheDeviceCannotReadIsRefused) {
   ASSERT_TRUE(engine->Check(there.View(), 1).ok());
   ASSERT_TRUE(engine->Check(there.View(), 1).ok());
   EXPECT_EQ(engine->Check(elsewhere.View(), 1).code(), Code::kInvalidArgument);
-  EXPECT_EQ(engine->Check(there.View(), 2).code(), Code::kInvalidArgument) << "known of another device";
+  EXPECT_EQ(engine->Check(there.View(), 2).code(), Code::kInvalidArgument)
+      << "known of another device";
   std::mt19937_64 random{1};
   const TestTensor host = RandomNumbers(DType::kF32, {100}, random);
   EXPECT_EQ(engine->Check(host.View(), 1).code(), Code::kInvalidArgument);
@@ -330,7 +333,8 @@ TEST_F(CudaApiTest, SaysWhichDriverIsNeeded) {
   CudaEngine engine({}, MakeCudaApi());
   const Status status = engine.Open(7);  // which no other case opens
   EXPECT_EQ(status.code(), Code::kUnimplemented);
-  EXPECT_NE(status.message().find("the driver supports CUDA 11.8"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("the driver supports CUDA 11.8"), std::string::npos)
+      << status.message();
   EXPECT_NE(status.message().find("525"), std::string::npos) << status.message();
 }
 

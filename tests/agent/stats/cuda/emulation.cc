@@ -21,8 +21,8 @@ auto KernelAs(const void* kernel) {
 
 void RunKernel(DType dtype, const Launch& launch) {
   const std::uint32_t blocks = GridBlocks(launch.units, 1 + cuda_shim::Random(5));
-  cuda_shim::Launch(KernelAs<Launch>(KernelOf(dtype)), {blocks, kBlockThreads, BlockBytes(launch.width)},
-                    launch);
+  cuda_shim::Launch(KernelAs<Launch>(KernelOf(dtype)),
+                    {blocks, kBlockThreads, BlockBytes(launch.width)}, launch);
 }
 
 void RunShardKernel(DType dtype, const ShardLaunch& launch) {
@@ -77,7 +77,8 @@ Emulated Emulate(const CpuTensor& tensor, std::uint32_t sketch_width, std::uint3
   }
   if (record.ready != 1) std::abort();
   const auto* const tickets = task.scratch.tickets;
-  if (std::any_of(tickets, tickets + kTicketBytes / sizeof(*tickets), [](auto left) { return left != 0; }))
+  if (std::any_of(tickets, tickets + kTicketBytes / sizeof(*tickets),
+                  [](auto left) { return left != 0; }))
     std::abort();
   const std::uint64_t numel = IsComplex(tensor.dtype) ? task.components / 2 : task.components;
   result.sketch.resize(sketch_width);

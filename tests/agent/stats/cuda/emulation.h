@@ -14,9 +14,11 @@ struct Emulated {
   std::vector<double> sketch;
 };
 
-// One tensor, alone; a shard, if it has a placement. `unit_pieces`: as large tensors have them; 0: as this one has. Tests on a GPU, which link the
-// device's kernels too, have it from a shared library.
-__attribute__((visibility("default"))) Emulated Emulate(const CpuTensor& tensor, std::uint32_t sketch_width,
+// One tensor, alone; a shard, if it has a placement. `unit_pieces`: as large tensors have them; 0:
+// as this one has. Tests on a GPU, which link the device's kernels too, have it from a shared
+// library.
+__attribute__((visibility("default"))) Emulated Emulate(const CpuTensor& tensor,
+                                                        std::uint32_t sketch_width,
                                                         std::uint32_t unit_pieces = 0,
                                                         const Placement* placement = nullptr);
 

@@ -48,7 +48,8 @@ class CudaEngineTest : public ::testing::Test {
   Status Enqueue(const TestTensor& tensor, void* stream, Answer& answer) {
     return engine_->Enqueue(
         tensor.View(), 0, stream,
-        {&answer.stats, answer.sketch, answer.samples, &answer.sample_count, answer.exponents}, &answer);
+        {&answer.stats, answer.sketch, answer.samples, &answer.sample_count, answer.exponents},
+        &answer);
   }
   // How many were refused; their answers hold why.
   std::size_t EnqueueList(const std::vector<TestTensor>& tensors, void* stream,
@@ -56,9 +57,10 @@ class CudaEngineTest : public ::testing::Test {
     std::vector<CudaEngine::Item> items;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       Answer& answer = answers[i];
-      items.push_back({tensors[i].View(),
-                       {&answer.stats, answer.sketch, answer.samples, &answer.sample_count, answer.exponents},
-                       &answer});
+      items.push_back(
+          {tensors[i].View(),
+           {&answer.stats, answer.sketch, answer.samples, &answer.sample_count, answer.exponents},
+           &answer});
     }
     std::size_t refused = 0;
     engine_->EnqueueList(items, 0, stream, [&](void* cookie, const Status& status) {

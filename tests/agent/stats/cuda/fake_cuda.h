@@ -1,5 +1,6 @@
-// A CUDA device made of host code: streams are queues of launches, which run when the test says so, with the
-// shipped kernels (shim/cuda_shim.h). Streams are captured into graphs, which are replayed into streams.
+// A CUDA device made of host code: streams are queues of launches, which run when the test says so,
+// with the shipped kernels (shim/cuda_shim.h). Streams are captured into graphs, which are replayed
+// into streams.
 #ifndef STATCOLLECT_TESTS_AGENT_STATS_CUDA_FAKE_CUDA_H_
 #define STATCOLLECT_TESTS_AGENT_STATS_CUDA_FAKE_CUDA_H_
 
@@ -33,7 +34,8 @@ struct FakeDevice {
   }
 
   std::mutex mutex;
-  // What calls return: launch, of everything that is enqueued; launch_only, of statistics; exponents, of their kernel.
+  // What calls return: launch, of everything that is enqueued; launch_only, of statistics;
+  // exponents, of their kernel.
   Status open, launch, launch_only, exponents, health;
   // The stream's queue is full: whoever enqueues in it waits, as with CUDA, until Unblock.
   void Block(void* stream) {
@@ -120,14 +122,16 @@ struct FakeDevice {
         if (queue.empty()) return false;
         next = queue.front();
         queue.pop_front();
-        if (IsLaunch(next) && --scratch_in_use[next.scratch] == 0) scratch_in_use.erase(next.scratch);
+        if (IsLaunch(next) && --scratch_in_use[next.scratch] == 0)
+          scratch_in_use.erase(next.scratch);
       }
       if (next.note) {
         next.note();
         continue;
       }
       if (next.to != nullptr) {
-        if (next.bytes > 0) std::memcpy(next.to, next.from, next.bytes);  // an empty tensor has no address
+        if (next.bytes > 0)
+          std::memcpy(next.to, next.from, next.bytes);  // an empty tensor has no address
         std::lock_guard lock(mutex);
         if (next.done != nullptr) *next.done = true;
         continue;
@@ -204,7 +208,9 @@ class FakeCudaApi final : public CudaApi {
     return Status::Ok();
   }
   Status CheckMemory(int, const void*) noexcept override { return Status::Ok(); }
-  bool IsCapturing(int, void* stream) noexcept override { return device_->capturing.contains(stream); }
+  bool IsCapturing(int, void* stream) noexcept override {
+    return device_->capturing.contains(stream);
+  }
   Result<std::uint64_t> CaptureOf(int, void* stream) noexcept override {
     if (device_->capture_broken) return Status(Code::kFailedPrecondition, "the capture is broken");
     return device_->capturing.at(stream)->capture;
@@ -216,14 +222,16 @@ class FakeCudaApi final : public CudaApi {
   Status EnqueueMark(int, const Mark& mark, void* stream) noexcept override {
     return Note([mark] { RunKernel(mark); }, stream);
   }
-  Status EnqueueLatch(int, ReplayControl* to, const ReplayControl* from, void* stream) noexcept override {
+  Status EnqueueLatch(int, ReplayControl* to, const ReplayControl* from,
+                      void* stream) noexcept override {
     return Note([to, from] { RunLatch(to, from); }, stream);
   }
   void* OwnStream(int) noexcept override { return &device_->own; }
   Status Enqueue(int, DType dtype, const Launch& launch, void* stream) noexcept override {
     return Enqueue(dtype, {launch, {}}, false, stream);
   }
-  Status EnqueueShards(int, DType dtype, const ShardLaunch& launch, void* stream) noexcept override {
+  Status EnqueueShards(int, DType dtype, const ShardLaunch& launch,
+                       void* stream) noexcept override {
     return Enqueue(dtype, launch, true, stream);
   }
   Status Enqueue(DType dtype, const ShardLaunch& launch, bool shards, void* stream) {
@@ -231,16 +239,20 @@ class FakeCudaApi final : public CudaApi {
     device_->AwaitRoom(stream, lock);
     if (!device_->launch.ok()) return device_->launch;
     if (!device_->launch_only.ok()) return device_->launch_only;
-    if (const auto captured = device_->capturing.find(stream); captured != device_->capturing.end()) {
+    if (const auto captured = device_->capturing.find(stream);
+        captured != device_->capturing.end()) {
       if (launch.tasks != nullptr) std::abort();  // they would be read at each replay
-      captured->second->entries.push_back(
-          {.dtype = dtype, .launch = launch, .shards = shards, .scratch = launch.only.scratch.tickets});
+      captured->second->entries.push_back({.dtype = dtype,
+                                           .launch = launch,
+                                           .shards = shards,
+                                           .scratch = launch.only.scratch.tickets});
       return Status::Ok();
     }
     auto& queue = device_->streams[stream];
     const void* scratch = launch.only.scratch.tickets;
     if (launch.tasks != nullptr) {
-      if (queue.empty() || queue.back().to != launch.tasks) std::abort();  // its tasks come right before it
+      if (queue.empty() || queue.back().to != launch.tasks)
+        std::abort();  // its tasks come right before it
       scratch = static_cast<const Task*>(queue.back().from)->scratch.tickets;
     }
     for (const auto& [other, entries] : device_->streams) {
@@ -254,13 +266,16 @@ class FakeCudaApi final : public CudaApi {
     queue.push_back({.dtype = dtype, .launch = launch, .shards = shards, .scratch = scratch});
     return Status::Ok();
   }
-  Status EnqueueExponents(int, DType dtype, const ExponentLaunch& launch, void* stream) noexcept override {
-    if (device_->capturing.contains(stream)) std::abort();  // its row would be written at each replay
+  Status EnqueueExponents(int, DType dtype, const ExponentLaunch& launch,
+                          void* stream) noexcept override {
+    if (device_->capturing.contains(stream))
+      std::abort();  // its row would be written at each replay
     if (!device_->exponents.ok()) return device_->exponents;
     ++device_->exponent_launches;
     return Note([dtype, launch] { RunKernel(dtype, launch); }, stream);
   }
-  Status CopyInStream(int, void* to, const void* from, std::size_t bytes, void* stream) noexcept override {
+  Status CopyInStream(int, void* to, const void* from, std::size_t bytes,
+                      void* stream) noexcept override {
     std::lock_guard lock(device_->mutex);
     if (!device_->launch.ok()) return device_->launch;
     if (device_->capturing.contains(stream)) std::abort();  // it would be copied at each replay

@@ -24,7 +24,8 @@ Kernel KernelAt(const void* address) {
     std::uint32_t vector_components = 0;
     if (address == KernelOf(dtype)) return {KernelKind::kReduce, dtype};
     if (address == ShardKernelOf(dtype)) return {KernelKind::kShards, dtype};
-    if (address == ExponentKernelOf(dtype, &vector_components)) return {KernelKind::kExponents, dtype};
+    if (address == ExponentKernelOf(dtype, &vector_components))
+      return {KernelKind::kExponents, dtype};
   }
   if (address == MarkKernel()) return {KernelKind::kMark};
   if (address != LatchKernel()) std::abort();
@@ -59,7 +60,8 @@ cudaError_t Enter(const char* name, Kind kind = Kind::kSafe) {
   const cudaError_t error = runtime.Call(name);
   if (error != cudaSuccess) return error;
   if (const auto dead = runtime.dead.find(device); dead != runtime.dead.end()) return dead->second;
-  if (kind == Kind::kUnsafe && !runtime.captured.empty() && thread.mode != cudaStreamCaptureModeRelaxed) {
+  if (kind == Kind::kUnsafe && !runtime.captured.empty() &&
+      thread.mode != cudaStreamCaptureModeRelaxed) {
     runtime.capture_invalid = true;
     return cudaErrorStreamCaptureUnsupported;
   }
@@ -108,8 +110,9 @@ std::vector<std::shared_ptr<void>> Copied(const void* address, void** arguments)
     case KernelKind::kLatch:
       break;
   }
-  return {std::make_shared<ReplayControl*>(*static_cast<ReplayControl**>(arguments[0])),
-          std::make_shared<const ReplayControl*>(*static_cast<const ReplayControl**>(arguments[1]))};
+  return {
+      std::make_shared<ReplayControl*>(*static_cast<ReplayControl**>(arguments[0])),
+      std::make_shared<const ReplayControl*>(*static_cast<const ReplayControl**>(arguments[1]))};
 }
 
 // The scratch that a kernel uses which reduces one tensor.
@@ -167,7 +170,8 @@ int PrimaryContextRetain(void** context, int device) {
 int PushContext(void* context) {
   FakeRuntime& runtime = FakeRuntime::Get();
   std::lock_guard lock(runtime.mutex);
-  if (const cudaError_t error = runtime.Call("cuCtxPushCurrent"); error != cudaSuccess) return error;
+  if (const cudaError_t error = runtime.Call("cuCtxPushCurrent"); error != cudaSuccess)
+    return error;
   const int device = static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1;
   thread.contexts.push_back(device);
   runtime.active.insert(device);  // it was, or the test has begun a new process
@@ -288,7 +292,9 @@ using statcollect::stats::cuda::thread;
 
 extern "C" {
 
-cudaError_t cudaGetLastError() { return cudaSuccess; }  // each call of the engine's looks at its own
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}  // each call of the engine's looks at its own
 const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaErrorInsufficientDriver ? "cudaErrorInsufficientDriver" : "cudaError";
 }
@@ -324,15 +330,19 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
-                                             unsigned long long, cudaDriverEntryPointQueryResult* found) {
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
   CALL("cudaGetDriverEntryPointByVersion");
   const std::string name = symbol;
   *function = nullptr;
-  if (name == "cuDeviceGet") *function = reinterpret_cast<void*>(&statcollect::stats::cuda::DeviceGet);
+  if (name == "cuDeviceGet")
+    *function = reinterpret_cast<void*>(&statcollect::stats::cuda::DeviceGet);
   if (name == "cuDevicePrimaryCtxRetain")
     *function = reinterpret_cast<void*>(&statcollect::stats::cuda::PrimaryContextRetain);
-  if (name == "cuCtxPushCurrent") *function = reinterpret_cast<void*>(&statcollect::stats::cuda::PushContext);
-  if (name == "cuCtxPopCurrent") *function = reinterpret_cast<void*>(&statcollect::stats::cuda::PopContext);
+  if (name == "cuCtxPushCurrent")
+    *function = reinterpret_cast<void*>(&statcollect::stats::cuda::PushContext);
+  if (name == "cuCtxPopCurrent")
+    *function = reinterpret_cast<void*>(&statcollect::stats::cuda::PopContext);
   *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
@@ -351,7 +361,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
                                                           std::size_t shared) {
   ENTER("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   const auto limit = runtime.shared.find({Current(), function});
-  const std::size_t most = limit == runtime.shared.end() ? FakeRuntime::kSharedDefault : limit->second;
+  const std::size_t most =
+      limit == runtime.shared.end() ? FakeRuntime::kSharedDefault : limit->second;
   *blocks = shared > most ? 0 : static_cast<int>((std::size_t{227} << 10) / (shared + 1024));
   return cudaSuccess;
 }
@@ -359,10 +370,12 @@ cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void** arguments,
                              cudaStream_t stream) {
   ENTER_STREAM("cudaLaunchKernel", stream);
   const auto limit = runtime.shared.find({Current(), function});
-  const std::size_t most = limit == runtime.shared.end() ? FakeRuntime::kSharedDefault : limit->second;
+  const std::size_t most =
+      limit == runtime.shared.end() ? FakeRuntime::kSharedDefault : limit->second;
   if (shared > most) return cudaErrorInvalidValue;
   const auto copied = statcollect::stats::cuda::Copied(function, arguments);
-  runtime.launches.push_back({function, Current(), statcollect::stats::cuda::ScratchOf(function, arguments)});
+  runtime.launches.push_back(
+      {function, Current(), statcollect::stats::cuda::ScratchOf(function, arguments)});
   return statcollect::stats::cuda::RunOrHold(
       [function, copied] { statcollect::stats::cuda::RunAt(function, copied); });
 }
@@ -399,7 +412,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   const auto after = runtime.memory.upper_bound(memory);
   if (after == runtime.memory.begin()) return cudaSuccess;
   const auto& [begin, found] = *std::prev(after);
-  if (static_cast<const char*>(memory) >= static_cast<const char*>(begin) + found.bytes) return cudaSuccess;
+  if (static_cast<const char*>(memory) >= static_cast<const char*>(begin) + found.bytes)
+    return cudaSuccess;
   attributes->type = found.type;
   attributes->device = found.device;
   return cudaSuccess;
@@ -426,14 +440,16 @@ cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   ENTER("cudaStreamIsCapturing");
   if (stream == nullptr && !runtime.captured.empty()) return cudaErrorStreamCaptureImplicit;
-  *status = runtime.captured.contains(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status = runtime.captured.contains(stream) ? cudaStreamCaptureStatusActive
+                                              : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                                        unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t**,
-                                        std::size_t*) {
+                                        unsigned long long* id, cudaGraph_t* graph,
+                                        const cudaGraphNode_t**, std::size_t*) {
   ENTER("cudaStreamGetCaptureInfo");
-  *status = runtime.captured.contains(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status = runtime.captured.contains(stream) ? cudaStreamCaptureStatusActive
+                                              : cudaStreamCaptureStatusNone;
   *id = 1;
   if (graph != nullptr) *graph = nullptr;
   return cudaSuccess;

@@ -1,6 +1,7 @@
-// CUDA's runtime made of host code, which cuda_api.cc is linked with in tests: several devices whose primary
-// contexts become active as CUDA's do, attributes of kernels for each device, captures that forbid calls, and
-// errors that tests ask for. Kernels are the host's emulation. Every call is counted by its name.
+// CUDA's runtime made of host code, which cuda_api.cc is linked with in tests: several devices
+// whose primary contexts become active as CUDA's do, attributes of kernels for each device,
+// captures that forbid calls, and errors that tests ask for. Kernels are the host's emulation.
+// Every call is counted by its name.
 #ifndef STATCOLLECT_TESTS_AGENT_STATS_CUDA_FAKE_RUNTIME_H_
 #define STATCOLLECT_TESTS_AGENT_STATS_CUDA_FAKE_RUNTIME_H_
 
@@ -22,10 +23,12 @@ namespace statcollect::stats::cuda {
 class FakeRuntime {
  public:
   static constexpr int kDevices = 8;
-  static constexpr std::size_t kSharedDefault = 48u << 10;  // that a block may have without an attribute
+  static constexpr std::size_t kSharedDefault =
+      48u << 10;  // that a block may have without an attribute
 
   static FakeRuntime& Get();
-  // As in a new process, but for memory that is allocated and what kernels were set to, as the engine knows of those.
+  // As in a new process, but for memory that is allocated and what kernels were set to, as the
+  // engine knows of those.
   void Reset();
 
   std::map<std::string, int> calls;
@@ -37,9 +40,10 @@ class FakeRuntime {
   std::map<int, cudaError_t> dead;  // devices with an error that sticks, and which
   // The next calls of this name return these errors, once each; they do not stick.
   std::map<std::string, std::deque<cudaError_t>> errors;
-  bool holds = false;      // launches and copies to the host wait for RunAll, instead of running at once
+  bool holds =
+      false;  // launches and copies to the host wait for RunAll, instead of running at once
   int waited_for_all = 0;  // calls that wait for all of a device's streams, also one that hangs
-  bool capture_invalid = false;                  // what another thread captures was broken by a call
+  bool capture_invalid = false;  // what another thread captures was broken by a call
   std::size_t host_bytes = 0, device_bytes = 0;  // allocated
 
   struct Launched {

@@ -18,7 +18,8 @@ TEST_F(CudaEngineTest, ALaunchThatFailsLosesItsTensorAndNothingElse) {
   device_->launch = Status(Code::kInternal, "another thread has begun to capture");
   for (int i = 0; i < 20; ++i) {
     Answer failed;
-    EXPECT_EQ(Enqueue(tensor, kStreamA, failed).code(), Code::kInternal) << "and gives its record back";
+    EXPECT_EQ(Enqueue(tensor, kStreamA, failed).code(), Code::kInternal)
+        << "and gives its record back";
     EXPECT_EQ(failed.ended, 0);
   }
   EXPECT_EQ(Poll(), 1u);
@@ -37,7 +38,8 @@ TEST_F(CudaEngineTest, AListThatFailsLosesItsTensorsAndNothingElse) {
   std::vector<TestTensor> tensors;
   for (int i = 0; i < 6; ++i) tensors.push_back(RandomNumbers(DType::kF32, {100 + i}, random_));
   for (const bool copied : {false, true}) {
-    (copied ? device_->launch_only : device_->launch) = Status(Code::kInternal, "it does not stick");
+    (copied ? device_->launch_only : device_->launch) =
+        Status(Code::kInternal, "it does not stick");
     for (int i = 0; i < 3 * static_cast<int>(CudaEngine::kListsMax); ++i) {
       std::vector<Answer> answers(tensors.size());
       ASSERT_EQ(EnqueueList(tensors, kStreamA, answers), tensors.size());
@@ -135,7 +137,8 @@ TEST_F(CudaEngineTest, AFullQueueOfAStreamHoldsUpNobodyElse) {
   device_->Block(kStreamA);
   std::thread blocked([&] { EXPECT_TRUE(Enqueue(tensor, kStreamA, stuck).ok()); });
   device_->AwaitBlocked(1);
-  std::thread behind([&] { EXPECT_TRUE(Enqueue(tensor, kStreamA, next).ok()); });  // the same stream's
+  std::thread behind(
+      [&] { EXPECT_TRUE(Enqueue(tensor, kStreamA, next).ok()); });  // the same stream's
   // The batcher's thread, and others with other streams, go on.
   ASSERT_TRUE(Enqueue(tensor, kStreamB, other).ok());
   device_->RunAll();

@@ -1,4 +1,5 @@
-// Tensors in CUDA graphs, over a device made of host code: capture, replay, the log, and what a graph leaves.
+// Tensors in CUDA graphs, over a device made of host code: capture, replay, the log, and what a
+// graph leaves.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -39,8 +40,8 @@ class CudaReplayTest : public ::testing::Test, protected ReplayListener {
     ASSERT_TRUE(engine_->Open(0).ok());
   }
 
-  void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats, std::span<const double> sketch,
-                std::span<const double> samples) override {
+  void Replayed(void* cookie, std::uint64_t step, const TensorStats& stats,
+                std::span<const double> sketch, std::span<const double> samples) override {
     results_.push_back({*static_cast<int*>(cookie),
                         step,
                         stats,
@@ -110,7 +111,8 @@ TEST_F(CudaReplayTest, EachReplayTellsTheTensorsOfThatMomentAndItsStep) {
 
   ASSERT_TRUE(engine_->MarkReplays(0, kStreamA, {8, 1}, 1));
   const TestTensor other = RandomNumbers(DType::kBf16, {5, 3}, random_);
-  std::copy(other.storage.begin(), other.storage.end(), small.storage.begin());  // in place, as in a graph
+  std::copy(other.storage.begin(), other.storage.end(),
+            small.storage.begin());  // in place, as in a graph
   Replay(*graph);
   (void)Poll();
   ASSERT_EQ(results_.size(), 6u);
@@ -127,7 +129,8 @@ TEST_F(CudaReplayTest, SeveralReplaysAStepAndStepsThatAreNotRecorded) {
   for (std::uint64_t step = 0; step < 6; ++step) {
     // The host is far ahead of the device: everything is enqueued before anything runs.
     for (int i = 0; i < 2; ++i) device_->Replay(*graph, kStreamA);
-    ASSERT_TRUE(engine_->MarkReplays(0, kStreamA, {step + 1, (step + 1) % 3 == 0 ? 1u : 0u}, step + 1));
+    ASSERT_TRUE(
+        engine_->MarkReplays(0, kStreamA, {step + 1, (step + 1) % 3 == 0 ? 1u : 0u}, step + 1));
   }
   while (device_->RunOne(kStreamA)) (void)Poll();
   (void)Poll();
@@ -144,7 +147,8 @@ TEST_F(CudaReplayTest, ARunThatBeganRecordedIsFinishedRecorded) {
   const auto graph = device_->EndCapture(kStreamA);
   device_->Replay(*graph, kStreamA);
   ASSERT_TRUE(device_->RunOne(kStreamA));
-  ASSERT_TRUE(engine_->MarkReplays(0, kStreamB, {9, 0}, 1)) << "in a stream that waits for no other";
+  ASSERT_TRUE(engine_->MarkReplays(0, kStreamB, {9, 0}, 1))
+      << "in a stream that waits for no other";
   device_->RunAll();
   (void)Poll();
   ASSERT_EQ(results_.size(), 2u);
@@ -157,7 +161,8 @@ TEST_F(CudaReplayTest, ARunThatBeganRecordedIsFinishedRecorded) {
 TEST_F(CudaReplayTest, TwoGraphsAndTwoStreamsOfOneShareNoScratch) {
   Make(64);
   std::vector<TestTensor> tensors;
-  for (int i = 0; i < 4; ++i) tensors.push_back(RandomNumbers(DType::kF32, {(i + 2) * 20'000}, random_));
+  for (int i = 0; i < 4; ++i)
+    tensors.push_back(RandomNumbers(DType::kF32, {(i + 2) * 20'000}, random_));
   device_->BeginCapture({kStreamA, kStreamB});
   ASSERT_TRUE(AddToGraph(0, tensors[0], kStreamA).ok());
   ASSERT_TRUE(AddToGraph(1, tensors[1], kStreamB).ok());
@@ -175,13 +180,15 @@ TEST_F(CudaReplayTest, TwoGraphsAndTwoStreamsOfOneShareNoScratch) {
   device_->Replay(*second, kStreamB);
   device_->Replay(*first, kStreamA);
   TensorStats eager;
-  ASSERT_TRUE(engine_->Enqueue(tensors[0].View(), 0, kStreamB, {&eager, {}, {}, nullptr}, nullptr).ok());
+  ASSERT_TRUE(
+      engine_->Enqueue(tensors[0].View(), 0, kStreamB, {&eager, {}, {}, nullptr}, nullptr).ok());
   device_->RunAll();
   (void)Poll();
   ASSERT_EQ(results_.size(), 4u);
   for (const Result& result : results_)
     Expect(result, result.tensor, 0, tensors[static_cast<std::size_t>(result.tensor)]);
-  EXPECT_EQ(eager, Emulate(tensors[0].View(), 16).stats) << "beside graphs, the rest goes on as ever";
+  EXPECT_EQ(eager, Emulate(tensors[0].View(), 16).stats)
+      << "beside graphs, the rest goes on as ever";
 }
 
 TEST_F(CudaReplayTest, WhatIsReplayedFasterThanItIsReadIsCounted) {
@@ -226,8 +233,9 @@ TEST_F(CudaReplayTest, WhatIsReadWhileKernelsRunIsComplete) {
   replay(0, 40, 1);
   EXPECT_EQ(results_.size(), 80u);
   EXPECT_EQ(missed_, 0u);
-#if !defined(__SANITIZE_THREAD__)  // a row that is written again while it is read: Poll notices afterwards
-  replay(40, 100, 4000);           // so rarely that rows are written again before they are read
+#if !defined( \
+    __SANITIZE_THREAD__)  // a row that is written again while it is read: Poll notices afterwards
+  replay(40, 100, 4000);  // so rarely that rows are written again before they are read
   EXPECT_EQ(results_.size() + marks_.size() + missed_, 300u);
   EXPECT_GT(missed_, 0u);
 #endif

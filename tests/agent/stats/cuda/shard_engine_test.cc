@@ -1,4 +1,5 @@
-// Shards in the engine's books: where their maps are while launches, lists and graphs may still read them.
+// Shards in the engine's books: where their maps are while launches, lists and graphs may still
+// read them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -27,11 +28,15 @@ class CudaShardEngineTest : public CudaEngineTest, protected ReplayListener {
     }
   };
 
-  // Of a tensor of two dimensions, at a place that moves with `number`; every third is aligned to blocks.
+  // Of a tensor of two dimensions, at a place that moves with `number`; every third is aligned to
+  // blocks.
   Observed InBox(DType dtype, std::int64_t rows, std::int64_t row, int number) {
     const std::int64_t column = number % 3 == 0 ? 2048 * (number % 2) : 7 * number;
-    return {
-        RandomNumbers(dtype, {rows, row}, random_), {rows + 4, row + 8192}, {3, column, rows, row}, {}, {}};
+    return {RandomNumbers(dtype, {rows, row}, random_),
+            {rows + 4, row + 8192},
+            {3, column, rows, row},
+            {},
+            {}};
   }
   // With so many ranges, each of three elements.
   Observed InRanges(DType dtype, std::int64_t ranges, int number = 0) {
@@ -66,13 +71,14 @@ class CudaShardEngineTest : public CudaEngineTest, protected ReplayListener {
   static void ExpectRight(const Observed& shard, int ended = 1) {
     EXPECT_EQ(shard.answer.ended, ended);
     EXPECT_TRUE(shard.answer.status.ok()) << shard.answer.status.message();
-    const Emulated expected = shard.shape.empty() ? Emulate(shard.tensor.View(), 16) : shard.Expected();
+    const Emulated expected =
+        shard.shape.empty() ? Emulate(shard.tensor.View(), 16) : shard.Expected();
     EXPECT_EQ(shard.answer.stats, expected.stats);
     EXPECT_EQ(shard.answer.sketch, expected.sketch);
   }
 
-  void Replayed(void* cookie, std::uint64_t, const TensorStats& stats, std::span<const double> sketch,
-                std::span<const double>) override {
+  void Replayed(void* cookie, std::uint64_t, const TensorStats& stats,
+                std::span<const double> sketch, std::span<const double>) override {
     auto* const answer = static_cast<Answer*>(cookie);
     ++answer->ended;
     answer->stats = stats;
@@ -96,7 +102,8 @@ class CudaShardEngineTest : public CudaEngineTest, protected ReplayListener {
  private:
   // The caller's arrays; scribbled over when it has returned.
   struct Copies {
-    explicit Copies(const Observed& shard) : shape(shard.shape), boxes(shard.boxes), ranges(shard.ranges) {
+    explicit Copies(const Observed& shard)
+        : shape(shard.shape), boxes(shard.boxes), ranges(shard.ranges) {
       placement = {shape, boxes, ranges};
     }
     ~Copies() {
@@ -168,7 +175,8 @@ TEST_F(CudaShardEngineTest, AListHasWholeTensorsAndShards) {
 TEST_F(CudaShardEngineTest, MapsTakeTheRoomOfTasks) {
   Make(CudaEngine::kListTasks);
   // Maps of about a third of a list's memory.
-  const auto ranges = static_cast<std::int64_t>(sizeof(Task) * CudaEngine::kListTasks / 3 / 16 - 20);
+  const auto ranges =
+      static_cast<std::int64_t>(sizeof(Task) * CudaEngine::kListTasks / 3 / 16 - 20);
   std::vector<Observed> list;
   for (int i = 0; i < 7; ++i) list.push_back(InRanges(DType::kU8, i % 4 == 3 ? 3 : ranges, i % 5));
   EXPECT_EQ(ObserveList(list, kStreamA), 0u);
@@ -194,7 +202,8 @@ TEST_F(CudaShardEngineTest, MapsLargerThanAListsMemoryGetTheirOwn) {
   std::vector<Observed> many;
   for (std::size_t i = 0; i <= CudaEngine::kLargeLists; ++i)
     many.push_back(i == 0 ? InRanges(DType::kU8, ranges, 1) : many[0]);
-  for (std::size_t i = 0; i < CudaEngine::kLargeLists; ++i) ASSERT_TRUE(Observe(many[i], kStreamA).ok()) << i;
+  for (std::size_t i = 0; i < CudaEngine::kLargeLists; ++i)
+    ASSERT_TRUE(Observe(many[i], kStreamA).ok()) << i;
   EXPECT_EQ(Observe(many.back(), kStreamA).code(), Code::kResourceExhausted);
   Observed small = InRanges(DType::kU8, 100);
   EXPECT_TRUE(Observe(small, kStreamA).ok()) << "others have room";
@@ -215,7 +224,8 @@ TEST_F(CudaShardEngineTest, WhatCannotBePlacedIsRefusedAndNothingElse) {
   Make(16);
   std::vector<Observed> list;
   for (int i = 0; i < 3; ++i) list.push_back(InBox(DType::kF32, 9, 100, i + 1));
-  Observed deep = {RandomNumbers(DType::kF32, Sizes(13, 1), random_), Sizes(13, 3), Sizes(13, 1), {}, {}};
+  Observed deep = {
+      RandomNumbers(DType::kF32, Sizes(13, 1), random_), Sizes(13, 3), Sizes(13, 1), {}, {}};
   deep.tensor = RandomNumbers(DType::kF32, Sizes(13, 2), random_);
   deep.boxes.insert(deep.boxes.end(), 13, 2);
   list.push_back(deep);
@@ -233,10 +243,12 @@ TEST_F(CudaShardEngineTest, WhatCannotBePlacedIsRefusedAndNothingElse) {
 TEST_F(CudaShardEngineTest, ALaunchThatFailsLosesItsShardsAndNothingElse) {
   Make(16);
   for (const bool copied : {false, true}) {
-    (copied ? device_->launch_only : device_->launch) = Status(Code::kInternal, "it does not stick");
+    (copied ? device_->launch_only : device_->launch) =
+        Status(Code::kInternal, "it does not stick");
     for (int i = 0; i < 20; ++i) {
       Observed alone = InRanges(DType::kF32, 100, i % 7);
-      std::vector<Observed> list = {InBox(DType::kF32, 9, 100, i + 1), InBox(DType::kF32, 9, 100, i + 2)};
+      std::vector<Observed> list = {InBox(DType::kF32, 9, 100, i + 1),
+                                    InBox(DType::kF32, 9, 100, i + 2)};
       EXPECT_EQ(Observe(alone, kStreamA).code(), Code::kInternal);
       EXPECT_EQ(ObserveList(list, kStreamA), 2u);
     }
@@ -297,7 +309,8 @@ TEST_F(CudaShardEngineTest, GraphsKeepTheMapsOfTheirShards) {
     (void)PollReplays();
     EXPECT_EQ(PollReplays(), 0u) << "no graph lives";
     if (round == 1) allocations = device_->allocations.size();
-    EXPECT_EQ(device_->allocations.size(), allocations) << "maps of graphs that are gone are used again";
+    EXPECT_EQ(device_->allocations.size(), allocations)
+        << "maps of graphs that are gone are used again";
   }
   EXPECT_GE(allocations, before + 3);
   engine_.reset();

@@ -1,5 +1,5 @@
-// Shards of a logical tensor, by the kernels run on the host, against the CPU engine. STATCOLLECT_TEST_SEED and
-// STATCOLLECT_TEST_CASES repeat or extend a run: 10000 cases take 15 s.
+// Shards of a logical tensor, by the kernels run on the host, against the CPU engine.
+// STATCOLLECT_TEST_SEED and STATCOLLECT_TEST_CASES repeat or extend a run: 10000 cases take 15 s.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,8 +29,9 @@ Computed OnCpu(const CpuTensor& tensor, const Placement* placement, std::uint32_
   return computed;
 }
 
-void ExpectLike(const TensorStats& found, const TensorStats& expected, std::span<const double> sketch,
-                std::span<const double> expected_sketch, const std::string& what) {
+void ExpectLike(const TensorStats& found, const TensorStats& expected,
+                std::span<const double> sketch, std::span<const double> expected_sketch,
+                const std::string& what) {
   EXPECT_EQ(found.hash, expected.hash) << what;
   EXPECT_EQ(found.numel, expected.numel) << what;
   for (const auto count : {&TensorStats::nan, &TensorStats::pos_inf, &TensorStats::neg_inf,
@@ -46,7 +47,8 @@ void ExpectLike(const TensorStats& found, const TensorStats& expected, std::span
   ExpectNear(found.l1, expected.l1, expected.l1, what + " l1");
   ExpectNear(found.l2, expected.l2, expected.l2, what + " l2");
   for (std::size_t k = 0; k < sketch.size(); ++k) {
-    if (std::fabs(expected_sketch[k]) == std::numeric_limits<double>::max()) continue;  // beyond float64
+    if (std::fabs(expected_sketch[k]) == std::numeric_limits<double>::max())
+      continue;  // beyond float64
     ExpectNear(sketch[k], expected_sketch[k], expected.l2, what + " sketch");
   }
 }
@@ -101,10 +103,10 @@ TEST(CudaShards, AgreeAtEveryKindOfPlace) {
       const TestTensor shard = RandomNumbers(dtype, {rows, row}, random);
       for (const std::int64_t column : {0, 2048, 16, 4, 3}) {
         const Sizes shape = {rows + 3, 16384}, boxes = {2, column, rows, row};
-        ExpectAgrees(
-            shard.View(), {shape, boxes, {}},
-            std::string(Name(dtype)) + " rows of " + std::to_string(row) + " at " + std::to_string(column),
-            std::uint32_t{16} << random() % 3, std::uint32_t{1} << random() % 4);
+        ExpectAgrees(shard.View(), {shape, boxes, {}},
+                     std::string(Name(dtype)) + " rows of " + std::to_string(row) + " at " +
+                         std::to_string(column),
+                     std::uint32_t{16} << random() % 3, std::uint32_t{1} << random() % 4);
         if (HasFailure()) return;
       }
     }
@@ -116,8 +118,8 @@ TEST(CudaShards, AgreeForEverySketchWidthAndSize) {
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64, DType::kU8}) {
     const auto piece = static_cast<std::int64_t>(kPieceBytes / DTypeBytes(dtype));
     for (const std::uint32_t width : {0u, 16u, 32u, 64u}) {
-      for (const std::int64_t size : {std::int64_t{0}, std::int64_t{1}, std::int64_t{17}, piece - 1, piece,
-                                      piece + 1, 33 * piece + 5}) {
+      for (const std::int64_t size : {std::int64_t{0}, std::int64_t{1}, std::int64_t{17}, piece - 1,
+                                      piece, piece + 1, 33 * piece + 5}) {
         const TestTensor shard = RandomNumbers(dtype, {size}, random);
         for (const std::int64_t first : {16384, 16384 + 2048, 5}) {
           const Sizes shape = {1'000'000}, ranges = {first, first + size};
@@ -137,7 +139,8 @@ TEST(CudaShards, AgreeForLargeTensors) {
     const TestTensor shard = RandomNumbers(dtype, {size}, random);
     for (const std::int64_t first : {1 << 20, (1 << 20) + 7}) {
       const Sizes shape = {size, 4}, ranges = {first, first + size};
-      ExpectAgrees(shard.View(), {shape, {}, ranges}, std::string(Name(dtype)), 16, random() % 2 * 8);
+      ExpectAgrees(shard.View(), {shape, {}, ranges}, std::string(Name(dtype)), 16,
+                   random() % 2 * 8);
     }
   }
 }
@@ -157,7 +160,8 @@ TEST(CudaShards, AgreeForStridedAndMisalignedViews) {
         view.origin = 5;
       }
       shape = {50, 4096};
-      boxes = {static_cast<std::int64_t>(random() % 14), static_cast<std::int64_t>(random() % 3000), 37, 301};
+      boxes = {static_cast<std::int64_t>(random() % 14), static_cast<std::int64_t>(random() % 3000),
+               37, 301};
       ExpectAgrees(view.View(), {shape, boxes, {}}, std::string(Name(dtype)) + " view");
     }
   }
@@ -170,7 +174,8 @@ TEST(CudaShards, AgreeOutOfRange) {
   for (const float special : {INFINITY, NAN, 1e30f, 1e-30f}) {
     std::vector<float> values(30'000, 1.0f);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) - 3;
-    for (const std::size_t at : {std::size_t{3}, std::size_t{9999}, values.size() - 1}) values[at] = special;
+    for (const std::size_t at : {std::size_t{3}, std::size_t{9999}, values.size() - 1})
+      values[at] = special;
     for (const Sizes& ranges : {aligned, odd})
       ExpectAgrees(TensorOf(values).View(), {shape, {}, ranges}, std::to_string(special), 32, 4);
   }
@@ -240,7 +245,8 @@ TEST(CudaShards, AgreeInTensorsOfAnySize) {
     const TestTensor shard = RandomNumbers(dtype, {elements}, random);
     ExpectAgrees(shard.View(), {shape, {}, ranges}, std::string(Name(dtype)) + " far out");
     const TestTensor row = RandomNumbers(dtype, {300, 70}, random);
-    const Sizes matrix = {std::int64_t{1} << 30, std::int64_t{1} << 32}, boxes = {5, 1 << 20, 300, 70};
+    const Sizes matrix = {std::int64_t{1} << 30, std::int64_t{1} << 32},
+                boxes = {5, 1 << 20, 300, 70};
     ExpectAgrees(row.View(), {matrix, boxes, {}}, std::string(Name(dtype)) + " rows far apart");
   }
 }
@@ -261,9 +267,11 @@ TEST(CudaIndexMap, SaysWhatTheCpuEngineSays) {
       const PlacementRuns runs(tensor, placement);
       for (std::uint64_t at = 0; at < components; at += 1 + random() % 40) {
         const std::uint64_t expected = runs.At(at / parts).first * parts + at % parts;
-        const IndexRun run = words.empty() ? IndexRun{at, components - at} : IndexMap(words.data()).At(at);
+        const IndexRun run =
+            words.empty() ? IndexRun{at, components - at} : IndexMap(words.data()).At(at);
         ASSERT_EQ(run.first, expected) << "case " << i << " component " << at;
-        ASSERT_GE(run.count, runs.At(at / parts).count * parts - at % parts) << "runs may join, not part";
+        ASSERT_GE(run.count, runs.At(at / parts).count * parts - at % parts)
+            << "runs may join, not part";
         ASSERT_LE(at + run.count, components);
         const std::uint64_t last = at + run.count - 1;
         ASSERT_EQ(runs.At(last / parts).first * parts + last % parts, expected + run.count - 1);

@@ -1,4 +1,5 @@
-// The HTTP twins over real sockets, with the real services behind them and a store whose scans can be held.
+// The HTTP twins over real sockets, with the real services behind them and a store whose scans can
+// be held.
 #include "server/api/http/api.h"
 
 #include <algorithm>
@@ -49,7 +50,8 @@ class HttpApiTest : public ::testing::Test {
       RunWriter writer(server_->store, run, 2);
       for (std::uint32_t rank = 0; rank < 2; ++rank) {
         for (std::uint64_t step = 0; step < 6; ++step) {
-          writer.Observe(rank, step, Key("ln"), {.values = {1, 2, 3, run[0] == 'o' && step > 2 ? 5. : 4.}});
+          writer.Observe(rank, step, Key("ln"),
+                         {.values = {1, 2, 3, run[0] == 'o' && step > 2 ? 5. : 4.}});
           writer.Scalar(rank, step, "loss", 1);
         }
       }
@@ -59,11 +61,13 @@ class HttpApiTest : public ::testing::Test {
     io_ = std::make_unique<asio::io_context>();
     http_ = std::make_unique<HttpServer>(
         *io_,
-        std::map<std::string, HttpHandler>{{"/healthz", [](const std::string&) { return HttpResponse{}; }}},
+        std::map<std::string, HttpHandler>{
+            {"/healthz", [](const std::string&) { return HttpResponse{}; }}},
         http_limits,
-        HttpServices{{std::string(api::kHttpPrefix), [this](HttpRequest request, const auto& exchange) {
-                        api_->Serve(std::move(request), exchange);
-                      }}});
+        HttpServices{
+            {std::string(api::kHttpPrefix), [this](HttpRequest request, const auto& exchange) {
+               api_->Serve(std::move(request), exchange);
+             }}});
     ASSERT_TRUE(http_->Start({.host = "127.0.0.1", .port = 0}).ok());
     thread_ = std::thread([this] { io_->run(); });
   }
@@ -109,11 +113,12 @@ class HttpApiTest : public ::testing::Test {
   template <typename Condition>
   static bool Await(const Condition& condition, std::chrono::milliseconds longest) {
     const auto until = std::chrono::steady_clock::now() + longest;
-    while (!condition() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(5ms);
+    while (!condition() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(5ms);
     return condition();
   }
-  // While the pool is held: asks until one is refused, so that all places to wait are taken. Those that wait
-  // are among them.
+  // While the pool is held: asks until one is refused, so that all places to wait are taken. Those
+  // that wait are among them.
   std::vector<tcp::socket> AskUntilRefused(const std::string& request) {
     std::vector<tcp::socket> asked;
     do asked.push_back(Begin(request));
@@ -128,8 +133,9 @@ class HttpApiTest : public ::testing::Test {
   }
   std::string Post(const std::string& target, const std::string& body,
                    const std::string& type = "application/json") {
-    return Send("POST /api/v1/" + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: " +
-                type + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return Send("POST /api/v1/" + target +
+                " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: " + type +
+                "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
   }
   static Json Body(const std::string& answer) {
     return Json::parse(answer.substr(answer.find("\r\n\r\n") + 4), nullptr, false);
@@ -156,8 +162,11 @@ TEST_F(HttpApiTest, AnswersByGetAndPostAlike) {
 
 // What the description marks as required is what a request is refused without.
 TEST_F(HttpApiTest, RequiredParametersAreThoseThatItRefusesToMiss) {
-  const std::map<std::string, std::string> values = {
-      {"run", "base"}, {"run_a", "base"}, {"run_b", "ort"}, {"activation", "ln"}, {"repeats", "ort"}};
+  const std::map<std::string, std::string> values = {{"run", "base"},
+                                                     {"run_a", "base"},
+                                                     {"run_b", "ort"},
+                                                     {"activation", "ln"},
+                                                     {"repeats", "ort"}};
   const Json paths = Body(Get("openapi.json"))["paths"];
   std::size_t required = 0;
   for (const auto& [path, verbs] : paths.items()) {
@@ -174,9 +183,11 @@ TEST_F(HttpApiTest, RequiredParametersAreThoseThatItRefusesToMiss) {
       }
       return Get(name + "?" + query);
     };
-    EXPECT_THAT(ask(""), Not(StartsWith("HTTP/1.1 400 "))) << name << ": something else is required";
+    EXPECT_THAT(ask(""), Not(StartsWith("HTTP/1.1 400 ")))
+        << name << ": something else is required";
     for (const std::string& parameter : needed)
-      EXPECT_THAT(ask(parameter), Not(StartsWith("HTTP/1.1 200 "))) << name << " without " << parameter;
+      EXPECT_THAT(ask(parameter), Not(StartsWith("HTTP/1.1 200 ")))
+          << name << " without " << parameter;
     required += needed.size();
   }
   EXPECT_GT(required, 12u);
@@ -186,8 +197,8 @@ TEST_F(HttpApiTest, RequiredParametersAreThoseThatItRefusesToMiss) {
 
 TEST_F(HttpApiTest, StreamsRecordsAsLines) {
   const std::string answer = Get("records?run=base");
-  EXPECT_THAT(answer,
-              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("application/x-ndjson"), HasSubstr("chunked")));
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("application/x-ndjson"),
+                            HasSubstr("chunked")));
   EXPECT_THAT(answer, HasSubstr("\r\n0\r\n\r\n")) << "whole";
   const std::string old = Send("GET /api/v1/records?run=base HTTP/1.0\r\n\r\n");
   const std::string body = old.substr(old.find("\r\n\r\n") + 4);
@@ -250,9 +261,10 @@ TEST_F(HttpApiTest, SendsEventsAsTheyCome) {
   Start({.live_interval = 20ms});
   Events page(Begin("GET /api/v1/live HTTP/1.1\r\nHost: x\r\n\r\n"));
   const std::string head = page.Head();
-  EXPECT_THAT(head, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/event-stream"), HasSubstr("no-store"),
-                          HasSubstr("event: runs\n")));
-  const std::string id = head.substr(head.find("id: ") + 4, head.find("\nevent") - head.find("id: ") - 4);
+  EXPECT_THAT(head, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/event-stream"),
+                          HasSubstr("no-store"), HasSubstr("event: runs\n")));
+  const std::string id =
+      head.substr(head.find("id: ") + 4, head.find("\nevent") - head.find("id: ") - 4);
   const Json first = page.Next();
   EXPECT_THAT(RunsOf(first), ElementsAre("base", "ort"));
   EXPECT_EQ(first["whole"], true);
@@ -272,7 +284,8 @@ TEST_F(HttpApiTest, SendsEventsOfARunUntilItIsGone) {
   EXPECT_THAT(RunsOf(page.Next()), ElementsAre("ort"));
   const AttemptId ort = server_->store.Attempts("ort")->front().id;
   for (int records = 1; records <= 5; ++records) {
-    ASSERT_TRUE(server_->store.PutRank(ort, 0, {.records = static_cast<std::uint64_t>(records)}).ok());
+    ASSERT_TRUE(
+        server_->store.PutRank(ort, 0, {.records = static_cast<std::uint64_t>(records)}).ok());
     ASSERT_TRUE(server_->store.PutRank(ort, 1, {.records = 0}).ok());
     server_->runs.Changed("ort");
     const Json grown = page.Next();
@@ -293,8 +306,8 @@ TEST_F(HttpApiTest, BytesHaveAnEtag) {
   const std::size_t at = tile.find("ETag: ") + 6;
   const std::string etag = tile.substr(at, tile.find("\r\n", at) - at);
   const std::string same = Send(
-      "GET /api/v1/heatmap?run_a=base&run_b=ort HTTP/1.1\r\nConnection: close\r\nIf-None-Match: " + etag +
-      "\r\n\r\n");
+      "GET /api/v1/heatmap?run_a=base&run_b=ort HTTP/1.1\r\nConnection: close\r\nIf-None-Match: " +
+      etag + "\r\n\r\n");
   EXPECT_THAT(same, AllOf(StartsWith("HTTP/1.1 304 "), Not(HasSubstr("SCHM"))));
   EXPECT_THAT(Get("heatmap?run_a=base&run_b=ort&column=9"),
               AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("expected 0..0")));
@@ -309,7 +322,8 @@ TEST_F(HttpApiTest, ChangesNeedAFieldThatForeignPagesCannotSend) {
   };
   for (const char* name : {"rm", "keep", "noise_rm", "noise_save"}) {
     for (const char* field : {"", "X-Statcollect-Csrf: 0\r\n"})
-      EXPECT_THAT(change(name, field), AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("X-Statcollect-Csrf: 1")))
+      EXPECT_THAT(change(name, field),
+                  AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("X-Statcollect-Csrf: 1")))
           << name;
   }
   EXPECT_THAT(Get("rm?run=ort"), StartsWith("HTTP/1.1 405 "));
@@ -325,10 +339,13 @@ TEST_F(HttpApiTest, MapsFailuresToStatuses) {
   EXPECT_EQ(Body(Get("show?run=nobody"))["code"], "not_found");
   EXPECT_THAT(Get("show?run=../x"), StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(Get("diff?run_a=base&run_b=ort&tolerance=-1"), StartsWith("HTTP/1.1 400 "));
-  EXPECT_THAT(Get("diff?run=base"), AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("there are run_a, run_b")));
+  EXPECT_THAT(Get("diff?run=base"),
+              AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("there are run_a, run_b")));
   EXPECT_THAT(Get("nothing"), AllOf(StartsWith("HTTP/1.1 404 "), HasSubstr("/api/v1/diff")));
-  EXPECT_THAT(Get("runs", "DELETE"), AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: GET, HEAD, POST")));
-  EXPECT_THAT(Post("diff", "run_a=base", "application/x-www-form-urlencoded"), StartsWith("HTTP/1.1 415 "));
+  EXPECT_THAT(Get("runs", "DELETE"),
+              AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: GET, HEAD, POST")));
+  EXPECT_THAT(Post("diff", "run_a=base", "application/x-www-form-urlencoded"),
+              StartsWith("HTTP/1.1 415 "));
   EXPECT_THAT(Post("diff", "{"), StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(Post("diff", std::string((1 << 20) + 1, ' ')), StartsWith("HTTP/1.1 413 "));
   EXPECT_THAT(Get("diff?run_a=" + std::string(20'000, 'x')), StartsWith("HTTP/1.1 431 "));
@@ -345,9 +362,10 @@ TEST_F(HttpApiTest, HeadHasTheLengthAndNoBody) {
 TEST_F(HttpApiTest, AnswersPipelinedRequestsInOrder) {
   std::string requests;
   for (int i = 0; i < 20; ++i)
-    requests +=
-        "GET /api/v1/" + std::string(i % 2 == 0 ? "runs" : "show?run=base") + " HTTP/1.1\r\nHost: x\r\n\r\n";
-  const std::string answer = Send(requests + "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    requests += "GET /api/v1/" + std::string(i % 2 == 0 ? "runs" : "show?run=base") +
+                " HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string answer =
+      Send(requests + "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   std::size_t answers = 0, at = 0;
   for (; (at = answer.find("HTTP/1.1 200 OK", at)) != std::string::npos; ++at) ++answers;
   EXPECT_EQ(answers, 21u);
@@ -387,15 +405,16 @@ TEST_F(HttpApiTest, ClosedConnectionCancelsTheQuestion) {
     const std::vector<tcp::socket> waiting = AskUntilRefused(GetText("diff?run_a=base&run_b=ort"));
     ASSERT_GT(Answered(waiting), 0u);
   }
-  // The place of the one that waited becomes free, although the pool's thread is held: of two questions one
-  // is refused at once then, the other waits; until then both are refused.
+  // The place of the one that waited becomes free, although the pool's thread is held: of two
+  // questions one is refused at once then, the other waits; until then both are refused.
   std::vector<tcp::socket> two;
   const auto until = std::chrono::steady_clock::now() + 30s;
   do {
     two.clear();
     for (int i = 0; i < 2; ++i) two.push_back(Begin(GetText("series?run=base&activation=ln")));
     ASSERT_TRUE(Await([&] { return Answered(two) > 0; }, 30s));
-  } while (Await([&] { return Answered(two) == 2; }, 1s) && std::chrono::steady_clock::now() < until);
+  } while (Await([&] { return Answered(two) == 2; }, 1s) &&
+           std::chrono::steady_clock::now() < until);
   ASSERT_EQ(Answered(two), 1u) << "neither refused nor answered yet";
   server_->gate.Release();
   EXPECT_THAT(Rest(two[0].available() == 0 ? two[0] : two[1]), StartsWith("HTTP/1.1 200 "));
@@ -406,7 +425,8 @@ TEST_F(HttpApiTest, ClosedConnectionCancelsTheQuestion) {
 TEST_F(HttpApiTest, ClientThatReadsNothingIsGivenUpAndOthersAreServed) {
   Start({}, {.idle_seconds_max = 1});
   RunWriter writer(server_->store, "large", 1);
-  for (int i = 0; i < 10'000; ++i) writer.Observe(0, 0, Key("layer" + std::to_string(i)), {.values = {1, 2}});
+  for (int i = 0; i < 10'000; ++i)
+    writer.Observe(0, 0, Key("layer" + std::to_string(i)), {.values = {1, 2}});
   writer.Commit();
   tcp::socket slow = Connect();
   slow.set_option(asio::socket_base::receive_buffer_size(65536));

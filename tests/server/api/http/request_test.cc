@@ -24,7 +24,8 @@ std::string Refusal(const std::string& query) {
 TEST(HttpRequest, FillsEveryTypeOfFieldFromParameters) {
   v1::DiffRequest request;
   const Status status = FillFromQuery(
-      "run_a=base&run_b=o%72t&tolerance=1e-3&exact=false&all&ranks=0,1&ranks=4&kinds=output,grad_output&top="
+      "run_a=base&run_b=o%72t&tolerance=1e-3&exact=false&all&ranks=0,1&ranks=4&kinds=output,grad_"
+      "output&top="
       "7&steps=0-9%2C20+",
       request);
   ASSERT_TRUE(status.ok()) << status.message();
@@ -56,8 +57,8 @@ TEST(HttpRequest, EncodedCommasSeparateNumbersAndNamesToo) {
 TEST(HttpRequest, SaysWhatIsWrongAndWhatThereIs) {
   EXPECT_THAT(Refusal("rum_a=x"),
               AllOf(HasSubstr("no parameter 'rum_a'"), HasSubstr("run_a, run_b, tolerance")));
-  EXPECT_THAT(Refusal("kinds=outputs"),
-              AllOf(HasSubstr("'outputs'"), HasSubstr("grad_output"), HasSubstr("(did you mean 'output'?)")));
+  EXPECT_THAT(Refusal("kinds=outputs"), AllOf(HasSubstr("'outputs'"), HasSubstr("grad_output"),
+                                              HasSubstr("(did you mean 'output'?)")));
   EXPECT_THAT(Refusal("kinds=1"), HasSubstr("expected output")) << "numbers are no names";
   EXPECT_THAT(Refusal("ranks=-1"), HasSubstr("0..4294967295"));
   EXPECT_THAT(Refusal("ranks=0,,1"), HasSubstr("''"));
@@ -73,10 +74,10 @@ TEST(HttpRequest, SaysWhatIsWrongAndWhatThereIs) {
 
 TEST(HttpRequest, ReadsABodyOfJson) {
   v1::DiffRequest request;
-  const Status status = FillFromJson(
-      R"({"run_a":"a,b","tolerance":0.5,"all":true,"ranks":[0,1],"kinds":["output"],)"
-      R"("top":"3","steps":null})",
-      request);
+  const Status status =
+      FillFromJson(R"({"run_a":"a,b","tolerance":0.5,"all":true,"ranks":[0,1],"kinds":["output"],)"
+                   R"("top":"3","steps":null})",
+                   request);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(request.run_a(), "a,b");
   EXPECT_EQ(request.tolerance(), 0.5);
@@ -90,9 +91,10 @@ TEST(HttpRequest, RefusesBodiesThatAreNoRequests) {
   v1::DiffRequest request;
   for (const std::string& body :
        {std::string("{"), std::string("[]"), std::string("7"), std::string("{\"run_a\":7}"),
-        std::string("{\"ranks\":0}"), std::string("{\"ranks\":[[0]]}"), std::string("{\"ranks\":[0.5]}"),
-        std::string("{\"all\":{}}"), std::string("{\"run\":\"a\"}"), std::string("\xff"),
-        std::string(100'000, '['), "{\"run_a\":" + std::string(100'000, '[')}) {
+        std::string("{\"ranks\":0}"), std::string("{\"ranks\":[[0]]}"),
+        std::string("{\"ranks\":[0.5]}"), std::string("{\"all\":{}}"),
+        std::string("{\"run\":\"a\"}"), std::string("\xff"), std::string(100'000, '['),
+        "{\"run_a\":" + std::string(100'000, '[')}) {
     EXPECT_EQ(FillFromJson(body, request).code(), Code::kInvalidArgument) << body.substr(0, 40);
   }
 }
@@ -103,7 +105,8 @@ TEST(HttpRoutes, EveryQueryHasOneUnderTheNameOfItsCommand) {
   for (int i = 0; i < service.method_count(); ++i) {
     const auto has = [&](const auto& entry) { return entry.second.method == service.method(i); };
     const bool endless = service.method(i)->name() == "FollowEvents";
-    EXPECT_EQ(std::count_if(routes.begin(), routes.end(), has), endless ? 0 : 1) << service.method(i)->name();
+    EXPECT_EQ(std::count_if(routes.begin(), routes.end(), has), endless ? 0 : 1)
+        << service.method(i)->name();
   }
   for (const char* name :
        {"runs", "show", "diff", "series", "scalars", "events", "top", "config", "ranks", "status"})
@@ -143,8 +146,8 @@ TEST(OpenApi, DescribesEveryCallInWordsOfHttp) {
   for (const auto& [path, verbs] : MakeOpenApi(MakeHttpRoutes())["paths"].items()) {
     const std::string text = verbs["post"].value("description", "");
     EXPECT_NE(text, "") << path;
-    EXPECT_THAT(
-        text, ::testing::Not(::testing::AnyOf(HasSubstr("gRPC"), HasSubstr("progress"), HasSubstr("tream"))))
+    EXPECT_THAT(text, ::testing::Not(::testing::AnyOf(HasSubstr("gRPC"), HasSubstr("progress"),
+                                                      HasSubstr("tream"))))
         << path;
   }
 }

@@ -23,7 +23,8 @@ const std::string kValues = "0123456789abcdef";  // 4 elements of f32
 
 class CapturesTest : public ::testing::Test {
  protected:
-  // A run whose rank 0 and 1 have observed `fc` and its gradient in steps 0..2, the last one without an end.
+  // A run whose rank 0 and 1 have observed `fc` and its gradient in steps 0..2, the last one
+  // without an end.
   AttemptId Make() {
     RunWriter writer(store_, "base", 2);
     for (const std::uint32_t rank : {0u, 1u}) {
@@ -125,8 +126,10 @@ TEST_F(CapturesTest, WhatTheAgentSaysIsTheReason) {
   Make();
   Ask("fc@1");
   RecordBatch batch;
-  batch.events.push_back(
-      {.kind = "capture_missed", .step = 1, .text = "not captured: passed", .fields = {{"request", "1"}}});
+  batch.events.push_back({.kind = "capture_missed",
+                          .step = 1,
+                          .text = "not captured: passed",
+                          .fields = {{"request", "1"}}});
   Append(1, batch);
   EXPECT_EQ(State(1), "missed");
   EXPECT_EQ(why_, "not captured: passed");
@@ -211,7 +214,8 @@ TEST_F(CapturesTest, ARequestForWhatWasNeverSeenNamesTheClosest) {
   const Status kind = CheckCanBeCaptured(store_, "base", *CaptureSpec::Parse("fc@9:kind=weight"));
   EXPECT_EQ(kind.code(), Code::kNotFound);
   EXPECT_THAT(kind.message(), HasSubstr("grad_output, output"));
-  EXPECT_EQ(CheckCanBeCaptured(store_, "other", *CaptureSpec::Parse("fc@9")).code(), Code::kNotFound);
+  EXPECT_EQ(CheckCanBeCaptured(store_, "other", *CaptureSpec::Parse("fc@9")).code(),
+            Code::kNotFound);
   RunWriter young(store_, "young");
   young.Scalar(0, 0, "loss", 1).Commit();
   EXPECT_TRUE(CheckCanBeCaptured(store_, "young", *CaptureSpec::Parse("anything@9")).ok())
@@ -224,7 +228,8 @@ TEST_F(CapturesTest, RequestsThatDoNotParseAreDataLoss) {
   const std::string bytes = EncodeCaptureRequests(*ReadCaptureRequests(store_, "base"));
   const auto back = DecodeCaptureRequests(bytes);
   ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back->at(0).spec.ToText(), "fc@2:kind=output,path=0,micro_batch=1,call=2,mode=eval,bytes_max=77");
+  EXPECT_EQ(back->at(0).spec.ToText(),
+            "fc@2:kind=output,path=0,micro_batch=1,call=2,mode=eval,bytes_max=77");
   for (std::size_t size = 0; size < bytes.size(); ++size)
     EXPECT_FALSE(DecodeCaptureRequests(bytes.substr(0, size)).ok());
 }

@@ -39,7 +39,8 @@ class CurvesTest : public ::testing::Test {
     EXPECT_NE(found, curves.curves().end()) << stat;
     return *found;
   }
-  static v1::GetCurvesResponse CurvesOf(const v1::GetSeriesResponse& series, const CurvesRequest& request) {
+  static v1::GetCurvesResponse CurvesOf(const v1::GetSeriesResponse& series,
+                                        const CurvesRequest& request) {
     v1::GetCurvesResponse curves;
     query::CurvesOf(series, request, curves);
     return curves;
@@ -59,7 +60,8 @@ TEST_F(CurvesTest, HasEveryStepOfAShortRunAsTheSeriesHasIt) {
   EXPECT_EQ(curves.first().step(), 0u);
   EXPECT_THAT(curves.first().stats().shape(), ElementsAre(3));
   const auto series = Ask(engine_, GetSeries, {.run = "r", .activation = "x"});
-  for (const char* stat : {"l2", "mean", "std", "min", "max", "l1", "nan", "pos_inf", "neg_inf", "zero"})
+  for (const char* stat :
+       {"l2", "mean", "std", "min", "max", "l1", "nan", "pos_inf", "neg_inf", "zero"})
     ASSERT_EQ(Of(curves, stat).steps_size(), 20) << stat;
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(Of(curves, "max").steps(i), 3u * static_cast<unsigned>(i));
@@ -87,9 +89,12 @@ TEST_F(CurvesTest, KeepsTheExtremesOfEachSpanAndBothEndsOfALongRun) {
   const auto series = Ask(engine_, GetSeries, {.run = "r", .activation = "x"});
   for (int i = 0; i < mean.steps_size(); ++i)
     EXPECT_EQ(mean.values(i),
-              series->records(static_cast<int>(mean.steps(i))).stats().mean());  // real values at their steps
+              series->records(static_cast<int>(mean.steps(i)))
+                  .stats()
+                  .mean());  // real values at their steps
   for (std::uint64_t span = 0; span < 10; ++span) {
-    double low = std::numeric_limits<double>::infinity(), high = -low, kept_low = low, kept_high = high;
+    double low = std::numeric_limits<double>::infinity(), high = -low, kept_low = low,
+           kept_high = high;
     for (std::uint64_t step = 100 * span; step < 100 * (span + 1); ++step) {
       low = std::min(low, series->records(static_cast<int>(step)).stats().mean());
       high = std::max(high, series->records(static_cast<int>(step)).stats().mean());

@@ -34,8 +34,9 @@ TEST(LossIn, FollowsTheFormatsOwnLimits) {
     int zero, subnormal, normal,
         top;  // highest exponent that vanishes, lowest and highest that lose bits, ...
   };
-  for (const Case& c : {Case{DType::kF16, -26, -25, -14, 15}, Case{DType::kBf16, -135, -134, -126, 127},
-                        Case{DType::kF8E4M3, -11, -10, -6, 8}, Case{DType::kF8E5M2, -18, -17, -14, 15}}) {
+  for (const Case& c :
+       {Case{DType::kF16, -26, -25, -14, 15}, Case{DType::kBf16, -135, -134, -126, 127},
+        Case{DType::kF8E4M3, -11, -10, -6, 8}, Case{DType::kF8E5M2, -18, -17, -14, 15}}) {
     SCOPED_TRACE(static_cast<int>(c.format));
     EXPECT_EQ(LossAt(c.format, c.zero).to_zero, 1u);
     EXPECT_EQ(LossAt(c.format, c.subnormal).to_zero, 0u);
@@ -53,8 +54,10 @@ TEST(LossIn, FollowsTheFormatsOwnLimits) {
 
 class ExponentsTest : public ::testing::Test {
  protected:
-  // Gradients of `fc` shrink from step to step: in step s, 4 s of 16 components are below what f16 can hold.
-  RunWriter& Shrinking(RunWriter& writer, std::uint32_t rank, std::uint64_t first, std::uint64_t last) {
+  // Gradients of `fc` shrink from step to step: in step s, 4 s of 16 components are below what f16
+  // can hold.
+  RunWriter& Shrinking(RunWriter& writer, std::uint32_t rank, std::uint64_t first,
+                       std::uint64_t last) {
     const Tensor tensor{.values = std::vector<double>(16, 1.0)};
     for (std::uint64_t step = first; step <= last; ++step) {
       writer.Observe(rank, step, Key("fc"), tensor);
@@ -63,7 +66,8 @@ class ExponentsTest : public ::testing::Test {
       const std::uint64_t lost = 4 * step;
       std::vector<std::uint64_t> counts = {lost, 0, 16 - lost};
       if (lost == 0) counts = {16};
-      writer.Exponents(rank, step, Key("fc", Kind::kWeightGrad), tensor, lost == 0 ? -25 : -27, counts);
+      writer.Exponents(rank, step, Key("fc", Kind::kWeightGrad), tensor, lost == 0 ? -25 : -27,
+                       counts);
     }
     return writer;
   }
@@ -134,7 +138,11 @@ void WriteLost(RunWriter& writer, std::uint32_t rank, std::uint64_t step, std::u
 TEST_F(ExponentsTest, ASummaryOfMoreStepsThanAreReadAtATimeIsOfAllOfThem) {
   RunWriter writer(store_, "base", 2);
   for (std::uint64_t step = 3; step < 400; ++step) {
-    WriteLost(writer, 0, step, step == 200 || step == 300 ? 9 : step == 70 ? 2 : step == 40 ? 1 : 0);
+    WriteLost(writer, 0, step,
+              step == 200 || step == 300 ? 9
+              : step == 70               ? 2
+              : step == 40               ? 1
+                                         : 0);
     if (step % 5 == 0) WriteLost(writer, 1, step, step == 395 ? 12 : 0);
   }
   writer.Commit();
@@ -215,7 +223,8 @@ TEST_F(ExponentsTest, AnActivationWithoutAnySuggestsThoseThatHaveSome) {
         ExponentsRequest{.of = {.run = "base", .activation = "fc", .steps = "300"}}}) {
     EXPECT_THAT(
         elsewhere(request),
-        HasSubstr("none of these steps, ranks and kinds; there are some at step 0, of rank 0, kind "));
+        HasSubstr(
+            "none of these steps, ranks and kinds; there are some at step 0, of rank 0, kind "));
   }
   const auto none = Ask(store_, ListExponents, {.of = {.run = "base", .activation = "fd"}});
   EXPECT_EQ(none.status().code(), Code::kNotFound);
@@ -225,8 +234,9 @@ TEST_F(ExponentsTest, AnActivationWithoutAnySuggestsThoseThatHaveSome) {
             Code::kInvalidArgument);
   std::stop_source stopped;
   stopped.request_stop();
-  EXPECT_EQ(Ask(store_, ListExponents, {.of = {.run = "base"}}, stopped.get_token()).status().code(),
-            Code::kCancelled);
+  EXPECT_EQ(
+      Ask(store_, ListExponents, {.of = {.run = "base"}}, stopped.get_token()).status().code(),
+      Code::kCancelled);
 }
 
 }  // namespace

@@ -37,12 +37,13 @@ class LossesTest : public ::testing::Test {
 
 // web/tests/text.test.ts and tests/e2e/naive know the same rule.
 TEST(LossNames, AreToldFromOtherScalars) {
-  for (const char* const name : {"loss", "train/loss", "eval_Loss", "valloss", "lm loss", "train_loss_step",
-                                 "loss/gen", "Loss_total", "losses/aux", "loss-G", "mtp_1 loss"})
+  for (const char* const name :
+       {"loss", "train/loss", "eval_Loss", "valloss", "lm loss", "train_loss_step", "loss/gen",
+        "Loss_total", "losses/aux", "loss-G", "mtp_1 loss"})
     EXPECT_TRUE(IsLoss(name)) << name;
   for (const char* const name :
-       {"", "lr", "glossary", "lossless", "loss_scale", "loss-scale", "amp/loss_scale", "loss_weight",
-        "time/loss_ms", "aux_loss_coeff", "grad_norm"})
+       {"", "lr", "glossary", "lossless", "loss_scale", "loss-scale", "amp/loss_scale",
+        "loss_weight", "time/loss_ms", "aux_loss_coeff", "grad_norm"})
     EXPECT_FALSE(IsLoss(name)) << name;
   for (const char* const name : {"loss_scale", "amp/Loss_Scale", "loss-scale", "loss scale"})
     EXPECT_TRUE(IsLossScale(name)) << name;
@@ -88,7 +89,9 @@ TEST_F(LossesTest, FindsTheLossByItsNameOnTheRankThatLogsIt) {
   RunWriter named(store_, "named", 2), pipeline(store_, "pipeline", 4), none(store_, "none");
   for (std::uint64_t step = 0; step < 2; ++step) {
     Step(named, 0, step);
-    named.Scalar(0, step, "val/loss", 3).Scalar(0, step, "train/Loss", 2).Scalar(0, step, "lossless", 1);
+    named.Scalar(0, step, "val/loss", 3)
+        .Scalar(0, step, "train/Loss", 2)
+        .Scalar(0, step, "lossless", 1);
     for (std::uint32_t rank = 0; rank < 4; ++rank) Step(pipeline, rank, step);
     pipeline.Scalar(0, step, "lr", 0.1).Scalar(3, step, "loss", 7);
     Step(none, 0, step);
@@ -134,7 +137,8 @@ TEST_F(LossesTest, TakesEachPointFromTheNewestLaunchThatHasIt) {
   EXPECT_THAT(LossOf("r").values(), ElementsAre(100, 100, 1, 1, 1));
 }
 
-// What the collector says about an alarm besides raising it, and what a program logs, is not counted.
+// What the collector says about an alarm besides raising it, and what a program logs, is not
+// counted.
 TEST_F(LossesTest, CountsAnAlarmOnceAlsoWhenItIsOver) {
   RunWriter run(store_, "r");
   Step(run, 0, 0);

@@ -109,7 +109,10 @@ TEST(Runs, DetailHasRanksConfigurationEventsAndKinds) {
   run.Observe(0, 0, Key("x"), kTensor)
       .Observe(0, 0, Key("y"), kTensor)
       .Observe(0, 0, Key("y", Kind::kGradOutput), kTensor);
-  run.Observe(1, 0, Key("x"), kTensor).Config(0, {{"lr", "1"}}).Config(1, {{"lr", "2"}}).Dropped(1, 3);
+  run.Observe(1, 0, Key("x"), kTensor)
+      .Config(0, {{"lr", "1"}})
+      .Config(1, {{"lr", "2"}})
+      .Dropped(1, 3);
   for (int i = 0; i < 70; ++i) run.Event(0, 0, "joined").Event(1, 0, "joined");
   run.Commit();
   auto detail = Ask(store, GetRun, "r");

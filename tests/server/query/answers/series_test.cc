@@ -62,7 +62,8 @@ TEST_F(SeriesTest, TakesEachStepFromTheNewestAttemptThatHasIt) {
 TEST_F(SeriesTest, IsOrderedByKindPathRankAndStep) {
   EXPECT_THAT(Maxima({.run = "r", .activation = "h.0", .steps = "4-5"}),
               ElementsAre(5, 6, 15, 16, 2.5, 3, 7.5, 8));
-  auto points = Ask(engine_, GetSeries, {.run = "r", .activation = "h.1", .ranks = {1}, .steps = "5"});
+  auto points =
+      Ask(engine_, GetSeries, {.run = "r", .activation = "h.1", .ranks = {1}, .steps = "5"});
   ASSERT_EQ(points->records_size(), 2);
   EXPECT_EQ(points->records(0).output_path(), "0");
   EXPECT_EQ(points->records(1).output_path(), "1");
@@ -72,21 +73,22 @@ TEST_F(SeriesTest, IsOrderedByKindPathRankAndStep) {
 }
 
 TEST_F(SeriesTest, OutputPathCanBeChosen) {
-  EXPECT_THAT(Maxima({.run = "r", .activation = "h.1", .ranks = {0}, .steps = "5", .output_path = "1"}),
-              ElementsAre(6));
+  EXPECT_THAT(
+      Maxima({.run = "r", .activation = "h.1", .ranks = {0}, .steps = "5", .output_path = "1"}),
+      ElementsAre(6));
 }
 
 // Long ones are read in parts.
 TEST_F(SeriesTest, EachStepOfALongOneIsThereOnce) {
-  const std::vector<std::uint64_t> steps = {0,      1,      16'383,  16'384,  16'385,
-                                            32'767, 32'768, 200'000, 262'144, std::uint64_t{1} << 40};
+  const std::vector<std::uint64_t> steps = {
+      0, 1, 16'383, 16'384, 16'385, 32'767, 32'768, 200'000, 262'144, std::uint64_t{1} << 40};
   RunWriter run(store_, "long", 2);
   for (const std::uint64_t step : steps) Write(run, step, 1);
   run.Commit();
   const auto steps_of = [&](const std::string& wanted) {
-    auto points =
-        Ask(engine_, GetSeries,
-            {.run = "long", .activation = "h.0", .kind = Kind::kOutput, .ranks = {1}, .steps = wanted});
+    auto points = Ask(
+        engine_, GetSeries,
+        {.run = "long", .activation = "h.0", .kind = Kind::kOutput, .ranks = {1}, .steps = wanted});
     std::vector<std::uint64_t> found;
     for (const v1::SeriesPoint& point : points->records()) found.push_back(point.step());
     return found;
@@ -104,7 +106,8 @@ TEST_F(SeriesTest, UnknownActivationIsNotFoundWithTheClosestNames) {
 }
 
 TEST_F(SeriesTest, KnownActivationWithAnotherKindSaysSo) {
-  const Status s = Ask(engine_, GetSeries, {.run = "r", .activation = "h.0", .kind = Kind::kWeight}).status();
+  const Status s =
+      Ask(engine_, GetSeries, {.run = "r", .activation = "h.0", .kind = Kind::kWeight}).status();
   EXPECT_EQ(s.code(), Code::kNotFound);
   EXPECT_THAT(s.message(), HasSubstr("exists, but not with this kind"));
 }
@@ -116,18 +119,24 @@ TEST_F(SeriesTest, StepsWithoutTheActivationGiveAnEmptySeries) {
 }
 
 TEST_F(SeriesTest, ErrorsOfEveryQuery) {
-  EXPECT_EQ(Ask(engine_, GetSeries, {.run = "q", .activation = "h.0"}).status().code(), Code::kNotFound);
+  EXPECT_EQ(Ask(engine_, GetSeries, {.run = "q", .activation = "h.0"}).status().code(),
+            Code::kNotFound);
   EXPECT_EQ(Ask(engine_, ListScalars, {.run = "q"}).status().code(), Code::kNotFound);
   EXPECT_EQ(Ask(engine_, ListEvents, {.run = "q"}).status().code(), Code::kNotFound);
-  EXPECT_EQ(Ask(engine_, GetSeries, {.run = "r", .activation = "h.0", .steps = "x"}).status().code(),
+  EXPECT_EQ(
+      Ask(engine_, GetSeries, {.run = "r", .activation = "h.0", .steps = "x"}).status().code(),
+      Code::kInvalidArgument);
+  EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r", .steps = "x"}).status().code(),
             Code::kInvalidArgument);
-  EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r", .steps = "x"}).status().code(), Code::kInvalidArgument);
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_EQ(Ask(engine_, GetSeries, {.run = "r", .activation = "h.0"}, stop.get_token()).status().code(),
+  EXPECT_EQ(
+      Ask(engine_, GetSeries, {.run = "r", .activation = "h.0"}, stop.get_token()).status().code(),
+      Code::kCancelled);
+  EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r"}, stop.get_token()).status().code(),
             Code::kCancelled);
-  EXPECT_EQ(Ask(engine_, ListScalars, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
-  EXPECT_EQ(Ask(engine_, ListEvents, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);
+  EXPECT_EQ(Ask(engine_, ListEvents, {.run = "r"}, stop.get_token()).status().code(),
+            Code::kCancelled);
 }
 
 TEST_F(SeriesTest, ScalarsAreByNameRankAndStepOfTheNewestAttempt) {
@@ -151,15 +160,19 @@ TEST_F(SeriesTest, UnknownScalarIsNotFoundWithTheClosestNames) {
 
 TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
   RunWriter old(store_, "m", 2), now(store_, "m", 2);
-  const auto write = [](RunWriter& run, std::uint64_t first, std::uint64_t last, std::uint64_t valid) {
+  const auto write = [](RunWriter& run, std::uint64_t first, std::uint64_t last,
+                        std::uint64_t valid) {
     for (std::uint32_t rank : {1u, 0u}) {
       for (std::uint64_t step = first; step <= last; ++step) {
         run.Scalar(rank, step, "loss", 1);
         run.Memory(rank, {.step = step, .phase = MemoryPhase::kPreForward});
         run.Memory(rank, {.step = step, .phase = MemoryPhase::kPostForward, .module = "h.0"});
         run.Memory(rank, {.step = step, .phase = MemoryPhase::kPostForward});
-        run.Density(rank,
-                    {.step = step, .input = "ids", .type = DensityType::kEmbed, .valid = valid, .total = 9});
+        run.Density(rank, {.step = step,
+                           .input = "ids",
+                           .type = DensityType::kEmbed,
+                           .valid = valid,
+                           .total = 9});
       }
     }
     run.Commit();
@@ -171,10 +184,12 @@ TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
   std::vector<std::string> found;
   for (const v1::MemoryRow& row : memory->records())
     found.push_back(std::to_string(row.rank()) + "/" + std::to_string(row.step()) + row.phase());
-  EXPECT_THAT(found, ElementsAre("0/1pre_forward", "0/1post_forward", "0/2pre_forward", "0/2post_forward",
-                                 "0/3pre_forward", "0/3post_forward", "1/1pre_forward", "1/1post_forward",
-                                 "1/2pre_forward", "1/2post_forward", "1/3pre_forward", "1/3post_forward"));
-  EXPECT_EQ(Ask(engine_, ListMemory, {.run = "m", .ranks = {1}, .modules = true})->records_size(), 4);
+  EXPECT_THAT(
+      found, ElementsAre("0/1pre_forward", "0/1post_forward", "0/2pre_forward", "0/2post_forward",
+                         "0/3pre_forward", "0/3post_forward", "1/1pre_forward", "1/1post_forward",
+                         "1/2pre_forward", "1/2post_forward", "1/3pre_forward", "1/3post_forward"));
+  EXPECT_EQ(Ask(engine_, ListMemory, {.run = "m", .ranks = {1}, .modules = true})->records_size(),
+            4);
   auto density = Ask(engine_, ListDensity, {.run = "m", .ranks = {1}, .input = "ids"});
   ASSERT_EQ(density->records_size(), 4);
   EXPECT_EQ(density->records(1).valid(), 1u);
@@ -196,7 +211,8 @@ TEST_F(SeriesTest, MemoryAndDensityAreByRankAndStepOfTheNewestAttempt) {
   EXPECT_EQ(unknown.code(), Code::kNotFound);
   EXPECT_THAT(unknown.message(), HasSubstr("closest: ids"));
   EXPECT_EQ(Ask(engine_, ListMemory, {.run = "none"}).status().code(), Code::kNotFound);
-  EXPECT_EQ(Ask(engine_, ListMemory, {.run = "m", .steps = "x"}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Ask(engine_, ListMemory, {.run = "m", .steps = "x"}).status().code(),
+            Code::kInvalidArgument);
 }
 
 TEST_F(SeriesTest, EventsOfEveryAttemptAreKept) {

@@ -34,7 +34,8 @@ class TopTest : public ::testing::Test {
       run.Observe(rank, 3, Key("small"), {.values = {0.1 * scale, 0, 0, 0}});
       run.Observe(rank, 3, Key("spike"), {.values = {0, 0, 0, -9 * scale}});
       run.Observe(rank, 3, Key("wide"), {.values = std::vector<double>(100, scale)});
-      run.Observe(rank, 3, Key("wide", Kind::kGradOutput), {.values = std::vector<double>(100, 3 * scale)});
+      run.Observe(rank, 3, Key("wide", Kind::kGradOutput),
+                  {.values = std::vector<double>(100, 3 * scale)});
       run.Observe(rank, 3, Key("broken"), {.values = {kNan, kNan, kInf, -1}});
       run.Scalar(rank, 4, "loss", 1);  // a step without statistics is not the newest one with some
     }
@@ -70,8 +71,9 @@ TEST_F(TopTest, LeavesOutIntegersUnlessTheirKindIsNamed) {
   EXPECT_THAT(names({}), ElementsAre("images", "head"));
   EXPECT_THAT(names({Kind::kBatch}), ElementsAre("input_ids", "images"));
   EXPECT_EQ(Ask(engine_, GetTop, {.run = "gpt"})->considered(), 2u);
-  EXPECT_THAT(Ask(engine_, GetTop, {.run = "gpt"})->notes(),
-              ElementsAre(HasSubstr("with --kinds input they"), HasSubstr("with --kinds batch they")));
+  EXPECT_THAT(
+      Ask(engine_, GetTop, {.run = "gpt"})->notes(),
+      ElementsAre(HasSubstr("with --kinds input they"), HasSubstr("with --kinds batch they")));
 }
 
 TEST_F(TopTest, TakesTheNewestStepWithStatisticsAndTheLargestNorms) {
@@ -80,14 +82,16 @@ TEST_F(TopTest, TakesTheNewestStepWithStatisticsAndTheLargestNorms) {
   EXPECT_EQ(report->step(), 3u);
   EXPECT_EQ(report->by(), v1::TOP_BY_L2);
   EXPECT_EQ(report->considered(), 8u);
-  EXPECT_THAT(Names({.kinds = {Kind::kOutput}, .count = 3}), ElementsAre("wide@1", "spike@1", "wide@0"));
+  EXPECT_THAT(Names({.kinds = {Kind::kOutput}, .count = 3}),
+              ElementsAre("wide@1", "spike@1", "wide@0"));
   EXPECT_DOUBLE_EQ(report->records(0).value(), 20);
   EXPECT_EQ(report->records(0).class_name(), "Module");
 }
 
 TEST_F(TopTest, OrdersByEachNumberInItsOwnSense) {
   const std::vector<Kind> output = {Kind::kOutput};
-  EXPECT_THAT(Names({.by = TopBy::kAbsMax, .kinds = output, .count = 2}), ElementsAre("spike@1", "spike@0"));
+  EXPECT_THAT(Names({.by = TopBy::kAbsMax, .kinds = output, .count = 2}),
+              ElementsAre("spike@1", "spike@0"));
   EXPECT_THAT(Names({.by = TopBy::kMin, .kinds = output, .count = 3}),
               ElementsAre("spike@1", "spike@0", "broken@0"));
   EXPECT_THAT(Names({.by = TopBy::kMax, .kinds = output, .count = 1}), ElementsAre("wide@1"));
@@ -96,7 +100,8 @@ TEST_F(TopTest, OrdersByEachNumberInItsOwnSense) {
   EXPECT_THAT(Names({.by = TopBy::kRms, .kinds = output, .count = 1}), ElementsAre("spike@1"));
   EXPECT_THAT(Names({.by = TopBy::kZeroFraction, .kinds = output}),
               ElementsAre("small@0", "spike@0", "small@1", "spike@1"));
-  EXPECT_THAT(Names({.by = TopBy::kNumel, .ranks = {1}, .count = 2}), ElementsAre("wide@1", "wide@1"));
+  EXPECT_THAT(Names({.by = TopBy::kNumel, .ranks = {1}, .count = 2}),
+              ElementsAre("wide@1", "wide@1"));
 }
 
 TEST_F(TopTest, ListsOnlyWhatHasNonfiniteElements) {
@@ -123,7 +128,8 @@ TEST_F(TopTest, SaysWhichStepsThereAre) {
   EXPECT_EQ(missing.status().code(), Code::kNotFound);
   EXPECT_THAT(missing.status().message(), HasSubstr("2..4"));
   EXPECT_EQ(Ask(engine_, GetTop, {.run = "r", .step = 4}).status().code(), Code::kNotFound);
-  EXPECT_EQ(Ask(engine_, GetTop, {.run = "r", .count = 10'001}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Ask(engine_, GetTop, {.run = "r", .count = 10'001}).status().code(),
+            Code::kInvalidArgument);
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(Ask(engine_, GetTop, {.run = "r"}, stop.get_token()).status().code(), Code::kCancelled);

@@ -34,7 +34,8 @@ inline Tensor Noise(std::uint64_t seed, std::size_t n = 256, double scale = 1) {
   Tensor tensor;
   std::mt19937_64 generator(seed);
   std::normal_distribution<double> normal;
-  for (std::size_t i = 0; i < n; ++i) tensor.values.push_back(static_cast<float>(scale * normal(generator)));
+  for (std::size_t i = 0; i < n; ++i)
+    tensor.values.push_back(static_cast<float>(scale * normal(generator)));
   return tensor;
 }
 
@@ -64,7 +65,8 @@ class CauseTest : public ::testing::Test {
     b_->NarrowSketches();
   }
   // The same in both runs.
-  void Both(std::uint64_t step, const TensorKey& key, const Tensor& tensor, std::uint32_t rank = 0) {
+  void Both(std::uint64_t step, const TensorKey& key, const Tensor& tensor,
+            std::uint32_t rank = 0) {
     Put(step, key, tensor, tensor, rank);
   }
   void Put(std::uint64_t step, const TensorKey& key, const Tensor& a, const Tensor& b,
@@ -81,7 +83,8 @@ class CauseTest : public ::testing::Test {
     b_->Config(0, std::move(b));
   }
 
-  static Divergence Root(std::uint64_t step, const TensorKey& key, Reason reason = Reason::kNumeric) {
+  static Divergence Root(std::uint64_t step, const TensorKey& key,
+                         Reason reason = Reason::kNumeric) {
     TensorDef def;
     def.key = key;
     def.class_name = "Module";

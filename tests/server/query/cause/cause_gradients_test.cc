@@ -9,8 +9,8 @@ class CauseGradientsTest : public CauseTest {
   static constexpr int kWeights = 6;
   static std::string WeightName(int i) { return "layers." + std::to_string(i) + ".weight"; }
   static Tensor Gradient(int i, std::uint64_t step) {
-    return Noise(1000 + 10 * step + static_cast<std::uint64_t>(i), 200 + 40 * static_cast<std::size_t>(i),
-                 0.1 + i);
+    return Noise(1000 + 10 * step + static_cast<std::uint64_t>(i),
+                 200 + 40 * static_cast<std::size_t>(i), 0.1 + i);
   }
   // Weight gradients of the step; B's changed.
   void Gradients(std::uint64_t step, const std::function<Tensor(int, Tensor)>& change,
@@ -27,7 +27,8 @@ class CauseGradientsTest : public CauseTest {
   static void ClipToOne(std::vector<Tensor>& gradients) {
     double squares = 0;
     for (const Tensor& gradient : gradients) squares += std::pow(testing::StatsOf(gradient).l2, 2);
-    for (Tensor& gradient : gradients) gradient = Times(std::move(gradient), 1 / std::sqrt(squares));
+    for (Tensor& gradient : gradients)
+      gradient = Times(std::move(gradient), 1 / std::sqrt(squares));
   }
   static Divergence GradientRoot(std::uint64_t step, Kind kind = Kind::kWeightGrad) {
     return Root(step, Key(WeightName(0), kind));
@@ -41,7 +42,8 @@ TEST_F(CauseGradientsTest, GradientsThatWereNotSetToZeroAreASum) {
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "zero_grad");
   EXPECT_EQ(cause->text,
-            "gradients in ort at step 4 are those in base plus its own of step 3: they were not set to zero "
+            "gradients in ort at step 4 are those in base plus its own of step 3: they were not "
+            "set to zero "
             "between the steps (zero_grad)");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
@@ -59,7 +61,9 @@ TEST_F(CauseGradientsTest, AnOldGradientOnTopIsFoundThroughClipping) {
   const auto gradient = [](int i, std::uint64_t step) {
     return Times(i < kWeights ? Gradient(i, step) : Noise(step, 1), kSmaller);
   };
-  const auto key = [](int i) { return Key(i < kWeights ? WeightName(i) : "temperature", Kind::kWeightGrad); };
+  const auto key = [](int i) {
+    return Key(i < kWeights ? WeightName(i) : "temperature", Kind::kWeightGrad);
+  };
   for (const int root : {0, kWeights}) {
     Reset();
     std::vector<Tensor> before, plain, summed;
@@ -83,20 +87,23 @@ TEST_F(CauseGradientsTest, AnOldGradientOnTopIsFoundThroughClipping) {
 }
 
 TEST_F(CauseGradientsTest, AGradientThatIsZeroIsTheCauseOfTheOthersFactor) {
-  Gradients(3, [](int i, const Tensor& tensor) { return i == 0 ? Times(tensor, 0) : Times(tensor, 1.01); });
-  EXPECT_EQ(
-      Say(GradientRoot(3)),
-      "all_zero: weight grad layers.0.weight is zero in every element in ort at step 3, and not in base");
+  Gradients(3, [](int i, const Tensor& tensor) {
+    return i == 0 ? Times(tensor, 0) : Times(tensor, 1.01);
+  });
+  EXPECT_EQ(Say(GradientRoot(3)),
+            "all_zero: weight grad layers.0.weight is zero in every element in ort at step 3, and "
+            "not in base");
 }
 
 TEST_F(CauseGradientsTest, OneOldGradientOnTopIsNotAMissingZeroGrad) {
   Gradients(3, Same);
-  Gradients(4, [](int i, const Tensor& tensor) { return i == 0 ? Sum(tensor, Gradient(i, 3)) : tensor; });
+  Gradients(
+      4, [](int i, const Tensor& tensor) { return i == 0 ? Sum(tensor, Gradient(i, 3)) : tensor; });
   EXPECT_EQ(Say(GradientRoot(4)), "nothing");
 }
 
-// Two models, each with an optimizer of its own, that are trained in turn. B keeps the gradients of the
-// first.
+// Two models, each with an optimizer of its own, that are trained in turn. B keeps the gradients of
+// the first.
 class CauseTwoModelsTest : public CauseGradientsTest {
  protected:
   enum Update { kPlain, kKept, kOther };
@@ -125,10 +132,10 @@ TEST_F(CauseTwoModelsTest, OneOfTwoOptimizersThatKeepsItsGradientsIsNamed) {
   for (const char* model : {"dis", "gen"}) Train(3, model, kPlain);
   Train(4, "dis", kKept);
   Train(4, "gen", kPlain);
-  EXPECT_EQ(
-      Say(RootIn("dis")),
-      "zero_grad: gradients in ort at step 4 are those in base plus its own of step 3: they were not set "
-      "to zero between the steps (zero_grad)");
+  EXPECT_EQ(Say(RootIn("dis")),
+            "zero_grad: gradients in ort at step 4 are those in base plus its own of step 3: they "
+            "were not set "
+            "to zero between the steps (zero_grad)");
 }
 
 TEST_F(CauseTwoModelsTest, WhatFollowsInTheOtherModelDoesNotHideIt) {
@@ -147,11 +154,12 @@ TEST_F(CauseTwoModelsTest, OldGradientsInTheOtherModelDoNotExplainTheRoot) {
 
 TEST_F(CauseGradientsTest, SomeGradientsThatWereKeptAreCounted) {
   Gradients(3, Same);
-  Gradients(4, [](int i, const Tensor& tensor) { return i < 3 ? Sum(tensor, Gradient(i, 3)) : tensor; });
-  EXPECT_EQ(
-      Say(GradientRoot(4)),
-      "zero_grad: 3 of 6 gradients in ort at step 4 are those in base plus its own of step 3: they were "
-      "not set to zero between the steps (zero_grad)");
+  Gradients(
+      4, [](int i, const Tensor& tensor) { return i < 3 ? Sum(tensor, Gradient(i, 3)) : tensor; });
+  EXPECT_EQ(Say(GradientRoot(4)),
+            "zero_grad: 3 of 6 gradients in ort at step 4 are those in base plus its own of step "
+            "3: they were "
+            "not set to zero between the steps (zero_grad)");
   Reset();  // the root is one of the others
   Gradients(3, Same);
   Gradients(4, [](int i, const Tensor& tensor) {
@@ -168,10 +176,12 @@ TEST_F(CauseGradientsTest, GradientsOfTheUpdateBeforeInTheSameStepAreNamed) {
       Put(4, Key(WeightName(i), Kind::kWeightGrad, "", 0, call), gradient,
           call == 1 ? Sum(gradient, Gradient(i, 0)) : gradient);
     }
-    for (int i = 0; i < kWeights; ++i) Both(4, Key(WeightName(i), Kind::kWeight, "", 0, call), Noise(call));
+    for (int i = 0; i < kWeights; ++i)
+      Both(4, Key(WeightName(i), Kind::kWeight, "", 0, call), Noise(call));
   }
   EXPECT_EQ(Say(Root(4, Key(WeightName(0), Kind::kWeightGrad, "", 0, 1))),
-            "zero_grad: gradients in ort at step 4 are those in base plus its own of the update before: they "
+            "zero_grad: gradients in ort at step 4 are those in base plus its own of the update "
+            "before: they "
             "were not set to zero between the updates (zero_grad)");
 }
 
@@ -184,7 +194,8 @@ TEST_F(CauseGradientsTest, OneFactorOnAllGradientsIsNamed) {
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
-// As label smoothing makes them: about the same factor on all, and what remains is far more than rounding.
+// As label smoothing makes them: about the same factor on all, and what remains is far more than
+// rounding.
 TEST_F(CauseGradientsTest, AFactorThatLeavesMoreThanRoundingIsNotOneOfAll) {
   const auto about = [](int i, const Tensor& tensor) {
     return Sum(Times(tensor, 1.107),
@@ -195,7 +206,8 @@ TEST_F(CauseGradientsTest, AFactorThatLeavesMoreThanRoundingIsNotOneOfAll) {
   Reset();
   Put(3, Key("layers.0"), Noise(7), Sum(Noise(7), Noise(8, 256, 1e-3)));
   Gradients(3, about);
-  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: ")) << "as far apart as what was before";
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: "))
+      << "as far apart as what was before";
 }
 
 TEST_F(CauseGradientsTest, DifferentFactorsSayNothingAboutAllGradients) {
@@ -217,7 +229,8 @@ TEST_F(CauseGradientsTest, TwoRanksSumInsteadOfAveraging) {
   Gradients(3, Scaled(2));
   const auto cause = Ask(GradientRoot(3));
   ASSERT_TRUE(cause);
-  EXPECT_THAT(cause->text, HasSubstr("there are 2 ranks: ort sums gradients over them where base averages"));
+  EXPECT_THAT(cause->text,
+              HasSubstr("there are 2 ranks: ort sums gradients over them where base averages"));
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
   EXPECT_EQ(cause->key, "world_size");
 }
@@ -233,15 +246,17 @@ TEST_F(CauseGradientsTest, MicroBatchesThatOnlyOneRunHasAreNotSaidToBeDivided) {
     }
   };
   write(4);
-  EXPECT_EQ(Say(GradientRoot(3)),
-            "gradient_scale: all 6 gradients of weights in ort are 4 times those in base at step 3");
+  EXPECT_EQ(
+      Say(GradientRoot(3)),
+      "gradient_scale: all 6 gradients of weights in ort are 4 times those in base at step 3");
 }
 
 TEST_F(CauseGradientsTest, ALearningRateWithTheSameRatioScalesNoGradients) {
   Gradients(3, Scaled(1.5));
   Configure({{"optimizer.group0.lr", "0.2"}}, {{"optimizer.group0.lr", "0.3"}});
-  EXPECT_EQ(Say(GradientRoot(3)),
-            "gradient_scale: all 6 gradients of weights in ort are 1.5 times those in base at step 3");
+  EXPECT_EQ(
+      Say(GradientRoot(3)),
+      "gradient_scale: all 6 gradients of weights in ort are 1.5 times those in base at step 3");
 }
 
 TEST_F(CauseGradientsTest, TheNumberOfMicroBatchesExplainsGradientsOfOutputs) {
@@ -251,10 +266,10 @@ TEST_F(CauseGradientsTest, TheNumberOfMicroBatchesExplainsGradientsOfOutputs) {
       Put(3, key, Times(Gradient(i, micro_batch), 0.25), Gradient(i, micro_batch));
     }
   }
-  EXPECT_EQ(
-      Say(GradientRoot(3, Kind::kGradOutput)),
-      "gradient_scale: all 6 gradients of outputs in ort are 4 times those in base at step 3; there are 4 "
-      "micro-batches: base divides the loss by their number, ort does not");
+  EXPECT_EQ(Say(GradientRoot(3, Kind::kGradOutput)),
+            "gradient_scale: all 6 gradients of outputs in ort are 4 times those in base at step "
+            "3; there are 4 "
+            "micro-batches: base divides the loss by their number, ort does not");
 }
 
 TEST_F(CauseGradientsTest, ALossScaleThatWasNotTakenBackIsTheFactor) {
@@ -263,7 +278,8 @@ TEST_F(CauseGradientsTest, ALossScaleThatWasNotTakenBackIsTheFactor) {
   const auto cause = Ask(GradientRoot(3));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "loss_scale");
-  EXPECT_THAT(cause->text, HasSubstr("that is the loss scale: the gradients of ort are not unscaled"));
+  EXPECT_THAT(cause->text,
+              HasSubstr("that is the loss scale: the gradients of ort are not unscaled"));
   Reset();
   Gradients(3, Scaled(1024));
   Scalars(3, "loss_scale", 512, 512);
@@ -283,7 +299,8 @@ TEST_F(CauseGradientsTest, ARoundNormIsClipping) {
   };
   write(0.6);
   EXPECT_EQ(Say(GradientRoot(3)),
-            "clip_norm: all 6 gradients of weights in ort are 1.2 times those in base at step 3; the norm of "
+            "clip_norm: all 6 gradients of weights in ort are 1.2 times those in base at step 3; "
+            "the norm of "
             "all of them is 0.5 in base and 0.6 in ort: they are clipped to different norms");
   write(0.8888123);
   EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("those of base are clipped, those of ort are not"));
@@ -291,8 +308,8 @@ TEST_F(CauseGradientsTest, ARoundNormIsClipping) {
 
 class CauseClippedTest : public CauseGradientsTest {
  protected:
-  // Base clips to a norm of 1, ort to `norm_b`, after its second gradient, which is `size` times as large
-  // as the others, was multiplied by 1.5: all others make room for it.
+  // Base clips to a norm of 1, ort to `norm_b`, after its second gradient, which is `size` times as
+  // large as the others, was multiplied by 1.5: all others make room for it.
   void Write(double norm_b, double size = 1) {
     Reset();
     const auto factor_of = [](int i) { return i == 1 ? 1.5 : 1.0; };
@@ -312,19 +329,20 @@ class CauseClippedTest : public CauseGradientsTest {
 
 TEST_F(CauseClippedTest, GradientsThatAreClippedToOneNormAreNotClippedDifferently) {
   Write(1);
-  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("gradient_scale: 5 of 6 gradients of weights in ort are 0.9"));
+  EXPECT_THAT(Say(GradientRoot(3)),
+              HasSubstr("gradient_scale: 5 of 6 gradients of weights in ort are 0.9"));
   Write(2);
   EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("clip_norm: 5 of 6 gradients of weights"));
 }
 
 TEST_F(CauseClippedTest, TheExceptionHasAFactorOfItsOwn) {
-  for (const double size : {1.0, 10.0}) {  // 10: its own difference is smaller than that of the others
+  for (const double size :
+       {1.0, 10.0}) {  // 10: its own difference is smaller than that of the others
     Write(1, size);
-    EXPECT_THAT(
-        Say(Root(3, Key(WeightName(1), Kind::kWeightGrad))),
-        HasSubstr(
-            "tensor_scale: weight grad layers.1.weight in ort is 1.5 times that in base at step 3, apart "
-            "from clipping, which makes all other gradients 0."))
+    EXPECT_THAT(Say(Root(3, Key(WeightName(1), Kind::kWeightGrad))),
+                HasSubstr("tensor_scale: weight grad layers.1.weight in ort is 1.5 times that in "
+                          "base at step 3, apart "
+                          "from clipping, which makes all other gradients 0."))
         << size;
   }
 }
@@ -349,14 +367,15 @@ TEST_F(CauseGradientsTest, RanksThatDifferInOneRunOnlyWereNotReduced) {
   const auto cause = Ask(Root(3, key));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "reduction");
-  EXPECT_EQ(
-      cause->text,
-      "ranks 0 and 1 of ort have different gradients at step 3, those of base agree: in ort they were not "
-      "reduced over the ranks (all-reduce)");
+  EXPECT_EQ(cause->text,
+            "ranks 0 and 1 of ort have different gradients at step 3, those of base agree: in ort "
+            "they were not "
+            "reduced over the ranks (all-reduce)");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
-// A rank with a learning rate of its own, or whose weight was damaged: what a run's ranks hold differs.
+// A rank with a learning rate of its own, or whose weight was damaged: what a run's ranks hold
+// differs.
 TEST_F(CauseGradientsTest, ReplicasThatDifferInOneRunOnlyAreSaid) {
   const auto key = Key("w", Kind::kWeight);
   const auto write = [&](const Tensor& of_a, const Tensor& of_b) {
@@ -370,9 +389,9 @@ TEST_F(CauseGradientsTest, ReplicasThatDifferInOneRunOnlyAreSaid) {
   const auto cause = Ask(Root(3, key));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "replicas");
-  EXPECT_EQ(
-      cause->text,
-      "ranks 0 and 1 of ort hold different values of weight w at step 3, those of base agree (statctl ranks ort)");
+  EXPECT_EQ(cause->text,
+            "ranks 0 and 1 of ort hold different values of weight w at step 3, those of base agree "
+            "(statctl ranks ort)");
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
   write(Noise(1), Noise(2));
   EXPECT_EQ(Say(Root(3, key)), "nothing") << "both agree";
@@ -389,10 +408,10 @@ TEST_F(CauseGradientsTest, AFactorThatDiffersByRankIsTheFinding) {
     Put(3, key, Noise(1), Times(Noise(1), 0.5), 1);
     Divergence root = Root(3, key);
     root.rank = rank;
-    EXPECT_EQ(
-        Say(root),
-        "gradient_scale: weight grad w in ort is 1 times that in base on rank 0 and 0.5 times on rank 1 at "
-        "step 3: each rank scales by itself")
+    EXPECT_EQ(Say(root),
+              "gradient_scale: weight grad w in ort is 1 times that in base on rank 0 and 0.5 "
+              "times on rank 1 at "
+              "step 3: each rank scales by itself")
         << rank;
   }
   Reset(/*world_size=*/2);
@@ -407,7 +426,8 @@ class CauseShardsTest : public CauseGradientsTest {
              std::uint64_t seed = 3) {
     double own[2] = {0, 0};
     for (int i = 0; i < kWeights; ++i) {
-      for (const int rank : {0, 1}) own[rank] += std::pow(testing::StatsOf(Half(i, rank, seed)).l2, 2);
+      for (const int rank : {0, 1})
+        own[rank] += std::pow(testing::StatsOf(Half(i, rank, seed)).l2, 2);
     }
     const double whole = std::sqrt(own[0] + own[1]);
     for (int i = 0; i < kWeights; ++i) {
@@ -429,17 +449,16 @@ class CauseShardsTest : public CauseGradientsTest {
     placement.global_shape = {2 * size};
     placement.boxes = {rank * size, size};
     Layout layout{.dtype = DType::kF32, .shape = {size}, .placement = placement};
-    run.Record(static_cast<std::uint32_t>(rank), step, Key(WeightName(i), Kind::kWeightGrad), layout,
-               testing::StatsOf(half), testing::SketchOf(half, 16));
+    run.Record(static_cast<std::uint32_t>(rank), step, Key(WeightName(i), Kind::kWeightGrad),
+               layout, testing::StatsOf(half), testing::SketchOf(half, 16));
   }
 };
 
 TEST_F(CauseShardsTest, ClippingIsReadFromTheNormOfTheWholeModel) {
   Reset(/*world_size=*/2);
   Write(3, [](double, double) { return 0.7; });
-  EXPECT_THAT(
-      Say(GradientRoot(3)),
-      HasSubstr("the norm of all of them is 1 in base and 0.7 in ort: they are clipped to different norms"));
+  EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("the norm of all of them is 1 in base and 0.7 in "
+                                              "ort: they are clipped to different norms"));
   Reset(/*world_size=*/2);
   Write(3, [](double whole, double) { return whole; });
   EXPECT_THAT(Say(GradientRoot(3)), HasSubstr("those of base are clipped, those of ort are not"));
@@ -472,32 +491,39 @@ TEST_F(CauseGradientsTest, GradientsThatAreClippedBeforeTheyAreUnscaledAreOfTheR
       Reset();
       const double wrong = 1.0 / 1024;
       for (int i = 0; i < kWeights; ++i) {
-        Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(Gradient(i, 3), (in_b ? norm_a : wrong) / norm),
+        Put(3, Key(WeightName(i), Kind::kWeightGrad),
+            Times(Gradient(i, 3), (in_b ? norm_a : wrong) / norm),
             Times(Gradient(i, 3), (in_b ? wrong : norm_a) / norm));
       }
       Scalars(3, "loss_scale", 1024, 1024);
       const std::string said = Say(GradientRoot(3));
       EXPECT_THAT(said, HasSubstr("clip_norm: all 6 gradients of weights in ort are "));
-      EXPECT_THAT(said,
-                  HasSubstr(std::string("; those of ") + (in_b ? "ort" : "base") +
-                            " have a norm of 1 times 1 / 1024, the loss scale: they are clipped before they "
-                            "are unscaled"));
+      EXPECT_THAT(
+          said,
+          HasSubstr(
+              std::string("; those of ") + (in_b ? "ort" : "base") +
+              " have a norm of 1 times 1 / 1024, the loss scale: they are clipped before they "
+              "are unscaled"));
     }
   }
 }
 
-// In the step before, both unscaled: the run whose norm has changed by the scale is the one that departs.
+// In the step before, both unscaled: the run whose norm has changed by the scale is the one that
+// departs.
 TEST_F(CauseGradientsTest, TheRunThatDepartsIsNotUnscaledOrIsUnscaledTwice) {
   const auto say = [&](double a, double b) {
     Reset();
     Gradients(2, Same);
     for (int i = 0; i < kWeights; ++i)
-      Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(Gradient(i, 3), a), Times(Gradient(i, 3), b));
+      Put(3, Key(WeightName(i), Kind::kWeightGrad), Times(Gradient(i, 3), a),
+          Times(Gradient(i, 3), b));
     for (const std::uint64_t step : {2u, 3u}) Scalars(step, "loss_scale", 1024, 1024);
     return Say(GradientRoot(3));
   };
-  EXPECT_THAT(say(1, 1024), HasSubstr("that is the loss scale: the gradients of ort are not unscaled"));
-  EXPECT_THAT(say(1024, 1), HasSubstr("that is the loss scale: the gradients of base are not unscaled"));
+  EXPECT_THAT(say(1, 1024),
+              HasSubstr("that is the loss scale: the gradients of ort are not unscaled"));
+  EXPECT_THAT(say(1024, 1),
+              HasSubstr("that is the loss scale: the gradients of base are not unscaled"));
   EXPECT_THAT(say(1, 1.0 / 1024),
               HasSubstr("that is the loss scale: the gradients of ort are divided by it twice"));
 }
@@ -537,10 +563,10 @@ TEST_F(CauseGradientsTest, AnUpdateThatWasSkippedIsOneOfAllWeights) {
     Put(3, Key(name, Kind::kWeight), Noise(3), Noise(1));
   }
   Scalars(3, "found_inf", 0, 1);
-  EXPECT_EQ(
-      Say(Root(3, Key("w", Kind::kWeight))),
-      "not_updated: no weight was updated in ort at step 3: its gradients were not finite, so the update "
-      "was skipped");
+  EXPECT_EQ(Say(Root(3, Key("w", Kind::kWeight))),
+            "not_updated: no weight was updated in ort at step 3: its gradients were not finite, "
+            "so the update "
+            "was skipped");
 }
 
 class CauseResumeTest : public CauseGradientsTest {
@@ -564,10 +590,10 @@ TEST_F(CauseResumeTest, StateThatIsAMultipleOfTheGradientBeganAtZero) {
   const auto cause = Ask(Root(3, Key(WeightName(0), Kind::kWeight)));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "resume");
-  EXPECT_EQ(
-      cause->text,
-      "ort was launched again at step 3 without the optimizer's state: there it begins at zero, that of "
-      "base continues");
+  EXPECT_EQ(cause->text,
+            "ort was launched again at step 3 without the optimizer's state: there it begins at "
+            "zero, that of "
+            "base continues");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
@@ -619,7 +645,8 @@ TEST_F(CauseResumeTest, ALearningRateThatTheLaunchBroughtIsNamed) {
   Put(3, key, Noise(1), Noise(2));
   Scalars(3, "lr/group0", 0.05, 0.1);
   EXPECT_EQ(Say(Root(3, key)),
-            "learning_rate: learning rate of group 0 is 0.05 in base and 0.1 in ort at step 3, where ort was "
+            "learning_rate: learning rate of group 0 is 0.05 in base and 0.1 in ort at step 3, "
+            "where ort was "
             "launched again");
 }
 
@@ -640,9 +667,9 @@ TEST_F(CauseBatchTest, ABatchOfAnotherStepIsFound) {
   const auto cause = Ask(Root(3, kTokens));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "batch_order");
-  EXPECT_EQ(
-      cause->text,
-      "the batch of step 3 in ort is that of step 4 in base: the data come in a different order (tokens)");
+  EXPECT_EQ(cause->text,
+            "the batch of step 3 in ort is that of step 4 in base: the data come in a different "
+            "order (tokens)");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
@@ -674,26 +701,29 @@ TEST_F(CauseBatchTest, SwappedMicroBatchesAreOfTheSameStep) {
   const auto second = Key("tokens", Kind::kBatch, "", 1);
   Put(3, kTokens, Tokens(1), Tokens(2));
   Put(3, second, Tokens(2), Tokens(1));
-  EXPECT_EQ(
-      Say(Root(3, kTokens)),
-      "batch_order: the batch of step 3 in ort is micro-batch 1 of that step in base: the micro-batches "
-      "are in a different order (tokens)");
+  EXPECT_EQ(Say(Root(3, kTokens)),
+            "batch_order: the batch of step 3 in ort is micro-batch 1 of that step in base: the "
+            "micro-batches "
+            "are in a different order (tokens)");
 }
 
 TEST_F(CauseBatchTest, ABatchOfAnotherRankIsFound) {
   Reset(/*world_size=*/2);
   Put(3, kTokens, Tokens(1), Tokens(2), 0);
   Put(3, kTokens, Tokens(2), Tokens(1), 1);
-  EXPECT_THAT(Say(Root(3, kTokens)), HasSubstr("is that of rank 1 in base: the data are distributed over"));
+  EXPECT_THAT(Say(Root(3, kTokens)),
+              HasSubstr("is that of rank 1 in base: the data are distributed over"));
 }
 
 TEST_F(CauseBatchTest, AnotherSeedExplainsABatchThatIsNowhere) {
   Put(3, kTokens, Tokens(1), Tokens(2));
   Configure({{"random.torch.seed", "1"}}, {{"random.torch.seed", "2"}});
-  EXPECT_EQ(Say(Root(3, kTokens)), "random_state: the seed is 1 in base and 2 in ort (random.torch.seed)");
+  EXPECT_EQ(Say(Root(3, kTokens)),
+            "random_state: the seed is 1 in base and 2 in ort (random.torch.seed)");
 }
 
-// Most programs seed neither Python's nor NumPy's generator: their states differ in any two processes.
+// Most programs seed neither Python's nor NumPy's generator: their states differ in any two
+// processes.
 TEST_F(CauseBatchTest, RandomNumbersThatNeverAgreedAreNotBlamed) {
   const auto say = [&](bool agreed, const std::string& seed_a, const std::string& seed_b) {
     Reset();
@@ -711,10 +741,11 @@ TEST_F(CauseBatchTest, RandomNumbersThatNeverAgreedAreNotBlamed) {
   EXPECT_EQ(say(true, "unknown", "unknown"), differs + "3 on (rng/python)");
 }
 
-// A program may seed with a number that the agent does not guess, and a guess may be of a generator that was not seeded.
+// A program may seed with a number that the agent does not guess, and a guess may be of a generator
+// that was not seeded.
 TEST_F(CauseBatchTest, WhetherAGeneratorWasSeededIsAsRecorded) {
-  const auto say = [&](const std::string& generator, const std::string& seed, const std::string& seeded_a,
-                       const std::string& seeded_b) {
+  const auto say = [&](const std::string& generator, const std::string& seed,
+                       const std::string& seeded_a, const std::string& seeded_b) {
     Reset();
     Put(3, kTokens, Tokens(1), Tokens(2));
     Scalars(3, "rng/" + (generator == "torch" ? "cpu" : generator), 7, 8);
@@ -724,7 +755,8 @@ TEST_F(CauseBatchTest, WhetherAGeneratorWasSeededIsAsRecorded) {
     return Say(Root(3, kTokens));
   };
   for (const std::string generator : {"torch", "numpy", "python"}) {
-    EXPECT_THAT(say(generator, "unknown", "true", "true"), HasSubstr("random_state: ")) << generator;
+    EXPECT_THAT(say(generator, "unknown", "true", "true"), HasSubstr("random_state: "))
+        << generator;
     EXPECT_EQ(say(generator, "42", "true", "false"), "nothing") << generator;
     EXPECT_EQ(say(generator, "42", "unknown", "true"), "nothing") << generator;
   }
@@ -741,10 +773,10 @@ TEST_F(CauseBatchTest, ABatchOfWhichAnotherPartAgreesHasTheSameSamples) {
     Configure({{"random.torch.seed", "1"}}, {{"random.torch.seed", "2"}});
     return Say(Root(3, Key("labels", Kind::kBatch)));
   };
-  EXPECT_EQ(
-      say(Tokens(3)),
-      "same_samples: labels differs at step 3 while tokens of the same batch agrees bit for bit: the same "
-      "samples, prepared differently");
+  EXPECT_EQ(say(Tokens(3)),
+            "same_samples: labels differs at step 3 while tokens of the same batch agrees bit for "
+            "bit: the same "
+            "samples, prepared differently");
   Tensor ones = Tokens(1);
   std::fill(ones.values.begin(), ones.values.end(), 1);
   EXPECT_THAT(say(ones), HasSubstr("random_state: ")) << "a mask of ones agrees with any other";
@@ -771,7 +803,9 @@ TEST_F(CauseBatchTest, WhatWasDoneToAPartOfABatchIsSaidFirst) {
 
 TEST_F(CauseGradientsTest, ARootThatIsAFusedModuleHasACauseLikeAnyOther) {
   map_ = "(.*)\\.q\\.(.*), \\1.k.\\2 -> \\1.qk.\\2";
-  const auto weight = [](const std::string& module) { return Key(module + ".weight", Kind::kWeightGrad); };
+  const auto weight = [](const std::string& module) {
+    return Key(module + ".weight", Kind::kWeightGrad);
+  };
   Tensor fused;
   for (int part = 0; part < 2; ++part) {
     const Tensor gradient = Gradient(part, 3);

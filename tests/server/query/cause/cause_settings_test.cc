@@ -34,15 +34,17 @@ TEST_F(CauseSettingsTest, ALearningRateThatDiffersOnlyLaterSaysNothing) {
 TEST_F(CauseSettingsTest, LearningRatesThatPrintAlikeAreToldApart) {
   Scalars(0, "lr/group0", 0.1, 0.10000001);
   Put(0, kWeight, Noise(1), Noise(2));
-  EXPECT_EQ(Say(Root(0, kWeight)),
-            "learning_rate: learning rate of group 0 is 0.1 in base and 0.10000001 in ort at step 0");
+  EXPECT_EQ(
+      Say(Root(0, kWeight)),
+      "learning_rate: learning rate of group 0 is 0.1 in base and 0.10000001 in ort at step 0");
 }
 
 TEST_F(CauseSettingsTest, TheStateOfAdamDoesNotDependOnTheLearningRate) {
   Scalars(0, "lr/group0", 0.1, 0.2);
   const auto key = Key("blocks.1.mlp.weight", Kind::kOptimizerState, "exp_avg");
   Put(0, key, Noise(1), Noise(2));
-  Configure({{"optimizer.group0.betas", "(0.9, 0.99)"}}, {{"optimizer.group0.betas", "(0.8, 0.99)"}});
+  Configure({{"optimizer.group0.betas", "(0.9, 0.99)"}},
+            {{"optimizer.group0.betas", "(0.8, 0.99)"}});
   EXPECT_EQ(Say(Root(0, key)),
             "betas: betas of group 0 are (0.9, 0.99) in base and (0.8, 0.99) in ort at step 0 "
             "(optimizer.group0.betas)");
@@ -69,7 +71,8 @@ TEST_F(CauseSettingsTest, OfSeveralGroupsTheUpdateTellsWhichOneIsMeant) {
 TEST_F(CauseSettingsTest, AnotherModelsOptimizerSaysNothing) {
   Scalars(0, "gen/lr/group0", 0.1, 0.2);
   Scalars(0, "dis/lr/group0", 0.1, 0.1);
-  const auto dis = Key("dis.main.0.weight", Kind::kWeight), gen = Key("gen.main.0.weight", Kind::kWeight);
+  const auto dis = Key("dis.main.0.weight", Kind::kWeight),
+             gen = Key("gen.main.0.weight", Kind::kWeight);
   Put(0, dis, Noise(1), Noise(2));
   Put(0, gen, Noise(3), Noise(4));
   EXPECT_EQ(Say(Root(0, dis)), "nothing");
@@ -92,7 +95,8 @@ TEST_F(CauseSettingsTest, ALearningRateOfAnUpdateThatOneRunDidNotMakeSaysNothing
   b_->Scalar(0, 5, "lr/group0", 0.09);  // of a schedule; base skipped the update
   EXPECT_THAT(Say(Root(5, kWeight)), HasSubstr("not_updated: "));
   a_->Scalar(0, 5, "lr/group0", 0.1);
-  EXPECT_THAT(Say(Root(5, kWeight)), HasSubstr("learning_rate: learning rate of group 0 is 0.1 in base"));
+  EXPECT_THAT(Say(Root(5, kWeight)),
+              HasSubstr("learning_rate: learning rate of group 0 is 0.1 in base"));
 }
 
 TEST_F(CauseSettingsTest, AWeightDecayThatOnlyAChangedIsFoundInTheStepsBefore) {
@@ -102,7 +106,8 @@ TEST_F(CauseSettingsTest, AWeightDecayThatOnlyAChangedIsFoundInTheStepsBefore) {
   a_->Scalar(0, 2, "weight_decay/group0", 0.2);
   Put(4, out, Noise(2), Noise(3));
   EXPECT_EQ(Say(Root(4, out)),
-            "weight_decay: weight decay of group 0 is 0.2 in base and 0.1 in ort at step 2, whose update was "
+            "weight_decay: weight decay of group 0 is 0.2 in base and 0.1 in ort at step 2, whose "
+            "update was "
             "not recorded");
 }
 
@@ -140,12 +145,13 @@ TEST_F(CauseSettingsTest, WhatAScheduleMovedUntilAResumeSaysNothing) {
     Put(3, kWeight, Noise(11), Noise(12));
   };
   write("(0.95, 0.99)", "1e-08");
-  EXPECT_EQ(
-      Say(Root(3, kWeight)),
-      "resume: ort was launched again at step 3: gradients agree and updates do not, so the optimizer's "
-      "state or its settings were not restored");
+  EXPECT_EQ(Say(Root(3, kWeight)),
+            "resume: ort was launched again at step 3: gradients agree and updates do not, so the "
+            "optimizer's "
+            "state or its settings were not restored");
   write("(0.85, 0.99)", "1e-08");
-  EXPECT_THAT(Say(Root(3, kWeight)), HasSubstr("betas of group 0 are (0.95, 0.99) in base and (0.85, 0.99)"))
+  EXPECT_THAT(Say(Root(3, kWeight)),
+              HasSubstr("betas of group 0 are (0.95, 0.99) in base and (0.85, 0.99)"))
       << "they differed when both began";
   write("(0.95, 0.99)", "1e-06");
   const auto cause = Ask(Root(3, kWeight));
@@ -168,9 +174,10 @@ TEST_F(CauseSettingsTest, AnUpdateThatWasNotRecordedIsSeenInTheNextForwardPass) 
   Scalars(4, "lr/group0", 0.1, 0.101);
   Both(2, out, Noise(1));
   Put(4, out, Noise(2), Noise(3));
-  EXPECT_EQ(Say(Root(4, out)),
-            "learning_rate: learning rate of group 0 is 0.1 in base and 0.101 in ort at step 3, whose "
-            "update was not recorded");
+  EXPECT_EQ(
+      Say(Root(4, out)),
+      "learning_rate: learning rate of group 0 is 0.1 in base and 0.101 in ort at step 3, whose "
+      "update was not recorded");
   Reset();  // the weights after it were recorded, and agree: the rate of an idle group
   Scalars(3, "lr/group0", 0.1, 0.101);
   Both(3, kWeight, Noise(1));
@@ -220,16 +227,17 @@ TEST_F(CauseSettingsTest, ASettingOfAnotherModuleSaysNothing) {
   Put(0, key, Noise(1), Noise(2));
   Both(0, Key("blocks.2.ln2"), Noise(3));
   Both(0, Key("blocks.1.ln1"), Noise(3));
-  Configure(
-      {{"module.blocks.*.ln2.eps", "1e-05"}, {"module.blocks.*.ln1.eps", "1e-05"}},
-      {{"module.blocks.*.ln2.eps", "1e-05 x 3; 0.001 (blocks.2.ln2)"}, {"module.blocks.*.ln1.eps", "1e-06"}});
+  Configure({{"module.blocks.*.ln2.eps", "1e-05"}, {"module.blocks.*.ln1.eps", "1e-05"}},
+            {{"module.blocks.*.ln2.eps", "1e-05 x 3; 0.001 (blocks.2.ln2)"},
+             {"module.blocks.*.ln1.eps", "1e-06"}});
   EXPECT_EQ(Say(Root(0, key)), "nothing");
 }
 
 TEST_F(CauseSettingsTest, ASettingOfWhichTheValueIsNotShownSaysNothing) {
   const auto key = Key("blocks.1.ln2");
   Put(0, key, Noise(1), Noise(2));
-  Configure({{"module.blocks.*.ln2.eps", "1e-05"}}, {{"module.blocks.*.ln2.eps", "1e-05 x 9; 0.001 x 9"}});
+  Configure({{"module.blocks.*.ln2.eps", "1e-05"}},
+            {{"module.blocks.*.ln2.eps", "1e-05 x 9; 0.001 x 9"}});
   EXPECT_EQ(Say(Root(0, key)), "nothing");
 }
 
@@ -250,7 +258,8 @@ TEST_F(CauseSettingsTest, ASettingThatChangedAfterTheRootSaysNothing) {
   };
   write(4);  // looked at after 1, 2, 4 steps: it changed in step 2, 3 or 4
   EXPECT_EQ(Say(Root(3, key)),
-            "module_setting: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2); it changed while ort ran, "
+            "module_setting: eps is 1e-05 in base and 0.001 in ort (blocks.1.ln2); it changed "
+            "while ort ran, "
             "between steps 2 and 4");
   write(8);  // it had not changed after step 4
   EXPECT_EQ(Say(Root(3, key)), "nothing");
@@ -263,7 +272,8 @@ TEST_F(CauseSettingsTest, AModuleOfWhichNoModeIsRecordedIsInThatOfItsModel) {
             {{"model.training", "true"},
              {"module.blocks.*.ln2.class", "LayerNorm"},
              {"module.blocks.*.ln2.training", "true x 3; false (blocks.1.ln2)"}});
-  EXPECT_EQ(Say(Root(3, key)), "module_setting: training is true in base and false in ort (blocks.1.ln2)");
+  EXPECT_EQ(Say(Root(3, key)),
+            "module_setting: training is true in base and false in ort (blocks.1.ln2)");
 }
 
 TEST_F(CauseSettingsTest, ASettingOfTheParentExplainsWhatIsBetweenItsModules) {
@@ -277,7 +287,8 @@ TEST_F(CauseSettingsTest, ASettingOfTheParentExplainsWhatIsBetweenItsModules) {
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
 }
 
-// As of PEFT: the layer scales what its adapter's modules compute; ModuleDicts run by themselves never.
+// As of PEFT: the layer scales what its adapter's modules compute; ModuleDicts run by themselves
+// never.
 TEST_F(CauseSettingsTest, AnAdaptersScalingExplainsTheGradientInsideIt) {
   const std::string layer = "layers.1.v_proj";
   for (const Kind kind : {Kind::kGradOutput, Kind::kOutput}) {
@@ -322,7 +333,8 @@ TEST_F(CauseSettingsTest, ACertainDescriptionIsWorthMoreThanAPossibleSetting) {
   Put(0, key, Noise(1), Times(Noise(1), 1.5));
   Put(0, Key("blocks.0.attn"), Noise(3), Noise(4));
   Put(0, Key("blocks.0"), Noise(3), Noise(4));
-  Configure({{"module.blocks.*.scale", "0.25"}}, {{"module.blocks.*.scale", "0.25 x 3; 0.125 (blocks.0)"}});
+  Configure({{"module.blocks.*.scale", "0.25"}},
+            {{"module.blocks.*.scale", "0.25 x 3; 0.125 (blocks.0)"}});
   const auto cause = Ask(Root(0, key));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "tensor_scale");
@@ -369,7 +381,8 @@ TEST_F(CauseSettingsTest, AModelMayHaveANameThatBeginsLikeAClass) {
   Put(0, key, Noise(1), Noise(2));
   Configure({{"module.D.*.negative_slope", "0.2 (1, 4); not set x 4"}},
             {{"module.D.*.negative_slope", "0.25 (1); 0.2 (4); not set x 4"}});
-  EXPECT_EQ(Say(Root(0, key)), "module_setting: negative_slope is 0.2 in base and 0.25 in ort (D.1)");
+  EXPECT_EQ(Say(Root(0, key)),
+            "module_setting: negative_slope is 0.2 in base and 0.25 in ort (D.1)");
 }
 
 TEST_F(CauseSettingsTest, AModuleThatIsNotRecordedIsFoundBesideTheRoot) {
@@ -378,7 +391,8 @@ TEST_F(CauseSettingsTest, AModuleThatIsNotRecordedIsFoundBesideTheRoot) {
                b = {{"module.blocks.*.ln2.eps", "1e-05 x 3; 0.001 (blocks.0.ln2)"}};
   Put(0, key, Noise(1), Noise(2));
   Configure(a, b);
-  EXPECT_EQ(Say(Root(0, key)), "module_setting: eps is 1e-05 in base and 0.001 in ort (blocks.0.ln2)");
+  EXPECT_EQ(Say(Root(0, key)),
+            "module_setting: eps is 1e-05 in base and 0.001 in ort (blocks.0.ln2)");
   Reset();  // it is recorded, and agrees
   Both(0, Key("blocks.0.ln2"), Noise(3));
   Put(0, key, Noise(1), Noise(2));
@@ -390,7 +404,8 @@ TEST_F(CauseSettingsTest, ASettingOfABuffersModuleIsItsMomentum) {
   const auto key = Key("stages.1.bn.running_mean", Kind::kBuffer);
   Put(0, key, Noise(1), Noise(2));
   Configure({{"module.stages.*.bn.momentum", "0.1"}}, {{"module.stages.*.bn.momentum", "0.01"}});
-  EXPECT_EQ(Say(Root(0, key)), "module_setting: momentum is 0.1 in base and 0.01 in ort (stages.1.bn)");
+  EXPECT_EQ(Say(Root(0, key)),
+            "module_setting: momentum is 0.1 in base and 0.01 in ort (stages.1.bn)");
 }
 
 TEST_F(CauseSettingsTest, ASettingWithWhichASisterAgreedIsOnlyPossible) {
@@ -398,7 +413,8 @@ TEST_F(CauseSettingsTest, ASettingWithWhichASisterAgreedIsOnlyPossible) {
     Reset();
     Both(3, Key("blocks.0.attn"), Noise(3));
     Put(3, Key("blocks.1.attn"), Noise(1), Noise(2));
-    Configure({{"module.blocks.*.attn.fused", "true"}}, {{"module.blocks.*.attn.fused", sister_value}});
+    Configure({{"module.blocks.*.attn.fused", "true"}},
+              {{"module.blocks.*.attn.fused", sister_value}});
   };
   write("false");
   auto cause = Ask(Root(3, Key("blocks.1.attn")));
@@ -433,12 +449,14 @@ TEST_F(CauseSettingsTest, ASettingWithWhichTheModuleAgreedBeforeIsOnlyPossible) 
 TEST_F(CauseSettingsTest, AFunctionOfAModulesOwnIsReplaced) {
   const auto key = Key("blocks.1.mlp");
   Put(0, key, Noise(1), Noise(2));
-  Configure({{"module.blocks.*.mlp.class", "Mlp"}, {"module.blocks.*.mlp.scale", "0.25"}},
-            {{"module.blocks.*.mlp.class", "Mlp"},
-             {"module.blocks.*.mlp.forward", "function plant.<locals>.f (blocks.1.mlp); not set x 3"},
-             {"module.blocks.*.mlp.scale", "0.25"}});
-  EXPECT_EQ(Say(Root(0, key)),
-            "module_setting: forward() is replaced in ort by function plant.<locals>.f (blocks.1.mlp)");
+  Configure(
+      {{"module.blocks.*.mlp.class", "Mlp"}, {"module.blocks.*.mlp.scale", "0.25"}},
+      {{"module.blocks.*.mlp.class", "Mlp"},
+       {"module.blocks.*.mlp.forward", "function plant.<locals>.f (blocks.1.mlp); not set x 3"},
+       {"module.blocks.*.mlp.scale", "0.25"}});
+  EXPECT_EQ(
+      Say(Root(0, key)),
+      "module_setting: forward() is replaced in ort by function plant.<locals>.f (blocks.1.mlp)");
 }
 
 TEST_F(CauseSettingsTest, AFrozenParameterExplainsItsMissingGradient) {
@@ -447,14 +465,16 @@ TEST_F(CauseSettingsTest, AFrozenParameterExplainsItsMissingGradient) {
     Reset();
     a_->Observe(0, 0, key, Noise(1));
     Both(0, Key("blocks.1.mlp.fc1"), Noise(2));
-    Configure({}, {{"module.blocks.*.mlp.fc1.weight.requires_grad", "true x 3; false (" + frozen + ")"}});
+    Configure(
+        {}, {{"module.blocks.*.mlp.fc1.weight.requires_grad", "true x 3; false (" + frozen + ")"}});
   };
   write("blocks.1.mlp.fc1.weight");
   Both(0, Key("blocks.1.mlp.fc1.weight", Kind::kWeight), Noise(3));
   Both(0, Key("fc2.weight", Kind::kWeightGrad), Noise(4));
   const auto causes = AskAll(Root(0, key, Reason::kMissingInB));
   ASSERT_EQ(causes.size(), 1u) << "said once";
-  EXPECT_EQ(causes[0].text, "requires_grad is true in base and false in ort (blocks.1.mlp.fc1.weight)");
+  EXPECT_EQ(causes[0].text,
+            "requires_grad is true in base and false in ort (blocks.1.mlp.fc1.weight)");
   EXPECT_EQ(causes[0].rule, "module_setting");
   write("blocks.0.mlp.fc1.weight");
   EXPECT_EQ(Say(Root(0, key, Reason::kMissingInB)), "nothing");
@@ -482,8 +502,9 @@ class CauseUntrainedTest : public CauseTest {
   void Step(const std::function<bool(const TensorKey&)>& lacks) {
     for (const TensorKey& key :
          {Key("0"), Key("1"), Key("2"), Key("2", Kind::kGradOutput), Key("1", Kind::kGradOutput),
-          Key("0", Kind::kGradOutput), Key("0.weight", Kind::kWeightGrad), Key("2.weight", Kind::kWeightGrad),
-          Key("0.weight", Kind::kWeight), Key("2.weight", Kind::kWeight)}) {
+          Key("0", Kind::kGradOutput), Key("0.weight", Kind::kWeightGrad),
+          Key("2.weight", Kind::kWeightGrad), Key("0.weight", Kind::kWeight),
+          Key("2.weight", Kind::kWeight)}) {
       const Tensor tensor = Noise(static_cast<std::uint64_t>(key.kind) * 8 + key.name.size());
       a_->Observe(0, 3, key, tensor);
       if (!lacks(key)) b_->Observe(0, 3, key, tensor);
@@ -492,7 +513,9 @@ class CauseUntrainedTest : public CauseTest {
   static bool OfFirst(const TensorKey& key) {
     return key.name.starts_with("0.") && key.kind != Kind::kOutput;
   }
-  static bool IsGradient(const TensorKey& key) { return key.kind == Kind::kWeightGrad && OfFirst(key); }
+  static bool IsGradient(const TensorKey& key) {
+    return key.kind == Kind::kWeightGrad && OfFirst(key);
+  }
 };
 
 TEST_F(CauseUntrainedTest, NothingBeforeAnOutputWithoutGradientIsTrained) {
@@ -505,7 +528,8 @@ TEST_F(CauseUntrainedTest, NothingBeforeAnOutputWithoutGradientIsTrained) {
   };
   write("true", "false");
   EXPECT_EQ(Say(root),
-            "requires_grad: 0.weight is trained in base and frozen in ort (requires_grad), so grad output 1 "
+            "requires_grad: 0.weight is trained in base and frozen in ort (requires_grad), so grad "
+            "output 1 "
             "has no gradient there");
   write("false", "true");  // the run that has it
   EXPECT_EQ(Say(root), "nothing");
@@ -526,7 +550,8 @@ TEST_F(CauseUntrainedTest, AParameterThatTheOptimizerWasNotGivenIsNamed) {
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "not_in_optimizer");
   EXPECT_EQ(cause->text,
-            "0.weight is not updated in ort: the number of tensors that were given to the optimizer is 5 in "
+            "0.weight is not updated in ort: the number of tensors that were given to the "
+            "optimizer is 5 in "
             "base and 4 in ort");
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
   write("2");
@@ -542,15 +567,16 @@ TEST_F(CauseSettingsTest, OtherParameterGroupsAreCounted) {
             {{"optimizer.groups", "2"},
              {"optimizer.group0.betas", "(0.9, 0.99)"},
              {"optimizer.group1.betas", "(0.9, 0.99)"}});
-  EXPECT_EQ(
-      Say(Root(0, kWeight)),
-      "optimizer_groups: number of parameter groups of the optimizer is 1 in base and 2 in ort at step 0 "
-      "(optimizer.groups)");
+  EXPECT_EQ(Say(Root(0, kWeight)),
+            "optimizer_groups: number of parameter groups of the optimizer is 1 in base and 2 in "
+            "ort at step 0 "
+            "(optimizer.groups)");
 }
 
 TEST_F(CauseSettingsTest, ParametersThatMovedToAnotherGroupAreCounted) {
   const auto key = Key("norm.weight", Kind::kWeight);
-  const auto say = [&](const std::string& decay, const std::string& of_b_0, const std::string& of_b_1) {
+  const auto say = [&](const std::string& decay, const std::string& of_b_0,
+                       const std::string& of_b_1) {
     Reset();
     Put(0, key, Noise(1), Noise(2));
     Config a = {{"optimizer.group0.tensors", "16"},
@@ -563,10 +589,10 @@ TEST_F(CauseSettingsTest, ParametersThatMovedToAnotherGroupAreCounted) {
     Configure(a, b);
     return Say(Root(0, key));
   };
-  EXPECT_EQ(
-      say("0.0", "20", "1"),
-      "group_tensors: group 0 of the optimizer (weight_decay 0.1) has 16 tensors in base and 20 in ort, group 1 "
-      "(weight_decay 0.0) has 5 and 1: parameters are in another group");
+  EXPECT_EQ(say("0.0", "20", "1"),
+            "group_tensors: group 0 of the optimizer (weight_decay 0.1) has 16 tensors in base and "
+            "20 in ort, group 1 "
+            "(weight_decay 0.0) has 5 and 1: parameters are in another group");
   EXPECT_EQ(say("0.1", "20", "1"), "nothing") << "groups with the same settings";
   EXPECT_EQ(say("0.0", "16", "5"), "nothing");
   EXPECT_EQ(say("0.0", "16", "4"), "nothing") << "in no group";
@@ -616,8 +642,9 @@ TEST_F(CauseSettingsTest, AReplacedModuleIsNamedWhereItIsNearTheRoot) {
   Both(0, key, Noise(1));
   Put(3, key, Noise(1), Noise(2));
   const auto replace = [&](RunWriter& run, std::uint64_t step) {
-    run.Event(0, step, "graph_transition", "",
-              {{"reason", "modules"}, {"element", "blocks.1.mlp"}, {"from", "Mlp"}, {"to", "Gated"}});
+    run.Event(
+        0, step, "graph_transition", "",
+        {{"reason", "modules"}, {"element", "blocks.1.mlp"}, {"from", "Mlp"}, {"to", "Gated"}});
   };
   replace(*b_, 2);
   const auto cause = Ask(Root(3, key));
@@ -650,7 +677,8 @@ TEST_F(CauseSettingsTest, AModelLeftInEvaluationModeIsSeen) {
   a_->Observe(0, 3, train, Noise(1));
   b_->Observe(0, 3, eval, Noise(1));
   EXPECT_EQ(Say(Root(3, train, Reason::kMissingInB)),
-            "evaluation_mode: the model is in training mode in base and in evaluation mode in ort at step 3");
+            "evaluation_mode: the model is in training mode in base and in evaluation mode in ort "
+            "at step 3");
   Reset();  // beside an evaluation of both
   Both(3, eval, Noise(2));
   a_->Observe(0, 3, train, Noise(1));
@@ -662,10 +690,11 @@ TEST_F(CauseSettingsTest, AModelLeftInEvaluationModeIsSeen) {
   EXPECT_EQ(Say(Root(3, train, Reason::kMissingInB)), "nothing");
 }
 
-// The agent reports when the model changes between training and evaluation; of the batch it records the
-// model's mode.
+// The agent reports when the model changes between training and evaluation; of the batch it records
+// the model's mode.
 TEST_F(CauseSettingsTest, EvaluationWithoutTrainAfterItIsNamed) {
-  const auto mode = [](RunWriter& run, std::uint64_t step, const std::string& from, const std::string& to) {
+  const auto mode = [](RunWriter& run, std::uint64_t step, const std::string& from,
+                       const std::string& to) {
     run.Event(0, step, "graph_transition", "",
               {{"reason", "train_eval"}, {"element", "root"}, {"from", from}, {"to", to}});
   };
@@ -682,7 +711,8 @@ TEST_F(CauseSettingsTest, EvaluationWithoutTrainAfterItIsNamed) {
       const auto cause = Ask(Root(3, train, Reason::kMissingInB));
       ASSERT_TRUE(cause);
       EXPECT_EQ(cause->rule, "evaluation_mode");
-      EXPECT_EQ(cause->text, "ort was left in evaluation mode after step 2 (eval() without train())");
+      EXPECT_EQ(cause->text,
+                "ort was left in evaluation mode after step 2 (eval() without train())");
       EXPECT_EQ(cause->confidence, Confidence::kCertain);
     }
   }

@@ -42,7 +42,8 @@ TEST_F(CauseTensorsTest, AFactorWithoutSketchesIsLikely) {
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
 }
 
-// Label smoothing, buffers that an average leaves out: about a factor, but what remains is far more than rounding.
+// Label smoothing, buffers that an average leaves out: about a factor, but what remains is far more
+// than rounding.
 TEST_F(CauseTensorsTest, AFactorThatLeavesMoreThanRoundingSaysNothing) {
   const Tensor about = Sum(Times(Noise(1), 0.97), Noise(2, 256, 5e-3));
   EXPECT_EQ(SayOf(Noise(1), about), "nothing");
@@ -55,8 +56,9 @@ TEST_F(CauseTensorsTest, AFactorMayLeaveWhatDifferedBefore) {
 }
 
 TEST_F(CauseTensorsTest, TheOppositeSignIsASignFlip) {
-  EXPECT_EQ(SayOf(Noise(1), Times(Noise(1), -1)),
-            "sign_flip: output blocks.1.mlp in ort has the opposite sign of that in base at step 3");
+  EXPECT_EQ(
+      SayOf(Noise(1), Times(Noise(1), -1)),
+      "sign_flip: output blocks.1.mlp in ort has the opposite sign of that in base at step 3");
   Tensor some = Noise(1);
   for (std::size_t i = 0; i < some.values.size(); i += 4) some.values[i] = -some.values[i];
   EXPECT_EQ(SayOf(Noise(1), some), "nothing") << "every fourth element only";
@@ -65,8 +67,9 @@ TEST_F(CauseTensorsTest, TheOppositeSignIsASignFlip) {
 TEST_F(CauseTensorsTest, ARoundedOppositeSignIsASignFlip) {
   // Rounded coarsely: the factor that fits best is -0.985.
   const Tensor rounded = Sum(Times(Noise(1), -0.985), Noise(2, 256, 0.008));
-  EXPECT_EQ(SayOf(Noise(1), rounded),
-            "sign_flip: output blocks.1.mlp in ort has the opposite sign of that in base at step 3");
+  EXPECT_EQ(
+      SayOf(Noise(1), rounded),
+      "sign_flip: output blocks.1.mlp in ort has the opposite sign of that in base at step 3");
   EXPECT_EQ(SayOf(Noise(1), Times(Noise(1), -0.985)),
             "tensor_scale: output blocks.1.mlp in ort is -0.985 times that in base at step 3")
       << "exactly that factor";
@@ -113,9 +116,9 @@ TEST_F(CauseTensorsTest, NearlyEqualValuesThatChangedPlacesAreNotPermuted) {
 TEST_F(CauseTensorsTest, TheSameValuesInAnotherOrderArePermuted) {
   Tensor turned = Noise(1);
   std::rotate(turned.values.begin(), turned.values.begin() + 7, turned.values.end());
-  EXPECT_EQ(
-      SayOf(Noise(1), turned),
-      "permuted: output blocks.1.mlp in ort has the values of that in base at step 3 in a different order");
+  EXPECT_EQ(SayOf(Noise(1), turned),
+            "permuted: output blocks.1.mlp in ort has the values of that in base at step 3 in a "
+            "different order");
   turned.values[3] += 0.01;
   EXPECT_EQ(SayOf(Noise(1), turned), "nothing") << "one value is another";
 }
@@ -128,7 +131,8 @@ TEST_F(CauseTensorsTest, DimensionsInAnotherOrderAreTransposed) {
   EXPECT_THAT(SayOf(a, b), HasSubstr("in a different order: permuted or transposed"));
   a.shape = {8, 32};
   b.shape = {32, 8};
-  EXPECT_THAT(SayOf(a, b), HasSubstr("transposed: output blocks.1.mlp has the same values in both runs"));
+  EXPECT_THAT(SayOf(a, b),
+              HasSubstr("transposed: output blocks.1.mlp has the same values in both runs"));
   b.shape = {64, 4};
   EXPECT_EQ(SayOf(a, b), "nothing") << "reshaped";
 }
@@ -139,7 +143,8 @@ TEST_F(CauseTensorsTest, AWeightThatIsAnotherLayersIsFound) {
   Put(0, fc1, Noise(1), Noise(2));
   Put(0, other, Noise(2), Noise(1));
   EXPECT_EQ(Say(Root(0, fc1)),
-            "other_tensor: weight blocks.0.fc1.weight in ort equals blocks.1.fc1.weight in base bit for bit "
+            "other_tensor: weight blocks.0.fc1.weight in ort equals blocks.1.fc1.weight in base "
+            "bit for bit "
             "at step 0");
   Reset();  // nearly
   Put(0, fc1, Noise(1), Times(Noise(2), 1 + 1e-6));
@@ -168,17 +173,18 @@ TEST_F(CauseTensorsTest, AnotherDTypeIsACast) {
   Configure({{"torch.autocast.cpu", "false"}}, {{"torch.autocast.cpu", "torch.bfloat16"}});
   const auto cause = Ask(Root(3, kOutput, Reason::kDType));
   ASSERT_TRUE(cause);
-  EXPECT_EQ(
-      cause->text,
-      "output blocks.1.mlp is f32 in base and bf16 in ort at step 3; torch.autocast.cpu is false in base and "
-      "torch.bfloat16 in ort");
+  EXPECT_EQ(cause->text,
+            "output blocks.1.mlp is f32 in base and bf16 in ort at step 3; torch.autocast.cpu is "
+            "false in base and "
+            "torch.bfloat16 in ort");
   EXPECT_EQ(cause->key, "torch.autocast.cpu");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
 TEST_F(CauseTensorsTest, ValuesOnACoarserGridWereRounded) {
   EXPECT_EQ(SayOf(Noise(1), RoundedTo(Noise(1), 8)),
-            "cast: output blocks.1.mlp in ort at step 3 has values of bfloat16 precision, in base of f32");
+            "cast: output blocks.1.mlp in ort at step 3 has values of bfloat16 precision, in base "
+            "of f32");
   EXPECT_THAT(SayOf(Noise(1), RoundedTo(Noise(1), 11)), HasSubstr("of float16 precision"));
   EXPECT_EQ(SayOf(RoundedTo(Noise(1), 8), RoundedTo(Noise(2), 8)), "nothing") << "both lie on it";
 }
@@ -208,14 +214,17 @@ TEST_F(CauseTensorsTest, ErrorsOfTheSizeOfAFormatAreACastWithASetting) {
   write(11);
   EXPECT_EQ(Say(Root(3, kOutput)), "nothing") << "without a setting";
   write(11);
-  Configure({{"torch.cuda.matmul.allow_tf32", "false"}}, {{"torch.cuda.matmul.allow_tf32", "true"}});
+  Configure({{"torch.cuda.matmul.allow_tf32", "false"}},
+            {{"torch.cuda.matmul.allow_tf32", "true"}});
   const auto cause = Ask(Root(3, kOutput));
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
-  EXPECT_THAT(cause->text,
-              HasSubstr("float16 or TF32 does; torch.cuda.matmul.allow_tf32 is false in base and true"));
+  EXPECT_THAT(
+      cause->text,
+      HasSubstr("float16 or TF32 does; torch.cuda.matmul.allow_tf32 is false in base and true"));
   write(15);
-  Configure({{"torch.cuda.matmul.allow_tf32", "false"}}, {{"torch.cuda.matmul.allow_tf32", "true"}});
+  Configure({{"torch.cuda.matmul.allow_tf32", "false"}},
+            {{"torch.cuda.matmul.allow_tf32", "true"}});
   EXPECT_EQ(Say(Root(3, kOutput)), "nothing") << "far smaller";
 }
 
@@ -243,7 +252,8 @@ TEST_F(CauseDropoutTest, OtherElementsAtOneRateAreOtherRandomNumbers) {
   auto cause = Ask(DropRoot());
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->rule, "dropout");
-  EXPECT_THAT(cause->text, HasSubstr("of its elements in both runs at step 3 and not the same ones"));
+  EXPECT_THAT(cause->text,
+              HasSubstr("of its elements in both runs at step 3 and not the same ones"));
   EXPECT_EQ(cause->confidence, Confidence::kLikely);
   Reset();
   Scalars(2, "rng/cpu", 1, 1);
@@ -302,7 +312,8 @@ TEST_F(CauseDropoutTest, DropoutThatIsOnInEvaluationIsCertain) {
   Put(3, eval, Noise(7, 4096), Dropped(1, 0.1));
   const auto cause = Ask(DropRoot("eval"));
   ASSERT_TRUE(cause);
-  EXPECT_EQ(cause->text, "dropout is off in base and on in ort (blocks.0.drop at step 3, eval mode)");
+  EXPECT_EQ(cause->text,
+            "dropout is off in base and on in ort (blocks.0.drop at step 3, eval mode)");
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
@@ -350,7 +361,8 @@ TEST_F(CauseDropoutTest, AnotherSeedExplainsWeightsThatNearlyAllDiffer) {
     Configure({{"random.torch.seed", "1"}}, {{"random.torch.seed", "2"}});
   };
   write(5);
-  EXPECT_EQ(Say(Root(0, weight(0))), "random_state: the seed is 1 in base and 2 in ort (random.torch.seed)");
+  EXPECT_EQ(Say(Root(0, weight(0))),
+            "random_state: the seed is 1 in base and 2 in ort (random.torch.seed)");
   write(1);
   EXPECT_EQ(Say(Root(0, weight(0))), "nothing");
 }

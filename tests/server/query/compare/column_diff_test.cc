@@ -1,5 +1,5 @@
-// A diff that compares blocks as columns answers as one that compares records. The random models of diff_random_test.cc
-// say that both are right.
+// A diff that compares blocks as columns answers as one that compares records. The random models of
+// diff_random_test.cc say that both are right.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -26,7 +26,8 @@ class ColumnStore final : public ForwardingStore {
  public:
   ColumnStore(Store& store, bool has_columns)
       : ForwardingStore(store), store_(store), has_columns_(has_columns) {}
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     return std::make_unique<Scan>(store_.ScanStats(attempt, rank, steps), has_columns_, read_);
   }
   int read() const { return read_; }
@@ -38,7 +39,9 @@ class ColumnStore final : public ForwardingStore {
         : scan_(std::move(scan)), has_columns_(has_columns), read_(read) {}
     bool NextHead() override { return scan_->NextHead(); }
     const BlockHead& head() const override { return scan_->head(); }
-    bool Load(bool sketches, StatColumns* columns) override { return scan_->Load(sketches, columns); }
+    bool Load(bool sketches, StatColumns* columns) override {
+      return scan_->Load(sketches, columns);
+    }
     bool LoadHashes(HashColumns* columns) override { return scan_->LoadHashes(columns); }
     const NumberColumns* Columns() override {
       read_ += has_columns_ ? 1 : 0;
@@ -69,11 +72,13 @@ Model RandomModel(std::mt19937_64& rng) {
                                  Kind::kWeight, Kind::kBatch,  Kind::kBuffer};
   constexpr std::array kDTypes = {DType::kF32, DType::kF32, DType::kBf16,
                                   DType::kF64, DType::kI64, DType::kC64};
-  Model model{.tensors = {}, .steps = 3 + rng() % 12, .odds = std::array{0.0, 0.1, 0.5, 1.0}[rng() % 4]};
+  Model model{
+      .tensors = {}, .steps = 3 + rng() % 12, .odds = std::array{0.0, 0.1, 0.5, 1.0}[rng() % 4]};
   for (std::uint32_t i = 0; i < 4 + rng() % 8; ++i) {
     const Kind kind = kKinds[rng() % kKinds.size()];
     const Mode mode = kind == Kind::kWeight && rng() % 2 == 0 ? Mode::kInit : Mode::kTrain;
-    model.tensors.emplace_back(Key("t" + std::to_string(i), kind, "", 0, 0, mode), kDTypes[rng() % 6]);
+    model.tensors.emplace_back(Key("t" + std::to_string(i), kind, "", 0, 0, mode),
+                               kDTypes[rng() % 6]);
   }
   return model;
 }
@@ -126,19 +131,21 @@ std::string TextOf(const DiffReport& report) {
   std::ostringstream out;
   const auto row = [&](const Divergence& d) {
     out << d.step << ' ' << d.rank << ' ' << d.activation << ' ' << static_cast<int>(d.kind) << ' '
-        << static_cast<int>(d.reason) << ' ' << TextOf(d.distance) << ' ' << TextOf(d.distance_low) << ' '
-        << TextOf(d.tolerance) << ' ' << TextOf(d.times_noise) << ' ' << d.origin << '\n';
+        << static_cast<int>(d.reason) << ' ' << TextOf(d.distance) << ' ' << TextOf(d.distance_low)
+        << ' ' << TextOf(d.tolerance) << ' ' << TextOf(d.times_noise) << ' ' << d.origin << '\n';
   };
   const Compared& c = report.compared;
   out << static_cast<int>(report.verdict) << ' ' << c.records << ' ' << c.identical << ' '
       << c.within_tolerance << ' ' << c.diverged << ' ' << report.inputs.weights << ' '
-      << report.inputs.batches << ' ' << report.without_hash << ' ' << report.explained_by_rounding << '\n';
+      << report.inputs.batches << ' ' << report.without_hash << ' ' << report.explained_by_rounding
+      << '\n';
   for (const Divergence& d : report.diverged) row(d);
   if (report.first) row(*report.first);
   if (report.first_bitwise) row(*report.first_bitwise);
   if (report.root) row(report.root->at);
   for (const GrowthPoint& p : report.growth.points)
-    out << p.step << ' ' << p.diverged << ' ' << TextOf(p.distance) << ' ' << TextOf(p.distance_max) << '\n';
+    out << p.step << ' ' << p.diverged << ' ' << TextOf(p.distance) << ' ' << TextOf(p.distance_max)
+        << '\n';
   out << TextOf(report.growth.factor_per_step) << ' ' << report.spread.activations << ' '
       << report.spread.activations_total << ' ' << report.spread.steps << '\n';
   for (const std::string& name : report.unmatched.only_a) out << name << '\n';
@@ -165,7 +172,8 @@ int CheckSeed(std::uint64_t seed) {
   if (seed % 3 == 0) request.noise = {"a-again"};
   EXPECT_EQ(store.violation(), "");
   ColumnStore columns(store, true), records(store, false);
-  const auto by_columns = QueryEngine(columns).Diff(request), by_records = QueryEngine(records).Diff(request);
+  const auto by_columns = QueryEngine(columns).Diff(request),
+             by_records = QueryEngine(records).Diff(request);
   EXPECT_TRUE(by_columns.ok() && by_records.ok()) << by_columns.status().message();
   if (by_columns.ok() && by_records.ok()) {
     EXPECT_EQ(TextOf(*by_columns), TextOf(*by_records));
@@ -175,7 +183,8 @@ int CheckSeed(std::uint64_t seed) {
 
 TEST(ColumnDiff, AnswersAreThoseOfRecords) {
   int read = 0;
-  for (std::uint64_t seed = 1; seed <= 500 && !::testing::Test::HasFailure(); ++seed) read += CheckSeed(seed);
+  for (std::uint64_t seed = 1; seed <= 500 && !::testing::Test::HasFailure(); ++seed)
+    read += CheckSeed(seed);
   EXPECT_GT(read, 500 * 40);
 }
 

@@ -26,10 +26,13 @@ struct Block {
   void Add(const TensorStats& s) {
     stats.push_back(s);
     const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
-    const auto sign = [&](double value, Flag flag) { return bits(value) > kMagnitude ? flag : Flag{0}; };
-    const std::uint64_t flags = std::uint64_t{sign(s.mean, kNegativeMean)} | sign(s.min, kNegativeMin) |
-                                sign(s.max, kNegativeMax) | sign(s.std, kNegativeStd) |
-                                sign(s.l2, kNegativeL2) | (s.has_finite ? kHasFinite : Flag{0});
+    const auto sign = [&](double value, Flag flag) {
+      return bits(value) > kMagnitude ? flag : Flag{0};
+    };
+    const std::uint64_t flags = std::uint64_t{sign(s.mean, kNegativeMean)} |
+                                sign(s.min, kNegativeMin) | sign(s.max, kNegativeMax) |
+                                sign(s.std, kNegativeStd) | sign(s.l2, kNegativeL2) |
+                                (s.has_finite ? kHasFinite : Flag{0});
     const std::uint64_t record[] = {0,
                                     0,
                                     0,
@@ -55,9 +58,10 @@ struct Block {
     columns.sketch = sketch.data();
     std::size_t i = 0;
     for (const std::uint64_t** to :
-         {&columns.activation, &columns.layout, &columns.order, &columns.flags, &columns.numel, &columns.nan,
-          &columns.pos_inf, &columns.neg_inf, &columns.zero, &columns.neg, &columns.pos, &columns.mean,
-          &columns.std, &columns.l2, &columns.min, &columns.max, &columns.hash})
+         {&columns.activation, &columns.layout, &columns.order, &columns.flags, &columns.numel,
+          &columns.nan, &columns.pos_inf, &columns.neg_inf, &columns.zero, &columns.neg,
+          &columns.pos, &columns.mean, &columns.std, &columns.l2, &columns.min, &columns.max,
+          &columns.hash})
       *to = numbers[i++].data();
   }
 };
@@ -113,16 +117,18 @@ TEST_F(ColumnDistancesTest, AreTheBitsThatMeasureFinds) {
       b.Add(Near(a.stats.back(), odd));
       for (std::uint32_t j = 0; j < width; ++j) {
         a.sketch.push_back(Value(odd / 8));
-        b.sketch.push_back(rng_() % 4 == 0 ? Value(odd / 8) : a.sketch.back() * (1 + 1e-6 * normal_(rng_)));
+        b.sketch.push_back(rng_() % 4 == 0 ? Value(odd / 8)
+                                           : a.sketch.back() * (1 + 1e-6 * normal_(rng_)));
       }
     }
     a.Point(width);
     b.Point(width);
     PairColumns found;
-    MeasureColumns(a.columns, b.columns, std::vector<double>(size, layout.dtype == DType::kC64 ? 2.0 : 1.0),
-                   found);
+    MeasureColumns(a.columns, b.columns,
+                   std::vector<double>(size, layout.dtype == DType::kC64 ? 2.0 : 1.0), found);
     for (std::size_t i = 0; i < size; ++i) {
-      SCOPED_TRACE(::testing::Message() << "round " << round << ", record " << i << ", width " << width);
+      SCOPED_TRACE(::testing::Message()
+                   << "round " << round << ", record " << i << ", width " << width);
       const TensorStats &x = a.stats[i], &y = b.stats[i];
       EXPECT_EQ(found.same[i] != 0, x.hash == y.hash);
       all += odd == 0 ? 1 : 0;
@@ -134,7 +140,8 @@ TEST_F(ColumnDistancesTest, AreTheBitsThatMeasureFinds) {
         return Observation{.layout = &layout, .stats = &stats, .sketch = block.columns.SketchOf(i)};
       };
       const Distance expected = Measure(observation(a, x), observation(b, y), /*interval=*/false);
-      EXPECT_EQ(std::bit_cast<std::uint64_t>(found.distance[i]), std::bit_cast<std::uint64_t>(expected.value))
+      EXPECT_EQ(std::bit_cast<std::uint64_t>(found.distance[i]),
+                std::bit_cast<std::uint64_t>(expected.value))
           << found.distance[i] << " instead of " << expected.value;
       EXPECT_EQ(expected.kind == DistanceKind::kSketch, width > 0);
     }

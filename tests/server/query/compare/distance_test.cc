@@ -135,8 +135,8 @@ TEST(Distance, StatisticsTakeTheLargestRelativeDifference) {
   const Comparison c = CompareTensors(a, b, {}, false, 0);
   const TensorStats sa = StatsOf(a), sb = StatsOf(b);
   const double rms = sb.l2 / 2;
-  const double expected = std::max(
-      {(sb.l2 - sa.l2) / sb.l2, (sb.mean - sa.mean) / rms, (sb.std - sa.std) / sb.std, (5 - 4) / 5.0});
+  const double expected = std::max({(sb.l2 - sa.l2) / sb.l2, (sb.mean - sa.mean) / rms,
+                                    (sb.std - sa.std) / sb.std, (5 - 4) / 5.0});
   EXPECT_DOUBLE_EQ(c.distance->value, expected);
 }
 
@@ -149,7 +149,8 @@ TEST(Distance, NeverDividesByAMeanNearZero) {
 }
 
 TEST(Distance, RoundingOfAConstantTensorIsNotADivergence) {
-  // std is 0 on one side and one ulp's worth on the other: relative to each other infinitely far apart.
+  // std is 0 on one side and one ulp's worth on the other: relative to each other infinitely far
+  // apart.
   Tensor a{.values = std::vector<double>(64, 1.0)}, b = a;
   b.values[7] = std::nextafter(1.0f, 2.0f);
   const Comparison c = CompareTensors(a, b, {}, false, 0);
@@ -207,8 +208,9 @@ TEST(Distance, ShapeComesBeforeEverythingAndHasNoDistance) {
 }
 
 TEST(Distance, EmptyTensorsOfOneShapeAreIdentical) {
-  EXPECT_EQ(CompareTensors({.values = {}, .shape = {0, 3}}, {.values = {}, .shape = {0, 3}}).agreement,
-            Agreement::kIdentical);
+  EXPECT_EQ(
+      CompareTensors({.values = {}, .shape = {0, 3}}, {.values = {}, .shape = {0, 3}}).agreement,
+      Agreement::kIdentical);
   EXPECT_EQ(CompareTensors({.values = {}, .shape = {0, 3}}, {.values = {}, .shape = {3, 0}}).reason,
             Reason::kShape);
 }
@@ -295,7 +297,8 @@ TEST(Distance, SketchThatOverflowedItsFloat32FallsBackToStatistics) {
 
 TEST(Distance, SketchesOfNothingButOverflowTellNothing) {
   const double c = 3e38, root = std::sqrt(2.0);
-  Seen a({.values = {c, c, -c, -c}}), b({.values = {root * c, -root * c, 0, 0}});  // of one norm and mean
+  Seen a({.values = {c, c, -c, -c}}),
+      b({.values = {root * c, -root * c, 0, 0}});  // of one norm and mean
   a.sums.assign(16, kInfinite);
   b.sums.assign(16, kInfinite);
   const Comparison compared = Compare(a.observation(), b.observation(), {}, false);
@@ -309,8 +312,9 @@ TEST(Distance, NoCombinationOfExtremesIsNotANumber) {
   for (const double x : extremes) {
     for (const double y : extremes) {
       for (const std::uint32_t k : {0u, 16u}) {
-        const Comparison c = CompareTensors({.values = {x, y, x}, .dtype = DType::kF64},
-                                            {.values = {y, x, y}, .dtype = DType::kF64}, {}, false, k);
+        const Comparison c =
+            CompareTensors({.values = {x, y, x}, .dtype = DType::kF64},
+                           {.values = {y, x, y}, .dtype = DType::kF64}, {}, false, k);
         EXPECT_FALSE(c.distance && std::isnan(c.distance->value)) << x << " " << y << " k " << k;
         if (std::abs(x) + std::abs(y) > 2 * std::min(std::abs(x), std::abs(y)) &&
             std::abs(x) != std::abs(y) && k == 0) {
@@ -322,8 +326,8 @@ TEST(Distance, NoCombinationOfExtremesIsNotANumber) {
 }
 
 TEST(Distance, SmallTensorWhoseSignedSumsCancelIsJudgedByItsStatisticsToo) {
-  // All 16 elements share one sum: +1 and +1 on elements of opposite sign cancel in it, but not in norm and
-  // mean.
+  // All 16 elements share one sum: +1 and +1 on elements of opposite sign cancel in it, but not in
+  // norm and mean.
   Tensor a{.values = std::vector<double>(16, 1.0)};
   std::size_t plus = 16, minus = 16;
   for (std::size_t i = 0; i < 16; ++i) {
@@ -368,8 +372,8 @@ TEST(Distance, ComparesOnlyWhatBothSidesHaveAndTrust) {
 
 TEST(Distance, HashesOfAnotherKindTellNothing) {
   const Tensor a = Random(64, 2);
-  const std::initializer_list<Statistic> values = {Statistic::kMin, Statistic::kMax, Statistic::kMean,
-                                                   Statistic::kStd, Statistic::kL2};
+  const std::initializer_list<Statistic> values = {
+      Statistic::kMin, Statistic::kMax, Statistic::kMean, Statistic::kStd, Statistic::kL2};
   Seen x = Without(a, values), y = x;
   x.layout.hash_kind = y.layout.hash_kind = HashKind::kCrc32;
   const auto compare = [&] { return Compare(x.observation(), y.observation(), {}, false); };
@@ -399,8 +403,8 @@ TEST(Distance, SketchesOfAnotherDefinitionTellNothing) {
 
 TEST(Distance, TensorsOfNothingButNanAreEqualAsFarAsCounted) {
   const Tensor nans{.values = {kNan, kNan}};
-  const Seen x = Without(nans, {Statistic::kHash, Statistic::kMin, Statistic::kMax, Statistic::kMean,
-                                Statistic::kStd, Statistic::kL1, Statistic::kL2});
+  const Seen x = Without(nans, {Statistic::kHash, Statistic::kMin, Statistic::kMax,
+                                Statistic::kMean, Statistic::kStd, Statistic::kL1, Statistic::kL2});
   const Comparison c = Compare(x.observation(), x.observation(), {}, false);
   EXPECT_EQ(c.agreement, Agreement::kIdentical);
   EXPECT_TRUE(c.without_hash);
@@ -430,7 +434,8 @@ TEST(Distance, OfNonfiniteElementsThatNobodyCountedOnlyTheirPresenceIsCompared) 
   EXPECT_EQ(compare(none).reason, Reason::kNonfinite);
   told.stats.pos_inf = 1;
   EXPECT_EQ(compare(some).reason, Reason::kNonfinite);
-  told.layout.absent |= BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kInfSign);
+  told.layout.absent |=
+      BitOf(Statistic::kNan) | BitOf(Statistic::kInf) | BitOf(Statistic::kInfSign);
   told.layout.untrusted = 0;
   EXPECT_NE(compare(some).reason, Reason::kNonfinite) << "nothing is known of them";
 }

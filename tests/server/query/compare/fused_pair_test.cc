@@ -70,7 +70,8 @@ Tensor Joined(const Tensor& a, const Tensor& b) {
 
 class Fused : public ::testing::Test {
  protected:
-  Comparison Judge(const NameRelation& relation, const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  Comparison Judge(const NameRelation& relation, const std::vector<Tensor>& a,
+                   const std::vector<Tensor>& b) {
     std::vector<Observation> of_a, of_b;
     for (const Tensor& tensor : a) of_a.push_back(sides_.Of(tensor));
     for (const Tensor& tensor : b) of_b.push_back(sides_.Of(tensor));
@@ -111,7 +112,8 @@ TEST_F(Fused, TheOptimizersCountOfStepsIsThatOfEachPart) {
 
 TEST_F(Fused, ABatchOfOneSequenceIsComparedByHashAndSketch) {
   const Tensor batch_first = Wave({1, 5, 6});
-  EXPECT_EQ(Judge(kSequenceFirst, {batch_first}, {Transposed(batch_first)}).agreement, Agreement::kIdentical);
+  EXPECT_EQ(Judge(kSequenceFirst, {batch_first}, {Transposed(batch_first)}).agreement,
+            Agreement::kIdentical);
   EXPECT_TRUE(HasPlaces());
   Tensor other = Transposed(batch_first);
   std::swap(other.values[0], other.values[20]);
@@ -120,7 +122,8 @@ TEST_F(Fused, ABatchOfOneSequenceIsComparedByHashAndSketch) {
 
 TEST_F(Fused, ABatchOfSeveralSequencesIsComparedByStatistics) {
   const Tensor batch_first = Wave({3, 5, 6});
-  EXPECT_NE(Judge(kSequenceFirst, {batch_first}, {Transposed(batch_first)}).agreement, Agreement::kDiverged);
+  EXPECT_NE(Judge(kSequenceFirst, {batch_first}, {Transposed(batch_first)}).agreement,
+            Agreement::kDiverged);
   EXPECT_FALSE(HasPlaces());
   EXPECT_EQ(Judge(kSequenceFirst, {batch_first}, {Transposed(Wave({3, 5, 6}, 1))}).agreement,
             Agreement::kDiverged);
@@ -138,7 +141,8 @@ TEST_F(Fused, AsManySequencesAsTokensMayBeInEitherOrder) {
 TEST_F(Fused, AnotherShapeIsNotAnotherOrder) {
   EXPECT_EQ(Judge(kAnyOrder, {Wave({4, 6})}, {Wave({3, 8})}).reason, Reason::kShape);
   EXPECT_EQ(Judge(kSequenceFirst, {Wave({4, 6, 2})}, {Wave({4, 6, 3})}).reason, Reason::kShape);
-  EXPECT_NE(Judge(kAnyOrder, {Wave({4, 6})}, {Transposed(Wave({4, 6}))}).agreement, Agreement::kDiverged);
+  EXPECT_NE(Judge(kAnyOrder, {Wave({4, 6})}, {Transposed(Wave({4, 6}))}).agreement,
+            Agreement::kDiverged);
 }
 
 TEST_F(Fused, RowsOfZerosBeyondTheVocabularyAreLeftOut) {
@@ -158,7 +162,8 @@ TEST_F(Fused, RowsOfZerosBeyondTheVocabularyAreLeftOut) {
 TEST_F(Fused, PaddingThatIsNotZeroIsNotCompared) {
   const Tensor real = Wave({5, 16}), padding = Wave({3, 16}, 9);
   EXPECT_EQ(Judge(kPadded, {real}, {Joined(real, padding)}).agreement, Agreement::kIncomparable);
-  EXPECT_EQ(Judge({.sequence_first = true, .padded = true}, {Wave({2, 3, 5})}, {Wave({3, 2, 8})}).agreement,
+  EXPECT_EQ(Judge({.sequence_first = true, .padded = true}, {Wave({2, 3, 5})}, {Wave({3, 2, 8})})
+                .agreement,
             Agreement::kIncomparable);
   // Fewer rows in something that is not padded.
   EXPECT_EQ(Judge({}, {real}, {Joined(real, padding)}).reason, Reason::kShape);

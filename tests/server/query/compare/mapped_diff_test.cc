@@ -40,13 +40,16 @@ class MappedDiff : public ::testing::Test {
   DiffReport Diff(const std::string& map) {
     a_.Commit();
     b_.Commit();
-    auto report = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .map = map, .no_alignment = true});
+    auto report =
+        QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .map = map, .no_alignment = true});
     EXPECT_TRUE(report.ok()) << report.status().message();
     return report.ok() ? *report : DiffReport();
   }
   // A model of one layer; `wrong`: its attention's projection differs.
   void Record(double wrong = 1) {
-    const auto a = [&](const char* name, const Tensor& tensor) { a_.Observe(0, 0, Key(name), tensor); };
+    const auto a = [&](const char* name, const Tensor& tensor) {
+      a_.Observe(0, 0, Key(name), tensor);
+    };
     a("model.embed_tokens", Values(1));
     a("model.rotary_emb", Values(9));
     a("model.layers.0.input_layernorm", Values(2));
@@ -55,7 +58,9 @@ class MappedDiff : public ::testing::Test {
     a("model.layers.0.self_attn.v_proj", Values(5));
     a("model.layers.0.self_attn.o_proj", Values(6));
     a("model.norm", Values(7));
-    const auto b = [&](const char* name, const Tensor& tensor) { b_.Observe(0, 0, Key(name), tensor); };
+    const auto b = [&](const char* name, const Tensor& tensor) {
+      b_.Observe(0, 0, Key(name), tensor);
+    };
     b("module.embedding.word_embeddings", Values(1));
     b("module.decoder.layers.0.input_layernorm", Values(2));
     b("module.decoder.layers.0.self_attention.linear_qkv", Joined({4, 5, 3}));
@@ -77,7 +82,8 @@ TEST_F(MappedDiff, ABuiltInMapComparesTwoImplementations) {
   EXPECT_THAT(report.unmatched.only_b, IsEmpty());
   EXPECT_THAT(report.notes, Contains("the map leaves out 1 name of a, such as model.rotary_emb"));
   EXPECT_THAT(report.notes,
-              Contains(HasSubstr("such as model.layers.0.self_attn.q_proj, are in a different order in b")));
+              Contains(HasSubstr(
+                  "such as model.layers.0.self_attn.q_proj, are in a different order in b")));
 }
 
 TEST_F(MappedDiff, TorchtitansRotaryRowsAreComparedByStatisticsAndItsValuesBitForBit) {
@@ -90,7 +96,8 @@ TEST_F(MappedDiff, TorchtitansRotaryRowsAreComparedByStatisticsAndItsValuesBitFo
   b_.Observe(0, 0, weight("layers.0.attention.wv.weight"), Values(4));
   EXPECT_NE(Diff("hf:torchtitan").verdict, Verdict::kDiverged);
   EXPECT_EQ(Diff("hf:torchtitan").compared.records, 2u);
-  const DiffReport by_name = Diff("model.layers.0.self_attn.q_proj.weight -> layers.0.attention.wq.weight");
+  const DiffReport by_name =
+      Diff("model.layers.0.self_attn.q_proj.weight -> layers.0.attention.wq.weight");
   EXPECT_EQ(by_name.verdict, Verdict::kDiverged);  // what the map knows matters
 }
 
@@ -101,7 +108,8 @@ TEST_F(MappedDiff, TheRanksOfACutRunAreMergedBeforeTheirNamesAreMapped) {
   b_.Observe(1, 0, Key("decoder.final_layernorm.weight", Kind::kWeight), whole);
   a_.Commit();
   b_.Commit();
-  auto report = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .map = "hf:megatron", .logical = true});
+  auto report =
+      QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .map = "hf:megatron", .logical = true});
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(report->verdict, Verdict::kIdentical);
   EXPECT_EQ(report->compared.records, 1u);
@@ -112,13 +120,15 @@ TEST_F(MappedDiff, TheFirstDifferenceIsFoundInTheOrderOfExecution) {
   const DiffReport report = Diff("hf:megatron");
   ASSERT_TRUE(report.first);
   EXPECT_EQ(report.first->activation, "model.layers.0.self_attn.o_proj");
-  EXPECT_EQ(report.first->reason, Reason::kNumeric);  // a fused module before it is not out of order
+  EXPECT_EQ(report.first->reason,
+            Reason::kNumeric);  // a fused module before it is not out of order
   ASSERT_TRUE(report.root);
   EXPECT_EQ(report.root->at.activation, "model.layers.0.self_attn.o_proj");
 }
 
 TEST_F(MappedDiff, AFusedModuleIsInItsPlaceInTheOrderOfExecution) {
-  for (const auto& [name, scale] : {std::pair("ln", 1.0), {"q", 2.0}, {"k", 3.0}, {"v", 4.0}, {"o", 5.0}})
+  for (const auto& [name, scale] :
+       {std::pair("ln", 1.0), {"q", 2.0}, {"k", 3.0}, {"v", 4.0}, {"o", 5.0}})
     a_.Observe(0, 0, Key(name), Values(scale));
   b_.Observe(0, 0, Key("norm"), Values(1));
   b_.Observe(0, 0, Key("qkv"), Joined({2, 3, 4}));
@@ -153,7 +163,8 @@ TEST_F(MappedDiff, OfTwoNamesForOneTheFirstIsComparedAndTheOtherNamed) {
   const DiffReport report = Diff("x -> z\ny -> z");
   EXPECT_THAT(
       report.notes,
-      Contains("map line 2 'y -> z' has no effect: 'z' of b has been matched with another name of a"));
+      Contains(
+          "map line 2 'y -> z' has no effect: 'z' of b has been matched with another name of a"));
   EXPECT_THAT(report.unmatched.only_a, Contains(HasSubstr("y")));
 }
 
@@ -169,7 +180,8 @@ TEST_F(MappedDiff, ACycleOfNamesThatBothRunsHaveIsComparedByIdentity) {
 TEST_F(MappedDiff, AModuleThatOnlyPassesItsInputOnIsNoCounterpart) {
   Record();
   a_.Observe(0, 0, Key("model.layers.0.post_attention_layernorm"), Values(3));
-  b_.OfClass("IdentityOp").Observe(0, 0, Key("module.decoder.layers.0.pre_mlp_layernorm"), Values(8));
+  b_.OfClass("IdentityOp")
+      .Observe(0, 0, Key("module.decoder.layers.0.pre_mlp_layernorm"), Values(8));
   const DiffReport report = Diff("hf:megatron");
   EXPECT_NE(report.verdict, Verdict::kDiverged);
   EXPECT_EQ(report.compared.records, 5u);

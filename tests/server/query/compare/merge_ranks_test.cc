@@ -23,14 +23,15 @@ using testing::Tensor;
 
 Tensor Wave(double scale, std::size_t n = 64) {
   Tensor tensor;
-  for (std::size_t i = 0; i < n; ++i) tensor.values.push_back(scale * std::sin(static_cast<double>(i) + 1));
+  for (std::size_t i = 0; i < n; ++i)
+    tensor.values.push_back(scale * std::sin(static_cast<double>(i) + 1));
   return tensor;
 }
 
 using Config = std::map<std::string, std::string>;
 // May replace a tensor of a rank.
-using Change =
-    std::function<Tensor(std::uint32_t rank, std::uint64_t step, const TensorKey& key, Tensor tensor)>;
+using Change = std::function<Tensor(std::uint32_t rank, std::uint64_t step, const TensorKey& key,
+                                    Tensor tensor)>;
 
 // Data parallel training: batch, activations and losses are each rank's own.
 struct Training {
@@ -38,8 +39,12 @@ struct Training {
   Change change;
   Config config;       // of every rank
   std::set<Kind> own;  // kinds of which each rank has values of its own
-  std::function<double(std::uint32_t)> of = [](std::uint32_t) { return 1.0; };  // scale of a rank's weights
-  std::function<bool(std::uint32_t rank, std::uint64_t step)> without = [](auto, auto) { return false; };
+  std::function<double(std::uint32_t)> of = [](std::uint32_t) {
+    return 1.0;
+  };  // scale of a rank's weights
+  std::function<bool(std::uint32_t rank, std::uint64_t step)> without = [](auto, auto) {
+    return false;
+  };
 };
 
 class MergeRanksTest : public ::testing::Test {
@@ -56,14 +61,17 @@ class MergeRanksTest : public ::testing::Test {
     ASSERT_EQ(store_.violation(), "");
   }
 
-  static void WriteStep(RunWriter& run, const Training& training, std::uint32_t rank, std::uint64_t step) {
+  static void WriteStep(RunWriter& run, const Training& training, std::uint32_t rank,
+                        std::uint64_t step) {
     const double shared = (1 + static_cast<double>(step)) * training.of(rank);
     const double own = 10 + rank + training.ranks;
     const auto put = [&](const TensorKey& key, Tensor tensor) {
       if (training.own.contains(key.kind)) tensor = Wave(own);
-      run.Observe(rank, step, key, training.change ? training.change(rank, step, key, tensor) : tensor);
+      run.Observe(rank, step, key,
+                  training.change ? training.change(rank, step, key, tensor) : tensor);
     };
-    if (step == 0) put(Key("fc.weight", Kind::kWeight, "", 0, 0, Mode::kInit), Wave(0.5 * training.of(rank)));
+    if (step == 0)
+      put(Key("fc.weight", Kind::kWeight, "", 0, 0, Mode::kInit), Wave(0.5 * training.of(rank)));
     put(Key("ids", Kind::kBatch), Wave(own));
     put(Key("fc"), Wave(own));
     put(Key("fc", Kind::kGradOutput), Wave(own));
@@ -92,11 +100,14 @@ TEST_F(MergeRanksTest, EveryRankOfBothRunsIsComparedWithAReplica) {
   EXPECT_EQ(r.verdict, Verdict::kIdentical) << r.message;
   EXPECT_THAT(r.ranks, ElementsAre(0, 1));
   EXPECT_THAT(r.ranks_b, ElementsAre(0, 1, 2, 3));
-  EXPECT_EQ(r.compared.records, 4u * (1 + 3 * 3));  // pairs; initial weights, and three kinds in three steps
+  EXPECT_EQ(r.compared.records,
+            4u * (1 + 3 * 3));  // pairs; initial weights, and three kinds in three steps
   EXPECT_EQ(r.inputs.weights, "identical");
   EXPECT_EQ(r.inputs.batches, "unknown");
   EXPECT_THAT(r.notes, Contains(HasSubstr("0, 1 of a and 0-3 of b are replicas")));
-  EXPECT_THAT(r.notes, Contains(HasSubstr("activations, batches and losses depend on each rank's own data")));
+  EXPECT_THAT(
+      r.notes,
+      Contains(HasSubstr("activations, batches and losses depend on each rank's own data")));
 }
 
 TEST_F(MergeRanksTest, TheLargerRunMayBeA) {
@@ -115,7 +126,8 @@ TEST_F(MergeRanksTest, ARankWithoutWeightsInTheFirstStepIsJudgedByALaterOne) {
   late.without = [](auto rank, auto step) { return rank == 3 && step == 0; };
   Write("b", late);
   const DiffReport r = Ask();
-  EXPECT_EQ(r.verdict, Verdict::kWithinTolerance) << r.message;  // a step of one rank was not compared
+  EXPECT_EQ(r.verdict, Verdict::kWithinTolerance)
+      << r.message;  // a step of one rank was not compared
   EXPECT_EQ(r.compared.identical, r.compared.records);
   EXPECT_THAT(r.notes, Contains(HasSubstr("rank 3 of b has no statistics in 1 step")));
   EXPECT_THAT(r.notes, Not(Contains(HasSubstr("not confirmed"))));
@@ -200,7 +212,8 @@ TEST_F(MergeRanksTest, ShardsAreMergedByTheirPlaceInTheLayout) {
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIdentical) << r.message;
   EXPECT_EQ(r.compared.records, 6u * (1 + 3 * 3));
-  EXPECT_THAT(r.notes, Contains(HasSubstr("0 of a and 0, 2, 4 of b; 1 of a and 1, 3, 5 of b are replicas")));
+  EXPECT_THAT(r.notes,
+              Contains(HasSubstr("0 of a and 0, 2, 4 of b; 1 of a and 1, 3, 5 of b are replicas")));
 }
 
 TEST_F(MergeRanksTest, OtherTensorParallelSizesAreIncomparable) {

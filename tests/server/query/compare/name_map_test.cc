@@ -18,7 +18,8 @@ NameMap Parsed(const std::string& text) {
 std::string Refusal(const std::string& text) { return NameMap::Parse(text).status().message(); }
 
 TEST(NameMap, NamesStandForThemselvesDotsAndAll) {
-  const NameMap map = Parsed("a.b -> x\r\n# nothing\n\n  Linear_7_0th_output->blocks.0.attn.qkv  \n");
+  const NameMap map =
+      Parsed("a.b -> x\r\n# nothing\n\n  Linear_7_0th_output->blocks.0.attn.qkv  \n");
   EXPECT_THAT(map.Find("a.b")->b, ElementsAre("x"));
   EXPECT_FALSE(map.Find("aXb"));
   EXPECT_THAT(Parsed("a -> b  # 0.90 distance 1e-5, maybe").Find("a")->b, ElementsAre("b"));
@@ -51,9 +52,10 @@ TEST(NameMap, LinesWithoutEffectAreNamed) {
   (void)map.Find("h.1");  // B has no block.1
   EXPECT_THAT(
       map.Unused("base", "port"),
-      ElementsAre("map line 3 'h\\.(\\d+) -> block.\\1' has no effect: the names that it makes of those of "
-                  "base are missing, or already matched, in port",
-                  "map line 4 'typo -> y' has no effect: no name of base that port lacks matches it"));
+      ElementsAre(
+          "map line 3 'h\\.(\\d+) -> block.\\1' has no effect: the names that it makes of those of "
+          "base are missing, or already matched, in port",
+          "map line 4 'typo -> y' has no effect: no name of base that port lacks matches it"));
   std::string many;
   for (int i = 0; i < 30; ++i) many += "a" + std::to_string(i) + " -> b\n";
   const auto unused = Parsed(many).Unused("a", "b");
@@ -91,10 +93,10 @@ TEST(NameMap, OptionsSayHowElementsLie) {
 
 TEST(NameMap, ABuiltInMapIsGivenByItsName) {
   const NameMap map = Parsed(" hf:megatron\n");
-  EXPECT_THAT(
-      map.Find("model.layers.11.self_attn.q_proj.weight")->a,
-      ElementsAre("model.layers.11.self_attn.q_proj.weight", "model.layers.11.self_attn.k_proj.weight",
-                  "model.layers.11.self_attn.v_proj.weight"));
+  EXPECT_THAT(map.Find("model.layers.11.self_attn.q_proj.weight")->a,
+              ElementsAre("model.layers.11.self_attn.q_proj.weight",
+                          "model.layers.11.self_attn.k_proj.weight",
+                          "model.layers.11.self_attn.v_proj.weight"));
   EXPECT_THAT(map.Find("model.layers.11.self_attn.q_proj.weight")->b,
               ElementsAre("decoder.layers.11.self_attention.linear_qkv.weight"));
   EXPECT_THAT(Refusal("hf:jax"),
@@ -108,18 +110,19 @@ TEST(NameMap, ANameThatTwoOthersClaimIsSaid) {
   const NameMap map = Parsed("a -> x\nb -> x");
   map.MarkUsed(*map.Find("a"));
   map.MarkTaken(*map.Find("b"), "x");
-  EXPECT_THAT(
-      map.Unused("base", "port"),
-      ElementsAre(
-          "map line 2 'b -> x' has no effect: 'x' of port has been matched with another name of base"));
+  EXPECT_THAT(map.Unused("base", "port"),
+              ElementsAre("map line 2 'b -> x' has no effect: 'x' of port has been matched with "
+                          "another name of base"));
 }
 
 TEST(NameMap, WrongLinesAreNamed) {
-  EXPECT_THAT(Refusal("a -> b [any odor]"), HasSubstr("found the option 'any odor'; expected any order"));
+  EXPECT_THAT(Refusal("a -> b [any odor]"),
+              HasSubstr("found the option 'any odor'; expected any order"));
   EXPECT_THAT(Refusal("a, b -> -"), HasSubstr("found '-' with several names"));
   EXPECT_THAT(Refusal("- -> -"), HasSubstr("found '-' with several names"));
   EXPECT_THAT(Refusal("- -> (b"), HasSubstr("is not a pattern"));
-  EXPECT_THAT(Refusal("ok -> fine\nnothing here"), HasSubstr("map line 2 'nothing here': found no '->'"));
+  EXPECT_THAT(Refusal("ok -> fine\nnothing here"),
+              HasSubstr("map line 2 'nothing here': found no '->'"));
   EXPECT_THAT(Refusal("a -> "), HasSubstr("found an empty name"));
   EXPECT_THAT(Refusal("a,,b -> c"), HasSubstr("found an empty name"));
   EXPECT_THAT(Refusal("(a -> b"), HasSubstr("is not a pattern: missing )"));
@@ -132,7 +135,8 @@ TEST(NameMap, WrongLinesAreNamed) {
 
 TEST(NameMap, ManyNamesAndHostilePatternsTakeNoTime) {
   std::string text = "(a*)*(a*)*(a*)*b -> x\n";
-  for (int i = 0; i < 30'000; ++i) text += "m." + std::to_string(i) + " -> n." + std::to_string(i) + "\n";
+  for (int i = 0; i < 30'000; ++i)
+    text += "m." + std::to_string(i) + " -> n." + std::to_string(i) + "\n";
   const NameMap map = Parsed(text);
   EXPECT_THAT(map.Find("m.29999")->b, ElementsAre("n.29999"));
   EXPECT_FALSE(map.Find(std::string(4000, 'a')));

@@ -83,16 +83,20 @@ TEST(Origin, AParentIsPropagatedFromItsChildren) {
 }
 
 TEST(Origin, AParentWhoseChildrenAgreeIsItselfTheOrigin) {
-  EXPECT_THAT(Origins({{Key("h.0.ln")}, {Key("h.0.mlp")}, {Key("h.0"), kDiffers}, {Key("h.1.ln"), kDiffers}}),
-              ElementsAre("output h.0"));
+  EXPECT_THAT(
+      Origins(
+          {{Key("h.0.ln")}, {Key("h.0.mlp")}, {Key("h.0"), kDiffers}, {Key("h.1.ln"), kDiffers}}),
+      ElementsAre("output h.0"));
 }
 
 TEST(Origin, RecordedInputsDecideForAModule) {
-  // Two independent mistakes: the second module's inputs agree although something before it differs.
-  EXPECT_THAT(
-      Origins(
-          {{Key("x", Kind::kInput)}, {Key("x"), kDiffers}, {Key("y", Kind::kInput)}, {Key("y"), kDiffers}}),
-      ElementsAre("output x", "output y"));
+  // Two independent mistakes: the second module's inputs agree although something before it
+  // differs.
+  EXPECT_THAT(Origins({{Key("x", Kind::kInput)},
+                       {Key("x"), kDiffers},
+                       {Key("y", Kind::kInput)},
+                       {Key("y"), kDiffers}}),
+              ElementsAre("output x", "output y"));
   EXPECT_THAT(Origins({{Key("x", Kind::kInput)},
                        {Key("x"), kDiffers},
                        {Key("y", Kind::kInput), kDiffers},
@@ -110,15 +114,18 @@ TEST(Origin, BranchesThatDoNotSeeEachOtherAreIndependent) {
 }
 
 TEST(Origin, EarlierAgreeingSiblingsMakeAnOriginAtTheNearestLevel) {
-  // h.1.ln agrees, so what h.1.mlp was computed from agrees, although h.0.mlp differed (and was absorbed).
+  // h.1.ln agrees, so what h.1.mlp was computed from agrees, although h.0.mlp differed (and was
+  // absorbed).
   EXPECT_THAT(
-      Origins({{Key("h.0.mlp"), kDiffers}, {Key("h.0")}, {Key("h.1.ln")}, {Key("h.1.mlp"), kDiffers}}),
+      Origins(
+          {{Key("h.0.mlp"), kDiffers}, {Key("h.0")}, {Key("h.1.ln")}, {Key("h.1.mlp"), kDiffers}}),
       ElementsAre("output h.0.mlp", "output h.1.mlp"));
 }
 
 TEST(Origin, TwoOutputsOfOneModuleAreOneOrigin) {
-  EXPECT_THAT(Origins({{Key("m", Kind::kOutput, "0"), kDiffers}, {Key("m", Kind::kOutput, "1"), kDiffers}}),
-              ElementsAre("output m[0]"));
+  EXPECT_THAT(
+      Origins({{Key("m", Kind::kOutput, "0"), kDiffers}, {Key("m", Kind::kOutput, "1"), kDiffers}}),
+      ElementsAre("output m[0]"));
 }
 
 TEST(Origin, TheSameActivationOnSeveralRanksIsOneOriginOfTheLowestRank) {
@@ -162,8 +169,9 @@ TEST(Origin, GradientsArePropagatedFromAnyRank) {
 }
 
 TEST(Origin, OptimizerIsPropagatedFromGradientsAndElseItsOwnOrigin) {
-  EXPECT_THAT(Origins({{Key("w", Kind::kWeightGrad), kDiffers}, {Key("w", Kind::kWeight), kDiffers}}),
-              ElementsAre("weight_grad w"));
+  EXPECT_THAT(
+      Origins({{Key("w", Kind::kWeightGrad), kDiffers}, {Key("w", Kind::kWeight), kDiffers}}),
+      ElementsAre("weight_grad w"));
   EXPECT_THAT(Origins({{Key("w", Kind::kWeightGrad)}, {Key("w", Kind::kWeight), kDiffers}}),
               ElementsAre("weight w"));
 }
@@ -217,13 +225,16 @@ TEST(Origin, LaterStepsArePropagatedOnEveryRank) {
 }
 
 TEST(Origin, DifferentDataExplainsTheForwardPass) {
-  EXPECT_THAT(
-      Origins({{Key("ids", Kind::kBatch), kDiffers}, {Key("embed"), kDiffers}, {Key("head"), kDiffers}}),
-      ElementsAre("batch ids"));
+  EXPECT_THAT(Origins({{Key("ids", Kind::kBatch), kDiffers},
+                       {Key("embed"), kDiffers},
+                       {Key("head"), kDiffers}}),
+              ElementsAre("batch ids"));
 }
 
 TEST(Origin, EvalPassIsJudgedByItsOwnRecords) {
-  const auto eval = [](const std::string& name) { return Key(name, Kind::kOutput, "", 0, 0, Mode::kEval); };
+  const auto eval = [](const std::string& name) {
+    return Key(name, Kind::kOutput, "", 0, 0, Mode::kEval);
+  };
   EXPECT_THAT(Origins({{Key("h.0")},
                        {Key("h.1")},
                        {Key("h.2")},
@@ -238,9 +249,12 @@ TEST(Origin, EvalPassIsJudgedByItsOwnRecords) {
 }
 
 TEST(Origin, EvalPassIsPropagatedFromTheTrainingPassOfItsStep) {
-  const auto eval = [](const std::string& name) { return Key(name, Kind::kOutput, "", 0, 0, Mode::kEval); };
+  const auto eval = [](const std::string& name) {
+    return Key(name, Kind::kOutput, "", 0, 0, Mode::kEval);
+  };
   EXPECT_THAT(
-      Origins({{Key("h.0")}, {Key("h.1"), kDiffers}, {eval("h.0"), kDiffers}, {eval("h.1"), kDiffers}}),
+      Origins(
+          {{Key("h.0")}, {Key("h.1"), kDiffers}, {eval("h.0"), kDiffers}, {eval("h.1"), kDiffers}}),
       ElementsAre("output h.1"));
 }
 
@@ -252,8 +266,9 @@ TEST(Origin, SecondCallOfASharedModuleIsPropagatedFromTheFirst) {
 
 TEST(Origin, NamesThatShareAPrefixAreNotRelatives) {
   // "h.1" is not a child of "h.10", and "h.10.a" is not a child of "h.1".
-  EXPECT_THAT(Origins({{Key("h.10.a"), kDiffers}, {Key("h.1", Kind::kInput)}, {Key("h.1"), kDiffers}}),
-              ElementsAre("output h.10.a", "output h.1"));
+  EXPECT_THAT(
+      Origins({{Key("h.10.a"), kDiffers}, {Key("h.1", Kind::kInput)}, {Key("h.1"), kDiffers}}),
+      ElementsAre("output h.10.a", "output h.1"));
 }
 
 }  // namespace

@@ -107,7 +107,8 @@ TEST_F(Propose, EqualLayersAreToldApartByTheOrderOfDefinitionBetweenPairs) {
   B("b1", Values(2));
   B("bn1", Ones());
   const ProposeMapReport report = Report();
-  EXPECT_THAT(Pairs(report), ElementsAre("a0>b0 hash", "an0>bn0 order", "a1>b1 hash", "an1>bn1 order"));
+  EXPECT_THAT(Pairs(report),
+              ElementsAre("a0>b0 hash", "an0>bn0 order", "a1>b1 hash", "an1>bn1 order"));
   EXPECT_LT(report.records[1].confidence, 0.9);
 }
 
@@ -118,8 +119,9 @@ TEST_F(Propose, ConstantsSideBySideAreAmbiguousAndOnlyComments) {
   B("b1", Ones());
   const ProposeMapReport report = Report();
   EXPECT_THAT(Pairs(report), ElementsAre("a0>b0? order", "a1>b1? order"));
-  EXPECT_THAT(report.map,
-              HasSubstr("\n# a0 -> b0  # 0.30 ambiguous: constant, all 1: the same bits as 1 other\n"));
+  EXPECT_THAT(
+      report.map,
+      HasSubstr("\n# a0 -> b0  # 0.30 ambiguous: constant, all 1: the same bits as 1 other\n"));
   EXPECT_FALSE(NameMap::Parse(report.map)->Find("a0"));
 }
 
@@ -153,7 +155,9 @@ TEST_F(Propose, TheMapIsReadBack) {
   const auto map = NameMap::Parse(text);
   ASSERT_TRUE(map.ok()) << map.status().message();
   EXPECT_THAT(map->Find("x[0]+(1)")->b, ElementsAre("y[0]"));
-  EXPECT_THAT(text, HasSubstr("# a,b -> z  # 1.00 equal bits in all records; a map cannot hold this name\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("# a,b -> z  # 1.00 equal bits in all records; a map cannot hold this name\n"));
   EXPECT_THAT(text, Not(HasSubstr("new\nline")));
 }
 

@@ -1,4 +1,5 @@
-// Segments and passes of a step, the order of a report and its origins, where a step has several updates.
+// Segments and passes of a step, the order of a report and its origins, where a step has several
+// updates.
 #include "server/query/compare/step_order.h"
 
 #include <gmock/gmock.h>
@@ -62,41 +63,45 @@ std::vector<std::uint32_t> SegmentsOf(const Keys& keys) {
 }
 
 TEST(StepOrder, AStepWithOneUpdateIsOneSegment) {
-  EXPECT_THAT(SegmentsOf({Key("ids", Kind::kBatch), Out("x"), Back("x"), Out("x", 1), Back("x", 1),
-                          Grad("x.w"), Updated("x.w"), Key("x.w", Kind::kOptimizerState, "exp_avg")}),
-              ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(
+      SegmentsOf({Key("ids", Kind::kBatch), Out("x"), Back("x"), Out("x", 1), Back("x", 1),
+                  Grad("x.w"), Updated("x.w"), Key("x.w", Kind::kOptimizerState, "exp_avg")}),
+      ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
 }
 
 TEST(StepOrder, TrainingThatGoesOnAfterAnUpdateBeginsASegment) {
-  EXPECT_THAT(SegmentsOf({Out("dis"), Back("dis"), Grad("dis.w"), Updated("dis.w"), Out("gen"), Grad("gen.w"),
-                          Updated("gen.w")}),
+  EXPECT_THAT(SegmentsOf({Out("dis"), Back("dis"), Grad("dis.w"), Updated("dis.w"), Out("gen"),
+                          Grad("gen.w"), Updated("gen.w")}),
               ElementsAre(0, 0, 0, 0, 1, 1, 1));
   EXPECT_THAT(SegmentsOf({Out("x"), Grad("v"), Updated("v"), Grad("w"), Updated("w")}),
               ElementsAre(0, 0, 0, 1, 1))
       << "one optimizer after the other";
-  EXPECT_THAT(SegmentsOf({Out("x"), Updated("w"), Key("ids", Kind::kBatch), Out("x", 1), Updated("w", 1)}),
-              ElementsAre(0, 0, 1, 1, 1))
+  EXPECT_THAT(
+      SegmentsOf({Out("x"), Updated("w"), Key("ids", Kind::kBatch), Out("x", 1), Updated("w", 1)}),
+      ElementsAre(0, 0, 1, 1, 1))
       << "an optimizer that updates twice";
 }
 
 TEST(StepOrder, EvaluationBuffersAndLoadedWeightsBeginNoSegment) {
   const auto loaded = Key("late.w", Kind::kWeight, "", 0, 0, Mode::kInit);
-  EXPECT_THAT(SegmentsOf({Out("x"), Updated("w"), Eval("x"), Key("bn.mean", Kind::kBuffer), loaded}),
-              ElementsAre(0, 0, 0, 0, 0));
+  EXPECT_THAT(
+      SegmentsOf({Out("x"), Updated("w"), Eval("x"), Key("bn.mean", Kind::kBuffer), loaded}),
+      ElementsAre(0, 0, 0, 0, 0));
   EXPECT_THAT(SegmentsOf({Out("x"), Updated("w"), Eval("x"), Updated("v"), Eval("y"), Out("z")}),
               ElementsAre(0, 0, 0, 0, 1, 1))
       << "but what they evaluate after an update is what the next segment begins with";
 }
 
 TEST(StepOrder, PassesAreCountedByTheirOrderAndNotByMicroBatchesOfEachModel) {
-  EXPECT_THAT(SpotsOf({Out("dis"), Back("dis"), Out("gen"), Out("dis", 1), Back("dis", 1), Updated("dis.w"),
-                       Out("dis", 2), Back("dis", 2), Back("gen")}),
-              ElementsAre(std::pair(0, 0), std::pair(0, 0), std::pair(0, 1), std::pair(0, 1), std::pair(0, 1),
-                          std::pair(0, 1), std::pair(1, 0), std::pair(1, 0), std::pair(1, 0)));
+  EXPECT_THAT(SpotsOf({Out("dis"), Back("dis"), Out("gen"), Out("dis", 1), Back("dis", 1),
+                       Updated("dis.w"), Out("dis", 2), Back("dis", 2), Back("gen")}),
+              ElementsAre(std::pair(0, 0), std::pair(0, 0), std::pair(0, 1), std::pair(0, 1),
+                          std::pair(0, 1), std::pair(0, 1), std::pair(1, 0), std::pair(1, 0),
+                          std::pair(1, 0)));
 }
 
-// --- a step of a GAN, through Diff: both models run, the discriminator is updated, then the generator
-// through it
+// --- a step of a GAN, through Diff: both models run, the discriminator is updated, then the
+// generator through it
 
 const Keys kGan = {Key("dis.w", Kind::kWeight, "", 0, 0, Mode::kInit),
                    Key("gen.w", Kind::kWeight, "", 0, 0, Mode::kInit),
@@ -158,7 +163,8 @@ class SeveralUpdates : public ::testing::Test {
     }
     a.Commit();
     b.Commit();
-    auto report = QueryEngine(store).Diff({.run_a = "a", .run_b = "b", .all = true, .no_alignment = true});
+    auto report =
+        QueryEngine(store).Diff({.run_a = "a", .run_b = "b", .all = true, .no_alignment = true});
     EXPECT_TRUE(report.ok());
     return *report;
   }
@@ -170,10 +176,11 @@ class SeveralUpdates : public ::testing::Test {
 };
 
 TEST_F(SeveralUpdates, AnUpdateStandsBeforeWhatIsComputedWithIt) {
-  const DiffReport report = Diff(kGan, {Updated("dis.w"), Out("dis.0", 1), Back("dis.0", 1), Back("gen.0"),
-                                        Grad("gen.w"), Updated("gen.w")});
-  EXPECT_THAT(Texts(report.diverged), ElementsAre("weight dis.w", "output dis.0 1", "grad_output dis.0 1",
-                                                  "grad_output gen.0", "weight_grad gen.w", "weight gen.w"));
+  const DiffReport report = Diff(kGan, {Updated("dis.w"), Out("dis.0", 1), Back("dis.0", 1),
+                                        Back("gen.0"), Grad("gen.w"), Updated("gen.w")});
+  EXPECT_THAT(Texts(report.diverged),
+              ElementsAre("weight dis.w", "output dis.0 1", "grad_output dis.0 1",
+                          "grad_output gen.0", "weight_grad gen.w", "weight gen.w"));
   EXPECT_EQ(report.first->stage, Stage::kOptimizer);
   // Its gradient, weight and state before are equal.
   EXPECT_THAT(Texts(report.origins), ElementsAre("weight dis.w"));
@@ -186,7 +193,8 @@ TEST_F(SeveralUpdates, AStageIsAnOriginIfItsOwnAndEarlierSegmentsAgree) {
               ElementsAre("output dis.0 1"));
   EXPECT_THAT(Texts(Diff(kGan, {Back("gen.0"), Grad("gen.w"), Updated("gen.w")}).origins),
               ElementsAre("grad_output gen.0"));
-  EXPECT_THAT(Texts(Diff(kGan, {Grad("gen.w"), Updated("gen.w")}).origins), ElementsAre("weight_grad gen.w"));
+  EXPECT_THAT(Texts(Diff(kGan, {Grad("gen.w"), Updated("gen.w")}).origins),
+              ElementsAre("weight_grad gen.w"));
   EXPECT_THAT(Texts(Diff(kGan, {Updated("gen.w")}).origins), ElementsAre("weight gen.w"));
 }
 
@@ -201,7 +209,8 @@ TEST_F(SeveralUpdates, EverythingAfterAnEarlierSegmentThatDivergedIsPropagated) 
 
 TEST_F(SeveralUpdates, ABatchOfALaterSegmentStandsThereAndIsAnOriginIfAllBeforeAgrees) {
   const Keys keys = {Out("x"), Updated("v"), Key("ids", Kind::kBatch), Out("x", 1), Updated("w")};
-  EXPECT_THAT(Texts(Diff(keys, {Key("ids", Kind::kBatch), Out("x", 1)}).origins), ElementsAre("batch ids"));
+  EXPECT_THAT(Texts(Diff(keys, {Key("ids", Kind::kBatch), Out("x", 1)}).origins),
+              ElementsAre("batch ids"));
   const DiffReport report = Diff(keys, {Updated("v"), Key("ids", Kind::kBatch), Out("x", 1)});
   EXPECT_THAT(Texts(report.diverged), ElementsAre("weight v", "batch ids", "output x 1"));
   EXPECT_THAT(Texts(report.origins), ElementsAre("weight v"));
@@ -209,8 +218,9 @@ TEST_F(SeveralUpdates, ABatchOfALaterSegmentStandsThereAndIsAnOriginIfAllBeforeA
 
 TEST_F(SeveralUpdates, WhatOneModelFeedsToAnotherStandsBehindTheModelItComesFrom) {
   const auto fed = [](std::uint32_t call) { return Key("input", Kind::kBatch, "", 0, call); };
-  const Keys keys = {fed(0),           Out("gen.0"),    fed(1),        Out("dis.0"),    Back("dis.0"),
-                     Updated("dis.w"), Out("dis.0", 1), Back("gen.0"), Updated("gen.w")};
+  const Keys keys = {fed(0),          Out("gen.0"),  fed(1),
+                     Out("dis.0"),    Back("dis.0"), Updated("dis.w"),
+                     Out("dis.0", 1), Back("gen.0"), Updated("gen.w")};
   const DiffReport report = Diff(keys, {Out("gen.0"), fed(1), Out("dis.0")});
   EXPECT_THAT(Texts(report.diverged), ElementsAre("output gen.0", "batch input", "output dis.0"));
   EXPECT_THAT(Texts(report.origins), ElementsAre("output gen.0"));
@@ -237,8 +247,9 @@ TEST_F(SeveralUpdates, WhatOnlyBHasStandsInTheSegmentInWhichBRanIt) {
   keys.insert(keys.begin() + 5, {Out("early.0")});  // behind the forward pass of the first
   keys.push_back(Updated("late.w"));
   keys.push_back(Out("later.0"));  // a third segment, of which A has nothing
-  const DiffReport report = Diff(keys, {Grad("dis.w"), Updated("dis.w"), Updated("gen.w")}, {},
-                                 {Out("late.0"), Out("early.0"), Updated("late.w"), Out("later.0")});
+  const DiffReport report =
+      Diff(keys, {Grad("dis.w"), Updated("dis.w"), Updated("gen.w")}, {},
+           {Out("late.0"), Out("early.0"), Updated("late.w"), Out("later.0")});
   EXPECT_THAT(Texts(report.diverged),
               ElementsAre("output early.0", "weight_grad dis.w", "weight dis.w", "output late.0",
                           "weight gen.w", "weight late.w", "output later.0"));
@@ -284,8 +295,13 @@ TEST_F(SeveralUpdates, AMissingGradientExplainsTheUpdatesOfItsWeightFromThereOn)
 }
 
 TEST_F(SeveralUpdates, OfOneUpdateTheOrderIsThatOfTheStages) {
-  const Keys keys = {
-      Key("ids", Kind::kBatch), Out("x"), Back("x"), Out("x", 1), Back("x", 1), Grad("w"), Updated("w")};
+  const Keys keys = {Key("ids", Kind::kBatch),
+                     Out("x"),
+                     Back("x"),
+                     Out("x", 1),
+                     Back("x", 1),
+                     Grad("w"),
+                     Updated("w")};
   const DiffReport report = Diff(keys, keys, {{"w_loss", 0, true}, {"loss", 1, true}});
   EXPECT_THAT(Texts(report.diverged),
               ElementsAre("batch ids", "output x", "loss w_loss", "grad_output x", "output x 1",

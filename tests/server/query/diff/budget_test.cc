@@ -1,5 +1,5 @@
-// Runs with overhead budgets: which steps a diff compares, what it does not count, and how it brackets a
-// divergence.
+// Runs with overhead budgets: which steps a diff compares, what it does not count, and how it
+// brackets a divergence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,8 +63,8 @@ TEST(RecordedInFullTest, StepsAreDescribedBriefly) {
 
 class BudgetTest : public ::testing::Test {
  protected:
-  // Every step has its loss and batch; x and y are there in the steps in full. From step `other` on, x and y
-  // differ, and the loss too if `loss_too`.
+  // Every step has its loss and batch; x and y are there in the steps in full. From step `other`
+  // on, x and y differ, and the loss too if `loss_too`.
   void Write(const std::string& name, const std::string& full, const std::string& budget,
              std::uint64_t other = kSteps, bool loss_too = false, bool batches = true) {
     RunWriter run(store_, name);
@@ -101,8 +101,9 @@ TEST_F(BudgetTest, RunsThatChoseDifferentStepsAreIdenticalInThoseTheyShare) {
   EXPECT_EQ(report.verdict, Verdict::kIdentical);
   EXPECT_THAT(report.unmatched.only_a, IsEmpty());
   EXPECT_THAT(report.unmatched.only_b, IsEmpty());
-  EXPECT_THAT(report.notes, Contains(HasSubstr("compared in full: 8 of 40 steps (0..4 and multiples of 10 in "
-                                               "10..30)")));
+  EXPECT_THAT(report.notes,
+              Contains(HasSubstr("compared in full: 8 of 40 steps (0..4 and multiples of 10 in "
+                                 "10..30)")));
   EXPECT_THAT(report.notes, Not(Contains(HasSubstr("was recorded with"))));
   ASSERT_EQ(report.inputs.config.size(), 1u) << "what was measured is not a setting";
   EXPECT_EQ(report.inputs.config[0].key, "recording.overhead");
@@ -143,7 +144,8 @@ TEST_F(BudgetTest, ADivergenceIsBracketedByTheStepsInFull) {
   EXPECT_EQ(report.bracket->first_seen, 20u);
   EXPECT_EQ(report.bracket->last_agreeing, 10u);
   const std::string sentence =
-      "first seen at step 20; last agreeing step 10; run both again with steps=10-20 to see where it began";
+      "first seen at step 20; last agreeing step 10; run both again with steps=10-20 to see where "
+      "it began";
   EXPECT_THAT(report.notes, Contains(sentence));
   ASSERT_TRUE(report.root);
   EXPECT_THAT(report.root->because, Contains(sentence));

@@ -1,5 +1,5 @@
-// What a report says besides divergences: attempts, unfinished steps, losses of records, what could not be
-// compared, errors.
+// What a report says besides divergences: attempts, unfinished steps, losses of records, what could
+// not be compared, errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,8 @@ class DiffNotesTest : public ::testing::Test {
                    std::uint32_t ranks = 1) {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       for (std::uint64_t step = first; step <= last; ++step) {
-        run.Observe(rank, step, Key("x"), Wave(scale)).Observe(rank, step, Key("y"), Wave(scale * 2));
+        run.Observe(rank, step, Key("x"), Wave(scale))
+            .Observe(rank, step, Key("y"), Wave(scale * 2));
       }
     }
   }
@@ -142,7 +143,9 @@ TEST_F(DiffNotesTest, AResumedRunIsComparedByTheNewestAttemptThatHasTheStep) {
   Fill(first, 0, 6, 1);
   for (std::uint64_t step = 5; step <= 6; ++step) first.Observe(0, step, Key("gone"), Wave(9));
   // The second launch defines its activations in another order and resumes at 5.
-  second.Observe(0, 5, Key("y"), Wave(2)).Observe(0, 6, Key("x"), Wave(1)).Observe(0, 6, Key("y"), Wave(2));
+  second.Observe(0, 5, Key("y"), Wave(2))
+      .Observe(0, 6, Key("x"), Wave(1))
+      .Observe(0, 6, Key("y"), Wave(2));
   second.Observe(0, 5, Key("x"), Wave(1));
   Fill(second, 7, 9);
   for (RunWriter* run : {&a, &first, &second}) run->Commit();
@@ -152,8 +155,8 @@ TEST_F(DiffNotesTest, AResumedRunIsComparedByTheNewestAttemptThatHasTheStep) {
   EXPECT_THAT(r.unmatched.only_b, IsEmpty());
 }
 
-// An evaluation behind the last update before a checkpoint belongs to the next step, which the launch after it
-// repeats without it.
+// An evaluation behind the last update before a checkpoint belongs to the next step, which the
+// launch after it repeats without it.
 TEST_F(DiffNotesTest, WhatWasEvaluatedBeforeTheFirstStepOfALaterLaunchIsNotMissing) {
   const TensorKey evaluated = Key("x", Kind::kOutput, "", 0, 0, Mode::kEval);
   RunWriter a(store_, "a"), first(store_, "b"), second(store_, "b");
@@ -165,17 +168,21 @@ TEST_F(DiffNotesTest, WhatWasEvaluatedBeforeTheFirstStepOfALaterLaunchIsNotMissi
   Fill(second, 5, 9);
   for (RunWriter* run : {&a, &first, &second}) run->Commit();
   EXPECT_EQ(Ask({.steps = "0-8"}).compared.diverged, 0u);
-  EXPECT_THAT(Ask({.steps = "0-8"}).notes,
-              Contains("b was launched again at step 5; what a evaluated before that step was not compared"));
+  EXPECT_THAT(
+      Ask({.steps = "0-8"}).notes,
+      Contains(
+          "b was launched again at step 5; what a evaluated before that step was not compared"));
   EXPECT_EQ(Ask().first->activation, "late");
 }
 
 // Only that launch can have made an evaluation between two updates of its first step.
 TEST_F(DiffNotesTest, WhatALaterLaunchDidNotEvaluateBetweenTheUpdatesOfItsFirstStepIsMissing) {
   const auto two_updates = [](RunWriter& run, std::uint64_t step, bool evaluates) {
-    run.Observe(0, step, Key("dis"), Wave(1)).Observe(0, step, Key("dis.weight", Kind::kWeight), Wave(2));
+    run.Observe(0, step, Key("dis"), Wave(1))
+        .Observe(0, step, Key("dis.weight", Kind::kWeight), Wave(2));
     if (evaluates) run.Observe(0, step, Key("gen", Kind::kOutput, "", 0, 0, Mode::kEval), Wave(3));
-    run.Observe(0, step, Key("gen"), Wave(4)).Observe(0, step, Key("gen.weight", Kind::kWeight), Wave(5));
+    run.Observe(0, step, Key("gen"), Wave(4))
+        .Observe(0, step, Key("gen.weight", Kind::kWeight), Wave(5));
   };
   RunWriter a(store_, "a"), first(store_, "b"), second(store_, "b");
   for (std::uint64_t step = 0; step < 4; ++step) {
@@ -256,9 +263,11 @@ TEST_F(DiffNotesTest, AnUpdateWithoutAForwardPassIsToldAsSuch) {
   lossy.Dropped(0, 5);
   for (RunWriter* run : {&a, &b, &lossy}) run->Commit();
   EXPECT_THAT(Ask().notes,
-              ElementsAre(HasSubstr("b made an update without a forward pass in step 2 on rank 0, where a")));
+              ElementsAre(HasSubstr(
+                  "b made an update without a forward pass in step 2 on rank 0, where a")));
   auto swapped = QueryEngine(store_).Diff({.run_a = "b", .run_b = "a"});
-  EXPECT_THAT(swapped->notes, ElementsAre(HasSubstr("b made an update without a forward pass in step 2")));
+  EXPECT_THAT(swapped->notes,
+              ElementsAre(HasSubstr("b made an update without a forward pass in step 2")));
   auto with_losses = QueryEngine(store_).Diff({.run_a = "a", .run_b = "lossy"});
   EXPECT_THAT(with_losses->notes, ::testing::Not(Contains(HasSubstr("without a forward pass"))));
   // Runs in which forward passes were not recorded.
@@ -296,7 +305,9 @@ TEST_F(DiffNotesTest, ARunningRunIsNoted) {
   Fill(b, 0, 1);
   a.Commit();
   const AttemptId live = b.Commit();
-  is_stream_open_ = [live](AttemptId attempt, std::uint32_t rank) { return attempt == live && rank == 0; };
+  is_stream_open_ = [live](AttemptId attempt, std::uint32_t rank) {
+    return attempt == live && rank == 0;
+  };
   EXPECT_THAT(Ask().notes, ElementsAre(HasSubstr("b is still running")));
 }
 
@@ -304,9 +315,11 @@ TEST_F(DiffNotesTest, ConfigurationIsEvidenceAndWhatAlwaysDiffersIsLeftOut) {
   RunWriter a(store_, "a"), b(store_, "b");
   Fill(a, 0, 1);
   Fill(b, 0, 1);
-  a.Config(
-       0,
-       {{"lr", "0.1"}, {"command_line", "train.py"}, {"pid", "7"}, {"env.MASTER_PORT", "1"}, {"only.a", "1"}})
+  a.Config(0, {{"lr", "0.1"},
+               {"command_line", "train.py"},
+               {"pid", "7"},
+               {"env.MASTER_PORT", "1"},
+               {"only.a", "1"}})
       .Commit();
   b.Config(0, {{"lr", "0.1"},
                {"command_line", "train.py --ort"},
@@ -331,7 +344,8 @@ TEST_F(DiffNotesTest, LinesOfTheMapWithoutEffectAreNoted) {
   b.Observe(0, 0, Key("block.0"), Wave(1)).Observe(0, 0, Key("x"), Wave(1)).Commit();
   EXPECT_THAT(
       Ask({.map = "h\\.(.*) -> block.\\1\nhh.0 -> block.0"}).notes,
-      ElementsAre("map line 2 'hh.0 -> block.0' has no effect: no name of a that b lacks matches it"));
+      ElementsAre(
+          "map line 2 'hh.0 -> block.0' has no effect: no name of a that b lacks matches it"));
 }
 
 TEST_F(DiffNotesTest, ProgressCountsStepsTimesRanks) {
@@ -370,7 +384,8 @@ TEST_F(DiffNotesTest, AStopRequestEndsTheScanWithinAStep) {
   EXPECT_EQ(last, 3u);
 }
 
-// An eager attention returns its weights, others do not; what they do shows in what is computed from them.
+// An eager attention returns its weights, others do not; what they do shows in what is computed
+// from them.
 TEST_F(DiffNotesTest, AnOutputThatOnlyOneRunReturnsBesideOthersIsNoDivergence) {
   RunWriter a(store_, "a"), b(store_, "b");
   a.Observe(0, 0, Key("attn", Kind::kOutput, "0"), Wave(1))
@@ -384,9 +399,11 @@ TEST_F(DiffNotesTest, AnOutputThatOnlyOneRunReturnsBesideOthersIsNoDivergence) {
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kWithinTolerance);
   EXPECT_THAT(r.diverged, IsEmpty());
-  EXPECT_THAT(r.unmatched.only_b, ElementsAre("output attn[1] call 0", "grad_output attn[1] call 0"));
-  EXPECT_THAT(r.notes,
-              Contains(HasSubstr("some modules return an output in b that they do not return in a")));
+  EXPECT_THAT(r.unmatched.only_b,
+              ElementsAre("output attn[1] call 0", "grad_output attn[1] call 0"));
+  EXPECT_THAT(
+      r.notes,
+      Contains(HasSubstr("some modules return an output in b that they do not return in a")));
 }
 
 // Such as that of a tensor that one run detaches.
@@ -431,7 +448,8 @@ class GrowingStore final : public ForwardingStore {
   using ForwardingStore::ForwardingStore;
   std::function<void()> before_first_scan;
 
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     if (before_first_scan) std::exchange(before_first_scan, nullptr)();
     return ForwardingStore::ScanStats(attempt, rank, steps);
   }
@@ -442,7 +460,9 @@ TEST_F(DiffNotesTest, WhatALiveRunDefinesDuringTheScanIsComparedToo) {
   a.Observe(0, 0, Key("x"), Wave(1)).Observe(0, 0, Key("late"), Tensor{.values = {1, 2}}).Commit();
   b.Observe(0, 0, Key("x"), Wave(1)).NoStepEnd(0, 0).Unfinished(0).Commit();
   GrowingStore growing(store_);
-  growing.before_first_scan = [&] { b.Observe(0, 0, Key("late"), Tensor{.values = {1, 2}}).Commit(); };
+  growing.before_first_scan = [&] {
+    b.Observe(0, 0, Key("late"), Tensor{.values = {1, 2}}).Commit();
+  };
   auto report = QueryEngine(growing).Diff({.run_a = "a", .run_b = "b"});
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(report->verdict, Verdict::kIdentical);

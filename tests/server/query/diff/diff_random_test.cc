@@ -57,15 +57,17 @@ int StageRank(const TensorKey& key) {
 struct Expected {
   std::uint64_t identical = 0, within = 0, diverged = 0, only_a = 0, only_b = 0;
   // step, phase, micro-batch, stage, eval, position in A, behind it, rank; then reason and name
-  using Place = std::tuple<std::uint64_t, int, std::uint32_t, int, bool, std::uint64_t, int, std::uint32_t>;
+  using Place =
+      std::tuple<std::uint64_t, int, std::uint32_t, int, bool, std::uint64_t, int, std::uint32_t>;
   std::map<Place, std::pair<Reason, std::string>> rows;
 };
 
 Expected::Place PlaceOf(const Record& r, std::uint64_t position, int after) {
   const int stage = StageRank(r.key);
   const int phase = stage <= 3 ? stage : stage >= 7 ? stage + 2 : 5;
-  return {r.step, phase, phase == 5 ? r.key.micro_batch : 0, stage, r.key.mode == Mode::kEval, position,
-          after,  r.rank};
+  return {
+      r.step, phase, phase == 5 ? r.key.micro_batch : 0, stage, r.key.mode == Mode::kEval, position,
+      after,  r.rank};
 }
 
 // `records` in A's order of execution; what only B has stands where B ran it.
@@ -123,7 +125,8 @@ std::vector<TensorKey> RandomModel(std::mt19937_64& rng) {
   for (std::uint32_t mb = 0; mb < micro_batches; ++mb) {
     for (std::size_t m = 0; m < modules; ++m) {
       const std::string name = "h." + std::to_string(m % 3) + (m >= 3 ? ".fc" : "");
-      keys.push_back(Key(name, Kind::kOutput, m % 2 == 0 ? "" : "0", mb, static_cast<std::uint32_t>(m / 6)));
+      keys.push_back(
+          Key(name, Kind::kOutput, m % 2 == 0 ? "" : "0", mb, static_cast<std::uint32_t>(m / 6)));
     }
     for (std::size_t m = 0; m < modules; ++m)
       keys.push_back(Key("g" + std::to_string(m), Kind::kGradOutput, "", mb));
@@ -137,13 +140,14 @@ std::vector<TensorKey> RandomModel(std::mt19937_64& rng) {
 
 std::vector<Record> RandomRecords(std::mt19937_64& rng, std::uint64_t steps, std::uint32_t ranks) {
   const std::vector<TensorKey> model = RandomModel(rng);
-  const std::uint64_t trouble = std::array<std::uint64_t, 4>{0, 3, 20, 100}[rng() % 4];  // in a thousand
+  const std::uint64_t trouble =
+      std::array<std::uint64_t, 4>{0, 3, 20, 100}[rng() % 4];  // in a thousand
   std::normal_distribution<double> normal;
   std::vector<Record> records;
   for (std::uint64_t step = 0; step < steps; ++step) {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      // Present on both sides, so that no rank or step is without statistics and every kind is recorded by
-      // both.
+      // Present on both sides, so that no rank or step is without statistics and every kind is
+      // recorded by both.
       records.push_back({step, rank, Key("anchor"), {.values = {1, 2}}, Fate::kSame});
       for (const TensorKey& key : model) {
         Record r{step, rank, key, {.values = std::vector<double>(5 + rng() % 3)}, Fate::kSame};
@@ -155,7 +159,8 @@ std::vector<Record> RandomRecords(std::mt19937_64& rng, std::uint64_t steps, std
       }
     }
   }
-  for (const TensorKey& key : model) records.push_back({steps, 0, key, {.values = {1}}, Fate::kSame});
+  for (const TensorKey& key : model)
+    records.push_back({steps, 0, key, {.values = {1}}, Fate::kSame});
   return records;
 }
 
@@ -231,7 +236,8 @@ void CheckSeed(std::uint64_t seed) {
 TEST(DiffRandom, EqualsANaiveModel) {
   if (const char* seed = std::getenv("STATCOLLECT_TEST_SEED"))
     return CheckSeed(std::strtoull(seed, nullptr, 10));
-  for (std::uint64_t seed = 1; seed <= 400 && !::testing::Test::HasFailure(); ++seed) CheckSeed(seed);
+  for (std::uint64_t seed = 1; seed <= 400 && !::testing::Test::HasFailure(); ++seed)
+    CheckSeed(seed);
 }
 
 }  // namespace

@@ -25,21 +25,25 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Tensor Wave(double scale, std::size_t n = 64, DType dtype = DType::kF32) {
   Tensor tensor{.dtype = dtype};
-  for (std::size_t i = 0; i < n; ++i) tensor.values.push_back(scale * std::sin(static_cast<double>(i) + 1));
+  for (std::size_t i = 0; i < n; ++i)
+    tensor.values.push_back(scale * std::sin(static_cast<double>(i) + 1));
   return tensor;
 }
 
-const std::vector<std::string> kModules = {"embed",       "blocks.0.ln",  "blocks.0.mlp", "blocks.0",
-                                           "blocks.1.ln", "blocks.1.mlp", "blocks.1",     "head"};
+const std::vector<std::string> kModules = {"embed",    "blocks.0.ln", "blocks.0.mlp",
+                                           "blocks.0", "blocks.1.ln", "blocks.1.mlp",
+                                           "blocks.1", "head"};
 
 // Writes a plausible step; `change` may replace any tensor (and return nothing to leave it out).
-using Change = std::function<std::optional<Tensor>(std::uint64_t step, const TensorKey& key, Tensor tensor)>;
+using Change =
+    std::function<std::optional<Tensor>(std::uint64_t step, const TensorKey& key, Tensor tensor)>;
 Tensor Unchanged(double scale) { return Wave(scale); }
 
 void WriteStep(RunWriter& run, std::uint32_t rank, std::uint64_t step, const Change& change) {
   double scale = 1 + static_cast<double>(step) + 0.01 * rank;
   const auto put = [&](const TensorKey& key, const Tensor& tensor) {
-    if (auto changed = change ? change(step, key, tensor) : tensor) run.Observe(rank, step, key, *changed);
+    if (auto changed = change ? change(step, key, tensor) : tensor)
+      run.Observe(rank, step, key, *changed);
   };
   if (step == 0) put(Key("embed.weight", Kind::kWeight, "", 0, 0, Mode::kInit), Unchanged(0.5));
   put(Key("ids", Kind::kBatch), {.values = {1, 2, 3, scale}, .dtype = DType::kI64});
@@ -54,7 +58,8 @@ void WriteStep(RunWriter& run, std::uint32_t rank, std::uint64_t step, const Cha
 class DiffTest : public ::testing::Test {
  protected:
   void Write(const std::string& name, const Change& change = {}, std::uint64_t steps = 3,
-             std::uint32_t ranks = 2, std::uint32_t sketch = 16, HashKind hash_kind = HashKind::kContent3) {
+             std::uint32_t ranks = 2, std::uint32_t sketch = 16,
+             HashKind hash_kind = HashKind::kContent3) {
     RunWriter run(store_, name, ranks, sketch);
     run.UseHashKind(hash_kind);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -220,7 +225,8 @@ TEST_F(DiffTest, ShapeDTypeAndNonfiniteAreReasonsOfTheirOwn) {
       {Reason::kShape, [](Tensor& t) { t.values.pop_back(); }},
       {Reason::kDType, [](Tensor& t) { t.dtype = DType::kBf16; }},
       {Reason::kNonfinite, [](Tensor& t) { t.values[3] = kNan; }},
-      {Reason::kNonfinite, [](Tensor& t) { t.values[3] = -std::numeric_limits<double>::infinity(); }},
+      {Reason::kNonfinite,
+       [](Tensor& t) { t.values[3] = -std::numeric_limits<double>::infinity(); }},
       {Reason::kNumeric, [](Tensor& t) { t.values[3] += 1; }},
   };
   Write("a");
@@ -230,7 +236,8 @@ TEST_F(DiffTest, ShapeDTypeAndNonfiniteAreReasonsOfTheirOwn) {
             if (step == 1 && key.name == "blocks.0" && key.kind == Kind::kOutput) c.change(tensor);
             return tensor;
           });
-    auto r = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b" + std::to_string(&c - cases.data())});
+    auto r =
+        QueryEngine(store_).Diff({.run_a = "a", .run_b = "b" + std::to_string(&c - cases.data())});
     ASSERT_TRUE(r.ok());
     ASSERT_TRUE(r->first) << Name(c.reason);
     EXPECT_EQ(r->first->reason, c.reason);
@@ -277,13 +284,15 @@ TEST_F(DiffTest, WeightsAsLoadedComeBeforeTheBatchAndTheForwardPass) {
   EXPECT_EQ(r.inputs.weights, "differ");
   EXPECT_EQ(r.inputs.batches, "differ");
   for (const Divergence& row : r.diverged) {
-    EXPECT_EQ(row.origin, row.step == 0 && (row.stage == Stage::kWeights || row.stage == Stage::kBatch))
+    EXPECT_EQ(row.origin,
+              row.step == 0 && (row.stage == Stage::kWeights || row.stage == Stage::kBatch))
         << row.activation;
   }
 }
 
 TEST_F(DiffTest, InputsAreUnknownIfNobodyRecordedThem) {
-  const Change no_inputs = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const Change no_inputs = [](std::uint64_t, const TensorKey& key,
+                              Tensor tensor) -> std::optional<Tensor> {
     if (key.mode == Mode::kInit || key.kind == Kind::kBatch) return std::nullopt;
     return tensor;
   };
@@ -299,7 +308,8 @@ TEST_F(DiffTest, LossComesAfterForwardAndBeforeBackward) {
   RunWriter a(store_, "a"), b(store_, "b");
   for (RunWriter* run : {&a, &b}) {
     const bool is_b = run == &b;
-    run->Observe(0, 0, Key("m"), Wave(1)).Observe(0, 0, Key("m", Kind::kGradOutput), Wave(is_b ? 2 : 1));
+    run->Observe(0, 0, Key("m"), Wave(1))
+        .Observe(0, 0, Key("m", Kind::kGradOutput), Wave(is_b ? 2 : 1));
     run->Scalar(0, 0, "train/loss", is_b ? 1.5 : 1.0).Scalar(0, 0, "lr", is_b ? 1 : 2).Commit();
   }
   const DiffReport r = Ask();
@@ -379,7 +389,8 @@ TEST_F(DiffTest, MicroBatchesAreComparedOneAfterTheOther) {
     run->Commit();
   }
   const DiffReport r = Ask();
-  EXPECT_EQ(r.first->stage, Stage::kBackward);  // of micro-batch 0: before the forward pass of micro-batch 1
+  EXPECT_EQ(r.first->stage,
+            Stage::kBackward);  // of micro-batch 0: before the forward pass of micro-batch 1
   EXPECT_EQ(r.first->micro_batch, 0u);
   ASSERT_EQ(r.diverged.size(), 3u);
   EXPECT_EQ(r.diverged[1].stage, Stage::kForward);
@@ -428,10 +439,14 @@ TEST_F(DiffTest, WeightsOfALaunchInMidRunAreNotMissingInTheOther) {
   }
   a.Commit();
   RunWriter before(store_, "b");
-  before.Observe(0, 0, loaded, Wave(1)).Observe(0, 0, Key("y"), Wave(1)).Observe(0, 1, Key("y"), Wave(1));
+  before.Observe(0, 0, loaded, Wave(1))
+      .Observe(0, 0, Key("y"), Wave(1))
+      .Observe(0, 1, Key("y"), Wave(1));
   before.Commit();
   RunWriter resumed(store_, "b");
-  resumed.Observe(0, 2, loaded, Wave(1)).Observe(0, 2, Key("y"), Wave(1)).Observe(0, 3, Key("y"), Wave(1));
+  resumed.Observe(0, 2, loaded, Wave(1))
+      .Observe(0, 2, Key("y"), Wave(1))
+      .Observe(0, 3, Key("y"), Wave(1));
   resumed.Commit();
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIdentical);
@@ -439,7 +454,8 @@ TEST_F(DiffTest, WeightsOfALaunchInMidRunAreNotMissingInTheOther) {
 }
 
 // Run `whole` trains four steps; `resumed` ends before step 2 and goes on from a checkpoint.
-void WriteResumed(Store& store, const std::string& whole, const std::string& resumed, double loaded) {
+void WriteResumed(Store& store, const std::string& whole, const std::string& resumed,
+                  double loaded) {
   const TensorKey initial = Key("m.weight", Kind::kWeight, "", 0, 0, Mode::kInit);
   const auto train = [](RunWriter& run, std::uint64_t first, std::uint64_t end, double apart) {
     for (std::uint64_t step = first; step < end; ++step) {
@@ -465,9 +481,10 @@ TEST_F(DiffTest, WeightsLoadedInMidRunAreThoseThatTheOtherRunHadAfterTheStepBefo
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIdentical);
   EXPECT_EQ(r.compared.records, 1u + 4 * 2 + 1);
-  EXPECT_THAT(r.notes, ElementsAre("b was launched again at step 2; its weights as loaded there were "
-                                   "compared "
-                                   "with those of a after step 1"));
+  EXPECT_THAT(r.notes,
+              ElementsAre("b was launched again at step 2; its weights as loaded there were "
+                          "compared "
+                          "with those of a after step 1"));
 }
 
 TEST_F(DiffTest, AWrongCheckpointIsFoundInTheWeightsAndNotInWhatTheyCompute) {
@@ -526,8 +543,12 @@ TEST_F(DiffTest, ALaunchThatOnlyFoundItsWeightsTakesNoStepFromAnEarlierOne) {
 
 TEST_F(DiffTest, AnOrderThatIsLeftIsNamedAtItsFirstPlaceInA) {
   RunWriter a(store_, "a"), b(store_, "b");
-  a.Observe(0, 0, Key("ln"), Wave(1)).Observe(0, 0, Key("qkv"), Wave(1)).Observe(0, 0, Key("proj"), Wave(1));
-  b.Observe(0, 0, Key("qkv"), Wave(1)).Observe(0, 0, Key("proj"), Wave(1)).Observe(0, 0, Key("ln"), Wave(2));
+  a.Observe(0, 0, Key("ln"), Wave(1))
+      .Observe(0, 0, Key("qkv"), Wave(1))
+      .Observe(0, 0, Key("proj"), Wave(1));
+  b.Observe(0, 0, Key("qkv"), Wave(1))
+      .Observe(0, 0, Key("proj"), Wave(1))
+      .Observe(0, 0, Key("ln"), Wave(2));
   a.Commit();
   b.Commit();
   const DiffReport r = Ask();
@@ -588,7 +609,8 @@ TEST_F(DiffTest, NamesStandForOthersByTheUsersMap) {
   EXPECT_EQ(r.compared.identical, 2u);
   EXPECT_TRUE(r.unmatched.only_a.empty());
   ASSERT_EQ(r.aligned.size(), 2u);
-  EXPECT_EQ(r.aligned[0], (AlignedNames{.a = "h.0.fc", .b = "block.0.fc", .method = "map", .confidence = 1}));
+  EXPECT_EQ(r.aligned[0],
+            (AlignedNames{.a = "h.0.fc", .b = "block.0.fc", .method = "map", .confidence = 1}));
   const auto wrong = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .map = "\nh(.* -> x"});
   EXPECT_EQ(wrong.status().code(), Code::kInvalidArgument);
   EXPECT_THAT(wrong.status().message(), ::testing::HasSubstr("map line 2 'h(.* -> x'"));
@@ -601,7 +623,8 @@ TEST_F(DiffTest, RenamedModulesAreMatchedByOrderClassAndShapeWithAllThatIsTheirs
       run.Observe(0, step, Key("h.0.ln"), Wave(1)).Observe(0, step, Key("h.0." + fc), Wave(2));
       run.Observe(0, step, Key("h.1.ln"), Wave(3)).Observe(0, step, Key("h.1." + fc), Wave(4));
       run.Observe(0, step, Key("h.1." + fc, Kind::kGradOutput), Wave(5));
-      run.Observe(0, step, Key("h.1." + fc + ".weight", Kind::kWeight), Wave(step == 1 ? weight : 1));
+      run.Observe(0, step, Key("h.1." + fc + ".weight", Kind::kWeight),
+                  Wave(step == 1 ? weight : 1));
     };
     write(a, "fc", 1);
     write(b, "up", 1.5);
@@ -632,7 +655,9 @@ TEST_F(DiffTest, ModulesOfAnotherClassShapeOrPlaceAreNotMatchedByOrder) {
   EXPECT_EQ(Ask().first->reason, Reason::kMissingInA);
 
   RunWriter c(store_, "c"), d(store_, "d");
-  c.Observe(0, 0, Key("ln"), Wave(1)).Observe(0, 0, Key("fc"), Wave(2)).Observe(0, 0, Key("out"), Wave(2));
+  c.Observe(0, 0, Key("ln"), Wave(1))
+      .Observe(0, 0, Key("fc"), Wave(2))
+      .Observe(0, 0, Key("out"), Wave(2));
   d.Observe(0, 0, Key("ln"), Wave(1))
       .Observe(0, 0, Key("up"), {.values = {1, 2, 3}})
       .Observe(0, 0, Key("out"), Wave(2));
@@ -717,7 +742,8 @@ TEST_F(DiffTest, ActivationsAreMatchedByIdentityNotByIdOrOrderOfDefinition) {
   EXPECT_EQ(Ask().verdict, Verdict::kIdentical);
   auto r = QueryEngine(store_).Diff({.run_a = "a", .run_b = "c"});
   EXPECT_EQ(r->compared.identical + r->compared.diverged, r->compared.records);
-  for (const Divergence& row : r->diverged) EXPECT_NE(row.reason, Reason::kNumeric) << row.activation;
+  for (const Divergence& row : r->diverged)
+    EXPECT_NE(row.reason, Reason::kNumeric) << row.activation;
 }
 
 TEST_F(DiffTest, CallsPathsAndModesAreDifferentIdentities) {
@@ -752,7 +778,8 @@ TEST_F(DiffTest, MissingActivationIsListedOnceAndCountsAsDiverged) {
   EXPECT_THAT(r.unmatched.only_b, IsEmpty());
   EXPECT_EQ(r.compared.diverged, 2u);  // once a rank, not once a step
   EXPECT_EQ(r.diverged.size(), 2u);
-  EXPECT_EQ(r.compared.records, r.compared.identical + r.compared.within_tolerance + r.compared.diverged);
+  EXPECT_EQ(r.compared.records,
+            r.compared.identical + r.compared.within_tolerance + r.compared.diverged);
 }
 
 // Of each model so many outputs, and as many of both; the batch agrees.
@@ -766,25 +793,29 @@ void WriteModel(RunWriter run, const std::string& own, int alone, int shared) {
 TEST_F(DiffTest, TwoModelsAreNotCompared) {
   WriteModel(RunWriter(store_, "a"), "a", 20, 5);
   WriteModel(RunWriter(store_, "b"), "b", 11, 5);
-  const DiffReport r = *QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .no_alignment = true});
+  const DiffReport r =
+      *QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .no_alignment = true});
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
   EXPECT_FALSE(r.first || r.root || r.first_bitwise);
   EXPECT_THAT(r.diverged, IsEmpty());
-  EXPECT_THAT(r.message, HasSubstr("they are different models: of 25 tensors of a and 16 of b, only 5 have a "
-                                   "counterpart in the other run"));
+  EXPECT_THAT(r.message,
+              HasSubstr("they are different models: of 25 tensors of a and 16 of b, only 5 have a "
+                        "counterpart in the other run"));
   EXPECT_THAT(r.unmatched.only_a, ::testing::SizeIs(20));
 }
 
 TEST_F(DiffTest, AModelWithAPartOfAnotherIsCompared) {
   WriteModel(RunWriter(store_, "a"), "a", 20, 6);
   WriteModel(RunWriter(store_, "b"), "b", 11, 6);
-  const DiffReport r = *QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .no_alignment = true});
+  const DiffReport r =
+      *QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .no_alignment = true});
   EXPECT_EQ(r.verdict, Verdict::kDiverged);
   EXPECT_EQ(r.compared.diverged, 31u);
   WriteModel(RunWriter(store_, "larger"), "c", 100, 0);
   RunWriter inside(store_, "inside");
   inside.Observe(0, 0, Key("c0"), Wave(2)).Commit();
-  EXPECT_EQ(QueryEngine(store_).Diff({.run_a = "inside", .run_b = "larger"})->verdict, Verdict::kDiverged)
+  EXPECT_EQ(QueryEngine(store_).Diff({.run_a = "inside", .run_b = "larger"})->verdict,
+            Verdict::kDiverged)
       << "all of the smaller one has a counterpart";
 }
 
@@ -805,8 +836,8 @@ TEST_F(DiffTest, MissingInAComesAfterWhatPrecedesItInB) {
 
 TEST_F(DiffTest, MissingActivationDoesNotHideTheOriginOfALaterNumericDivergence) {
   const Change scale = Scale("blocks.1.mlp", Kind::kOutput, 1.01, 2);
-  const DiffReport r =
-      DiffWith([&](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const DiffReport r = DiffWith(
+      [&](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
         if (key.name == "blocks.0.ln" && key.kind == Kind::kOutput) return std::nullopt;
         return scale(step, key, tensor);
       });
@@ -833,17 +864,19 @@ TEST_F(DiffTest, AnotherOrderOfExecutionOfEqualValuesIsANote) {
   RunWriter a(store_, "a"), b(store_, "b");
   for (std::uint64_t step = 0; step < 3; ++step) {
     for (const char* name : {"x", "y", "z", "w"}) a.Observe(0, step, Key(name), Wave(1));
-    for (const char* name : {"x", "z", "y", "w"}) b.Observe(0, step, Key(name), Wave(step == 2 ? 2 : 1));
+    for (const char* name : {"x", "z", "y", "w"})
+      b.Observe(0, step, Key(name), Wave(step == 2 ? 2 : 1));
   }
   a.Commit();
   b.Commit();
   const DiffReport first = Ask({.steps = "0-1"});
   EXPECT_EQ(first.verdict, Verdict::kIdentical);
   EXPECT_EQ(first.compared.identical, 8u);
-  EXPECT_THAT(first.notes,
-              ElementsAre("b runs modules in a different order than a: at step 0, rank 0, y runs after z "
-                          "instead of before it. Its values agree, so this is not counted as a "
-                          "divergence (--exact counts it)"));
+  EXPECT_THAT(
+      first.notes,
+      ElementsAre("b runs modules in a different order than a: at step 0, rank 0, y runs after z "
+                  "instead of before it. Its values agree, so this is not counted as a "
+                  "divergence (--exact counts it)"));
   const DiffReport all = Ask();
   EXPECT_EQ(all.first->activation, "x") << "the first whose values differ";
   EXPECT_EQ(all.first->reason, Reason::kNumeric);
@@ -853,8 +886,12 @@ TEST_F(DiffTest, AnotherOrderOfExecutionOfEqualValuesIsANote) {
 TEST_F(DiffTest, BuffersHaveNoOrderOfExecution) {
   RunWriter a(store_, "a"), b(store_, "b");
   const TensorKey buffer = Key("x.mean", Kind::kBuffer);
-  a.Observe(0, 0, Key("x"), Wave(1)).Observe(0, 0, buffer, Wave(1)).Observe(0, 0, Key("y"), Wave(1));
-  b.Observe(0, 0, Key("x"), Wave(1)).Observe(0, 0, Key("y"), Wave(1)).Observe(0, 0, buffer, Wave(1));
+  a.Observe(0, 0, Key("x"), Wave(1))
+      .Observe(0, 0, buffer, Wave(1))
+      .Observe(0, 0, Key("y"), Wave(1));
+  b.Observe(0, 0, Key("x"), Wave(1))
+      .Observe(0, 0, Key("y"), Wave(1))
+      .Observe(0, 0, buffer, Wave(1));
   a.Commit();
   b.Commit();
   EXPECT_EQ(Ask({.exact = true}).verdict, Verdict::kIdentical);
@@ -906,12 +943,14 @@ TEST_F(DiffTest, RowsAreInOrderOfStepStagePositionAndRank) {
   EXPECT_EQ(r.diverged.back().stage, Stage::kOptimizer);
   EXPECT_EQ(r.spread.steps, 2u);
   EXPECT_EQ(r.spread.activations, 8u + 8 + 3);
-  EXPECT_EQ(r.spread.activations_total,
-            8u + 8 + 3 + 1 + 1);  // with the batch and the loss; weights as loaded are the same weight
+  EXPECT_EQ(
+      r.spread.activations_total,
+      8u + 8 + 3 + 1 + 1);  // with the batch and the loss; weights as loaded are the same weight
 }
 
 TEST_F(DiffTest, TopLimitsTheRowsButNotTheCounts) {
-  const Change change = [](std::uint64_t, const TensorKey&, Tensor tensor) -> std::optional<Tensor> {
+  const Change change = [](std::uint64_t, const TensorKey&,
+                           Tensor tensor) -> std::optional<Tensor> {
     tensor.values[0] += 5;
     return tensor;
   };

@@ -28,8 +28,8 @@ Tensor Wave(double scale) {
 class HeatMapTest : public ::testing::Test {
  protected:
   // The factor that a tensor is scaled by; 0 leaves it out.
-  using Factor =
-      std::function<double(std::uint64_t step, std::uint32_t rank, const std::string& name, Kind kind)>;
+  using Factor = std::function<double(std::uint64_t step, std::uint32_t rank,
+                                      const std::string& name, Kind kind)>;
   void Write(const std::string& name, const Factor& factor, std::uint64_t steps = 4,
              std::uint32_t ranks = 2) {
     RunWriter run(store_, name, ranks, 16);
@@ -65,7 +65,8 @@ class HeatMapTest : public ::testing::Test {
 
 std::vector<std::string> Names(const HeatMap& map) {
   std::vector<std::string> names;
-  for (const HeatMapRow& row : map.rows) names.push_back(std::string(Name(row.stage)) + " " + row.activation);
+  for (const HeatMapRow& row : map.rows)
+    names.push_back(std::string(Name(row.stage)) + " " + row.activation);
   return names;
 }
 
@@ -74,9 +75,10 @@ TEST_F(HeatMapTest, RowsAreInTheOrderOfExecution) {
   Write("b", {});
   const DiffReport report = Ask();
   ASSERT_TRUE(report.heat_map);
-  EXPECT_THAT(Names(*report.heat_map),
-              ElementsAre("forward zebra", "forward ant", "forward mole", "backward mole", "backward ant",
-                          "backward zebra", "grad ant.weight", "optimizer ant.weight"));
+  EXPECT_THAT(
+      Names(*report.heat_map),
+      ElementsAre("forward zebra", "forward ant", "forward mole", "backward mole", "backward ant",
+                  "backward zebra", "grad ant.weight", "optimizer ant.weight"));
   EXPECT_EQ(report.heat_map->columns.size(), 4u);
   EXPECT_THAT(report.heat_map->cells, Each(static_cast<char>(kHeatIdentical)));
   EXPECT_FALSE(report.heat_map->origin_row);
@@ -91,7 +93,8 @@ TEST_F(HeatMapTest, OnlyIfRequested) {
 }
 
 TEST_F(HeatMapTest, AgreesWithTheReport) {
-  const Factor factor = [](std::uint64_t step, std::uint32_t rank, const std::string& name, Kind kind) {
+  const Factor factor = [](std::uint64_t step, std::uint32_t rank, const std::string& name,
+                           Kind kind) {
     if (kind == Kind::kOutput && name == "ant" && step >= 2 && rank == 0)
       return 1.5;  // on one rank only, not the last
     return kind == Kind::kOutput && name == "mole" && step == 1 ? 1 + 1e-6 : 1.0;
@@ -135,9 +138,11 @@ TEST_F(HeatMapTest, ShowsWhatOnlyOneRunHas) {
   ASSERT_TRUE(report.heat_map);
   const HeatMap& map = *report.heat_map;
   for (std::size_t row = 0; row < map.rows.size(); ++row) {
-    const bool alone = map.rows[row].stage == Stage::kBackward && map.rows[row].activation != "zebra";
+    const bool alone =
+        map.rows[row].stage == Stage::kBackward && map.rows[row].activation != "zebra";
     for (std::size_t column = 0; column < map.columns.size(); ++column)
-      EXPECT_EQ(At(map, row, column), alone ? kHeatMissing : kHeatIdentical) << map.rows[row].activation;
+      EXPECT_EQ(At(map, row, column), alone ? kHeatMissing : kHeatIdentical)
+          << map.rows[row].activation;
   }
 }
 

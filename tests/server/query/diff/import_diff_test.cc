@@ -20,7 +20,8 @@ const TensorKey kUpdated = Key("fc.weight", Kind::kWeight);
 
 class ImportDiffTest : public ::testing::Test {
  protected:
-  // Two steps: the weight as loaded and after each update, the outputs of the model "Net" and of its layer.
+  // Two steps: the weight as loaded and after each update, the outputs of the model "Net" and of
+  // its layer.
   void WriteOurs(const std::string& run = "ours") {
     RunWriter writer(store_, run);
     writer.Config(0, {{"lr", "0.1"}});
@@ -64,13 +65,16 @@ TEST_F(ImportDiffTest, WhatTheToolDoesNotRecordIsNotMissing) {
   for (const bool swapped : {false, true}) {
     const DiffReport report = swapped ? Ask("dump", "ours") : Ask("ours", "dump");
     const std::string in_ours = swapped ? "missing_in_b other" : "missing_in_a other";
-    EXPECT_THAT(Diverged(report), ::testing::ElementsAre(in_ours)) << "a module that ours does not have";
-    EXPECT_THAT(report.notes,
-                Contains("dump is a dump of msprobe, which does not record weights after an update; "
-                         "not compared"));
-    EXPECT_THAT(report.notes,
-                Contains("dump is a dump of msprobe, which does not record the model as a whole; Net "
-                         "was not compared"));
+    EXPECT_THAT(Diverged(report), ::testing::ElementsAre(in_ours))
+        << "a module that ours does not have";
+    EXPECT_THAT(
+        report.notes,
+        Contains("dump is a dump of msprobe, which does not record weights after an update; "
+                 "not compared"));
+    EXPECT_THAT(
+        report.notes,
+        Contains("dump is a dump of msprobe, which does not record the model as a whole; Net "
+                 "was not compared"));
     EXPECT_THAT(report.notes, Contains(HasSubstr("those of later steps were not compared")));
   }
 }
@@ -85,7 +89,8 @@ TEST_F(ImportDiffTest, WhatAnAgentsRunLacksIsMissingAllTheSame) {
   WriteOurs();
   RunWriter writer(store_, "other");
   writer.Observe(0, 0, kLoaded, {.values = {1, 2, 3}});
-  for (std::uint64_t step = 0; step < 2; ++step) writer.Observe(0, step, Key("fc"), {.values = {4, 5}});
+  for (std::uint64_t step = 0; step < 2; ++step)
+    writer.Observe(0, step, Key("fc"), {.values = {4, 5}});
   writer.Commit();
   EXPECT_THAT(Diverged(Ask("ours", "other")), Contains("missing_in_b fc.weight"));
 }
@@ -95,7 +100,8 @@ TEST_F(ImportDiffTest, WeightsThatOnlyRoundingTellsApartAreNotCalledDifferent) {
   WriteDump();
   DiffReport report = Ask("ours", "dump");
   EXPECT_EQ(report.inputs.weights, "unknown");
-  EXPECT_THAT(report.notes, Contains(HasSubstr("the initial weights agree within their tolerance")));
+  EXPECT_THAT(report.notes,
+              Contains(HasSubstr("the initial weights agree within their tolerance")));
   RunWriter(store_, "far")
       .Observe(0, 0, kLoaded, {.values = {1.5, 2, 3}})
       .Observe(0, 0, Key("fc"), {.values = {4, 5}})

@@ -1,4 +1,5 @@
-// A map whose blocks are read as columns, from a real store, is one whose blocks are read as records.
+// A map whose blocks are read as columns, from a real store, is one whose blocks are read as
+// records.
 #include "server/query/diff/level_columns.h"
 
 #include <stdlib.h>
@@ -32,11 +33,14 @@ using testing::Key;
 using testing::RunWriter;
 using testing::Tensor;
 
-// Counts blocks that are read as columns and blocks that are read as records; has no columns if so asked.
+// Counts blocks that are read as columns and blocks that are read as records; has no columns if so
+// asked.
 class CountingStore final : public ForwardingStore {
  public:
-  CountingStore(Store& store, bool has_columns) : ForwardingStore(store), has_columns_(has_columns) {}
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  CountingStore(Store& store, bool has_columns)
+      : ForwardingStore(store), has_columns_(has_columns) {}
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     return std::make_unique<Scan>(store_.ScanStats(attempt, rank, steps), *this);
   }
   std::atomic<int> columns{0}, records{0};
@@ -44,7 +48,8 @@ class CountingStore final : public ForwardingStore {
  private:
   class Scan final : public StatScan {
    public:
-    Scan(std::unique_ptr<StatScan> scan, CountingStore& store) : scan_(std::move(scan)), store_(store) {}
+    Scan(std::unique_ptr<StatScan> scan, CountingStore& store)
+        : scan_(std::move(scan)), store_(store) {}
     bool NextHead() override { return scan_->NextHead(); }
     const BlockHead& head() const override { return scan_->head(); }
     bool Load(bool sketches, StatColumns* columns) override {
@@ -74,15 +79,16 @@ std::string TextOf(const StatMap& map) {
     out << '\n' << row.activation << ' ' << static_cast<int>(row.kind) << ' ' << row.tensors;
   out << '\n' << map.tensors << ' ' << map.steps << '\n';
   for (std::size_t i = 0; i + 1 < map.cells.size(); i += 2)
-    out << (static_cast<unsigned char>(map.cells[i]) << 8 | static_cast<unsigned char>(map.cells[i + 1]))
+    out << (static_cast<unsigned char>(map.cells[i]) << 8 |
+            static_cast<unsigned char>(map.cells[i + 1]))
         << ' ';
   return out.str();
 }
 
-constexpr std::array kStatistics = {TopBy::kUnspecified, TopBy::kL2,  TopBy::kL1,   TopBy::kAbsMax,
-                                    TopBy::kRms,         TopBy::kStd, TopBy::kMean, TopBy::kMax,
-                                    TopBy::kMin,         TopBy::kNan, TopBy::kInf,  TopBy::kZeroFraction,
-                                    TopBy::kNumel};
+constexpr std::array kStatistics = {
+    TopBy::kUnspecified, TopBy::kL2,           TopBy::kL1,   TopBy::kAbsMax, TopBy::kRms,
+    TopBy::kStd,         TopBy::kMean,         TopBy::kMax,  TopBy::kMin,    TopBy::kNan,
+    TopBy::kInf,         TopBy::kZeroFraction, TopBy::kNumel};
 
 class LevelColumnsTest : public ::testing::Test {
  protected:
@@ -113,7 +119,8 @@ class LevelColumnsTest : public ::testing::Test {
       for (const std::vector<Kind>& kinds : {std::vector<Kind>{}, {Kind::kBatch, Kind::kOutput}})
         (void)Map({.run = run, .by = by, .kinds = kinds});
     }
-    EXPECT_FALSE(Map({.run = run, .ranks = {1}, .steps = "2-3", .columns = 1, .rows = 7}).rows.empty());
+    EXPECT_FALSE(
+        Map({.run = run, .ranks = {1}, .steps = "2-3", .columns = 1, .rows = 7}).rows.empty());
   }
 
   std::string directory_;
@@ -179,12 +186,15 @@ TEST_F(LevelColumnsTest, AreThoseOfRecordsThatMakeNoSense) {
   RunWriter run(*store_, "r", 2, 0);
   for (std::uint64_t step = 0; step < 4; ++step) {
     for (int i = 0; i < 300; ++i) {
-      TensorStats stats{.numel = rng() % 3, .nan = rng() % 2 * (rng() % 3), .pos_inf = rng() % 20 == 0};
+      TensorStats stats{
+          .numel = rng() % 3, .nan = rng() % 2 * (rng() % 3), .pos_inf = rng() % 20 == 0};
       stats.has_finite = rng() % 8 != 0;
-      for (double* const value : {&stats.min, &stats.max, &stats.mean, &stats.std, &stats.l1, &stats.l2})
+      for (double* const value :
+           {&stats.min, &stats.max, &stats.mean, &stats.std, &stats.l1, &stats.l2})
         *value = stats.has_finite ? std::bit_cast<double>(rng()) : 0;
       for (const std::uint32_t rank : {0u, 1u})
-        run.Record(rank, step, Key("t" + std::to_string(i)), {.dtype = DType::kF32, .shape = {2}}, stats, {});
+        run.Record(rank, step, Key("t" + std::to_string(i)), {.dtype = DType::kF32, .shape = {2}},
+                   stats, {});
     }
   }
   run.Commit();
@@ -194,7 +204,8 @@ TEST_F(LevelColumnsTest, AreThoseOfRecordsThatMakeNoSense) {
 TEST_F(LevelColumnsTest, ShowWhatALiveRankDefinesLater) {
   RunWriter run(*store_, "r", 2);
   for (const std::uint64_t step : {0u, 1u}) {
-    for (const std::uint32_t rank : {0u, 1u}) run.Observe(rank, step, Key("first"), {.values = {1}});
+    for (const std::uint32_t rank : {0u, 1u})
+      run.Observe(rank, step, Key("first"), {.values = {1}});
   }
   run.Commit();
   EXPECT_EQ(Map({.run = "r"}).tensors, 1u);
@@ -211,7 +222,8 @@ TEST(StatLevels, AreThoseOfEachSize) {
   std::mt19937_64 rng(3);
   std::vector<double> sizes = {0, -1, NAN, INFINITY, 1, 10, 5e-324, 2.2e-308, 1.7e308};
   for (int i = 0; i < 200'000; ++i) sizes.push_back(std::bit_cast<double>(rng() >> 1));
-  for (int i = 0; i < 200'000; ++i) sizes.push_back(std::exp(std::normal_distribution<double>(0, 8)(rng)));
+  for (int i = 0; i < 200'000; ++i)
+    sizes.push_back(std::exp(std::normal_distribution<double>(0, 8)(rng)));
   // The middles between two levels, and what is nearest to them.
   for (int level = kStatLevelMin; level < kStatLevelMax; ++level) {
     const double middle = std::pow(10, (level + 0.5 - kStatLevelOne) / 512);
@@ -219,11 +231,13 @@ TEST(StatLevels, AreThoseOfEachSize) {
       sizes.push_back(middle * near);
   }
   std::vector<std::uint64_t> bits(sizes.size());
-  std::ranges::transform(sizes, bits.begin(), [](double size) { return std::bit_cast<std::uint64_t>(size); });
+  std::ranges::transform(sizes, bits.begin(),
+                         [](double size) { return std::bit_cast<std::uint64_t>(size); });
   std::vector<std::uint16_t> levels;
   StatLevels(bits, levels);
   ASSERT_EQ(levels.size(), sizes.size());
-  for (std::size_t i = 0; i < sizes.size(); ++i) ASSERT_EQ(levels[i], StatLevel(sizes[i])) << sizes[i];
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    ASSERT_EQ(levels[i], StatLevel(sizes[i])) << sizes[i];
 }
 
 }  // namespace

@@ -78,9 +78,11 @@ TEST_F(StatMapTest, HasTheGreatestOfAllRanksInTheOrderOfExecution) {
   EXPECT_EQ(map.columns[0].first, 5u);
   EXPECT_EQ(map.columns[2].last, 7u);
   const std::uint16_t ten = StatLevel(10);
-  EXPECT_THAT(LevelsOf(map), ElementsAre(ten, ten, ten, StatLevel(1), StatLevel(100), StatLevel(1)));
+  EXPECT_THAT(LevelsOf(map),
+              ElementsAre(ten, ten, ten, StatLevel(1), StatLevel(100), StatLevel(1)));
   EXPECT_THAT(map.ranks, ElementsAre(0, 1));
-  EXPECT_THAT(LevelsOf(Map({.ranks = {0}, .steps = "6"})), ElementsAre(StatLevel(5), StatLevel(100)));
+  EXPECT_THAT(LevelsOf(Map({.ranks = {0}, .steps = "6"})),
+              ElementsAre(StatLevel(5), StatLevel(100)));
   EXPECT_THAT(LevelsOf(Map({.by = TopBy::kAbsMax, .ranks = {0}, .steps = "5"})),
               ElementsAre(StatLevel(4), StatLevel(1)));
 }
@@ -93,8 +95,10 @@ TEST_F(StatMapTest, MarksWhatIsNotFiniteAndCountsIt) {
   run.Observe(0, 0, Key("empty"), {.values = {}, .shape = {0}});
   run.Commit();
   EXPECT_THAT(LevelsOf(Map({})), ElementsAre(kStatNotFinite, kStatNotFinite, kStatZero));
-  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kNan})), ElementsAre(StatLevel(2), kStatZero, kStatZero, kStatZero));
-  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kInf})), ElementsAre(kStatZero, StatLevel(1), kStatZero, kStatZero));
+  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kNan})),
+              ElementsAre(StatLevel(2), kStatZero, kStatZero, kStatZero));
+  EXPECT_THAT(LevelsOf(Map({.by = TopBy::kInf})),
+              ElementsAre(kStatZero, StatLevel(1), kStatZero, kStatZero));
   EXPECT_THAT(LevelsOf(Map({.by = TopBy::kZeroFraction})),
               ElementsAre(kStatZero, kStatZero, kStatLevelOne, kStatZero));
 }
@@ -134,7 +138,8 @@ TEST_F(StatMapTest, IsTheSameWhoeverReadsWhat) {
     for (std::uint64_t step = 0; step < kSteps; ++step) {
       for (const char* const layer : {"in", "hidden", "out"}) {
         const std::string name = std::string(rank % 2 == 0 ? "z." : "a.") + layer;
-        const double value = 1 + static_cast<double>((rank * 7919 + step * 104729 + name.back()) % 1000);
+        const double value =
+            1 + static_cast<double>((rank * 7919 + step * 104729 + name.back()) % 1000);
         run.Observe(rank, step, Key(name.c_str()), {.values = {value}});
         double& most = greatest[{name, step}];
         most = std::max(most, value);
@@ -145,7 +150,8 @@ TEST_F(StatMapTest, IsTheSameWhoeverReadsWhat) {
   const std::vector<std::string> names = {"z.in", "a.in", "z.hidden", "a.hidden", "z.out", "a.out"};
   std::vector<std::uint16_t> expected;
   for (const std::string& name : names) {
-    for (std::uint64_t step = 0; step < kSteps; ++step) expected.push_back(StatLevel(greatest[{name, step}]));
+    for (std::uint64_t step = 0; step < kSteps; ++step)
+      expected.push_back(StatLevel(greatest[{name, step}]));
   }
   for (int again = 0; again < 20; ++again) {
     const StatMap map = Map({});
@@ -172,7 +178,8 @@ TEST_F(StatMapTest, MovementsNeedTheStepBeforeWhereverTheMapBegins) {
     EXPECT_GT(all[step], kStatZero);
     const std::vector<std::uint16_t> tail =
         LevelsOf(Map({.by = TopBy::kUpdateRatio, .steps = std::to_string(step) + "-"}));
-    EXPECT_EQ(tail, std::vector<std::uint16_t>(all.begin() + static_cast<std::ptrdiff_t>(step), all.end()));
+    EXPECT_EQ(tail, std::vector<std::uint16_t>(all.begin() + static_cast<std::ptrdiff_t>(step),
+                                               all.end()));
   }
 }
 

@@ -1,4 +1,5 @@
-// Tensors cut over ranks as a training cuts them, with the statistics that an agent computes of each part.
+// Tensors cut over ranks as a training cuts them, with the statistics that an agent computes of
+// each part.
 #ifndef STATCOLLECT_TESTS_SERVER_QUERY_LOGICAL_CUT_TENSOR_H_
 #define STATCOLLECT_TESTS_SERVER_QUERY_LOGICAL_CUT_TENSOR_H_
 
@@ -24,7 +25,8 @@ struct Whole {
   std::vector<float> values;
 };
 
-// What one rank holds; without a placement: its tensor is `whole`, and nothing is known about the others.
+// What one rank holds; without a placement: its tensor is `whole`, and nothing is known about the
+// others.
 struct Held {
   std::uint32_t rank = 0;
   std::optional<Placement> placement;
@@ -52,7 +54,8 @@ inline Placement Piece(const Sizes& shape, std::uint32_t piece, std::uint32_t pi
   return placement;
 }
 
-// Equal parts along a dimension for ranks first .. first + count - 1; the last ones may be smaller or empty.
+// Equal parts along a dimension for ranks first .. first + count - 1; the last ones may be smaller
+// or empty.
 inline std::vector<Held> Shards(const Sizes& shape, std::size_t dim, std::uint32_t count,
                                 std::uint32_t first = 0) {
   const std::int64_t each = (shape[dim] + count - 1) / count;
@@ -73,7 +76,8 @@ inline std::vector<Held> Copies(const Sizes& shape, std::uint32_t count) {
 
 // Calls visit(number) for each element of a box, in row-major order of the box.
 template <typename Visit>
-void ForEachInBox(const Placement& place, std::size_t dim, std::int64_t number, const Visit& visit) {
+void ForEachInBox(const Placement& place, std::size_t dim, std::int64_t number,
+                  const Visit& visit) {
   const std::size_t dims = place.global_shape.size();
   if (dim == dims) return visit(number);
   for (std::int64_t i = 0; i < place.boxes[dims + dim]; ++i)
@@ -106,8 +110,8 @@ inline Computed Compute(const Whole& whole, const std::optional<Placement>& plac
   computed.sketch.resize(16);
   std::uint32_t written = 0;
   const PlacementView view = place ? View(*place) : PlacementView();
-  computed.stats = stats::ComputeCpu({values.data(), DType::kF32, shape, {}}, computed.sketch, {}, &written,
-                                     nullptr, place ? &view : nullptr);
+  computed.stats = stats::ComputeCpu({values.data(), DType::kF32, shape, {}}, computed.sketch, {},
+                                     &written, nullptr, place ? &view : nullptr);
   return computed;
 }
 
@@ -144,7 +148,8 @@ inline Sizes CutPlaces(Random& random, std::int64_t size, std::int64_t parts) {
 inline std::vector<Held> RandomCut(Random& random, const Sizes& shape) {
   std::vector<Placement> places;
   if (Pick(random, 0, 1) == 0) {
-    const Sizes at = CutPlaces(random, static_cast<std::int64_t>(NumelOf(shape)), Pick(random, 1, 5));
+    const Sizes at =
+        CutPlaces(random, static_cast<std::int64_t>(NumelOf(shape)), Pick(random, 1, 5));
     for (std::size_t i = 0; i + 1 < at.size(); ++i) {
       places.emplace_back().global_shape = shape;
       places.back().ranges = {at[i], at[i + 1]};
@@ -165,7 +170,8 @@ inline std::vector<Held> RandomCut(Random& random, const Sizes& shape) {
     }
   }
   std::vector<Held> held;
-  for (const Placement& place : places) held.push_back({static_cast<std::uint32_t>(held.size()), place});
+  for (const Placement& place : places)
+    held.push_back({static_cast<std::uint32_t>(held.size()), place});
   for (const Placement& place : places) {
     if (Pick(random, 0, 3) == 0) held.push_back({static_cast<std::uint32_t>(held.size()), place});
   }

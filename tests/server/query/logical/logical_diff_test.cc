@@ -84,9 +84,10 @@ class LogicalDiff : public ::testing::Test {
     run.Commit();
     ASSERT_EQ(store_.violation(), "");
   }
-  static void WriteItem(RunWriter& run, const Training& training, const Item& item, std::uint64_t step) {
-    Random random(std::hash<std::string>()(item.key.name) + 100 * static_cast<std::uint64_t>(item.key.kind) +
-                  step);
+  static void WriteItem(RunWriter& run, const Training& training, const Item& item,
+                        std::uint64_t step) {
+    Random random(std::hash<std::string>()(item.key.name) +
+                  100 * static_cast<std::uint64_t>(item.key.kind) + step);
     const Whole whole = RandomTensor(random, item.shape);
     for (const Held& held : training.cut(item)) {
       if (training.without && training.without(item, step, held.rank)) continue;
@@ -126,8 +127,8 @@ TEST_F(LogicalDiff, TensorParallelAgainstOneRankIsIdentical) {
   EXPECT_THAT(r.ranks_b, ElementsAre(0));
 }
 
-// Data-parallel ranks against one process: statistics of the pieces are added in another order, gradients and
-// weights are rounded differently.
+// Data-parallel ranks against one process: statistics of the pieces are added in another order,
+// gradients and weights are rounded differently.
 TEST_F(LogicalDiff, RoundingIsKnownFromWeightsIfActivationsHaveStatisticsOnly) {
   constexpr std::uint32_t kPieces = 2;
   const Sizes whole = {64, 30}, piece = {32, 30}, matrix = {40, 30};
@@ -148,7 +149,8 @@ TEST_F(LogicalDiff, RoundingIsKnownFromWeightsIfActivationsHaveStatisticsOnly) {
         Record(b, step, key, part, {{rank, Piece(piece, rank, kPieces)}});
       }
     }
-    for (const TensorKey& key : {Key("fc.weight", Kind::kWeightGrad), Key("fc.weight", Kind::kWeight)}) {
+    for (const TensorKey& key :
+         {Key("fc.weight", Kind::kWeightGrad), Key("fc.weight", Kind::kWeight)}) {
       const Whole all = RandomTensor(random, matrix);
       Record(a, step, key, all, {{0, std::nullopt}});
       Record(b, step, key, rounded(all, random), Copies(matrix, kPieces));
@@ -296,12 +298,14 @@ TEST_F(LogicalDiff, ATensorWhosePlaceOnlyOneRunKnowsIsLeftOut) {
     const Computed half = Compute(whole, Shards(item.shape, 1, 2)[rank].placement);
     whole.shape = half.layout.shape;
     Whole part{whole.shape, {}};
-    ForEachInBox(*half.layout.placement, 0, 0,
-                 [&](std::int64_t i) { part.values.push_back(whole.values[static_cast<std::size_t>(i)]); });
+    ForEachInBox(*half.layout.placement, 0, 0, [&](std::int64_t i) {
+      part.values.push_back(whole.values[static_cast<std::size_t>(i)]);
+    });
     whole = part;
   };
   const Cutter by_hand = [](const Item& item) {
-    return Is(item, "q") ? std::vector<Held>{{0, std::nullopt}, {1, std::nullopt}} : TensorParallel(2)(item);
+    return Is(item, "q") ? std::vector<Held>{{0, std::nullopt}, {1, std::nullopt}}
+                         : TensorParallel(2)(item);
   };
   Write("b", {.cut = by_hand, .change = of_rank, .without = {}});
   const DiffReport r = Ask();
@@ -320,7 +324,9 @@ TEST_F(LogicalDiff, OtherCutsOverAsManyRanksAreFound) {
 }
 
 TEST_F(LogicalDiff, RunsWithoutPlacementsAreComparedByRankAsBefore) {
-  const Cutter two = [](const Item&) { return std::vector<Held>{{0, std::nullopt}, {1, std::nullopt}}; };
+  const Cutter two = [](const Item&) {
+    return std::vector<Held>{{0, std::nullopt}, {1, std::nullopt}};
+  };
   Write("a", two);
   Write("b", OneRank);
   const DiffReport r = Ask();
@@ -339,8 +345,9 @@ TEST_F(LogicalDiff, AMissingRankMakesItsTensorsIncomplete) {
   EXPECT_EQ(r.compared.diverged, 0u) << ::testing::PrintToString(r.notes);
   EXPECT_NE(r.verdict, Verdict::kDiverged);
   EXPECT_THAT(r.unmatched.only_b, IsEmpty());
-  EXPECT_THAT(r.notes, Contains(HasSubstr("a: incomplete, not compared: 5 tensors, such as output q, step 0: "
-                                          "rank 0 recorded 48 of its 96 elements")));
+  EXPECT_THAT(r.notes, Contains(HasSubstr(
+                           "a: incomplete, not compared: 5 tensors, such as output q, step 0: "
+                           "rank 0 recorded 48 of its 96 elements")));
 }
 
 TEST_F(LogicalDiff, PartsThatOverlapAreSaidAndTheRestIsCompared) {
@@ -356,17 +363,18 @@ TEST_F(LogicalDiff, PartsThatOverlapAreSaidAndTheRestIsCompared) {
                   },
               .without = {}});
   const DiffReport r = Ask();
-  EXPECT_THAT(r.notes,
-              Contains(HasSubstr("a: layout contradicts itself, not compared: 1 tensor, output q, step 0: "
-                                 "the parts of ranks 0 and 1 overlap")));
+  EXPECT_THAT(
+      r.notes,
+      Contains(HasSubstr("a: layout contradicts itself, not compared: 1 tensor, output q, step 0: "
+                         "the parts of ranks 0 and 1 overlap")));
   EXPECT_EQ(r.verdict, Verdict::kDiverged);
   EXPECT_EQ(r.compared.diverged, 1u);
   ASSERT_TRUE(r.first);
   EXPECT_EQ(r.first->activation, "head");
 }
 
-// A rank that took another shape for the whole, and one whose part is too small: both are said, and the rest is
-// compared.
+// A rank that took another shape for the whole, and one whose part is too small: both are said, and
+// the rest is compared.
 TEST_F(LogicalDiff, RanksThatDisagreeAboutTheShapeAndHolesAreSaidAndTheRestIsCompared) {
   const Cutter cut = [](const Item& item) {
     auto held = TensorParallel(2)(item);
@@ -381,13 +389,14 @@ TEST_F(LogicalDiff, RanksThatDisagreeAboutTheShapeAndHolesAreSaidAndTheRestIsCom
                   },
               .without = {}});
   const DiffReport r = Ask();
-  EXPECT_THAT(r.notes,
-              Contains(HasSubstr(
-                  "a: layout contradicts itself, not compared: 1 tensor, output q, step 0: ranks 0 and 1 "
-                  "do not agree about its global shape or dtype: (8, 12) of f32 and (8, 11) of f32")));
-  EXPECT_THAT(r.notes,
-              Contains(HasSubstr("a: incomplete, not compared: 1 tensor, output head, step 0: ranks 0, 1 "
-                                 "recorded 104 of its 112 elements")));
+  EXPECT_THAT(
+      r.notes,
+      Contains(HasSubstr(
+          "a: layout contradicts itself, not compared: 1 tensor, output q, step 0: ranks 0 and 1 "
+          "do not agree about its global shape or dtype: (8, 12) of f32 and (8, 11) of f32")));
+  EXPECT_THAT(r.notes, Contains(HasSubstr(
+                           "a: incomplete, not compared: 1 tensor, output head, step 0: ranks 0, 1 "
+                           "recorded 104 of its 112 elements")));
   EXPECT_EQ(r.verdict, Verdict::kDiverged);
   EXPECT_EQ(r.compared.diverged, 1u);
   ASSERT_TRUE(r.first);
@@ -405,7 +414,8 @@ TEST_F(LogicalDiff, ReplicasThatDifferAreSaid) {
   Write("b", OneRank);
   const DiffReport r = Ask();
   EXPECT_THAT(r.notes,
-              Contains(HasSubstr("a: replicas differ: 1 tensor, weight_grad norm.weight, step 1: rank 3 ")));
+              Contains(HasSubstr(
+                  "a: replicas differ: 1 tensor, weight_grad norm.weight, step 1: rank 3 ")));
 }
 
 TEST_F(LogicalDiff, ARunMayChangeItsLayoutWhenItResumes) {
@@ -427,15 +437,18 @@ class CountingStore final : public ForwardingStore {
     std::atomic<int> whole{0}, hashes{0};
   };
 
-  CountingStore(Store& store, Counts& counts) : ForwardingStore(store), store_(store), counts_(counts) {}
-  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank, StepBounds steps) override {
+  CountingStore(Store& store, Counts& counts)
+      : ForwardingStore(store), store_(store), counts_(counts) {}
+  std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
+                                      StepBounds steps) override {
     return std::make_unique<Scan>(store_.ScanStats(attempt, rank, steps), counts_);
   }
 
  private:
   class Scan final : public StatScan {
    public:
-    Scan(std::unique_ptr<StatScan> scan, Counts& counts) : scan_(std::move(scan)), counts_(counts) {}
+    Scan(std::unique_ptr<StatScan> scan, Counts& counts)
+        : scan_(std::move(scan)), counts_(counts) {}
     bool NextHead() override { return scan_->NextHead(); }
     const BlockHead& head() const override { return scan_->head(); }
     bool Load(bool sketches, StatColumns* columns) override {
@@ -511,9 +524,9 @@ TEST_F(LogicalDiffByHashes, ReplicasThatDifferInALaterStepAreSaid) {
                   },
               .without = {}});
   Write("b", {.steps = kManySteps, .change = {}, .without = {}});
-  EXPECT_THAT(
-      AskCounting().notes,
-      Contains(HasSubstr("a: replicas differ: 1 tensor, weight_grad norm.weight, step 150: rank 3 ")));
+  EXPECT_THAT(AskCounting().notes,
+              Contains(HasSubstr(
+                  "a: replicas differ: 1 tensor, weight_grad norm.weight, step 150: rank 3 ")));
 }
 
 TEST_F(LogicalDiffByHashes, StepsOfOtherRecordsAreReadAsAWhole) {

@@ -1,5 +1,5 @@
-// The ranks of a launch, put together, are what one rank would have recorded. STATCOLLECT_TEST_SEED and
-// STATCOLLECT_TEST_CASES repeat or extend the random test.
+// The ranks of a launch, put together, are what one rank would have recorded. STATCOLLECT_TEST_SEED
+// and STATCOLLECT_TEST_CASES repeat or extend the random test.
 #include "server/query/logical/merge_parts.h"
 
 #include <gmock/gmock.h>
@@ -104,7 +104,8 @@ TEST(MergeParts, PiecesOfABatchKeepWhatDoesNotDependOnTheOrderOfSamples) {
   }
   put.Together();
   const Computed whole = Compute(both, std::nullopt);
-  for (const Statistic absent : {Statistic::kHash, Statistic::kShape, Statistic::kL1, Statistic::kL2})
+  for (const Statistic absent :
+       {Statistic::kHash, Statistic::kShape, Statistic::kL1, Statistic::kL2})
     EXPECT_FALSE(put.plan.layout.Has(absent));
   EXPECT_THAT(put.sketch, IsEmpty());
   EXPECT_EQ(put.stats.numel, 48u);
@@ -178,7 +179,8 @@ TEST_P(NotWhole, IsSaidAndNothingIsMadeUp) {
   put.Together();
   EXPECT_EQ(put.plan.tiling, GetParam().tiling);
   EXPECT_THAT(put.plan.problem, HasSubstr(GetParam().problem));
-  for (const Statistic statistic : {Statistic::kHash, Statistic::kMax, Statistic::kMean, Statistic::kNan})
+  for (const Statistic statistic :
+       {Statistic::kHash, Statistic::kMax, Statistic::kMean, Statistic::kNan})
     EXPECT_FALSE(put.plan.layout.Has(statistic));
   EXPECT_THAT(put.sketch, IsEmpty());
   EXPECT_EQ(put.stats, TensorStats());
@@ -205,7 +207,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"shape",
             {{0, At({0, 0}, {2, 6})}, {1, OfColumns(5)}},
             Tiling::kConflicting,
-            "ranks 0 and 1 do not agree about its global shape or dtype: (4, 6) of f32 and (4, 5) of f32"},
+            "ranks 0 and 1 do not agree about its global shape or dtype: (4, 6) of f32 and (4, 5) "
+            "of f32"},
         Bad{"piece",
             {{0, Piece({4, 6}, 0, 3)}, {1, Piece({4, 6}, 1, 3)}},
             Tiling::kIncomplete,
@@ -216,7 +219,8 @@ INSTANTIATE_TEST_SUITE_P(
             "ranks 0 and 1 do not agree into how many pieces the batch is split: 2 and 3"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Two ranks with two micro-batches each: samples 0 to 7 in rows, dealt in turn within a micro-batch.
+// Two ranks with two micro-batches each: samples 0 to 7 in rows, dealt in turn within a
+// micro-batch.
 TEST(MergeParts, MicroBatchesOfKnownSamplesAreOneBatch) {
   Random random(5);
   const Sizes shape = {8, 6};

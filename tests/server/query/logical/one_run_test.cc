@@ -80,7 +80,8 @@ TEST_F(OneRun, NormsOfABatchInPiecesAreKept) {
   for (std::uint32_t piece = 0; piece < 2; ++piece)
     Record(run, 0, Key("out"), Values(piece + 5), {{piece, Piece(kShape, piece, 2)}});
   run.Commit();
-  const double x = Compute(Values(5), std::nullopt).stats.l2, y = Compute(Values(6), std::nullopt).stats.l2;
+  const double x = Compute(Values(5), std::nullopt).stats.l2,
+               y = Compute(Values(6), std::nullopt).stats.l2;
   const auto points = Series("out");
   ASSERT_THAT(points, SizeIs(1));
   EXPECT_NEAR(points[0].stats().l2(), std::hypot(x, y), 1e-6 * x);
@@ -127,7 +128,8 @@ TEST_F(OneRun, ATensorOfUnknownPlaceIsShownRankByRank) {
 
 // By step; for each record whether it is of a whole tensor, its rank, name and elements.
 std::vector<std::string> Exported(FakeStore& store, const RecordsRequest& request) {
-  std::map<std::pair<bool, std::uint32_t>, std::pair<std::vector<TensorDef>, std::vector<Layout>>> known;
+  std::map<std::pair<bool, std::uint32_t>, std::pair<std::vector<TensorDef>, std::vector<Layout>>>
+      known;
   std::vector<std::string> seen;
   const Status status = QueryEngine(store).ReadRecords(request, [&](const RecordsPart& part) {
     auto& [defs, layouts] = known[{part.ranks.empty(), part.rank}];
@@ -137,12 +139,14 @@ std::vector<std::string> Exported(FakeStore& store, const RecordsRequest& reques
     for (std::size_t i = 0; i < records.stats.size(); ++i) {
       const Layout& layout = layouts.at(records.stats.layout[i]);
       EXPECT_TRUE(layout.Has(Statistic::kHash) || records.stats.stats[i].hash == 0);
-      seen.push_back(std::to_string(records.stats.step[i]) + (part.ranks.empty() ? " rank " : " whole ") +
-                     std::to_string(part.rank) + " " + defs.at(records.stats.activation[i]).key.name + " " +
+      seen.push_back(std::to_string(records.stats.step[i]) +
+                     (part.ranks.empty() ? " rank " : " whole ") + std::to_string(part.rank) + " " +
+                     defs.at(records.stats.activation[i]).key.name + " " +
                      std::to_string(NumelOf(layout.shape)));
     }
     for (const ScalarRecord& scalar : records.scalars)
-      seen.push_back(std::to_string(scalar.step) + " rank " + std::to_string(part.rank) + " " + scalar.name);
+      seen.push_back(std::to_string(scalar.step) + " rank " + std::to_string(part.rank) + " " +
+                     scalar.name);
     return Status::Ok();
   });
   EXPECT_TRUE(status.ok()) << status.message();
@@ -161,11 +165,11 @@ TEST_F(OneRun, RecordsOfWholeTensorsComeBeforeWhatStaysTheRanks) {
   }
   run.Commit();
   EXPECT_THAT(Exported(store_, {.run = "r", .steps = "1", .whole = true}),
-              ElementsAre("1 whole 0 w 60", "1 whole 0 piece 120", "1 rank 0 out 60", "1 rank 0 loss",
-                          "1 rank 1 out 60", "1 rank 1 loss"));
-  EXPECT_THAT(
-      Exported(store_, {.run = "r", .ranks = {1}, .kinds = {Kind::kOutput}, .whole = true}),
-      ElementsAre("0 whole 0 piece 120", "0 rank 1 out 60", "1 whole 0 piece 120", "1 rank 1 out 60"));
+              ElementsAre("1 whole 0 w 60", "1 whole 0 piece 120", "1 rank 0 out 60",
+                          "1 rank 0 loss", "1 rank 1 out 60", "1 rank 1 loss"));
+  EXPECT_THAT(Exported(store_, {.run = "r", .ranks = {1}, .kinds = {Kind::kOutput}, .whole = true}),
+              ElementsAre("0 whole 0 piece 120", "0 rank 1 out 60", "1 whole 0 piece 120",
+                          "1 rank 1 out 60"));
   EXPECT_THAT(Exported(store_, {.run = "r", .steps = "1", .kinds = {Kind::kWeight}}),
               ElementsAre("1 rank 0 w 30", "1 rank 1 w 30"));
 }
@@ -175,8 +179,10 @@ TEST_F(OneRun, RecordsOfWholeTensorsNameTheRanksThatHoldThem) {
   for (const std::uint32_t first_stage : {0u, 2u}) {
     RunWriter run(store_, "r", 4);
     for (std::uint64_t step = first_stage; step < first_stage + 2; ++step) {
-      Record(run, step, Key("first", Kind::kWeight), Values(step), Shards(kShape, 0, 2, first_stage));
-      Record(run, step, Key("last", Kind::kWeight), Values(step), Shards(kShape, 0, 2, 2 - first_stage));
+      Record(run, step, Key("first", Kind::kWeight), Values(step),
+             Shards(kShape, 0, 2, first_stage));
+      Record(run, step, Key("last", Kind::kWeight), Values(step),
+             Shards(kShape, 0, 2, 2 - first_stage));
       Record(run, step, Key("norm", Kind::kWeight), Values(step), Copies(kShape, 4));
     }
     run.Commit();
@@ -191,7 +197,8 @@ TEST_F(OneRun, RecordsOfWholeTensorsNameTheRanksThatHoldThem) {
         const RecordBatch& records = part.records;
         defs.insert(defs.end(), records.activations.begin(), records.activations.end());
         for (std::size_t i = 0; i < records.stats.size(); ++i)
-          holders[{records.stats.step[i], defs.at(records.stats.activation[i]).key.name}] = part.ranks;
+          holders[{records.stats.step[i], defs.at(records.stats.activation[i]).key.name}] =
+              part.ranks;
         return Status::Ok();
       });
   EXPECT_TRUE(status.ok()) << status.message();
@@ -208,7 +215,8 @@ TEST_F(OneRun, RecordsOfRanksWithoutPartsAreTheRanks) {
   RunWriter run(store_, "r", 2);
   Record(run, 0, Key("w"), Values(0), Copies(kShape, 2));
   run.Commit();
-  EXPECT_THAT(Exported(store_, {.run = "r", .whole = true}), ElementsAre("0 rank 0 w 60", "0 rank 1 w 60"));
+  EXPECT_THAT(Exported(store_, {.run = "r", .whole = true}),
+              ElementsAre("0 rank 0 w 60", "0 rank 1 w 60"));
 }
 
 }  // namespace

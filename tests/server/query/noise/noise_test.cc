@@ -26,8 +26,8 @@ Tensor Wave(double error) {
   return tensor;
 }
 
-// "base" and two repeats whose distance to it doubles each step from 1e-5 on; `b` is as a third repeat, but
-// at step 6 "fc" is off by a percent.
+// "base" and two repeats whose distance to it doubles each step from 1e-5 on; `b` is as a third
+// repeat, but at step 6 "fc" is off by a percent.
 class NoiseTest : public ::testing::Test {
  protected:
   NoiseTest() {
@@ -116,7 +116,8 @@ TEST_F(NoiseTest, StoredNoiseIsUsedUnlessItIsDeclined) {
   EXPECT_TRUE(r.noise->stored);
   EXPECT_EQ(Ask({.run_a = "base", .run_b = "same", .no_noise = true}).verdict, Verdict::kDiverged);
   EXPECT_EQ(Ask({.run_a = "base", .run_b = "same", .exact = true}).first->step, 0u);
-  EXPECT_EQ(Ask({.run_a = "same", .run_b = "base"}).verdict, Verdict::kDiverged);  // base's noise, not same's
+  EXPECT_EQ(Ask({.run_a = "same", .run_b = "base"}).verdict,
+            Verdict::kDiverged);  // base's noise, not same's
   r = Ask({.run_a = "base", .run_b = "fault"});
   EXPECT_EQ(r.first->activation, "fc");
   EXPECT_EQ(r.first->step, 6u);
@@ -147,11 +148,12 @@ TEST_F(NoiseTest, RepeatsMustShareActivations) {
   QueryEngine engine(store_);
   const auto saved = engine.SaveNoise({.run = "base", .repeats = {"base2", "gan"}}, {}, {});
   EXPECT_EQ(saved.status().code(), Code::kNotFound);
-  EXPECT_EQ(
-      saved.status().message(),
-      "noise of run 'base': 'gan' has none of its 4 activations, such as 'ln', but others, such as 'dis.0'; "
-      "expected a repeat of the same training: name its runs");
-  EXPECT_EQ(testing::Ask(engine, GetNoise, "base").status().code(), Code::kNotFound) << "nothing was saved";
+  EXPECT_EQ(saved.status().message(),
+            "noise of run 'base': 'gan' has none of its 4 activations, such as 'ln', but others, "
+            "such as 'dis.0'; "
+            "expected a repeat of the same training: name its runs");
+  EXPECT_EQ(testing::Ask(engine, GetNoise, "base").status().code(), Code::kNotFound)
+      << "nothing was saved";
   EXPECT_THAT(engine.SaveNoise({.run = "base", .repeats = {"late"}}, {}, {}).status().message(),
               HasSubstr("'late' has no rank in common with it"));
   EXPECT_EQ(engine.Diff({.run_a = "base", .run_b = "same", .noise = {"gan"}}).status().code(),
@@ -166,7 +168,8 @@ TEST_F(NoiseTest, StepsThatARepeatLacksTakeItsLastNoise) {
     shorter.Scalar(0, step, "loss", 2.02);
   }
   shorter.Commit();
-  EXPECT_EQ(Ask({.run_a = "base", .run_b = "fault", .noise = {"short"}}).verdict, Verdict::kWithinTolerance);
+  EXPECT_EQ(Ask({.run_a = "base", .run_b = "fault", .noise = {"short"}}).verdict,
+            Verdict::kWithinTolerance);
 }
 
 TEST(NoiseProfile, ComesBackAsItWas) {

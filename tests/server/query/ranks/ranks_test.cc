@@ -39,14 +39,15 @@ struct Training {
   std::uint32_t ranks = 2;
   std::uint64_t steps = 6;
   // The seed of a tensor of a rank and step: equal seeds, equal contents.
-  std::function<std::uint64_t(std::uint32_t rank, std::uint64_t step, const std::string& name, Kind kind)>
+  std::function<std::uint64_t(std::uint32_t rank, std::uint64_t step, const std::string& name,
+                              Kind kind)>
       seed = [](std::uint32_t rank, std::uint64_t step, const std::string& name, Kind kind) {
         const bool own = kind == Kind::kOutput || kind == Kind::kGradOutput || kind == Kind::kBatch;
-        return std::hash<std::string>()(name) + 1000 * step + 17 * static_cast<std::uint64_t>(kind) +
-               (own ? 100'000 * (rank + 1) : 0);
+        return std::hash<std::string>()(name) + 1000 * step +
+               17 * static_cast<std::uint64_t>(kind) + (own ? 100'000 * (rank + 1) : 0);
       };
-  std::function<double(std::uint32_t rank, std::uint64_t step, const std::string& name, Kind kind)> scale =
-      [](std::uint32_t, std::uint64_t, const std::string&, Kind) { return 1.0; };
+  std::function<double(std::uint32_t rank, std::uint64_t step, const std::string& name, Kind kind)>
+      scale = [](std::uint32_t, std::uint64_t, const std::string&, Kind) { return 1.0; };
   std::function<bool(std::uint32_t rank, std::uint64_t step, const std::string& name)> recorded =
       [](std::uint32_t, std::uint64_t, const std::string&) { return true; };
   std::function<double(std::uint32_t rank, std::uint64_t step)> loss = [](std::uint32_t rank,
@@ -56,7 +57,8 @@ struct Training {
   std::map<std::string, std::string> config;
   std::function<std::map<std::string, std::string>(std::uint32_t rank)> own_config;
   bool state = true;
-  std::uint64_t loaded = 999'000;  // what the weights as loaded are apart from those of step 0; 0: equal
+  std::uint64_t loaded =
+      999'000;  // what the weights as loaded are apart from those of step 0; 0: equal
 
   void Write(Store& store, const std::string& run = "r") const {
     RunWriter writer(store, run, ranks);
@@ -77,14 +79,15 @@ struct Training {
     for (const char* name : {"a", "b"}) Put(writer, rank, step, name, Kind::kOutput);
     writer.Scalar(rank, step, "loss", loss(rank, step));
     for (const char* name : {"b", "a"}) Put(writer, rank, step, name, Kind::kGradOutput);
-    for (const char* name : {"a.weight", "b.weight"}) Put(writer, rank, step, name, Kind::kWeightGrad);
+    for (const char* name : {"a.weight", "b.weight"})
+      Put(writer, rank, step, name, Kind::kWeightGrad);
     for (const char* name : {"a.weight", "b.weight"}) {
       Put(writer, rank, step, name, Kind::kWeight);
       if (state) Put(writer, rank, step, name, Kind::kOptimizerState);
     }
   }
-  void Put(RunWriter& writer, std::uint32_t rank, std::uint64_t step, const std::string& name, Kind kind,
-           Mode mode = Mode::kTrain, std::uint64_t more = 0) const {
+  void Put(RunWriter& writer, std::uint32_t rank, std::uint64_t step, const std::string& name,
+           Kind kind, Mode mode = Mode::kTrain, std::uint64_t more = 0) const {
     if (!recorded(rank, step, name)) return;
     writer.Observe(rank, step, Key(name, kind, "", 0, 0, mode),
                    Random(seed(rank, step, name, kind) + more, 64, scale(rank, step, name, kind)));
@@ -147,7 +150,8 @@ TEST_F(RanksTest, StaleWeightIsFoundAtItsStepAndRankAlsoOfTwo) {
     EXPECT_EQ(first.last_step, 5u);
     EXPECT_NEAR(first.distance.value(), std::sqrt(2), 0.7);
     EXPECT_FALSE(first.propagated);
-    EXPECT_THAT(first.text, HasSubstr(ranks > 2 ? "does not have the b.weight" : "kept the old b.weight"));
+    EXPECT_THAT(first.text,
+                HasSubstr(ranks > 2 ? "does not have the b.weight" : "kept the old b.weight"));
   }
 }
 
@@ -160,8 +164,10 @@ TEST_F(RanksTest, DifferenceFarBelowTheDtypesToleranceCountsWhereReplicasWereEqu
   ASSERT_THAT(Reasons(report), ElementsAre("weights_differ@4"));
   EXPECT_THAT(report.findings[0].ranks, ElementsAre(2));
   EXPECT_EQ(report.findings[0].tolerance, 0);
-  EXPECT_EQ(engine_.CheckRanks({.run = "r", .tolerance = 1e-6})->verdict, RanksVerdict::kConsistent);
-  EXPECT_EQ(engine_.CheckRanks({.run = "r", .tolerance = 1e-12})->verdict, RanksVerdict::kInconsistent);
+  EXPECT_EQ(engine_.CheckRanks({.run = "r", .tolerance = 1e-6})->verdict,
+            RanksVerdict::kConsistent);
+  EXPECT_EQ(engine_.CheckRanks({.run = "r", .tolerance = 1e-12})->verdict,
+            RanksVerdict::kInconsistent);
 }
 
 TEST_F(RanksTest, ReplicasThatNeverAgreedInBitsAreJudgedByTheDtypesTolerance) {
@@ -181,12 +187,13 @@ TEST_F(RanksTest, ReplicasThatNeverAgreedInBitsAreJudgedByTheDtypesTolerance) {
 TEST_F(RanksTest, SkippedReductionIsAFindingAboutGradientsAndWhatFollowsIsPropagated) {
   Training training;
   training.seed = [base = training.seed](auto rank, auto step, const auto& name, auto kind) {
-    const bool own =
-        step >= 2 && (kind == Kind::kWeightGrad || kind == Kind::kWeight || kind == Kind::kOptimizerState);
+    const bool own = step >= 2 && (kind == Kind::kWeightGrad || kind == Kind::kWeight ||
+                                   kind == Kind::kOptimizerState);
     return base(rank, step, name, kind) + (own ? 7777 * rank : 0);
   };
   const RanksReport report = Check(training);
-  ASSERT_THAT(Reasons(report), ElementsAre("gradients_differ@2", "weights_differ@2", "state_differs@2"));
+  ASSERT_THAT(Reasons(report),
+              ElementsAre("gradients_differ@2", "weights_differ@2", "state_differs@2"));
   EXPECT_THAT(report.findings[0].ranks, ElementsAre(0, 1));
   EXPECT_EQ(report.findings[0].activation, "a.weight");
   EXPECT_EQ(report.findings[0].stage, Stage::kGrad);
@@ -204,8 +211,8 @@ TEST_F(RanksTest, AnUpdateIsFoundBeforeWhatIsComputedWithItInTheSameStep) {
       const bool wrong = rank == 1 && step == kWrong;
       const auto put = [&](const std::string& name, Kind kind, bool propagated = false) {
         writer.Observe(rank, step, Key(name, kind),
-                       Random(std::hash<std::string>()(name) + 100 * step + static_cast<std::uint64_t>(kind) +
-                              (propagated && wrong ? 77 : 0)));
+                       Random(std::hash<std::string>()(name) + 100 * step +
+                              static_cast<std::uint64_t>(kind) + (propagated && wrong ? 77 : 0)));
       };
       put("dis.0", Kind::kOutput);
       put("dis.weight", Kind::kWeightGrad);
@@ -219,7 +226,8 @@ TEST_F(RanksTest, AnUpdateIsFoundBeforeWhatIsComputedWithItInTheSameStep) {
   writer.Commit();
   const auto report = engine_.CheckRanks({.run = "r"});
   ASSERT_TRUE(report.ok());
-  EXPECT_THAT(Reasons(*report), ElementsAre("weights_differ@4", "loss_differs@4", "gradients_differ@4"));
+  EXPECT_THAT(Reasons(*report),
+              ElementsAre("weights_differ@4", "loss_differs@4", "gradients_differ@4"));
   EXPECT_EQ(report->findings.front().activation, "dis.weight");
   EXPECT_FALSE(report->findings.front().propagated);
   EXPECT_TRUE(report->findings.back().propagated);
@@ -244,7 +252,8 @@ TEST_F(RanksTest, DifferentWeightsAsLoadedAreFoundBeforeAnyStep) {
   ASSERT_FALSE(report.findings.empty());
   EXPECT_EQ(report.findings[0].mode, "init");
   EXPECT_EQ(report.findings[0].stage, Stage::kWeights);
-  EXPECT_THAT(report.findings[0].ranks, ElementsAre(0)) << "outvoted by 1 and 2, although it is the lowest";
+  EXPECT_THAT(report.findings[0].ranks, ElementsAre(0))
+      << "outvoted by 1 and 2, although it is the lowest";
   EXPECT_THAT(report.findings[0].others, ElementsAre(1, 2));
 }
 
@@ -328,8 +337,8 @@ TEST_F(RanksTest, LossEqualByChanceIsNotTakenForReduced) {
 TEST_F(RanksTest, NanOnOneRankIsFoundWhereItBegan) {
   Training training{.ranks = 4};
   training.scale = [](auto rank, auto step, const auto& name, auto kind) {
-    const bool broken =
-        rank == 3 && step == 2 && ((kind == Kind::kOutput && name == "b") || kind == Kind::kGradOutput);
+    const bool broken = rank == 3 && step == 2 &&
+                        ((kind == Kind::kOutput && name == "b") || kind == Kind::kGradOutput);
     return broken ? kNan : 1.0;
   };
   const RanksReport report = Check(training);
@@ -345,8 +354,9 @@ TEST_F(RanksTest, RankWithNormsFarFromTheMedianIsAnOutlierIfThatLasts) {
   training.scale = [](auto rank, auto step, const auto& name, auto kind) {
     const double own = 1 + 0.1 * rank;  // ranks differ
     return own * (rank == 5 && step >= 2 && kind == Kind::kOutput && name == "b" ? 100 : 1) *
-           (kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState ? 1 / own
-                                                                                                : 1);
+           (kind == Kind::kWeight || kind == Kind::kWeightGrad || kind == Kind::kOptimizerState
+                ? 1 / own
+                : 1);
   };
   const RanksReport report = Check(training);
   ASSERT_THAT(Reasons(report), ElementsAre("outlier@2"));
@@ -397,7 +407,8 @@ TEST_F(RanksTest, RanksThatWereNotMeantToRecordAreNotMissing) {
   EXPECT_THAT(Reasons(*report), ElementsAre());
   EXPECT_THAT(
       report->notes,
-      ::testing::Contains("of a world of 4 only these ranks record: 0,2 (init(ranks=) or STATAGENT_RANKS)"));
+      ::testing::Contains(
+          "of a world of 4 only these ranks record: 0,2 (init(ranks=) or STATAGENT_RANKS)"));
 }
 
 TEST_F(RanksTest, RankThatEndedEarlyIsAFinding) {
@@ -449,7 +460,8 @@ TEST_F(RanksTest, ComparesReplicasOnlyWithinTheirGroup) {
   EXPECT_EQ(report.verdict, RanksVerdict::kConsistent);
   EXPECT_THAT(report.groups, ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
   training.seed = [sharded](auto rank, auto step, const auto& name, auto kind) {
-    return sharded(rank, step, name, kind) + (rank == 3 && step == 4 && kind == Kind::kWeight ? 55 : 0);
+    return sharded(rank, step, name, kind) +
+           (rank == 3 && step == 4 && kind == Kind::kWeight ? 55 : 0);
   };
   training.Write(store_, "broken");
   const auto broken = engine_.CheckRanks({.run = "broken"});
@@ -460,7 +472,8 @@ TEST_F(RanksTest, ComparesReplicasOnlyWithinTheirGroup) {
 TEST_F(RanksTest, HonoursItsSelectionAndStops) {
   Training training{.ranks = 3};
   training.seed = [base = training.seed](auto rank, auto step, const auto& name, auto kind) {
-    return base(rank, step, name, kind) + (rank == 2 && step == 3 && kind == Kind::kWeight ? 7777 : 0);
+    return base(rank, step, name, kind) +
+           (rank == 2 && step == 3 && kind == Kind::kWeight ? 7777 : 0);
   };
   training.Write(store_, "r");
   EXPECT_EQ(engine_.CheckRanks({.run = "r"})->verdict, RanksVerdict::kInconsistent);
@@ -470,19 +483,23 @@ TEST_F(RanksTest, HonoursItsSelectionAndStops) {
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .kinds = {Kind::kWeightGrad}})->verdict,
             RanksVerdict::kConsistent);
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .ranks = {0}})->verdict, RanksVerdict::kIncomparable);
-  EXPECT_EQ(engine_.CheckRanks({.run = "r", .steps = "100-"})->verdict, RanksVerdict::kIncomparable);
-  EXPECT_EQ(engine_.CheckRanks({.run = "r", .tolerance = -1}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(engine_.CheckRanks({.run = "r", .steps = "100-"})->verdict,
+            RanksVerdict::kIncomparable);
+  EXPECT_EQ(engine_.CheckRanks({.run = "r", .tolerance = -1}).status().code(),
+            Code::kInvalidArgument);
 }
 
 TEST_F(RanksTest, TellsProgressAndIsCancelled) {
   Training{.ranks = 2, .steps = 5}.Write(store_, "r");
   Progress last;
-  ASSERT_TRUE(engine_.CheckRanks({.run = "r"}, [&](const Progress& progress) { last = progress; }).ok());
+  ASSERT_TRUE(
+      engine_.CheckRanks({.run = "r"}, [&](const Progress& progress) { last = progress; }).ok());
   EXPECT_EQ(last.done, 10u);
   EXPECT_EQ(last.total, 10u);
   std::stop_source stop;
   const auto cancelled = engine_.CheckRanks(
-      {.run = "r"}, [&](const Progress& progress) { progress.done == 3 ? stop.request_stop() : false; },
+      {.run = "r"},
+      [&](const Progress& progress) { progress.done == 3 ? stop.request_stop() : false; },
       stop.get_token());
   EXPECT_EQ(cancelled.status().code(), Code::kCancelled);
 }
@@ -490,7 +507,8 @@ TEST_F(RanksTest, TellsProgressAndIsCancelled) {
 // Everything that a person or a script sees of it.
 std::string Told(const RanksReport& report) {
   std::string text = std::to_string(static_cast<int>(report.verdict)) + " " +
-                     std::to_string(report.compared.records) + " " + std::to_string(report.compared.diverged);
+                     std::to_string(report.compared.records) + " " +
+                     std::to_string(report.compared.diverged);
   for (const RankFinding& f : report.findings) {
     text += "\n" + std::to_string(f.step) + "-" + std::to_string(f.last_step) + " " +
             std::to_string(f.steps) + " " + std::to_string(f.activations) +
@@ -519,15 +537,16 @@ TEST_F(RanksTest, AnswersTheSameOnAnyNumberOfThreads) {
   for (const std::size_t threads : {1u, 2u, 3u, 8u, 2u}) {
     std::uint64_t done = 0;
     const auto report = CheckRanks(
-        *view, {.run = "r"}, {}, [&](const Progress& progress) { EXPECT_EQ(progress.done, ++done); }, {},
-        threads);
+        *view, {.run = "r"}, {},
+        [&](const Progress& progress) { EXPECT_EQ(progress.done, ++done); }, {}, threads);
     ASSERT_TRUE(report.ok()) << report.status().message();
     EXPECT_EQ(done, 5u * 40u);
     answers.insert(Told(*report));
   }
   EXPECT_EQ(answers.size(), 1u);
-  EXPECT_THAT(*answers.begin(), AllOf(HasSubstr("Rank 3 does not have the b.weight"), HasSubstr("NaN"),
-                                      HasSubstr("Rank 2 has no statistics in steps 37..39")));
+  EXPECT_THAT(*answers.begin(),
+              AllOf(HasSubstr("Rank 3 does not have the b.weight"), HasSubstr("NaN"),
+                    HasSubstr("Rank 2 has no statistics in steps 37..39")));
 }
 
 TEST_F(RanksTest, SettingsThatDifferBetweenRanksAreNoted) {
@@ -535,8 +554,9 @@ TEST_F(RanksTest, SettingsThatDifferBetweenRanksAreNoted) {
   training.own_config = [](auto rank) {
     return std::map<std::string, std::string>{{"lr", rank == 0 ? "0.1" : "0.2"}};
   };
-  EXPECT_THAT(Check(training).notes,
-              ElementsAre("the ranks' configurations differ: lr is '0.1' on rank 0, '0.2' on rank 1"));
+  EXPECT_THAT(
+      Check(training).notes,
+      ElementsAre("the ranks' configurations differ: lr is '0.1' on rank 0, '0.2' on rank 1"));
 }
 
 using Configs = std::map<std::uint32_t, std::map<std::string, std::string>>;
@@ -548,11 +568,11 @@ Configs Same(std::uint32_t ranks, const std::map<std::string, std::string>& conf
 }
 
 TEST(Replicas, ReadsSizesInTheUsualOrderOfRanks) {
-  const auto layout =
-      FindReplicas(Same(8, {{"model.tensor_model_parallel_size", "2"}, {"pipeline-parallel-size", "2"}}), 8);
+  const auto layout = FindReplicas(
+      Same(8, {{"model.tensor_model_parallel_size", "2"}, {"pipeline-parallel-size", "2"}}), 8);
   EXPECT_TRUE(layout.stated);
-  EXPECT_THAT(layout.groups,
-              ElementsAre(ElementsAre(0, 2), ElementsAre(4, 6), ElementsAre(1, 3), ElementsAre(5, 7)));
+  EXPECT_THAT(layout.groups, ElementsAre(ElementsAre(0, 2), ElementsAre(4, 6), ElementsAre(1, 3),
+                                         ElementsAre(5, 7)));
   EXPECT_THAT(FindReplicas(Same(4, {{"cp_size", "2"}, {"dp", "2"}}), 4).groups,
               ElementsAre(ElementsAre(0, 1, 2, 3)));
 }
@@ -575,7 +595,8 @@ TEST(Replicas, LayoutThatDoesNotFitTheWorldIsNotUsed) {
 TEST(Replicas, KnowsWhatIsSharded) {
   const auto with = [](const std::map<std::string, std::string>& config) {
     const auto layout = FindReplicas(Same(2, config), 2);
-    return std::vector<bool>{layout.weights_sharded, layout.gradients_sharded, layout.state_sharded};
+    return std::vector<bool>{layout.weights_sharded, layout.gradients_sharded,
+                             layout.state_sharded};
   };
   EXPECT_THAT(with({{"fsdp", "full_shard auto_wrap"}}), ElementsAre(true, true, true));
   EXPECT_THAT(with({{"fsdp", "false"}}), ElementsAre(false, false, false));

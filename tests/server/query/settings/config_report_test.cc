@@ -40,10 +40,16 @@ class ConfigReportTest : public ::testing::Test {
 };
 
 TEST_F(ConfigReportTest, ListsWhatDiffersMostLikelyCulpritsFirst) {
-  const std::map<std::string, std::string> base = {
-      {"model.ln_eps", "1e-5"},       {"lr", "0.1"},          {"seed", "1"},    {"torch.version", "2.5"},
-      {"torch.default_dtype", "f32"}, {"env.HOME", "/a"},     {"tp_size", "1"}, {"note", "x"},
-      {"torch.cudnn.benchmark", "0"}, {"same.for_all", "yes"}};
+  const std::map<std::string, std::string> base = {{"model.ln_eps", "1e-5"},
+                                                   {"lr", "0.1"},
+                                                   {"seed", "1"},
+                                                   {"torch.version", "2.5"},
+                                                   {"torch.default_dtype", "f32"},
+                                                   {"env.HOME", "/a"},
+                                                   {"tp_size", "1"},
+                                                   {"note", "x"},
+                                                   {"torch.cudnn.benchmark", "0"},
+                                                   {"same.for_all", "yes"}};
   auto other = base;
   for (auto& [key, value] : other) value = key == "same.for_all" ? value : value + "9";
   Write("a", base);
@@ -52,17 +58,20 @@ TEST_F(ConfigReportTest, ListsWhatDiffersMostLikelyCulpritsFirst) {
   ASSERT_TRUE(report.ok());
   EXPECT_FALSE(report->same);
   EXPECT_THAT(Keys(*report),
-              ElementsAre("model model.ln_eps", "data seed", "optimizer lr", "precision torch.default_dtype",
-                          "determinism torch.cudnn.benchmark", "parallel tp_size", "versions torch.version",
-                          "environment env.HOME", "other note"));
+              ElementsAre("model model.ln_eps", "data seed", "optimizer lr",
+                          "precision torch.default_dtype", "determinism torch.cudnn.benchmark",
+                          "parallel tp_size", "versions torch.version", "environment env.HOME",
+                          "other note"));
   EXPECT_EQ(report->differ, 9u);
   EXPECT_EQ(report->compared, 12u) << "with world size and host";
   EXPECT_EQ(engine_.CompareConfig({.run_a = "a", .run_b = "b", .all = true})->items.size(), 12u);
 }
 
 TEST_F(ConfigReportTest, ComparesNumbersByValueAndLeavesOutWhatAlwaysDiffers) {
-  Write("base", {{"lr", "1e-3"}, {"fused", "True"}, {"pid", "7"}, {"command_line", "t.py --name base"}});
-  Write("ort", {{"lr", "0.001"}, {"fused", "true"}, {"pid", "8"}, {"command_line", "t.py --name ort"}});
+  Write("base",
+        {{"lr", "1e-3"}, {"fused", "True"}, {"pid", "7"}, {"command_line", "t.py --name base"}});
+  Write("ort",
+        {{"lr", "0.001"}, {"fused", "true"}, {"pid", "8"}, {"command_line", "t.py --name ort"}});
   const auto report = engine_.CompareConfig({.run_a = "base", .run_b = "ort"});
   EXPECT_TRUE(report->same);
   EXPECT_THAT(report->items, IsEmpty());
@@ -96,15 +105,20 @@ TEST_F(ConfigReportTest, AResumedRunsScheduleIsNoDifference) {
   const auto launch = [&](const std::string& run, const std::string& lr, std::uint64_t from,
                           const std::string& batch_size = "8") {
     RunWriter writer(store_, run);
-    for (std::uint64_t step = from; step < 10; ++step) writer.Observe(0, step, Key("x"), {.values = {1}});
-    writer.Config(0, {{"optimizer.group0.lr", lr}, {"optimizer.class", "SGD"}, {"batch_size", batch_size}})
+    for (std::uint64_t step = from; step < 10; ++step)
+      writer.Observe(0, step, Key("x"), {.values = {1}});
+    writer
+        .Config(
+            0,
+            {{"optimizer.group0.lr", lr}, {"optimizer.class", "SGD"}, {"batch_size", batch_size}})
         .Commit();
   };
   launch("base", "0.05", 0);
   launch("resumed", "0.05", 0);
   launch("resumed", "0.025", 5);
   EXPECT_THAT(Keys(*engine_.CompareConfig({.run_a = "base", .run_b = "resumed"})), IsEmpty());
-  EXPECT_THAT(engine_.Diff({.run_a = "base", .run_b = "resumed"}, {}, {})->inputs.config, IsEmpty());
+  EXPECT_THAT(engine_.Diff({.run_a = "base", .run_b = "resumed"}, {}, {})->inputs.config,
+              IsEmpty());
   launch("resumed", "0.025", 7, "16");
   EXPECT_THAT(Keys(*engine_.CompareConfig({.run_a = "base", .run_b = "resumed"})),
               ElementsAre("data batch_size"))
@@ -116,8 +130,9 @@ TEST_F(ConfigReportTest, AResumedRunsScheduleIsNoDifference) {
   launch("late", "0.025", 5);
   const auto late = engine_.CompareConfig({.run_a = "base", .run_b = "late"});
   EXPECT_TRUE(late->same);
-  EXPECT_THAT(late->notes, ElementsAre(HasSubstr("launched at different steps and a schedule changes it: "
-                                                 "optimizer.group0.lr")));
+  EXPECT_THAT(late->notes,
+              ElementsAre(HasSubstr("launched at different steps and a schedule changes it: "
+                                    "optimizer.group0.lr")));
 }
 
 TEST_F(ConfigReportTest, AnImportHasNoConfigurationToCompareWith) {
@@ -128,8 +143,9 @@ TEST_F(ConfigReportTest, AnImportHasNoConfigurationToCompareWith) {
     const auto report = engine_.CompareConfig({.run_a = a, .run_b = b});
     EXPECT_THAT(report->items, IsEmpty()) << "no row for each setting that only one can have";
     EXPECT_EQ(report->compared, 1u) << "the world size; host and version are those of the import";
-    EXPECT_THAT(report->notes, ElementsAre("dump has no recorded configuration; the 3 settings of base were "
-                                           "not compared"));
+    EXPECT_THAT(report->notes,
+                ElementsAre("dump has no recorded configuration; the 3 settings of base were "
+                            "not compared"));
     const auto diff = engine_.Diff({.run_a = a, .run_b = b}, {}, {});
     EXPECT_THAT(diff->inputs.config, IsEmpty());
     EXPECT_THAT(diff->notes, ::testing::Contains(HasSubstr("dump has no recorded configuration")));
@@ -152,7 +168,8 @@ TEST_F(ConfigReportTest, StateOfRandomNumbersCountsOnlyUnderTheSameSeed) {
   };
   EXPECT_THAT(differ("1", "1"), ElementsAre("data random.torch.state"));
   EXPECT_THAT(differ("1", "2"), ElementsAre("data random.torch.seed"));
-  EXPECT_THAT(differ("none", "none"), IsEmpty()) << "nobody set a seed: it differs in any two launches";
+  EXPECT_THAT(differ("none", "none"), IsEmpty())
+      << "nobody set a seed: it differs in any two launches";
 }
 
 TEST_F(ConfigReportTest, SumsOfAModelStandBehindWhatExplainsThem) {
@@ -166,8 +183,9 @@ TEST_F(ConfigReportTest, SumsOfAModelStandBehindWhatExplainsThem) {
   Write("a", base);
   Write("b", other);
   EXPECT_THAT(Keys(*engine_.CompareConfig({.run_a = "a", .run_b = "b"})),
-              ElementsAre("model module.blocks.*.ln1.eps", "model model.parameters", "model model.structure",
-                          "optimizer optimizer.group0.lr", "optimizer optimizer.group0.elements"));
+              ElementsAre("model module.blocks.*.ln1.eps", "model model.parameters",
+                          "model model.structure", "optimizer optimizer.group0.lr",
+                          "optimizer optimizer.group0.elements"));
 }
 
 TEST_F(ConfigReportTest, RanksMayDrawDifferentRandomNumbers) {
@@ -176,7 +194,8 @@ TEST_F(ConfigReportTest, RanksMayDrawDifferentRandomNumbers) {
 }
 
 TEST_F(ConfigReportTest, RanksThatWereToldDifferentThingsAreRemarked) {
-  Write("a", {{"lr", "0.1"}, {"local_rank", "0"}, {"x", "1"}}, {{"lr", "0.2"}, {"local_rank", "1"}});
+  Write("a", {{"lr", "0.1"}, {"local_rank", "0"}, {"x", "1"}},
+        {{"lr", "0.2"}, {"local_rank", "1"}});
   const auto report = engine_.CompareConfig({.run_a = "a", .run_b = ""});
   ASSERT_EQ(report->notes.size(), 2u);
   EXPECT_THAT(report->notes[0], HasSubstr("lr is '0.1' on rank 0, '0.2' on rank 1"));

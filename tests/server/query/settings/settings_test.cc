@@ -50,8 +50,9 @@ TEST(OtherSettings, OfANamedModelListPlacesWithoutItsName) {
 }
 
 TEST(OtherSettings, ThatAreNotShownSayNothing) {
-  const OtherSettings settings({{"module.blocks.*.drop.p", "0.1"}},
-                               {{"module.blocks.*.drop.p", "0.1 x 4; 0.2 x 4; 7 more values, hash 1f"}});
+  const OtherSettings settings(
+      {{"module.blocks.*.drop.p", "0.1"}},
+      {{"module.blocks.*.drop.p", "0.1 x 4; 0.2 x 4; 7 more values, hash 1f"}});
   EXPECT_THAT(settings.OfModule("blocks.0.drop"), IsEmpty());
 }
 
@@ -81,8 +82,9 @@ TEST(OtherSettings, OneNumberWrittenInTwoWaysIsEqual) {
 }
 
 TEST(OtherSettings, ThatOnlyOneRunHasAreLeftOut) {
-  const OtherSettings settings({{"module.ln.eps", "1e-05"}, {"optimizer.group0.betas", "(0.9, 0.99)"}},
-                               {{"module.ln.scale", "2"}, {"optimizer.group0.eps", "1e-08"}});
+  const OtherSettings settings(
+      {{"module.ln.eps", "1e-05"}, {"optimizer.group0.betas", "(0.9, 0.99)"}},
+      {{"module.ln.scale", "2"}, {"optimizer.group0.eps", "1e-08"}});
   EXPECT_FALSE(settings.any_of_modules());
   EXPECT_THAT(settings.OfModule("ln"), IsEmpty());
   EXPECT_THAT(settings.of_optimizers(), IsEmpty());
@@ -95,9 +97,11 @@ TEST(OtherSettings, OfTheModelItselfStandUnderItsClass) {
 }
 
 TEST(OtherSettings, OfASecondModelBeginWithItsClassOrName) {
-  const OtherSettings of_class({{"module.Net.layers.*.eps", "1"}}, {{"module.Net.layers.*.eps", "2"}});
+  const OtherSettings of_class({{"module.Net.layers.*.eps", "1"}},
+                               {{"module.Net.layers.*.eps", "2"}});
   EXPECT_THAT(of_class.OfModule("layers.3"), ElementsAre("eps"));
-  const OtherSettings of_name({{"module.dis.layers.*.eps", "1"}}, {{"module.dis.layers.*.eps", "2"}});
+  const OtherSettings of_name({{"module.dis.layers.*.eps", "1"}},
+                              {{"module.dis.layers.*.eps", "2"}});
   EXPECT_THAT(of_name.OfModule("dis.layers.3"), ElementsAre("eps"));
   EXPECT_THAT(of_name.OfModule("gen.layers.3"), IsEmpty());
   EXPECT_THAT(of_name.OfModule("layers.3"), IsEmpty());
@@ -118,24 +122,25 @@ std::vector<std::string> Optimizers(const Config& a, const Config& b) {
   std::vector<std::string> found;
   const OtherSettings settings(a, b);
   for (const auto& other : settings.of_optimizers())
-    found.push_back(other.group.model + "/" + other.group.optimizer + "/" + other.group.group + "/" +
-                    other.setting);
+    found.push_back(other.group.model + "/" + other.group.optimizer + "/" + other.group.group +
+                    "/" + other.setting);
   return found;
 }
 
 TEST(OtherSettings, OfOptimizersHaveTheirGroup) {
-  EXPECT_THAT(Optimizers({{"optimizer.group0.betas", "(0.9, 0.999)"}, {"optimizer.group1.eps", "1e-08"}},
-                         {{"optimizer.group0.betas", "(0.9, 0.99)"}, {"optimizer.group1.eps", "1e-07"}}),
-              ElementsAre("//0/betas", "//1/eps"));
   EXPECT_THAT(
-      Optimizers({{"optimizer.dis.1.group0.momentum", "0.9"}}, {{"optimizer.dis.1.group0.momentum", "0.8"}}),
-      ElementsAre("dis/1/0/momentum"));
+      Optimizers({{"optimizer.group0.betas", "(0.9, 0.999)"}, {"optimizer.group1.eps", "1e-08"}},
+                 {{"optimizer.group0.betas", "(0.9, 0.99)"}, {"optimizer.group1.eps", "1e-07"}}),
+      ElementsAre("//0/betas", "//1/eps"));
+  EXPECT_THAT(Optimizers({{"optimizer.dis.1.group0.momentum", "0.9"}},
+                         {{"optimizer.dis.1.group0.momentum", "0.8"}}),
+              ElementsAre("dis/1/0/momentum"));
 }
 
 TEST(OtherSettings, OfOptimizersThatDoNotChangeWhatIsComputedAreLeftOut) {
   Config a, b;
-  for (const char* name : {"foreach", "fused", "capturable", "differentiable", "initial_lr", "tensors",
-                           "elements", "lr", "weight_decay"}) {
+  for (const char* name : {"foreach", "fused", "capturable", "differentiable", "initial_lr",
+                           "tensors", "elements", "lr", "weight_decay"}) {
     a["optimizer.group0." + std::string(name)] = "0";
     b["optimizer.group0." + std::string(name)] = "1";
   }
@@ -208,7 +213,8 @@ TEST(ConfigAt, LateChangesAreLookedForEvery1024Steps) {
 }
 
 TEST(ConfigAt, OfSeveralChangesTheFirstAfterTheStepTells) {
-  const std::vector<EventRecord> events = {Change(1, "first"), Change(7, "second"), Change(31, "third")};
+  const std::vector<EventRecord> events = {Change(1, "first"), Change(7, "second"),
+                                           Change(31, "third")};
   EXPECT_EQ(ValueIn(2, events), "second");
   EXPECT_EQ(ValueIn(10, events), "third");
   EXPECT_EQ(ValueIn(20, events), "new");

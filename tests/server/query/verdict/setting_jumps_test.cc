@@ -28,8 +28,8 @@ class SettingJumpsTest : public ::testing::Test {
   // A record of the step that differs by `distance`, where 1 is what is expected.
   void Record(const TensorKey& key, double distance = 1, int depth = 3) {
     Observation seen;
-    seen.def =
-        &defs_.emplace_back(TensorDef{.id = 0, .key = key, .parent = "", .class_name = "", .depth = depth});
+    seen.def = &defs_.emplace_back(
+        TensorDef{.id = 0, .key = key, .parent = "", .class_name = "", .depth = depth});
     Add({.a = seen, .b = seen, .distance = distance}, StageOf(key));
   }
   void Model(const std::string& name, double distance = 1) { Record(Key(name), distance, 1); }

@@ -39,7 +39,8 @@ class Step {
     of.a.max = given.largest;
     of.sketch.assign(16, given.l2 / 4);
     const auto side = [&](const TensorStats& stats) {
-      return Observation{.def = &of.def, .layout = &of.layout, .stats = &stats, .sketch = of.sketch};
+      return Observation{
+          .def = &of.def, .layout = &of.layout, .stats = &stats, .sketch = of.sketch};
     };
     pairs.push_back({.a = side(of.a), .b = side(of.b), .distance = distance});
   }

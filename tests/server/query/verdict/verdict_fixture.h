@@ -44,7 +44,8 @@ inline Tensor Noise(std::uint64_t seed, double scale = 1, std::size_t n = kEleme
   Tensor tensor;
   std::mt19937_64 generator(seed);
   std::normal_distribution<double> normal;
-  for (std::size_t i = 0; i < n; ++i) tensor.values.push_back(static_cast<float>(scale * normal(generator)));
+  for (std::size_t i = 0; i < n; ++i)
+    tensor.values.push_back(static_cast<float>(scale * normal(generator)));
   return tensor;
 }
 
@@ -76,11 +77,12 @@ class VerdictTest : public ::testing::Test {
  protected:
   static constexpr int kBlocks = 4;
 
-  // Relative difference that B's tensor gets; of a weight, what its update gets; of a loss, the key is "loss"
-  // of kind kUnspecified.
+  // Relative difference that B's tensor gets; of a weight, what its update gets; of a loss, the key
+  // is "loss" of kind kUnspecified.
   using Level = std::function<double(std::uint64_t step, const TensorKey& key)>;
   // What B has instead of a tensor; nothing: it lacks it.
-  using Edit = std::function<std::optional<Tensor>(std::uint64_t step, const TensorKey& key, Tensor)>;
+  using Edit =
+      std::function<std::optional<Tensor>(std::uint64_t step, const TensorKey& key, Tensor)>;
 
   struct Options {
     std::uint64_t first_step = 0, steps = 3;  // of the first, and behind the last
@@ -98,7 +100,8 @@ class VerdictTest : public ::testing::Test {
   };
 
   static bool IsInitial(const TensorKey& key) { return key.mode == Mode::kInit; }
-  // What a run's own rounding touches: all but the weights as loaded, the batch and the first output.
+  // What a run's own rounding touches: all but the weights as loaded, the batch and the first
+  // output.
   static Level RoundingOf(double size) {
     return [size](std::uint64_t step, const TensorKey& key) {
       if (IsInitial(key) || key.kind == Kind::kBatch) return 0.0;
@@ -113,7 +116,8 @@ class VerdictTest : public ::testing::Test {
       return std::hypot(x(step, key), y(step, key));
     };
   }
-  // A bug in a module's output, carried on: the same relative size in all that is computed after it.
+  // A bug in a module's output, carried on: the same relative size in all that is computed after
+  // it.
   static Level BugAt(const std::string& module, double size, std::uint64_t from = 0) {
     return [=](std::uint64_t step, const TensorKey& key) {
       if (step < from || IsInitial(key) || key.kind == Kind::kBatch) return 0.0;
@@ -162,9 +166,11 @@ class VerdictTest : public ::testing::Test {
   // A twin of "a" whose tensors differ by `level`, in its own way.
   void WriteTwin(double ulps, int seed, const Level& level, const Edit& edit = {}) {
     const std::string size = std::to_string(static_cast<int>(ulps));
-    RunWriter run(*store_, "a.twin-" + size + "-" + std::to_string(seed), options_.ranks, options_.sketch);
+    RunWriter run(*store_, "a.twin-" + size + "-" + std::to_string(seed), options_.ranks,
+                  options_.sketch);
     run.NarrowSketches();
-    salt_ = testing::MixBits(static_cast<std::uint64_t>(ulps) * 100 + static_cast<std::uint64_t>(seed));
+    salt_ =
+        testing::MixBits(static_cast<std::uint64_t>(ulps) * 100 + static_cast<std::uint64_t>(seed));
     for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
       run.Config(rank, {{"recording.perturb", size},
                         {"recording.perturb_seed", std::to_string(seed)},
@@ -175,7 +181,8 @@ class VerdictTest : public ::testing::Test {
     run.Commit();
     salt_ = 0;
   }
-  // The same training once more under another name; its tensors differ by `level`, in their own way.
+  // The same training once more under another name; its tensors differ by `level`, in their own
+  // way.
   void WriteRepeat(const std::string& name, const Level& level) {
     RunWriter run(*store_, name, options_.ranks, options_.sketch);
     run.NarrowSketches();
@@ -237,7 +244,8 @@ class VerdictTest : public ::testing::Test {
     const auto put_as = [&](const TensorKey& key, Tensor tensor) {
       const bool matrix = key.name.ends_with(".weight") && tensor.values.size() % 16 == 0;
       if (matrix) tensor.shape = {16, static_cast<std::int64_t>(tensor.values.size() / 16)};
-      if (options_.dtype == DType::kBf16 && key.kind != Kind::kBatch) tensor = AsBf16(std::move(tensor));
+      if (options_.dtype == DType::kBf16 && key.kind != Kind::kBatch)
+        tensor = AsBf16(std::move(tensor));
       if (of_rank_ && is_b_) of_rank_(rank, key, tensor);
       if (edit) {
         auto edited = edit(step, key, std::move(tensor));
@@ -249,7 +257,8 @@ class VerdictTest : public ::testing::Test {
     };
     const auto put = [&](const TensorKey& key, Tensor tensor) {
       if (base_) tensor = *base_(step, key, std::move(tensor));
-      return put_as(key, Differing(std::move(tensor), level(step, key), SeedOf(key, step, 1 + rank + salt_)));
+      return put_as(
+          key, Differing(std::move(tensor), level(step, key), SeedOf(key, step, 1 + rank + salt_)));
     };
     const auto plain = [&](const std::string& name, Kind kind) {
       const TensorKey key = Key(name, kind);
@@ -281,8 +290,8 @@ class VerdictTest : public ::testing::Test {
       const bool linear = !options_.adam && !options_.lion;
       const std::uint64_t source =
           linear ? SeedOf(Key(name, Kind::kWeightGrad), step) : SeedOf(key, step + 1);
-      const Tensor update = Differing(Noise(source, options_.update, options_.elements), level(step, key),
-                                      SeedOf(key, step, 1 + rank + salt_));
+      const Tensor update = Differing(Noise(source, options_.update, options_.elements),
+                                      level(step, key), SeedOf(key, step, 1 + rank + salt_));
       for (std::size_t i = 0; i < update.values.size(); ++i)
         weight.values[i] = static_cast<float>(weight.values[i] + update.values[i]);
       Tensor updated = put_as(key, weight);

@@ -15,11 +15,14 @@ class VerdictGradientsTest : public VerdictTest {
   // What both runs have of the bias's gradient, on grad_outputs of size 1e-2.
   void GradientOfSize(double size) {
     base_ = [=](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
-      return key == Key(kBias, Kind::kWeightGrad) ? Noise(SeedOf(key, step), size) : std::move(tensor);
+      return key == Key(kBias, Kind::kWeightGrad) ? Noise(SeedOf(key, step), size)
+                                                  : std::move(tensor);
     };
   }
   static Level OfBias(Kind kind, double size, const std::string& state = "") {
-    return [=](std::uint64_t, const TensorKey& key) { return key == Key(kBias, kind, state) ? size : 0.0; };
+    return [=](std::uint64_t, const TensorKey& key) {
+      return key == Key(kBias, kind, state) ? size : 0.0;
+    };
   }
   static Edit GradientsTimes(double factor, const std::string& of = "") {
     return [=](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
@@ -54,21 +57,22 @@ TEST_F(VerdictGradientsTest, ASumThatCancelsALittleIsNot) {
 TEST_F(VerdictGradientsTest, WhatAdamMakesOfNoiseIsNoise) {
   options_.adam = true;
   GradientOfSize(1e-11);
-  const DiffReport report =
-      DiffWith(Sum(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1)),
-                   Sum(OfBias(Kind::kOptimizerState, 1, "exp_avg"),
-                       Sum(OfBias(Kind::kOptimizerState, 1, "exp_avg_sq"), OfBias(Kind::kWeight, 1)))));
+  const DiffReport report = DiffWith(
+      Sum(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1)),
+          Sum(OfBias(Kind::kOptimizerState, 1, "exp_avg"),
+              Sum(OfBias(Kind::kOptimizerState, 1, "exp_avg_sq"), OfBias(Kind::kWeight, 1)))));
   ExpectExplained(report);
   EXPECT_TRUE(report.first) << "the weight exceeds its tolerance";
 }
 
 TEST_F(VerdictGradientsTest, NoiseIsNeitherTheFirstDivergenceNorAnOrigin) {
   GradientOfSize(1e-11);
-  const DiffReport report =
-      DiffWith(Sum(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1)), BugAt("blocks.2.ln", 1e-2, /*from=*/1)));
+  const DiffReport report = DiffWith(
+      Sum(Sum(Rounding(), OfBias(Kind::kWeightGrad, 1)), BugAt("blocks.2.ln", 1e-2, /*from=*/1)));
   ASSERT_EQ(Say(report), "1 forward blocks.2.ln");
   ASSERT_TRUE(report.first);
-  EXPECT_EQ(report.first->activation, "blocks.2.ln") << "the gradient exceeds its tolerance at step 0";
+  EXPECT_EQ(report.first->activation, "blocks.2.ln")
+      << "the gradient exceeds its tolerance at step 0";
   EXPECT_EQ(report.root->above_tolerance, 1u);
   for (const Divergence& origin : report.origins) EXPECT_NE(origin.activation, kBias);
   for (const Divergence& row : report.diverged) EXPECT_FALSE(row.activation == kBias && row.origin);
@@ -103,7 +107,8 @@ class VerdictLossScaleTest : public VerdictGradientsTest {
   }
   void RecordScale(double scale) {
     before_ = [=](RunWriter& run, bool is_b) {
-      for (std::uint64_t step = 0; step < 3 && is_b; ++step) run.Scalar(0, step, "loss_scale", scale);
+      for (std::uint64_t step = 0; step < 3 && is_b; ++step)
+        run.Scalar(0, step, "loss_scale", scale);
     };
   }
 };
@@ -145,10 +150,11 @@ TEST_F(VerdictGradientsTest, CoarseRoundingWithoutFactorIsSilent) {
 }
 
 TEST_F(VerdictGradientsTest, AFactorOfParametersOnlyBeginsThere) {
-  const DiffReport report = DiffWith(Rounding(), [](std::uint64_t step, const TensorKey& key, Tensor tensor) {
-    const bool scaled = step == 1 && key.kind == Kind::kWeightGrad;
-    return std::optional<Tensor>(scaled ? Scaled(std::move(tensor), 1.01) : std::move(tensor));
-  });
+  const DiffReport report =
+      DiffWith(Rounding(), [](std::uint64_t step, const TensorKey& key, Tensor tensor) {
+        const bool scaled = step == 1 && key.kind == Kind::kWeightGrad;
+        return std::optional<Tensor>(scaled ? Scaled(std::move(tensor), 1.01) : std::move(tensor));
+      });
   EXPECT_EQ(Say(report), "1 grad embed.weight");
 }
 

@@ -1,4 +1,5 @@
-// What a kernel's own rounding may be: long sums, other algorithms of a convolution, derivatives that leap.
+// What a kernel's own rounding may be: long sums, other algorithms of a convolution, derivatives
+// that leap.
 #include "server/query/verdict/kernels.h"
 
 #include <cmath>
@@ -20,8 +21,9 @@ using ::testing::IsEmpty;
 constexpr double kRoundoffF32 = 0x1p-24;
 
 // Roundoffs that are expected of the output of a module with one weight, after equal inputs.
-double RoundoffsOf(const std::string& class_name, std::vector<std::int64_t> shape, DType dtype = DType::kF32,
-                   OtherConvolutions other = OtherConvolutions::kNone, Kind kind = Kind::kOutput) {
+double RoundoffsOf(const std::string& class_name, std::vector<std::int64_t> shape,
+                   DType dtype = DType::kF32, OtherConvolutions other = OtherConvolutions::kNone,
+                   Kind kind = Kind::kOutput) {
   Step step;
   std::uint64_t numel = 1;
   for (const std::int64_t size : shape) numel *= static_cast<std::uint64_t>(size);
@@ -37,7 +39,8 @@ TEST(Rounding, IsOneUnitWithoutAMatrix) { EXPECT_EQ(RoundoffsOf("Identity", {409
 TEST(Rounding, IsMoreTheLongerTheSum) {
   EXPECT_NEAR(RoundoffsOf("Conv2d", {32, 128, 3, 3}), 0.08 * std::sqrt(128 * 9), 1e-6);
   EXPECT_NEAR(RoundoffsOf("Linear", {16, 65536}), 0.08 * 256, 1e-6);
-  EXPECT_EQ(RoundoffsOf("Linear", {16, 65536}, DType::kBf16), 1) << "coarse values are summed in f32";
+  EXPECT_EQ(RoundoffsOf("Linear", {16, 65536}, DType::kBf16), 1)
+      << "coarse values are summed in f32";
 }
 
 TEST(Rounding, OfAWindowIsMoreIfItsAlgorithmMayDiffer) {
@@ -47,9 +50,11 @@ TEST(Rounding, OfAWindowIsMoreIfItsAlgorithmMayDiffer) {
   EXPECT_LT(roundoffs(OtherConvolutions::kNone, Kind::kOutput), 2);
   EXPECT_EQ(roundoffs(OtherConvolutions::kForward, Kind::kOutput), 18);
   EXPECT_EQ(roundoffs(OtherConvolutions::kAll, Kind::kOutput), 18);
-  EXPECT_LT(roundoffs(OtherConvolutions::kForward, Kind::kGradOutput), 2) << "NNPACK computes no gradients";
+  EXPECT_LT(roundoffs(OtherConvolutions::kForward, Kind::kGradOutput), 2)
+      << "NNPACK computes no gradients";
   EXPECT_EQ(roundoffs(OtherConvolutions::kAll, Kind::kGradOutput), 18);
-  EXPECT_LT(RoundoffsOf("Conv2d", {64, 64, 1, 1}, DType::kF32, OtherConvolutions::kAll), 2) << "no window";
+  EXPECT_LT(RoundoffsOf("Conv2d", {64, 64, 1, 1}, DType::kF32, OtherConvolutions::kAll), 2)
+      << "no window";
 }
 
 TEST(ConvolutionsThatMayDiffer, ByTheRecordedSwitches) {
@@ -63,11 +68,14 @@ TEST(ConvolutionsThatMayDiffer, ByTheRecordedSwitches) {
   EXPECT_EQ(ConvolutionsThatMayDiffer(plain, plain), OtherConvolutions::kNone);
   const Config without = with("torch.mkldnn.enabled", "false");
   EXPECT_EQ(ConvolutionsThatMayDiffer(plain, without), OtherConvolutions::kForward);
-  EXPECT_EQ(ConvolutionsThatMayDiffer(without, without), OtherConvolutions::kForward) << "by batch size";
-  for (const char* key : {"cudnn.version", "torch.version", "torch.cudnn.deterministic", "hardware.gpu"})
+  EXPECT_EQ(ConvolutionsThatMayDiffer(without, without), OtherConvolutions::kForward)
+      << "by batch size";
+  for (const char* key :
+       {"cudnn.version", "torch.version", "torch.cudnn.deterministic", "hardware.gpu"})
     EXPECT_EQ(ConvolutionsThatMayDiffer(plain, with(key, "other")), OtherConvolutions::kAll) << key;
   Config benchmark = with("torch.cudnn.benchmark", "true");
-  EXPECT_EQ(ConvolutionsThatMayDiffer(benchmark, benchmark), OtherConvolutions::kNone) << "without a GPU";
+  EXPECT_EQ(ConvolutionsThatMayDiffer(benchmark, benchmark), OtherConvolutions::kNone)
+      << "without a GPU";
   benchmark["hardware.gpu"] = "H200";
   EXPECT_EQ(ConvolutionsThatMayDiffer(benchmark, benchmark), OtherConvolutions::kAll);
 }
@@ -170,7 +178,8 @@ Step Biases(double others, double one) {
   Step step;
   step.Add(Key("fc"), 4e-7);
   for (int i = 0; i < 5; ++i) step.Add(GradOutput("fc" + std::to_string(i)), 1e-6);
-  for (int i = 0; i < 5; ++i) step.Add(Gradient("fc" + std::to_string(i) + ".bias"), i == 2 ? one : others);
+  for (int i = 0; i < 5; ++i)
+    step.Add(Gradient("fc" + std::to_string(i) + ".bias"), i == 2 ? one : others);
   return step;
 }
 

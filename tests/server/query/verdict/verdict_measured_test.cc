@@ -11,8 +11,8 @@ using ::testing::HasSubstr;
 
 class MeasuredVerdict : public VerdictTest {
  protected:
-  // By how much the network enlarges one unit in the last place: a thousandfold behind blocks.2.ln, as a router or a
-  // hard threshold may, which no rule knows.
+  // By how much the network enlarges one unit in the last place: a thousandfold behind blocks.2.ln,
+  // as a router or a hard threshold may, which no rule knows.
   static Level Enlarged(double size) {
     return [size](std::uint64_t step, const TensorKey& key) {
       if (IsInitial(key) || key.kind == Kind::kBatch) return 0.0;
@@ -43,12 +43,13 @@ TEST_F(MeasuredVerdict, A_bug_is_named_where_it_jumps_out_of_the_noise) {
   const DiffReport report = Ask();
   EXPECT_EQ(Say(report), "0 forward blocks.1.fc");
   EXPECT_EQ(report.verdict, Verdict::kDiverged);
-  EXPECT_THAT(report.root->because, Contains(HasSubstr("times what the noise of the twins explains")));
+  EXPECT_THAT(report.root->because,
+              Contains(HasSubstr("times what the noise of the twins explains")));
 }
 
 TEST_F(MeasuredVerdict, A_large_difference_is_judged_by_the_rung_of_the_ladder_that_has_its_size) {
-  // Gradients of weights enlarge large noise more than in proportion. Before them, B drifts to a hundred times the noise of a
-  // unit, a little at each tensor.
+  // Gradients of weights enlarge large noise more than in proportion. Before them, B drifts to a
+  // hundred times the noise of a unit, a little at each tensor.
   options_.steps = 1;
   const auto noise = [](double ulps, bool drifts) {
     return [=](std::uint64_t /*step*/, const TensorKey& key) {
@@ -58,7 +59,8 @@ TEST_F(MeasuredVerdict, A_large_difference_is_judged_by_the_rung_of_the_ladder_t
         return kRounding * std::pow(ulps * (drifts ? 100 : 1), 1.5);
       const double last = static_cast<double>(2 * Modules().size() - 1);
       const auto order = static_cast<double>(loss ? Modules().size() - 1 : OrderOf(key.name));
-      return kRounding * ulps * (drifts ? std::pow(100, (forward ? order : last - order) / last) : 1);
+      return kRounding * ulps *
+             (drifts ? std::pow(100, (forward ? order : last - order) / last) : 1);
     };
   };
   WriteTwins([&](double ulps) { return noise(ulps, false); });
@@ -99,13 +101,14 @@ TEST_F(MeasuredVerdict, A_loss_of_equal_outputs_may_only_round) {
 
 TEST_F(MeasuredVerdict, A_loss_of_equal_outputs_may_be_summed_in_another_order) {
   WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
-  Write(
-      [](std::uint64_t step, const TensorKey& key) { return step == 0 && key.name == "loss" ? 1e-7 : 0.0; });
+  Write([](std::uint64_t step, const TensorKey& key) {
+    return step == 0 && key.name == "loss" ? 1e-7 : 0.0;
+  });
   ExpectExplained(Ask());
 }
 
-// An element of a ReLU flips on rank 1, which its sums show and which is trimmed there. The gradients of both ranks are the
-// mean of both, and nothing on rank 0 explains them.
+// An element of a ReLU flips on rank 1, which its sums show and which is trimmed there. The
+// gradients of both ranks are the mean of both, and nothing on rank 0 explains them.
 TEST_F(MeasuredVerdict, What_one_rank_has_seen_explains_the_reduced_gradients_of_all) {
   options_.ranks = 2;
   options_.steps = 1;
@@ -119,14 +122,15 @@ TEST_F(MeasuredVerdict, What_one_rank_has_seen_explains_the_reduced_gradients_of
   store_ = std::make_unique<testing::FakeStore>();
   WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
   of_rank_ = [](std::uint32_t rank, const TensorKey& key, Tensor& tensor) {
-    if (rank == 1 && key.kind == Kind::kOutput && key.name == "blocks.1.ln") tensor.values[3] += 1e-3;
+    if (rank == 1 && key.kind == Kind::kOutput && key.name == "blocks.1.ln")
+      tensor.values[3] += 1e-3;
   };
   Write(reduced);
   ExpectExplained(Ask());
 }
 
-// Of a list of experts, each has as many rows as a router has sent there. B's router sends one elsewhere, which rounding does
-// at a tie.
+// Of a list of experts, each has as many rows as a router has sent there. B's router sends one
+// elsewhere, which rounding does at a tie.
 TEST_F(MeasuredVerdict, Other_rows_of_a_tensor_whose_rows_depend_on_the_data_are_a_choice) {
   const auto rows_of = [](const std::string& b) {
     return [b](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
@@ -162,7 +166,8 @@ TEST_F(MeasuredVerdict, Without_noise_twins_are_not_used) {
 
 TEST_F(MeasuredVerdict, An_update_from_equal_gradient_weight_and_state_may_only_round) {
   options_.adam = true;
-  // Everything else differs by 100 times rounding; the bias's own gradient, weight and state are equal.
+  // Everything else differs by 100 times rounding; the bias's own gradient, weight and state are
+  // equal.
   const auto level = [](double bug) {
     return [bug](std::uint64_t step, const TensorKey& key) {
       if (IsInitial(key) || key.kind == Kind::kBatch || step > 0) return 0.0;
@@ -173,7 +178,8 @@ TEST_F(MeasuredVerdict, An_update_from_equal_gradient_weight_and_state_may_only_
   WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
   Write(level(0.3));
   const DiffReport report = Ask();
-  // The first output differs by 100 times what nothing explains, so it is the root; the update is listed beside it.
+  // The first output differs by 100 times what nothing explains, so it is the root; the update is
+  // listed beside it.
   EXPECT_EQ(report.root->at.step, 0u);
   EXPECT_EQ(report.verdict, Verdict::kDiverged);
 }
@@ -196,7 +202,8 @@ TEST_F(MeasuredVerdict, Twins_that_are_equal_to_the_run_measure_nothing_and_it_i
 
 TEST_F(MeasuredVerdict, Twins_of_another_model_are_left_out_and_named) {
   Write(RoundingOf(kRounding));
-  const Edit other = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const Edit other = [](std::uint64_t, const TensorKey& key,
+                        Tensor tensor) -> std::optional<Tensor> {
     return IsInitial(key) ? Scaled(std::move(tensor), 1.5) : tensor;
   };
   WriteTwin(1, 1, RoundingOf(kRounding), other);
@@ -217,7 +224,8 @@ TEST_F(MeasuredVerdict, Steps_behind_the_twins_are_judged_without_them_and_it_is
 
 TEST_F(MeasuredVerdict, A_twin_that_is_not_finite_does_not_hide_a_bug) {
   Write(Sum(RoundingOf(kRounding), BugAt("blocks.1.fc", 1e-3)));
-  const Edit broken = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const Edit broken = [](std::uint64_t, const TensorKey& key,
+                         Tensor tensor) -> std::optional<Tensor> {
     if (key.name == "blocks.1.fc" && key.kind == Kind::kOutput) tensor.values[0] = std::nan("");
     return tensor;
   };

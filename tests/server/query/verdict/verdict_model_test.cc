@@ -69,7 +69,8 @@ TEST(Explainer, ExpectsWhatItsWeightsDiffer) {
   EXPECT_LT(explained[2].expected, 1e-6) << "what it got agrees";
 }
 
-// The bias of an attention's keys is noise, and has no effect behind the softmax; the keys' weight has one.
+// The bias of an attention's keys is noise, and has no effect behind the softmax; the keys' weight
+// has one.
 TEST(Explainer, WhatRunsBehindANoiseDrivenBiasInheritsWhatTheMatrixBesideItDiffers) {
   for (const double of_weight : {0.0, 1e-4, 1e-2}) {
     Step first, second;
@@ -86,7 +87,8 @@ TEST(Explainer, WhatRunsBehindANoiseDrivenBiasInheritsWhatTheMatrixBesideItDiffe
     const auto explained = explainer.Step(second.pairs);
     ASSERT_GT(explained[1].expected, 1e-3) << "by the bias";
     EXPECT_GT(explained[2].expected, 9e-4) << "its direct successor may be given all of it";
-    const double inherited = std::min(3 * of_weight, 1e-3);  // 3: flipped signs; no more than was seen
+    const double inherited =
+        std::min(3 * of_weight, 1e-3);  // 3: flipped signs; no more than was seen
     for (const std::size_t behind : {3, 4})
       EXPECT_NEAR(explained[behind].expected, inherited, 1e-2 * inherited + 1e-6)
           << behind << " " << of_weight;
@@ -94,7 +96,8 @@ TEST(Explainer, WhatRunsBehindANoiseDrivenBiasInheritsWhatTheMatrixBesideItDiffe
 }
 
 // A gradient that has moved makes an update along the inputs of one sample.
-// A bias before a normalisation is noise, and neither its own weight's gradient nor the normalisation's depends on it.
+// A bias before a normalisation is noise, and neither its own weight's gradient nor the
+// normalisation's depends on it.
 TEST(Explainer, GradientsDoNotInheritANoiseDrivenBias) {
   Step first, second;
   first.Add(GradOutput("conv"), 0, {.l2 = 1e-2, .l2_b = 1e-2, .mean_abs = 1e-4});
@@ -361,7 +364,8 @@ TEST(JumpFinder, TakesInputsAsTheyAre) {
   step.Add(Key("b.weight", Kind::kWeight, "", 0, 0, Mode::kInit), 1e-5);
   step.Add(Key("ids", Kind::kBatch), 1e-9, {.dtype = DType::kI64});
   const auto jumps = JumpFinder(0).Find(Explainer().Step(step.pairs));
-  EXPECT_THAT(Found(jumps), ElementsAre(1, 2)) << "rounded weights are no jump, any batch of integers is";
+  EXPECT_THAT(Found(jumps), ElementsAre(1, 2))
+      << "rounded weights are no jump, any batch of integers is";
   EXPECT_EQ(jumps[0].kind, JumpKind::kInput);
 }
 

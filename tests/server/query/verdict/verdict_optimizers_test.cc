@@ -34,7 +34,8 @@ class Update {
     before_.Add(Key("fc.weight", Kind::kWeight), 0, {.l2 = 1, .shape = shape_});
     explainer.Step(before_.pairs);
     after_.Add(Gradient("fc.weight"), kGradientDistance, {.shape = shape_});
-    after_.Add(Key("fc.weight", Kind::kOptimizerState, state_), kGradientDistance, {.shape = shape_});
+    after_.Add(Key("fc.weight", Kind::kOptimizerState, state_), kGradientDistance,
+               {.shape = shape_});
     after_.Add(Key("fc.weight", Kind::kWeight), 1e-7, {.l2 = 2, .shape = shape_});
     return explainer.Step(after_.pairs);
   }
@@ -50,8 +51,8 @@ TEST(Optimizers, AMomentumKeepsAGradientsDifference) {
 }
 
 TEST(Optimizers, ASecondMomentOrASignLetsSignsFlip) {
-  for (const char* state : {"exp_avg_sq", "exp_inf", "square_avg", "sum", "row_var", "variance", "state2",
-                            "exp_avg_sq_row", "exp_avg_slow", "exp_avg", "step_size"})
+  for (const char* state : {"exp_avg_sq", "exp_inf", "square_avg", "sum", "row_var", "variance",
+                            "state2", "exp_avg_sq_row", "exp_avg_slow", "exp_avg", "step_size"})
     EXPECT_NEAR(Update(state).ExpectedOfWeight(), 12e-3, 1e-4) << state;
 }
 
@@ -61,15 +62,19 @@ TEST(Optimizers, SquaresMayDifferTwiceAsMuch) {
 }
 
 TEST(Optimizers, AnOrthogonalUpdateOfALowRankIsNoise) {
-  EXPECT_NEAR(Update("momentum_buffer").Methods({.orthogonal_updates = true}).ExpectedOfWeight(), 0.7, 0.01);
-  EXPECT_LT(Update("momentum_buffer", {2048}).Methods({.orthogonal_updates = true}).ExpectedOfWeight(), 5e-6)
+  EXPECT_NEAR(Update("momentum_buffer").Methods({.orthogonal_updates = true}).ExpectedOfWeight(),
+              0.7, 0.01);
+  EXPECT_LT(
+      Update("momentum_buffer", {2048}).Methods({.orthogonal_updates = true}).ExpectedOfWeight(),
+      5e-6)
       << "a bias is not made orthogonal";
   EXPECT_LT(Update("exp_avg_sq").Methods({.orthogonal_updates = true}).ExpectedOfWeight(), 0.1)
       << "Adam, beside Muon, for embeddings";
 }
 
 TEST(Optimizers, MuonIsKnownByItsClass) {
-  const Config muon = {{"optimizer.class", "Muon"}}, second = {{"optimizer.1.class", "\"SingleDeviceMuon\""}};
+  const Config muon = {{"optimizer.class", "Muon"}},
+               second = {{"optimizer.1.class", "\"SingleDeviceMuon\""}};
   const Config adam = {{"optimizer.class", "AdamW"}, {"model.class", "Muon"}};
   EXPECT_TRUE(UpdatesAreOrthogonal(muon, muon));
   EXPECT_TRUE(UpdatesAreOrthogonal(muon, second));

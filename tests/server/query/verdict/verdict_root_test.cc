@@ -72,7 +72,8 @@ TEST_F(VerdictRootTest, AnUnsureRootHasAlternatives) {
   // Two modules a little above what is believed.
   const DiffReport report = DiffWith([](std::uint64_t step, const TensorKey& key) {
     if (IsInitial(key) || key.kind == Kind::kBatch) return 0.0;
-    const bool at = key.kind == Kind::kOutput && (key.name == "blocks.1.ln" || key.name == "blocks.3.fc");
+    const bool at =
+        key.kind == Kind::kOutput && (key.name == "blocks.1.ln" || key.name == "blocks.3.fc");
     return step == 0 && at ? 9e-7 : kRounding;
   });
   ASSERT_EQ(Say(report), "0 forward blocks.1.ln");
@@ -112,7 +113,8 @@ TEST_F(VerdictRootTest, ATinyDifferenceIsARootWhereTheSameKernelGaveEqualBits) {
   const DiffReport report = DiffWith(BugAt("blocks.2.ln", 1e-6, 1));
   ASSERT_EQ(Say(report), "1 forward blocks.2.ln");
   EXPECT_THAT(report.root->because, Contains(HasSubstr("gave equal bits in the steps before")));
-  EXPECT_THAT(report.root->because, Contains(HasSubstr("2 modules of its kind and shape give equal bits")));
+  EXPECT_THAT(report.root->because,
+              Contains(HasSubstr("2 modules of its kind and shape give equal bits")));
   EXPECT_TRUE(report.root->agreeing);
 }
 
@@ -133,7 +135,8 @@ TEST_F(VerdictRootTest, EqualBitsOfAnEarlierLaunchSayNothingOfTheKernelsOfALater
       const Tensor batch = Noise(1), weight = Noise(2);
       for (std::uint64_t step = 3; step < 6; ++step) {
         writer->Observe(0, step, Key("ids", Kind::kBatch), batch);
-        writer->Observe(0, step, Key("odd"), is_b ? Differing(Noise(step), 3e-7, step) : Noise(step));
+        writer->Observe(0, step, Key("odd"),
+                        is_b ? Differing(Noise(step), 3e-7, step) : Noise(step));
       }
       writer->Commit();
     }
@@ -189,7 +192,9 @@ TEST_F(VerdictRootTest, AWeightDecayThatOneRunChangedIsFound) {
 // Of a group of biases, say.
 TEST_F(VerdictRootTest, AWeightDecayIsPlacedAtTheUpdatesThatStandOut) {
   options_.steps = 6;
-  before_ = [](RunWriter& run, bool is_b) { run.Scalar(0, 4, "weight_decay/group1", is_b ? 0.1 : 0.0); };
+  before_ = [](RunWriter& run, bool is_b) {
+    run.Scalar(0, 4, "weight_decay/group1", is_b ? 0.1 : 0.0);
+  };
   const Level of_biases = [](std::uint64_t step, const TensorKey& key) {
     return step >= 4 && key.kind == Kind::kWeight && key.name.ends_with("bias") ? 1e-3 : 0.0;
   };
@@ -239,15 +244,17 @@ TEST_F(VerdictRootTest, OtherInitialWeights) {
 }
 
 TEST_F(VerdictRootTest, AnotherBatch) {
-  const DiffReport report = DiffWith(
-      [](std::uint64_t step, const TensorKey& key) { return step == 0 || IsInitial(key) ? 0.0 : 0.5; });
+  const DiffReport report = DiffWith([](std::uint64_t step, const TensorKey& key) {
+    return step == 0 || IsInitial(key) ? 0.0 : 0.5;
+  });
   EXPECT_EQ(Say(report), "1 batch ids");
   EXPECT_EQ(report.root->confidence, Confidence::kCertain);
 }
 
 TEST_F(VerdictRootTest, OnlyALoss) {
-  const DiffReport report = DiffWith(
-      [](std::uint64_t step, const TensorKey& key) { return key.name == "loss" && step == 1 ? 1e-2 : 0.0; });
+  const DiffReport report = DiffWith([](std::uint64_t step, const TensorKey& key) {
+    return key.name == "loss" && step == 1 ? 1e-2 : 0.0;
+  });
   EXPECT_EQ(Say(report), "1 loss loss");
   EXPECT_EQ(report.verdict, Verdict::kDiverged);
   ASSERT_TRUE(report.root->at.a && report.root->at.b);
@@ -256,8 +263,8 @@ TEST_F(VerdictRootTest, OnlyALoss) {
 }
 
 TEST_F(VerdictRootTest, OnlyARoundedLoss) {
-  ExpectExplained(
-      DiffWith([](std::uint64_t, const TensorKey& key) { return key.name == "loss" ? kRounding : 0.0; }));
+  ExpectExplained(DiffWith(
+      [](std::uint64_t, const TensorKey& key) { return key.name == "loss" ? kRounding : 0.0; }));
 }
 
 // --- more than values
@@ -291,7 +298,8 @@ TEST_F(StructureTest, AnotherShape) {
     tensor.shape = {2, static_cast<std::int64_t>(tensor.values.size() / 2)};
     return tensor;
   };
-  ExpectRoot(DiffWith(RoundingEverywhere(), Replace(at_, other, 1)), "1 forward blocks.2.ln", Reason::kShape);
+  ExpectRoot(DiffWith(RoundingEverywhere(), Replace(at_, other, 1)), "1 forward blocks.2.ln",
+             Reason::kShape);
 }
 
 TEST_F(StructureTest, AnotherDtype) {
@@ -307,17 +315,20 @@ TEST_F(StructureTest, AMissingTensor) {
 
 // Without it, clipping to a norm makes all others larger, also those before it.
 TEST_F(StructureTest, AMissingGradientComesBeforeOthersOfItsUpdate) {
-  const auto clipped = [](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const auto clipped = [](std::uint64_t step, const TensorKey& key,
+                          Tensor tensor) -> std::optional<Tensor> {
     if (key.kind != Kind::kWeightGrad || step != 1) return tensor;
     if (key.name == "blocks.3.fc.weight") return std::nullopt;
     return Scaled(std::move(tensor), 1.003);
   };
-  ExpectRoot(DiffWith(RoundingEverywhere(), clipped), "1 grad blocks.3.fc.weight", Reason::kMissingInB);
+  ExpectRoot(DiffWith(RoundingEverywhere(), clipped), "1 grad blocks.3.fc.weight",
+             Reason::kMissingInB);
 }
 
 // Such as that of an output layer that only one run has untied.
 TEST_F(StructureTest, AMissingWeightComesBeforeItsGradient) {
-  const auto untied = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const auto untied = [](std::uint64_t, const TensorKey& key,
+                         Tensor tensor) -> std::optional<Tensor> {
     if (key.name == "blocks.3.fc.weight") return std::nullopt;
     return key.kind == Kind::kWeightGrad ? Scaled(std::move(tensor), 1.003) : tensor;
   };
@@ -325,7 +336,8 @@ TEST_F(StructureTest, AMissingWeightComesBeforeItsGradient) {
 }
 
 TEST_F(StructureTest, AMissingTensorIsFoundBehindMoreRowsThanAreListed) {
-  const auto late = [](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const auto late = [](std::uint64_t step, const TensorKey& key,
+                       Tensor tensor) -> std::optional<Tensor> {
     if (key == Key("head") && step == 2) return std::nullopt;
     return tensor;
   };
@@ -338,8 +350,8 @@ TEST_F(StructureTest, AMissingTensorIsFoundBehindMoreRowsThanAreListed) {
 
 TEST_F(StructureTest, AnotherOrder) {
   swapped_from_ = 1;
-  ExpectRoot(DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 0.1, 1))), "1 forward blocks.2.ln",
-             Reason::kOrder);
+  ExpectRoot(DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 0.1, 1))),
+             "1 forward blocks.2.ln", Reason::kOrder);
 }
 
 // Such as branches that do not depend on each other.
@@ -361,8 +373,9 @@ TEST_F(StructureTest, AJumpBeforeItComesFirst) {
 
 TEST_F(StructureTest, AJumpAfterItComesSecond) {
   const auto none = [](const Tensor&) { return std::optional<Tensor>(); };
-  ExpectRoot(DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-4, 2)), Replace(at_, none, 1)),
-             "1 forward blocks.2.ln", Reason::kMissingInB);
+  ExpectRoot(
+      DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-4, 2)), Replace(at_, none, 1)),
+      "1 forward blocks.2.ln", Reason::kMissingInB);
 }
 
 // A gradient that one run has in every step, such as that of an input that a checkpoint needs.
@@ -391,18 +404,21 @@ TEST_F(IdleTest, ABugInALaterStepIsTheRoot) {
 }
 
 TEST_F(IdleTest, IsTheRootWhereWhatBothHaveIsNotExplained) {
-  const auto first = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const auto first = [](std::uint64_t, const TensorKey& key,
+                        Tensor tensor) -> std::optional<Tensor> {
     return key == Key("head", Kind::kGradOutput) ? std::nullopt : std::optional(std::move(tensor));
   };
-  const DiffReport report =
-      DiffWith([](std::uint64_t,
-                  const TensorKey& key) { return key == Key("blocks.1.ln", Kind::kGradOutput) ? 0.1 : 0.0; },
-               first);
+  const DiffReport report = DiffWith(
+      [](std::uint64_t, const TensorKey& key) {
+        return key == Key("blocks.1.ln", Kind::kGradOutput) ? 0.1 : 0.0;
+      },
+      first);
   ExpectRoot(report, "0 backward head", Reason::kMissingInB);
 }
 
 TEST_F(IdleTest, OtherRecordsOfOneRunAreTheRootAllTheSame) {
-  const auto both = [](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const auto both = [](std::uint64_t step, const TensorKey& key,
+                       Tensor tensor) -> std::optional<Tensor> {
     if (key == Key("head") && step == 1) return std::nullopt;
     return Without(step, key, std::move(tensor));
   };

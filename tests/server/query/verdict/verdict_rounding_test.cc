@@ -112,7 +112,8 @@ TEST_F(GrowthTest, StatisticsOnlyDoNotTell) {
 }
 
 TEST_F(GrowthTest, SketchesTell) {
-  EXPECT_THAT(DiffWith(Growing()).notes, Not(Contains(HasSubstr("rounding was not distinguished"))));
+  EXPECT_THAT(DiffWith(Growing()).notes,
+              Not(Contains(HasSubstr("rounding was not distinguished"))));
 }
 
 TEST_F(VerdictRoundingTest, ElementsThatBf16RoundsTheOtherWayAreSilent) {
@@ -122,12 +123,14 @@ TEST_F(VerdictRoundingTest, ElementsThatBf16RoundsTheOtherWayAreSilent) {
 
 TEST_F(VerdictRoundingTest, MoreThanBf16RoundsIsNot) {
   options_.dtype = DType::kBf16;
-  EXPECT_EQ(Say(DiffWith(Sum(RoundingOf(1e-4), BugAt("blocks.1.ln", 0.1)))), "0 forward blocks.1.ln");
+  EXPECT_EQ(Say(DiffWith(Sum(RoundingOf(1e-4), BugAt("blocks.1.ln", 0.1)))),
+            "0 forward blocks.1.ln");
 }
 
 TEST_F(VerdictRoundingTest, InitialWeightsThatAreRoundedAreSilent) {
-  ExpectExplained(DiffWith(
-      [](std::uint64_t, const TensorKey& key) { return key.kind == Kind::kBatch ? 0.0 : kRounding; }));
+  ExpectExplained(DiffWith([](std::uint64_t, const TensorKey& key) {
+    return key.kind == Kind::kBatch ? 0.0 : kRounding;
+  }));
 }
 
 // --- little to go by
@@ -144,7 +147,8 @@ TEST_F(VerdictRoundingTest, NoGradientsAreNoReason) {
 
 TEST_F(VerdictRoundingTest, NoGradientsHideNoJump) {
   options_.gradients = false;
-  EXPECT_EQ(Say(DiffWith(Sum(RoundingOf(kRounding), BugAt("blocks.2.ln", 1e-5)))), "0 forward blocks.2.ln");
+  EXPECT_EQ(Say(DiffWith(Sum(RoundingOf(kRounding), BugAt("blocks.2.ln", 1e-5)))),
+            "0 forward blocks.2.ln");
 }
 
 TEST_F(VerdictRoundingTest, NoOrderOfExecutionIsNoReason) {

@@ -53,8 +53,9 @@ TEST_F(VerdictScopeTest, WeightsThatDifferBeforeTheComparedStepsAreNoRootInThem)
   const DiffReport report = AskFor("5-");
   ASSERT_TRUE(report.root);
   EXPECT_EQ(report.root->confidence, Confidence::kPossible) << Say(report);
-  EXPECT_THAT(report.root->because,
-              Contains(HasSubstr("the weights differ already after step 4, which was not requested")));
+  EXPECT_THAT(
+      report.root->because,
+      Contains(HasSubstr("the weights differ already after step 4, which was not requested")));
   EXPECT_THAT(report.notes, Contains(HasSubstr("where that began lies before the compared steps")));
   EXPECT_EQ(report.verdict, Verdict::kDiverged);
   EXPECT_FALSE(report.explained_by_rounding);
@@ -107,8 +108,9 @@ TEST_F(VerdictScopeTest, RunsThatWereRecordedFromALaterStepOnHaveNoCertainRoot) 
   const DiffReport report = DiffWith(WrongUpdates(2));
   ASSERT_TRUE(report.root);
   EXPECT_EQ(report.root->confidence, Confidence::kPossible) << Say(report);
-  const auto says = Contains(HasSubstr(
-      "the weights before step 5 were not recorded in both runs, so an earlier origin cannot be excluded"));
+  const auto says =
+      Contains(HasSubstr("the weights before step 5 were not recorded in both runs, so an earlier "
+                         "origin cannot be excluded"));
   EXPECT_THAT(report.root->because, says);
   EXPECT_THAT(report.notes, says);
 }
@@ -154,14 +156,15 @@ TEST_F(VerdictScopeTest, WhatOnlyOneRunWasAskedToRecordIsNotMissing) {
   EXPECT_EQ(Say(report), "none");
   EXPECT_EQ(report.verdict, Verdict::kWithinTolerance);
   EXPECT_THAT(report.diverged, IsEmpty());
-  EXPECT_THAT(report.notes, Contains("b was recorded with include=blocks.*, a was not: what only one of them "
-                                     "was asked to record was not compared"));
+  EXPECT_THAT(report.notes,
+              Contains("b was recorded with include=blocks.*, a was not: what only one of them "
+                       "was asked to record was not compared"));
 }
 
 TEST_F(VerdictScopeTest, WhatBothWereAskedToRecordIsMissing) {
   Configure({}, {{"recording.include", "blocks.*"}});
-  const DiffReport report =
-      DiffWith(Nothing(), [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+  const DiffReport report = DiffWith(
+      Nothing(), [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
         const bool kept = key.name.starts_with("blocks.") || key.kind == Kind::kBatch;
         if (!kept || (key.name == "blocks.1.fc" && key.kind == Kind::kOutput)) return std::nullopt;
         return tensor;
@@ -183,20 +186,23 @@ TEST_F(VerdictScopeTest, ParametersOfOtherStepsAreNotMissing) {
   EXPECT_THAT(report.diverged, IsEmpty());
   store_ = std::make_unique<FakeStore>();
   const DiffReport missing = DiffWith(
-      Nothing(), [&](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+      Nothing(),
+      [&](std::uint64_t step, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
         if (step >= 2 && !IsInitial(key) && key.name == "head.weight" && key.kind == Kind::kWeight)
           return std::nullopt;
         return even(step, key, std::move(tensor));
       });
-  EXPECT_EQ(Say(missing), "2 optimizer head.weight") << "in a step in which it would have been recorded";
+  EXPECT_EQ(Say(missing), "2 optimizer head.weight")
+      << "in a step in which it would have been recorded";
 }
 
 TEST_F(VerdictScopeTest, NothingIsMissingInStepsThatTheAgentWasNotAskedFor) {
   Configure({}, {{"recording.agent_steps", "1-"}});
-  const DiffReport report = DiffWith(Nothing(), [](std::uint64_t step, const TensorKey& key, Tensor tensor) {
-    const bool left_out = step == 0 && !IsInitial(key);
-    return left_out ? std::nullopt : std::optional(std::move(tensor));
-  });
+  const DiffReport report =
+      DiffWith(Nothing(), [](std::uint64_t step, const TensorKey& key, Tensor tensor) {
+        const bool left_out = step == 0 && !IsInitial(key);
+        return left_out ? std::nullopt : std::optional(std::move(tensor));
+      });
   EXPECT_EQ(Say(report), "none");
   EXPECT_THAT(report.diverged, IsEmpty());
   EXPECT_THAT(report.notes, Contains(HasSubstr("b was recorded with steps=1-")));
@@ -208,8 +214,9 @@ TEST_F(VerdictScopeTest, ARootBehindWhatWasLeftOutIsNotCertain) {
   const DiffReport report = DiffWith(BugAt("blocks.2.ln", 1e-4));
   ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kLikely);
-  EXPECT_THAT(report.root->because, Contains(AllOf(HasSubstr("include=blocks.*"),
-                                                   HasSubstr("something before it that was left out"))));
+  EXPECT_THAT(report.root->because,
+              Contains(AllOf(HasSubstr("include=blocks.*"),
+                             HasSubstr("something before it that was left out"))));
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ class VerdictSettingsTest : public VerdictTest {
     before_ = {};
     return DiffWith(level);
   }
-  DiffReport DiffOf(const Config& a, const Config& b, const Level& level, DiffRequest request = {}) {
+  DiffReport DiffOf(const Config& a, const Config& b, const Level& level,
+                    DiffRequest request = {}) {
     store_ = std::make_unique<FakeStore>();
     before_ = [=, this](RunWriter& run, bool is_b) {
       run.Config(0, is_b ? b : a);
@@ -55,19 +56,22 @@ TEST_F(VerdictSettingsTest, AnEpsIsTheRootHoweverLittleItChanges) {
 }
 
 TEST_F(VerdictSettingsTest, AnEpsThatShowsIsCertain) {
-  const DiffReport report = DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 3e-7)));
+  const DiffReport report =
+      DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 3e-7)));
   ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kCertain);
   EXPECT_THAT(report.root->because, Contains("a recorded setting of its module differs"));
-  EXPECT_THAT(report.root->because, Contains(HasSubstr("times what its inputs and rounding explain")));
+  EXPECT_THAT(report.root->because,
+              Contains(HasSubstr("times what its inputs and rounding explain")));
   EXPECT_TRUE(report.root->times_expected);
 }
 
 TEST_F(VerdictSettingsTest, ASettingOfAContainerIsTheJumpInIt) {
   const Level level = Sum(RoundingEverywhere(), BugAt("blocks.2.fc", 2.5e-7));
   ExpectExplained(DiffWithout(level));
-  const DiffReport report = DiffOf({{"module.blocks.*.scale", "0.25"}},
-                                   {{"module.blocks.*.scale", "0.25 x 3; 0.2500001 (blocks.2)"}}, level);
+  const DiffReport report =
+      DiffOf({{"module.blocks.*.scale", "0.25"}},
+             {{"module.blocks.*.scale", "0.25 x 3; 0.2500001 (blocks.2)"}}, level);
   ASSERT_EQ(Say(report), "0 forward blocks.2.fc");
   EXPECT_THAT(report.root->because, Contains("a recorded setting of a module around it differs"));
   EXPECT_EQ(CauseOf(report), "module_setting: scale is 0.25 in a and 0.2500001 in b (blocks.2)");
@@ -77,7 +81,8 @@ TEST_F(VerdictSettingsTest, ASettingOfAContainerInWhichNothingStandsOutIsTheFirs
   const Level level = BugAt("blocks.2.ln", 7e-8);
   ExpectExplained(DiffWithout(level));
   const Config a = {{"module.blocks.*.scale", "0.25"}};
-  const DiffReport report = DiffOf(a, {{"module.blocks.*.scale", "0.25 x 3; 0.2500001 (blocks.2)"}}, level);
+  const DiffReport report =
+      DiffOf(a, {{"module.blocks.*.scale", "0.25 x 3; 0.2500001 (blocks.2)"}}, level);
   ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kCertain);
   EXPECT_THAT(report.root->because, ElementsAre("a recorded setting of a module around it differs",
@@ -96,8 +101,8 @@ TEST_F(VerdictSettingsTest, AMomentumOfRunningStatisticsIsTheBuffer) {
   };
   const Config a = {{"module.blocks.*.ln.momentum", "0.1"}};
   ExpectExplained(DiffOf(a, a, RoundingEverywhere()));
-  const DiffReport report =
-      DiffOf(a, {{"module.blocks.*.ln.momentum", "0.1 x 3; 0.10001 (blocks.1.ln)"}}, RoundingEverywhere());
+  const DiffReport report = DiffOf(
+      a, {{"module.blocks.*.ln.momentum", "0.1 x 3; 0.10001 (blocks.1.ln)"}}, RoundingEverywhere());
   ASSERT_EQ(Say(report), "0 forward blocks.1.ln.running_mean");
   EXPECT_EQ(report.root->at.kind, Kind::kBuffer);
   EXPECT_EQ(CauseOf(report), "module_setting: momentum is 0.1 in a and 0.10001 in b (blocks.1.ln)");
@@ -107,15 +112,17 @@ TEST_F(VerdictSettingsTest, ASettingThatOneRunChangedWhileItRanIsTheRootFromThen
   options_.steps = 9;
   also_ = [&](RunWriter& run, bool is_b) {
     if (is_b)
-      run.Event(0, 6, "setting_changed", "",
-                {{"key", ln_.begin()->first}, {"from", "1e-05"}, {"to", other_ln_.begin()->second}});
+      run.Event(
+          0, 6, "setting_changed", "",
+          {{"key", ln_.begin()->first}, {"from", "1e-05"}, {"to", other_ln_.begin()->second}});
   };
   const DiffReport report = DiffOf(ln_, other_ln_, RoundingEverywhere());
-  ASSERT_EQ(Say(report), "6 forward blocks.2.ln") << "found when step 5 had ended, however little it changes";
-  EXPECT_EQ(
-      CauseOf(report),
-      "module_setting: eps is 1e-05 in a and 1.1e-05 in b (blocks.2.ln); it changed while b ran, between "
-      "steps 4 and 6");
+  ASSERT_EQ(Say(report), "6 forward blocks.2.ln")
+      << "found when step 5 had ended, however little it changes";
+  EXPECT_EQ(CauseOf(report),
+            "module_setting: eps is 1e-05 in a and 1.1e-05 in b (blocks.2.ln); it changed while b "
+            "ran, between "
+            "steps 4 and 6");
   const DiffReport seen =
       DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.2.ln", 3e-7, /*from=*/5)));
   EXPECT_EQ(Say(seen), "5 forward blocks.2.ln") << "where it stands out";
@@ -124,20 +131,24 @@ TEST_F(VerdictSettingsTest, ASettingThatOneRunChangedWhileItRanIsTheRootFromThen
 TEST_F(VerdictSettingsTest, ASettingThatBothRunsChangedIsNotLookedAt) {
   also_ = [&](RunWriter& run, bool is_b) {
     run.Event(0, 2, "setting_changed", "",
-              {{"key", ln_.begin()->first}, {"from", "0"}, {"to", (is_b ? other_ln_ : ln_).begin()->second}});
+              {{"key", ln_.begin()->first},
+               {"from", "0"},
+               {"to", (is_b ? other_ln_ : ln_).begin()->second}});
   };
   ExpectExplained(DiffOf(ln_, other_ln_, RoundingEverywhere()));
 }
 
 TEST_F(VerdictSettingsTest, AJumpBeforeItComesFirst) {
-  const DiffReport report = DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-4)));
+  const DiffReport report =
+      DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-4)));
   EXPECT_EQ(Say(report), "0 forward blocks.1.ln");
   EXPECT_THAT(report.root->because, Not(Contains(HasSubstr("setting"))));
   EXPECT_EQ(CauseOf(report).find("module_setting"), std::string::npos);
 }
 
 TEST_F(VerdictSettingsTest, AJumpBehindItIsTheAlternative) {
-  const DiffReport report = DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.3.fc", 1e-4)));
+  const DiffReport report =
+      DiffOf(ln_, other_ln_, Sum(RoundingEverywhere(), BugAt("blocks.3.fc", 1e-4)));
   ASSERT_EQ(Say(report), "0 forward blocks.2.ln");
   ASSERT_THAT(report.root->alternatives, Not(IsEmpty()));
   EXPECT_EQ(report.root->alternatives[0].activation, "blocks.3.fc");
@@ -155,8 +166,9 @@ TEST_F(VerdictSettingsTest, BetasAreTheRootInTheResultsOfTheNamedModelsOptimizer
   const DiffReport report = DiffOf(a, b, RoundingEverywhere());
   ASSERT_EQ(Say(report), "0 optimizer head.weight");
   EXPECT_EQ(report.root->confidence, Confidence::kLikely);
-  EXPECT_THAT(report.root->because, ElementsAre("a recorded setting of the optimizer differs in this step",
-                                                "its effect here is no larger than rounding"));
+  EXPECT_THAT(report.root->because,
+              ElementsAre("a recorded setting of the optimizer differs in this step",
+                          "its effect here is no larger than rounding"));
   EXPECT_THAT(CauseOf(report), HasSubstr("betas: betas of group 0 of head are (0.9, 0.99) in a"));
 }
 
@@ -172,12 +184,14 @@ TEST_F(VerdictSettingsTest, TwoSettingsOfOnePlaceAreOneRootWithoutAlternatives) 
 }
 
 TEST_F(VerdictSettingsTest, AMomentumIsNotTheRootInTheFirstStep) {
-  const Config a = {{"optimizer.group0.momentum", "0.9"}}, b = {{"optimizer.group0.momentum", "0.90001"}};
+  const Config a = {{"optimizer.group0.momentum", "0.9"}},
+               b = {{"optimizer.group0.momentum", "0.90001"}};
   DiffReport report = DiffOf(a, b, RoundingEverywhere());
   ASSERT_TRUE(report.root);
   EXPECT_EQ(report.root->at.step, 1u);
   EXPECT_EQ(report.root->at.stage, Stage::kOptimizer);
-  EXPECT_THAT(CauseOf(report), HasSubstr("momentum: momentum of group 0 is 0.9 in a and 0.90001 in b"));
+  EXPECT_THAT(CauseOf(report),
+              HasSubstr("momentum: momentum of group 0 is 0.9 in a and 0.90001 in b"));
   DiffRequest later;
   later.steps = "2-";
   report = DiffOf(a, b, RoundingEverywhere(), later);
@@ -186,7 +200,8 @@ TEST_F(VerdictSettingsTest, AMomentumIsNotTheRootInTheFirstStep) {
 }
 
 TEST_F(VerdictSettingsTest, BetasThatAScheduleMovedUntilAResumeAreRounding) {
-  const auto launch = [&](const char* name, std::uint64_t first, std::uint64_t end, const char* betas) {
+  const auto launch = [&](const char* name, std::uint64_t first, std::uint64_t end,
+                          const char* betas) {
     RunWriter run(*store_, name);
     run.NarrowSketches();
     run.Config(0, {{"optimizer.group0.betas", betas}});
@@ -215,13 +230,15 @@ TEST_F(VerdictSettingsTest, NesterovIsTheRootInTheFirstStep) {
   const DiffReport report = DiffOf({{"optimizer.group0.nesterov", "false"}},
                                    {{"optimizer.group0.nesterov", "true"}}, RoundingEverywhere());
   EXPECT_EQ(Say(report), "0 optimizer embed.weight");
-  EXPECT_THAT(CauseOf(report), HasSubstr("nesterov: nesterov of group 0 is false in a and true in b"));
+  EXPECT_THAT(CauseOf(report),
+              HasSubstr("nesterov: nesterov of group 0 is false in a and true in b"));
 }
 
 TEST_F(VerdictSettingsTest, AFusedOptimizerIsRounding) {
-  ExpectExplained(DiffOf({{"optimizer.group0.fused", "None"}, {"optimizer.group0.initial_lr", "0.1"}},
-                         {{"optimizer.group0.fused", "true"}, {"optimizer.group0.initial_lr", "0.2"}},
-                         RoundingEverywhere()));
+  ExpectExplained(
+      DiffOf({{"optimizer.group0.fused", "None"}, {"optimizer.group0.initial_lr", "0.1"}},
+             {{"optimizer.group0.fused", "true"}, {"optimizer.group0.initial_lr", "0.2"}},
+             RoundingEverywhere()));
 }
 
 TEST_F(VerdictSettingsTest, AReplacedForwardIsRounding) {

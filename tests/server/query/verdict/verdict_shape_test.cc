@@ -65,7 +65,8 @@ class Backward {
 
 std::vector<double> InSums(int count, double size, double elsewhere) {
   std::vector<double> difference;
-  for (int i = 0; i < 16; ++i) difference.push_back((i < count ? size : elsewhere) * (i % 3 == 0 ? 1 : -1));
+  for (int i = 0; i < 16; ++i)
+    difference.push_back((i < count ? size : elsewhere) * (i % 3 == 0 ? 1 : -1));
   return difference;
 }
 
@@ -131,7 +132,9 @@ TEST(FirstOfBackward, MayBeEnlargedByTheLoss) {
   EXPECT_TRUE(JumpsIfEnlarged(12, /*is_factor=*/false));
 }
 
-TEST(FirstOfBackward, IsNotMultipliedByRounding) { EXPECT_TRUE(JumpsIfEnlarged(6, /*is_factor=*/true)); }
+TEST(FirstOfBackward, IsNotMultipliedByRounding) {
+  EXPECT_TRUE(JumpsIfEnlarged(6, /*is_factor=*/true));
+}
 
 }  // namespace
 }  // namespace statcollect::query

@@ -75,7 +75,8 @@ TEST(DistanceFollower, Grows) {
 TEST(StepsToJudge, ChoosesTheFirstThatDiffer) {
   StepsToJudge steps;
   EXPECT_TRUE(steps.empty());
-  for (std::uint64_t step = 0; step < 10; ++step) steps.Take(step, 0, step < 3 ? StepRise() : Differing());
+  for (std::uint64_t step = 0; step < 10; ++step)
+    steps.Take(step, 0, step < 3 ? StepRise() : Differing());
   EXPECT_FALSE(steps.empty());
   EXPECT_THAT(steps.Chosen(), ElementsAre(Pair(0u, ElementsAre(3, 4, 5, 6))));
 }
@@ -97,7 +98,8 @@ TEST(StepsToJudge, ChoosesRises) {
 
 TEST(StepsToJudge, KeepsTheLargestRises) {
   StepsToJudge steps;
-  for (std::uint64_t step = 0; step < 100; ++step) steps.Take(step, 0, Differing(static_cast<float>(step)));
+  for (std::uint64_t step = 0; step < 100; ++step)
+    steps.Take(step, 0, Differing(static_cast<float>(step)));
   const auto chosen = steps.Chosen();
   ASSERT_THAT(chosen, SizeIs(1));
   EXPECT_THAT(chosen.at(0), SizeIs(StepsToJudge::kFirstSteps + StepsToJudge::kRisesMax));

@@ -1,4 +1,5 @@
-// Differences that follow from something of which there is no record, such as batches that the model has computed.
+// Differences that follow from something of which there is no record, such as batches that the
+// model has computed.
 #include <cmath>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace {
 // Sketches of B: a multiple of A's, or A's and something across.
 std::vector<double> SumsOfB(const Step& step, double distance, bool is_factor) {
   std::vector<double> sums(step.pairs.back().a.sketch.begin(), step.pairs.back().a.sketch.end());
-  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] *= 1 + distance * (is_factor || i % 2 == 0 ? 1 : -1);
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    sums[i] *= 1 + distance * (is_factor || i % 2 == 0 ? 1 : -1);
   return sums;
 }
 
@@ -45,7 +47,9 @@ TEST(Batch, MayBeRounded) {
 
 TEST(Batch, OfWholeNumbersIsNotRounded) { EXPECT_TRUE(IsJump(1e-9, 1e-5, DType::kI64)); }
 
-TEST(Batch, IsNotMultipliedByRounding) { EXPECT_TRUE(IsJump(2e-7, 1e-5, DType::kF32, /*is_factor=*/true)); }
+TEST(Batch, IsNotMultipliedByRounding) {
+  EXPECT_TRUE(IsJump(2e-7, 1e-5, DType::kF32, /*is_factor=*/true));
+}
 
 class RolloutTest : public VerdictTest {
  protected:
@@ -58,7 +62,9 @@ class RolloutTest : public VerdictTest {
   }
 };
 
-TEST_F(RolloutTest, RoundedBatchesAreRounding) { EXPECT_EQ(Say(DiffWithBatches(kRounding)), "none"); }
+TEST_F(RolloutTest, RoundedBatchesAreRounding) {
+  EXPECT_EQ(Say(DiffWithBatches(kRounding)), "none");
+}
 
 // The runs move apart evenly, until batches exceed their tolerance.
 TEST_F(RolloutTest, BatchesThatFollowTheWeightsAreRounding) {
@@ -73,7 +79,9 @@ TEST_F(RolloutTest, BatchesThatFollowTheWeightsAreRounding) {
   ExpectExplained(report);
 }
 
-TEST_F(RolloutTest, OtherBatchesAreTheRoot) { EXPECT_EQ(Say(DiffWithBatches(1e-2)), "1 batch ids"); }
+TEST_F(RolloutTest, OtherBatchesAreTheRoot) {
+  EXPECT_EQ(Say(DiffWithBatches(1e-2)), "1 batch ids");
+}
 
 }  // namespace
 }  // namespace statcollect::query

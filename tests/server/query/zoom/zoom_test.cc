@@ -39,7 +39,8 @@ class Call {
     stats.l2 = l2;
   }
   ZoomSide Side() {
-    return {.document = &documents_.at(0), .value = [this](const ZoomRef& ref) -> const Observation* {
+    return {.document = &documents_.at(0),
+            .value = [this](const ZoomRef& ref) -> const Observation* {
               const auto stats = stats_.find(ref);
               if (stats == stats_.end()) return nullptr;
               Observation& seen = seen_[ref];
@@ -64,11 +65,15 @@ constexpr char kIn[] = "in|0|input 0|f32[4]~";
 
 TEST(ZoomDocument, LinesOfAllPartsAreReadInOrderAndWhatIsDamagedIsCounted) {
   const std::vector<EventRecord> events = {
-      Part({{"part", "1"}, {"parts", "3"}, {"00", "op|1|aten.b|v|m.py:2|f||f32[4]|self^&0.0:f32[4]"}}),
+      Part({{"part", "1"},
+            {"parts", "3"},
+            {"00", "op|1|aten.b|v|m.py:2|f||f32[4]|self^&0.0:f32[4]"}}),
       Part({{"part", "0"},
             {"parts", "3"},
             {"00", std::string(kIn) + "nonsense"},
-            {"01", "op|0|aten.a|i|m.py:1|f|01-02|f32[4];=3|self^&in0:f32[4]|list^[&in0:f32[4], 2]|eps^0.1"}}),
+            {"01",
+             "op|0|aten.a|i|m.py:1|f|01-02|f32[4];=3|self^&in0:f32[4]|list^[&in0:f32[4], "
+             "2]|eps^0.1"}}),
       Part({{"part", "0"}, {"00", "op|0|aten.c|||||"}}, 4)};
   const auto documents = ReadZoomDocuments(events);
   ASSERT_EQ(documents.size(), 2u);
@@ -83,14 +88,15 @@ TEST(ZoomDocument, LinesOfAllPartsAreReadInOrderAndWhatIsDamagedIsCounted) {
   EXPECT_EQ(a.arguments[0].refs, std::vector<ZoomRef>{In(0)});
   EXPECT_EQ(a.arguments[1].value, "[f32[4], 2]");
   EXPECT_EQ(a.arguments[2].value, "0.1");
-  EXPECT_EQ(RecordedAs(first, Result(1)), std::pair(std::string("blocks.1.ln2/#1 aten.b"), std::string("0")));
+  EXPECT_EQ(RecordedAs(first, Result(1)),
+            std::pair(std::string("blocks.1.ln2/#1 aten.b"), std::string("0")));
   EXPECT_EQ(RecordedAs(first, In(0)), std::pair(std::string("blocks.1.ln2/in0"), std::string("0")));
 }
 
 TEST(ZoomDocument, AnyTextInAFieldIsNoFault) {
   for (const std::string text :
-       {"op", "op|", "op|0", "op|-1|a|b|c|d|e|f", "op|99999999999|a|||||", "in|0", "op|0|a||||||self^&",
-        "op|0|a||||||self^&in", "op|0|a||||||&1.=&1.x", "~~"}) {
+       {"op", "op|", "op|0", "op|-1|a|b|c|d|e|f", "op|99999999999|a|||||", "in|0",
+        "op|0|a||||||self^&", "op|0|a||||||self^&in", "op|0|a||||||&1.=&1.x", "~~"}) {
     const auto documents = ReadZoomDocuments(std::vector<EventRecord>{Part({{"00", text}})});
     ASSERT_EQ(documents.size(), 1u);
   }
@@ -177,7 +183,8 @@ TEST(ZoomAlign, OperatorsOfOneNameArePairedByTheirShapes) {
   const std::string of = "op|0|aten.view||m.py:1|f||";
   Call a(of + "f32[4]|self^&in0:f32[4]~op|1|aten.view||m.py:2|f||f32[2,2]|self^&in0:f32[4]");
   Call b("op|0|aten.view||m.py:2|f||f32[2,2]|self^&in0:f32[4]");
-  const auto pairs = AlignOperators({a.document().operators, {0, 0}}, {b.document().operators, {0}});
+  const auto pairs =
+      AlignOperators({a.document().operators, {0, 0}}, {b.document().operators, {0}});
   ASSERT_EQ(pairs.size(), 1u);
   EXPECT_EQ(pairs[0], std::pair(std::size_t{1}, std::size_t{0}));
 }

@@ -42,7 +42,8 @@ class ClickHouseStoreTest : public ::testing::Test {
   }
   void TearDown() override { Server().Kill(); }
 
-  // A collector's store; impatient, so that tests of failures are short. `timeout`: of a request that is not answered.
+  // A collector's store; impatient, so that tests of failures are short. `timeout`: of a request
+  // that is not answered.
   std::unique_ptr<Store> Open(const std::string& user = "",
                               std::chrono::milliseconds timeout = std::chrono::seconds(20)) const {
     auto opened = OpenClickHouseStore(Server().Dsn(database_, user), Impatient(timeout));
@@ -61,8 +62,8 @@ class ClickHouseStoreTest : public ::testing::Test {
   }
   // Rows as an insert that arrives late or twice would leave them.
   std::unique_ptr<Engine> Raw() const {
-    auto engine =
-        std::make_unique<Engine>(ParseClickHouseDsn(Server().Dsn(database_))->front(), EngineOptions{});
+    auto engine = std::make_unique<Engine>(ParseClickHouseDsn(Server().Dsn(database_))->front(),
+                                           EngineOptions{});
     EXPECT_TRUE(engine->Connect().ok());
     return engine;
   }
@@ -71,7 +72,9 @@ class ClickHouseStoreTest : public ::testing::Test {
 };
 
 AttemptId MakeAttempt(Store& store, const std::string& launch = "") {
-  return store.CreateAttempt({.run = "base", .launch = launch, .world_size = 1, .start_unix_nanos = 1})->id;
+  return store
+      .CreateAttempt({.run = "base", .launch = launch, .world_size = 1, .start_unix_nanos = 1})
+      ->id;
 }
 
 Status TryAppend(Store& store, AttemptId attempt, const RecordBatch& batch) {
@@ -88,7 +91,8 @@ TEST_F(ClickHouseStoreTest, TwoCollectorsShareRunsAndIdentity) {
       *a->CreateAttempt({.number = 1, .run = "base", .launch = "job 7", .world_size = 2});
   const AttemptMeta also =
       *b->CreateAttempt({.number = 1, .run = "base", .launch = "job 7", .world_size = 2});
-  EXPECT_EQ(made, also) << "the ranks of one launch meet in one attempt, whichever collector they reach";
+  EXPECT_EQ(made, also)
+      << "the ranks of one launch meet in one attempt, whichever collector they reach";
   const AttemptMeta next =
       *b->CreateAttempt({.number = 2, .run = "base", .launch = "job 8", .world_size = 2});
   EXPECT_EQ(next.number, 2u);
@@ -107,16 +111,17 @@ TEST_F(ClickHouseStoreTest, TwoCollectorsShareRunsAndIdentity) {
   EXPECT_TRUE(Scan(*a, again.id, 0).empty());
 }
 
-// A row of the table `store` that stands before every other of its key, as that of a collector which looked first and was held
-// up before it wrote.
+// A row of the table `store` that stands before every other of its key, as that of a collector
+// which looked first and was held up before it wrote.
 void InsertFirst(Engine& engine, const std::string& key, const std::string& value) {
   ByteWriter row;
   row.Text(key);
   row.Text(value);
   row.U64(~std::uint64_t{0});
-  ASSERT_TRUE(
-      engine.Insert("test", TableName(engine, "store") + " (key, value, made)", row.bytes(), "late " + key)
-          .ok());
+  ASSERT_TRUE(engine
+                  .Insert("test", TableName(engine, "store") + " (key, value, made)", row.bytes(),
+                          "late " + key)
+                  .ok());
 }
 
 TEST_F(ClickHouseStoreTest, NoRowChangesTheIdentityThatTheTableWasMadeWith) {
@@ -134,8 +139,9 @@ TEST_F(ClickHouseStoreTest, TablesOfBeforeTheIdentityWasPartOfThemKeepTheirs) {
                   .ok());
   InsertFirst(*raw, "identity", std::string(16, 'x') + std::string("\x07\0\0\0\0\0\0\0", 8));
   const auto a = Open(), b = Open();
-  EXPECT_EQ(a->identity().id, std::to_array<std::uint8_t>({'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x',
-                                                           'x', 'x', 'x', 'x', 'x', 'x'}));
+  EXPECT_EQ(a->identity().id,
+            std::to_array<std::uint8_t>(
+                {'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x', 'x'}));
   EXPECT_EQ(a->identity().epoch, 7u);
   EXPECT_EQ(a->identity(), b->identity());
 }
@@ -147,8 +153,8 @@ TEST_F(ClickHouseStoreTest, ConcurrentLaunchesOfOneRunGetNumbersOfTheirOwn) {
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
-      made[i] =
-          *stores[i]->CreateAttempt({.number = 1, .run = "base", .launch = "job " + std::to_string(i / 2)});
+      made[i] = *stores[i]->CreateAttempt(
+          {.number = 1, .run = "base", .launch = "job " + std::to_string(i / 2)});
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -182,7 +188,8 @@ TEST_F(ClickHouseStoreTest, LaunchesThatWroteTheSameNumberAreReadWithNumbersOfTh
   };
   EXPECT_EQ(read(), "first 1, late 2, next 3, ");
   EXPECT_EQ(store->Attempts("other")->front().number, 1u);
-  // A rank of the late launch comes to another collector, which writes the number: it stays when the first one is gone.
+  // A rank of the late launch comes to another collector, which writes the number: it stays when
+  // the first one is gone.
   const AttemptMeta joined = *other->CreateAttempt(late);
   EXPECT_EQ(joined.id, id);
   EXPECT_EQ(joined.number, 2u);
@@ -191,7 +198,8 @@ TEST_F(ClickHouseStoreTest, LaunchesThatWroteTheSameNumberAreReadWithNumbersOfTh
   EXPECT_EQ(read(), "late 2, next 3, ");
 }
 
-// The stream moves from a to b. What a still writes is not acknowledged and does not count, also once it is there.
+// The stream moves from a to b. What a still writes is not acknowledged and does not count, also
+// once it is there.
 TEST_F(ClickHouseStoreTest, StreamThatMovedIsFencedAtTheFirstCollector) {
   const auto a = Open(), b = Open();
   const AttemptId attempt = MakeAttempt(*a);
@@ -204,7 +212,8 @@ TEST_F(ClickHouseStoreTest, StreamThatMovedIsFencedAtTheFirstCollector) {
   EXPECT_EQ(late.code(), Code::kAborted);
   EXPECT_THAT(late.message(), HasSubstr("taken over by another collector"));
   EXPECT_EQ(b->Ranks(attempt)->at(0).durable_seq, 26u);
-  EXPECT_EQ(Scan(*b, attempt, 0).size(), 20u) << "the late batch is in the table and does not count";
+  EXPECT_EQ(Scan(*b, attempt, 0).size(), 20u)
+      << "the late batch is in the table and does not count";
   // The same records again, cut into other batches, as an agent does that resumes.
   Stream of_b(*b, attempt, 0);
   of_b.Append(MakeBatch(27, 2, 0, 4));
@@ -239,7 +248,9 @@ TEST_F(ClickHouseStoreTest, EndedRankIsNotWrittenOnByAnotherCollector) {
   RankMeta meta = MetaOf(0, 26);
   meta.finished = true;
   ASSERT_TRUE(b->PutRank(attempt, 0, meta).ok());
-  const auto rows = [&] { return *Raw()->Select("count", "SELECT count() FROM " + database_ + ".records"); };
+  const auto rows = [&] {
+    return *Raw()->Select("count", "SELECT count() FROM " + database_ + ".records");
+  };
   const std::string before = rows();
   EXPECT_TRUE(*b->EndRank(attempt, 0));
   EXPECT_EQ(rows(), before);
@@ -254,8 +265,8 @@ TEST_F(ClickHouseStoreTest, RepeatedInsertIsReadOnce) {
       "attempt, family, rank, step, item, epoch, n, seq, cut, parent, records, digest, value";
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(engine
-                    ->Execute("double", "INSERT INTO " + RecordsInto(*engine) + " SELECT " + columns +
-                                            " FROM " + TableName(*engine, "records"))
+                    ->Execute("double", "INSERT INTO " + RecordsInto(*engine) + " SELECT " +
+                                            columns + " FROM " + TableName(*engine, "records"))
                     .ok());
   }
   EXPECT_EQ(Scan(*store, attempt, 0).size(), 300u);
@@ -264,7 +275,8 @@ TEST_F(ClickHouseStoreTest, RepeatedInsertIsReadOnce) {
   EXPECT_EQ(store->ActivationSeries(attempt, 0, 7, {})->size(), 1u);
   EXPECT_EQ(store->Activations(attempt, 0)->size(), 300u);
   EXPECT_EQ(store->Census()->at(0).ranks, 1u);
-  ASSERT_TRUE(engine->Execute("merge", "OPTIMIZE TABLE " + TableName(*engine, "records") + " FINAL").ok());
+  ASSERT_TRUE(
+      engine->Execute("merge", "OPTIMIZE TABLE " + TableName(*engine, "records") + " FINAL").ok());
   EXPECT_EQ(Scan(*store, attempt, 0).size(), 300u);
   EXPECT_EQ(store->Ranks(attempt)->at(0).durable_seq, 303u);
 }
@@ -278,7 +290,8 @@ TEST_F(ClickHouseStoreTest, MergesKeepWhatCounts) {
   ASSERT_TRUE(b->ClaimRank(attempt, 0).ok());
   EXPECT_FALSE(TryAppend(*a, attempt, MakeBatch(79, 6, 0, 10)).ok());
   const auto engine = Raw();
-  ASSERT_TRUE(engine->Execute("merge", "OPTIMIZE TABLE " + TableName(*engine, "records") + " FINAL").ok());
+  ASSERT_TRUE(
+      engine->Execute("merge", "OPTIMIZE TABLE " + TableName(*engine, "records") + " FINAL").ok());
   EXPECT_EQ(b->Ranks(attempt)->at(0).durable_seq, 78u);
   EXPECT_EQ(Scan(*b, attempt, 0).size(), 60u);
   ASSERT_TRUE(TryAppend(*b, attempt, MakeBatch(79, 7, 0, 10)).ok());
@@ -310,7 +323,8 @@ TEST_F(ClickHouseStoreTest, EngineThatDiesAndComesBackLosesAndDoublesNothing) {
       killed ? Server().Kill() : Server().Freeze();
       const Status failed = TryAppend(*store, attempt, MakeBatch(acknowledged + 1, step, 0, 10));
       EXPECT_EQ(failed.code(), Code::kAborted) << failed.message();
-      EXPECT_THAT(failed.message(), HasSubstr(std::to_string(Server().port()))) << "it names the engine";
+      EXPECT_THAT(failed.message(), HasSubstr(std::to_string(Server().port())))
+          << "it names the engine";
       EXPECT_FALSE(store->Recover().ok());
       if (killed) {
         ASSERT_TRUE(Server().Start());
@@ -319,7 +333,8 @@ TEST_F(ClickHouseStoreTest, EngineThatDiesAndComesBackLosesAndDoublesNothing) {
       }
       for (int i = 0; i < 100 && !store->Recover().ok(); ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      // As ingest does when the agent comes back: the frozen engine may or may not have taken the batch by now.
+      // As ingest does when the agent comes back: the frozen engine may or may not have taken the
+      // batch by now.
       for (int i = 0; i < 100 && !store->ClaimRank(attempt, 0).ok(); ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
       const std::uint64_t durable = store->Ranks(attempt)->at(0).durable_seq;
@@ -354,12 +369,16 @@ TEST_F(ClickHouseStoreTest, WhatIsWrongIsSaid) {
   const auto engine = Raw();
   ASSERT_TRUE(
       engine
-          ->Execute("spoil", "INSERT INTO " + database_ +
-                                 ".store (key, value, made) VALUES ('format', '7', 18446744073709551615)")
+          ->Execute("spoil",
+                    "INSERT INTO " + database_ +
+                        ".store (key, value, made) VALUES ('format', '7', 18446744073709551615)")
           .ok());
-  EXPECT_THAT(Refusal(Server().Dsn(database_)), AllOf(HasSubstr("format 7"), HasSubstr("expected 1")));
+  EXPECT_THAT(Refusal(Server().Dsn(database_)),
+              AllOf(HasSubstr("format 7"), HasSubstr("expected 1")));
   ASSERT_TRUE(engine->Execute("make", "CREATE DATABASE foreign_tables").ok());
-  ASSERT_TRUE(engine->Execute("make", "CREATE TABLE foreign_tables.records (a UInt8) ENGINE = Memory").ok());
+  ASSERT_TRUE(
+      engine->Execute("make", "CREATE TABLE foreign_tables.records (a UInt8) ENGINE = Memory")
+          .ok());
   EXPECT_THAT(Refusal(Server().Dsn("foreign_tables")),
               HasSubstr("expected an empty database or one of statcollect"));
   Server().Kill();
@@ -367,16 +386,19 @@ TEST_F(ClickHouseStoreTest, WhatIsWrongIsSaid) {
 }
 
 TEST(ClickHouseDsnTest, ReadsAndRefusesAddresses) {
-  const auto dsn = ParseClickHouseDsn("clickhouse://me:p%40ss@h1:9000,[::1],10.0.0.1:81/stats_1?quorum=2");
+  const auto dsn =
+      ParseClickHouseDsn("clickhouse://me:p%40ss@h1:9000,[::1],10.0.0.1:81/stats_1?quorum=2");
   ASSERT_TRUE(dsn.ok()) << dsn.status().message();
-  EXPECT_THAT(dsn->front().urls,
-              ::testing::ElementsAre("http://h1:9000/", "http://[::1]:8123/", "http://10.0.0.1:81/"));
+  EXPECT_THAT(dsn->front().urls, ::testing::ElementsAre("http://h1:9000/", "http://[::1]:8123/",
+                                                        "http://10.0.0.1:81/"));
   EXPECT_EQ(dsn->front().user, "me");
   EXPECT_EQ(dsn->front().password, "p@ss");
   EXPECT_EQ(dsn->front().database, "stats_1");
   EXPECT_EQ(dsn->front().quorum, 2u);
-  EXPECT_EQ(dsn->front().Describe(), "clickhouse://h1:9000,[::1]:8123,10.0.0.1:81/stats_1?quorum=2");
-  const auto secure = ParseClickHouseDsn("clickhouses://u:p@h1,h2:9443/db?ca=/etc/a%20b.pem&quorum=2");
+  EXPECT_EQ(dsn->front().Describe(),
+            "clickhouse://h1:9000,[::1]:8123,10.0.0.1:81/stats_1?quorum=2");
+  const auto secure =
+      ParseClickHouseDsn("clickhouses://u:p@h1,h2:9443/db?ca=/etc/a%20b.pem&quorum=2");
   ASSERT_TRUE(secure.ok()) << secure.status().message();
   EXPECT_THAT(secure->front().urls, ::testing::ElementsAre("https://h1:8443/", "https://h2:9443/"));
   EXPECT_EQ(secure->front().ca_file, "/etc/a b.pem");
@@ -409,11 +431,14 @@ TEST(ClickHouseDsnTest, ReadsAndRefusesAddresses) {
     const auto refused = ParseClickHouseDsn(wrong);
     ASSERT_FALSE(refused.ok()) << wrong;
     EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
-    EXPECT_THAT(refused.status().message(), HasSubstr("expected rocksdb, or clickhouse://HOST:PORT/DATABASE"))
+    EXPECT_THAT(refused.status().message(),
+                HasSubstr("expected rocksdb, or clickhouse://HOST:PORT/DATABASE"))
         << wrong;
   }
-  EXPECT_THAT(ParseClickHouseDsn("clickhouse://u:secret@h/").status().message(), Not(HasSubstr("secret")));
-  EXPECT_THAT(ParseClickHouseDsn("clikhouse://u:secret@h/db").status().message(), Not(HasSubstr("secret")));
+  EXPECT_THAT(ParseClickHouseDsn("clickhouse://u:secret@h/").status().message(),
+              Not(HasSubstr("secret")));
+  EXPECT_THAT(ParseClickHouseDsn("clikhouse://u:secret@h/db").status().message(),
+              Not(HasSubstr("secret")));
 }
 
 TEST(ChainTest, OnlyWhatWasThereWhenARankWasClaimedCounts) {
@@ -437,8 +462,8 @@ TEST(ChainTest, OnlyWhatWasThereWhenARankWasClaimedCounts) {
   EXPECT_EQ(Chain().current(), nullptr);
 }
 
-// It read the state, the first writer's late batch arrived, another collector claimed the rank with it, and only then it
-// wrote down its own state.
+// It read the state, the first writer's late batch arrived, another collector claimed the rank with
+// it, and only then it wrote down its own state.
 TEST(ChainTest, ClaimantThatWasOvertakenCutsNothingOff) {
   Chain chain;
   chain.Add({.epoch = 1, .n = 9, .seq = 130, .cut = 0, .value = "with the late batch"});

@@ -1,4 +1,5 @@
-// Collectors whose clocks are hours apart, over one ClickHouse: leases, fencing and retention as with right clocks.
+// Collectors whose clocks are hours apart, over one ClickHouse: leases, fencing and retention as
+// with right clocks.
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -75,7 +76,8 @@ struct SkewedCollector {
     meta.durable_seq = batch.last_seq();
     meta.last_write_unix_nanos = clock.UnixNanos();
     meta.finished = finished;
-    const AppendItem item{.attempt = admission.attempt.id, .rank = 0, .batch = &batch, .meta = &meta};
+    const AppendItem item{
+        .attempt = admission.attempt.id, .rank = 0, .batch = &batch, .meta = &meta};
     const Status appended = store->Append({&item, 1});
     (void)store->Recover();
     return appended;
@@ -113,7 +115,8 @@ TEST_F(ClockSkew, TheEnginesClockCounts) {
   {
     const ShiftedClock right(std::chrono::milliseconds(300));
     const SharedClock clock(*store, right, log);
-    EXPECT_NEAR(double(clock.UnixNanos()), double(right.UnixNanos()), 1e8) << "finer than the engine's";
+    EXPECT_NEAR(double(clock.UnixNanos()), double(right.UnixNanos()), 1e8)
+        << "finer than the engine's";
     EXPECT_THAT(lines, IsEmpty());
   }
   for (const hours skew : {hours(5), hours(-7)}) {
@@ -129,7 +132,8 @@ TEST_F(ClockSkew, TheEnginesClockCounts) {
   server_.Kill();
   const ShiftedClock own(hours(1));
   const SharedClock alone(*store, own, log);
-  EXPECT_NEAR(double(alone.UnixNanos()), double(own.UnixNanos()), 1e9) << "while the engine does not answer";
+  EXPECT_NEAR(double(alone.UnixNanos()), double(own.UnixNanos()), 1e9)
+      << "while the engine does not answer";
 }
 
 TEST_F(ClockSkew, RetentionTakesNoFreshRunForAnOldOne) {
@@ -153,7 +157,8 @@ TEST_F(ClockSkew, AStreamThatMovesIsFencedAndContinuedWhateverTheClocksSay) {
     ASSERT_TRUE(moved.ok()) << moved.status().message();
     EXPECT_TRUE(moved->resumed);
     EXPECT_EQ(moved->meta.durable_seq, 6u);
-    EXPECT_EQ(first.Write(*began, MakeBatch(7, 1, 0, 3)).code(), Code::kAborted) << "it was taken over";
+    EXPECT_EQ(first.Write(*began, MakeBatch(7, 1, 0, 3)).code(), Code::kAborted)
+        << "it was taken over";
     ASSERT_TRUE(second.Write(*moved, MakeBatch(7, 1, 0, 3)).ok());
     EXPECT_EQ(Scan(*first.store, began->attempt.id, 0).size(), 6u);
     // Later launches come later.
@@ -163,7 +168,8 @@ TEST_F(ClockSkew, AStreamThatMovesIsFencedAndContinuedWhateverTheClocksSay) {
     EXPECT_EQ(last->attempt.number, 3u);
     EXPECT_EQ(second.store->Attempts("base")->back().launch, "c");
     EXPECT_FALSE(second.Hello("base", 1, "a").ok()) << "fenced by the newer launches";
-    EXPECT_LT(std::abs(last->attempt.start_unix_nanos - next->attempt.start_unix_nanos), 5'000'000'000);
+    EXPECT_LT(std::abs(last->attempt.start_unix_nanos - next->attempt.start_unix_nanos),
+              5'000'000'000);
   }
 }
 

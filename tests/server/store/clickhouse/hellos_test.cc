@@ -1,4 +1,5 @@
-// What the hellos of a launch ask a ClickHouse for, and that claims stay exact if they share requests.
+// What the hellos of a launch ask a ClickHouse for, and that claims stay exact if they share
+// requests.
 #include <atomic>
 #include <functional>
 #include <map>
@@ -38,8 +39,8 @@ class HellosTest : public ::testing::Test {
   // Since the server's start, this one included.
   std::uint64_t Queries() const {
     Engine engine(ParseClickHouseDsn(server_.Dsn("hellos"))->front(), {});
-    const auto answer =
-        engine.Select("count", "SELECT toUInt64(value) AS n FROM system.events WHERE event = 'Query'");
+    const auto answer = engine.Select(
+        "count", "SELECT toUInt64(value) AS n FROM system.events WHERE event = 'Query'");
     EXPECT_TRUE(answer.ok()) << answer.status().message();
     return ByteReader(*answer).U64();
   }
@@ -50,7 +51,9 @@ class HellosTest : public ::testing::Test {
     return Queries() - before - 1;
   }
   static AttemptId Create(Store& store) {
-    return store.CreateAttempt({.run = "base", .launch = "L", .world_size = 64, .start_unix_nanos = 1})->id;
+    return store
+        .CreateAttempt({.run = "base", .launch = "L", .world_size = 64, .start_unix_nanos = 1})
+        ->id;
   }
   // As the registry's hello of a rank that joins an attempt.
   static void Join(Store& store, AttemptId attempt, std::uint32_t rank) {
@@ -88,20 +91,22 @@ TEST_F(HellosTest, HellosAtTheSameTimeShareTheirRequests) {
   const auto store = Open();
   const AttemptId attempt = Create(*store);
   constexpr std::uint32_t kRanks = 64;
-  const std::uint64_t requests =
-      RequestsOf([&] { InThreads(kRanks, [&](std::uint32_t rank) { Join(*store, attempt, rank); }); });
+  const std::uint64_t requests = RequestsOf(
+      [&] { InThreads(kRanks, [&](std::uint32_t rank) { Join(*store, attempt, rank); }); });
   EXPECT_LT(requests, kRanks * 2) << "alone they would be " << kRanks * 6;
   EXPECT_EQ(store->Ranks(attempt)->size(), kRanks);
   // All of them move to another collector.
   const auto other = Open();
   const std::uint64_t moved = RequestsOf([&] {
-    InThreads(kRanks, [&](std::uint32_t rank) { EXPECT_TRUE(other->ClaimRank(attempt, rank)->has_value()); });
+    InThreads(kRanks, [&](std::uint32_t rank) {
+      EXPECT_TRUE(other->ClaimRank(attempt, rank)->has_value());
+    });
   });
   EXPECT_LT(moved, kRanks) << "alone they would be " << kRanks * 3;
 }
 
-// Several collectors take over the same ranks again and again, from each other, while each appends: every acknowledged batch is
-// there, once, and no other.
+// Several collectors take over the same ranks again and again, from each other, while each appends:
+// every acknowledged batch is there, once, and no other.
 TEST_F(HellosTest, WhatIsAcknowledgedWhileCollectorsFenceEachOtherCountsOnce) {
   constexpr std::uint32_t kStores = 3, kRanks = 4;
   constexpr std::uint64_t kBatches = 25;

@@ -1,4 +1,5 @@
-// What only a store of several shards has to do, over two real ClickHouses. Rank r lies in shard r % 2.
+// What only a store of several shards has to do, over two real ClickHouses. Rank r lies in shard r
+// % 2.
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -40,7 +41,9 @@ class ShardedStoreTest : public ::testing::Test {
   static std::string HostOf(const testing::ClickHouseServer& server) {
     return "127.0.0.1:" + std::to_string(server.port());
   }
-  std::string Dsn() const { return "clickhouse://" + HostOf(first_) + "|" + HostOf(second_) + "/stats"; }
+  std::string Dsn() const {
+    return "clickhouse://" + HostOf(first_) + "|" + HostOf(second_) + "/stats";
+  }
   static std::unique_ptr<Store> Open(const std::string& dsn) {
     auto opened = OpenClickHouseStore(dsn, kImpatience);
     if (!opened.ok()) throw std::runtime_error(opened.status().message());
@@ -103,7 +106,8 @@ TEST_F(ShardedStoreTest, OneShardDownConcernsOnlyItsRanks) {
   const Status failed = store->part(1).Append({&item, 1});
   EXPECT_EQ(failed.code(), Code::kAborted) << "it passes";
   EXPECT_THAT(failed.message(), AllOf(HasSubstr("shard 2 of 2"), HasSubstr(HostOf(second_))));
-  for (const Status& whole : {store->Ranks(id).status(), store->Census().status(), store->Usage().status()})
+  for (const Status& whole :
+       {store->Ranks(id).status(), store->Census().status(), store->Usage().status()})
     EXPECT_THAT(whole.message(), HasSubstr("shard 2 of 2"));
   EXPECT_THAT(Refusal(Dsn()), HasSubstr("shard 2 of 2"));
   ASSERT_TRUE(second_.Start());
@@ -126,7 +130,8 @@ TEST_F(ShardedStoreTest, ARemovalReachesAShardThatWasDown) {
   EXPECT_EQ(Count(first_, "records"), 0u);
   EXPECT_EQ(Count(second_, "records"), 0u);
   EXPECT_EQ(store->Usage()->retired_attempts, 0u);
-  // A collector that does not know of it yet is stopped at its next write, whichever shard it goes to.
+  // A collector that does not know of it yet is stopped at its next write, whichever shard it goes
+  // to.
   for (const std::uint32_t rank : {0u, 1u}) {
     const RankMeta meta = MetaOf(rank, 12);
     const RecordBatch batch = MakeBatch(7, 1, 0, 3);
@@ -145,12 +150,16 @@ TEST_F(ShardedStoreTest, OtherShardsThanEverAreRefused) {
   EXPECT_THAT(refused(b + "|" + a + "/stats"),
               AllOf(HasSubstr("shard 2 of 2"), HasSubstr("expected shard 1 of 2"),
                     HasSubstr("statctl move migrate")));
-  EXPECT_THAT(refused(a + "/stats"), AllOf(HasSubstr("shard 1 of 2"), HasSubstr("expected shard 1 of 1")));
+  EXPECT_THAT(refused(a + "/stats"),
+              AllOf(HasSubstr("shard 1 of 2"), HasSubstr("expected shard 1 of 1")));
   EXPECT_THAT(refused(b + "/stats"), HasSubstr("shard 2 of 2"));
-  EXPECT_THAT(refused(a + "/stats|" + b + "/stats|" + a + "/third"), HasSubstr("expected shard 1 of 3"));
+  EXPECT_THAT(refused(a + "/stats|" + b + "/stats|" + a + "/third"),
+              HasSubstr("expected shard 1 of 3"));
   // A new database in the place of the second shard: what that one holds would be missing.
-  EXPECT_THAT(refused(a + "/stats|" + b + "/other"), HasSubstr("beside other databases than the ones named"));
-  EXPECT_THAT(refused(b + "/other|" + b + "/stats"), HasSubstr("beside other databases than the ones named"));
+  EXPECT_THAT(refused(a + "/stats|" + b + "/other"),
+              HasSubstr("beside other databases than the ones named"));
+  EXPECT_THAT(refused(b + "/other|" + b + "/stats"),
+              HasSubstr("beside other databases than the ones named"));
 }
 
 TEST_F(ShardedStoreTest, AStoreWithoutShardsDoesNotBecomeAShard) {

@@ -60,7 +60,8 @@ class SharedReadsTest : public ::testing::Test {
 
 TEST_F(SharedReadsTest, WhoComesWhileARequestIsUnderWayIsPartOfTheNext) {
   Start("a", 1);
-  ++writes_;  // of whom the next ones must hear: their answer must not be that of the request under way
+  ++writes_;  // of whom the next ones must hear: their answer must not be that of the request under
+              // way
   for (const int key : {2, 3, 2}) Start("a", key);
   EXPECT_THAT(asked(), ElementsAre(ElementsAre(1)));
   may_answer_.release(2);

@@ -118,7 +118,8 @@ TEST(DefinitionCache, RanksThatStoreTheSameShareItUntilOneHasMore) {
   EXPECT_EQ(cache.Find(1, 0, {.activations = 2}), more);
   EXPECT_EQ(cache.Find(1, 1, {.activations = 1}), first);
   EXPECT_GT(cache.bytes(), 2 * one);
-  for (const std::uint32_t rank : {1u, 2u}) EXPECT_EQ(cache.FindStored(1, rank, "stored and more"), more);
+  for (const std::uint32_t rank : {1u, 2u})
+    EXPECT_EQ(cache.FindStored(1, rank, "stored and more"), more);
   EXPECT_EQ(cache.FindStored(1, 3, "stored"), nullptr) << "nobody has it";
   EXPECT_LT(cache.bytes(), 2 * one + sizeof(TensorDef));
 }
@@ -127,7 +128,8 @@ TEST(DefinitionCache, DropsWhatWasNotAskedForTheLongest) {
   const std::string kText(1000, 'x');
   DefinitionCache cache(10'000);
   for (std::uint32_t rank = 0; rank < 100; ++rank) {
-    const Shared kept = cache.Keep(1, rank, kText + std::to_string(rank), Named("t" + std::to_string(rank)));
+    const Shared kept =
+        cache.Keep(1, rank, kText + std::to_string(rank), Named("t" + std::to_string(rank)));
     EXPECT_EQ(kept->activations[0].key.name, "t" + std::to_string(rank));
     EXPECT_LE(cache.bytes(), 10'000u);
     EXPECT_NE(cache.Find(1, 0, {.activations = 1}), nullptr) << "it is asked for again and again";
@@ -137,7 +139,8 @@ TEST(DefinitionCache, DropsWhatWasNotAskedForTheLongest) {
   const Shared large = cache.Keep(2, 0, std::string(20'000, 'y'), Named("large"));
   EXPECT_EQ(large->activations[0].key.name, "large");
   EXPECT_EQ(cache.Find(2, 0, {.activations = 1}), nullptr);
-  EXPECT_NE(cache.Find(1, 0, {.activations = 1}), nullptr) << "it makes no room for what is too large";
+  EXPECT_NE(cache.Find(1, 0, {.activations = 1}), nullptr)
+      << "it makes no room for what is too large";
 }
 
 TEST(DefinitionCache, KnowsSoManyRanksAtMost) {

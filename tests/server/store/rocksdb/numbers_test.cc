@@ -1,4 +1,5 @@
-// Numbers that a scan decodes in columns are those of the records, whatever else it decodes before and after.
+// Numbers that a scan decodes in columns are those of the records, whatever else it decodes before
+// and after.
 #include <stdlib.h>
 
 #include <bit>
@@ -23,9 +24,11 @@ void WriteSteps(Store& store, AttemptId attempt) {
   Stream stream(store, attempt, 0);
   for (std::uint64_t step = 0; step < 60; ++step) {
     RecordBatch batch = testing::RandomBatch(
-        step, step * 303 + 1, {.activations = 300, .first_step = step, .steps = 1, .define = step == 0});
+        step, step * 303 + 1,
+        {.activations = 300, .first_step = step, .steps = 1, .define = step == 0});
     if (step % 5 == 1)
-      batch.stats = testing::RandomBatch(0, 1, {.activations = 300, .first_step = step, .steps = 1}).stats;
+      batch.stats =
+          testing::RandomBatch(0, 1, {.activations = 300, .first_step = step, .steps = 1}).stats;
     for (std::uint32_t i = 0; i < 300 && step % 3 != 0; i += 2) batch.stats.stats[i].l1 += 0.5;
     stream.Append(batch);
   }
@@ -93,7 +96,8 @@ TEST(ScanNumbers, AreThoseOfTheRecords) {
   auto store = OpenRocksDbStore(directory);
   ASSERT_TRUE(store.ok());
   for (const char* const run : {"base", "again"}) {
-    const AttemptId attempt = (*store)->CreateAttempt({.run = run, .launch = "l", .world_size = 1})->id;
+    const AttemptId attempt =
+        (*store)->CreateAttempt({.run = run, .launch = "l", .world_size = 1})->id;
     WriteSteps(**store, attempt);
     for (std::uint64_t seed = 0; seed < 30; ++seed)
       ASSERT_NO_FATAL_FAILURE(ReadInTurns(**store, attempt, seed)) << run << ' ' << seed;

@@ -116,7 +116,8 @@ TEST_F(RemovalTest, APurgeHoldsNobodyUp) {
     auto done = std::make_shared<std::packaged_task<void()>>(call);
     std::future<void> returned = done->get_future();
     std::thread([done] { (*done)(); }).detach();
-    if (returned.wait_for(std::chrono::seconds(20)) != std::future_status::ready) late.push_back(what);
+    if (returned.wait_for(std::chrono::seconds(20)) != std::future_status::ready)
+      late.push_back(what);
   };
   bool first = true;
   const Status purged = store_->PurgeRetired([&] {
@@ -125,7 +126,9 @@ TEST_F(RemovalTest, APurgeHoldsNobodyUp) {
     if (!late.empty()) return true;  // the others would wait as well
     must_return("keep", [&] { EXPECT_TRUE(store_->KeepRun("again", true).ok()); });
     must_return("document", [&] { EXPECT_TRUE(store_->PutDocument("again", "noise", "n").ok()); });
-    must_return("event", [&] { EXPECT_TRUE(store_->PutEvents(again, std::vector<CollectorEvent>(1)).ok()); });
+    must_return("event", [&] {
+      EXPECT_TRUE(store_->PutEvents(again, std::vector<CollectorEvent>(1)).ok());
+    });
     must_return("read", [&] { EXPECT_EQ(Read(again), all_); });
     must_return("usage and census", [&] {
       EXPECT_EQ(store_->Usage()->retired_attempts, 1u);

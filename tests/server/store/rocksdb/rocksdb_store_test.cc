@@ -43,9 +43,10 @@ using ::testing::IsEmpty;
 // The program store_appender at work on a directory.
 class Appender {
  public:
-  Appender(const std::string& directory, AttemptId attempt, std::uint64_t first, std::uint64_t count) {
-    std::string arguments[] = {STORE_APPENDER, directory, std::to_string(attempt), std::to_string(first),
-                               std::to_string(count)};
+  Appender(const std::string& directory, AttemptId attempt, std::uint64_t first,
+           std::uint64_t count) {
+    std::string arguments[] = {STORE_APPENDER, directory, std::to_string(attempt),
+                               std::to_string(first), std::to_string(count)};
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -148,13 +149,15 @@ TEST_F(RocksDbStoreTest, BlocksAreSharedWithinAProjectOnly) {
   const Content content = ReadAll(*store_, foreign, 0);
   ASSERT_TRUE(store_->DropAttempts({&foreign, 1}).ok());
   EXPECT_EQ(ReadAll(*store_, user, 0), content);
-  EXPECT_EQ(twin_of(Create("vision/last").id), user) << "what was taken over is listed for the project";
+  EXPECT_EQ(twin_of(Create("vision/last").id), user)
+      << "what was taken over is listed for the project";
   EXPECT_EQ(twin_of(Create("again").id), base);
 }
 
 TEST_F(RocksDbStoreTest, WhatRepeatsTakesFewBytes) {
   Open();
-  const AttemptId base = Create("base").id, again = Create("again").id, frozen = Create("frozen").id;
+  const AttemptId base = Create("base").id, again = Create("again").id,
+                  frozen = Create("frozen").id;
   WriteRun(*store_, base, 0, 20);
   WriteRun(*store_, again, 0, 20);
   {
@@ -169,7 +172,8 @@ TEST_F(RocksDbStoreTest, WhatRepeatsTakesFewBytes) {
   store_.reset();
   std::uint64_t aliases = 0;
   {
-    // Nothing but block values count here; what a scan reads follows aliases, so it is not the measure.
+    // Nothing but block values count here; what a scan reads follows aliases, so it is not the
+    // measure.
     Open();
     aliases = BytesRead(*store_, frozen);
   }
@@ -188,7 +192,8 @@ TEST_F(RocksDbStoreTest, StepInPartsLeavesTheKeyFrame) {
       for (const auto& [first, count] : {std::pair(0u, cut), std::pair(cut, 256u - cut)}) {
         if (count == 0) continue;
         RecordBatch batch = MakeBatch(seq, step, first, count);
-        for (std::uint32_t i = 0; i < count; ++i) batch.stats.stats[i].hash = attempt * 1000 + first + i;
+        for (std::uint32_t i = 0; i < count; ++i)
+          batch.stats.stats[i].hash = attempt * 1000 + first + i;
         stream.Append(batch);
         seq = batch.last_seq() + 1;
       }
@@ -196,11 +201,12 @@ TEST_F(RocksDbStoreTest, StepInPartsLeavesTheKeyFrame) {
   }
   const std::uint64_t usual = BytesRead(*store_, whole);
   EXPECT_GT(usual, 20'000u);
-  EXPECT_LT(BytesRead(*store_, parts), 5 * usual) << "4 steps of 16 in whole blocks, the others as they were";
+  EXPECT_LT(BytesRead(*store_, parts), 5 * usual)
+      << "4 steps of 16 in whole blocks, the others as they were";
 }
 
-// What the stores under fixtures/ hold: two equal runs and, in the first, a second rank. Numbers that every
-// machine computes alike.
+// What the stores under fixtures/ hold: two equal runs and, in the first, a second rank. Numbers
+// that every machine computes alike.
 void WriteFixture(Store& store) {
   for (const char* run : {"base", "again"}) {
     const AttemptId attempt = store.CreateAttempt({.run = run, .world_size = 2})->id;
@@ -259,8 +265,9 @@ TEST_F(RocksDbStoreTest, CheckpointOfAnEarlierBuildIsRestored) {
   fs::remove_all(target);
 }
 
-// A store of this format, written by the build that introduced it, is part of the sources: it must open for
-// ever. A new format adds a folder (run this test with STATCOLLECT_WRITE_FIXTURE=DIR) and keeps this one.
+// A store of this format, written by the build that introduced it, is part of the sources: it must
+// open for ever. A new format adds a folder (run this test with STATCOLLECT_WRITE_FIXTURE=DIR) and
+// keeps this one.
 TEST_F(RocksDbStoreTest, StoreOfFormat2OpensAndReadsAsWritten) {
   if (const char* to = std::getenv("STATCOLLECT_WRITE_FIXTURE"); to != nullptr) {
     Open();
@@ -332,7 +339,8 @@ TEST_F(RocksDbStoreTest, SecondHolderIsRefusedWithThePid) {
   const auto second = OpenRocksDbStore(directory_);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);
-  EXPECT_THAT(second.status().message(), HasSubstr("process " + std::to_string(getpid()) + " holds it"));
+  EXPECT_THAT(second.status().message(),
+              HasSubstr("process " + std::to_string(getpid()) + " holds it"));
 }
 
 TEST_F(RocksDbStoreTest, NewerFormatIsRefused) {
@@ -351,7 +359,8 @@ TEST_F(RocksDbStoreTest, FormatOfBeforeTheFirstReleaseIsRefused) {
   std::ofstream(directory_ + "/FORMAT") << "statcollect store 1\n";
   const auto opened = OpenRocksDbStore(directory_);
   ASSERT_FALSE(opened.ok());
-  EXPECT_THAT(opened.status().message(), HasSubstr("format version is 1, from before the first release"));
+  EXPECT_THAT(opened.status().message(),
+              HasSubstr("format version is 1, from before the first release"));
 }
 
 TEST_F(RocksDbStoreTest, DamagedFormatFileIsRefused) {
@@ -368,7 +377,8 @@ TEST_F(RocksDbStoreTest, LargeConfigurationIsNotWrittenWithEveryAppend) {
   Open();
   const AttemptId attempt = Create("base").id;
   RankMeta meta = MetaOf(0, 0);
-  for (int i = 0; i < 1000; ++i) meta.info.config["key" + std::to_string(i)] = std::string(1000, 'x');
+  for (int i = 0; i < 1000; ++i)
+    meta.info.config["key" + std::to_string(i)] = std::string(1000, 'x');
   ASSERT_TRUE(store_->PutRank(attempt, 0, meta).ok());
   const std::uint64_t before = store_->Usage()->disk_bytes;
   for (std::uint64_t step = 0; step < 20; ++step) {
@@ -562,8 +572,11 @@ TEST_F(RocksDbStoreTest, ReadersOfAStreamThatIsBeingWrittenFindNothingDamaged) {
       const RecordBatch batch = MakeBatch(1 + step * 13, step, 0, 10);
       const RankMeta meta = MetaOf(0, batch.last_seq());
       const auto prepared = prepare->Prepare(batch);
-      const AppendItem item{
-          .attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta, .prepared = prepared.get()};
+      const AppendItem item{.attempt = attempt,
+                            .rank = 0,
+                            .batch = &batch,
+                            .meta = &meta,
+                            .prepared = prepared.get()};
       ASSERT_TRUE(store_->Append({&item, 1}).ok());
     }
   });
@@ -605,7 +618,8 @@ TEST_F(RocksDbStoreTest, ASeriesThatIsAskedForOnceLeavesTheCacheToOthers) {
   }
   Open();  // from the log into tables
   EXPECT_GE(BlocksReadForSeries(*store_, attempt, 3), 50u);
-  EXPECT_GE(BlocksReadForSeries(*store_, attempt, 4), 50u) << "the same blocks; they were not cached";
+  EXPECT_GE(BlocksReadForSeries(*store_, attempt, 4), 50u)
+      << "the same blocks; they were not cached";
   EXPECT_LE(BlocksReadForSeries(*store_, attempt, 5), 5u) << "asked for again, so they were";
 }
 
@@ -618,7 +632,8 @@ TEST(AskedBefore, KnowsWhatItWasAskedLastAndNothingElse) {
   other_rank.rank = 1;
   other_activation.activation = 0;
   EXPECT_FALSE((*asked)(blocks, 0));
-  for (const StatKey& other : {other_attempt, other_rank, other_activation}) EXPECT_FALSE((*asked)(other, 0));
+  for (const StatKey& other : {other_attempt, other_rank, other_activation})
+    EXPECT_FALSE((*asked)(other, 0));
   EXPECT_FALSE((*asked)(blocks, 16'384)) << "another part of the series";
   EXPECT_TRUE((*asked)(blocks, 0));
   EXPECT_TRUE((*asked)(later, 0)) << "blocks of all steps";

@@ -1,4 +1,5 @@
-// What the store says of files that are missing, cut or damaged: the table of docs/reliability.md, line by line.
+// What the store says of files that are missing, cut or damaged: the table of docs/reliability.md,
+// line by line.
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -101,7 +102,8 @@ class StoreDamageTest : public ::testing::Test {
   }
   static std::vector<std::string> Names(const fs::path& directory) {
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(directory))
+      names.push_back(entry.path().filename());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -152,7 +154,8 @@ TEST_F(StoreDamageTest, EachFileMissingCutOrWithABitFlippedIsAnsweredAsTheTableS
     std::map<std::string, std::vector<std::function<void()>>> damages;
     damages["missing"] = {[&] { fs::remove(copy_ / name); }};
     damages["cut to half"] = {[&] { fs::resize_file(copy_ / name, bytes.size() / 2); }};
-    for (const std::size_t at : {std::size_t{0}, std::size_t{4}, bytes.size() / 2, bytes.size() - 1}) {
+    for (const std::size_t at :
+         {std::size_t{0}, std::size_t{4}, bytes.size() / 2, bytes.size() - 1}) {
       damages["one bit"].emplace_back([&, at] {
         std::string changed = bytes;
         changed[at] = static_cast<char>(changed[at] ^ 0x04);
@@ -247,7 +250,8 @@ TEST_F(StoreDamageTest, ABackupWithoutLogsNamesEachOfThem) {
   const auto logs = Matching("[0-9]+\\.log");
   for (const std::string& log : logs) fs::remove(copy_ / log);
   const Status opened = TryOpen(copy_);
-  for (const std::string& log : logs) EXPECT_THAT(opened.message(), HasSubstr("'" + log + "' is missing"));
+  for (const std::string& log : logs)
+    EXPECT_THAT(opened.message(), HasSubstr("'" + log + "' is missing"));
   EXPECT_THAT(opened.message(), HasSubstr("--accept-loss"));
 }
 
@@ -266,8 +270,8 @@ TEST_F(StoreDamageTest, AManifestCutToHalfInAStoreThatWasKilledIsRefusedBeforeAT
 // A store of before the file SYNCED: only its tables can tell.
 TEST_F(StoreDamageTest, AManifestCutInAStoreOfAnEarlierBuildIsSeenByTheTablesThatItHasLost) {
   Fill(150);
-  ASSERT_TRUE(
-      store_->Checkpoint(root_ / "any").ok());  // what was in logs is in tables now, and the logs are gone
+  ASSERT_TRUE(store_->Checkpoint(root_ / "any")
+                  .ok());  // what was in logs is in tables now, and the logs are gone
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(ledger_.AppendGroup(*store_).ok());
   store_.reset();
   const std::string manifest = Matching("MANIFEST-.*").back();
@@ -285,15 +289,17 @@ TEST_F(StoreDamageTest, AManifestCutInAStoreOfAnEarlierBuildIsSeenByTheTablesTha
       EXPECT_TRUE(ledger_.ReadExactly(*store_).ok()) << "what it opens is whole";
       EXPECT_TRUE(fs::exists(copy_ / "SYNCED"));
     } else {
-      seen +=
-          opened.message().find(".sst' holds records that the MANIFEST does not know") != std::string::npos;
-      for (const std::string& name : before) EXPECT_TRUE(fs::exists(copy_ / name)) << name << " was deleted";
+      seen += opened.message().find(".sst' holds records that the MANIFEST does not know") !=
+              std::string::npos;
+      for (const std::string& name : before)
+        EXPECT_TRUE(fs::exists(copy_ / name)) << name << " was deleted";
     }
   }
   EXPECT_GT(seen, 0);
 }
 
-// As a collector of before the file SYNCED: it opens the store, makes a MANIFEST, and knows nothing of the mark.
+// As a collector of before the file SYNCED: it opens the store, makes a MANIFEST, and knows nothing
+// of the mark.
 TEST_F(StoreDamageTest, AStoreThatABuildWithoutTheMarkHasOpenedInBetweenOpens) {
   Fill(100);
   store_.reset();
@@ -301,7 +307,8 @@ TEST_F(StoreDamageTest, AStoreThatABuildWithoutTheMarkHasOpenedInBetweenOpens) {
     std::vector<std::string> names;
     ASSERT_TRUE(rocksdb::DB::ListColumnFamilies({}, whole_, &names).ok());
     std::vector<rocksdb::ColumnFamilyDescriptor> families;
-    for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    for (const std::string& name : names)
+      families.emplace_back(name, rocksdb::ColumnFamilyOptions());
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
     rocksdb::DB* opened = nullptr;
     ASSERT_TRUE(rocksdb::DB::Open({}, whole_, families, &handles, &opened).ok());
@@ -356,8 +363,8 @@ TEST(SyncedMark, GoldenBytes) {
   ASSERT_TRUE(WriteSyncedMark(*files, directory, lengths).ok());
   const std::string blank = std::string(63, ' ') + "\n";
   const auto line = [](std::string text) { return text.append(63 - text.size(), ' ') + "\n"; };
-  std::string golden =
-      line("statcollect synced 1") + line("000012.log 345 7c7d0ced") + line("MANIFEST-000011 678 05fdde5c");
+  std::string golden = line("statcollect synced 1") + line("000012.log 345 7c7d0ced") +
+                       line("MANIFEST-000011 678 05fdde5c");
   for (int i = 3; i < 64; ++i) golden += blank;
   EXPECT_EQ(Contents(directory + "/SYNCED"), golden);
   EXPECT_EQ(*ReadSyncedMark(*files, directory), lengths);
@@ -365,11 +372,13 @@ TEST(SyncedMark, GoldenBytes) {
   ASSERT_TRUE(mark.ok());
   (*mark)->Created("000013.log");
   (*mark)->Synced("000013.log", 9);
-  EXPECT_EQ(*ReadSyncedMark(*files, directory), lengths) << "its name may be gone after a power cut";
+  EXPECT_EQ(*ReadSyncedMark(*files, directory), lengths)
+      << "its name may be gone after a power cut";
   (*mark)->DirectorySynced((*mark)->Unnamed());
   ASSERT_TRUE((*mark)->Forget("000012.log").ok());
   (*mark)->Synced("MANIFEST-000011", 700);
-  EXPECT_EQ(*ReadSyncedMark(*files, directory), (SyncedLengths{{"000013.log", 9}, {"MANIFEST-000011", 700}}));
+  EXPECT_EQ(*ReadSyncedMark(*files, directory),
+            (SyncedLengths{{"000013.log", 9}, {"MANIFEST-000011", 700}}));
   fs::remove_all(directory);
 }
 

@@ -52,7 +52,8 @@ class StoreFaultTest : public ::testing::Test {
 
   Status TryOpen() {
     store_.reset();
-    auto opened = OpenRocksDbStore(directory_, {.fsync = fsync_, .memtable_bytes = 32 << 10, .env = env_});
+    auto opened =
+        OpenRocksDbStore(directory_, {.fsync = fsync_, .memtable_bytes = 32 << 10, .env = env_});
     if (!opened.ok()) return opened.status();
     store_ = *std::move(opened);
     return Status::Ok();
@@ -105,7 +106,8 @@ class StoreFaultTest : public ::testing::Test {
     std::vector<std::string> names;
     ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(options, directory_, &names).ok());
     std::vector<rocksdb::ColumnFamilyDescriptor> families;
-    for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    for (const std::string& name : names)
+      families.emplace_back(name, rocksdb::ColumnFamilyOptions());
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
     rocksdb::DB* opened = nullptr;
     ASSERT_TRUE(rocksdb::DB::Open(options, directory_, families, &handles, &opened).ok());
@@ -150,7 +152,8 @@ TEST_F(StoreFaultTest, PowerCutsAtRandomOperationsLoseNothingAcknowledged) {
     SCOPED_TRACE("round " + std::to_string(round));
     if (round % 20 == 0 && store_ != nullptr) StartAnew();
     disk_->CutPowerAfter(1 + random_() % 60);
-    while (disk_->powered()) ASSERT_TRUE(ledger_.AppendGroup(*store_, [&] { return disk_->powered(); }).ok());
+    while (disk_->powered())
+      ASSERT_TRUE(ledger_.AppendGroup(*store_, [&] { return disk_->powered(); }).ok());
     store_.reset();
     disk_->Restart(random_);
     if (random_() % 3 == 0) {  // and once more, while it starts
@@ -223,7 +226,8 @@ TEST_F(StoreFaultTest, AFailedSyncIsNotAcknowledgedAndNothingIsWrittenUntilTheNe
   OpenWithStreams();
   for (std::uint64_t round = 0; round < 40 && !HasFailure(); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
-    disk_->Inject({.kind = FileKind::kLog, .operation = DiskOperation::kSync, .passes = random_() % 8});
+    disk_->Inject(
+        {.kind = FileKind::kLog, .operation = DiskOperation::kSync, .passes = random_() % 8});
     Status failure;
     while ((failure = ledger_.AppendGroup(*store_)).ok()) {
     }
@@ -250,7 +254,8 @@ struct BackgroundFault {
   Code code;
 };
 
-class BackgroundFaultTest : public StoreFaultTest, public ::testing::WithParamInterface<BackgroundFault> {};
+class BackgroundFaultTest : public StoreFaultTest,
+                            public ::testing::WithParamInterface<BackgroundFault> {};
 
 TEST_P(BackgroundFaultTest, WritesAreRefusedAndReadersGoOn) {
   OpenWithStreams();
@@ -272,18 +277,23 @@ TEST_P(BackgroundFaultTest, WritesAreRefusedAndReadersGoOn) {
 INSTANTIATE_TEST_SUITE_P(
     Everywhere, BackgroundFaultTest,
     ::testing::Values(
-        BackgroundFault{{.kind = FileKind::kTable, .operation = DiskOperation::kAppend, .lasting = true},
-                        Code::kUnavailable},
-        BackgroundFault{{.kind = FileKind::kTable, .operation = DiskOperation::kSync, .lasting = true},
-                        Code::kUnavailable},
+        BackgroundFault{
+            {.kind = FileKind::kTable, .operation = DiskOperation::kAppend, .lasting = true},
+            Code::kUnavailable},
+        BackgroundFault{
+            {.kind = FileKind::kTable, .operation = DiskOperation::kSync, .lasting = true},
+            Code::kUnavailable},
         BackgroundFault{{.kind = FileKind::kTable, .operation = DiskOperation::kSync, .passes = 9},
                         Code::kUnavailable},
-        BackgroundFault{{.kind = FileKind::kTable, .operation = DiskOperation::kCreate, .lasting = true},
-                        Code::kUnavailable},
-        BackgroundFault{{.kind = FileKind::kManifest, .operation = DiskOperation::kSync, .lasting = true},
-                        Code::kUnavailable},
-        BackgroundFault{{.kind = FileKind::kLog, .operation = DiskOperation::kCreate, .lasting = true},
-                        Code::kUnavailable},
+        BackgroundFault{
+            {.kind = FileKind::kTable, .operation = DiskOperation::kCreate, .lasting = true},
+            Code::kUnavailable},
+        BackgroundFault{
+            {.kind = FileKind::kManifest, .operation = DiskOperation::kSync, .lasting = true},
+            Code::kUnavailable},
+        BackgroundFault{
+            {.kind = FileKind::kLog, .operation = DiskOperation::kCreate, .lasting = true},
+            Code::kUnavailable},
         BackgroundFault{{.kind = FileKind::kTable,
                          .operation = DiskOperation::kAppend,
                          .lasting = true,
@@ -294,12 +304,16 @@ INSTANTIATE_TEST_SUITE_P(
                          .lasting = true,
                          .no_space = true},
                         Code::kResourceExhausted},
-        BackgroundFault{
-            {.kind = FileKind::kLog, .operation = DiskOperation::kAppend, .passes = 30, .no_space = true},
-            Code::kResourceExhausted},
-        BackgroundFault{
-            {.kind = FileKind::kLog, .operation = DiskOperation::kSync, .passes = 30, .no_space = true},
-            Code::kResourceExhausted},
+        BackgroundFault{{.kind = FileKind::kLog,
+                         .operation = DiskOperation::kAppend,
+                         .passes = 30,
+                         .no_space = true},
+                        Code::kResourceExhausted},
+        BackgroundFault{{.kind = FileKind::kLog,
+                         .operation = DiskOperation::kSync,
+                         .passes = 30,
+                         .no_space = true},
+                        Code::kResourceExhausted},
         BackgroundFault{{.kind = FileKind::kTable,
                          .operation = DiskOperation::kCreate,
                          .lasting = true,
@@ -315,8 +329,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(StoreFaultTest, WithoutDescriptorsItRefusesAndRecoversByItself) {
   std::string directory = ::testing::TempDir() + "/descriptors_XXXXXX";
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  auto opened =
-      OpenRocksDbStore(directory, {.fsync = false, .memtable_bytes = 256 << 10, .open_files_max = 16});
+  auto opened = OpenRocksDbStore(
+      directory, {.fsync = false, .memtable_bytes = 256 << 10, .open_files_max = 16});
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   const std::unique_ptr<Store> store = *std::move(opened);
   StreamLedger ledger(FaultSeed());
@@ -375,7 +389,8 @@ TEST_F(StoreFaultTest, RecoveryDoesNotWaitForTheStoresOwnTidying) {
     std::vector<AttemptId> removed;  // so many that the catalogue is tidied, too
     for (int i = 0; i < 64; ++i) removed.push_back(store_->CreateAttempt({.run = "b"})->id);
     ASSERT_TRUE(store_->DropAttempts(removed).ok());
-    // The log alone has no space: a merge that fails may end the process where RocksDB has assertions.
+    // The log alone has no space: a merge that fails may end the process where RocksDB has
+    // assertions.
     disk_->Inject({.kind = FileKind::kLog, .operation = DiskOperation::kAppend, .no_space = true});
     while (ledger_.AppendGroup(*store_).ok()) {
     }
@@ -405,7 +420,8 @@ TEST_F(StoreFaultTest, AFlushOrCompactionWithoutSpaceRefusesWritesUntilTheStoreH
 
 TEST_F(StoreFaultTest, AFlippedBitInAnyFileIsNeverAWrongAnswer) {
   OpenWithStreams();
-  for (int i = 0; i < 400; ++i) ASSERT_TRUE(ledger_.AppendGroup(*store_).ok());  // flushes, compactions
+  for (int i = 0; i < 400; ++i)
+    ASSERT_TRUE(ledger_.AppendGroup(*store_).ok());  // flushes, compactions
   disk_->CutPower();
   store_.reset();
   disk_->Restart(random_);  // leaves a log that has not been replayed
@@ -430,14 +446,15 @@ TEST_F(StoreFaultTest, AFlippedBitInAnyFileIsNeverAWrongAnswer) {
       if (read.ok()) continue;
       EXPECT_THAT(read.code(), AnyOf(Code::kDataLoss, Code::kUnavailable)) << read.message();
       const std::string name = path.substr(path.rfind('/') + 1);
-      EXPECT_THAT(read.message(),
-                  AnyOf(HasSubstr(name), HasSubstr("MANIFEST"), HasSubstr("block of"), HasSubstr(" key ")));
+      EXPECT_THAT(read.message(), AnyOf(HasSubstr(name), HasSubstr("MANIFEST"),
+                                        HasSubstr("block of"), HasSubstr(" key ")));
     }
   }
   store_.reset();
   for (const auto& [kind, found] : outcomes) {
     for (const auto& [outcome, count] : found)
-      std::cout << "kind " << static_cast<int>(kind) << ": " << outcome << " " << count << std::endl;
+      std::cout << "kind " << static_cast<int>(kind) << ": " << outcome << " " << count
+                << std::endl;
   }
   EXPECT_GT(outcomes[FileKind::kTable]["read refused"], 0);
   EXPECT_GT(outcomes[FileKind::kLog]["start refused"], 0);

@@ -1,5 +1,5 @@
-// What cuda_api.cc uses of CUDA's runtime, declared as CUDA 12.8 declares it, for machines without a toolkit.
-// fake_runtime.cc defines it. Numbers of enumerators are CUDA's.
+// What cuda_api.cc uses of CUDA's runtime, declared as CUDA 12.8 declares it, for machines without
+// a toolkit. fake_runtime.cc defines it. Numbers of enumerators are CUDA's.
 #ifndef STATCOLLECT_TESTS_AGENT_STATS_CUDA_RUNTIME_CUDA_RUNTIME_API_H_
 #define STATCOLLECT_TESTS_AGENT_STATS_CUDA_RUNTIME_CUDA_RUNTIME_API_H_
 
@@ -27,7 +27,11 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMinor = 76,
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDefault = 4 };
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDefault = 4
+};
 enum cudaMemoryType {
   cudaMemoryTypeUnregistered = 0,
   cudaMemoryTypeHost = 1,
@@ -48,9 +52,10 @@ enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess = 0,
   cudaDriverEntryPointSymbolNotFound = 1,
 };
-inline constexpr unsigned cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaStreamNonBlocking = 1,
-                          cudaEventDisableTiming = 2, cudaUserObjectNoDestructorSync = 1,
-                          cudaGraphUserObjectMove = 1, cudaEnableDefault = 0;
+inline constexpr unsigned cudaHostAllocPortable = 1, cudaHostAllocMapped = 2,
+                          cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2,
+                          cudaUserObjectNoDestructorSync = 1, cudaGraphUserObjectMove = 1,
+                          cudaEnableDefault = 0;
 
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
@@ -88,8 +93,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
                                              cudaDriverEntryPointQueryResult* found);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function);
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value);
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block,
-                                                          std::size_t shared);
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function,
+                                                          int block, std::size_t shared);
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
                              std::size_t shared, cudaStream_t stream);
 cudaError_t cudaMalloc(void** memory, std::size_t bytes);
@@ -110,11 +115,11 @@ cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureSt
                                         const cudaGraphNode_t** dependencies = nullptr,
                                         std::size_t* count = nullptr);
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
-cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* memory, cudaHostFn_t destroy, unsigned count,
-                                 unsigned flags);
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* memory, cudaHostFn_t destroy,
+                                 unsigned count, unsigned flags);
 cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned count = 1);
-cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned count = 1,
-                                      unsigned flags = 0);
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                                      unsigned count = 1, unsigned flags = 0);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);

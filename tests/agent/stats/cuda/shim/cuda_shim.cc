@@ -41,8 +41,8 @@ const char* Name(Meeting meeting) {
   return kNames[static_cast<int>(meeting)];
 }
 
-// Containers and numbers here have types of this file: what a sanitized file would instantiate, too, must not be
-// linked in its place.
+// Containers and numbers here have types of this file: what a sanitized file would instantiate,
+// too, must not be linked in its place.
 class Numbers {
  public:
   using result_type = std::uint64_t;
@@ -110,7 +110,8 @@ struct Scheduler {
   unsigned switch_one_in = 8;
   char launched = 0, ended = 0;
 };
-Scheduler& scheduler = *new Scheduler;  // to the end: threads of failed launches cannot be destroyed
+Scheduler& scheduler =
+    *new Scheduler;  // to the end: threads of failed launches cannot be destroyed
 
 std::string Describe(const Thread& thread) {
   std::ostringstream text;
@@ -118,7 +119,8 @@ std::string Describe(const Thread& thread) {
   return text.str();
 }
 
-// The launch ends at the next StopIfFailed, which does not return then: nothing of the kernel's stack is destroyed.
+// The launch ends at the next StopIfFailed, which does not return then: nothing of the kernel's
+// stack is destroyed.
 void Fail(const std::string& message) {
   if (scheduler.error.empty()) scheduler.error = message;
 }
@@ -142,8 +144,8 @@ void Exchange(Thread** lanes, unsigned mask) {
     if (any.meeting == Meeting::kVote) {
       total |= given << lane;
     } else if (any.reduction == Reduction::kAdd) {
-      total =
-          static_cast<std::int64_t>(static_cast<std::uint64_t>(total) + static_cast<std::uint64_t>(given));
+      total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) +
+                                        static_cast<std::uint64_t>(given));
     } else {
       total = any.reduction == Reduction::kMin ? std::min(total, given) : std::max(total, given);
     }
@@ -162,7 +164,8 @@ std::int64_t MeetLanes(Meeting meeting, unsigned mask, std::int64_t given, unsig
   own.given = given;
   own.source = source;
   own.reduction = reduction;
-  if ((mask >> own.lane() & 1) == 0) Fail(Describe(own) + " is not in the mask of its " + Name(meeting));
+  if ((mask >> own.lane() & 1) == 0)
+    Fail(Describe(own) + " is not in the mask of its " + Name(meeting));
   if ((mask >> source & 1) == 0) Fail(Describe(own) + " shuffles from a lane outside the mask");
   Block& block = *own.block;
   const unsigned warp = own.where.thread.x / kLanes;
@@ -173,12 +176,13 @@ std::int64_t MeetLanes(Meeting meeting, unsigned mask, std::int64_t given, unsig
     Thread& other = *block.threads.at(warp * kLanes + lane);
     lanes[lane] = &other;
     if (other.fibre.ended())
-      Fail(Describe(own) + " waits at " + Name(meeting) + " for a lane that has ended: " + Describe(other));
+      Fail(Describe(own) + " waits at " + Name(meeting) +
+           " for a lane that has ended: " + Describe(other));
     all_here = all_here && other.meeting != Meeting::kNone;
     if (other.meeting == Meeting::kNone) continue;
     if (other.meeting != meeting || other.mask != mask || other.reduction != reduction) {
-      Fail("lanes of a warp meet at different functions: " + Describe(own) + " is at " + Name(meeting) +
-           ", " + Describe(other) + " at " + Name(other.meeting));
+      Fail("lanes of a warp meet at different functions: " + Describe(own) + " is at " +
+           Name(meeting) + ", " + Describe(other) + " at " + Name(other.meeting));
     }
   }
   StopIfFailed();
@@ -206,7 +210,8 @@ void Begin(void* argument) {
   Thread* const own = static_cast<Thread*>(argument);
   Acquire(&scheduler.launched);
   (*scheduler.kernel)();
-  if (!own->copies.empty()) Fail(Describe(*own) + " ended before its copies: nobody waited for them");
+  if (!own->copies.empty())
+    Fail(Describe(*own) + " ended before its copies: nobody waited for them");
   StopIfFailed();
   Release(&scheduler.ended);
 }
@@ -262,8 +267,9 @@ std::string WhoWaits() {
 
 void Step(bool mostly_newest) {
   auto& ready = scheduler.ready;
-  const std::size_t at =
-      mostly_newest && Random(4) != 0 ? ready.size() - 1 : Random(static_cast<unsigned>(ready.size()));
+  const std::size_t at = mostly_newest && Random(4) != 0
+                             ? ready.size() - 1
+                             : Random(static_cast<unsigned>(ready.size()));
   Thread* const thread = ready[at];
   ready[at] = ready.back();
   ready.pop_back();
@@ -287,7 +293,8 @@ void Run(const Grid& grid, const std::function<void()>& kernel) {
   std::vector<unsigned> blocks(grid.blocks);
   for (unsigned i = 0; i < grid.blocks; ++i) blocks[i] = i;
   std::shuffle(blocks.begin(), blocks.end(), scheduler.random);
-  const unsigned resident_max = std::max(1u, std::min(1 + Random(4), kThreadsResident / grid.threads));
+  const unsigned resident_max =
+      std::max(1u, std::min(1 + Random(4), kThreadsResident / grid.threads));
   const bool mostly_newest = Random(2) == 0;
   scheduler.switch_one_in = 4u << Random(5);
   scheduler.kernel = &kernel;
@@ -306,7 +313,8 @@ void Run(const Grid& grid, const std::function<void()>& kernel) {
   Acquire(&scheduler.ended);
   scheduler.ready.clear();
   // After an error, with whatever their threads were doing: nothing orders it before a destructor.
-  std::move(scheduler.resident.begin(), scheduler.resident.end(), std::back_inserter(scheduler.failed));
+  std::move(scheduler.resident.begin(), scheduler.resident.end(),
+            std::back_inserter(scheduler.failed));
   scheduler.resident.clear();
   if (scheduler.error.empty()) return;
   scheduler.host = nullptr;  // what it refers to ends with the exception
@@ -343,7 +351,8 @@ int SyncThreadsOr(int value) {
   bool all_here = true;
   for (const auto& thread : block.threads) {
     if (thread->fibre.ended())
-      Fail(Describe(own) + " waits at __syncthreads for a thread that has ended: " + Describe(*thread));
+      Fail(Describe(own) +
+           " waits at __syncthreads for a thread that has ended: " + Describe(*thread));
     all_here = all_here && thread->meeting == Meeting::kSyncThreads;
     any |= thread->given;
   }
@@ -398,11 +407,13 @@ using cuda_shim::scheduler;
 
 void CopyAsync(void* to_shared, const void* from, int bytes) {
   cuda_shim::MaySwitch();
-  cuda_shim::Copy copy = {static_cast<unsigned char*>(to_shared), static_cast<const unsigned char*>(from),
-                          bytes, false};
+  cuda_shim::Copy copy = {static_cast<unsigned char*>(to_shared),
+                          static_cast<const unsigned char*>(from), bytes, false};
   if (reinterpret_cast<std::uintptr_t>(to_shared) % 16 != 0 ||
-      reinterpret_cast<std::uintptr_t>(from) % 16 != 0 || bytes < 0 || bytes > 16 || from == nullptr) {
-    cuda_shim::Fail(cuda_shim::Describe(*scheduler.current) + " copies what is not 16 aligned bytes");
+      reinterpret_cast<std::uintptr_t>(from) % 16 != 0 || bytes < 0 || bytes > 16 ||
+      from == nullptr) {
+    cuda_shim::Fail(cuda_shim::Describe(*scheduler.current) +
+                    " copies what is not 16 aligned bytes");
   }
   cuda_shim::StopIfFailed();
   if (cuda_shim::Random(2) == 0) {

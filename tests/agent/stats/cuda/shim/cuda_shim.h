@@ -1,12 +1,13 @@
-// CUDA for a C++ compiler: the kernels' sources compile against it unchanged and run on the host. It is included
-// before anything else (-include).
+// CUDA for a C++ compiler: the kernels' sources compile against it unchanged and run on the host.
+// It is included before anything else (-include).
 //
-// A thread of a kernel is a fibre. Fibres of up to several blocks take turns in an order that a seed decides; they
-// switch wherever one waits, and at random at every function of this file. Functions of a warp (__syncwarp,
-// shuffles, votes, reductions) wait for all lanes of their mask, and fail if these meet at different functions.
-// A copy of CopyAsync is made at once or only by AwaitCopies, at random; until then garbage is in its place.
-// Under ThreadSanitizer each fibre is a thread to it: only barriers, and fences together with atomics, order
-// what different threads do to memory. Shuffles do not.
+// A thread of a kernel is a fibre. Fibres of up to several blocks take turns in an order that a
+// seed decides; they switch wherever one waits, and at random at every function of this file.
+// Functions of a warp (__syncwarp, shuffles, votes, reductions) wait for all lanes of their mask,
+// and fail if these meet at different functions. A copy of CopyAsync is made at once or only by
+// AwaitCopies, at random; until then garbage is in its place. Under ThreadSanitizer each fibre is a
+// thread to it: only barriers, and fences together with atomics, order what different threads do to
+// memory. Shuffles do not.
 #ifndef STATCOLLECT_TESTS_AGENT_STATS_CUDA_SHIM_CUDA_SHIM_H_
 #define STATCOLLECT_TESTS_AGENT_STATS_CUDA_SHIM_CUDA_SHIM_H_
 
@@ -33,8 +34,8 @@ struct Place {
 };
 extern const Place* place;
 
-// What a kernel did that a device would not survive: a deadlock, lanes at different functions, a copy that nobody
-// waited for.
+// What a kernel did that a device would not survive: a deadlock, lanes at different functions, a
+// copy that nobody waited for.
 class KernelError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -106,7 +107,8 @@ T __shfl_sync(unsigned mask, T value, int source) {
 }
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes) {
-  return cuda_shim::Shuffle(mask, value, (cuda_shim::LaneOfWarp() ^ static_cast<unsigned>(lanes)) % 32);
+  return cuda_shim::Shuffle(mask, value,
+                            (cuda_shim::LaneOfWarp() ^ static_cast<unsigned>(lanes)) % 32);
 }
 inline unsigned __ballot_sync(unsigned mask, bool value) { return cuda_shim::Vote(mask, value); }
 inline bool __any_sync(unsigned mask, bool value) { return cuda_shim::Vote(mask, value) != 0; }

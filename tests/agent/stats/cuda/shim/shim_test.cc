@@ -1,4 +1,5 @@
-// The shim itself: what a kernel may rely on holds, and what a device would not survive is an error.
+// The shim itself: what a kernel may rely on holds, and what a device would not survive is an
+// error.
 #include "tests/agent/stats/cuda/shim/cuda_shim.h"
 
 #include <gtest/gtest.h>
