@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace statcollect::query {
 
@@ -26,6 +27,8 @@ inline constexpr double kExactExcess = 5;
 // The rule that measures rounding from twins. docs/verdict.md tells what they were chosen on.
 namespace statcollect::query::measured {
 
+// Of a noise: none is known. Of a distance: there is no number for it.
+inline constexpr double kUnknown = std::numeric_limits<double>::infinity();
 // The chance that one record whose noise has the twins' size exceeds its threshold. A step has some
 // thousand records, most of them dependent; with 1e-3, clean pairs of the first families alarmed.
 inline constexpr double kChance = 1e-4;

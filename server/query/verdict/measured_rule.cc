@@ -16,8 +16,6 @@
 namespace statcollect::query {
 namespace {
 
-constexpr double kUnknown = std::numeric_limits<double>::infinity();
-
 // Without the sums that stand out, as if they were like the others.
 double TrimmedNorm(const Apart& apart) {
   Apart::Sums squares = apart.change;
@@ -97,7 +95,7 @@ std::vector<MeasuredRecord> MeasuredRule::Measure(const MeasuredStep& step) {
 // rounding.
 double MeasuredRule::LeastNoise(const TensorPair& pair, const MeasuredRecord& record) {
   const auto [at, added] =
-      least_.try_emplace(IdentityOf(pair), Least{.noise = kUnknown, .since = steps_});
+      least_.try_emplace(IdentityOf(pair), Least{.noise = measured::kUnknown, .since = steps_});
   Least& least = at->second;
   if (record.size > 0 && record.noise[0] > 0)
     least.noise = std::min(least.noise, record.noise[0] / record.size);
@@ -154,17 +152,17 @@ double MeasuredRule::Excess(const TensorPair& pair, const MeasuredRecord& record
                             const SeenBefore& before) const {
   if (record.b.same) return 0;
   if (!record.b.alike)
-    return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : kUnknown;
+    return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : measured::kUnknown;
   // Noise is in no data, but in what a model has computed and another is given.
   const bool computed = record.stage == Stage::kBatch && record.unit > 0 &&
                         (before.ratios.front() > 0 || record.noisy);
   if (IsInput(record.stage)) {
     const double given = record.unit == 0
-                             ? kUnknown
+                             ? measured::kUnknown
                              : record.b.whole / (kInputRoundoffs * record.unit * record.size);
     if (!computed || given <= 1) return given;
   }
-  if (record.unit == 0 || record.lost || record.noise[0] == kUnknown) return 0;
+  if (record.unit == 0 || record.lost || record.noise[0] == measured::kUnknown) return 0;
   if (pair.loss != nullptr && before.same_bits) return record.b.whole / expected;
   const std::uint64_t numel = pair.loss == nullptr ? pair.a.stats->numel : 1;
   std::size_t twins = meter_.scales().front().count;
@@ -223,7 +221,9 @@ Explained MeasuredRule::Describe(const TensorPair& pair, const MeasuredRecord& r
   one.pair = &pair;
   one.stage = record.stage;
   one.unit = one.rounding = record.unit;
-  one.observed = record.b.same ? 0 : record.b.alike ? JudgedNorm(pair, record) / norm : kUnknown;
+  one.observed = record.b.same    ? 0
+                 : record.b.alike ? JudgedNorm(pair, record) / norm
+                                  : measured::kUnknown;
   one.expected = std::max(expected / norm, std::numeric_limits<double>::min());
   return one;
 }

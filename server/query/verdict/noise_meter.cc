@@ -13,8 +13,6 @@
 namespace statcollect::query {
 namespace {
 
-constexpr double kUnknown = std::numeric_limits<double>::infinity();
-
 double NormOf(const Apart::Sums& sums) {
   double squares = 0;
   for (const double sum : sums) squares += sum * sum;
@@ -127,7 +125,7 @@ Apart NoiseMeter::ApartIn(const TensorPair& pair, const Observation& other, std:
 // Rung by rung: what one scale cannot show follows from the next.
 void NoiseMeter::SetNoise(std::span<const Apart> twins, MeasuredRecord& to) const {
   std::vector<double> by_value(scales_.size());
-  to.noise.assign(scales_.size(), kUnknown);
+  to.noise.assign(scales_.size(), measured::kUnknown);
   for (std::size_t s = 0; s < scales_.size(); ++s) {
     double squares = 0, squares_by_value = 0;
     std::size_t count = 0;
@@ -139,12 +137,13 @@ void NoiseMeter::SetNoise(std::span<const Apart> twins, MeasuredRecord& to) cons
       ++count;
     }
     if (count > 0) to.noise[s] = std::sqrt(squares / static_cast<double>(count));
-    by_value[s] = count > 0 ? std::sqrt(squares_by_value / static_cast<double>(count)) : kUnknown;
+    by_value[s] =
+        count > 0 ? std::sqrt(squares_by_value / static_cast<double>(count)) : measured::kUnknown;
   }
   const auto from_next = [&](std::vector<double>& noise) {
     if (noise.size() < 2 || !std::isfinite(noise[1])) return;
     const double step = scales_[0].ulps / scales_[1].ulps, proportional = noise[1] * step;
-    if (noise[0] == kUnknown) {
+    if (noise[0] == measured::kUnknown) {
       noise[0] = proportional;
     } else if (noise[0] < proportional * measured::kRare) {
       noise[0] = noise[1] * std::sqrt(step);
