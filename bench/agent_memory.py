@@ -61,7 +61,7 @@ def _measure(state: str, spill: bool, seconds: int) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> str:
-    """The table in README.md."""
+    """The table that is printed."""
     return result_files.table(
         ["collector", "spill file", "added, MiB", "observed a second", "on disk, records", "dropped"],
         [

@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def render(result: dict[str, Any]) -> str:
-    """The tables in README.md."""
+    """The tables that are printed; README.md has the first."""
     tables = [
         result_files.table(
             ["microseconds a call", "median", "without the reduction"],

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,8 +167,8 @@ def _rows_before(output: Path | None) -> list[dict[str, Any]]:
     return list(found["rows"]) if found else []
 
 
-def render(result: dict[str, Any], left_out: Collection[str] = ()) -> str:
-    """The tables in README.md, one for each section that is not left out."""
+def render(result: dict[str, Any]) -> str:
+    """A table for each section."""
     by_section: dict[str, list[dict[str, Any]]] = {}
     for row in result["rows"]:
         by_section.setdefault(row["section"], []).append(row)
@@ -181,7 +181,7 @@ def render(result: dict[str, Any], left_out: Collection[str] = ()) -> str:
         "crowd": _crowd,
         "rivals": _rivals,
     }
-    tables = [renderer(by_section[name]) for name, renderer in renderers.items() if name in by_section and name not in left_out]
+    tables = [renderer(by_section[name]) for name, renderer in renderers.items() if name in by_section]
     return "\n\n".join(tables)
 
 

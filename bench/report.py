@@ -6,13 +6,11 @@ python bench/report.py --check    # changes nothing; exit code 1 if a table diff
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import agent_memory
 import engine
 import host_path
 import ingest
@@ -20,15 +18,20 @@ import overhead
 from result_files import caption, newest
 
 README = Path(__file__).resolve().parent / "README.md"
-RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "engine": engine.render,
-    "host_path": host_path.render,
-    "agent_memory": agent_memory.render,
+Render = Callable[[dict[str, Any]], str]
+
+
+def _of(keep: Callable[[dict[str, Any]], bool], render: Render) -> Render:
+    """Renders only the rows that are kept; the JSON has all."""
+    return lambda result: render({**result, "rows": [row for row in result["rows"] if keep(row)]})
+
+
+RENDERERS: dict[str, Render] = {
+    "engine": _of(lambda row: row["dtype"] in ("f32", "bf16", "f16"), engine.render),
+    "host_path": _of(lambda row: "beside" not in row and " 1024 " not in row["name"], host_path.render),
     "overhead": overhead.render,
     "overhead_gpu": overhead.render,
-    # The others are older than one_run, or only in the JSON.
-    "ingest": functools.partial(ingest.render, left_out=("grow", "limits", "queries", "memory", "crowd", "rivals")),
-    "one_run": ingest.render,
+    "one_run": _of(lambda row: row["section"] == "rivals", ingest.render),
 }
 
 
