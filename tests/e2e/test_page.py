@@ -642,7 +642,7 @@ def test_hostile_names_stay_text(collector: Collector, open_page: Open) -> None:
         page.wait_for_selector(".cell table")
     assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
     commands = page.locator(".cell .commands code").all_inner_texts()
-    assert any(shlex.split(command)[4] in HOSTILE_NAMES for command in commands), commands
+    assert any(shlex.split(command)[3] in HOSTILE_NAMES for command in commands), commands
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
