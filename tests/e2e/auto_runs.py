@@ -34,7 +34,7 @@ def record_each(collector: Collector, folder: Path, jobs: dict[str, list[str]]) 
     for run, words in jobs.items():
         variables = dict(word.split("=", 1) for word in words if "=" in word)
         orders.append({"run": run, "arguments": [word for word in words if "=" not in word], "env": variables})
-    done = record(collector, "", sys.executable, PROGRAMS / "each.py", folder, json.dumps(orders))
+    done = record(collector, "", sys.executable, PROGRAMS / "each.py", folder, json.dumps(orders), timeout=800)
     assert done.code == 0, done.err
     return {
         run: Finished(
