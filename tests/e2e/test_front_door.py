@@ -97,7 +97,9 @@ def test_signals_reach_the_command(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_both(tmp_path: Path) -> None:
-    script = "import sys, time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(5)"
+    script = (
+        "import sys, time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(5)"
+    )
     command = [str(STATCTL), "--data-dir", str(tmp_path / "data"), "run", "base", "--", sys.executable, "-c", script]
     with subprocess.Popen(
         command, env=agent_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
