@@ -1,5 +1,5 @@
 // statcollect-bench crowd: many ranks at once, without and with heavy queries: memory over time,
-// and who waits.
+// and how long each of them waits.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -8,6 +8,7 @@
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
 #include "common/names.h"
+#include "proto/text/shell_word.h"
 
 namespace statcollect::client {
 namespace {
@@ -46,17 +47,6 @@ Page Render(const v1::GetZoomResponse& response, bool quiet) {
   for (const std::string& note : response.notes()) notes.push_back(Printable(note, kNoteMax));
   if (!notes.empty() && !quiet) page.AddItems(std::move(notes));
   return page;
-}
-
-// Text for a shell, in quotes if it needs them.
-std::string Quoted(const std::string& text) {
-  const bool plain = text.find_first_not_of(
-                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@/:") ==
-                     std::string::npos;
-  if (plain && !text.empty()) return text;
-  std::string quoted = "'";
-  for (const char c : text) c == '\'' ? quoted.append("'\\''") : quoted.append(1, c);
-  return quoted + "'";
 }
 
 // Where to zoom: the module of the diff's root, or of its first divergence.
@@ -104,10 +94,10 @@ int ProposeCommands(Session& session, const ZoomOptions& options,
   for (const std::string* run : {&options.run_a, &options.run_b}) {
     lines.push_back(fmt::format(
         "STATAGENT_ZOOM={} STATAGENT_STEPS=0-{} statctl run {} -- THE COMMAND OF {}",
-        Quoted(*place), place->substr(place->rfind('@') + 1), Quoted(*run + ".zoom"), *run));
+        ShellWord(*place), place->substr(place->rfind('@') + 1), ShellWord(*run + ".zoom"), *run));
   }
-  lines.push_back(fmt::format("statctl zoom {} {}", Quoted(options.run_a + ".zoom"),
-                              Quoted(options.run_b + ".zoom")));
+  lines.push_back(fmt::format("statctl zoom {} {}", ShellWord(options.run_a + ".zoom"),
+                              ShellWord(options.run_b + ".zoom")));
   page.AddItems(std::move(lines));
   session.PrintPage(page);
   return kExitNoAnswer;

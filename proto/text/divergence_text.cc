@@ -10,6 +10,7 @@
 #include "common/text.h"
 #include "proto/json.h"
 #include "proto/text/number_text.h"
+#include "proto/text/shell_word.h"
 
 namespace statcollect {
 namespace {
@@ -396,18 +397,6 @@ std::string NextStep(const v1::DiffReport& report) {
 
 namespace {
 
-// As one word of a shell.
-std::string Quoted(const std::string& text) {
-  constexpr char kPlain[] =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/@:=,+";
-  const std::string printable = Printable(text);
-  if (!printable.empty() && printable.find_first_not_of(kPlain) == std::string::npos)
-    return printable;
-  std::string quoted = "'";
-  for (const char c : printable) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 // A free name for another launch of the same training: "base-2", then "base-3". A date at the end
 // is not incremented.
 std::string NextName(const std::string& run) {
@@ -421,7 +410,7 @@ std::string NextName(const std::string& run) {
 
 // A golden's own name says nothing about the training that it was saved from: that gets `other`.
 std::string NameOfNextLaunch(const std::string& source, const std::string& run, const char* other) {
-  return source == kGolden ? other : Quoted(NextName(run));
+  return source == kGolden ? other : ShellWord(NextName(run));
 }
 
 }  // namespace
@@ -440,7 +429,7 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
                    .steps_text = std::to_string(first.step())};
   std::string options = " --step " + spec.steps_text;
   const auto add = [&](const char* option, const std::string& value) {
-    options += std::string(" ") + option + " " + Quoted(value);
+    options += std::string(" ") + option + " " + ShellWord(value);
   };
   const TensorKey key{.name = spec.activation,
                       .kind = static_cast<Kind>(first.kind()),
@@ -472,8 +461,8 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
       "statctl values diff {} {} {}{}",
       golden ? "a golden has no values: launch its training and the other run again"
              : "launch both again",
-      a, b, Quoted(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b,
-      Quoted(spec.activation), options);
+      a, b, ShellWord(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b,
+      ShellWord(spec.activation), options);
 }
 
 }  // namespace statcollect

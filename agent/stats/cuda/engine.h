@@ -4,10 +4,10 @@
 //
 // A device's pool is allocated when it is first used: `records` pinned records, into which results
 // are written, and `lanes`, each with the scratch that the kernels of one stream share (they run
-// one after the other). A stream gets a lane with its first tensor and loses it to another one once
-// all its results are there. CUDA keeps what a destroyed stream has until its work is done, so a
-// stream that gets the handle of one before finds the lane's scratch unused. Records, and places
-// for lists, grow on demand.
+// one after the other). A stream takes a lane with its first tensor. Once all its results have
+// arrived, another stream may take the lane over. CUDA keeps what a destroyed stream has until its
+// work is done, so a stream that gets the handle of one before finds the lane's scratch unused.
+// Records, and places for lists, grow on demand.
 //
 //   record: free -> in flight (one ticket) -> ready (the device wrote the ticket, last) -> free
 //

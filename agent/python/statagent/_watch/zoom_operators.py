@@ -43,8 +43,8 @@ class Budget:
 class Operators:
     """One call of a module: the operators so far. Used within that call, by the thread that runs it.
 
-    A tensor is told by its memory, its place in that, and how many operators of the call have written into the memory: so views, results in
-    place and tensors that come back later are what they are. Memory is not kept alive, but its identity is not given to another tensor."""
+    A tensor is identified by its storage, its place in it, and how often operators of this call have written to that storage. So views,
+    in-place results and tensors that are used again keep their identity. Storages are not kept alive, but their addresses are not reused."""
 
     def __init__(self, agent: Agent, named: Named, micro_batch: int, call: int, budget: Budget) -> None:
         torch: Any = sys.modules["torch"]

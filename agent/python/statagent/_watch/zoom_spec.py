@@ -28,7 +28,7 @@ class ZoomSpec:
         return f"{self.module}@{self.step}"
 
     def matching(self, modules: Iterable[Named]) -> list[Named]:
-        """Without a module that is inside of another one that matches: its operators belong to that one."""
+        """The outermost modules that match. Operators of the modules inside are recorded as theirs."""
         found = [named for named in modules if fnmatchcase(named.name, self.module)]
         names = {named.name for named in found}
         return [named for named in found if not any(named.name.startswith(f"{name}.") for name in names)]
