@@ -121,7 +121,8 @@ step "build $preset"
 scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON 2>&1 | tee "$work/build.log"
 # Not -Werror: then the compiler's cache could not serve this build and that of the demo alike. It repeats warnings.
 if grep -q 'warning:' "$work/build.log"; then
-  echo "test.sh: build without warnings: found $(grep -c 'warning:' "$work/build.log") in the lines above; mend them" >&2
+  grep -A 3 'warning:' "$work/build.log" >&2
+  echo "test.sh: build without warnings: found $(grep -c 'warning:' "$work/build.log"), repeated above; mend them" >&2
   exit 1
 fi
 # A figure, not a test; counted again only if the kernels, the compiler or the script have changed.

@@ -126,7 +126,8 @@ Status AddRanks(const Context& context, const RunView& view, const CaptureReques
     const bool away = known && !meta->second.finished && links.may_come_back &&
                       links.may_come_back(asked.attempt, rank);
     const Link link = open ? Link::kOpen : away ? Link::kAway : Link::kEnded;
-    const auto last_step = known ? meta->second.last_step : std::nullopt;
+    std::optional<std::uint64_t> last_step;
+    if (known) last_step = meta->second.last_step;
     STATCOLLECT_ASSIGN_OR_RETURN(*out.add_ranks(),
                                  StateOf(context.store, asked, rank, last_step, rows, link));
   }
