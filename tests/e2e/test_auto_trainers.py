@@ -11,8 +11,9 @@ from conftest import Collector
 
 def needs(framework: str) -> None:
     """Without an import: some change the environment of the tests."""
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed")
+    package = framework.split("_")[0]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
 
 
 def arguments(collector: Collector, run: str) -> dict[str, str]:
@@ -20,7 +21,7 @@ def arguments(collector: Collector, run: str) -> dict[str, str]:
     return {item["key"]: item["a"] for item in collector.json("config", run)["items"] if item["key"].startswith("trainer.")}
 
 
-@pytest.mark.parametrize("framework", ["transformers", "lightning", "accelerate"])
+@pytest.mark.parametrize("framework", ["transformers", "lightning", "accelerate", "trl_dpo", "trl_grpo", "timm"])
 def test_a_trainer_is_recorded_as_with_its_callback(collector: Collector, framework: str) -> None:
     needs(framework)
     without = bare(*program("trainers.py", framework))
@@ -32,7 +33,7 @@ def test_a_trainer_is_recorded_as_with_its_callback(collector: Collector, framew
     assert scalars(collector, "auto", "loss") == scalars(collector, "hand", "loss") != []
     assert [line[:20] for line in lines(auto)] == ["recording run 'auto'", "run 'auto': 4 steps,"], auto.err
     assert arguments(collector, "auto") == arguments(collector, "hand")
-    assert bool(arguments(collector, "auto")) == (framework == "transformers")
+    assert bool(arguments(collector, "auto")) == (framework in ("transformers", "trl_dpo", "trl_grpo"))
 
 
 @pytest.mark.parametrize("framework", ["transformers", "lightning"])

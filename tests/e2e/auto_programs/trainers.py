@@ -1,6 +1,6 @@
 """Trainings by frameworks without a line of statagent, or with `--hand` as docs/frameworks.md says.
 
-python trainers.py transformers|lightning|accelerate [--hand]
+python trainers.py transformers|lightning|accelerate|trl_dpo|trl_grpo|timm [--hand]
 """
 
 from __future__ import annotations
@@ -131,6 +131,128 @@ def use_accelerate() -> None:
             optimizer.step()
             optimizer.zero_grad()
     finish(model.parameters())
+
+
+def tokenizer() -> Any:
+    """Of words w3 to w49, one token each."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    numbers = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{f"w{i}": i for i in range(3, 50)}}
+    words = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def sentences(rows: int, words: int, seed: int) -> list[str]:
+    numbers = torch.randint(3, 50, (rows, words), generator=torch.Generator().manual_seed(seed))
+    return [" ".join(f"w{number}" for number in row) for row in numbers.tolist()]
+
+
+def language_model() -> Any:
+    from transformers import Qwen2Config, Qwen2ForCausalLM, set_seed
+
+    set_seed(1)
+    sizes = {
+        "vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "max_position_embeddings": 64, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None,
+    }  # fmt: skip
+    return Qwen2ForCausalLM(Qwen2Config(**sizes))
+
+
+def train_with_trl(trainer: Any) -> None:
+    from transformers import PrinterCallback
+
+    if HAND:
+        from statagent.integrations.transformers import StatagentCallback
+
+        trainer.add_callback(StatagentCallback())
+    trainer.remove_callback(PrinterCallback)  # it prints timings
+    trainer.train()
+    print([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    finish(trainer.model.parameters())
+
+
+def use_trl_dpo() -> None:
+    import copy
+
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
+
+    model = language_model()
+    rows = [
+        {"prompt": prompt, "chosen": f" {chosen}", "rejected": f" {rejected}"}
+        for prompt, chosen, rejected in zip(sentences(16, 6, 1), sentences(16, 8, 2), sentences(16, 5, 3), strict=True)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = DPOConfig(
+            output_dir=folder, max_steps=4, per_device_train_batch_size=2, gradient_accumulation_steps=2, logging_steps=1, learning_rate=1e-3,
+            save_strategy="no", use_cpu=True, bf16=False, disable_tqdm=True, report_to=[], seed=1, gradient_checkpointing=False,
+        )  # fmt: skip
+        reference = copy.deepcopy(model)
+        train_with_trl(
+            DPOTrainer(model, reference, settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
+        )
+
+
+def use_trl_grpo() -> None:
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        return [float(len(set(completion.split()))) for completion in completions]
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = GRPOConfig(
+            output_dir=folder, max_steps=4, per_device_train_batch_size=4, num_generations=4, max_completion_length=6, logging_steps=1,
+            learning_rate=1e-3, save_strategy="no", use_cpu=True, bf16=False, disable_tqdm=True, report_to=[], seed=1, beta=0.04,
+            gradient_checkpointing=False,
+        )  # fmt: skip
+        rows = Dataset.from_list([{"prompt": prompt} for prompt in sentences(16, 6, 1)])
+        saved = f"{folder}/model"  # the trainer asks for the model's own configuration by its path
+        language_model().save_pretrained(saved)
+        model = AutoModelForCausalLM.from_pretrained(saved)
+        train_with_trl(GRPOTrainer(model, reward, settings, train_dataset=rows, processing_class=tokenizer()))
+
+
+def use_timm() -> None:
+    """What timm's own training script does with its parts: mixed images, soft targets, an averaged model, a schedule for each update."""
+    import timm
+    from timm.data import Mixup
+    from timm.loss import SoftTargetCrossEntropy
+    from timm.optim import create_optimizer_v2
+    from timm.scheduler import create_scheduler_v2
+    from timm.utils import ModelEmaV3, random_seed
+
+    random_seed(1, 0)
+    model = timm.create_model("resnet10t", num_classes=10, drop_rate=0.1)
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05, layer_decay=0.9)
+    average = ModelEmaV3(model, decay=0.9)
+    schedule, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=2, warmup_epochs=1, step_on_epochs=False, updates_per_epoch=4)
+    mixup = Mixup(mixup_alpha=0.2, cutmix_alpha=1.0, num_classes=10, label_smoothing=0.1)
+    loss_of = SoftTargetCrossEntropy()
+    if HAND:
+        import statagent
+
+        statagent.init()
+        statagent.watch(model, optimizer=optimizer)
+    model.train()
+    for step in range(4):
+        images, targets = mixup(torch.randn(4, 3, 32, 32), torch.randint(0, 10, (4,)))
+        loss = loss_of(model(images), targets)
+        if HAND:
+            import statagent
+
+            statagent.log_scalar("loss", loss)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update(model, step=step)
+        schedule.step_update(num_updates=step)
+        print("loss", loss.item())
+    finish([*model.parameters(), *average.module.parameters()])
 
 
 if __name__ == "__main__":
