@@ -23,11 +23,13 @@ std::optional<ModuleKey> ParseKey(std::string_view key) {
   return ModuleKey{.pattern = key.substr(0, dot), .setting = key.substr(dot + 1)};
 }
 
+// A name may be a pattern itself, as places of a value are.
 bool MatchesParts(const std::vector<std::string_view>& pattern, std::size_t from,
                   const std::vector<std::string_view>& name) {
   if (pattern.size() - from != name.size()) return false;
   for (std::size_t i = 0; i < name.size(); ++i) {
-    if (pattern[from + i] == "*" ? !IsNumber(name[i]) : pattern[from + i] != name[i]) return false;
+    const bool is_any = pattern[from + i] == "*" && IsNumber(name[i]);
+    if (!is_any && pattern[from + i] != name[i]) return false;
   }
   return true;
 }
@@ -54,8 +56,11 @@ std::string PlaceOf(std::string_view pattern, std::string_view listed) {
 // Whether a place that a value lists is this module. A model's name may begin as a class's does (G,
 // D).
 bool IsListed(std::string_view pattern, std::string_view listed, std::string_view module) {
-  return listed == module ||
-         std::string(pattern.substr(0, pattern.find('.'))) + "." + std::string(listed) == module;
+  auto place = Components(listed);
+  const auto name = Components(module);
+  if (MatchesParts(place, 0, name)) return true;
+  place.insert(place.begin(), pattern.substr(0, pattern.find('.')));
+  return MatchesParts(place, 0, name);
 }
 
 // One value of a summary and the modules that have it; empty for the `rest` modules, which are not
@@ -222,25 +227,24 @@ std::vector<std::string> LookupNames(std::string_view key) {
 std::set<std::string> NamedModules(const Config& a, const Config& b, std::string_view near) {
   std::set<std::string> modules;
   const auto root = Components(near);
-  for (const ConfigDifference& difference : CompareConfig(a, b)) {
-    const auto key = ParseKey(difference.key);
-    if (!key) continue;
+  const auto add = [&](std::string_view pattern) {
     std::string name;
     std::size_t place = 0;
-    for (const std::string_view part : Components(key->pattern)) {
+    for (const std::string_view part : Components(pattern)) {
       const bool from_root = part == "*" && place < root.size() && IsNumber(root[place]);
       name += (name.empty() ? "" : ".") + std::string(from_root ? root[place] : part);
       ++place;
     }
     if (name.find('*') == std::string::npos) modules.insert(name);
+  };
+  for (const ConfigDifference& difference : CompareConfig(a, b)) {
+    const auto key = ParseKey(difference.key);
+    if (!key) continue;
+    add(key->pattern);
     for (const auto& value : {difference.a, difference.b}) {
       if (!value) continue;
-      const auto listed = ParseSummary(*value, key->pattern);
-      if (!listed) continue;
-      for (const Listed& entry : *listed) {
-        for (const std::string_view place : entry.modules)
-          modules.insert(PlaceOf(key->pattern, place));
-      }
+      for (const Listed& entry : ParseSummary(*value, key->pattern).value_or(std::vector<Listed>()))
+        for (const std::string_view place : entry.modules) add(PlaceOf(key->pattern, place));
     }
   }
   return modules;

@@ -121,6 +121,28 @@ def test_parts_of_a_sequential_are_told_apart() -> None:
     assert found["module.0.in_features"] == "8" and found["module.2.eps"] == "1e-06"
 
 
+def layers(approximate: str) -> list[nn.Module]:
+    return [nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU(approximate), nn.Linear(8, 8)]
+
+
+def test_it_is_known_which_part_of_repeated_sequentials_has_a_setting() -> None:
+    found = model_checklist(nn.Sequential(*[nn.Sequential(*layers("tanh")) for _ in range(3)]))
+    assert found["module.*.*.approximate"] == "tanh (*.2); not set x 9"
+    assert found["module.*.*.class"] == "Linear (*.1, *.3); LayerNorm (*.0); GELU (*.2)"
+    assert found["module.*.*.in_features"] == "8 (*.1, *.3); not set x 6"
+
+
+def test_it_is_known_which_part_of_a_flat_sequential_has_a_setting() -> None:
+    found = model_checklist(nn.Sequential(*layers("none"), *layers("none"), *layers("tanh")))
+    assert found["module.*.approximate"] == "none (2, 6); tanh (10); not set x 9"
+    assert found["module.*.eps"] == "1e-05 (0, 4, 8); not set x 9"
+
+
+def test_places_of_a_value_have_a_limit() -> None:
+    found = model_checklist(nn.Sequential(*[part for _ in range(17) for part in (nn.Linear(8, 8), nn.Tanh())]))
+    assert found["module.*.in_features"] == "8 x 17; not set x 17"
+
+
 def test_replaced_forward_is_named() -> None:
     def other_forward(x: torch.Tensor) -> torch.Tensor:
         return x

@@ -13,7 +13,7 @@ import hashlib
 import re
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .._runtime.agent import Agent
@@ -28,7 +28,8 @@ ENTRIES_MAX = 2000  # of one watch
 HF_ENTRIES_MAX = 300
 DISTINCT_SHOWN = 4  # values that one pattern's entry lists
 GROUPS_SHOWN = 8  # parameter groups with entries of their own
-PLACES_SHOWN = 2
+PLACES_SHOWN = 16  # of a value
+USUAL_PLACES = 2  # of the most frequent one: if it has more, they are the modules that no other value names
 TIED_MAX = 50
 CHANGES_MAX = 20  # events of changed settings a run
 CHECK_EVERY = 1024  # steps, after the powers of two below
@@ -185,15 +186,15 @@ def _frozen(modules: list[Named]) -> dict[str, str]:
 
 def module_settings(modules: list[Named]) -> dict[str, str]:
     """Class and simple attributes of each module, by pattern: {"module.blocks.*.ln1.eps": "1e-05"}. If modules of a pattern differ, the
-    value is "1e-05 x 3; 0.001 (blocks.1.ln1)"."""
+    value is "1e-05 x 3; 0.001 (blocks.1.ln1)"; in parts of a Sequential it is "tanh (*.2); not set x 9"."""
     values: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    alike: Counter[str] = Counter()
+    alike: dict[str, list[str]] = {}
     mixed = _mixed_patterns(modules)
     for named in modules:
         pattern = pattern_of(named.name)
         if pattern in mixed:
             pattern = named.name
-        alike[pattern] += 1
+        alike.setdefault(pattern, []).append(named.name)
         for name, value in _settings_of(named):
             values.setdefault((pattern, name), []).append((named.name, value))
     mode = text(_training(modules[0].value))  # said of modules only where some are in another mode
@@ -264,25 +265,40 @@ def _simple(value: Any) -> str | None:
     return None
 
 
-def _summary(values: list[tuple[str, str]], of: int = 0) -> str:
-    """The value if all agree. Otherwise each value with its number of occurrences, or the places of rare ones, and a hash of the rest.
-    `of`: how many modules there are."""
+def _summary(values: list[tuple[str, str]], group: Sequence[str] = ()) -> str:
+    """The value if all agree. Otherwise each value with its places, but the most frequent one with its number of occurrences, so that
+    it is known which module has which. Rare values beyond a limit are a hash. `group`: the names of all modules, also of those without."""
     places: dict[str, list[str]] = {}
     for name, value in values:
         places.setdefault(value, []).append(name)
-    absent = max(0, of - len(values))
+    absent = max(0, len(group) - len(values))
     if len(places) == 1 and not absent:
         return next(iter(places))
     ordered = sorted(places.items(), key=lambda item: -len(item[1]))
+    usual = len(ordered[0][1]) > absent
     shown = []
-    for value, names in ordered[:DISTINCT_SHOWN]:
-        shown.append(f"{value} ({', '.join(names)})" if len(names) <= PLACES_SHOWN else f"{value} x {len(names)}")
+    for index, (value, names) in enumerate(ordered[:DISTINCT_SHOWN]):
+        found = _places(names, group, USUAL_PLACES if usual and index == 0 else PLACES_SHOWN)
+        shown.append(f"{value} ({', '.join(found)})" if found else f"{value} x {len(names)}")
     if len(ordered) > DISTINCT_SHOWN:
         rest = hashlib.sha256(repr(values).encode("utf-8", "replace")).hexdigest()[:8]
         shown.append(f"{len(ordered) - DISTINCT_SHOWN} more values, hash {rest}")
     if absent:
         shown.append(f"not set x {absent}")
     return "; ".join(shown)
+
+
+def _places(names: list[str], group: Sequence[str], limit: int) -> list[str]:
+    """The names, or patterns such as "*.2" if these are all names of the group that match; empty if there are more than `limit`."""
+    if len(names) <= USUAL_PLACES:
+        return names
+    all_parts = [name.split(".") for name in group]
+    for at in range(len(names[0].split("."))):
+        numbers = {name.split(".")[at] for name in names}
+        if len(numbers) <= USUAL_PLACES and sum(parts[at] in numbers for parts in all_parts) == len(names):
+            patterns = {pattern_of(".".join([*parts[:at], "=", *parts[at + 1 :]])).replace("=", parts[at]) for parts in all_parts}
+            return sorted(pattern for pattern in patterns if pattern.split(".")[at] in numbers)
+    return names if len(names) <= limit else []
 
 
 def _counted(counts: Mapping[str, int]) -> str:

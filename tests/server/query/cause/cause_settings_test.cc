@@ -385,6 +385,20 @@ TEST_F(CauseSettingsTest, AModelMayHaveANameThatBeginsLikeAClass) {
             "module_setting: negative_slope is 0.2 in base and 0.25 in ort (D.1)");
 }
 
+TEST_F(CauseSettingsTest, APlaceMayBeAPatternOfPlaces) {
+  const Config a = {{"module.*.*.approximate", "none (*.2); not set x 9"}},
+               b = {{"module.*.*.approximate", "tanh (*.2); not set x 9"}};
+  Put(0, Key("0.2"), Noise(1), Noise(2));
+  Configure(a, b);
+  EXPECT_EQ(Say(Root(0, Key("0.2"))),
+            "module_setting: approximate is none in base and tanh in ort (0.2)");
+  Reset();  // another part of the same block
+  Both(0, Key("0.2"), Noise(3));
+  Put(0, Key("0.1"), Noise(1), Noise(2));
+  Configure(a, b);
+  EXPECT_EQ(Say(Root(0, Key("0.1"))), "nothing");
+}
+
 TEST_F(CauseSettingsTest, AModuleThatIsNotRecordedIsFoundBesideTheRoot) {
   const auto key = Key("blocks.0.mlp.fc1");
   const Config a = {{"module.blocks.*.ln2.eps", "1e-05"}},
