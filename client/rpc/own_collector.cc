@@ -35,10 +35,10 @@ namespace {
 
 using std::chrono::milliseconds;
 using Cancelled = std::function<bool()>;
+using Remark = std::function<void(const std::string&)>;
 
 constexpr milliseconds kSlice{100};
-constexpr milliseconds kHolderTime{
-    30'000};  // for another collector that opens the folder, or leaves it
+constexpr milliseconds kSaidAfter{1000};  // a longer wait is said
 constexpr milliseconds kEndTime{10'000};
 constexpr char kLogFile[] = "statcollectord.messages";  // not .log: that is the store's
 constexpr std::size_t kSaidBytes = 2000;                // of its log, in an error
@@ -83,23 +83,43 @@ Result<std::string> Folder(const std::string& given) {
   return path.lexically_normal().string();
 }
 
+// The time that another collector gets to open the folder, or to leave it.
+class HolderTime {
+ public:
+  HolderTime(const std::string& folder, const Remark& remark) : folder_(folder), remark_(remark) {}
+  // A short wait. False once the time is over.
+  bool Wait(milliseconds slice) {
+    const auto waited = std::chrono::steady_clock::now() - begin_;
+    if (waited > milliseconds(30'000)) return false;
+    if (waited > kSaidAfter && remark_ && !std::exchange(said_, true))
+      remark_(fmt::format("statctl: another collector holds {}; waiting up to 30 s for its end",
+                          Printable(folder_)));
+    std::this_thread::sleep_for(slice);
+    return true;
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const std::string& folder_;
+  const Remark& remark_;
+  bool said_ = false;
+};
+
 // Holds the shared lock; waits for a collector that is about to end.
-Result<int> TakeLock(const std::string& folder, const Cancelled& cancelled) {
+Result<int> TakeLock(const std::string& folder, const Cancelled& cancelled, HolderTime& time) {
   const std::string path = folder + '/' + kUsersFile;
   Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (fd.get() < 0) return CannotUse(folder, std::strerror(errno));
-  const auto end = std::chrono::steady_clock::now() + kHolderTime;
   while (flock(fd.get(), LOCK_SH | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return CannotUse(folder, std::strerror(errno));
     if (cancelled()) return Status(Code::kCancelled, "interrupted");
-    if (std::chrono::steady_clock::now() > end)
+    if (!time.Wait(kSlice / 10))
       return Status(
           Code::kFailedPrecondition,
           fmt::format(
               "use the data folder '{}': the collector that serves it has been ending for 30 s; "
               "expected it to be gone; look at {}/{}",
               Printable(folder), Printable(folder), kLogFile));
-    std::this_thread::sleep_for(kSlice / 10);
   }
   return fd.Release();
 }
@@ -246,17 +266,18 @@ Result<std::string> Start(const std::string& folder, const std::string& address,
 }  // namespace
 
 Result<std::unique_ptr<OwnCollector>> OwnCollector::Use(const std::string& given,
-                                                        const Cancelled& cancelled) {
+                                                        const Cancelled& cancelled,
+                                                        const Remark& remark) {
   const auto folder = Folder(given);
   if (!folder.ok()) return folder.status();
   const auto socket = SocketFor(*folder);
   if (!socket.ok()) return socket.status();
-  const auto users = TakeLock(*folder, cancelled);
+  HolderTime time(*folder, remark);
+  const auto users = TakeLock(*folder, cancelled, time);
   if (!users.ok()) return users.status();
   Descriptor lock(*users);
   const std::string own = std::string(kUnixScheme) + *socket;
   // Another program may open the folder at the same time, or be about to leave it.
-  const auto end = std::chrono::steady_clock::now() + kHolderTime;
   while (true) {
     if (std::string address = FindAddress(*folder, own); !address.empty()) {
       const bool passing = address == own;
@@ -269,8 +290,7 @@ Result<std::unique_ptr<OwnCollector>> OwnCollector::Use(const std::string& given
       return std::unique_ptr<OwnCollector>(
           new OwnCollector(lock.Release(), *std::move(address), started, true));
     const bool held = address.status().message().find(" holds it") != std::string::npos;
-    if (!held || std::chrono::steady_clock::now() > end) return address.status();
-    std::this_thread::sleep_for(kSlice);
+    if (!held || !time.Wait(kSlice)) return address.status();
   }
 }
 
@@ -313,7 +333,7 @@ Locate LocateOwn(const OwnCollectorOptions& options) {
     if (struct stat found{};
         !options.named && stat(options.folder.c_str(), &found) == 0 && found.st_uid != geteuid())
       return CannotUse(options.folder, "it is another user's, and was not named");
-    auto used = OwnCollector::Use(options.folder, cancelled);
+    auto used = OwnCollector::Use(options.folder, cancelled, options.remark);
     if (!used.ok()) return used.status();
     *own = *std::move(used);
     if (options.remark && (*own)->started() && !options.named)

@@ -22,9 +22,11 @@ class OwnCollector {
   // Waits until it is ready: as long as the store takes to open. The folder is made if it is
   // missing. Asks `cancelled` ten times a second, and then returns kCancelled. kNotFound: no
   // statcollectord beside statctl or on PATH; kFailedPrecondition: it does not start, with its
-  // reason; kPermissionDenied: the folder cannot be used.
-  static Result<std::unique_ptr<OwnCollector>> Use(const std::string& folder,
-                                                   const std::function<bool()>& cancelled);
+  // reason; kPermissionDenied: the folder cannot be used. `remark` is told in a sentence why it
+  // takes long.
+  static Result<std::unique_ptr<OwnCollector>> Use(
+      const std::string& folder, const std::function<bool()>& cancelled,
+      const std::function<void(const std::string&)>& remark = {});
   ~OwnCollector();
   OwnCollector(const OwnCollector&) = delete;
   OwnCollector& operator=(const OwnCollector&) = delete;

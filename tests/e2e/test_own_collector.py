@@ -160,6 +160,7 @@ def test_a_folder_that_a_collector_holds_which_cannot_be_found(data: Path, tmp_p
             answers = list(pool.map(lambda words: statctl(tmp_path, "--data-dir", str(data), *words), asked))
         for done in answers:
             assert done.code == 2 and f"process {holder.pid} holds it" in done.err and "--data-dir" in done.err, done.err
+            assert done.err.count("waiting up to 30 s for its end") == 1, done.err
         assert not (tmp_path / "ran").exists(), "nothing runs without a place for its records"
         assert holder.poll() is None
         holder.terminate()
