@@ -17,6 +17,7 @@ const std::vector<CommandSection>& CommandTable() {
         {"report", AddReport, kFirst},
         {"open", AddOpen, kFirst},
         {"zoom", AddZoom},
+        {"weights", AddWeights},
         {"config", AddConfig},
         {"summary", AddSummary},
         {"golden", AddGolden}}},

@@ -130,6 +130,23 @@ void AddZoom(CommandSet& commands, const std::string& name) {
   AddRankFilter(app, o.ranks);
 }
 
+void AddWeights(CommandSet& commands, const std::string& name) {
+  const auto [app, o] = commands.Add<WeightsOptions>(
+      name, "Says whether the weights of one run arrived in another",
+      "  statctl weights trainer engine             # the newest step in which both have weights\n"
+      "  statctl weights trainer engine --step 40   # exit code: 0 they arrived, 1 not all of "
+      "them\n"
+      "  statctl weights hf mcore --map hf:megatron\n"
+      "\nThe receiver records them with statagent.fingerprint(model, step=...), a trainer does "
+      "with\n"
+      "statagent.watch(model, optimizer).\n",
+      CompareWeights);
+  app->add_option("run_a", o.run_a, "The run that computes them")->required();
+  app->add_option("run_b", o.run_b, "The run that received them")->required();
+  app->add_option("--step", o.step, "The step under which both recorded them");
+  app->add_option("--map", o.map, "As of diff: names of run A and their names in run B");
+}
+
 void AddMap(CommandSet& commands, const std::string& name) {
   CLI::App* map = commands.AddGroup(
       name, "Lists, shows and proposes maps of module names",

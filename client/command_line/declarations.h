@@ -12,6 +12,7 @@ namespace statcollect::client {
 void AddDiff(CommandSet& commands, const std::string& name);
 void AddReport(CommandSet& commands, const std::string& name);
 void AddZoom(CommandSet& commands, const std::string& name);
+void AddWeights(CommandSet& commands, const std::string& name);
 void AddOpen(CommandSet& commands, const std::string& name);
 void AddRun(CommandSet& commands, const std::string& name);
 void AddAb(CommandSet& commands, const std::string& name);

@@ -168,6 +168,13 @@ struct ZoomOptions {
 // how to zoom.
 int Zoom(Session& session, const ZoomOptions& options);
 
+struct WeightsOptions {
+  std::string run_a, run_b, map;      // map: a built-in one or a file; empty: none
+  std::optional<std::uint64_t> step;  // absent: the newest of both
+};
+// Whether A's weights arrived in B. kExitSame: all of them, as far as can be known; kExitDiverged.
+int CompareWeights(Session& session, const WeightsOptions& options);
+
 struct ExponentsOptions {
   std::string run, activation, kinds, ranks, steps, dtype;  // activation empty: all, one line each
   std::uint32_t top = 40;

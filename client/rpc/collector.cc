@@ -201,6 +201,12 @@ Result<v1::GetZoomResponse> Collector::GetZoom(const v1::GetZoomRequest& request
   });
 }
 
+Result<v1::GetWeightsResponse> Collector::GetWeights(const v1::GetWeightsRequest& request) {
+  return impl_->Ask<v1::GetWeightsResponse>([&](auto& context, auto& response) {
+    return impl_->query().GetWeights(&context, request, &response);
+  });
+}
+
 Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
   return impl_->Ask<v1::GetTopResponse>([&](auto& context, auto& response) {
     return impl_->query().GetTop(&context, request, &response);

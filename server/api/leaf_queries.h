@@ -15,6 +15,7 @@
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
 #include "server/query/answers/top.h"
+#include "server/query/answers/weights.h"
 
 // LEAF(method, response, pool): method of the service Query, and function in statcollect::query,
 // whose header has FromWire for v1::<method>Request; its answer; the pool of the service whose
@@ -30,6 +31,7 @@
   LEAF(ListDensity, ListDensityResponse, pool_)   \
   LEAF(GetTop, GetTopResponse, pool_)             \
   LEAF(GetNoise, NoiseProfile, pool_)             \
+  LEAF(GetWeights, GetWeightsResponse, pool_)     \
   LEAF(ListCaptures, ListCapturesResponse, pool_) \
   LEAF(ListExponents, ListExponentsResponse, pool_)
 

@@ -25,6 +25,7 @@ from .errors import (
     StatagentError,
     TensorTypeError,
 )
+from .fingerprint import fingerprint
 from .flatten import flatten
 from .merge import merge
 from .watch import Watch, watch
@@ -45,6 +46,7 @@ __all__ = [
     "close",
     "compute",
     "counters",
+    "fingerprint",
     "flatten",
     "flush",
     "init",

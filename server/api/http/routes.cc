@@ -27,7 +27,8 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"FollowRuns", "live"},      {"GetHeatMap", "heatmap"},
     {"KeepRun", "keep"},         {"DeleteRun", "rm"},
     {"ListAudit", "audit"},      {"ListLosses", "losses"},
-    {"GetCurves", "curves"},     {"GetZoom", "zoom"}};
+    {"GetCurves", "curves"},     {"GetZoom", "zoom"},
+    {"GetWeights", "weights"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};

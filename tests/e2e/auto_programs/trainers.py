@@ -229,7 +229,9 @@ def use_timm() -> None:
     model = timm.create_model("resnet10t", num_classes=10, drop_rate=0.1)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05, layer_decay=0.9)
     average = ModelEmaV3(model, decay=0.9)
-    schedule, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=2, warmup_epochs=1, step_on_epochs=False, updates_per_epoch=4)
+    schedule, _ = create_scheduler_v2(
+        optimizer, sched="cosine", num_epochs=2, warmup_epochs=1, step_on_epochs=False, updates_per_epoch=4
+    )
     mixup = Mixup(mixup_alpha=0.2, cutmix_alpha=1.0, num_classes=10, label_smoothing=0.1)
     loss_of = SoftTargetCrossEntropy()
     if HAND:

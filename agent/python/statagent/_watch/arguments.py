@@ -35,25 +35,25 @@ NAME_BYTES_MAX = 256  # of the prefix; a whole name may have 1,024
 _WRAPPED_MAX = 4  # optimizers inside of each other
 
 
-def check_model(model: Any) -> None:
+def check_model(model: Any, caller: str = "watch") -> None:
     import torch
 
     if not isinstance(model, torch.nn.Module):
-        raise InvalidArgumentError(f"watch: found a {type(model).__name__} as model; expected a torch.nn.Module")
+        raise InvalidArgumentError(f"{caller}: found a {type(model).__name__} as model; expected a torch.nn.Module")
     if isinstance(unwrap(model), torch.jit.ScriptModule):
         raise InvalidArgumentError(
-            f"watch: found a {type(model).__name__} as model, which does not accept hooks; expected a module that is not TorchScript; watch "
+            f"{caller}: found a {type(model).__name__} as model, which does not accept hooks; expected a module that is not TorchScript; watch "
             "the module that was scripted or traced, or a module around it"
         )
 
 
-def check_name(name: Any) -> None:
+def check_name(name: Any, caller: str = "watch") -> None:
     """Checks a watch's name: the library would refuse each record of a model with an invalid one."""
     good = isinstance(name, str) and name.isprintable() and len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX
     if not good:
         shown = f"{name!r:.100}"
         raise InvalidArgumentError(
-            f"watch: name is {shown}; expected at most {NAME_BYTES_MAX} bytes of printable text, as 'teacher'"
+            f"{caller}: name is {shown}; expected at most {NAME_BYTES_MAX} bytes of printable text, as 'teacher'"
         )
 
 

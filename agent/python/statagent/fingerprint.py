@@ -1,0 +1,104 @@
+"""`fingerprint`: records a model's parameters where no watched optimizer does, such as in the engine that a trainer sends its weights to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ._layouts import megatron
+from ._layouts.layouts import ModelLayouts, layouts_of
+from ._layouts.sharded import Shards
+from ._layouts.slices import name_originals
+from ._runtime import by_hand, process
+from ._runtime.agent import Agent
+from ._runtime.current import current_agent
+from ._torch.modules import Named, name_modules, name_parameters
+from ._watch.arguments import check_model, check_name
+from .errors import InvalidArgumentError, StatagentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._watch.arguments import Model
+
+__all__ = ["fingerprint"]
+
+
+def fingerprint(model: Model, step: int | None = None, dtype: torch.dtype | None = None, name: str = "") -> int:
+    """Records every parameter of the model as it is now, for `statctl weights`. Returns how many; 0 in a step that is not recorded.
+
+    step: the trainer's step whose weights these should be. This step begins here and ends when the call returns; the numbers may only
+    grow. Default: the current step, which does not end.
+    dtype: parameters are cast to it first, as a receiver's are, so that their bits can be compared.
+    name: a prefix that distinguishes two models, as of `watch`.
+
+    Cost: one pass over each parameter; with `dtype` also a copy of one at a time.
+    Raises InvalidArgumentError for an argument that cannot be used, and StatagentError if no agent is running."""
+    by_hand.note()
+    if process.disabled():
+        return 0
+    agent = current_agent()
+    if agent is None or not agent.running:
+        found = "none" if agent is None else "one that is closed"
+        raise StatagentError(
+            f"fingerprint: found {found} as this process's agent; expected a running one; call statagent.init() first"
+        )
+    check_model(model, "fingerprint")
+    check_name(name, "fingerprint")
+    _check_dtype(dtype)
+    if agent.idle:
+        return 0
+    if step is not None:
+        if agent.clock.optimizers.counts:
+            raise InvalidArgumentError(
+                f"fingerprint: found step={step} in a program whose watched optimizer counts the steps; expected none: the weights belong to "
+                "the current step"
+            )
+        agent.set_step(step)
+    count = _record(agent, model, dtype, name)
+    if step is not None:
+        agent.end_step()
+    return count
+
+
+def _check_dtype(dtype: Any) -> None:
+    import torch
+
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InvalidArgumentError(
+            f"fingerprint: found {dtype!r:.60} as dtype; expected one of floating point, as torch.bfloat16"
+        )
+
+
+def _record(agent: Agent, model: Any, dtype: Any, prefix: str) -> int:
+    modules = name_modules(model, prefix, megatron.keys(model))
+    parameters = name_originals(model, modules, name_parameters(modules, prefix), prefix)
+    shards = Shards(model, parameters, [], prefix)
+    agent.clock.begin_step()
+    if not agent.clock.wanted:
+        return 0
+    places = layouts_of(model, modules, parameters, None, shards)
+    count = 0
+    with agent.clock.gate.recording():
+        for named, weight in _weights(parameters, shards):
+            try:
+                _observe(agent, named, weight if dtype is None else weight.detach().to(dtype), places)
+                count += 1
+            except Exception as error:
+                agent.refuse(str(error), named.name, "weight")
+    return count
+
+
+def _weights(parameters: list[Named], shards: Shards) -> Iterator[tuple[Named, Any]]:
+    """This rank's part of each."""
+    for named in parameters:
+        weight = shards.weight(named)
+        if weight is not None:
+            yield named, weight
+
+
+def _observe(agent: Agent, named: Named, weight: Any, places: ModelLayouts | None) -> None:
+    """In mode "eval", so that it is not taken for what an update in the same step leaves."""
+    handle = agent.intern(named.name, "weight", "", 0, 0, "eval", named.parent, named.class_name, named.depth)
+    placed = None if places is None else places.place(named.name, "weight", "", 0, weight)
+    agent.observe_handle(handle, weight, placed)
