@@ -93,7 +93,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     ),
     # Queries that fill their messages themselves (docs/decisions/0059-answers-as-messages.md).
     "server/query/answers": (
-        QUERY | {"proto", "server/query/captures", "server/query/logical", "server/query/noise"},
+        QUERY | {"proto"} | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "settings")},
         {"protobuf"},
     ),
     "server/query/zoom": (QUERY | {"server/query/compare"}, set()),

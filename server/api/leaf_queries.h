@@ -11,6 +11,7 @@
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/noise.h"
+#include "server/query/answers/propose_map.h"
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
@@ -32,6 +33,7 @@
   LEAF(GetTop, GetTopResponse, pool_)             \
   LEAF(GetNoise, NoiseProfile, pool_)             \
   LEAF(GetWeights, GetWeightsResponse, pool_)     \
+  LEAF(ProposeMap, ProposeMapResponse, pool_)     \
   LEAF(ListCaptures, ListCapturesResponse, pool_) \
   LEAF(ListExponents, ListExponentsResponse, pool_)
 

@@ -255,11 +255,6 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::GetStatMap);
   }
 
-  ServerUnaryReactor* ProposeMap(CallbackServerContext*, const v1::ProposeMapRequest* request,
-                                 v1::ProposeMapResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::ProposeMap);
-  }
-
   ServerUnaryReactor* CompareConfig(CallbackServerContext*, const v1::CompareConfigRequest* request,
                                     v1::ConfigReport* response) override {
     return Answer(*request, *response, &query::QueryEngine::CompareConfig, quick_);

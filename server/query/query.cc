@@ -240,19 +240,6 @@ Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request,
   return MakeLossMap(view, request, losses);
 }
 
-Result<ProposeMapReport> QueryEngine::ProposeMap(const ProposeMapRequest& request,
-                                                 const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
-  const DiffRequest as_diff{.run_a = request.run_a, .run_b = request.run_b};
-  STATCOLLECT_ASSIGN_OR_RETURN(auto logical, ChooseLogical(store, a, b, as_diff));
-  if (!logical) return ProposeNames(a, b, stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view_a, RunView::Open(*logical->a, request.run_a));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view_b, RunView::Open(*logical->b, request.run_b));
-  return ProposeNames(view_a, view_b, stop);
-}
-
 Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request,
                                                 const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);

@@ -24,7 +24,6 @@
 
 #include "common/status.h"
 #include "server/query/captures/captures.h"
-#include "server/query/compare/propose_map.h"
 #include "server/query/context.h"
 #include "server/query/diff/stat_map.h"
 #include "server/query/limited_store.h"
@@ -99,9 +98,6 @@ class QueryEngine {
   Result<ZoomReport> GetZoom(const ZoomRequest& request, const std::stop_token& stop = {}) const;
   // See stat_map.h.
   Result<StatMap> GetStatMap(const StatMapRequest& request, const std::stop_token& stop = {}) const;
-  // See propose_map.h. Runs that are cut up differently are put together first, as for Diff.
-  Result<ProposeMapReport> ProposeMap(const ProposeMapRequest& request,
-                                      const std::stop_token& stop = {}) const;
   // See config_report.h.
   Result<ConfigReport> CompareConfig(const ConfigRequest& request,
                                      const std::stop_token& stop = {}) const;

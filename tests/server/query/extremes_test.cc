@@ -21,6 +21,7 @@
 #include "server/query/answers/exponents.h"
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
+#include "server/query/answers/propose_map.h"
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
@@ -127,7 +128,7 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
       {"noise",
        [](auto& e, auto&) { return e.SaveNoise({.run = "a", .repeats = {"b"}}).status(); }},
       {"propose",
-       [](auto& e, auto&) { return e.ProposeMap({.run_a = "a", .run_b = "b"}).status(); }},
+       [](auto& e, auto&) { return Ask(e, ProposeMap, {.run_a = "a", .run_b = "b"}).status(); }},
       {"config",
        [](auto& e, auto&) { return e.CompareConfig({.run_a = "a", .run_b = "b"}).status(); }},
       {"ranks",

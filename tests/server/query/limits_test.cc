@@ -20,6 +20,7 @@
 #include "server/query/answers/losses.h"
 #include "server/query/answers/memory.h"
 #include "server/query/answers/noise.h"
+#include "server/query/answers/propose_map.h"
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
@@ -79,7 +80,7 @@ const std::vector<Query>& Queries() {
        }},
       {"ProposeMap",
        [](auto& e, auto& stop) {
-         return e.ProposeMap({.run_a = "wide", .run_b = "wide too"}, stop).status();
+         return Ask(e, ProposeMap, {.run_a = "wide", .run_b = "wide too"}, stop).status();
        }},
       {"Curves",
        [](auto& e, auto& stop) {

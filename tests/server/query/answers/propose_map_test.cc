@@ -1,4 +1,4 @@
-#include "server/query/compare/propose_map.h"
+#include "server/query/answers/propose_map.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,13 +6,14 @@
 #include <cmath>
 
 #include "server/query/compare/name_map.h"
-#include "server/query/query.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using testing::Ask;
 using ::testing::ElementsAre;
 using testing::FakeStore;
 using ::testing::HasSubstr;
@@ -41,18 +42,18 @@ class Propose : public ::testing::Test {
   void B(const std::string& name, const Tensor& tensor, std::uint64_t step = 0) {
     b_.Observe(0, step, Weight(name), tensor);
   }
-  ProposeMapReport Report() {
+  v1::ProposeMapResponse Report() {
     a_.Commit();
     b_.Commit();
-    auto report = QueryEngine(store_).ProposeMap({.run_a = "a", .run_b = "b"});
+    auto report = Ask(store_, ProposeMap, {.run_a = "a", .run_b = "b"});
     EXPECT_TRUE(report.ok()) << report.status().message();
-    return report.ok() ? *report : ProposeMapReport();
+    return report.ok() ? *report : v1::ProposeMapResponse();
   }
   // "x>y hash", in order; with "?" if it is ambiguous.
-  static std::vector<std::string> Pairs(const ProposeMapReport& report) {
+  static std::vector<std::string> Pairs(const v1::ProposeMapResponse& report) {
     std::vector<std::string> pairs;
-    for (const ProposedName& one : report.records)
-      pairs.push_back(one.a + ">" + one.b + (one.ambiguous ? "?" : "") + " " + one.method);
+    for (const v1::ProposedName& one : report.records())
+      pairs.push_back(one.a() + ">" + one.b() + (one.ambiguous() ? "?" : "") + " " + one.method());
     return pairs;
   }
 
@@ -63,28 +64,28 @@ class Propose : public ::testing::Test {
 TEST_F(Propose, EqualBitsArePairedWhateverTheOrder) {
   for (int i = 0; i < 3; ++i) A("a" + std::to_string(i), Values(i));
   for (int i = 2; i >= 0; --i) B("b" + std::to_string(i), Values(i));
-  const ProposeMapReport report = Report();
+  const v1::ProposeMapResponse report = Report();
   EXPECT_THAT(Pairs(report), ElementsAre("a0>b0 hash", "a1>b1 hash", "a2>b2 hash"));
-  EXPECT_THAT(report.map, HasSubstr("\na1 -> b1  # 1.00 equal bits in all records\n"));
+  EXPECT_THAT(report.map(), HasSubstr("\na1 -> b1  # 1.00 equal bits in all records\n"));
 }
 
 TEST_F(Propose, TensorsThatDifferByRoundingArePairedByDistance) {
   for (int i = 0; i < 5; ++i) A("a" + std::to_string(i), Values(i));
   for (int i = 0; i < 5; ++i) B("b" + std::to_string(i), Values(i, 1e-6));
-  const ProposeMapReport report = Report();
+  const v1::ProposeMapResponse report = Report();
   EXPECT_THAT(Pairs(report), ElementsAre("a0>b0 distance", "a1>b1 distance", "a2>b2 distance",
                                          "a3>b3 distance", "a4>b4 distance"));
-  EXPECT_DOUBLE_EQ(report.records[0].confidence, 0.9);
+  EXPECT_DOUBLE_EQ(report.records(0).confidence(), 0.9);
 }
 
 TEST_F(Propose, OtherTensorsOfTheSameShapeAreNotPaired) {
   A("a", Values(1));
   B("b", Values(2));
-  const ProposeMapReport report = Report();
-  EXPECT_THAT(report.records, IsEmpty());
-  EXPECT_THAT(report.only_a, ElementsAre("a"));
-  EXPECT_THAT(report.only_b, ElementsAre("b"));
-  EXPECT_THAT(report.map, HasSubstr("\n# only in a: a\n# only in b: b\n"));
+  const v1::ProposeMapResponse report = Report();
+  EXPECT_THAT(report.records(), IsEmpty());
+  EXPECT_THAT(report.only_a(), ElementsAre("a"));
+  EXPECT_THAT(report.only_b(), ElementsAre("b"));
+  EXPECT_THAT(report.map(), HasSubstr("\n# only in a: a\n# only in b: b\n"));
 }
 
 TEST_F(Propose, LaterValuesTellEqualOnesApart) {
@@ -106,10 +107,10 @@ TEST_F(Propose, EqualLayersAreToldApartByTheOrderOfDefinitionBetweenPairs) {
   B("bn0", Ones());
   B("b1", Values(2));
   B("bn1", Ones());
-  const ProposeMapReport report = Report();
+  const v1::ProposeMapResponse report = Report();
   EXPECT_THAT(Pairs(report),
               ElementsAre("a0>b0 hash", "an0>bn0 order", "a1>b1 hash", "an1>bn1 order"));
-  EXPECT_LT(report.records[1].confidence, 0.9);
+  EXPECT_LT(report.records(1).confidence(), 0.9);
 }
 
 TEST_F(Propose, ConstantsSideBySideAreAmbiguousAndOnlyComments) {
@@ -117,21 +118,21 @@ TEST_F(Propose, ConstantsSideBySideAreAmbiguousAndOnlyComments) {
   A("a1", Ones());
   B("b0", Ones());
   B("b1", Ones());
-  const ProposeMapReport report = Report();
+  const v1::ProposeMapResponse report = Report();
   EXPECT_THAT(Pairs(report), ElementsAre("a0>b0? order", "a1>b1? order"));
   EXPECT_THAT(
-      report.map,
+      report.map(),
       HasSubstr("\n# a0 -> b0  # 0.30 ambiguous: constant, all 1: the same bits as 1 other\n"));
-  EXPECT_FALSE(NameMap::Parse(report.map)->Find("a0"));
+  EXPECT_FALSE(NameMap::Parse(report.map())->Find("a0"));
 }
 
 TEST_F(Propose, OneOfAThatIsNearTwoOfBIsAmbiguous) {
   A("a", Values(1));
   B("b0", Values(1, 1.0e-3));
   B("b1", Values(1, 1.1e-3));
-  const ProposeMapReport report = Report();
+  const v1::ProposeMapResponse report = Report();
   EXPECT_THAT(Pairs(report), ElementsAre("a>b0? distance"));
-  EXPECT_THAT(report.map, HasSubstr("and b1 is about as near"));
+  EXPECT_THAT(report.map(), HasSubstr("and b1 is about as near"));
 }
 
 TEST_F(Propose, NamesOfBothRunsNeedNoLine) {
@@ -139,9 +140,9 @@ TEST_F(Propose, NamesOfBothRunsNeedNoLine) {
   A("a", Values(2));
   B("same", Values(1));
   B("b", Values(2));
-  const ProposeMapReport report = Report();
+  const v1::ProposeMapResponse report = Report();
   EXPECT_THAT(Pairs(report), ElementsAre("a>b hash"));
-  EXPECT_THAT(report.notes, ElementsAre("1 name that both runs have need no line"));
+  EXPECT_THAT(report.notes(), ElementsAre("1 name that both runs have need no line"));
 }
 
 TEST_F(Propose, TheMapIsReadBack) {
@@ -151,7 +152,7 @@ TEST_F(Propose, TheMapIsReadBack) {
   B("y[0]", Values(1));
   B("z", Values(2));
   B("w", Values(3));
-  const std::string text = Report().map;
+  const std::string text = Report().map();
   const auto map = NameMap::Parse(text);
   ASSERT_TRUE(map.ok()) << map.status().message();
   EXPECT_THAT(map->Find("x[0]+(1)")->b, ElementsAre("y[0]"));
@@ -166,7 +167,7 @@ TEST_F(Propose, RunsWithoutACommonStepAreRefused) {
   B("b", Values(1), 4);
   a_.Commit();
   b_.Commit();
-  const auto report = QueryEngine(store_).ProposeMap({.run_a = "a", .run_b = "b"});
+  const auto report = Ask(store_, ProposeMap, {.run_a = "a", .run_b = "b"});
   EXPECT_EQ(report.status().code(), Code::kNotFound);
   EXPECT_THAT(report.status().message(), HasSubstr("found no step with tensors of the same rank"));
 }
@@ -179,12 +180,12 @@ TEST_F(Propose, ManyTensorsOfOneShapeAndNormAreBoundedInTime) {
     A("a" + name, Values(i));
     B("b" + name, Values(i, 1e-7));
   }
-  const ProposeMapReport report = Report();
+  const v1::ProposeMapResponse report = Report();
   std::size_t right = 0;
-  for (const ProposedName& one : report.records)
-    right += !one.ambiguous && one.a.substr(1) == one.b.substr(1);
+  for (const v1::ProposedName& one : report.records())
+    right += !one.ambiguous() && one.a().substr(1) == one.b().substr(1);
   EXPECT_EQ(right, std::size_t{kMany});
-  EXPECT_THAT(report.notes, IsEmpty());  // no search was cut short
+  EXPECT_THAT(report.notes(), IsEmpty());  // no search was cut short
 }
 
 }  // namespace

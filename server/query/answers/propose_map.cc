@@ -1,4 +1,4 @@
-#include "server/query/compare/propose_map.h"
+#include "server/query/answers/propose_map.h"
 
 #include <algorithm>
 #include <cctype>
@@ -15,7 +15,10 @@
 #include <re2/re2.h>
 
 #include "common/names.h"
+#include "server/query/answers/message_parts.h"
 #include "server/query/compare/distance.h"
+#include "server/query/logical/choose.h"
+#include "server/query/run_view.h"
 
 namespace statcollect::query {
 namespace {
@@ -24,7 +27,7 @@ constexpr std::size_t kStepsCompared = 2;
 constexpr double kNear = 0.1;               // distance up to which tensors may be the same one
 constexpr double kClearly = 3;              // times nearer than the next one
 constexpr std::size_t kDistancesMax = 256;  // for each name
-constexpr std::size_t kListedMax = 1000;    // names without a counterpart, in the map's comments
+constexpr int kListedMax = 1000;            // names without a counterpart, in the map's comments
 
 // One name of a run and its records, in the order of steps, kinds and calls.
 struct Named {
@@ -106,6 +109,15 @@ Side Gather(const RankCatalogue& catalogue, std::vector<StepData> steps,
   return side;
 }
 
+// Why a name of A and one of B may be the same.
+struct Proposed {
+  double confidence = 0;
+  const char* method = "";  // empty: there is no counterpart
+  bool ambiguous = false;
+  std::string reason;
+  std::size_t of_b = 0;  // index of the name
+};
+
 class Proposer {
  public:
   Proposer(Side a, Side b) : a_(std::move(a)), b_(std::move(b)), reason_(a_.names.size()) {}
@@ -120,25 +132,29 @@ class Proposer {
     return Status::Ok();
   }
 
-  void Report(ProposeMapReport& report) {
+  void Fill(v1::ProposeMapResponse& out) const {
     std::vector<bool> named_b(b_.names.size(), false);
     for (std::size_t i = 0; i < a_.names.size(); ++i) {
       const Named& name = a_.names[i];
-      if (reason_[i].method.empty()) {
-        report.only_a.push_back(name.name);
+      const Proposed& why = reason_[i];
+      if (*why.method == '\0') {
+        out.add_only_a(name.name);
         continue;
       }
-      ProposedName one = reason_[i];
-      one.a = name.name;
-      one.b = b_.names[candidate_.at(i)].name;
-      named_b[candidate_.at(i)] = true;
-      report.records.push_back(std::move(one));
+      named_b[why.of_b] = true;
+      v1::ProposedName& one = *out.add_records();
+      one.set_a(name.name);
+      one.set_b(b_.names[why.of_b].name);
+      one.set_confidence(why.confidence);
+      one.set_method(why.method);
+      one.set_ambiguous(why.ambiguous);
+      one.set_reason(why.reason);
     }
     for (std::size_t j = 0; j < b_.names.size(); ++j) {
-      if (!named_b[j]) report.only_b.push_back(b_.names[j].name);
+      if (!named_b[j]) out.add_only_b(b_.names[j].name);
     }
     if (cut_ > 0) {
-      report.notes.push_back("of " + std::to_string(cut_) + " names only the " +
+      out.add_notes("of " + std::to_string(cut_) + " names only the " +
                              std::to_string(kDistancesMax) +
                              " likeliest tensors were compared: the others are too similar");
     }
@@ -169,11 +185,8 @@ class Proposer {
             std::string reason) {
     a_.names[i].pair = j;
     b_.names[j].pair = i;
-    Suggest(i, j, {.confidence = confidence, .method = method, .reason = std::move(reason)});
-  }
-  void Suggest(std::size_t i, std::size_t j, ProposedName why) {
-    reason_[i] = std::move(why);
-    candidate_[i] = j;
+    reason_[i] = {
+        .confidence = confidence, .method = method, .reason = std::move(reason), .of_b = j};
   }
 
   void MatchByHash(bool all, double confidence, const char* reason) {
@@ -246,12 +259,12 @@ class Proposer {
       return Pair(i, nearest.at, confidence, "distance",
                   text + std::string(sketched ? "" : ", of statistics only"));
     const std::string other = b.pair ? a_.names[*b.pair].name : b_.names[nearest.next_at].name;
-    Suggest(i, nearest.at,
-            {.confidence = 0.2,
-             .method = "distance",
-             .ambiguous = true,
-             .reason = "ambiguous: " + std::string(text) + ", and " + Printable(other) +
-                       (b.pair ? " is nearer to it" : " is about as near")});
+    reason_[i] = {.confidence = 0.2,
+                  .method = "distance",
+                  .ambiguous = true,
+                  .reason = "ambiguous: " + std::string(text) + ", and " + Printable(other) +
+                            (b.pair ? " is nearer to it" : " is about as near"),
+                  .of_b = nearest.at};
   }
 
   // Positions bound the distance from below, so the search ends where they are further apart than
@@ -351,21 +364,20 @@ class Proposer {
   }
 
   void SuggestEqual(std::size_t i, std::size_t j, const std::string& equal) {
-    if (!reason_[i].method.empty()) return;  // the first finding knows of all of them
+    if (*reason_[i].method != '\0') return;  // the first finding knows of all of them
     const Observation& first = a_.names[i].first();
     char value[64] = "";
     if (IsConstant(first))
       (void)std::snprintf(value, sizeof value, "constant, all %.6g: ", first.stats->min);
-    Suggest(i, j,
-            {.confidence = 0.3,
-             .method = "order",
-             .ambiguous = true,
-             .reason = "ambiguous: " + std::string(value) + equal});
+    reason_[i] = {.confidence = 0.3,
+                  .method = "order",
+                  .ambiguous = true,
+                  .reason = "ambiguous: " + std::string(value) + equal,
+                  .of_b = j};
   }
 
   Side a_, b_;
-  std::vector<ProposedName> reason_;  // by name of A
-  std::map<std::size_t, std::size_t> candidate_;
+  std::vector<Proposed> reason_;  // by name of A
   std::size_t cut_ = 0;
 };
 
@@ -385,42 +397,42 @@ bool CanBeWritten(const std::string& name) {
   });
 }
 
-std::string LineOf(const ProposedName& one) {
+std::string LineOf(const v1::ProposedName& one) {
   char confidence[16];
-  (void)std::snprintf(confidence, sizeof confidence, "  # %.2f ", one.confidence);
-  const bool writable = CanBeWritten(one.a) && CanBeWritten(one.b);
-  if (!writable || one.ambiguous) {
-    return "# " + Printable(one.a) + " -> " + Printable(one.b) + confidence + one.reason +
+  (void)std::snprintf(confidence, sizeof confidence, "  # %.2f ", one.confidence());
+  const bool writable = CanBeWritten(one.a()) && CanBeWritten(one.b());
+  if (!writable || one.ambiguous()) {
+    return "# " + Printable(one.a()) + " -> " + Printable(one.b()) + confidence + one.reason() +
            (writable ? "" : "; a map cannot hold this name") + "\n";
   }
-  return (IsPlain(one.a) ? one.a : RE2::QuoteMeta(one.a)) + " -> " + one.b + confidence +
-         one.reason + "\n";
+  return (IsPlain(one.a()) ? one.a() : RE2::QuoteMeta(one.a())) + " -> " + one.b() + confidence +
+         one.reason() + "\n";
 }
 
-void List(const std::vector<std::string>& names, const std::string& run, std::string& text) {
-  for (std::size_t i = 0; i < std::min(names.size(), kListedMax); ++i)
-    text += "# only in " + Printable(run) + ": " + Printable(names[i]) + "\n";
+void List(const google::protobuf::RepeatedPtrField<std::string>& names, const std::string& run,
+          std::string& text) {
+  const std::string begin = "# only in " + Printable(run) + ": ";
+  for (int i = 0; i < std::min(names.size(), kListedMax); ++i)
+    text += begin + Printable(names[i]) + "\n";
   if (names.size() > kListedMax)
-    text += "# only in " + Printable(run) + ": " + std::to_string(names.size() - kListedMax) +
-            " more\n";
+    text += begin + std::to_string(names.size() - kListedMax) + " more\n";
 }
 
-std::string MapOf(const ProposeMapReport& report) {
-  const auto sure =
-      static_cast<std::size_t>(std::count_if(report.records.begin(), report.records.end(),
-                                             [](const auto& one) { return !one.ambiguous; }));
-  std::string text = "# statctl map propose " + Printable(report.run_a) + " " +
-                     Printable(report.run_b) + ": " + std::to_string(sure) + " pairs, " +
-                     std::to_string(report.records.size() - sure) +
-                     " ambiguous, by the records of step" + (report.steps.size() == 1 ? "" : "s");
-  for (std::size_t i = 0; i < report.steps.size(); ++i)
-    text += (i == 0 ? " " : " and ") + std::to_string(report.steps[i]);
+std::string MapOf(const v1::ProposeMapResponse& report) {
+  const auto sure = std::count_if(report.records().begin(), report.records().end(),
+                                  [](const auto& one) { return !one.ambiguous(); });
+  std::string text = "# statctl map propose " + Printable(report.run_a()) + " " +
+                     Printable(report.run_b()) + ": " + std::to_string(sure) + " pairs, " +
+                     std::to_string(report.records_size() - sure) +
+                     " ambiguous, by the records of step" + (report.steps_size() == 1 ? "" : "s");
+  for (int i = 0; i < report.steps_size(); ++i)
+    text += (i == 0 ? " " : " and ") + std::to_string(report.steps(i));
   text +=
       "\n# Each line ends with its confidence and the reason. Ambiguous lines are comments: check "
       "them.\n";
-  for (const ProposedName& one : report.records) text += LineOf(one);
-  List(report.only_a, report.run_a, text);
-  List(report.only_b, report.run_b, text);
+  for (const v1::ProposedName& one : report.records()) text += LineOf(one);
+  List(report.only_a(), report.run_a(), text);
+  List(report.only_b(), report.run_b(), text);
   return text;
 }
 
@@ -473,42 +485,59 @@ std::optional<std::uint32_t> LowestCommonRank(const RunView& a, const RunView& b
   return std::nullopt;
 }
 
-}  // namespace
-
-Result<ProposeMapReport> ProposeNames(RunView& a, RunView& b, const std::stop_token& stop) {
-  ProposeMapReport report{.run_a = a.run(), .run_b = b.run()};
+Status ProposeNames(RunView& a, RunView& b, const std::stop_token& stop,
+                    v1::ProposeMapResponse& out) {
+  out.set_run_a(a.run());
+  out.set_run_b(b.run());
   const auto rank = LowestCommonRank(a, b);
   CommonSteps common;
   if (rank) {
     STATCOLLECT_ASSIGN_OR_RETURN(common, ReadCommonSteps(a, b, *rank, stop));
   }
   if (common.steps.empty()) {
-    return Status(Code::kNotFound,
-                  "map propose: found no step with tensors of the same rank in both '" +
-                      Printable(a.run()) + "' and '" + Printable(b.run()) +
-                      "'; record both from the same step, such as step 0");
+    return {Code::kNotFound, "map propose: found no step with tensors of the same rank in both '" +
+                                 Printable(a.run()) + "' and '" + Printable(b.run()) +
+                                 "'; record both from the same step, such as step 0"};
   }
-  const auto catalogue_a = a.Catalogue(common.attempt_a, *rank),
-             catalogue_b = b.Catalogue(common.attempt_b, *rank);
-  if (!catalogue_a.ok()) return catalogue_a.status();
-  if (!catalogue_b.ok()) return catalogue_b.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue_a, a.Catalogue(common.attempt_a, *rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue_b, b.Catalogue(common.attempt_b, *rank));
   std::set<std::string> of_both;
-  const auto names_a = DefinedNames(**catalogue_a), names_b = DefinedNames(**catalogue_b);
+  const auto names_a = DefinedNames(*catalogue_a), names_b = DefinedNames(*catalogue_b);
   std::set_intersection(names_a.begin(), names_a.end(), names_b.begin(), names_b.end(),
                         std::inserter(of_both, of_both.end()));
   if (a.AllRanks().size() > 1 || b.AllRanks().size() > 1)
-    report.notes.push_back("compared rank " + std::to_string(*rank) + " of both runs");
+    out.add_notes("compared rank " + std::to_string(*rank) + " of both runs");
   if (!of_both.empty()) {
-    report.notes.push_back(std::to_string(of_both.size()) + " name" +
-                           (of_both.size() == 1 ? "" : "s") + " that both runs have need no line");
+    out.add_notes(std::to_string(of_both.size()) + " name" + (of_both.size() == 1 ? "" : "s") +
+                  " that both runs have need no line");
   }
-  report.steps = common.steps;
-  Proposer proposer(Gather(**catalogue_a, std::move(common.a), of_both),
-                    Gather(**catalogue_b, std::move(common.b), of_both));
+  out.mutable_steps()->Assign(common.steps.begin(), common.steps.end());
+  Proposer proposer(Gather(*catalogue_a, std::move(common.a), of_both),
+                    Gather(*catalogue_b, std::move(common.b), of_both));
   STATCOLLECT_RETURN_IF_ERROR(proposer.Run(stop));
-  proposer.Report(report);
-  report.map = MapOf(report);
-  return report;
+  proposer.Fill(out);
+  out.set_map(MapOf(out));
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<ProposeMapRequest> FromWire(const v1::ProposeMapRequest& request) {
+  for (const std::string* run : {&request.run_a(), &request.run_b()})
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
+  return ProposeMapRequest{.run_a = request.run_a(), .run_b = request.run_b()};
+}
+
+Status ProposeMap(const Context& context, const ProposeMapRequest& request,
+                  v1::ProposeMapResponse& out) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(context.store, request.run_a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(context.store, request.run_b));
+  const DiffRequest as_diff{.run_a = request.run_a, .run_b = request.run_b};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto logical, ChooseLogical(context.store, a, b, as_diff));
+  if (!logical) return ProposeNames(a, b, context.stop, out);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view_a, RunView::Open(*logical->a, request.run_a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto view_b, RunView::Open(*logical->b, request.run_b));
+  return ProposeNames(view_a, view_b, context.stop, out);
 }
 
 }  // namespace statcollect::query
