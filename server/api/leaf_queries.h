@@ -4,6 +4,7 @@
 #define STATCOLLECT_SERVER_API_LEAF_QUERIES_H_
 
 #include "server/query/answers/captures.h"
+#include "server/query/answers/config.h"
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
@@ -34,6 +35,7 @@
   LEAF(GetNoise, NoiseProfile, pool_)             \
   LEAF(GetWeights, GetWeightsResponse, pool_)     \
   LEAF(ProposeMap, ProposeMapResponse, pool_)     \
+  LEAF(CompareConfig, ConfigReport, quick_)       \
   LEAF(ListCaptures, ListCapturesResponse, pool_) \
   LEAF(ListExponents, ListExponentsResponse, pool_)
 

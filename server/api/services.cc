@@ -255,11 +255,6 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::GetStatMap);
   }
 
-  ServerUnaryReactor* CompareConfig(CallbackServerContext*, const v1::CompareConfigRequest* request,
-                                    v1::ConfigReport* response) override {
-    return Answer(*request, *response, &query::QueryEngine::CompareConfig, quick_);
-  }
-
   grpc::ServerWriteReactor<v1::CheckRanksResponse>* CheckRanks(
       CallbackServerContext*, const v1::CheckRanksRequest* request) override {
     using Call = StreamCall<v1::CheckRanksResponse>;
@@ -296,13 +291,8 @@ class QueryService final : public v1::Query::CallbackService {
   // A question that FromWire, a method of the engine and ToWire answer.
   template <typename Request, typename Response, typename Method>
   ServerUnaryReactor* Answer(const Request& request, Response& response, Method method) {
-    return Answer(request, response, method, pool_);
-  }
-  template <typename Request, typename Response, typename Method>
-  ServerUnaryReactor* Answer(const Request& request, Response& response, Method method,
-                             WorkerPool& pool) {
     return UnaryCall::Start(
-        pool, [of = Asked(engine_), &request, &response, method](const std::stop_token& stop) {
+        pool_, [of = Asked(engine_), &request, &response, method](const std::stop_token& stop) {
           STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
           auto rows = std::invoke(method, *of, wanted, stop);
           if (rows.ok()) ToWire(*rows, response);

@@ -240,15 +240,6 @@ Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request,
   return MakeLossMap(view, request, losses);
 }
 
-Result<ConfigReport> QueryEngine::CompareConfig(const ConfigRequest& request,
-                                                const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
-  if (request.run_b.empty()) return ReportConfig(a, nullptr, request.all);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
-  return ReportConfig(a, &b, request.all);
-}
-
 Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);

@@ -32,7 +32,6 @@
 #include "server/query/ranks/ranks.h"
 #include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
-#include "server/query/settings/config_report.h"
 #include "server/query/types.h"
 #include "server/query/zoom/zoom.h"
 #include "server/store/store.h"
@@ -98,9 +97,6 @@ class QueryEngine {
   Result<ZoomReport> GetZoom(const ZoomRequest& request, const std::stop_token& stop = {}) const;
   // See stat_map.h.
   Result<StatMap> GetStatMap(const StatMapRequest& request, const std::stop_token& stop = {}) const;
-  // See config_report.h.
-  Result<ConfigReport> CompareConfig(const ConfigRequest& request,
-                                     const std::stop_token& stop = {}) const;
   // See ranks.h.
   Result<RanksReport> CheckRanks(const RanksRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;

@@ -225,8 +225,6 @@ const std::map<std::string, Question>& Questions() {
       {"ReadRecords", ReadRecords},
       {"GetStatMap",
        Plain<v1::GetStatMapRequest, v1::GetStatMapResponse>(&QueryEngine::GetStatMap)},
-      {"CompareConfig",
-       Plain<v1::CompareConfigRequest, v1::ConfigReport>(&QueryEngine::CompareConfig)},
       {"CheckRanks",
        WithProgress<v1::CheckRanksRequest, v1::RanksReport>(&QueryEngine::CheckRanks)},
       {"SaveNoise", SaveNoise},

@@ -21,7 +21,7 @@
 #include "server/query/ranks/replica_check.h"
 #include "server/query/ranks/scan.h"
 #include "server/query/ranks/sentence.h"
-#include "server/query/settings/config_report.h"
+#include "server/query/settings/rank_differences.h"
 
 namespace statcollect::query {
 namespace {

@@ -40,6 +40,29 @@ std::string PatternOf(std::string_view name) {
   return pattern;
 }
 
+std::vector<std::string> WordsOf(std::string_view name) {
+  std::vector<std::string> words(1);
+  bool lower_before = false;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) == 0) {
+      if (!words.back().empty()) words.emplace_back();
+    } else {
+      if (std::isupper(byte) != 0 && lower_before) words.emplace_back();
+      words.back() += static_cast<char>(std::tolower(byte));
+    }
+    lower_before = std::islower(byte) != 0;
+  }
+  if (words.back().empty()) words.pop_back();
+  return words;
+}
+
+bool HasAny(const std::vector<std::string>& words, std::span<const std::string_view> names) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    return std::find(names.begin(), names.end(), word) != names.end();
+  });
+}
+
 bool IsNumber(std::string_view text) {
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });

@@ -3,6 +3,7 @@
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,10 @@ bool Encloses(std::string_view outer, std::string_view inner);
 std::string_view LastPart(std::string_view name);
 // "blocks.*.ln1" of "blocks.12.ln1": what modules of a list have in common.
 std::string PatternOf(std::string_view name);
+
+// "model.lnEps_2" -> model ln eps 2.
+std::vector<std::string> WordsOf(std::string_view name);
+bool HasAny(const std::vector<std::string>& words, std::span<const std::string_view> names);
 
 bool IsNumber(std::string_view text);                      // digits only
 std::optional<double> ParseDouble(std::string_view text);  // the whole text

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "server/query/answers/captures.h"
+#include "server/query/answers/config.h"
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
@@ -130,7 +131,7 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
       {"propose",
        [](auto& e, auto&) { return Ask(e, ProposeMap, {.run_a = "a", .run_b = "b"}).status(); }},
       {"config",
-       [](auto& e, auto&) { return e.CompareConfig({.run_a = "a", .run_b = "b"}).status(); }},
+       [](auto& e, auto&) { return Ask(e, CompareConfig, {.run_a = "a", .run_b = "b"}).status(); }},
       {"ranks",
        [](auto& e, auto& steps) { return e.CheckRanks({.run = "a", .steps = steps}).status(); }},
       {"records",

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "server/query/answers/captures.h"
+#include "server/query/answers/config.h"
 #include "server/query/answers/curves.h"
 #include "server/query/answers/density.h"
 #include "server/query/answers/events.h"
@@ -123,7 +124,7 @@ const std::vector<Query>& ShortQueries() {
       {"GetNoise", [](auto& e, auto& stop) { return Ask(e, GetNoise, "a", stop).status(); }},
       {"DeleteNoise", [](auto& e, auto& stop) { return e.DeleteNoise("a", stop); }},
       {"Config",
-       [](auto& e, auto& stop) { return e.CompareConfig({.run_a = "a"}, stop).status(); }},
+       [](auto& e, auto& stop) { return Ask(e, CompareConfig, {.run_a = "a"}, stop).status(); }},
   };
   return all;
 }
