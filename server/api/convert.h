@@ -11,7 +11,6 @@
 #include "server/access/audit_log.h"
 #include "server/control/control.h"
 #include "server/query/captures/captures.h"
-#include "server/query/diff/stat_map.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
@@ -28,13 +27,11 @@ Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
 Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request);
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
-Result<query::StatMapRequest> FromWire(const v1::GetStatMapRequest& request);
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
 Result<query::ZoomRequest> FromWire(const v1::GetZoomRequest& request);
 
 void ToWire(const query::Progress& progress, v1::Progress& out);
 void ToWire(const query::DiffReport& report, v1::DiffReport& out);
-void ToWire(const query::StatMap& map, v1::GetStatMapResponse& out);
 void ToWire(const query::RanksReport& report, v1::RanksReport& out);
 void ToWire(const query::ZoomReport& report, v1::GetZoomResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);

@@ -16,6 +16,7 @@
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
+#include "server/query/answers/stat_map.h"
 #include "server/query/answers/top.h"
 #include "server/query/answers/weights.h"
 
@@ -32,6 +33,7 @@
   LEAF(ListMemory, ListMemoryResponse, pool_)     \
   LEAF(ListDensity, ListDensityResponse, pool_)   \
   LEAF(GetTop, GetTopResponse, pool_)             \
+  LEAF(GetStatMap, GetStatMapResponse, pool_)     \
   LEAF(GetNoise, NoiseProfile, pool_)             \
   LEAF(GetWeights, GetWeightsResponse, pool_)     \
   LEAF(ProposeMap, ProposeMapResponse, pool_)     \

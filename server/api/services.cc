@@ -250,11 +250,6 @@ class QueryService final : public v1::Query::CallbackService {
     return Answer(*request, *response, &query::QueryEngine::GetZoom);
   }
 
-  ServerUnaryReactor* GetStatMap(CallbackServerContext*, const v1::GetStatMapRequest* request,
-                                 v1::GetStatMapResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::GetStatMap);
-  }
-
   grpc::ServerWriteReactor<v1::CheckRanksResponse>* CheckRanks(
       CallbackServerContext*, const v1::CheckRanksRequest* request) override {
     using Call = StreamCall<v1::CheckRanksResponse>;

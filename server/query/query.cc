@@ -220,26 +220,6 @@ Result<ZoomReport> QueryEngine::GetZoom(const ZoomRequest& request,
   return CompareZooms(a, b, request, stop);
 }
 
-Result<StatMap> QueryEngine::GetStatMap(const StatMapRequest& request,
-                                        const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  if (request.by != TopBy::kExponentLoss) return MakeStatMap(view, request, stop);
-  const ExponentsSelection selection{
-      .run = request.run, .kinds = request.kinds, .ranks = request.ranks, .steps = request.steps};
-  std::deque<TensorDef> defs;  // where they are, they stay
-  std::vector<StatMapLoss> losses;
-  const auto take = [&](const ExponentsSeen& seen) {
-    if (losses.size() >= kRowsMax) return TooManyRows("exponents");
-    losses.push_back({.step = seen.record.step,
-                      .def = &defs.emplace_back(seen.def),
-                      .share = seen.ShareLostIn(DType::kF16)});
-    return Status::Ok();
-  };
-  STATCOLLECT_RETURN_IF_ERROR(VisitExponents(store, selection, stop, take));
-  return MakeLossMap(view, request, losses);
-}
-
 Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);

@@ -25,7 +25,6 @@
 #include "common/status.h"
 #include "server/query/captures/captures.h"
 #include "server/query/context.h"
-#include "server/query/diff/stat_map.h"
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
 #include "server/query/noise/noise_profile.h"
@@ -95,8 +94,6 @@ class QueryEngine {
                      const std::stop_token& stop = {}) const;
   // See zoom.h.
   Result<ZoomReport> GetZoom(const ZoomRequest& request, const std::stop_token& stop = {}) const;
-  // See stat_map.h.
-  Result<StatMap> GetStatMap(const StatMapRequest& request, const std::stop_token& stop = {}) const;
   // See ranks.h.
   Result<RanksReport> CheckRanks(const RanksRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;

@@ -223,8 +223,6 @@ const std::map<std::string, Question>& Questions() {
       {"FollowRuns", ListRuns},  // likewise
       {"GetHeatMap", GetHeatMap},
       {"ReadRecords", ReadRecords},
-      {"GetStatMap",
-       Plain<v1::GetStatMapRequest, v1::GetStatMapResponse>(&QueryEngine::GetStatMap)},
       {"CheckRanks",
        WithProgress<v1::CheckRanksRequest, v1::RanksReport>(&QueryEngine::CheckRanks)},
       {"SaveNoise", SaveNoise},

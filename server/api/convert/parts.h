@@ -19,7 +19,6 @@ using query::RunsFromWire;
 using query::SelectionFromWire;
 using query::ToWire;
 
-void ToWire(const query::HeatMapRow& row, v1::HeatMapRow& out);
 void ToWire(const query::Compared& compared, v1::Compared& out);
 
 }  // namespace statcollect::api

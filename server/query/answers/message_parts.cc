@@ -79,4 +79,14 @@ void ToWire(const ObservationSide& side, v1::ObservationSide& out) {
   out.set_place(side.place);
 }
 
+void ToWire(const HeatMapRow& row, v1::HeatMapRow& out) {
+  out.set_stage(static_cast<v1::Stage>(row.stage));
+  out.set_kind(static_cast<v1::Kind>(row.kind));
+  out.set_activation(row.activation);
+  out.set_output_path(row.output_path);
+  out.set_activation_b(row.activation_b);
+  out.set_mode(std::string(Name(row.mode)));
+  out.set_tensors(row.tensors);
+}
+
 }  // namespace statcollect::query

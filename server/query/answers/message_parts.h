@@ -93,6 +93,7 @@ void SortByStep(google::protobuf::RepeatedPtrField<Row>& rows) {
 }
 
 void ToWire(const ObservationSide& side, v1::ObservationSide& out);
+void ToWire(const HeatMapRow& row, v1::HeatMapRow& out);
 
 }  // namespace statcollect::query
 

@@ -109,7 +109,7 @@ LevelColumns::Recorded LevelColumns::RecordedOf(const Layout& layout) const {
           .components = by_ == TopBy::kRms && IsComplex(layout.dtype) ? 2.0 : 1.0};
 }
 
-void LevelColumns::AddCells(const NumberColumns& block, std::vector<StatMapBuilder::Cell>& cells) {
+void LevelColumns::AddCells(const NumberColumns& block, std::vector<StatCell>& cells) {
   plan_->usual ? AddUsual(block, cells) : AddOneByOne(block, cells);
 }
 
@@ -123,7 +123,7 @@ std::span<const std::uint64_t> LevelColumns::SizesOf(const NumberColumns& block,
 }
 
 // As LevelOf of each.
-void LevelColumns::AddUsual(const NumberColumns& block, std::vector<StatMapBuilder::Cell>& cells) {
+void LevelColumns::AddUsual(const NumberColumns& block, std::vector<StatCell>& cells) {
   const Recorded recorded = plan_->recorded;
   StatLevels(SizesOf(block, recorded.components), levels_);
   for (std::size_t i = 0; i < block.size; ++i) {
@@ -141,8 +141,7 @@ void LevelColumns::AddUsual(const NumberColumns& block, std::vector<StatMapBuild
   }
 }
 
-void LevelColumns::AddOneByOne(const NumberColumns& block,
-                               std::vector<StatMapBuilder::Cell>& cells) {
+void LevelColumns::AddOneByOne(const NumberColumns& block, std::vector<StatCell>& cells) {
   for (std::size_t i = 0; i < block.size; ++i) {
     if (plan_->shown[i] == 0) continue;
     TensorStats stats = block.StatsAt(i);

@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "server/query/diff/stat_levels.h"
-#include "server/query/diff/stat_map_builder.h"
 #include "server/store/number_columns.h"
 
 namespace statcollect::query {
 
-// Whether a map shows the tensor: see StatMapRequest::kinds.
+// Whether a map shows the tensor. `kinds`: empty: all, without integer tensors.
 bool IsShown(const std::vector<Kind>& kinds, const TensorDef& def, const Layout& layout);
 
 // For one rank of one launch, step by step. What the definitions tell about a block's records is
@@ -31,7 +30,7 @@ class LevelColumns {
   void Learn(const RankCatalogue& catalogue, const NumberColumns& block);
   // Appends the cells of a block that CatalogueOf knows: the last one that was asked for or
   // learned.
-  void AddCells(const NumberColumns& block, std::vector<StatMapBuilder::Cell>& cells);
+  void AddCells(const NumberColumns& block, std::vector<StatCell>& cells);
 
  private:
   // What a record can tell, as far as it depends on its layout.
@@ -53,8 +52,8 @@ class LevelColumns {
   Recorded RecordedOf(const Layout& layout) const;
   // The statistic's magnitudes, as bits.
   std::span<const std::uint64_t> SizesOf(const NumberColumns& block, double components);
-  void AddUsual(const NumberColumns& block, std::vector<StatMapBuilder::Cell>& cells);
-  void AddOneByOne(const NumberColumns& block, std::vector<StatMapBuilder::Cell>& cells);
+  void AddUsual(const NumberColumns& block, std::vector<StatCell>& cells);
+  void AddOneByOne(const NumberColumns& block, std::vector<StatCell>& cells);
 
   const TopBy by_;
   const std::vector<Kind>& kinds_;

@@ -26,6 +26,7 @@
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
+#include "server/query/answers/stat_map.h"
 #include "server/query/answers/top.h"
 #include "server/query/query.h"
 #include "server/store/newest_step.h"
@@ -112,10 +113,13 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
       {"top by rank",
        [](auto& e, auto&) { return Ask(e, GetTop, {.run = "a", .by_rank = true}).status(); }},
       {"map",
-       [](auto& e, auto& steps) { return e.GetStatMap({.run = "a", .steps = steps}).status(); }},
+       [](auto& e, auto& steps) {
+         return Ask(e, GetStatMap, {.run = "a", .steps = steps}).status();
+       }},
       {"movements",
        [](auto& e, auto& steps) {
-         return e.GetStatMap({.run = "a", .by = TopBy::kUpdateRatio, .steps = steps}).status();
+         return Ask(e, GetStatMap, {.run = "a", .by = TopBy::kUpdateRatio, .steps = steps})
+             .status();
        }},
       {"diff",
        [](auto& e, auto& steps) {
@@ -252,9 +256,9 @@ TEST(Extremes, TalliesThatClaimAllStepsAreCountedOnlyUntilTheClientHasLeft) {
   const Status status = engine.Diff({.run_a = "a", .run_b = "b"}, {}, stop.get_token()).status();
   EXPECT_EQ(status.code(), Code::kCancelled) << status.message();
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
-  const auto few = engine.GetStatMap({.run = "a", .steps = "every=4611686018427387904"});
+  const auto few = Ask(engine, GetStatMap, {.run = "a", .steps = "every=4611686018427387904"});
   ASSERT_TRUE(few.ok()) << few.status().message();
-  EXPECT_EQ(few->steps, 2u) << "0 and 2^62: steps that are not asked for are not walked through";
+  EXPECT_EQ(few->steps(), 2u) << "0 and 2^62: steps that are not asked for are not walked through";
 }
 
 TEST(NewestStep, IsFoundWithFewQuestionsWhereverItIs) {

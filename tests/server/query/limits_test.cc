@@ -25,6 +25,7 @@
 #include "server/query/answers/runs.h"
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
+#include "server/query/answers/stat_map.h"
 #include "server/query/answers/top.h"
 #include "server/query/query.h"
 #include "server/store/forwarding_store.h"
@@ -87,10 +88,11 @@ const std::vector<Query>& Queries() {
        [](auto& e, auto& stop) {
          return Ask(e, GetCurves, {.series = {.run = "a", .activation = "x"}}, stop).status();
        }},
-      {"StatMap", [](auto& e, auto& stop) { return e.GetStatMap({.run = "a"}, stop).status(); }},
+      {"StatMap",
+       [](auto& e, auto& stop) { return Ask(e, GetStatMap, {.run = "a"}, stop).status(); }},
       {"LossMap",
        [](auto& e, auto& stop) {
-         return e.GetStatMap({.run = "a", .by = TopBy::kExponentLoss}, stop).status();
+         return Ask(e, GetStatMap, {.run = "a", .by = TopBy::kExponentLoss}, stop).status();
        }},
       {"Records",
        [](auto& e, auto& stop) {

@@ -20,15 +20,17 @@
 
 #include <gtest/gtest.h>
 
-#include "server/query/query.h"
+#include "server/query/answers/stat_map.h"
 #include "server/store/forwarding_store.h"
 #include "server/store/rocksdb/rocksdb_store.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 
 namespace statcollect::query {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::Ask;
 using testing::Key;
 using testing::RunWriter;
 using testing::Tensor;
@@ -72,15 +74,16 @@ class CountingStore final : public ForwardingStore {
   const bool has_columns_;
 };
 
-std::string TextOf(const StatMap& map) {
+std::string TextOf(const v1::GetStatMapResponse& map) {
   std::ostringstream out;
-  for (const StepRange& column : map.columns) out << column.first << '-' << column.last << ' ';
-  for (const HeatMapRow& row : map.rows)
-    out << '\n' << row.activation << ' ' << static_cast<int>(row.kind) << ' ' << row.tensors;
-  out << '\n' << map.tensors << ' ' << map.steps << '\n';
-  for (std::size_t i = 0; i + 1 < map.cells.size(); i += 2)
-    out << (static_cast<unsigned char>(map.cells[i]) << 8 |
-            static_cast<unsigned char>(map.cells[i + 1]))
+  for (int i = 0; i < map.first_steps_size(); ++i)
+    out << map.first_steps(i) << '-' << map.last_steps(i) << ' ';
+  for (const v1::HeatMapRow& row : map.rows())
+    out << '\n' << row.activation() << ' ' << row.kind() << ' ' << row.tensors();
+  out << '\n' << map.tensors() << ' ' << map.steps() << '\n';
+  for (std::size_t i = 0; i + 1 < map.cells().size(); i += 2)
+    out << (static_cast<unsigned char>(map.cells()[i]) << 8 |
+            static_cast<unsigned char>(map.cells()[i + 1]))
         << ' ';
   return out.str();
 }
@@ -104,14 +107,14 @@ class LevelColumnsTest : public ::testing::Test {
     fs::remove_all(directory_);
   }
   // By columns alone; the same by records.
-  StatMap Map(const StatMapRequest& request) {
+  v1::GetStatMapResponse Map(const StatMapRequest& request) {
     CountingStore columns(*store_, true), records(*store_, false);
-    const auto by_columns = QueryEngine(columns).GetStatMap(request);
-    const auto by_records = QueryEngine(records).GetStatMap(request);
+    const auto by_columns = Ask(columns, GetStatMap, request);
+    const auto by_records = Ask(records, GetStatMap, request);
     EXPECT_TRUE(by_columns.ok() && by_records.ok());
     EXPECT_EQ(TextOf(*by_columns), TextOf(*by_records)) << Name(request.by);
     EXPECT_EQ(columns.records, 0);
-    EXPECT_TRUE(by_columns->rows.empty() || columns.columns > 0);
+    EXPECT_TRUE(by_columns->rows().empty() || columns.columns > 0);
     return *by_columns;
   }
   void MapOfEach(const std::string& run) {
@@ -120,7 +123,7 @@ class LevelColumnsTest : public ::testing::Test {
         (void)Map({.run = run, .by = by, .kinds = kinds});
     }
     EXPECT_FALSE(
-        Map({.run = run, .ranks = {1}, .steps = "2-3", .columns = 1, .rows = 7}).rows.empty());
+        Map({.run = run, .ranks = {1}, .steps = "2-3", .columns = 1, .rows = 7}).rows().empty());
   }
 
   std::string directory_;
@@ -208,14 +211,14 @@ TEST_F(LevelColumnsTest, ShowWhatALiveRankDefinesLater) {
       run.Observe(rank, step, Key("first"), {.values = {1}});
   }
   run.Commit();
-  EXPECT_EQ(Map({.run = "r"}).tensors, 1u);
+  EXPECT_EQ(Map({.run = "r"}).tensors(), 1u);
   run.Observe(0, 2, Key("first"), {.values = {2, 3}, .dtype = DType::kF64});
   run.Observe(0, 2, Key("second"), {.values = {7}});
   run.Observe(1, 2, Key("third"), {.values = {9}});
   run.Commit();
-  const StatMap map = Map({.run = "r"});
-  EXPECT_EQ(map.tensors, 3u);
-  EXPECT_EQ(map.steps, 3u);
+  const auto map = Map({.run = "r"});
+  EXPECT_EQ(map.tensors(), 3u);
+  EXPECT_EQ(map.steps(), 3u);
 }
 
 TEST(StatLevels, AreThoseOfEachSize) {

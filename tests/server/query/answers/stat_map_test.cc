@@ -1,4 +1,4 @@
-#include "server/query/diff/stat_map.h"
+#include "server/query/answers/stat_map.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,32 +11,34 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/query/query.h"
+#include "server/query/diff/stat_levels.h"
+#include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using testing::Ask;
 using ::testing::ElementsAre;
 using testing::FakeStore;
 using ::testing::IsEmpty;
 using testing::Key;
 using testing::RunWriter;
 
-std::vector<std::uint16_t> LevelsOf(const StatMap& map) {
+std::vector<std::uint16_t> LevelsOf(const v1::GetStatMapResponse& map) {
   std::vector<std::uint16_t> levels;
-  for (std::size_t i = 0; i + 1 < map.cells.size(); i += 2) {
-    const auto high = static_cast<unsigned char>(map.cells[i]),
-               low = static_cast<unsigned char>(map.cells[i + 1]);
+  for (std::size_t i = 0; i + 1 < map.cells().size(); i += 2) {
+    const auto high = static_cast<unsigned char>(map.cells()[i]),
+               low = static_cast<unsigned char>(map.cells()[i + 1]);
     levels.push_back(static_cast<std::uint16_t>(high << 8 | low));
   }
   return levels;
 }
 
-std::vector<std::string> RowNames(const StatMap& map) {
+std::vector<std::string> RowNames(const v1::GetStatMapResponse& map) {
   std::vector<std::string> names;
-  for (const HeatMapRow& row : map.rows) names.push_back(row.activation);
+  for (const v1::HeatMapRow& row : map.rows()) names.push_back(row.activation());
   return names;
 }
 
@@ -53,15 +55,13 @@ TEST(StatLevel, IsALogarithmThatKeepsTheOrder) {
 
 class StatMapTest : public ::testing::Test {
  protected:
-  StatMapTest() : engine_(store_) {}
-  StatMap Map(StatMapRequest request) {
+  v1::GetStatMapResponse Map(StatMapRequest request) {
     if (request.run.empty()) request.run = "r";
-    auto map = engine_.GetStatMap(request);
+    auto map = Ask(store_, GetStatMap, request);
     EXPECT_TRUE(map.ok()) << map.status().message();
     return *std::move(map);
   }
   FakeStore store_;
-  QueryEngine engine_;
 };
 
 TEST_F(StatMapTest, HasTheGreatestOfAllRanksInTheOrderOfExecution) {
@@ -72,15 +72,15 @@ TEST_F(StatMapTest, HasTheGreatestOfAllRanksInTheOrderOfExecution) {
     run.Observe(1, step, Key("z_first"), {.values = {6, 8}});
   }
   run.Commit();
-  const StatMap map = Map({});
+  const auto map = Map({});
   EXPECT_THAT(RowNames(map), ElementsAre("z_first", "a_second"));
-  ASSERT_EQ(map.columns.size(), 3u);
-  EXPECT_EQ(map.columns[0].first, 5u);
-  EXPECT_EQ(map.columns[2].last, 7u);
+  ASSERT_EQ(map.first_steps_size(), 3);
+  EXPECT_EQ(map.first_steps(0), 5u);
+  EXPECT_EQ(map.last_steps(2), 7u);
   const std::uint16_t ten = StatLevel(10);
   EXPECT_THAT(LevelsOf(map),
               ElementsAre(ten, ten, ten, StatLevel(1), StatLevel(100), StatLevel(1)));
-  EXPECT_THAT(map.ranks, ElementsAre(0, 1));
+  EXPECT_THAT(map.ranks(), ElementsAre(0, 1));
   EXPECT_THAT(LevelsOf(Map({.ranks = {0}, .steps = "6"})),
               ElementsAre(StatLevel(5), StatLevel(100)));
   EXPECT_THAT(LevelsOf(Map({.by = TopBy::kAbsMax, .ranks = {0}, .steps = "5"})),
@@ -110,13 +110,13 @@ TEST_F(StatMapTest, MergesToTheSizeThatWasAskedFor) {
       run.Observe(0, step, Key(name), {.values = {step == 3 && *name == 'b' ? 50.0 : 1.0}});
   }
   run.Commit();
-  const StatMap map = Map({.columns = 2, .rows = 2});
-  EXPECT_EQ(map.tensors, 3u);
-  EXPECT_EQ(map.steps, 5u);
-  ASSERT_EQ(map.columns.size(), 2u);
-  EXPECT_EQ(map.columns[0].last, 2u);
+  const auto map = Map({.columns = 2, .rows = 2});
+  EXPECT_EQ(map.tensors(), 3u);
+  EXPECT_EQ(map.steps(), 5u);
+  ASSERT_EQ(map.first_steps_size(), 2);
+  EXPECT_EQ(map.last_steps(0), 2u);
   EXPECT_THAT(RowNames(map), ElementsAre("a", "c"));
-  EXPECT_EQ(map.rows[0].tensors, 2u);
+  EXPECT_EQ(map.rows(0).tensors(), 2u);
   EXPECT_THAT(LevelsOf(map), ElementsAre(StatLevel(1), StatLevel(50), StatLevel(1), StatLevel(1)));
 }
 
@@ -154,7 +154,7 @@ TEST_F(StatMapTest, IsTheSameWhoeverReadsWhat) {
       expected.push_back(StatLevel(greatest[{name, step}]));
   }
   for (int again = 0; again < 20; ++again) {
-    const StatMap map = Map({});
+    const auto map = Map({});
     ASSERT_EQ(RowNames(map), names) << "by order, then by the rank that was first";
     ASSERT_EQ(LevelsOf(map), expected);
   }
@@ -187,10 +187,10 @@ TEST_F(StatMapTest, OfNothingIsEmpty) {
   RunWriter run(store_, "r");
   run.Scalar(0, 1, "loss", 2);
   run.Commit();
-  EXPECT_THAT(Map({}).rows, IsEmpty());
-  EXPECT_THAT(Map({.steps = "77"}).columns, IsEmpty());
-  EXPECT_THAT(Map({.ranks = {9}}).rows, IsEmpty());
-  EXPECT_EQ(engine_.GetStatMap({.run = "nobody"}).status().code(), Code::kNotFound);
+  EXPECT_THAT(Map({}).rows(), IsEmpty());
+  EXPECT_THAT(Map({.steps = "77"}).first_steps(), IsEmpty());
+  EXPECT_THAT(Map({.ranks = {9}}).rows(), IsEmpty());
+  EXPECT_EQ(Ask(store_, GetStatMap, {.run = "nobody"}).status().code(), Code::kNotFound);
 }
 
 }  // namespace
