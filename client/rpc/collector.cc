@@ -58,147 +58,68 @@ Collector::~Collector() = default;
 Status Collector::Locate() { return impl_->Locate(); }
 
 Result<v1::ListRunsResponse> Collector::ListRuns() {
-  return impl_->Ask<v1::ListRunsResponse>([&](auto& context, auto& response) {
-    return impl_->query().ListRuns(&context, {}, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::ListRuns, v1::ListRunsRequest());
 }
 
 Result<v1::GetRunResponse> Collector::GetRun(const v1::GetRunRequest& request) {
-  return impl_->Ask<v1::GetRunResponse>([&](auto& context, auto& response) {
-    return impl_->query().GetRun(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::GetRun, request);
 }
-
-namespace {
-
-// Reads a stream of progress that ends with an answer, which `take` recognises and takes.
-template <typename Response, typename Stream, typename Take>
-grpc::Status ReadToTheEnd(Stream& stream, const std::function<void(const v1::Progress&)>& progress,
-                          const Take& take) {
-  Response response;
-  while (stream.Read(&response)) {
-    if (response.has_progress() && progress) progress(response.progress());
-    take(response);
-  }
-  return stream.Finish();
-}
-
-Status NoReport(const std::string& address) {
-  return {Code::kInternal,
-          "the collector at " + address +
-              " ended the answer without a report; are statctl and statcollectord of the same "
-              "version?"};
-}
-
-}  // namespace
 
 Result<v1::DiffReport> Collector::Diff(const v1::DiffRequest& request,
                                        const std::function<void(const v1::Progress&)>& progress) {
-  bool answered = false;
-  auto report = impl_->Ask<v1::DiffReport>([&](auto& context, v1::DiffReport& out) {
-    const auto stream = impl_->query().Diff(&context, request);
-    return ReadToTheEnd<v1::DiffResponse>(*stream, progress, [&](v1::DiffResponse& response) {
-      if (!response.has_report()) return;
-      answered = true;
-      out = std::move(*response.mutable_report());
-    });
-  });
-  if (report.ok() && !answered) return NoReport(address());
-  return report;
+  return impl_->AskWithProgress(&v1::Query::Stub::Diff, request, progress);
 }
 
 Result<v1::NoiseProfile> Collector::SaveNoise(
     const v1::SaveNoiseRequest& request, const std::function<void(const v1::Progress&)>& progress) {
-  bool answered = false;
-  auto profile = impl_->Ask<v1::NoiseProfile>([&](auto& context, v1::NoiseProfile& out) {
-    const auto stream = impl_->query().SaveNoise(&context, request);
-    return ReadToTheEnd<v1::SaveNoiseResponse>(*stream, progress,
-                                               [&](v1::SaveNoiseResponse& response) {
-                                                 if (!response.has_report()) return;
-                                                 answered = true;
-                                                 out = std::move(*response.mutable_report());
-                                               });
-  });
-  if (profile.ok() && !answered) return NoReport(address());
-  return profile;
+  return impl_->AskWithProgress(&v1::Query::Stub::SaveNoise, request, progress);
 }
 
 Result<v1::NoiseProfile> Collector::GetNoise(const v1::GetNoiseRequest& request) {
-  return impl_->Ask<v1::NoiseProfile>([&](auto& context, auto& response) {
-    return impl_->query().GetNoise(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::GetNoise, request);
 }
 
 Result<v1::DeleteNoiseResponse> Collector::DeleteNoise(const v1::DeleteNoiseRequest& request) {
-  return impl_->Ask<v1::DeleteNoiseResponse>([&](auto& context, auto& response) {
-    return impl_->query().DeleteNoise(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::DeleteNoise, request);
 }
 
 Result<v1::GetSeriesResponse> Collector::GetSeries(const v1::GetSeriesRequest& request) {
-  return impl_->Ask<v1::GetSeriesResponse>([&](auto& context, auto& response) {
-    return impl_->query().GetSeries(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::GetSeries, request);
 }
 
 Result<v1::ListScalarsResponse> Collector::ListScalars(const v1::ListScalarsRequest& request) {
-  return impl_->Ask<v1::ListScalarsResponse>([&](auto& context, auto& response) {
-    return impl_->query().ListScalars(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::ListScalars, request);
 }
 
 Result<v1::ListMemoryResponse> Collector::ListMemory(const v1::ListMemoryRequest& request) {
-  return impl_->Ask<v1::ListMemoryResponse>([&](auto& context, auto& response) {
-    return impl_->query().ListMemory(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::ListMemory, request);
 }
 
 Result<v1::ListDensityResponse> Collector::ListDensity(const v1::ListDensityRequest& request) {
-  return impl_->Ask<v1::ListDensityResponse>([&](auto& context, auto& response) {
-    return impl_->query().ListDensity(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::ListDensity, request);
 }
 
 Result<v1::ListExponentsResponse> Collector::ListExponents(
     const v1::ListExponentsRequest& request) {
-  return impl_->Ask<v1::ListExponentsResponse>([&](auto& context, auto& response) {
-    return impl_->query().ListExponents(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::ListExponents, request);
 }
 
 Result<v1::ListEventsResponse> Collector::ListEvents(const v1::ListEventsRequest& request) {
-  return impl_->Ask<v1::ListEventsResponse>([&](auto& context, auto& response) {
-    return impl_->query().ListEvents(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::ListEvents, request);
 }
 
 Result<v1::RanksReport> Collector::CheckRanks(
     const v1::CheckRanksRequest& request,
     const std::function<void(const v1::Progress&)>& progress) {
-  bool answered = false;
-  auto report = impl_->Ask<v1::RanksReport>([&](auto& context, v1::RanksReport& out) {
-    const auto stream = impl_->query().CheckRanks(&context, request);
-    return ReadToTheEnd<v1::CheckRanksResponse>(*stream, progress,
-                                                [&](v1::CheckRanksResponse& response) {
-                                                  if (!response.has_report()) return;
-                                                  answered = true;
-                                                  out = std::move(*response.mutable_report());
-                                                });
-  });
-  if (report.ok() && !answered) return NoReport(address());
-  return report;
+  return impl_->AskWithProgress(&v1::Query::Stub::CheckRanks, request, progress);
 }
 
 Result<v1::ProposeMapResponse> Collector::ProposeMap(const v1::ProposeMapRequest& request) {
-  return impl_->Ask<v1::ProposeMapResponse>([&](auto& context, auto& response) {
-    return impl_->query().ProposeMap(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::ProposeMap, request);
 }
 
 Result<v1::GetZoomResponse> Collector::GetZoom(const v1::GetZoomRequest& request) {
-  return impl_->Ask<v1::GetZoomResponse>([&](auto& context, auto& response) {
-    return impl_->query().GetZoom(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::GetZoom, request);
 }
 
 Result<v1::GetWeightsResponse> Collector::GetWeights(const v1::GetWeightsRequest& request) {
@@ -208,15 +129,11 @@ Result<v1::GetWeightsResponse> Collector::GetWeights(const v1::GetWeightsRequest
 }
 
 Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
-  return impl_->Ask<v1::GetTopResponse>([&](auto& context, auto& response) {
-    return impl_->query().GetTop(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::GetTop, request);
 }
 
 Result<v1::ConfigReport> Collector::CompareConfig(const v1::CompareConfigRequest& request) {
-  return impl_->Ask<v1::ConfigReport>([&](auto& context, auto& response) {
-    return impl_->query().CompareConfig(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::CompareConfig, request);
 }
 
 Status Collector::FollowEvents(const v1::ListEventsRequest& request,
@@ -244,9 +161,7 @@ Status Collector::ReadRecords(const v1::ReadRecordsRequest& request,
 }
 
 Result<v1::ListCapturesResponse> Collector::ListCaptures(const v1::ListCapturesRequest& request) {
-  return impl_->Ask<v1::ListCapturesResponse>([&](auto& context, auto& response) {
-    return impl_->query().ListCaptures(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::ListCaptures, request);
 }
 
 Status Collector::ReadCapture(const v1::ReadCaptureRequest& request,
@@ -260,51 +175,35 @@ Status Collector::ReadCapture(const v1::ReadCaptureRequest& request,
 
 Result<v1::RequestCaptureResponse> Collector::RequestCapture(
     const v1::RequestCaptureRequest& request) {
-  return impl_->Ask<v1::RequestCaptureResponse>([&](auto& context, auto& response) {
-    return impl_->admin().RequestCapture(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Admin::Stub::RequestCapture, request);
 }
 
 Result<v1::GetStatusResponse> Collector::GetStatus() {
-  return impl_->Ask<v1::GetStatusResponse>([&](auto& context, auto& response) {
-    return impl_->admin().GetStatus(&context, {}, &response);
-  });
+  return impl_->Ask(&v1::Admin::Stub::GetStatus, v1::GetStatusRequest());
 }
 
 Result<v1::CreateLinkResponse> Collector::CreateLink() {
-  return impl_->Ask<v1::CreateLinkResponse>([&](auto& context, auto& response) {
-    return impl_->login().CreateLink(&context, {}, &response);
-  });
+  return impl_->Ask(&v1::Login::Stub::CreateLink, v1::CreateLinkRequest());
 }
 
 Result<v1::DeleteRunResponse> Collector::DeleteRun(const v1::DeleteRunRequest& request) {
-  return impl_->Ask<v1::DeleteRunResponse>([&](auto& context, auto& response) {
-    return impl_->admin().DeleteRun(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Admin::Stub::DeleteRun, request);
 }
 
 Result<v1::KeepRunResponse> Collector::KeepRun(const v1::KeepRunRequest& request) {
-  return impl_->Ask<v1::KeepRunResponse>([&](auto& context, auto& response) {
-    return impl_->admin().KeepRun(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Admin::Stub::KeepRun, request);
 }
 
 Result<v1::RecordStepsResponse> Collector::RecordSteps(const v1::RecordStepsRequest& request) {
-  return impl_->Ask<v1::RecordStepsResponse>([&](auto& context, auto& response) {
-    return impl_->admin().RecordSteps(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Admin::Stub::RecordSteps, request);
 }
 
 Result<v1::CheckpointResponse> Collector::Checkpoint(const v1::CheckpointRequest& request) {
-  return impl_->Ask<v1::CheckpointResponse>([&](auto& context, auto& response) {
-    return impl_->admin().Checkpoint(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Admin::Stub::Checkpoint, request);
 }
 
 Result<v1::ListAuditResponse> Collector::ListAudit(const v1::ListAuditRequest& request) {
-  return impl_->Ask<v1::ListAuditResponse>([&](auto& context, auto& response) {
-    return impl_->admin().ListAudit(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Admin::Stub::ListAudit, request);
 }
 
 Collector::CancelScope::CancelScope(Collector& collector, std::function<void()> cancel)

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -38,11 +40,13 @@ class Collector::Impl {
   explicit Impl(CollectorOptions options) : options_(std::move(options)) {}
 
   // Precondition of the stubs: within Run.
-  v1::Query::Stub& query() { return *query_; }
-  v1::Admin::Stub& admin() { return *admin_; }
-  v1::Login::Stub& login() { return *login_; }
-  v1::Ingest::Stub& ingest() { return *ingest_; }
-  v1::Transfer::Stub& transfer() { return *transfer_; }
+  template <typename Stub>
+  Stub& stub() const {
+    return *std::get<std::unique_ptr<Stub>>(stubs_);
+  }
+  v1::Query::Stub& query() { return stub<v1::Query::Stub>(); }
+  v1::Ingest::Stub& ingest() { return stub<v1::Ingest::Stub>(); }
+  v1::Transfer::Stub& transfer() { return stub<v1::Transfer::Stub>(); }
   const std::string& address() const { return options_.address; }
   bool passing() const { return passing_; }
   const std::string& token_file() const { return options_.token_file; }
@@ -77,13 +81,38 @@ class Collector::Impl {
     return cancelled_ ? Status(Code::kCancelled, "interrupted") : status;
   }
 
-  template <typename Response, typename Call>
-  Result<Response> Ask(Call&& call) {
+  // A call with one answer.
+  template <typename Stub, typename Request, typename Response>
+  Result<Response> Ask(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                    Response*),
+                       const Request& request) {
     Response response;
-    const Status status =
-        Run([&](grpc::ClientContext& context) { return call(context, response); });
-    if (!status.ok()) return status;
+    STATCOLLECT_RETURN_IF_ERROR(Run([&](grpc::ClientContext& context) {
+      return (stub<Stub>().*method)(&context, request, &response);
+    }));
     return response;
+  }
+
+  // A call whose stream of progress ends with a report.
+  template <typename Stub, typename Request, typename Message>
+  auto AskWithProgress(std::unique_ptr<grpc::ClientReader<Message>> (Stub::*method)(
+                           grpc::ClientContext*, const Request&),
+                       const Request& request,
+                       const std::function<void(const v1::Progress&)>& progress)
+      -> Result<std::remove_cvref_t<decltype(std::declval<Message>().report())>> {
+    Result<std::remove_cvref_t<decltype(std::declval<Message>().report())>> report =
+        Status(Code::kInternal, "the collector at " + address() +
+                                    " ended the answer without a report; are statctl and "
+                                    "statcollectord of the same version?");
+    STATCOLLECT_RETURN_IF_ERROR(Run([&](grpc::ClientContext& context) {
+      const auto stream = (stub<Stub>().*method)(&context, request);
+      for (Message message; stream->Read(&message);) {
+        if (message.has_progress() && progress) progress(message.progress());
+        if (message.has_report()) report = std::move(*message.mutable_report());
+      }
+      return stream->Finish();
+    }));
+    return report;
   }
 
   void SetCancel(std::function<void()> cancel) {
@@ -141,11 +170,9 @@ class Collector::Impl {
       passing_ = located->passing;
     }
     channel_ = MakeCollectorChannel(options_.address, options_.tls);
-    query_ = v1::Query::NewStub(channel_);
-    admin_ = v1::Admin::NewStub(channel_);
-    login_ = v1::Login::NewStub(channel_);
-    ingest_ = v1::Ingest::NewStub(channel_);
-    transfer_ = v1::Transfer::NewStub(channel_);
+    stubs_ = {v1::Query::NewStub(channel_), v1::Admin::NewStub(channel_),
+              v1::Login::NewStub(channel_), v1::Ingest::NewStub(channel_),
+              v1::Transfer::NewStub(channel_)};
     return Status::Ok();
   }
   void SetContext(grpc::ClientContext* context) {
@@ -187,7 +214,7 @@ class Collector::Impl {
     v1::GetStatusResponse response;
     context.set_deadline(system_clock::now() + kVersionTime);
     const bool said = AddCaller(options_.token_file, options_.project, &context).ok() &&
-                      admin_->GetStatus(&context, {}, &response).ok();
+                      stub<v1::Admin::Stub>().GetStatus(&context, {}, &response).ok();
     return said ? Printable(response.version()) : std::string();
   }
   Status Explain(const grpc::Status& status) const {
@@ -227,11 +254,10 @@ class Collector::Impl {
   CollectorOptions options_;
   bool passing_ = false;
   std::shared_ptr<grpc::Channel> channel_;  // null: not located yet
-  std::unique_ptr<v1::Query::Stub> query_;
-  std::unique_ptr<v1::Admin::Stub> admin_;
-  std::unique_ptr<v1::Login::Stub> login_;
-  std::unique_ptr<v1::Ingest::Stub> ingest_;
-  std::unique_ptr<v1::Transfer::Stub> transfer_;
+  std::tuple<std::unique_ptr<v1::Query::Stub>, std::unique_ptr<v1::Admin::Stub>,
+             std::unique_ptr<v1::Login::Stub>, std::unique_ptr<v1::Ingest::Stub>,
+             std::unique_ptr<v1::Transfer::Stub>>
+      stubs_;
   Mutex mutex_;  // guards everything below
   grpc::ClientContext* context_ STATCOLLECT_GUARDED_BY(mutex_) = nullptr;
   std::function<void()> on_cancel_ STATCOLLECT_GUARDED_BY(mutex_);

@@ -114,9 +114,7 @@ class OpenCopy final : public CopyStream {
 }  // namespace
 
 Result<v1::DescribeStoreResponse> Collector::DescribeStore() {
-  return impl_->Ask<v1::DescribeStoreResponse>([&](auto& context, auto& response) {
-    return impl_->transfer().DescribeStore(&context, {}, &response);
-  });
+  return impl_->Ask(&v1::Transfer::Stub::DescribeStore, v1::DescribeStoreRequest());
 }
 
 Status Collector::DescribeRun(const v1::DescribeRunRequest& request,
@@ -150,19 +148,11 @@ Status Collector::DigestRank(const v1::DigestRankRequest& request,
 }
 
 Status Collector::BeginCopy(const v1::BeginCopyRequest& request) {
-  return impl_
-      ->Ask<v1::BeginCopyResponse>([&](auto& context, auto& response) {
-        return impl_->transfer().BeginCopy(&context, request, &response);
-      })
-      .status();
+  return impl_->Ask(&v1::Transfer::Stub::BeginCopy, request).status();
 }
 
 Status Collector::WritePart(const v1::WritePartRequest& request) {
-  return impl_
-      ->Ask<v1::WritePartResponse>([&](auto& context, auto& response) {
-        return impl_->transfer().WritePart(&context, request, &response);
-      })
-      .status();
+  return impl_->Ask(&v1::Transfer::Stub::WritePart, request).status();
 }
 
 Status Collector::CopyRank(const v1::Hello& hello, const std::function<Status(CopyStream&)>& work) {
