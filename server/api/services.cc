@@ -126,21 +126,7 @@ class QueryService final : public v1::Query::CallbackService {
 
   grpc::ServerWriteReactor<v1::DiffResponse>* Diff(CallbackServerContext*,
                                                    const v1::DiffRequest* request) override {
-    using Call = StreamCall<v1::DiffResponse>;
-    const auto work = [of = Asked(engine_), request](const std::stop_token& stop,
-                                                     const Call::Send& send,
-                                                     v1::DiffResponse& last) {
-      STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
-      const auto progress = [&](const query::Progress& done) {
-        v1::DiffResponse message;
-        ToWire(done, *message.mutable_progress());
-        send(std::move(message));
-      };
-      auto report = of->Diff(wanted, progress, stop);
-      if (report.ok()) ToWire(*report, *last.mutable_report());
-      return of.Explained(report.status());
-    };
-    return Call::Start(pool_, limits_.progress_interval, work);
+    return AnswerWithProgress<v1::DiffResponse>(*request, &query::QueryEngine::Diff);
   }
 
   grpc::ServerWriteReactor<v1::FollowEventsResponse>* FollowEvents(
@@ -252,21 +238,7 @@ class QueryService final : public v1::Query::CallbackService {
 
   grpc::ServerWriteReactor<v1::CheckRanksResponse>* CheckRanks(
       CallbackServerContext*, const v1::CheckRanksRequest* request) override {
-    using Call = StreamCall<v1::CheckRanksResponse>;
-    const auto work = [of = Asked(engine_), request](const std::stop_token& stop,
-                                                     const Call::Send& send,
-                                                     v1::CheckRanksResponse& last) {
-      STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(*request));
-      const auto progress = [&](const query::Progress& done) {
-        v1::CheckRanksResponse message;
-        ToWire(done, *message.mutable_progress());
-        send(std::move(message));
-      };
-      auto report = of->CheckRanks(wanted, progress, stop);
-      if (report.ok()) ToWire(*report, *last.mutable_report());
-      return of.Explained(report.status());
-    };
-    return Call::Start(pool_, limits_.progress_interval, work);
+    return AnswerWithProgress<v1::CheckRanksResponse>(*request, &query::QueryEngine::CheckRanks);
   }
 
  private:
@@ -293,6 +265,26 @@ class QueryService final : public v1::Query::CallbackService {
           if (rows.ok()) ToWire(*rows, response);
           return of.Explained(rows.status());
         });
+  }
+
+  // The same with progress before it, where `Message` holds either.
+  template <typename Message, typename Request, typename Method>
+  grpc::ServerWriteReactor<Message>* AnswerWithProgress(const Request& request, Method method) {
+    using Call = StreamCall<Message>;
+    const auto work = [of = Asked(engine_), &request, method](const std::stop_token& stop,
+                                                              const typename Call::Send& send,
+                                                              Message& last) {
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
+      const auto progress = [&](const query::Progress& done) {
+        Message message;
+        ToWire(done, *message.mutable_progress());
+        send(std::move(message));
+      };
+      const auto report = std::invoke(method, *of, wanted, progress, stop);
+      if (report.ok()) ToWire(*report, *last.mutable_report());
+      return of.Explained(report.status());
+    };
+    return Call::Start(pool_, limits_.progress_interval, work);
   }
 
   const query::QueryEngine& engine_;
