@@ -1,6 +1,12 @@
 #include "server/store/codec/catalogue.h"
 
-#include <span>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "common/placement.h"
 #include "server/store/byte_io.h"
@@ -26,344 +32,237 @@ constexpr std::uint8_t kVersionMax<RankMeta> = kRanksVersion;
 template <>
 constexpr std::uint8_t kVersionMax<Layout> = kPlacedVersion;
 
-void Write(ByteWriter& out, const std::map<std::string, std::string>& map) {
-  out.Varint(map.size());
-  for (const auto& [key, value] : map) {
-    out.Text(key);
-    out.Text(value);
+// One past the greatest value of an enumeration that is stored.
+constexpr int CountOf(IfExists) { return kIfExistsCount; }
+constexpr int CountOf(Kind) { return kKindCount; }
+constexpr int CountOf(Mode) { return kModeCount; }
+constexpr int CountOf(DType) { return kDTypeCount; }
+constexpr int CountOf(HashKind) { return kHashKindCount; }
+constexpr int CountOf(MemoryPhase) { return kMemoryPhaseCount; }
+constexpr int CountOf(DensityType) { return kDensityTypeCount; }
+
+// A format is described once, by Fields(io, value), which names the fields in their order. With a
+// Writing it writes the value, with a Reading it reads one.
+class Writing {
+ public:
+  template <typename T>
+  using Ref = const T&;
+  static constexpr bool kReads = false;
+
+  explicit Writing(ByteWriter& out) : out_(out) {}
+
+  template <typename... Fields>
+  void operator()(const Fields&... fields) {
+    (Field(fields), ...);
   }
-}
+  // Whether the value goes on, which Reading tells by its length.
+  bool More(bool wanted) const { return wanted; }
+  void Expect(bool /*valid*/) const {}
 
-void Read(ByteReader& in, std::map<std::string, std::string>& map) {
-  for (std::size_t n = in.Count(2); n > 0; --n) {
-    std::string key = in.Text();
-    map[std::move(key)] = in.Text();
+ private:
+  template <typename T>
+  void Field(const T& value) {
+    if constexpr (std::is_enum_v<T> || sizeof(T) == 1) {
+      out_.U8(static_cast<std::uint8_t>(value));
+    } else if constexpr (std::is_floating_point_v<T>) {
+      out_.F64(value);
+    } else if constexpr (std::is_signed_v<T>) {
+      out_.Signed(value);
+    } else {
+      out_.Varint(value);
+    }
   }
-}
-
-// A value of an enumeration; anything from `count` on fails.
-template <typename E>
-E ReadEnum(ByteReader& in, int count) {
-  const std::uint8_t value = in.U8();
-  if (value >= count) in.Fail();
-  return in.ok() ? static_cast<E>(value) : E{};
-}
-
-bool ReadBool(ByteReader& in) { return ReadEnum<std::uint8_t>(in, 2) == 1; }
-
-void Write(ByteWriter& out, const std::optional<std::uint64_t>& number) {
-  out.U8(number ? 1 : 0);
-  if (number) out.Varint(*number);
-}
-
-void Read(ByteReader& in, std::optional<std::uint64_t>& number) {
-  if (ReadBool(in)) number = in.Varint();
-}
-
-void Write(ByteWriter& out, const SessionInfo& s) {
-  out.Text(s.run);
-  for (const std::uint8_t byte : s.session) out.U8(byte);
-  out.Text(s.launch);
-  out.U8(static_cast<std::uint8_t>(s.if_exists));
-  out.Varint(s.rank);
-  out.Varint(s.local_rank);
-  out.Varint(s.world_size);
-  out.Text(s.host);
-  out.Signed(s.pid);
-  out.Signed(s.start_unix_nanos);
-  out.Text(s.agent_version);
-  Write(out, s.config);
-  if (!s.ranks.empty()) out.Text(s.ranks);
-}
-
-void Read(ByteReader& in, SessionInfo& s) {
-  s.run = in.Text();
-  for (std::uint8_t& byte : s.session) byte = in.U8();
-  s.launch = in.Text();
-  s.if_exists = ReadEnum<IfExists>(in, kIfExistsCount);
-  s.rank = in.Varint32();
-  s.local_rank = in.Varint32();
-  s.world_size = in.Varint32();
-  s.host = in.Text();
-  s.pid = in.Signed();
-  s.start_unix_nanos = in.Signed();
-  s.agent_version = in.Text();
-  Read(in, s.config);
-  if (!in.done()) s.ranks = in.Text();
-}
-
-void Write(ByteWriter& out, const AttemptMeta& a) {
-  out.Varint(a.id);
-  out.Varint(a.number);
-  out.Text(a.run);
-  out.Text(a.launch);
-  out.Varint(a.world_size);
-  out.Signed(a.start_unix_nanos);
-}
-
-void Read(ByteReader& in, AttemptMeta& a) {
-  a.id = in.Varint32();
-  a.number = in.Varint32();
-  a.run = in.Text();
-  a.launch = in.Text();
-  a.world_size = in.Varint32();
-  a.start_unix_nanos = in.Signed();
-}
-
-void Write(ByteWriter& out, const RankMeta& r) {
-  out.Varint(r.durable_seq);
-  out.Varint(r.records);
-  out.Varint(r.stat_records);
-  out.Varint(r.steps);
-  Write(out, r.first_step);
-  Write(out, r.last_step);
-  out.Varint(r.dropped.size());
-  for (const auto& [cause, count] : r.dropped) {
-    out.Text(cause);
-    out.Varint(count);
+  void Field(const std::string& text) { out_.Text(text); }
+  void Field(const SessionId& id) {
+    for (const std::uint8_t byte : id) out_.U8(byte);
   }
-  out.Signed(r.last_write_unix_nanos);
-  out.U8(r.finished ? 1 : 0);
-  if (r.ranks_expected > 0) out.Varint(r.ranks_expected);
-}
-
-void Read(ByteReader& in, RankMeta& r) {
-  r.durable_seq = in.Varint();
-  r.records = in.Varint();
-  r.stat_records = in.Varint();
-  r.steps = in.Varint();
-  Read(in, r.first_step);
-  Read(in, r.last_step);
-  for (std::size_t n = in.Count(2); n > 0; --n) {
-    std::string cause = in.Text();
-    r.dropped[std::move(cause)] = in.Varint();
+  void Field(const std::optional<std::uint64_t>& number) {
+    Field(number.has_value());
+    if (number) Field(*number);
   }
-  r.last_write_unix_nanos = in.Signed();
-  r.finished = ReadBool(in);
-  if (!in.done()) r.ranks_expected = in.Varint32();
+  template <typename T>
+  void Field(const std::vector<T>& values) {
+    out_.Varint(values.size());
+    for (const T value : values) Field(value);
+  }
+  template <typename T>
+  void Field(const std::map<std::string, T>& map) {
+    out_.Varint(map.size());
+    for (const auto& [key, value] : map) (*this)(key, value);
+  }
+
+  ByteWriter& out_;
+};
+
+class Reading {
+ public:
+  template <typename T>
+  using Ref = T&;
+  static constexpr bool kReads = true;
+
+  explicit Reading(ByteReader& in) : in_(in) {}
+
+  template <typename... Fields>
+  void operator()(Fields&... fields) {
+    (Field(fields), ...);
+  }
+  bool More(bool /*wanted*/) const { return !in_.done(); }
+  void Expect(bool valid) {
+    if (!valid) in_.Fail();
+  }
+  bool ok() const { return in_.ok(); }
+
+ private:
+  template <typename T>
+  void Field(T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      value = Below<T>(CountOf(T{}));
+    } else if constexpr (std::is_same_v<T, bool>) {
+      value = Below<std::uint8_t>(2) == 1;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      value = in_.F64();
+    } else {
+      const auto stored = Number<std::is_signed_v<T>>();
+      Expect(std::in_range<T>(stored));
+      value = in_.ok() ? static_cast<T>(stored) : T{};
+    }
+  }
+  void Field(std::string& text) { text = in_.Text(); }
+  void Field(SessionId& id) {
+    for (std::uint8_t& byte : id) byte = in_.U8();
+  }
+  void Field(std::optional<std::uint64_t>& number) {
+    bool known = false;
+    Field(known);
+    if (known) Field(number.emplace());
+  }
+  template <typename T>
+  void Field(std::vector<T>& values) {
+    values.resize(in_.Count(1));
+    for (T& value : values) Field(value);
+  }
+  template <typename T>
+  void Field(std::map<std::string, T>& map) {
+    for (std::size_t n = in_.Count(2); n > 0; --n) {
+      std::string key = in_.Text();
+      Field(map[std::move(key)]);
+    }
+  }
+  // Anything from `count` on fails.
+  template <typename T>
+  T Below(int count) {
+    const std::uint8_t value = in_.U8();
+    Expect(value < count);
+    return in_.ok() ? static_cast<T>(value) : T{};
+  }
+  template <bool kSigned>
+  auto Number() {
+    if constexpr (kSigned) {
+      return in_.Signed();
+    } else {
+      return in_.Varint();
+    }
+  }
+
+  ByteReader& in_;
+};
+
+template <typename Io, typename T>
+using Ref = typename Io::template Ref<T>;
+
+template <typename Io>
+void Fields(Io& io, Ref<Io, SessionInfo> s) {
+  io(s.run, s.session, s.launch, s.if_exists, s.rank, s.local_rank, s.world_size, s.host, s.pid,
+     s.start_unix_nanos, s.agent_version, s.config);
+  if (io.More(!s.ranks.empty())) io(s.ranks);
 }
 
-void Write(ByteWriter& out, const TensorDef& d) {
-  out.Varint(d.id);
-  out.Text(d.key.name);
-  out.U8(static_cast<std::uint8_t>(d.key.kind));
-  out.Text(d.key.output_path);
-  out.Varint(d.key.micro_batch);
-  out.Varint(d.key.call);
-  out.U8(static_cast<std::uint8_t>(d.key.mode));
-  out.Text(d.parent);
-  out.Text(d.class_name);
-  out.Signed(d.depth);
+template <typename Io>
+void Fields(Io& io, Ref<Io, AttemptMeta> a) {
+  io(a.id, a.number, a.run, a.launch, a.world_size, a.start_unix_nanos);
 }
 
-void Read(ByteReader& in, TensorDef& d) {
-  d.id = in.Varint32();
-  d.key.name = in.Text();
-  d.key.kind = ReadEnum<Kind>(in, kKindCount);
-  d.key.output_path = in.Text();
-  d.key.micro_batch = in.Varint32();
-  d.key.call = in.Varint32();
-  d.key.mode = ReadEnum<Mode>(in, kModeCount);
-  d.parent = in.Text();
-  d.class_name = in.Text();
-  d.depth = static_cast<std::int32_t>(in.Signed());
+template <typename Io>
+void Fields(Io& io, Ref<Io, RankMeta> r) {
+  io(r.durable_seq, r.records, r.stat_records, r.steps, r.first_step, r.last_step, r.dropped,
+     r.last_write_unix_nanos, r.finished);
+  if (io.More(r.ranks_expected > 0)) io(r.ranks_expected);
 }
 
-void Write(ByteWriter& out, const std::vector<std::int64_t>& numbers) {
-  out.Varint(numbers.size());
-  for (const std::int64_t number : numbers) out.Signed(number);
+template <typename Io>
+void Fields(Io& io, Ref<Io, TensorDef> d) {
+  io(d.id, d.key.name, d.key.kind, d.key.output_path, d.key.micro_batch, d.key.call, d.key.mode,
+     d.parent, d.class_name, d.depth);
 }
 
-void Read(ByteReader& in, std::vector<std::int64_t>& numbers) {
-  numbers.resize(in.Count(1));
-  for (std::int64_t& number : numbers) number = in.Signed();
-}
-
-void Write(ByteWriter& out, const Placement& p) {
-  Write(out, p.global_shape);
-  Write(out, p.boxes);
-  Write(out, p.ranges);
-  out.U8(p.partial ? 1 : 0);
-  out.Varint(p.piece);
-  out.Varint(p.pieces);
-}
-
-// Whoever reads it may rely on what CheckPlacement promises, as when it came over the wire.
-void Read(ByteReader& in, std::span<const std::int64_t> shape, Placement& p) {
-  Read(in, p.global_shape);
-  Read(in, p.boxes);
-  Read(in, p.ranges);
-  p.partial = ReadBool(in);
-  p.piece = in.Varint32();
-  p.pieces = in.Varint32();
-  if (!in.ok() || !CheckPlacement(shape, View(p)).ok()) in.Fail();
-}
-
-// Shorter values are of builds before hash_kind, or before placements.
-void Write(ByteWriter& out, const Layout& l) {
-  out.Varint(l.id);
-  out.U8(static_cast<std::uint8_t>(l.dtype));
-  Write(out, l.shape);
-  if (l.absent == 0 && l.untrusted == 0 && l.hash_kind == HashKind::kContent2 && !l.placement)
+// Shorter values are of builds before hash_kind, or before placements. Whoever reads a placement
+// may rely on what CheckPlacement promises, as when it came over the wire.
+template <typename Io>
+void Fields(Io& io, Ref<Io, Layout> l) {
+  io(l.id, l.dtype, l.shape);
+  if constexpr (Io::kReads) l.hash_kind = HashKind::kContent2;
+  if (!io.More(l.absent != 0 || l.untrusted != 0 || l.hash_kind != HashKind::kContent2 ||
+               l.placement))
     return;
-  out.Varint(l.absent);
-  out.Varint(l.untrusted);
-  out.U8(static_cast<std::uint8_t>(l.hash_kind));
-  if (l.placement) Write(out, *l.placement);
+  io(l.absent, l.untrusted, l.hash_kind);
+  if (!io.More(l.placement.has_value())) return;
+  if constexpr (Io::kReads) l.placement.emplace();
+  auto& p = *l.placement;
+  io(p.global_shape, p.boxes, p.ranges, p.partial, p.piece, p.pieces);
+  if constexpr (Io::kReads) io.Expect(io.ok() && CheckPlacement(l.shape, View(p)).ok());
 }
 
-void Read(ByteReader& in, Layout& l) {
-  l.id = in.Varint32();
-  l.dtype = ReadEnum<DType>(in, kDTypeCount);
-  Read(in, l.shape);
-  l.hash_kind = HashKind::kContent2;
-  if (in.done()) return;
-  l.absent = in.Varint32();
-  l.untrusted = in.Varint32();
-  l.hash_kind = ReadEnum<HashKind>(in, kHashKindCount);
-  if (!in.done()) Read(in, l.shape, l.placement.emplace());
+template <typename Io>
+void Fields(Io& io, Ref<Io, ScalarRecord> s) {
+  io(s.name, s.step, s.micro_batch, s.value);
 }
 
-void Write(ByteWriter& out, const ScalarRecord& s) {
-  out.Text(s.name);
-  out.Varint(s.step);
-  out.Varint(s.micro_batch);
-  out.F64(s.value);
+template <typename Io>
+void Fields(Io& io, Ref<Io, EventRecord> e) {
+  io(e.kind, e.step, e.unix_nanos, e.text, e.fields);
 }
 
-void Read(ByteReader& in, ScalarRecord& s) {
-  s.name = in.Text();
-  s.step = in.Varint();
-  s.micro_batch = in.Varint32();
-  s.value = in.F64();
-}
-
-void Write(ByteWriter& out, const EventRecord& e) {
-  out.Text(e.kind);
-  out.Varint(e.step);
-  out.Signed(e.unix_nanos);
-  out.Text(e.text);
-  Write(out, e.fields);
-}
-
-void Read(ByteReader& in, EventRecord& e) {
-  e.kind = in.Text();
-  e.step = in.Varint();
-  e.unix_nanos = in.Signed();
-  e.text = in.Text();
-  Read(in, e.fields);
-}
-
-void Write(ByteWriter& out, const MemoryRecord& m) {
-  out.Varint(m.step);
-  out.Varint(m.micro_batch);
-  out.U8(static_cast<std::uint8_t>(m.phase));
-  out.Text(m.device);
-  out.Text(m.module);
-  out.Varint(m.present);
+template <typename Io>
+void Fields(Io& io, Ref<Io, MemoryRecord> m) {
+  io(m.step, m.micro_batch, m.phase, m.device, m.module, m.present);
+  io.Expect(m.present >> kMemoryQuantityCount == 0);
   for (int i = 0; i < kMemoryQuantityCount; ++i) {
-    const auto quantity = static_cast<MemoryQuantity>(i);
-    if (m.Has(quantity)) out.Signed(m.Of(quantity));
+    if (m.Has(static_cast<MemoryQuantity>(i))) io(m.bytes[static_cast<std::size_t>(i)]);
   }
 }
 
-void Read(ByteReader& in, MemoryRecord& m) {
-  m.step = in.Varint();
-  m.micro_batch = in.Varint32();
-  m.phase = ReadEnum<MemoryPhase>(in, kMemoryPhaseCount);
-  m.device = in.Text();
-  m.module = in.Text();
-  m.present = in.Varint32();
-  if (m.present >> kMemoryQuantityCount != 0) in.Fail();
-  for (int i = 0; i < kMemoryQuantityCount; ++i) {
-    if (m.Has(static_cast<MemoryQuantity>(i))) m.bytes[static_cast<std::size_t>(i)] = in.Signed();
-  }
+template <typename Io>
+void Fields(Io& io, Ref<Io, DensityRecord> d) {
+  io(d.step, d.micro_batch, d.input, d.type, d.pad_index, d.valid, d.total, d.valid_per_sample);
 }
 
-void Write(ByteWriter& out, const DensityRecord& d) {
-  out.Varint(d.step);
-  out.Varint(d.micro_batch);
-  out.Text(d.input);
-  out.U8(static_cast<std::uint8_t>(d.type));
-  out.Signed(d.pad_index);
-  out.Varint(d.valid);
-  out.Varint(d.total);
-  out.Varint(d.valid_per_sample.size());
-  for (const std::uint64_t valid : d.valid_per_sample) out.Varint(valid);
+template <typename Io>
+void Fields(Io& io, Ref<Io, SettingRecord> s) {
+  io(s.name, s.value);
 }
 
-void Read(ByteReader& in, DensityRecord& d) {
-  d.step = in.Varint();
-  d.micro_batch = in.Varint32();
-  d.input = in.Text();
-  d.type = ReadEnum<DensityType>(in, kDensityTypeCount);
-  d.pad_index = in.Signed();
-  d.valid = in.Varint();
-  d.total = in.Varint();
-  d.valid_per_sample.resize(in.Count(1));
-  for (std::uint64_t& valid : d.valid_per_sample) valid = in.Varint();
+template <typename Io>
+void Fields(Io& io, Ref<Io, StepRecord> s) {
+  io(s.step, s.unix_nanos, s.micro_batches);
 }
 
-void Write(ByteWriter& out, const SettingRecord& s) {
-  out.Text(s.name);
-  out.Text(s.value);
+template <typename Io>
+void Fields(Io& io, Ref<Io, ExponentRecord> e) {
+  io(e.step, e.activation, e.layout, e.lowest, e.counts);
+  io.Expect(e.lowest >= kExponentLowest &&
+            e.lowest + static_cast<std::int64_t>(e.counts.size()) <= kExponentHighest + 1);
 }
 
-void Read(ByteReader& in, SettingRecord& s) {
-  s.name = in.Text();
-  s.value = in.Text();
-}
-
-void Write(ByteWriter& out, const StepRecord& s) {
-  out.Varint(s.step);
-  out.Signed(s.unix_nanos);
-  out.Varint(s.micro_batches);
-}
-
-void Read(ByteReader& in, StepRecord& s) {
-  s.step = in.Varint();
-  s.unix_nanos = in.Signed();
-  s.micro_batches = in.Varint32();
-}
-
-void Write(ByteWriter& out, const ExponentRecord& e) {
-  out.Varint(e.step);
-  out.Varint(e.activation);
-  out.Varint(e.layout);
-  out.Signed(e.lowest);
-  out.Varint(e.counts.size());
-  for (const std::uint64_t count : e.counts) out.Varint(count);
-}
-
-void Read(ByteReader& in, ExponentRecord& e) {
-  e.step = in.Varint();
-  e.activation = in.Varint32();
-  e.layout = in.Varint32();
-  const std::int64_t lowest = in.Signed();
-  e.counts.resize(in.Count(1));
-  if (lowest < kExponentLowest ||
-      lowest + static_cast<std::int64_t>(e.counts.size()) > kExponentHighest + 1)
-    in.Fail();
-  e.lowest = static_cast<std::int32_t>(lowest);
-  for (std::uint64_t& count : e.counts) count = in.Varint();
-}
-
-void Write(ByteWriter& out, const CaptureHead& c) {
-  out.Varint(c.layout);
-  out.Varint(c.elements);
-  out.Varint(c.bytes);
-}
-
-void Read(ByteReader& in, CaptureHead& c) {
-  c.layout = in.Varint32();
-  c.elements = in.Varint();
-  c.bytes = in.Varint32();
+template <typename Io>
+void Fields(Io& io, Ref<Io, CaptureHead> c) {
+  io(c.layout, c.elements, c.bytes);
 }
 
 template <typename T>
 std::string EncodeSealed(const T& value, std::uint8_t version = kVersion) {
   ByteWriter out;
-  Write(out, value);
+  Writing writing(out);
+  Fields<Writing>(writing, value);
   return Seal(version, out.bytes());
 }
 
@@ -394,7 +293,8 @@ Result<T> Decode(std::string_view what, std::string_view bytes) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto payload, Unseal(what, bytes, kVersionMax<T>));
   ByteReader in(payload);
   T value;
-  Read(in, value);
+  Reading reading(in);
+  Fields<Reading>(reading, value);
   if (!in.done()) {
     return Status(Code::kDataLoss, "read " + std::string(what) +
                                        ": the checksum matches but the content does not parse, so "
