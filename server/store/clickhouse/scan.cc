@@ -90,12 +90,7 @@ class ClickHouseScan final : public StatScan {
     STATCOLLECT_RETURN_IF_ERROR(block.reader.ReadNumbers(frame, &block_));
     if (sketches)
       STATCOLLECT_RETURN_IF_ERROR(block.reader.ReadSums(block.bytes.sums, frame, &block_));
-    block_.MoveTo(head_.step, columns);
-    if (sketches) return Status::Ok();
-    columns->sketch_width = 0;
-    columns->sketch.clear();
-    columns->samples.clear();
-    columns->sample_count.assign(columns->size(), 0);
+    block_.MoveTo(head_.step, sketches, columns);
     return Status::Ok();
   }
 
@@ -202,11 +197,7 @@ class ClickHouseSeries {
       STATCOLLECT_RETURN_IF_ERROR(visitor_.Read(block.bytes.stats.size()));
       STATCOLLECT_ASSIGN_OR_RETURN(const auto record, Find(block));
       if (!record) continue;
-      STATCOLLECT_RETURN_IF_ERROR(
-          visitor_.take({.step = block.key.step,
-                         .layout = static_cast<std::uint32_t>((*record)[kLayout]),
-                         .order = static_cast<std::uint32_t>((*record)[kOrder]),
-                         .stats = StatsOf(*record)}));
+      STATCOLLECT_RETURN_IF_ERROR(visitor_.take(PointOf(block.key.step, *record)));
     }
     return Status::Ok();
   }

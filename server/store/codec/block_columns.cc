@@ -123,19 +123,25 @@ ColumnRecord BlockColumns::Record(std::size_t index) const {
   return record;
 }
 
-void BlockColumns::MoveTo(std::uint64_t step, StatColumns* columns) {
+void BlockColumns::MoveTo(std::uint64_t step, bool sketches, StatColumns* columns) {
   Narrow(of(kActivation), columns->activation);
   Narrow(of(kLayout), columns->layout);
   Narrow(of(kOrder), columns->order);
-  Narrow(of(kSamples), columns->sample_count);
   columns->step.assign(size_, step);
   columns->stats.resize(size_);
   const std::uint64_t* const numbers = numbers_.data();
   for (std::size_t i = 0; i < size_; ++i)
     columns->stats[i] = MakeStats([&](Column column) { return numbers[column * size_ + i]; });
-  columns->sketch_width = sketch_width_;
-  columns->sketch.swap(sketch);
-  columns->samples.swap(samples);
+  if (sketches) {
+    Narrow(of(kSamples), columns->sample_count);
+    columns->sketch.swap(sketch);
+    columns->samples.swap(samples);
+  } else {
+    columns->sample_count.assign(size_, 0);
+    columns->sketch.clear();
+    columns->samples.clear();
+  }
+  columns->sketch_width = sketches ? sketch_width_ : 0;
 }
 
 void BlockColumns::CopyHashesTo(HashColumns* columns) const {
@@ -192,8 +198,11 @@ std::size_t BlockColumns::memory_bytes() const {
          sizeof(double) * (sketch.capacity() + samples.capacity());
 }
 
-TensorStats StatsOf(const ColumnRecord& record) {
-  return MakeStats([&](Column column) { return record[column]; });
+StatPoint PointOf(std::uint64_t step, const ColumnRecord& record) {
+  return {.step = step,
+          .layout = static_cast<std::uint32_t>(record[kLayout]),
+          .order = static_cast<std::uint32_t>(record[kOrder]),
+          .stats = MakeStats([&](Column column) { return record[column]; })};
 }
 
 }  // namespace statcollect

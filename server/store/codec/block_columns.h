@@ -13,6 +13,7 @@
 #include "server/store/block_digest.h"
 #include "server/store/hash_columns.h"
 #include "server/store/number_columns.h"
+#include "server/store/store.h"
 
 namespace statcollect {
 
@@ -55,9 +56,9 @@ class BlockColumns {
   void Take(const StatColumns& columns, std::span<const std::uint32_t> indexes,
             std::span<const std::size_t> sample_at);
   void Resize(std::size_t size, std::uint32_t sketch_width);  // does not keep the content
-  // Moves the records to `columns`, replacing their content; sketches and samples are swapped, not
-  // copied. Resize before using the block again.
-  void MoveTo(std::uint64_t step, StatColumns* columns);
+  // Moves the records to `columns`, replacing their content; sketches and samples, if they are
+  // wanted, are swapped, not copied. Resize before using the block again.
+  void MoveTo(std::uint64_t step, bool sketches, StatColumns* columns);
   // Needs kHashColumns only.
   void CopyHashesTo(HashColumns* columns) const;
   // Of what was read; valid until the block changes.
@@ -95,8 +96,7 @@ class BlockColumns {
   std::array<bool, kColumnCount> filled_{};  // the column's numbers are equal
 };
 
-// The statistics of a record; its layout and order are in the columns of those names.
-TensorStats StatsOf(const ColumnRecord& record);
+StatPoint PointOf(std::uint64_t step, const ColumnRecord& record);
 
 }  // namespace statcollect
 

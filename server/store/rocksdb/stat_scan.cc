@@ -44,14 +44,8 @@ class BlockScan final : public StatScan {
     if (!status_.ok()) return false;
     status_ =
         source_.Read(key_, reader_, sketches ? BlockParts::kAll : BlockParts::kNumbers, &columns_);
-    if (!status_.ok()) return false;
-    columns_.MoveTo(key_.step, columns);
-    if (sketches) return true;
-    columns->sketch_width = 0;
-    columns->sketch.clear();
-    columns->samples.clear();
-    columns->sample_count.assign(columns->size(), 0);
-    return true;
+    if (status_.ok()) columns_.MoveTo(key_.step, sketches, columns);
+    return status_.ok();
   }
   bool LoadHashes(HashColumns* columns) override {
     if (!status_.ok()) return false;
@@ -190,11 +184,7 @@ class SeriesWalk {
   Result<bool> Take(const StatKey& key, std::string_view value) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto record, source_.ReadRecord(key, value, activation_));
     if (!record) return false;
-    STATCOLLECT_RETURN_IF_ERROR(
-        visitor_.take({.step = key.step,
-                       .layout = static_cast<std::uint32_t>((*record)[kLayout]),
-                       .order = static_cast<std::uint32_t>((*record)[kOrder]),
-                       .stats = StatsOf(*record)}));
+    STATCOLLECT_RETURN_IF_ERROR(visitor_.take(PointOf(key.step, *record)));
     return true;
   }
 
