@@ -42,13 +42,12 @@ std::optional<TokenReference> BrowserSessions::TakeLink(std::string_view secret,
 }
 
 Result<SessionSecrets> BrowserSessions::Open(const TokenReference& token, Time now) {
-  auto cookie = RandomHex(kSessionSecretBytes), page = RandomHex(kSessionSecretBytes);
-  if (!cookie.ok()) return cookie.status();
-  if (!page.ok()) return page.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto cookie, RandomHex(kSessionSecretBytes));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto page, RandomHex(kSessionSecretBytes));
   MakeRoom(sessions_, token, kSessionsMax, now);
-  sessions_[DigestOf(*cookie)] = {
-      .token = token, .page = DigestOf(*page), .until = now + kSessionLife};
-  return SessionSecrets{.cookie = *std::move(cookie), .page = *std::move(page)};
+  sessions_[DigestOf(cookie)] = {
+      .token = token, .page = DigestOf(page), .until = now + kSessionLife};
+  return SessionSecrets{.cookie = std::move(cookie), .page = std::move(page)};
 }
 
 std::optional<TokenReference> BrowserSessions::Find(const SessionCredential& credential,

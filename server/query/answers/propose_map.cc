@@ -155,8 +155,8 @@ class Proposer {
     }
     if (cut_ > 0) {
       out.add_notes("of " + std::to_string(cut_) + " names only the " +
-                             std::to_string(kDistancesMax) +
-                             " likeliest tensors were compared: the others are too similar");
+                    std::to_string(kDistancesMax) +
+                    " likeliest tensors were compared: the others are too similar");
     }
   }
 
@@ -453,25 +453,23 @@ Result<CommonSteps> ReadCommonSteps(RunView& a, RunView& b, std::uint32_t rank,
                                     const std::stop_token& stop) {
   CommonSteps common;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto every, StepSet::Parse(""));
-  const auto steps_a = a.Steps(every), steps_b = b.Steps(every);
-  if (!steps_a.ok()) return steps_a.status();
-  if (!steps_b.ok()) return steps_b.status();
-  for (const auto& [step, attempt_a] : *steps_a) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_a, a.Steps(every));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_b, b.Steps(every));
+  for (const auto& [step, attempt_a] : steps_a) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "map propose: cancelled");
-    const auto other = steps_b->find(step);
-    if (other == steps_b->end()) continue;
+    const auto other = steps_b.find(step);
+    if (other == steps_b.end()) continue;
     const std::size_t attempt_b = other->second;
     if (!common.steps.empty() && (attempt_a != common.attempt_a || attempt_b != common.attempt_b))
       break;
-    auto of_a = a.Read(attempt_a, rank, step), of_b = b.Read(attempt_b, rank, step);
-    if (!of_a.ok()) return of_a.status();
-    if (!of_b.ok()) return of_b.status();
-    if (of_a->observations.empty() || of_b->observations.empty()) continue;
+    STATCOLLECT_ASSIGN_OR_RETURN(auto of_a, a.Read(attempt_a, rank, step));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto of_b, b.Read(attempt_b, rank, step));
+    if (of_a.observations.empty() || of_b.observations.empty()) continue;
     common.attempt_a = attempt_a;
     common.attempt_b = attempt_b;
     common.steps.push_back(step);
-    common.a.push_back(*std::move(of_a));
-    common.b.push_back(*std::move(of_b));
+    common.a.push_back(std::move(of_a));
+    common.b.push_back(std::move(of_b));
     if (common.steps.size() == kStepsCompared) break;
   }
   return common;

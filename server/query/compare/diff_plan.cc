@@ -108,10 +108,9 @@ void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const
 Status FindStored(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
   plan.stored = plan.steps;
   if (request.steps.empty() || plan.steps.empty()) return Status::Ok();
-  auto steps_a = a.Steps(StepSet()), steps_b = b.Steps(StepSet());
-  if (!steps_a.ok()) return steps_a.status();
-  if (!steps_b.ok()) return steps_b.status();
-  plan.stored = InCommon(*steps_a, *steps_b);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_a, a.Steps(StepSet()));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_b, b.Steps(StepSet()));
+  plan.stored = InCommon(steps_a, steps_b);
   return Status::Ok();
 }
 
@@ -298,10 +297,9 @@ Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
   ChooseKinds(request, plan);
   if (!request.merge_ranks) ChooseRanks(a, b, request, plan);
   if (plan.incomparable.empty()) {
-    auto steps_a = a.Steps(wanted), steps_b = b.Steps(wanted);
-    if (!steps_a.ok()) return steps_a.status();
-    if (!steps_b.ok()) return steps_b.status();
-    ChooseSteps(a, *steps_a, b, *steps_b, request, plan);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_a, a.Steps(wanted));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_b, b.Steps(wanted));
+    ChooseSteps(a, steps_a, b, steps_b, request, plan);
     STATCOLLECT_RETURN_IF_ERROR(FindStored(a, b, request, plan));
   }
   if (plan.incomparable.empty() && request.merge_ranks)

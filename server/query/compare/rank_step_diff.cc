@@ -107,11 +107,11 @@ class RankScan {
   }
 
   Result<const Alignment*> CurrentAlignment() {
-    auto a = context_.a.Catalogue(steps_.attempt_a, steps_.ranks.a);
-    auto b = context_.b.Catalogue(steps_.attempt_b, steps_.ranks.b);
-    if (!a.ok()) return a.status();
-    if (!b.ok()) return b.status();
-    return AlignmentOf(**a, **b);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto a,
+                                 context_.a.Catalogue(steps_.attempt_a, steps_.ranks.a));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto b,
+                                 context_.b.Catalogue(steps_.attempt_b, steps_.ranks.b));
+    return AlignmentOf(*a, *b);
   }
   const Alignment* AlignmentOf(const RankCatalogue& a, const RankCatalogue& b) {
     if (alignment_ == nullptr || &alignment_->a() != &a || &alignment_->b() != &b) {
@@ -121,11 +121,13 @@ class RankScan {
   }
   // With the definitions that the loaded blocks need.
   Result<const Alignment*> Define(std::uint64_t step) {
-    auto a = context_.a.CatalogueOf(steps_.attempt_a, steps_.ranks.a, step, loaded_a_.blocks());
-    auto b = context_.b.CatalogueOf(steps_.attempt_b, steps_.ranks.b, step, loaded_b_.blocks());
-    if (!a.ok()) return a.status();
-    if (!b.ok()) return b.status();
-    return AlignmentOf(**a, **b);
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        const auto a,
+        context_.a.CatalogueOf(steps_.attempt_a, steps_.ranks.a, step, loaded_a_.blocks()));
+    STATCOLLECT_ASSIGN_OR_RETURN(
+        const auto b,
+        context_.b.CatalogueOf(steps_.attempt_b, steps_.ranks.b, step, loaded_b_.blocks()));
+    return AlignmentOf(*a, *b);
   }
 
   // Decodes the step's blocks, except those that are equal on both sides, and those that are
@@ -395,9 +397,8 @@ class RankScan {
     if (!in_detail) return LookAt(a.observations, {}, false, at);
     STATCOLLECT_ASSIGN_OR_RETURN(const auto b,
                                  context_.b.Read(steps_.attempt_b, steps_.ranks.b, at.step));
-    auto defined = CurrentAlignment();  // Read may have met more definitions
-    if (!defined.ok()) return defined.status();
-    at.alignment = *defined;
+    // Read may have met more definitions.
+    STATCOLLECT_ASSIGN_OR_RETURN(at.alignment, CurrentAlignment());
     return LookAt(a.observations, b.observations, true, at);
   }
 

@@ -31,18 +31,14 @@ Status AlignRank(const DiffContext& context, const DiffPlan& plan, std::size_t p
     if (plan.full && !std::binary_search(plan.full->begin(), plan.full->end(), step->first))
       continue;
     const auto [attempt_a, attempt_b] = step->second;
-    auto catalogue_a = context.a.Catalogue(attempt_a, ranks.a),
-         catalogue_b = context.b.Catalogue(attempt_b, ranks.b);
-    if (!catalogue_a.ok()) return catalogue_a.status();
-    if (!catalogue_b.ok()) return catalogue_b.status();
-    const Alignment& alignment = context.aligner.For(place, **catalogue_a, **catalogue_b);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue_a, context.a.Catalogue(attempt_a, ranks.a));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue_b, context.b.Catalogue(attempt_b, ranks.b));
+    const Alignment& alignment = context.aligner.For(place, *catalogue_a, *catalogue_b);
     if (!alignment.IsOpenOnBothSides()) break;
-    const auto a = context.a.Read(attempt_a, ranks.a, step->first),
-               b = context.b.Read(attempt_b, ranks.b, step->first);
-    if (!a.ok()) return a.status();
-    if (!b.ok()) return b.status();
-    if (a->observations.empty() || b->observations.empty() || !Covers(alignment, *a, *b)) continue;
-    auto matches = AlignBySequence(*a, *b, alignment);
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto a, context.a.Read(attempt_a, ranks.a, step->first));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto b, context.b.Read(attempt_b, ranks.b, step->first));
+    if (a.observations.empty() || b.observations.empty() || !Covers(alignment, a, b)) continue;
+    auto matches = AlignBySequence(a, b, alignment);
     if (!matches.empty()) context.aligner.SetByOrder(place, std::move(matches));
     break;
   }

@@ -185,24 +185,21 @@ Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, R
   const auto of_b = RanksOf(b, b.attempts().size() - 1, b.attempts().size() - 1);
   all.insert(all.end(), of_b.begin(), of_b.end());
   ReadCatalogues(all);
-  auto layouts_a = LayoutsOf(a), layouts_b = LayoutsOf(b);
-  if (!layouts_a.ok()) return layouts_a.status();
-  if (!layouts_b.ok()) return layouts_b.status();
-  const Layouts &in_a = *layouts_a, &in_b = *layouts_b;
+  STATCOLLECT_ASSIGN_OR_RETURN(const Layouts in_a, LayoutsOf(a));
+  STATCOLLECT_ASSIGN_OR_RETURN(const Layouts in_b, LayoutsOf(b));
   const bool single = in_a.ranks.size() == 1 && in_b.ranks.size() == 1;
   const bool placements = in_a.any_placement || in_b.any_placement;
   const bool other_ranks = OtherRanks(in_a, in_b);
   const bool maybe = placements || (other_ranks && (single || in_a.stages != in_b.stages));
   if (!request.logical && !maybe) return {std::nullopt};
-  auto whole_a = LogicalRun::Open(store, a.run()), whole_b = LogicalRun::Open(store, b.run());
-  if (!whole_a.ok()) return whole_a.status();
-  if (!whole_b.ok()) return whole_b.status();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole_a, LogicalRun::Open(store, a.run()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole_b, LogicalRun::Open(store, b.run()));
   const bool one_rank_each = single && !placements;
-  if (!request.logical && one_rank_each && !SameBatch((*whole_a)->cut(), (*whole_b)->cut()))
+  if (!request.logical && one_rank_each && !SameBatch(whole_a->cut(), whole_b->cut()))
     return {std::nullopt};
-  const bool alike = !other_ranks && CutAlike(in_a, in_b, (*whole_a)->cut(), (*whole_b)->cut());
+  const bool alike = !other_ranks && CutAlike(in_a, in_b, whole_a->cut(), whole_b->cut());
   if (!request.logical && alike) return {std::nullopt};
-  return {MakePair(a, b, *std::move(whole_a), *std::move(whole_b))};
+  return {MakePair(a, b, std::move(whole_a), std::move(whole_b))};
 }
 
 std::vector<double> LossFactors(const LogicalPair& pair) {

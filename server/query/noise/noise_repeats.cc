@@ -70,13 +70,12 @@ Status RepeatNoise::CheckShared(Repeat& repeat, const Spot& spot) {
   for (const auto& [rank, meta] : a_.ranks(spot.attempt_a)) {
     if (!repeat.view.ranks(spot.attempt_repeat).contains(rank)) continue;
     rank_shared = true;
-    auto catalogue_a = a_.Catalogue(spot.attempt_a, rank);
-    auto catalogue_b = repeat.view.Catalogue(spot.attempt_repeat, rank);
-    if (!catalogue_a.ok()) return catalogue_a.status();
-    if (!catalogue_b.ok()) return catalogue_b.status();
-    const auto &a = (*catalogue_a)->activations, &b = (*catalogue_b)->activations;
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue_a, a_.Catalogue(spot.attempt_a, rank));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue_b,
+                                 repeat.view.Catalogue(spot.attempt_repeat, rank));
+    const auto &a = catalogue_a->activations, &b = catalogue_b->activations;
     if (a.empty()) return Status::Ok();  // there are only losses
-    const Alignment& alignment = repeat.aligner.For(rank, **catalogue_a, **catalogue_b);
+    const Alignment& alignment = repeat.aligner.For(rank, *catalogue_a, *catalogue_b);
     if (std::any_of(a.begin(), a.end(),
                     [&](const auto& def) { return alignment.b_of(def.id) != Alignment::kNone; }))
       return Status::Ok();
@@ -106,9 +105,9 @@ Result<std::vector<double>> RepeatNoise::At(std::size_t attempt_a, std::uint32_t
     const auto spot = Nearest(*repeat, step);
     if (!spot) continue;
     STATCOLLECT_ASSIGN_OR_RETURN(auto found, Of(*repeat, *spot, rank));
-    auto then = a_.Catalogue(spot->attempt_a, rank);  // another launch has its own activation ids
-    if (!then.ok()) return then.status();
-    const Alignment& alignment = self_.For(rank, *catalogue, **then);
+    // Another launch has its own activation ids.
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto then, a_.Catalogue(spot->attempt_a, rank));
+    const Alignment& alignment = self_.For(rank, *catalogue, *then);
     for (std::uint32_t id = 0; id < noise.size(); ++id) {
       const std::uint32_t other = alignment.b_of(id);
       if (other < found.size()) noise[id] = std::max(noise[id], found[other]);
@@ -118,19 +117,17 @@ Result<std::vector<double>> RepeatNoise::At(std::size_t attempt_a, std::uint32_t
 }
 
 Result<std::vector<double>> RepeatNoise::Of(Repeat& repeat, const Spot& spot, std::uint32_t rank) {
-  const auto a = a_.Read(spot.attempt_a, rank, spot.step);
-  const auto b = repeat.view.Read(spot.attempt_repeat, rank, spot.step);
-  if (!a.ok()) return a.status();
-  if (!b.ok()) return b.status();
-  auto catalogue_a = a_.Catalogue(spot.attempt_a, rank);
-  auto catalogue_b = repeat.view.Catalogue(spot.attempt_repeat, rank);
-  if (!catalogue_a.ok()) return catalogue_a.status();
-  if (!catalogue_b.ok()) return catalogue_b.status();
-  const Alignment& alignment = repeat.aligner.For(rank, **catalogue_a, **catalogue_b);
-  std::vector<double> noise((*catalogue_a)->activations.size(), 0);
-  std::vector<const Observation*> by_id((*catalogue_b)->activations.size(), nullptr);
-  for (const Observation& seen : b->observations) by_id[seen.def->id] = &seen;
-  for (const Observation& seen : a->observations) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto a, a_.Read(spot.attempt_a, rank, spot.step));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto b,
+                               repeat.view.Read(spot.attempt_repeat, rank, spot.step));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue_a, a_.Catalogue(spot.attempt_a, rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue_b,
+                               repeat.view.Catalogue(spot.attempt_repeat, rank));
+  const Alignment& alignment = repeat.aligner.For(rank, *catalogue_a, *catalogue_b);
+  std::vector<double> noise(catalogue_a->activations.size(), 0);
+  std::vector<const Observation*> by_id(catalogue_b->activations.size(), nullptr);
+  for (const Observation& seen : b.observations) by_id[seen.def->id] = &seen;
+  for (const Observation& seen : a.observations) {
     const std::uint32_t other = alignment.b_of(seen.def->id);
     if (other == Alignment::kNone || by_id[other] == nullptr) continue;
     noise[seen.def->id] = ApartBy(seen, *by_id[other]);
@@ -145,19 +142,17 @@ Result<double> RepeatNoise::OfLoss(std::uint32_t rank, std::uint64_t step,
     const auto spot = Nearest(*repeat, step);
     if (!spot) continue;
     const StepBounds at{.first = spot->step, .last = spot->step};
-    const auto a = a_.Scalars(spot->attempt_a, rank, at),
-               b = repeat->view.Scalars(spot->attempt_repeat, rank, at);
-    if (!a.ok()) return a.status();
-    if (!b.ok()) return b.status();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto a, a_.Scalars(spot->attempt_a, rank, at));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto b,
+                                 repeat->view.Scalars(spot->attempt_repeat, rank, at));
     const auto wanted = [&](const ScalarRecord& scalar) {
       return scalar.name == name && scalar.micro_batch == micro_batch;
     };
-    auto x = std::find_if(a->begin(), a->end(), wanted),
-         y = std::find_if(b->begin(), b->end(), wanted);
-    while (x != a->end() && y != b->end()) {
+    auto x = std::find_if(a.begin(), a.end(), wanted), y = std::find_if(b.begin(), b.end(), wanted);
+    while (x != a.end() && y != b.end()) {
       noise = std::max(noise, RelativeDifference(x->value, y->value));
-      x = std::find_if(x + 1, a->end(), wanted);
-      y = std::find_if(y + 1, b->end(), wanted);
+      x = std::find_if(x + 1, a.end(), wanted);
+      y = std::find_if(y + 1, b.end(), wanted);
     }
   }
   return noise;

@@ -75,11 +75,9 @@ Result<std::size_t> AppendStored(const Database& database, char prefix, AttemptI
 // By calls of of_kind(prefix).
 template <typename OfKind>
 Result<DefinitionCounts> CountEach(const OfKind& of_kind) {
-  const Result<std::size_t> activations = of_kind('a');
-  if (!activations.ok()) return activations.status();
-  const Result<std::size_t> layouts = of_kind('l');
-  if (!layouts.ok()) return layouts.status();
-  return DefinitionCounts{.activations = *activations, .layouts = *layouts};
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto activations, of_kind('a'));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto layouts, of_kind('l'));
+  return DefinitionCounts{.activations = activations, .layouts = layouts};
 }
 
 }  // namespace
