@@ -151,8 +151,8 @@ double MeasuredRule::RoundingOfLoss(const MeasuredRecord& record, double terms) 
 double MeasuredRule::Excess(const TensorPair& pair, const MeasuredRecord& record, double expected,
                             const SeenBefore& before) const {
   if (record.b.same) return 0;
-  if (!record.b.alike)
-    return record.reshaped || (record.regrouped && !before.same_bits) ? 0 : measured::kUnknown;
+  if (record.regrouped && !before.same_bits) return 0;
+  if (!record.b.alike) return record.reshaped ? 0 : measured::kUnknown;
   // Noise is in no data, but in what a model has computed and another is given.
   const bool computed = record.stage == Stage::kBatch && record.unit > 0 &&
                         (before.ratios.front() > 0 || record.noisy);

@@ -46,6 +46,11 @@ bool AreSimultaneous(Stage stage) {
   return IsInput(stage) || stage == Stage::kGrad || stage == Stage::kOptimizer;
 }
 
+// What another row in place of one changes at least, on average. Precondition: it has rows.
+double SizeOfRow(const MeasuredRecord& record, const TensorPair& pair) {
+  return record.size / std::sqrt(static_cast<double>(pair.a.layout->shape.front()));
+}
+
 // A loss is logged as a double. One with few digits was computed in a short type.
 double UnitOfLoss(double value) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
@@ -235,10 +240,12 @@ std::vector<MeasuredRecord> NoiseMeter::Measure(const MeasuredStep& step) {
       record.carried[s] =
           counts && IsLeft(pair, record.stage) && by_value > 0 ? record.b.by_value / by_value : 0;
     }
-    record.regrouped = rows_.Differ(pair);
+    record.regrouped = rows_.Differ(pair) ||
+                       (rows_.MayBeOthers(pair) && record.b.by_value >= SizeOfRow(record, pair));
     // By how much that moves what follows is not known; at least as far as the next rung.
     for (std::size_t s = 0; s < scales_.size() && record.regrouped; ++s)
-      record.ratios[s] = measured::kOfScale * scales_[0].ulps / scales_[s].ulps;
+      record.ratios[s] =
+          std::max(record.ratios[s], measured::kOfScale * scales_[0].ulps / scales_[s].ulps);
     if (record.stage == Stage::kGrad && record.lost) noise_driven_.insert(pair.a.def->key.name);
   }
   return records;

@@ -57,7 +57,7 @@ struct MeasuredRecord {
   bool lost = false;   // noise alone
   bool noisy = false;  // a twin differs
   bool reshaped = false;          // a twin has it in another shape, too
-  bool regrouped = false;         // B has other rows, of a tensor whose rows depend on the data
+  bool regrouped = false;         // B has, or seems to have, other rows, which depend on the data
   bool own_inputs_agree = false;  // an update from equal gradient, weight and state
 };
 

@@ -17,6 +17,14 @@ bool HasRows(const TensorPair& pair) {
   return kind == Kind::kOutput || kind == Kind::kGradOutput || kind == Kind::kGradInput;
 }
 
+// B has other rows, and nothing else.
+bool HasOtherRows(const TensorPair& pair) {
+  if (!HasRows(pair) || pair.a.layout->dtype != pair.b.layout->dtype) return false;
+  const Shape &a = pair.a.layout->shape, &b = pair.b.layout->shape;
+  return a.size() == b.size() && a.front() != b.front() &&
+         std::equal(a.begin() + 1, a.end(), b.begin() + 1, b.end());
+}
+
 std::string NameOf(const TensorKey& key) { return SpreadName(key.kind, key.name, key.output_path); }
 
 }  // namespace
@@ -25,7 +33,7 @@ void RowCounts::Step(std::span<const TensorPair> pairs,
                      std::span<const std::vector<Observation>> twins) {
   struct Sisters {
     std::int64_t rows = 0;  // of the first one
-    bool vary = false;
+    bool vary = false, others = false;
     std::vector<const TensorKey*> all;
   };
   std::map<std::tuple<std::string, Kind, std::string_view, Shape>, Sisters> lists;
@@ -40,26 +48,31 @@ void RowCounts::Step(std::span<const TensorPair> pairs,
     const bool by_twin = std::any_of(twins.begin(), twins.end(), [&](const auto& twin) {
       return twin[i].def != nullptr && twin[i].layout->shape != shape;
     });
+    const bool by_b = HasOtherRows(pairs[i]);
     Sisters& sisters =
         lists[{PatternOf(key.name), key.kind, path, Shape(shape.begin() + 1, shape.end())}];
     if (sisters.all.empty()) sisters.rows = shape.front();
     sisters.vary =
         sisters.vary || by_twin || before != shape.front() || sisters.rows != shape.front();
+    sisters.others = sisters.others || by_twin || by_b;
     sisters.all.push_back(&key);
   }
+  of_other_rows_.clear();
   for (const auto& [pattern, sisters] : lists) {
     for (const TensorKey* const key : sisters.all) {
-      if (sisters.vary) varying_.insert(NameOf(*key));
+      if (!sisters.vary) continue;
+      varying_.insert(NameOf(*key));
+      if (sisters.others) of_other_rows_.insert(NameOf(*key));
     }
   }
 }
 
 bool RowCounts::Differ(const TensorPair& pair) const {
-  if (!HasRows(pair) || pair.a.layout->dtype != pair.b.layout->dtype) return false;
-  const Shape &a = pair.a.layout->shape, &b = pair.b.layout->shape;
-  const bool only_rows = a.size() == b.size() && a.front() != b.front() &&
-                         std::equal(a.begin() + 1, a.end(), b.begin() + 1, b.end());
-  return only_rows && varying_.contains(NameOf(pair.a.def->key));
+  return HasOtherRows(pair) && varying_.contains(NameOf(pair.a.def->key));
+}
+
+bool RowCounts::MayBeOthers(const TensorPair& pair) const {
+  return HasRows(pair) && of_other_rows_.contains(NameOf(pair.a.def->key));
 }
 
 }  // namespace statcollect::query
