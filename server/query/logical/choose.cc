@@ -109,10 +109,23 @@ std::set<std::string> TiedNames(const RunView& view) {
 // cut one batch: as many elements of some activation in a step. Otherwise one of them did something
 // twice.
 bool SameBatch(const RunCut& a, const RunCut& b) {
-  return std::any_of(a.elements.begin(), a.elements.end(), [&](const auto& of_a) {
-    const auto of_b = b.elements.find(of_a.first);
-    return of_b != b.elements.end() && of_b->second == of_a.second;
+  return std::any_of(a.trained.begin(), a.trained.end(), [&](const auto& of_a) {
+    const auto of_b = b.trained.find(of_a.first);
+    return of_b != b.trained.end() && of_b->second.elements == of_a.second.elements;
   });
+}
+
+// Activations in evaluation, as of a frozen model beside the trained one, that the runs computed of
+// the same number of elements in other numbers of passes. Passes in evaluation have no micro-batch.
+std::set<TensorName> EvaluatedInOtherPasses(const RunCut& a, const RunCut& b) {
+  std::set<TensorName> names;
+  for (const auto& [name, of_a] : a.evaluated) {
+    const auto of_b = b.evaluated.find(name);
+    if (of_b != b.evaluated.end() && of_b->second.elements == of_a.elements &&
+        of_b->second.passes != of_a.passes)
+      names.insert(name);
+  }
+  return names;
 }
 
 // Whether the runs differ in ranks, stages, micro-batches or in what each rank holds of the
@@ -151,8 +164,9 @@ LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<Logical
   const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||
                     as_run || cut_a.batch_of_step || cut_b.batch_of_step;
   NoteCut(a, b, fold, hidden, &pair);
-  pair.a->Choose(hidden, TiedNames(b), fold);
-  pair.b->Choose(std::move(hidden), TiedNames(a), fold);
+  std::set<TensorName> evaluated = EvaluatedInOtherPasses(cut_a, cut_b);
+  pair.a->Choose(hidden, TiedNames(b), fold, evaluated);
+  pair.b->Choose(std::move(hidden), TiedNames(a), fold, std::move(evaluated));
   return pair;
 }
 

@@ -149,8 +149,8 @@ std::uint32_t LogicalRun::IdOf(Attempt& attempt, const Member& member, const Ten
     return kHidden;
   attempt.holders[name].insert(member.rank);
   TensorDef logical = def;
-  if (fold_ && in_training && IsOfBatch(def.key.kind))
-    logical.key.micro_batch = logical.key.call = 0;
+  const bool one_batch = in_training || (def.key.mode == Mode::kEval && evaluated_.contains(name));
+  if (fold_ && one_batch && IsOfBatch(def.key.kind)) logical.key.micro_batch = logical.key.call = 0;
   const auto [known, is_new] =
       attempt.ids.try_emplace(logical.key, static_cast<std::uint32_t>(attempt.activations.size()));
   if (!is_new) return known->second;
@@ -159,10 +159,12 @@ std::uint32_t LogicalRun::IdOf(Attempt& attempt, const Member& member, const Ten
   return known->second;
 }
 
-void LogicalRun::Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold) {
+void LogicalRun::Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold,
+                        std::set<TensorName> evaluated) {
   WriterLock lock(mutex_);
   hidden_ = std::move(hidden);
   tied_ = std::move(tied);
+  evaluated_ = std::move(evaluated);
   fold_ = fold;
   DefineAgain();
 }
@@ -191,7 +193,8 @@ void LogicalRun::DefineAgain() {
 // and state: where those differ, the ranks no longer agree.
 Status LogicalRun::Classify() {
   for (Attempt& attempt : attempts_) {
-    cut_.elements.clear();
+    cut_.trained.clear();
+    cut_.evaluated.clear();
     cut_.ranks = std::max(cut_.ranks, static_cast<std::uint32_t>(attempt.members.size()));
     cut_.stages = std::max(cut_.stages, attempt.stages);
     std::set<std::string> replicated;
@@ -251,11 +254,11 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
 }
 
 void LogicalRun::CountElements(const TensorDef& def, const std::vector<Part>& parts) {
-  if (!IsOfBatch(def.key.kind) || IsGradientOfActivation(def.key.kind) ||
-      def.key.mode != Mode::kTrain)
-    return;
-  std::uint64_t& elements = cut_.elements[NameOf(def)];
-  for (const Part& part : parts) elements += NumelOf(part.layout->shape);
+  if (!IsOfBatch(def.key.kind) || IsGradientOfActivation(def.key.kind)) return;
+  const bool in_training = def.key.mode == Mode::kTrain;
+  RunCut::Passes& of = (in_training ? cut_.trained : cut_.evaluated)[NameOf(def)];
+  of.passes += parts.size();
+  for (const Part& part : parts) of.elements += NumelOf(part.layout->shape);
 }
 
 LogicalRun::Attempt* LogicalRun::Find(AttemptId id) {

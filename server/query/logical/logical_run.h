@@ -53,8 +53,12 @@ struct RunCut {
   std::uint32_t stages = 1;  // of a pipeline, which numbers micro-batches as it runs them
   bool batch_of_step =
       false;  // a micro-batch's activations are boxes of a batch that it has with others
-  // Of the first step in training: elements of each activation, all passes of all ranks together.
-  std::map<TensorName, std::uint64_t> elements;
+  // Of the first step: elements of each activation, all passes of all ranks together, and of how
+  // many passes; in training, and in evaluation.
+  struct Passes {
+    std::uint64_t elements = 0, passes = 0;
+  };
+  std::map<TensorName, Passes> trained, evaluated;
 };
 
 class LogicalRun : public RunReader {
@@ -66,13 +70,17 @@ class LogicalRun : public RunReader {
   // Before the first read. `hidden`: tensors that are left out. `fold`: all micro-batches of a step
   // are one batch, and gradients of activations, which depend on how a loss is averaged over
   // micro-batches, are left out. `tied`: parameters that the other run knows by another name, which
-  // are left out, too.
-  void Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold);
+  // are left out, too. `evaluated`: with `fold`, activations of which all passes in evaluation are
+  // one batch, too.
+  void Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold,
+              std::set<TensorName> evaluated = {});
   // Instead, for questions about this run alone: tensors of which nothing says how they are cut are
   // left out, and norms and counts of a batch that is cut over ranks are kept.
   void ChooseAlone();
   // The choice of another run of the same training, which is put together in the same way.
-  void ChooseAs(const LogicalRun& other) { Choose(other.hidden_, other.tied_, other.fold_); }
+  void ChooseAs(const LogicalRun& other) {
+    Choose(other.hidden_, other.tied_, other.fold_, other.evaluated_);
+  }
   bool folds_micro_batches() const { return fold_; }
   // Ranks that hold a tensor in the newest attempt that has it; ascending.
   std::vector<std::uint32_t> RanksOf(const TensorName& tensor) const;
@@ -209,7 +217,7 @@ class LogicalRun : public RunReader {
   RunReader& store_;
   const std::string run_;
   RunCut cut_;
-  std::set<TensorName> hidden_;
+  std::set<TensorName> hidden_, evaluated_;
   std::set<std::string> tied_;
   bool fold_ = false, sums_ = false;
   std::deque<Attempt> attempts_;
