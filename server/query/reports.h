@@ -177,6 +177,7 @@ struct Cause {
   Confidence confidence = Confidence::kPossible;
   std::string key;   // what differs, if it has a name: a key of the configuration, a scalar
   std::string a, b;  // its values; empty if there is none
+  std::optional<Divergence> at;  // the root, where the cause tells its place better than the values
 };
 
 // The first difference that rounding does not explain.

@@ -114,6 +114,13 @@ def test_the_same_samples_are_not_blamed_on_the_data_loader(runs: Collector) -> 
     assert "look at how labels is made" in told, told
 
 
+def test_a_model_left_in_evaluation_is_the_root_and_not_its_batch(runs: Collector) -> None:
+    root = root_of(runs, "no train")
+    assert (root["step"], root["stage"], root["activation"]) == (2, "forward", "Model"), root
+    told = runs.statctl("diff", "a", name_of("no train")).out
+    assert told.startswith("DIVERGED at step 2, rank 0, forward, Model"), told
+
+
 def test_every_setting_that_holds_is_listed(runs: Collector) -> None:
     runs.python(TRAIN, "both", "two settings")
     causes = runs.diff("a", "both")["root"]["causes"]

@@ -5,6 +5,7 @@
 #include "common/names.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
+#include "server/query/compare/step_order.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/dotted.h"
 
@@ -40,6 +41,26 @@ std::optional<std::uint64_t> EvaluatesSince(const Side& side, std::uint64_t unti
   return since;
 }
 
+// Of a pass that only one run has: the output of the module around all others.
+std::optional<Divergence> PlaceOfPass(const Side& has, bool of_a, const Divergence& root) {
+  const Observation* outermost = nullptr;
+  for (const Observation& seen : has.at.observations) {
+    const TensorKey& key = seen.def->key;
+    const bool of_pass = key.kind == Kind::kOutput && key.mode == Mode::kTrain &&
+                         key.micro_batch == root.micro_batch;
+    if (of_pass && (outermost == nullptr || seen.def->depth < outermost->def->depth))
+      outermost = &seen;
+  }
+  if (outermost == nullptr) return std::nullopt;
+  Divergence row = MakeRow(*outermost->def, root.step, root.rank);
+  row.rank_b = root.rank_b;
+  row.segment = root.segment;
+  row.reason = root.reason;
+  row.origin = true;
+  (of_a ? row.a : row.b) = MakeSide(*outermost);
+  return row;
+}
+
 }  // namespace
 
 // The pass is not there in training, and the model evaluates, beside the evaluations of both.
@@ -56,6 +77,7 @@ Found FindEvaluationMode(const Evidence& evidence) {
   if (!since && EvaluatedCalls(lacks, root) <= EvaluatedCalls(has, root)) return std::nullopt;
   const std::string a = in_a ? "training" : "evaluation", b = in_a ? "evaluation" : "training";
   Cause cause{.rule = "evaluation_mode", .confidence = Confidence::kCertain, .a = a, .b = b};
+  if (root.stage == Stage::kBatch) cause.at = PlaceOfPass(has, in_a, root);
   if (since && root.step > 0) {
     cause.text = lacks.name() + " was left in evaluation mode after step " +
                  std::to_string(std::min(*since, root.step - 1)) + " (eval() without train())";

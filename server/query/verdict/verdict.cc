@@ -220,6 +220,13 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
+// A batch is missing because the pass is that it was for.
+void MoveToCause(Root& root) {
+  if (root.causes.empty() || !root.causes.front().at) return;
+  root.at = *std::exchange(root.causes.front().at, std::nullopt);
+  root.because = {"its whole pass is missing, with what it was given"};
+}
+
 void NoteIdle(const FirstMissing& missing, const WithoutNeed& idle, bool has_root,
               DiffReport& report) {
   if (idle.count() == 0) return;
@@ -374,10 +381,12 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   NoteAll(question, answer, idle, chosen, unknown, report);
   if (chosen) {
     report.root = chosen->root;
-    BeginOriginsAtRoot(report);
     SayWhatIsKnownOfBits(tally, *report.root);
     report.root->above_tolerance = FirstAboveTolerance(report, idle);
-    return AddCause(question, *report.root, stop);
+    STATCOLLECT_RETURN_IF_ERROR(AddCause(question, *report.root, stop));
+    MoveToCause(*report.root);
+    BeginOriginsAtRoot(report);
+    return Status::Ok();
   }
   if (request.tolerance || request.exact || unknown != nullptr || !values_only ||
       answer.differ_before)
