@@ -86,3 +86,8 @@ def test_a_bug_is_named(shared_collector: Collector, handed_on: str, fault: str)
     # A pass of the generator without gradients is not recorded; what comes out of it is.
     named = "input" if (handed_on, fault) == ("no_grad", "gen") else f"{fault}.1"
     assert report["root"]["activation"] == named, report["message"]
+    causes = {cause["rule"]: cause["text"] for cause in report["root"]["causes"]}
+    assert ("not_observed" in causes) == (named == "input"), causes
+    if named == "input":
+        assert "has the shape of the output of gen," in causes["not_observed"], causes
+        assert "same_samples" not in causes, "another call is given another batch"

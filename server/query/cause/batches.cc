@@ -2,14 +2,17 @@
 #include <algorithm>
 #include <compare>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "common/names.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
+#include "server/query/compare/roundoff.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -150,7 +153,8 @@ Result<const Pair*> FindAgreeingPart(const Evidence& evidence) {
   for (const Pair& pair : evidence.at) {
     const TensorKey& key = pair.key();
     const bool other = key.kind == Kind::kBatch && pair.a != evidence.a.root &&
-                       key.micro_batch == root.micro_batch && Name(key.mode) == root.mode;
+                       key.micro_batch == root.micro_batch && key.call == root.call &&
+                       Name(key.mode) == root.mode;
     if (!other || !TellsBatches(*pair.a) || !pair.SameBits()) continue;
     // Positions are the same in every step.
     std::vector<RunView::Series> series;
@@ -178,6 +182,33 @@ Found FindSameSamples(const Evidence& evidence) {
                   name(evidence.agreeing_part->key()) +
                   " of the same batch agrees bit for bit: the same samples, prepared differently",
               Confidence::kLikely, differs);
+}
+
+// What a model is given is in shape the output of another one, which was not recorded before it: it
+// ran without gradients, as a generator or a teacher does.
+Found FindUnobserved(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (root.stage != Stage::kBatch || !evidence.HasRootPair()) return std::nullopt;
+  const Layout& given = *evidence.a.root->layout;
+  if (!IsFloat(given.dtype)) return std::nullopt;
+  std::string_view receiver;  // the first whole model that runs after it
+  for (const Pair& pair : evidence.at) {
+    const TensorKey& key = pair.key();
+    const bool whole = key.kind == Kind::kOutput && key.mode == Mode::kTrain &&
+                       pair.a->def->depth == 1 && pair.a->order > evidence.a.root->order;
+    if (!whole || key.name == receiver) continue;
+    if (receiver.empty()) {
+      receiver = key.name;
+    } else if (pair.a->layout->dtype == given.dtype && pair.a->layout->shape == given.shape) {
+      return Make("not_observed",
+                  TensorText(root) + " " + evidence.AtStep() + " has the shape of the output of " +
+                      Printable(key.name) +
+                      ", which may have computed it without gradients; that pass was not observed "
+                      "(watch(..., eval=True) records it)",
+                  Confidence::kLikely, key.name);
+    }
+  }
+  return std::nullopt;
 }
 
 Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token&) {

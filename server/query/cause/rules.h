@@ -41,6 +41,7 @@ Result<Found> FindReduction(const Evidence& evidence,
 // batches.cc
 Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token& stop);  // batch_order
 Found FindSameSamples(const Evidence& evidence);  // same_samples
+Found FindUnobserved(const Evidence& evidence);   // not_observed
 // Another part of the root's batch that has the same bits in both runs, and others in another step:
 // the samples are the same. Null if there is none.
 Result<const Pair*> FindAgreeingPart(const Evidence& evidence);
