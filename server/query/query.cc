@@ -14,6 +14,7 @@
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_store.h"
 #include "server/query/project_store.h"
+#include "server/query/ranks/differing_replicas.h"
 #include "server/query/rows.h"
 #include "server/query/run_summary.h"
 #include "server/query/run_view.h"
@@ -117,6 +118,8 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
     before.push_back(std::move(summary));
   }
   auto report = DiffViews(store, a, b, request, progress, stop);
+  if (report.ok() && report->root)
+    STATCOLLECT_RETURN_IF_ERROR(AddDifferingReplicas(a, b, stop, *report->root));
   if (report.ok() && report->heat_map) report->heat_map->runs = std::move(before);
   return report;
 }

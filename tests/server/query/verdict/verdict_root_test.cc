@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -376,6 +377,30 @@ TEST_F(StructureTest, AJumpAfterItComesSecond) {
   ExpectRoot(
       DiffWith(Sum(RoundingEverywhere(), BugAt("blocks.1.ln", 1e-4, 2)), Replace(at_, none, 1)),
       "1 forward blocks.2.ln", Reason::kMissingInB);
+}
+
+// Whatever the root is: a training of replicas that differ is another one.
+TEST_F(VerdictRootTest, ReplicasThatDifferAreAmongTheCauses) {
+  const auto replicas = [](const DiffReport& report) {
+    std::vector<std::string> said;
+    for (const Cause& cause : report.root->causes) {
+      if (cause.rule == "replicas") said.push_back(cause.text);
+    }
+    return said;
+  };
+  options_.ranks = 2;
+  const Level bug = [](std::uint64_t, const TensorKey& key) {
+    return key == Key("blocks.1.ln") ? 1e-2 : 0.0;
+  };
+  of_rank_ = [](std::uint32_t rank, const TensorKey& key, Tensor& tensor) {
+    if (rank == 1 && key == Key("head.weight", Kind::kWeight)) tensor.values[5] += 1;
+  };
+  const DiffReport report = DiffWith(bug);
+  EXPECT_THAT(replicas(report),
+              ElementsAre(HasSubstr("the replicas of b differ at step 0: ranks 0 and 1")));
+  store_ = std::make_unique<FakeStore>();
+  of_rank_ = nullptr;
+  EXPECT_THAT(replicas(DiffWith(bug)), IsEmpty());
 }
 
 // A gradient that one run has in every step, such as that of an input that a checkpoint needs.
