@@ -15,6 +15,10 @@ std::string TwinName(std::string_view base, std::uint64_t ulps, std::uint64_t se
 // none.
 std::string_view BaseOfTwin(std::string_view run);
 
+// How the note about a twin begins and ends that a diff found and could not use.
+inline constexpr std::string_view kTwinNoteBegin = "the twin ";
+inline constexpr std::string_view kTwinNoteEnd = ", so it was not used";
+
 }  // namespace statcollect
 
 #endif  // STATCOLLECT_COMMON_TWIN_NAME_H_

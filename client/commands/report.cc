@@ -242,10 +242,17 @@ std::string MeasuredText(const v1::DiffReport& report) {
 void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) {
   const bool uncertain =
       report.has_explained() || (report.has_root() && report.root().confidence() != "certain");
+  // Who has recorded twins needs to know why they were not used, which a note says.
+  const auto refused =
+      std::count_if(report.notes().begin(), report.notes().end(), [](const std::string& note) {
+        return note.starts_with(kTwinNoteBegin) && note.ends_with(kTwinNoteEnd);
+      });
   if (!report.has_noise() && uncertain)
-    items.push_back(
-        fmt::format("rounding: judged by rules; to measure it: statctl twins {} -- COMMAND",
-                    Printable(report.run_a())));
+    items.push_back(refused > 0
+                        ? "rounding: judged by rules, because no twin could be used (see below)"
+                        : fmt::format("rounding: judged by rules; to measure it: statctl twins {} "
+                                      "-- COMMAND",
+                                      Printable(report.run_a())));
   if (!report.has_noise()) return;
   if (report.noise().twins() > 0) {
     items.push_back(MeasuredText(report));

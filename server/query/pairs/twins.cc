@@ -57,9 +57,9 @@ Result<std::unique_ptr<Twins>> Twins::Open(const OpenRun& open, RunView& a,
     STATCOLLECT_ASSIGN_OR_RETURN(opened->steps, opened->view.Steps(StepSet()));
     STATCOLLECT_ASSIGN_OR_RETURN(auto why, all->WhyNot(*opened, twin, steps));
     if (!why.empty()) {
-      notes.push_back(
-          (twin.perturbed ? "the twin " : "the repeat ") + Printable(twin.run) + " " + why +
-          (twin.perturbed ? ", so it was not used" : ", so only its distances were used"));
+      const std::string run = Printable(twin.run) + " " + why;
+      notes.push_back(twin.perturbed ? std::string(kTwinNoteBegin) + run + std::string(kTwinNoteEnd)
+                                     : "the repeat " + run + ", so only its distances were used");
       continue;
     }
     std::erase_if(all->steps_,

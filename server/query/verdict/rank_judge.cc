@@ -94,6 +94,18 @@ void ShareEvidence(std::vector<Jump>& jumps) {
   }
 }
 
+// The same tensor, in this or another call or part of the batch, or the same loss. One number under
+// two names is one loss.
+bool IsOfSameName(const Explained& x, const Explained& y) {
+  const TensorPair &a = *x.pair, &b = *y.pair;
+  if ((a.loss == nullptr) != (b.loss == nullptr)) return false;
+  if (a.loss != nullptr)
+    return *a.loss == *b.loss || (a.loss_a == b.loss_a && a.loss_b == b.loss_b);
+  const TensorKey &key_a = a.a.def->key, &key_b = b.a.def->key;
+  return key_a.kind == key_b.kind && key_a.name == key_b.name &&
+         key_a.output_path == key_b.output_path && key_a.mode == key_b.mode;
+}
+
 // Sorts by order of execution. If a setting explains a jump, the setting comes first and becomes
 // the root.
 void Arrange(std::vector<Jump>& jumps) {
@@ -552,7 +564,7 @@ JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>&
   std::vector<const Jump*> others;
   for (const Jump& other : jumps) {  // in the order of their indices
     const bool again = !others.empty() && others.back()->index == other.index;
-    if (other.index != jump.index && !again) others.push_back(&other);
+    if (!again && !IsOfSameName(one, explained[other.index])) others.push_back(&other);
   }
   std::stable_sort(others.begin(), others.end(),
                    [](const Jump* x, const Jump* y) { return x->excess > y->excess; });

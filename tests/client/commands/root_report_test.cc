@@ -205,6 +205,15 @@ TEST_F(RootReport, WhatRepeatsDoNotExplainIsSaid) {
   EXPECT_THAT(Text(), HasSubstr("rounding and the noise of the repeats explain all of them"));
 }
 
+TEST_F(RootReport, WhoHasTwinsIsNotToldToRecordThem) {
+  AddRoot();
+  report_.mutable_root()->set_confidence("likely");
+  EXPECT_THAT(Text(), HasSubstr("to measure it: statctl twins base -- COMMAND"));
+  report_.add_notes("the twin base.twin-1-1 has other weights, so it was not used");
+  EXPECT_THAT(Text(), Not(HasSubstr("statctl twins")));
+  EXPECT_THAT(Text(), HasSubstr("because no twin could be used"));
+}
+
 TEST_F(RootReport, RoundingBeyondTheToleranceIsSaid) {
   report_.set_verdict(v1::VERDICT_WITHIN_TOLERANCE);
   report_.set_explained("rounding");

@@ -280,7 +280,8 @@ class VerdictTest : public ::testing::Test {
     for (const std::string& name : modules) plain(name, Kind::kOutput);
     if (options_.losses)
       run.Scalar(rank, step, "loss", 2.3 * (1 + level(step, Key("loss", Kind::kUnspecified))));
-    if (options_.losses_twice) run.Scalar(rank, step, "loss", 30);
+    if (options_.losses_twice)
+      run.Scalar(rank, step, "loss", 30 * (1 + level(step, Key("loss", Kind::kUnspecified))));
     if (!options_.gradients) return;
     for (auto it = modules.rbegin(); it != modules.rend(); ++it) plain(*it, Kind::kGradOutput);
     for (const std::string& name : Parameters()) plain(name, Kind::kWeightGrad);

@@ -35,6 +35,16 @@ TEST_F(VerdictRoundingTest, SeveralLossesOfOneNameAreComparedInTheirOrder) {
   EXPECT_TRUE(report.explained_by_rounding);
 }
 
+// One of two losses of a step is no other place than the other.
+TEST_F(VerdictRoundingTest, TheRootsOwnLossIsNoAlternative) {
+  options_.losses_twice = true;
+  const DiffReport report = DiffWith([](std::uint64_t step, const TensorKey& key) {
+    return step == 1 && key.name == "loss" ? 1e-3 : 0.0;
+  });
+  EXPECT_EQ(Say(report), "1 loss loss");
+  for (const Divergence& other : report.root->alternatives) EXPECT_NE(other.activation, "loss");
+}
+
 TEST_F(VerdictRoundingTest, EqualRunsHaveNeitherRootNorRounding) {
   const DiffReport report = DiffWith(Nothing());
   EXPECT_EQ(report.verdict, Verdict::kIdentical);
