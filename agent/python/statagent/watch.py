@@ -135,7 +135,7 @@ def watch(
         if random_states:
             attachment.log_random_states()
         if zooms:
-            attempt("zooms", attachment.zoom, parts.all_modules, zooms)
+            attempt("zooms", attachment.zoom, parts.all_modules, parts.all_parameters, zooms)
     except BaseException:
         attachment.hooks.remove()
         raise

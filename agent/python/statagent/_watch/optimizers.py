@@ -64,6 +64,7 @@ class OptimizerHooks:
         self._list: list[tuple[int, Place, Any]] = []  # handles, places and tensors for one call of the library
         self.on_phase: Callable[[str], None] | None = None  # called with "pre_optimizer", "post_optimizer"; must not raise
         self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
+        self.zooms: list[Any] = []  # of zoom_regions: told when an update begins and ends; must not raise
         self.updates_wanted: Callable[[], bool] | None = None  # whether this step's updates themselves are recorded
         self._before_update: list[tuple[Named, Any]] = []  # copies of the weights, while such an update runs
         agent.clock.optimizers.counts.setdefault(self._key, 0)
@@ -156,6 +157,8 @@ class OptimizerHooks:
         with self._clock.gate.recording():  # no other thread ends the step, which would restart the call indexes
             self._record_before()
         self._clock.note_spent(begun)
+        for zoom in self.zooms:
+            zoom.begin(self._of_torch, self._updating, self._clock.optimizers.counts.get(self._key, 0))
 
     def _record_before(self) -> None:
         if self.on_phase is not None:
@@ -187,6 +190,8 @@ class OptimizerHooks:
         self._end_update()
 
     def _end_update(self) -> None:
+        for zoom in self.zooms:
+            zoom.end()
         begun = perf_counter_ns()
         with self._clock.gate.recording():
             self._record_updates()

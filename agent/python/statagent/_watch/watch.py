@@ -315,9 +315,9 @@ class Attachment:
         for hooks in self.hooks.optimizers:
             hooks.updates_wanted = lambda: passes.wanted() and agent.current_step() in recorded
 
-    def zoom(self, modules: list[Named], asked: list[ZoomSpec]) -> None:
-        """Records the operators of these modules. Call it after everything else that hooks."""
-        self._removables.append(Zoom(self._agent, self._passes, modules, asked))
+    def zoom(self, modules: list[Named], parameters: list[Named], asked: list[ZoomSpec]) -> None:
+        """Records the operators of what is asked for. Call it after everything else that hooks."""
+        self._removables.append(Zoom(self._agent, self._passes, modules, parameters, self.hooks.optimizers, asked))
 
     def log_random_states(self) -> None:
         self._passes.random_states = RandomStates(self._agent)

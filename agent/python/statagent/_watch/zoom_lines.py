@@ -4,6 +4,7 @@ The library keeps printable text only, and leaves out what looks like a secret (
 argument's name and value by '^'. In a field these, a backslash, '&' and control characters are written as \\xNN, except the '&' of a reference.
 
     in    NUMBER  LABEL  TENSOR                       a tensor that no operator of the call has computed; a later operator refers to &inNUMBER
+    out   LABEL   REFERENCE                           a tensor that the call hands on: its result, or the gradient of an input
     op    NUMBER  NAME  FLAGS  FILE:LINE  FUNCTION  RANDOM  RESULTS  ARGUMENT...
 
 FLAGS: i works in place, v returns a view. RANDOM: 16 hexadecimal digits of the generator's state before and after, as "before-after"; empty if

@@ -1,10 +1,12 @@
-"""Records every operator that torch dispatches in one call of a module: its results as observations, everything else as lines of a document."""
+"""Records every operator that torch dispatches in one call of a module, or another part of a step: its results as observations, everything else as lines of a document."""
 
 from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .._native.tensors import capturing
@@ -14,16 +16,28 @@ from ..flatten import flatten
 from .random_states import state_of_generator
 from .zoom_lines import escaped, line, tensor_text, value_text
 
+WRITTEN = "memory written before"  # the label of a tensor of which no more is known
 OPERATORS_MAX = 10_000  # of a step
 BYTES_MAX = 4 << 20  # of a step's documents
 KIND = "operator"
 
+_PASS_ON = ("run", "__torch_dispatch__")  # functions of this file in which another zoom calls the operator
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _SHORT = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
     "bool": "bool", "complex64": "c64", "complex128": "c128",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An operator that has been recorded."""
+
+    sequence: int  # number of the node of the graph that it has, or of the last node before it
+    name: str
+    place: str
+    function: str
 
 
 class Budget:
@@ -41,55 +55,116 @@ class Budget:
 
 
 class Operators:
-    """One call of a module: the operators so far. Used within that call, by the thread that runs it.
+    """One call of a module, or another part of a step: the operators so far. Used within that call, by the thread that runs it.
 
     A tensor is identified by its storage, its place in it, and how often operators of this call have written to that storage. So views,
     in-place results and tensors that are used again keep their identity. Storages are not kept alive, but their addresses are not reused."""
 
-    def __init__(self, agent: Agent, named: Named, micro_batch: int, call: int, budget: Budget) -> None:
+    def __init__(
+        self, agent: Agent, named: Named, phase: str, micro_batch: int, call: int, budget: Budget, before: Operators | None = None
+    ) -> None:  # fmt: skip
+        """`before`: the forward pass whose backward pass this is."""
         torch: Any = sys.modules["torch"]
         from torch.multiprocessing.reductions import StorageWeakRef
 
         self._torch, self._weak = torch, StorageWeakRef
-        self._agent, self._named, self._budget = agent, named, budget
-        self.micro_batch, self.call = micro_batch, call
+        self._agent, self.named, self.budget = agent, named, budget
+        self.phase, self.micro_batch, self.call = phase, micro_batch, call
+        self._prefix = f"{named.name}/" if phase == "forward" else f"{named.name}/{phase} "
         self.lines: list[str] = []
         self.count, self.left_out = 0, 0
+        self.origins: list[Origin] = []  # by number
+        self.made: list[Any] = []  # weak references to results of a forward pass
         self._inputs = 0
         self._dtypes = {getattr(torch, name): short for name, short in _SHORT.items() if hasattr(torch, name)}
         self._torch_folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+        # Of what torch wraps around functions, a dispatch mode's among them.
+        self._wrappers = tuple(os.path.join(self._torch_folder, each) for each in ("_dynamo", "_compile", "utils"))
         self._working_folder = os.path.join(os.getcwd(), "")
-        self._memories: dict[int, Any] = {}  # address of a storage -> weak reference that keeps the address from being used again
-        self._writes: dict[int, int] = {}  # address of a storage -> writes into it by operators of this call
-        self._labels: dict[int, str] = {}  # address of a storage -> what the module calls it
+        self._before = before
+        # By address of a storage: a weak reference that keeps the address from being used again, and writes by operators of this call.
+        self._memories: dict[int, Any] = {} if before is None else before._memories
+        self._writes: dict[int, int] = {} if before is None else before._writes
+        self._labels: dict[int, str] = {} if before is None else before._labels  # what the module calls it
         self._known: dict[tuple[Any, ...], str] = {}  # identity of a tensor -> reference
+        self._called: dict[tuple[Any, ...], str] = {}  # identity of a tensor from outside -> label
+        self._labelled: dict[str, int] = {}  # how often a label has been given to a tensor from outside
+        self._handed_on: dict[str, int] = {}  # and to one that is handed on
         self._files: dict[str, str | None] = {}  # name of a source -> as shown; None: of torch or the agent
+        self._focus: set[int] | None = None  # addresses; only operators that use one of them are recorded
+
+    # --- what is around the call
+
+    def is_outermost(self, frame: Any) -> bool:
+        """Whether this frame, and those that called it, say nothing about where the operator is."""
+        return False
+
+    def is_repeated(self, source: str) -> bool:
+        """Whether a function of this source repeats what has been recorded."""
+        return False
+
+    def place_of_torch(self, function: str) -> tuple[str, str]:
+        """File and line, and function, where only torch's own functions are on the stack. `function`: the innermost one."""
+        return "", ""
 
     def label(self, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Says what the module's inputs, parameters and buffers are called."""
-        module = self._named.value
+        module = self.named.value
         given = {**{str(index): value for index, value in enumerate(args)}, **kwargs}
         named = [(f"input {path}", tensor) for path, tensor in flatten(given)]
         named += [(key, value) for key, value in module.named_buffers()]
         named += [(key, value) for key, value in module.named_parameters()]
+        self.name(named)
+
+    def name(self, named: Iterable[tuple[str, Any]]) -> None:
+        """Says what the memory of these tensors is called."""
         for name, tensor in named:
             try:
                 self._labels[self._memory(tensor)] = name
             except Exception:  # tensors without memory of their own
                 continue
 
+    def concentrate(self, tensors: Iterable[Any]) -> None:
+        """From now on only operators that use one of these, or what was computed of them, are recorded; of lists only their items."""
+        self._focus = {self._memory(tensor) for tensor in tensors}
+
+    def computed(self, tensor: Any) -> bool:
+        """Whether an operator of the call has computed it."""
+        return not self._known.get(self.identity(tensor), "&in").startswith("&in")
+
+    def hand_on(self, label: str, tensor: Any) -> None:
+        """The call hands this tensor on."""
+        if not self.budget.spent():
+            self._add(line("out", escaped(self._distinct(label, self._handed_on)), self._reference(tensor)))
+
+    def come_in(self, label: str, tensor: Any, written: bool) -> None:
+        """A tensor is handed to the call. `written`: into its memory, by nobody of this call, since the call computed it."""
+        if written:
+            memory = self._memory(tensor)
+            self._writes[memory] = self._writes.get(memory, 0) + 1
+        identity = self.identity(tensor)
+        if identity not in self._known:
+            self._called[identity] = label
+
     # --- one operator
 
-    def run(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Calls the operator and records it. Raises only what the operator raises."""
-        place = self._place()
-        if place is None or self._budget.spent():
-            if place is not None:
-                self.left_out += 1
-                self._budget.left_out += 1
+    def run(self, function: Any, args: Any, kwargs: Mapping[str, Any], frame: Any) -> Any:
+        """Calls the operator and records it. `frame`: of what calls it. Raises only what the operator raises."""
+        chosen = None
+        try:
+            place = self._place(frame)
+            chosen = _Chosen(args, kwargs) if place is None or self._focus is None else self._concerned(args, kwargs)
+        except Exception as error:
+            self._refuse(function, error)
+            place = None
+        if place is None or chosen is None:
+            return function(*args, **kwargs)
+        if self.budget.spent():
+            self.left_out += 1
+            self.budget.left_out += 1
             return function(*args, **kwargs)
         try:
-            arguments, written = self._arguments(function, args, kwargs)
+            arguments, written = self._arguments(function, chosen.args, chosen.kwargs)
             before = self._random_state(function, args, kwargs)
         except Exception as error:
             self._refuse(function, error)
@@ -101,26 +176,55 @@ class Operators:
                 memory = self._memory(tensor)
                 self._writes[memory] = self._writes.get(memory, 0) + 1
             drawn = "" if before is None or before == after else f"{before:016x}-{after:016x}"
-            self._note(function, place, arguments, drawn, result, bool(written))
+            if chosen.size:
+                place = place[0], f"{place[1]}, of {chosen.size} at once".removeprefix(", ")
+            self._note(function, place, arguments, drawn, chosen.of(result), written)
         except Exception as error:
             self._refuse(function, error)
         return result
 
-    def _note(self, function: Any, place: tuple[str, str], arguments: list[str], drawn: str, result: Any, in_place: bool) -> None:
+    def _note(
+        self, function: Any, place: tuple[str, str], arguments: list[str], drawn: str, result: Any, written: list[Any]
+    ) -> None:  # fmt: skip
         number, name = self.count, _name(function)
         self.count += 1
+        self.origins.append(Origin(sequence_number() - 1, name, *place))
         results = [result] if not isinstance(result, (tuple, list)) else list(result)
+        seen = {id(each) for each in results}
+        results += [tensor for tensor in written if id(tensor) not in seen]
+        if len(results) > 1:
+            results = [each for each in results if each is not None]
         texts = []
         for index, each in enumerate(results):
             if isinstance(each, self._torch.Tensor):
                 texts.append(tensor_text(each, self._dtypes))
-                self._known[self._identity(each)] = f"&{number}.{index}"
+                self._known[self.identity(each)] = f"&{number}.{index}"
                 if not _is_uninitialised(name):
                     self._observe(f"#{number} {name}", str(index), each)
+                if self._focus is not None:
+                    self._focus.add(self._memory(each))
+                if self.phase == "forward":
+                    self.made.append(weakref.ref(each))
             else:
                 texts.append(f"={value_text(each)}")
-        flags = ("i" if in_place else "") + ("v" if _is_view(function) else "")
+        flags = ("i" if written else "") + ("v" if _is_view(function) else "")
         self._add(line("op", str(number), escaped(name), flags, *place, drawn, ";".join(texts), *arguments))
+
+    def _concerned(self, args: Any, kwargs: Mapping[str, Any]) -> _Chosen | None:
+        """What of the arguments belongs to the tensors that matter; None: nothing."""
+        torch = self._torch
+        focus = self._focus or set()
+        positions: set[int] = set()
+        concerned, size = False, 0
+        for value in (*args, *kwargs.values()):
+            is_list = isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value)
+            for index, each in enumerate(value if is_list else (value,)):
+                if isinstance(each, torch.Tensor) and self._memory(each) in focus:
+                    concerned = True
+                    if is_list:
+                        positions.add(index)
+                        size = len(value)
+        return _Chosen(args, kwargs, sorted(positions), size) if concerned else None
 
     def _arguments(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
         """Texts of the arguments, and the tensors that the operator writes into."""
@@ -146,17 +250,35 @@ class Operators:
     # --- tensors
 
     def _reference(self, tensor: Any) -> str:
-        identity = self._identity(tensor)
+        identity = self.identity(tensor)
         found = self._known.get(identity)
         if found is None:
             found = self._known[identity] = f"&in{self._inputs}"
-            label = self._labels.get(identity[0], "") if self._writes.get(identity[0], 0) == 0 else "memory written before"
             self._observe(f"in{self._inputs}", "0", tensor)
+            label = self._distinct(self._label_of(identity), self._labelled)
             self._add(line("in", str(self._inputs), escaped(label), tensor_text(tensor, self._dtypes)))
             self._inputs += 1
         return found
 
-    def _identity(self, tensor: Any) -> tuple[Any, ...]:
+    def _label_of(self, identity: tuple[Any, ...]) -> str:
+        before = None if self._before is None else self._before._known.get(identity)
+        if identity in self._called:
+            return self._called[identity]
+        if before is not None and self._before is not None and not before.startswith("&in"):
+            number, _, index = before[1:].partition(".")
+            of = self._before.origins[int(number)]
+            return f"saved: {'' if index == '0' else f'result {index} of '}{of.name} {of.place}".rstrip()
+        return self._labels.get(identity[0], "") if self._writes.get(identity[0], 0) == 0 else WRITTEN
+
+    @staticmethod
+    def _distinct(label: str, given: dict[str, int]) -> str:
+        """Labels stand for one tensor each, but for those that say no more than that its memory was written."""
+        if not label or label == WRITTEN:
+            return label
+        count = given[label] = given.get(label, 0) + 1
+        return label if count == 1 else f"{label} ({count})"
+
+    def identity(self, tensor: Any) -> tuple[Any, ...]:
         try:
             memory = self._memory(tensor)
             turned = bool(tensor.is_conj()), bool(tensor.is_neg())
@@ -168,15 +290,15 @@ class Operators:
             return (id(tensor), self._writes.get(id(tensor), 0))
 
     def _memory(self, tensor: Any) -> int:
-        reference = self._weak(tensor.untyped_storage())
+        reference = self._weak(getattr(tensor, "_local_tensor", tensor).untyped_storage())
         memory = int(reference.cdata)
         self._memories.setdefault(memory, reference)
         return memory
 
     def _observe(self, name: str, path: str, tensor: Any) -> None:
-        named = self._named
+        named = self.named
         handle = self._agent.intern(
-            f"{named.name}/{name}",
+            f"{self._prefix}{name}",
             KIND,
             path,
             self.micro_batch,
@@ -190,24 +312,29 @@ class Operators:
 
     # --- what is around an operator
 
-    def _place(self) -> tuple[str, str] | None:
-        """File and line, and function, of the innermost frame that is of neither torch nor the agent; None if the agent calls the operator."""
-        frame: Any = sys._getframe(2)
-        skipped = frame.f_code  # of the dispatch mode
-        while frame is not None and frame.f_code is skipped:
-            frame = frame.f_back
-        while frame is not None:
-            source = frame.f_code.co_filename
+    def _place(self, frame: Any) -> tuple[str, str] | None:
+        """File and line, and function, of the innermost frame that is of neither torch nor the agent; None if the operator is not to be
+        recorded, because the agent calls it, or because it repeats what has been recorded."""
+        found: tuple[str, str] | None = None
+        innermost = ""
+        while frame is not None and not self.is_outermost(frame):
+            code = frame.f_code
+            source = code.co_filename
             if source not in self._files:
                 self._files[source] = self._shown(source)
             shown = self._files[source]
-            if shown is not None:
-                code = frame.f_code
-                return f"{shown}:{frame.f_lineno or 0}", escaped(getattr(code, "co_qualname", code.co_name))
-            if source.startswith(_OWN_FOLDER):
+            if self.is_repeated(source):
                 return None
+            if found is None and shown is not None:
+                found = f"{shown}:{frame.f_lineno or 0}", escaped(getattr(code, "co_qualname", code.co_name))
+                if self.phase == "forward":
+                    return found
+            if found is None and source.startswith(_OWN_FOLDER) and not (source == __file__ and code.co_name in _PASS_ON):
+                return None
+            if not innermost and not source.startswith(self._wrappers):
+                innermost = code.co_name
             frame = frame.f_back
-        return "", ""
+        return found or self.place_of_torch(innermost)
 
     def _shown(self, source: str) -> str | None:
         path = os.path.abspath(source) if not source.startswith("<") else source
@@ -232,22 +359,72 @@ class Operators:
         return state_of_generator(torch, device, generator)
 
     def _add(self, text: str) -> None:
-        self._budget.take(len(text) + 1)
+        self.budget.take(len(text) + 1)
         self.lines.append(text)
 
+    def refuse_node(self, error: Exception) -> None:
+        """What is around a node of the graph could not be recorded."""
+        self._agent.refuse(f"backward pass in a zoom: {type(error).__name__}: {error}", self.named.name, KIND)
+
     def _refuse(self, function: Any, error: Exception) -> None:
-        self._agent.refuse(f"operator {_name(function)} in a zoom: {type(error).__name__}: {error}", self._named.name, KIND)
+        self._agent.refuse(f"operator {_name(function)} in a zoom: {type(error).__name__}: {error}", self.named.name, KIND)
 
 
 def make_mode(operators: Operators) -> Any:
-    """A dispatch mode that hands each operator over."""
+    """A dispatch mode that hands each operator over. In a process that was forked meanwhile it does nothing."""
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    process = os.getpid()
 
     class ZoomMode(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return operators.run(function, args, kwargs or {})
+            if os.getpid() != process:
+                return function(*args, **(kwargs or {}))
+            return operators.run(function, args, kwargs or {}, sys._getframe(1))
 
     return ZoomMode()
+
+
+def push(mode: Any) -> None:
+    """Enters a mode that need not be the last one to be left."""
+    from torch.utils import _python_dispatch
+
+    _python_dispatch._push_mode(mode)
+
+
+def pop(mode: Any) -> None:
+    """Leaves it, if this thread has it. Others that were entered since then stay."""
+    from torch.utils import _python_dispatch
+
+    if not any(each is mode for each in _python_dispatch._get_current_dispatch_mode_stack()):
+        return
+    above = []
+    while (top := _python_dispatch._pop_mode()) is not mode:
+        above.append(top)
+    for each in reversed(above):
+        _python_dispatch._push_mode(each)
+
+
+def sequence_number() -> int:
+    """That the next node of this thread's graph gets; 0 if torch does not say."""
+    autograd = getattr(sys.modules["torch"]._C, "_autograd", None)
+    ask = getattr(autograd, "_get_sequence_nr", None)
+    return 0 if ask is None else int(ask())
+
+
+class _Chosen:
+    """The arguments of an operator, or the items that matter of those that are lists of one size."""
+
+    def __init__(self, args: Any, kwargs: Mapping[str, Any], positions: list[int] | None = None, size: int = 0) -> None:
+        """`size`: 0 for all."""
+        self._positions, self.size = positions or [], size
+        self.args = [self.of(value) for value in args]
+        self.kwargs = {name: self.of(value) for name, value in kwargs.items()}
+
+    def of(self, value: Any) -> Any:
+        if self.size and isinstance(value, (list, tuple)) and len(value) == self.size:
+            return [value[position] for position in self._positions]
+        return value
 
 
 def _name(function: Any) -> str:
