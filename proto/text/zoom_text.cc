@@ -22,6 +22,12 @@ std::string PlaceText(const v1::ZoomCall& call) {
   return text + ", " + Printable(call.pass());
 }
 
+// Where its inputs come from.
+const char* BeforeText(const v1::ZoomCall& call) {
+  if (call.pass() == "backward") return "what comes after it, or the loss";
+  return call.pass() == "update" ? "what makes its gradient" : "what comes before it";
+}
+
 std::string DistanceText(const v1::ZoomCall& call) {
   if (call.shape_differs()) return "in shape or dtype";
   if (!std::isfinite(call.distance())) return "and cannot be measured";
@@ -55,6 +61,15 @@ void AddOperators(const google::protobuf::RepeatedPtrField<v1::ZoomOperator>& op
     lines.push_back(fmt::format("{}: and {} more", run, operators.size() - kOperatorsShown));
 }
 
+void AddDifferences(const v1::ZoomCall& call, const std::string& a, const std::string& b,
+                    std::vector<std::string>& lines) {
+  for (const v1::ZoomDifference& each : call.differences()) {
+    lines.push_back(
+        Printable(fmt::format("{}  {} in {}, {} in {}", each.name(), each.a(), a, each.b(), b),
+                  2 * kTextMax));
+  }
+}
+
 // The operator in both runs: one line if it is the same line of code.
 void AddOperator(const v1::ZoomCall& call, const std::string& a, const std::string& b,
                  std::vector<std::string>& lines) {
@@ -66,11 +81,7 @@ void AddOperator(const v1::ZoomCall& call, const std::string& a, const std::stri
     lines.push_back(a + ": " + OperatorText(of_a));
     lines.push_back(b + ": " + OperatorText(of_b));
   }
-  for (const v1::ZoomDifference& each : call.differences()) {
-    lines.push_back(
-        Printable(fmt::format("{}  {} in {}, {} in {}", each.name(), each.a(), a, each.b(), b),
-                  2 * kTextMax));
-  }
+  AddDifferences(call, a, b, lines);
   if (call.random_differs()) lines.push_back("the random generator was in another state");
 }
 
@@ -107,6 +118,7 @@ void AddBlock(const v1::ZoomCall& call, const std::string& a, const std::string&
                                 (call.b().empty() ? ": nothing that " + a + " has not" : ":"),
                             kTextMax));
   AddOperators(call.b(), "  " + b, lines);
+  AddDifferences(call, a, b, lines);
 }
 
 }  // namespace
@@ -135,8 +147,8 @@ std::vector<std::string> ZoomText(const v1::ZoomCall& call, const std::string& a
       lines.push_back(
           place +
           fmt::format("its inputs differ already (by {}), and no operator makes that much larger; "
-                      "zoom into what comes before it",
-                      FormatShort(call.input_distance())));
+                      "zoom into {}",
+                      FormatShort(call.input_distance()), BeforeText(call)));
       AddOperator(call, a, b, lines);
       break;
     case v1::ZOOM_OUTCOME_OPERATOR:

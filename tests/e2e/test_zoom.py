@@ -8,7 +8,22 @@ from typing import Any
 
 import pytest
 from conftest import Collector
-from zoom_catalogue import CLEAN, FAULTS, MODULE, SOURCE, STEP, TRAIN_ALL, Fault, line_of, source_of
+from zoom_catalogue import (
+    ATTENTION,
+    CLEAN,
+    CLEAN_ELSEWHERE,
+    ELSEWHERE,
+    FAULTS,
+    MODULE,
+    PARAMETER,
+    PROGRAM,
+    SOURCE,
+    STEP,
+    TRAIN_ALL,
+    Fault,
+    line_of,
+    source_of,
+)  # fmt: skip
 
 
 def run_name(name: str) -> str:
@@ -24,13 +39,14 @@ def zoomed(shared_collector: Collector) -> Collector:
 
 
 def zoom(collector: Collector, name: str) -> Any:
-    (call,) = collector.json("zoom", "z-base", run_name(name), codes=(1 if name in FAULTS else 0,))["calls"]
-    return call
+    calls = collector.json("zoom", "z-base", run_name(name), codes=(1 if name in FAULTS else 0,))["calls"]
+    assert [call["pass"] for call in calls] == ["forward", "backward"]
+    return calls[0]
 
 
-def names_it(call: Any, fault: Fault) -> bool:
+def names_it(call: Any, fault: Fault, source: str = SOURCE) -> bool:
     """Whether the operator is named with its line; in a block, as one of its operators."""
-    line = f"model.py:{line_of(fault)}"
+    line = f"model.py:{line_of(fault, source)}"
     named = [*call["a"], *call["b"]]
     right = any(one["name"] == fault.operator and one["place"] == line for one in named)
     argument = not fault.argument or fault.argument in {each["name"] for each in call["differences"]}
@@ -55,6 +71,57 @@ def test_other_kernels_of_the_same_function_are_rounding(zoomed: Collector, name
     assert call["outcome"] in ("rounding", "identical"), call
 
 
+# --- backward passes, losses and updates
+
+
+IN_PARTS = {name: (call, fault) for call, faults in ELSEWHERE.items() for name, fault in faults.items()}
+
+
+@pytest.fixture(scope="module")
+def programs(shared_collector: Collector) -> Collector:
+    faults = {**{name: fault for name, (_, fault) in IN_PARTS.items()}, **CLEAN_ELSEWHERE, "attention": ATTENTION}
+    every = {run_name(name): source_of(fault, PROGRAM) for name, fault in faults.items()}
+    asked = "; ".join(f"{what}@{STEP}" for what in (MODULE, "loss", f"optimizer:{PARAMETER}"))
+    shared_collector.python(TRAIN_ALL, json.dumps({"z-program": PROGRAM, **every}), env={"STATAGENT_ZOOM": asked}, timeout=300)
+    return shared_collector
+
+
+def part(collector: Collector, name: str) -> Any:
+    """The call of the fault; what runs before it agrees."""
+    report = collector.json("zoom", "z-program", run_name(name), codes=(1,))
+    calls = {(call["module"], call["pass"]): call for call in report["calls"]}
+    assert set(calls) == {(MODULE, "forward"), *ELSEWHERE}
+    where, _ = IN_PARTS[name]
+    assert where == (MODULE, "backward") or calls[MODULE, "forward"]["outcome"] == "identical"
+    return calls[where]
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_a_planted_fault_outside_of_forward_passes_is_an_operator_or_a_block(programs: Collector, name: str) -> None:
+    assert part(programs, name)["outcome"] in ("operator", "block")
+
+
+def test_operator_and_line_are_right_in_nine_of_ten_outside_of_forward_passes(programs: Collector) -> None:
+    wrong = [name for name, (_, fault) in IN_PARTS.items() if not names_it(part(programs, name), fault, PROGRAM)]
+    assert len(IN_PARTS) >= 20 and len(wrong) <= len(IN_PARTS) // 10, wrong
+
+
+@pytest.mark.parametrize("name", CLEAN_ELSEWHERE)
+def test_the_same_function_in_other_words_is_rounding(programs: Collector, name: str) -> None:
+    calls = programs.json("zoom", "z-program", run_name(name), codes=(0,))["calls"]
+    assert {call["outcome"] for call in calls} <= {"rounding", "identical", "inputs"}, calls
+
+
+def test_attention_by_hand_and_by_one_operator_is_a_block_of_rounding_with_both_lines(programs: Collector) -> None:
+    calls = programs.json("zoom", "z-program", run_name("attention"), codes=(0,))["calls"]
+    call = next(call for call in calls if (call["module"], call["pass"]) == (MODULE, "forward"))
+    line = f"model.py:{line_of(ATTENTION, PROGRAM)}"
+    assert call["outcome"] == "rounding", call
+    assert {"aten._softmax", "aten.bmm"} <= {one["name"] for one in call["a"]}
+    assert ATTENTION.operator in {one["name"] for one in call["b"]}
+    assert {one["place"] for one in [*call["a"], *call["b"]]} == {line}
+
+
 @pytest.fixture(scope="module")
 def ranks(shared_collector: Collector) -> Collector:
     for run, arguments, zoom in (
@@ -66,8 +133,10 @@ def ranks(shared_collector: Collector) -> Collector:
 
 def test_under_torchrun_each_rank_is_zoomed_and_named(ranks: Collector) -> None:
     calls = ranks.json("zoom", "two", "two-eps", codes=(1,))["calls"]
-    assert [(call["rank"], call["step"], call["module"]) for call in calls] == [(0, 2, "blocks.1.ln2"), (1, 2, "blocks.1.ln2")]
-    for call in calls:
+    assert [(call["rank"], call["step"], call["module"], call["pass"]) for call in calls] == [
+        (rank, 2, "blocks.1.ln2", phase) for rank in (0, 1) for phase in ("forward", "backward")
+    ]
+    for call in calls[::2]:
         assert call["outcome"] == "operator" and call["inputs_equal"] and call["a"][0]["name"] == "aten.native_layer_norm"
 
 

@@ -139,14 +139,159 @@ CLEAN = {
 }  # fmt: skip
 
 
-def source_of(fault: Fault) -> str:
-    assert not fault.old or SOURCE.count(fault.old) == 1, fault
-    return SOURCE.replace(fault.old, fault.new) if fault.old else SOURCE
+# A program with a loss, an optimizer and functions of autograd of its own.
+PROGRAM = """import torch
+from torch import nn
+from torch.nn import functional as F
 
 
-def line_of(fault: Fault) -> int:
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * 2 * x
+
+
+class Limited(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        inside = (x.abs() <= 1).to(x.dtype)
+        return gradient * inside
+
+
+class Block(nn.Module):
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        batch, time, width = x.shape
+        q, k, v = (part.view(batch, time, self.heads, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        mask = torch.ones(time, time, dtype=torch.bool).tril()
+        mixed = (q @ k.transpose(-2, -1) / 8 ** 0.5).masked_fill(~mask, float("-inf")).softmax(-1) @ v
+        x = x + mixed.transpose(1, 2).reshape(batch, time, width)
+        hidden = torch.tanh(self.up(self.norm(x)))
+        hidden = Square.apply(hidden)
+        hidden = Limited.apply(3 * hidden)
+        return x + self.down(hidden)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 32)
+        self.block = Block()
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.head(self.block(self.embed(x)))
+
+
+def loss_of(logits, target):
+    logits, target = logits.flatten(0, 1), target.flatten()
+    likely = F.cross_entropy(logits, target, ignore_index=0, reduction="mean", label_smoothing=0.0)
+    penalty = logits.logsumexp(-1).square().mean()
+    return likely + 0.01 * penalty
+
+
+class Optimizer(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state.setdefault("steps", 0)
+                state.setdefault("m", torch.zeros_like(parameter))
+                state.setdefault("v", torch.zeros_like(parameter))
+                state["steps"] += 1
+                gradient, lr = parameter.grad, group["lr"]
+                parameter.mul_(1 - 0.1 * lr)
+                state["m"].lerp_(gradient, 0.1)
+                state["v"].mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+                first = state["m"] / (1 - 0.9 ** state["steps"])
+                second = state["v"] / (1 - 0.99 ** state["steps"])
+                ratio = first / (second.sqrt() + 1e-3)
+                parameter.sub_(lr * ratio)
+"""
+
+PARAMETER = "block.up.weight"
+# Faults by the call in which they are: module and pass.
+ELSEWHERE = {
+    (MODULE, "backward"): {
+        "gradient without its factor": Fault("return gradient * 2 * x", "return gradient * x", "aten.mul.Tensor"),
+        "gradient of another function": Fault("return gradient * 2 * x", "return gradient * 2 * x.abs()", "aten.abs"),
+        "gradient with another sign": Fault("return gradient * 2 * x", "return gradient * -2 * x", "aten.mul.Tensor", "other"),
+        "gradient's limit": Fault("x.abs() <= 1", "x.abs() <= 2", "aten.le.Scalar", "other"),
+        "gradient without its mask": Fault("return gradient * inside", "return gradient.clone()", "aten.mul.Tensor"),
+        "hook that scales": Fault(
+            "torch.tanh(self.up(self.norm(x)))",
+            "torch.tanh(self.up(self.norm(x))); hidden.register_hook(lambda gradient: gradient * 0.5)",
+            "aten.tanh_backward", "grad_output"),
+        "module's hook that scales": Fault(
+            "self.up = nn.Linear(width, 2 * width)",
+            "self.up = nn.Linear(width, 2 * width); self.up.register_full_backward_hook(lambda _, g, __: (g[0] * 0.5,))",
+            "aten.mul.Tensor"),
+        "gradient cut off": Fault("return x + self.down(hidden)", "return x + self.down(hidden.detach())", ""),
+    },
+    ("loss", "forward"): {
+        "label smoothing": Fault("label_smoothing=0.0", "label_smoothing=0.1", "aten.nll_loss_forward"),
+        "ignored index": Fault("ignore_index=0", "ignore_index=-100", "aten.nll_loss_forward", "ignore_index"),
+        "reduction": Fault('reduction="mean"', 'reduction="sum"', "aten.nll_loss_forward", "reduction"),
+        "targets shifted": Fault("F.cross_entropy(logits, target,", "F.cross_entropy(logits, target.roll(1),", "aten.roll"),
+        "penalty's weight": Fault("0.01 * penalty", "0.02 * penalty", "aten.mul.Tensor", "other"),
+        "penalty without square": Fault("logsumexp(-1).square()", "logsumexp(-1)", "aten.pow.Tensor_Scalar"),
+    },
+    (f"optimizer:{PARAMETER}", "update"): {
+        "eps inside the root": Fault("(second.sqrt() + 1e-3)", "(second + 1e-3).sqrt()", "aten.add.Tensor"),
+        "eps of an optimizer": Fault("second.sqrt() + 1e-3", "second.sqrt() + 1e-2", "aten.add.Tensor", "other"),
+        "no bias correction": Fault('state["m"] / (1 - 0.9 ** state["steps"])', 'state["m"]', "aten.div.Tensor"),
+        "decay coupled": Fault("parameter.mul_(1 - 0.1 * lr)", "gradient = gradient + 0.1 * parameter", "aten.mul_.Tensor"),
+        "no decay": Fault("                parameter.mul_(1 - 0.1 * lr)", "                pass", "aten.mul_.Tensor"),
+        "momentum": Fault("lerp_(gradient, 0.1)", "lerp_(gradient, 0.2)", "aten.lerp_.Scalar", "weight"),
+        "second moment": Fault("gradient, gradient, value=0.01", "gradient, gradient, value=0.1", "aten.addcmul_", "value"),
+    },
+}  # fmt: skip
+
+# The same functions in other words.
+CLEAN_ELSEWHERE = {
+    "gradient in another order": Fault("return gradient * 2 * x", "return 2 * (gradient * x)", ""),
+    "logarithm by hand": Fault("logits.logsumexp(-1)", "logits.exp().sum(-1).log()", ""),
+    "update by one operator": Fault("parameter.sub_(lr * ratio)", "parameter.add_(ratio, alpha=-lr)", ""),
+    "square by itself": Fault("addcmul_(gradient, gradient, value=0.01)", "add_(0.01 * gradient.square())", ""),
+}  # fmt: skip
+ATTENTION = Fault(
+    '(q @ k.transpose(-2, -1) / 8 ** 0.5).masked_fill(~mask, float("-inf")).softmax(-1) @ v',
+    "F.scaled_dot_product_attention(q, k, v, is_causal=True)", "aten._scaled_dot_product_flash_attention_for_cpu",
+)  # fmt: skip
+
+
+def source_of(fault: Fault, source: str = SOURCE) -> str:
+    assert not fault.old or source.count(fault.old) == 1, fault
+    return source.replace(fault.old, fault.new) if fault.old else source
+
+
+def line_of(fault: Fault, source: str = SOURCE) -> int:
     """Of the line that is replaced, from 1; the same in both sources."""
-    return SOURCE[: SOURCE.index(fault.old)].count("\n") + 1
+    before = source[: source.index(fault.old)] + fault.old[: len(fault.old) - len(fault.old.lstrip())]
+    return before.count("\n") + 1
 
 
 # Trains each source in a run of its own. Arguments: a JSON object, run name -> source.
@@ -158,12 +303,14 @@ for run, source in json.loads(sys.argv[1]).items():
     exec(compile(source, "model.py", "exec"), made)
     torch.manual_seed(0)
     model = made["Model"]()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = made.get("Optimizer", lambda parameters: torch.optim.SGD(parameters, lr=0.01))(model.parameters())
+    loss_of = made.get("loss_of", lambda output, _: output.square().mean())
     statagent.init(run=run, required=True)
     statagent.watch(model, optimizer)
     for step in range(2):
         x = torch.randn(4, 16, 8, generator=torch.Generator().manual_seed(step))
-        model(x).square().mean().backward()
+        target = torch.randint(0, 10, (4, 16), generator=torch.Generator().manual_seed(step))
+        loss_of(model(x), target).backward()
         optimizer.step()
         optimizer.zero_grad()
     statagent.close(timeout=30)

@@ -52,6 +52,15 @@ void Add(const Agreement& one, Agreement& all) {
   all.rounding = std::max(all.rounding, one.rounding);
 }
 
+// What the call hands on; without its word, the result of its last operator.
+std::vector<ZoomRef> HandedOn(const ZoomDocument& document) {
+  std::vector<ZoomRef> refs;
+  for (const ZoomOutput& output : document.outputs) refs.push_back(output.ref);
+  if (refs.empty() && !document.operators.empty())
+    refs.push_back({.number = document.operators.back().number});
+  return refs;
+}
+
 class Comparing {
  public:
   Comparing(const ZoomSide& a, const ZoomSide& b)
@@ -105,7 +114,8 @@ class Comparing {
   struct Uses {
     std::map<std::uint32_t, std::size_t> position;  // by number
     std::vector<std::size_t> last;
-    explicit Uses(const std::vector<ZoomOperator>& operators) : last(operators.size(), 0) {
+    explicit Uses(const ZoomDocument& document) : last(document.operators.size(), 0) {
+      const std::vector<ZoomOperator>& operators = document.operators;
       for (std::size_t i = 0; i < operators.size(); ++i) position.emplace(operators[i].number, i);
       for (std::size_t i = 0; i < operators.size(); ++i) {
         for (const ZoomArgument& argument : operators[i].arguments) {
@@ -115,7 +125,10 @@ class Comparing {
           }
         }
       }
-      if (!last.empty()) last.back() = operators.size();  // which the module returns
+      for (const ZoomRef& ref : HandedOn(document)) {
+        const auto of = ref.of_input ? position.end() : position.find(ref.number);
+        if (of != position.end()) last[of->second] = operators.size();
+      }
     }
   };
 
@@ -159,8 +172,8 @@ class Comparing {
       agrees_a[i] = agrees_b[j] =
           all.equal || (!all.shape && all.distance <= kAgree * all.rounding);
     }
-    const auto until_a = DifferenceUntil(ops_a_, Uses(ops_a_), agrees_a, paired_a);
-    const auto until_b = DifferenceUntil(ops_b_, Uses(ops_b_), agrees_b, paired_b);
+    const auto until_a = DifferenceUntil(ops_a_, Uses(*a_.document), agrees_a, paired_a);
+    const auto until_b = DifferenceUntil(ops_b_, Uses(*b_.document), agrees_b, paired_b);
     for (std::size_t k = 0; k < pairs.size(); ++k) {
       const auto [i, j] = pairs[k];
       if (agrees_a[i] && until_a[i] <= i && until_b[j] <= j) meetings_.push_back(k);
@@ -430,28 +443,85 @@ class Comparing {
 
   // Nothing named so far.
   ZoomComparison AtEnd() {
-    if (!ops_a_.empty() && !ops_b_.empty() && !Ends().equal) {
-      // The last results, which the module hands on, differ, and no pair has said so.
-      const Agreement last = Ends();
-      const bool lone = !lone_a_.empty() || !lone_b_.empty();
-      fed_a_ = {{.number = ops_a_.back().number}};
-      fed_b_ = {{.number = ops_b_.back().number}};
-      const bool at_end =
-          numbers_a_.contains(ops_a_.back().number) || numbers_b_.contains(ops_b_.back().number);
-      if (lone && at_end &&
-          (last.shape || last.distance > std::max(last.rounding, kJump * before_)))
-        return Block({}, {}, last);
-      if (lone && at_end && !small_) {
-        small_ = Block({}, {}, last);
+    // What the call hands on may differ though no pair has said so.
+    fed_a_.clear();
+    fed_b_.clear();
+    Agreement ends;
+    for (const auto& [a, b] : Ends()) {
+      const Agreement one = AgreementOf(a_.value(a), b_.value(b));
+      if (one.equal || !(IsLone(a, numbers_a_) || IsLone(b, numbers_b_))) continue;
+      Add(one, ends);
+      fed_a_.push_back(a);
+      fed_b_.push_back(b);
+    }
+    if (!fed_a_.empty()) {
+      if (ends.shape || ends.distance > std::max(ends.rounding, kJump * before_))
+        return Block({}, {}, ends);
+      if (!small_) {
+        small_ = Block({}, {}, ends);
         small_->outcome = ZoomOutcome::kRounding;
       }
     }
+    if (auto block = HandedOnByOne()) return *block;
     return small_ ? *small_ : ZoomComparison{};
   }
 
-  Agreement Ends() {
-    return AgreementOf(a_.value({.number = ops_a_.back().number}),
-                       b_.value({.number = ops_b_.back().number}));
+  // Pairs of what both hand on.
+  std::vector<std::pair<ZoomRef, ZoomRef>> Ends() const {
+    std::vector<std::pair<ZoomRef, ZoomRef>> ends;
+    if (a_.document->outputs.empty() || b_.document->outputs.empty()) {
+      if (!ops_a_.empty() && !ops_b_.empty())
+        ends.push_back({{.number = ops_a_.back().number}, {.number = ops_b_.back().number}});
+      return ends;
+    }
+    const auto of_a = ByName(*a_.document), of_b = ByName(*b_.document);
+    for (const auto& [name, refs] : of_a) {
+      const auto other = of_b.find(name);
+      // The engine adds up several gradients of one tensor: parts of a sum are no pairs.
+      if (other == of_b.end() || other->second.size() != refs.size()) continue;
+      for (std::size_t k = 0; k < refs.size(); ++k) ends.emplace_back(refs[k], other->second[k]);
+    }
+    return ends;
+  }
+
+  // What is handed on under each name; "gradient of w (2)" is another part of "gradient of w".
+  static std::map<std::string, std::vector<ZoomRef>> ByName(const ZoomDocument& document) {
+    std::map<std::string, std::vector<ZoomRef>> refs;
+    for (const ZoomOutput& output : document.outputs) {
+      const std::size_t part =
+          output.label.ends_with(')') ? output.label.rfind(" (") : output.label.npos;
+      refs[output.label.substr(0, part)].push_back(output.ref);
+    }
+    return refs;
+  }
+
+  // What only one of the runs hands on. Where each has something that the other has not, the names
+  // are others.
+  std::optional<ZoomComparison> HandedOnByOne() const {
+    if (a_.document->outputs.empty() || b_.document->outputs.empty()) return std::nullopt;
+    const auto of_a = ByName(*a_.document), of_b = ByName(*b_.document);
+    ZoomComparison block;
+    block.outcome = ZoomOutcome::kBlock;
+    block.distance = kInfinite;
+    const auto add = [](const auto& of, const auto& other, const std::vector<ZoomOperator>& all,
+                        std::vector<const ZoomOperator*>& lone) {
+      std::vector<std::string> names;
+      for (const auto& [name, refs] : of) {
+        if (other.contains(name)) continue;
+        names.push_back(name);
+        for (const ZoomOperator& one : all) {
+          if (!refs[0].of_input && one.number == refs[0].number) lone.push_back(&one);
+        }
+      }
+      return names;
+    };
+    const auto only_a = add(of_a, of_b, ops_a_, block.a), only_b = add(of_b, of_a, ops_b_, block.b);
+    if (only_a.empty() == only_b.empty()) return std::nullopt;
+    for (const std::string& name : only_a)
+      block.differences.push_back({.name = name, .a = "handed on", .b = "missing"});
+    for (const std::string& name : only_b)
+      block.differences.push_back({.name = name, .a = "missing", .b = "handed on"});
+    return block;
   }
 
   const ZoomSide& a_;

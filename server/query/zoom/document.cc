@@ -86,6 +86,11 @@ ZoomArgument ArgumentOf(std::string_view text) {
 // False: it is not such a line.
 bool AddLine(std::string_view line, ZoomDocument& document) {
   const auto fields = Split(line, '|');
+  if (fields[0] == "out" && fields.size() == 3) {
+    const auto ref = fields[2].starts_with('&') ? RefAt(fields[2]) : std::nullopt;
+    if (ref) document.outputs.push_back({.label = std::string(fields[1]), .ref = ref->first});
+    return ref.has_value();
+  }
   const auto number = fields.size() > 1 ? NumberOf<std::uint32_t>(fields[1]) : std::nullopt;
   if (!number) return false;
   if (fields[0] == "in" && fields.size() == 4) {
@@ -129,7 +134,8 @@ ZoomDocument DocumentOf(std::vector<const EventRecord*> events) {
       .left_out = NumberField(first, "left_out"),
       .unreadable = 0,
       .inputs = {},
-      .operators = {}};
+      .operators = {},
+      .outputs = {}};
   const std::uint64_t parts = std::max<std::uint64_t>(1, NumberField(first, "parts"));
   document.unreadable = parts > events.size() ? parts - events.size() : 0;
   for (const EventRecord* event : events) {
@@ -163,14 +169,16 @@ std::vector<ZoomDocument> ReadZoomDocuments(std::span<const EventRecord> events)
 
 std::pair<std::string, std::string> RecordedAs(const ZoomDocument& document, const ZoomRef& ref) {
   const std::string number = std::to_string(ref.number);
-  if (ref.of_input) return {document.module + "/in" + number, "0"};
+  const std::string call =
+      document.module + "/" + (document.pass == "forward" ? "" : document.pass + " ");
+  if (ref.of_input) return {call + "in" + number, "0"};
   const auto found = std::lower_bound(
       document.operators.begin(), document.operators.end(), ref.number,
       [](const ZoomOperator& one, std::uint32_t wanted) { return one.number < wanted; });
   const std::string name = found != document.operators.end() && found->number == ref.number
                                ? found->name
                                : std::string();
-  return {document.module + "/#" + number + " " + name, std::to_string(ref.result)};
+  return {call + "#" + number + " " + name, std::to_string(ref.result)};
 }
 
 }  // namespace statcollect::query

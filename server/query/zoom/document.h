@@ -44,14 +44,21 @@ struct ZoomInput {
   std::string tensor;
 };
 
+// A tensor that the call hands on: what a module returns, or the gradient of one of its inputs.
+struct ZoomOutput {
+  std::string label;  // "output 0", "gradient of weight"
+  ZoomRef ref;
+};
+
 struct ZoomDocument {
-  std::string module, class_name, pass;  // pass: "forward"
+  std::string module, class_name, pass;  // pass: "forward", "backward", "update"
   std::uint64_t step = 0;
   std::uint32_t micro_batch = 0, call = 0;
   std::uint64_t left_out = 0;           // operators beyond the agent's limit
   std::uint64_t unreadable = 0;         // lines or events that are missing or are not such lines
   std::vector<ZoomInput> inputs;        // by number, as far as they are there
   std::vector<ZoomOperator> operators;  // in order
+  std::vector<ZoomOutput> outputs;      // empty: unknown, as before 0.9
 
   auto key() const { return std::tie(step, module, pass, micro_batch, call); }
 };

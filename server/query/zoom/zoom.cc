@@ -1,7 +1,9 @@
 #include "server/query/zoom/zoom.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -18,9 +20,16 @@ struct Found {
   std::size_t attempt = 0;
   ZoomDocument document;
 };
-using Calls = std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, std::string,
-                                  std::uint32_t, std::uint32_t>,
+using Calls = std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, std::size_t,
+                                  std::string, std::uint32_t, std::uint32_t>,
                        Found>;
+
+// Passes in the order in which they run: those that are unknown come last.
+std::size_t OrderOf(const std::string& pass) {
+  static constexpr std::string_view kPasses[] = {"forward", "backward", "update"};
+  return static_cast<std::size_t>(std::find(std::begin(kPasses), std::end(kPasses), pass) -
+                                  std::begin(kPasses));
+}
 
 Result<Calls> CallsOf(RunView& view, const ZoomRequest& request, const StepSet& wanted, bool* any) {
   STATCOLLECT_ASSIGN_OR_RETURN(const StepOwners owners, StepOwners::Of(view, wanted));
@@ -34,8 +43,8 @@ Result<Calls> CallsOf(RunView& view, const ZoomRequest& request, const StepSet& 
             !owners.IsOf(attempt, document.step) ||
             (!request.module.empty() && document.module != request.module))
           continue;
-        auto key = std::tuple(document.step, rank, document.module, document.pass,
-                              document.micro_batch, document.call);
+        auto key = std::tuple(document.step, rank, document.module, OrderOf(document.pass),
+                              document.pass, document.micro_batch, document.call);
         calls.insert_or_assign(std::move(key),
                                Found{.attempt = attempt, .document = std::move(document)});
       }

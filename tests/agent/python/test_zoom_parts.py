@@ -279,6 +279,46 @@ def test_names_that_the_model_has_not_are_told_with_the_nearest(
     assert [kind for _, kind, _, _ in recording.events if kind == "zoom_missed"] == ["zoom_missed"]
 
 
+def test_of_a_hundred_thousand_operators_those_beyond_the_limit_are_counted(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loop(self: Any, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(100_000):
+            x = x + 1
+        return x
+
+    monkeypatch.setenv("STATAGENT_ZOOM", "part@0")
+    start()
+    made = seeded(lambda: Calls(lambda self, x: self.part(x), part=Calls(loop)))
+    statagent.watch(made)
+    made(torch.ones(1, requires_grad=True)).mean().backward()
+    ((fields, _),) = documents(recording)
+    assert int(fields["operators"]) <= 10_000 and int(fields["operators"]) + int(fields["left_out"]) == 100_000
+    assert sum(len(value) for _, kind, _, each in recording.events if kind == "zoom" for value in each.values()) < 5 << 20
+    assert recording.refusals == []
+
+
+@pytest.mark.parametrize("zoom", ["part@0", "loss@0"])
+def test_transforms_of_functorch_and_gradients_of_gradients_are_recorded(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, zoom: str
+) -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        slopes = torch.func.vmap(torch.func.grad(lambda row: row.sin().sum()))(x)
+        (again,) = torch.autograd.grad(x.square().sum(), x, create_graph=True)
+        return slopes + again
+
+    monkeypatch.setenv("STATAGENT_ZOOM", zoom)
+    start()
+    made = seeded(lambda: Calls(lambda self, x: self.part(x * 1), part=Calls(forward)))
+    statagent.watch(made)
+    x = torch.ones(3, 2, requires_grad=True)
+    torch.func.vmap(torch.cos)(made(x)).sum().backward()
+    assert x.grad is not None and torch._C._len_torch_dispatch_stack() == (zoom == "loss@0")
+    statagent.close(timeout=0)
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert len(documents(recording)) == 1 and recording.refusals == []
+
+
 def test_a_zoom_that_lies_within_another_says_so(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

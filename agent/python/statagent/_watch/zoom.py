@@ -180,6 +180,8 @@ class Zoom:
                 operators.hand_on(f"output {path}", tensor)
             self.send(hooks.spec, operators)
             self.passes.recorded()
+        if operators.budget.spent():
+            return  # nothing of it could be recorded
         backward = Backward(operators, call.first, call.inputs, output, self._backward_over)
         if backward.waiting:
             self._backwards.append(backward)

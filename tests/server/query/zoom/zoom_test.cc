@@ -179,6 +179,63 @@ TEST(ZoomCompare, InputsThatDifferAlreadyAreSaidUnlessAnOperatorMakesThatMuchLar
   EXPECT_EQ(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kOperator);
 }
 
+TEST(ZoomDocument, ABackwardPassHasNamesOfItsOwnAndSaysWhatItHandsOn) {
+  EventRecord event =
+      Part({{"00", std::string(kIn) + "op|0|aten.mm||m.py:1|f||f32[4]|self^&in0:f32[4]~"
+                                      "out|gradient of input 0|&0.0~out|gradient of w|&in0~"
+                                      "out|nothing|0.0~out|x|&y"}});
+  event.fields["phase"] = "backward";
+  const auto documents = ReadZoomDocuments(std::vector<EventRecord>{event});
+  ASSERT_EQ(documents.size(), 1u);
+  ASSERT_EQ(documents[0].outputs.size(), 2u);
+  EXPECT_EQ(documents[0].outputs[0].label, "gradient of input 0");
+  EXPECT_EQ(documents[0].outputs[0].ref, Result(0));
+  EXPECT_EQ(documents[0].outputs[1].ref, In(0));
+  EXPECT_EQ(documents[0].unreadable, 2u);
+  EXPECT_EQ(RecordedAs(documents[0], Result(0)),
+            std::pair(std::string("blocks.1.ln2/backward #0 aten.mm"), std::string("0")));
+  EXPECT_EQ(RecordedAs(documents[0], In(0)).first, "blocks.1.ln2/backward in0");
+}
+
+TEST(ZoomCompare, WhatIsHandedOnBeforeTheEndIsComparedToo) {
+  // The gradient of a weight comes from another operator; the last operator agrees.
+  const std::string last = "op|1|aten.neg||m.py:2|f||f32[4]|self^&in0:f32[4]~";
+  const std::string outs = "out|gradient of w|&0.0~out|gradient of input 0|&1.0";
+  Call a(kIn + std::string("op|0|aten.mm||m.py:1|f||f32[4]|self^&in0:f32[4]~") + last + outs);
+  Call b(kIn + std::string("op|0|aten.bmm||m.py:1|f||f32[4]|self^&in0:f32[4]~") + last + outs);
+  for (Call* one : {&a, &b}) {
+    one->Set(In(0), 7);
+    one->Set(Result(1), 9);
+  }
+  a.Set(Result(0), 1, 1);
+  b.Set(Result(0), 2, 1.5);
+  const ZoomComparison found = CompareCalls(a.Side(), b.Side());
+  EXPECT_EQ(found.outcome, ZoomOutcome::kBlock);
+  ASSERT_EQ(std::pair(found.a.size(), found.b.size()), std::pair(std::size_t{1}, std::size_t{1}));
+  EXPECT_EQ(found.b[0]->name, "aten.bmm");
+  b.Set(Result(0), 2, 1.0000001);
+  EXPECT_EQ(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kRounding);
+}
+
+TEST(ZoomCompare, AGradientThatOnlyOneRunHandsOnIsNamed) {
+  const std::string op = "op|0|aten.mm||m.py:1|f||f32[4]|self^&in0:f32[4]~out|gradient of x|&0.0";
+  Call a(kIn + op + "~out|gradient of w|&0.0"), b(kIn + op),
+      c(kIn + op + "~out|gradient of v|&0.0");
+  Call parts(kIn + op + "~out|gradient of x (2)|&0.0");
+  for (Call* one : {&a, &b, &c, &parts}) {
+    one->Set(In(0), 7);
+    one->Set(Result(0), 9);
+  }
+  const ZoomComparison found = CompareCalls(a.Side(), b.Side());
+  EXPECT_EQ(found.outcome, ZoomOutcome::kBlock);
+  ASSERT_EQ(found.differences.size(), 1u);
+  EXPECT_EQ(found.differences[0].name, "gradient of w");
+  EXPECT_EQ(found.differences[0].b, "missing");
+  // Other names are no difference, nor are sums of other parts.
+  EXPECT_EQ(CompareCalls(a.Side(), c.Side()).outcome, ZoomOutcome::kIdentical);
+  EXPECT_EQ(CompareCalls(b.Side(), parts.Side()).outcome, ZoomOutcome::kIdentical);
+}
+
 TEST(ZoomAlign, OperatorsOfOneNameArePairedByTheirShapes) {
   const std::string of = "op|0|aten.view||m.py:1|f||";
   Call a(of + "f32[4]|self^&in0:f32[4]~op|1|aten.view||m.py:2|f||f32[2,2]|self^&in0:f32[4]");
