@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,6 +216,30 @@ def test_a_fused_update_is_recorded_for_one_parameter(recording: Recording, monk
     ((_, lines),) = documents(recording, "update")
     (fused,) = [line for line in of(lines, "op") if "fused" in line[2]]
     assert "of 10 at once" in fused[5] and fused[7].startswith("f32[8];f32[8]")
+
+
+def test_with_fsdp2_this_ranks_part_of_the_parameter_is_followed(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'ranks'}", rank=0, world_size=1)
+    try:
+        made = model()
+        for layer in made:
+            fully_shard(layer)
+        fully_shard(made)
+        train(monkeypatch, "1@1; loss@1; optimizer:1.norm.weight@1", made=made)
+    finally:
+        dist.destroy_process_group()
+    ((_, lines),) = documents(recording, "update")
+    assert [line[2] for line in of(lines, "in")].count("gradient") == 1
+    assert not any(line[2].startswith("gradient (") or not line[2] for line in of(lines, "in"))  # not of its neighbours
+    assert [fields["module"] for fields, _ in documents(recording)] == ["1", "loss"]
+    ((_, backward),) = documents(recording, "backward")
+    assert {line[1] for line in of(backward, "out")} >= {"gradient of linear.weight", "gradient of norm.bias"}
+    assert recording.refusals == []
 
 
 def test_an_optimizer_of_the_users_own_has_its_line(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import weakref
@@ -91,7 +92,8 @@ class Operators:
         self._labelled: dict[str, int] = {}  # how often a label has been given to a tensor from outside
         self._handed_on: dict[str, int] = {}  # and to one that is handed on
         self._files: dict[str, str | None] = {}  # name of a source -> as shown; None: of torch or the agent
-        self._focus: set[int] | None = None  # addresses; only operators that use one of them are recorded
+        # Parts of storages, by address; only operators that use one of them are recorded.
+        self._focus: dict[int, list[tuple[int, int]]] | None = None
 
     # --- what is around the call
 
@@ -126,7 +128,21 @@ class Operators:
 
     def concentrate(self, tensors: Iterable[Any]) -> None:
         """From now on only operators that use one of these, or what was computed of them, are recorded; of lists only their items."""
-        self._focus = {self._memory(tensor) for tensor in tensors}
+        self._focus = {}
+        for tensor in tensors:
+            self._add_to_focus(self._focus, tensor)
+
+    def _add_to_focus(self, focus: dict[int, list[tuple[int, int]]], tensor: Any) -> None:
+        with contextlib.suppress(Exception):  # sparse: what is computed of it is not followed
+            focus.setdefault(self._memory(tensor), []).append(_extent(tensor))
+
+    def _matters(self, tensor: Any) -> bool:
+        try:
+            parts = (self._focus or {}).get(self._memory(tensor), ())
+            begin, end = _extent(tensor) if parts else (0, 0)
+        except Exception:
+            return False
+        return any(begin < other_end and other_begin < end for other_begin, other_end in parts)
 
     def computed(self, tensor: Any) -> bool:
         """Whether an operator of the call has computed it."""
@@ -202,7 +218,7 @@ class Operators:
                 if not _is_uninitialised(name):
                     self._observe(f"#{number} {name}", str(index), each)
                 if self._focus is not None:
-                    self._focus.add(self._memory(each))
+                    self._add_to_focus(self._focus, each)
                 if self.phase == "forward":
                     self.made.append(weakref.ref(each))
             else:
@@ -213,13 +229,12 @@ class Operators:
     def _concerned(self, args: Any, kwargs: Mapping[str, Any]) -> _Chosen | None:
         """What of the arguments belongs to the tensors that matter; None: nothing."""
         torch = self._torch
-        focus = self._focus or set()
         positions: set[int] = set()
         concerned, size = False, 0
         for value in (*args, *kwargs.values()):
             is_list = isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value)
             for index, each in enumerate(value if is_list else (value,)):
-                if isinstance(each, torch.Tensor) and self._memory(each) in focus:
+                if isinstance(each, torch.Tensor) and self._matters(each):
                     concerned = True
                     if is_list:
                         positions.add(index)
@@ -281,6 +296,7 @@ class Operators:
     def identity(self, tensor: Any) -> tuple[Any, ...]:
         try:
             memory = self._memory(tensor)
+            tensor = _local(tensor)
             turned = bool(tensor.is_conj()), bool(tensor.is_neg())
             return (
                 memory, self._writes.get(memory, 0), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, turned
@@ -290,7 +306,7 @@ class Operators:
             return (id(tensor), self._writes.get(id(tensor), 0))
 
     def _memory(self, tensor: Any) -> int:
-        reference = self._weak(getattr(tensor, "_local_tensor", tensor).untyped_storage())
+        reference = self._weak(_local(tensor).untyped_storage())
         memory = int(reference.cdata)
         self._memories.setdefault(memory, reference)
         return memory
@@ -410,6 +426,20 @@ def sequence_number() -> int:
     autograd = getattr(sys.modules["torch"]._C, "_autograd", None)
     ask = getattr(autograd, "_get_sequence_nr", None)
     return 0 if ask is None else int(ask())
+
+
+def _local(tensor: Any) -> Any:
+    """The part of a DTensor that this rank has, or the tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _extent(tensor: Any) -> tuple[int, int]:
+    """Begin and end of the tensor in its storage, in bytes."""
+    local = _local(tensor)
+    size = local.element_size()
+    begin = local.storage_offset() * size
+    last = sum((length - 1) * stride for length, stride in zip(local.shape, local.stride()))
+    return begin, begin + (last + 1) * size if local.numel() else begin
 
 
 class _Chosen:
