@@ -123,9 +123,7 @@ Result<v1::GetZoomResponse> Collector::GetZoom(const v1::GetZoomRequest& request
 }
 
 Result<v1::GetWeightsResponse> Collector::GetWeights(const v1::GetWeightsRequest& request) {
-  return impl_->Ask<v1::GetWeightsResponse>([&](auto& context, auto& response) {
-    return impl_->query().GetWeights(&context, request, &response);
-  });
+  return impl_->Ask(&v1::Query::Stub::GetWeights, request);
 }
 
 Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
