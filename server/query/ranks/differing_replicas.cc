@@ -28,10 +28,15 @@ std::string Inside(std::string sentence) {
   return sentence;
 }
 
-// As a cause; nothing if they agree.
-Result<std::optional<Cause>> DifferingReplicas(RunView& view, std::uint64_t step,
-                                               const std::stop_token& stop) {
-  using Found = std::optional<Cause>;
+struct Differing {
+  RankReason reason = RankReason::kUnspecified;
+  Cause cause;
+};
+
+// Nothing if they agree.
+Result<std::optional<Differing>> DifferingReplicas(RunView& view, std::uint64_t step,
+                                                   const std::stop_token& stop) {
+  using Found = std::optional<Differing>;
   if (view.AllRanks().size() < 2) return Found();
   const std::uint64_t first = step - std::min<std::uint64_t>(step, 1);
   const RanksRequest request{.run = view.run(),
@@ -48,7 +53,7 @@ Result<std::optional<Cause>> DifferingReplicas(RunView& view, std::uint64_t step
   cause.text = "the replicas of " + Printable(view.run()) + " differ at step " +
                std::to_string(found->step) + ": " + Inside(found->text);
   if (others > 0) cause.text += " (and " + std::to_string(others) + " more; see statctl ranks)";
-  return Found(std::move(cause));
+  return Found({.reason = found->reason, .cause = std::move(cause)});
 }
 
 }  // namespace
@@ -58,9 +63,12 @@ Status AddDifferingReplicas(RunView& a, RunView& b, const std::stop_token& stop,
     return cause.rule == "replicas" || cause.rule == "reduction";
   });
   if (said) return Status::Ok();
-  for (RunView* view : {&a, &b}) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto found, DifferingReplicas(*view, root.at.step, stop));
-    if (found) root.causes.push_back(*std::move(found));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto in_a, DifferingReplicas(a, root.at.step, stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto in_b, DifferingReplicas(b, root.at.step, stop));
+  // Ranks that are no replicas at all differ in both runs.
+  if (in_a && in_b && in_a->reason == in_b->reason) return Status::Ok();
+  for (auto* const found : {&in_a, &in_b}) {
+    if (*found) root.causes.push_back(std::move((*found)->cause));
   }
   return Status::Ok();
 }
