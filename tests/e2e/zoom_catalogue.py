@@ -249,7 +249,7 @@ ELSEWHERE = {
             "self.up = nn.Linear(width, 2 * width)",
             "self.up = nn.Linear(width, 2 * width); self.up.register_full_backward_hook(lambda _, g, __: (g[0] * 0.5,))",
             "aten.mul.Tensor"),
-        "gradient cut off": Fault("return x + self.down(hidden)", "return x + self.down(hidden.detach())", ""),
+        "gradient cut off": Fault("return x + self.down(hidden)", "return x.detach() + self.down(hidden)", ""),
     },
     ("loss", "forward"): {
         "label smoothing": Fault("label_smoothing=0.0", "label_smoothing=0.1", "aten.nll_loss_forward"),

@@ -78,7 +78,7 @@ class Comparing {
       if (!Judge(ops_a_[i], ops_b_[j])) continue;
       // An argument that differs is named whatever becomes of it.
       if (found_.outcome == ZoomOutcome::kOperator && found_.inputs_equal &&
-          !found_.differences.empty())
+          !found_.differences.empty() && !other_kind_)
         return std::move(found_);
       const auto meeting =
           std::find_if(meetings_.begin(), meetings_.end(), [&](std::size_t at) { return at >= k; });
@@ -213,6 +213,7 @@ class Comparing {
 
   Inputs InputsOf(const ZoomOperator& a, const ZoomOperator& b) {
     Inputs found;
+    other_kind_ = false;
     fed_a_.clear();
     fed_b_.clear();
     for (std::size_t k = 0; k < std::max(a.arguments.size(), b.arguments.size()); ++k)
@@ -291,19 +292,22 @@ class Comparing {
     if (results.distance > kJump * std::max(inputs.distance, results.rounding))
       return name_it(ZoomOutcome::kOperator);
     before_ = std::max(before_, results.distance);
-    if (given.outside) NoteSmall(name_it, ZoomOutcome::kInputs);
+    const bool rounding = !inputs.shape && inputs.distance <= inputs.rounding;
+    if (given.outside) NoteSmall(name_it, rounding ? ZoomOutcome::kRounding : ZoomOutcome::kInputs);
     return false;
   }
 
   void CompareArgument(const ZoomOperator& a, const ZoomOperator& b, std::size_t k,
-                       std::vector<ZoomDifference>& differences) const {
+                       std::vector<ZoomDifference>& differences) {
     static const ZoomArgument kNone{.name = {}, .value = "not given", .refs = {}};
     // By name: an argument that has its default is left out.
     if (k < a.arguments.size()) {
       const ZoomArgument& of_a = a.arguments[k];
       const ZoomArgument& of_b = Find(b, of_a.name, kNone);
-      if (of_a.value != of_b.value && (of_a.refs.empty() || of_b.refs.empty()))
+      if (of_a.value != of_b.value && (of_a.refs.empty() || of_b.refs.empty())) {
         differences.push_back({.name = of_a.name, .a = of_a.value, .b = of_b.value});
+        other_kind_ = other_kind_ || of_a.refs.empty() != of_b.refs.empty();
+      }
     }
     if (k < b.arguments.size()) {
       const ZoomArgument& of_b = b.arguments[k];
@@ -534,7 +538,8 @@ class Comparing {
   std::vector<ZoomRef> fed_a_, fed_b_;                // tensors that differ and come from these
   std::map<ZoomRef, ZoomRef> partner_;
   std::map<std::uint32_t, std::string> labels_;  // of A's inputs
-  std::vector<std::size_t> meetings_;            // positions of pairs
+  bool other_kind_ = false;            // an argument is a tensor in one run and none in the other
+  std::vector<std::size_t> meetings_;  // positions of pairs
   double before_ = 0;  // the largest distance that is known to come from outside or from rounding
   std::optional<ZoomComparison> small_;  // the first difference that alone means nothing
   ZoomComparison found_;

@@ -196,6 +196,19 @@ def test_the_loss_is_what_comes_after_the_output_up_to_backward(recording: Recor
     assert {record.step for record in operators(recording)} == {1}
 
 
+def test_functions_that_the_agent_wraps_are_the_programs_own(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATAGENT_ZOOM", "loss@0; part@0")
+    start()
+    made = seeded(lambda: Calls(lambda self, x: self.part(x), part=nn.Embedding(5, 3, padding_idx=0)))
+    statagent.watch(made)
+    tokens = torch.tensor([0, 1, 2])
+    nn.functional.cross_entropy(made(tokens), tokens % 3, ignore_index=0).backward()
+    statagent.close(timeout=0)
+    (_, inside), (_, loss) = documents(recording)
+    assert "aten.embedding" in {line[2] for line in of(inside, "op")}
+    assert {"aten._log_softmax", "aten.nll_loss_forward"} <= {line[2] for line in of(loss, "op")}
+
+
 @pytest.mark.parametrize("foreach", [False, True])
 def test_an_update_is_recorded_for_one_parameter(recording: Recording, monkeypatch: pytest.MonkeyPatch, foreach: bool) -> None:
     train(monkeypatch, "optimizer:1.norm.weight@1", optimizer=lambda parameters: torch.optim.AdamW(parameters, foreach=foreach))

@@ -17,6 +17,7 @@ from .._compile import padded_inputs, tracing
 from .._runtime.agent import Agent
 from .._runtime.callbacks import WeakList
 from .._torch.autograd import in_backward
+from .._torch.passing import passes_on
 from .._torch.modules import Named
 from ..errors import InvalidArgumentError
 
@@ -183,6 +184,7 @@ def seen(kind: str, tensor: Any, pad: int, weight: Any = None) -> None:
 
 def _of_embedding(original: Any) -> Any:
     @functools.wraps(original)
+    @passes_on
     def embedding(weight: Any, indices: Any, padding_idx: int = -1, *args: Any, **kwargs: Any) -> Any:
         if padding_idx >= 0:
             if _traced():
@@ -196,6 +198,7 @@ def _of_embedding(original: Any) -> Any:
 
 def _of_loss(original: Any) -> Any:
     @functools.wraps(original)
+    @passes_on
     def loss(*args: Any, **kwargs: Any) -> Any:  # values, target, weight, reduction, ignore_index, ...
         if len(args) > 1:
             pad = kwargs.get("ignore_index", args[4] if len(args) > 4 else IGNORE_INDEX)

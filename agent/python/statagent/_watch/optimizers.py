@@ -16,6 +16,7 @@ from .._runtime.agent import Agent
 from .._runtime.callbacks import WeakList, weak
 from .._runtime.log import warn_once
 from .._torch.modules import Named
+from .._torch.passing import passes_on
 from ..flatten import flatten
 
 _DEPTH = 2  # frames between a hook and torch's step(): the function that is registered, and step() itself
@@ -330,6 +331,7 @@ class _ThenOnce:
         self._closure, self._then = closure, then
         self._done = False
 
+    @passes_on
     def __call__(self) -> Any:
         result = self._closure()
         if not self._done:

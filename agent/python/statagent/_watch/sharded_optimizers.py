@@ -11,6 +11,7 @@ from .._layouts.sharded import Shards, Wrapper
 from .._runtime.agent import Agent
 from .._runtime.callbacks import WeakList, weak, weakly
 from .._torch.modules import Named
+from .._torch.passing import passes_on
 from .optimizers import OptimizerHooks
 
 
@@ -92,6 +93,7 @@ class _AroundStep:
         self._replacement: Any = self._call
         optimizer.step = self._replacement
 
+    @passes_on
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if self._active:
             self._calls[0]()

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .._torch.passing import passes_on
 from ..flatten import flatten
 from .zoom_operators import Operators, Origin, make_mode, pop, push, sequence_number
 
@@ -170,6 +171,7 @@ class Recomputed(Operators):
         )  # fmt: skip
         self.forward = forward
 
+    @passes_on
     def run(self, function: Any, args: Any, kwargs: Any, frame: Any) -> Any:
         place = self._place(frame)
         if place is not None and len(self.origins) < len(self.forward.origins):

@@ -13,6 +13,7 @@ from typing import Any
 from .._native.tensors import capturing
 from .._runtime.agent import Agent
 from .._torch.modules import Named
+from .._torch.passing import passes_on, passing_on
 from ..flatten import flatten
 from .random_states import state_of_generator
 from .zoom_lines import escaped, line, tensor_text, value_text
@@ -22,7 +23,6 @@ OPERATORS_MAX = 10_000  # of a step
 BYTES_MAX = 4 << 20  # of a step's documents
 KIND = "operator"
 
-_PASS_ON = ("run", "__torch_dispatch__")  # functions of this file in which another zoom calls the operator
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _SHORT = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2",
@@ -164,6 +164,7 @@ class Operators:
 
     # --- one operator
 
+    @passes_on
     def run(self, function: Any, args: Any, kwargs: Mapping[str, Any], frame: Any) -> Any:
         """Calls the operator and records it. `frame`: of what calls it. Raises only what the operator raises."""
         chosen = None
@@ -345,7 +346,7 @@ class Operators:
                 found = f"{shown}:{frame.f_lineno or 0}", escaped(getattr(code, "co_qualname", code.co_name))
                 if self.phase == "forward":
                     return found
-            if found is None and source.startswith(_OWN_FOLDER) and not (source == __file__ and code.co_name in _PASS_ON):
+            if found is None and source.startswith(_OWN_FOLDER) and code not in passing_on:
                 return None
             if not innermost and not source.startswith(self._wrappers):
                 innermost = code.co_name
@@ -393,6 +394,7 @@ def make_mode(operators: Operators) -> Any:
     process = os.getpid()
 
     class ZoomMode(TorchDispatchMode):
+        @passes_on
         def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             if os.getpid() != process:
                 return function(*args, **(kwargs or {}))

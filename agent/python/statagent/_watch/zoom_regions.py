@@ -7,6 +7,7 @@ from typing import Any
 from .._compile import tracing
 from .._torch.autograd import in_backward
 from .._torch.modules import Named
+from .._torch.passing import passes_on
 from ..flatten import flatten
 from .zoom_hook import Hook
 from .zoom_operators import Budget, Operators, make_mode, pop, push
@@ -127,6 +128,7 @@ class _LossOperators(Operators):
 
     over = False
 
+    @passes_on
     def run(self, function: Any, args: Any, kwargs: Any, frame: Any) -> Any:
         if not self.over and self._begins_backward(function, args, frame):
             self.over = True

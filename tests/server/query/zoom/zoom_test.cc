@@ -177,6 +177,10 @@ TEST(ZoomCompare, InputsThatDifferAlreadyAreSaidUnlessAnOperatorMakesThatMuchLar
   EXPECT_EQ(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kInputs);
   b.Set(Result(0), 4, 9);
   EXPECT_EQ(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kOperator);
+  // Inputs that differ by rounding come from other kernels.
+  b.Set(In(0), 2, 1.0000001);
+  b.Set(Result(0), 4, 1.0000002);
+  EXPECT_EQ(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kRounding);
 }
 
 TEST(ZoomDocument, ABackwardPassHasNamesOfItsOwnAndSaysWhatItHandsOn) {
@@ -234,6 +238,22 @@ TEST(ZoomCompare, AGradientThatOnlyOneRunHandsOnIsNamed) {
   // Other names are no difference, nor are sums of other parts.
   EXPECT_EQ(CompareCalls(a.Side(), c.Side()).outcome, ZoomOutcome::kIdentical);
   EXPECT_EQ(CompareCalls(b.Side(), parts.Side()).outcome, ZoomOutcome::kIdentical);
+}
+
+TEST(ZoomCompare, ANumberInPlaceOfATensorIsAnotherWayToComputeIt) {
+  const std::string first = "op|0|aten.mul||m.py:1|f||f32[4]|self^&in0:f32[4]|other^";
+  const std::string second = "op|1|aten.mul||m.py:1|f||f32[4]|self^&0.0:f32[4]|other^";
+  Call a(kIn + first + "2~" + second + "&in0:f32[4]");
+  Call b(kIn + first + "&in0:f32[4]~" + second + "2");
+  for (Call* one : {&a, &b}) {
+    one->Set(In(0), 7);
+    one->Set(Result(1), 9);
+  }
+  a.Set(Result(0), 1, 1);
+  b.Set(Result(0), 2, 1.5);
+  EXPECT_EQ(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kRounding);
+  b.Set(Result(1), 10, 2);
+  EXPECT_EQ(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kOperator);
 }
 
 TEST(ZoomAlign, OperatorsOfOneNameArePairedByTheirShapes) {
