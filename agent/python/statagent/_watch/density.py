@@ -17,8 +17,8 @@ from .._compile import padded_inputs, tracing
 from .._runtime.agent import Agent
 from .._runtime.callbacks import WeakList
 from .._torch.autograd import in_backward
-from .._torch.passing import passes_on
 from .._torch.modules import Named
+from .._torch.passing import passes_on
 from ..errors import InvalidArgumentError
 
 IGNORE_INDEX = -100  # torch's own default
