@@ -240,7 +240,7 @@ def test_with_fsdp2_this_ranks_part_of_the_parameter_is_followed(
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'ranks'}", rank=0, world_size=1)
     try:
         made = model()
-        for layer in made:
+        for layer in made.children():
             fully_shard(layer)
         fully_shard(made)
         train(monkeypatch, "1@1; loss@1; optimizer:1.norm.weight@1", made=made)

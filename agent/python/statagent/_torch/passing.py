@@ -13,5 +13,5 @@ passing_on: set[CodeType] = set()
 
 def passes_on(function: F) -> F:
     """Marks the function as one of these."""
-    passing_on.add(function.__code__)  # type: ignore[attr-defined]
+    passing_on.add(function.__code__)
     return function

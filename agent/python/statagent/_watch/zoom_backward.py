@@ -20,7 +20,7 @@ class BackwardOperators(Operators):
 
     def __init__(self, forward: Operators) -> None:
         super().__init__(
-            forward._agent, forward.named, "backward", forward.micro_batch, forward.call, forward.budget, forward
+            forward.agent, forward.named, "backward", forward.micro_batch, forward.call, forward.budget, forward
         )  # fmt: skip
         self.node_name = ""
         self._node_of: Origin | None = None
@@ -167,7 +167,7 @@ class Recomputed(Operators):
 
     def __init__(self, forward: Operators) -> None:
         super().__init__(
-            forward._agent, forward.named, "forward", forward.micro_batch, forward.call, forward.budget, forward
+            forward.agent, forward.named, "forward", forward.micro_batch, forward.call, forward.budget, forward
         )  # fmt: skip
         self.forward = forward
 

@@ -69,7 +69,7 @@ class Operators:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         self._torch, self._weak = torch, StorageWeakRef
-        self._agent, self.named, self.budget = agent, named, budget
+        self.agent, self.named, self.budget = agent, named, budget
         self.phase, self.micro_batch, self.call = phase, micro_batch, call
         self._prefix = f"{named.name}/" if phase == "forward" else f"{named.name}/{phase} "
         self.lines: list[str] = []
@@ -314,7 +314,7 @@ class Operators:
 
     def _observe(self, name: str, path: str, tensor: Any) -> None:
         named = self.named
-        handle = self._agent.intern(
+        handle = self.agent.intern(
             f"{self._prefix}{name}",
             KIND,
             path,
@@ -325,7 +325,7 @@ class Operators:
             named.class_name,
             named.depth + 1,
         )
-        self._agent.observe_handle(handle, tensor)
+        self.agent.observe_handle(handle, tensor)
 
     # --- what is around an operator
 
@@ -381,10 +381,10 @@ class Operators:
 
     def refuse_node(self, error: Exception) -> None:
         """What is around a node of the graph could not be recorded."""
-        self._agent.refuse(f"backward pass in a zoom: {type(error).__name__}: {error}", self.named.name, KIND)
+        self.agent.refuse(f"backward pass in a zoom: {type(error).__name__}: {error}", self.named.name, KIND)
 
     def _refuse(self, function: Any, error: Exception) -> None:
-        self._agent.refuse(f"operator {_name(function)} in a zoom: {type(error).__name__}: {error}", self.named.name, KIND)
+        self.agent.refuse(f"operator {_name(function)} in a zoom: {type(error).__name__}: {error}", self.named.name, KIND)
 
 
 def make_mode(operators: Operators) -> Any:
