@@ -252,7 +252,7 @@ ELSEWHERE = {
         "gradient cut off": Fault("return x + self.down(hidden)", "return x.detach() + self.down(hidden)", ""),
     },
     ("loss", "forward"): {
-        "label smoothing": Fault("label_smoothing=0.0", "label_smoothing=0.1", "aten.nll_loss_forward"),
+        "label smoothing": Fault("label_smoothing=0.0", "label_smoothing=0.1", "aten.sum.dim_IntList"),
         "ignored index": Fault("ignore_index=0", "ignore_index=-100", "aten.nll_loss_forward", "ignore_index"),
         "reduction": Fault('reduction="mean"', 'reduction="sum"', "aten.nll_loss_forward", "reduction"),
         "targets shifted": Fault("F.cross_entropy(logits, target,", "F.cross_entropy(logits, target.roll(1),", "aten.roll"),
