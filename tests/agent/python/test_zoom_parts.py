@@ -357,6 +357,18 @@ def test_transforms_of_functorch_and_gradients_of_gradients_are_recorded(
     assert len(documents(recording)) == 1 and recording.refusals == []
 
 
+def test_a_module_within_a_transform_of_functorch_is_recorded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATAGENT_ZOOM", "part@0")
+    start()
+    made = seeded(lambda: Calls(lambda self, x: self.part(x), part=nn.Linear(8, 8)))
+    statagent.watch(made)
+    weights = {name: value.detach() for name, value in made.named_parameters()}
+    slopes = torch.func.grad(lambda given: torch.func.functional_call(made, given, (batch(0),)).sum())(weights)
+    assert len(slopes) == 2 and torch._C._len_torch_dispatch_stack() == 0
+    ((_, lines),) = documents(recording)
+    assert "aten.addmm" in {line[2] for line in of(lines, "op")}
+
+
 def test_a_zoom_that_lies_within_another_says_so(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -228,9 +228,16 @@ class _Call:
         """May raise."""
         self.operators, self.mode = operators, make_mode(operators)
         given = {**{str(index): value for index, value in enumerate(args)}, **kwargs}
-        edge_of = sys.modules["torch"].autograd.graph.get_gradient_edge
-        self.inputs = [(f"input {path}", edge_of(tensor)[:2]) for path, tensor in flatten(given) if tensor.requires_grad]
+        self.inputs = [(f"input {path}", edge) for path, tensor in flatten(given) if (edge := _edge_of(tensor)) is not None]
         self.first = sequence_number()
+
+
+def _edge_of(tensor: Any) -> Any:
+    """Node and number that the tensor's gradient goes to; None without one, or in a transform of functorch."""
+    try:
+        return sys.modules["torch"].autograd.graph.get_gradient_edge(tensor)[:2] if tensor.requires_grad else None
+    except Exception:
+        return None
 
 
 class _Hooks:
