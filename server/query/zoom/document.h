@@ -58,7 +58,7 @@ struct ZoomDocument {
   std::uint64_t unreadable = 0;         // lines or events that are missing or are not such lines
   std::vector<ZoomInput> inputs;        // by number, as far as they are there
   std::vector<ZoomOperator> operators;  // in order
-  std::vector<ZoomOutput> outputs;      // empty: unknown, as before 0.9
+  std::vector<ZoomOutput> outputs;      // empty: the agent does not say
 
   auto key() const { return std::tie(step, module, pass, micro_batch, call); }
 };
