@@ -26,12 +26,12 @@ std::string HowToGet(Scope scope) {
 }
 
 Status Unauthenticated(std::string_view method, const std::string& found, Scope scope) {
-  return {Code::kUnauthenticated, Shown(method) + ": " + found + "; expected a token with scope '" +
-                                      std::string(ScopeName(scope)) +
-                                      "', from the file that STATAGENT_TOKEN_FILE or "
-                                      "STATCTL_TOKEN_FILE names, or as 'Authorization: "
-                                      "Bearer stc_...' over HTTP; " +
-                                      HowToGet(scope)};
+  return {Code::kUnauthenticated,
+          Shown(method) + ": " + found + "; expected a token with scope '" +
+              std::string(ScopeName(scope)) +
+              "', from the file that STATAGENT_TOKEN_FILE or STATCTL_TOKEN_FILE names, or as "
+              "'Authorization: Bearer stc_...' over HTTP; " +
+              HowToGet(scope)};
 }
 
 std::string_view OutcomeName(Code code) {
@@ -52,8 +52,8 @@ Status ChooseProject(const Caller& caller, Principal* principal) {
       rule != nullptr && rule->all_projects && !only.empty()) {
     return {Code::kPermissionDenied,
             Shown(caller.method) + ": " + principal->Name() + " is for project '" + only +
-                "', and the call is about the runs of all projects; expected a token for "
-                "all: statcollectord token create, without --project"};
+                "', and the call is about the runs of all projects; expected a token for all: "
+                "statcollectord token create, without --project"};
   }
   if (caller.project.empty()) {
     if (!only.empty()) principal->project = only;
@@ -329,8 +329,7 @@ Result<SessionSecrets> AccessControl::LogIn(std::string_view link, std::string_v
     if (!token)
       return Status(Code::kUnauthenticated,
                     "log in: the link is not valid; expected one that statctl open printed in the "
-                    "last 5 minutes and "
-                    "that nobody has used; make another one");
+                    "last 5 minutes and that nobody has used; make another one");
     const auto found = tokens_.find(token->id);
     const Status valid = found == tokens_.end() || !Equal(found->second.digest, token->digest)
                              ? Status(Code::kUnauthenticated, "token " + token->id + " was removed")

@@ -10,10 +10,10 @@ constexpr std::size_t kCertificateNameBytesMax = 256;
 
 Status ParseGrant(const std::string& text, Grants* grants) {
   const auto bad = [&](const std::string& found) {
-    return Status(Code::kInvalidArgument, "--tls-principal '" + Printable(text) + "': " + found +
-                                              "; expected NAME=SCOPES or NAME=SCOPES@PROJECT with "
-                                              "a name in a client's certificate, such as "
-                                              "rank7.gpu.example=ingest,read@vision");
+    return Status(Code::kInvalidArgument,
+                  "--tls-principal '" + Printable(text) + "': " + found +
+                      "; expected NAME=SCOPES or NAME=SCOPES@PROJECT with a name in a client's "
+                      "certificate, such as rank7.gpu.example=ingest,read@vision");
   };
   const std::size_t equals = text.rfind('=');  // names that are URIs may have one
   if (equals == std::string::npos || equals == 0) return bad("found no NAME=");

@@ -135,10 +135,10 @@ void Alarms::JudgeStats(const BatchQueue::Item& item, RankState* rank) {
     usable = loader_.Define(place, rank->rules.get()).ok() && rank->rules->Knows(stats);
   if (rank->rules->bytes() > options_.settings.memory_bytes_max) {
     if (!std::exchange(rank->too_large, true)) {
-      options_.log(fmt::format(
-          "alarms: rank {} of run '{}' has more activations than alarm-memory-mib allows; its "
-          "tensors are not judged",
-          place.second, item.batch.attempt.run));
+      options_.log(
+          fmt::format("alarms: rank {} of run '{}' has more activations than alarm-memory-mib "
+                      "allows; its tensors are not judged",
+                      place.second, item.batch.attempt.run));
     }
     usable = false;
   }

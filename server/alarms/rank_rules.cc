@@ -356,8 +356,7 @@ void RankRules::Join(AlarmRule rule, std::vector<Candidate>& candidates) {
   } else if (rule == AlarmRule::kVanishingGradient) {
     text = first.value > 0 ? fmt::format(
                                  "{} has vanished for {} steps by step {}: a root mean square of "
-                                 "{:.4g}, {:.3g} of its "
-                                 "running median {:.4g}",
+                                 "{:.4g}, {:.3g} of its running median {:.4g}",
                                  SubjectOf(def), settings_.vanishing_steps, step_, first.value,
                                  first.value / first.expected, first.expected)
                            : fmt::format("{} has been exactly zero for {} steps by step {}",

@@ -100,8 +100,7 @@ void ReplicaRule::CompareSort(std::size_t group, std::uint64_t step,
         .step = step,
         .subject = subject,
         .text = fmt::format("the {} of rank{} {} differ from those of rank{} {} at step {}, and "
-                            "were equal before; statctl "
-                            "ranks shows which",
+                            "were equal before; statctl ranks shows which",
                             what, parted.size() > 1 ? "s" : "", ListOf(parted),
                             majority->second.size() > 1 ? "s" : "", ListOf(majority->second), step),
         .fields = {

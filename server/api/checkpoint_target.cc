@@ -51,11 +51,10 @@ Result<std::string> CheckpointTarget(const std::string& asked, const std::string
                                      bool any_path) {
   if (root_path.empty()) {
     if (!any_path) {
-      return Status(
-          Code::kPermissionDenied,
-          "checkpoint: this collector takes no paths from clients, because it knows several of "
-          "them; "
-          "expected --checkpoint-root FOLDER at its start, and then a name below that folder");
+      return Status(Code::kPermissionDenied,
+                    "checkpoint: this collector takes no paths from clients, because it knows "
+                    "several of them; expected --checkpoint-root FOLDER at its start, and then a "
+                    "name below that folder");
     }
     if (asked.empty() || asked.size() > kPathBytesMax) {
       return Status(Code::kInvalidArgument,
@@ -65,12 +64,11 @@ Result<std::string> CheckpointTarget(const std::string& asked, const std::string
     return asked;
   }
   if (!ValidateRunName(asked).ok()) {
-    return Status(
-        Code::kInvalidArgument,
-        "checkpoint '" + Printable(asked) +
-            "': expected a name such as monday, of at most 128 letters, digits, '.', '_' and '-', "
-            "because "
-            "the collector has a --checkpoint-root; the checkpoint then lies below that folder");
+    return Status(Code::kInvalidArgument,
+                  "checkpoint '" + Printable(asked) +
+                      "': expected a name such as monday, of at most 128 letters, digits, '.', '_' "
+                      "and '-', because the collector has a --checkpoint-root; the checkpoint then "
+                      "lies below that folder");
   }
   const Folder root(open(root_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   STATCOLLECT_RETURN_IF_ERROR(CheckRoot(root.get(), root_path));

@@ -136,8 +136,8 @@ class OpenCalls {
   Status TooMany(const access::Principal& principal) const {
     return {Code::kResourceExhausted,
             principal.Name() + " has " + std::to_string(streams_max_) +
-                " streams open; expected fewer (statcollectord --token-streams-max); end "
-                "some, or use another token; an agent tries again by itself"};
+                " streams open; expected fewer (statcollectord --token-streams-max); end some, or "
+                "use another token; an agent tries again by itself"};
   }
   void Remove(std::uint64_t id) {
     grpc_call* call = nullptr;

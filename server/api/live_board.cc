@@ -45,8 +45,8 @@ Result<std::uint64_t> LiveBoard::Join(std::weak_ptr<LiveFollower> follower) {
   if (followers_.size() >= limits_.followers_max) {
     return Status(Code::kResourceExhausted,
                   "follow runs: " + std::to_string(limits_.followers_max) +
-                      " pages or programs do already; ask for the runs now and then "
-                      "instead, or try again later");
+                      " pages or programs do already; ask for the runs now and then instead, or "
+                      "try again later");
   }
   followers_.emplace(++last_id_, std::move(follower));
   woken_ = true;

@@ -233,8 +233,7 @@ class TransferService final : public v1::Transfer::CallbackService {
       default:
         return {Code::kInvalidArgument,
                 "copy: found a part that is not a head, document, event or rank; expected one of "
-                "them; use "
-                "collectors and statctl of matching releases"};
+                "them; use collectors and statctl of matching releases"};
     }
   }
 

@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::uint64_t kDiskFreeMinMax = std::uint64_t{1} << 24;  // MiB: 16 TiB
 constexpr char kDescription[] =
-    "statcollectord: the collector. It receives statistics from training ranks over gRPC, "
-    "stores them in an embedded RocksDB, and answers statctl.";
+    "statcollectord: the collector. It receives statistics from training ranks over gRPC, stores "
+    "them in an embedded RocksDB, and answers statctl.";
 
 constexpr char kFooter[] = R"(
 Examples:
@@ -90,8 +90,7 @@ Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
       for (const std::string_view rule : kAlarmRuleNames) known.append(", ").append(rule);
       return {Code::kInvalidArgument,
               "--alarms: '" + name +
-                  "' is not an alarm; expected on, off, or a list of alarms, separated "
-                  "by commas" +
+                  "' is not an alarm; expected on, off, or a list of alarms, separated by commas" +
                   known.replace(0, 1, ":")};
     }
     config.alarms.on[static_cast<std::size_t>(found - kAlarmRuleNames.begin())] = true;
@@ -105,9 +104,8 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->capture_default_str();
   app.add_option("--store", config.store,
                  "Where the records are kept: rocksdb, in --data-dir, or "
-                 "clickhouse://[USER:PASSWORD@]HOST:PORT/DATABASE, which "
-                 "several collectors may share (clickhouses:// with TLS, ?quorum=2 for replicas, "
-                 "HOST|HOST for shards: "
+                 "clickhouse://[USER:PASSWORD@]HOST:PORT/DATABASE, which several collectors may "
+                 "share (clickhouses:// with TLS, ?quorum=2 for replicas, HOST|HOST for shards: "
                  "docs/clickhouse.md)")
       ->capture_default_str();
   app.add_option("--restore-from", config.restore_from,
@@ -127,8 +125,7 @@ void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->default_str(raw.listen.front());
   app.add_option("--checkpoint-root", config.checkpoint_root,
                  "Folder of checkpoints: statctl admin checkpoint NAME then writes into it, and "
-                 "cannot name another "
-                 "place. Needed as soon as clients have tokens or certificates")
+                 "cannot name another place. Needed as soon as clients have tokens or certificates")
       ->check(CLI::ExistingDirectory);
   app.add_option("--socket-mode", raw.socket_mode,
                  "Permissions of the socket, such as 0660: whoever may write to it may connect")
@@ -154,13 +151,11 @@ void AddStoreOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->capture_default_str();
   app.add_option("--max-disk", raw.max_disk,
                  "Remove the oldest runs while the store is larger than this, such as 200GiB, or "
-                 "80% of its "
-                 "disk; off: never")
+                 "80% of its disk; off: never")
       ->capture_default_str();
   app.add_option("--project-disk-max", raw.project_disk_max,
                  "Refuse records of a project while its runs take more than this, such as 200GiB, "
-                 "or vision=1TiB for "
-                 "one project; may be repeated")
+                 "or vision=1TiB for one project; may be repeated")
       ->allow_extra_args(false);
 }
 
@@ -217,8 +212,7 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       250);
   add("--alarm-memory-mib", raw.alarm_memory_mib,
       "MiB of memory for the state of all runs; beyond it, the state of the rank silent for "
-      "longest is "
-      "dropped",
+      "longest is dropped",
       1, 65536);
 }
 
@@ -229,33 +223,29 @@ void AddNetworkOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   };
   file("--tls-cert", config.tls.certificate,
        "PEM file of the collector's certificate, with its chain; turns TLS on for both addresses. "
-       "Changed files are used "
-       "without a restart");
+       "Changed files are used without a restart");
   file("--tls-key", config.tls.key, "PEM file of its private key");
   file(
       "--tls-client-ca", config.tls.authorities,
       "PEM file of certificate authorities; clients then need a certificate signed by one of them");
   app.add_option("--tls-principal", config.tls_principals,
                  "NAME=SCOPES or NAME=SCOPES@PROJECT: what a client certificate with this name "
-                 "allows without a "
-                 "token, such as rank7.gpu.example=ingest; may be repeated. With one, every call "
-                 "needs such a "
-                 "certificate or a token")
+                 "allows without a token, such as rank7.gpu.example=ingest; may be repeated. With "
+                 "one, every call needs such a certificate or a token")
       ->allow_extra_args(false)
       ->group("Network");
   app.add_flag("--tls-auto", config.tls_auto,
                "Turn TLS on with a private authority in DATA-DIR/tls. The first start creates it "
-               "and two tokens, and "
-               "prints what clients need")
+               "and two tokens, and prints what clients need")
       ->group("Network");
   app.add_option("--tls-min", raw.tls_min, "Lowest TLS version to accept: 1.2 or 1.3")
       ->check(CLI::IsMember({"1.2", "1.3"}))
       ->capture_default_str()
       ->group("Network");
-  app.add_option("--http-allowed-host", raw.http_allowed_hosts,
-                 "One more name of this machine in browsers' addresses, such as gpu7.example.org; "
-                 "may be repeated. "
-                 "Others are refused, because an attacker's page could have them (DNS rebinding)")
+  app.add_option(
+         "--http-allowed-host", raw.http_allowed_hosts,
+         "One more name of this machine in browsers' addresses, such as gpu7.example.org; may be "
+         "repeated. Others are refused, because an attacker's page could have them (DNS rebinding)")
       ->allow_extra_args(false)
       ->group("Network");
   app.add_flag("--insecure", config.insecure,
@@ -299,8 +289,7 @@ Status CheckNetwork(const RawFlags& raw, DaemonConfig& config) {
   if (!config.UsesTls() && !files.authorities.empty())
     return {Code::kInvalidArgument,
             "--tls-client-ca: found no certificate of the collector; expected --tls-cert and "
-            "--tls-key, or "
-            "--tls-auto, with it; add them"};
+            "--tls-key, or --tls-auto, with it; add them"};
   if (!config.tls_principals.empty() && files.authorities.empty())
     return {Code::kInvalidArgument,
             "--tls-principal: found no --tls-client-ca; expected the authorities of these "
@@ -332,20 +321,17 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->capture_default_str();
   app.add_option("--grpc-memory-mib", config.grpc_memory_mib,
                  "MiB of memory for data that gRPC has received and not passed on yet; beyond it, "
-                 "senders wait and new "
-                 "connections are refused")
+                 "senders wait and new connections are refused")
       ->check(CLI::Range(std::uint64_t{16}, std::uint64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--token-streams-max", config.token_streams_max,
                  "Streams that one token or client certificate may have open at a time, one for "
-                 "each rank and "
-                 "each running statctl; 0: no limit")
+                 "each rank and each running statctl; 0: no limit")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   app.add_option("--token-rate-max", raw.token_rate_max,
                  "What agents with one token or client certificate may send in a second, such as "
-                 "50MiB; more "
-                 "waits; off: no limit")
+                 "50MiB; more waits; off: no limit")
       ->capture_default_str();
   app.add_option("--ingest-rate-max", raw.ingest_rate_max, "The same of all agents together")
       ->capture_default_str();
@@ -359,17 +345,14 @@ void AddServiceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       ->capture_default_str();
   app.add_option("--token-file", config.token_file,
                  "File of tokens made by statcollectord token create (default: <data-dir>/tokens, "
-                 "if it exists). "
-                 "If there is one, every call needs a token");
+                 "if it exists). If there is one, every call needs a token");
   app.add_flag("--accept-loss", config.accept_loss,
                "Open the store although logs, or parts of files, are missing, without what they "
-               "held; copy "
-               "--data-dir first")
+               "held; copy --data-dir first")
       ->configurable(false);
   app.add_flag("--no-tokens", config.no_tokens,
                "Serve a store without tokens that was used with them; otherwise the collector does "
-               "not start if "
-               "their file is gone")
+               "not start if their file is gone")
       ->configurable(false);
 }
 
@@ -403,8 +386,7 @@ Status CheckProjectLimits(const RawFlags& raw, DaemonConfig& config) {
   if (!config.project_limits.any() || !config.UsesClickHouse()) return Status::Ok();
   return {Code::kInvalidArgument,
           "--project-disk-max: found --store clickhouse:// as well, where the size of a run is not "
-          "known; expected "
-          "--store rocksdb; limit the disk in ClickHouse"};
+          "known; expected --store rocksdb; limit the disk in ClickHouse"};
 }
 
 Status CheckStore(const DaemonConfig& config) {
@@ -417,13 +399,11 @@ Status CheckStore(const DaemonConfig& config) {
   if (config.accept_loss)
     return {Code::kInvalidArgument,
             "--accept-loss: found --store clickhouse:// as well; expected --store rocksdb, whose "
-            "files it is about; "
-            "leave it out"};
+            "files it is about; leave it out"};
   if (config.restore_from.empty()) return Status::Ok();
   return {Code::kInvalidArgument,
           "--restore-from: found --store clickhouse:// as well; expected --store rocksdb, whose "
-          "checkpoints it restores; "
-          "restore a backup of ClickHouse with ClickHouse's tools"};
+          "checkpoints it restores; restore a backup of ClickHouse with ClickHouse's tools"};
 }
 
 // One address of each kind.
@@ -447,10 +427,9 @@ Status CheckListen(const RawFlags& raw, DaemonConfig& config) {
   constexpr unsigned kPermissions = 0777, kOwner = 0600;
   const auto mode = ParseNumber<unsigned>(raw.socket_mode, 8);
   if (!mode || *mode > kPermissions || (*mode & kOwner) != kOwner)
-    return {Code::kInvalidArgument,
-            "--socket-mode: found '" + Printable(raw.socket_mode) +
-                "'; expected an octal number from 0600 to 0777 that lets the owner read and "
-                "write, such as 0660"};
+    return {Code::kInvalidArgument, "--socket-mode: found '" + Printable(raw.socket_mode) +
+                                        "'; expected an octal number from 0600 to 0777 that lets "
+                                        "the owner read and write, such as 0660"};
   config.socket.mode = *mode;
   return Status::Ok();
 }

@@ -28,11 +28,11 @@ constexpr int kRetryMs = 50;
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
 Status CannotListen(const Endpoint& wanted, const std::string& why) {
-  return {Code::kUnavailable,
-          "listen for gRPC on " + wanted.ToString() +
-              ": the address is in use or not on this machine (" + why +
-              "); stop the process that uses it (see ss -ltnp) or set a different one "
-              "with --listen"};
+  return {
+      Code::kUnavailable,
+      "listen for gRPC on " + wanted.ToString() +
+          ": the address is in use or not on this machine (" + why +
+          "); stop the process that uses it (see ss -ltnp) or set a different one with --listen"};
 }
 
 void SetOption(int descriptor, int level, int option, int value) {

@@ -23,9 +23,8 @@ Status NoTokens(const DaemonConfig& config) {
               "' was used with tokens, and there is no file of tokens at '" +
               Printable(config.TokenPath()) +
               "'; without one, everybody who reaches the collector could read and delete "
-              "everything. Copy the file "
-              "back, name it with --token-file, or make a new token: statcollectord token create "
-              "--data-dir " +
+              "everything. Copy the file back, name it with --token-file, or make a new token: "
+              "statcollectord token create --data-dir " +
               data_dir + " --scope admin" +
               (config.restore_from.empty()
                    ? ""

@@ -22,11 +22,10 @@ bool Endpoint::IsLoopback() const {
 Result<Endpoint> ParseEndpoint(std::string_view what, std::string_view text) {
   auto parsed = ParseHostPort(text);
   if (!parsed) {
-    return Status(Code::kInvalidArgument,
-                  std::string(what) +
-                      ": expected HOST:PORT with a port from 0 to 65535, such as "
-                      "127.0.0.1:7433 or [::1]:7433, found '" +
-                      Printable(text) + "'");
+    return Status(Code::kInvalidArgument, std::string(what) +
+                                              ": expected HOST:PORT with a port from 0 to 65535, "
+                                              "such as 127.0.0.1:7433 or [::1]:7433, found '" +
+                                              Printable(text) + "'");
   }
   return Endpoint{.host = std::move(parsed->host), .port = parsed->port};
 }

@@ -76,8 +76,8 @@ Result<std::string> ParseAllowedHost(std::string_view text) {
   if (parsed && parsed->port == 0) return parsed->host;
   return Status(Code::kInvalidArgument,
                 "--http-allowed-host: found '" + Printable(text) +
-                    "'; expected the name of this host in the addresses that browsers "
-                    "use, without http:// and port, such as gpu7.example.org");
+                    "'; expected the name of this host in the addresses that browsers use, without "
+                    "http:// and port, such as gpu7.example.org");
 }
 
 bool ForeignCheck::IsOwn(const Authority& host) const {
@@ -100,19 +100,18 @@ std::optional<ForeignCheck::Refusal> ForeignCheck::CheckHost(const HttpRequest& 
   return Refusal{Reason::kHost, 421,
                  "Host: found '" + Printable(host->host) +
                      "', which is not a name of this collector; expected localhost, an IP address, "
-                     "this machine's host name, or "
-                     "a name in its certificate; use one of them, or start statcollectord with "
-                     "--http-allowed-host " +
+                     "this machine's host name, or a name in its certificate; use one of them, or "
+                     "start statcollectord with --http-allowed-host " +
                      Printable(host->host) + " if the name is yours"};
 }
 
 std::optional<ForeignCheck::Refusal> ForeignCheck::CheckOrigin(const HttpRequest& head) const {
   const auto refused = [](const std::string& found) {
-    return Refusal{Reason::kOrigin, 403,
-                   found +
-                       "; expected one from the collector's own page: other web pages may not ask "
-                       "it; open the "
-                       "address directly. A proxy must pass the Host field on unchanged"};
+    return Refusal{
+        Reason::kOrigin, 403,
+        found +
+            "; expected one from the collector's own page: other web pages may not ask it; open "
+            "the address directly. A proxy must pass the Host field on unchanged"};
   };
   if (!head.origin.empty()) {
     std::string_view origin = head.origin;

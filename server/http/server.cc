@@ -166,10 +166,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     constexpr char kHandshake = 22;  // the record type of TLS
     buffer_.commit(got);
     if (*static_cast<const char*>(buffer_.data().data()) != kHandshake)
-      return Refuse(ErrorResponse(
-          400,
-          "read a request: found no TLS; expected https; use https:// with this address, "
-          "and the authority of its certificate (its ca.pem)"));
+      return Refuse(
+          ErrorResponse(400,
+                        "read a request: found no TLS; expected https; use https:// with this "
+                        "address, and the authority of its certificate (its ca.pem)"));
     auto context = shared_->tls->Current();
     if (context == nullptr) return;
     stream_.AcceptTls(std::move(context), buffer_.data(),

@@ -25,8 +25,7 @@ Status ReadOnly(const Status& failure) {
     return Status(Code::kUnavailable, failure.message());  // it passes
   return Status(Code::kUnavailable,
                 "store records: writing failed: " + failure.message() +
-                    "; no more records are accepted; repair the disk and restart the "
-                    "collector");
+                    "; no more records are accepted; repair the disk and restart the collector");
 }
 
 std::function<void()> Bind(CommitItem item, Status status) {
@@ -227,12 +226,11 @@ Status CommitQueue::CheckDisk() {
       options_.disk_free_bytes_min + (usage.ok() ? usage->unflushed_bytes : 0);
   if (!usage.ok() || !usage->disk_known || usage->disk_free_bytes >= needed)
     return disk_ = Status::Ok();
-  return disk_ =
-             Status(Code::kResourceExhausted,
-                    "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
-                        " free; at least " + Mebibytes(needed) +
-                        " are needed; free space or remove runs (statctl rm); the collector then "
-                        "continues by itself");
+  return disk_ = Status(Code::kResourceExhausted,
+                        "store records: disk nearly full: " + Mebibytes(usage->disk_free_bytes) +
+                            " free; at least " + Mebibytes(needed) +
+                            " are needed; free space or remove runs (statctl rm); the collector "
+                            "then continues by itself");
 }
 
 }  // namespace statcollect

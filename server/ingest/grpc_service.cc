@@ -27,10 +27,9 @@ grpc::Status ToGrpc(const Status& status) {
 }
 
 Status TooMany(std::size_t streams_max) {
-  return {Code::kResourceExhausted,
-          "stream: " + std::to_string(streams_max) +
-              " are open; expected fewer (statcollectord --connections-max); the "
-              "agent retries by itself"};
+  return {Code::kResourceExhausted, "stream: " + std::to_string(streams_max) +
+                                        " are open; expected fewer (statcollectord "
+                                        "--connections-max); the agent retries by itself"};
 }
 
 // The streams that gRPC has open. Thread-safe.

@@ -109,9 +109,7 @@ void IngestStream::OnMessage(v1::AgentMessage* message) {
   }
   End(Status(Code::kInvalidArgument,
              "stream: found a message without hello, batch or goodbye; expected one of them; use "
-             "agent and "
-             "collector of "
-             "matching releases"),
+             "agent and collector of matching releases"),
       How::kGracefully);
 }
 

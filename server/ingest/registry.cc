@@ -70,13 +70,12 @@ bool IsRestartOf(const AttemptMeta& attempt, const SessionInfo& info) {
 }
 
 Status SessionUnknown(const SessionInfo& info, std::uint64_t first_seq) {
-  return Status(
-      Code::kFailedPrecondition,
-      "run '" + info.run + "', rank " + std::to_string(info.rank) +
-          ": this collector does not know the session to which the records " +
-          std::to_string(first_seq) +
-          " and later belong; expected the collector and the run name that the training used; was "
-          "the run removed?");
+  return Status(Code::kFailedPrecondition,
+                "run '" + info.run + "', rank " + std::to_string(info.rank) +
+                    ": this collector does not know the session to which the records " +
+                    std::to_string(first_seq) +
+                    " and later belong; expected the collector and the run name that the training "
+                    "used; was the run removed?");
 }
 
 // Not an error that ends the session: on a slow network the hello of a connection that the agent
@@ -88,11 +87,10 @@ Status Superseded(const SessionInfo& by) {
 }
 
 Status Replaced(const SessionInfo& by) {
-  return Status(
-      Code::kAborted,
-      "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
-          ") with if_exists=\"replace\", and its records were removed; give each launch its own "
-          "run name, or use if_exists=\"append\"");
+  return Status(Code::kAborted,
+                "run '" + by.run + "' was fenced by a newer launch (" + Who(by) +
+                    ") with if_exists=\"replace\", and its records were removed; give each launch "
+                    "its own run name, or use if_exists=\"append\"");
 }
 
 }  // namespace
@@ -154,11 +152,10 @@ Result<SessionRegistry::Plan> SessionRegistry::Decide(const SessionInfo& info, L
     const Turn turn(turns_, {info.run, kWholeRun});
     if (Changes(info.run) == before) return DecideInTurn(info, attempts, known, late_from, endings);
   }
-  return Status(
-      Code::kUnavailable,
-      "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
-          ": other launches of it begin or are removed all the time; expected a run name for each "
-          "training; the agent tries again");
+  return Status(Code::kUnavailable,
+                "start run '" + info.run + "' as rank " + std::to_string(info.rank) +
+                    ": other launches of it begin or are removed all the time; expected a run name "
+                    "for each training; the agent tries again");
 }
 
 Result<SessionRegistry::Known> SessionRegistry::FindKnown(
@@ -313,11 +310,11 @@ Result<DeletedRun> SessionRegistry::DeleteRun(const std::string& run, bool force
     }
     AwaitArrivals(attempts);
     if (const std::size_t open = StreamsOpen(run); open > 0 && !force) {
-      return Status(Code::kFailedPrecondition,
-                    "delete run '" + run + "': " + Counted(open, "rank") +
-                        (open == 1 ? " is" : " are") +
-                        " still sending; wait until the training ends, or use force, which "
-                        "ends the streams first");
+      return Status(Code::kFailedPrecondition, "delete run '" + run +
+                                                   "': " + Counted(open, "rank") +
+                                                   (open == 1 ? " is" : " are") +
+                                                   " still sending; wait until the training ends, "
+                                                   "or use force, which ends the streams first");
     }
     if (last_write_unix_nanos)
       STATCOLLECT_RETURN_IF_ERROR(CheckUnchanged(attempts, *last_write_unix_nanos));
@@ -532,8 +529,7 @@ Status SessionRegistry::NameTaken(const SessionInfo& info,
                     Counted(ranks_seen.size(), "rank") + ", " + Counted(steps, "step") + ", " +
                     Counted(records, "record") +
                     "; choose a different name, or remove its data with if_exists=\"replace\", or "
-                    "keep it and add an "
-                    "attempt with if_exists=\"append\"");
+                    "keep it and add an attempt with if_exists=\"append\"");
 }
 
 void SessionRegistry::Retire(const AttemptRank& place, const Status& why, Endings* endings) {

@@ -210,12 +210,10 @@ Status IngestSession::CheckOrder(const RecordBatch& batch) const {
   }
   if (batch.first_seq - std::min(batch.skipped, batch.first_seq) <= received() + 1)
     return Status::Ok();
-  return Status(
-      Code::kOutOfRange,
-      "batch: starts at record " + std::to_string(batch.first_seq) + "; expected " +
-          std::to_string(received() + 1) +
-          " (records are numbered without gaps, but for those that `skipped` counts); connect "
-          "again and resume from there");
+  return Status(Code::kOutOfRange, "batch: starts at record " + std::to_string(batch.first_seq) +
+                                       "; expected " + std::to_string(received() + 1) +
+                                       " (records are numbered without gaps, but for those that "
+                                       "`skipped` counts); connect again and resume from there");
 }
 
 Status IngestSession::CheckActivations(const RecordBatch& batch) const {

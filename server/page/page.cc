@@ -20,8 +20,7 @@ namespace {
 // Styles are set by the page's scripts through the object model, which needs no permission.
 constexpr std::string_view kPolicy =
     "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' "
-    "data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 struct Ready {
   std::string type, etag, plain, packed;

@@ -16,8 +16,7 @@ Status TooManyBytes(std::uint64_t bytes_max) {
   return {Code::kResourceExhausted,
           "query: found more than " + Mebibytes(bytes_max) +
               " of records to read; expected no more than that for one query; narrow it with "
-              "--steps or "
-              "--rank, or start the collector with a higher --query-scan-max"};
+              "--steps or --rank, or start the collector with a higher --query-scan-max"};
 }
 
 Result<StepOwners> StepOwners::Of(const RunView& view, const StepSet& wanted) {

@@ -41,8 +41,7 @@ Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes
   if (const std::uint64_t version = in.Varint(); in.ok() && version != kVersion) {
     return Status(Code::kFailedPrecondition, "read the run's capture requests: their version is " +
                                                  std::to_string(version) +
-                                                 "; this build reads 1; upgrade "
-                                                 "statcollectord");
+                                                 "; this build reads 1; upgrade statcollectord");
   }
   std::vector<CaptureRequest> requests;
   for (std::size_t n = in.Count(6); n > 0; --n) {

@@ -21,17 +21,16 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kFreeMarginBytes = std::uint64_t{64} << 20;
 
 Status Invalid(const std::string& attempted, const std::string& found) {
-  return {Code::kInvalidArgument, attempted + ": " + found +
-                                      "; expected the absolute path of an absent or empty folder "
-                                      "on the collector's machine, outside "
-                                      "its data directory, in a folder that exists"};
+  return {Code::kInvalidArgument,
+          attempted + ": " + found +
+              "; expected the absolute path of an absent or empty folder on the collector's "
+              "machine, outside its data directory, in a folder that exists"};
 }
 
 Status CannotWrite(const std::string& path, const std::string& why) {
   return {Code::kUnavailable,
           "write '" + path + "': " + why +
-              "; expected a disk with space and a folder that statcollectord's user may "
-              "write"};
+              "; expected a disk with space and a folder that statcollectord's user may write"};
 }
 
 std::string Mebibytes(std::uint64_t bytes) {

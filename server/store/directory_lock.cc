@@ -25,11 +25,10 @@ Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string&
     const ssize_t size = pread(fd, text.data(), text.size() - 1, 0);
     std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
     while (!pid.empty() && pid.back() == '\n') pid.pop_back();
-    return Status(Code::kFailedPrecondition, "open store '" + directory + "': process " +
-                                                 (pid.empty() ? "?" : pid) +
-                                                 " holds it; expected no other statcollectord on "
-                                                 "this folder; stop it or choose a different "
-                                                 "folder with --data-dir");
+    return Status(Code::kFailedPrecondition,
+                  "open store '" + directory + "': process " + (pid.empty() ? "?" : pid) +
+                      " holds it; expected no other statcollectord on this folder; stop it or "
+                      "choose a different folder with --data-dir");
   }
   const std::string pid = std::to_string(getpid()) + "\n";
   if (ftruncate(fd, 0) != 0 ||

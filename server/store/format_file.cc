@@ -86,11 +86,10 @@ Status CheckFormatFile(const std::string& directory, int version) {
   const std::string path = directory + "/FORMAT";
   if (!Exists(path)) {
     if (!Exists(directory + "/CURRENT")) return WriteFormatFile(directory, version);
-    return {
-        Code::kFailedPrecondition,
-        "open store '" + directory +
-            "': found a RocksDB without a FORMAT file; expected an empty folder or one created by "
-            "statcollectord; choose a different one with --data-dir"};
+    return {Code::kFailedPrecondition,
+            "open store '" + directory +
+                "': found a RocksDB without a FORMAT file; expected an empty folder or one created "
+                "by statcollectord; choose a different one with --data-dir"};
   }
   const int found = ReadFormat(directory).version;
   if (found < 1) {

@@ -44,10 +44,10 @@ Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request) {
   wanted->top = request.top();
   if (request.has_tolerance()) {
     if (!std::isfinite(request.tolerance()) || request.tolerance() < 0) {
-      return Status(Code::kInvalidArgument,
-                    "ranks: tolerance is " + std::to_string(request.tolerance()) +
-                        "; expected a finite number of at least 0, a relative L2 "
-                        "distance such as 1e-6");
+      return Status(
+          Code::kInvalidArgument,
+          "ranks: tolerance is " + std::to_string(request.tolerance()) +
+              "; expected a finite number of at least 0, a relative L2 distance such as 1e-6");
     }
     wanted->tolerance = request.tolerance();
   }

@@ -103,8 +103,8 @@ std::string RenderRefusals(const ForeignCheck& foreign) {
   using Reason = ForeignCheck::Reason;
   return Labelled(
       {"statcollect_http_refused_total", "counter",
-       "HTTP requests refused because of their Host, or because a page of another "
-       "origin sent them."},
+       "HTTP requests refused because of their Host, or because a page of another origin sent "
+       "them."},
       "reason",
       {{"host", foreign.refused(Reason::kHost)}, {"origin", foreign.refused(Reason::kOrigin)}});
 }

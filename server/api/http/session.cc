@@ -47,8 +47,7 @@ HttpResponse LogIn(access::AccessControl& access, const HttpRequest& request) {
   if (!body.is_object() || !body.contains("link") || !body["link"].is_string())
     return SessionRefusal(400, Code::kInvalidArgument,
                           "log in: found a body without a link; expected {\"link\": \"...\"}, with "
-                          "what follows #login= in the "
-                          "address that statctl open prints");
+                          "what follows #login= in the address that statctl open prints");
   const auto session = access.LogIn(body["link"].get<std::string>(), request.address);
   if (!session.ok()) {
     const bool refused = session.status().code() == Code::kUnauthenticated;

@@ -266,11 +266,11 @@ Result<TopRequest> FromWire(const v1::GetTopRequest& request) {
                       std::to_string(v1::TopBy_MAX));
   }
   if (request.by() == v1::TOP_BY_UPDATE_RATIO || request.by() == v1::TOP_BY_EXPONENT_LOSS) {
-    return Status(Code::kInvalidArgument,
-                  "top: found '" + EnumText(*v1::TopBy_descriptor(), request.by()) +
-                      "' to order by, which only a map has; expected l2 to numel; see it in "
-                      "the page's view of the run, or with statctl tensor RUN NAME --stat "
-                      "update_ratio and --exponents");
+    return Status(
+        Code::kInvalidArgument,
+        "top: found '" + EnumText(*v1::TopBy_descriptor(), request.by()) +
+            "' to order by, which only a map has; expected l2 to numel; see it in the page's view "
+            "of the run, or with statctl tensor RUN NAME --stat update_ratio and --exponents");
   }
   TopRequest wanted{.run = request.run(), .by = static_cast<TopBy>(request.by())};
   if (request.has_step()) wanted.step = request.step();

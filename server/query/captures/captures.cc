@@ -154,11 +154,10 @@ Status ReadCapture(Store& store, const ReadCaptureRequest& request,
                                FindCapture(store, view, request, attempted, stop));
   const CaptureRow& row = found;
   if (!row.complete()) {
-    return {Code::kFailedPrecondition,
-            attempted + ": " + std::to_string(row.bytes_stored) + " of " +
-                std::to_string(row.bytes) +
-                " bytes have arrived; expected all of them; wait, or capture it again "
-                "if the run has ended"};
+    return {Code::kFailedPrecondition, attempted + ": " + std::to_string(row.bytes_stored) +
+                                           " of " + std::to_string(row.bytes) +
+                                           " bytes have arrived; expected all of them; wait, or "
+                                           "capture it again if the run has ended"};
   }
   STATCOLLECT_RETURN_IF_ERROR(head(row));
   for (std::uint64_t offset = 0; offset < row.bytes;) {

@@ -76,8 +76,7 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
   if (plan.incomparable.empty() && !any)
     plan.incomparable =
         "none of the requested kinds is equal on replicas; with merged ranks, weights, their "
-        "gradients and "
-        "optimizer state can be compared";
+        "gradients and optimizer state can be compared";
   return Status::Ok();
 }
 

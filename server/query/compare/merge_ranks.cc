@@ -81,9 +81,8 @@ class Confirmation {
                      std::to_string(other_rank) + " of " + view_.run() +
                      " are not the same in step " + std::to_string(step) +
                      ": they are not replicas; if they hold shards or stages of one model, write "
-                     "its layout (tp, "
-                     "pp, dp) into the configuration; if they should be equal, statctl ranks shows "
-                     "where they differ";
+                     "its layout (tp, pp, dp) into the configuration; if they should be equal, "
+                     "statctl ranks shows where they differ";
       return true;
     }
     // Replicas that make the same update of gradients of their own reduce them in the optimizer.
@@ -158,8 +157,7 @@ class Merger {
     if (!confirmed) {
       merged_.notes.push_back(
           "the first steps of " + view.run() +
-          " do not have weights of all ranks, so it was not confirmed that its ranks "
-          "are replicas");
+          " do not have weights of all ranks, so it was not confirmed that its ranks are replicas");
     }
     if (merged_.incomparable.empty()) merged_.incomparable = confirmation.no_replicas();
     if (!confirmation.own_gradients() || !Replicated(Kind::kWeightGrad)) return Status::Ok();
@@ -188,10 +186,8 @@ class Merger {
     });
     merged_.notes.push_back(
         "merged ranks: only what replicas have in common was compared; activations, batches and "
-        "losses "
-        "depend on each rank's own data. Gradients and updates agree only if the ranks divide the "
-        "same data "
-        "in each step");
+        "losses depend on each rank's own data. Gradients and updates agree only if the ranks "
+        "divide the same data in each step");
   }
 
   RunView& a_;

@@ -410,15 +410,13 @@ void ReportBuilder::AddNotes() {
   if (tally_.sketches_differ) {
     notes.push_back(
         "the runs keep sketches of different widths (sketch= of init; 0: none), which cannot be "
-        "compared: distances come "
-        "from extremes, mean and norms instead, and a change that leaves these as they are is not "
-        "seen");
+        "compared: distances come from extremes, mean and norms instead, and a change that leaves "
+        "these as they are is not seen");
   }
   if (tally_.definitions_differ) {
     notes.push_back(
         "the runs have hashes of different kinds or definitions, which were not compared, and "
-        "neither were their "
-        "sketches: identical means here that every recorded statistic is equal");
+        "neither were their sketches: identical means here that every recorded statistic is equal");
   }
   if (uncertain_missing_) {
     notes.push_back(
@@ -432,14 +430,12 @@ void ReportBuilder::AddNotes() {
   if (tally_.weights_unproven && !tally_.weights_differ) {
     notes.push_back(
         "the initial weights agree within their tolerance; without content hashes of both runs it "
-        "is not known "
-        "whether they are equal");
+        "is not known whether they are equal");
   }
   if (tally_.without_hash > 0) {
     notes.push_back(std::to_string(tally_.without_hash) +
                     " records count as identical because every statistic that both runs recorded "
-                    "is equal; without a "
-                    "content hash their bits are not known");
+                    "is equal; without a content hash their bits are not known");
   }
   for (const auto& [where, steps] : unpaired_steps_) {
     notes.push_back("rank " + std::to_string(where.second) + " of " +
@@ -491,10 +487,9 @@ DiffReport ReportBuilder::Conclude() {
       !other.empty()) {
     ConcludeIncomparable(other);
   } else if (!compared) {
-    ConcludeIncomparable(
-        unmatched ? "no activation in common: nothing that the runs recorded has the same name, "
-                    "kind and position in both"
-                  : "no record in common in the requested ranks, steps and kinds");
+    ConcludeIncomparable(unmatched ? "no activation in common: nothing that the runs recorded has "
+                                     "the same name, kind and position in both"
+                                   : "no record in common in the requested ranks, steps and kinds");
   } else if (report_.first) {
     report_.verdict = Verdict::kDiverged;
   } else if (report_.compared.identical == report_.compared.records && !unmatched &&

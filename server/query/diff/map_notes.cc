@@ -37,8 +37,7 @@ void AddMapNotes(const NameMap& names, const Aligner& aligner, DiffReport& repor
                          (fused.size() == 1 ? "" : "s") + " of " + run_a + ", such as " +
                          Printable(*fused.begin()) + ", are in a different order in " + run_b +
                          ": compared by statistics, which do not see rows that are exchanged; a "
-                         "wrong order shows in what is computed "
-                         "from them");
+                         "wrong order shows in what is computed from them");
 }
 
 }  // namespace statcollect::query

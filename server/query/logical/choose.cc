@@ -72,19 +72,17 @@ void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<Tenso
     const auto parts = [](const RunCut& cut) {
       return Counted(std::size_t{cut.pieces} * cut.micro_batches, "part");
     };
-    pair->notes.push_back(
-        "the batch of a step is in " + parts(of_a) + " in " + a.run() + " and in " + parts(of_b) +
-        " in " + b.run() +
-        ": activations whose samples are not in a known order were compared by extremes, mean and "
-        "deviation; gradients "
-        "of activations depend on how the loss is averaged and were not compared");
+    pair->notes.push_back("the batch of a step is in " + parts(of_a) + " in " + a.run() +
+                          " and in " + parts(of_b) + " in " + b.run() +
+                          ": activations whose samples are not in a known order were compared by "
+                          "extremes, mean and deviation; gradients of activations depend on how "
+                          "the loss is averaged and were not compared");
   }
   if (!hidden.empty()) {
     pair->notes.push_back("layout not known: " + Counted(hidden.size(), "tensor") + ", such as " +
                           TensorText(*hidden.begin()) +
                           ", differ between ranks, and nothing shows how they are split; they were "
-                          "not compared; declare it "
-                          "with watch(layouts=...)");
+                          "not compared; declare it with watch(layouts=...)");
   }
 }
 

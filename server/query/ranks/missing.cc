@@ -89,11 +89,11 @@ void MissingCheck::CheckWeights(const GroupStep& at) {
   }
   if (partly.empty()) return;
   if (!layout_.stated && static_cast<double>(shared) < kSameNames * static_cast<double>(all)) {
-    findings_.NoteOnce("names", "ranks have only " + std::to_string(shared) + " of " +
-                                    std::to_string(all) +
-                                    " weights in common: different stages of a pipeline? Only "
-                                    "these were compared; name the parallel "
-                                    "layout in the run's configuration (docs/ranks.md)");
+    findings_.NoteOnce(
+        "names",
+        "ranks have only " + std::to_string(shared) + " of " + std::to_string(all) +
+            " weights in common: different stages of a pipeline? Only these were compared; name "
+            "the parallel layout in the run's configuration (docs/ranks.md)");
     return;
   }
   for (const std::uint32_t id : partly) AddWeight(id, has_weights, at);

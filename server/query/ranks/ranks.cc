@@ -164,8 +164,7 @@ void RankCheck::Conclude() {
     report_.verdict = RanksVerdict::kConsistent;
     report_.message =
         "no two ranks hold the same part of a weight, gradient or state, so that there are no "
-        "replicas to "
-        "compare; nothing else stands out";
+        "replicas to compare; nothing else stands out";
   } else {
     report_.verdict = RanksVerdict::kIncomparable;
     if (report_.message.empty()) report_.message = WhyIncomparable();

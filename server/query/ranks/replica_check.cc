@@ -221,10 +221,8 @@ std::string ReplicaCheck::Conclude(std::uint32_t world_size) {
   compared_ = {};
   const std::string message =
       "no weight, gradient or optimizer state is the same on two ranks in any step: they hold "
-      "shards (FSDP, "
-      "tensor or pipeline parallel) or separate models; if they are meant to be replicas, declare "
-      "it in the run's "
-      "configuration: config={\"dp\": " +
+      "shards (FSDP, tensor or pipeline parallel) or separate models; if they are meant to be "
+      "replicas, declare it in the run's configuration: config={\"dp\": " +
       std::to_string(world_size) + "} (docs/ranks.md)";
   findings_.Note(message);
   return message;

@@ -64,8 +64,8 @@ std::string FrozenWeight(const RankFinding& f) {
          (f.activations > 1 ? " and " + std::to_string(f.activations - 1) + " more weights" : "") +
          " never changed on " + RanksNamed("rank", f.ranks) +
          " although the gradient is not zero (rms " + ShortNumber(f.value.value_or(0)) +
-         "): not in the optimizer, a learning rate of 0, or an update below the "
-         "dtype's resolution?";
+         "): not in the optimizer, a learning rate of 0, or an update below the dtype's "
+         "resolution?";
 }
 
 std::string LossDiffers(const RankFinding& f) {

@@ -121,8 +121,7 @@ Status Reader::CheckRanks() const {
   for (std::size_t i = 0; i < there.size() && i < 20; ++i)
     ranks += (i > 0 ? ", " : "") + std::to_string(there[i]);
   return {Code::kNotFound, "records of run '" + view_.run() +
-                               "': it has none of the requested ranks; it "
-                               "has " +
+                               "': it has none of the requested ranks; it has " +
                                (there.size() > 20 ? ranks + " and more" : ranks)};
 }
 

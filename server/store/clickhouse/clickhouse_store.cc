@@ -176,12 +176,11 @@ class ClickHouseStore final : public ClickHouseShard {
   void BeginStop() override { engine_.BeginStop(); }
   std::size_t hellos_at_once() const override { return 64; }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
-    return Status(
-        Code::kFailedPrecondition,
-        "write a checkpoint to '" + directory + "': found a store in ClickHouse (" +
-            engine_.dsn().Describe() +
-            "); expected the embedded one; back ClickHouse up with its own means, such as "
-            "BACKUP DATABASE or ALTER TABLE ... FREEZE");
+    return Status(Code::kFailedPrecondition,
+                  "write a checkpoint to '" + directory + "': found a store in ClickHouse (" +
+                      engine_.dsn().Describe() +
+                      "); expected the embedded one; back ClickHouse up with its own means, such "
+                      "as BACKUP DATABASE or ALTER TABLE ... FREEZE");
   }
 
  private:
@@ -195,12 +194,11 @@ class ClickHouseStore final : public ClickHouseShard {
 };
 
 Status SameTables(const Engine& engine, std::size_t other) {
-  return {Code::kFailedPrecondition, "open the store " + engine.dsn().Describe() +
-                                         ": found that shards " + std::to_string(other) + " and " +
-                                         std::to_string(engine.dsn().number) +
-                                         " have the same tables; expected tables of its own for "
-                                         "each; where they are replicated, the servers "
-                                         "of each shard need a macro {shard} of their own"};
+  return {Code::kFailedPrecondition,
+          "open the store " + engine.dsn().Describe() + ": found that shards " +
+              std::to_string(other) + " and " + std::to_string(engine.dsn().number) +
+              " have the same tables; expected tables of its own for each; where they are "
+              "replicated, the servers of each shard need a macro {shard} of their own"};
 }
 
 // All of them are checked before anything is written. The first, whose list counts, is written

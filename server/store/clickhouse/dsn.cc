@@ -22,8 +22,8 @@ Status WrongDsn(const std::string& found) {
   return {Code::kInvalidArgument,
           "--store: found " + found +
               "; expected rocksdb, or clickhouse://HOST:PORT/DATABASE with the engine's HTTP port, "
-              "such as "
-              "clickhouse://127.0.0.1:8123/statcollect; docs/clickhouse.md has the whole address"};
+              "such as clickhouse://127.0.0.1:8123/statcollect; docs/clickhouse.md has the whole "
+              "address"};
 }
 
 bool IsIdentifier(std::string_view text) {
@@ -145,8 +145,7 @@ Status ParseShard(std::string_view text, ClickHouseDsn* dsn) {
   if (hosts.size() > 1 && dsn->quorum < 2)
     return WrongDsn(std::to_string(hosts.size()) +
                     " hosts without a quorum, which would hold different records (several hosts "
-                    "need replicated "
-                    "tables and ?quorum=2 or more)");
+                    "need replicated tables and ?quorum=2 or more)");
   return Status::Ok();
 }
 

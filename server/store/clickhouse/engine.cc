@@ -121,8 +121,7 @@ std::string NextStepFor(int engine_code) {
   switch (engine_code) {
     case kNotEnoughSpace:
       return "; expected room for the records; free space on the engine's disk, or remove runs "
-             "(statctl rm); the "
-             "collector then continues by itself";
+             "(statctl rm); the collector then continues by itself";
     case kReadOnlyUser:
     case kAccessDenied:
       return "; expected a user who may create, write and read tables there; name one in --store "
@@ -131,27 +130,24 @@ std::string NextStepFor(int engine_code) {
     case kWrongPassword:
     case kAuthenticationFailed:
       return "; expected a user whom ClickHouse knows, and the password; check the user and the "
-             "password in --store "
-             "clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
+             "password in --store clickhouse://USER:PASSWORD@HOST:PORT/DATABASE";
     case kUnknownDatabase:
       return "; expected the store's database; was it dropped? a start of the collector creates it "
              "again, empty";
     case kTooFewReplicas:
     case kUnknownStatus:
       return "; expected as many replicas as the quorum asks for; start those that are missing, or "
-             "name fewer with "
-             "quorum=; recording goes on by itself once they run";
+             "name fewer with quorum=; recording goes on by itself once they run";
     case kUnknownTable:
       return "; expected the store's tables; start a collector again while all hosts run: it "
              "creates what is missing";
     case kPartitionTooLarge:
       return "; expected a server that may drop a run of any size; set max_partition_size_to_drop "
-             "to 0 in its "
-             "configuration (docs/clickhouse.md) and start it again; the data is then deleted";
+             "to 0 in its configuration (docs/clickhouse.md) and start it again; the data is then "
+             "deleted";
     case kReplicaExists:
       return "; expected a macro {replica} that no other host has or had; set it in the host's "
-             "configuration, also "
-             "where the host has lost its disk and ZooKeeper still knows it";
+             "configuration, also where the host has lost its disk and ZooKeeper still knows it";
     default:
       return "; expected no error; the engine's log has more";
   }
@@ -161,15 +157,13 @@ std::string NextStepFor(int engine_code) {
 std::string NextStepFor(int engine_code, std::string_view words) {
   if (words.find("No macro") != std::string_view::npos)
     return "; expected the macros {shard} and {replica}, of which the replicas' names are made; "
-           "define them in "
-           "the configuration of each host (docs/clickhouse.md)";
+           "define them in the configuration of each host (docs/clickhouse.md)";
   if (!IsPassing(engine_code, words) || engine_code == kTooFewReplicas ||
       engine_code == kUnknownStatus)
     return NextStepFor(engine_code);
   if (IsOneOf(engine_code, kWithoutZooKeeper) || engine_code == kReadOnlyUser)
     return "; expected a replica that has its ZooKeeper; check that ZooKeeper runs, and that this "
-           "host's "
-           "configuration names it; the collector then continues by itself";
+           "host's configuration names it; the collector then continues by itself";
   return "; expected an engine that is up to its load; it is asked again; if this lasts, its log "
          "has more";
 }
@@ -226,12 +220,11 @@ Engine::Answer Engine::Judge(const std::string& attempted, const std::string& ur
   }
   const auto code = CodeOf(reply.body);
   if (!code) {
-    answer.status = {
-        Code::kFailedPrecondition,
-        at + "found HTTP status " + std::to_string(reply.http_status) + " (" +
-            Printable(reply.body, 100) +
-            "); expected ClickHouse's HTTP interface, by default on port 8123; name its host "
-            "and port in --store"};
+    answer.status = {Code::kFailedPrecondition,
+                     at + "found HTTP status " + std::to_string(reply.http_status) + " (" +
+                         Printable(reply.body, 100) +
+                         "); expected ClickHouse's HTTP interface, by default on port 8123; name "
+                         "its host and port in --store"};
     answer.again = reply.http_status >= 502 && reply.http_status <= 504;  // a proxy's
     if (answer.again) answer.status = {Code::kUnavailable, answer.status.message()};
     return answer;
@@ -359,11 +352,10 @@ Status Engine::Connect() {
                          ? ParseLeadingNumber<int>(major->rest.substr(1))
                          : std::nullopt;
   if (!minor) {
-    return {Code::kFailedPrecondition, "open the store: " + dsn_.Describe() + ": found '" +
-                                           Printable(version_) +
-                                           "' as its version; expected ClickHouse's HTTP "
-                                           "interface, by default on port 8123; name its host "
-                                           "and port in --store"};
+    return {Code::kFailedPrecondition,
+            "open the store: " + dsn_.Describe() + ": found '" + Printable(version_) +
+                "' as its version; expected ClickHouse's HTTP interface, by default on port 8123; "
+                "name its host and port in --store"};
   }
   if (std::pair(major->number, minor->number) < std::pair(kOldestMajor, kOldestMinor)) {
     return {Code::kFailedPrecondition, "open the store: " + dsn_.Describe() +

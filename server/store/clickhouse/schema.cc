@@ -35,8 +35,7 @@ constexpr TableSpec kTables[] = {
      "version", "(run, kind, name)", " SETTINGS index_granularity = 16"},
     {"records",
      "attempt UInt32, family UInt8, rank UInt32, step UInt64, item UInt64, epoch UInt64, n UInt64, "
-     "seq UInt64, cut UInt64, parent UInt64, "
-     "records UInt32, digest FixedString(16), value String",
+     "seq UInt64, cut UInt64, parent UInt64, records UInt32, digest FixedString(16), value String",
      "n", "(family, rank, step, item, epoch)", " SETTINGS index_granularity = 64"},
 };
 
@@ -187,16 +186,13 @@ std::string WrongEngine(const TableSpec& table, const std::string& found, unsign
   if (replicated && quorum == 0)
     return of +
            "with replicas; expected tables without, because --store has no quorum=, and what is "
-           "written without "
-           "a quorum is not seen by readers with one; name the hosts and the quorum that the other "
-           "collectors "
-           "name";
+           "written without a quorum is not seen by readers with one; name the hosts and the "
+           "quorum that the other collectors name";
   if (!replicated && quorum > 0)
     return of + "without replicas; expected replicated tables, because --store has quorum=" +
            std::to_string(quorum) +
            ", and no other host would get what is written here; name a new database in --store, "
-           "and copy the runs "
-           "there with statctl move migrate";
+           "and copy the runs there with statctl move migrate";
   return "";
 }
 
@@ -230,8 +226,7 @@ std::string WrongTables(const FoundTables& found, unsigned quorum, bool with_col
     if (!found.tables.contains("store"))
       return "found a table '" + at->first +
              "' and no table 'store'; expected an empty database or one of statcollect; name "
-             "another database "
-             "in --store";
+             "another database in --store";
     const auto& [of_table, columns] = at->second;
     if (std::string wrong = of_table.empty() ? "" : WrongEngine(table, of_table, quorum);
         !wrong.empty())
@@ -291,10 +286,10 @@ std::string SqlSteps(StepBounds steps) {
 }
 
 Status BadAnswer(const Engine& engine, const std::string& attempted) {
-  return {Code::kDataLoss,
-          attempted + ": found an answer of ClickHouse " + Printable(engine.version()) +
-              " that does not have the columns asked for; expected rows in the format RowBinary; "
-              "does a proxy change the answers?"};
+  return {Code::kDataLoss, attempted + ": found an answer of ClickHouse " +
+                               Printable(engine.version()) +
+                               " that does not have the columns asked for; expected rows in the "
+                               "format RowBinary; does a proxy change the answers?"};
 }
 
 BlockDigest ReadDigest(ByteReader& in) {

@@ -46,11 +46,11 @@ Status OtherShardPlace(const Engine& engine, const std::string& found, const std
     what = "found that it is shard " + number(found) +
            " beside other databases than the ones named; expected the same shards as ever";
   }
-  return {Code::kFailedPrecondition, Attempted(engine) + ": " + what +
-                                         ", because a rank's records lie in the shard of its "
-                                         "number; name all shards in --store as they "
-                                         "were named first, in that order, or another database, "
-                                         "and copy the runs there with statctl move migrate"};
+  return {Code::kFailedPrecondition,
+          Attempted(engine) + ": " + what +
+              ", because a rank's records lie in the shard of its number; name all shards in "
+              "--store as they were named first, in that order, or another database, and copy the "
+              "runs there with statctl move migrate"};
 }
 
 Result<bool> HasAttempts(Engine& engine) {

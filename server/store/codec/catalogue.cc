@@ -298,8 +298,7 @@ Result<T> Decode(std::string_view what, std::string_view bytes) {
   if (!in.done()) {
     return Status(Code::kDataLoss, "read " + std::string(what) +
                                        ": the checksum matches but the content does not parse, so "
-                                       "it was written wrongly; remove the "
-                                       "run and report this");
+                                       "it was written wrongly; remove the run and report this");
   }
   return value;
 }

@@ -64,10 +64,9 @@ Result<BlockSource::Resolved> BlockSource::Resolve(const StatKey& key, const Blo
   Resolved resolved{target, std::make_unique<std::string>(*std::move(bytes)), {}};
   STATCOLLECT_ASSIGN_OR_RETURN(auto at_target, BlockReader::Open(target, *resolved.bytes));
   if (at_target.kind() == BlockReader::Kind::kAlias || at_target.digest() != digest) {
-    return Status(Code::kDataLoss,
-                  "read " + What(key) + ": it refers to " + What(target) +
-                      ", which has different content; the store is damaged; restore a checkpoint "
-                      "or remove the run");
+    return Status(Code::kDataLoss, "read " + What(key) + ": it refers to " + What(target) +
+                                       ", which has different content; the store is damaged; "
+                                       "restore a checkpoint or remove the run");
   }
   resolved.reader = at_target;
   return resolved;
@@ -121,10 +120,10 @@ Result<BlockReader> BlockSource::OpenKeyFrame(const StatKey& key, const StatKey&
   *bytes = std::move(fetched);
   auto whole = BlockReader::Open(at, *bytes);
   if (!whole.ok() || whole->kind() == BlockReader::Kind::kWhole) return whole;
-  return Status(Code::kDataLoss,
-                "read " + What(key) + ": its key frame, " + What(at) +
-                    ", does not stand alone; the store is damaged; restore a checkpoint or "
-                    "remove the run");
+  return Status(
+      Code::kDataLoss,
+      "read " + What(key) + ": its key frame, " + What(at) +
+          ", does not stand alone; the store is damaged; restore a checkpoint or remove the run");
 }
 
 Result<BlockSource::KeyFrame*> BlockSource::FindKeyFrame(const StatKey& key,

@@ -87,10 +87,9 @@ Status CheckSource(const std::string& attempted, const std::string& checkpoint) 
                 "; expected a folder that statctl admin checkpoint made, which this user may read"};
   }
   if (!HasFormatFile(checkpoint)) {
-    return {Code::kInvalidArgument,
-            attempted + ": '" + checkpoint +
-                "' has no file FORMAT; expected a checkpoint that statctl admin checkpoint "
-                "made, or a copy of one"};
+    return {Code::kInvalidArgument, attempted + ": '" + checkpoint +
+                                        "' has no file FORMAT; expected a checkpoint that statctl "
+                                        "admin checkpoint made, or a copy of one"};
   }
   return CheckFormatFile(checkpoint, kStoreFormatVersion);
 }
@@ -156,10 +155,9 @@ Status RestoreCheckpoint(const std::string& checkpoint, const std::string& data_
   STATCOLLECT_ASSIGN_OR_RETURN(auto target, ParseTarget(attempted, absolute, ""));
   const std::string source = fs::weakly_canonical(checkpoint, error).string() + "/";
   if ((target + "/").starts_with(source)) {
-    return {Code::kInvalidArgument,
-            attempted +
-                ": the data directory would lie in the checkpoint, which is only read; "
-                "name a folder elsewhere with --data-dir"};
+    return {Code::kInvalidArgument, attempted +
+                                        ": the data directory would lie in the checkpoint, which "
+                                        "is only read; name a folder elsewhere with --data-dir"};
   }
   STATCOLLECT_ASSIGN_OR_RETURN(auto found, MeasureCheckpoint(checkpoint));
   STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, target, found.bytes));

@@ -228,15 +228,12 @@ Result<SyncedLengths> DatabaseOpener::CheckJournals(rocksdb::FileSystem& files, 
   std::string found;
   for (const std::string& loss : losses) found += (found.empty() ? "" : "; ") + loss;
   if (access != Access::kAcceptLoss) {
-    return Status(
-        Code::kDataLoss,
-        "open store '" + directory_ + "': " + found +
-            "; records that were acknowledged may be lost. Expected the files as they were when "
-            "the "
-            "collector stopped: copy all of them again, or restore a checkpoint (--restore-from). "
-            "Nothing was changed. To go on without what is missing: copy the directory, then start "
-            "with "
-            "--accept-loss");
+    return Status(Code::kDataLoss,
+                  "open store '" + directory_ + "': " + found +
+                      "; records that were acknowledged may be lost. Expected the files as they "
+                      "were when the collector stopped: copy all of them again, or restore a "
+                      "checkpoint (--restore-from). Nothing was changed. To go on without what is "
+                      "missing: copy the directory, then start with --accept-loss");
   }
   log_("accept the loss: " + found);
   database.lost = true;
@@ -260,10 +257,9 @@ Result<std::vector<std::string>> DatabaseOpener::FindMissing(rocksdb::FileSystem
                   "open store '" + directory_ + "': the file 'CURRENT' " +
                       (has("CURRENT") ? "does not name a MANIFEST that is there" : "is missing") +
                       "; RocksDB might take the directory for an empty one and delete its tables. "
-                      "Nothing was changed. "
-                      "Copy the files of the directory again, or restore a checkpoint "
-                      "(--restore-from), or write the "
-                      "name of the newest MANIFEST and a line end into CURRENT");
+                      "Nothing was changed. Copy the files of the directory again, or restore a "
+                      "checkpoint (--restore-from), or write the name of the newest MANIFEST and a "
+                      "line end into CURRENT");
   }
   auto read = ReadSyncedMark(files, directory_);
   const Code code = read.status().code();

@@ -38,8 +38,7 @@ std::shared_ptr<Database> RecoverableDatabase::Pin() {
 Status RecoverableDatabase::Closed() {
   return Status(Code::kUnavailable,
                 "use the store: it could not be opened again after its disk was full, or "
-                "descriptors ran out; "
-                "free some, and it opens by itself");
+                "descriptors ran out; free some, and it opens by itself");
 }
 
 Status RecoverableDatabase::Write(const std::string& attempted, const Database& database,

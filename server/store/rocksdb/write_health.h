@@ -38,8 +38,7 @@ class WriteHealth {
             why.message() +
                 (why.code() == Code::kResourceExhausted
                      ? "; expected space on the store's file system, and descriptors (ulimit -n); "
-                       "free some, "
-                       "and the store accepts writes again by itself"
+                       "free some, and the store accepts writes again by itself"
                      : "; the store accepts no more writes until statcollectord is restarted")};
   }
 
