@@ -11,6 +11,7 @@
 #include "proto/json.h"
 #include "proto/text/number_text.h"
 #include "proto/text/shell_word.h"
+#include "proto/text/zoom_place.h"
 
 namespace statcollect {
 namespace {
@@ -186,6 +187,16 @@ std::string ForwardAdvice(const v1::Divergence& first, const v1::DiffReport& rep
   if (agrees.empty()) return "look at " + place;
   return fmt::format("look at {}, and at what is computed between it and {}, which {}", place,
                      Printable(first.previous()), agrees);
+}
+
+// "; statctl zoom base ort names the operator and the line"; empty where nobody can train again, or
+// no module's forward pass computes the focus.
+std::string ZoomAdvice(const v1::DiffReport& report) {
+  for (const std::string& source : {report.source_a(), report.source_b()})
+    if (source == kGolden || source == kImport) return {};
+  if (!PlaceToZoom(report).ok()) return {};
+  return fmt::format("; statctl zoom {} {} leads to the operator and the line of code",
+                     ShellWord(report.run_a()), ShellWord(report.run_b()));
 }
 
 // The gradient of a tensor comes from what used the tensor, so that it is not the named module's
@@ -391,7 +402,7 @@ std::string NextStep(const v1::DiffReport& report) {
           "its update does not",
           Printable(first.activation()), Closeness(report));
     default:
-      return ForwardAdvice(first, report);
+      return ForwardAdvice(first, report) + ZoomAdvice(report);
   }
 }
 

@@ -73,7 +73,8 @@ TEST_F(Statctl, DiffSaysWhereTheRunsPartAndExitsWith1) {
   EXPECT_THAT(
       done.out,
       HasSubstr("Next: look at blocks.1.ln2, and at what is computed between it and embed, which "
-                "agrees bit for bit."));
+                "agrees bit for bit; statctl zoom base ort leads to the operator and the line of "
+                "code."));
   EXPECT_THAT(done.out, Not(HasSubstr("\x1b"))) << "neither colours nor a stored escape sequence";
 }
 

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "proto/text/zoom_place.h"
+
 namespace statcollect {
 namespace {
 
@@ -140,6 +142,45 @@ TEST(DivergenceText, ForwardPointsAtWhatLiesBetween) {
       "look at h.1.proj, and at what is computed between it and h.1.qkv, which agrees bit for bit");
   row.set_previous_distance(3e-8);
   EXPECT_THAT(Next(row), HasSubstr("which agrees to 3e-8"));
+}
+
+TEST(DivergenceText, AModulesForwardPassCanBeZoomedInto) {
+  v1::DiffReport report = Runs();
+  v1::Divergence& first = *report.mutable_first();
+  first = Forward(v1::REASON_NUMERIC);
+  first.set_class_name("Linear");
+  const std::string advice =
+      "look at h.1.proj; statctl zoom base port leads to the operator and the line of code";
+  EXPECT_EQ(NextStep(report), advice);
+  EXPECT_EQ(PlaceToZoom(report)->ToText(), "h.1.proj@3");
+  first.set_activation("blocks[0].*");
+  EXPECT_EQ(PlaceToZoom(report)->ToText(), "blocks[[]0].[*]@3") << "a pattern of the shell";
+  first.set_activation("h.1.proj");
+  report.set_source_b("import");
+  EXPECT_THAT(NextStep(report), Not(HasSubstr("zoom"))) << "nobody can train an import again";
+  report.set_source_b("agent");
+  EXPECT_EQ(NextStep(report), advice);
+}
+
+TEST(DivergenceText, WhatNoForwardPassOfBothComputesCannotBeZoomedInto) {
+  const auto reason = [](const v1::Divergence& first) {
+    v1::DiffReport report = Runs();
+    *report.mutable_first() = first;
+    report.mutable_first()->set_class_name("Linear");
+    EXPECT_THAT(NextStep(report), Not(HasSubstr("zoom"))) << first.ShortDebugString();
+    return PlaceToZoom(report).status().message();
+  };
+  EXPECT_THAT(reason(Row(v1::STAGE_GRAD, v1::KIND_WEIGHT_GRAD, "h.1.w", v1::REASON_NUMERIC)),
+              HasSubstr("begins at h.1.w (weight_grad), step 3, which no forward pass"));
+  EXPECT_THAT(reason(Forward(v1::REASON_MISSING_IN_A)), HasSubstr("expected the output"));
+  EXPECT_THAT(reason(Forward(v1::REASON_ORDER)), HasSubstr("expected the output"));
+  v1::Divergence row = Forward(v1::REASON_NUMERIC);
+  row.set_mode("eval");
+  EXPECT_THAT(reason(row), HasSubstr("in the training of both"));
+  row = Forward(v1::REASON_NUMERIC);
+  row.set_activation_b("blocks.1.proj");
+  EXPECT_THAT(reason(row), HasSubstr("of both")) << "a zoom pairs modules by name";
+  EXPECT_THAT(PlaceToZoom(Runs()).status().message(), HasSubstr("names no tensor"));
 }
 
 TEST(DivergenceText, BackwardPointsAtWhatUsedTheTensor) {
