@@ -115,8 +115,9 @@ void AddOpen(CommandSet& commands, const std::string& name) {
 void AddZoom(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ZoomOptions>(
       name, "Names the operator and the line of code that differ",
-      "  statctl zoom base ort                # not zoomed yet: prints the two commands that do "
-      "it\n"
+      "  statctl zoom base ort --train        # runs both again, as base.zoom and ort.zoom, and "
+      "compares these\n"
+      "  statctl zoom base ort                # not zoomed yet: prints the two commands\n"
       "  STATAGENT_ZOOM=blocks.1.ln2@3 statctl run base.zoom -- python train.py\n"
       "  STATAGENT_ZOOM=blocks.1.ln2@3 statctl run ort.zoom -- python train.py --backend ort\n"
       "  statctl zoom base.zoom ort.zoom      # exit code: as diff\n"
@@ -126,6 +127,9 @@ void AddZoom(CommandSet& commands, const std::string& name) {
   app->add_option("run_a", o.run_a, "The baseline run")->required();
   app->add_option("run_b", o.run_b, "The run that differs")->required();
   app->add_option("--module", o.module, "Only this zoomed module");
+  app->add_flag("--train", o.train,
+                "Run both commands again, in their folders and this environment, if they have not "
+                "zoomed; A.zoom and B.zoom are replaced");
   AddStepFilter(app, o.steps);
   AddRankFilter(app, o.ranks);
 }
@@ -208,6 +212,8 @@ void AddAb(CommandSet& commands, const std::string& name) {
       "train.py --fused\n"
       "  statctl ab --steps 20 --reuse -- python train.py --- python train.py --lr 1e-3    # A as "
       "it was last time\n"
+      "  statctl ab --steps 20 --zoom -- python train.py --- python train.py --eps 1e-3    # and "
+      "which operator, in which line\n"
       "Without a second command, B is A's with --env-b. If the two differ, A is trained again with "
       "noise in the last places\n"
       "(twins), which shows what rounding may do. Exit code: as diff.\n",
@@ -224,6 +230,8 @@ void AddAb(CommandSet& commands, const std::string& name) {
   app->add_flag(
       "--reuse", o.reuse,
       "Take A and its twins from last time if command, environment and code have not changed");
+  app->add_flag("--zoom", o.zoom,
+                "Train both again up to the root's step, and name the operator and the line");
   app->add_flag("--show", o.show, "Show what the trainings print");
 }
 

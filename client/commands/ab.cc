@@ -1,26 +1,24 @@
 // statctl ab: trains A and B, and A's twins where the two differ, and prints the verdict of diff.
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "client/commands/code_state.h"
 #include "client/commands/commands.h"
+#include "client/commands/recordings.h"
 #include "client/commands/training.h"
+#include "client/commands/zoom_trainings.h"
 #include "common/names.h"
 #include "common/text.h"
 #include "common/twin_name.h"
+#include "proto/json.h"
 
 namespace statcollect::client {
 namespace {
 
 constexpr char kBetween[] = "---";  // of command A and command B
-constexpr char kMadeBy[] =
-    "recording.made_by";  // the setting that says whether A can be used again
 
 struct Pair {
   Training a, b;
@@ -90,57 +88,19 @@ Result<Pair> PairOf(const AbOptions& options) {
   return pair;
 }
 
-// Adds the setting to those that the user gives. False if these cannot be read: the agent says why.
-bool AddSetting(const std::string& value, Training& training) {
-  const char* const given = std::getenv("STATAGENT_CONFIG");
-  nlohmann::json settings = nlohmann::json::object();
-  if (given != nullptr && *given != '\0') {
-    if (*given == '@') return false;
-    settings = nlohmann::json::parse(given, nullptr, false);
-    if (!settings.is_object()) return false;
-  }
-  settings[kMadeBy] = value;
-  training.environment.emplace_back("STATAGENT_CONFIG", settings.dump());
-  return true;
-}
-
-// Whether the run is there, complete, and was made by the same training.
-Result<bool> IsThere(Session& session, const std::string& run, const std::string& made_by) {
-  v1::GetRunRequest question;
-  question.set_run(run);
-  const auto found = session.collector().GetRun(question);
-  if (found.status().code() == Code::kNotFound) return false;
-  if (!found.ok()) return found.status();
-  const auto setting = found->config().find(kMadeBy);
-  return setting != found->config().end() && setting->second == made_by &&
-         found->summary().state() == "finished";
-}
-
 class Comparison {
  public:
   Comparison(Session& session, const AbOptions& options, Pair pair)
       : session_(session), options_(options), pair_(std::move(pair)) {}
 
+  // B is the one that changes: only A is taken from last time.
   Status Run() {
-    const std::string state = CodeState(pair_.a, session_.options().data_dir);
-    const bool marked = AddSetting(state, pair_.a);
-    auto reused =
-        options_.reuse && marked ? IsThere(session_, pair_.a.run, state) : Result<bool>(false);
-    if (!reused.ok()) return reused.status();
-    if (*reused) {
-      session_.Remark(fmt::format(
-          "A: '{}' is as it was last time; of data outside of this repository nothing is known",
-          pair_.a.run));
-    } else {
-      if (options_.reuse)
-        session_.Remark(fmt::format(
-            "A: there is no complete run '{}' of this command, environment and code{}", pair_.a.run,
-            marked ? " (files that git does not know are code, too)"
-                   : "; STATAGENT_CONFIG is no JSON object, so none can be known"));
-      STATCOLLECT_RETURN_IF_ERROR(RemoveTwins(session_, pair_.a.run));
-      STATCOLLECT_RETURN_IF_ERROR(RecordOne("A", pair_.a));
-    }
-    return RecordOne("B", pair_.b);
+    STATCOLLECT_RETURN_IF_ERROR(Obtain(session_, {.which = "A",
+                                                  .training = pair_.a,
+                                                  .mark = true,
+                                                  .reuse = options_.reuse,
+                                                  .show = options_.show}));
+    return Obtain(session_, {.which = "B", .training = pair_.b, .show = options_.show});
   }
 
   // Twins say nothing about runs that are equal.
@@ -155,19 +115,42 @@ class Comparison {
         {.training = pair_.a, .quick = options_.quick, .show = options_.show, .hint = false});
   }
 
-  int Answer() { return Diff(session_, {.run_a = pair_.a.run, .run_b = pair_.b.run}); }
+  int Answer() {
+    const DiffOptions diff{.run_a = pair_.a.run, .run_b = pair_.b.run};
+    if (!options_.zoom) return Diff(session_, diff);
+    const auto request = DiffRequestOf(diff);
+    const auto report = AskDiff(session_, diff);
+    if (!request.ok() || !report.ok()) return session_.Fail("ab", report.status());
+    const bool as_json = session_.options().format == Format::kJson;
+    if (!as_json) PrintDiff(session_, *request, *report);
+    const auto zoomed = Zoomed(*report);
+    if (zoomed.status().code() == Code::kCancelled) return session_.Fail("ab", zoomed.status());
+    // The verdict stands without it.
+    if (zoomed.status().code() == Code::kNotFound) {
+      session_.Remark("statctl: ab: no zoom: " + zoomed.status().message());
+    } else if (!zoomed.ok()) {
+      UsageError("ab: no zoom: " + zoomed.status().message());
+    }
+    if (as_json) {
+      auto answer = ToJson(*report);
+      answer["zoom"] = zoomed.ok() ? ToJson(*zoomed) : nlohmann::ordered_json();
+      session_.PrintLine(DumpJson(answer));
+    } else if (zoomed.ok()) {
+      session_.PrintLine("");
+      session_.PrintPage(ZoomPage(*zoomed, session_.options().quiet));
+    }
+    return ExitCodeOf(report->verdict());
+  }
 
  private:
-  Status RecordOne(const char* which, const Training& training) {
-    session_.Remark(fmt::format("{}: {}", which, CommandText(training.command)));
-    const auto recorded = Record(session_, training, options_.show);
-    if (!recorded.ok())
-      return {recorded.status().code(), fmt::format("{}: {}", which, recorded.status().message())};
-    const v1::RunSummary& run = recorded->summary;
-    session_.Remark(fmt::format("{}: '{}' has {} steps, {} records, in {:.1f} s", which,
-                                training.run, FormatCount(run.steps()), FormatCount(run.records()),
-                                recorded->seconds));
-    return Status::Ok();
+  Result<v1::GetZoomResponse> Zoomed(const v1::DiffReport& report) {
+    STATCOLLECT_ASSIGN_OR_RETURN(ZoomPlace place, PlaceToZoom(report));
+    return TrainZoomed(session_, {.a = pair_.a,
+                                  .b = pair_.b,
+                                  .place = std::move(place),
+                                  .no_stop = options_.no_stop,
+                                  .reuse = options_.reuse,
+                                  .show = options_.show});
   }
 
   Session& session_;
@@ -179,6 +162,10 @@ class Comparison {
 
 int CompareTrainings(Session& session, const AbOptions& options) {
   const Collector::Task task(session.collector());  // Ctrl-C is the programs': both end
+  if (options.zoom && session.options().format == Format::kCsv)
+    return session.Fail("ab", {Code::kInvalidArgument,
+                               "--zoom: operators are no rows of a diff, found --format csv; "
+                               "expected table, json or markdown"});
   auto pair = PairOf(options);
   if (!pair.ok()) return session.Fail("ab", pair.status());
   Comparison comparison(session, options, *std::move(pair));

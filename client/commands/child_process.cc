@@ -135,12 +135,13 @@ Status CannotStart(const std::string& program, int error) {
 }  // namespace
 
 Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
-                          ChildOutput output) {
+                          ChildOutput output, const std::string& folder) {
   const bool keep_output = output == ChildOutput::kKept || output == ChildOutput::kRead;
   std::array<int, 2> pipe = {-1, -1};
   if (keep_output && pipe2(pipe.data(), O_CLOEXEC) != 0) return CannotStart(command.front(), errno);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
+  if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
   if (output != ChildOutput::kAsIs)
     posix_spawn_file_actions_adddup2(&actions, keep_output ? pipe[1] : STDERR_FILENO,
                                      STDOUT_FILENO);

@@ -27,11 +27,12 @@ struct ChildEnd {
   std::string tail;  // what was kept of its output
 };
 
-// Runs `command`, found in PATH, to its end. It has the terminal: statctl's standard input, and
-// Ctrl-C. A SIGTERM or SIGHUP of statctl is passed on to it. kNotFound, kUnknown: it cannot be
-// started. Precondition: the command has a word; one at a time.
+// Runs `command`, found in PATH, to its end, in `folder`; empty: statctl's own. It has the
+// terminal: statctl's standard input, and Ctrl-C. A SIGTERM or SIGHUP of statctl is passed on to
+// it. kNotFound, kUnknown: it cannot be started. Precondition: the command has a word; one at a
+// time.
 Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
-                          ChildOutput output);
+                          ChildOutput output, const std::string& folder = {});
 
 // What a program prints that ends well; nothing if it does not, or cannot be started.
 std::optional<std::string> OutputOf(const std::vector<std::string>& command);

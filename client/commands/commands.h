@@ -61,6 +61,8 @@ struct ReportOptions {
   bool overwrite = false;
 };
 int Report(Session& session, const ReportOptions& options);
+// Prints the answer of two runs as Diff does.
+void PrintDiff(Session& session, const v1::DiffRequest& request, const v1::DiffReport& report);
 // The report for these options, with a heat map of at most so many columns and rows; 0: none.
 Result<v1::DiffReport> AskDiff(Session& session, const DiffOptions& options,
                                std::uint32_t columns = 0, std::uint32_t rows = 0);
@@ -114,6 +116,7 @@ struct AbOptions {
   bool quick = false, no_twins = false;   // two twins; none
   bool no_stop = false;                   // record `steps` steps, but train to the end
   bool reuse = false;                     // A as it was recorded last time, if nothing has changed
+  bool zoom = false;                      // train both again, with a zoom into the root
   bool show = false;                      // the output of the trainings
 };
 int CompareTrainings(Session& session, const AbOptions& options);
@@ -163,6 +166,7 @@ int Density(Session& session, const DensityOptions& options);
 
 struct ZoomOptions {
   std::string run_a, run_b, module, ranks, steps;  // module empty: all
+  bool train = false;                              // both again, if they have not zoomed
 };
 // The first operator that makes the difference within modules that both runs have zoomed; otherwise
 // how to zoom.

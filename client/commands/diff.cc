@@ -144,6 +144,11 @@ Result<v1::DiffRequest> DiffRequestOf(const DiffOptions& options) {
   return request;
 }
 
+void PrintDiff(Session& session, const v1::DiffRequest& request, const v1::DiffReport& report) {
+  Print(session, report);
+  PrintLink(session, request);
+}
+
 int Diff(Session& session, const DiffOptions& given) {
   if (given.golden.empty() && IsPath(given.run_a) && IsPath(given.run_b))
     return WithFiles(session, given, Diff);

@@ -13,8 +13,10 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "client/commands/page_link.h"
+#include "client/commands/recorded_command.h"
 #include "client/exports/python_process.h"
 #include "common/names.h"
 #include "common/twin_name.h"
@@ -34,6 +36,12 @@ const char* Variable(const char* name) {
 
 void SetUnlessSet(const char* name, const std::string& value, Variables& variables) {
   if (!value.empty() && *Variable(name) == '\0') variables.emplace_back(name, value);
+}
+
+// For a program in another folder.
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  return path.empty() ? path : fs::absolute(path, error).string();
 }
 
 // Where the package is, as Python says.
@@ -75,6 +83,7 @@ std::string PageOf(Session& session, const std::string& http, const std::string&
 Variables VariablesFor(Session& session, const Training& training, const std::string& http,
                        const NotesFile& notes) {
   Variables variables = training.environment;
+  AddSettings(CommandSettings(training), variables);
   const auto set = [&](const char* name, const std::string& value) {
     if (!value.empty()) variables.emplace_back(name, value);
   };
@@ -87,7 +96,7 @@ Variables VariablesFor(Session& session, const Training& training, const std::st
   set("STATAGENT_IF_EXISTS", training.if_exists);
   if (training.stop_after) set("STATAGENT_STOP_AFTER", std::to_string(*training.stop_after));
   if (session.options().quiet) set("STATAGENT_QUIET", "1");
-  SetUnlessSet("STATAGENT_TOKEN_FILE", session.collector().token_file(), variables);
+  SetUnlessSet("STATAGENT_TOKEN_FILE", Absolute(session.collector().token_file()), variables);
   SetUnlessSet("STATAGENT_PROJECT", session.collector().project(), variables);
   if (!training.instrument) return variables;
   set("STATAGENT_PAGE", PageOf(session, http, training.run));
@@ -139,7 +148,7 @@ Result<ChildEnd> RunWatched(Session& session, const Training& training,
   constexpr std::chrono::milliseconds kLook{500};
   const auto begun = std::chrono::steady_clock::now();
   auto running = std::async(std::launch::async, [&] {
-    return RunChild(training.command, variables, ChildOutput::kKept);
+    return RunChild(training.command, variables, ChildOutput::kKept, training.folder);
   });
   const bool shown = session.terminal().err && !session.options().quiet;
   while (running.wait_for(kLook) != std::future_status::ready) {
@@ -194,8 +203,9 @@ Result<Trained> Train(Session& session, const Training& training, ChildOutput ou
   if (!http.ok()) return http.status();
   const NotesFile notes;
   const Variables variables = VariablesFor(session, training, *http, notes);
-  auto end = output == ChildOutput::kKept ? RunWatched(session, training, variables)
-                                          : RunChild(training.command, variables, output);
+  auto end = output == ChildOutput::kKept
+                 ? RunWatched(session, training, variables)
+                 : RunChild(training.command, variables, output, training.folder);
   if (!end.ok()) return end.status();
   return Trained{.end = *std::move(end), .notes = notes.Read()};
 }
@@ -233,6 +243,21 @@ Result<Recorded> Record(Session& session, const Training& training, bool show) {
     return Status(Code::kFailedPrecondition, lost);
   recorded.summary = *std::move(*found);
   return recorded;
+}
+
+bool AddSettings(const std::map<std::string, std::string>& settings, Variables& environment) {
+  constexpr char kVariable[] = "STATAGENT_CONFIG";
+  std::string given = Variable(kVariable);
+  const auto of_training = std::find_if(environment.rbegin(), environment.rend(),
+                                        [&](const auto& each) { return each.first == kVariable; });
+  if (of_training != environment.rend()) given = of_training->second;
+  nlohmann::json all = nlohmann::json::object();
+  if (!given.empty()) all = nlohmann::json::parse(given, nullptr, false);
+  if (!all.is_object()) return false;  // a file, too
+  for (const auto& [name, value] : settings) all[name] = value;
+  std::erase_if(environment, [&](const auto& each) { return each.first == kVariable; });
+  environment.emplace_back(kVariable, all.dump());
+  return true;
 }
 
 std::string WhyNothing(const std::vector<std::string>& command, const Trained& trained) {

@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_CLIENT_COMMANDS_TRAINING_H_
 #define STATCOLLECT_CLIENT_COMMANDS_TRAINING_H_
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct Noise {
 struct Training {
   std::string run;                          // without the suffix of a twin
   std::vector<std::string> command;         // found in PATH
+  std::string folder;                       // in which it runs; empty: statctl's own
   std::optional<Noise> noise;               // a twin
   std::string steps;                        // to record; empty: as the program has it
   std::string if_exists;                    // empty: as the program has it
@@ -51,6 +53,10 @@ struct Recorded {
 // it is. kUnknown: it ended with an exit code, whose output has been shown; kNotFound: it recorded
 // nothing; kCancelled.
 Result<Recorded> Record(Session& session, const Training& training, bool show);
+
+// Adds settings of the run to those that the user gives in STATAGENT_CONFIG. False if these cannot
+// be read: nothing is added, and the agent says why.
+bool AddSettings(const std::map<std::string, std::string>& settings, Variables& environment);
 
 // Why a command that has ended recorded nothing, and what to do.
 std::string WhyNothing(const std::vector<std::string>& command, const Trained& trained);

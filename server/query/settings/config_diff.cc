@@ -32,10 +32,15 @@ constexpr std::array<std::string_view, 14> kVolatile = {"pid",
 
 // Whole keys. Most programs do not seed these generators, so they differ between any two launches;
 // a known seed is a setting of its own ("random.python.seed"). Two dumps always have different
-// paths. What a run measured of its own overhead is not a setting.
-constexpr std::array<std::string_view, 6> kVolatileKeys = {
-    "random.python.state",  "random.numpy.state",          "import.path",
-    "recording.full_steps", "recording.overhead_measured", "recording.made_by"};
+// paths. What a run measured of its own overhead is not a setting, nor how it was started.
+constexpr std::array<std::string_view, 8> kVolatileKeys = {"random.python.state",
+                                                           "random.numpy.state",
+                                                           "import.path",
+                                                           "recording.full_steps",
+                                                           "recording.overhead_measured",
+                                                           "recording.made_by",
+                                                           "recording.command",
+                                                           "recording.folder"};
 constexpr std::string_view kTorchState = "random.torch.state";
 constexpr char kTorchSeed[] = "random.torch.seed";
 constexpr std::string_view kNoSeed = "none";

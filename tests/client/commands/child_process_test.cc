@@ -29,5 +29,14 @@ TEST(ChildProcess, GetsASignalThatCameAsItStarted) {
   ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+TEST(ChildProcess, RunsInAFolderAndSaysIfThereIsNone) {
+  const auto end = RunChild({"sh", "-c", "pwd; exit 4"}, {}, ChildOutput::kRead, "/usr");
+  ASSERT_TRUE(end.ok()) << end.status().message();
+  EXPECT_EQ(end->tail, "/usr\n");
+  EXPECT_EQ(end->code, 4);
+  const auto nowhere = RunChild({"true"}, {}, ChildOutput::kRead, "/no/such/folder");
+  EXPECT_EQ(nowhere.status().code(), Code::kNotFound) << nowhere.status().message();
+}
+
 }  // namespace
 }  // namespace statcollect::client
