@@ -16,7 +16,8 @@ import { HeatPicture } from './picture';
 import { foundIn, placesOf } from './places';
 import { Share } from './share';
 import { argumentsOf, comparisonOf, optionTexts, questionOf } from './question';
-import { Remarks, Verdict } from './verdict';
+import { originOf, Remarks, Verdict } from './verdict';
+import { ZoomPart, zoomedRuns, zoomNames } from './zoom';
 
 /** What tells whether an answer is about these runs as they are. */
 export const versionOf = (runs: readonly RunSummary[]) =>
@@ -39,8 +40,8 @@ function PickFirst() {
 
 export function CompareView({ route }: { route: Route }) {
   const there = route.a !== '' && route.b !== '';
-  const runs = useLive(there ? [route.a, route.b] : null);
-  const mine = runs.data?.runs ?? [];
+  const runs = useLive(there ? [route.a, route.b, ...zoomNames(route.a, route.b)] : null);
+  const mine = (runs.data?.runs ?? []).filter((run) => run.run === route.a || run.run === route.b);
   const live = mine.some((run) => run.state === 'running');
   // Asked at once, and again only when a run has more than the answer is about: a finished comparison costs nothing.
   const [read, setRead] = useState<string | null>(null);
@@ -79,13 +80,14 @@ export function CompareView({ route }: { route: Route }) {
           <Link to={{ view: 'compare', a: route.a, b: route.b, rank: route.rank }}>Without options</Link>
         </p>
       ) : null}
-      {wait ?? (report ? <Report route={route} report={report} ranks={ranks} /> : null)}
+      {wait ?? (report ? <Report route={route} report={report} ranks={ranks} zoomed={runs.data ? zoomedRuns(route.a, route.b, runs.data.runs) : null} /> : null)}
       <Commands asked={[{ statctl: command('statctl', 'diff', ...argumentsOf(route)), url: asked }]} copies={diff.data === null} />
     </>
   );
 }
 
-function Report({ route, report, ranks }: { route: Route; report: DiffReport; ranks: readonly (readonly [string, string])[] }) {
+function Report({ route, report, ranks, zoomed }: { route: Route; report: DiffReport; ranks: readonly (readonly [string, string])[]; zoomed: readonly [string, string] | null }) {
+  const origin = originOf(report);
   const map = report.heat_map;
   const filters = useMemo(() => {
     const stages = [...new Set((map?.rows ?? []).map((row) => row.stage ?? ''))];
@@ -95,7 +97,7 @@ function Report({ route, report, ranks }: { route: Route; report: DiffReport; ra
   const heat = useMemo(() => (map ? heatOf(map, route.stage, route.only) : null), [map, route.stage, route.only]);
   return (
     <>
-      <Verdict report={report}>
+      <Verdict report={report} zoom={origin && zoomed ? <ZoomPart runs={zoomed} at={origin} /> : null}>
         <Share route={route} report={report} />
       </Verdict>
       {heat && map ? (

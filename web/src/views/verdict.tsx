@@ -81,8 +81,8 @@ function Setting({ cause }: { cause: Cause }) {
   );
 }
 
-/** `children`: what can be done with the verdict. */
-export function Verdict({ report, children }: { report: DiffReport; children?: ComponentChildren }) {
+/** `children`: what can be done with the verdict. `zoom`: what is known of the inside of the module. */
+export function Verdict({ report, children, zoom }: { report: DiffReport; children?: ComponentChildren; zoom?: ComponentChildren }) {
   const text = report.text;
   if (!text) return null;
   const tone = TONES[text.verdict] ?? 'warn';
@@ -132,6 +132,7 @@ export function Verdict({ report, children }: { report: DiffReport; children?: C
       ) : null}
       {at ? <p class="sentence">{capital(shown(where, 4000))}</p> : <h2 class="sentence">{capital(shown(where, 4000))}</h2>}
       {text.next ? <p class="next">Next: {shown(text.next, 4000)}</p> : null}
+      {zoom}
       {compared ? (
         <p class="counts">
           {count(compared.records)} records compared: {count(compared.identical)} identical, {count(compared.within_tolerance)} within tolerance, {count(compared.diverged)} {tone === 'good' && compared.diverged > 0 ? 'beyond it' : 'diverged'}
