@@ -1,7 +1,8 @@
 """What was recorded by the release that introduced a format is read for ever: a session as it went over the wire, and a store.
 
-tests/data/compatibility has both, with what `statctl show` and `export json` said of them. When a format grows, a file of its own is
-added (`python tests/e2e/test_compatibility.py FOLDER` writes one), and the old ones stay.
+tests/data/compatibility has both, with what `statctl show` and `export json` said of them; its folder zoom has them of a run that zooms,
+with what `statctl zoom` says. When a format grows, a folder of its own is added (`python tests/e2e/test_compatibility.py FOLDER [zoom]`
+writes one), and the old ones stay.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ for step in range(3):
     optimizer.step()
 statagent.close(timeout=20)
 """
+# Folders of FOLDER, and what the training was told. Whoever reads an operator as an output, or leaves events out, is seen.
+RECORDED = {"": {}, "zoom": {"STATAGENT_ZOOM": "0@1"}}
 # What differs between two readings of the same records: when the collector was told of them.
 CHANGING = re.compile(r'"(start|end_unix_nanos|last_write)[a-z_]*": ?("[^"]*"|-?[0-9.e+]+)')
 
@@ -182,14 +185,18 @@ def reading(collector: Collector, folder: Path) -> dict[str, str]:
     path.unlink(missing_ok=True)
     done = collector.statctl("export", "json", RUN, str(path), "--sketch", "--samples")
     assert done.code == 0, done.err
-    return {"show.json": CHANGING.sub(r'"\1": 0', show), "export.jsonl": CHANGING.sub(r'"\1": 0', path.read_text())}
+    found = {"show.json": CHANGING.sub(r'"\1": 0', show), "export.jsonl": CHANGING.sub(r'"\1": 0', path.read_text())}
+    zoom = collector.statctl("--format", "json", "zoom", RUN, RUN)
+    return {**found, **({"zoom.json": zoom.out} if zoom.code == 0 else {})}
 
 
-def check(found: dict[str, str]) -> None:
+def check(found: dict[str, str], of: str) -> None:
+    folder = FOLDER / of
+    assert ("zoom.json" in found) == (folder / "zoom.json").exists()
     for name, text in found.items():
-        kept = [json.loads(line) for line in (FOLDER / name).read_text().splitlines()] if name.endswith("l") else None
+        kept = [json.loads(line) for line in (folder / name).read_text().splitlines()] if name.endswith("l") else None
         if kept is None:
-            assert_kept(json.loads((FOLDER / name).read_text()), json.loads(text), name)
+            assert_kept(json.loads((folder / name).read_text()), json.loads(text), name)
             continue
         lines = [json.loads(line) for line in text.splitlines()]
         assert len(lines) == len(kept)
@@ -212,20 +219,22 @@ def assert_kept(expected: Any, found: Any, place: str) -> None:
         assert found == expected, place
 
 
-def test_a_recorded_session_is_stored_as_it_was(collector: Collector, tmp_path: Path) -> None:
-    replay(collector.address, read_frames(FOLDER / "session.frames"))
-    check(reading(collector, tmp_path))
+@pytest.mark.parametrize("of", RECORDED)
+def test_a_recorded_session_is_stored_as_it_was(collector: Collector, tmp_path: Path, of: str) -> None:
+    replay(collector.address, read_frames(FOLDER / of / "session.frames"))
+    check(reading(collector, tmp_path), of)
 
 
-def test_a_recorded_session_that_is_cut_off_and_said_again_is_stored_once(collector: Collector, tmp_path: Path) -> None:
-    messages = read_frames(FOLDER / "session.frames")
+@pytest.mark.parametrize("of", RECORDED)
+def test_a_recorded_session_that_is_cut_off_and_said_again_is_stored_once(collector: Collector, tmp_path: Path, of: str) -> None:
+    messages = read_frames(FOLDER / of / "session.frames")
     assert len(messages) > 3
     with grpc.insecure_channel(collector.address) as channel:
         call = channel.stream_stream(STREAM)(iter(messages[:-2]), timeout=30)
         with pytest.raises(grpc.RpcError):  # it ended without a goodbye
             list(call)
     replay(collector.address, messages)
-    check(reading(collector, tmp_path))
+    check(reading(collector, tmp_path), of)
 
 
 @pytest.mark.parametrize("known", ["all that it said", "what the first collectors said"])
@@ -247,12 +256,13 @@ def test_an_agent_delivers_to_a_collector_that_answers_as_it_did(known: str) -> 
     assert counters["produced"] == counters["acked"] == collector.records > 100
 
 
-def test_a_store_of_the_format_is_read_as_it_was(tmp_path: Path) -> None:
-    with tarfile.open(FOLDER / "store.tar.xz") as archive:
+@pytest.mark.parametrize("of", RECORDED)
+def test_a_store_of_the_format_is_read_as_it_was(tmp_path: Path, of: str) -> None:
+    with tarfile.open(FOLDER / of / "store.tar.xz") as archive:
         archive.extractall(tmp_path)
     started = Collector(tmp_path / "store").start()
     try:
-        check(reading(started, tmp_path))
+        check(reading(started, tmp_path), of)
     finally:
         assert started.stop() == 0
     shutil.rmtree(tmp_path / "store")
@@ -273,13 +283,14 @@ def test_a_store_of_the_format_is_exported_in_every_form(tmp_path: Path) -> None
         assert started.stop() == 0
 
 
-def write(to: Path) -> None:
+def write(to: Path, of: str) -> None:
     """Trains a little, and writes what the tests above read."""
+    to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         collector = Collector(folder / "data").start()
         recorder = Recorder(collector.address)
-        environment = agent_environment(STATAGENT_COLLECTOR=f"127.0.0.1:{recorder.port}", STATAGENT_RUN=RUN)
+        environment = agent_environment(STATAGENT_COLLECTOR=f"127.0.0.1:{recorder.port}", STATAGENT_RUN=RUN, **RECORDED[of])
         trained = run_command([sys.executable, "-c", TRAINING], env=environment, cold=True)
         assert trained.code == 0, trained.err
         recorder.stop()
@@ -295,4 +306,4 @@ def write(to: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")

@@ -637,6 +637,29 @@ TEST(Catalogue, GoldenBytes) {
             "0143"
             "01"
             "4446012c");
+  const TensorDef of_operator{.id = 1,
+                              .key = {.name = "m/#3 aten.mul.Tensor",
+                                      .kind = Kind::kOperator,
+                                      .output_path = "0",
+                                      .micro_batch = 0,
+                                      .call = 0,
+                                      .mode = Mode::kTrain},
+                              .parent = "m",
+                              .class_name = "C",
+                              .depth = 1};
+  EXPECT_EQ(Hex(Encode(of_operator)),
+            "01"
+            "01"
+            "146d2f2333206174656e2e6d756c2e54656e736f72"
+            "0c"
+            "0130"
+            "00"
+            "00"
+            "01"
+            "016d"
+            "0143"
+            "02"
+            "092d4ada");
   Layout layout{.id = 2, .dtype = DType::kBf16, .shape = {3, 64}, .hash_kind = HashKind::kContent2};
   EXPECT_EQ(Hex(Encode(layout)),
             "01"
