@@ -7,12 +7,14 @@ import re
 from typing import Any
 
 import pytest
-from conftest import Collector
+from conftest import ROOT, Collector
 from zoom_catalogue import (
     ATTENTION,
+    BEGIN,
     CLEAN,
     CLEAN_ELSEWHERE,
     ELSEWHERE,
+    END,
     FAULTS,
     MODULE,
     PARAMETER,
@@ -23,6 +25,7 @@ from zoom_catalogue import (
     Fault,
     line_of,
     source_of,
+    table,
 )  # fmt: skip
 
 
@@ -30,11 +33,15 @@ def run_name(name: str) -> str:
     return "z-" + re.sub("[^a-z0-9]+", "-", name.lower())
 
 
-@pytest.fixture(scope="module")
-def zoomed(shared_collector: Collector) -> Collector:
+def train_all(collector: Collector) -> None:
     every = {run_name(name): source_of(fault) for name, fault in {**FAULTS, **CLEAN}.items()}
     job = json.dumps({"z-base": SOURCE, **every})
-    shared_collector.python(TRAIN_ALL, job, env={"STATAGENT_ZOOM": f"{MODULE}@{STEP}"}, timeout=300)
+    collector.python(TRAIN_ALL, job, env={"STATAGENT_ZOOM": f"{MODULE}@{STEP}"}, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def zoomed(shared_collector: Collector) -> Collector:
+    train_all(shared_collector)
     return shared_collector
 
 
@@ -53,6 +60,11 @@ def names_it(call: Any, fault: Fault, source: str = SOURCE) -> bool:
     return right and argument
 
 
+def is_right(collector: Collector, name: str) -> bool:
+    call = zoom(collector, name)
+    return names_it(call, FAULTS[name]) if name in FAULTS else call["outcome"] in ("rounding", "identical")
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_an_operator_or_a_block(zoomed: Collector, name: str) -> None:
     call = zoom(zoomed, name)
@@ -69,6 +81,12 @@ def test_operator_argument_and_line_are_right_in_nine_of_ten(zoomed: Collector) 
 def test_other_kernels_of_the_same_function_are_rounding(zoomed: Collector, name: str) -> None:
     call = zoom(zoomed, name)
     assert call["outcome"] in ("rounding", "identical"), call
+
+
+def test_the_documented_table_is_what_a_zoom_names(zoomed: Collector) -> None:
+    """python tests/e2e/zoom_catalogue.py writes it."""
+    page = (ROOT / "docs" / "zoom.md").read_text()
+    assert page.partition(BEGIN)[2].partition(END)[0] == table({name: is_right(zoomed, name) for name in {**FAULTS, **CLEAN}})
 
 
 # --- backward passes, losses and updates
