@@ -67,6 +67,16 @@ class Comparing {
       : a_(a), b_(b), ops_a_(a.document->operators), ops_b_(b.document->operators) {}
 
   ZoomComparison Run() {
+    ZoomComparison found = Search();
+    const bool is_named =
+        found.outcome == ZoomOutcome::kOperator || found.outcome == ZoomOutcome::kBlock;
+    // The same by other operators, or in another order.
+    if (is_named && !IsArgument(found) && HandOnTheSame()) found.outcome = ZoomOutcome::kRounding;
+    return found;
+  }
+
+ private:
+  ZoomComparison Search() {
     const auto pairs = AlignOperators({ops_a_, DigestsOf(a_)}, {ops_b_, DigestsOf(b_)});
     MatchInputs();
     FindMeetings(pairs);
@@ -77,9 +87,7 @@ class Comparing {
       next_b_ = j + 1;
       if (!Judge(ops_a_[i], ops_b_[j])) continue;
       // An argument that differs is named whatever becomes of it.
-      if (found_.outcome == ZoomOutcome::kOperator && found_.inputs_equal &&
-          !found_.differences.empty() && !other_kind_)
-        return std::move(found_);
+      if (IsArgument(found_)) return std::move(found_);
       const auto meeting =
           std::find_if(meetings_.begin(), meetings_.end(), [&](std::size_t at) { return at >= k; });
       if (meeting == meetings_.end()) return std::move(found_);
@@ -100,7 +108,24 @@ class Comparing {
     return AtEnd();
   }
 
- private:
+  // Whether the same operator on the same tensors has another argument.
+  bool IsArgument(const ZoomComparison& found) const {
+    return found.outcome == ZoomOutcome::kOperator && found.inputs_equal && !found.shape &&
+           !found.differences.empty() && !other_kind_;
+  }
+
+  // Whether all that both hand on agrees but for rounding.
+  bool HandOnTheSame() const {
+    const auto ends = Ends();
+    if (a_.document->outputs.empty() || ends.size() != a_.document->outputs.size() ||
+        ends.size() != b_.document->outputs.size())
+      return false;
+    return std::all_of(ends.begin(), ends.end(), [&](const auto& end) {
+      const Agreement one = AgreementOf(a_.value(end.first), b_.value(end.second));
+      return one.equal || (!one.shape && one.distance <= kAgree * one.rounding);
+    });
+  }
+
   static std::vector<std::uint64_t> DigestsOf(const ZoomSide& side) {
     std::vector<std::uint64_t> digests;
     for (const ZoomOperator& one : side.document->operators) {

@@ -256,6 +256,21 @@ TEST(ZoomCompare, ANumberInPlaceOfATensorIsAnotherWayToComputeIt) {
   EXPECT_EQ(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kOperator);
 }
 
+TEST(ZoomCompare, TheSameHandedOnByOperatorsInAnotherOrderIsRounding) {
+  const std::string exp = "|aten.exp||m.py:1|f||f32[4]|self^&in0:f32[4]~";
+  const std::string neg = "|aten.neg||m.py:2|f||f32[4]|self^&in0:f32[4]~";
+  Call a(kIn + std::string("op|0") + exp + "op|1" + neg + "out|x|&0.0~out|y|&1.0");
+  Call b(kIn + std::string("op|0") + neg + "op|1" + exp + "out|x|&1.0~out|y|&0.0");
+  for (Call* one : {&a, &b}) one->Set(In(0), 7);
+  a.Set(Result(0), 1, 1);
+  a.Set(Result(1), 2, 2);
+  b.Set(Result(0), 2, 2);
+  b.Set(Result(1), 1, 1);
+  EXPECT_LE(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kRounding);
+  b.Set(Result(1), 3, 1.5);
+  EXPECT_GE(CompareCalls(a.Side(), b.Side()).outcome, ZoomOutcome::kOperator);
+}
+
 TEST(ZoomAlign, OperatorsOfOneNameArePairedByTheirShapes) {
   const std::string of = "op|0|aten.view||m.py:1|f||";
   Call a(of + "f32[4]|self^&in0:f32[4]~op|1|aten.view||m.py:2|f||f32[2,2]|self^&in0:f32[4]");
