@@ -2279,7 +2279,7 @@ export interface components {
              * @enum {unknown}
              */
             outcome: "identical" | "rounding" | "inputs" | "operator" | "block" | null;
-            /** @description "forward" */
+            /** @description "forward", "backward"; "update" of an optimizer */
             pass: string;
             /** @description states of the random generator */
             random_differs: boolean;
