@@ -47,7 +47,8 @@ for run in base:0 ort:0.25; do
   wait $p0; wait $p1
 done
 """
-WAIT = "for i in $(seq 100); do grep -q ready /root/out && break; sleep 0.2; done; cat /root/out\n"
+# Takes the file away, so that the next collector is not taken to be ready by this one's line.
+WAIT = "for i in $(seq 100); do grep -qs ready /root/out && break; sleep 0.2; done; cat /root/out; rm /root/out\n"
 
 
 @pytest.fixture(scope="module")
