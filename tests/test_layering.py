@@ -93,7 +93,9 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     ),
     # Queries that fill their messages themselves (docs/decisions/0059-answers-as-messages.md).
     "server/query/answers": (
-        QUERY | {"proto"} | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "settings")},
+        QUERY
+        | {"proto"}
+        | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "pairs", "settings")},
         {"protobuf"},
     ),
     "server/query/zoom": (QUERY | {"server/query/compare"}, set()),
