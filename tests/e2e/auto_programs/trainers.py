@@ -157,7 +157,7 @@ def language_model() -> Any:
         "vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 1, "max_position_embeddings": 64, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None,
     }  # fmt: skip
-    return Qwen2ForCausalLM(Qwen2Config(**sizes))
+    return Qwen2ForCausalLM(Qwen2Config(**sizes))  # type: ignore[arg-type]
 
 
 def train_with_trl(trainer: Any) -> None:
