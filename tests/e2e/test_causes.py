@@ -114,10 +114,48 @@ def test_the_same_samples_are_not_blamed_on_the_data_loader(runs: Collector) -> 
     assert "look at how labels is made" in told, told
 
 
-def test_a_model_left_in_evaluation_is_the_root_and_not_its_batch(runs: Collector) -> None:
-    root = root_of(runs, "no train")
+LEFT_IN_EVALUATION = """
+import sys, torch, statagent
+from torch import nn
+
+run, trains = sys.argv[1], sys.argv[2] == "trains"
+torch.manual_seed(1)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.drop, self.head = nn.Embedding(32, 16), nn.Dropout(0.1), nn.Linear(16, 32)
+
+    def forward(self, tokens, labels):
+        return nn.functional.cross_entropy(self.head(self.drop(self.embed(tokens))).flatten(0, 1), labels.flatten())
+
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+statagent.init(run=run)
+statagent.watch(model, optimizer=optimizer)
+data = torch.Generator().manual_seed(3)
+for step in range(4):
+    tokens = torch.randint(32, (4, 9), generator=data)
+    if trains:
+        model.train()
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 1:
+        model.eval()
+statagent.close()
+"""
+
+
+def test_a_model_left_in_evaluation_is_the_root_and_not_its_batch(shared_collector: Collector) -> None:
+    for run in ("trains", "evaluates"):
+        shared_collector.python(LEFT_IN_EVALUATION, run, run)
+    root = shared_collector.diff("trains", "evaluates")["root"]
     assert (root["step"], root["stage"], root["activation"]) == (2, "forward", "Model"), root
-    told = runs.statctl("diff", "a", name_of("no train")).out
+    assert root["cause"]["rule"] == "evaluation_mode", root
+    told = shared_collector.statctl("diff", "trains", "evaluates").out
     assert told.startswith("DIVERGED at step 2, rank 0, forward, Model"), told
 
 

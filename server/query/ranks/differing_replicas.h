@@ -12,9 +12,8 @@ namespace statcollect::query {
 
 // Adds a cause for each run whose replicas hold other weights, gradients or optimizer states than
 // each other in the root's step, or did so in the step before; none if a cause says so already, or
-// both runs differ alike.
-// `a`, `b`: the runs as their ranks recorded them. Cost: reads these two steps of all ranks;
-// nothing of a run of one rank.
+// both runs differ alike. `a`, `b`: the runs as their ranks recorded them. Cost: reads these two
+// steps of all ranks; nothing of a run of one rank.
 Status AddDifferingReplicas(RunView& a, RunView& b, const std::stop_token& stop, Root& root);
 
 }  // namespace statcollect::query

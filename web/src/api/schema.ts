@@ -504,6 +504,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/weights": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Whether the weights of one run arrived in another. */
+        get: operations["getGetWeights"];
+        put?: never;
+        /** @description Whether the weights of one run arrived in another. */
+        post: operations["postGetWeights"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/zoom": {
         parameters: {
             query?: never;
@@ -1363,6 +1381,29 @@ export interface components {
             /** @description most extreme first; equal ones by rank and order of execution */
             records: components["schemas"]["TopRow"][];
             run: string;
+            step: number;
+        };
+        GetWeightsRequest: {
+            /** @description rules or a built-in map of names of A to names of B (docs/maps.md); empty: none */
+            map?: string | null;
+            /** @description which computes them, such as a trainer */
+            run_a: string;
+            /** @description which received them, such as an engine */
+            run_b: string;
+            /** @description absent: the newest in which both have weights */
+            step?: number | null;
+        };
+        GetWeightsResponse: {
+            /** @description weights that both have, of each rank of B */
+            compared: number;
+            /** @description of these, bit for bit */
+            equal: number;
+            /** @description rules of the map that had no effect */
+            notes: string[];
+            /** @description the others, and those that one run lacks; in A's order for each rank of B */
+            records: components["schemas"]["WeightRow"][];
+            run_a: string;
+            run_b: string;
             step: number;
         };
         GetZoomRequest: {
@@ -2241,6 +2282,30 @@ export interface components {
             /** @description "kind name[path] call c" */
             only_a: string[];
             only_b: string[];
+        };
+        WeightRow: {
+            /** @description relative L2 distance; absent: cannot be measured, as of other shapes */
+            distance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /** @description "f32"; empty if one run lacks it */
+            dtype_a: string;
+            dtype_b: string;
+            /** @description exchanged: the name in A */
+            equals_name: string;
+            /** @description stale: the step of A */
+            equals_step: number;
+            /** @description empty: A lacks it */
+            name_a: string;
+            /** @description empty: B lacks it */
+            name_b: string;
+            /** @description of B; 0 for whole tensors that B has cut over its ranks, and if B lacks it */
+            rank: number;
+            /** @description B's; A's if B lacks it */
+            shape: number[];
+            /**
+             * @description What is known of a weight that is not equal bit for bit.; stale: B has what A had in an earlier step, bit for bit; exchanged: B has what A has under another name, bit for bit; permuted: the same elements in another order, as far as statistics tell; cast: another dtype, and no more than its rounding apart; same_statistics: several weights in one run and one in the other: only their statistics can be compared, and agree
+             * @enum {unknown}
+             */
+            state: "stale" | "exchanged" | "permuted" | "cast" | "same_statistics" | "differs" | "missing_in_a" | "missing_in_b" | null;
         };
         /** @description One call of a module. */
         ZoomCall: {
@@ -6941,6 +7006,185 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["GetTopResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getGetWeights: {
+        parameters: {
+            query: {
+                /** @description rules or a built-in map of names of A to names of B (docs/maps.md); empty: none */
+                map?: string;
+                /** @description which computes them, such as a trainer */
+                run_a: string;
+                /** @description which received them, such as an engine */
+                run_b: string;
+                /** @description absent: the newest in which both have weights */
+                step?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetWeightsResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postGetWeights: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["GetWeightsRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetWeightsResponse"];
                 };
             };
             /** @description A parameter is unknown or invalid. */

@@ -24,7 +24,7 @@ using testing::RunWriter;
 using testing::Tensor;
 
 // Elements of one weight in one step: no two of them are alike.
-Tensor Values(std::uint64_t seed, std::uint64_t step = 0, std::size_t count = 64) {
+Tensor Elements(std::uint64_t seed, std::uint64_t step = 0, std::size_t count = 64) {
   Tensor tensor;
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t bits = testing::MixBits(seed * 1'000'000 + step * 1000 + i + 1);
@@ -44,11 +44,11 @@ class WeightsTest : public ::testing::Test {
   // Weights "p" and "q", new ones in each of the steps 5 to 7.
   void SetUp() override {
     RunWriter trainer(store_, "trainer");
-    trainer.Observe(0, 5, Weight("p", Mode::kInit), Values(9));
+    trainer.Observe(0, 5, Weight("p", Mode::kInit), Elements(9));
     for (std::uint64_t step = 5; step < 8; ++step) {
-      trainer.Observe(0, step, Key("layer"), Values(3, step));
-      trainer.Observe(0, step, Weight("p"), Values(1, step));
-      trainer.Observe(0, step, Weight("q"), Values(2, step));
+      trainer.Observe(0, step, Key("layer"), Elements(3, step));
+      trainer.Observe(0, step, Weight("p"), Elements(1, step));
+      trainer.Observe(0, step, Weight("q"), Elements(2, step));
     }
     trainer.Commit();
   }
@@ -85,26 +85,26 @@ class WeightsTest : public ::testing::Test {
 };
 
 TEST_F(WeightsTest, TheyArrivedIfTheirBitsAreEqual) {
-  Engine(6, Values(1, 6), Values(2, 6));
+  Engine(6, Elements(1, 6), Elements(2, 6));
   EXPECT_THAT(Rows(), IsEmpty());
   EXPECT_EQ(std::tuple(equal_, compared_, step_), std::tuple(2u, 2u, 6u));
 }
 
 TEST_F(WeightsTest, AWeightOfAnEarlierStepIsStale) {
-  Engine(7, Values(1, 7), Values(2, 5));
+  Engine(7, Elements(1, 7), Elements(2, 5));
   EXPECT_THAT(Rows(), ElementsAre("STALE q q rank 0 step 5"));
   EXPECT_EQ(std::tuple(equal_, compared_), std::tuple(1u, 2u));
 }
 
 TEST_F(WeightsTest, WeightsThatTookEachOthersPlaceAreExchanged) {
-  Engine(7, Values(2, 7), Values(1, 7));
+  Engine(7, Elements(2, 7), Elements(1, 7));
   EXPECT_THAT(Rows(), ElementsAre("EXCHANGED p p rank 0 as q", "EXCHANGED q q rank 0 as p"));
 }
 
 TEST_F(WeightsTest, TheSameElementsInAnotherOrderArePermuted) {
-  Tensor turned = Values(1, 7);
+  Tensor turned = Elements(1, 7);
   std::rotate(turned.values.begin(), turned.values.begin() + 32, turned.values.end());
-  Engine(7, turned, Values(2, 7));
+  Engine(7, turned, Elements(2, 7));
   EXPECT_THAT(Rows(), ElementsAre("PERMUTED p p rank 0"));
   turned.values[0] *= 1.001;
   RunWriter(store_, "other").Observe(0, 7, Print("p"), turned).Commit();
@@ -113,10 +113,10 @@ TEST_F(WeightsTest, TheSameElementsInAnotherOrderArePermuted) {
 }
 
 TEST_F(WeightsTest, ARoundedWeightIsACastAndALargerDifferenceIsNot) {
-  Tensor cast = Values(1, 7);
+  Tensor cast = Elements(1, 7);
   cast.dtype = DType::kBf16;
   for (double& value : cast.values) value *= 1 + 1.0 / 1024;
-  Tensor scaled = Values(2, 7);
+  Tensor scaled = Elements(2, 7);
   scaled.dtype = DType::kBf16;
   for (double& value : scaled.values) value *= 1.02;
   Engine(7, cast, scaled);
@@ -124,14 +124,14 @@ TEST_F(WeightsTest, ARoundedWeightIsACastAndALargerDifferenceIsNot) {
 }
 
 TEST_F(WeightsTest, OtherShapesDifferWithoutADistance) {
-  Engine(7, Values(1, 7, 32), Values(2, 7));
+  Engine(7, Elements(1, 7, 32), Elements(2, 7));
   EXPECT_THAT(Rows(), ElementsAre("DIFFERS p p rank 0"));
 }
 
 TEST_F(WeightsTest, NamesAreMappedAndMissingOnesAreSaid) {
   RunWriter engine(store_, "engine");
-  engine.Observe(0, 7, Print("model.p"), Values(1, 7))
-      .Observe(0, 7, Print("model.r"), Values(1, 7));
+  engine.Observe(0, 7, Print("model.p"), Elements(1, 7))
+      .Observe(0, 7, Print("model.r"), Elements(1, 7));
   engine.Commit();
   EXPECT_THAT(Rows({.map = "(.*) -> model.\\1"}),
               ElementsAre("MISSING_IN_A  model.r rank 0", "MISSING_IN_B q  rank 0"));
@@ -140,8 +140,8 @@ TEST_F(WeightsTest, NamesAreMappedAndMissingOnesAreSaid) {
 }
 
 TEST_F(WeightsTest, AFusedWeightIsComparedByStatistics) {
-  Tensor fused = Values(1, 7);
-  const Tensor q = Values(2, 7);
+  Tensor fused = Elements(1, 7);
+  const Tensor q = Elements(2, 7);
   fused.values.insert(fused.values.end(), q.values.begin(), q.values.end());
   RunWriter(store_, "engine").Observe(0, 7, Print("pq"), fused).Commit();
   EXPECT_THAT(Rows({.map = "p, q -> pq"}), ElementsAre("SAME_STATISTICS p pq rank 0"));
@@ -153,8 +153,8 @@ TEST_F(WeightsTest, AFusedWeightIsComparedByStatistics) {
 TEST_F(WeightsTest, EachRankOfTheReceiverIsCompared) {
   RunWriter engine(store_, "engine", 2);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    engine.Observe(rank, 7, Print("p"), Values(1, rank == 0 ? 7 : 6));
-    engine.Observe(rank, 7, Print("q"), Values(2, 7));
+    engine.Observe(rank, 7, Print("p"), Elements(1, rank == 0 ? 7 : 6));
+    engine.Observe(rank, 7, Print("q"), Elements(2, 7));
   }
   engine.Commit();
   EXPECT_THAT(Rows(), ElementsAre("STALE p p rank 1 step 6"));
@@ -163,23 +163,23 @@ TEST_F(WeightsTest, EachRankOfTheReceiverIsCompared) {
 
 TEST_F(WeightsTest, RanksThatHoldDifferentWeightsAreOneModel) {
   RunWriter(store_, "engine", 2)
-      .Observe(0, 7, Print("p"), Values(1, 7))
-      .Observe(1, 7, Print("q"), Values(2, 7))
+      .Observe(0, 7, Print("p"), Elements(1, 7))
+      .Observe(1, 7, Print("q"), Elements(2, 7))
       .Commit();
   EXPECT_THAT(Rows(), IsEmpty());
 }
 
 TEST_F(WeightsTest, AFingerprintCountsBeforeTheUpdateOfItsStep) {
   RunWriter(store_, "engine")
-      .Observe(0, 7, Print("p"), Values(1, 7))
-      .Observe(0, 7, Weight("p"), Values(1, 99))
-      .Observe(0, 7, Weight("q"), Values(2, 7))
+      .Observe(0, 7, Print("p"), Elements(1, 7))
+      .Observe(0, 7, Weight("p"), Elements(1, 99))
+      .Observe(0, 7, Weight("q"), Elements(2, 7))
       .Commit();
   EXPECT_THAT(Rows(), IsEmpty());
 }
 
 TEST_F(WeightsTest, WithoutACommonStepItSaysWhichThereAre) {
-  Engine(20, Values(1, 7), Values(2, 7));
+  Engine(20, Elements(1, 7), Elements(2, 7));
   EXPECT_THAT(Rows(), ElementsAre(HasSubstr("trainer has steps to 7, engine to 20")));
   EXPECT_THAT(Rows({.step = 7}), ElementsAre(HasSubstr("not both have weights in step 7")));
   EXPECT_THAT(Rows({.run_b = "nobody"}), ElementsAre(HasSubstr("nobody")));

@@ -397,7 +397,7 @@ TEST_F(VerdictRootTest, ReplicasThatDifferAreAmongTheCauses) {
   };
   const DiffReport report = DiffWith(bug);
   EXPECT_THAT(replicas(report),
-              ElementsAre(HasSubstr("the replicas of b differ at step 0: ranks 0 and 1")));
+              ElementsAre(HasSubstr("the replicas of b differ at step 0: ranks 0, 1 do not")));
   store_ = std::make_unique<FakeStore>();
   of_rank_ = nullptr;
   EXPECT_THAT(replicas(DiffWith(bug)), IsEmpty());
