@@ -28,6 +28,7 @@ RUN = {
     ("docs/golden.md", "python"): (2, "tests/e2e/test_golden.py"),  # the first: test_pytest_plugin.py
     ("docs/python-client.md", "python"): (3, "tests/e2e/test_python_client.py"),
     ("docs/reference-python.md", "python"): (1, "tests/test_docs_snippets.py"),
+    ("docs/weights.md", "python"): (1, "tests/e2e/test_weights.py"),
     ("deploy/clickhouse.md", "toml"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("deploy/clickhouse.md", "haproxy"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("docs/alarms.md", "json"): (1, "tests/test_docs_snippets.py"),

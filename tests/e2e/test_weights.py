@@ -4,12 +4,13 @@ engine is one process that gets a state dict after each update."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import Collector, Finished, run_command, torchrun
+from conftest import ROOT, Collector, Finished, run_command, torchrun
 
 MODEL = textwrap.dedent("""
     import sys, torch, statagent
@@ -138,6 +139,16 @@ def test_a_receiver_in_another_dtype_is_compared_by_bits_if_the_sender_casts(col
     assert done.out.startswith("ARRIVED at step 4: 6 of 6 weights of receiver are those of sender bit for bit."), (
         done.out + done.err
     )
+
+
+def test_the_lines_of_weights_md_run_as_printed(collector: Collector, tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/weights.md").read_text(encoding="utf-8"), re.DOTALL)
+    script = tmp_path / "engine.py"
+    script.write_text(MODEL.replace("sys.argv[1]", "None") + block)
+    done = run_command([sys.executable, str(script)], env=collector.environment())
+    assert done.code == 0, done.err
+    asked = collector.statctl("weights", "engine", "engine", "--step", "40")
+    assert asked.out.startswith("ARRIVED at step 40: 6 of 6 weights"), asked.out + asked.err
 
 
 def test_what_cannot_be_compared_is_an_error(shared_collector: Collector, trained: Path) -> None:
