@@ -50,6 +50,12 @@ def zoomed(shared_collector: Collector) -> Collector:
     return shared_collector
 
 
+def forward(collector: Collector, *runs: str) -> Any:
+    """The one zoomed forward pass that both runs have."""
+    (call,) = [call for call in collector.json("zoom", *runs, codes=(1,))["calls"] if call["pass"] == "forward"]
+    return call
+
+
 def unfold(page: Any) -> Any:
     painted(page)
     page.locator(".verdict .zoom > summary").click()
@@ -57,7 +63,7 @@ def unfold(page: Any) -> Any:
 
 
 def test_the_card_unfolds_to_the_operator_and_its_statistics(zoomed: Collector, open_page: Open) -> None:
-    (call,) = zoomed.json("zoom", "base.zoom", "eps.zoom", codes=(1,))["calls"]
+    call = forward(zoomed, "base.zoom", "eps.zoom")
     for theme, width in (("light", 1280), ("dark", 390)):
         page = open_page(zoomed, "/?view=compare&a=base&b=eps", theme, width)
         part = unfold(page)
@@ -84,7 +90,7 @@ def test_the_card_unfolds_to_the_operator_and_its_statistics(zoomed: Collector, 
 
 
 def test_a_block_lists_what_each_run_has(zoomed: Collector, open_page: Open) -> None:
-    (call,) = zoomed.json("zoom", "base.zoom", "manual.zoom", codes=(1,))["calls"]
+    call = forward(zoomed, "base.zoom", "manual.zoom")
     page = open_page(zoomed, "/?view=compare&a=base&b=manual")
     part = unfold(page)
     assert part.locator("summary").inner_text() == "Operators in it: the runs have different ones"

@@ -67,7 +67,7 @@ def test_ab_with_a_zoom_as_json_is_the_diff_with_the_zoom_at_its_end(work: Path)
     done = statctl(work, "--format", "json", *AB, "--", *TRAIN)
     answer = done.json()
     assert done.code == 1 and answer["verdict"] == "diverged" and list(answer)[-1] == "zoom"
-    (call,) = answer["zoom"]["calls"]
+    call, _ = answer["zoom"]["calls"]  # the forward pass, then the backward one
     assert (call["module"], call["outcome"], call["a"][0]["place"]) == ("1", "operator", LINE)
     wrong = statctl(work, "--format", "csv", *AB, "--", "touch", "ran")
     assert wrong.code == 2 and "--zoom: operators are no rows of a diff" in wrong.err and not (work / "ran").exists()

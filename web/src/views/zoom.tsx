@@ -102,11 +102,11 @@ function Call({ runs, call }: { runs: Runs; call: ZoomCall }) {
   );
 }
 
-/** Nothing, unless both runs have zoomed into the module, or one around it, at that step. */
+/** The pass of the root. Nothing, unless both runs have zoomed into the module, or one around it, at that step. */
 export function ZoomPart({ runs, at }: { runs: Runs; at: Divergence }) {
   const of_module = at.stage === 'forward' && at.kind === 'output';
   const zoom = useQuery('/api/v1/zoom', of_module ? { run_a: runs[0], run_b: runs[1], steps: String(at.step) } : null);
-  const calls = (zoom.data?.calls ?? []).filter((call) => isAround(call.module, at.activation));
+  const calls = (zoom.data?.calls ?? []).filter((call) => call.pass === at.stage && isAround(call.module, at.activation));
   if (calls.length === 0) return null;
   const outcomes = [...new Set(calls.map((call) => OUTCOMES[call.outcome ?? ''] ?? words(call.outcome)))];
   return (
