@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
+
+# A shell without job control starts `pytest &` with SIGINT ignored, and programs that a test interrupts would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _environment() -> dict[str, str]:
