@@ -14,8 +14,8 @@ from .._torch.modules import Named
 from ..flatten import flatten
 from .optimizers import OptimizerHooks
 from .passes import DECIDE, TRAIN, Passes
+from .root_hooks import InertHook
 from .zoom_backward import Backward, Recomputed
-from .zoom_hook import Hook
 from .zoom_lines import parts
 from .zoom_operators import BYTES_MAX, OPERATORS_MAX, Budget, Operators, make_mode, sequence_number
 from .zoom_regions import UPDATE, Between, Loss, Region, Update
@@ -250,8 +250,8 @@ class _Hooks:
         self._epoch, self._calls, self._depth, self._thread = -1, 0, 0, 0
         module = named.value
         self._removables = [
-            module.register_forward_pre_hook(Hook(self._enter), with_kwargs=True),
-            module.register_forward_hook(Hook(self._leave), prepend=True, always_call=True),
+            module.register_forward_pre_hook(InertHook(self._enter), with_kwargs=True),
+            module.register_forward_hook(InertHook(self._leave), prepend=True, always_call=True),
         ]
 
     def remove(self) -> None:

@@ -9,7 +9,7 @@ from .._torch.autograd import in_backward
 from .._torch.modules import Named
 from .._torch.passing import passes_on
 from ..flatten import flatten
-from .zoom_hook import Hook
+from .root_hooks import InertHook
 from .zoom_operators import Budget, Operators, make_mode, pop, push
 
 UPDATE = "update"
@@ -51,6 +51,14 @@ class Region:
             self.current = operators, mode
         return operators
 
+    def start_behind(self, output: Any) -> None:
+        """Records what is computed from a module's output. May raise."""
+        self.stop()
+        operators = self.start()
+        if operators is not None:
+            operators.name((named.name, named.value) for named in self.zoom.parameters)
+            operators.name((f"output {path}", tensor) for path, tensor in flatten(output))
+
     def stop(self) -> Operators | None:
         """Records no more, in this thread."""
         if self.current is None:
@@ -90,9 +98,9 @@ class Between(Region):
         super().__init__(zoom, Named(spec.target, after.value, "", "", 1), spec)
         self.never = f"no training pass in which '{after.name}' ran after '{before.name}'"
         self.removables += [
-            before.value.register_forward_hook(Hook(self._begin)),
-            after.value.register_forward_pre_hook(Hook(self._end), with_kwargs=True),
-            root.register_forward_hook(Hook(self._root_ends), always_call=True),
+            before.value.register_forward_hook(InertHook(self._begin)),
+            after.value.register_forward_pre_hook(InertHook(self._end), with_kwargs=True),
+            root.register_forward_hook(InertHook(self._root_ends), always_call=True),
         ]
 
     def _root_ends(self, *_: Any) -> None:
@@ -101,14 +109,7 @@ class Between(Region):
 
     def _begin(self, _: Any, __: Any, output: Any) -> None:
         if not in_backward():
-            self.attempt(self._start, output)
-
-    def _start(self, output: Any) -> None:
-        self.stop()
-        operators = self.start()
-        if operators is not None:
-            operators.name((named.name, named.value) for named in self.zoom.parameters)
-            operators.name((f"output {path}", tensor) for path, tensor in flatten(output))
+            self.attempt(self.start_behind, output)
 
     def _end(self, _: Any, args: Any, kwargs: Any) -> None:
         if self.current is not None and not in_backward():
@@ -161,8 +162,8 @@ class Loss(Region):
     def __init__(self, zoom: Any, name: str, root: Any, spec: Any) -> None:
         super().__init__(zoom, Named(name, root, "", "", 1), spec)
         self.removables += [
-            root.register_forward_pre_hook(Hook(self._next)),
-            root.register_forward_hook(Hook(self._begin)),
+            root.register_forward_pre_hook(InertHook(self._next)),
+            root.register_forward_hook(InertHook(self._begin)),
         ]
 
     def make(self, micro_batch: int, call: int, budget: Budget) -> Operators:
@@ -174,14 +175,7 @@ class Loss(Region):
 
     def _begin(self, _: Any, __: Any, output: Any) -> None:
         if not in_backward() and not tracing.exporting() and self.zoom.passes.training_in_full():
-            self.attempt(self._start, output)
-
-    def _start(self, output: Any) -> None:
-        self.stop()
-        operators = self.start()
-        if operators is not None:
-            operators.name((named.name, named.value) for named in self.zoom.parameters)
-            operators.name((f"output {path}", tensor) for path, tensor in flatten(output))
+            self.attempt(self.start_behind, output)
 
     def begin(self, *_: Any) -> None:
         """An update begins."""
