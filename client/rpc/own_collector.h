@@ -22,8 +22,8 @@ class OwnCollector {
   // Waits until it is ready: as long as the store takes to open. The folder is made if it is
   // missing. Asks `cancelled` ten times a second, and then returns kCancelled. kNotFound: no
   // statcollectord beside statctl or on PATH; kFailedPrecondition: it does not start, with its
-  // reason; kPermissionDenied: the folder cannot be used. `remark` is told in a sentence why it
-  // takes long.
+  // reason; kPermissionDenied: the folder cannot be used. `remark` is called once, with a
+  // sentence, if it has to wait.
   static Result<std::unique_ptr<OwnCollector>> Use(
       const std::string& folder, const std::function<bool()>& cancelled,
       const std::function<void(const std::string&)>& remark = {});

@@ -96,42 +96,50 @@ void Define(Weights& weights) {
     weights.step.observations[i].def = &weights.catalogue.activations[i];
 }
 
-Result<Weights> WeightsOfAll(RunView& view, std::size_t attempt, std::uint64_t step) {
+// Of one model that the ranks hold together.
+Result<Weights> WeightsOf(RunView& view, std::size_t attempt,
+                          const std::vector<std::uint32_t>& ranks, std::uint64_t step) {
   Weights weights;
-  for (const auto& [rank, meta] : view.ranks(attempt))
+  for (const std::uint32_t rank : ranks)
     STATCOLLECT_RETURN_IF_ERROR(AddRank(view, attempt, rank, step, weights));
   Define(weights);
   return weights;
 }
 
-Result<Weights> WeightsOfRank(RunView& view, std::size_t attempt, std::uint32_t rank,
-                              std::uint64_t step) {
-  Weights weights;
-  STATCOLLECT_RETURN_IF_ERROR(AddRank(view, attempt, rank, step, weights));
-  Define(weights);
-  return weights;
+std::vector<std::uint32_t> RanksOf(const RunView& view, std::size_t attempt) {
+  std::vector<std::uint32_t> ranks;
+  for (const auto& [rank, meta] : view.ranks(attempt)) ranks.push_back(rank);
+  return ranks;
 }
 
 using Owners = std::map<std::uint64_t, std::size_t>;  // the attempt of each step
 
-// The step to compare, and A's weights in it.
-Result<std::pair<std::uint64_t, Weights>> ChooseStep(RunView& a, RunView& b, const Owners& of_a,
-                                                     const Owners& of_b,
-                                                     const WeightsRequest& request,
-                                                     const std::stop_token& stop) {
-  std::uint64_t newest_a = 0, newest_b = 0;  // with weights
+// What is compared: A's weights in a step, and those of each rank of B that has some.
+struct Chosen {
+  std::uint64_t step = 0;
+  Weights a;
+  std::vector<std::pair<std::uint32_t, Weights>> b;
+};
+
+Result<Chosen> ChooseStep(RunView& a, RunView& b, const Owners& of_a, const Owners& of_b,
+                          const WeightsRequest& request, const std::stop_token& stop) {
   for (auto at = of_b.rbegin(); at != of_b.rend(); ++at) {
-    if (stop.stop_requested()) return Status(Code::kCancelled, "weights: cancelled");
     const auto [step, attempt] = *at;
     const auto in_a = of_a.find(step);
     if ((request.step && step != *request.step) || in_a == of_a.end()) continue;
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto held, WeightsOfAll(b, attempt, step));
-    if (held.empty()) continue;
-    STATCOLLECT_ASSIGN_OR_RETURN(auto weights, WeightsOfAll(a, in_a->second, step));
-    if (!weights.empty()) return std::pair(step, std::move(weights));
+    Chosen chosen{.step = step, .a = {}, .b = {}};
+    for (const std::uint32_t rank : RanksOf(b, attempt)) {
+      if (stop.stop_requested()) return Status(Code::kCancelled, "weights: cancelled");
+      STATCOLLECT_ASSIGN_OR_RETURN(auto held, WeightsOf(b, attempt, {rank}, step));
+      if (!held.empty()) chosen.b.emplace_back(rank, std::move(held));
+    }
+    if (chosen.b.empty()) continue;
+    STATCOLLECT_ASSIGN_OR_RETURN(chosen.a,
+                                 WeightsOf(a, in_a->second, RanksOf(a, in_a->second), step));
+    if (!chosen.a.empty()) return chosen;
   }
-  if (!of_a.empty()) newest_a = of_a.rbegin()->first;
-  if (!of_b.empty()) newest_b = of_b.rbegin()->first;
+  const std::uint64_t newest_a = of_a.empty() ? 0 : of_a.rbegin()->first;
+  const std::uint64_t newest_b = of_b.empty() ? 0 : of_b.rbegin()->first;
   const std::string wanted =
       request.step ? "step " + std::to_string(*request.step) : std::string("any step");
   return Status(Code::kNotFound,
@@ -140,10 +148,6 @@ Result<std::pair<std::uint64_t, Weights>> ChooseStep(RunView& a, RunView& b, con
                     std::to_string(newest_a) + ", " + b.run() + " to " + std::to_string(newest_b) +
                     "); expected weights of a watched optimizer or of statagent.fingerprint, "
                     "recorded under the same step in both");
-}
-
-bool AreClose(double a, double b) {
-  return std::abs(a - b) <= kSameSumsTolerance * std::max(std::abs(a), std::abs(b));
 }
 
 // The same elements in another order, as far as statistics tell: a transposed weight, or parts that
@@ -157,8 +161,9 @@ bool HaveSameElements(const Observation& a, const Observation& b) {
   for (const Statistic one : {Statistic::kMin, Statistic::kMax, Statistic::kL2}) {
     if (!a.layout->Trusts(one) || !b.layout->Trusts(one)) return false;
   }
-  return a.layout->dtype == b.layout->dtype && counts(x) == counts(y) && AreClose(x.l1, y.l1) &&
-         AreClose(x.l2, y.l2);
+  return a.layout->dtype == b.layout->dtype && counts(x) == counts(y) &&
+         RelativeDifference(x.l1, y.l1) <= kSameSumsTolerance &&
+         RelativeDifference(x.l2, y.l2) <= kSameSumsTolerance;
 }
 
 // One comparison of B's weights with A's.
@@ -273,7 +278,7 @@ class Comparer {
     return Status::Ok();
   }
   Status CheckEarlier(std::uint64_t step, std::size_t attempt) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto held, WeightsOfAll(a_, attempt, step));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto held, WeightsOf(a_, attempt, RanksOf(a_, attempt), step));
     if (!held.empty()) earlier_.emplace_back(step, std::move(held));
     return Status::Ok();
   }
@@ -310,17 +315,11 @@ Status GetWeights(const Context& context, const WeightsRequest& request,
   STATCOLLECT_ASSIGN_OR_RETURN(const auto of_b, b->view().Steps(all));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto chosen,
                                ChooseStep(a->view(), b->view(), of_a, of_b, request, context.stop));
-  const auto& [step, weights] = chosen;
   out.set_run_a(request.run_a);
   out.set_run_b(request.run_b);
-  out.set_step(step);
-  Comparer comparer(a->view(), of_a, step, weights, names, out);
-  const std::size_t attempt = of_b.at(step);
-  for (const auto& [rank, meta] : b->view().ranks(attempt)) {
-    if (context.stop.stop_requested()) return {Code::kCancelled, "weights: cancelled"};
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto held, WeightsOfRank(b->view(), attempt, rank, step));
-    if (!held.empty()) STATCOLLECT_RETURN_IF_ERROR(comparer.Add(rank, held));
-  }
+  out.set_step(chosen.step);
+  Comparer comparer(a->view(), of_a, chosen.step, chosen.a, names, out);
+  for (const auto& [rank, held] : chosen.b) STATCOLLECT_RETURN_IF_ERROR(comparer.Add(rank, held));
   comparer.End();
   for (const std::string& note : names.Unused(request.run_a, request.run_b)) out.add_notes(note);
   return Status::Ok();

@@ -184,8 +184,8 @@ Found FindSameSamples(const Evidence& evidence) {
               Confidence::kLikely, differs);
 }
 
-// What a model is given is in shape the output of another one, which was not recorded before it: it
-// ran without gradients, as a generator or a teacher does.
+// The input has the shape of another model's output, and that pass was not recorded: it ran without
+// gradients, as a generator's or a teacher's does.
 Found FindUnobserved(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   if (root.stage != Stage::kBatch || !evidence.HasRootPair()) return std::nullopt;

@@ -27,7 +27,7 @@ inline constexpr double kExactExcess = 5;
 // The rule that measures rounding from twins. docs/verdict.md tells what they were chosen on.
 namespace statcollect::query::measured {
 
-// Of a noise: none is known. Of a distance: there is no number for it.
+// An unknown noise; a distance that cannot be measured.
 inline constexpr double kUnknown = std::numeric_limits<double>::infinity();
 // The chance that one record whose noise has the twins' size exceeds its threshold. A step has some
 // thousand records, most of them dependent; with 1e-3, clean pairs of the first families alarmed.
