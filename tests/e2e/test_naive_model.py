@@ -49,7 +49,14 @@ def gradient_of_rounding() -> tuple[list[Records], list[Records]]:
     return run(1, 2), run(-1, 3)
 
 
-@pytest.mark.parametrize("pair", [evaluated_before_a_launch, gradient_of_rounding])
+def returned_beside_a_lost_output() -> tuple[list[Records], list[Records]]:
+    """A returns a second output; its second launch lost the first one, which both have."""
+    second = [record(step, "m", path="1") for step in range(3)]
+    lost = [[record(0, "m"), second[0]], [second[1], record(1, "n")], [record(2, "m"), second[2]]]
+    return [lost[0], [*lost[1], *lost[2]]], [[record(0, "m"), record(1, "m"), record(1, "n"), record(2, "m")]]
+
+
+@pytest.mark.parametrize("pair", [evaluated_before_a_launch, gradient_of_rounding, returned_beside_a_lost_output])
 def test_diff_equals_the_naive_model_where_they_once_disagreed(
     pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

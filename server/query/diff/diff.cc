@@ -36,6 +36,12 @@ std::uint64_t RowsMax(const DiffRequest& request) {
   return request.all ? kDivergedRowsMax : request.top > 0 ? request.top : kTopDefault;
 }
 
+// Under which a missing record counts once, whatever launches there are.
+std::string CountedAs(const MissingRecord& missing, const RankStepFindings& at) {
+  return (missing.in_a ? "a" : "b") + std::to_string(at.ranks.a) + ":" +
+         std::to_string(at.ranks.b) + " " + missing.label;
+}
+
 // Builds the report from the findings, step by step in order.
 class ReportBuilder {
  public:
@@ -264,9 +270,7 @@ Status ReportBuilder::TakeMissing(RankStepFindings& at) {
   for (MissingRecord& missing : at.missing) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto certain, IsCertainlyMissing(missing, at, known));
     if (!certain) continue;
-    const std::string counted = (missing.in_a ? "a" : "b") + std::to_string(at.ranks.a) + ":" +
-                                std::to_string(at.ranks.b) + " " + missing.label;
-    if (!missing_counted_.insert(counted).second) continue;
+    if (!missing_counted_.insert(CountedAs(missing, at)).second) continue;
     ++at.tally.records;
     ++at.tally.diverged;
     const Divergence& row = missing.placed.row;
@@ -351,6 +355,8 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing,
     return false;
   }
   if (missing.extra) {
+    // It stays one where a later launch lacks what it is returned beside.
+    missing_counted_.insert(CountedAs(missing, at));
     incomplete_.insert("some modules return an output in " + (in_a ? b_ : a_).run() +
                        " that they do not return in " + view.run() +
                        ", beside others that both return; these outputs were not compared");
