@@ -36,7 +36,7 @@ BASES.update(
     every_other_step=Recipe(agent={"steps": "0-,every=2"}),
 )
 
-UNRECORDED = "what attention computes between its modules is not recorded; proj is the first module after it"
+UNRECORDED = "what attention itself computes is not recorded; proj is the next module"
 
 
 # --- weights as loaded -----------------------------------------------------------------------------------------------------

@@ -17,11 +17,10 @@ PAGE_CLEAN_HEAD = ("1 rank", "2 ranks", "runs", "largest distance")
 
 INTRODUCTION = """# Planted faults, and where they are found
 
-Each fault is planted in a real training of a small GPT (AdamW, six steps, fixed seeds), on one rank and on two under torchrun with DistributedDataParallel, and compared with `statctl diff` at its default settings.
+Each fault is planted in a training of a small GPT (AdamW, six steps), on one rank and on two with DistributedDataParallel, and compared with `statctl diff` at its default settings.
 
-A fault counts as found if step, micro-batch, rank, stage, tensor and reason of `first` are as expected, `first` is an origin on exactly the expected ranks, no bit differs before it, and the first printed line names it. What is not as expected is marked **wrong**.
-Places are those of step 3 and rank 0 of the run on two ranks, with the reason `numeric`, unless they say otherwise.
-Only recorded tensors can be named; where that is not the changed one, the reason follows.
+A fault counts as found if every part of `first` is as expected, `first` is an origin on exactly the expected ranks, no bit differs before it, and the first printed line names it; otherwise it is marked **wrong**.
+Places are those of step 3 and rank 0 of two, with the reason `numeric`, unless they say otherwise. Where another tensor than the changed one is named, the reason follows.
 
     python tests/e2e/fault_catalogue                  # all of it; exit code 1 if anything is not as expected
     python tests/e2e/fault_catalogue layernorm_eps --ranks 2 --tables
@@ -33,15 +32,14 @@ Every test run checks all faults on one rank and a selection on two. Bugs of lay
 CLEAN_INTRODUCTION = """
 ## No false alarms
 
-These runs train without a fault: repeats, other threads, sums in another order, fused kernels, resumed, recorded differently ([clean.py](../tests/e2e/fault_catalogue/clean.py)). The largest distance is that of any record in six steps; the tolerance of float32 is 1e-4.
+These runs train without a fault ([clean.py](../tests/e2e/fault_catalogue/clean.py)). The largest distance is that of any record; the tolerance of float32 is 1e-4.
 """
 
 
 NOISE_INTRODUCTION = """
 ## Noise learned from repeats
 
-Attention's keys have a bias here whose gradient is rounding noise, from which Adam makes updates of full size: repeats that sum in a different order diverge at the first update.
-`--noise` gets two such repeats; the planted errors, of one percent, begin at step 7.
+Attention's keys have a bias here whose gradient is rounding noise, from which Adam makes updates of full size: repeats diverge at the first update. `--noise` gets two of them; the planted errors begin at step 7.
 
 """
 
