@@ -23,10 +23,14 @@ WIDTH = 130
 ANSWERS = {
     "RunSummary": "RunSummary", "GetRunResponse": "Run", "DiffReport": "DiffReport", "SeriesPoint": "SeriesPoint", "ScalarRow": "ScalarRow",
     "GetTopResponse": "Top", "EventRow": "EventRow", "ConfigReport": "ConfigReport", "RanksReport": "RanksReport", "MemoryRow": "MemoryRow",
-    "DensityRow": "DensityRow", "GetStatusResponse": "Status",
+    "DensityRow": "DensityRow", "GetStatusResponse": "Status", "GetWeightsResponse": "WeightsReport",
+    "ListCapturesResponse": "Captures",
 }  # fmt: skip
 # The list that an answer's table shows, where it has one.
-TABLES = {"DiffReport": "diverged", "Top": "records", "ConfigReport": "items", "RanksReport": "findings"}
+TABLES = {
+    "DiffReport": "diverged", "Top": "records", "ConfigReport": "items", "RanksReport": "findings", "WeightsReport": "records",
+    "Captures": "records",
+}  # fmt: skip
 HEAD = '''"""What the collector answers. Written by scripts/make_python_client.py from the OpenAPI document; do not edit."""
 
 from __future__ import annotations

@@ -94,6 +94,8 @@ ASKED: list[tuple[str, Callable[[statcollect.Collector], Any], dict[str, Any], s
     ("ranks", lambda c: c.ranks("base"), {"run": "base"}, ""),
     ("memory", lambda c: c.memory("base"), {"run": "base"}, "records"),
     ("density", lambda c: c.density("base"), {"run": "base"}, "records"),
+    ("weights", lambda c: c.weights("base", "ort", step=1), {"run_a": "base", "run_b": "ort", "step": 1}, ""),
+    ("captures", lambda c: c.captures("base", "0"), {"run": "base", "activation": "0"}, ""),
 ]  # fmt: skip
 
 

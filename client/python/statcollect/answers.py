@@ -57,6 +57,7 @@ RankFindingReason = Literal[
 RanksReportVerdict = Literal["consistent", "inconsistent", "incomparable"]
 Reason = Literal["missing_in_a", "missing_in_b", "order", "shape", "dtype", "nonfinite", "numeric", "bitwise"]
 Stage = Literal["config", "weights", "batch", "forward", "loss", "backward", "grad", "optimizer"]
+State = Literal["stale", "exchanged", "permuted", "cast", "same_statistics", "differs", "missing_in_a", "missing_in_b"]
 Verdict = Literal["identical", "within_tolerance", "diverged", "incomparable"]
 
 
@@ -113,6 +114,67 @@ class Bracket:
 
     last_agreeing: int | None  # last step that both recorded in full, without a difference; absent: none
     first_seen: int
+
+
+@dataclass(frozen=True)
+class CaptureRequestRank:
+    rank: int
+    # "waiting": the step has not come yet; "receiving": some chunks have arrived; "captured"; "missed": the agent reported why
+    # not; "overdue": the step has passed and the agent has not answered; "away": the rank is not connected now and is asked when
+    # it reconnects; "ended": the rank said goodbye or has been away for a minute without the capture.
+    state: str
+    why: str  # one sentence; empty if captured
+    last_step: int | None  # the rank's last stored step
+
+
+@dataclass(frozen=True)
+class CaptureRequestRow:
+    request: int
+    activation: str
+    kind: Kind | None  # unspecified: output, inspect, weight or batch
+    output_path: str | None
+    micro_batch: int
+    call: int
+    mode: str
+    step: int
+    bytes_max: int
+    asked_unix_nanos: int  # collector's clock
+    ranks: Rows[CaptureRequestRank]
+
+
+@dataclass(frozen=True)
+class CaptureRow:
+    """A captured tensor, or a part of it."""
+
+    run: str
+    rank: int
+    step: int
+    micro_batch: int
+    # The kind of an observed tensor.; buffer: untrained state of a module, such as BatchNorm's running statistics; operator:
+    # result of an operator within a module, or a tensor that it uses (docs/zoom.md); not part of a diff
+    kind: Kind | None
+    activation: str
+    output_path: str
+    call: int
+    mode: str  # "train", "eval", "init"
+    dtype: str  # "f32"
+    shape: list[int]  # of the tensor
+    numel: int  # elements of the tensor
+    elements: int  # number kept: the first ones in row-major order
+    bytes: int  # their size
+    bytes_stored: int  # received so far
+    complete: bool  # all of `elements` are stored; only then can they be read
+    attempt: int  # launch of the run, from 1
+    class_name: str  # of the module, if known
+
+
+@dataclass(frozen=True)
+class Captures(TableMixin):
+    records: Rows[CaptureRow]  # by step, rank, in the order in which they were first seen
+    requests: Rows[CaptureRequestRow]  # of the newest launch, oldest first
+
+    def table(self) -> Rows[CaptureRow]:
+        return self.records
 
 
 @dataclass(frozen=True)
@@ -740,3 +802,35 @@ class TopRow:
 class Unmatched:
     only_a: list[str]  # "kind name[path] call c"
     only_b: list[str]
+
+
+@dataclass(frozen=True)
+class WeightRow:
+    # What is known of a weight that is not equal bit for bit.; stale: B has what A had in an earlier step, bit for bit;
+    # exchanged: B has what A has under another name, bit for bit; permuted: the same elements in another order, as far as
+    # statistics tell; cast: another dtype, and no more than its rounding apart; same_statistics: several weights in one run and
+    # one in the other: only their statistics can be compared, and agree
+    state: State | None
+    name_a: str  # empty: A lacks it
+    name_b: str  # empty: B lacks it
+    rank: int  # of B; 0 for whole tensors that B has cut over its ranks, and if B lacks it
+    dtype_a: str  # "f32"; empty if one run lacks it
+    dtype_b: str
+    shape: list[int]  # B's; A's if B lacks it
+    distance: float | None  # relative L2 distance; absent: cannot be measured, as of other shapes
+    equals_step: int  # stale: the step of A
+    equals_name: str  # exchanged: the name in A
+
+
+@dataclass(frozen=True)
+class WeightsReport(TableMixin):
+    run_a: str
+    run_b: str
+    step: int
+    compared: int  # weights that both have, of each rank of B
+    equal: int  # of these, bit for bit
+    records: Rows[WeightRow]  # the others, and those that one run lacks; in A's order for each rank of B
+    notes: list[str]  # rules of the map that had no effect
+
+    def table(self) -> Rows[WeightRow]:
+        return self.records

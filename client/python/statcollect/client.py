@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .answers import (
+    Captures,
     ConfigReport,
     DensityRow,
     DiffReport,
@@ -23,6 +24,7 @@ from .answers import (
     SeriesPoint,
     Status,
     Top,
+    WeightsReport,
 )
 from .decode import decode
 from .errors import AnswerError, ArgumentError, CollectorUnavailableError
@@ -214,6 +216,22 @@ class Collector:
     ) -> Rows[DensityRow]:
         """The fraction of each input that is not padding."""
         return self._rows("density", DensityRow, "records", run=run, ranks=ranks, steps=steps, input=input)
+
+    def weights(self, run_a: str, run_b: str, *, step: int | None = None, map: str | None = None) -> WeightsReport:  # noqa: A002
+        """Whether A's weights arrived in B. `map`: the text of a map, or a built-in one's name; `step`: by default the newest of both."""
+        return self._one("weights", WeightsReport, run_a=run_a, run_b=run_b, step=step, map=map)
+
+    def captures(
+        self,
+        run: str,
+        activation: str | None = None,
+        *,
+        ranks: Sequence[int] = (),
+        steps: str | None = None,
+        kinds: Sequence[str] = (),
+    ) -> Captures:
+        """The tensors whose raw values are stored, and the requests of the newest launch."""
+        return self._one("captures", Captures, run=run, activation=activation, ranks=ranks, steps=steps, kinds=kinds)
 
     def records(
         self, run: str, *, ranks: Sequence[int] = (), steps: str | None = None, kinds: Sequence[str] = ()
