@@ -129,7 +129,9 @@ void AddZoom(CommandSet& commands, const std::string& name) {
   app->add_option("--module", o.module, "Only this zoomed module");
   app->add_flag("--train", o.train,
                 "Run both commands again, in their folders and this environment, if they have not "
-                "zoomed; A.zoom and B.zoom are replaced");
+                "zoomed; A.zoom and B.zoom are replaced. Shows the commands and asks first: they "
+                "come from the collector");
+  app->add_flag("--yes,-y", o.yes, "With --train: do not ask")->needs("--train");
   AddStepFilter(app, o.steps);
   AddRankFilter(app, o.ranks);
 }

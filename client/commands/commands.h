@@ -167,6 +167,7 @@ int Density(Session& session, const DensityOptions& options);
 struct ZoomOptions {
   std::string run_a, run_b, module, ranks, steps;  // module empty: all
   bool train = false;                              // both again, if they have not zoomed
+  bool yes = false;                                // without asking
 };
 // The first operator that makes the difference within modules that both runs have zoomed; otherwise
 // how to zoom.

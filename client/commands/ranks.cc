@@ -30,10 +30,6 @@ void AddVerdict(const v1::RanksReport& report, Page& page) {
   const std::string run = Printable(report.run());
   switch (report.verdict()) {
     case v1::RANKS_VERDICT_CONSISTENT:
-      if (!report.message().empty()) {
-        return page.AddSentence(fmt::format("{}: {}.", run, Printable(report.message(), 1000)),
-                                "CONSISTENT", Tone::kGood);
-      }
       return page.AddSentence(
           fmt::format("{}: ranks {} agree in all of {} weights, gradients and states compared.",
                       run, RanksText(report.ranks()), FormatCount(report.compared().records())),

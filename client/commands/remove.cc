@@ -21,19 +21,12 @@ std::string Describe(const v1::RunSummary& run) {
                      FormatCount(run.records()), FormatAgo(run.start_unix_nanos(), NowUnixNanos()));
 }
 
-// Says what would be lost, and asks. Only "y" and "yes" are a yes.
+// Says what would be lost, and asks.
 bool Confirm(const Runs& runs) {
-  if (runs.size() == 1) {
-    std::cerr << fmt::format("Remove run {} with all its data? [y/N] ", Describe(runs.front()))
-              << std::flush;
-  } else {
-    for (const v1::RunSummary& run : runs) std::cerr << "  " << Describe(run) << '\n';
-    std::cerr << fmt::format("Remove these {} runs with all their data? [y/N] ", runs.size())
-              << std::flush;
-  }
-  std::string answer;
-  std::getline(std::cin, answer);
-  return answer == "y" || answer == "Y" || answer == "yes";
+  if (runs.size() == 1)
+    return Confirms(fmt::format("Remove run {} with all its data?", Describe(runs.front())));
+  for (const v1::RunSummary& run : runs) std::cerr << "  " << Describe(run) << '\n';
+  return Confirms(fmt::format("Remove these {} runs with all their data?", runs.size()));
 }
 
 // Each run once, by name. kNotFound: a name or pattern that no run has.

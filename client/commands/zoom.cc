@@ -79,8 +79,20 @@ void RemarkOnPlace(Session& session, const char* which, const Training& training
   for (const auto& [name, value] : training.environment)
     variables += fmt::format(" {}={}", name, ShellWord(value));
   session.Remark(fmt::format(
-      "{}: as '{}' was recorded, in {}; the environment is that of this shell{}{}", which,
-      training.run, Printable(training.folder), variables.empty() ? "" : ", but for", variables));
+      "{}: as '{}' was recorded, in {}; the environment is that of this shell{}{}: {}", which,
+      training.run, Printable(training.folder), variables.empty() ? "" : ", but for", variables,
+      CommandText(training.command)));
+}
+
+// The commands are the collector's words; whoever may write a run chose them.
+Status AskBeforeTraining(Session& session, const ZoomOptions& options) {
+  if (options.yes) return Status::Ok();
+  if (!session.terminal().in) {
+    return {Code::kInvalidArgument,
+            "cannot ask without a terminal whether to run these commands; add --yes to run them"};
+  }
+  if (Confirms("Run both commands?")) return Status::Ok();
+  return {Code::kInvalidArgument, "not confirmed; nothing was trained"};
 }
 
 // Both again, as they were recorded.
@@ -93,6 +105,7 @@ Result<v1::GetZoomResponse> TrainAgain(Session& session, const ZoomOptions& opti
   STATCOLLECT_RETURN_IF_ERROR(RestoreVariables(of_a, of_b, a, b));
   RemarkOnPlace(session, "A", a);
   RemarkOnPlace(session, "B", b);
+  STATCOLLECT_RETURN_IF_ERROR(AskBeforeTraining(session, options));
   return TrainZoomed(session, {.a = std::move(a), .b = std::move(b), .place = std::move(place)});
 }
 

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <iostream>
+#include <string>
 #include <string_view>
 
 namespace statcollect::client {
@@ -36,6 +38,13 @@ Terminal DetectTerminal() {
   terminal.colour_err = terminal.err && WantsColour();
   terminal.width = terminal.out ? WidthOf(STDOUT_FILENO) : 0;
   return terminal;
+}
+
+bool Confirms(std::string_view question) {
+  std::cerr << question << " [y/N] " << std::flush;
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
 }
 
 }  // namespace statcollect::client

@@ -3,6 +3,7 @@
 #define STATCOLLECT_CLIENT_RENDER_TERMINAL_H_
 
 #include <cstddef>
+#include <string_view>
 
 namespace statcollect::client {
 
@@ -16,6 +17,9 @@ struct Terminal {
 };
 
 Terminal DetectTerminal();
+
+// Asks on standard error and reads a line. Only "y", "Y" and "yes" are a yes.
+bool Confirms(std::string_view question);
 
 }  // namespace statcollect::client
 

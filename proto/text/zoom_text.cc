@@ -146,9 +146,12 @@ std::vector<std::string> ZoomText(const v1::ZoomCall& call, const std::string& a
     case v1::ZOOM_OUTCOME_INPUTS:
       lines.push_back(
           place +
-          fmt::format("its inputs differ already (by {}), and no operator makes that much larger; "
+          fmt::format("its inputs differ already{}, and no operator makes that much larger; "
                       "zoom into {}",
-                      FormatShort(call.input_distance()), BeforeText(call)));
+                      std::isfinite(call.input_distance())
+                          ? fmt::format(" (by {})", FormatShort(call.input_distance()))
+                          : "",
+                      BeforeText(call)));
       AddOperator(call, a, b, lines);
       break;
     case v1::ZOOM_OUTCOME_OPERATOR:

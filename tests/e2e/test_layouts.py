@@ -153,10 +153,12 @@ def test_ranks_of_a_clean_run_agree(recorded: Collector, run: str) -> None:
     if run.startswith("pp2"):  # the stages have no tensor in common
         assert done.code == 2 and "no weight, gradient or optimizer state was recorded on two ranks" in done.out, done.out
         return
+    if run in ("fsdp1", "fsdp1_flat", "fsdp2"):  # every rank has other parts
+        assert done.code == 2 and done.out.startswith(f"INCOMPARABLE {run}: no two ranks hold the same part"), done.out
+        return
     assert done.code == 0 and done.out.startswith("CONSISTENT"), done.out
     compared = recorded.json("ranks", run)["compared"]
-    assert compared["records"] == compared["identical"]
-    assert (compared["records"] == 0) == (run in ("fsdp1", "fsdp1_flat", "fsdp2")), compared
+    assert compared["records"] == compared["identical"] > 0, compared
 
 
 def test_ranks_names_replicas_that_part_in_a_run_that_is_cut(recorded: Collector) -> None:

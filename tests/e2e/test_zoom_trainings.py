@@ -131,11 +131,11 @@ def test_zoom_trains_both_again_as_they_were_recorded(work: Path, tmp_path_facto
     assert listed.code == 2 and "--train" in listed.err
     assert "statctl run ort.zoom -- env EPS=0.1 " in listed.out, listed.out
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    command = [str(STATCTL), "--data-dir", str(work / "data"), "zoom", "base", "ort", "--train"]
+    command = [str(STATCTL), "--data-dir", str(work / "data"), "zoom", "base", "ort", "--train", "--yes"]
     done = run_command(command, cwd=elsewhere, env=agent_environment(PYTHONPATH=""))
     assert done.code == 1, done.err
     assert f"A: as 'base' was recorded, in {work}; the environment is that of this shell" in done.err
-    assert f"B: as 'ort' was recorded, in {work}; the environment is that of this shell, but for OMP_NUM_THREADS=2" in done.err
+    assert f"B: as 'ort' was recorded, in {work}; the environment is that of this shell, but for OMP_NUM_THREADS=2: " in done.err
     assert f"{LINE}  in Norm.forward" in done.out and "eps  1e-05 in base.zoom, 0.1 in ort.zoom" in done.out
     shown: dict[str, Any] = {run: answer(work, "show", run) for run in ("base", "base.zoom", "ort", "ort.zoom")}
     for run in ("base", "ort"):
@@ -148,9 +148,20 @@ def test_zoom_trains_both_again_as_they_were_recorded(work: Path, tmp_path_facto
     assert not {key for key in settings if key.startswith("recording.")}, settings
 
 
+def test_zoom_asks_before_it_runs_what_the_collector_says(work: Path) -> None:
+    for run, eps in (("base", "1e-5"), ("ort", "0.1")):
+        assert statctl(work, "run", run, "--", "env", f"EPS={eps}", *TRAIN).code == 0
+    done = statctl(work, "zoom", "base", "ort", "--train")
+    assert done.code == 2 and "add --yes to run them" in done.err, done.err
+    assert f"A: as 'base' was recorded, in {work}; " in done.err and "env EPS=1e-5 " in done.err, done.err
+    assert "base.zoom" not in statctl(work, "runs").out, "nothing is trained"
+    outside = statctl(work, "zoom", "base", "ort", "--yes")
+    assert outside.code == 2 and "--train" in outside.err, outside.err
+
+
 def test_variables_of_ab_are_given_again(work: Path) -> None:
     assert statctl(work, "ab", "--steps", "2", "--no-twins", "--env-b", "EPS=0.1", "--", *TRAIN).code == 1
-    done = statctl(work, "zoom", "ab-a", "ab-b", "--train")
+    done = statctl(work, "zoom", "ab-a", "ab-b", "--train", "--yes")
     assert done.code == 1 and "eps  1e-05 in ab-a.zoom, 0.1 in ab-b.zoom" in done.out, done.err
 
 
@@ -170,7 +181,7 @@ def test_zoom_does_not_train_what_it_does_not_know(work: Path) -> None:
         ("secret", "its command has a secret, which is not stored"),
         ("gone", f"its folder, {below}, is not there any more"),
     ):
-        done = statctl(work, "zoom", "base", run, "--train")
+        done = statctl(work, "zoom", "base", run, "--train", "--yes")
         assert done.code == 2 and f"train '{run}' again: {why}" in done.err and "leave --train out" in done.err, done.err
         assert "base.zoom" not in statctl(work, "runs").out, "nothing is trained"
 

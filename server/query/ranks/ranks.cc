@@ -160,11 +160,6 @@ void RankCheck::Conclude() {
     report_.message.clear();
   } else if (report_.compared.records > 0) {
     report_.verdict = RanksVerdict::kConsistent;
-  } else if (has_parts_ && !steps_.empty() && report_.message.empty()) {
-    report_.verdict = RanksVerdict::kConsistent;
-    report_.message =
-        "no two ranks hold the same part of a weight, gradient or state, so that there are no "
-        "replicas to compare; nothing else stands out";
   } else {
     report_.verdict = RanksVerdict::kIncomparable;
     if (report_.message.empty()) report_.message = WhyIncomparable();
@@ -173,6 +168,10 @@ void RankCheck::Conclude() {
 
 std::string RankCheck::WhyIncomparable() const {
   if (steps_.empty()) return "no step to look at";
+  if (has_parts_)
+    return "no two ranks hold the same part of a weight, gradient or state, so there are no "
+           "replicas to compare; what else was checked (batches, losses, NaN, outliers, frozen "
+           "weights, missing records) shows nothing";
   const bool alone = std::all_of(report_.groups.begin(), report_.groups.end(),
                                  [](const Ranks& group) { return group.size() < 2; });
   if (alone && report_.groups.size() == 1)

@@ -11,7 +11,7 @@ import { command, count, sentenceOf, shown, words } from '../text';
 function sentence(report: RanksReport): string {
   const { verdict, compared } = report;
   if (verdict === 'inconsistent') return report.findings[0]?.text ?? report.message;
-  if (verdict !== 'consistent' || !compared || compared.records === 0) return report.message;
+  if (verdict !== 'consistent' || !compared) return report.message;
   return `The ranks agree: ${count(compared.records)} tensors, ${compared.identical === compared.records ? 'all bit for bit equal to their replicas' : 'all within tolerance of their replicas'}.`;
 }
 
