@@ -164,7 +164,7 @@ int CompareTrainings(Session& session, const AbOptions& options) {
   const Collector::Task task(session.collector());  // Ctrl-C is the programs': both end
   if (options.zoom && session.options().format == Format::kCsv)
     return session.Fail("ab", {Code::kInvalidArgument,
-                               "--zoom: operators are no rows of a diff, found --format csv; "
+                               "--zoom: found --format csv, which has no place for operators; "
                                "expected table, json or markdown"});
   auto pair = PairOf(options);
   if (!pair.ok()) return session.Fail("ab", pair.status());

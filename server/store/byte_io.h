@@ -57,8 +57,8 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// After a failure, every further read returns 0 or empty and ok() stays false, so it is enough to
-// check once at the end.
+// After a failure, every further read returns 0 or empty and ok() stays false, so one check at the
+// end is enough.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}

@@ -1,5 +1,5 @@
-// A store that passes everything on to another one: override what is to differ. Reads that must not
-// pass unseen have to be overridden when Store grows one.
+// A store that forwards every call to another one; override what should differ. A wrapper that must
+// see every read has to override each read that is added to Store.
 #ifndef STATCOLLECT_SERVER_STORE_FORWARDING_STORE_H_
 #define STATCOLLECT_SERVER_STORE_FORWARDING_STORE_H_
 

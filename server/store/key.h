@@ -1,25 +1,13 @@
-// Keys of the store. All numbers are big-endian, so that byte order is scan order. Sizes are in
-// bytes.
+// Keys of the store. Numbers are big-endian, so that byte order is scan order. The ones that are
+// read most; docs/storage-format.md has all of them:
 //
-//   stats        attempt (4) | rank (4) | step (8) | activation (4)       the block's first
-//   activation scalars, events, memory, densities
-//                attempt (4) | rank (4) | step (8) | sequence number (8)  of the record; of the
-//                collector's
-//                                                                         own events 2^63 + n
-//   steps        attempt (4) | rank (4) | step (8)
-//   captures     attempt (4) | rank (4) | 'h' | step (8) | activation (4) | offset (4)    head of a
-//   chunk
-//                attempt (4) | rank (4) | 'd' | step (8) | activation (4) | offset (4)    data of a
-//                chunk attempt (4) | rank (4) | 'e' | step (8) | activation (4) | 0 (4) exponent
-//                counts
-//   catalogue    'r' | run name | 0x00 | number (4)        attempt
-//                'i' | attempt (4) | rank (4)              the rank's hello
-//                'c' | attempt (4) | rank (4) | name       setting added after the hello
-//                'm' | attempt (4) | rank (4)              watermark and tallies of the rank
-//                'a' | attempt (4) | rank (4) | id (4)     definition of an activation
-//                'l' | attempt (4) | rank (4) | id (4)     layout
-//
-// docs/storage-format.md has all of them.
+//   stats      attempt u32 | rank u32 | step u64 | activation u32        the block's first one
+//   scalars    attempt u32 | rank u32 | step u64 | sequence number u64   also events, memory and
+//              densities; 2^63 + n: the collector's own events
+//   steps      attempt u32 | rank u32 | step u64
+//   captures   attempt u32 | rank u32 | part | step u64 | activation u32 | offset u32; CaptureKey
+//   catalogue  a letter, then what it is about: 'r' an attempt of a run, 'i' a rank's hello,
+//              'm' its watermark, 'a' an activation, 'l' a layout
 #ifndef STATCOLLECT_SERVER_STORE_KEY_H_
 #define STATCOLLECT_SERVER_STORE_KEY_H_
 

@@ -31,7 +31,7 @@ Result<std::optional<std::uint64_t>> NewestStep(std::uint64_t last, const FirstI
     window = {.first = SaturatingSub(window.first, width), .last = window.first - 1};
     width = SaturatingMul(width, 2);
   }
-  // Invariant: `newest` has some, and nothing behind window.last has.
+  // Invariant: `newest` is such a step, and there is none beyond window.last.
   while (newest < window.last) {
     const std::uint64_t between = window.last - newest;
     const std::uint64_t middle = newest + between / 2 + between % 2;

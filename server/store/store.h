@@ -2,7 +2,7 @@
 // with their watermarks in one atomic write, scan a key range in order, read a point, drop.
 //
 // A run has attempts; each has a numeric id (AttemptId) that is part of every key and is never
-// reused. Thread-safe. Only one committer at a time calls Append, of each part.
+// reused. Thread-safe, but each part has only one committer that calls Append.
 #ifndef STATCOLLECT_SERVER_STORE_STORE_H_
 #define STATCOLLECT_SERVER_STORE_STORE_H_
 
@@ -206,8 +206,8 @@ class RunReader {
  public:
   virtual ~RunReader() = default;
 
-  // kCancelled: the query that reads here has to end. Every read says so by itself; a loop that may
-  // go on for long without one asks here.
+  // kCancelled: the query that reads here has to end. Every read checks this; a long loop without
+  // reads calls it.
   virtual Status CheckStop() const { return Status::Ok(); }
 
   virtual Result<std::vector<std::string>> ListRuns() = 0;  // sorted
@@ -218,8 +218,8 @@ class RunReader {
   virtual Result<std::vector<TensorDef>> Activations(AttemptId attempt,
                                                      std::uint32_t rank) = 0;              // by id
   virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;  // by id
-  // Both. A store may keep them for later calls and other ranks, but not miss what was defined
-  // before the call.
+  // Both. A store may cache them for later calls and other ranks, but must include everything that
+  // was defined before the call.
   virtual Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
                                                                      std::uint32_t rank) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto activations, Activations(attempt, rank));
@@ -300,21 +300,21 @@ class Store : public RunReader {
     STATCOLLECT_RETURN_IF_ERROR(RetireAttempts(ids));
     return PurgeRetired([] { return false; });
   }
-  // One of Ranks; none: it has no state.
+  // One entry of Ranks; none: the rank has no state.
   virtual Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, Ranks(attempt));
     const auto found = ranks.find(rank);
     return found == ranks.end() ? std::optional<RankMeta>() : std::move(found->second);
   }
-  // Before a stream that exists is continued here: what another collector at the same store has
-  // under way for the rank does not count from now on. Returns Rank's answer, which is final. Where
-  // there is one collector, that is all.
+  // Call before continuing an existing stream here. From now on, nothing that another collector on
+  // the same store is still writing for the rank counts. Returns Rank's answer, which is then
+  // final; with a single collector that is all it does.
   virtual Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank) {
     return Rank(attempt, rank);
   }
-  // Before a newer attempt's stream begins: what another collector at the same store still writes
-  // for the rank of this older attempt is not acknowledged and does not count. False: the attempt
-  // does not have the rank. Nothing to do where there is one collector: true.
+  // Call before a newer attempt's stream begins. What another collector on the same store still
+  // writes for the rank of this older attempt is neither acknowledged nor counted. False: the
+  // attempt does not have the rank. With a single collector there is nothing to do: true.
   virtual Result<bool> EndRank(AttemptId /*attempt*/, std::uint32_t /*rank*/) { return true; }
   // Durable when it returns.
   virtual Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) = 0;
@@ -336,8 +336,8 @@ class Store : public RunReader {
   virtual std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) = 0;
   // One atomic write of all items (of each item, where several collectors share the store):
   // definitions, records and rank metas; synced if the store was opened with fsync durability.
-  // kAborted: passes by itself, and may have written some of them; a rank has to be claimed before
-  // it is written again. After a failed write, every later one fails, too, until Recover succeeds.
+  // kAborted is transient, and some items may have been written: claim a rank before writing it
+  // again. After a failed write, every later one fails, too, until Recover succeeds.
   virtual Status Append(std::span<const AppendItem> items) = 0;
   // Adds events of the collector, durable when it returns. Events returns them with the agents',
   // with `from_collector` set; they are removed with the attempt and not counted in tallies.
@@ -441,8 +441,8 @@ class Store : public RunReader {
   virtual Result<CheckpointReport> Checkpoint(const std::string& directory) = 0;
   virtual Result<StoreUsage> Usage() = 0;
   virtual bool fsync() const = 0;  // whether Append syncs
-  // The process is about to end: a write that fails is given up soon, instead of holding the end
-  // up. Of any thread.
+  // The process is about to end: failing writes are given up soon instead of delaying it. Any
+  // thread.
   virtual void BeginStop() {}
   // The clock of an engine that several collectors share, in nanoseconds since the Unix epoch,
   // exact to a second. None: the store has none.

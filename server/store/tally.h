@@ -17,7 +17,7 @@ inline std::uint32_t RanksExpected(const SessionInfo& info) {
   return ranks.ok() ? ranks->count() : 0;
 }
 
-// How many ranks the rank's launch has that record.
+// How many ranks of the rank's launch record.
 inline std::uint32_t RanksExpected(const RankMeta& rank, const AttemptMeta& attempt) {
   return rank.ranks_expected == 0 ? attempt.world_size : rank.ranks_expected;
 }

@@ -70,7 +70,7 @@ def test_ab_with_a_zoom_as_json_is_the_diff_with_the_zoom_at_its_end(work: Path)
     call, _ = answer["zoom"]["calls"]  # the forward pass, then the backward one
     assert (call["module"], call["outcome"], call["a"][0]["place"]) == ("1", "operator", LINE)
     wrong = statctl(work, "--format", "csv", *AB, "--", "touch", "ran")
-    assert wrong.code == 2 and "--zoom: operators are no rows of a diff" in wrong.err and not (work / "ran").exists()
+    assert wrong.code == 2 and "--format csv, which has no place for operators" in wrong.err and not (work / "ran").exists()
 
 
 @pytest.mark.parametrize(

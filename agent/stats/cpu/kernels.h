@@ -29,14 +29,14 @@ static_assert(kChunkComponents % kBlockComponents == 0 &&
 // float64 total. sum(x), sum(|x|), and sum(x^2) by fused multiply-add. Each sum of the sketch gets
 // the folds of a block in order, in float32, and that is added to its float64 total.
 //   A shard whose blocks are not those of the tensor: the sketch of each run of whole groups in a
-//   block of the
-// tensor by itself, in float32. Of a full block made of whole quads, each row of the tensor's folds
-// (several if they follow each other in the shard, in one block of the tensor) is added in float32,
-// in the shard's order, to the list of its bank and rotation, with its signs; at the chunk's end,
-// the lists to the sketch's sums in float32, by their number, and that to the float64 totals.
-//   If sum(x^2) > kCondition * sum((x - mean)^2), the deviations are summed again about s =
-//   float32(mean). If a component is not finite, a sum is not, or all magnitudes are below
-//   kNarrowMagnitudeMin, the chunk is summed again on the float64 path.
+// block of the tensor by itself, in float32. Of a full block made of whole quads, each row of the
+// tensor's folds (several if they follow each other in the shard, in one block of the tensor) is
+// added in float32, in the shard's order, to the list of its bank and rotation, with its signs; at
+// the chunk's end, the lists to the sketch's sums in float32, by their number, and that to the
+// float64 totals.
+//   If sum(x^2) > kCondition * sum((x - mean)^2), the deviations are summed again about
+// s = float32(mean). If a component is not finite, a sum is not, or all magnitudes are below
+// kNarrowMagnitudeMin, the chunk is summed again on the float64 path.
 //
 // float64 path (f64 i32 i64 u32 u64): with s the chunk's first finite component and over finite
 // components only, each lane sums x - s, (x - s)^2, |x| and x^2 in index order, products rounded

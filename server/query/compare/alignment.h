@@ -31,8 +31,8 @@ struct ActivationTraits {
   bool grouped = false;  // part of a group, or left out by the map; not compared by itself
 };
 
-// Activations that match only together, the parts of a fused or split module, or whose elements lie
-// at other places in the two runs. Ids.
+// Activations that match only together (the parts of a fused or split module), or whose elements
+// lie at other places in the two runs. By id.
 struct AlignedGroup {
   std::vector<std::uint32_t> a, b;
   NameRelation relation;
@@ -56,7 +56,7 @@ class Alignment {
     }
   };
 
-  // `by_order`: matches for activations that identity and names leave over.
+  // `by_order`: matches for activations that identity and names leave unmatched.
   Alignment(const RankCatalogue& a, const RankCatalogue& b, const Options& options,
             const std::vector<OrderMatch>& by_order = {});
 
@@ -94,8 +94,8 @@ class Alignment {
     return (marks_b_[id].load(std::memory_order_relaxed) & mark) != 0;
   }
 
-  // The content of blocks that begin with an activation, have as many records and, if merged, the
-  // same ones: remembered from the first such block, so that equal blocks need not be decoded.
+  // The content of blocks with the same first activation and number of records (and, if merged, the
+  // same records), remembered from the first such block, so that equal blocks need not be decoded.
   // Thread-safe.
   struct Content {
     bool weights = false, batches = false;  // it has records of these stages

@@ -18,8 +18,8 @@
 
 namespace statcollect::query {
 
-// For one rank, step by step. What is known of a block's pairs by their definitions is kept for the
-// next steps. Borrows all. Not thread-safe.
+// Works on one rank, step by step, and keeps what definitions say about a block's pairs for later
+// steps. Borrows everything. Not thread-safe.
 class ColumnDiff {
  public:
   ColumnDiff(const DiffContext& context, DistanceFollower& follower, StepDistances& distances)
@@ -29,15 +29,15 @@ class ColumnDiff {
   using Compare =
       std::function<void(const Observation& a, const Observation& b, std::uint32_t id_a, Stage)>;
 
-  // Counts all pairs of two blocks with the same lowest activation in `at`; those that take more
-  // than the usual arithmetic are left to `compare`, in the order of the block. False: they do not
-  // pair off record by record, all requested, or ran in another order; nothing was counted. The
-  // follower needs room for all ids of `alignment`.
+  // Counts all pairs of two blocks with the same lowest activation in `at`; pairs that need more
+  // than the usual arithmetic are left to `compare`, in the block's order. False, with nothing
+  // counted: the blocks do not pair off record by record, some records were not requested, or they
+  // ran in another order. The follower needs room for all ids of `alignment`.
   bool Count(const Alignment& alignment, const NumberColumns& a, const NumberColumns& b,
              RankStepFindings& at, const Compare& compare);
 
  private:
-  // What the definitions tell about the pairs of two blocks.
+  // What the definitions say about the pairs of two blocks.
   struct Pairs {
     std::vector<std::uint64_t> numbers;  // whose they are: activations and layouts of both blocks
     bool pair_off = false;   // each has its counterpart at the same place of the other block

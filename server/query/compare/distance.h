@@ -27,8 +27,8 @@ struct Distance {
 // element counts. `interval`: also computes the likely range.
 Distance Measure(const Observation& a, const Observation& b, bool interval = true);
 
-// Whether Compare looks at records of these layouts as of most: they have all statistics that it
-// uses and one hash kind, and are of the same dtype, shape and place.
+// Whether records of these layouts are Compare's usual case: both have all statistics that it uses
+// and one hash kind, and the same dtype, shape and place.
 bool IsUsualPair(const Layout& a, const Layout& b);
 
 // Number of components over which the moments are taken.
@@ -62,11 +62,12 @@ struct Comparison {
 Comparison Compare(const Observation& a, const Observation& b, std::optional<double> tolerance,
                    bool exact, bool interval = true);
 
-// That of records which are not identical, if it is finite.
+// The distance of records that are not identical, if it is finite.
 std::optional<double> MeasuredDistance(const Comparison& comparison);
 
-// Notes how many times the noise, the distance between equivalent runs (0: unknown), a difference
-// is. `allows`: takes back a divergence in size that is at most kNoiseFactor times the noise.
+// Notes the difference as a multiple of the noise, which is the distance between equivalent runs
+// (0: unknown). `allows`: takes back a divergence in size that is at most kNoiseFactor times the
+// noise.
 void WeighByNoise(double noise, bool allows, Comparison& comparison);
 
 }  // namespace statcollect::query

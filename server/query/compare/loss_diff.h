@@ -22,9 +22,9 @@ bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRe
 std::vector<Spot> SpotsOfLosses(std::span<const Observation> step,
                                 const std::vector<ScalarRecord>& losses);
 
-// What B's loss is to be multiplied by, since it may have been logged for one of the parts that B
-// cuts a batch into: one of the context's factors if the losses agree with it within rounding,
-// else 1. A loss that is wrong by such a factor in training, too, shows in the gradients.
+// The factor for B's loss, which may have been logged for one of the parts into which B cuts a
+// batch: one of the context's factors if the losses then agree within rounding, otherwise 1. If a
+// loss is wrong by such a factor in training, the gradients show it.
 double LossFactor(const DiffContext& context, double a, double b);
 
 // Not thread-safe. Context is borrowed.

@@ -13,8 +13,8 @@
 
 namespace statcollect::query {
 
-// Judges pairs of one rank and step; looks the noise up when the first pair might need it. Borrows
-// both. Not thread-safe.
+// Judges pairs of one rank and step; looks up the noise when a pair first needs it. Borrows both.
+// Not thread-safe.
 class PairJudge {
  public:
   PairJudge(const DiffContext& context, const RankStepFindings& at) : context_(context), at_(at) {}

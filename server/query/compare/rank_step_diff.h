@@ -41,9 +41,9 @@ struct MissingRecord {
   PlacedRow placed;
   bool in_a = false;     // the side that lacks it
   bool defined = false;  // that side has recorded its counterpart in some step
-  // An output of a module, or the gradient of one, in a call of which both sides have another: an
-  // attention's weights, which only one way of computing it returns. What it does shows in what is
-  // computed from it.
+  // An additional output of a module, or its gradient, where both sides have another output of the
+  // same call: attention's weights, for example, which only some kernels return. If it matters,
+  // what is computed from it shows that.
   bool extra = false;
   std::string label;
   std::uint32_t id = 0;  // of the side that has it

@@ -13,11 +13,11 @@
 
 namespace statcollect::query {
 
-// Sums depend on their order, by a rounding: this is that of A's blocks, in whichever order they
-// are compared.
+// Rounding makes a sum depend on its order, so distances are added in the order of A's blocks,
+// whichever are compared first.
 class StepDistances {
  public:
-  // The distances from here on are of pairs in this block.
+  // Distances from here on belong to pairs in this block.
   void BeginBlock(std::uint32_t block) {
     if (!blocks_.empty() && blocks_.back().first == distances_.size()) blocks_.pop_back();
     sorted_ = sorted_ && (blocks_.empty() || blocks_.back().number <= block);
@@ -26,7 +26,7 @@ class StepDistances {
   void Add(double distance) {  // finite
     if (distance > 0) distances_.push_back(distance);
   }
-  // Leaves none here.
+  // Leaves this empty.
   void MoveTo(Tally& tally) {
     if (sorted_) {
       tally.AddDistances(distances_);

@@ -11,8 +11,8 @@
 
 namespace statcollect::query {
 
-// Whether no weights have computed it: weights as loaded and batches, except of real numbers, as of
-// a rollout.
+// Whether it was given, not computed by weights: weights as loaded, and batches, except those of
+// real numbers (a rollout's, for example).
 bool IsGiven(Stage stage, const Layout& a, const Layout& b);
 
 // Counts of compared records. Invariant: records == identical + within_tolerance + diverged.
@@ -34,7 +34,7 @@ struct Tally {
   double distance_log_sum = 0, distance_max = 0;
   double distance_product = 1;  // of those whose logarithms are not yet in the sum
   void Count(const Comparison& comparison, Stage stage);
-  // Without its distance. `given`: IsGiven.
+  // Counts everything but the distance. `given`: IsGiven.
   void CountAgreement(const Comparison& comparison, Stage stage, bool given);
   void AddDistance(double distance) { AddDistances({&distance, 1}); }
   void AddDistances(std::span<const double> all);  // > 0

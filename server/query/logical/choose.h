@@ -26,8 +26,8 @@ struct LogicalPair {
 Result<std::optional<LogicalPair>> ChooseLogical(RunReader& store, RunView& a, RunView& b,
                                                  const DiffRequest& request);
 
-// How many times as many parts of a batch B has, whose losses may be those of a part:
-// micro-batches, and those of all ranks. Only where a batch is cut, and only factors other than 1.
+// How many times more parts B cuts a batch into, each of which may have a loss of its own: by
+// micro-batches, and by ranks as well. Only where a batch is cut, and only factors other than 1.
 std::vector<double> LossFactors(const LogicalPair& pair);
 
 // Adds the ranks that hold each tensor, which of their parts differ in the first divergence and at

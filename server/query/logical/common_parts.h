@@ -1,4 +1,4 @@
-// Where in a tensor two runs that cut it differently differ.
+// Where a tensor differs between two runs that cut it differently.
 #ifndef STATCOLLECT_SERVER_QUERY_LOGICAL_COMMON_PARTS_H_
 #define STATCOLLECT_SERVER_QUERY_LOGICAL_COMMON_PARTS_H_
 

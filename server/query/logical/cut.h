@@ -1,5 +1,5 @@
-// Which part of a tensor a rank holds, whatever the tensor's size: the same for runs of other
-// batches or widths.
+// Which part of a tensor a rank holds, independent of the tensor's size: the same in runs with
+// other batches or widths.
 #ifndef STATCOLLECT_SERVER_QUERY_LOGICAL_CUT_H_
 #define STATCOLLECT_SERVER_QUERY_LOGICAL_CUT_H_
 
@@ -10,10 +10,11 @@
 
 namespace statcollect::query {
 
-// Its dimensions; for each dimension that is not whole, its number, which part and of how many.
+// The number of dimensions; then, for each dimension that is cut, which one it is, which part, and
+// of how many.
 using Cut = std::vector<std::int64_t>;
 
-// Of a tensor that is whole, with or without a placement: empty.
+// Empty for a tensor that is whole, with or without a placement.
 Cut CutOf(const Layout& layout);
 
 // A number for rank and cut. The prints of all ranks add up to the print of the tensor.

@@ -53,8 +53,8 @@ struct RunCut {
   std::uint32_t stages = 1;  // of a pipeline, which numbers micro-batches as it runs them
   bool batch_of_step =
       false;  // a micro-batch's activations are boxes of a batch that it has with others
-  // Of the first step: elements of each activation, all passes of all ranks together, and of how
-  // many passes; in training, and in evaluation.
+  // In the first step, by activation: the elements of all passes of all ranks together, and the
+  // number of passes; in training, and in evaluation.
   struct Passes {
     std::uint64_t elements = 0, passes = 0;
   };
@@ -74,10 +74,10 @@ class LogicalRun : public RunReader {
   // one batch, too.
   void Choose(std::set<TensorName> hidden, std::set<std::string> tied, bool fold,
               std::set<TensorName> evaluated = {});
-  // Instead, for questions about this run alone: tensors of which nothing says how they are cut are
-  // left out, and norms and counts of a batch that is cut over ranks are kept.
+  // Instead of Choose, for questions about this run alone: leaves out tensors whose cut is unknown,
+  // and keeps norms and counts of a batch that is cut over ranks.
   void ChooseAlone();
-  // The choice of another run of the same training, which is put together in the same way.
+  // Takes over the choice of another run of the same training.
   void ChooseAs(const LogicalRun& other) {
     Choose(other.hidden_, other.tied_, other.fold_, other.evaluated_);
   }

@@ -14,8 +14,8 @@
 
 namespace statcollect::query {
 
-// While its user skips steps whose digests it knows, it reads only the hashes of the next ones,
-// which takes a fraction of the time, and such a step as a whole if the user loads it after all.
+// While its user skips steps by their digests, it reads only the hashes of the next ones, which
+// takes a fraction of the time; a step that the user loads after all is then read in full.
 class LogicalScan final : public StatScan {
  public:
   // Memory: one step of all ranks.

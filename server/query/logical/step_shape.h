@@ -65,8 +65,7 @@ class StepShape {
         heads_(heads) {}
 
   bool IsOf(const StepHashes& step) const { return step.records == records_; }
-  // For a step of this shape. Empty: replicas differ, which is for the reader of the whole step to
-  // say.
+  // For a step of this shape. Empty if replicas differ; whoever reads the whole step reports that.
   std::optional<MergedHeads> Merge(std::uint64_t number, const StepHashes& step) const;
 
  private:

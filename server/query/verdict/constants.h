@@ -15,7 +15,7 @@ namespace statcollect::query {
 
 // What was loaded or given may have been rounded on the way.
 inline constexpr double kInputRoundoffs = 4;
-// Equal inputs give another output: up to so many may be another kernel.
+// If equal inputs give another output, up to this many may come from another kernel.
 inline constexpr double kKernelRoundoffs = 3;
 
 // The excess of a jump that is exact, beside those that are measured by size: far above each
@@ -58,7 +58,7 @@ inline constexpr double kOfScale = 32;
 inline constexpr double kLeastNoise = 0.5;
 
 // Edge cases.
-// The excess of such a difference: just above the limit, so that a larger one in its group stays
+// The excess of a first difference: just above the limit, so that a larger one in its group stays
 // larger.
 inline constexpr double kFirstExcess = 1.01, kFirstExcessOrder = 1e-3;
 // Rows that nothing reads differ entirely, so a tensor of which at least a hundredth are such rows
@@ -92,19 +92,20 @@ inline constexpr std::size_t kSiblings = 3;
 inline constexpr std::size_t kGradientsBefore = 4;
 // Unit roundoffs of a sum over a batch. Judgement.
 inline constexpr double kLossRoundoffs = 4;
-// Weights that differ by more than rounding: a moved element's update lies along the inputs of one
-// sample, and reaches an output more than its norm tells. Fitted.
+// Weights that differ by more than rounding: an element's update lies along the inputs of one
+// sample, and reaches an output more than its norm suggests. Fitted.
 inline constexpr double kSparseParameters = 3;
 inline constexpr double kRounded = 1e-6;
-// A sum this small against its terms is judged against them. In six models, sums that do not cancel
-// were above it.
+// A sum this small compared with its terms is judged against the terms. In six models, sums that do
+// not cancel were above it.
 inline constexpr double kCancelled = 0.3;
 // Its own distance is this large, and against its terms so much smaller: noise alone. Fitted.
 inline constexpr double kNoiseDriven = 0.1, kNoiseDrivenDistance = 0.01;
-// Share of zeros that tells of a mask. Judgement.
+// The share of zeros that indicates a mask. Judgement.
 inline constexpr double kMasked = 0.02;
-// Elements that the forward difference moves: from how many on one may be (1 in 500); how much one
-// does, in the largest element; up to how many are in few sums of a sketch. Fitted.
+// Elements that the forward difference moves: the share from which on some are expected (1 in 500);
+// how much one moves, relative to the largest element; up to how many are in few sums of a sketch.
+// Fitted.
 inline constexpr double kFlippedElements = 0.002, kFlips = 2, kFlipsInFewSums = 4;
 // A sum of n terms in a row differs from one in any other order by 0.29 to 0.41 sqrt(n) unit
 // roundoffs (measured; oneDNN's convolutions, a BatchNorm over channels-last tensors). A difference
@@ -118,7 +119,7 @@ inline constexpr double kFragileSpread = 0.75;
 // How many sketches enter: the expected distance comes from a sketch of the same size, and so does
 // the norm of an update.
 inline constexpr double kSketchesOfState = 2, kSketchesOfUpdate = 3;
-// Differences of so many of its own roundings are none of its inputs'. Judgement.
+// Differences of up to this many of its own roundings do not come from its inputs. Judgement.
 inline constexpr double kFreshRoundings = 2;
 // Sketches keep sums in f32: relative to the tensor's norm. Two thirds of its unit roundoff.
 inline constexpr double kSketchResolution = 4e-8;
@@ -146,25 +147,26 @@ inline constexpr double kSistersQuantile = 0.8;
 // The spread of a large tensor with 16 sums, sqrt(0.5 / 16). Small tensors vary most where
 // neighbours differ alike: how much each part of a spread above it counts.
 inline constexpr double kUsualSpread = 0.18, kSpreadWeight = 5;
-// Ratios below it are not worth a look.
+// Ratios below it are ignored.
 inline constexpr double kNothing = 0.3;
 // From so many elements on, other bits somewhere are sure if a kernel rounds differently.
 // Judgement.
 inline constexpr std::uint64_t kManyElements = 1024;
 
-// Of two gradients the one that made the other differ is so much larger. Fitted.
+// The gradient that made another one differ is this many times larger. Fitted.
 inline constexpr double kLarger = 4;
 
-// --- shape.cc: what sketches tell of where two tensors differ
+// --- shape.cc: what sketches show of where two tensors differ
 
-// Sums at least, and elements. Judgement.
+// Sums and elements that are needed at least. Judgement.
 inline constexpr std::size_t kSumsForShape = 16;
 inline constexpr std::uint64_t kElementsForShape = 256;
 // A cosine: with 16 sums, one in a million independent differences has it.
 inline constexpr double kAlong = 0.9;
 // The expected share of the twelve smallest of 16 squared normal variables; by simulation.
 inline constexpr double kShareOfSmaller = 0.28;
-// Of the distance: by the smaller sums so little, if few elements moved. Judgement.
+// The share of the distance that the smaller sums show at most if only few elements moved.
+// Judgement.
 inline constexpr double kFewMoved = 0.1;
 
 // --- because.cc: how certain. Of the excess over the threshold, a logarithm. Judgement.
@@ -176,10 +178,10 @@ inline constexpr double kCertain = 1, kLikely = 0.5;
 // Fitted.
 namespace statcollect::query::setting {
 
-// It is seen in a tensor; it stands out inside a module that contains others; of the one that
-// stands out most, so much is about as much.
+// Ratios from which on the effect is seen in a tensor, and from which on a tensor stands out inside
+// a module that contains others; the share of the largest ratio that counts as about as much.
 inline constexpr double kSeen = 0.7, kStandsOut = 0.5, kAboutAsMuch = 0.5;
-// Of a scalar: what two runs compute from one schedule, in double. Judgement.
+// Two runs that compute one schedule in double agree to this, relative to the scalar. Judgement.
 inline constexpr double kAccuracy = 1e-12;
 // An update differs by about as much as the learning rate: up to this factor. Judgement.
 inline constexpr double kAbout = 3;

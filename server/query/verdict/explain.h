@@ -41,7 +41,7 @@ struct Explained {
       false;  // its module's bias is noise-driven: outputs may differ a lot from one to the next
 };
 
-// What the recorded settings tell of how both runs compute.
+// What the recorded settings say about how both runs compute.
 struct RecordedMethods {
   OtherConvolutions other_convolutions = OtherConvolutions::kNone;
   bool orthogonal_updates = false;  // UpdatesAreOrthogonal()

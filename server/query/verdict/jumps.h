@@ -63,7 +63,8 @@ class JumpFinder {
     std::vector<const Layout*> identical;  // of those with equal bits
   };
   using Groups = std::map<Sisterhood, Group>;
-  // Ratios of parameters' gradients that inherited a difference, sorted; "weight" with "weight".
+  // Ratios of parameters' gradients that inherited a difference, sorted; by the parameter's last
+  // name, such as "weight".
   using Gradients = std::map<std::string_view, std::vector<double>>;
 
   Groups GroupSisters(std::span<const Explained> step);
@@ -83,8 +84,8 @@ class JumpFinder {
 // log(observed / expected); -infinity if they are equal, infinity if they cannot be measured.
 double RatioOf(const Explained& one);
 
-// The jump that is the root: the first one, but of gradients the one that has changed the others by
-// clipping. `jumps`: not empty, in order of execution.
+// The jump that is the root: the first one; among gradients, the one that changed the others
+// through clipping. `jumps`: not empty, in order of execution.
 std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps);
 
 }  // namespace statcollect::query

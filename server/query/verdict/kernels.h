@@ -1,4 +1,4 @@
-// What settings and class names tell of the kernels that compute a module.
+// What settings and class names say about the kernels that compute a module.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_KERNELS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_KERNELS_H_
 

@@ -16,7 +16,8 @@
 
 namespace statcollect::query {
 
-// Borrows the twins. Cost: reads each step of every twin. Memory: a step of the rank of each.
+// Borrows the twins. Cost: reads each step of every twin. Memory: one step of the rank for each
+// twin.
 class MeasuredModel final : public StepModel {
  public:
   // `rank`: A's. `others`: what other ranks have seen in a step.
@@ -25,9 +26,9 @@ class MeasuredModel final : public StepModel {
                 OtherConvolutions convolutions = OtherConvolutions::kNone, Others others = {});
 
   // Which steps to read, and whether to judge them. The first steps show each tensor's own
-  // rounding, and the step before the first difference what it begins with; from there on every
-  // step counts, up to kStepsInARow, and later those of `wanted`, each with the step before it. All
-  // of them are steps of the plan and of all twins.
+  // rounding, and the step before the first difference shows what that one starts from. From there
+  // on every step counts, up to kStepsInARow; later only those of `wanted`, each with the step
+  // before it. All are steps of the plan and of all twins.
   std::map<std::uint64_t, bool> StepsFor(const DiffPlan& plan,
                                          const std::set<std::uint64_t>& wanted,
                                          std::optional<std::uint64_t> last_step) const;

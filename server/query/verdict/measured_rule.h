@@ -58,8 +58,8 @@ struct RankTrail {
 // run and twin.
 class MeasuredRule {
  public:
-  // `ulps`: the noise of each twin. Precondition: not empty, ascending, > 0. `convolutions`: that
-  // the runs' settings may make different.
+  // `ulps`: the noise of each twin. Precondition: not empty, ascending, > 0. `convolutions`: the
+  // passes in which the runs' settings may choose different algorithms.
   explicit MeasuredRule(std::vector<double> ulps,
                         OtherConvolutions convolutions = OtherConvolutions::kNone);
 
@@ -75,14 +75,14 @@ class MeasuredRule {
   Answer Judge(const MeasuredStep& step, std::span<const RankTrail* const> others = {});
   // Takes a step without judging it.
   RankTrail Follow(const MeasuredStep& step);
-  // Of the jumps of a step, not empty, the root: the first one; among what is computed at once, the
-  // largest.
+  // The jump that is the root: the first one; of those computed at once, the largest. `jumps`:
+  // those of a step, not empty.
   std::size_t ChooseRoot(std::span<const Jump> jumps) const;
 
   const RowCounts& rows() const { return meter_.rows(); }
   // Whether any twin has ever differed from A.
   bool noise_arrived() const { return meter_.noise_arrived(); }
-  // Parameters whose gradient is noise alone, so far.
+  // Parameters whose gradient has been nothing but noise so far.
   const std::unordered_set<std::string_view>& noise_driven() const { return meter_.noise_driven(); }
 
  private:

@@ -1,4 +1,4 @@
-// Keeps differences that repeats of A show as well from becoming roots.
+// Keeps differences that repeats of A also show from becoming roots.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_NOISE_JUMPS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_NOISE_JUMPS_H_
 
@@ -19,7 +19,7 @@ namespace statcollect::query {
 struct NoiseOfStep {
   std::vector<double> by_id;                // A's
   double Of(const TensorPair& pair) const;  // 0: unknown, or a loss
-  // How many times the noise it differs; empty: the noise is not known.
+  // The difference as a multiple of the noise; empty if the noise is not known.
   std::optional<double> TimesOf(const TensorPair& pair) const;
 };
 
@@ -29,7 +29,7 @@ struct NoisePlace {
   std::uint64_t step = 0;
 };
 
-// Reads nothing, and is empty, without repeats and in an exact comparison.
+// Without repeats, or in an exact comparison, reads nothing and returns an empty result.
 Result<NoiseOfStep> ReadNoise(const DiffContext& context, const NoisePlace& place);
 // Removes the jumps of at most kNoiseFactor times the noise, except in an exact comparison.
 Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const NoiseOfStep& noise,

@@ -64,9 +64,9 @@ struct MeasuredRecord {
 // A tensor in all its calls and micro-batches: name, kind, path, mode.
 using TensorIdentity = std::tuple<std::string_view, Kind, std::string_view, Mode>;
 TensorIdentity IdentityOf(const TensorPair& pair);
-// Of what a step leaves to the next, however it came about.
+// The identity of what a step leaves to the next one, however it was computed.
 TensorIdentity LeftIdentity(const TensorPair& pair);
-// What the next step begins with.
+// Whether the next step begins with it.
 bool IsLeft(const TensorPair& pair, Stage stage);
 
 // Twins of the same noise.

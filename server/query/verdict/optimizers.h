@@ -1,4 +1,4 @@
-// What an optimizer makes of a gradient, as its state and its recorded class tell.
+// What an optimizer does with a gradient, as far as its state and recorded class show.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_OPTIMIZERS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_OPTIMIZERS_H_
 

@@ -48,7 +48,7 @@ struct JudgedRoot {
   std::optional<Caveat> caveat;  // its text is also among the root's reasons
 };
 
-// Outputs that differ while nothing that training reads of them does.
+// Outputs that differ although nothing that training computes from them does.
 struct WithoutEffect {
   std::uint64_t step = 0;  // the first one
   std::string name;        // the first output's
@@ -57,7 +57,7 @@ struct WithoutEffect {
   std::string Text() const;  // one sentence
 };
 
-// How far twins of A were of use. A later value is worse.
+// How far twins of A could be used. Later values are worse.
 enum class Measured : std::uint8_t {
   kWhole,    // they have every step that was judged
   kInPart,   // later steps were judged without them
@@ -88,7 +88,7 @@ class RankJudge {
   const std::optional<DifferBefore>& differ_before() const { return differ_before_; }
   // After Judge: parameters whose gradient is zero except for rounding.
   const std::set<std::string>& noise_driven() const { return noise_driven_; }
-  // After Judge: of the first step that was read in which they differ.
+  // After Judge: those of the first step read in which the runs' scales differ.
   const std::optional<LossScales>& loss_scales() const { return loss_scales_; }
   // After Judge.
   const std::optional<WithoutEffect>& without_effect() const { return without_effect_; }
@@ -123,7 +123,8 @@ class RankJudge {
   };
   using Found = Result<std::optional<JudgedRoot>>;
   void Begin();
-  // Judges the steps by a model; the differences that it leaves over, and settings.
+  // Judges the steps by a model: the differences that it leaves unexplained, and settings that
+  // differ.
   Found JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
                    const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
                    const std::stop_token& stop);
@@ -143,8 +144,8 @@ class RankJudge {
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting,
                                  const std::vector<Explained>& explained) const;
-  // Reads what repeats of A say of the step, and leaves out the jumps that they show, too, unless
-  // the model has done so.
+  // Reads what repeats of A show in the step, and drops the jumps that they show as well, unless
+  // the model has already measured them.
   Status WeighByRepeats(const StepModel& model, std::uint64_t step,
                         const std::vector<Explained>& explained, std::vector<Jump>& jumps);
   void NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,

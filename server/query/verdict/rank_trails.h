@@ -1,5 +1,5 @@
-// What the ranks of two runs have shown of each other by the time that a record is computed:
-// reduced gradients, and what else ranks exchange, are computed from the records of all of them.
+// What all ranks of two runs have shown by the time a record is computed: reduced gradients, and
+// whatever else ranks exchange, depend on the records of every rank.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_RANK_TRAILS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_RANK_TRAILS_H_
 
@@ -19,14 +19,14 @@
 
 namespace statcollect::query {
 
-// Immutable once it is there. Memory: about 100 bytes for each record of a step, of kRanksMax ranks
-// and the steps that are judged.
+// Immutable once built. Memory: about 100 bytes for each record of the judged steps, for up to
+// kRanksMax ranks.
 class RankTrails {
  public:
   static constexpr std::size_t kRanksMax = 16;
 
-  // Reads the steps that are judged by twins. `places`: of the ranks that will be judged; others
-  // are added up to kRanksMax. `wanted`: of all of them, not empty. Cost: reads each step of these
+  // Reads the steps that twins judge. `places`: the ranks that will be judged; others are added up
+  // to kRanksMax. `wanted`: the steps of all of them, not empty. Cost: reads each step of these
   // ranks of both runs and all twins.
   static Result<RankTrails> Follow(const DiffContext& context, const DiffPlan& plan,
                                    const Twins& twins, std::set<std::size_t> places,
@@ -34,7 +34,7 @@ class RankTrails {
                                    std::optional<std::uint64_t> last_step,
                                    const std::stop_token& stop);
 
-  // Of a step; empty if there are none.
+  // The other ranks' trails in a step; empty if there are none.
   std::vector<const RankTrail*> OfOthers(std::size_t place, std::uint64_t step) const;
 
  private:

@@ -29,10 +29,9 @@ struct FirstMissing {
   void Note(const PlacedRow& placed);
 };
 
-// Whether a record that only one run has is of something that training need not depend on: a
-// gradient of an activation, which exists or not with a switch (enable_input_require_grads,
-// checkpoints), or a given tensor, such as a mask of ones. What it does shows in the gradients of
-// the weights.
+// Whether a record that only one run has is one on which training need not depend: a gradient of an
+// activation, which a switch turns on or off (enable_input_require_grads, checkpoints), or a given
+// tensor, such as a mask of ones. If it matters, the gradients of the weights show it.
 bool IsIdle(const Divergence& row);
 
 // Borrowed.

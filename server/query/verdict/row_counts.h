@@ -1,5 +1,5 @@
-// Which tensors have a number of rows that depends on the data, as of an expert that a router sends
-// tokens to.
+// Tensors whose number of rows depends on the data, such as those of an expert to which a router
+// sends tokens.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_ROW_COUNTS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_ROW_COUNTS_H_
 
@@ -16,18 +16,18 @@
 
 namespace statcollect::query {
 
-// Of one rank. Steps must ascend. Not thread-safe. Cost: two look-ups for each output and gradient
-// of one.
+// One rank. Steps must ascend. Not thread-safe. Cost: two look-ups for each output and each
+// gradient of an output.
 class RowCounts {
  public:
   // `twins`: by twin, then by pair. Names must outlive this.
   void Step(std::span<const TensorPair> pairs, std::span<const std::vector<Observation>> twins);
-  // Whether B has other rows, and nothing else, of a tensor that is known to vary.
+  // Whether B differs only in having other rows, in a tensor that is known to vary.
   bool Differ(const TensorPair& pair) const;
-  // Whether as many rows may be other rows in this step: B, or a twin, has other numbers of them in
-  // the tensor's list of modules.
+  // Whether rows may be other ones in this step although their number is the same: in the tensor's
+  // list of modules, B or a twin has other numbers of rows.
   bool MayBeOthers(const TensorPair& pair) const;
-  // SpreadName of the tensors of a list of modules of which A, or a twin, has several numbers of
+  // SpreadName of the tensors in lists of modules of which A, or a twin, had several numbers of
   // rows.
   const std::set<std::string>& varying() const { return varying_; }
 

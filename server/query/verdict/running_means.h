@@ -1,5 +1,6 @@
-// How large running means are: a mean may be zero except for rounding (behind a linear layer whose
-// inputs are centred), and what rounds is as large as the values that it is taken of.
+// The size against which a running mean is judged. A mean may be zero except for rounding (behind a
+// linear layer whose inputs are centred), and that rounding is relative to the values that were
+// averaged.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_RUNNING_MEANS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_RUNNING_MEANS_H_
 
@@ -11,7 +12,8 @@
 
 namespace statcollect::query {
 
-// Of one step. Cost: a look at each pair; memory: a number for each module with running statistics.
+// For one step. Cost: a look at each pair; memory: a number for each module with running
+// statistics.
 class RunningMeans {
  public:
   // Names must outlive this.

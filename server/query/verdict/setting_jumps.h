@@ -15,8 +15,8 @@ namespace statcollect::query {
 // The jump of a setting that shows first in `step[index]`.
 Jump MakeSettingJump(std::span<const Explained> step, std::size_t index);
 
-// The first candidate that stands out about as much as the one that does most, if one stands out at
-// all.
+// The first candidate that stands out about as much as the most prominent one; empty if none stands
+// out.
 std::optional<std::size_t> FirstThatStandsOut(std::span<const Explained> step,
                                               const std::vector<std::size_t>& candidates);
 

@@ -1,4 +1,4 @@
-// What the sketches of two tensors tell of where they differ, beside by how much.
+// Where two tensors differ, as far as their sketches show; not by how much.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_SHAPE_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_SHAPE_H_
 
@@ -10,9 +10,10 @@ struct TensorPair;
 // direction: with 16 sums, one in a million independent differences looks like this.
 bool IsFactor(const TensorPair& pair);
 
-// Where rounding makes a maximum or a clamp choose another element, that element's gradient moves.
-// A few such elements are in few of the sketch's sums, and what is computed differently is in all
-// of them: the distance by the smaller sums, if they show far less, otherwise the pair's distance.
+// The distance without single elements that moved: by the sketch's smaller sums if those show far
+// less, otherwise the pair's distance. Where rounding makes a maximum or a clamp choose another
+// element, that element's gradient moves; a few such elements are in few of the sketch's sums, but
+// a different computation is in all of them.
 double WithoutMoved(const TensorPair& pair);
 
 // Whether a difference is in more than a few sums. False if the sketches do not show it.

@@ -1,5 +1,5 @@
-// What tells, step by step, which differences of two runs rounding explains: measured from twins,
-// or guessed.
+// Decides, step by step, which differences of two runs rounding explains: measured from twins, or
+// guessed by rules.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_STEP_MODEL_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_STEP_MODEL_H_
 
@@ -48,7 +48,7 @@ class StepModel {
 // docs/verdict-model.md.
 class GuessedModel final : public StepModel {
  public:
-  // `identical_steps`: before the first one to judge, all of whose records are equal bit for bit.
+  // `identical_steps`: number of steps before the first one to judge, all equal bit for bit.
   GuessedModel(const RecordedMethods& methods, std::uint64_t identical_steps)
       : explainer_(methods), finder_(identical_steps) {}
 

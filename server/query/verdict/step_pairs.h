@@ -15,7 +15,7 @@
 
 namespace statcollect::query {
 
-// Movable; what `pairs` point to moves along.
+// Movable: what `pairs` point to moves with it.
 struct StepPairs {
   StepData a, b;
   std::vector<ScalarRecord> losses_a, losses_b;

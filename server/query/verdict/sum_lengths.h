@@ -1,4 +1,4 @@
-// How many terms the sums have that a record was computed with, as far as shapes tell.
+// How many terms were added up to compute a record, as far as shapes show.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_SUM_LENGTHS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_SUM_LENGTHS_H_
 
@@ -18,10 +18,10 @@ class SumLengths {
  public:
   // Learns the step's shapes. Names must outlive this.
   void Step(std::span<const TensorPair> pairs);
-  // Of an output and its gradients: the elements of a weight's row, or those that a norm averages
-  // over; of a module without parameters that is part of one with own parameters, the same of that
-  // one, which may compute with them itself what the part passes on. Of a parameter's gradient and
-  // of running statistics: the rows of the batch. At least 1; 1 of everything else.
+  // For an output and its gradients: the elements in a row of the weight, or those that a norm
+  // averages over. A module without parameters has the number of the nearest module around it that
+  // has some, which may itself use them for what this one passes on. For a parameter's gradient and
+  // for running statistics: the rows of the batch. At least 1; 1 for everything else.
   double Of(const TensorPair& pair) const;
   // Whether the runs may have computed the record with other algorithms of a convolution.
   bool IsOtherConvolution(const TensorPair& pair, OtherConvolutions other) const;

@@ -1,21 +1,18 @@
-// Who writes a rank. Any collector may take over a rank's stream, so each one that does claims it
-// first, under a new epoch, higher than all before. Every row carries the epoch of its writer.
+// Who writes a rank. Any collector may take over a rank's stream, so it first claims the rank under
+// a new epoch, higher than all before. Every row carries the epoch of its writer.
 //
-// A claim is made of two rows of family kRank: first the fence (n = 0), then the state at which the
-// writer begins (n = 1). It names the epoch that it continues, its parent, and the watermark up to
-// which, its cut. Each batch brings a later state, in the same insert.
+// A claim is two rows of family kRank: first the fence (n = 0), then the state at which the writer
+// begins (n = 1). It names its parent, the epoch that it continues, and its cut, the watermark up
+// to which it does. Each batch brings a later state, in the same insert.
 //
 // Invariants:
 // (1) The rank's state is the last one of the highest epoch that has one.
-// (2) From there the parents lead to all epochs that count, each up to the cut of the one that
-// continued it. What arrives
-//     late of a writer that was replaced therefore does not count, whenever it arrives, and neither
-//     does anything of a claimant that was overtaken before it had written down its state, its cut
-//     included.
-// (3) A writer acknowledges a batch only if no higher epoch has a fence after the batch was
-// written. Who claims reads
-//     the state after its fence was written. So either the writer sees the fence, or the claimant
-//     the batch: what was acknowledged counts.
+// (2) From there, parents lead to all epochs that count, each up to the cut of the epoch that
+//     continued it. So rows that arrive late from a writer that was replaced never count. Nor does
+//     anything from a claimant, its cut included, that was overtaken before it wrote its state.
+// (3) A writer acknowledges a batch only if, after the batch was written, no higher epoch has a
+//     fence. A claimant reads the state after writing its fence. So either the writer sees the
+//     fence, or the claimant sees the batch: what was acknowledged counts.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_CHAIN_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_CHAIN_H_
 

@@ -31,17 +31,17 @@ class Claims {
   // Takes the rank over, under a new epoch. What is stored of it is final from now on, and is
   // returned. kUnavailable: somebody else does so at this moment.
   Result<RankRows> Claim(const Place& place);
-  // Takes the rank over from a writer that has not finished, and does not write it. False: the rank
-  // has no state.
+  // Takes the rank over from a writer that has not finished, without becoming its writer. False:
+  // the rank has no state.
   Result<bool> End(const Place& place);
   // For the rank's next batch, which ends with record `seq`. Claims the rank if this process has
   // not.
   Result<RowStamp> NextStamp(const Place& place, std::uint64_t seq);
-  // The outcome of a write is unknown: what is written next to the rank is under another epoch.
+  // Call when the outcome of a write is unknown: the rank's next write gets another epoch.
   void Forget(const Place& place);
 
-  // After a write. kAborted: one of the ranks has been taken over by another collector, or its
-  // attempt was removed; what was written may not count.
+  // Call after a write. kAborted: another collector has taken over one of the ranks, or its attempt
+  // was removed; what was written may not count.
   Status Check(const std::set<Place>& places);
 
  private:

@@ -1,10 +1,8 @@
 // The address of a ClickHouse store:
 //   clickhouse://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...]/DATABASE[?quorum=N]
 //   clickhouses://...[?ca=FILE][&quorum=N]   the same over TLS
-//   clickhouse://SHARD|SHARD.../DATABASE     several shards, each with hosts of its own, and, where
-//   they differ from the
-//                                            first shard's, user and password; a shard may end in
-//                                            /DATABASE of its own
+//   clickhouse://SHARD|SHARD.../DATABASE     several shards, each with hosts of its own; a shard
+//                                            may have its own user and password, and /DATABASE
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_DSN_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_DSN_H_
 

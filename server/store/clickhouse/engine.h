@@ -35,13 +35,13 @@ class Engine {
   Result<std::string> Select(const std::string& attempted, const std::string& query);
   // A statement without an answer, which may be repeated.
   Status Execute(const std::string& attempted, const std::string& statement);
-  // The same at every host, for what one of them would not pass on. Ok if one host succeeded and
-  // the others are down. Of one thread.
+  // The same at every host, for what a host does not pass on. Ok if one host succeeded and the
+  // others are down. Call from one thread.
   Status ExecuteEverywhere(const std::string& attempted, const std::string& statement);
   struct HostRows {
     std::string url, rows;
   };
-  // What each host that answers has of its own, as the description of its tables.
+  // What each answering host has of its own, such as the description of its tables.
   Result<std::vector<HostRows>> SelectEverywhere(const std::string& attempted,
                                                  const std::string& query);
   // Writes rows to a table, `into` being its name and columns. Becomes visible as one block or not

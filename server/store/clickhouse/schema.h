@@ -1,8 +1,8 @@
-// The tables of the store in a ClickHouse database. docs/clickhouse.md has them, too.
+// The tables of the store in a ClickHouse database:
 //
 //   store      key, value: the version of this format, the identity of the store
 //   attempts   one row for each change of an attempt; the row of the highest version stands
-//   documents  documents of runs, and which runs are kept; the same
+//   documents  documents of runs, and which runs are kept; likewise
 //   records    everything of an attempt, in a partition of its own
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_SCHEMA_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_SCHEMA_H_

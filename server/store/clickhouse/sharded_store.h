@@ -2,9 +2,8 @@
 // that the same rank of two runs lies together. The first shard also has the catalogue: attempts,
 // documents, what is kept.
 //
-// Other shards know only removed attempts: who reads or writes one there finds that it is gone.
-// They learn of a removal when the data is deleted (PurgeRetired), which goes on until all of them
-// did.
+// Other shards know only which attempts were removed, so that a read or write there finds out. They
+// learn of a removal when the data is deleted (PurgeRetired), which goes on until all of them know.
 #ifndef STATCOLLECT_SERVER_STORE_CLICKHOUSE_SHARDED_STORE_H_
 #define STATCOLLECT_SERVER_STORE_CLICKHOUSE_SHARDED_STORE_H_
 

@@ -46,7 +46,7 @@ enum Column : std::size_t {
 // One record, indexed by Column.
 using ColumnRecord = std::array<std::uint64_t, kColumnCount>;
 
-// What it takes to say whose hashes they are.
+// The columns that tell whose hashes they are.
 inline constexpr std::array kHashColumns = {kActivation, kLayout, kOrder, kHash};
 
 class BlockColumns {
@@ -73,8 +73,8 @@ class BlockColumns {
   std::span<const std::uint64_t> of(Column column) const {
     return std::span(numbers_).subspan(column * size_, size_);
   }
-  // One number for all records: at no cost where the column has it from the last block that was of
-  // this size.
+  // Sets one number for all records; free if the column has had it since the last block of this
+  // size.
   void Fill(Column column, std::uint64_t number);
   ColumnRecord Record(std::size_t index) const;
   std::span<double> sketch_of(std::size_t index) {

@@ -14,9 +14,8 @@ namespace statcollect {
 // Remembers the blocks of a few thousand series. Thread-safe.
 class AskedBefore {
  public:
-  // Whether these blocks of a rank were asked for before, in steps from the same one on, and not
-  // long ago. The parts of a long series are asked for one by one, and each of them for the first
-  // time.
+  // Whether these blocks of a rank were asked for before, from the same step on, and not long ago.
+  // The parts of a long series are asked for one by one, and each of them for the first time.
   bool operator()(const StatKey& blocks, std::uint64_t from_step) {
     const std::uint64_t name =
         Mix(Mix(Mix(std::uint64_t{blocks.attempt} << 32 | blocks.rank) ^ blocks.activation) ^

@@ -47,7 +47,8 @@ class BlockSource {
 
   // The block stored under `key`. kDataLoss names the key.
   Status Read(const StatKey& key, const BlockReader& stored, BlockParts parts, BlockColumns* block);
-  // The same, where it is kept: valid until the next call. `other`: where to put it otherwise.
+  // The same without a copy if the block is cached; valid until the next call. `other`: receives it
+  // otherwise.
   Result<const BlockColumns*> ReadInPlace(const StatKey& key, const BlockReader& stored,
                                           BlockParts parts, BlockColumns* other);
   // One record of it, without its sketch; empty if the block does not have the activation. Cheapest

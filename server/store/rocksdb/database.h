@@ -35,7 +35,8 @@ struct Database {
   Database(const Database&) = delete;
   ~Database() {
     if (db == nullptr) return;
-    // What a store that was closed must have is known then, as with syncs (SyncedMark).
+    // So that SyncedMark knows what a closed store must have, as it does with a sync for each
+    // write.
     if (unsynced) (void)db->SyncWAL();
     for (auto* family : families) (void)db->DestroyColumnFamilyHandle(family);
     (void)db->Close();

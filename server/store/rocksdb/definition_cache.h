@@ -16,8 +16,8 @@
 
 namespace statcollect {
 
-// How many a rank has. Definitions are only ever added: as long as there are no more, those that
-// are known are all.
+// How many definitions a rank has. They are only ever added, so as long as their number is the
+// same, the cached ones are complete.
 struct DefinitionCounts {
   std::size_t activations = 0, layouts = 0;
   bool operator==(const DefinitionCounts&) const = default;
@@ -27,8 +27,8 @@ inline DefinitionCounts CountsOf(const RankDefinitions& definitions) {
   return {.activations = definitions.activations.size(), .layouts = definitions.layouts.size()};
 }
 
-// Ranks that store the same, as most ranks of a launch do, share it. Beyond `bytes_max`, what was
-// not asked for the longest is dropped. Thread-safe.
+// Ranks with equal definitions, as most ranks of a launch have, share an entry. Beyond `bytes_max`,
+// the least recently used one is dropped. Thread-safe.
 class DefinitionCache {
  public:
   using Shared = std::shared_ptr<const RankDefinitions>;
@@ -39,9 +39,9 @@ class DefinitionCache {
 
   // Null: not known, or there are more or fewer by now.
   Shared Find(AttemptId attempt, std::uint32_t rank, const DefinitionCounts& counts);
-  // What is known by its stored form, which then also is that of this rank; null: not known.
+  // Finds an entry by its stored form, and shares it with this rank; null: there is none.
   Shared FindStored(AttemptId attempt, std::uint32_t rank, std::string_view stored);
-  // Takes both, and returns what all ranks with this stored form share from now on.
+  // Keeps an entry, and returns the one that all ranks with this stored form share from now on.
   Shared Keep(AttemptId attempt, std::uint32_t rank, std::string stored,
               RankDefinitions definitions);
 

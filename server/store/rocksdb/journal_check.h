@@ -13,9 +13,9 @@
 
 namespace statcollect {
 
-// What is not there any more, a sentence without its end for each file: it is missing, or shorter
-// than it was, or damaged before that byte. RocksDB itself takes all of these for the traces of a
-// crash. An error: a file cannot be read.
+// What has been lost, an unfinished sentence for each file: it is missing, shorter than it was, or
+// damaged before that byte. RocksDB itself takes all of these for the traces of a crash. An error:
+// a file cannot be read.
 Result<std::vector<std::string>> FindLosses(rocksdb::FileSystem& files,
                                             const std::string& directory,
                                             const SyncedLengths& lengths);

@@ -21,8 +21,8 @@ namespace statcollect {
 
 inline constexpr char kSyncedName[] = "SYNCED";
 
-// By the name of a log or a MANIFEST in the directory: its first so many bytes were synced, and so
-// was its name.
+// By the name of a log or a MANIFEST in the directory: how many of its first bytes were synced. Its
+// name was synced, too.
 using SyncedLengths = std::map<std::string, std::uint64_t>;
 
 // Whether it is the name of a file that the mark is about.
@@ -59,7 +59,7 @@ class SyncedMark {
   // Names to pass to DirectorySynced once a sync of the directory that begins now has succeeded.
   std::set<std::string> Unnamed() const;
   void DirectorySynced(const std::set<std::string>& names);
-  // Before it is deleted. If this fails, it must stay.
+  // Call before the journal is deleted. If this fails, the journal must stay.
   rocksdb::IOStatus Forget(const std::string& name);
 
  private:
