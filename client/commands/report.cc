@@ -247,13 +247,15 @@ void AppendNoise(const v1::DiffReport& report, std::vector<std::string>& items) 
       std::count_if(report.notes().begin(), report.notes().end(), [](const std::string& note) {
         return note.starts_with(kTwinNoteBegin) && note.ends_with(kTwinNoteEnd);
       });
-  if (!report.has_noise() && uncertain)
-    items.push_back(refused > 0
+  const bool unused = report.has_noise() && report.noise().twins() == 0 &&
+                      BaseOfTwin(report.noise().runs(0)) == report.run_a();
+  if (unused || (!report.has_noise() && uncertain))
+    items.push_back(unused || refused > 0
                         ? "rounding: judged by rules, because no twin could be used (see below)"
                         : fmt::format("rounding: judged by rules; to measure it: statctl twins {} "
                                       "-- COMMAND",
                                       Printable(report.run_a())));
-  if (!report.has_noise()) return;
+  if (unused || !report.has_noise()) return;
   if (report.noise().twins() > 0) {
     items.push_back(MeasuredText(report));
     return;

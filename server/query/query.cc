@@ -22,6 +22,13 @@
 namespace statcollect::query {
 namespace {
 
+// Where rounding was known from: twins that measured nothing have no size.
+void AddNoise(KnownNoise noise, DiffReport& report) {
+  report.noise = std::move(noise.source);
+  if (report.noise && report.twins_unmoved) report.noise->scale.clear();
+  report.notes.insert(report.notes.end(), noise.notes.begin(), noise.notes.end());
+}
+
 // Adds notes about the alarms of a run's newest launch: the first NaN, and the rest.
 Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* notes) {
   const std::size_t newest = view.attempts().size() - 1;
@@ -133,8 +140,7 @@ Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b,
   auto report =
       DiffRuns(a, b, request, links_.is_open, noise.floor.get(), noise.twins.get(), progress, stop);
   if (!report.ok()) return report;
-  report->noise = std::move(noise.source);
-  report->notes.insert(report->notes.end(), noise.notes.begin(), noise.notes.end());
+  AddNoise(std::move(noise), *report);
   for (const RunView* view : {&a, &b})
     STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
@@ -156,8 +162,7 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
   auto report = DiffRuns(view_a, view_b, as_models, links_.is_open, noise.floor.get(),
                          noise.twins.get(), progress, stop);
   if (!report.ok()) return report;
-  report->noise = std::move(noise.source);
-  report->notes.insert(report->notes.end(), noise.notes.begin(), noise.notes.end());
+  AddNoise(std::move(noise), *report);
   STATCOLLECT_RETURN_IF_ERROR(DescribeRanks(pair, a, b, &*report));
   for (const RunView* view : {&a, &b})
     STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));

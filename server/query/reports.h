@@ -249,8 +249,8 @@ inline constexpr std::size_t kGrowthPointsMax = 40;
 struct NoiseSource {
   std::vector<std::string> runs;  // repeats of A
   bool stored = false;            // from a saved profile, not from runs read now
-  // The sizes of the runs' noise in units in the last place, if they are perturbed twins of A; as
-  // many as runs.
+  // The sizes of the runs' noise in units in the last place, of a repeat 1; as many as runs, or
+  // none if rounding was not measured from them.
   std::vector<double> scale;
 };
 
@@ -310,6 +310,7 @@ struct DiffReport {
   std::vector<AlignedNames> aligned;
   Growth growth;
   std::optional<NoiseSource> noise;
+  bool twins_unmoved = false;  // all equal A bit for bit, so that they measured nothing
   std::optional<Root> root;
   std::uint64_t without_hash =
       0;  // part of compared.identical: without content hashes that prove it

@@ -278,6 +278,7 @@ void NoteTwins(const RootQuestion& question, const RootAnswer& answer, DiffRepor
   const bool repeats = !question.twins->all().front().perturbed;
   const std::string them = repeats ? "the repeats" : "the twins";
   if (answer.measured == Measured::kUnmoved) {
+    report.twins_unmoved = true;
     report.notes.push_back(them + " are equal to " + question.context.a.run() +
                            " bit for bit, so " +
                            (repeats ? "they show no noise" : "noise did not reach the model") +

@@ -231,6 +231,7 @@ TEST_F(MeasuredVerdict, Twins_that_are_equal_to_the_run_measure_nothing_and_it_i
   const DiffReport report = Ask();
   ExpectExplained(report);
   EXPECT_THAT(report.notes, Contains(HasSubstr("equal to a bit for bit")));
+  EXPECT_THAT(report.noise->scale, ::testing::IsEmpty());
 }
 
 TEST_F(MeasuredVerdict, Twins_of_another_model_are_left_out_and_named) {
