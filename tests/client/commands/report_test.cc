@@ -40,5 +40,18 @@ TEST(Report, ClaimsEqualBitsOnlyWhereHashesTell) {
   }
 }
 
+TEST(Report, SaysFromWhatRoundingIsKnown) {
+  v1::DiffReport report = Report(v1::VERDICT_WITHIN_TOLERANCE);
+  report.set_explained("rounding");
+  const auto text = [&] { return RenderDiff(report).ToText({}); };
+  EXPECT_THAT(text(), HasSubstr("judged by rules; to measure it: statctl twins base -- COMMAND"));
+  v1::NoiseSource& noise = *report.mutable_noise();
+  for (const char* twin : {"base.twin-1-1", "base.twin-32-1"}) noise.add_runs(twin);
+  EXPECT_THAT(text(), HasSubstr("judged by rules, because no twin could be used"));
+  noise.set_twins(2);
+  for (const double ulps : {1, 32}) noise.add_scale(ulps);
+  EXPECT_THAT(text(), HasSubstr("measured from 2 twins of base, with noise of 1 and 32 units"));
+}
+
 }  // namespace
 }  // namespace statcollect::client
