@@ -13,6 +13,7 @@
 #include "agent/stats/cuda/compute.h"
 #include "agent/stats/exponent_of.h"
 #include "agent/stats/exponents.h"
+#include "agent/stats/rows.h"
 #include "agent/stats/stats.h"
 #include "agent/tensor_place.h"
 
@@ -134,6 +135,27 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
   });
 }
 
+Status ComputeRows(const TensorView& rows, std::uint64_t first_column,
+                   std::span<RowStatistics> out) {
+  return Guarded([&]() -> Status {
+    const auto computed = RowsOf(rows, first_column, out.size(), nullptr);
+    if (!computed.ok()) return computed.status();
+    std::transform(computed->begin(), computed->end(), out.begin(), [](const auto& row) {
+      return RowStatistics{.l2 = row.l2, .hash = row.hash, .sketch = row.sketch};
+    });
+    return Status::Ok();
+  });
+}
+
+void TokenKeys(std::span<const std::int64_t> ids, std::optional<std::uint64_t> before,
+               std::span<std::uint64_t> keys) {
+  std::uint64_t key = before.value_or(statcollect::stats::kTokenKeyStart);
+  for (std::size_t i = 0; i < std::min(ids.size(), keys.size()); ++i) {
+    key = statcollect::stats::TokenKey(key, static_cast<std::uint64_t>(ids[i]));
+    keys[i] = key;
+  }
+}
+
 Result<std::unique_ptr<Agent>> Agent::Start(Options options) {
   return Guarded([&]() -> Result<std::unique_ptr<Agent>> {
     auto resolved = statcollect::ResolveOptions(options, statcollect::ProcessEnvironment());
@@ -240,6 +262,11 @@ Status Agent::LogDensity(const InputDensity& density, std::optional<std::uint64_
          .valid_per_sample = {density.valid_per_sample.begin(), density.valid_per_sample.end()}},
         step);
   });
+}
+
+Status Agent::RecordRows(const TokenRows& rows, std::optional<std::uint64_t> step) noexcept {
+  if (impl_->Inert()) return Status::Ok();
+  return Guarded([&] { return impl_->RecordRows(rows, step); });
 }
 
 Status Agent::AddConfig(const std::map<std::string, std::string>& settings) noexcept {

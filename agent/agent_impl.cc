@@ -10,6 +10,7 @@
 
 #include "agent/bounded_run.h"
 #include "agent/stats/exponents.h"
+#include "agent/stats/rows.h"
 #include "agent/tensor_place.h"
 #include "common/names.h"
 
@@ -136,6 +137,28 @@ Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor) {
   const statcollect::stats::CpuTensor cpu{tensor.data, tensor.dtype, tensor.shape, tensor.strides};
   STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::Validate(cpu));
   return cpu;
+}
+
+Result<std::vector<statcollect::RowStats>> RowsOf(const TensorView& rows,
+                                                  std::uint64_t first_column, std::size_t count,
+                                                  statcollect::stats::CpuWorkers* workers) {
+  const auto data = CheckedTensor(rows);
+  if (!data.ok()) return data.status();
+  STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::ValidateRows(*data, first_column));
+  if (rows.device != Device::kCpu) {
+    return Status(Code::kUnimplemented,
+                  "record rows: found a matrix on a GPU; expected one on the CPU; copy it there");
+  }
+  constexpr std::int64_t kRowsMax = std::int64_t{1} << 20;
+  if (data->shape[0] > kRowsMax || static_cast<std::size_t>(data->shape[0]) != count) {
+    return Status(Code::kInvalidArgument, "record rows: found " + std::to_string(data->shape[0]) +
+                                              " rows for " + std::to_string(count) +
+                                              " tokens; expected one for each, at most " +
+                                              std::to_string(kRowsMax));
+  }
+  std::vector<statcollect::RowStats> computed(count);
+  statcollect::stats::ComputeRows(*data, first_column, computed, workers);
+  return computed;
 }
 
 Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
@@ -383,6 +406,30 @@ Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data,
     statcollect::stats::CountExponents(data, kExponentLowest, *slot->exponents);
   parts_->recorder.Commit(slot);
   return Status::Ok();
+}
+
+Status Agent::Impl::RecordRows(const TokenRows& rows, std::optional<std::uint64_t> step) {
+  if (!step && !parts_->recorder.StepWanted()) return Status::Ok();
+  if (rows.positions.size() != rows.keys.size()) {
+    return Status(Code::kInvalidArgument, "record rows of '" + Printable(rows.tap) + "': found " +
+                                              std::to_string(rows.keys.size()) + " keys and " +
+                                              std::to_string(rows.positions.size()) +
+                                              " positions; expected as many");
+  }
+  const auto computed = RowsOf(rows.rows, rows.first_column, rows.keys.size(), &parts_->workers);
+  if (!computed.ok()) return computed.status();
+  const std::size_t components =
+      static_cast<std::size_t>(rows.rows.shape[1]) * (IsComplex(rows.rows.dtype) ? 2 : 1);
+  statcollect::TokenRecord record{.tap = std::string(rows.tap),
+                                  .call = rows.call,
+                                  .dtype = rows.rows.dtype,
+                                  .columns = static_cast<std::uint32_t>(components),
+                                  .first_column = rows.first_column};
+  record.rows.resize(computed->size());
+  for (std::size_t i = 0; i < computed->size(); ++i) {
+    record.rows[i] = {.key = rows.keys[i], .position = rows.positions[i], .stats = (*computed)[i]};
+  }
+  return parts_->recorder.log().LogTokens(std::move(record), step);
 }
 
 Result<std::uint32_t> Agent::Impl::Intern(const Identity& identity) {

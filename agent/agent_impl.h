@@ -30,6 +30,11 @@ namespace statagent {
 // view.
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
 
+// Statistics of a matrix's rows, of which there have to be `count`.
+Result<std::vector<statcollect::RowStats>> RowsOf(const TensorView& rows,
+                                                  std::uint64_t first_column, std::size_t count,
+                                                  statcollect::stats::CpuWorkers* workers);
+
 // Threads: as Agent. In a forked child only IsCopy may be called: the parent's threads do not exist
 // there, and one of them may have held a mutex.
 class __attribute__((visibility("hidden"))) Agent::Impl final : public statcollect::ClosedAtExit {
@@ -49,6 +54,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
   Status Observe(const Identity& identity, const TensorView& tensor, void* stream);
   Status Observe(std::uint32_t handle, const TensorView& tensor, void* stream);
   Status ObserveList(std::span<const Item> items, void* stream, std::size_t* refused);
+  Status RecordRows(const TokenRows& rows, std::optional<std::uint64_t> step);
   Result<std::uint32_t> Intern(const Identity& identity);
   void ReplaysIn(int device, void* stream) { parts_->cuda.ReplaysIn(device, stream); }
   std::optional<FullSteps> NextFullSteps() { return parts_->full_steps.Next(); }

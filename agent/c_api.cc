@@ -418,6 +418,62 @@ int statagent_log_density(statagent_agent* agent, const statagent_density* densi
   });
 }
 
+int statagent_record_rows(statagent_agent* agent, const statagent_token_rows* rows,
+                          const uint64_t* step) {
+  return Guarded([&] {
+    if (agent == nullptr) return Null("statagent_record_rows", "agent");
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_record_rows", rows));
+    if (rows->tap == nullptr) return Null("statagent_record_rows", "tap");
+    if (rows->count > 0 && (rows->keys == nullptr || rows->positions == nullptr))
+      return Null("statagent_record_rows", "keys or positions");
+    const auto view = ReadTensor("statagent_record_rows", rows->rows);
+    if (!view.ok()) return view.status();
+    return agent->agent->RecordRows({.tap = rows->tap,
+                                     .rows = *view,
+                                     .keys = {rows->keys, rows->count},
+                                     .positions = {rows->positions, rows->count},
+                                     .call = rows->call,
+                                     .first_column = rows->first_column},
+                                    step == nullptr ? std::nullopt : std::optional(*step));
+  });
+}
+
+int statagent_compute_rows(const statagent_tensor* rows, uint32_t first_column, uint64_t count,
+                           float* l2, uint64_t* hashes, float* sketches) {
+  return Guarded([&] {
+    const auto view = ReadTensor("statagent_compute_rows", rows);
+    if (!view.ok()) return view.status();
+    if (count > 0 && (l2 == nullptr || hashes == nullptr || sketches == nullptr))
+      return Null("statagent_compute_rows", "l2, hashes or sketches");
+    if (count > kEntriesMax) {
+      return Invalid("statagent_compute_rows: count is " + std::to_string(count) +
+                     "; expected at most " + std::to_string(kEntriesMax));
+    }
+    std::vector<statagent::RowStatistics> found(count);
+    STATCOLLECT_RETURN_IF_ERROR(statagent::ComputeRows(*view, first_column, found));
+    for (const statagent::RowStatistics& row : found) {
+      *l2++ = row.l2;
+      *hashes++ = row.hash;
+      sketches = std::copy(row.sketch.begin(), row.sketch.end(), sketches);
+    }
+    return Status::Ok();
+  });
+}
+
+int statagent_token_keys(const int64_t* ids, uint64_t sequences, uint64_t length,
+                         const uint64_t* before, uint64_t* keys) {
+  return Guarded([&] {
+    if (sequences == 0 || length == 0) return Status::Ok();
+    if (ids == nullptr || keys == nullptr) return Null("statagent_token_keys", "ids or keys");
+    for (std::uint64_t i = 0; i < sequences; ++i) {
+      statagent::TokenKeys({ids + i * length, length},
+                           before == nullptr ? std::nullopt : std::optional(before[i]),
+                           {keys + i * length, length});
+    }
+    return Status::Ok();
+  });
+}
+
 void statagent_end_step(statagent_agent* agent) {
   if (agent != nullptr) agent->agent->EndStep();
 }

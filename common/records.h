@@ -25,6 +25,8 @@ inline constexpr std::uint32_t kDensitySamplesMax =
 inline constexpr std::size_t kSettingsMax =
     8192;  // in a rank's configuration, including later additions
 inline constexpr std::size_t kCaptureChunkBytesMax = std::size_t{1} << 20;  // of a CaptureChunk
+inline constexpr std::size_t kTokenRowsMax = 4096;                          // of a TokenRecord
+inline constexpr std::size_t kRowSketch = 8;  // sums of a row's sketch
 // Exponents that an ExponentRecord distinguishes, which cover every float32. Values beyond are
 // counted in the first or the last.
 inline constexpr std::int32_t kExponentLowest = -150, kExponentHighest = 128;
@@ -212,6 +214,34 @@ struct ExponentRecord {
   bool operator==(const ExponentRecord&) const = default;
 };
 
+// Statistics of one row of a matrix (defined in agent/stats/rows.h).
+struct RowStats {
+  float l2 = 0;  // NaN: some components are not finite; infinite: beyond float32
+  std::uint64_t hash = 0;
+  std::array<float, kRowSketch> sketch{};
+  bool operator==(const RowStats&) const = default;
+};
+
+struct TokenRow {
+  std::uint64_t key = 0;       // of the token and everything before it (agent/stats/rows.h)
+  std::uint32_t position = 0;  // of the token in its sequence
+  RowStats stats;
+  bool operator==(const TokenRow&) const = default;
+};
+
+// What a tap (a module's output, or "logprob") had for some tokens: one row of a matrix each.
+struct TokenRecord {
+  std::uint64_t step = 0;
+  std::string tap;
+  std::uint32_t call = 0;  // n-th call of the tap in the step
+  DType dtype = DType::kUnspecified;
+  std::uint32_t columns = 0;  // components of each row
+  // The rows are the part from here on of longer ones, whose other parts other ranks have.
+  std::uint32_t first_column = 0;
+  std::vector<TokenRow> rows;  // at most kTokenRowsMax
+  bool operator==(const TokenRecord&) const = default;
+};
+
 // Which store a collector writes to. Another restored checkpoint of the same store has another
 // epoch.
 struct StoreIdentity {
@@ -222,8 +252,8 @@ struct StoreIdentity {
 };
 
 // One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order stats,
-// scalars, events, memory, densities, settings, steps, captures, exponents. Definitions are not
-// numbered.
+// scalars, events, memory, densities, settings, steps, captures, exponents, tokens. Definitions are
+// not numbered.
 struct RecordBatch {
   std::uint64_t first_seq = 0;
   // Numbers directly before first_seq that stay unused here, because their records no longer exist.
@@ -239,10 +269,11 @@ struct RecordBatch {
   std::vector<StepRecord> steps;
   std::vector<CaptureChunk> captures;
   std::vector<ExponentRecord> exponents;
+  std::vector<TokenRecord> tokens;
 
   std::size_t records() const {
     return stats.size() + scalars.size() + events.size() + memory.size() + densities.size() +
-           settings.size() + steps.size() + captures.size() + exponents.size();
+           settings.size() + steps.size() + captures.size() + exponents.size() + tokens.size();
   }
   std::uint64_t last_seq() const { return first_seq + records() - 1; }  // records() > 0
 };

@@ -59,6 +59,7 @@ struct AddTo {
   void operator()(DensityRecord&& r) const { batch.densities.push_back(std::move(r)); }
   void operator()(SettingRecord&& r) const { batch.settings.push_back(std::move(r)); }
   void operator()(ExponentRecord&& r) const { batch.exponents.push_back(std::move(r)); }
+  void operator()(TokenRecord&& r) const { batch.tokens.push_back(std::move(r)); }
   void operator()(const StepRecord& r) const { batch.steps.push_back(r); }
 };
 

@@ -375,6 +375,33 @@ std::string Small(const ExponentRecord& record) {
   return w.Take();
 }
 
+// A packed field of numbers of four or eight bytes: get(row) for each row.
+template <typename Get>
+void PackedOfRows(Writer* w, std::uint32_t field, const std::vector<TokenRow>& rows, Get get) {
+  Packed(w, field, rows.size(),
+         [&](Writer* column, std::size_t i) { column->Fixed(get(rows[i])); });
+}
+
+std::string Small(const TokenRecord& record) {
+  Writer w;
+  w.Number(1, record.step);
+  w.Bytes(2, record.tap);
+  w.Number(3, record.call);
+  w.Number(4, static_cast<std::uint64_t>(record.dtype));
+  w.Number(5, record.columns);
+  w.Number(6, record.first_column);
+  PackedOfRows(&w, 7, record.rows, [](const TokenRow& row) { return row.key; });
+  PackedVarints(&w, 8, record.rows.size(), [&](std::size_t i) { return record.rows[i].position; });
+  PackedOfRows(&w, 9, record.rows,
+               [](const TokenRow& row) { return std::bit_cast<std::uint32_t>(row.stats.l2); });
+  PackedOfRows(&w, 10, record.rows, [](const TokenRow& row) { return row.stats.hash; });
+  Packed(&w, 11, record.rows.size(), [&](Writer* column, std::size_t i) {
+    for (const float sum : record.rows[i].stats.sketch)
+      column->Fixed(std::bit_cast<std::uint32_t>(sum));
+  });
+  return w.Take();
+}
+
 std::string Records(const RecordBatch& batch, std::span<const Layout> known) {
   Writer w;
   for (const TensorDef& def : batch.activations) w.Message(1, Definition(def));
@@ -388,6 +415,7 @@ std::string Records(const RecordBatch& batch, std::span<const Layout> known) {
   for (const SettingRecord& setting : batch.settings) w.Message(9, Small(setting));
   for (const CaptureChunk& chunk : batch.captures) w.Message(10, Small(chunk));
   for (const ExponentRecord& record : batch.exponents) w.Message(11, Small(record));
+  for (const TokenRecord& record : batch.tokens) w.Message(12, Small(record));
   return w.Take();
 }
 

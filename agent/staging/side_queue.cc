@@ -25,6 +25,10 @@ struct BytesOf {
   std::size_t operator()(const ExponentRecord& r) const {
     return kMessageBytes + r.counts.size() * kVarintBytes;
   }
+  std::size_t operator()(const TokenRecord& r) const {
+    constexpr std::size_t kRowBytes = 8 + kVarintBytes + 4 + 8 + 4 * kRowSketch;
+    return 2 * kMessageBytes + r.tap.size() + r.rows.size() * kRowBytes;
+  }
   std::size_t operator()(const EventRecord& r) const {
     std::size_t bytes = kMessageBytes + r.kind.size() + r.text.size();
     for (const auto& [key, value] : r.fields) bytes += kFieldBytes + key.size() + value.size();

@@ -1,7 +1,8 @@
-// Bounded queue of the small records (scalars, events, memory, densities, settings, exponents, step
-// ends) beside the staging ring. An entry remembers how many tensors were reserved before it, so
-// that the batcher can take both in the order in which they were handed over. Threads: any may call
-// TryPush; only the batcher calls the rest; the closing thread may call Clear.
+// Bounded queue of the small records (scalars, events, memory, densities, settings, exponents,
+// tokens, step ends) beside the staging ring. An entry remembers how many tensors were reserved
+// before it, so that the batcher can take both in the order in which they were handed over.
+// Threads: any may call TryPush; only the batcher calls the rest; the closing thread may call
+// Clear.
 #ifndef STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 #define STATCOLLECT_AGENT_STAGING_SIDE_QUEUE_H_
 
@@ -18,7 +19,7 @@
 namespace statcollect {
 
 using SideRecord = std::variant<ScalarRecord, EventRecord, MemoryRecord, DensityRecord,
-                                SettingRecord, ExponentRecord, StepRecord>;
+                                SettingRecord, ExponentRecord, TokenRecord, StepRecord>;
 
 // An upper bound of the record's size on the wire, in bytes.
 std::size_t EncodedBytesMax(const SideRecord& record);

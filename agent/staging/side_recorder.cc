@@ -1,5 +1,7 @@
 #include "agent/staging/side_recorder.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "common/names.h"
@@ -96,6 +98,26 @@ Status SideRecorder::LogDensity(DensityRecord record, std::optional<std::uint64_
     record.step = of;
     return std::move(record);
   });
+}
+
+Status SideRecorder::LogTokens(TokenRecord record, std::optional<std::uint64_t> step) {
+  STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("tap", record.tap));
+  for (auto first = record.rows.begin(); first != record.rows.end();) {
+    const auto left = static_cast<std::size_t>(record.rows.end() - first);
+    const auto last = first + static_cast<std::ptrdiff_t>(std::min(left, kTokenRowsMax));
+    TokenRecord part{.tap = record.tap,
+                     .call = record.call,
+                     .dtype = record.dtype,
+                     .columns = record.columns,
+                     .first_column = record.first_column,
+                     .rows = {first, last}};
+    STATCOLLECT_RETURN_IF_ERROR(PushAt("tokens", step, [&](std::uint64_t of) {
+      part.step = of;
+      return std::move(part);
+    }));
+    first = last;
+  }
+  return Status::Ok();
 }
 
 Status SideRecorder::AddConfig(const std::map<std::string, std::string>& settings) {

@@ -1,5 +1,5 @@
-// Records other than tensors: scalars, events, memory, densities and settings. Each is checked and
-// queued after everything recorded before it. Threads: any.
+// Records other than tensors: scalars, events, memory, densities, token records and settings. Each
+// is checked and queued after everything recorded before it. Threads: any.
 #ifndef STATCOLLECT_AGENT_STAGING_SIDE_RECORDER_H_
 #define STATCOLLECT_AGENT_STAGING_SIDE_RECORDER_H_
 
@@ -40,6 +40,9 @@ class SideRecorder {
   Status LogMemory(MemoryRecord record);
   // `step` as LogScalar. kInvalidArgument: the name, more valid elements than there are.
   Status LogDensity(DensityRecord record, std::optional<std::uint64_t> step = std::nullopt);
+  // `step` as LogScalar. More than kTokenRowsMax rows become several records. kInvalidArgument: the
+  // tap's name.
+  Status LogTokens(TokenRecord record, std::optional<std::uint64_t> step = std::nullopt);
   // Adds settings that became known after the start. kResourceExhausted: more than
   // kAddedSettingsMax names in all; settings before the failing one are recorded.
   Status AddConfig(const std::map<std::string, std::string>& settings);

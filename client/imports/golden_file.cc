@@ -61,7 +61,8 @@ std::uint64_t RecordsIn(const v1::Records& records) {
          static_cast<std::uint64_t>(records.settings_size()) +
          static_cast<std::uint64_t>(records.steps_size()) +
          static_cast<std::uint64_t>(records.captures_size()) +
-         static_cast<std::uint64_t>(records.exponents_size());
+         static_cast<std::uint64_t>(records.exponents_size()) +
+         static_cast<std::uint64_t>(records.tokens_size());
 }
 
 Result<std::unique_ptr<GoldenReader>> GoldenReader::Open(const std::string& path) {

@@ -12,6 +12,7 @@
 #include "proto/convert/layout_table.h"
 #include "proto/convert/side_records.h"
 #include "proto/convert/statistics.h"
+#include "proto/convert/tokens.h"
 
 namespace statcollect {
 namespace {
@@ -50,6 +51,7 @@ void ToWire(const RecordBatch& batch, KnownLayouts known, v1::Records* records) 
   convert::SideRecordsToWire(batch, records);
   convert::CapturesToWire(batch, records);
   convert::ExponentsToWire(batch, records);
+  convert::TokensToWire(batch, records);
 }
 
 v1::Batch ToWire(const RecordBatch& batch, KnownLayouts known) {
@@ -75,6 +77,7 @@ Result<RecordBatch> FromWire(const v1::Records& records, KnownLayouts known) {
       convert::CapturesFromWire(records, convert::LayoutTable(known, batch.layouts), &batch));
   STATCOLLECT_RETURN_IF_ERROR(
       convert::ExponentsFromWire(records, convert::LayoutTable(known, batch.layouts), &batch));
+  STATCOLLECT_RETURN_IF_ERROR(convert::TokensFromWire(records, &batch));
   return batch;
 }
 
@@ -92,7 +95,8 @@ Result<RecordBatch> FromWire(const v1::Batch& wire, KnownLayouts known) {
                               static_cast<std::uint64_t>(records.settings_size()) +
                               static_cast<std::uint64_t>(records.steps_size()) +
                               static_cast<std::uint64_t>(records.captures_size()) +
-                              static_cast<std::uint64_t>(records.exponents_size());
+                              static_cast<std::uint64_t>(records.exponents_size()) +
+                              static_cast<std::uint64_t>(records.tokens_size());
   if (found != wire.n()) {
     return convert::Invalid("batch: records holds " + std::to_string(found) +
                             " records; expected n = " + std::to_string(wire.n()));

@@ -46,7 +46,8 @@ std::size_t DecodedBytes(const Layout& layout) {
 std::size_t DecodedBytes(const RecordBatch& batch) {
   std::size_t bytes = sizeof batch + Bytes(batch.stats) + Heap(batch.scalars) + Heap(batch.events) +
                       Heap(batch.memory) + Heap(batch.densities) + Heap(batch.settings) +
-                      Heap(batch.steps) + Heap(batch.captures) + Heap(batch.exponents);
+                      Heap(batch.steps) + Heap(batch.captures) + Heap(batch.exponents) +
+                      Heap(batch.tokens);
   for (const TensorDef& def : batch.activations) bytes += DecodedBytes(def);
   for (const Layout& layout : batch.layouts) bytes += DecodedBytes(layout);
   for (const ScalarRecord& record : batch.scalars) bytes += Heap(record.name);
@@ -60,6 +61,7 @@ std::size_t DecodedBytes(const RecordBatch& batch) {
     bytes += Heap(record.name) + Heap(record.value);
   for (const CaptureChunk& record : batch.captures) bytes += Heap(record.data);
   for (const ExponentRecord& record : batch.exponents) bytes += Heap(record.counts);
+  for (const TokenRecord& record : batch.tokens) bytes += Heap(record.tap) + Heap(record.rows);
   return bytes;
 }
 

@@ -358,6 +358,7 @@ std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordB
   stats.sketch_width = 0;
   committed->batch.captures = {};
   committed->batch.exponents = {};
+  committed->batch.tokens = {};
   return committed;
 }
 

@@ -355,6 +355,7 @@ void IngestSession::AddTallies(const RecordBatch& batch) {
   for (const StepRecord& step : batch.steps) Extend(&meta_, step.step);
   for (const CaptureChunk& chunk : batch.captures) Extend(&meta_, chunk.step);
   for (const ExponentRecord& record : batch.exponents) Extend(&meta_, record.step);
+  for (const TokenRecord& record : batch.tokens) Extend(&meta_, record.step);
   meta_.records += batch.records();
 }
 

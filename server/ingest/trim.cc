@@ -54,6 +54,7 @@ void TrimFront(RecordBatch* batch, std::uint64_t count) {
   EraseCounted(&batch->steps, &count);
   EraseCounted(&batch->captures, &count);
   EraseCounted(&batch->exponents, &count);
+  EraseCounted(&batch->tokens, &count);
 }
 
 }  // namespace statcollect

@@ -64,7 +64,8 @@ std::string EncodeCaptureKey(const CaptureKey& key) {
 }
 
 std::optional<CaptureKey> DecodeCaptureKey(std::string_view text) {
-  if (text.size() != kCaptureKeyBytes || (text[8] != 'h' && text[8] != 'd' && text[8] != 'e'))
+  if (text.size() != kCaptureKeyBytes ||
+      (text[8] != 'h' && text[8] != 'd' && text[8] != 'e' && text[8] != 't'))
     return std::nullopt;
   return CaptureKey{.attempt = ReadU32(text),
                     .rank = ReadU32(text.substr(4)),

@@ -5,7 +5,8 @@
 //   scalars    attempt u32 | rank u32 | step u64 | sequence number u64   also events, memory and
 //              densities; 2^63 + n: the collector's own events
 //   steps      attempt u32 | rank u32 | step u64
-//   captures   attempt u32 | rank u32 | part | step u64 | activation u32 | offset u32; CaptureKey
+//   captures   attempt u32 | rank u32 | part | step u64 | activation u32 | offset u32; CaptureKey.
+//              Of part 't', token records: a sequence number u64 stands for the last two
 //   catalogue  a letter, then what it is about: 'r' an attempt of a run, 'i' a rank's hello,
 //              'm' its watermark, 'a' an activation, 'l' a layout
 #ifndef STATCOLLECT_SERVER_STORE_KEY_H_
@@ -52,8 +53,9 @@ std::uint64_t ReadU64(std::string_view text);
 // attempt | rank | step: the prefix of a rank's records of a step in stats, scalars, events and
 // steps.
 std::string StepPrefix(std::uint32_t attempt, std::uint32_t rank, std::uint64_t step);
-// A chunk of a capture. `part`: 'h' its head, 'd' its data, 'e' a histogram of exponents. The heads
-// of a rank are adjacent, so they are listed without reading data; so are histograms.
+// A chunk of a capture. `part`: 'h' its head, 'd' its data, 'e' a histogram of exponents, 't' a
+// token record, whose sequence number stands in the place of activation and offset. The heads of a
+// rank are adjacent, so they are listed without reading data; so are histograms and token records.
 struct CaptureKey {
   std::uint32_t attempt = 0, rank = 0;
   char part = 'h';

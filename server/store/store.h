@@ -264,7 +264,7 @@ struct Visitor {
 using RecordVisitor = std::variant<const Visitor<ScalarRecord>*, const Visitor<EventRecord>*,
                                    const Visitor<StepRecord>*, const Visitor<MemoryRecord>*,
                                    const Visitor<DensityRecord>*, const Visitor<ExponentRecord>*,
-                                   const Visitor<StoredCapture>*>;
+                                   const Visitor<TokenRecord>*, const Visitor<StoredCapture>*>;
 
 // For std::visit: one lambda for each kind.
 template <typename... Calls>

@@ -89,7 +89,8 @@ Status RankDigester::Run() {
   STATCOLLECT_RETURN_IF_ERROR(DigestAll<DensityRecord>("densities"));
   STATCOLLECT_RETURN_IF_ERROR(DigestAll<StepRecord>("steps"));
   STATCOLLECT_RETURN_IF_ERROR(DigestCaptures());
-  return DigestAll<ExponentRecord>("exponents");
+  STATCOLLECT_RETURN_IF_ERROR(DigestAll<ExponentRecord>("exponents"));
+  return DigestAll<TokenRecord>("tokens");
 }
 
 template <typename Def>

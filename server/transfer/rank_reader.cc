@@ -41,6 +41,10 @@ std::size_t BytesOf(const StepRecord&) { return 32; }
 std::size_t BytesOf(const CaptureChunk& chunk) { return 64 + chunk.data.size(); }
 std::size_t BytesOf(const ExponentRecord& exponents) { return 48 + 5 * exponents.counts.size(); }
 
+std::size_t BytesOf(const TokenRecord& tokens) {
+  return 64 + tokens.tap.size() + 60 * tokens.rows.size();
+}
+
 class RankReader {
  public:
   RankReader(Store& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
@@ -91,6 +95,7 @@ Status RankReader::Run() {
   STATCOLLECT_RETURN_IF_ERROR(ReadAll<StepRecord>(&RecordBatch::steps));
   STATCOLLECT_RETURN_IF_ERROR(ReadCaptures());
   STATCOLLECT_RETURN_IF_ERROR(ReadAll<ExponentRecord>(&RecordBatch::exponents));
+  STATCOLLECT_RETURN_IF_ERROR(ReadAll<TokenRecord>(&RecordBatch::tokens));
   if (position_ < from_.records) {
     return {Code::kFailedPrecondition,
             "copy rank " + std::to_string(rank_) + ": the copy has " +

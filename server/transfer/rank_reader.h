@@ -24,10 +24,10 @@ struct ReadFrom {
 using TakeBatch = std::function<Status(const RecordBatch& batch, std::span<const Layout> layouts)>;
 
 // Batches of about 1 MiB, numbered from the record after `from` on: statistics by step, then
-// scalars, agents' events, memory, densities, ends of steps, captures and exponents, each by step.
-// Settings are not among them: they are in the rank's configuration. Of a capture with a gap, what
-// is before it. Memory: a batch and the definitions. Blocks that the reader has are not decoded.
-// kFailedPrecondition: the reader has more than there is.
+// scalars, agents' events, memory, densities, ends of steps, captures, exponents and tokens, each
+// by step. Settings are not among them: they are in the rank's configuration. Of a capture with a
+// gap, what is before it. Memory: a batch and the definitions. Blocks that the reader has are not
+// decoded. kFailedPrecondition: the reader has more than there is.
 Status ReadRank(Store& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
                 const TakeBatch& take, const std::stop_token& stop);
 

@@ -12,6 +12,7 @@
 #ifndef STATAGENT_AGENT_H_
 #define STATAGENT_AGENT_H_
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -97,6 +98,34 @@ STATAGENT_API Status CountExponents(const TensorView& tensor, int lowest,
 STATAGENT_API Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch,
                                          std::uint32_t samples, void* stream);
 
+// Statistics of one row of a matrix, whose columns may be the part of a longer row from column
+// `first_column` on: hash, sketch and squared l2 of the parts then add up.
+struct RowStatistics {
+  float l2 = 0;  // NaN: some components are not finite
+  std::uint64_t hash = 0;
+  std::array<float, 8> sketch{};
+};
+
+// One row of `rows`, a matrix on the CPU, for each of `out`. kInvalidArgument: the view, or not as
+// many rows. kUnimplemented: not on the CPU.
+STATAGENT_API Status ComputeRows(const TensorView& rows, std::uint64_t first_column,
+                                 std::span<RowStatistics> out);
+
+// The keys of tokens: of each, a hash of its id and all ids before it. `before`: the key before the
+// first of `ids`; by default nothing came before. As many keys as ids.
+STATAGENT_API void TokenKeys(std::span<const std::int64_t> ids, std::optional<std::uint64_t> before,
+                             std::span<std::uint64_t> keys);
+
+// What a tap (a module's output, or "logprob" with one column) had for some tokens.
+struct TokenRows {
+  std::string_view tap;
+  TensorView rows;                           // a row for each token
+  std::span<const std::uint64_t> keys;       // of TokenKeys
+  std::span<const std::uint32_t> positions;  // of the tokens in their sequences
+  std::uint32_t call = 0;                    // n-th call of the tap in the step
+  std::uint32_t first_column = 0;            // as of ComputeRows
+};
+
 // Its number from 0 among the ranks that record, and how many they are.
 struct RecordingRank {
   std::uint32_t number = 0, count = 1;
@@ -169,6 +198,9 @@ class STATAGENT_API Agent {
                   std::optional<std::uint64_t> step = {}) noexcept;
   Status LogMemory(const MemoryUsage& usage) noexcept;
   Status LogDensity(const InputDensity& density, std::optional<std::uint64_t> step = {}) noexcept;
+  // Computes statistics of each row and queues them, in records of up to 4096 rows; at most 2^20
+  // rows. Nothing if the current step is not recorded. `step` as for LogScalar.
+  Status RecordRows(const TokenRows& rows, std::optional<std::uint64_t> step = {}) noexcept;
   // Adds configuration that was not known at the start. The newest value of a name wins.
   // kResourceExhausted: more than 4000 names.
   Status AddConfig(const std::map<std::string, std::string>& settings) noexcept;

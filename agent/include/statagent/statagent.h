@@ -135,6 +135,20 @@ typedef struct {
   const uint64_t* valid_per_sample;
 } statagent_density;
 
+/* What a tap had for some tokens: `rows`, a matrix on the CPU with a row for each of `count`
+ * tokens; of each the key (statagent_token_keys) and the position in its sequence. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t call;         /* n-th call of the tap in the step */
+  uint32_t first_column; /* the rows are a part, from here on, of longer ones */
+  uint32_t reserved;     /* 0 */
+  const char* tap;
+  const statagent_tensor* rows;
+  uint64_t count;
+  const uint64_t* keys;
+  const uint32_t* positions;
+} statagent_token_rows;
+
 /* Message of the calling thread's last failed call; "" if none. Valid until the thread's next call.
  */
 STATAGENT_C_API const char* statagent_last_error(void);
@@ -192,6 +206,10 @@ STATAGENT_C_API int statagent_log_memory(statagent_agent* agent, const statagent
 /* The step may be an earlier one. */
 STATAGENT_C_API int statagent_log_density(statagent_agent* agent, const statagent_density* density,
                                           uint64_t step);
+/* Records statistics of each row, in the current or an earlier step; step: null for the current
+ * one, if it is recorded. */
+STATAGENT_C_API int statagent_record_rows(statagent_agent* agent, const statagent_token_rows* rows,
+                                          const uint64_t* step);
 STATAGENT_C_API void statagent_end_step(statagent_agent* agent);
 /* Jumps forward to a step, at most 2^63-1. */
 STATAGENT_C_API int statagent_set_step(statagent_agent* agent, uint64_t step);
@@ -245,6 +263,17 @@ STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t 
 /* The same in the CUDA stream that produced the tensor, like statagent_compute_on. */
 STATAGENT_C_API int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest,
                                            uint32_t count, void* stream, uint64_t* counts);
+
+/* Statistics of each of `count` rows of a matrix on the CPU, without an agent, as token records
+   have them; sketches: 8 for each row. */
+STATAGENT_C_API int statagent_compute_rows(const statagent_tensor* rows, uint32_t first_column,
+                                           uint64_t count, float* l2, uint64_t* hashes,
+                                           float* sketches);
+/* Keys of tokens: of each, a hash of its id and all ids before it in its sequence. ids, keys:
+   `sequences` times `length`. before: for each sequence the key before its first id; null: nothing
+   came before. */
+STATAGENT_C_API int statagent_token_keys(const int64_t* ids, uint64_t sequences, uint64_t length,
+                                         const uint64_t* before, uint64_t* keys);
 
 /* The text of a setting, or of anything else if `name` is null, as the agent stores it: without
    secrets. Writes it to `to` with a terminating null, if it fits into *bytes, and its length to

@@ -28,6 +28,7 @@ from .errors import (
 from .fingerprint import fingerprint
 from .flatten import flatten
 from .merge import merge
+from .tokens import compute_rows, token_keys
 from .watch import Watch, watch
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ __all__ = [
     "batch",
     "close",
     "compute",
+    "compute_rows",
     "counters",
     "fingerprint",
     "flatten",
@@ -58,5 +60,6 @@ __all__ = [
     "replicate",
     "shard",
     "step",
+    "token_keys",
     "watch",
 ]

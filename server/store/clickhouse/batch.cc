@@ -68,6 +68,12 @@ void AddChunks(const RecordBatch& records, std::vector<RecordRow>* rows) {
                      .step = record.step,
                      .item = record.activation,
                      .value = Encode(record)});
+  std::uint64_t seq = records.first_seq + records.records() - records.tokens.size();
+  for (const TokenRecord& record : records.tokens)
+    rows->push_back({.family = RowFamily::kTokens,
+                     .step = record.step,
+                     .item = seq++,
+                     .value = Encode(record)});
 }
 
 }  // namespace

@@ -154,6 +154,7 @@ class ClickHouseStore final : public ClickHouseShard {
             [&](const Visitor<ExponentRecord>* of) {
               return all("exponents", RowFamily::kExponent, *of);
             },
+            [&](const Visitor<TokenRecord>* of) { return all("tokens", RowFamily::kTokens, *of); },
             [&](const Visitor<EventRecord>* of) {
               return VisitRows(engine_, attempts_, "events", rows(RowFamily::kEvent), *of, mark);
             },

@@ -43,6 +43,7 @@ enum class RowFamily : std::uint8_t {
   kMemory = 'o',
   kRemoved = 'r',  // keeps a partition; see AttemptTable::DropData
   kSums = 's',     // sketches and samples of a block
+  kTokens = 't',
   kScalar = 'v',
   kStepEnd = 'w',
   kExponent = 'x',

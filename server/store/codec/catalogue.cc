@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -41,6 +42,8 @@ constexpr int CountOf(HashKind) { return kHashKindCount; }
 constexpr int CountOf(MemoryPhase) { return kMemoryPhaseCount; }
 constexpr int CountOf(DensityType) { return kDensityTypeCount; }
 
+constexpr std::size_t kTokenRowBytesMin = 8 + 1 + 4 + 8 + 4 * kRowSketch;
+
 // A format is described once, by Fields(io, value), which names the fields in their order. With a
 // Writing it writes the value, with a Reading it reads one.
 class Writing {
@@ -75,6 +78,17 @@ class Writing {
   void Field(const std::string& text) { out_.Text(text); }
   void Field(const SessionId& id) {
     for (const std::uint8_t byte : id) out_.U8(byte);
+  }
+  void Field(const std::vector<TokenRow>& rows) {
+    out_.Reserve(out_.bytes().size() + rows.size() * (kTokenRowBytesMin + 4));
+    out_.Varint(rows.size());
+    for (const TokenRow& row : rows) {
+      out_.U64(row.key);
+      out_.Varint(row.position);
+      out_.F32(row.stats.l2);
+      out_.U64(row.stats.hash);
+      out_.Array(std::span<const float>(row.stats.sketch));
+    }
   }
   void Field(const std::optional<std::uint64_t>& number) {
     Field(number.has_value());
@@ -130,6 +144,16 @@ class Reading {
   void Field(std::string& text) { text = in_.Text(); }
   void Field(SessionId& id) {
     for (std::uint8_t& byte : id) byte = in_.U8();
+  }
+  void Field(std::vector<TokenRow>& rows) {
+    rows.resize(in_.Count(kTokenRowBytesMin));
+    for (TokenRow& row : rows) {
+      row.key = in_.U64();
+      row.position = in_.Varint32();
+      row.stats.l2 = in_.F32();
+      row.stats.hash = in_.U64();
+      for (float& sum : row.stats.sketch) sum = in_.F32();
+    }
   }
   void Field(std::optional<std::uint64_t>& number) {
     bool known = false;
@@ -254,6 +278,12 @@ void Fields(Io& io, Ref<Io, ExponentRecord> e) {
 }
 
 template <typename Io>
+void Fields(Io& io, Ref<Io, TokenRecord> t) {
+  io(t.step, t.tap, t.call, t.dtype, t.columns, t.first_column, t.rows);
+  io.Expect(t.rows.size() <= kTokenRowsMax);
+}
+
+template <typename Io>
 void Fields(Io& io, Ref<Io, CaptureHead> c) {
   io(c.layout, c.elements, c.bytes);
 }
@@ -286,6 +316,7 @@ std::string Encode(const DensityRecord& density) { return EncodeSealed(density);
 std::string Encode(const SettingRecord& setting) { return EncodeSealed(setting); }
 std::string Encode(const StepRecord& step) { return EncodeSealed(step); }
 std::string Encode(const ExponentRecord& exponents) { return EncodeSealed(exponents); }
+std::string Encode(const TokenRecord& tokens) { return EncodeSealed(tokens); }
 std::string Encode(const CaptureHead& head) { return EncodeSealed(head); }
 
 template <typename T>
@@ -315,6 +346,7 @@ template Result<DensityRecord> Decode<DensityRecord>(std::string_view, std::stri
 template Result<SettingRecord> Decode<SettingRecord>(std::string_view, std::string_view);
 template Result<StepRecord> Decode<StepRecord>(std::string_view, std::string_view);
 template Result<ExponentRecord> Decode<ExponentRecord>(std::string_view, std::string_view);
+template Result<TokenRecord> Decode<TokenRecord>(std::string_view, std::string_view);
 template Result<CaptureHead> Decode<CaptureHead>(std::string_view, std::string_view);
 
 }  // namespace statcollect

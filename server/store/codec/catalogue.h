@@ -1,5 +1,5 @@
 // Stored form of everything except blocks of statistics: attempts, ranks, definitions, scalars,
-// events, memory, densities, settings, step ends, exponents. Each Decode fails like Unseal
+// events, memory, densities, settings, step ends, exponents, tokens. Each Decode fails like Unseal
 // (kDataLoss, kFailedPrecondition), naming `what`.
 #ifndef STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
 #define STATCOLLECT_SERVER_STORE_CODEC_CATALOGUE_H_
@@ -25,6 +25,7 @@ std::string Encode(const DensityRecord& density);
 std::string Encode(const SettingRecord& setting);
 std::string Encode(const StepRecord& step);
 std::string Encode(const ExponentRecord& exponents);
+std::string Encode(const TokenRecord& tokens);
 
 // Stored with each chunk of a capture; shows whether all chunks are there.
 struct CaptureHead {

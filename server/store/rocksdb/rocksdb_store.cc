@@ -165,6 +165,10 @@ class RocksDbStore final : public Store {
               return VisitValues(*database, "exponents" + OfRank(attempt, rank), kCaptures,
                                  CaptureRange(attempt, rank, 'e', steps), *of);
             },
+            [&](const Visitor<TokenRecord>* of) {
+              return VisitValues(*database, "tokens" + OfRank(attempt, rank), kCaptures,
+                                 CaptureRange(attempt, rank, 't', steps), *of);
+            },
             [&](const Visitor<EventRecord>* of) {
               return VisitEvents(*database, attempt, rank, steps, *of);
             },

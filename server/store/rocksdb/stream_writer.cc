@@ -57,6 +57,23 @@ void PutExponents(AttemptId attempt, std::uint32_t rank, const RecordBatch& reco
   }
 }
 
+// Numbered as small records are.
+void PutTokens(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
+               RocksPreparedBatch* to) {
+  std::uint64_t seq = records.first_seq + records.records() - records.tokens.size();
+  for (const TokenRecord& record : records.tokens) {
+    to->entries.push_back({kCaptures,
+                           EncodeCaptureKey({.attempt = attempt,
+                                             .rank = rank,
+                                             .part = 't',
+                                             .step = record.step,
+                                             .activation = static_cast<std::uint32_t>(seq >> 32),
+                                             .offset = static_cast<std::uint32_t>(seq)}),
+                           Encode(record)});
+    ++seq;
+  }
+}
+
 void PutCaptures(AttemptId attempt, std::uint32_t rank, const RecordBatch& records,
                  RocksPreparedBatch* to) {
   for (const CaptureChunk& chunk : records.captures) {
@@ -86,6 +103,7 @@ std::unique_ptr<PreparedBatch> RocksStreamWriter::Prepare(const RecordBatch& rec
   PutSmallRecords(attempt_, rank_, records, prepared.get());
   PutCaptures(attempt_, rank_, records, prepared.get());
   PutExponents(attempt_, rank_, records, prepared.get());
+  PutTokens(attempt_, rank_, records, prepared.get());
   return prepared;
 }
 

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import platform
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,20 @@ class Density(_Structure):
     ]
 
 
+class TokenRows(_Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("call", c_uint32),
+        ("first_column", c_uint32),
+        ("reserved", c_uint32),
+        ("tap", c_char_p),
+        ("rows", c_void_p),  # of `Tensor`
+        ("count", c_uint64),
+        ("keys", c_void_p),  # uint64_t[count]
+        ("positions", c_void_p),  # uint32_t[count]
+    ]
+
+
 class Counts(_Structure):
     _fields_ = [("struct_size", c_uint32), *[(name, c_uint64) for name in ("produced", "acked", "pending", "dropped", "spilled")]]
 
@@ -243,6 +257,12 @@ _RELEASED: dict[str, _Signature] = {
     "statagent_flush": (c_int, [c_void_p, c_int64]),
     "statagent_counters": (c_int, [c_void_p, POINTER(Counts)]),
     "statagent_dropped": (c_int, [c_void_p, VisitDropped, c_void_p]),
+    "statagent_record_rows": (c_int, [c_void_p, POINTER(TokenRows), POINTER(c_uint64)]),
+    "statagent_compute_rows": (
+        c_int,
+        [POINTER(Tensor), c_uint32, c_uint64, POINTER(c_float), POINTER(c_uint64), POINTER(c_float)],
+    ),
+    "statagent_token_keys": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p, c_void_p]),
     "statagent_compute": (
         c_int,
         [POINTER(Tensor), c_uint32, c_uint32, POINTER(Statistics), POINTER(c_double), POINTER(c_double)],

@@ -11,6 +11,7 @@ from typing import Any
 
 from .arguments import encode, encode_all
 from .library import DENSITIES, KINDS, MODES, PHASES, QUANTITIES, Counts, Density, Identity, Memory, Options, VisitDropped, check
+from .rows import record_rows
 from .tensors import cuda_in_use, cuda_stream
 
 
@@ -102,6 +103,12 @@ class Session:
             valid_per_sample=(ctypes.c_uint64 * max(1, len(per_sample)))(*per_sample),
         )  # fmt: skip
         check(self.library.statagent_log_density(self.pointer, density, step))
+
+    def record_rows(
+        self, tap: str, rows: Any, keys: Any, positions: Any, step: int | None, call: int, first_column: int
+    ) -> None:
+        """What a tap had for some tokens. `step`: one that may be over; None: the current one."""
+        record_rows(self.library, self.pointer, encode("tap", tap), rows, keys, positions, step, call, first_column)
 
     # --- steps -------------------------------------------------------------------------------------------------------------
 

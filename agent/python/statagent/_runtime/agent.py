@@ -352,6 +352,23 @@ class Agent:
         """How many of an input's elements are not padding, in a step that may be over; kind: "embed" or "label". Never raises."""
         self._report(lambda session: session.log_density(name, kind, pad_index, valid, total, per_sample, micro_batch, step))
 
+    def record_rows(
+        self, tap: str, rows: Any, keys: Any, positions: Any, *, step: int | None = None, call: int = 0, first_column: int = 0
+    ) -> None:
+        """Records what a tap had for some tokens: of each row its l2, hash and sketch. Never raises. Waits for a GPU.
+
+        tap: the module's path, or "logprob" for log-probabilities of the next token, of one column. rows: a matrix with a row for each
+        token. keys: of `token_keys`. positions: of the tokens in their sequences. step: the current or an earlier one; default: the
+        current one, if it is recorded. call: the n-th call of the tap in the step. first_column: the rows are parts of longer ones,
+        from this column on, as in tensor-parallel ranks."""
+        if self._closed or (step is None and not self.clock.wanted):
+            return
+        assert self.session is not None
+        try:
+            self.session.record_rows(tap, rows, keys, positions, step, call, first_column)
+        except Exception as error:
+            self.refuse(str(error), str(tap), "tokens")
+
     def _report(self, call: Callable[[Session], None]) -> None:
         """Calls the library unless the agent is closed. What the library refuses is counted."""
         if self._closed or self.session is None:
