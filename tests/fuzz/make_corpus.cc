@@ -224,6 +224,9 @@ int main(int argc, char** argv) {
   stored("exponents", 0xf4,
          Payload(Encode(ExponentRecord{
              .step = 7, .activation = 3, .layout = 2, .lowest = -25, .counts = {300, 0, 1}})));
+  RecordBatch observed;
+  testing::AddObservations(&observed, 7);
+  stored("tokens", 0xf5, Payload(Encode(observed.tokens[0])));
   std::vector<std::uint32_t> first_step;
   for (std::uint32_t i = 0; i < 6; ++i) first_step.push_back(i);
   BlockColumns block;

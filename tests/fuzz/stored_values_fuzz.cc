@@ -75,10 +75,11 @@ void BlockWithSums(std::string_view bytes, const BlockColumns& frame) {
   if (!reread->ReadSums(there, nullptr, &back).ok()) std::abort();
 }
 
-// What is stored of captures and exponents, and the text that asks for a capture.
+// What is stored of captures, exponents and tokens, and the text that asks for a capture.
 void Captures(std::uint8_t choice, std::string_view rest) {
   if (choice == 0xf0) return Catalogue<CaptureHead>(rest);
   if (choice == 0xf4) return Catalogue<ExponentRecord>(rest);
+  if (choice == 0xf5) return Catalogue<TokenRecord>(rest);
   if (choice == 0xf1) {
     const auto key = DecodeCaptureKey(rest);
     if (key && EncodeCaptureKey(*key) != rest) std::abort();

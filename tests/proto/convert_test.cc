@@ -242,6 +242,46 @@ TEST(ConvertBatch, RefusesExponentsThatCannotBe) {
               HasSubstr("at most all"));
 }
 
+TEST(ConvertBatch, RefusesRowsOfTokensThatCannotBe) {
+  RecordBatch batch = RandomBatch(1, 1, {.activations = 2, .steps = 1});
+  batch.tokens = {{.tap = "fc",
+                   .dtype = DType::kBf16,
+                   .columns = 4,
+                   .rows = {{.key = 5, .position = 1}, {.key = 6, .position = 2}}}};
+  v1::Records good;
+  ToWire(batch, {}, &good);
+  const auto back = FromWire(good, {});
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(back->tokens, batch.tokens);
+  const auto with = [&](const std::function<void(v1::TokenRows&)>& change) {
+    v1::Records changed = good;
+    change(*changed.mutable_tokens(0));
+    return FromWire(changed, {}).status();
+  };
+  EXPECT_THAT(with([](v1::TokenRows& t) { t.set_tap(""); }).message(), HasSubstr("tokens[0]"));
+  EXPECT_THAT(with([](v1::TokenRows& t) { t.set_dtype(v1::DTYPE_UNSPECIFIED); }).message(),
+              HasSubstr("dtype 0"));
+  EXPECT_THAT(with([](v1::TokenRows& t) { t.set_dtype(static_cast<v1::DType>(99)); }).message(),
+              HasSubstr("dtype 99"));
+  for (const auto& change : std::vector<std::function<void(v1::TokenRows&)>>{
+           [](v1::TokenRows& t) { t.add_key(1); }, [](v1::TokenRows& t) { t.add_position(1); },
+           [](v1::TokenRows& t) { t.add_l2(1); }, [](v1::TokenRows& t) { t.add_hash(1); },
+           [](v1::TokenRows& t) { t.add_sketch(1); },
+           [](v1::TokenRows& t) {
+             for (auto* column : {t.mutable_key(), t.mutable_hash()}) column->Clear();
+             t.clear_position(), t.clear_l2(), t.clear_sketch();
+           },
+           [](v1::TokenRows& t) {
+             t.mutable_key()->Resize(kTokenRowsMax + 1, 0);
+             t.mutable_hash()->Resize(kTokenRowsMax + 1, 0);
+             t.mutable_position()->Resize(kTokenRowsMax + 1, 0);
+             t.mutable_l2()->Resize(kTokenRowsMax + 1, 0);
+             t.mutable_sketch()->Resize(8 * (kTokenRowsMax + 1), 0);
+           }}) {
+    EXPECT_THAT(with(change).message(), HasSubstr("1..4096"));
+  }
+}
+
 TEST(ConvertBatch, RefusesChunksOfCapturesThatCannotBe) {
   RecordBatch batch = RandomBatch(1, 1, {.activations = 2, .steps = 1});
   const Layout& f64 = batch.layouts[1];  // 16 elements, 128 bytes

@@ -372,6 +372,10 @@ class FakeStore final : public Store {
                     visitor);
   }
   Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                   const Visitor<TokenRecord>& visitor) {
+    return VisitAll(Collect<TokenRecord>(attempt, rank, steps, &RecordBatch::tokens), visitor);
+  }
+  Status VisitKind(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                    const Visitor<EventRecord>& visitor) {
     auto events = Collect<EventRecord>(attempt, rank, steps, &RecordBatch::events);
     {

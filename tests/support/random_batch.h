@@ -123,6 +123,23 @@ inline void AddObservations(RecordBatch* batch, std::uint64_t step) {
       {.step = step, .activation = 0, .layout = 1, .lowest = -25, .counts = {3, 0, 12}},
       {.step = step + 1, .activation = 0, .layout = 1, .lowest = 0, .counts = {}},
   };
+  TokenRecord rows{.step = step,
+                   .tap = "blocks.0",
+                   .call = 2,
+                   .dtype = DType::kBf16,
+                   .columns = 128,
+                   .first_column = 64};
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    rows.rows.push_back({.key = ~0ull - i,
+                         .position = 300 * i,
+                         .stats = {.l2 = 1.5f, .hash = 7u + i, .sketch = {-1, 2.5f, 0, 1e30f}}});
+  }
+  batch->tokens = {rows,
+                   {.step = step + 1,
+                    .tap = "logprob",
+                    .dtype = DType::kF32,
+                    .columns = 1,
+                    .rows = {{.key = 1, .stats = {.l2 = 2, .hash = 3, .sketch = {-2}}}}}};
 }
 
 // A whole number of steps of one rank, with a scalar and a step end each, and one event.

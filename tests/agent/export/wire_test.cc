@@ -39,6 +39,7 @@ void ExpectSameBatch(const RecordBatch& batch, std::span<const Layout> known_bef
   EXPECT_EQ(decoded->memory, batch.memory);
   EXPECT_EQ(decoded->densities, batch.densities);
   EXPECT_EQ(decoded->exponents, batch.exponents);
+  EXPECT_EQ(decoded->tokens, batch.tokens);
   EXPECT_EQ(decoded->settings, batch.settings);
   EXPECT_EQ(decoded->steps, batch.steps);
 }

@@ -117,6 +117,7 @@ TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
     front.settings.resize(whole.settings.size() - back.settings.size());
     front.steps.resize(whole.steps.size() - back.steps.size());
     front.exponents.resize(whole.exponents.size() - back.exponents.size());
+    front.tokens.resize(whole.tokens.size() - back.tokens.size());
     ASSERT_EQ(front.records(), stored);
 
     ASSERT_TRUE(session->Accept(front, 1).ok());
@@ -132,6 +133,7 @@ TEST_F(IngestSessionTest, TrimsThePartThatIsStoredAndKeepsDefinitions) {
     EXPECT_EQ(accepted->batch->densities, back.densities);
     EXPECT_EQ(accepted->batch->settings, back.settings);
     EXPECT_EQ(accepted->batch->exponents, back.exponents);
+    EXPECT_EQ(accepted->batch->tokens, back.tokens);
     EXPECT_EQ(session->meta().info.config.at("model.layers"), "4");
     EXPECT_TRUE(accepted->meta.info.config.empty())
         << "thousands of settings would be copied with each batch";

@@ -255,6 +255,41 @@ TEST(Exponents, GoldenBytes) {
       "00000001000000026500000000000000030000000400000000");
 }
 
+TEST(TokenRecord, GoldenBytes) {
+  const TokenRecord record{
+      .step = 7,
+      .tap = "fc",
+      .call = 1,
+      .dtype = DType::kF32,
+      .columns = 300,
+      .first_column = 2,
+      .rows = {{.key = 0x0102030405060708,
+                .position = 129,
+                .stats = {.l2 = 1, .hash = 0x1112131415161718, .sketch = {-2}}}}};
+  const std::string bytes = Encode(record);
+  EXPECT_EQ(Hex(bytes).substr(0, 138),
+            "01"                // version
+            "07"                // step
+            "026663"            // tap
+            "01"                // call
+            "02"                // dtype
+            "ac02"              // columns
+            "02"                // first column
+            "01"                // rows
+            "0807060504030201"  // key
+            "8101"              // position
+            "0000803f"          // l2
+            "1817161514131211"  // hash
+            "000000c0"          // sums
+            "00000000000000000000000000000000000000000000000000000000");
+  const auto back = Decode<TokenRecord>("tokens", bytes);
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(*back, record);
+  TokenRecord many = record;
+  many.rows.resize(kTokenRowsMax + 1);
+  EXPECT_EQ(Decode<TokenRecord>("tokens", Encode(many)).status().code(), Code::kDataLoss);
+}
+
 TEST(StatBlock, GoldenBytes) {
   const BlockColumns block = Blocks::Block(GoldenColumns());
   const EncodedBlock whole = EncodeBlock(block, GoldenDigest());

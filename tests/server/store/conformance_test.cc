@@ -355,7 +355,7 @@ TEST_P(StoreConformance, BatchPreparedBeforeADropHoldsItsOwnContent) {
   EXPECT_EQ(Scan(*store_, again, 0).size(), 300u);
 }
 
-TEST_P(StoreConformance, KeepsMemoryDensitiesSettingsAndExponentsOverAReopen) {
+TEST_P(StoreConformance, KeepsMemoryDensitiesSettingsExponentsAndTokensOverAReopen) {
   Open();
   const AttemptId attempt = Create("base").id;
   RecordBatch batch = MakeBatch(1, 0, 0, 3);
@@ -376,6 +376,19 @@ TEST_P(StoreConformance, KeepsMemoryDensitiesSettingsAndExponentsOverAReopen) {
   EXPECT_THAT(*store_->Exponents(attempt, 1, {.first = 0, .last = 7}),
               ElementsAre(batch.exponents[0]));
   EXPECT_TRUE(store_->Exponents(attempt, 0, {})->empty());
+  const auto tokens = [&](std::uint32_t rank, StepBounds steps) {
+    std::vector<TokenRecord> found;
+    Visitor<TokenRecord> visitor;
+    visitor.take = [&](TokenRecord record) {
+      found.push_back(std::move(record));
+      return Status::Ok();
+    };
+    EXPECT_TRUE(store_->Visit(attempt, rank, steps, visitor).ok());
+    return found;
+  };
+  EXPECT_EQ(tokens(1, {}), batch.tokens);
+  EXPECT_THAT(tokens(1, {.first = 8, .last = 8}), ElementsAre(batch.tokens[1]));
+  EXPECT_THAT(tokens(0, {}), ElementsAre());
   EXPECT_TRUE(store_->Captures(attempt, 1, {})->empty()) << "they share a family, not their keys";
   EXPECT_TRUE(store_->Memory(attempt, 0, {})->empty());
   const auto config = store_->Ranks(attempt)->at(1).info.config;
@@ -386,6 +399,7 @@ TEST_P(StoreConformance, KeepsMemoryDensitiesSettingsAndExponentsOverAReopen) {
   EXPECT_TRUE(store_->Memory(attempt, 1, {})->empty());
   EXPECT_TRUE(store_->Densities(attempt, 1, {})->empty());
   EXPECT_TRUE(store_->Exponents(attempt, 1, {})->empty());
+  EXPECT_THAT(tokens(1, {}), ElementsAre());
   EXPECT_TRUE(store_->Ranks(attempt)->empty());
 }
 

@@ -139,7 +139,7 @@ TEST(RankDigest, HasEverySortOfRecordAndDoesNotDependOnBatches) {
   for (const StepDigest& digest : digests) sorts.insert(digest.what);
   EXPECT_EQ(sorts,
             (std::set<std::string>{"activations", "layouts", "stats", "scalars", "events", "memory",
-                                   "densities", "steps", "captures", "exponents"}));
+                                   "densities", "steps", "captures", "exponents", "tokens"}));
   Status end;
   copy = other.CreateAttempt({.run = "copy", .world_size = 1})->id;
   RankMeta meta;
@@ -177,6 +177,7 @@ TEST(RankDigest, SeesEveryChange) {
       {"steps", [](RecordBatch& b) { b.steps[0].unix_nanos += 1; }},
       {"captures", [](RecordBatch& b) { b.captures[1].data[5] = 'c'; }},
       {"exponents", [](RecordBatch& b) { b.exponents[0].counts[0] += 1; }},
+      {"tokens", [](RecordBatch& b) { b.tokens[0].rows[1].stats.hash += 1; }},
       {"activations", [](RecordBatch& b) { b.activations[9].class_name = "Linear"; }},
   };
   for (const auto& [what, change] : changes) {
