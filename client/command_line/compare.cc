@@ -65,6 +65,7 @@ void AddDiff(CommandSet& commands, const std::string& name) {
       "  statctl diff one four --merge-ranks        # 1 rank against 4: weights, gradients, "
       "optimizer "
       "state\n"
+      "  statctl diff trainer engine --tokens       # token by token, whatever the batches\n"
       "  statctl diff --golden base.scg --run-b pr-17 --junit golden.xml    # in continuous "
       "integration\n"
       "  statctl diff base ort --format json > report.json\n"
@@ -81,6 +82,9 @@ void AddDiff(CommandSet& commands, const std::string& name) {
         run_a->required(false);
         run_b->required(false);
       });
+  app->add_flag("--tokens", o.tokens,
+                "Compare token records row by row: the first tap at which the same tokens part in "
+                "a trainer and an engine; with --exact, --map, --noise and --steps only");
   app->add_option("--junit", o.junit, "Also write the verdict to this file as JUnit XML");
   AddRowLimit(app, o.top, "How many diverged tensors to list");
   app->add_flag("--all", o.all, "List everything that diverged");

@@ -50,9 +50,12 @@ struct DiffOptions {
   std::string noise;  // runs that repeat run_a, separated by commas
   bool no_noise = false, no_alignment = false, first_only = false;
   bool merge_ranks = false, logical = false, by_rank = false;
-  std::string golden;  // file to use instead of run_a
-  std::string junit;   // file for the verdict
+  std::string golden;   // file to use instead of run_a
+  std::string junit;    // file for the verdict
+  bool tokens = false;  // by token: CompareTokens
 };
+// The same tokens in two programs, of these options those that apply: exit code as Diff.
+int CompareTokens(Session& session, const DiffOptions& options);
 int Diff(Session& session, const DiffOptions& options);
 // A diff with a heat map in one file for a browser (report_file.cc).
 struct ReportOptions {

@@ -150,6 +150,7 @@ void PrintDiff(Session& session, const v1::DiffRequest& request, const v1::DiffR
 }
 
 int Diff(Session& session, const DiffOptions& given) {
+  if (given.tokens) return CompareTokens(session, given);
   if (given.golden.empty() && IsPath(given.run_a) && IsPath(given.run_b))
     return WithFiles(session, given, Diff);
   DiffOptions options = given;

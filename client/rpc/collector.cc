@@ -125,6 +125,9 @@ Result<v1::GetZoomResponse> Collector::GetZoom(const v1::GetZoomRequest& request
 Result<v1::GetWeightsResponse> Collector::GetWeights(const v1::GetWeightsRequest& request) {
   return impl_->Ask(&v1::Query::Stub::GetWeights, request);
 }
+Result<v1::GetTokensResponse> Collector::GetTokens(const v1::GetTokensRequest& request) {
+  return impl_->Ask(&v1::Query::Stub::GetTokens, request);
+}
 
 Result<v1::GetTopResponse> Collector::GetTop(const v1::GetTopRequest& request) {
   return impl_->Ask(&v1::Query::Stub::GetTop, request);

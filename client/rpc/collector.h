@@ -93,6 +93,7 @@ class Collector {
                       const std::function<void(const v1::FollowEventsResponse&)>& take);
   Result<v1::GetZoomResponse> GetZoom(const v1::GetZoomRequest& request);
   Result<v1::GetWeightsResponse> GetWeights(const v1::GetWeightsRequest& request);
+  Result<v1::GetTokensResponse> GetTokens(const v1::GetTokensRequest& request);
   Result<v1::GetTopResponse> GetTop(const v1::GetTopRequest& request);
   Result<v1::ProposeMapResponse> ProposeMap(const v1::ProposeMapRequest& request);
   Result<v1::ConfigReport> CompareConfig(const v1::CompareConfigRequest& request);

@@ -40,6 +40,7 @@ constexpr MethodRule kRules[] = {
     {"/statcollect.v1.Query/ListExponents", Scope::kRead},
     {"/statcollect.v1.Query/GetZoom", Scope::kRead},
     {"/statcollect.v1.Query/GetWeights", Scope::kRead},
+    {"/statcollect.v1.Query/GetTokens", Scope::kRead},
     {"/statcollect.v1.Query/ReadCapture", Scope::kCapture, kAudited},
     {"/statcollect.v1.Query/SaveNoise", Scope::kControl, kAudited},
     {"/statcollect.v1.Query/DeleteNoise", Scope::kControl, kAudited},

@@ -17,6 +17,7 @@
 #include "server/query/answers/scalars.h"
 #include "server/query/answers/series.h"
 #include "server/query/answers/stat_map.h"
+#include "server/query/answers/tokens.h"
 #include "server/query/answers/top.h"
 #include "server/query/answers/weights.h"
 
@@ -36,6 +37,7 @@
   LEAF(GetStatMap, GetStatMapResponse, pool_)     \
   LEAF(GetNoise, NoiseProfile, pool_)             \
   LEAF(GetWeights, GetWeightsResponse, pool_)     \
+  LEAF(GetTokens, GetTokensResponse, pool_)       \
   LEAF(ProposeMap, ProposeMapResponse, pool_)     \
   LEAF(CompareConfig, ConfigReport, quick_)       \
   LEAF(ListCaptures, ListCapturesResponse, pool_) \

@@ -16,6 +16,7 @@ from .answers import (
     DensityRow,
     DiffReport,
     EventRow,
+    GetTokensResponse,
     MemoryRow,
     RanksReport,
     Run,
@@ -205,6 +206,13 @@ class Collector:
     def memory(self, run: str, *, ranks: Sequence[int] = (), steps: str | None = None, modules: bool = False) -> Rows[MemoryRow]:
         """Memory by phase; also by module if asked."""
         return self._rows("memory", MemoryRow, "records", run=run, ranks=ranks, steps=steps, modules=modules)
+
+    def tokens(
+        self, run_a: str, run_b: str, *, exact: bool = False, steps: str | None = None, map: str | None = None,  # noqa: A002
+        noise: Sequence[str] = (),
+    ) -> GetTokensResponse:  # fmt: skip
+        """The first tap at which the same tokens part in two programs, such as a trainer and an engine."""
+        return self._one("tokens", GetTokensResponse, run_a=run_a, run_b=run_b, exact=exact, steps=steps, map=map, noise=noise)
 
     def density(
         self,

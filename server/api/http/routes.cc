@@ -28,7 +28,7 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"KeepRun", "keep"},         {"DeleteRun", "rm"},
     {"ListAudit", "audit"},      {"ListLosses", "losses"},
     {"GetCurves", "curves"},     {"GetZoom", "zoom"},
-    {"GetWeights", "weights"}};
+    {"GetWeights", "weights"},   {"GetTokens", "tokens"}};
 
 constexpr std::string_view kChanging[] = {"Save", "Delete", "Remove", "Set",
                                           "Put",  "Keep",   "Create", "Write"};

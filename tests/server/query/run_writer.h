@@ -188,6 +188,13 @@ class RunWriter {
     Extend(r, step);
     return *this;
   }
+  RunWriter& Tokens(std::uint32_t rank, TokenRecord record) {
+    Rank& r = ranks_[rank];
+    const std::uint64_t step = record.step;
+    r.batch.tokens.push_back(std::move(record));
+    Extend(r, step);
+    return *this;
+  }
   RunWriter& Event(std::uint32_t rank, std::uint64_t step, const std::string& kind,
                    const std::string& text = "", std::map<std::string, std::string> fields = {}) {
     ranks_[rank].batch.events.push_back(

@@ -1,0 +1,374 @@
+#include "server/query/answers/tokens.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "common/step_set.h"
+#include "common/text.h"
+#include "server/query/answers/message_parts.h"
+#include "server/query/answers/token_table.h"
+#include "server/query/answers/weights.h"
+#include "server/query/compare/name_map.h"
+#include "server/query/compare/roundoff.h"
+#include "server/query/pairs/twins.h"
+
+namespace statcollect::query {
+namespace {
+
+// Without measured rounding: as much as the arithmetic of one module explains, and what it makes of
+// the rounding before it.
+constexpr double kRoundoffs = 8;
+constexpr double kFloat32Least = 1e-5;  // a sum in another order, over a few thousand terms
+constexpr double kGrowth = 8;
+// With it: this many times the largest that was measured at the tap, in thousands of rows at most.
+constexpr double kMeasuredTimes = 4;
+constexpr std::size_t kNamedMax = 3;
+
+// Rounding of one module.
+double FloorOf(DType a, DType b, std::uint32_t columns) {
+  const double unit = std::max(UnitRoundoff(a), UnitRoundoff(b));
+  if (unit > UnitRoundoff(DType::kF32)) return kRoundoffs * unit;  // its sums are kept in float32
+  return std::max(kFloat32Least, kRoundoffs * unit * std::sqrt(static_cast<double>(columns)));
+}
+
+struct TapPair {
+  const TokenTap *a = nullptr, *b = nullptr;
+};
+
+// B's tap of the same name, or of the map's.
+const TokenTap* FindInB(const NameMap& names, const TokenTap& tap, const TokenTable& b) {
+  std::size_t from = 0;
+  while (const auto found = names.Find(tap.name, from)) {
+    if (found->a.size() == 1 && found->b.size() == 1) {
+      if (const TokenTap* other = b.Find(found->b[0])) {
+        names.MarkUsed(*found);
+        return other;
+      }
+    }
+    from = found->rule + 1;
+  }
+  return b.Find(tap.name);
+}
+
+std::string ListOf(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamedMax); ++i)
+    text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > kNamedMax ? text + ", ..." : text;
+}
+
+class TokenComparer {
+ public:
+  TokenComparer(const Context& context, const TokensRequest& request, const NameMap& names,
+                TokenTable a, TokenTable b, v1::GetTokensResponse& out)
+      : context_(context),
+        request_(request),
+        names_(names),
+        a_(std::move(a)),
+        b_(std::move(b)),
+        out_(out) {}
+
+  Status Run() {
+    PairTaps();
+    CheckTokens();
+    CheckTaps();
+    STATCOLLECT_RETURN_IF_ERROR(CheckWeights());
+    CheckDTypes();
+    CheckRepeated();
+    for (const std::string& note : names_.Unused(request_.run_a, request_.run_b))
+      out_.add_notes(note);
+    if (out_.verdict() == v1::VERDICT_INCOMPARABLE) return Status::Ok();
+    if (!request_.exact) STATCOLLECT_RETURN_IF_ERROR(Measure());
+    for (const TapPair& pair : pairs_) {
+      if (context_.stop.stop_requested()) return {Code::kCancelled, "tokens: cancelled"};
+      Compare(pair);
+    }
+    Judge();
+    return Status::Ok();
+  }
+
+ private:
+  void PairTaps() {
+    std::set<const TokenTap*> taken;
+    for (const TokenTap& tap : a_.taps()) {
+      const TokenTap* other = FindInB(names_, tap, b_);
+      if (other == nullptr || !taken.insert(other).second) {
+        only_a_.push_back(tap.name);
+      } else {
+        pairs_.push_back({&tap, other});
+      }
+    }
+    for (const TokenTap& tap : b_.taps()) {
+      if (!taken.contains(&tap)) only_b_.push_back(tap.name);
+    }
+  }
+
+  void AddCheck(const char* name, bool ok, std::string detail) {
+    v1::TokenCheck& check = *out_.add_comparable();
+    check.set_check(name);
+    check.set_ok(ok);
+    check.set_detail(std::move(detail));
+  }
+  void Refuse(std::string why) {
+    if (out_.verdict() == v1::VERDICT_INCOMPARABLE) return;
+    out_.set_verdict(v1::VERDICT_INCOMPARABLE);
+    out_.set_message(std::move(why));
+  }
+
+  void CheckTokens() {
+    const auto of_a = a_.Keys(), of_b = b_.Keys();
+    std::vector<std::uint64_t> common;
+    std::set_intersection(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(),
+                          std::back_inserter(common));
+    out_.set_tokens(common.size());
+    out_.set_tokens_only_a(of_a.size() - common.size());
+    out_.set_tokens_only_b(of_b.size() - common.size());
+    AddCheck("tokens", !common.empty(),
+             std::to_string(common.size()) + " in both, " +
+                 std::to_string(of_a.size() - common.size()) + " only in " + request_.run_a + ", " +
+                 std::to_string(of_b.size() - common.size()) + " only in " + request_.run_b);
+    for (const TokenTable* run : {&a_, &b_}) {
+      if (run->taps().empty())
+        Refuse("run '" + run->run() +
+               "' has no token records; expected some in both; record them with "
+               "statagent.watch(model, tokens=True)");
+    }
+    if (common.empty())
+      Refuse("no token of '" + request_.run_a + "' is in '" + request_.run_b +
+             "' after the same tokens; give both the same ids from the first token on (the same "
+             "tokenizer, beginning-of-sequence token and chat template; padding masked)");
+  }
+
+  void CheckTaps() {
+    std::string detail = std::to_string(pairs_.size()) + " in both";
+    const auto add = [&](const std::vector<std::string>& names, const std::string& run) {
+      if (!names.empty())
+        detail +=
+            ", " + std::to_string(names.size()) + " only in " + run + " (" + ListOf(names) + ")";
+    };
+    add(only_a_, request_.run_a);
+    add(only_b_, request_.run_b);
+    AddCheck("taps", !pairs_.empty(), detail);
+    if (pairs_.empty())
+      Refuse("no tap of '" + request_.run_a + "' has a counterpart in '" + request_.run_b +
+             "'; say which names belong together with --map");
+  }
+
+  Status CheckWeights() {
+    v1::GetWeightsResponse found;
+    const Status asked = GetWeights(
+        context_,
+        {.run_a = request_.run_a, .run_b = request_.run_b, .step = {}, .map = request_.map}, found);
+    if (asked.code() == Code::kNotFound) {
+      AddCheck("weights", true, "not known: not recorded in both under one step");
+      return Status::Ok();
+    }
+    STATCOLLECT_RETURN_IF_ERROR(asked);
+    std::uint64_t wrong = 0;
+    for (const v1::WeightRow& row : found.records()) {
+      wrong +=
+          row.state() == v1::WEIGHT_STATE_CAST || row.state() == v1::WEIGHT_STATE_SAME_STATISTICS
+              ? 0
+              : 1;
+    }
+    const std::string at = " at step " + std::to_string(found.step());
+    AddCheck("weights", wrong == 0,
+             wrong == 0
+                 ? std::to_string(found.compared()) + " arrived" + at
+                 : std::to_string(wrong) + " did not arrive" + at + "; statctl weights names them");
+    return Status::Ok();
+  }
+
+  void CheckDTypes() {
+    std::uint64_t other = 0;
+    std::string example;
+    for (const TapPair& pair : pairs_) {
+      if (pair.a->dtype == pair.b->dtype) continue;
+      if (++other == 1)
+        example = std::string(Name(pair.a->dtype)) + " and " + std::string(Name(pair.b->dtype)) +
+                  " at " + pair.a->name;
+    }
+    AddCheck("dtype", other == 0,
+             other == 0 ? "the same at every tap"
+                        : "differ at " + std::to_string(other) + " of " +
+                              std::to_string(pairs_.size()) + " taps: " + example);
+  }
+
+  void CheckRepeated() {
+    std::uint64_t repeated = 0, unequal = 0, incomplete = 0;
+    double apart = 0;
+    for (const TokenTable* run : {&a_, &b_}) {
+      for (const TokenTap& tap : run->taps()) {
+        repeated += tap.repeated;
+        unequal += tap.unequal;
+        incomplete += tap.incomplete;
+        if (tap.apart > FloorOf(tap.dtype, tap.dtype, tap.columns)) apart = tap.apart;
+      }
+    }
+    AddCheck("repeated", apart == 0,
+             std::to_string(repeated) + " rows of a token that a step has already, " +
+                 std::to_string(unequal) + " with other bits" +
+                 (apart == 0 ? "" : ", more than rounding apart"));
+    if (incomplete > 0)
+      out_.add_notes(std::to_string(incomplete) +
+                     " rows are left out, because parts of them were not recorded");
+  }
+
+  // The largest distance between rows of a run and of its repeats, by tap of the run.
+  Status Measure() {
+    STATCOLLECT_RETURN_IF_ERROR(MeasureIn(a_, request_.noise, measured_a_));
+    return MeasureIn(b_, {}, measured_b_);
+  }
+  Status MeasureIn(const TokenTable& run, std::vector<std::string> repeats,
+                   std::map<const TokenTap*, double>& to) {
+    const bool named = !repeats.empty();
+    if (!named) {
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto twins, Twins::Find(context_.store, run.run()));
+      for (const TwinOf& twin : twins) repeats.push_back(twin.run);
+    }
+    for (const std::string& name : repeats) {
+      STATCOLLECT_ASSIGN_OR_RETURN(const auto other,
+                                   TokenTable::Read(context_.store, name, request_.steps));
+      bool used = false;
+      for (const TokenTap& tap : run.taps()) {
+        const TokenTap* const again = other.Find(tap.name);
+        if (again == nullptr) continue;
+        for (const TokenPair& pair : PairTokens(tap, *again)) {
+          double& largest = to.emplace(&tap, 0.0).first->second;
+          const double apart = TokenDistance(pair.a->stats, pair.b->stats, tap.columns);
+          if (std::isfinite(apart)) largest = std::max(largest, apart);
+          used = true;
+        }
+      }
+      if (used) {
+        out_.add_noise(name);
+      } else if (named) {
+        out_.add_notes("'" + name + "' measures nothing: it has no token of '" + run.run() + "'");
+      }
+    }
+    return Status::Ok();
+  }
+  // Nothing: no repeat has the tap.
+  std::optional<double> MeasuredAt(const TapPair& pair) const {
+    const auto of_a = measured_a_.find(pair.a), of_b = measured_b_.find(pair.b);
+    const bool in_a = of_a != measured_a_.end(), in_b = of_b != measured_b_.end();
+    if (!in_a && !in_b) return std::nullopt;
+    return std::max(in_a ? of_a->second : 0, in_b ? of_b->second : 0);
+  }
+
+  double LimitOf(const TapPair& pair, v1::TokenTap& row) const {
+    if (request_.exact) return 0;
+    const double floor = FloorOf(pair.a->dtype, pair.b->dtype, pair.a->columns);
+    const auto measured = MeasuredAt(pair);
+    if (!measured) return std::max(floor, kGrowth * largest_before_);
+    row.set_measured(*measured);
+    return std::max(kMeasuredTimes * *measured, floor / kRoundoffs);
+  }
+
+  void Compare(const TapPair& pair) {
+    v1::TokenTap& row = *out_.add_taps();
+    row.set_tap(pair.a->name);
+    if (pair.b->name != pair.a->name) row.set_tap_b(pair.b->name);
+    row.set_dtype_a(std::string(Name(pair.a->dtype)));
+    row.set_dtype_b(std::string(Name(pair.b->dtype)));
+    row.set_columns(pair.a->columns);
+    const bool same_width = pair.a->columns == pair.b->columns;
+    if (!same_width) row.set_columns_b(pair.b->columns);
+    const double limit = LimitOf(pair, row);
+    row.set_limit(limit);
+    double largest = 0;
+    const TokenPair *first = nullptr, *furthest = nullptr;
+    const auto pairs = PairTokens(*pair.a, *pair.b);
+    for (const TokenPair& token : pairs) {
+      const bool equal = pair.a->dtype == pair.b->dtype && same_width &&
+                         token.a->stats.hash == token.b->stats.hash;
+      if (equal) {
+        row.set_equal(row.equal() + 1);
+        continue;
+      }
+      const double apart = same_width
+                               ? TokenDistance(token.a->stats, token.b->stats, pair.a->columns)
+                               : std::numeric_limits<double>::infinity();
+      if (furthest == nullptr || apart > largest) furthest = &token;
+      largest = std::max(largest, apart);
+      if (!request_.exact && apart <= limit) continue;
+      row.set_diverged(row.diverged() + 1);
+      if (first == nullptr || token.a->position < first->a->position) first = &token;
+    }
+    row.set_rows(pairs.size());
+    row.set_distance(largest);
+    if (first != nullptr) SetToken(*first, *row.mutable_first());
+    if (furthest != nullptr) SetToken(*furthest, *row.mutable_furthest());
+    if (std::isfinite(largest)) largest_before_ = std::max(largest_before_, largest);
+  }
+
+  static void SetToken(const TokenPair& pair, v1::TokenPlace& to) {
+    to.set_key(pair.a->key);
+    to.set_position(pair.a->position);
+    to.set_step_a(pair.a->step);
+    to.set_step_b(pair.b->step);
+    to.set_rank_a(pair.a->rank);
+    to.set_rank_b(pair.b->rank);
+    const bool value = pair.a->columns == 1;
+    to.set_a(static_cast<double>(value ? pair.a->stats.sketch[0] : pair.a->stats.l2));
+    to.set_b(static_cast<double>(value ? pair.b->stats.sketch[0] : pair.b->stats.l2));
+  }
+
+  void Judge() {
+    bool equal = only_a_.empty() && only_b_.empty();
+    for (int i = 0; i < out_.taps_size(); ++i) {
+      const v1::TokenTap& row = out_.taps(i);
+      equal = equal && row.equal() == row.rows();
+      if (row.diverged() == 0) continue;
+      out_.set_first(static_cast<std::uint32_t>(i));
+      out_.set_verdict(v1::VERDICT_DIVERGED);
+      return;
+    }
+    out_.set_verdict(equal ? v1::VERDICT_IDENTICAL : v1::VERDICT_WITHIN_TOLERANCE);
+  }
+
+  const Context& context_;
+  const TokensRequest& request_;
+  const NameMap& names_;
+  const TokenTable a_, b_;
+  v1::GetTokensResponse& out_;
+  std::vector<TapPair> pairs_;
+  std::vector<std::string> only_a_, only_b_;
+  std::map<const TokenTap*, double> measured_a_, measured_b_;
+  double largest_before_ = 0;  // distance at the taps so far
+};
+
+}  // namespace
+
+Result<TokensRequest> FromWire(const v1::GetTokensRequest& request) {
+  for (const std::string* run : {&request.run_a(), &request.run_b()})
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
+  for (const std::string& run : request.noise()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
+  STATCOLLECT_RETURN_IF_ERROR(NameMap::Parse(request.map()).status());
+  STATCOLLECT_RETURN_IF_ERROR(StepSet::Parse(request.steps()).status());
+  return TokensRequest{.run_a = request.run_a(),
+                       .run_b = request.run_b(),
+                       .map = request.map(),
+                       .steps = request.steps(),
+                       .exact = request.exact(),
+                       .noise = {request.noise().begin(), request.noise().end()}};
+}
+
+Status GetTokens(const Context& context, const TokensRequest& request, v1::GetTokensResponse& out) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto names, NameMap::Parse(request.map));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a,
+                               TokenTable::Read(context.store, request.run_a, request.steps));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b,
+                               TokenTable::Read(context.store, request.run_b, request.steps));
+  out.set_run_a(request.run_a);
+  out.set_run_b(request.run_b);
+  out.set_exact(request.exact);
+  return TokenComparer(context, request, names, std::move(a), std::move(b), out).Run();
+}
+
+}  // namespace statcollect::query
