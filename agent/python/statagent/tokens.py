@@ -1,4 +1,4 @@
-"""Tokens of a trainer and of an engine: keys that are the same in both, and statistics of a row for each token (docs/engines.md)."""
+"""Tokens of a trainer and of an engine: keys that are the same in both, and statistics of a row for each token (docs/tokens.md)."""
 
 from __future__ import annotations
 

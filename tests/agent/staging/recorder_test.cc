@@ -183,6 +183,29 @@ TEST_F(RecorderTest, ExponentsThatADeviceOwesAtTheEndAreTakenAndCountedWithTheir
   recorder_.reset();
 }
 
+TEST_F(RecorderTest, ManyRowsOfTokensAreSeveralRecords) {
+  Recorder& recorder = Make();
+  TokenRecord record{.tap = "fc", .call = 3, .dtype = DType::kF32, .columns = 4};
+  ASSERT_TRUE(recorder.log().LogTokens(record).ok()) << "no rows: nothing to record";
+  for (std::uint64_t key = 0; key < 2 * kTokenRowsMax + 1; ++key)
+    record.rows.push_back({.key = key});
+  ASSERT_TRUE(recorder.log().LogTokens(record).ok());
+  const auto records = DrainSide();
+  ASSERT_EQ(records.size(), 3u);
+  std::vector<TokenRow> rows;
+  for (const SideRecord& one : records) {
+    const auto& part = std::get<TokenRecord>(one);
+    EXPECT_LE(part.rows.size(), kTokenRowsMax);
+    EXPECT_EQ(part.tap, "fc");
+    EXPECT_EQ(part.call, 3u);
+    rows.insert(rows.end(), part.rows.begin(), part.rows.end());
+  }
+  EXPECT_EQ(rows, record.rows);
+  EXPECT_EQ(ledger_.Snapshot().produced, 3u);
+  record.tap = "";
+  EXPECT_EQ(recorder.log().LogTokens(record).code(), Code::kInvalidArgument);
+}
+
 TEST(ExponentSpec, SaysWhichNamesKindsAndSteps) {
   const auto matches = [](const std::string& text, const std::string& name,
                           Kind kind = Kind::kOutput) {

@@ -29,7 +29,9 @@ class Numbers:
             elif numpy is not None and isinstance(values, numpy.ndarray):
                 self.address, self.count, self._held = _of_numpy(numpy, values, wide)
             else:
-                numbers = array.array("Q" if wide else "I", [int(value) & (2**64 - 1) if wide else int(value) for value in values])
+                numbers = array.array(
+                    "Q" if wide else "I", [int(value) & (2**64 - 1) if wide else int(value) for value in values]
+                )
                 self.address, self.count, self._held = numbers.buffer_info()[0], len(numbers), numbers
         except (TypeError, ValueError, OverflowError) as error:
             expected = "whole numbers of 64 bits" if wide else f"whole numbers from 0 to {_UINT32_MAX}"
@@ -74,7 +76,9 @@ def token_keys(ids: Any, before: Any = None) -> Any:
     if before is not None:
         start = Numbers("token_keys: before", before if hasattr(before, "__len__") else [before], wide=True)
         if start.count != sequences:
-            raise InvalidArgumentError(f"token_keys: found {start.count} keys before {sequences} sequences; expected one for each")
+            raise InvalidArgumentError(
+                f"token_keys: found {start.count} keys before {sequences} sequences; expected one for each"
+            )
     keys = array.array("Q", bytes(8 * max(1, given.count)))
     arguments = (given.address, sequences, shape[-1], None if start is None else start.address, keys.buffer_info()[0])
     check(_library.load().statagent_token_keys(*arguments))
