@@ -375,8 +375,10 @@ PYTHON_TABLE: dict[str, set[str]] = {
     | {"statagent._native", "statagent._torch", "statagent._layouts", "statagent._layouts.placement"},
     "statagent._settings": {"statagent.errors", "statagent._torch", "statagent._runtime"},
     "statagent._compile": {"statagent._torch", "statagent._runtime"},
+    "statagent._tokens": {"statagent._native", "statagent._torch", "statagent._runtime", "statagent._compile"},
     "statagent._watch": PYTHON_BASE
     | {
+        "statagent._tokens",
         "statagent._native",
         "statagent._torch",
         "statagent._runtime",

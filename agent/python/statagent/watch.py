@@ -29,6 +29,7 @@ from ._watch.arguments import (
     check_model,
     check_name,
     check_optimizers,
+    check_tokens,
     check_updates,
 )
 from ._watch.density import check_density
@@ -67,6 +68,7 @@ def watch(
     random_states: bool = True,
     between: bool = False,
     layouts: Mapping[str, Any] | None = None,
+    tokens: bool | str = False,
 ) -> Watch:
     """Records what a torch module computes, from now on. Returns a Watch, whose `remove()` ends that.
 
@@ -92,6 +94,8 @@ def watch(
     between: also record inputs that no watched module has returned, such as residual sums, as kind input.
     layouts: how tensors are cut over the ranks, where the model's own objects do not say so: {"*.qkv": statagent.shard(-1, group)}.
     Patterns are of modules, for their outputs, and of parameters; with statagent.batch also of the model's inputs.
+    tokens: True, or positions such as "0-63" or "0-1023,every=16": rows of a language model's layers under keys of their tokens, for a
+    comparison with an engine that computes the same ones; also in evaluation mode and without gradients. Needs NumPy; docs/engines.md.
 
     Raises InvalidArgumentError for an argument that cannot be used, and StatagentError if no agent is running."""
     by_hand.note()
@@ -109,7 +113,7 @@ def watch(
     memory_choices, padding = check_memory(memory), check_density(density)
     selection = Selection(include, exclude)
     recorded_steps, recorded_parameters = Steps(steps, "steps"), Steps(parameter_steps, "parameter_steps")
-    recorded_updates, zooms = check_updates(updates, bool(optimizers)), find_zooms()
+    recorded_updates, zooms, chosen_tokens = check_updates(updates, bool(optimizers)), find_zooms(), check_tokens(tokens)
     tracing.prepare()
     attachment = Attachment(agent, unwrap(model))
     parts = attachment.attempt("its parts", _select, model, name, selection, chosen)
@@ -136,6 +140,8 @@ def watch(
             attachment.log_random_states()
         if zooms:
             attempt("zooms", attachment.zoom, parts.all_modules, parts.all_parameters, zooms)
+        if chosen_tokens is not None:
+            attempt("tokens", attachment.record_tokens, parts.all_modules, chosen_tokens, recorded_steps)
     except BaseException:
         attachment.hooks.remove()
         raise
@@ -144,7 +150,7 @@ def watch(
     requested = {
         "kinds": ", ".join(sorted(chosen)), "include": ", ".join(selection.include), "exclude": ", ".join(selection.exclude),
         "steps": steps or "", "parameter_steps": parameter_steps or "", "updates": updates or "", "eval": text(bool(eval)),
-        "between": text(between), "optimizer": text(bool(optimizers)),
+        "between": text(between), "optimizer": text(bool(optimizers)), "tokens": "" if tokens is False else text(tokens),
     }  # fmt: skip
     agent.messages.add(_in_words(name, model, parts, optimizers))
     report_recording(agent, name, {option: value for option, value in requested.items() if value})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 
 from .._layouts.sharded import Wrapper, wrapper_in, wrapper_of
 from .._torch.modules import unwrap
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, StatagentError
 from .steps import Steps
 
 if TYPE_CHECKING:
@@ -104,6 +105,25 @@ def check_updates(updates: str | None, optimizer: bool) -> Steps | None:
     if not optimizer:
         raise InvalidArgumentError("watch: updates needs the optimizer; found none; give optimizer=")
     return Steps(updates, "updates")
+
+
+def check_tokens(tokens: Any, caller: str = "watch: tokens") -> Any:
+    """The tokens whose rows are recorded; None: of none."""
+    if tokens is None or tokens is False:
+        return None
+    chosen = None
+    try:
+        if tokens is not True:
+            chosen = Steps(tokens, "tokens")
+    except (StatagentError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f'{caller}: found {tokens!r:.60}; expected True, or positions of tokens as "0-63" or "0-1023,every=16"'
+        ) from error
+    if importlib.util.find_spec("numpy") is None:
+        raise InvalidArgumentError(f"{caller}: found no NumPy, which it needs; pip install numpy")
+    from .._tokens.choice import Choice
+
+    return Choice(chosen)
 
 
 def check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]:

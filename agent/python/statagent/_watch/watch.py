@@ -289,6 +289,12 @@ class Attachment:
             hook = InputsHook(observer, key.tensor, observer.names)
             self._removables += [key, self._root.register_forward_pre_hook(hook, with_kwargs=True)]
 
+    def record_tokens(self, modules: list[Named], choice: Any, steps: Steps) -> None:
+        """Rows of the model's layers under the keys of their tokens."""
+        from .._tokens.token_hooks import TokenHooks  # needs NumPy
+
+        self._removables.append(TokenHooks(self._agent, self._root, modules, choice, steps, self._passes))
+
     def begin(self, evaluations: bool, steps: Steps, parameter_steps: Steps) -> None:
         """Records from now on."""
         self._passes.begin(evaluations, steps, parameter_steps)

@@ -1,0 +1,45 @@
+"""Log-probabilities of tokens from logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+LOGPROB = "logprob"  # the tap's name
+_CHUNK = 256  # rows that are widened to f32 at a time
+
+
+def log_probabilities(logits: Any, rows: Any, ids: Any) -> Any:
+    """Of the id that follows each of these rows of [rows, vocabulary], as f32 on the logits' device, [n, 1]."""
+    import torch
+
+    detached = logits.detach()
+    at = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(detached.device)
+    of = torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(detached.device)
+    found = []
+    for start in range(0, len(at), _CHUNK):
+        wide = detached.index_select(0, at[start : start + _CHUNK]).float()
+        chosen = wide.gather(1, of[start : start + _CHUNK, None])
+        found.append(chosen - wide.logsumexp(dim=1, keepdim=True))
+    return torch.cat(found)
+
+
+def find_logits(output: Any, shape: tuple[int, ...], vocabulary: int) -> Any:
+    """The logits of a pass over ids of this shape: [sequences, the last k tokens, vocabulary]; None if the output has none."""
+    import torch
+
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, dict):
+        found = output.get("logits")
+    if found is None:
+        candidates = output if isinstance(output, (tuple, list)) else [output]
+        found = next((each for each in candidates if isinstance(each, torch.Tensor) and each.shape[-1:] == (vocabulary,)), None)
+    if not isinstance(found, torch.Tensor) or not found.is_floating_point():
+        return None
+    sequences, length = shape if len(shape) == 2 else (1, shape[0])
+    if found.dim() == 2 and len(found) == sequences * length:
+        found = found.reshape(sequences, length, -1)
+    if found.dim() != 3 or found.shape[0] != sequences or not 0 < found.shape[1] <= length:
+        return None
+    return found
