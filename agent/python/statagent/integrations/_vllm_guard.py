@@ -1,0 +1,38 @@
+"""Functions around those of vLLM. Nothing that they raise reaches it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from .._runtime.current import running_agent
+from .._runtime.log import warn_once
+
+
+def wrap(owner: Any, name: str, before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None) -> None:
+    """Calls functions around a method, with its positional arguments. What they raise is only reported."""
+    inner = getattr(owner, name)
+
+    @functools.wraps(inner)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            attempt(name, before, *args)
+        result = inner(*args, **kwargs)
+        if after is not None:
+            attempt(name, after, *args)
+        return result
+
+    setattr(owner, name, called)
+
+
+def attempt(what: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Calls the function. What it raises is reported."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        reason = f"vLLM: {what}: {type(error).__name__}: {error}"
+        warn_once(f"vllm {what}", f"{reason}; some of the engine is not recorded")
+        agent = running_agent()
+        if agent is not None:
+            agent.report_not_recorded("", "tokens", reason)
