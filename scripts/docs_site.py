@@ -169,6 +169,22 @@ def navigation() -> list[Any]:
     return sections
 
 
+def llms_text() -> str:
+    """docs/index.md for programs that read (llmstxt.org): its lists, with the links of the site."""
+
+    def link(match: re.Match[str]) -> str:
+        path = resolve("docs/index.md", match["target"])
+        page = in_site(path) if path else match["target"]
+        built = (
+            re.sub(r"(^|/)README\.html$", r"\1index.html", page.removesuffix(".md") + ".html") if page.endswith(".md") else page
+        )
+        return f"{match['before']}{built}{match['rest']}"
+
+    lists = (ROOT / "docs/index.md").read_text(encoding="utf-8").partition("\n## ")[2]
+    about = "Finds the first place where two training runs part ways: the step, the rank, the layer and the pass, and the cause."
+    return f"# statcollect\n\n> {about}\n\n## {LINK.sub(link, lists)}"
+
+
 def decisions() -> dict[str, list[str]]:
     folder = ROOT / "docs/decisions"
     return {"Decisions": ["decisions/README.md", *(f"decisions/{page.name}" for page in sorted(folder.glob("[0-9]*.md")))]}
@@ -191,6 +207,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = content(path)
         files.append(File.generated(config, in_site(path), content=text))
         waiting += links(path, text)
+    files.append(File.generated(config, "llms.txt", content=llms_text()))
     for name in PACKAGES:
         files.append(File.generated(config, f"reference/{name}.md", content=reference(name)))
     return files

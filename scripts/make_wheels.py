@@ -49,6 +49,7 @@ EXTRAS = {
         "polars": "polars",
         "arrow": "pyarrow",
         "pytest": "pytest>=7",
+        "mcp": "mcp>=2",  # which needs Python 3.10
     },
     "statagent": {"torch": "torch>=2.1", "numpy": "numpy"},
 }

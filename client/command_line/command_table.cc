@@ -54,6 +54,7 @@ const std::vector<CommandSection>& CommandTable() {
         {"admin", AddAdmin},
         {"admin checkpoint", AddCheckpoint, kLater, {{"checkpoint"}}},
         {"admin audit", AddAudit, kLater, {{"audit"}}}}},
+      {"Bridges to other tools", {{"mcp", AddMcp}}},
       {"Help", {{"help", nullptr, kFirst}, {"completion"}}},
   };
   return kTable;

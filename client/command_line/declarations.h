@@ -59,6 +59,9 @@ void AddExport(CommandSet& commands, const std::string& name);
 void AddImport(CommandSet& commands, const std::string& name);
 void AddMigrate(CommandSet& commands, const std::string& name);
 
+// --- bridges.cc: to people's other tools
+void AddMcp(CommandSet& commands, const std::string& name);
+
 }  // namespace statcollect::client
 
 #endif  // STATCOLLECT_CLIENT_COMMAND_LINE_DECLARATIONS_H_

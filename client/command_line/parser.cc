@@ -159,6 +159,7 @@ GlobalOptions Parser::global() const {
           .format = kFormats.at(format_),
           .quiet = quiet_,
           .data_dir = data_dir_,
+          .tls_files = tls_files_,
           .timeout_seconds = timeout_seconds_};
 }
 

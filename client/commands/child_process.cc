@@ -12,7 +12,9 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "common/names.h"
 
@@ -173,6 +175,11 @@ Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variabl
   }
   end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return end;
+}
+
+std::string AbsolutePath(const std::string& path) {
+  std::error_code error;
+  return path.empty() ? path : std::filesystem::absolute(path, error).string();
 }
 
 std::optional<std::string> OutputOf(const std::vector<std::string>& command) {

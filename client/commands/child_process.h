@@ -34,6 +34,9 @@ struct ChildEnd {
 Result<ChildEnd> RunChild(const std::vector<std::string>& command, const Variables& variables,
                           ChildOutput output, const std::string& folder = {});
 
+// For a program in another folder; empty stays empty.
+std::string AbsolutePath(const std::string& path);
+
 // What a program prints that ends well; nothing if it does not, or cannot be started.
 std::optional<std::string> OutputOf(const std::vector<std::string>& command);
 

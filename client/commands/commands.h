@@ -335,6 +335,13 @@ std::string StepsText(const T& of) {
 inline const std::vector<std::string> kIdentityColumns = {
     "rank", "step", "micro_batch", "kind", "activation", "output_path", "call"};
 
+// --- bridges to people's other tools
+struct McpOptions {
+  bool skill = false;  // prints the skill file instead
+};
+// Serves the Model Context Protocol on standard input and output until the client closes them.
+int ServeMcp(Session& session, const McpOptions& options);
+
 }  // namespace statcollect::client
 
 #endif  // STATCOLLECT_CLIENT_COMMANDS_COMMANDS_H_

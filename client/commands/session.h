@@ -14,6 +14,7 @@
 #include "client/render/terminal.h"
 #include "client/rpc/collector.h"
 #include "common/status.h"
+#include "tls/files.h"
 
 namespace statcollect::client {
 
@@ -30,6 +31,7 @@ struct GlobalOptions {
   Format format = Format::kTable;
   bool quiet = false;    // no progress, no remarks; diff: the verdict only
   std::string data_dir;  // of statctl's own collector, which need not exist
+  tls::Files tls_files;  // as they were named; empty: none
   // Of an answer; 0: no limit. import: how long to wait for a lost collector; 0: 30 s.
   double timeout_seconds = 0;
 };

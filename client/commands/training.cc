@@ -38,12 +38,6 @@ void SetUnlessSet(const char* name, const std::string& value, Variables& variabl
   if (!value.empty() && *Variable(name) == '\0') variables.emplace_back(name, value);
 }
 
-// For a program in another folder.
-std::string Absolute(const std::string& path) {
-  std::error_code error;
-  return path.empty() ? path : fs::absolute(path, error).string();
-}
-
 // Where the package is, as Python says.
 fs::path AskPython() {
   constexpr char kProgram[] =
@@ -96,7 +90,7 @@ Variables VariablesFor(Session& session, const Training& training, const std::st
   set("STATAGENT_IF_EXISTS", training.if_exists);
   if (training.stop_after) set("STATAGENT_STOP_AFTER", std::to_string(*training.stop_after));
   if (session.options().quiet) set("STATAGENT_QUIET", "1");
-  SetUnlessSet("STATAGENT_TOKEN_FILE", Absolute(session.collector().token_file()), variables);
+  SetUnlessSet("STATAGENT_TOKEN_FILE", AbsolutePath(session.collector().token_file()), variables);
   SetUnlessSet("STATAGENT_PROJECT", session.collector().project(), variables);
   if (!training.instrument) return variables;
   set("STATAGENT_PAGE", PageOf(session, http, training.run));

@@ -1,4 +1,4 @@
-"""`python -m statcollect demo`."""
+"""`python -m statcollect demo`; and the programs that statctl starts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ def main() -> int:
         from .demo import main as demo
 
         return demo(arguments[1:])
+    if arguments[:1] == ["mcp"]:
+        from .bridges.mcp_server import main as mcp
+
+        return mcp(arguments[1:])
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
