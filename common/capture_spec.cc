@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/choice.h"
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/pattern.h"
 #include "common/shape.h"
 #include "common/text.h"
 
@@ -31,11 +33,11 @@ Status ReadOptions(std::string_view text, std::map<std::string, std::string>* ar
     const std::string_view part = text.substr(0, text.find(','));
     const std::size_t equals = part.find('=');
     const std::string_view key = part.substr(0, equals);
-    if (equals == std::string_view::npos ||
-        std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
-      return Invalid("an option", part,
-                     "kind=, path=, micro_batch=, call=, mode= or bytes_max= with a value");
-    }
+    if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys))
+      return {Code::kInvalidArgument,
+              "capture: option: " + NotOneOf(key, {std::begin(kKeys), std::end(kKeys)})};
+    if (equals == std::string_view::npos)
+      return Invalid("an option", part, std::string(key) + "= with a value");
     if (!arguments->emplace(key, part.substr(equals + 1)).second)
       return Invalid("an option", part, "each at most once");
     if (part.size() == text.size()) return Status::Ok();
@@ -50,7 +52,8 @@ bool CaptureSpec::Matches(const TensorKey& key) const {
                               : key.kind == Kind::kOutput || key.kind == Kind::kInspect ||
                                     key.kind == Kind::kWeight || key.kind == Kind::kBatch;
   return kind_fits && key.micro_batch == micro_batch && key.call == call && key.mode == mode &&
-         key.name == activation && (!output_path || key.output_path == *output_path);
+         (pattern ? MatchesPattern(activation, key.name) : key.name == activation) &&
+         (!output_path || key.output_path == *output_path);
 }
 
 std::string CaptureSpec::Describe() const {
@@ -73,6 +76,7 @@ std::map<std::string, std::string> CaptureSpec::ToArguments() const {
                                                   {"call", std::to_string(call)},
                                                   {"mode", std::string(Name(mode))},
                                                   {"bytes_max", std::to_string(bytes_max)}};
+  if (pattern) arguments["pattern"] = "1";
   if (kind) arguments["kind"] = Name(*kind);
   if (output_path) arguments["path"] = *output_path;
   return arguments;
@@ -88,10 +92,11 @@ Result<CaptureSpec> CaptureSpec::FromArguments(
   if (const auto* name = find("activation")) spec.activation = *name;
   if (Status valid = ValidateTensorName("activation", spec.activation); !valid.ok())
     return Status(valid.code(), "capture: " + valid.message());
+  if (const auto* pattern = find("pattern")) spec.pattern = *pattern == "1";
   if (const auto* kind = find("kind")) {
     spec.kind = ParseKind(*kind);
     if (!spec.kind || *spec.kind == Kind::kUnspecified)
-      return Invalid("kind", *kind, "a kind of tensor, such as output, grad_output or weight");
+      return Status(Code::kInvalidArgument, "capture: kind: " + NotAKind(*kind));
   }
   if (const auto* path = find("path")) {
     if (!path->empty()) STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("output path", *path));
@@ -103,7 +108,9 @@ Result<CaptureSpec> CaptureSpec::FromArguments(
     STATCOLLECT_RETURN_IF_ERROR(ReadNumber("call", *text, &spec.call));
   if (const auto* text = find("mode")) {
     const auto mode = ParseMode(*text);
-    if (!mode) return Invalid("mode", *text, "train, eval or init");
+    if (!mode)
+      return Status(Code::kInvalidArgument,
+                    "capture: mode: " + NotOneOf(*text, {"train", "eval", "init"}));
     spec.mode = *mode;
   }
   if (const auto* text = find("bytes_max"))
@@ -125,8 +132,7 @@ Result<CaptureSpec> CaptureSpec::Parse(std::string_view text) {
   const std::string_view whole = Trimmed(text);
   const std::size_t at = whole.rfind('@');
   if (at == std::string_view::npos || at == 0) {
-    return Invalid("the place", whole,
-                   "NAME@STEP, such as blocks.1.ln2@3 or blocks.1.ln2@3:kind=grad_output");
+    return Invalid("the place", whole, "NAME@STEP, such as blocks.1.ln2@3 or *@0:kind=weight_grad");
   }
   std::map<std::string, std::string> arguments;
   const std::string_view behind = whole.substr(at + 1);
@@ -134,6 +140,7 @@ Result<CaptureSpec> CaptureSpec::Parse(std::string_view text) {
   if (colon != std::string_view::npos)
     STATCOLLECT_RETURN_IF_ERROR(ReadOptions(behind.substr(colon + 1), &arguments));
   arguments["activation"] = whole.substr(0, at);
+  if (IsPattern(arguments["activation"])) arguments["pattern"] = "1";
   arguments["steps"] = behind.substr(0, colon);
   return FromArguments(arguments);
 }

@@ -23,7 +23,9 @@ inline constexpr std::uint64_t kCaptureBytesMax = std::uint64_t{64}
 inline constexpr std::size_t kCaptureSpecsMax = 256;      // active at a time, per agent
 
 struct CaptureSpec {
-  std::string activation;  // exact name
+  std::string activation;  // exact name, or a pattern (common/pattern.h)
+  // Only of texts that Parse reads: a request of the collector always means the exact name.
+  bool pattern = false;
   // Empty: the tensor itself (output, inspect, weight, batch), not its gradient or the module's
   // inputs.
   std::optional<Kind> kind;
@@ -47,7 +49,8 @@ struct CaptureSpec {
   static Result<CaptureSpec> FromArguments(const std::map<std::string, std::string>& arguments);
   // "NAME@STEPS" or
   // "NAME@STEPS:kind=grad_output,path=0,micro_batch=1,call=0,mode=eval,bytes_max=1048576". The last
-  // '@' separates name and steps. STEPS as for StepSet::Parse, and not empty.
+  // '@' separates name and steps; a name with '*' or '?' is a pattern. STEPS as for StepSet::Parse,
+  // and not empty.
   static Result<CaptureSpec> Parse(std::string_view text);
   // The shortest text that Parse reads as this.
   std::string ToText() const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/pattern.h"
 #include "common/text.h"
 
 namespace statcollect {
@@ -16,35 +17,17 @@ Status Invalid(const std::string& what, std::string_view found, const std::strin
           "exponents: " + what + " is '" + Printable(found) + "'; expected " + expected};
 }
 
-// Whether the name matches the pattern. After a mismatch, the last '*' takes one more character.
-bool Fits(std::string_view pattern, std::string_view name) {
-  std::size_t p = 0, n = 0, star = std::string_view::npos, taken = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      taken = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++taken;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', p) == std::string_view::npos;
-}
-
 // "kind=a,kind=b".
 Status ReadKinds(std::string_view text, std::vector<Kind>* kinds) {
   while (true) {
     const std::string_view part = text.substr(0, text.find(','));
     const std::string_view name = part.substr(std::min(part.size(), kKindOption.size()));
-    const auto kind = part.starts_with(kKindOption) ? ParseKind(name) : std::nullopt;
-    if (!kind || *kind == Kind::kUnspecified)
+    if (!part.starts_with(kKindOption))
       return Invalid("an option", part,
                      "kind= with a kind of tensor, such as output or weight_grad");
+    const auto kind = ParseKind(name);
+    if (!kind || *kind == Kind::kUnspecified)
+      return {Code::kInvalidArgument, "exponents: kind: " + NotAKind(name)};
     kinds->push_back(*kind);
     if (part.size() == text.size()) return Status::Ok();
     text.remove_prefix(part.size() + 1);
@@ -55,7 +38,7 @@ Status ReadKinds(std::string_view text, std::vector<Kind>* kinds) {
 
 bool ExponentSpec::Matches(const TensorKey& key) const {
   return (kinds.empty() || std::find(kinds.begin(), kinds.end(), key.kind) != kinds.end()) &&
-         Fits(pattern, key.name);
+         MatchesPattern(pattern, key.name);
 }
 
 Result<ExponentSpec> ExponentSpec::Parse(std::string_view text) {

@@ -4,6 +4,9 @@
 #include <map>
 #include <utility>
 
+#include "common/edit_distance.h"
+#include "common/names.h"
+
 namespace statcollect {
 
 PendingCaptures::PendingCaptures(StagingState* state, const std::vector<CaptureSpec>& specs)
@@ -81,7 +84,7 @@ void PendingCaptures::BeginStepLocked() {
     if (!pending.matched) {
       MissLocked(
           pending,
-          "was not observed in step " + pending.spec.steps_text +
+          "was not observed in step " + pending.spec.steps_text + NearestLocked(pending.spec) +
               "; is it watched, and is the step recorded (statctl set-steps, the steps of watch)?");
     }
     return true;
@@ -89,6 +92,15 @@ void PendingCaptures::BeginStepLocked() {
   active_ = std::any_of(
       pending_.begin(), pending_.end(),
       [step = state_.step](const Pending& pending) { return pending.spec.steps.Contains(step); });
+}
+
+// " (did you mean 'fc2'?)", if another observed name is close to one that never was.
+std::string PendingCaptures::NearestLocked(const CaptureSpec& spec) const {
+  constexpr std::size_t kCompared = 1024;  // bounds the time with the mutex held
+  const std::set<std::string> names = state_.definitions.Names(kCompared);
+  if (spec.pattern || names.contains(spec.activation)) return {};
+  const std::string nearest = NearestName(spec.activation, {names.begin(), names.end()});
+  return nearest.empty() ? std::string() : " (did you mean '" + Printable(nearest) + "'?)";
 }
 
 void PendingCaptures::MissLocked(std::uint64_t step, const std::string& requests,

@@ -44,6 +44,8 @@ class PendingCaptures {
                   const std::string& why);
 
  private:
+  std::string NearestLocked(const CaptureSpec& spec) const;
+
   struct Pending {
     CaptureSpec spec;
     std::string request;   // empty: the program's own

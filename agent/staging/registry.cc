@@ -89,6 +89,16 @@ std::vector<Layout> Definitions::Layouts(std::uint32_t first, std::uint32_t last
   return Slice(layouts_, first, last);
 }
 
+std::set<std::string> Definitions::Names(std::size_t names_max) const {
+  MutexLock lock(mutex_);
+  std::set<std::string> names;
+  for (const TensorDef& def : activations_) {
+    if (names.size() == names_max) break;
+    names.insert(def.key.name);
+  }
+  return names;
+}
+
 std::size_t Registry::KeyHash::operator()(const KeyView& key) const {
   std::size_t hash = std::hash<std::string_view>{}(key.name);
   hash = Mix(hash, std::hash<std::string_view>{}(key.output_path));

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -43,6 +44,8 @@ class Definitions {
   // Definitions with ids first .. last.
   std::vector<TensorDef> Activations(std::uint32_t first, std::uint32_t last) const;
   std::vector<Layout> Layouts(std::uint32_t first, std::uint32_t last) const;
+  // Names of the first activations, each once, at most this many.
+  std::set<std::string> Names(std::size_t names_max) const;
 
  private:
   mutable Mutex mutex_;

@@ -51,8 +51,26 @@ TEST(CaptureSpec, OptionsNarrowIt) {
   EXPECT_FALSE(spec->steps.Contains(6));
 }
 
+TEST(CaptureSpec, ANameWithStarsIsAPatternAsOfExponents) {
+  const auto spec = CaptureSpec::Parse("blocks.*.ln?@0:kind=weight_grad");
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  EXPECT_TRUE(spec->Matches(Key("blocks.10.ln2", Kind::kWeightGrad)));
+  EXPECT_FALSE(spec->Matches(Key("blocks.10.ln2", Kind::kWeight)));
+  EXPECT_FALSE(spec->Matches(Key("blocks.10.ln", Kind::kWeightGrad)));
+  EXPECT_TRUE(CaptureSpec::Parse("*@0-")->Matches(Key("blocks.1.ln2")));
+  EXPECT_FALSE(CaptureSpec::Parse("*@0-")->Matches(Key("blocks.1.ln2", Kind::kGradOutput)))
+      << "without a kind, the tensor itself";
+}
+
+TEST(CaptureSpec, ARequestOfTheCollectorMeansTheNameAsItIs) {
+  const auto spec = CaptureSpec::FromArguments({{"activation", "odd*name"}, {"steps", "3"}});
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  EXPECT_TRUE(spec->Matches(Key("odd*name")));
+  EXPECT_FALSE(spec->Matches(Key("odd-name")));
+}
+
 TEST(CaptureSpec, TextAndArgumentsSayTheSame) {
-  for (const char* text : {"a@3", "a.b@0-9,every=3",
+  for (const char* text : {"a@3", "*.fc?@0:kind=weight_grad", "a.b@0-9,every=3",
                            "x@7:kind=weight,path=0,micro_batch=1,call=2,mode=init,bytes_max=5"}) {
     const auto spec = CaptureSpec::Parse(text);
     ASSERT_TRUE(spec.ok()) << spec.status().message();
@@ -60,6 +78,7 @@ TEST(CaptureSpec, TextAndArgumentsSayTheSame) {
     const auto again = CaptureSpec::FromArguments(spec->ToArguments());
     ASSERT_TRUE(again.ok()) << again.status().message();
     EXPECT_EQ(again->ToText(), text);
+    EXPECT_EQ(again->pattern, spec->pattern) << text;
   }
 }
 
@@ -74,9 +93,13 @@ TEST(CaptureSpec, SaysWhatIsWrong) {
   EXPECT_THAT(message("a@"), HasSubstr("the step"));
   EXPECT_THAT(message("a@three"), HasSubstr("three"));
   EXPECT_THAT(message("a@3:kind=outputs"), HasSubstr("outputs"));
-  EXPECT_THAT(message("a@3:kind=unspecified"), HasSubstr("a kind of tensor"));
+  EXPECT_THAT(message("a@3:kind=unspecified"), HasSubstr("expected output"));
+  EXPECT_THAT(message("*@3:kind=weigth_grad"), HasSubstr("did you mean 'weight_grad'?"));
+  EXPECT_THAT(message("a@3:kinds=output"), HasSubstr("did you mean 'kind'?"));
+  EXPECT_THAT(message("a@3:mode=evel"), HasSubstr("did you mean 'eval'?"));
+  EXPECT_THAT(message("a@3:kind"), HasSubstr("kind= with a value"));
   EXPECT_THAT(message("a@3:mode=test"), HasSubstr("train, eval or init"));
-  EXPECT_THAT(message("a@3:size=4"), HasSubstr("bytes_max="));
+  EXPECT_THAT(message("a@3:size=4"), HasSubstr("bytes_max"));
   EXPECT_THAT(message("a@3:call=1,call=2"), HasSubstr("at most once"));
   EXPECT_THAT(message("a@3:call=-1"), HasSubstr("whole number"));
   EXPECT_THAT(message("a@3:bytes_max=0"), HasSubstr("1..67108864"));

@@ -86,8 +86,8 @@ def init(
     threads: threads that reduce large CPU tensors, including the training thread.
     connect_timeout: seconds to wait for the collector's first answer (default 3).
     spill_dir, spill_limit: folder and maximum size ("20GiB") of a file for records that do not fit in memory.
-    captures: tensors whose raw values are kept, each as "NAME@STEPS" ("blocks.1.ln2@3-5:kind=grad_output"): up to 16 MiB of each
-    (bytes_max=, up to 64 MiB), copied in the hook; docs/capture.md has the grammar.
+    captures: tensors whose raw values are kept, each as "NAME@STEPS" ("blocks.1.ln2@3-5:kind=grad_output", "*@0:kind=weight_grad"):
+    up to 16 MiB of each (bytes_max=, up to 64 MiB), copied in the hook; docs/capture.md has the grammar.
     exponents: tensors whose binary exponents are counted, each as "PATTERN@STEPS" ("*@0-,every=100"), at the cost of an extra pass
     over each; docs/exponents.md.
 

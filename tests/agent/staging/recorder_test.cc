@@ -242,6 +242,8 @@ TEST(ExponentSpec, SaysWhichNamesKindsAndSteps) {
     EXPECT_EQ(parsed.status().code(), Code::kInvalidArgument) << bad;
     EXPECT_THAT(parsed.status().message(), ::testing::HasSubstr("exponents")) << bad;
   }
+  EXPECT_THAT(ParseExponentSpecs("*:kind=weigth_grad").status().message(),
+              ::testing::HasSubstr("did you mean 'weight_grad'?"));
 }
 
 TEST_F(RecorderTest, OtherStepsAreWantedFromTheNextStepOn) {
@@ -624,6 +626,27 @@ TEST_F(CaptureTest, SaysWhyNothingWasCaptured) {
   events = Events();
   ASSERT_EQ(events.size(), 1u);
   EXPECT_THAT(events[0].text, HasSubstr("the run ended at step 7"));
+}
+
+TEST_F(CaptureTest, ANameThatIsNearlyAnObservedOneIsSaid) {
+  Recorder& recorder = Make();
+  (void)Wanted(kFc1);
+  Ask("fc@0", "1");
+  recorder.EndStep();
+  const auto events = Events();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_THAT(events[0].text, HasSubstr("fc was not observed in step 0 (did you mean 'fc1'?)"));
+}
+
+TEST_F(CaptureTest, APatternTakesEveryTensorOfItsKindInItsStep) {
+  Recorder& recorder = Make();
+  recorder.pending_captures().Add(*CaptureSpec::Parse("f*@0"), "");
+  EXPECT_TRUE(Wanted(kFc1));
+  EXPECT_TRUE(Wanted(kFc2));
+  EXPECT_FALSE(Wanted({.name = "fc2", .kind = Kind::kWeightGrad}));
+  EXPECT_FALSE(Wanted({.name = "ln", .kind = Kind::kOutput}));
+  recorder.EndStep();
+  EXPECT_FALSE(Wanted(kFc1));
 }
 
 TEST_F(CaptureTest, WhatWasToldBeforeIsLetBe) {
