@@ -7,7 +7,7 @@ namespace statcollect::alarms {
 namespace {
 
 constexpr std::chrono::milliseconds kWait{50};
-constexpr std::size_t kRecordBytes = 160;  // of statistics, in the queue
+constexpr std::size_t kRecordBytes = 160;  // of statistics without the sketch, in the queue
 constexpr std::size_t kItemBytes = 512;
 constexpr std::size_t kItemsMax = 100'000;
 
@@ -24,10 +24,13 @@ std::size_t BatchQueue::Push(CommittedBatch batch) {
   const std::size_t records = with_stats_ ? stats.size() : 0;
   const std::size_t queued = bytes_.load(std::memory_order_relaxed);
   if (items_.load(std::memory_order_relaxed) >= kItemsMax) return 0;
-  const bool gap = records > 0 && queued > 0 && queued + records * kRecordBytes > bytes_max_;
+  const auto bytes_of = [](const StatColumns& columns) {
+    return columns.size() * kRecordBytes + columns.sketch.size() * sizeof(double);
+  };
+  const bool gap = records > 0 && queued > 0 && queued + bytes_of(stats) > bytes_max_;
   item->gap = gap;
   if (gap || records == 0) stats = {};
-  item->bytes = kItemBytes + stats.size() * kRecordBytes;
+  item->bytes = kItemBytes + bytes_of(stats);
   bytes_.fetch_add(item->bytes, std::memory_order_relaxed);
   items_.fetch_add(1, std::memory_order_relaxed);
   Item* const added = item.release();

@@ -126,7 +126,7 @@ std::optional<std::uint64_t> RankRules::judged() const {
 std::size_t RankRules::bytes() const {
   return sizeof(*this) + states_.capacity() * sizeof(State) +
          absent_.capacity() * sizeof(std::uint32_t) + groups_.capacity() * sizeof(Group) +
-         scalars_.bytes();
+         scalars_.bytes() + update_.bytes();
 }
 
 // The step at hand is over where a later one begins.
@@ -160,6 +160,9 @@ void RankRules::AddRecord(const StatColumns& columns, std::size_t i) {
       ++sum.records;
     }
     weight_gradients_ = weight_gradients_ || state.kind == Kind::kWeightGrad;
+    if (state.kind == Kind::kWeight && (absent & BitOf(Statistic::kHash)) == 0 &&
+        settings_.On(AlarmRule::kUpdateNorm))
+      update_.Add(activation, step, stats, columns.SketchOf(i));
   }
   const bool gradient = IsGradient(state.kind);
   if (stats.has_finite && (absent & BitOf(Statistic::kL2)) == 0 &&
@@ -285,6 +288,7 @@ void RankRules::JudgeStep() {
   Join(AlarmRule::kNormExplosion, high_);
   Join(AlarmRule::kVanishingGradient, quiet_);
   Join(AlarmRule::kDeadRelu, dead_);
+  JudgeUpdate();
   for (const Candidate& unused : unused_) {
     const TensorDef def = define_(unused.activation);
     findings_.push_back(
@@ -320,6 +324,31 @@ void RankRules::JudgeStep() {
   nonfinite_.reset();
   gradient_.reset();
   weight_gradients_ = weight_gradient_nonfinite_ = gap_ = false;
+}
+
+// Only norms of the same weights are compared: a layer that is unfrozen begins anew.
+void RankRules::JudgeUpdate() {
+  const auto norm = update_.EndStep();
+  if (!norm) return;
+  if (std::exchange(updated_, update_.weights()) != update_.weights()) updates_.Restart();
+  const SpikeRule::Change change = updates_.Add(*norm, settings_.UpdateNorm());
+  if (change == SpikeRule::Change::kNone) return;
+  const bool over = change == SpikeRule::Change::kOver;
+  findings_.push_back(
+      {.sort = over ? Finding::Sort::kCleared : Finding::Sort::kAlarm,
+       .rule = AlarmRule::kUpdateNorm,
+       .kind = over ? kCleared : std::string(Name(AlarmRule::kUpdateNorm)),
+       .step = step_,
+       .subject = "update",
+       .text = over ? fmt::format("the norm of the update is back to normal at step {}: {:.4g}",
+                                  step_, *norm)
+                    : fmt::format("the update of step {} moved the weights by about {:.4g}: {:.3g} "
+                                  "times its running median {:.4g}",
+                                  step_, *norm, *norm / updates_.median(), updates_.median()),
+       .fields = {{"value", fmt::format("{:.6g}", *norm)},
+                  {"median", fmt::format("{:.6g}", updates_.median())},
+                  {"limit", fmt::format("{:.6g}", updates_.limit())},
+                  {"weights", std::to_string(updated_)}}});
 }
 
 // A scaler's `found_inf` of the step decides; without it, kGradientPatience does.

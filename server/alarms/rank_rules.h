@@ -6,7 +6,7 @@
 // kGradientPatience further steps, because they may be a scaler's overflow, whose scalars may
 // arrive late.
 //
-// Memory: about 240 bytes per activation. Not thread-safe.
+// Memory: about 240 bytes per activation, and 450 for each weight. Not thread-safe.
 #ifndef STATCOLLECT_SERVER_ALARMS_RANK_RULES_H_
 #define STATCOLLECT_SERVER_ALARMS_RANK_RULES_H_
 
@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "common/records.h"
+#include "common/spike_rule.h"
+#include "common/update_norm.h"
 #include "server/alarms/baseline.h"
 #include "server/alarms/finding.h"
 #include "server/alarms/scalar_rules.h"
@@ -110,6 +112,7 @@ class RankRules {
   void Recover(std::int32_t* group);
 
   void JudgeStep();
+  void JudgeUpdate();
   void JudgeGradients(bool now);
   void Join(AlarmRule rule, std::vector<Candidate>& candidates);
   void TellNonfinite(const Nonfinite& found, bool gradient);
@@ -119,6 +122,9 @@ class RankRules {
   const AlarmSettings& settings_;
   const std::function<TensorDef(std::uint32_t)> define_;
   ScalarRules scalars_;
+  UpdateNorm update_;
+  SpikeRule updates_;
+  std::size_t updated_ = 0;            // weights that the running median of updates_ sums
   std::vector<State> states_;          // by activation
   std::vector<std::uint32_t> absent_;  // by layout: statistics that are absent
   std::vector<Group> groups_;

@@ -9,13 +9,12 @@
 
 #include "common/names.h"
 #include "common/text.h"
-#include "server/query/loss_names.h"
+#include "common/loss_names.h"
 
 namespace statcollect::alarms {
 namespace {
 
-constexpr std::size_t kNamesMax = 256;          // of a rank; more are not judged
-constexpr double kSpikeShareOfReference = 0.1;  // of the largest median that the loss ever had
+constexpr std::size_t kNamesMax = 256;  // of a rank; more are not judged
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
@@ -52,8 +51,8 @@ Finding ClearedOf(AlarmRule rule, const ScalarRecord& scalar) {
 bool IsFoundInf(std::string_view name) { return Lower(name).ends_with("found_inf"); }
 
 void ScalarRules::Add(const ScalarRecord& scalar, std::vector<Finding>* findings) {
-  const bool scale = query::IsLossScale(scalar.name);
-  if (!scale && !query::IsLoss(scalar.name)) return;
+  const bool scale = IsLossScale(scalar.name);
+  if (!scale && !IsLoss(scalar.name)) return;
   auto found = states_.find(scalar.name);
   if (found == states_.end()) {
     if (states_.size() >= kNamesMax) return;
@@ -81,35 +80,19 @@ void ScalarRules::AddLoss(const ScalarRecord& scalar, State* state,
 
 void ScalarRules::AddFiniteLoss(const ScalarRecord& scalar, State* state,
                                 std::vector<Finding>* findings) {
-  const auto values = state->window.values();
-  if (values.size() >= settings_.warmup_steps) {
-    std::vector<double> sorted(values.begin(), values.end());
-    const auto [median, spread] = LevelOf(sorted);
-    state->reference = std::max(state->reference, std::abs(median));
-    const double limit = median + std::max((settings_.loss_spike_factor - 1) * std::abs(median),
-                                           settings_.loss_spike_spreads * spread);
-    const bool high =
-        scalar.value > limit && scalar.value > kSpikeShareOfReference * state->reference;
-    if (high && !state->spike) {
-      Finding finding = About(
-          AlarmRule::kLossSpike, scalar,
-          fmt::format("'{}' jumped to {:.6g} at step {}: {:.3g} times its running median {:.6g}",
-                      Printable(scalar.name), scalar.value, scalar.step,
-                      scalar.value / std::max(std::abs(median), 1e-300), median));
-      finding.fields["median"] = fmt::format("{:.6g}", median);
-      finding.fields["limit"] = fmt::format("{:.6g}", limit);
-      findings->push_back(std::move(finding));
-    }
-    const bool settled = scalar.value < median + (limit - median) / 2;
-    state->high_values = state->spike && !settled ? state->high_values + 1 : 0;
-    const bool new_level = state->high_values >= kAlarmWindowMax;
-    if (state->spike && (settled || new_level))
-      findings->push_back(ClearedOf(AlarmRule::kLossSpike, scalar));
-    if (new_level) state->window.Clear();
-    state->spike = (state->spike || high) && !settled && !new_level;
-    if (state->spike) return;  // spikes must not raise the baseline
-  }
-  state->window.Push(static_cast<float>(scalar.value));
+  SpikeRule& spikes = state->spikes;
+  const SpikeRule::Change change = spikes.Add(scalar.value, settings_.LossSpike());
+  if (change == SpikeRule::Change::kOver)
+    findings->push_back(ClearedOf(AlarmRule::kLossSpike, scalar));
+  if (change != SpikeRule::Change::kSpike) return;
+  Finding finding = About(
+      AlarmRule::kLossSpike, scalar,
+      fmt::format("'{}' jumped to {:.6g} at step {}: {:.3g} times its running median {:.6g}",
+                  Printable(scalar.name), scalar.value, scalar.step,
+                  scalar.value / std::max(std::abs(spikes.median()), 1e-300), spikes.median()));
+  finding.fields["median"] = fmt::format("{:.6g}", spikes.median());
+  finding.fields["limit"] = fmt::format("{:.6g}", spikes.limit());
+  findings->push_back(std::move(finding));
 }
 
 void ScalarRules::AddScale(const ScalarRecord& scalar, State* state,

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "common/records.h"
-#include "server/alarms/baseline.h"
+#include "common/spike_rule.h"
 #include "server/alarms/finding.h"
 
 namespace statcollect::alarms {
 
-// "found_inf", "amp/found_inf". Losses and their scale: server/query/loss_names.h.
+// "found_inf", "amp/found_inf". Losses and their scale: common/loss_names.h.
 bool IsFoundInf(std::string_view name);
 
 // Not thread-safe. Values that arrive after one of a later step are ignored.
@@ -29,13 +29,11 @@ class ScalarRules {
  private:
   struct State {
     std::optional<std::tuple<std::uint64_t, std::uint32_t>> last;  // step, micro-batch
-    Window window;
-    double reference = 0;  // largest median; a jump to far below it is not a spike
-    std::uint32_t high_values = 0;
+    SpikeRule spikes;
     std::optional<double> scale;  // the previous value
     std::uint32_t falls = 0;
     double scale_max = 0;
-    bool not_finite = false, spike = false, low_scale = false;
+    bool not_finite = false, low_scale = false;
   };
 
   void AddLoss(const ScalarRecord& scalar, State* state, std::vector<Finding>* findings);

@@ -112,7 +112,7 @@ Result<bool> StateLoader::Replay(const AttemptRank& place, std::uint64_t last_st
       return Status(Code::kCancelled,
                     "the collector is stopping; it is judged after the next start");
     const std::uint64_t step = scan->head().step;
-    if (!scan->Load(/*sketches=*/false, &columns)) break;
+    if (!scan->Load(/*sketches=*/settings_.On(AlarmRule::kUpdateNorm), &columns)) break;
     beside.AddBefore(step);
     columns.step.assign(columns.size(), step);
     if (!rules.Knows(columns)) STATCOLLECT_RETURN_IF_ERROR(Define(place, &rules));

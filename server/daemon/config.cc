@@ -206,6 +206,10 @@ void AddAlarmOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
       "loss_spike: raised above this many times the running median", 1.1, 1e12);
   add("--alarm-loss-spike-spreads", a.loss_spike_spreads,
       "loss_spike: and above this many robust standard deviations", 0, 1e6);
+  add("--alarm-update-norm-factor", a.update_norm_factor,
+      "update_norm: raised above this many times the running median", 1.1, 1e12);
+  add("--alarm-update-norm-spreads", a.update_norm_spreads,
+      "update_norm: and above this many robust standard deviations", 0, 1e6);
   add("--alarm-dead-relu-zeros", a.dead_relu_zeros,
       "dead_relu: raised if at least this fraction of the elements is zero", 0.01, 1);
   add("--alarm-dead-relu-steps", a.dead_relu_steps, "dead_relu: for this many steps in a row", 1,

@@ -352,10 +352,8 @@ std::shared_ptr<CommittedBatch> IngestStream::Announcement(std::optional<RecordB
   committed->goodbye = goodbye;
   if (batch) committed->batch = *std::exchange(batch, std::nullopt);
   StatColumns& stats = committed->batch.stats;
-  stats.sketch = {};
   stats.samples = {};
   stats.sample_count = {};
-  stats.sketch_width = 0;
   committed->batch.captures = {};
   committed->batch.exponents = {};
   committed->batch.tokens = {};

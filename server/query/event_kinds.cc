@@ -11,7 +11,7 @@ const std::vector<std::string>& KnownEventKinds() {
       "graph_transition", "loss_not_finite",   "loss_scale_min",    "loss_spike",
       "nan_first_seen",   "norm_explosion",    "not_recorded",      "overflow",
       "overhead",         "rank_disagreement", "recording_changed", "records_dropped",
-      "setting_changed",  "unused_parameter",  "vanishing_gradient"};
+      "setting_changed",  "unused_parameter",  "update_norm",       "vanishing_gradient"};
   return kKinds;
 }
 

@@ -12,7 +12,7 @@ namespace statcollect {
 struct CommittedBatch {
   AttemptMeta attempt;
   std::uint32_t rank = 0;
-  RecordBatch batch;     // without sketches, samples, captures, exponents and tokens
+  RecordBatch batch;     // without samples, captures, exponents and tokens
   bool goodbye = false;  // it is the rank's last one
 };
 

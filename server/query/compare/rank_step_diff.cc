@@ -12,7 +12,7 @@
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/pair_judge.h"
 #include "server/query/compare/step_distances.h"
-#include "server/query/loss_names.h"
+#include "common/loss_names.h"
 
 namespace statcollect::query {
 namespace {

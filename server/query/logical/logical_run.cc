@@ -15,7 +15,7 @@
 #include "common/text.h"
 #include "server/query/logical/cut.h"
 #include "server/query/logical/logical_scan.h"
-#include "server/query/loss_names.h"
+#include "common/loss_names.h"
 
 namespace statcollect::query {
 namespace {

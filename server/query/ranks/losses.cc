@@ -5,7 +5,7 @@
 #include <set>
 
 #include "server/query/compare/loss_diff.h"
-#include "server/query/loss_names.h"
+#include "common/loss_names.h"
 
 namespace statcollect::query {
 namespace {

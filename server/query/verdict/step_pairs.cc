@@ -7,7 +7,7 @@
 #include "server/query/compare/distance.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/step_order.h"
-#include "server/query/loss_names.h"
+#include "common/loss_names.h"
 
 namespace statcollect::query {
 namespace {

@@ -1,4 +1,8 @@
 // The rules about tensors, each on a planted series and on healthy ones.
+#include <cmath>
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -283,6 +287,66 @@ TEST_F(TensorRulesTest, AWaitingGradientHoldsBackWhatCountsAsJudged) {
   Step(2, {Rms(1)});
   Step(3, {Rms(1)});
   EXPECT_EQ(rules_.judged(), 3u);
+}
+
+// A rank with two weights whose updates move them by `length` together.
+class UpdateNormTest : public TensorRulesTest {
+ protected:
+  UpdateNormTest() {
+    Define({Def(0, "fc1.weight", Kind::kWeight), Def(1, "fc2.weight", Kind::kWeight)});
+  }
+  void Update(double length, std::size_t weights = 2) {
+    std::vector<TensorStats> stats;
+    for (std::size_t i = 0; i < weights; ++i) stats.push_back(Rms(1, /*hash=*/step_ + 1));
+    StatColumns columns = StepOf(step_, stats);
+    columns.sketch_width = 16;
+    position_ += length / std::sqrt(2.0) / 4;  // in each of 16 directions
+    columns.sketch.assign(weights * 16, position_);
+    rules_.AddStats(columns);
+    rules_.AddStepEnd(step_++);
+    Take();
+  }
+  std::uint64_t step_ = 0;
+  double position_ = 0;
+};
+
+TEST_F(UpdateNormTest, AnUpdateOfThreeTimesItsMedianIsToldUntilItSettles) {
+  for (int n = 0; n < 30; ++n) Update(Healthy(0.01, step_));
+  Update(0.03);
+  Update(0.03);
+  ASSERT_EQ(Of("update_norm").size(), 1u);
+  const Finding told = Of("update_norm")[0];
+  EXPECT_EQ(told.step, 30u);
+  EXPECT_EQ(told.fields.at("weights"), "2");
+  EXPECT_NEAR(std::stod(told.fields.at("value")), 0.03, 1e-5);
+  EXPECT_NEAR(std::stod(told.fields.at("median")), 0.01, 1e-3);
+  EXPECT_THAT(told.text, HasSubstr("the update of step 30 moved the weights by about 0.03: "));
+  EXPECT_TRUE(Of("alarm_cleared").empty());
+  Update(0.01);
+  EXPECT_EQ(Of("alarm_cleared").size(), 1u);
+}
+
+TEST_F(UpdateNormTest, WhatIsNotTwiceAsMuchOrComesDuringTheWarmUpIsNone) {
+  for (int n = 0; n < 10; ++n) Update(0.01);
+  Update(0.05);
+  EXPECT_TRUE(Of("update_norm").empty()) << "9 norms are known, of 10 weights";
+  for (int n = 0; n < 40; ++n) Update(Healthy(0.01, step_) * (n % 2 == 0 ? 1 : 1.6));
+  EXPECT_TRUE(Of("update_norm").empty()) << "a series that jumps by itself";
+  for (int n = 0; n < 40; ++n) Update(0.01 + 0.0005 * n);
+  EXPECT_TRUE(Of("update_norm").empty()) << "slow growth, such as a learning rate that warms up";
+}
+
+TEST_F(UpdateNormTest, ALayerThatIsUnfrozenBeginsAnew) {
+  for (int n = 0; n < 30; ++n) Update(0.01, 1);
+  for (int n = 0; n < 5; ++n) Update(0.1, 2);
+  EXPECT_TRUE(Of("update_norm").empty());
+}
+
+TEST_F(UpdateNormTest, IsTurnedOffAsOthers) {
+  settings_.on[static_cast<std::size_t>(AlarmRule::kUpdateNorm)] = false;
+  for (int n = 0; n < 30; ++n) Update(0.01);
+  Update(0.1);
+  EXPECT_TRUE(all_.empty());
 }
 
 }  // namespace

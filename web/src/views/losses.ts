@@ -8,7 +8,7 @@ const OF_SOMETHING_ELSE = new Set('scale weight coef coeff factor lr mask count 
 const wordsOf = (name: string) => name.toLowerCase().match(/[a-z0-9\u0080-\uffff]+/g) ?? [];
 const endsInLoss = (word: string | undefined) => word !== undefined && (word.endsWith('loss') || word === 'losses');
 
-/** The collector's rule (server/query/loss_names.h). */
+/** The collector's rule (common/loss_names.h). */
 export function isLoss(name: string): boolean {
   const words = wordsOf(name);
   return words.some(endsInLoss) && !words.some((word) => OF_SOMETHING_ELSE.has(word));

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "server/query/answers/losses.h"
-#include "server/query/loss_names.h"
+#include "common/loss_names.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"

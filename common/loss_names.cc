@@ -1,11 +1,11 @@
-#include "server/query/loss_names.h"
+#include "common/loss_names.h"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <vector>
 
-namespace statcollect::query {
+namespace statcollect {
 namespace {
 
 // Beside a loss, these make its name that of another quantity.
@@ -60,4 +60,4 @@ std::string MainLoss(const std::set<std::string>& losses) {
   return losses.empty() ? std::string() : *losses.begin();
 }
 
-}  // namespace statcollect::query
+}  // namespace statcollect

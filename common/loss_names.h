@@ -1,12 +1,12 @@
 // Which scalars are losses, by their names. The page has the same rule (web/src/views/losses.ts).
-#ifndef STATCOLLECT_SERVER_QUERY_LOSS_NAMES_H_
-#define STATCOLLECT_SERVER_QUERY_LOSS_NAMES_H_
+#ifndef STATCOLLECT_COMMON_LOSS_NAMES_H_
+#define STATCOLLECT_COMMON_LOSS_NAMES_H_
 
 #include <set>
 #include <string>
 #include <string_view>
 
-namespace statcollect::query {
+namespace statcollect {
 
 // One of the words of the name ends in "loss" or is "losses", in any case ("loss", "train/loss",
 // "train_loss_step", "Loss/gen"), and none says that it is something else ("loss_scale",
@@ -20,6 +20,6 @@ bool IsLossScale(std::string_view name);
 // Empty if there is none.
 std::string MainLoss(const std::set<std::string>& losses);
 
-}  // namespace statcollect::query
+}  // namespace statcollect
 
-#endif  // STATCOLLECT_SERVER_QUERY_LOSS_NAMES_H_
+#endif  // STATCOLLECT_COMMON_LOSS_NAMES_H_
