@@ -44,7 +44,9 @@ def main() -> int:
             if given.details:
                 for answer in answers:
                     if not (answer.quiet and answer.found):
-                        print(f"=== {answer.case.bug}: clean {verdict_of(answer.clean)}, root {root_of(answer.clean)}\n{answer.clean['notes']}")
+                        print(
+                            f"=== {answer.case.bug}: clean {verdict_of(answer.clean)}, root {root_of(answer.clean)}\n{answer.clean['notes']}"
+                        )
                         print(collector.statctl("diff", answer.case.reference, answer.case.run).out)
         finally:
             collector.stop()

@@ -5,7 +5,7 @@ training has is left out or is another."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class Setup:
     """sequence: activations between the matrices are cut over tp. experts: the second block has experts, which are cut over dp. smoothing:
     of the labels. second: a second head predicts the token after the next. clip: the largest norm of the gradient."""
 
-    grid: Grid = Grid()
+    grid: Grid = field(default_factory=Grid)
     sequence: bool = False
     experts: bool = False
     smoothing: float = 0
@@ -69,7 +69,7 @@ class Tokens(nn.Embedding):
         row = x - rows * tp.rank
         elsewhere = (row < 0) | (row >= rows)
         if self.setup.bug == "embedding_mask":
-            elsewhere = (row < 0) | (row > rows)
+            elsewhere = (row <= 0) | (row >= rows)
         found = F.embedding(row.clamp(0, rows - 1), self.weight).masked_fill(elsewhere.unsqueeze(-1), 0)
         return c.sum_parts(found, 1, tp) if self.setup.sequence else c.leave(found, tp)
 
@@ -80,6 +80,7 @@ class Row(nn.Linear):
     def __init__(self, setup: Setup, features: int) -> None:
         super().__init__(features, WIDTH)
         self.setup = setup
+        self.weight.data *= 3  # so that what is before it matters
         _cut(self, 1, setup.grid.tp)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -90,7 +91,7 @@ class Row(nn.Linear):
 
 
 class HeadNorm(nn.Module):
-    """Norm of each head, with one weight for all heads."""
+    """Norm of each head's queries, with one weight for all heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,16 +118,18 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         setup, grid = self.setup, self.setup.grid
         shared = self.shared(x)
-        shared = c.join(shared, 1, grid.tp) if setup.sequence else shared if setup.bug == "shared_key" else c.enter(shared, grid.tp)
+        shared = (
+            c.join(shared, 1, grid.tp) if setup.sequence else shared if setup.bug == "shared_key" else c.enter(shared, grid.tp)
+        )
         q, k, v = self.qkv(into(x, setup, "attention")).unflatten(-1, (-1, 3, WIDTH // HEADS)).transpose(1, 2).unbind(3)
-        k = k + shared.unsqueeze(1)
+        q, k = self.head_norm(q.transpose(1, 2)).transpose(1, 2), k + shared.unsqueeze(1)
         join = c.join_same if setup.bug == "context_gradient" else c.join
         k, v = join(k, 2, grid.cp), join(v, 2, grid.cp)
         after = c.gathered(places, 0, grid.cp).unsqueeze(0) > places.unsqueeze(1)
         scores = (q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5).masked_fill(after, float("-inf"))
         sink = (8 * self.sink).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
         weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
-        return self.wo(self.head_norm((weights @ v).transpose(1, 2)).flatten(2))
+        return self.wo((weights @ v).transpose(1, 2).flatten(2))
 
 
 def into(x: torch.Tensor, setup: Setup, where: str) -> torch.Tensor:
@@ -176,7 +179,8 @@ def _saved_in_parts(x: torch.Tensor, setup: Setup) -> Any:
         return c.gathered(part, 1, source).view(shape)
 
     return torch.autograd.graph.saved_tensors_hooks(
-        lambda t: (c.own(t.view(x.shape), 1, tp), t.shape) if t.numel() == x.numel() and t.data_ptr() == x.data_ptr() else t, unpack
+        lambda t: (c.own(t.view(x.shape), 1, tp), t.shape) if t.numel() == x.numel() and t.data_ptr() == x.data_ptr() else t,
+        unpack,
     )
 
 

@@ -23,7 +23,8 @@ def train(options: dict[str, Any], run: str, steps: int) -> None:
     size = Size(layers=4, tied=tied)
     model = build(size)
     if not distributed.is_initialized():
-        return _train_whole(model, size, run, steps)
+        _train_whole(model, size, run, steps)
+        return
     grid = Grid.of(tp=2, dp=distributed.get_world_size() // 2)  # tp: the stages
     stage, dp = grid.tp.rank, grid.dp
     _keep(model, stage, bug)
@@ -34,20 +35,24 @@ def train(options: dict[str, Any], run: str, steps: int) -> None:
     statagent.watch(model, optimizer=optimizer, **({} if said is None else {"layouts": said}))
     for step in range(steps):
         inputs, targets = (c.own(each, 0, dp) for each in batch_of(size, step))
-        losses: list[torch.Tensor] = []
+        total = torch.zeros(())
         for x, y in zip(inputs.chunk(PASSES), targets.chunk(PASSES)):
+            losses: list[torch.Tensor] = []
             if bug == "wiped":
                 model.zero_grad()
             if stage == 0:
                 schedule.step(x)
             else:
                 schedule.step(target=y, losses=losses)
+                total += torch.stack(losses).detach().sum()
         if bug == "divided_again":
             for parameter in model.parameters():
                 parameter.grad /= MICRO_BATCHES  # type: ignore[operator]
         _reduce(model, grid, tied, bug)
-        if stage == 1 and bug != "loss_sum":
-            statagent.log_scalar("loss", float(torch.stack(losses).sum()) if bug != "scaled_gradients" else float(torch.stack(losses).mean() * PASSES))
+        if stage == 1:
+            statagent.log_scalar(
+                "loss", float(total) / {"loss_sum": targets.numel(), "scaled_gradients": MICRO_BATCHES}.get(bug or "", 1)
+            )
         optimizer.step()
         optimizer.zero_grad()
     statagent.close(timeout=20)
@@ -82,7 +87,7 @@ def _schedule(model: Gpt, grid: Grid, bug: str | None) -> Any:
 
     def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if bug == "loss_sum":
-            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / (MICRO_BATCHES * PASSES)
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
         return loss_of(logits, targets) / (PASSES if bug == "scaled_gradients" else MICRO_BATCHES * PASSES)
 
     stage = PipelineStage(model, grid.tp.rank, 2, torch.device("cpu"), group=grid.tp.group)
@@ -108,7 +113,7 @@ def _reduce(model: Gpt, grid: Grid, tied: bool, bug: str | None) -> None:
     assert table is not None
     _sum(table, grid.tp)
     flat = torch.cat([p.grad.flatten() for p in parameters])  # type: ignore[union-attr]
-    _spread(torch.cat([part for part in _of_owners(flat, half, grid.dp)]), parameters)
+    _spread(torch.cat(_of_owners(flat, half, grid.dp)), parameters)
 
 
 def _sum(table: nn.Parameter, stages: Axis) -> None:

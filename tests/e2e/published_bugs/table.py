@@ -24,7 +24,9 @@ def tables(answers: list[Answer]) -> str:
         where = f"{root['kind']} `{root['activation']}`" if root else verdict_of(answer.faulty)
         at = f", step {root['step']}" if root and root["step"] else ""
         clean = "" if answer.quiet else f"; **without the bug {verdict_of(answer.clean)}**"
-        lines.append(f"| {case.source} | {case.layout} | {case.text} | {'' if answer.found else '**elsewhere**: '}{where}{at}{clean} |")
+        lines.append(
+            f"| {case.source} | {case.layout} | {case.text} | {'' if answer.found else '**elsewhere**: '}{where}{at}{clean} |"
+        )
     lines += ["", "Not shown:", ""]
     lines += [f"- {where}{': ' if what else ''}{what}: {why}." for where, what, why in NOT_SHOWN]
     return "\n".join(lines)

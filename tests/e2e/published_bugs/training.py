@@ -72,7 +72,6 @@ LEFT_OUT = {
     "context_group": ("cp", "*"),
     "norms_of_contexts": ("cp", "*.ln1.*"),
 }
-AGAIN = {"reduced_twice": ("tp", "*.shared.weight"), "expert_scale": ("dp", "*.mlp.[fs]*")}  # sums that it adds
 
 
 def is_expert(name: str) -> bool:
@@ -83,8 +82,9 @@ def reduce_gradients(setup: Setup, net: Net) -> None:
     """Sums over tp and cp and means over dp, after the backward pass."""
     grid, bug = setup.grid, setup.bug or ""
 
-    def named(table: dict[str, tuple[str, str]], axis: str, name: str) -> bool:
-        return bug in table and table[bug][0] == axis and fnmatchcase(name, table[bug][1])
+    def left_out(axis: str, name: str) -> bool:
+        at, pattern = LEFT_OUT.get(bug, ("", ""))
+        return at == axis and fnmatchcase(name, pattern)
 
     for name, parameter in net.named_parameters():
         if parameter.grad is None:
@@ -92,9 +92,10 @@ def reduce_gradients(setup: Setup, net: Net) -> None:
         partial = (setup.sequence or name.endswith("head_norm.weight")) and not getattr(parameter, "cut", False)
         sums = {"tp": partial, "cp": True, "dp": not is_expert(name)}
         for axis, due in sums.items():
-            if (due and not named(LEFT_OUT, axis, name)) or (named(AGAIN, axis, name) and axis == "tp"):
+            again = bug == "reduced_twice" and axis == "tp" and name.endswith(".shared.weight")
+            if again or (due and not left_out(axis, name)):
                 parameter.grad.copy_(c.total(parameter.grad, getattr(grid, axis)))
-        if bug != "not_averaged" and not named(AGAIN, "dp", name):
+        if bug != "not_averaged" and not (bug == "expert_scale" and is_expert(name)):
             parameter.grad.div_(grid.dp.size)
 
 
@@ -128,7 +129,9 @@ def layouts(setup: Setup, net: Net) -> dict[str, Any] | None:
         rows = ("tokens.weight", "head*.weight", "*.qkv.*", "*.fc1.weight", "*.fc1.bias", "*.sink", "*.mlp.first*")
         said |= dict.fromkeys(rows, statagent.shard(0, tp))
         said |= dict.fromkeys(("*.wo.weight", "*.fc2.weight", "*.mlp.second*"), statagent.shard(1, tp))
-        said |= dict.fromkeys(("*.qkv", "*.fc1", "head", "head2"), statagent.shard(-1, tp)) | {"*.head_norm": statagent.shard(2, tp)}
+        said |= dict.fromkeys(("*.qkv", "*.fc1", "head", "head2"), statagent.shard(-1, tp)) | {
+            "*.head_norm": statagent.shard(2, tp)
+        }
         if setup.whole_logits:
             del said["head"]
     said |= dict.fromkeys(("*.weight", "*.bias", "*.sink", "*.mlp.first*", "*.mlp.second*"), statagent.replicate())
