@@ -23,7 +23,6 @@ using access::HoldsToken;
 using access::ParseTokens;
 using access::ReadTokens;
 using access::TokenId;
-using access::TokenRecord;
 using access::TokenRecords;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -102,7 +101,7 @@ TEST(Scopes, AreParsedAndUnknownOnesNamed) {
 TEST_F(TokenFileTest, TheCollectorsFileIsWrittenForItsOwnerAndReadBack) {
   const std::string path = folder_ + "/tokens";
   const auto add = [](TokenRecords& records) {
-    TokenRecord record{.digest = access::DigestOf(kGood),
+    access::TokenRecord record{.digest = access::DigestOf(kGood),
                        .created = 7,
                        .expires = 9,
                        .revoked = {},
