@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "agent/bounded_run.h"
+#include "agent/export/spill_file.h"
+#include "agent/export/wire.h"
 #include "agent/stats/exponents.h"
 #include "agent/stats/rows.h"
 #include "agent/tensor_place.h"
@@ -85,13 +87,30 @@ ExporterOptions MakeExporterOptions(const ResolvedOptions& options, const Launch
           .on_event = std::move(on_event)};
 }
 
-Recorder::Options MakeRecorderOptions(const ResolvedOptions& options) {
+// In the folder of the spill file if there is one, otherwise in memory.
+std::unique_ptr<TensorRing> MakeRing(const ResolvedOptions& options, const SessionInfo& session,
+                                     Status* status) {
+  if (!options.ring.on()) return nullptr;
+  std::string path;
+  if (!options.spill.directory.empty()) {
+    *status = CheckSpillDirectory(options.spill.directory);
+    if (!status->ok()) return nullptr;
+    path = SpillPath(options.spill.directory, session.rank, session.session, ring::kSuffix);
+  }
+  auto memory = RingMemory::Make(path, wire::EncodeHello(session, 1), options.ring);
+  *status = memory.status();
+  if (!status->ok()) return nullptr;
+  return std::make_unique<TensorRing>(options.ring, *std::move(memory));
+}
+
+Recorder::Options MakeRecorderOptions(const ResolvedOptions& options, TensorRing* ring) {
   return {.steps = options.steps,
           .slots = options.buffer_records_max,
           .sketch = options.sketch,
           .samples = options.samples,
           .captures = options.captures,
-          .exponents = options.exponents};
+          .exponents = options.exponents,
+          .ring = ring};
 }
 
 statcollect::stats::cuda::EngineOptions MakeEngineOptions(const ResolvedOptions& options) {
@@ -163,11 +182,13 @@ Result<std::vector<statcollect::RowStats>> RowsOf(const TensorView& rows,
 
 Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
                           std::unique_ptr<Transport> own_transport)
-    : log(&clock, {}, options.log),
-      recorder(MakeRecorderOptions(options), &clock, &ledger, &waker),
+    : session(MakeSession(options, launch, clock)),
+      log(&clock, {}, options.log),
+      ring(MakeRing(options, session, &ring_status)),
+      recorder(MakeRecorderOptions(options, ring.get()), &clock, &ledger, &waker),
       workers(static_cast<int>(options.threads)),
       transport(std::move(own_transport)),
-      exporter(MakeSession(options, launch, clock),
+      exporter(session,
                MakeExporterOptions(
                    options, launch, recorder.definitions(),
                    [this](const Directive& directive) { Apply(directive); },
@@ -180,12 +201,15 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
                  waker.Wake();
                }),
       cuda(MakeEngineOptions(options), statcollect::stats::cuda::MakeCudaApi(), &recorder, &clock),
-      cuda_captures(statcollect::stats::cuda::MakeCudaApi(), &recorder.captures(),
+      cuda_captures(statcollect::stats::cuda::MakeCudaApi(),
                     [this](const CaptureTarget& target, const std::string& why) {
-                      recorder.pending_captures().Miss(target, why);
+                      if (!target.ring) recorder.pending_captures().Miss(target, why);
                     }),
       filler(&cuda, &cuda_captures),
-      batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &filler) {}
+      ring_watch(&recorder, &clock,
+                 [this](const std::string& line) { log.Log(line, LogLevel::kWarning); }),
+      batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &filler,
+              ring == nullptr ? nullptr : &ring_watch) {}
 
 void Agent::Impl::Parts::Apply(const Directive& directive) {
   if (directive.kind == "steps") return ApplySteps(directive);
@@ -207,8 +231,31 @@ void Agent::Impl::Parts::ApplyCapture(const Directive& directive) {
                                    "is invalid: " + spec.status().message());
 }
 
+Status Agent::Impl::Parts::CopyValues(CapturedTensor* captured,
+                                      const statcollect::stats::CpuTensor& data,
+                                      const TensorView& tensor, void* stream) {
+  if (tensor.device == Device::kCuda)
+    return cuda_captures.Copy(captured, data, tensor.device_index, stream);
+  statcollect::stats::CopyElements(data, captured->elements(), captured->data());
+  captured->keeper()->Commit(captured);
+  return Status::Ok();
+}
+
+void Agent::Impl::Parts::KeepInRing(const CaptureTarget& target,
+                                    const statcollect::stats::CpuTensor& data,
+                                    const TensorView& tensor, void* stream) {
+  const std::uint64_t elements = CapturedElements(
+      tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}, kCaptureBytesDefault);
+  CapturedTensor* const kept = ring->Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
+  if (kept != nullptr)
+    (void)CopyValues(kept, data, tensor, stream);  // else it is counted as missing
+}
+
 void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::stats::CpuTensor& data,
                                     const TensorView& tensor, void* stream) {
+  if (target.ring) KeepInRing(target, data, tensor, stream);
+  if (!target.send) return;
+  target.ring = false;
   const std::uint64_t elements =
       CapturedElements(tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}, target.bytes_max);
   CapturedTensor* const captured =
@@ -219,13 +266,8 @@ void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::sta
         "at most " + std::to_string(CaptureQueue::kBytesMax >> 20) +
             " MiB of values may wait to be sent; capture fewer tensors at a time, or fewer bytes");
   }
-  if (tensor.device == Device::kCuda) {
-    const Status copied = cuda_captures.Copy(captured, data, tensor.device_index, stream);
-    if (!copied.ok()) recorder.pending_captures().Miss(target, copied.message());
-  } else {
-    statcollect::stats::CopyElements(data, elements, captured->data());
-    recorder.captures().Commit(captured);
-  }
+  const Status copied = CopyValues(captured, data, tensor, stream);
+  if (!copied.ok()) recorder.pending_captures().Miss(target, copied.message());
   waker.Wake();
 }
 
@@ -256,6 +298,7 @@ Agent::Impl::~Impl() {
 
 Status Agent::Impl::Start() {
   STATCOLLECT_RETURN_IF_ERROR(parts_->exporter.CheckSpill());
+  STATCOLLECT_RETURN_IF_ERROR(parts_->ring_status);
   if (const std::string remark = parts_->exporter.SpillRemark(); !remark.empty())
     parts_->log.Log(remark);
   parts_->exporter.Start();
@@ -462,6 +505,7 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   parts_->recorder.pending_captures().End();
   parts_->recorder.Refuse(kDropClosed);
   if (!EndThreads(deadline, timeout, goodbye)) return close_status_;
+  if (parts_->ring != nullptr) parts_->ring->RemoveFile();
   parts_->cuda_captures.Abandon();
   parts_->recorder.DropRest(kDropClosed);
   parts_->cuda.Abandon();

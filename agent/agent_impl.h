@@ -13,11 +13,13 @@
 #include "agent/export/batcher.h"
 #include "agent/export/exporter.h"
 #include "agent/export/log_limiter.h"
+#include "agent/export/ring_watch.h"
 #include "agent/export/transport.h"
 #include "agent/full_steps_queue.h"
 #include "agent/option_resolver.h"
 #include "agent/process_guard.h"
 #include "agent/staging/recorder.h"
+#include "agent/staging/tensor_ring.h"
 #include "agent/stats/cpu/workers.h"
 #include "agent/stats/stats.h"
 #include "common/clock.h"
@@ -90,10 +92,21 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     void KeepValues(statcollect::CaptureTarget target, const statcollect::stats::CpuTensor& data,
                     const TensorView& tensor, void* stream);
 
+    // Copies the tensor's values, at once or, from a device, later.
+    Status CopyValues(statcollect::CapturedTensor* captured,
+                      const statcollect::stats::CpuTensor& data, const TensorView& tensor,
+                      void* stream);
+    void KeepInRing(const statcollect::CaptureTarget& target,
+                    const statcollect::stats::CpuTensor& data, const TensorView& tensor,
+                    void* stream);
+
     statcollect::SystemClock clock;
+    const statcollect::SessionInfo session;
     statcollect::Ledger ledger;
     statcollect::Waker waker;
     statcollect::LogLimiter log;
+    Status ring_status;  // why there is no ring, though it was asked for
+    const std::unique_ptr<statcollect::TensorRing> ring;
     statcollect::Recorder recorder;
     statcollect::FullStepsQueue full_steps;
     statcollect::stats::CpuWorkers workers;
@@ -102,6 +115,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     statcollect::CudaSlots cuda;
     statcollect::CudaCaptures cuda_captures;
     statcollect::CudaFiller filler;
+    statcollect::RingWatch ring_watch;
     statcollect::Batcher batcher;
   };
 

@@ -84,10 +84,11 @@ Status ReadOptions(const statagent_options& from, statagent::Options* to) {
   to->tls_cert = Text(from.tls_cert);
   to->tls_key = Text(from.tls_key);
   if (from.struct_size >= offsetof(statagent_options, ranks)) to->project = Text(from.project);
-  if (from.struct_size >= sizeof(from)) {
+  if (from.struct_size >= offsetof(statagent_options, ring)) {
     to->ranks = Text(from.ranks);
     to->log = Text(from.log);
   }
+  if (from.struct_size >= sizeof(from)) to->ring = Text(from.ring);
   STATCOLLECT_RETURN_IF_ERROR(ReadMap("statagent_start", from.config_keys, from.config_values,
                                       from.config_count, &to->config));
   if (from.required >= 0) to->required = from.required != 0;

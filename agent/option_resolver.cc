@@ -91,6 +91,7 @@ Status FillFromEnvironment(const Environment& environment, statagent::Options* o
   environment.Fill("TLS_CERT", &options->tls_cert);
   environment.Fill("TLS_KEY", &options->tls_key);
   environment.Fill("EXPONENTS", &options->exponents);
+  environment.Fill("RING", &options->ring);
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("REQUIRED", &options->required));
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("RANK", &options->rank));
   STATCOLLECT_RETURN_IF_ERROR(environment.Fill("LOCAL_RANK", &options->local_rank));
@@ -311,6 +312,10 @@ Result<ResolvedOptions> ResolveOptions(const statagent::Options& given, const Ge
   if (!exponents.ok())
     return Status(exponents.status().code(), "start the agent: " + exponents.status().message());
   resolved.exponents = *std::move(exponents);
+  auto kept = RingSpec::Parse(options.ring);
+  if (!kept.ok())
+    return Status(kept.status().code(), "start the agent: " + kept.status().message());
+  resolved.ring = *std::move(kept);
   resolved.threads = DefaultThreads(getenv);
   STATCOLLECT_RETURN_IF_ERROR(CheckNumbers(options, &resolved));
   return resolved;

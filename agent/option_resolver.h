@@ -15,6 +15,7 @@
 #include "agent/export/transport.h"
 #include "agent/launch_environment.h"
 #include "agent/staging/exponent_spec.h"
+#include "agent/staging/ring_spec.h"
 #include "common/capture_spec.h"
 #include "common/status.h"
 #include "common/step_set.h"
@@ -37,6 +38,7 @@ struct ResolvedOptions {
   LogLevel log = LogLevel::kWarning;
   std::vector<CaptureSpec> captures;
   std::vector<ExponentSpec> exponents;
+  RingSpec ring;
   std::uint32_t sketch = 16;
   std::uint32_t samples = 0;
   std::size_t buffer_records_max = 32768;

@@ -81,7 +81,7 @@ Status CudaCaptures::Copy(CapturedTensor* captured, const stats::CpuTensor& tens
     if (copied.ok()) flight = flights_.insert(flights_.end(), plan);
   }
   if (!copied.ok()) {
-    queue_->GiveUp(captured, CauseOf(copied));
+    captured->keeper()->GiveUp(captured, CauseOf(copied));
     return copied;
   }
   // Blocks while the stream's queue is full. Only this thread takes the flight away until it has an
@@ -95,7 +95,7 @@ Status CudaCaptures::Copy(CapturedTensor* captured, const stats::CpuTensor& tens
     return Status::Ok();
   }
   flights_.erase(flight);
-  if (!abandoned_) queue_->GiveUp(captured, CauseOf(event.status()));
+  if (!abandoned_) captured->keeper()->GiveUp(captured, CauseOf(event.status()));
   return event.status();
 }
 
@@ -166,7 +166,7 @@ std::size_t CudaCaptures::Poll() noexcept {
         ++flight;
       } else {
         lost.emplace_back(flight->captured->target(), done.status().message());
-        queue_->GiveUp(flight->captured, kDropDeviceError);
+        flight->captured->keeper()->GiveUp(flight->captured, kDropDeviceError);
         flight = flights_.erase(flight);
       }
     }
@@ -185,13 +185,14 @@ void CudaCaptures::HandOver(const Flight* flight) {
   const stats::CpuTensor view{pinned_ + flight->begin + flight->first, flight->dtype, flight->shape,
                               flight->strides};
   stats::CopyElements(view, flight->captured->elements(), flight->captured->data());
-  queue_->Commit(flight->captured);
+  flight->captured->keeper()->Commit(flight->captured);
 }
 
 void CudaCaptures::Abandon() {
   MutexLock lock(mutex_);
   if (std::exchange(abandoned_, true)) return;
-  for (const Flight& flight : flights_) queue_->GiveUp(flight.captured, kDropClosed);
+  for (const Flight& flight : flights_)
+    flight.captured->keeper()->GiveUp(flight.captured, kDropClosed);
 }
 
 }  // namespace statcollect

@@ -1,6 +1,6 @@
 // Captures raw values of tensors in CUDA memory: copies them, in the tensor's stream, to pinned
-// memory, and from there, once they have arrived, to the capture queue. Nothing here waits for a
-// device; the tensor may be freed in stream order right after Copy.
+// memory, and from there, once they have arrived, to whoever keeps them: the queue or the ring.
+// Nothing here waits for a device; the tensor may be freed in stream order right after Copy.
 //
 // The pinned memory (kPinnedBytes) is allocated by the first Copy, in the caller's thread, and kept
 // until the end. The allocation takes milliseconds and may delay work of other streams, once.
@@ -32,9 +32,9 @@ class CudaCaptures final {
   // Called when a tensor is given up after Copy returned OK. From the batcher's thread.
   using OnLost = std::function<void(const CaptureTarget& target, const std::string& why)>;
 
-  // `api` may be null: then every copy is refused. `queue` outlives it.
-  CudaCaptures(std::unique_ptr<stats::cuda::CudaApi> api, CaptureQueue* queue, OnLost on_lost)
-      : api_(std::move(api)), queue_(queue), on_lost_(std::move(on_lost)) {}
+  // `api` may be null: then every copy is refused. Keepers outlive it.
+  CudaCaptures(std::unique_ptr<stats::cuda::CudaApi> api, OnLost on_lost)
+      : api_(std::move(api)), on_lost_(std::move(on_lost)) {}
   // Memory that a device may still write to is leaked, not freed.
   ~CudaCaptures();
   CudaCaptures(const CudaCaptures&) = delete;
@@ -69,7 +69,6 @@ class CudaCaptures final {
   Result<std::size_t> FindRoomLocked(std::size_t bytes) const STATCOLLECT_REQUIRES(mutex_);
 
   const std::unique_ptr<stats::cuda::CudaApi> api_;
-  CaptureQueue* const queue_;
   const OnLost on_lost_;
   Mutex mutex_;                      // guards the rest; only Poll and Abandon take flights away
   unsigned char* pinned_ = nullptr;  // constant from the first flight until Abandon

@@ -127,14 +127,15 @@ struct Batcher::Builder {
 };
 
 Batcher::Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker,
-                 const Clock* clock, std::uint32_t sketch, SlotFiller* filler)
+                 const Clock* clock, std::uint32_t sketch, SlotFiller* filler, RingWatch* watch)
     : recorder_(recorder),
       sink_(sink),
       ledger_(ledger),
       waker_(waker),
       clock_(clock),
       sketch_(sketch),
-      filler_(filler) {}
+      filler_(filler),
+      watch_(watch) {}
 
 Batcher::~Batcher() { Stop(TimePoint::min()); }
 
@@ -217,7 +218,7 @@ bool Batcher::Assemble(Builder* builder) {
     builder->batch.events.push_back(std::move(reports_.front()));
     reports_.pop_front();
   }
-  TakeCapture(builder);
+  TakeCaptures(builder);
   while (!builder->full && builder->records() < kBatchRecords &&
          (TakeSide(builder) || TakeSlot(builder))) {
   }
@@ -237,8 +238,10 @@ bool Batcher::TakeSide(Builder* builder) {
   if (const auto* step = std::get_if<StepRecord>(&entry->record)) {
     last_step_ = step->step;
     AddNorm(step->step, builder);
+    if (watch_ != nullptr) WatchStep(step->step);
   } else if (const auto* scalar = std::get_if<ScalarRecord>(&entry->record)) {
     program_logs_norm_ = program_logs_norm_ || scalar->name == kNormName;
+    if (watch_ != nullptr) watch_->AddScalar(*scalar);
   } else if (const auto* exponents = std::get_if<ExponentRecord>(&entry->record)) {
     // Its tensor was reserved before it, so that it has been sent and defined.
     assert(exponents->activation < activations_sent_ && exponents->layout < layouts_sent_);
@@ -246,6 +249,13 @@ bool Batcher::TakeSide(Builder* builder) {
   }
   std::visit(AddTo{builder->batch}, std::move(entry->record));
   return true;
+}
+
+void Batcher::WatchStep(std::uint64_t step) {
+  auto event = watch_->EndStep(step);
+  if (!event) return;
+  reports_.push_back(*std::move(event));
+  ledger_->Produce();
 }
 
 void Batcher::AddToNorm(const ObservedTensor& tensor) {
@@ -280,17 +290,29 @@ bool Batcher::Define(std::uint32_t activation, std::uint32_t layout, std::size_t
   if (!builder->Fits(bytes)) return false;
   builder->bytes += bytes;
   activations_sent_ += static_cast<std::uint32_t>(activations.size());
-  for (const TensorDef& def : activations)
+  for (const TensorDef& def : activations) {
     is_gradient_.push_back(def.key.kind == Kind::kWeightGrad && def.key.call == 0);
+    if (watch_ != nullptr) watch_->Define(def);
+  }
   layouts_sent_ += static_cast<std::uint32_t>(layouts.size());
   std::move(activations.begin(), activations.end(), std::back_inserter(builder->batch.activations));
   std::move(layouts.begin(), layouts.end(), std::back_inserter(builder->batch.layouts));
   return true;
 }
 
-void Batcher::TakeCapture(Builder* builder) {
+void Batcher::TakeCaptures(Builder* builder) {
+  if (sink_->TakesCaptures() != true) return;
+  std::size_t taken = 0;
+  while (taken < CaptureQueue::kChunkBytes && recorder_->captures().HasReady()) {
+    const std::size_t bytes = recorder_->captures().Peek().bytes;
+    if (taken > 0 && taken + bytes > CaptureQueue::kChunkBytes) return;
+    if (!TakeCapture(builder)) return;
+    taken += bytes + kRecordBytes;
+  }
+}
+
+bool Batcher::TakeCapture(Builder* builder) {
   CaptureQueue& captures = recorder_->captures();
-  if (sink_->TakesCaptures() != true || !captures.HasReady()) return;
   const CaptureQueue::Next next = captures.Peek();
   const auto [activation, layout] = std::pair(next.target.activation, next.target.layout);
   EventRecord event;
@@ -300,11 +322,12 @@ void Batcher::TakeCapture(Builder* builder) {
                      recorder_->definitions().Layouts(layout, layout).front(), clock_->UnixNanos());
   }
   if (!Define(activation, layout, kRecordBytes + next.bytes + EncodedBytesMax(event), builder))
-    return;
+    return false;
   builder->batch.captures.push_back(captures.Pop());
-  if (!next.last) return;
+  if (!next.last) return true;
   builder->batch.events.push_back(std::move(event));
   ledger_->Produce();
+  return true;
 }
 
 void Batcher::RefuseCaptures() {
@@ -342,6 +365,7 @@ bool Batcher::AddTensor(const ObservedTensor& tensor, Builder* builder) {
       kRecordBytes + (tensor.sketch.size() + tensor.sample_count) * sizeof(double);
   if (!Define(tensor.activation, tensor.layout, bytes, builder)) return false;
   AddToNorm(tensor);
+  if (watch_ != nullptr) watch_->AddTensor(tensor);
 
   StatColumns& columns = builder->batch.stats;
   columns.activation.push_back(tensor.activation);

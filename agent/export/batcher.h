@@ -8,8 +8,8 @@
 // element was not), computed from their statistics without another pass over the tensors. It is
 // left out if records of the step were lost or the program logs a scalar of that name.
 //
-// Raw values leave one chunk a batch, before all other waiting records, so that neither waits for
-// all of the other. An event `capture` follows the last chunk of a tensor.
+// Raw values leave at most a chunk's bytes a batch, before all other waiting records, so that
+// neither waits for all of the other. An event `capture` follows the last chunk of a tensor.
 //
 // Invariants: (1) Records leave in the order in which they were handed over. Raw values are the
 // exception: they leave before the end of their step or, before the first answer of a collector, as
@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "agent/export/batch_sink.h"
+#include "agent/export/ring_watch.h"
 #include "agent/staging/recorder.h"
 #include "agent/staging/slot_filler.h"
 #include "common/clock.h"
@@ -47,9 +48,10 @@ class Batcher {
 
   // `waker`: the one that the recorder wakes. `sketch`: the size of the slots' sketches. `filler`,
   // if not null, is polled every kFillerInterval while it has results outstanding; meanwhile the
-  // end of a step does not make a batch due before kBatchAge.
+  // end of a step does not make a batch due before kBatchAge. `watch`, if not null, sees every
+  // record.
   Batcher(Recorder* recorder, BatchSink* sink, Ledger* ledger, Waker* waker, const Clock* clock,
-          std::uint32_t sketch, SlotFiller* filler = nullptr);
+          std::uint32_t sketch, SlotFiller* filler = nullptr, RingWatch* watch = nullptr);
   ~Batcher();
 
   // Makes at most one batch. Returns the latest time of the next call (TimePoint::max(): only when
@@ -77,10 +79,12 @@ class Batcher {
   bool TakeSlot(Builder* builder);
   // False if the batch has no room for it.
   bool AddTensor(const ObservedTensor& tensor, Builder* builder);
+  void WatchStep(std::uint64_t step);
   void AddToNorm(const ObservedTensor& tensor);
   // Adds the unsent definitions up to these ids; false if they and `bytes` do not fit.
   bool Define(std::uint32_t activation, std::uint32_t layout, std::size_t bytes, Builder* builder);
-  void TakeCapture(Builder* builder);
+  void TakeCaptures(Builder* builder);
+  bool TakeCapture(Builder* builder);  // false if the batch has no room for it
   void RefuseCaptures();
   // Adds `grad_norm` of `step` (micro-batch 0). Call before the end of the step is added.
   void AddNorm(std::uint64_t step, Builder* builder);
@@ -94,6 +98,7 @@ class Batcher {
   const Clock* const clock_;
   const std::uint32_t sketch_;
   SlotFiller* const filler_;
+  RingWatch* const watch_;  // null: there is no ring
 
   bool filling_ = false;  // the filler has results outstanding
 

@@ -19,16 +19,6 @@ namespace {
 // The head stays, and file systems free whole blocks.
 constexpr std::uint64_t kBlockBytes = 4096;
 
-std::string FileName(std::uint32_t rank, const SessionId& session) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string name = "rank" + std::to_string(rank) + "-";
-  for (const std::uint8_t byte : session) {
-    name += kDigits[byte >> 4];
-    name += kDigits[byte & 15];
-  }
-  return name + std::string(spill::kSuffix);
-}
-
 Status ReadAt(int fd, std::uint64_t offset, std::size_t size, std::string* bytes) {
   bytes->resize(size);
   std::size_t done = 0;
@@ -45,28 +35,38 @@ Status ReadAt(int fd, std::uint64_t offset, std::size_t size, std::string* bytes
 
 }  // namespace
 
+std::string SpillPath(const std::string& folder, std::uint32_t rank, const SessionId& session,
+                      std::string_view suffix) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string name = "rank" + std::to_string(rank) + "-";
+  for (const std::uint8_t byte : session) {
+    name += kDigits[byte >> 4];
+    name += kDigits[byte & 15];
+  }
+  return (std::filesystem::path(folder) / (name + std::string(suffix))).string();
+}
+
 SpillFile::SpillFile(SpillOptions options, std::uint32_t rank, const SessionId& session,
                      std::string hello)
     : options_(std::move(options)),
       hello_(std::move(hello)),
-      path_((std::filesystem::path(options_.directory) / FileName(rank, session)).string()) {}
+      path_(SpillPath(options_.directory, rank, session, spill::kSuffix)) {}
 
 void SpillFile::Close() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
 }
 
-Status SpillFile::CheckDirectory() const {
+Status CheckSpillDirectory(const std::string& directory) {
   std::error_code error;
-  const std::filesystem::path folder =
-      std::filesystem::path(options_.directory + "/").parent_path();
+  const std::filesystem::path folder = std::filesystem::path(directory + "/").parent_path();
   if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), error);
   // Whatever the process's umask says: what is in it is for this user only.
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     error.assign(errno, std::generic_category());
-  if (!error && access(options_.directory.c_str(), W_OK | X_OK) == 0) return Status::Ok();
+  if (!error && access(directory.c_str(), W_OK | X_OK) == 0) return Status::Ok();
   if (!error) error.assign(errno, std::generic_category());
   return {Code::kInvalidArgument,
-          "start the agent: spill_dir '" + Printable(options_.directory) + "': " + error.message() +
+          "start the agent: spill_dir '" + Printable(directory) + "': " + error.message() +
               "; expected a folder on a local disk that this process may write to"};
 }
 

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "agent/export/encoded_batch.h"
 #include "common/records.h"
@@ -28,6 +29,12 @@ struct SpillOptions {
   std::uint64_t bytes_max = std::uint64_t{1} << 30;
 };
 
+// "FOLDER/rank3-SESSION.spill", of the session's files there.
+std::string SpillPath(const std::string& folder, std::uint32_t rank, const SessionId& session,
+                      std::string_view suffix);
+// Creates the folder if it is missing; an error says why files cannot be created in it.
+Status CheckSpillDirectory(const std::string& folder);
+
 class SpillFile {
  public:
   // `hello`: the serialized AgentMessage that opens the session's stream.
@@ -36,8 +43,7 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // Creates the folder if it is missing; an error says why files cannot be created in it.
-  Status CheckDirectory() const;
+  Status CheckDirectory() const { return CheckSpillDirectory(options_.directory); }
   // What the user should know about its folder's permissions; empty: nothing.
   std::string Remark() const;
 

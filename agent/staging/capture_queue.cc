@@ -21,17 +21,17 @@ CapturedTensor* CaptureQueue::Reserve(CaptureTarget target, std::uint64_t elemen
     }
     bytes_ += bytes;
   }
-  auto tensor = std::make_unique<CapturedTensor>();
-  tensor->data_.reset(new (std::nothrow) unsigned char[std::max<std::uint64_t>(bytes, 1)]);
+  std::unique_ptr<unsigned char[]> data(
+      new (std::nothrow) unsigned char[std::max<std::uint64_t>(bytes, 1)]);
   MutexLock lock(mutex_);
-  if (tensor->data_ == nullptr) {
+  if (data == nullptr) {
     bytes_ -= bytes;
     ledger_->ProduceDropped(kDropCaptureMemory, ChunksOf(bytes));
     return nullptr;
   }
-  tensor->target_ = std::move(target);
-  tensor->elements_ = elements;
-  tensor->bytes_ = bytes;
+  auto tensor =
+      std::make_unique<CapturedTensor>(this, std::move(target), elements, bytes, data.get());
+  tensor->own_ = std::move(data);
   ledger_->Produce(ChunksOf(bytes));
   tensors_.push_back(std::move(tensor));
   return tensors_.back().get();
@@ -89,13 +89,12 @@ CaptureChunk CaptureQueue::Pop() {
   assert(first != tensors_.end());
   CapturedTensor& tensor = **first;
   const std::size_t bytes = std::min<std::size_t>(tensor.bytes_ - tensor.sent_, kChunkBytes);
-  CaptureChunk chunk{
-      .step = tensor.target_.step,
-      .activation = tensor.target_.activation,
-      .layout = tensor.target_.layout,
-      .elements = tensor.elements_,
-      .offset = static_cast<std::uint32_t>(tensor.sent_),
-      .data = {reinterpret_cast<const char*>(tensor.data_.get()) + tensor.sent_, bytes}};
+  CaptureChunk chunk{.step = tensor.target_.step,
+                     .activation = tensor.target_.activation,
+                     .layout = tensor.target_.layout,
+                     .elements = tensor.elements_,
+                     .offset = static_cast<std::uint32_t>(tensor.sent_),
+                     .data = {reinterpret_cast<const char*>(tensor.data_) + tensor.sent_, bytes}};
   tensor.sent_ += bytes;
   tensor.begun_ = true;
   if (tensor.sent_ == tensor.bytes_) EraseLocked(&tensor);

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "agent/staging/ledger.h"
 #include "common/records.h"
@@ -37,26 +38,50 @@ struct CaptureTarget {
   std::uint32_t layout = 0;      // Layout::id
   std::uint64_t step = 0;
   std::uint64_t bytes_max = 0;
+  bool send = true;   // as soon as possible
+  bool ring = false;  // it is for the ring (tensor_ring.h), perhaps besides
   std::string
       requests;  // the collector's request numbers, separated by commas; empty: the program's own
 };
 
+class CapturedTensor;
+
+// Who holds captured tensors: the queue, or the ring.
+class CaptureKeeper {
+ public:
+  virtual ~CaptureKeeper() = default;
+  // The values are complete.
+  virtual void Commit(CapturedTensor* tensor) = 0;
+  // The values will never be complete; the loss is counted under this cause.
+  virtual void GiveUp(CapturedTensor* tensor, std::string_view cause) = 0;
+};
+
 class CapturedTensor {
  public:
+  CapturedTensor(CaptureKeeper* keeper, CaptureTarget target, std::uint64_t elements,
+                 std::uint64_t bytes, unsigned char* data)
+      : keeper_(keeper),
+        target_(std::move(target)),
+        elements_(elements),
+        bytes_(bytes),
+        data_(data) {}
+  CaptureKeeper* keeper() { return keeper_; }
   const CaptureTarget& target() const { return target_; }
   std::uint64_t elements() const { return elements_; }
   std::uint64_t bytes() const { return bytes_; }
-  unsigned char* data() { return data_.get(); }  // `bytes` of them, for the writer
+  unsigned char* data() { return data_; }  // `bytes` of them, for the writer
 
  private:
   friend class CaptureQueue;
+  CaptureKeeper* const keeper_;
   CaptureTarget target_;
   std::uint64_t elements_ = 0, bytes_ = 0, sent_ = 0;
-  std::unique_ptr<unsigned char[]> data_;
+  unsigned char* data_ = nullptr;
+  std::unique_ptr<unsigned char[]> own_;  // of the queue's
   bool ready_ = false, begun_ = false;
 };
 
-class CaptureQueue {
+class CaptureQueue final : public CaptureKeeper {
  public:
   static constexpr std::uint64_t kBytesMax = std::uint64_t{128} << 20;
   static constexpr std::size_t kChunkBytes = std::size_t{512} << 10;  // two fit into a batch
@@ -66,10 +91,8 @@ class CaptureQueue {
   // Reserves room for `elements` elements in `bytes` bytes. nullptr if the queue is full or memory
   // is short; the loss is then counted.
   CapturedTensor* Reserve(CaptureTarget target, std::uint64_t elements, std::uint64_t bytes);
-  // The values are complete.
-  void Commit(CapturedTensor* tensor);
-  // The values will never be complete; the loss is counted under this cause.
-  void GiveUp(CapturedTensor* tensor, std::string_view cause);
+  void Commit(CapturedTensor* tensor) override;
+  void GiveUp(CapturedTensor* tensor, std::string_view cause) override;
 
   bool empty() const;
   bool HasReady() const;  // whether Pop has a chunk to return

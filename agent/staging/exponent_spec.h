@@ -24,12 +24,14 @@ struct ExponentSpec {
   // Cost: at worst the name's length times the number of '*' in the pattern.
   bool Matches(const TensorKey& key) const;
   // "PATTERN", "PATTERN@STEPS" or "PATTERN@STEPS:kind=weight_grad,kind=grad_output". The last '@'
-  // counts; STEPS as StepSet::Parse. kInvalidArgument says what was found and expected.
-  static Result<ExponentSpec> Parse(std::string_view text);
+  // counts; STEPS as StepSet::Parse. kInvalidArgument says what was found and expected, of this
+  // option.
+  static Result<ExponentSpec> Parse(std::string_view text, std::string_view option = "exponents");
 };
 
 // Several of these texts, separated by ';'; blanks around each are dropped.
-Result<std::vector<ExponentSpec>> ParseExponentSpecs(std::string_view text);
+Result<std::vector<ExponentSpec>> ParseExponentSpecs(std::string_view text,
+                                                     std::string_view option = "exponents");
 
 }  // namespace statcollect
 

@@ -34,6 +34,7 @@ Recorder::Recorder(const Options& options, const Clock* clock, Ledger* ledger, W
     : sketch_(options.sketch),
       samples_(options.samples),
       exponents_(options.exponents),
+      ring_(options.ring),
       captures_(ledger),
       state_(options.slots, options.sketch, options.samples, clock, ledger, batcher),
       pending_captures_(&state_, options.captures),
@@ -98,8 +99,8 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
   if (layout == Registry::kNone)
     STATCOLLECT_RETURN_IF_ERROR(Registry::CheckNewLayout(*activation, shape, placement));
   std::optional<CaptureTarget> target;
-  if (pending_captures_.active_locked() && capture != nullptr && state_.refused.empty())
-    target = pending_captures_.MatchLocked(activation->def.key);
+  if (capture != nullptr && state_.refused.empty())
+    target = TargetLocked(activation->def.key, wanted);
   if (!wanted && !target) return Status::Ok();
   activation->next_step = state_.step + 1;
   state_.NoteMicroBatchLocked(activation->def.key.micro_batch);
@@ -110,7 +111,7 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
   }
   if (layout == Registry::kNone) layout = state_.registry.AddLayout(dtype, shape, placement);
   if (layout == Registry::kNone) {
-    if (target) {
+    if (target && target->send) {
       pending_captures_.MissLocked(
           state_.step, target->requests, activation->def.key.name,
           "in step " + std::to_string(state_.step) + ": there are too many different shapes");
@@ -141,6 +142,15 @@ Status Recorder::BeginLocked(std::uint32_t handle, DType dtype, std::span<const 
   if (!exponents_.empty()) WantExponentsLocked(activation->def.key, reserved);
   *slot = reserved;
   return Status::Ok();
+}
+
+std::optional<CaptureTarget> Recorder::TargetLocked(const TensorKey& key, bool recorded) {
+  std::optional<CaptureTarget> target;
+  if (pending_captures_.active_locked()) target = pending_captures_.MatchLocked(key);
+  if (ring_ == nullptr || !recorded || !ring_->Wants(key, state_.step)) return target;
+  if (!target) target = CaptureTarget{.step = state_.step, .send = false};
+  target->ring = true;
+  return target;
 }
 
 void Recorder::WantExponentsLocked(const TensorKey& key, Slot* slot) {

@@ -23,6 +23,7 @@
 #include "agent/staging/pending_captures.h"
 #include "agent/staging/side_recorder.h"
 #include "agent/staging/staging_state.h"
+#include "agent/staging/tensor_ring.h"
 #include "common/capture_spec.h"
 #include "common/placement.h"
 #include "common/step_set.h"
@@ -43,6 +44,7 @@ class Recorder {
     std::uint32_t samples = 0;
     std::vector<CaptureSpec> captures = {};    // whose raw values are kept
     std::vector<ExponentSpec> exponents = {};  // which recorded tensors' exponents are counted
+    TensorRing* ring = nullptr;                // keeps values of recorded tensors; may be null
   };
 
   Recorder(const Options& options, const Clock* clock, Ledger* ledger, Waker* batcher);
@@ -51,7 +53,8 @@ class Recorder {
   // Reserves a slot for a tensor of this dtype and shape under the identity, in the current step.
   // *slot is nullptr, with status OK, if the step is not recorded or the record was lost (and
   // counted). kInvalidArgument: unknown handle, or already observed in this step. `capture`, if not
-  // null, is set if the tensor's raw values are wanted; the caller hands them to captures() or
+  // null, is set if the tensor's raw values are wanted, by captures() or by the ring; the caller
+  // hands them over, or
   // calls pending_captures().Miss. The slot's `exponents` are allocated if they are to be counted.
   // `placement`: null if nothing is known. A placement that does not fit the shape is
   // kInvalidArgument.
@@ -90,6 +93,7 @@ class Recorder {
   PendingCaptures& pending_captures() { return pending_captures_; }
   GraphTensors& graphs() { return graphs_; }
   CaptureQueue& captures() { return captures_; }
+  TensorRing* tensor_ring() { return ring_; }
   void WakeBatcher() { state_.batcher->Wake(); }
 
   std::uint32_t sketch() const { return sketch_; }  // values in each record's sketch
@@ -108,11 +112,15 @@ class Recorder {
   bool WantsLocked(Mode mode) const STATCOLLECT_REQUIRES(state_.mutex) {
     return mode == Mode::kInit || steps_.Contains(state_.step);
   }
+  // Who wants the values of a tensor in this step, if anybody does. The ring takes recorded ones.
+  std::optional<CaptureTarget> TargetLocked(const TensorKey& key, bool recorded)
+      STATCOLLECT_REQUIRES(state_.mutex);
   // Room for the exponents of a reserved tensor, if they are wanted in this step.
   void WantExponentsLocked(const TensorKey& key, Slot* slot) STATCOLLECT_REQUIRES(state_.mutex);
 
   const std::uint32_t sketch_, samples_;
   const std::vector<ExponentSpec> exponents_;
+  TensorRing* const ring_;
   CaptureQueue captures_;
   StagingState state_;
   PendingCaptures pending_captures_;

@@ -7,11 +7,12 @@ namespace statcollect::query {
 
 const std::vector<std::string>& KnownEventKinds() {
   static const std::vector<std::string> kKinds = {
-      "alarm_cleared",    "capture_missed",    "dead_relu",         "definitions_repeated",
-      "graph_transition", "loss_not_finite",   "loss_scale_min",    "loss_spike",
-      "nan_first_seen",   "norm_explosion",    "not_recorded",      "overflow",
-      "overhead",         "rank_disagreement", "recording_changed", "records_dropped",
-      "setting_changed",  "unused_parameter",  "update_norm",       "vanishing_gradient"};
+      "alarm_cleared",     "capture_missed",    "dead_relu",        "definitions_repeated",
+      "graph_transition",  "loss_not_finite",   "loss_scale_min",   "loss_spike",
+      "nan_first_seen",    "norm_explosion",    "not_recorded",     "overflow",
+      "overhead",          "rank_disagreement", "ring_written",     "recording_changed",
+      "records_dropped",   "setting_changed",   "unused_parameter", "update_norm",
+      "vanishing_gradient"};
   return kKinds;
 }
 

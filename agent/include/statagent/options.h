@@ -48,6 +48,10 @@ struct Options {
   // "blocks.*@0-99:kind=weight_grad". Each takes a separate pass. Default: none. See
   // docs/exponents.md.
   std::string exponents = {};
+  // Keeps raw values of the last steps' tensors, which become captures when something breaks:
+  // "STEPS,BYTES" or "STEPS,BYTES;PATTERN[:kind=...];...", such as "3,64MiB". Default: off. The
+  // grammar is in docs/capture.md.
+  std::string ring = {};
   // Sums in the sketch of each tensor: 0, 16 (default), 32, 64.
   std::optional<std::uint32_t> sketch = {};
   // Number of leading elements kept of each tensor: 0 (default) .. 1024.

@@ -50,6 +50,7 @@ typedef struct {
   const char* project; /* read if struct_size covers it, as the following */
   const char* ranks;   /* "0,8-15": the agents of other ranks do nothing */
   const char* log;     /* "off", "error", "warning", "info" */
+  const char* ring;    /* "3,64MiB": values of the last steps, kept for when something breaks */
 } statagent_options;
 
 /* dtype, kind, mode: numeric values of DType, Kind, Mode in statagent/types.h. */

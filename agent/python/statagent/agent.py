@@ -68,6 +68,7 @@ def init(
     project: str | None = None,
     ranks: str | None = None,
     perturb: str | None = None,
+    ring: str | None = None,
 ) -> Agent:
     """Starts this process's agent. An argument that is None comes from the environment variable STATAGENT_<NAME>, else it has its default.
 
@@ -96,12 +97,14 @@ def init(
     project: project of the run, on a collector that several share (default: the token's, else "default").
     perturb: `"ULPS[,SEED][,once]"` records a twin of the run, as NAME.twin-ULPS-SEED: the same training with noise of up to that many units in
     the last place, from which a diff with NAME learns what rounding does to it; docs/twins.md.
+    ring: `"STEPS,BYTES[;PATTERN[:kind=KIND];...]"`, such as "3,64MiB", keeps the tensors of the last steps in memory, which become captures
+    when NaN, an overflow, a loss spike or an update of twice its median comes; docs/capture.md.
 
     Raises InvalidArgumentError for an argument that cannot be used, RunExistsError if the run has data and if_exists is "error",
     CollectorUnavailableError if `required` and no collector answers, StatagentError if an agent is already running."""
     texts = {
         "run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps, "spill_limit": spill_limit,
-        "project": project, "ranks": ranks,
+        "project": project, "ranks": ranks, "ring": ring,
     }  # fmt: skip
     numbers = {
         "rank": rank, "local_rank": local_rank, "world_size": world_size, "sketch": sketch, "samples": samples,

@@ -591,7 +591,7 @@ class CudaCapturesTest : public ::testing::Test {
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   std::vector<std::string> lost_;
   CudaCaptures captures_{
-      std::make_unique<FakeCudaApi>(device_), &queue_,
+      std::make_unique<FakeCudaApi>(device_),
       [this](const CaptureTarget&, const std::string& why) { lost_.push_back(why); }};
   std::vector<float> numbers_ = [] {
     std::vector<float> numbers(4096);

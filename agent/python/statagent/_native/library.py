@@ -73,6 +73,7 @@ class Options(_Structure):
         ("project", c_char_p),
         ("ranks", c_char_p),
         ("log", c_char_p),
+        ("ring", c_char_p),
     ]
 
 

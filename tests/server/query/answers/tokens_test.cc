@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::RunWriter;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 // A row of 8 components, moved by `apart` of its norm.
 RowStats Row(std::uint64_t seed, double apart = 0) {
@@ -305,11 +305,11 @@ TEST_F(TokensTest, LogProbabilitiesAreComparedAsValues) {
 
 TEST_F(TokensTest, ARowThatIsNotFiniteInOneRunOnlyIsInfinitelyFar) {
   RowStats bad = Row(1);
-  bad.l2 = kNan;
+  bad.l2 = kNotANumber;
   EXPECT_TRUE(std::isinf(TokenDistance(Row(1), bad, 8)));
   EXPECT_EQ(TokenDistance(bad, bad, 8), 0);
-  EXPECT_TRUE(std::isinf(TokenDistance(Value(1), Value(kNan), 1)));
-  EXPECT_EQ(TokenDistance(Value(kNan), Value(kNan), 1), 0);
+  EXPECT_TRUE(std::isinf(TokenDistance(Value(1), Value(kNotANumber), 1)));
+  EXPECT_EQ(TokenDistance(Value(kNotANumber), Value(kNotANumber), 1), 0);
   EXPECT_EQ(TokenDistance(RowStats(), RowStats(), 8), 0);
   const float infinite = std::numeric_limits<float>::infinity();
   EXPECT_EQ(TokenDistance(Value(-infinite), Value(-infinite), 1), 0);
